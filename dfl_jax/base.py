@@ -1,0 +1,56 @@
+"""The three types that every part of the simulator speaks.
+
+Axis letters, used in every docstring of the package:
+M clients, N padded samples a client, K neighbours including self (padded), H hubs, C classes,
+P parameters, T rounds, B a batch of samples.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+Array = jax.Array
+PyTree = Any
+State = Any
+Info = dict[str, Array]
+
+
+class Clients(NamedTuple):
+    """The whole network's private data, padded to the largest client."""
+
+    x: Array  # [M, N, ...] float32
+    y: Array  # [M, N] int32
+    mask: Array  # [M, N] bool, False = padding
+
+
+class Graph(NamedTuple):
+    """One communication round; a hub is a place where models or kernels combine.
+
+    In a decentralized network H = M and hub h is client h: column 0 of `members` is the hub itself
+    and the other columns are its neighbours. A schedule is a Graph whose arrays carry a leading
+    axis T.
+    """
+
+    members: Array  # [H, K] int32; padding repeats the hub
+    mask: Array  # [H, K] bool, link delivered this round
+    active: Array  # [H] bool, the hub takes part this round
+
+
+class Algorithm(NamedTuple):
+    """A method of (decentralized) federated learning as pure functions.
+
+    `init` and `step` are traced once a run. The simulator never looks inside the state: it steps
+    it, saves it and asks `predict` for logits.
+
+    `info` holds what a round reports. Entries named 'sent/UNIT' ([M] int32) count what each client
+    sent over delivered links, in units whose size in bits is `unit_bits[UNIT]`; 'loss' ([M]) is
+    each client's training loss after the round, by which the simulator notices divergence. Every
+    other entry is written to the metrics: a scalar as it is, an array by its mean.
+    """
+
+    init: Callable[[Array, Clients], State]  # (key, clients) -> state
+    step: Callable[[Array, State, Graph, Clients], tuple[State, Info]]
+    predict: Callable[[State, Array], dict[str, Array]]  # 'client' [M, B, C], 'consensus' [B, C]
+    unit_bits: Mapping[str, int]
+    consensus: Callable[[State], PyTree]  # the parameters of the consensus model
