@@ -1,0 +1,65 @@
+# `make help` lists the targets. Everything is installed into .venv, on first use.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+WORKERS ?= 2
+BENCH ?= $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+TYPED := $(sort $(dir $(wildcard dfl_jax/*.py experiments/*.py benchmarks/*.py)))
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint bench nt clean
+.NOTPARALLEL:
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*##/  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@echo 'Variables: PYTHON=python3.12, ARGS="--rounds=5" (run, test), WORKERS=2 (test),'
+	@echo '           BENCH=benchmarks/one.py (bench)'
+
+run: $(VENV)/.installed  ## NTK-DFL on the handwritten digits; other settings by ARGS
+	@$(BIN)/python -m experiments.run $(ARGS)
+
+test: $(VENV)/.installed-test $(VENV)/.installed-nt  ## all tests but the slow ones
+	@$(BIN)/python -m pytest -q -m 'not slow' -n $(WORKERS) $(ARGS)
+
+lint: $(VENV)/.installed-test  ## style, format and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy $(TYPED)
+
+bench: $(VENV)/.installed  ## every benchmark, one after the other
+	@set -e; for script in $(BENCH); do echo "== $$script"; $(BIN)/python $$script $(ARGS); done
+
+nt: $(VENV)/.installed-nt  ## add neural-tangents, without TensorFlow
+
+clean:  ## remove the environment and all caches, keep data and runs
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+CHECK := import sys; v = sys.version_info[:2]; ok = (3, 11) <= v < (3, 14); \
+	sys.exit(0 if ok else "dfl_jax needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is %d.%d: choose \
+	another with `make PYTHON=python3.12 ...`" % v)
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo 'no $(PYTHON) here: choose a Python, 3.11 to 3.13,' \
+	  'with `make PYTHON=python3.12 ...`' >&2; exit 1; }
+	@$(PYTHON) -c '$(CHECK)'
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo 'Installing dfl_jax into $(VENV) ...'
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
+	@echo 'Installing dfl_jax and its test tools into $(VENV) ...'
+	@$(PIP) -e '.[all]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-nt: pyproject.toml constraints.txt | $(VENV)/.installed
+	@$(PIP) -e '.[nt]'
+	@$(PIP) --no-deps neural-tangents==0.6.5
+	@touch $@

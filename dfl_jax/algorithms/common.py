@@ -1,0 +1,25 @@
+"""What several algorithms need of a round."""
+
+import jax
+import jax.numpy as jnp
+
+from dfl_jax.base import Array, Clients, Graph
+
+
+def hub_data(clients: Clients, members: Array, linked: Array) -> tuple[Array, Array, Array]:
+    """The joint data of one hub: x [K N, ...], y [K N], mask [K N].
+
+    members, linked: [K], one row of the round's Graph. Padding is zeroed, so that nothing stored
+    there can reach a result.
+    """
+    mask = clients.mask[members] & linked[:, None]
+    x = clients.x[members]
+    x = jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0)
+    return x.reshape(-1, *x.shape[2:]), clients.y[members].reshape(-1), mask.reshape(-1)
+
+
+def count_sent(graph: Graph, clients: int) -> tuple[Array, Array]:
+    """Messages over delivered links: (client to hubs [M], hub to clients [H]), int32."""
+    delivered = (graph.mask[:, 1:] & graph.active[:, None]).astype(jnp.int32)
+    to_hubs = jax.ops.segment_sum(delivered.ravel(), graph.members[:, 1:].ravel(), clients)
+    return to_hubs, delivered.sum(axis=1, dtype=jnp.int32)

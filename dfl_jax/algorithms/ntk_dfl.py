@@ -1,0 +1,172 @@
+"""NTK-DFL: Thompson, Yue, Wong & Dai, ICML 2025, section 3 and Algorithms 1-4.
+
+One round of client i: average the weights with the neighbours' (Eq. 1), gather the neighbours'
+Jacobians at that average (Eq. 2), form the kernel (Eq. 3), evolve the outputs under it (Eq. 4, 11)
+and the weights with them (Eq. 5), and keep the timestep with the lowest loss.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dfl_jax.algorithms.common import count_sent, hub_data
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.initialisation import initial_params
+from dfl_jax.metrics import consensus_model, model_spread
+from dfl_jax.mixing import mix, mixing_weights
+from dfl_jax.models import Model
+from dfl_jax.ntk import evolution as ntk_evolution
+from dfl_jax.ntk import kernel_fn
+
+SELECTIONS = ('network', 'linearized')
+TIMESTEPS = (100, 200, 300, 400, 500, 600, 700, 800)
+
+
+class State(NamedTuple):
+    params: PyTree  # leaves [M, ...]
+    sizes: Array  # [M] int32, N_i
+    round: Array  # scalar int32, k
+
+
+def ntk_dfl(
+    model: Model,
+    *,
+    lr: float = 0.01,
+    lr_decay: float = 0.07,
+    timesteps: Sequence[int] = TIMESTEPS,
+    loss: str = 'cross_entropy',
+    evolution: str = 'rkc',
+    selection: str = 'network',
+    kernel: str = 'auto',
+    mixing: str = 'size',
+    averaging: bool = True,
+    consensus: str = 'mean',
+    init: str = 'same',
+    chunk: int = 1,
+) -> Algorithm:
+    """NTK-DFL with the hyperparameters of appendix C.2 as defaults.
+
+    Args:
+      model: the network, bound to its input shape.
+      lr: eta, the length of a time step.
+      lr_decay: round k uses lr * exp(-lr_decay * k).
+      timesteps: candidates t among which each client chooses, increasing.
+      loss: `cross_entropy` or `mse` (half squared error, whose update carries the 1/C of Eq. 5b).
+      evolution: `rkc`, `euler` or `eigh`, see `dfl_jax.ntk.evolution`.
+      selection: the timestep's loss is that of the true network with the evolved weights
+        (`network`) or of the evolved outputs (`linearized`), on the hub's and its neighbours' data.
+      kernel: backend, see `dfl_jax.ntk.kernels`.
+      mixing: weights of Eq. (1): `size` (ICML), `uniform` (preprint) or `metropolis`.
+      averaging: False leaves Eq. (1) out: w_bar_i = w_i (the ablation of Figure 7).
+      consensus: the aggregated model is the `mean` (ICML) or `size`-weighted mean of the M models.
+      init: `same` or `independent` initial weights.
+      chunk: hubs worked on at once.
+
+    Raises ValueError for settings that contradict each other, before anything is traced.
+    """
+    ntk_evolution.check(timesteps, loss, evolution)
+    if selection not in SELECTIONS:
+        raise ValueError(f'unknown timestep selection {selection!r}; choose one of {SELECTIONS}')
+    if consensus not in ('mean', 'size'):
+        raise ValueError(f"unknown consensus {consensus!r}; choose 'mean' or 'size'")
+    ntk = kernel_fn(model, kernel)
+    ts = jnp.array(timesteps)
+
+    def init_state(key: Array, clients: Clients) -> State:
+        sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
+        return State(initial_params(key, model, len(sizes), init), sizes, jnp.int32(0))
+
+    def evolve_hub(w_bar: PyTree, members: Array, linked: Array, rate: Array, clients: Clients):
+        """Algorithm 4 at one hub: members, linked [K] -> (weights, timestep, loss)."""
+        x, labels, mask = hub_data(clients, members, linked)  # X_i [N~, ...]
+        n = jnp.sum(mask)
+        y = jax.nn.one_hot(labels, model.classes, dtype=x.dtype).T  # [C, N~]
+
+        f0, pull = jax.vjp(lambda w: model.apply(w, x).T, w_bar)
+        h = jnp.where(mask[:, None] & mask[None, :], ntk(w_bar, x), 0)  # Eq. (3)
+        totals = ntk_evolution.evolve(  # Eq. (4), (5b), (11)
+            h, f0, y, mask, rate, timesteps=timesteps, loss=loss, method=evolution
+        )
+        scale = rate / n / (model.classes if loss == 'mse' else 1)
+
+        def mean_loss(f):
+            losses = ntk_evolution.sample_losses(f, y, loss)
+            return jnp.sum(jnp.where(mask, losses, 0)) / n
+
+        def weights_at(total):
+            (update,) = pull(total)  # J^T S_t
+            return jax.tree.map(lambda w, u: w - scale * u, w_bar, update)  # Eq. (5a)
+
+        def try_network(best, candidate):
+            total, t = candidate
+            w_t = weights_at(total)
+            value = mean_loss(model.apply(w_t, x).T)
+            better = (value < best[2]) | (best[1] == 0)
+            return jax.tree.map(lambda new, old: jnp.where(better, new, old), (w_t, t, value), best)
+
+        if selection == 'network':
+            start = (w_bar, jnp.zeros_like(ts[0]), jnp.zeros((), x.dtype))
+            best, _ = lax.scan(lambda b, c: (try_network(b, c), None), start, (totals, ts))
+            return best
+        values = jax.vmap(lambda s: mean_loss(f0 - rate / n * ntk_evolution.product(s, h)))(totals)
+        chosen = jnp.argmin(values)
+        return weights_at(totals[chosen]), ts[chosen], values[chosen]
+
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+        del key  # nothing in a round is random but its graph
+        params, sizes, k = state
+        w_bar = params
+        if averaging:
+            w_bar = mix(mixing_weights(graph, sizes, mixing), graph.members, params)  # Eq. (1)
+        rate = lr * jnp.exp(-lr_decay * k)
+
+        def hub(inputs):
+            return evolve_hub(*inputs, rate, clients)
+
+        evolved, chosen, losses = lax.map(
+            hub, (w_bar, graph.members, graph.mask), batch_size=chunk if chunk > 1 else None
+        )
+        new = jax.tree.map(
+            lambda w, old: jnp.where(graph.active.reshape(-1, *[1] * (old.ndim - 1)), w, old),
+            evolved,
+            params,
+        )
+        to_hubs, from_hubs = count_sent(graph, len(sizes))  # links, [M]
+        samples = to_hubs * sizes
+        info = {
+            # w_j to the hub and w_bar back (Algorithm 2); without averaging only w_i goes out
+            'sent/weights': from_hubs + (to_hubs if averaging else 0),
+            'sent/jacobian_rows': samples * model.classes,
+            'sent/outputs': samples * model.classes,
+            'sent/labels': samples,
+            'loss': losses,
+            'timestep': chosen,
+            **model_spread(new),
+        }
+        return State(new, sizes, k + 1), info
+
+    def consensus_of(state: State) -> PyTree:
+        return consensus_model(state.params, state.sizes if consensus == 'size' else None)
+
+    def predict(state: State, x: Array) -> dict[str, Array]:
+        return {
+            'client': jax.vmap(model.apply, (0, None))(state.params, x),
+            'consensus': model.apply(consensus_of(state), x),
+        }
+
+    float_bits = 32
+    return Algorithm(
+        init_state,
+        step,
+        predict,
+        unit_bits={
+            'weights': float_bits * model.size,
+            'jacobian_rows': float_bits * model.size,
+            'outputs': float_bits,
+            'labels': 32,
+        },
+        consensus=consensus_of,
+    )

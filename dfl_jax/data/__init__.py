@@ -1,0 +1,38 @@
+"""Data of the network: sources, partitions over clients, packing into Clients."""
+
+from dfl_jax.data.packing import pack, subsample
+from dfl_jax.data.partitions import (
+    KINDS,
+    PartitionError,
+    dirichlet,
+    dirichlet_split,
+    from_file,
+    iid,
+    partition,
+    shards,
+    writer,
+    zipf,
+)
+from dfl_jax.data.plot import plot_partition
+from dfl_jax.data.sources import DATASETS, DataError, Dataset, load, synthetic
+
+__all__ = [
+    'DATASETS',
+    'KINDS',
+    'DataError',
+    'Dataset',
+    'PartitionError',
+    'dirichlet',
+    'dirichlet_split',
+    'from_file',
+    'iid',
+    'load',
+    'pack',
+    'partition',
+    'plot_partition',
+    'shards',
+    'subsample',
+    'synthetic',
+    'writer',
+    'zipf',
+]

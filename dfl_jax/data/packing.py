@@ -1,0 +1,57 @@
+"""From a dataset and a partition to the arrays that the simulator runs on."""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from dfl_jax.base import Clients
+from dfl_jax.data.sources import DataError, Dataset
+
+
+def pack(x: np.ndarray, y: np.ndarray, parts: Sequence[np.ndarray]) -> Clients:
+    """Stacks every client's samples, padded to the largest client by zeros.
+
+    Args:
+      x: [n, ...], inputs; their dtype is kept.
+      y: [n], integer labels.
+      parts: M arrays of indices into x and y, none of them empty.
+
+    Raises:
+      DataError: no client, an empty client, or an index outside of 0 to n - 1.
+    """
+    sizes = np.array([len(part) for part in parts])
+    if not sizes.size or not sizes.all():
+        empty = np.flatnonzero(sizes == 0).tolist()
+        raise DataError(f'{len(parts)} clients, empty ones {empty}: give every client a sample')
+    held = np.concatenate(parts)
+    if held.min() < 0 or held.max() >= len(y):
+        raise DataError(
+            f'the clients hold the indices {held.min()} to {held.max()} of {len(y)} samples: '
+            'use a partition of this very training set'
+        )
+    mask = np.arange(sizes.max()) < sizes[:, None]  # [M, N]
+    packed_x = np.zeros(mask.shape + x.shape[1:], x.dtype)
+    packed_y = np.zeros(mask.shape, np.int32)
+    packed_x[mask], packed_y[mask] = x[held], y[held]
+    return Clients(jnp.asarray(packed_x), jnp.asarray(packed_y), jnp.asarray(mask))
+
+
+def subsample(dataset: Dataset, n: int, seed: int) -> Dataset:
+    """A seeded random subset of the training set; the test set stays whole.
+
+    Subsets of one seed are nested: the n samples are among those of every larger n. They keep the
+    order of the dataset.
+
+    Raises:
+      DataError: n < 1, or more than there are training samples.
+    """
+    size = len(dataset.train_y)
+    if not 1 <= n <= size:
+        raise DataError(f'a subset of {n} training samples was asked for: use 1 to {size}')
+    chosen = np.sort(np.random.default_rng(seed).permutation(size)[:n])
+    return dataset._replace(
+        train_x=dataset.train_x[chosen],
+        train_y=dataset.train_y[chosen],
+        writers=None if dataset.writers is None else dataset.writers[chosen],
+    )

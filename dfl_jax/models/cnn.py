@@ -1,0 +1,24 @@
+"""Small convolutional network for 28x28 or 32x32 images."""
+
+import jax
+from flax import linen as nn
+
+
+class SmallCNN(nn.Module):
+    """Convolutions 3x3 with 32 and 64 channels, each pooled 2x2, then dense 100 and C.
+
+    ReLU activations, He-normal weights (fan-in), zero biases, 'SAME' padding.
+    """
+
+    classes: int
+    dense_head = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:  # [B, height, width, channels] -> [B, C]
+        he = nn.initializers.he_normal()
+        for channels in (32, 64):
+            x = nn.relu(nn.Conv(channels, (3, 3), kernel_init=he)(x))
+            x = nn.max_pool(x, (2, 2), strides=(2, 2))
+        x = x.reshape(x.shape[0], -1)
+        x = nn.relu(nn.Dense(100, kernel_init=he)(x))
+        return nn.Dense(self.classes, kernel_init=he)(x)

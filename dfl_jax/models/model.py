@@ -1,0 +1,64 @@
+"""A flax module bound to the shape of its inputs."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from dfl_jax.base import Array, PyTree
+from dfl_jax.models.cnn import SmallCNN
+from dfl_jax.models.mlp import MLP
+
+MODELS: dict[str, Callable[[int], nn.Module]] = {
+    'mlp': lambda classes: MLP(classes),
+    'cnn': lambda classes: SmallCNN(classes),
+}
+
+
+class Model(NamedTuple):
+    """What the algorithms need of a network.
+
+    `module.dense_head` (a class attribute, False when absent) promises that the logits are
+    Dense(activation(z)) with an elementwise activation and z the output of the dense layer called
+    just before; the structured kernel is cheaper then.
+    """
+
+    module: nn.Module
+    init: Callable[[Array], PyTree]  # key -> params
+    apply: Callable[[PyTree, Array], Array]  # (params, x [B, ...]) -> logits [B, C]
+    input_shape: tuple[int, ...]  # of one sample
+    classes: int
+    size: int  # P
+
+
+def bind(module: nn.Module, input_shape: Sequence[int]) -> Model:
+    """Binds a flax module to inputs of `input_shape` (one sample, without the batch axis).
+
+    Raises ValueError when the module maps a batch [B, ...] to anything but [B, C], or carries
+    state besides its parameters (batch statistics would leak between clients).
+    """
+    sample = jax.ShapeDtypeStruct((2, *input_shape), jnp.float32)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    (logits, variables) = jax.eval_shape(module.init_with_output, key, sample)
+    if logits.ndim != 2 or logits.shape[0] != 2:
+        raise ValueError(
+            f'model {type(module).__name__} maps {sample.shape} to {logits.shape}; '
+            'it has to return logits [B, C]'
+        )
+    if extra := sorted(set(variables) - {'params'}):
+        raise ValueError(
+            f'model {type(module).__name__} has variables {extra} besides its parameters; '
+            'replace batch statistics by layer or group normalisation'
+        )
+
+    def init(key: Array) -> PyTree:
+        return module.init(key, jnp.zeros((1, *input_shape), jnp.float32))['params']
+
+    def apply(params: PyTree, x: Array) -> Array:
+        return module.apply({'params': params}, x)
+
+    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(variables['params']))
+    return Model(module, init, apply, tuple(input_shape), logits.shape[1], size)

@@ -1,0 +1,111 @@
+"""Imports neural-tangents 0.6.5, its last release, on the JAX of today.
+
+neural-tangents is one backend of the kernel and the oracle of its tests. It asks JAX for names that
+have moved since, and its `experimental` subpackage asks for TensorFlow. `load` lends it those names
+for the time of its import. Of its implementations, `JACOBIAN_CONTRACTION` and `NTK_VECTOR_PRODUCTS`
+then run, also under `jit` and `vmap`; `STRUCTURED_DERIVATIVES` and `AUTO`, which tries it, do not.
+
+Source: Novak et al., "Neural Tangents: Fast and Easy Infinite Neural Networks in Python" (2020) and
+"Fast Finite Width Neural Tangent Kernel" (2022); https://github.com/google/neural-tangents
+"""
+
+import contextlib
+import functools
+import importlib
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax.core
+import jax.extend.core
+import jax.interpreters.ad
+
+INSTALL = 'pip install --no-deps neural-tangents==0.6.5 && pip install frozendict'
+
+_MISSING = object()
+_MOVED = ('Jaxpr', 'JaxprEqn', 'Literal', 'Var', 'Primitive', 'ClosedJaxpr')  # core -> extend.core
+
+
+@functools.cache
+def load() -> types.ModuleType:
+    """Returns the neural_tangents module; the first call imports it.
+
+    JAX's own modules are left as they were: neural-tangents binds the names at its import, and
+    looks up again only what `STRUCTURED_DERIVATIVES` needs, which no longer runs anyway.
+
+    Raises:
+        ImportError: neural-tangents or frozendict is not installed; the message says how to.
+    """
+    try:
+        with warnings.catch_warnings(), _names_of_old_jax(), _without_experimental():
+            warnings.simplefilter('ignore')  # escapes in docstrings, deprecated names
+            return importlib.import_module('neural_tangents')
+    except ImportError as error:
+        raise ImportError(
+            f'neural-tangents cannot be imported ({error}); install it with `make nt`, or with '
+            f'`{INSTALL}` (--no-deps: it would bring TensorFlow along, which nothing here uses)'
+        ) from error
+
+
+@contextlib.contextmanager
+def _names_of_old_jax() -> Iterator[None]:
+    """Adds to JAX what neural-tangents looks for, and takes it away again."""
+    util = types.ModuleType('jax.util')
+    util.safe_map = _safe_map  # type: ignore[attr-defined]
+    util.safe_zip = _safe_zip  # type: ignore[attr-defined]
+    with contextlib.ExitStack() as stack:
+        for name in _MOVED:
+            stack.enter_context(_lent(jax.core, name, getattr(jax.extend.core, name)))
+        # A key of its tables of rules: the primitive is gone from JAX, so the key is never met.
+        zeros_like_p = jax.extend.core.Primitive('zeros_like')
+        stack.enter_context(_lent(jax.interpreters.ad, 'zeros_like_p', zeros_like_p))
+        stack.enter_context(_stand_in('jax.util', util))
+        yield
+
+
+@contextlib.contextmanager
+def _without_experimental() -> Iterator[None]:
+    """Stands in for the one subpackage that needs TensorFlow."""
+    name = 'neural_tangents.experimental'
+    with _stand_in(name, types.ModuleType(name)):
+        yield
+
+
+@contextlib.contextmanager
+def _lent(module: types.ModuleType, name: str, value: Any) -> Iterator[None]:
+    """Sets `module.name` in the context, whatever it was, then restores it."""
+    before = vars(module).get(name, _MISSING)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        if before is _MISSING:
+            delattr(module, name)
+        else:
+            setattr(module, name, before)
+
+
+@contextlib.contextmanager
+def _stand_in(name: str, module: types.ModuleType) -> Iterator[None]:
+    """Answers `import name` with `module` in the context, then forgets it."""
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
+
+
+def _safe_map(f: Callable[..., Any], *args: Iterable[Any]) -> list[Any]:
+    """Maps over iterables of one length; a list, as `jax.util.safe_map` returned."""
+    return [f(*items) for items in zip(*args, strict=True)]
+
+
+def _safe_zip(*args: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Zips iterables of one length; a list, as `jax.util.safe_zip` returned."""
+    return list(zip(*args, strict=True))

@@ -1,0 +1,268 @@
+"""Runs an algorithm over a schedule of graphs: blocks of rounds in one scan, evaluation between.
+
+The host decides shapes and the device does the rounds: every block is the same compiled program,
+called with the next slice of the schedule and a donated state.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dfl_jax.base import Algorithm, Array, Clients, Graph, State
+from dfl_jax.metrics import correct_and_loss
+
+Metrics = dict[str, Any]
+
+
+class DivergenceError(FloatingPointError):
+    """The training loss of some clients stopped being a number."""
+
+    def __init__(self, round: int, clients: np.ndarray):
+        some = ', '.join(map(str, clients[:5])) + (', ...' if len(clients) > 5 else '')
+        super().__init__(
+            f'round {round}: the training loss of {len(clients)} client(s) is not finite '
+            f'(client {some}); lower --lr'
+        )
+        self.round, self.clients = round, clients
+
+
+class TestSet(NamedTuple):
+    """Samples on which models are judged: x [n, ...] float32, y [n] int32."""
+
+    __test__ = False  # not a test case, whatever its name suggests to a collector
+
+    x: Array
+    y: Array
+
+
+@dataclass
+class Progress:
+    """What a run carries besides the state, saved with each checkpoint."""
+
+    round: int = 0
+    seconds: float = 0.0  # wall time of the rounds, compilation and evaluation apart
+    sent: dict[str, list[int]] = field(default_factory=dict)  # units sent by each client so far
+
+
+def run(
+    algorithm: Algorithm,
+    clients: Clients,
+    graphs: Graph,
+    test: TestSet,
+    key: Array,
+    *,
+    eval_every: int = 1,
+    client_eval_samples: int | None = None,
+    resume: tuple[State, Progress] | None = None,
+    on_compile: Callable[[float], None] | None = None,
+) -> Iterator[tuple[Metrics, State, Progress]]:
+    """Trains round by round and yields (metrics, state, progress) at every evaluation.
+
+    The state yielded is the live one: use or copy it before asking for the next evaluation, which
+    donates its memory to the next block.
+
+    Args:
+      algorithm: what to run.
+      clients: the network's private data.
+      graphs: the schedule, arrays with leading axis T.
+      test: the global hold-out set.
+      key: one key; initialisation and each round's randomness derive from it.
+      eval_every: rounds between evaluations; the last round is always evaluated.
+      client_eval_samples: how many test samples judge the single clients (default all); the
+        consensus model always sees the whole test set.
+      resume: state and progress of an earlier, identical run.
+      on_compile: called once with the seconds that compilation took.
+
+    Raises DivergenceError when a client's training loss is not finite.
+    """
+    rounds = len(graphs.active)
+    if not 1 <= eval_every:
+        raise ValueError(f'eval_every has to be at least 1, got {eval_every}')
+    # Blocks of one length serve every evaluation, and so does one compiled program.
+    block = math.gcd(min(eval_every, rounds), rounds)
+    k_init, k_rounds = jax.random.split(key)
+
+    clients = jax.device_put(clients)
+    state, progress = resume or (jax.jit(algorithm.init)(k_init, clients), Progress())
+    evaluate = evaluator(algorithm, state, test, len(clients.x), client_eval_samples)
+
+    run_block, seconds = _compile_block(algorithm, state, graphs, clients, k_rounds, block)
+    if on_compile:
+        on_compile(seconds)
+
+    while progress.round < rounds:
+        start = progress.round
+        numbers = jnp.arange(start, start + block, dtype=jnp.int32)
+        section = jax.tree.map(lambda a, s=start: jnp.asarray(a[s : s + block]), graphs)
+        begin = time.perf_counter()
+        state, info = jax.block_until_ready(run_block(state, numbers, section, clients, k_rounds))
+        progress.seconds += time.perf_counter() - begin
+        progress.round += block
+        info = jax.device_get(info)
+        _check_finite(info['loss'], start)
+        _count_traffic(progress, info)
+        if progress.round % eval_every == 0 or progress.round == rounds:
+            metrics = {'round': progress.round, **evaluate(state), **_report(info)}
+            metrics |= traffic(progress, algorithm)
+            metrics['seconds'] = progress.seconds
+            yield metrics, state, progress
+
+
+def _compile_block(algorithm, state, graphs, clients, key, block):
+    """The donated, jitted scan over `block` rounds, and the seconds its compilation took."""
+
+    def rounds(state, numbers, graphs, clients, key):
+        def one(state, inputs):
+            number, graph = inputs
+            return algorithm.step(jax.random.fold_in(key, number), state, graph, clients)
+
+        return lax.scan(one, state, (numbers, graphs))
+
+    begin = time.perf_counter()
+    section = jax.tree.map(lambda a: jnp.asarray(a[:block]), graphs)
+    numbers = jnp.arange(block, dtype=jnp.int32)
+    compiled = (
+        jax.jit(rounds, donate_argnums=0).lower(state, numbers, section, clients, key).compile()
+    )
+    return compiled, time.perf_counter() - begin
+
+
+def _check_finite(losses: np.ndarray, first: int) -> None:
+    """losses: [block, M], of the rounds after round number `first`."""
+    bad = ~np.isfinite(losses)
+    if bad.any():
+        row = int(np.argmax(bad.any(axis=1)))
+        raise DivergenceError(first + row + 1, np.flatnonzero(bad[row]))
+
+
+def _count_traffic(progress: Progress, info: dict[str, np.ndarray]) -> None:
+    for name, counts in info.items():
+        if name.startswith('sent/'):
+            unit = name.removeprefix('sent/')
+            block = counts.astype(np.int64).sum(axis=0)
+            before = progress.sent.get(unit, [0] * len(block))
+            progress.sent[unit] = [old + int(new) for old, new in zip(before, block, strict=True)]
+
+
+def traffic(progress: Progress, algorithm: Algorithm) -> Metrics:
+    """Exact bits in Python integers, reported in megabytes (10^6 bytes) sent so far."""
+    by_client = [0] * max(map(len, progress.sent.values()), default=0)
+    for unit, counts in progress.sent.items():
+        bits = algorithm.unit_bits[unit]
+        by_client = [total + bits * count for total, count in zip(by_client, counts, strict=True)]
+    return {
+        'mbytes_total': sum(by_client) / 8e6,
+        'mbytes_busiest_client': max(by_client, default=0) / 8e6,
+    }
+
+
+def _report(info: dict[str, np.ndarray]) -> Metrics:
+    """The last round's diagnostics: scalars, means of arrays, counts of integer choices."""
+    report: Metrics = {}
+    for name, values in info.items():
+        last = values[-1]
+        if name.startswith('sent/'):
+            continue
+        if last.ndim == 0:
+            report[name] = last.item()
+        elif np.issubdtype(last.dtype, np.integer):
+            found, counts = np.unique(last, return_counts=True)
+            report[f'{name}_mean'] = float(last.mean())
+            report[f'{name}_counts'] = {
+                str(v): int(c) for v, c in zip(found, counts, strict=True)
+            }
+        else:
+            report[f'train_{name}_mean' if name == 'loss' else f'{name}_mean'] = float(last.mean())
+    return report
+
+
+# ---------------------------------------------------------------------------------- evaluation
+
+
+def evaluator(
+    algorithm: Algorithm,
+    state: State,
+    test: TestSet,
+    clients: int,
+    client_samples: int | None = None,
+    budget: int = 512 * 2**20,
+) -> Callable[[State], Metrics]:
+    """state -> consensus and client accuracies and losses, over chunks of the test set.
+
+    client_samples: how many samples, from the start of the test set, judge the single clients.
+    budget: bytes that the clients' activations of one chunk may take, by which the chunk is chosen.
+    """
+    samples = len(test.y)
+    if client_samples is not None and not 1 <= client_samples <= samples:
+        raise ValueError(
+            f'client_eval_samples has to lie in [1, {samples}] (the test set), got {client_samples}'
+        )
+    shared = client_samples or samples
+    size = _chunk(algorithm, state, test.x, budget)
+
+    def judge(names, state, x, y, mask):
+        """Sums over chunks: {name: (hits, losses)} of the named predictions."""
+
+        def chunk(_, batch):
+            x, y, mask = batch
+            logits = algorithm.predict(state, x)
+            return None, {name: correct_and_loss(logits[name], y, mask) for name in names}
+
+        _, sums = lax.scan(chunk, None, (x, y, mask))
+        return jax.tree.map(lambda a: a.sum(axis=0), sums)
+
+    both = jax.jit(lambda state, *part: judge(('client', 'consensus'), state, *part))
+    only_consensus = jax.jit(lambda state, *part: judge(('consensus',), state, *part))
+    head = _in_chunks(test.x[:shared], test.y[:shared], size)
+    tail = _in_chunks(test.x[shared:], test.y[shared:], size) if shared < samples else None
+
+    def evaluate(state: State) -> Metrics:
+        sums = both(state, *head)
+        hits, losses = sums['consensus']
+        if tail is not None:
+            more = only_consensus(state, *tail)['consensus']
+            hits, losses = hits + more[0], losses + more[1]
+        accuracies = np.asarray(sums['client'][0]) / shared
+        return {
+            'consensus_accuracy': float(hits) / samples,
+            'consensus_loss': float(losses) / samples,
+            'client_accuracy_mean': float(accuracies.mean()),
+            'client_accuracy_std': float(accuracies.std()),
+            'client_accuracy_min': float(accuracies.min()),
+            'client_accuracy_p10': float(np.percentile(accuracies, 10)),
+            'client_loss_mean': float(np.asarray(sums['client'][1]).mean()) / shared,
+        }
+
+    return evaluate
+
+
+def _chunk(algorithm: Algorithm, state: State, x: Array, budget: int) -> int:
+    """Test samples judged at once, from the memory that XLA plans for a few and for twice as many."""
+
+    def planned(samples):
+        probe = jax.ShapeDtypeStruct((samples, *x.shape[1:]), jnp.float32)
+        memory = jax.jit(algorithm.predict).lower(state, probe).compile().memory_analysis()
+        return memory.temp_size_in_bytes + memory.output_size_in_bytes
+
+    few = 16
+    per_sample = max(1, (planned(2 * few) - planned(few)) // few)
+    return int(np.clip(budget // per_sample, 1, len(x)))
+
+
+def _in_chunks(x: Array, y: Array, size: int) -> tuple[Array, Array, Array]:
+    chunks = -(-len(y) // size)
+    size = -(-len(y) // chunks)
+    fill = chunks * size - len(y)
+    pad = lambda a: np.pad(a, [(0, fill)] + [(0, 0)] * (a.ndim - 1))  # noqa: E731
+    mask = np.arange(chunks * size) < len(y)
+    return tuple(
+        jnp.asarray(a.reshape(chunks, size, *a.shape[1:]))
+        for a in (pad(np.asarray(x)), pad(np.asarray(y)), mask)
+    )

@@ -1,0 +1,233 @@
+"""Who talks to whom: graph schedules drawn on the host, their dropouts and their spectra.
+
+Everything here is NumPy and networkx (the families themselves are in `families.py`); a schedule is
+a `Graph` with a leading axis T that enters the simulator's scan as data. Equal seeds give equal
+graphs.
+"""
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse
+from scipy.sparse import csgraph, linalg
+
+from dfl_jax.base import Graph
+from dfl_jax.families import FAMILIES, TopologyError, check, check_probability, draw, read_edges
+from dfl_jax.mixing import mixing_weights
+
+__all__ = [
+    'FAMILIES',
+    'Spectrum',
+    'TopologyError',
+    'drop_clients',
+    'drop_links',
+    'mixing_matrix',
+    'schedule',
+    'spectrum',
+]
+
+DENSE_SPECTRUM_UP_TO = 1000
+# One stream of random numbers each, so that a common seed does not correlate them.
+_GRAPH, _LINKS, _CLIENTS = range(3)
+
+
+class Spectrum(NamedTuple):
+    """How fast gossip with one fixed mixing matrix reaches consensus."""
+
+    second_modulus: float  # |lambda_2|, the second largest modulus of an eigenvalue
+    spectral_gap: float  # 1 - |lambda_2|
+
+
+def schedule(
+    family: str,
+    clients: int,
+    rounds: int,
+    *,
+    seed: int,
+    degree: int = 5,
+    static: bool = False,
+    path: str | os.PathLike | None = None,
+    rewiring: float = 0.1,
+) -> Graph:
+    """Draws the communication graphs of a whole run.
+
+    Families: `regular` (random, every client has `degree` neighbours), `ring`, `line`, `complete`,
+    `star`, `erdos_renyi` (mean degree `degree`), `barabasi_albert` (attachment count whose mean
+    degree is nearest `degree`), `watts_strogatz` (`degree` even, links rewired with probability
+    `rewiring`), `torus` (two-dimensional lattice, the most square factorisation), `clustered`
+    (disjoint cliques of about `degree + 1` clients, sizes differing by at most one), `two_group`
+    (two complete meshes joined by one link), `edge_list` (the file `path`, always static).
+
+    Args:
+      family: one of the above.
+      clients: M.
+      rounds: T.
+      seed: non-negative.
+      degree: neighbours of a client without itself; ignored by families that have no choice.
+      static: one draw for every round (held once in memory, read-only); otherwise every round is
+        a new draw with the nodes relabelled at random.
+      path: the edge list, two node ids from 0 to M - 1 a line, `#` comments.
+      rewiring: `watts_strogatz` only.
+
+    Returns:
+      members [T, M, K] int32 (column 0 the hub, then its neighbours ascending, padding repeats
+      the hub), mask [T, M, K] bool, active [T, M] bool, all True; K = 1 + the largest degree of
+      any round.
+
+    Raises:
+      TopologyError: before anything is drawn, with the numbers and the remedy.
+
+    Warns:
+      UserWarning: the graph of a static schedule is not connected.
+    """
+    check(family, clients, rounds, degree, path, rewiring)
+    rng = np.random.default_rng([seed, _GRAPH])
+    if family == 'edge_list':
+        draws = [read_edges(path, clients)]
+    elif static or family == 'complete':
+        draws = [draw(family, clients, degree, rewiring, rng)]
+    else:
+        draws = [
+            rng.permutation(clients)[draw(family, clients, degree, rewiring, rng)]
+            for _ in range(rounds)
+        ]
+    if static or family == 'edge_list':
+        _warn_if_disconnected(family, draws[0], clients)
+
+    links = [np.unique(np.concatenate([e, e[:, ::-1]]), axis=0) for e in draws]  # [2E, 2] sorted
+    degrees = [np.bincount(e[:, 0], minlength=clients) for e in links]
+    shape = (len(draws), clients, 1 + max(int(d.max()) for d in degrees))
+    hubs = np.arange(clients, dtype=np.int32)
+    members = np.broadcast_to(hubs[:, None], shape).copy()
+    for row, e, d in zip(members, links, degrees, strict=True):
+        column = 1 + np.arange(len(e)) - np.repeat(np.cumsum(d) - d, d)
+        row[e[:, 0], column] = e[:, 1]
+    mask = np.arange(shape[2]) <= np.stack(degrees)[:, :, None]
+    active = np.ones((len(draws), clients), bool)
+    return Graph(*(np.broadcast_to(a, (rounds, *a.shape[1:])) for a in (members, mask, active)))
+
+
+def drop_links(graph: Graph, probability: float, seed: int) -> Graph:
+    """Loses every undirected link with `probability`, each round anew, in both directions.
+
+    Args:
+      graph: a schedule, members and mask [T, M, K]; the self column is never lost.
+      probability: in [0, 1].
+      seed: non-negative.
+
+    Returns:
+      The schedule with a new mask.
+
+    Raises:
+      TopologyError: probability outside [0, 1].
+    """
+    check_probability('link dropout', probability)
+    rng = np.random.default_rng([seed, _LINKS])
+    mask = np.array(graph.mask)
+    clients = mask.shape[1]
+    hubs = np.arange(clients, dtype=np.int64)[:, None]
+    for row, members in zip(mask, graph.members, strict=True):
+        low, high = np.minimum(hubs, members), np.maximum(hubs, members)
+        links = row & (low < high)
+        names, which = np.unique((low * clients + high)[links], return_inverse=True)
+        row[links] = (rng.random(len(names)) >= probability)[which]
+    return graph._replace(mask=mask)
+
+
+def drop_clients(graph: Graph, probability: float, seed: int) -> Graph:
+    """Makes every client inactive with `probability`, each round anew.
+
+    Args:
+      graph: a schedule, members and mask [T, M, K], active [T, M].
+      probability: in [0, 1].
+      seed: non-negative.
+
+    Returns:
+      The schedule with new `active` and with every link of an inactive client masked at both
+      ends; the self column stays.
+
+    Raises:
+      TopologyError: probability outside [0, 1].
+    """
+    check_probability('client dropout', probability)
+    rng = np.random.default_rng([seed, _CLIENTS])
+    active = graph.active & (rng.random(graph.active.shape) >= probability)
+    rounds = np.arange(active.shape[0])[:, None, None]
+    mask = graph.mask & active[:, :, None] & active[rounds, graph.members]
+    mask[:, :, 0] = graph.mask[:, :, 0]
+    return graph._replace(mask=mask, active=active)
+
+
+def mixing_matrix(
+    members: np.ndarray, mask: np.ndarray, active: np.ndarray, sizes: np.ndarray, kind: str = 'size'
+) -> scipy.sparse.csr_array:
+    """The mixing matrix of one round, of the weights that `mixing.mixing_weights` defines.
+
+    Args:
+      members: [M, K] int32.
+      mask: [M, K] bool.
+      active: [M] bool.
+      sizes: [M], samples of each client.
+      kind: `size`, `uniform` or `metropolis`.
+
+    Returns:
+      [M, M] float64, rows sum to one.
+    """
+    members, mask, active, sizes = (np.asarray(a) for a in (members, mask, active, sizes))
+    weights = mixing_weights(Graph(members, mask, active), sizes, kind)
+    hubs, columns = np.nonzero(weights)
+    entries = (weights[hubs, columns], (hubs, members[hubs, columns]))
+    return scipy.sparse.coo_array(entries, shape=(len(sizes), len(sizes))).tocsr()
+
+
+def spectrum(matrix: scipy.sparse.sparray) -> Spectrum:
+    """The second largest modulus of the eigenvalues of a mixing matrix, and the gap to one.
+
+    The gap is 1 - |lambda_2|; NTK-DFL, Definition 4.2, calls (1 - lambda)^2 the gap instead.
+    Dense eigenvalues up to M = 1000, Arnoldi or Lanczos iterations beyond.
+
+    Args:
+      matrix: [M, M], rows sum to one.
+
+    Returns:
+      `Spectrum`; a disconnected network has second modulus one and gap zero.
+    """
+    matrix = scipy.sparse.csr_array(matrix)
+    clients = matrix.shape[0]
+    if clients == 1:
+        return Spectrum(0.0, 1.0)
+    if csgraph.connected_components(matrix, directed=False)[0] > 1:
+        return Spectrum(1.0, 0.0)
+    symmetric = abs(matrix - matrix.T).max() < 1e-12
+    if clients <= DENSE_SPECTRUM_UP_TO:
+        eigenvalues = (np.linalg.eigvalsh if symmetric else np.linalg.eigvals)(matrix.toarray())
+    else:
+        eigenvalues = _extreme_eigenvalues(matrix, linalg.eigsh if symmetric else linalg.eigs)
+    second = min(float(np.sort(np.abs(eigenvalues))[-2]), 1.0)
+    return Spectrum(second, 1.0 - second)
+
+
+def _extreme_eigenvalues(matrix: scipy.sparse.csr_array, solve: Callable) -> np.ndarray:
+    """The few eigenvalues of largest modulus, the eigenvalue one among them."""
+    start = np.random.default_rng(0).standard_normal(matrix.shape[0])
+    options = {'k': 4, 'v0': start, 'return_eigenvectors': False}
+    try:
+        return solve(matrix, which='LM', ncv=64, maxiter=300, tol=1e-10, **options)
+    except linalg.ArpackNoConvergence:
+        # A slowly mixing network separates easily: its factorisation about +-1 is sparse.
+        ends = [solve(matrix.tocsc(), sigma=s * (1 + 1e-6), **options) for s in (1, -1)]
+        return np.concatenate(ends)
+
+
+def _warn_if_disconnected(family: str, links: np.ndarray, clients: int) -> None:
+    entries = (np.ones(len(links)), (links[:, 0], links[:, 1]))
+    graph = scipy.sparse.coo_array(entries, shape=(clients, clients))
+    components = csgraph.connected_components(graph, directed=False)[0]
+    if components > 1:
+        warnings.warn(
+            f'the static {family} graph is not connected: {components} components never mix',
+            stacklevel=3,
+        )

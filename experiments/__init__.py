@@ -1,0 +1,1 @@
+"""The command line: one run, the papers' tables, and the plots."""

@@ -1,0 +1,94 @@
+"""The flags of `python -m experiments.run`.
+
+Nothing heavy is imported here, so that `--help` is quick. A flag of an algorithm whose default is
+None leaves the method at its published hyperparameter; a flag that a method does not take is an
+error, never ignored.
+"""
+
+from absl import flags
+
+# What to run
+flags.DEFINE_string('algorithm', 'ntk_dfl', 'Method by name (ntk_dfl), or package.module:factory.')
+flags.DEFINE_string(
+    'model', 'mlp', 'Network: mlp (one hidden layer of 100), cnn, or package.module:factory.'
+)
+flags.DEFINE_list('hidden', None, 'Hidden widths of --model=mlp, e.g. 512,256,128 (default 100).')
+flags.DEFINE_integer('rounds', 20, 'Communication rounds T.', lower_bound=1)
+flags.DEFINE_integer('seed', 0, 'One seed for partition, graphs, initialisation and training.')
+
+# Data
+flags.DEFINE_string(
+    'dataset', 'digits', 'digits, synthetic, mnist, fashion_mnist, cifar10, cifar100, or a .npz.'
+)
+flags.DEFINE_string(
+    'data_dir', None, 'Folder with the data sets; missing files are downloaded into it.'
+)
+flags.DEFINE_integer('train_samples', None, 'Use a seeded random subset of the training set.')
+flags.DEFINE_integer('clients', 30, 'Number of clients M.', lower_bound=1)
+flags.DEFINE_string(
+    'partition', 'dirichlet', 'iid, dirichlet, dirichlet_split, zipf, writer or shards.'
+)
+flags.DEFINE_float('alpha', 0.1, 'Dirichlet concentration; smaller is more heterogeneous.')
+flags.DEFINE_float('zipf_exponent', 1.0, 'Exponent of --partition=zipf.')
+flags.DEFINE_integer('shards_per_client', 2, 'Label-sorted shards a client of --partition=shards.')
+flags.DEFINE_bool(
+    'partition_overlap', False, 'Each client draws anew from the whole training set.'
+)
+flags.DEFINE_string(
+    'partition_file', None, 'JSON list of M lists of training indices; replaces --partition.'
+)
+flags.DEFINE_bool('plot_partition', False, 'Draw who holds what into partition.png.')
+
+# Network
+flags.DEFINE_string(
+    'topology',
+    'regular',
+    'regular, ring, line, complete, star, erdos_renyi, barabasi_albert, watts_strogatz, torus, '
+    'clustered, two_group, or edge_list with --topology_file.',
+)
+flags.DEFINE_integer('degree', 5, 'Neighbours of a client (mean, where the family is random).')
+flags.DEFINE_bool('static_topology', False, 'One graph for all rounds, not a new one each round.')
+flags.DEFINE_string('topology_file', None, 'Edge list: two client numbers a line.')
+flags.DEFINE_float('link_dropout', 0.0, 'Probability that a link fails in a round.')
+flags.DEFINE_float('client_dropout', 0.0, 'Probability that a client sits out a round.')
+
+# Evaluation and output
+flags.DEFINE_integer('eval_every', 1, 'Rounds between evaluations.', lower_bound=1)
+flags.DEFINE_integer(
+    'client_eval_samples', None, 'Test samples that judge the single clients (default all).'
+)
+flags.DEFINE_string('out', None, 'Run directory (default runs/ALGORITHM-DATASET-TIME).')
+flags.DEFINE_bool('resume', False, 'Continue the run in --out from its last checkpoint.')
+flags.DEFINE_bool('checkpoint', True, 'Save a checkpoint at every evaluation.')
+flags.DEFINE_bool('progress', True, 'Show a progress bar.')
+flags.DEFINE_string(
+    'compilation_cache', None, "Folder of XLA's persistent compilation cache, or 'off'."
+)
+
+# Shared by algorithms; None is the method's own default
+ALGORITHM_FLAGS = {
+    'lr': flags.DEFINE_float('lr', None, 'Learning rate.'),
+    'lr_decay': flags.DEFINE_float(
+        'lr_decay', None, 'Learning-rate decay a round (ntk_dfl: lr * exp(-lr_decay * k)).'
+    ),
+    'loss': flags.DEFINE_string('loss', None, 'cross_entropy or mse (half squared error).'),
+    'mixing': flags.DEFINE_string('mixing', None, 'Averaging weights: size, uniform, metropolis.'),
+    'consensus': flags.DEFINE_string(
+        'consensus', None, 'Aggregated model: mean of the M models, or size-weighted.'
+    ),
+    'init': flags.DEFINE_string('init', None, 'Initial weights: same or independent.'),
+    'chunk': flags.DEFINE_integer(
+        'chunk', None, 'Hubs worked on at once (default: by the memory available).', lower_bound=1
+    ),
+    # NTK methods
+    'kernel': flags.DEFINE_string('kernel', None, 'auto, structured, output_scan or nt.'),
+    'evolution': flags.DEFINE_string('evolution', None, 'rkc, euler or eigh (eigh: mse only).'),
+    'selection': flags.DEFINE_string(
+        'timestep_selection', None, 'Choose the timestep by the network or the linearized loss.'
+    ),
+    'timesteps': flags.DEFINE_list('ntk_timesteps', None, 'Candidate timesteps, e.g. 100,200,800.'),
+    'averaging': flags.DEFINE_bool('ntk_averaging', None, 'Per-round averaging, Eq. (1).'),
+}
+
+# Where and how a run is watched; they may differ between a run and its continuation
+NOT_SETTINGS = ('out', 'resume', 'progress', 'plot_partition', 'compilation_cache', 'checkpoint')

@@ -1,0 +1,78 @@
+"""A run directory: config.json, metrics.jsonl, checkpoints/, consensus.safetensors, done.
+
+It is never overwritten: a directory that holds a run is continued with --resume or refused.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+class RunDirectory:
+    """The files of one run below `path`."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+        self.config_file = self.path / 'config.json'
+        self.metrics_file = self.path / 'metrics.jsonl'
+        self.checkpoints = self.path / 'checkpoints'
+        self.consensus = self.path / 'consensus.safetensors'
+        self.done = self.path / 'done'
+
+    def check(self, settings: Row, resume: bool) -> None:
+        """Raises ValueError when a run of these settings cannot start or resume here.
+
+        That is: the directory exists and `resume` is off, there is nothing to resume, or the
+        settings differ from those of the run it holds.
+        """
+        if resume:
+            if not self.config_file.exists():
+                raise ValueError(f'--resume: {self.path} holds no run; start it without --resume')
+            self._check_same(json.loads(self.config_file.read_text())['settings'], settings)
+        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise ValueError(
+                f'--out={self.path} exists; continue it with --resume or choose another --out'
+            )
+
+    def claim(self, config: Row) -> None:
+        """Makes the directory and writes config.json, once."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not self.config_file.exists():
+            write_atomically(self.config_file, json.dumps(config, indent=2) + '\n')
+
+    def _check_same(self, before: Row, settings: Row) -> None:
+        now = json.loads(json.dumps(settings))
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                raise ValueError(
+                    f'--resume: {self.path} was started with --{name}={before.get(name)}, not '
+                    f'{now.get(name)}; resume with the same settings or choose another --out'
+                )
+
+    def rows(self) -> list[Row]:
+        """The evaluations so far; a half-written last line, left by a kill, does not count."""
+        if not self.metrics_file.exists():
+            return []
+        lines = self.metrics_file.read_text().split('\n')
+        return [json.loads(line) for line in lines[:-1]]
+
+    def keep_until(self, round: int) -> list[Row]:
+        """Drops the evaluations after `round`, which a resumed run makes again."""
+        kept = [row for row in self.rows() if row['round'] <= round]
+        write_atomically(self.metrics_file, ''.join(json.dumps(row) + '\n' for row in kept))
+        return kept
+
+    def append(self, row: Row) -> None:
+        with open(self.metrics_file, 'a') as file:
+            file.write(json.dumps(row) + '\n')
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + '.tmp')
+    temporary.write_text(text)
+    temporary.replace(path)

@@ -1,0 +1,170 @@
+"""From flags to the objects of a run: data, clients, graphs, model, algorithm.
+
+Everything that can be wrong with the input is found here, before any long computation, and raised
+as a ValueError of one line.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from dfl_jax import data, topology
+from dfl_jax.algorithms import ALGORITHMS
+from dfl_jax.base import Algorithm, Clients, Graph
+from dfl_jax.memory import choose_chunk
+from dfl_jax.models import MLP, MODELS, Model, bind
+from dfl_jax.simulate import TestSet
+from experiments.flags import ALGORITHM_FLAGS
+
+# Streams of the one --seed: independent draws for every purpose.
+STREAMS = ('partition', 'subset', 'graph', 'links', 'participation', 'training')
+
+
+@dataclass
+class Experiment:
+    """All that a run needs, and what describes it."""
+
+    dataset: data.Dataset
+    parts: list[np.ndarray]
+    clients: Clients
+    graphs: Graph
+    test: TestSet
+    model: Model
+    algorithm: Algorithm
+    key: jax.Array
+    resolved: dict[str, Any]  # the algorithm's settings, defaults filled in
+
+
+def build(flags: Any) -> Experiment:
+    """Builds the experiment that the flags describe. Raises ValueError naming the bad one."""
+    seeds = {name: _stream(flags.seed, name) for name in STREAMS}
+    factory = _algorithm_factory(flags.algorithm)
+    settings = _algorithm_settings(flags, factory)
+    graphs = _graphs(flags, seeds)
+    dataset = data.load(flags.dataset, flags.data_dir)
+    if flags.train_samples is not None:
+        dataset = data.subsample(dataset, flags.train_samples, seeds['subset'])
+    parts = data.partition(
+        flags.partition,
+        dataset,
+        flags.clients,
+        seed=seeds['partition'],
+        alpha=flags.alpha,
+        overlap=flags.partition_overlap,
+        exponent=flags.zipf_exponent,
+        shards_per_client=flags.shards_per_client,
+        path=flags.partition_file,
+    )
+    samples = max(map(len, parts))
+    model = _model(flags, dataset)
+    parameters = inspect.signature(factory).parameters
+    if 'chunk' in parameters:
+        settings['chunk'] = choose_chunk(
+            hubs=flags.clients,
+            samples=samples * graphs.members.shape[-1],
+            model=model,
+            asked=flags.chunk,
+        )
+    clients = data.pack(dataset.train_x, dataset.train_y, parts)
+    resolved = {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+    return Experiment(
+        dataset=dataset,
+        parts=parts,
+        clients=clients,
+        graphs=graphs,
+        test=TestSet(dataset.test_x, dataset.test_y),
+        model=model,
+        algorithm=factory(model, **settings),
+        key=jax.random.key(seeds['training']),
+        resolved=resolved | settings,
+    )
+
+
+def _stream(seed: int, name: str) -> int:
+    """A seed of its own for each purpose, all derived from the one --seed."""
+    if seed < 0:
+        raise ValueError(f'--seed has to be at least 0, got {seed}')
+    return int(np.random.SeedSequence([seed, STREAMS.index(name)]).generate_state(1)[0])
+
+
+def _graphs(flags: Any, seeds: dict[str, int]) -> Graph:
+    graphs = topology.schedule(
+        flags.topology,
+        flags.clients,
+        flags.rounds,
+        seed=seeds['graph'],
+        degree=flags.degree,
+        static=flags.static_topology,
+        path=flags.topology_file,
+    )
+    if flags.link_dropout:
+        graphs = topology.drop_links(graphs, flags.link_dropout, seeds['links'])
+    if flags.client_dropout:
+        graphs = topology.drop_clients(graphs, flags.client_dropout, seeds['participation'])
+    return graphs
+
+
+def _model(flags: Any, dataset: data.Dataset) -> Model:
+    if flags.hidden is not None:
+        if flags.model != 'mlp':
+            raise ValueError(f'--hidden shapes --model=mlp, not --model={flags.model}')
+        module = MLP(dataset.classes, tuple(_integers('hidden', flags.hidden)))
+    else:
+        module = _named('model', flags.model, MODELS)(dataset.classes)
+    return bind(module, dataset.train_x.shape[1:])
+
+
+def _algorithm_factory(name: str) -> Callable[..., Algorithm]:
+    return _named('algorithm', name, ALGORITHMS)
+
+
+def _algorithm_settings(flags: Any, factory: Callable) -> dict[str, Any]:
+    """The algorithm flags that were given, as arguments of its factory."""
+    accepted = inspect.signature(factory).parameters
+    settings = {}
+    for argument, holder in ALGORITHM_FLAGS.items():
+        value = holder.value
+        if value is None:
+            continue
+        if argument not in accepted:
+            raise ValueError(
+                f'--{holder.name}={value} does not apply to --algorithm={flags.algorithm}; '
+                'leave it out'
+            )
+        if argument == 'timesteps':
+            value = _integers(holder.name, value)
+        settings[argument] = value
+    return settings
+
+
+def _integers(flag: str, values: Sequence[str]) -> tuple[int, ...]:
+    try:
+        return tuple(int(value) for value in values)
+    except ValueError:
+        raise ValueError(
+            f'--{flag} takes whole numbers separated by commas, got {",".join(values)}'
+        ) from None
+
+
+def _named(flag: str, name: str, known: dict[str, Callable]) -> Callable:
+    """A factory by its name in the table, or by package.module:factory."""
+    if name in known:
+        return known[name]
+    if ':' not in name:
+        raise ValueError(
+            f'unknown --{flag}={name}; choose one of {", ".join(known)}, or package.module:factory'
+        )
+    module, _, attribute = name.partition(':')
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f'--{flag}={name} cannot be imported: {error}') from error

@@ -1,0 +1,143 @@
+"""Drives one run: progress bar, metrics, checkpoints, final table and plot."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+from tqdm import tqdm
+
+from dfl_jax import simulate
+from experiments.rundir import RunDirectory
+from experiments.setup import Experiment
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+Row = dict[str, Any]
+
+
+def train(
+    experiment: Experiment,
+    directory: RunDirectory,
+    *,
+    eval_every: int,
+    client_eval_samples: int | None,
+    checkpoint: bool,
+    progress: bool,
+) -> int:
+    """Runs `experiment` to its last round, from its last checkpoint; returns the exit status."""
+    rounds = len(experiment.graphs.active)
+    checkpoints = _checkpoints(directory.checkpoints) if checkpoint else None
+    resume = _restore(experiment, checkpoints)
+    rows = directory.keep_until(resume[1].round if resume else 0)
+    _announce(experiment, rounds)
+
+    bar = tqdm(
+        total=rounds,
+        initial=resume[1].round if resume else 0,
+        unit='round',
+        disable=not progress,
+        dynamic_ncols=True,
+        mininterval=0,
+    )
+    state = resume[0] if resume else None
+    try:
+        for row, state, done in simulate.run(
+            experiment.algorithm,
+            experiment.clients,
+            experiment.graphs,
+            experiment.test,
+            experiment.key,
+            eval_every=eval_every,
+            client_eval_samples=client_eval_samples,
+            resume=resume,
+            on_compile=lambda seconds: bar.set_postfix_str(f'compiled in {seconds:.1f} s'),
+        ):
+            directory.append(row)
+            rows.append(row)
+            if checkpoints:
+                checkpoints.save(state, done)
+            bar.set_postfix_str(
+                f'accuracy {row["consensus_accuracy"]:.4f}, '
+                f'mean client {row["client_accuracy_mean"]:.4f}, '
+                f'{row["seconds"] / row["round"]:.3g} s/round'
+            )
+            bar.update(row['round'] - bar.n)
+    except KeyboardInterrupt:
+        bar.close()
+        kept = rows[-1]['round'] if rows and checkpoints else 0
+        remedy = f'--out={directory.path} --resume goes on from there' if kept else 'start again'
+        print(f'interrupted: {kept} of {rounds} rounds kept; {remedy}', file=sys.stderr)
+        return INTERRUPTED
+    except simulate.DivergenceError as error:
+        bar.close()
+        print(f'error: {error}; {len(rows)} evaluations kept in {directory.path}', file=sys.stderr)
+        return 1
+    bar.close()
+
+    if state is not None:
+        save_consensus(experiment.algorithm.consensus(state), directory.consensus)
+    _finish(directory, rows)
+    return 0
+
+
+def _checkpoints(folder: Path):
+    try:
+        from dfl_jax.checkpoint import Checkpoints
+
+        return Checkpoints(folder)
+    except ImportError:
+        print(
+            'warning: no checkpoints without orbax (pip install orbax-checkpoint); '
+            'this run cannot be resumed',
+            file=sys.stderr,
+        )
+        return None
+
+
+def _restore(experiment: Experiment, checkpoints):
+    """(state, progress) of the newest checkpoint, None to start from the beginning."""
+    if checkpoints is None or checkpoints.latest() is None:
+        return None
+    like = jax.eval_shape(experiment.algorithm.init, experiment.key, experiment.clients)
+    return checkpoints.restore(like)
+
+
+def _announce(experiment: Experiment, rounds: int) -> None:
+    sizes = [len(part) for part in experiment.parts]
+    spread = str(sizes[0]) if min(sizes) == max(sizes) else f'{min(sizes)} to {max(sizes)}'
+    print(
+        f'{len(sizes)} clients of {spread} samples, {experiment.model.size:,} parameters each, '
+        f'{rounds} rounds on {jax.devices()[0].device_kind}'
+    )
+
+
+def save_consensus(params: Any, path: Path) -> None:
+    """The consensus model's parameters as safetensors, named by their path joined with dots."""
+    from flax.traverse_util import flatten_dict
+    from safetensors.numpy import save_file
+
+    save_file(jax.device_get(flatten_dict(params, sep='.')), path)
+
+
+def _finish(directory: RunDirectory, rows: list[Row]) -> None:
+    last, best = rows[-1], max(rows, key=lambda row: row['consensus_accuracy'])
+    lines = [
+        ('round', f'{last["round"]}'),
+        ('consensus accuracy', f'{last["consensus_accuracy"]:.4f}'),
+        ('  best', f'{best["consensus_accuracy"]:.4f} at round {best["round"]}'),
+        ('mean client accuracy', f'{last["client_accuracy_mean"]:.4f}'),
+        ('  std over clients', f'{last["client_accuracy_std"]:.4f}'),
+        ('  worst client', f'{last["client_accuracy_min"]:.4f}'),
+        ('sent by all clients', f'{last["mbytes_total"]:,.1f} MB'),
+        ('seconds of rounds', f'{last["seconds"]:.1f}'),
+    ]
+    print('\n'.join(f'{name:<22}{value}' for name, value in lines))
+    try:
+        from experiments.plots import plot_run
+
+        plot_run(rows, directory.path / 'curves.png')
+        print(f'{"curves":<22}{directory.path / "curves.png"}')
+    except ImportError:
+        print('no curves.png without matplotlib (pip install matplotlib)', file=sys.stderr)
+    directory.done.touch()

@@ -1,0 +1,131 @@
+"""Plain NumPy references: one client at a time, explicit Jacobians, straight from the equations.
+
+Nothing here is fast and nothing here is shared with the package. The network is a ReLU MLP, its
+parameters a list of (weights [d_in, d_out], bias [d_out]); everything is float64.
+"""
+
+import numpy as np
+
+
+def mlp(params, x):
+    """Logits [B, C] of inputs [B, d]."""
+    for weights, bias in params[:-1]:
+        x = np.maximum(x @ weights + bias, 0.0)
+    weights, bias = params[-1]
+    return x @ weights + bias
+
+
+def jacobian(params, x):
+    """The Jacobian of the logits [B, C] by all parameters, flattened: [B, C, P]. Eq. (2)."""
+    rows = []
+    for sample in x:
+        activations = [sample]
+        for weights, bias in params[:-1]:
+            activations.append(np.maximum(activations[-1] @ weights + bias, 0.0))
+        backward = np.eye(params[-1][0].shape[1])  # d logits / d (output of the layer), [C, d_out]
+        blocks = []
+        for layer in reversed(range(len(params))):
+            weights, _ = params[layer]
+            kernel_part = np.einsum('i,co->cio', activations[layer], backward)
+            blocks.insert(0, [kernel_part.reshape(len(backward), -1), backward])
+            backward = (backward @ weights.T) * (activations[layer] > 0)
+        rows.append(np.concatenate([part for block in blocks for part in block], axis=1))
+    return np.stack(rows)
+
+
+def flatten(params):
+    return np.concatenate([part.ravel() for layer in params for part in layer])
+
+
+def unflatten(vector, like):
+    params, start = [], 0
+    for weights, bias in like:
+        middle, end = start + weights.size, start + weights.size + bias.size
+        params.append((vector[start:middle].reshape(weights.shape), vector[middle:end]))
+        start = end
+    return params
+
+
+def kernel(jac):
+    """Eq. (3): [H]_{mn} = 1/C <J(x_m), J(x_n)>_F, from the explicit Jacobian [B, C, P]."""
+    return np.einsum('mcp,ncp->mn', jac, jac) / jac.shape[1]
+
+
+def softmax(f):
+    e = np.exp(f - f.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def sample_loss(f, y, loss):
+    """Mean loss over samples: cross-entropy, or half squared error summed over the outputs."""
+    if loss == 'mse':
+        return 0.5 * np.mean(np.sum((f - y) ** 2, axis=1))
+    shifted = f - f.max(axis=1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return -np.mean(np.sum(log_p * y, axis=1))
+
+
+def accumulated_residuals(h, f0, y, lr, timesteps, loss, evolution):
+    """S_t = sum_{u<t} (prediction(f^(u)) - Y) of Eq. (5b) for each t in timesteps, [B, C] each."""
+    n = len(f0)
+    found = {}
+    if evolution == 'eigh':  # Eq. (4), half-MSE only
+        values, vectors = np.linalg.eigh(h)
+        total = np.zeros_like(f0)
+        for u in range(max(timesteps)):
+            total = total + vectors @ (
+                np.exp(-lr * u / n * values)[:, None] * (vectors.T @ (f0 - y))
+            )
+            found[u + 1] = total
+    else:
+        f, total = f0, np.zeros_like(f0)
+        for u in range(max(timesteps)):
+            residual = (softmax(f) if loss == 'cross_entropy' else f) - y
+            total = total + residual
+            f = f - lr / n * h @ residual  # Eq. (11), one time step of length lr
+            found[u + 1] = total
+    return [found[t] for t in timesteps]
+
+
+def ntk_dfl_round(
+    params, data, neighbours, *, lr, timesteps, loss, evolution, selection, mixing, averaging
+):
+    """One NTK-DFL round: Algorithms 2, 3 and 4.
+
+    params: a list of M parameter lists; data: M pairs (x [N_i, d], y [N_i, C] one-hot);
+    neighbours: M lists of client numbers. Returns the M new parameter lists, the chosen timesteps
+    and the losses of the chosen weights.
+    """
+    averaged = []
+    for i, mine in enumerate(params):
+        group = [i, *neighbours[i]]
+        sizes = [len(data[j][0]) if mixing == 'size' else 1 for j in group]
+        vector = sum(s * flatten(params[j]) for s, j in zip(sizes, group, strict=True)) / sum(sizes)
+        averaged.append(unflatten(vector, mine) if averaging else mine)  # Eq. (1)
+
+    new, chosen, losses = [], [], []
+    for i, w_bar in enumerate(averaged):
+        group = [i, *neighbours[i]]
+        x = np.concatenate([data[j][0] for j in group])
+        y = np.concatenate([data[j][1] for j in group])
+        n, outputs = y.shape
+        jac = np.concatenate([jacobian(w_bar, data[j][0]) for j in group])  # J_{j,i}, Eq. (2)
+        h, f0 = kernel(jac), mlp(w_bar, x)
+        best = None
+        for t, total in zip(
+            timesteps,
+            accumulated_residuals(h, f0, y, lr, timesteps, loss, evolution),
+            strict=True,
+        ):
+            scale = lr / n / (outputs if loss == 'mse' else 1)
+            w_t = unflatten(  # Eq. (5a)
+                flatten(w_bar) - scale * np.einsum('ncp,nc->p', jac, total), w_bar
+            )
+            f_t = mlp(w_t, x) if selection == 'network' else f0 - lr / n * h @ total
+            value = sample_loss(f_t, y, loss)
+            if best is None or value < best[0]:
+                best = (value, t, w_t)
+        losses.append(best[0])
+        chosen.append(best[1])
+        new.append(best[2])
+    return new, chosen, losses

@@ -1,0 +1,696 @@
+"""Sources, partitions and packing."""
+
+import functools
+import gzip
+import hashlib
+import http.server
+import json
+import lzma
+import socketserver
+import sys
+import tarfile
+import threading
+
+import numpy as np
+import pytest
+from scipy.special import digamma
+
+from dfl_jax import data
+from dfl_jax.data import DataError, PartitionError, sources
+
+PACK = {'': bytes, '.gz': gzip.compress, '.xz': lzma.compress}
+LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
+DISJOINT = {
+    'iid': {},
+    'dirichlet': {'alpha': 0.1},
+    'dirichlet_split': {'alpha': 0.5},
+    'zipf': {},
+    'writer': {},
+    'shards': {},
+}
+EQUAL = ('iid', 'dirichlet', 'zipf', 'shards')
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def dataset(labels=LABELS, writers=37):
+    x = np.arange(len(labels), dtype=np.float32)[:, None]
+    owners = rng(5).integers(writers, size=len(labels), dtype=np.int32)
+    return data.Dataset(x, labels.astype(np.int32), x[:5], labels[:5], 10, owners)
+
+
+def class_counts(parts, labels=LABELS):
+    return np.stack([np.bincount(labels[part], minlength=10) for part in parts])
+
+
+def entropy(counts):
+    q = counts / counts.sum(axis=1, keepdims=True)
+    return -np.where(q > 0, q * np.log(np.where(q > 0, q, 1)), 0).sum(axis=1).mean()
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """Every download fails at once."""
+    pooch = pytest.importorskip('pooch')
+
+    def retrieve(*args, **kwargs):
+        raise OSError('no route\nto host')
+
+    monkeypatch.setattr(pooch, 'retrieve', retrieve)
+
+
+# ------------------------------------------------------------------------------------- sources
+
+
+def idx(array):
+    return bytes((0, 0, 8, array.ndim)) + np.array(array.shape, '>i4').tobytes() + array.tobytes()
+
+
+def write_idx(folder, suffix='', train=30, test=10):
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = {}
+    for which, n in (('train', train), ('t10k', test)):
+        arrays[which] = (
+            rng(n).integers(256, size=(n, 28, 28), dtype=np.uint8),
+            np.uint8(np.arange(n) % 10),
+        )
+        for kind, array in zip(('images-idx3', 'labels-idx1'), arrays[which], strict=True):
+            (folder / f'{which}-{kind}-ubyte{suffix}').write_bytes(PACK[suffix](idx(array)))
+    return arrays
+
+
+@pytest.mark.parametrize('suffix', PACK)
+@pytest.mark.parametrize(
+    ('name', 'mean', 'std'), [('mnist', 0.1307, 0.3081), ('fashion_mnist', 0.2860, 0.3530)]
+)
+def test_idx_files(tmp_path, name, mean, std, suffix):
+    arrays = write_idx(tmp_path / name, suffix)
+    found = data.load(name, tmp_path)
+    for which, x, y in (
+        ('train', found.train_x, found.train_y),
+        ('t10k', found.test_x, found.test_y),
+    ):
+        images, labels = arrays[which]
+        assert (x.dtype, y.dtype) == (np.float32, np.int32)
+        np.testing.assert_allclose(x, (images[..., None] / 255 - mean) / std, atol=1e-5)
+        np.testing.assert_array_equal(y, labels)
+    assert found.classes == 10
+    assert found.writers is None
+
+
+def test_data_dir_may_hold_the_files_itself(tmp_path):
+    write_idx(tmp_path)
+    assert data.load('mnist', str(tmp_path)).train_x.shape == (30, 28, 28, 1)
+
+
+def test_mnist_writers(tmp_path):
+    write_idx(tmp_path)
+    np.save(tmp_path / 'train-writer-ids.npy', np.arange(30, dtype=np.int16) // 4)
+    np.testing.assert_array_equal(data.load('mnist', tmp_path).writers, np.arange(30) // 4)
+    assert data.load('fashion_mnist', tmp_path).writers is None
+    np.save(tmp_path / 'train-writer-ids.npy', np.arange(29))
+    with pytest.raises(DataError, match=r'train-writer-ids.npy is \(29,\).*expected \(30,\)'):
+        data.load('mnist', tmp_path)
+
+
+@pytest.mark.parametrize('suffix', PACK)
+@pytest.mark.parametrize(
+    ('name', 'folder', 'train', 'test', 'mean', 'std'),
+    [
+        (
+            'cifar10',
+            'cifar-10-batches-bin',
+            [f'data_batch_{i}' for i in range(1, 6)],
+            'test_batch',
+            (0.4914, 0.4822, 0.4465),
+            (0.2470, 0.2435, 0.2616),
+        ),
+        (
+            'cifar100',
+            'cifar-100-binary',
+            ['train'],
+            'test',
+            (0.5071, 0.4865, 0.4409),
+            (0.2673, 0.2564, 0.2762),
+        ),
+    ],
+)
+def test_cifar_records(tmp_path, name, folder, train, test, mean, std, suffix):
+    fine = 90 if name == 'cifar100' else 0
+    home = tmp_path / name / folder
+    home.mkdir(parents=True)
+    images, labels = [], []
+    for number, file in enumerate([*train, test]):
+        pixels = rng(number).integers(256, size=(3, 3, 32, 32), dtype=np.uint8)
+        label = np.array([number, 9, 0], np.uint8)
+        columns = [label[:, None], pixels.reshape(3, -1)]
+        if fine:
+            label = label + np.uint8(fine)
+            columns = [np.full((3, 1), 7, np.uint8), label[:, None], columns[1]]
+        content = np.concatenate(columns, axis=1).tobytes()
+        (home / f'{file}.bin{suffix}').write_bytes(PACK[suffix](content))
+        images.append(pixels)
+        labels.append(label)
+    found = data.load(name, tmp_path)
+    x = (np.concatenate(images[:-1]).transpose(0, 2, 3, 1) / 255 - mean) / std
+    np.testing.assert_allclose(found.train_x, x, atol=1e-5)
+    assert found.train_x.flags.c_contiguous
+    np.testing.assert_array_equal(found.train_y, np.concatenate(labels[:-1]))
+    np.testing.assert_array_equal(found.test_y, labels[-1])
+    assert found.classes == (100 if fine else 10)
+    data.load(name, home)
+
+    path = home / f'{test}.bin{suffix}'
+    path.write_bytes(PACK[suffix](content[:-1]))
+    with pytest.raises(DataError, match=f'{test}.bin.*multiple of {3073 + bool(fine):,} bytes'):
+        data.load(name, tmp_path)
+
+
+@pytest.mark.parametrize('suffix', PACK)
+def test_truncated_file(tmp_path, suffix):
+    write_idx(tmp_path, suffix)
+    path = tmp_path / f'train-images-idx3-ubyte{suffix}'
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataError) as caught:
+        data.load('mnist', tmp_path)
+    message = str(caught.value)
+    assert str(path) in message
+    assert 'found' in message and 'delete it' in message and '\n' not in message
+    if not suffix:
+        assert f'expected {16 + 30 * 784:,} bytes' in message
+        assert f'found {16 + 30 * 784 - 100:,}' in message
+
+
+def test_trailing_bytes(tmp_path):
+    write_idx(tmp_path)
+    path = tmp_path / 'train-labels-idx1-ubyte'
+    path.write_bytes(path.read_bytes() + b'\0')
+    with pytest.raises(DataError, match='expected 38 bytes uncompressed, found 39'):
+        data.load('mnist', tmp_path)
+
+
+@pytest.mark.parametrize('suffix', ['.gz', '.xz'])
+def test_corrupt_stream(tmp_path, suffix):
+    write_idx(tmp_path, suffix)
+    path = tmp_path / f'train-labels-idx1-ubyte{suffix}'
+    path.write_bytes(b'<html>not found</html>')
+    with pytest.raises(DataError, match=r'train-labels-idx1-ubyte.*found 0'):
+        data.load('mnist', tmp_path)
+
+
+def test_bad_magic(tmp_path):
+    write_idx(tmp_path)
+    path = tmp_path / 't10k-labels-idx1-ubyte'
+    path.write_bytes(b'\0\0\x09\x01' + path.read_bytes()[4:])
+    with pytest.raises(DataError, match=r't10k-labels-idx1-ubyte.*00000901.*00000801'):
+        data.load('mnist', tmp_path)
+
+
+@pytest.mark.parametrize('content', [b'', b'\0\0', b'\0\0\x08\x03\0\0\0\x05', idx(np.zeros(0))])
+def test_headers_cut_short(tmp_path, content):
+    write_idx(tmp_path)
+    (tmp_path / 'train-images-idx3-ubyte').write_bytes(content)
+    with pytest.raises(DataError, match='train-images-idx3-ubyte'):
+        data.load('mnist', tmp_path)
+
+
+def test_inconsistent_files(tmp_path):
+    write_idx(tmp_path)
+    path = tmp_path / 'train-labels-idx1-ubyte'
+    path.write_bytes(idx(np.zeros(29, np.uint8)))
+    with pytest.raises(DataError, match=r'30 images.*29 labels'):
+        data.load('mnist', tmp_path)
+    path.write_bytes(idx(np.full(30, 10, np.uint8)))
+    with pytest.raises(DataError, match='label 10 of 10 classes'):
+        data.load('mnist', tmp_path)
+
+
+def test_mnist_does_not_pass_for_fashion_mnist(tmp_path, monkeypatch):
+    labels = write_idx(tmp_path)['train'][1]
+    digest = hashlib.md5(labels.tobytes()).hexdigest()
+    known = sources._SOURCES['mnist']._replace(labels_md5=digest)
+    monkeypatch.setitem(sources._SOURCES, 'mnist', known)
+    data.load('mnist', tmp_path)
+    with pytest.raises(DataError, match='belongs to mnist, not to fashion_mnist'):
+        data.load('fashion_mnist', tmp_path)
+
+
+def test_npz(tmp_path):
+    path = tmp_path / 'own.npz'
+    x, y = rng().normal(size=(6, 5)), np.array([0, 1, 2, 3, 0, 1])
+    np.savez(path, train_x=x, train_y=y, test_x=x[:2], test_y=y[:2])
+    found = data.load(str(path))
+    np.testing.assert_array_equal(found.train_x, x.astype(np.float32))
+    np.testing.assert_array_equal(found.train_y, y)
+    assert (found.test_x.shape, found.classes, found.train_y.dtype) == ((2, 5), 4, np.int32)
+
+    pixels = np.full((6, 2, 2, 1), 51, np.uint8)
+    np.savez(path, train_x=pixels, train_y=y, test_x=pixels[:2], test_y=y[:2])
+    np.testing.assert_allclose(data.load(str(path)).train_x, 0.2, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        ({'train_y': None}, 'train_y'),
+        ({'train_y': np.zeros(5, int)}, 'train_x is'),
+        ({'test_x': np.zeros((2, 4))}, 'test_x is'),
+        ({'train_x': np.zeros(6), 'test_x': np.zeros(2)}, 'train_x is'),
+        ({'train_y': np.full(6, -1)}, 'integers'),
+        ({'test_y': np.zeros(2)}, 'integers'),
+        ({'train_x': np.full((6, 5), np.nan)}, 'finite'),
+    ],
+)
+def test_npz_errors(tmp_path, change, message):
+    arrays = {'train_x': np.zeros((6, 5)), 'train_y': np.zeros(6, int)}
+    arrays |= {'test_x': np.zeros((2, 5)), 'test_y': np.zeros(2, int)} | change
+    path = tmp_path / 'own.npz'
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    with pytest.raises(DataError, match=message):
+        data.load(str(path))
+
+
+def test_npz_unreadable(tmp_path):
+    path = tmp_path / 'own.npz'
+    with pytest.raises(DataError, match=r'own.npz'):
+        data.load(str(path))
+    path.write_bytes(b'PK no archive')
+    with pytest.raises(DataError, match=r'own.npz'):
+        data.load(str(path))
+
+
+def test_unknown_name():
+    with pytest.raises(DataError, match=r"'minst'.*digits.*mnist.*cifar100.*npz"):
+        data.load('minst')
+
+
+def test_missing_folder_is_not_made(tmp_path):
+    with pytest.raises(DataError, match='typo'):
+        data.load('mnist', tmp_path / 'typo')
+    assert not (tmp_path / 'typo').exists()
+
+
+@pytest.mark.parametrize(
+    ('name', 'file'),
+    [('mnist', 't10k-images-idx3-ubyte'), ('cifar10', 'cifar-10-batches-bin')],
+)
+def test_failed_download_says_what_to_do(tmp_path, offline, name, file):
+    with pytest.raises(DataError) as caught:
+        data.load(name, tmp_path)
+    message = str(caught.value)
+    assert file in message and 'no route to host' in message and '\n' not in message
+    assert f'into {tmp_path / name}' in message
+
+
+def test_only_what_is_missing_is_named(tmp_path, offline):
+    write_idx(tmp_path / 'mnist')
+    (tmp_path / 'mnist/t10k-labels-idx1-ubyte').unlink()
+    with pytest.raises(DataError, match=r'lacks t10k-labels-idx1-ubyte \('):
+        data.load('mnist', tmp_path)
+
+
+def test_without_pooch(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'pooch', None)
+    with pytest.raises(DataError, match=r'pooch.*not installed.*train-images-idx3-ubyte'):
+        data.load('mnist')
+    with pytest.raises(DataError, match=r'lacks train.bin, test.bin.*pooch'):
+        data.load('cifar100', tmp_path)
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A folder and the address it is served at."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    folder = tmp_path / 'served'
+    folder.mkdir()
+    handler = functools.partial(Quiet, directory=str(folder))
+    with socketserver.TCPServer(('127.0.0.1', 0), handler) as httpd:
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        yield folder, f'http://127.0.0.1:{httpd.server_address[1]}/'
+        httpd.shutdown()
+
+
+def test_download_idx(tmp_path, server, monkeypatch):
+    pytest.importorskip('pooch')
+    folder, url = server
+    write_idx(folder, '.gz')
+    source = sources._SOURCES['mnist']
+    files = [folder / f'{file}.gz' for file in source.train + source.test]
+    digests = tuple(hashlib.md5(file.read_bytes()).hexdigest() for file in files)
+    monkeypatch.setitem(sources._SOURCES, 'mnist', source._replace(url=url, md5=digests))
+    target = tmp_path / 'target'
+    target.mkdir()
+    assert len(data.load('mnist', target).train_y) == 30
+    assert sorted(p.name for p in (target / 'mnist').iterdir()) == sorted(p.name for p in files)
+
+    files[0].write_bytes(b'something else')
+    (target / 'mnist' / files[0].name).unlink()
+    with pytest.raises(DataError, match=r'hash|checksum'):
+        data.load('mnist', target)
+    assert not (target / 'mnist' / files[0].name).exists()
+
+
+def test_download_cifar(tmp_path, server, monkeypatch):
+    pytest.importorskip('pooch')
+    folder, url = server
+    home = tmp_path / 'cifar-100-binary'
+    home.mkdir()
+    for name in ('train.bin', 'test.bin'):
+        (home / name).write_bytes(bytes(3074 * 2))
+    archive = folder / 'cifar-100-binary.tar.gz'
+    with tarfile.open(archive, 'w:gz') as tar:
+        tar.add(home, home.name)
+    digest = hashlib.md5(archive.read_bytes()).hexdigest()
+    source = sources._SOURCES['cifar100']._replace(url=url + archive.name, md5=(digest,))
+    monkeypatch.setitem(sources._SOURCES, 'cifar100', source)
+    target = tmp_path / 'target'
+    target.mkdir()
+    assert data.load('cifar100', target).train_x.shape == (2, 32, 32, 3)
+    assert (target / 'cifar100/cifar-100-binary/train.bin').is_file()
+
+
+def test_digits():
+    found = data.load('digits')
+    assert found.train_x.shape == (1437, 8, 8, 1)
+    assert found.test_x.shape == (360, 8, 8, 1)
+    assert abs(found.train_x.mean()) < 1e-4
+    assert abs(found.train_x.std() - 1) < 1e-4
+    shares = np.bincount(found.train_y) / (np.bincount(found.train_y) + np.bincount(found.test_y))
+    np.testing.assert_allclose(shares, 0.8, atol=0.01)  # stratified
+    again = data.load('digits')
+    np.testing.assert_array_equal(found.train_x, again.train_x)
+    train = {x.tobytes() for x in found.train_x}
+    assert not any(x.tobytes() in train for x in found.test_x)
+
+
+def test_synthetic():
+    found = data.load('synthetic')
+    assert found.train_x.shape == (4000, 32)
+    assert found.test_x.shape == (1000, 32)
+    centres = np.stack([found.train_x[found.train_y == c].mean(axis=0) for c in range(10)])
+    distance = ((found.test_x[:, None] - centres) ** 2).sum(axis=-1)
+    accuracy = (distance.argmin(axis=1) == found.test_y).mean()
+    assert 0.85 < accuracy < 0.99  # learnable, yet not trivial
+    np.testing.assert_array_equal(found.test_x, data.load('synthetic').test_x)
+
+
+def test_subsample():
+    whole = dataset()
+    small, large = data.subsample(whole, 100, seed=3), data.subsample(whole, 200, seed=3)
+    kept = small.train_x[:, 0].astype(int)
+    assert len(set(kept)) == 100
+    assert set(kept) < set(large.train_x[:, 0].astype(int))
+    np.testing.assert_array_equal(small.train_y, whole.train_y[kept])
+    np.testing.assert_array_equal(small.writers, whole.writers[kept])
+    assert len(small.test_y) == len(whole.test_y)
+    other = data.subsample(whole, 100, seed=4).train_x[:, 0].astype(int)
+    assert set(kept) != set(other)
+    np.testing.assert_array_equal(data.subsample(whole, 6000, seed=3).train_x, whole.train_x)
+    for n in (0, -1, 6001):
+        with pytest.raises(DataError, match=f'{n} .*1 to 6000'):
+            data.subsample(whole, n, seed=0)
+
+
+# ---------------------------------------------------------------------------------- partitions
+
+
+@pytest.mark.parametrize('clients', [1, 7, 37])
+@pytest.mark.parametrize('kind', DISJOINT)
+def test_disjoint_partitions(kind, clients):
+    parts = data.partition(kind, dataset(), clients, seed=1, **DISJOINT[kind])
+    assert len(parts) == clients
+    assert all(len(part) and part.dtype == np.int64 for part in parts)
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(6000))
+    sizes = [len(part) for part in parts]
+    if kind in EQUAL:
+        # A shard is cut equal up to one sample, and a client holds two of them.
+        assert max(sizes) - min(sizes) <= (2 if kind == 'shards' else 1)
+    elif clients > 1:
+        assert max(sizes) > 1.2 * min(sizes)
+
+
+@pytest.mark.parametrize('kind', DISJOINT)
+def test_partition_is_fixed_by_the_seed(kind):
+    a, b, c = (data.partition(kind, dataset(), 20, seed=s, **DISJOINT[kind]) for s in (1, 1, 2))
+    assert all(np.array_equal(i, j) for i, j in zip(a, b, strict=True))
+    assert not all(np.array_equal(i, j) for i, j in zip(a, c, strict=True))
+
+
+@pytest.mark.parametrize('kind', ['iid', 'dirichlet', 'dirichlet_split', 'zipf', 'shards'])
+def test_samples_of_a_class_are_dealt_at_random(kind):
+    labels = np.zeros(6000, np.int32)
+    first = data.partition(kind, dataset(labels), 3, seed=0, alpha=50.0)[0]
+    assert abs(first.mean() - 3000) < 200  # taken in order, it would be 1,000
+
+
+def test_as_many_clients_as_samples():
+    few = LABELS[:50]
+    for kind in ('iid', 'dirichlet', 'zipf'):
+        parts = data.partition(kind, dataset(few), 50, seed=0)
+        np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(50))
+        assert all(len(part) == 1 for part in parts)
+
+
+@pytest.mark.parametrize('overlap', [False, True])
+@pytest.mark.parametrize('alpha', [0.1, 0.5, 5.0])
+def test_dirichlet_concentration(alpha, overlap):
+    # E[entropy of Dir(alpha)] over 10 classes. Finite samples lower it by a few percent; disjoint
+    # clients raise it where a class runs out (by a tenth at alpha = 0.1).
+    expected = digamma(10 * alpha + 1) - digamma(alpha + 1)
+    labels = np.repeat(np.arange(10), 3000)
+    parts = data.dirichlet(rng(3), labels, 250, alpha, overlap)
+    assert {len(part) for part in parts} == {120}
+    counts = class_counts(parts, labels)
+    assert abs(entropy(counts) - expected) < (0.1 if overlap else 0.2) * expected
+    # The last clients are no less skewed than the first.
+    assert abs(entropy(counts[:125]) - entropy(counts[125:])) < 0.25 * expected
+
+
+def test_dirichlet_limits():
+    one = class_counts(data.dirichlet(rng(), LABELS, 100, 1e-4, overlap=True))
+    assert ((one > 0).sum(axis=1) == 1).mean() > 0.95
+    even = class_counts(data.dirichlet(rng(), LABELS, 10, 1e6))
+    assert abs(entropy(even) - np.log(10)) < 0.02
+
+
+def test_dirichlet_shares_a_scarce_class():
+    # Everybody wants both classes equally; the scarce one must not go to the first comers.
+    labels = np.repeat([0, 1], [5000, 500])
+    counts = class_counts(data.dirichlet(rng(), labels, 50, 1e6), labels)
+    assert counts.sum(axis=1).tolist() == [110] * 50
+    assert counts[:, 1].min() > 0
+    assert abs(counts[:25, 1].sum() - 250) < 60
+
+
+def test_dirichlet_overlap():
+    parts = data.dirichlet(rng(2), LABELS, 100, 0.5, overlap=True)
+    assert {len(part) for part in parts} == {60}
+    assert all(len(set(part)) == 60 for part in parts)  # no sample twice within a client
+    # Drawing 6,000 times 1 of 6,000 leaves 1 - 1/e distinct, a little fewer by uneven classes.
+    assert 0.58 < len(np.unique(np.concatenate(parts))) / 6000 < 0.66
+    whole = data.dirichlet(rng(2), LABELS, 1, 0.1, overlap=True)
+    np.testing.assert_array_equal(whole[0], np.arange(6000))
+
+
+def test_dirichlet_split_divides_classes():
+    parts = data.dirichlet_split(rng(4), LABELS, 10, 0.5)
+    shares = class_counts(parts).T  # [C, M]: each class is split by Dir(alpha)
+    expected = digamma(10 * 0.5 + 1) - digamma(0.5 + 1)
+    assert abs(entropy(shares) - expected) < 0.25 * expected
+    held = data.dirichlet_split(rng(4), LABELS, 10, 0.5, min_samples=300)
+    assert min(len(part) for part in held) >= 300
+
+
+def test_dirichlet_split_gives_up():
+    with pytest.raises(PartitionError, match=r'100 tries.*500 clients.*6000 samples.*alpha 0.01'):
+        data.dirichlet_split(rng(), LABELS, 500, 0.01)
+
+
+def test_zipf_law():
+    counts = class_counts(data.zipf(rng(), LABELS, 60, 1.8))
+    ranked = np.sort(counts, axis=1)[:, ::-1].mean(axis=0)
+    law = np.arange(1, 11) ** -1.8
+    np.testing.assert_allclose(ranked / ranked.sum(), law / law.sum(), atol=0.05)
+    assert len(set(counts.argmax(axis=1))) == 10  # rankings differ between clients
+    assert abs(entropy(class_counts(data.zipf(rng(), LABELS, 10, 0.0))) - np.log(10)) < 0.02
+    assert (class_counts(data.zipf(rng(), LABELS, 10, 1e9)).sum(axis=1) == 600).all()
+
+
+def test_writers_stay_together():
+    whole = dataset()
+    parts = data.writer(rng(), whole.writers, 10)
+    groups = [set(whole.writers[part]) for part in parts]
+    assert sorted(len(group) for group in groups) == [3] * 3 + [4] * 7
+    assert sum(len(group) for group in groups) == len(set().union(*groups)) == 37
+    with pytest.raises(PartitionError, match='38 clients for 37 writers'):
+        data.writer(rng(), whole.writers, 38)
+    with pytest.raises(PartitionError, match='mnist'):
+        data.writer(rng(), None, 3)
+
+
+def test_shards_hold_few_classes():
+    counts = class_counts(data.shards(rng(), LABELS, 100, 2))
+    assert ((counts > 0).sum(axis=1) <= 2).all()
+    assert (counts.sum(axis=1) == 60).all()
+    with pytest.raises(PartitionError, match=r'61 shards.*100 clients.*6000 samples.*1 to 60'):
+        data.shards(rng(), LABELS, 100, 61)
+    with pytest.raises(PartitionError, match='0 shards'):
+        data.shards(rng(), LABELS, 100, 0)
+
+
+@pytest.mark.parametrize('clients', [-1, 0, 6001])
+@pytest.mark.parametrize('kind', [*DISJOINT])
+def test_impossible_number_of_clients(kind, clients):
+    with pytest.raises(PartitionError, match=f'{clients} clients for .* use 1 to'):
+        data.partition(kind, dataset(), clients, seed=0)
+
+
+@pytest.mark.parametrize('alpha', [0.0, -1.0, float('nan'), float('inf')])
+@pytest.mark.parametrize('kind', ['dirichlet', 'dirichlet_split'])
+def test_impossible_alpha(kind, alpha):
+    with pytest.raises(PartitionError, match=f'alpha is {alpha}.*above 0'):
+        data.partition(kind, dataset(), 5, seed=0, alpha=alpha)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'settings', 'message'),
+    [
+        ('dirichelt', {}, "'dirichelt'.*dirichlet_split"),
+        ('iid', {'overlap': True}, 'overlap.*iid'),
+        ('zipf', {'exponent': -0.5}, 'exponent is -0.5'),
+        ('dirichlet_split', {'min_samples': 1201}, 'min_samples 1201.*1 to 1200'),
+        ('dirichlet_split', {'min_samples': 0}, 'min_samples 0'),
+    ],
+)
+def test_impossible_settings(kind, settings, message):
+    with pytest.raises(PartitionError, match=message):
+        data.partition(kind, dataset(), 5, seed=0, **settings)
+
+
+def test_partition_file(tmp_path):
+    path = tmp_path / 'partition.json'
+    path.write_text('[[5, 0], [5999], [3, 5, 1]]')
+    parts = data.partition('iid', dataset(), 3, seed=0, path=str(path))
+    assert [part.tolist() for part in parts] == [[5, 0], [5999], [3, 5, 1]]
+    assert all(part.dtype == np.int64 for part in parts)
+    with pytest.raises(PartitionError, match=r'partition.json holds 3 clients, not 4'):
+        data.partition('iid', dataset(), 4, seed=0, path=str(path))
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        ([[0], [1, 10]], 'client 1 holds the index 10, but the 10 training samples'),
+        ([[0], [2, -1]], 'client 1 holds the index -1'),
+        ([[0], [1.0]], 'client 1 holds the index 1.0'),
+        ([[0], [True]], 'client 1 holds the index True'),
+        ([[0], ['1']], "client 1 holds the index '1'"),
+        ([[0], []], 'client 1 must be a list'),
+        ([[0], 3], 'client 1 must be a list'),
+        ({'0': [0]}, 'list of lists'),
+        ([], 'list of lists'),
+    ],
+)
+def test_partition_file_errors(tmp_path, content, message):
+    path = tmp_path / 'partition.json'
+    path.write_text(json.dumps(content))
+    with pytest.raises(PartitionError, match=message) as caught:
+        data.from_file(path, 10)
+    assert str(path) in str(caught.value)
+
+
+def test_partition_file_unreadable(tmp_path):
+    path = tmp_path / 'partition.json'
+    for content in (None, '[[0], [1', b'\xff\xfe\x00'):
+        if content is not None:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        with pytest.raises(
+            PartitionError, match=r'cannot read the partition file .*partition.json'
+        ):
+            data.from_file(path, 10)
+
+
+# ------------------------------------------------------------------------- packing and plotting
+
+
+def test_pack():
+    x = rng().normal(size=(9, 4, 2)).astype(np.float32)
+    y = np.arange(9) % 3 + 1
+    parts = [np.array([8, 0]), np.array([1, 2, 3, 7]), np.array([5])]
+    clients = data.pack(x, y, parts)
+    assert clients.x.shape == (3, 4, 4, 2)
+    assert [a.dtype for a in clients] == [np.float32, np.int32, bool]
+    assert clients.mask.sum(axis=1).tolist() == [2, 4, 1]
+    for i, part in enumerate(parts):
+        size = len(part)
+        np.testing.assert_array_equal(clients.x[i, :size], x[part])
+        np.testing.assert_array_equal(clients.y[i, :size], y[part])
+        assert clients.mask[i].tolist() == [True] * size + [False] * (4 - size)
+        assert not np.any(clients.x[i, size:]) and not np.any(clients.y[i, size:])
+
+
+@pytest.mark.parametrize(
+    ('parts', 'message'),
+    [
+        ([], '0 clients'),
+        ([[0], []], r'empty ones \[1\]'),
+        ([[0], [3]], 'indices 0 to 3 of 3 samples'),
+        ([[-1], [2]], 'indices -1 to 2 of 3 samples'),
+    ],
+)
+def test_pack_errors(parts, message):
+    with pytest.raises(DataError, match=message):
+        data.pack(np.zeros((3, 2)), np.zeros(3, int), [np.array(part, int) for part in parts])
+
+
+@pytest.mark.parametrize(('clients', 'classes'), [(1, 2), (8, 10), (300, 10), (30, 100)])
+def test_plot_partition(tmp_path, clients, classes):
+    pytest.importorskip('matplotlib')
+    from matplotlib.image import imread
+
+    labels = np.arange(3000) % classes
+    path = tmp_path / 'partition.png'
+    data.plot_partition(labels, data.iid(rng(), labels, clients), classes, path)
+    picture = imread(path)[..., :3]
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > classes
+
+
+# ----------------------------------------------------------------------------------- real data
+
+
+def test_real_fashion_mnist(data_dir):
+    found = data.load('fashion_mnist', data_dir)
+    assert found.train_x.shape == (60000, 28, 28, 1)
+    assert found.test_x.shape == (10000, 28, 28, 1)
+    assert abs(found.train_x.mean()) < 1e-3
+    assert abs(found.train_x.std() - 1) < 1e-3
+    assert np.bincount(found.train_y).tolist() == [6000] * 10
+    with pytest.raises(DataError, match='belongs to fashion_mnist'):
+        data.load('mnist', data_dir / 'fashion_mnist')
+
+    path = data_dir / 'partitions/fashion_mnist_300_alpha0.1_0.json'
+    if path.is_file():
+        published = data.from_file(path, 60000, 300)
+        assert sum(len(part) for part in published) == 59218
+        ours = data.dirichlet(rng(), found.train_y, 300, 0.1, overlap=True)
+        theirs, mine = (
+            len(np.unique(np.concatenate(p))) / sum(map(len, p)) for p in (published, ours)
+        )
+        assert abs(theirs - mine) < 0.03
+        theirs, mine = (entropy(class_counts(p, found.train_y)) for p in (published, ours))
+        assert abs(theirs - mine) < 0.15 * theirs
+
+
+def test_real_mnist_writers(data_dir):
+    found = data.load('mnist', data_dir)
+    if found.writers is None:
+        pytest.skip('no writer file')
+    assert len(np.unique(found.writers)) == 539
+    parts = data.writer(rng(), found.writers, 539)
+    assert (min(map(len, parts)), max(map(len, parts))) == (19, 131)

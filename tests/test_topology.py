@@ -1,0 +1,283 @@
+import warnings
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from dfl_jax.topology import (
+    FAMILIES,
+    TopologyError,
+    drop_clients,
+    drop_links,
+    mixing_matrix,
+    schedule,
+    spectrum,
+)
+
+DRAWN = tuple(f for f in FAMILIES if f != 'edge_list')
+CLIENTS, ROUNDS = 36, 4
+
+
+def drawn(family, clients=CLIENTS, rounds=ROUNDS, seed=0, degree=4, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        return schedule(family, clients, rounds, seed=seed, degree=degree, **options)
+
+
+def adjacency(graph, t):
+    """[M, M] bool, the delivered links of round t without self."""
+    dense = np.zeros((graph.members.shape[1],) * 2, bool)
+    hubs, columns = np.nonzero(graph.mask[t, :, 1:])
+    dense[hubs, graph.members[t][hubs, columns + 1]] = True
+    return dense
+
+
+def degrees(graph):
+    return graph.mask[:, :, 1:].sum(axis=2)  # [T, M]
+
+
+@pytest.mark.parametrize('static', [False, True])
+@pytest.mark.parametrize('family', DRAWN)
+def test_layout(family, static):
+    graph = drawn(family, static=static)
+    width = 1 + degrees(graph).max()
+    assert graph.members.shape == graph.mask.shape == (ROUNDS, CLIENTS, width)
+    assert graph.members.dtype == np.int32 and graph.mask.dtype == graph.active.dtype == bool
+    assert graph.active.shape == (ROUNDS, CLIENTS) and graph.active.all()
+    assert graph.mask[:, :, 0].all()
+    hubs = np.broadcast_to(np.arange(CLIENTS)[None, :, None], graph.members.shape)
+    assert (graph.members[:, :, 0] == hubs[:, :, 0]).all()
+    assert (graph.members[~graph.mask] == hubs[~graph.mask]).all()
+    for t in range(ROUNDS):
+        links = adjacency(graph, t)
+        assert (links == links.T).all() and not links.diagonal().any()
+        assert (links.sum(axis=1) == degrees(graph)[t]).all(), 'a neighbour is listed twice'
+
+
+@pytest.mark.parametrize('family', DRAWN)
+def test_seed_and_rounds(family):
+    graph, again, other = drawn(family), drawn(family), drawn(family, seed=1)
+    assert all((a == b).all() for a, b in zip(graph, again, strict=True))
+    fixed = drawn(family, static=True)
+    assert (fixed.members == fixed.members[:1]).all() and (fixed.mask == fixed.mask[:1]).all()
+    assert fixed.members.strides[0] == 0, 'a static schedule is held once'
+    if family != 'complete':
+        assert not (adjacency(graph, 0) == adjacency(other, 0)).all()
+        for t in range(1, ROUNDS):
+            assert not (adjacency(graph, 0) == adjacency(graph, t)).all()
+
+
+@pytest.mark.parametrize('static', [False, True])
+@pytest.mark.parametrize(
+    ('family', 'expected'),
+    [
+        ('regular', [4] * 36),
+        ('ring', [2] * 36),
+        ('line', [1] * 2 + [2] * 34),
+        ('complete', [35] * 36),
+        ('star', [1] * 35 + [35]),
+        ('torus', [4] * 36),
+        ('two_group', [17] * 34 + [18] * 2),
+    ],
+)
+def test_degrees(family, expected, static):
+    for row in degrees(drawn(family, static=static)):
+        assert sorted(row) == expected
+
+
+def test_fixed_families_are_what_they_say():
+    references = {
+        'ring': nx.cycle_graph(36),
+        'line': nx.path_graph(36),
+        'star': nx.star_graph(35),
+        'torus': nx.grid_2d_graph(6, 6, periodic=True),
+    }
+    for family, reference in references.items():
+        ours = nx.from_numpy_array(adjacency(drawn(family), 1))
+        assert nx.is_isomorphic(ours, reference), family
+    groups = nx.from_numpy_array(adjacency(drawn('two_group'), 1))
+    (bridge,) = nx.bridges(groups)
+    groups.remove_edge(*bridge)
+    parts = list(nx.connected_components(groups))
+    assert sorted(map(len, parts)) == [18, 18]
+    assert all(nx.density(groups.subgraph(p)) == 1 for p in parts)
+
+
+@pytest.mark.parametrize('degree', [1, 4, 5, 30, 34, 35])
+def test_regular_of_any_degree(degree):
+    assert (degrees(drawn('regular', degree=degree)) == degree).all()
+
+
+@pytest.mark.parametrize('family', ['erdos_renyi', 'barabasi_albert', 'watts_strogatz'])
+@pytest.mark.parametrize('degree', [4, 10])
+def test_mean_degree(family, degree):
+    graph = drawn(family, clients=300, rounds=5, degree=degree)
+    assert degrees(graph).mean() == pytest.approx(degree, rel=0.1)
+    assert degrees(graph).std() > 0.3
+
+
+def test_barabasi_albert_has_hubs():
+    graph = drawn('barabasi_albert', clients=300, degree=4)
+    assert degrees(graph).max() > 6 * degrees(graph).mean()
+
+
+def test_rewiring():
+    lattice = drawn('watts_strogatz', rewiring=0.0, static=True)
+    assert set(lattice.members[0, 10]) == {8, 9, 10, 11, 12}
+    rewired = drawn('watts_strogatz', rewiring=1.0, static=True)
+    kept = (adjacency(lattice, 0) & adjacency(rewired, 0)).sum() / adjacency(lattice, 0).sum()
+    assert kept < 0.4
+
+
+@pytest.mark.parametrize('clients', [36, 38, 300, 301])
+def test_clustered(clients):
+    graph = drawn('clustered', clients=clients, degree=5)
+    parts = list(nx.connected_components(nx.from_numpy_array(adjacency(graph, 0))))
+    sizes = [len(p) for p in parts]
+    assert sum(sizes) == clients and max(sizes) - min(sizes) <= 1
+    assert abs(np.mean(sizes) - 6) < 0.5
+    assert all(degrees(graph)[0, list(p)].tolist() == [len(p) - 1] * len(p) for p in parts)
+
+
+def test_edge_list(tmp_path):
+    file = tmp_path / 'links.txt'
+    file.write_text('# a path\n0 1\n\n2 1  # remark\n1 2\n3 3\n2 3\n')
+    graph = schedule('edge_list', 4, 3, seed=0, path=file)
+    assert (adjacency(graph, 2) == nx.to_numpy_array(nx.path_graph(4))).all()
+    assert graph.members.shape == (3, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        ('0 1\n1 4\n', r'links\.txt:2: node 4 .* 4 clients'),
+        ('0 1 2\n', r'links\.txt:1: two node ids'),
+        ('0 1\n# x\n0 -1\n', r'links\.txt:3: two node ids'),
+    ],
+)
+def test_bad_edge_list(tmp_path, text, message):
+    file = tmp_path / 'links.txt'
+    file.write_text(text)
+    with pytest.raises(TopologyError, match=message):
+        schedule('edge_list', 4, 1, seed=0, path=file)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (
+            {'family': 'regular', 'clients': 301},
+            'degree 5 needs clients.degree even, got clients=3',
+        ),
+        ({'family': 'regular', 'clients': 5}, 'degree 5 needs more than 5 clients, got clients=5'),
+        ({'family': 'erdos_renyi', 'degree': 0}, 'degree=0'),
+        ({'family': 'hypercube'}, "unknown topology 'hypercube'; known: ring.*edge_list"),
+        ({'family': 'watts_strogatz'}, 'even degree, got degree=5; take 4'),
+        ({'family': 'watts_strogatz', 'degree': 4, 'rewiring': 1.5}, 'between 0 and 1, got 1.5'),
+        ({'family': 'torus', 'clients': 37}, 'got clients=37; take 39'),
+        ({'family': 'torus', 'clients': 8}, 'got clients=8; take 9'),
+        ({'family': 'ring', 'clients': 2}, 'at least 3 clients, got clients=2'),
+        ({'family': 'star', 'clients': 1}, 'at least 2 clients, got clients=1'),
+        ({'family': 'ring', 'rounds': 0}, 'rounds=0'),
+        ({'family': 'edge_list'}, 'needs the path'),
+        ({'family': 'ring', 'path': 'links.txt'}, 'take edge_list'),
+    ],
+)
+def test_errors(arguments, message):
+    with pytest.raises(TopologyError, match=message) as raised:
+        schedule(**{'clients': 36, 'rounds': 2, 'seed': 0, **arguments})
+    assert '\n' not in str(raised.value)
+
+
+def test_disconnected_static_graph_warns():
+    with pytest.warns(UserWarning, match='clustered graph is not connected: 6 components'):
+        schedule('clustered', 36, 2, seed=0, static=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        schedule('clustered', 36, 2, seed=0)
+        schedule('ring', 36, 2, seed=0, static=True)
+
+
+@pytest.mark.parametrize('static', [False, True])
+def test_drop_links(static):
+    graph = drawn('regular', clients=300, rounds=10, static=static)
+    lossy = drop_links(graph, 0.3, seed=0)
+    assert lossy.mask[:, :, 0].all() and lossy.active.all()
+    assert not (lossy.mask & ~graph.mask).any()
+    lost = 1 - degrees(lossy).sum() / degrees(graph).sum()
+    assert lost == pytest.approx(0.3, abs=0.03)
+    for t in range(10):
+        assert (adjacency(lossy, t) == adjacency(lossy, t).T).all()
+    assert not (lossy.mask[0] == lossy.mask[1]).all()
+    assert (drop_links(graph, 0.3, seed=0).mask == lossy.mask).all()
+    assert not (drop_links(graph, 0.3, seed=1).mask == lossy.mask).all()
+    assert graph.mask.all(), 'the schedule given stays as it was'
+    assert degrees(drop_links(graph, 1.0, seed=0)).sum() == 0
+    assert (drop_links(graph, 0.0, seed=0).mask == graph.mask).all()
+
+
+@pytest.mark.parametrize('static', [False, True])
+def test_drop_clients(static):
+    graph = drawn('barabasi_albert', clients=300, rounds=10, static=static)
+    lossy = drop_clients(graph, 0.2, seed=0)
+    assert 1 - lossy.active.mean() == pytest.approx(0.2, abs=0.03)
+    assert lossy.mask[:, :, 0].all()
+    for t in range(10):
+        both = lossy.active[t][:, None] & lossy.active[t][None, :]
+        assert (adjacency(lossy, t) == (adjacency(graph, t) & both)).all()
+    assert not (lossy.active[0] == lossy.active[1]).all()
+    assert (drop_clients(graph, 0.2, seed=0).active == lossy.active).all()
+    twice = drop_clients(drop_links(lossy, 0.1, seed=0), 0.2, seed=1)
+    assert not (twice.active & ~lossy.active).any() and not (twice.mask & ~lossy.mask).any()
+
+
+@pytest.mark.parametrize('drop', [drop_links, drop_clients])
+@pytest.mark.parametrize('probability', [-0.1, 1.1, float('nan')])
+def test_dropout_errors(drop, probability):
+    with pytest.raises(TopologyError, match='between 0 and 1'):
+        drop(drawn('ring'), probability, seed=0)
+
+
+def matrix_of(family, clients, kind='uniform', sizes=None, **options):
+    graph = drawn(family, clients=clients, rounds=1, static=True, **options)
+    sizes = np.full(clients, 100) if sizes is None else sizes
+    return mixing_matrix(graph.members[0], graph.mask[0], graph.active[0], sizes, kind)
+
+
+@pytest.mark.parametrize('clients', [10, 37, 1500])
+def test_spectrum_of_ring(clients):
+    angles = 2 * np.pi * np.arange(1, clients) / clients
+    expected = np.abs((1 + 2 * np.cos(angles)) / 3).max()
+    result = spectrum(matrix_of('ring', clients))
+    assert result.second_modulus == pytest.approx(expected, abs=1e-10)
+    assert result.spectral_gap == pytest.approx(1 - expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(('clients', 'rows'), [(36, 6), (1600, 40)])
+def test_spectrum_of_torus(clients, rows):
+    expected = (3 + 2 * np.cos(2 * np.pi / rows)) / 5
+    assert spectrum(matrix_of('torus', clients)).second_modulus == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize('clients', [2, 36, 1100])
+def test_spectrum_of_complete(clients):
+    sizes = np.arange(1, clients + 1)
+    result = spectrum(matrix_of('complete', clients, 'size', sizes))
+    assert result == pytest.approx((0, 1), abs=1e-6)
+
+
+def test_spectrum_of_star_and_disconnected():
+    # Metropolis on a star: 1 - 1/M with multiplicity M - 2, and 0.
+    result = spectrum(matrix_of('star', 20, 'metropolis'))
+    assert result.second_modulus == pytest.approx(19 / 20, abs=1e-12)
+    assert spectrum(matrix_of('clustered', 36)) == (1.0, 0.0)
+    assert spectrum(matrix_of('clustered', 1200)) == (1.0, 0.0)
+
+
+def test_spectrum_iterative_agrees_with_dense(monkeypatch):
+    sizes = np.random.default_rng(0).integers(20, 400, 150)
+    for family, kind in [('erdos_renyi', 'size'), ('line', 'size'), ('regular', 'metropolis')]:
+        matrix = matrix_of(family, 150, kind, sizes, degree=12)
+        expected = np.sort(np.abs(np.linalg.eigvals(matrix.toarray())))[-2]
+        monkeypatch.setattr('dfl_jax.topology.DENSE_SPECTRUM_UP_TO', 10)
+        assert spectrum(matrix).second_modulus == pytest.approx(expected, abs=1e-8)
