@@ -23,14 +23,13 @@ def model_spread(params: PyTree) -> dict[str, Array]:
     `model_deviation`: NTK-DFL Eq. (12), 1/P sum_p sqrt(sum_i (w_ip - w_bar_p)^2).
     `consensus_distance`: root mean square over clients of ||w_i - w_bar||.
     """
-    squares = [
-        jnp.sum((leaf - leaf.mean(axis=0, keepdims=True)) ** 2, axis=0) for leaf in jax.tree.leaves(params)
-    ]
-    clients = jax.tree.leaves(params)[0].shape[0]
-    size = sum(leaf.size for leaf in squares)
+    leaves = jax.tree.leaves(params)
+    squares = jnp.concatenate(  # [P]
+        [jnp.sum((w - w.mean(axis=0, keepdims=True)) ** 2, axis=0).ravel() for w in leaves]
+    )
     return {
-        'model_deviation': sum(jnp.sqrt(leaf).sum() for leaf in squares) / size,
-        'consensus_distance': jnp.sqrt(sum(leaf.sum() for leaf in squares) / clients),
+        'model_deviation': jnp.sqrt(squares).mean(),
+        'consensus_distance': jnp.sqrt(squares.sum() / leaves[0].shape[0]),
     }
 
 

@@ -73,8 +73,6 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
 def mix(weights: Array, members: Array, tree: PyTree, method: str = 'auto') -> PyTree:
     """Mixes stacked parameters: out[h] = sum_k weights[h, k] * leaf[members[h, k]].
 
-    A member of weight zero contributes nothing, even where its parameters are not finite.
-
     Args:
       weights: [H, K], from `mixing_weights`.
       members: [H, K] int32.
@@ -114,8 +112,7 @@ def _gather(weights: Array, members: Array, flat: Array) -> Array:
     """weights [H, K], members [H, K], flat [M, P] -> [H, P]."""
 
     def add(k: Array, total: Array) -> Array:
-        weight = weights[:, k, None]
-        return total + jnp.where(weight != 0, weight * flat[members[:, k]], 0)
+        return total + weights[:, k, None] * flat[members[:, k]]
 
     start = jnp.zeros((members.shape[0], flat.shape[1]), flat.dtype)
     width = members.shape[1]
@@ -126,7 +123,4 @@ def _dense(weights: Array, members: Array, flat: Array) -> Array:
     """weights [H, K], members [H, K], flat [M, P] -> [H, P]."""
     hubs = jnp.arange(members.shape[0])[:, None]
     matrix = jnp.zeros((members.shape[0], flat.shape[0]), flat.dtype).at[hubs, members].add(weights)
-    finite = jnp.isfinite(flat).all(axis=1)  # [M]
-    mixed = jnp.matmul(matrix, jnp.where(finite[:, None], flat, 0), precision='highest')
-    spoilt = ((matrix != 0) & ~finite[None]).any(axis=1)  # [H]
-    return jnp.where(spoilt[:, None], jnp.nan, mixed)
+    return jnp.matmul(matrix, flat, precision='highest')

@@ -33,13 +33,11 @@ class DivergenceError(FloatingPointError):
         self.round, self.clients = round, clients
 
 
-class TestSet(NamedTuple):
-    """Samples on which models are judged: x [n, ...] float32, y [n] int32."""
+class Holdout(NamedTuple):
+    """The global test set, on which models are judged."""
 
-    __test__ = False  # not a test case, whatever its name suggests to a collector
-
-    x: Array
-    y: Array
+    x: Array  # [n, ...] float32
+    y: Array  # [n] int32
 
 
 @dataclass
@@ -55,7 +53,7 @@ def run(
     algorithm: Algorithm,
     clients: Clients,
     graphs: Graph,
-    test: TestSet,
+    test: Holdout,
     key: Array,
     *,
     eval_every: int = 1,
@@ -83,7 +81,7 @@ def run(
     Raises DivergenceError when a client's training loss is not finite.
     """
     rounds = len(graphs.active)
-    if not 1 <= eval_every:
+    if eval_every < 1:
         raise ValueError(f'eval_every has to be at least 1, got {eval_every}')
     # Blocks of one length serve every evaluation, and so does one compiled program.
     block = math.gcd(min(eval_every, rounds), rounds)
@@ -175,9 +173,7 @@ def _report(info: dict[str, np.ndarray]) -> Metrics:
         elif np.issubdtype(last.dtype, np.integer):
             found, counts = np.unique(last, return_counts=True)
             report[f'{name}_mean'] = float(last.mean())
-            report[f'{name}_counts'] = {
-                str(v): int(c) for v, c in zip(found, counts, strict=True)
-            }
+            report[f'{name}_counts'] = {str(v): int(c) for v, c in zip(found, counts, strict=True)}
         else:
             report[f'train_{name}_mean' if name == 'loss' else f'{name}_mean'] = float(last.mean())
     return report
@@ -189,7 +185,7 @@ def _report(info: dict[str, np.ndarray]) -> Metrics:
 def evaluator(
     algorithm: Algorithm,
     state: State,
-    test: TestSet,
+    test: Holdout,
     clients: int,
     client_samples: int | None = None,
     budget: int = 512 * 2**20,
@@ -244,7 +240,7 @@ def evaluator(
 
 
 def _chunk(algorithm: Algorithm, state: State, x: Array, budget: int) -> int:
-    """Test samples judged at once, from the memory that XLA plans for a few and for twice as many."""
+    """Test samples judged at once, by the memory that XLA plans for a few and twice as many."""
 
     def planned(samples):
         probe = jax.ShapeDtypeStruct((samples, *x.shape[1:]), jnp.float32)
@@ -260,9 +256,9 @@ def _in_chunks(x: Array, y: Array, size: int) -> tuple[Array, Array, Array]:
     chunks = -(-len(y) // size)
     size = -(-len(y) // chunks)
     fill = chunks * size - len(y)
-    pad = lambda a: np.pad(a, [(0, fill)] + [(0, 0)] * (a.ndim - 1))  # noqa: E731
-    mask = np.arange(chunks * size) < len(y)
-    return tuple(
-        jnp.asarray(a.reshape(chunks, size, *a.shape[1:]))
-        for a in (pad(np.asarray(x)), pad(np.asarray(y)), mask)
-    )
+
+    def split(a):
+        padded = np.pad(np.asarray(a), [(0, fill)] + [(0, 0)] * (a.ndim - 1))
+        return jnp.asarray(padded.reshape(chunks, size, *a.shape[1:]))
+
+    return split(x), split(y), split(np.ones(len(y), bool))

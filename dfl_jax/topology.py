@@ -85,7 +85,7 @@ def schedule(
     """
     check(family, clients, rounds, degree, path, rewiring)
     rng = np.random.default_rng([seed, _GRAPH])
-    if family == 'edge_list':
+    if family == 'edge_list' and path is not None:
         draws = [read_edges(path, clients)]
     elif static or family == 'complete':
         draws = [draw(family, clients, degree, rewiring, rng)]

@@ -31,9 +31,7 @@ flags.DEFINE_string(
 flags.DEFINE_float('alpha', 0.1, 'Dirichlet concentration; smaller is more heterogeneous.')
 flags.DEFINE_float('zipf_exponent', 1.0, 'Exponent of --partition=zipf.')
 flags.DEFINE_integer('shards_per_client', 2, 'Label-sorted shards a client of --partition=shards.')
-flags.DEFINE_bool(
-    'partition_overlap', False, 'Each client draws anew from the whole training set.'
-)
+flags.DEFINE_bool('partition_overlap', False, 'Each client draws anew from the whole training set.')
 flags.DEFINE_string(
     'partition_file', None, 'JSON list of M lists of training indices; replaces --partition.'
 )

@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib
 
 matplotlib.use('Agg')
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 Row = dict[str, Any]
 INK, MUTED = '#1f2933', '#7b8794'
@@ -55,7 +55,7 @@ def plot_comparison(
 ) -> None:
     """Consensus accuracy (solid) and mean client accuracy (dotted) of several settings.
 
-    curves: label -> runs (seeds), each a list of rows; the line is their mean, the band their range.
+    curves: label -> runs (seeds), each a list of rows; lines are means, bands ranges.
     """
     figure, axes = plt.subplots(figsize=(7, 4.4), layout='constrained')
     for colour, (label, runs) in zip(COLOURS, curves.items(), strict=False):

@@ -70,7 +70,8 @@ def _enable_compilation_cache() -> None:
 def prepare():
     """Checks the flags, builds the experiment and claims the run directory.
 
-    Returns (experiment, directory), experiment None when the run is done already. Raises ValueError.
+    Returns (experiment, directory); the experiment is None when the run is done already. Raises
+    ValueError, one line, for whatever is wrong with the flags or their data.
     """
     from experiments.rundir import RunDirectory
 

@@ -18,7 +18,7 @@ from dfl_jax.algorithms import ALGORITHMS
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.memory import choose_chunk
 from dfl_jax.models import MLP, MODELS, Model, bind
-from dfl_jax.simulate import TestSet
+from dfl_jax.simulate import Holdout
 from experiments.flags import ALGORITHM_FLAGS
 
 # Streams of the one --seed: independent draws for every purpose.
@@ -33,7 +33,7 @@ class Experiment:
     parts: list[np.ndarray]
     clients: Clients
     graphs: Graph
-    test: TestSet
+    test: Holdout
     model: Model
     algorithm: Algorithm
     key: jax.Array
@@ -81,7 +81,7 @@ def build(flags: Any) -> Experiment:
         parts=parts,
         clients=clients,
         graphs=graphs,
-        test=TestSet(dataset.test_x, dataset.test_y),
+        test=Holdout(dataset.test_x, dataset.test_y),
         model=model,
         algorithm=factory(model, **settings),
         key=jax.random.key(seeds['training']),
@@ -132,7 +132,7 @@ def _algorithm_settings(flags: Any, factory: Callable) -> dict[str, Any]:
     accepted = inspect.signature(factory).parameters
     settings = {}
     for argument, holder in ALGORITHM_FLAGS.items():
-        value = holder.value
+        value: Any = holder.value
         if value is None:
             continue
         if argument not in accepted:

@@ -127,19 +127,6 @@ def test_padding_and_masked_links_change_nothing(method, kind):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), clean, mixed)
 
 
-@pytest.mark.parametrize('method', METHODS)
-@pytest.mark.parametrize('value', [np.nan, np.inf])
-def test_a_diverged_client_reaches_its_neighbours_only(method, value):
-    graph, leaf = lossy_graph('ring'), tree_of(np.float32)['bias']
-    rows = mixing_weights(graph, sizes_of(), 'size').astype(np.float32)
-    diverged = int(np.flatnonzero(graph.mask.all(axis=1))[0])
-    leaf[diverged] = value
-    mixed = np.asarray(mix(jnp.asarray(rows), graph.members, jnp.asarray(leaf), method))
-    hit = ((graph.members == diverged) & graph.mask).any(axis=1)
-    assert 1 < hit.sum() <= 3
-    np.testing.assert_array_equal(~np.isfinite(mixed).all(axis=1), hit)
-
-
 @pytest.mark.parametrize('family', ['regular', 'star', 'erdos_renyi'])
 def test_metropolis_keeps_the_mean(family):
     graph, tree = lossy_graph(family), tree_of()

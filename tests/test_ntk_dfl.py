@@ -45,16 +45,16 @@ def run_both(network, init='independent', hidden=(8,), lr=0.05, lr_decay=0.2, **
         'averaging': True,
     } | settings
     model = bind(MLP(CLASSES, hidden), (FEATURES,))
-    algorithm = ntk_dfl(
-        model, init=init, lr=lr, lr_decay=lr_decay, timesteps=TIMESTEPS, **options
-    )
+    algorithm = ntk_dfl(model, init=init, lr=lr, lr_decay=lr_decay, timesteps=TIMESTEPS, **options)
     state = algorithm.init(jax.random.key(0), clients)
     widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
     state = state._replace(params=jax.tree.map(widen, state.params))
     layers = [f'Dense_{i}' for i in range(len(hidden) + 1)]
 
     def as_reference(params, i):
-        return [(np.asarray(params[n]['kernel'][i]), np.asarray(params[n]['bias'][i])) for n in layers]
+        return [
+            (np.asarray(params[n]['kernel'][i]), np.asarray(params[n]['bias'][i])) for n in layers
+        ]
 
     params = [as_reference(state.params, i) for i in range(CLIENTS)]
     step = jax.jit(algorithm.step)
@@ -93,5 +93,3 @@ def test_three_rounds_equal_the_reference(network, settings):
         assert np.linalg.norm(ours - theirs) <= 1e-10 * np.linalg.norm(theirs)
     np.testing.assert_array_equal(info['timestep'], chosen)
     np.testing.assert_allclose(info['loss'], losses, rtol=1e-10)
-
-

@@ -4,19 +4,13 @@ Image sources read the official files, plain or compressed by gzip or xz, from a
 download them with a checksum where they are missing.
 """
 
-import gzip
 import hashlib
-import lzma
-import math
-import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-
-class DataError(ValueError):
-    """Data that is missing, damaged or unknown; the message is one line with the remedy."""
+from dfl_jax.data.formats import DataError, one_line, read_cifar, read_idx, read_writers
 
 
 class Dataset(NamedTuple):
@@ -134,7 +128,7 @@ def load(name: str, data_dir: str | Path | None = None) -> Dataset:
         _check_identity(name, train_y, paths[1])
     writers = None
     if name == 'mnist':
-        writers = _read_writers(paths[0].parent / 'train-writer-ids.npy', len(train_y))
+        writers = read_writers(paths[0].parent / 'train-writer-ids.npy', len(train_y))
     return Dataset(train_x, train_y, test_x, test_y, source.classes, writers)
 
 
@@ -193,7 +187,7 @@ def _npz(path: Path) -> Dataset:
             arrays = [file[name] for name in names]
     except Exception as error:  # numpy, zipfile and zlib each have their own
         raise DataError(
-            f'cannot read {", ".join(names)} from {path} ({_one_line(error)}): '
+            f'cannot read {", ".join(names)} from {path} ({one_line(error)}): '
             'write the file with np.savez'
         ) from None
     for which, x, y in (('train', *arrays[:2]), ('test', *arrays[2:])):
@@ -237,7 +231,7 @@ def _find(name: str, source: _Source, data_dir: str | Path | None) -> list[Path]
         except ImportError:
             reason = 'pooch, which downloads them, is not installed'
         except Exception as error:  # requests, tarfile and the checksum each have their own
-            reason = f'the download failed: {_one_line(error)}'
+            reason = f'the download failed: {one_line(error)}'
         else:
             reason = 'the download does not hold them'
         missing = [file for file in files if not _present(folder, file)]
@@ -289,11 +283,11 @@ def _download(source: _Source, missing: list[str], folder: Path) -> None:
 def _read_split(source: _Source, paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     """Inputs [n, H, W, channels] float32, normalised, and labels [n] int32 of one split."""
     if source.folder:
-        records = np.concatenate([_read_cifar(path, source) for path in paths])
+        records = np.concatenate([read_cifar(path, source.label_bytes) for path in paths])
         y = records[:, source.label_bytes - 1]
         pixels = records[:, source.label_bytes :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     else:
-        pixels, y = _read_idx(paths[0], 3)[..., None], _read_idx(paths[1], 1)
+        pixels, y = read_idx(paths[0], 3)[..., None], read_idx(paths[1], 1)
         if len(pixels) != len(y):
             raise DataError(
                 f'{paths[0]} holds {len(pixels)} images and {paths[1]} {len(y)} labels: '
@@ -311,73 +305,9 @@ def _read_split(source: _Source, paths: list[Path]) -> tuple[np.ndarray, np.ndar
     return x, y.astype(np.int32)
 
 
-def _read_bytes(path: Path) -> tuple[bytes, str]:
-    """The uncompressed bytes as far as they can be read, and what went wrong ('' if nothing)."""
-    openers: dict[str, Any] = {'.gz': gzip.open, '.xz': lzma.open}
-    chunks = []
-    try:
-        with openers.get(path.suffix, open)(path, 'rb') as file:
-            while chunk := file.read(1 << 20):
-                chunks.append(chunk)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        return b''.join(chunks), f' ({_one_line(error)})'
-    return b''.join(chunks), ''
-
-
-def _read_idx(path: Path, ndim: int) -> np.ndarray:
-    """An IDX file of unsigned bytes: magic 0 0 8 ndim, big-endian int32 sizes, then the data."""
-    content, fault = _read_bytes(path)
-    header = 4 + 4 * ndim
-    magic = bytes((0, 0, 8, ndim))
-    if not fault and len(content) >= 4 and content[:4] != magic:
-        raise DataError(
-            f'{path} starts with the bytes {content[:4].hex()}, expected {magic.hex()}: '
-            'it is not the official IDX file; delete it, then load again or download it anew'
-        )
-    sizes = np.frombuffer(content[4:header].ljust(4 * ndim, b'\0'), '>i4').tolist()
-    expected = header + math.prod(sizes) if len(content) >= header else header
-    if fault or len(content) != expected or not sizes[0]:
-        raise _damaged(path, f'{expected:,}', len(content), fault)
-    return np.frombuffer(content, np.uint8, offset=header).reshape(sizes)
-
-
-def _read_cifar(path: Path, source: _Source) -> np.ndarray:
-    """CIFAR's binary records [n, label_bytes + 3072]: the labels, then the three colour planes."""
-    content, fault = _read_bytes(path)
-    width = source.label_bytes + 3072
-    if fault or not content or len(content) % width:
-        raise _damaged(path, f'a multiple of {width:,}', len(content), fault)
-    return np.frombuffer(content, np.uint8).reshape(-1, width)
-
-
-def _damaged(path: Path, expected: str, found: int, fault: str) -> DataError:
-    return DataError(
-        f'{path} is damaged or cut short: expected {expected} bytes uncompressed, '
-        f'found {found:,}{fault}; delete it, then load again or download it anew'
-    )
-
-
 def _check_identity(name: str, labels: np.ndarray, path: Path) -> None:
     """MNIST and Fashion-MNIST share their file names; a mix-up must not pass for a result."""
     md5 = hashlib.md5(labels.astype(np.uint8).tobytes(), usedforsecurity=False).hexdigest()
     for other, source in _SOURCES.items():
         if other != name and md5 == source.labels_md5:
             raise DataError(f'{path} belongs to {other}, not to {name}: correct data_dir')
-
-
-def _read_writers(path: Path, n: int) -> np.ndarray | None:
-    if not path.is_file():
-        return None
-    try:
-        writers = np.load(path)
-    except (OSError, EOFError, ValueError) as error:
-        raise DataError(f'{path} is not readable ({_one_line(error)}): replace it') from None
-    if writers.shape != (n,) or writers.dtype.kind not in 'iu':
-        raise DataError(
-            f'{path} is {writers.shape} {writers.dtype}, expected ({n},) integers: replace it'
-        )
-    return writers.astype(np.int32)
-
-
-def _one_line(error: Exception) -> str:
-    return ' '.join(f'{type(error).__name__}: {error}'.split())[:200]

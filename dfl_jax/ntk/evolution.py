@@ -17,6 +17,7 @@ the speed of H times a tall, narrow S^T on a CPU.
 import math
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -107,7 +108,7 @@ def check(timesteps: Sequence[int], loss: str, method: str) -> None:
             'evolution eigh is the closed form of half-MSE; use rkc or euler with cross_entropy'
         )
     steps = [0, *timesteps]
-    if len(steps) < 2 or any(late <= early for early, late in zip(steps, steps[1:], strict=False)):
+    if len(steps) < 2 or any(late <= early for early, late in pairwise(steps)):
         raise ValueError(f'timesteps have to be positive and increasing, got {tuple(timesteps)}')
 
 

@@ -125,13 +125,13 @@ def _structured(model: Model, params: PyTree, x: Array) -> Array:
     kernel = jnp.zeros((len(x), len(x)), shapes[-1].dtype)
 
     if getattr(model.module, 'dense_head', False):
-        (_, head, a, _) = layers[-1]
+        _, head, a, _ = layers[-1]
         kernel = kernel + classes * _dense_inputs(head, a)  # D_c is the c-th unit vector
         layers = layers[:-1]
         if layers and isinstance(layers[-1][1], nn.Dense):
             # With D_c = gate * W[:, c] the sum over outputs collapses to (G * s) G^T,
             # s_h = sum_c W[h, c]^2.
-            path, module, a, z = layers[-1]
+            path, module, a, _ = layers[-1]
             gate = _gate(model, params, x, path, taps[path])
             head_weights = _get(params, head.path)['kernel']  # [h, C]
             s = jnp.sum(head_weights**2, axis=1)
@@ -243,9 +243,8 @@ def _output_scan_block(model: Model, params: PyTree, xi: Array, xj: Array) -> Ar
     def one_output(total, c):
         def gradients(x):  # [b, P], output c only
             def gradient(sample):
-                return ravel_pytree(
-                    jax.grad(lambda p: model.apply(p, sample[None])[0, c])(params)
-                )[0]
+                by_layer = jax.grad(lambda p: model.apply(p, sample[None])[0, c])(params)
+                return ravel_pytree(by_layer)[0]
 
             return jax.vmap(gradient)(x)
 
