@@ -1,0 +1,108 @@
+"""What several benchmarks share: timing, memory, random networks, counted kernel products."""
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from dfl_jax.base import Array, Clients, PyTree
+from dfl_jax.models import Model
+from dfl_jax.ntk import evolution
+
+GIB = 2**30
+CLASSES = 10
+
+
+class Compiled(NamedTuple):
+    """A program compiled ahead of its first call."""
+
+    call: Callable[..., Any]
+    seconds: float  # to trace and compile it
+    temporary: int  # bytes that XLA plans for intermediate results
+
+
+def compiled(function: Callable[..., Any], *args: Any, donate: int | None = None) -> Compiled:
+    """Compiles `function` for arguments of these shapes; `donate` is the number of one of them."""
+    start = time.perf_counter()
+    program = jax.jit(function, donate_argnums=donate).lower(*args).compile()
+    return Compiled(
+        program, time.perf_counter() - start, program.memory_analysis().temp_size_in_bytes
+    )
+
+
+def seconds_of(call: Callable[..., Any], *args: Any) -> tuple[float, Any]:
+    """Seconds until the results are there, and the results."""
+    start = time.perf_counter()
+    results = jax.block_until_ready(call(*args))
+    return time.perf_counter() - start, results
+
+
+def median_seconds(call: Callable[..., Any], *args: Any, repeats: int, warm_up: int = 1) -> float:
+    """Median over `repeats` calls, after `warm_up` that do not count."""
+    times = [seconds_of(call, *args)[0] for _ in range(warm_up + repeats)]
+    return float(np.median(times[warm_up:]))
+
+
+def peak_bytes() -> int:
+    """The most memory held so far: on the device where it says so, else by the process."""
+    stats = jax.devices()[0].memory_stats()
+    if stats and 'peak_bytes_in_use' in stats:
+        return stats['peak_bytes_in_use']
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == 'darwin' else 1024 * peak
+
+
+def about() -> str:
+    """The device and the version, the head of every table."""
+    device = jax.devices()[0]
+    return f'{device.platform} {device.device_kind}, JAX {jax.__version__}, float32'
+
+
+def random_clients(clients: int, samples: int, shape: Sequence[int] = (28, 28, 1)) -> Clients:
+    """Gaussian inputs around a Gaussian image that all samples share, and random labels.
+
+    The shared image makes the first kernel's largest mode as stiff as that of Fashion-MNIST (about
+    270 N~; 35 N~ without), and so `rkc` as dear.
+    """
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((clients, samples, *shape), np.float32)
+    x += 0.7 * rng.standard_normal(shape, np.float32)
+    y = rng.integers(CLASSES, size=(clients, samples), dtype=np.int32)
+    return Clients(jnp.asarray(x), jnp.asarray(y), jnp.ones((clients, samples), bool))
+
+
+def jacobian(model: Model, params: PyTree, x: Array) -> Array:
+    """The dense Jacobian of the logits by the flattened parameters: x [B, ...] -> [B, C, P]."""
+    flat, unravel = ravel_pytree(params)
+
+    def logits(w, sample):
+        return model.apply(unravel(w), sample[None])[0]
+
+    return jax.vmap(jax.jacrev(logits), (None, 0))(flat, x)
+
+
+def count_products(*args: Any, **kwargs: Any) -> int:
+    """How many products S H `evolve` really computes with these arguments."""
+    products = 0
+
+    def tick() -> None:
+        nonlocal products
+        products += 1
+
+    def counted(a: Array, b: Array) -> Array:
+        if b.ndim == 2:  # the bound of the largest eigenvalue multiplies a vector
+            jax.debug.callback(tick)
+        return plain(a, b)
+
+    plain = evolution.product
+    with mock.patch.object(evolution, 'product', counted):
+        jax.block_until_ready(evolution.evolve(*args, **kwargs))
+        jax.effects_barrier()
+    return products

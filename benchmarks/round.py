@@ -1,0 +1,328 @@
+"""How long is a round of NTK-DFL, and how near to the matrix products that it cannot avoid?
+
+    python -m benchmarks.round
+    python -m benchmarks.round --data_dir=DIR --partition_file=FILE
+
+One steady round (the second: after a warm-up round) of 300 clients with 197 samples each, MLP
+784-100-10, dynamic 5-regular graph, set beside
+
+* the bare products: nothing but the matrix products of a hub, of the same shapes and as many as
+  the hub computes (the Gram products of the kernel, S H of the evolution, the VJP and the forward
+  pass of every timestep), in the same process;
+* the textbook: a Python loop over clients with the dense Jacobian J [N~, C, P] of each by
+  `jax.jacrev`, H = J J^T / C, 800 Euler steps, J^T S for all eight timesteps, the best of them.
+  A few clients of it, scaled to all.
+
+The phases are timed one by one for one hub (mixing for all hubs, divided by their number); `rest`
+is what a hub of the whole round takes beyond them.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags
+from jax import lax
+from jax.flatten_util import ravel_pytree
+
+from benchmarks import _common as common
+from dfl_jax import data, topology
+from dfl_jax.algorithms import common as rounds
+from dfl_jax.algorithms.ntk_dfl import SELECTIONS, TIMESTEPS, ntk_dfl
+from dfl_jax.base import Array, Clients, Graph, PyTree
+from dfl_jax.memory import choose_chunk
+from dfl_jax.mixing import mix, mixing_weights
+from dfl_jax.models import MLP, Model, bind
+from dfl_jax.ntk import EVOLUTIONS, KERNELS, kernel_fn
+from dfl_jax.ntk import evolution as ntk_evolution
+
+_CLIENTS = flags.DEFINE_integer('clients', 300, 'M', lower_bound=2)
+_SAMPLES = flags.DEFINE_integer('samples', 197, 'samples of each random client', lower_bound=1)
+_DEGREE = flags.DEFINE_integer('degree', 5, 'neighbours of a client', lower_bound=1)
+_DATASET = flags.DEFINE_string('dataset', 'random', 'random, or a name that --data_dir holds')
+_DATA_DIR = flags.DEFINE_string('data_dir', None, 'folder of real data; implies fashion_mnist')
+_PARTITION_FILE = flags.DEFINE_string('partition_file', None, 'JSON, for real data')
+_EVOLUTION = flags.DEFINE_enum('evolution', 'rkc', [e for e in EVOLUTIONS if e != 'eigh'], 'Eq. 4')
+_KERNEL = flags.DEFINE_enum('kernel', 'auto', KERNELS, 'backend')
+_SELECTION = flags.DEFINE_enum('selection', 'network', SELECTIONS, 'how a timestep is chosen')
+_CHUNK = flags.DEFINE_integer('chunk', None, 'hubs at once, default as memory allows')
+_REPEATS = flags.DEFINE_integer('repeats', 3, 'timed rounds', lower_bound=1)
+_DENSE_CLIENTS = flags.DEFINE_integer('dense_clients', 2, 'textbook clients, 0 = none', 0)
+
+HIDDEN = 100
+LR = 0.01
+JACOBIAN_BLOCK = 128  # samples whose Jacobian is formed at once
+HIGHEST = lax.Precision.HIGHEST
+
+
+class Hub(NamedTuple):
+    """What one hub works on."""
+
+    params: PyTree  # w_bar
+    x: Array  # [N~, ...]
+    y: Array  # [C, N~] one-hot
+    mask: Array  # [N~] bool
+    rate: Array  # learning rate of this round
+
+
+def main(argv: list[str]) -> None:
+    del argv
+    clients, model = load()
+    hubs, width = clients.mask.shape
+    samples = width * (_DEGREE.value + 1)  # N~
+    chunk = choose_chunk(hubs, samples, model, _CHUNK.value)
+    print(f'{common.about()}\n{hubs} clients, {samples} samples a hub, {chunk} hub(s) at once')
+
+    schedule = topology.schedule('regular', hubs, 2, seed=0, degree=_DEGREE.value)
+    warm_up, graph = (Graph(*(jnp.asarray(a[r]) for a in schedule)) for r in range(2))
+    algorithm = ntk_dfl(
+        model,
+        lr=LR,
+        evolution=_EVOLUTION.value,
+        selection=_SELECTION.value,
+        kernel=_KERNEL.value,
+        chunk=chunk,
+    )
+    key = jax.random.key(0)
+    state = jax.jit(algorithm.init)(key, clients)
+    step = common.compiled(algorithm.step, key, state, warm_up, clients, donate=1)
+    state, _ = step.call(key, state, warm_up, clients)
+    times = []
+    for _ in range(_REPEATS.value):  # the second round, again and again
+        donated = jax.block_until_ready(jax.tree.map(jnp.copy, state))
+        seconds, (after, info) = common.seconds_of(step.call, key, donated, graph, clients)
+        times.append(seconds)
+    seconds = float(np.median(times))
+    peak = common.peak_bytes()
+
+    mixed = jax.jit(mix_all)(state, graph)
+    rate = LR * jnp.exp(-0.07 * state.round)
+
+    def hub(h: int) -> Hub:
+        x, labels, mask = rounds.hub_data(clients, graph.members[h], graph.mask[h])
+        return Hub(at(mixed, h), x, jax.nn.one_hot(labels, model.classes).T, mask, rate)
+
+    some = np.linspace(0, hubs - 1, min(8, hubs)).astype(int)
+    products = round(float(np.mean([evolution_products(model, hub(h)) for h in some])))
+    bare, flops = bare_products(model, samples, products)
+    bare_seconds = sum(bare.values())
+
+    print_lines(
+        ('compile', step.seconds, 's'),
+        (f'round (median of {len(times)})', seconds, 's'),
+        ('hub', 1e3 * seconds / hubs, 'ms'),
+        ('useful operations', flops * hubs / seconds / 1e9, 'GFLOP/s'),
+        ('peak memory', peak / common.GIB, 'GiB'),
+        ('bare products, hub', 1e3 * bare_seconds, 'ms'),
+        ('bare products', flops / bare_seconds / 1e9, 'GFLOP/s'),
+        ('round / bare products', seconds / hubs / bare_seconds, ''),
+    )
+
+    phases = phase_seconds(model, state, graph, clients, hub(0))
+    phases['rest'] = seconds / hubs - sum(phases.values())
+    print(f'\n{"phase of one hub":20}{"ms":>10}{"bare ms":>10}{"share":>8}')
+    for name, value in phases.items():
+        alone = f'{1e3 * bare[name]:10.2f}' if name in bare else ' ' * 10
+        print(f'{name:20}{1e3 * value:10.2f}{alone}{value / (seconds / hubs):8.0%}')
+    print(f'products S H of one evolution: {products} (mean of {len(some)} hubs)', flush=True)
+
+    if _DENSE_CLIENTS.value:
+        textbook = Textbook(model, hub(0))
+        numbers = range(min(_DENSE_CLIENTS.value, hubs))
+        runs = [textbook.client(hub(h)) for h in numbers]
+        dense_seconds = hubs * float(np.median([run.seconds for run in runs]))
+        print_lines(
+            ('textbook: compile', textbook.compile_seconds, 's'),
+            ('textbook: client', dense_seconds / hubs, 's'),
+            ('textbook: round, scaled', dense_seconds, 's'),
+            ('textbook / round', dense_seconds / seconds, ''),
+            ('peak memory with the textbook', common.peak_bytes() / common.GIB, 'GiB'),
+        )
+        for h, run in zip(numbers, runs, strict=True):
+            ours, theirs, start = (
+                ravel_pytree(p)[0] for p in (at(after.params, h), run.params, at(mixed, h))
+            )
+            apart = jnp.linalg.norm(ours - theirs) / jnp.linalg.norm(theirs - start)
+            print(
+                f'client {h}: timestep {info["timestep"][h]}, textbook {run.timestep}; the updates '
+                f'differ by {apart:.1e} of their length'
+            )
+
+
+def load() -> tuple[Clients, Model]:
+    """The network's data, and the MLP that fits it."""
+    if _DATASET.value == 'random' and not _DATA_DIR.value:
+        clients, classes = common.random_clients(_CLIENTS.value, _SAMPLES.value), common.CLASSES
+    else:
+        name = 'fashion_mnist' if _DATASET.value == 'random' else _DATASET.value
+        dataset = data.load(name, _DATA_DIR.value)
+        kind = 'file' if _PARTITION_FILE.value else 'dirichlet'
+        if kind == 'file':
+            parts = data.from_file(_PARTITION_FILE.value, len(dataset.train_y), _CLIENTS.value)
+        else:
+            parts = data.dirichlet(dataset.train_y, _CLIENTS.value, alpha=0.1, seed=0)
+        clients = data.pack(dataset.train_x, dataset.train_y, parts)
+        classes = int(dataset.train_y.max()) + 1
+    return clients, bind(MLP(classes, (HIDDEN,)), clients.x.shape[2:])
+
+
+def print_lines(*lines: tuple[str, float, str]) -> None:
+    print()
+    for name, value, unit in lines:
+        print(f'{name:32}{value:10.2f} {unit}', flush=True)
+
+
+def at(tree: PyTree, h: int) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[h], tree)
+
+
+# -------------------------------------------------------------------------- the pieces of a hub
+
+
+def mix_all(state: Any, graph: Graph) -> PyTree:
+    return mix(mixing_weights(graph, state.sizes), graph.members, state.params)  # Eq. (1)
+
+
+def kernel_of(model: Model, hub: Hub) -> Array:
+    h = kernel_fn(model, _KERNEL.value)(hub.params, hub.x)
+    return jnp.where(hub.mask[:, None] & hub.mask[None, :], h, 0)  # Eq. (3)
+
+
+def evolve(kernel: Array, f0: Array, hub: Hub, method: str) -> Array:
+    return ntk_evolution.evolve(
+        kernel, f0, hub.y, hub.mask, hub.rate, timesteps=TIMESTEPS, method=method
+    )
+
+
+def select(model: Model, kernel: Array, f0: Array, totals: Array, hub: Hub) -> PyTree:
+    """The weights of Eq. (5a) at the best timestep, as `ntk_dfl` chooses it."""
+    n = jnp.sum(hub.mask)
+    pull = jax.vjp(lambda w: model.apply(w, hub.x).T, hub.params)[1]
+
+    def weights_at(total):
+        return jax.tree.map(lambda w, u: w - hub.rate / n * u, hub.params, pull(total)[0])
+
+    def loss(f):
+        losses = ntk_evolution.sample_losses(f, hub.y, 'cross_entropy')
+        return jnp.sum(jnp.where(hub.mask, losses, 0)) / n
+
+    def attempt(best, total):
+        w = weights_at(total)
+        value = loss(model.apply(w, hub.x).T)
+        new = (w, value)
+        return jax.tree.map(lambda a, b: jnp.where(value < best[1], a, b), new, best), None
+
+    if _SELECTION.value == 'network':
+        return lax.scan(attempt, (hub.params, jnp.float32(jnp.inf)), totals)[0][0]
+    ahead = jax.vmap(lambda s: loss(f0 - hub.rate / n * ntk_evolution.product(s, kernel)))(totals)
+    return weights_at(totals[jnp.argmin(ahead)])
+
+
+def phase_seconds(
+    model: Model, state: Any, graph: Graph, clients: Clients, hub: Hub
+) -> dict[str, float]:
+    """Seconds of each phase for one hub, each a program of its own."""
+    f0 = model.apply(hub.params, hub.x).T
+    kernel = jax.jit(lambda hub: kernel_of(model, hub))(hub)
+    totals = jax.jit(lambda *a: evolve(*a, _EVOLUTION.value))(kernel, f0, hub)
+    one = graph.members[0], graph.mask[0]
+
+    def timed(function, *args):
+        return common.median_seconds(common.compiled(function, *args).call, *args, repeats=9)
+
+    return {
+        'mixing': timed(mix_all, state, graph) / len(graph.active),
+        'data': timed(rounds.hub_data, clients, *one),
+        'kernel': timed(lambda hub: kernel_of(model, hub), hub),
+        'evolution': timed(lambda *a: evolve(*a, _EVOLUTION.value), kernel, f0, hub),
+        'selection': timed(lambda *a: select(model, *a), kernel, f0, totals, hub),
+    }
+
+
+def evolution_products(model: Model, hub: Hub) -> int:
+    kernel = jax.jit(lambda hub: kernel_of(model, hub))(hub)
+    f0 = model.apply(hub.params, hub.x).T
+    return common.count_products(
+        kernel, f0, hub.y, hub.mask, hub.rate, timesteps=TIMESTEPS, method=_EVOLUTION.value
+    )
+
+
+# --------------------------------------------------------------------------- (a) bare products
+
+
+def bare_products(model: Model, n: int, products: int) -> tuple[dict[str, float], float]:
+    """Seconds of a hub's matrix products by phase, and its floating-point operations.
+
+    n: N~; products: S H of one evolution. The matrices are random and scaled to keep repeated
+    products finite; every product of a loop depends on the loop, so that none is left out.
+    """
+    d, c = int(np.prod(model.input_shape)), model.classes
+    network = _SELECTION.value == 'network'
+    pulls, forwards, ahead = (len(TIMESTEPS) if network else 1, len(TIMESTEPS), len(TIMESTEPS))
+    rng = np.random.default_rng(0)
+
+    def matrix(*shape):
+        return jnp.asarray(rng.standard_normal(shape, np.float32) / shape[-1] ** 0.5)
+
+    x, a, gate, h, s = matrix(n, d), matrix(n, HIDDEN), matrix(n, HIDDEN), matrix(n, n), matrix(c, n)
+    w1, w2 = matrix(pulls + 1, d, HIDDEN), matrix(HIDDEN, c)
+
+    def gram(x, a, gate):
+        return [jnp.matmul(m, m.T, precision=HIGHEST) for m in (x, a, gate)]
+
+    def evolution(s, h):
+        return lax.fori_loop(0, products, lambda _, s: jnp.matmul(s, h, precision=HIGHEST), s)
+
+    def selection(x, a, s, h, w1, w2):
+        def forward(w):
+            return (x @ w) @ w2
+
+        def one(_, inputs):
+            s, w = inputs  # S_t [C, N~], weights [d, hidden]
+            pulled = x.T @ (s.T @ w2.T), a.T @ s.T
+            return None, (*pulled, forward(w) if network else None)
+
+        totals = s[None] * (1 + jnp.arange(pulls, dtype=s.dtype))[:, None, None]
+        out = lax.scan(one, None, (totals, w1[1:]))[1], forward(w1[0])
+        return out if network else (*out, jnp.matmul(
+            jnp.concatenate([s * (2 + t) for t in range(ahead)]), h, precision=HIGHEST
+        ))
+
+    def timed(function, *args):
+        return common.median_seconds(common.compiled(function, *args).call, *args, repeats=9)
+
+    seconds = {
+        'kernel': timed(gram, x, a, gate),
+        'evolution': timed(evolution, s, h),
+        'selection': timed(selection, x, a, s, h, w1, w2),
+    }
+    once = d * HIDDEN + HIDDEN * c
+    flops = (
+        n * n * (d + 2 * HIDDEN)
+        + products * c * n * n
+        + (pulls * (once + HIDDEN * c) + (1 + (forwards if network else 0)) * once) * n
+        + (0 if network else ahead * c * n * n)
+    )
+    return seconds, 2.0 * flops
+
+
+# ------------------------------------------------------------------------------ (b) the textbook
+
+
+class Outcome(NamedTuple):
+    seconds: float
+    params: PyTree
+    timestep: int
+
+
+class Textbook:
+    """NTK-DFL with dense Jacobians, one client after the other.
+
+    J [N~, C, P] stays in memory whole (3.8 GB at full size), in blocks of samples, since forming
+    it takes as much again a block.
+    """
+
+    def __init__(self, model: Model, hub: Hub):
+        """Compiles for hubs of these shapes."""
+        start = time.perf_counter()
