@@ -10,6 +10,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from dfl_jax.base import Array, Clients, PyTree
@@ -78,18 +79,24 @@ def random_clients(clients: int, samples: int, shape: Sequence[int] = (28, 28, 1
     return Clients(jnp.asarray(x), jnp.asarray(y), jnp.ones((clients, samples), bool))
 
 
-def jacobian(model: Model, params: PyTree, x: Array) -> Array:
-    """The dense Jacobian of the logits by the flattened parameters: x [B, ...] -> [B, C, P]."""
+def jacobian(model: Model, params: PyTree, x: Array, block: int = 128) -> Array:
+    """The dense Jacobian of the logits by the flattened parameters: x [B, ...] -> [B, C, P].
+
+    block: samples whose Jacobians are formed at once.
+    """
     flat, unravel = ravel_pytree(params)
 
     def logits(w, sample):
         return model.apply(unravel(w), sample[None])[0]
 
-    return jax.vmap(jax.jacrev(logits), (None, 0))(flat, x)
+    return lax.map(lambda sample: jax.jacrev(logits)(flat, sample), x, batch_size=block)
 
 
-def count_products(*args: Any, **kwargs: Any) -> int:
-    """How many products S H `evolve` really computes with these arguments."""
+def count_products(runs: Sequence[tuple[Array, ...]], **settings: Any) -> list[int]:
+    """How many products S H `evolve(*run, **settings)` really computes, for each of `runs`.
+
+    runs: positional arguments of equal shapes.
+    """
     products = 0
 
     def tick() -> None:
@@ -103,6 +110,11 @@ def count_products(*args: Any, **kwargs: Any) -> int:
 
     plain = evolution.product
     with mock.patch.object(evolution, 'product', counted):
-        jax.block_until_ready(evolution.evolve(*args, **kwargs))
+        program = compiled(lambda *run: evolution.evolve(*run, **settings), *runs[0]).call
+    counts = []
+    for run in runs:
+        products = 0
+        jax.block_until_ready(program(*run))
         jax.effects_barrier()
-    return products
+        counts.append(products)
+    return counts

@@ -17,7 +17,9 @@ The phases are timed one by one for one hub (mixing for all hubs, divided by the
 is what a hub of the whole round takes beyond them.
 """
 
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +29,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from benchmarks import _common as common
+from benchmarks._textbook import Hub, Textbook
 from dfl_jax import data, topology
 from dfl_jax.algorithms import common as rounds
 from dfl_jax.algorithms.ntk_dfl import SELECTIONS, TIMESTEPS, ntk_dfl
@@ -52,18 +55,7 @@ _DENSE_CLIENTS = flags.DEFINE_integer('dense_clients', 2, 'textbook clients, 0 =
 
 HIDDEN = 100
 LR = 0.01
-JACOBIAN_BLOCK = 128  # samples whose Jacobian is formed at once
 HIGHEST = lax.Precision.HIGHEST
-
-
-class Hub(NamedTuple):
-    """What one hub works on."""
-
-    params: PyTree  # w_bar
-    x: Array  # [N~, ...]
-    y: Array  # [C, N~] one-hot
-    mask: Array  # [N~] bool
-    rate: Array  # learning rate of this round
 
 
 def main(argv: list[str]) -> None:
@@ -104,7 +96,7 @@ def main(argv: list[str]) -> None:
         return Hub(at(mixed, h), x, jax.nn.one_hot(labels, model.classes).T, mask, rate)
 
     some = np.linspace(0, hubs - 1, min(8, hubs)).astype(int)
-    products = round(float(np.mean([evolution_products(model, hub(h)) for h in some])))
+    products = round(evolution_products(model, [hub(h) for h in some]))
     bare, flops = bare_products(model, samples, products)
     bare_seconds = sum(bare.values())
 
@@ -128,7 +120,7 @@ def main(argv: list[str]) -> None:
     print(f'products S H of one evolution: {products} (mean of {len(some)} hubs)', flush=True)
 
     if _DENSE_CLIENTS.value:
-        textbook = Textbook(model, hub(0))
+        textbook = Textbook(model, hub(0), TIMESTEPS)
         numbers = range(min(_DENSE_CLIENTS.value, hubs))
         runs = [textbook.client(hub(h)) for h in numbers]
         dense_seconds = hubs * float(np.median([run.seconds for run in runs]))
@@ -157,11 +149,9 @@ def load() -> tuple[Clients, Model]:
     else:
         name = 'fashion_mnist' if _DATASET.value == 'random' else _DATASET.value
         dataset = data.load(name, _DATA_DIR.value)
-        kind = 'file' if _PARTITION_FILE.value else 'dirichlet'
-        if kind == 'file':
-            parts = data.from_file(_PARTITION_FILE.value, len(dataset.train_y), _CLIENTS.value)
-        else:
-            parts = data.dirichlet(dataset.train_y, _CLIENTS.value, alpha=0.1, seed=0)
+        parts = data.partition(
+            'dirichlet', dataset, _CLIENTS.value, seed=0, path=_PARTITION_FILE.value
+        )
         clients = data.pack(dataset.train_x, dataset.train_y, parts)
         classes = int(dataset.train_y.max()) + 1
     return clients, bind(MLP(classes, (HIDDEN,)), clients.x.shape[2:])
@@ -171,6 +161,10 @@ def print_lines(*lines: tuple[str, float, str]) -> None:
     print()
     for name, value, unit in lines:
         print(f'{name:32}{value:10.2f} {unit}', flush=True)
+
+
+def median_seconds(function: Callable[..., Any], *args: Any) -> float:
+    return common.median_seconds(common.compiled(function, *args).call, *args, repeats=9)
 
 
 def at(tree: PyTree, h: int) -> PyTree:
@@ -223,29 +217,26 @@ def phase_seconds(
     model: Model, state: Any, graph: Graph, clients: Clients, hub: Hub
 ) -> dict[str, float]:
     """Seconds of each phase for one hub, each a program of its own."""
-    f0 = model.apply(hub.params, hub.x).T
+    f0 = jax.jit(model.apply)(hub.params, hub.x).T
     kernel = jax.jit(lambda hub: kernel_of(model, hub))(hub)
     totals = jax.jit(lambda *a: evolve(*a, _EVOLUTION.value))(kernel, f0, hub)
     one = graph.members[0], graph.mask[0]
 
-    def timed(function, *args):
-        return common.median_seconds(common.compiled(function, *args).call, *args, repeats=9)
-
     return {
-        'mixing': timed(mix_all, state, graph) / len(graph.active),
-        'data': timed(rounds.hub_data, clients, *one),
-        'kernel': timed(lambda hub: kernel_of(model, hub), hub),
-        'evolution': timed(lambda *a: evolve(*a, _EVOLUTION.value), kernel, f0, hub),
-        'selection': timed(lambda *a: select(model, *a), kernel, f0, totals, hub),
+        'mixing': median_seconds(mix_all, state, graph) / len(graph.active),
+        'data': median_seconds(rounds.hub_data, clients, *one),
+        'kernel': median_seconds(lambda hub: kernel_of(model, hub), hub),
+        'evolution': median_seconds(lambda *a: evolve(*a, _EVOLUTION.value), kernel, f0, hub),
+        'selection': median_seconds(lambda *a: select(model, *a), kernel, f0, totals, hub),
     }
 
 
-def evolution_products(model: Model, hub: Hub) -> int:
-    kernel = jax.jit(lambda hub: kernel_of(model, hub))(hub)
-    f0 = model.apply(hub.params, hub.x).T
-    return common.count_products(
-        kernel, f0, hub.y, hub.mask, hub.rate, timesteps=TIMESTEPS, method=_EVOLUTION.value
-    )
+def evolution_products(model: Model, hubs: Sequence[Hub]) -> float:
+    """Mean over the hubs."""
+    kernel, logits = jax.jit(lambda hub: kernel_of(model, hub)), jax.jit(model.apply)
+    runs = [(kernel(h), logits(h.params, h.x).T, h.y, h.mask, h.rate) for h in hubs]
+    counts = common.count_products(runs, timesteps=TIMESTEPS, method=_EVOLUTION.value)
+    return float(np.mean(counts))
 
 
 # --------------------------------------------------------------------------- (a) bare products
@@ -254,75 +245,49 @@ def evolution_products(model: Model, hub: Hub) -> int:
 def bare_products(model: Model, n: int, products: int) -> tuple[dict[str, float], float]:
     """Seconds of a hub's matrix products by phase, and its floating-point operations.
 
-    n: N~; products: S H of one evolution. The matrices are random and scaled to keep repeated
-    products finite; every product of a loop depends on the loop, so that none is left out.
+    n: N~; products: S H of one evolution. The matrices are random, scaled so that repeated products
+    stay finite, and the products of a loop differ, so that the compiler leaves none out.
     """
-    d, c = int(np.prod(model.input_shape)), model.classes
-    network = _SELECTION.value == 'network'
-    pulls, forwards, ahead = (len(TIMESTEPS) if network else 1, len(TIMESTEPS), len(TIMESTEPS))
+    d, c, t = math.prod(model.input_shape), model.classes, len(TIMESTEPS)
+    by_network = _SELECTION.value == 'network'
+    pulls = t if by_network else 1
     rng = np.random.default_rng(0)
 
     def matrix(*shape):
         return jnp.asarray(rng.standard_normal(shape, np.float32) / shape[-1] ** 0.5)
 
-    x, a, gate, h, s = matrix(n, d), matrix(n, HIDDEN), matrix(n, HIDDEN), matrix(n, n), matrix(c, n)
-    w1, w2 = matrix(pulls + 1, d, HIDDEN), matrix(HIDDEN, c)
-
-    def gram(x, a, gate):
-        return [jnp.matmul(m, m.T, precision=HIGHEST) for m in (x, a, gate)]
+    def grams(inputs, hidden, gate):
+        return [jnp.matmul(m, m.T, precision=HIGHEST) for m in (inputs, hidden, gate)]
 
     def evolution(s, h):
         return lax.fori_loop(0, products, lambda _, s: jnp.matmul(s, h, precision=HIGHEST), s)
 
-    def selection(x, a, s, h, w1, w2):
-        def forward(w):
-            return (x @ w) @ w2
+    def selection(inputs, hidden, h, w1, w2, totals):  # w1 [pulls + 1, d, hidden], totals [t, C, n]
+        def one(_, candidate):
+            s, w = candidate
+            pulled = inputs.T @ (s.T @ w2.T), hidden.T @ s.T
+            return None, (pulled, (inputs @ w) @ w2 if by_network else None)
 
-        def one(_, inputs):
-            s, w = inputs  # S_t [C, N~], weights [d, hidden]
-            pulled = x.T @ (s.T @ w2.T), a.T @ s.T
-            return None, (*pulled, forward(w) if network else None)
+        found = lax.scan(one, None, (totals[:pulls], w1[1:]))[1], (inputs @ w1[0]) @ w2
+        return found if by_network else (found, jnp.matmul(totals, h, precision=HIGHEST))
 
-        totals = s[None] * (1 + jnp.arange(pulls, dtype=s.dtype))[:, None, None]
-        out = lax.scan(one, None, (totals, w1[1:]))[1], forward(w1[0])
-        return out if network else (*out, jnp.matmul(
-            jnp.concatenate([s * (2 + t) for t in range(ahead)]), h, precision=HIGHEST
-        ))
-
-    def timed(function, *args):
-        return common.median_seconds(common.compiled(function, *args).call, *args, repeats=9)
-
+    inputs, hidden, h = matrix(n, d), matrix(n, HIDDEN), matrix(n, n)
+    w1, w2, totals = matrix(pulls + 1, d, HIDDEN), matrix(HIDDEN, c), matrix(t, c, n)
     seconds = {
-        'kernel': timed(gram, x, a, gate),
-        'evolution': timed(evolution, s, h),
-        'selection': timed(selection, x, a, s, h, w1, w2),
+        'kernel': median_seconds(grams, inputs, hidden, matrix(n, HIDDEN)),
+        'evolution': median_seconds(evolution, totals[0], h),
+        'selection': median_seconds(selection, inputs, hidden, h, w1, w2, totals),
     }
-    once = d * HIDDEN + HIDDEN * c
-    flops = (
+    forward = n * (d * HIDDEN + HIDDEN * c)
+    operations = (
         n * n * (d + 2 * HIDDEN)
         + products * c * n * n
-        + (pulls * (once + HIDDEN * c) + (1 + (forwards if network else 0)) * once) * n
-        + (0 if network else ahead * c * n * n)
+        + pulls * (forward + n * HIDDEN * c)  # inputs' and hidden layer's, and the signal
+        + (1 + pulls if by_network else 1) * forward
+        + (0 if by_network else t * c * n * n)
     )
-    return seconds, 2.0 * flops
+    return seconds, 2.0 * operations
 
 
-# ------------------------------------------------------------------------------ (b) the textbook
-
-
-class Outcome(NamedTuple):
-    seconds: float
-    params: PyTree
-    timestep: int
-
-
-class Textbook:
-    """NTK-DFL with dense Jacobians, one client after the other.
-
-    J [N~, C, P] stays in memory whole (3.8 GB at full size), in blocks of samples, since forming
-    it takes as much again a block.
-    """
-
-    def __init__(self, model: Model, hub: Hub):
-        """Compiles for hubs of these shapes."""
-        start = time.perf_counter()
+if __name__ == '__main__':
+    app.run(main)

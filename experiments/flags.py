@@ -13,7 +13,7 @@ flags.DEFINE_string(
     'model', 'mlp', 'Network: mlp (one hidden layer of 100), cnn, or package.module:factory.'
 )
 flags.DEFINE_list('hidden', None, 'Hidden widths of --model=mlp, e.g. 512,256,128 (default 100).')
-flags.DEFINE_integer('rounds', 20, 'Communication rounds T.', lower_bound=1)
+flags.DEFINE_integer('rounds', 10, 'Communication rounds T.', lower_bound=1)
 flags.DEFINE_integer('seed', 0, 'One seed for partition, graphs, initialisation and training.')
 
 # Data

@@ -108,12 +108,13 @@ def summary(values: Sequence[float | None], runs: Sequence[Sequence[Row]]) -> st
     reached = [value for value in values if value is not None]
     if not runs:
         return '-'
+    seeds = '1 seed' if len(runs) == 1 else f'{len(runs)} seeds'
     if len(reached) < len(values):
-        return f'>{max(rows[-1]["round"] for rows in runs)} ({len(values)} seeds)'
+        return f'>{max(rows[-1]["round"] for rows in runs)} ({seeds})'
     mean = f'{statistics.mean(reached):.4g}'
-    if len(reached) == 1:
-        return f'{mean} (1 seed)'
-    return f'{mean} ± {statistics.stdev(reached):.2g} ({len(reached)} seeds)'
+    if len(reached) > 1:
+        mean += f' ± {statistics.stdev(reached):.2g}'
+    return f'{mean} ({seeds})'
 
 
 def main(argv: list[str]) -> Any:

@@ -1,32 +1,48 @@
 """The code in the documentation runs as it stands."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def code_blocks(document, language):
-    text = (ROOT / 'docs' / document).read_text()
+    text = (ROOT / document).read_text()
     return re.findall(rf'```{language}\n(.*?)```', text, flags=re.DOTALL)
 
 
+def run(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        check=True,
+        cwd=cwd,
+        env=os.environ | {'PYTHONPATH': f'{ROOT}:{cwd}', 'XDG_CACHE_HOME': str(cwd)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
+
+
 def test_the_example_algorithm_learns(tmp_path):
-    (tmp_path / 'gossip_gd.py').write_text(code_blocks('adding_an_algorithm.md', 'python')[0])
-    (command,) = code_blocks('adding_an_algorithm.md', 'sh')
+    (tmp_path / 'gossip_gd.py').write_text(code_blocks('docs/adding_an_algorithm.md', 'python')[0])
+    (command,) = code_blocks('docs/adding_an_algorithm.md', 'sh')
     words = command.split()
     assert words[:3] == ['python', '-m', 'experiments.run']
-    path = f'{ROOT}:{tmp_path}'
-    subprocess.run(
-        [sys.executable, *words[1:], '--dataset=synthetic', f'--out={tmp_path / "run"}'],
-        check=True,
-        cwd=tmp_path,
-        env={'PYTHONPATH': path, 'JAX_PLATFORMS': 'cpu', 'HOME': str(tmp_path)},
-    )
+    run(*words[1:], '--dataset=synthetic', f'--out={tmp_path / "run"}', cwd=tmp_path)
     lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
     first, last = json.loads(lines[0]), json.loads(lines[-1])
     assert last['round'] == 100
     assert last['consensus_accuracy'] > 0.9 > first['consensus_accuracy']
+
+
+def test_the_library_example_of_the_readme(tmp_path):
+    pytest.importorskip('sklearn')
+    (example,) = code_blocks('README.md', 'python')
+    lines = run('-c', example, cwd=tmp_path).splitlines()
+    assert [int(line.split()[0]) for line in lines] == [1, 2, 3, 4, 5]
+    assert float(lines[-1].split()[1]) > 0.9

@@ -1,0 +1,354 @@
+"""What every algorithm owes the simulator, on every family of topologies.
+
+A new algorithm adds one line to ALGORITHMS_UNDER_TEST, and to SENT what its clients send. The
+settings are tiny and leave nothing to chance that differs between clients (full batches, no
+dropout of units), so that relabelling the clients relabels the result.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dfl_jax import Clients, Graph, simulate, topology
+from dfl_jax.algorithms import ALGORITHMS
+from dfl_jax.checkpoint import Checkpoints
+from dfl_jax.models import MLP, bind
+
+FAMILIES = tuple(family for family in topology.FAMILIES if family != 'edge_list')
+SIZES = (4, 6, 1, 5, 3, 6, 2, 5, 4)  # samples of each client, the largest of them N
+CLIENTS, FEATURES, CLASSES = len(SIZES), 4, 3
+ROUNDS, WIDTH = 12, CLIENTS  # K of every padded schedule: one shape, one compiled step
+MODEL = bind(MLP(CLASSES, (5,)), (FEATURES,))
+
+ALGORITHMS_UNDER_TEST: dict[str, Callable] = {
+    'ntk_dfl': lambda: ALGORITHMS['ntk_dfl'](MODEL, lr=0.05, lr_decay=0.1, timesteps=(3, 8)),
+}
+
+
+def sent_ntk_dfl(links, sizes):
+    """Weights to the hub and averaged weights back; Jacobians, outputs and labels to the hub."""
+    sent = {unit: np.zeros(CLIENTS, int) for unit in ('weights', 'jacobian_rows', 'outputs')}
+    sent['labels'] = np.zeros(CLIENTS, int)
+    for hub, neighbour in links:
+        sent['weights'][neighbour] += 1
+        sent['weights'][hub] += 1
+        sent['jacobian_rows'][neighbour] += sizes[neighbour] * CLASSES
+        sent['outputs'][neighbour] += sizes[neighbour] * CLASSES
+        sent['labels'][neighbour] += sizes[neighbour]
+    return sent
+
+
+# What each client sends in one round: (pairs (hub, neighbour) of delivered links, N_i) -> counts.
+SENT: dict[str, Callable] = {
+    'ntk_dfl': sent_ntk_dfl,
+}
+
+every_algorithm = pytest.mark.parametrize('name', ALGORITHMS_UNDER_TEST)
+every_family = pytest.mark.parametrize('family', FAMILIES)
+
+
+def test_every_algorithm_is_under_test():
+    assert set(ALGORITHMS_UNDER_TEST) == set(ALGORITHMS) == set(SENT)
+
+
+# ---------------------------------------------------------------------------------- the network
+
+
+def network(extra_samples=0, garbage=False) -> Clients:
+    """Clients of unequal sizes; `garbage` fills the padding with what has to change nothing."""
+    rng = np.random.default_rng(0)
+    samples = max(SIZES) + extra_samples
+    mask = np.arange(samples) < np.array(SIZES)[:, None]
+    x = np.zeros((CLIENTS, samples, FEATURES), np.float32)
+    y = np.zeros((CLIENTS, samples), np.int32)
+    x[mask] = rng.normal(size=(mask.sum(), FEATURES))
+    y[mask] = rng.integers(CLASSES, size=mask.sum())
+    if garbage:
+        x[~mask] = rng.choice([np.nan, np.inf, -np.inf, 1e30], ((~mask).sum(), FEATURES))
+        y[~mask] = rng.choice([-7, CLASSES, 2**30], (~mask).sum())
+    return Clients(jnp.asarray(x), jnp.asarray(y), jnp.asarray(mask))
+
+
+def schedule(family, rounds=3, width=WIDTH, links_lost=0.0, clients_lost=0.0, seed=0) -> Graph:
+    """A schedule of one family whose rows are padded to `width` columns, NumPy arrays."""
+    graphs = topology.schedule(family, CLIENTS, rounds, seed=seed, degree=2)
+    graphs = topology.drop_clients(topology.drop_links(graphs, links_lost, 1), clients_lost, 2)
+    extra = (width or graphs.mask.shape[2]) - graphs.mask.shape[2]
+    itself = np.repeat(graphs.members[:, :, :1], extra, axis=2)
+    return Graph(
+        np.concatenate([graphs.members, itself], axis=2),
+        np.pad(graphs.mask, [(0, 0), (0, 0), (0, extra)]),
+        np.array(graphs.active),
+    )
+
+
+def all_families() -> Graph:
+    """Twelve rounds, each of another family, with links and clients lost."""
+    drawn = [
+        schedule(family, 1, links_lost=0.2, clients_lost=0.2, seed=seed)
+        for seed, family in enumerate((*FAMILIES, 'regular'))
+    ]
+    assert len(drawn) == ROUNDS
+    return Graph(*(np.concatenate(arrays) for arrays in zip(*drawn, strict=True)))
+
+
+def round_of(graphs, r) -> Graph:
+    return Graph(*(jnp.asarray(a[r]) for a in graphs))
+
+
+@functools.cache
+def holdout():
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(7, FEATURES)).astype(np.float32)
+    return simulate.Holdout(x, rng.integers(CLASSES, size=7).astype(np.int32))
+
+
+@functools.cache
+def jitted(name):
+    """(init, step, predict) compiled once for all tests of one algorithm."""
+    algorithm = ALGORITHMS_UNDER_TEST[name]()
+    return jax.jit(algorithm.init), jax.jit(algorithm.step), jax.jit(algorithm.predict)
+
+
+def trained(name, graphs, clients=None):
+    """State after the schedule, with each round's info."""
+    init, step, _ = jitted(name)
+    clients = network() if clients is None else clients
+    state, infos = init(jax.random.key(3), clients), []
+    for r in range(len(graphs.active)):
+        state, info = step(jax.random.key(r), state, round_of(graphs, r), clients)
+        infos.append(jax.device_get(info))
+    return state, infos
+
+
+def logits(name, state):
+    return jax.device_get(jitted(name)[2](state, holdout().x))
+
+
+def assert_same(first, second):
+    """Two trees equal bit for bit."""
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def assert_close(first, second):
+    """Two trees equal up to the rounding of float32, where shapes or orders of sums differ."""
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+# ---------------------------------------------------------------------------------- one round
+
+
+@every_family
+@every_algorithm
+def test_garbage_in_the_padding_changes_nothing(name, family):
+    graphs = schedule(family)
+    state, infos = trained(name, graphs)
+    garbage_state, garbage_infos = trained(name, graphs, network(garbage=True))
+    assert_same(state, garbage_state)
+    assert_same(infos, garbage_infos)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(logits(name, state)))
+
+
+@every_family
+@every_algorithm
+def test_more_padding_changes_nothing(name, family):
+    graphs = schedule(family)
+    state, infos = trained(name, graphs)
+    variants = {
+        'samples': trained(name, graphs, network(extra_samples=3, garbage=True)),
+        'no padded neighbours': trained(name, schedule(family, width=None)),
+    }
+    for other_state, other_infos in variants.values():
+        assert_close(logits(name, state), logits(name, other_state))
+        assert_close(infos, other_infos)
+
+
+@every_family
+@every_algorithm
+def test_lost_links_are_no_neighbours(name, family):
+    """A masked link is as good as none, whatever client it names."""
+    graphs = schedule(family, links_lost=0.4)
+    assert not graphs.mask[:, :, 1:].all()
+    members = np.where(graphs.mask, graphs.members, (graphs.members[:, :, :1] + 1) % CLIENTS)
+    itself = np.where(graphs.mask, graphs.members, graphs.members[:, :, :1])
+    assert not (members == graphs.members).all()
+    kept = trained(name, graphs._replace(members=itself))
+    assert_same(kept, trained(name, graphs._replace(members=members)))
+
+
+@every_family
+@every_algorithm
+def test_relabelling_the_clients_relabels_the_result(name, family):
+    graphs = schedule(family, links_lost=0.2, clients_lost=0.2)
+    order = np.random.default_rng(8).permutation(CLIENTS)  # new client i is the old order[i]
+    new_name = np.argsort(order)
+    clients = jax.tree.map(lambda a: a[order], network())
+    renamed = Graph(
+        new_name[graphs.members[:, order]].astype(np.int32),
+        graphs.mask[:, order],
+        graphs.active[:, order],
+    )
+    state, infos = trained(name, graphs)
+    new_state, new_infos = trained(name, renamed, clients)
+    before, after = logits(name, state), logits(name, new_state)
+    assert np.ptp(before['client'], axis=0).max() > 1e-3, 'the clients are all alike'
+    assert_close(before['client'][order], after['client'])
+    assert_close(before['consensus'], after['consensus'])
+    relabelled = [{k: v[order] if v.ndim else v for k, v in info.items()} for info in infos]
+    assert_close(relabelled, new_infos)
+
+
+@every_family
+@every_algorithm
+def test_inactive_clients_keep_their_model(name, family):
+    graphs = schedule(family, rounds=4, clients_lost=0.4)
+    init, step, _ = jitted(name)
+    clients = network()
+    state = init(jax.random.key(3), clients)
+    seen = set()
+    for r, active in enumerate(graphs.active):
+        before = logits(name, state)['client']
+        state, _ = step(jax.random.key(r), state, round_of(graphs, r), clients)
+        after = logits(name, state)['client']
+        assert (before[~active] == after[~active]).all()
+        assert (before[active] != after[active]).any(axis=(1, 2)).all()
+        seen |= set(active)
+    assert seen == {True, False}
+
+
+@every_family
+@every_algorithm
+def test_an_empty_graph_sends_nothing_and_trains_alone(name, family):
+    graphs = schedule(family)
+    mask = np.zeros_like(graphs.mask)
+    mask[:, :, 0] = True
+    state, infos = trained(name, graphs._replace(mask=mask))
+    sent = [v for info in infos for k, v in info.items() if k.startswith('sent/')]
+    assert sent and not any(v.any() for v in sent)
+    together = logits(name, state)['client']
+    alone = Graph(np.zeros((3, 1, 1), np.int32), np.ones((3, 1, 1), bool), np.ones((3, 1), bool))
+    for i in (0, 2, 4):
+        lonely, _ = trained(name, alone, jax.tree.map(lambda a, i=i: a[i : i + 1], network()))
+        assert_close(together[i], logits(name, lonely)['client'][0])
+
+
+@every_family
+@every_algorithm
+def test_traffic_over_delivered_links(name, family):
+    graphs = schedule(family, links_lost=0.3, clients_lost=0.2)
+    _, infos = trained(name, graphs)
+    units = ALGORITHMS_UNDER_TEST[name]().unit_bits
+    some = 0
+    for r, info in enumerate(infos):
+        links = [
+            (hub, int(neighbour))
+            for hub in range(CLIENTS)
+            for neighbour, delivered in zip(
+                graphs.members[r, hub, 1:], graphs.mask[r, hub, 1:], strict=True
+            )
+            if delivered
+        ]
+        some += len(links)
+        counted = {k.removeprefix('sent/'): v for k, v in info.items() if k.startswith('sent/')}
+        assert set(counted) == set(units)
+        for unit, expected in SENT[name](links, SIZES).items():
+            assert np.issubdtype(counted[unit].dtype, np.integer)
+            np.testing.assert_array_equal(counted[unit], expected, err_msg=unit)
+    assert some
+
+
+# ---------------------------------------------------------------------------------- whole runs
+
+
+def whole_run(name, **options):
+    """The evaluations of twelve rounds over all families, states copied, and traces of step."""
+    algorithm, traces = ALGORITHMS_UNDER_TEST[name](), []
+
+    def step(*arguments):
+        traces.append(1)
+        return algorithm.step(*arguments)
+
+    evaluations = [
+        ({k: v for k, v in metrics.items() if k != 'seconds'}, jax.device_get(state), progress.sent)
+        for metrics, state, progress in simulate.run(
+            algorithm._replace(step=step),
+            network(),
+            all_families(),
+            holdout(),
+            jax.random.key(1),
+            **options,
+        )
+    ]
+    return evaluations, len(traces)
+
+
+@functools.cache
+def uninterrupted(name):
+    return whole_run(name, eval_every=4)
+
+
+@every_algorithm
+def test_one_trace_a_run(name):
+    evaluations, traces = uninterrupted(name)
+    assert [metrics['round'] for metrics, *_ in evaluations] == [4, 8, 12]
+    assert traces == 1
+
+
+@every_algorithm
+def test_blocks_change_nothing(name):
+    final_metrics, final_state, final_sent = uninterrupted(name)[0][-1]
+    for eval_every in (12, 3, 1):
+        evaluations, traces = whole_run(name, eval_every=eval_every)
+        assert traces == 1
+        assert len(evaluations) == 12 // eval_every
+        metrics, state, sent = evaluations[-1]
+        assert_same(state, final_state)
+        assert metrics == final_metrics and sent == final_sent
+
+
+@pytest.mark.parametrize('saved', ['memory', 'disk'])
+@every_algorithm
+def test_resume_equals_no_stop(name, saved, tmp_path):
+    algorithm = ALGORITHMS_UNDER_TEST[name]()
+    setting = (network(), all_families(), holdout(), jax.random.key(1))
+    stops = simulate.run(algorithm, *setting, eval_every=4)
+    for _ in range(2 if saved == 'disk' else 1):
+        _, state, progress = next(stops)
+        if saved == 'disk':
+            Checkpoints(tmp_path).save(state, progress)
+    stops.close()
+    if saved == 'disk':
+        like = jax.eval_shape(algorithm.init, jax.random.key(0), setting[0])
+        restarted = Checkpoints(tmp_path)
+        assert restarted.latest() == 8
+        state, progress = restarted.restore(like)
+    expected, _ = uninterrupted(name)
+    evaluations, _ = whole_run(name, eval_every=4, resume=(state, progress))
+    assert len(evaluations) == (1 if saved == 'disk' else 2)
+    for ours, theirs in zip(evaluations[::-1], expected[::-1], strict=False):
+        assert ours[0] == theirs[0] and ours[2] == theirs[2]
+        assert_same(ours[1], theirs[1])
+
+
+@every_algorithm
+def test_traffic_of_a_run(name):
+    """Megabytes of a whole run from a count of every link of every round."""
+    graphs, units = all_families(), ALGORITHMS_UNDER_TEST[name]().unit_bits
+    bits = np.zeros(CLIENTS, dtype=object)
+    for r in range(ROUNDS):
+        hubs, columns = np.nonzero(graphs.mask[r, :, 1:])
+        links = list(zip(hubs, graphs.members[r, hubs, columns + 1], strict=True))
+        for unit, counts in SENT[name](links, SIZES).items():
+            bits += counts.astype(object) * units[unit]
+    metrics = uninterrupted(name)[0][-1][0]
+    assert metrics['mbytes_total'] == int(bits.sum()) / 8e6
+    assert metrics['mbytes_busiest_client'] == int(bits.max()) / 8e6

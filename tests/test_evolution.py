@@ -1,0 +1,283 @@
+"""The evolution under a fixed kernel: against loops, closed forms and a fine integration."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dfl_jax.ntk import evolution, evolve
+
+CLASSES = 4
+TIMESTEPS = (100, 200, 300, 400, 500, 600, 700, 800)
+IRREGULAR = ((7, 50, 800), (1,), (800,))
+LOSSES = ('cross_entropy', 'mse')
+
+
+def softmax(f):
+    e = np.exp(f - f.max(axis=0))
+    return e / e.sum(axis=0)
+
+
+def prediction(f, loss):
+    return f if loss == 'mse' else softmax(f)
+
+
+def problem(n=20, seed=0, stiffest=0.05, lr=0.1):
+    """H, f0, y, lr in float64: one Perron-like mode, lr lambda / N = `stiffest`, and a tail."""
+    rng = np.random.default_rng(seed)
+    directions = np.column_stack([1 + 0.2 * rng.random(n), rng.normal(size=(n, n - 1))])
+    vectors, _ = np.linalg.qr(directions)
+    spectrum = np.concatenate([[1], 0.1 * 0.8 ** np.arange(n - 1)])
+    kernel = vectors * (stiffest * n / lr * spectrum) @ vectors.T
+    y = np.eye(CLASSES)[rng.integers(CLASSES, size=n)].T
+    return (kernel + kernel.T) / 2, rng.normal(size=(CLASSES, n)), y, lr
+
+
+def loop(kernel, f0, y, lr, timesteps, loss):
+    """Eq. (5) and (11) one step at a time, outputs updated as they are."""
+    n, f, total, found = f0.shape[1], f0, np.zeros_like(f0), []
+    for t in range(1, max(timesteps) + 1):
+        residual = prediction(f, loss) - y
+        total, f = total + residual, f - lr / n * residual @ kernel
+        if t in timesteps:
+            found.append(total)
+    return np.stack(found)
+
+
+def fine_flow(kernel, f0, y, lr, timesteps, loss, substeps=20):
+    """dS/dt = prediction(f0 - lr/N S H) - Y by the classical Runge-Kutta method, fine steps."""
+    h, rate = 1 / substeps, lr / f0.shape[1] * kernel
+
+    def slope(s):
+        return prediction(f0 - s @ rate, loss) - y
+
+    total, found = np.zeros_like(f0), []
+    for t in range(1, max(timesteps) + 1):
+        for _ in range(substeps):
+            k1 = slope(total)
+            k2 = slope(total + h / 2 * k1)
+            k3 = slope(total + h / 2 * k2)
+            total = total + h / 6 * (k1 + 2 * k2 + 2 * k3 + slope(total + h * k3))
+        if t in timesteps:
+            found.append(total)
+    return np.stack(found)
+
+
+def evolved(kernel, f0, y, lr, *, mask=None, dtype=jnp.float64, **options):
+    mask = jnp.ones(f0.shape[1], bool) if mask is None else mask
+    arrays = (jnp.asarray(a, dtype) for a in (kernel, f0, y))
+    run = jax.jit(lambda h, f, y: evolve(h, f, y, jnp.asarray(mask), lr, **options))
+    return np.asarray(run(*arrays))
+
+
+def relative_errors(actual, expected):
+    """[len(timesteps)], the error of each S_t by the norm of that S_t."""
+    assert actual.shape == expected.shape
+    axes = (1, 2)
+    return np.linalg.norm(actual - expected, axis=axes) / np.linalg.norm(expected, axis=axes)
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+@pytest.mark.parametrize('timesteps', [(1, 2, 10, 37), (5,)])
+def test_euler_equals_a_loop(x64, timesteps, loss):
+    given = problem(stiffest=0.5)
+    totals = evolved(*given, timesteps=timesteps, loss=loss, method='euler')
+    assert relative_errors(totals, loop(*given, timesteps, loss)).max() < 1e-12
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+def test_outputs_follow_from_the_residuals(x64, loss):
+    """S_{t+1} - S_t is the residual of f^(t) = f^(0) - lr/N S_t H."""
+    kernel, f0, y, lr = problem()
+    totals = evolved(
+        kernel, f0, y, lr, timesteps=tuple(range(1, 12)), loss=loss, method='euler'
+    )
+    totals = np.concatenate([np.zeros((1, *f0.shape)), totals])
+    for before, after in zip(totals, totals[1:], strict=False):
+        f = f0 - lr / f0.shape[1] * before @ kernel
+        np.testing.assert_allclose(after - before, prediction(f, loss) - y, atol=1e-12)
+
+
+def test_eigh_equals_the_summed_closed_form(x64):
+    """Eq. (4), f^(u) = Y + exp(-lr u H / N) (f0 - Y), its residuals added up one by one."""
+    kernel, f0, y, lr = problem(stiffest=3)
+    kernel = kernel - 0.1 * np.trace(kernel) * np.outer(v := np.ones(len(kernel)) / 20, v) * 0
+    values, vectors = np.linalg.eigh(kernel)
+    total, found, timesteps = np.zeros_like(f0), [], (1, 7, 60)
+    for u in range(max(timesteps)):
+        decay = np.exp(-lr * u / f0.shape[1] * values)
+        total = total + (f0 - y) @ (vectors * decay) @ vectors.T
+        if u + 1 in timesteps:
+            found.append(total)
+    totals = evolved(kernel, f0, y, lr, timesteps=timesteps, loss='mse', method='eigh')
+    assert relative_errors(totals, np.stack(found)).max() < 1e-12
+
+
+def test_eigh_adds_up_directions_without_decay(x64):
+    """A kernel of rank one leaves the other directions alone: there S_t = t (f0 - Y)."""
+    _, f0, y, lr = problem()
+    v = np.linspace(1, 2, f0.shape[1])
+    kernel = np.outer(v, v)
+    across = np.eye(len(v)) - kernel / (v @ v)
+    (total,) = evolved(kernel, f0, y, lr, timesteps=(50,), loss='mse', method='eigh')
+    np.testing.assert_allclose(total @ across, 50 * (f0 - y) @ across, rtol=1e-9, atol=1e-9)
+
+
+def test_eigh_is_the_limit_of_euler(x64):
+    kernel, f0, y, lr = problem(stiffest=0.1)
+
+    def error(finer):
+        given = (kernel, f0, y, lr / finer)
+        options = {'timesteps': (20 * finer, 40 * finer), 'loss': 'mse'}
+        return relative_errors(
+            evolved(*given, method='eigh', **options), evolved(*given, method='euler', **options)
+        ).max()
+
+    assert error(100) < 1e-3
+    assert error(200) == pytest.approx(error(100) / 2, rel=0.05)
+
+
+# ---------------------------------------------------------------------- Runge-Kutta-Chebyshev
+
+
+@functools.cache
+def stiff(loss, timesteps=TIMESTEPS):
+    """A stiff kernel, one mode of lr lambda / N = 3 a step, and the exact flow under it."""
+    given = problem(n=30, stiffest=3)
+    return given, fine_flow(*given, timesteps, loss)
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+def test_rkc_follows_the_gradient_flow(x64, loss):
+    given, flow = stiff(loss)
+    totals = evolved(*given, timesteps=TIMESTEPS, loss=loss)
+    assert relative_errors(totals, flow).max() < 0.015
+    single = evolved(*given, timesteps=TIMESTEPS, loss=loss, dtype=jnp.float32)
+    assert single.dtype == np.float32
+    assert relative_errors(single, flow).max() < 0.015
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+def test_one_long_step_a_timestep_would_not(x64, loss, monkeypatch):
+    given, flow = stiff(loss)
+    monkeypatch.setattr(evolution, '_graded', lambda timesteps: [*np.diff([0, *timesteps])])
+    assert relative_errors(evolved(*given, timesteps=TIMESTEPS, loss=loss), flow).max() > 0.1
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+@pytest.mark.parametrize('timesteps', IRREGULAR, ids=str)
+def test_rkc_at_irregular_timesteps(x64, timesteps, loss):
+    given, _ = stiff(loss)
+    flow = fine_flow(*given, timesteps, loss)
+    totals = evolved(*given, timesteps=timesteps, loss=loss)
+    assert relative_errors(totals, flow).max() < 0.03 if 1 in timesteps else 0.015
+
+
+@pytest.mark.parametrize('timesteps', [*IRREGULAR, TIMESTEPS, (99, 100, 101, 350)], ids=str)
+def test_steps_double_and_land_on_every_timestep(timesteps):
+    lengths = evolution._graded(timesteps)
+    ends = np.cumsum(lengths)
+    assert set(timesteps) <= set(ends.tolist()) and ends[-1] == timesteps[-1]
+    for length, before in zip(lengths, [0, *ends], strict=False):
+        assert 1 <= length <= min(max(before, 1), evolution.LONGEST)
+
+
+def test_rkc_is_of_second_order(x64):
+    """Half the step, a quarter of the error: on a smooth problem, steps of the same stages."""
+    kernel, f0, y, lr = problem(stiffest=0.05)
+    n = f0.shape[1]
+    flow = fine_flow(kernel, f0, y, lr, (64,), 'cross_entropy')[0]
+
+    @jax.jit
+    def error(length):
+        def residual(total):
+            return jax.nn.softmax(f0 - lr / n * total @ kernel, axis=0) - y
+
+        def advance(_, total):
+            return evolution._chebyshev(residual, jnp.asarray(0.01), total, length)
+
+        total = jax.lax.fori_loop(0, 64 // length, advance, jnp.zeros_like(f0))
+        return jnp.linalg.norm(total - flow)
+
+    assert 3 < error(4) / error(2) < 5
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+def test_rkc_stays_finite_far_beyond(loss):
+    """A mode a thousand times stiffer than an explicit step bears, in float32."""
+    kernel, f0, y, lr = problem(n=20, stiffest=1e3)
+    totals = evolved(
+        kernel, f0, y, lr, timesteps=TIMESTEPS, loss=loss, dtype=jnp.float32
+    ).astype(float)
+    assert np.isfinite(totals).all()
+    f = f0 - lr / f0.shape[1] * totals @ kernel
+    start = np.asarray(evolution.sample_losses(f0, y, loss)).mean()
+    for outputs in f:
+        assert np.asarray(evolution.sample_losses(outputs, y, loss)).mean() < start
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_the_bound_holds(x64, seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 40))
+    root = rng.normal(size=(n, int(rng.integers(1, n + 1)))) + rng.normal()
+    kernel = root @ root.T
+    bound = float(evolution._largest_eigenvalue_bound(jnp.asarray(kernel)))
+    assert bound >= np.linalg.eigvalsh(kernel)[-1] * (1 - 1e-12)
+    padded = np.pad(kernel, (0, 3))
+    assert float(evolution._largest_eigenvalue_bound(jnp.asarray(padded))) == pytest.approx(bound)
+
+
+def test_the_bound_is_tight_where_one_mode_leads(x64):
+    kernel, *_ = problem(n=60, stiffest=3)
+    bound = float(evolution._largest_eigenvalue_bound(jnp.asarray(kernel)))
+    assert 1 <= bound / np.linalg.eigvalsh(kernel)[-1] < 2
+    positive = np.random.default_rng(0).random((60, 8))
+    gram = positive @ positive.T
+    bound = float(evolution._largest_eigenvalue_bound(jnp.asarray(gram)))
+    assert 1 <= bound / np.linalg.eigvalsh(gram)[-1] < 1.2
+
+
+def test_a_network_without_samples_has_no_stiffness():
+    assert float(evolution._largest_eigenvalue_bound(jnp.zeros((4, 4)))) == 0
+
+
+# ---------------------------------------------------------------------------- padding, errors
+
+
+@pytest.mark.parametrize(
+    ('method', 'loss'), [(m, loss) for m in ('rkc', 'euler') for loss in LOSSES] + [('eigh', 'mse')]
+)
+def test_padding_changes_nothing(x64, method, loss):
+    kernel, f0, y, lr = problem()
+    options = {'timesteps': (3, 40), 'method': method, 'loss': loss}
+    expected = evolved(kernel, f0, y, lr, **options)
+    at = np.array([0, 5, 5, 21])  # rows of padding before these samples
+    wide = np.insert(np.insert(kernel, np.minimum(at, 20), 0, axis=0), np.minimum(at, 20), 0, axis=1)
+    padded = [np.insert(a, np.minimum(at, 20), 1e3, axis=1) for a in (f0, y)]
+    mask = np.insert(np.ones(20, bool), np.minimum(at, 20), False)
+    totals = evolved(wide, *padded, lr, mask=mask, **options)
+    assert not totals[..., ~mask].any()
+    np.testing.assert_allclose(totals[..., mask], expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        ({'method': 'rk4'}, r"unknown evolution 'rk4'; choose one of rkc, euler, eigh"),
+        ({'loss': 'hinge'}, r"unknown loss 'hinge'; choose one of cross_entropy, mse"),
+        ({'method': 'eigh', 'loss': 'cross_entropy'}, r'eigh .* half-MSE; use rkc or euler'),
+        ({'timesteps': ()}, r'positive and increasing, got \(\)'),
+        ({'timesteps': (0, 3)}, r'positive and increasing, got \(0, 3\)'),
+        ({'timesteps': (3, 3)}, r'positive and increasing, got \(3, 3\)'),
+        ({'timesteps': (8, 3)}, r'positive and increasing, got \(8, 3\)'),
+    ],
+)
+def test_settings_that_cannot_be_followed(change, message):
+    settings = {'timesteps': (3, 8), 'loss': 'cross_entropy', 'method': 'rkc'}
+    evolution.check(**settings)
+    with pytest.raises(ValueError, match=message) as caught:
+        evolution.check(**settings | change)
+    assert '\n' not in str(caught.value)
