@@ -24,7 +24,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags
+from absl import app, flags, logging
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
@@ -60,6 +60,7 @@ HIGHEST = lax.Precision.HIGHEST
 
 def main(argv: list[str]) -> None:
     del argv
+    logging.set_verbosity(logging.WARNING)
     clients, model = load()
     hubs, width = clients.mask.shape
     samples = width * (_DEGREE.value + 1)  # N~
@@ -183,9 +184,9 @@ def kernel_of(model: Model, hub: Hub) -> Array:
     return jnp.where(hub.mask[:, None] & hub.mask[None, :], h, 0)  # Eq. (3)
 
 
-def evolve(kernel: Array, f0: Array, hub: Hub, method: str) -> Array:
+def evolve(kernel: Array, f0: Array, hub: Hub) -> Array:
     return ntk_evolution.evolve(
-        kernel, f0, hub.y, hub.mask, hub.rate, timesteps=TIMESTEPS, method=method
+        kernel, f0, hub.y, hub.mask, hub.rate, timesteps=TIMESTEPS, method=_EVOLUTION.value
     )
 
 
@@ -219,14 +220,14 @@ def phase_seconds(
     """Seconds of each phase for one hub, each a program of its own."""
     f0 = jax.jit(model.apply)(hub.params, hub.x).T
     kernel = jax.jit(lambda hub: kernel_of(model, hub))(hub)
-    totals = jax.jit(lambda *a: evolve(*a, _EVOLUTION.value))(kernel, f0, hub)
+    totals = jax.jit(evolve)(kernel, f0, hub)
     one = graph.members[0], graph.mask[0]
 
     return {
         'mixing': median_seconds(mix_all, state, graph) / len(graph.active),
         'data': median_seconds(rounds.hub_data, clients, *one),
         'kernel': median_seconds(lambda hub: kernel_of(model, hub), hub),
-        'evolution': median_seconds(lambda *a: evolve(*a, _EVOLUTION.value), kernel, f0, hub),
+        'evolution': median_seconds(evolve, kernel, f0, hub),
         'selection': median_seconds(lambda *a: select(model, *a), kernel, f0, totals, hub),
     }
 

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 
 from dfl_jax.base import Array, PyTree
 
+CONSENSUS = ('mean', 'size')  # plain, or weighted by sample counts
+
 
 def consensus_model(params: PyTree, weights: Array | None = None) -> PyTree:
     """The aggregated model w_bar = sum_i v_i w_i of stacked parameters, leaves [M, ...] -> [...].

@@ -13,7 +13,7 @@ from jax import lax
 
 from dfl_jax.base import Array, Graph, PyTree
 
-KINDS = ('size', 'uniform', 'metropolis')
+MIXINGS = ('size', 'uniform', 'metropolis')
 METHODS = ('auto', 'gather', 'dense')
 
 # A dense product costs M, a gather K: measured equal at about M = 4 K (benchmarks/mixing.py).
@@ -42,8 +42,8 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
     Raises:
       ValueError: unknown kind, or `metropolis` on hubs that are not the clients (H != M).
     """
-    if kind not in KINDS:
-        raise ValueError(f'unknown mixing {kind!r}; known: {", ".join(KINDS)}')
+    if kind not in MIXINGS:
+        raise ValueError(f'unknown mixing {kind!r}; known: {", ".join(MIXINGS)}')
     xp: ModuleType = jnp if any(isinstance(a, jax.Array) for a in (*graph, sizes)) else np
     members, mask, active, sizes = (xp.asarray(a) for a in (*graph, sizes))
     dtype = xp.result_type(float)

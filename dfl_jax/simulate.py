@@ -4,6 +4,7 @@ The host decides shapes and the device does the rounds: every block is the same 
 called with the next slice of the schedule and a donated state.
 """
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -84,11 +85,12 @@ def run(
     if eval_every < 1:
         raise ValueError(f'eval_every has to be at least 1, got {eval_every}')
     # Blocks of one length serve every evaluation, and so does one compiled program.
-    block = math.gcd(min(eval_every, rounds), rounds)
+    block = math.gcd(min(eval_every, rounds), rounds, resume[1].round if resume else 0)
     k_init, k_rounds = jax.random.split(key)
 
     clients = jax.device_put(clients)
     state, progress = resume or (jax.jit(algorithm.init)(k_init, clients), Progress())
+    progress = copy.deepcopy(progress)
     evaluate = evaluator(algorithm, state, test, len(clients.x), client_eval_samples)
 
     run_block, seconds = _compile_block(algorithm, state, graphs, clients, k_rounds, block)
@@ -101,16 +103,17 @@ def run(
         section = jax.tree.map(lambda a, s=start: jnp.asarray(a[s : s + block]), graphs)
         begin = time.perf_counter()
         state, info = jax.block_until_ready(run_block(state, numbers, section, clients, k_rounds))
-        progress.seconds += time.perf_counter() - begin
-        progress.round += block
+        seconds = time.perf_counter() - begin
         info = jax.device_get(info)
         _check_finite(info['loss'], start)
+        progress.seconds += seconds
+        progress.round += block
         _count_traffic(progress, info)
         if progress.round % eval_every == 0 or progress.round == rounds:
             metrics = {'round': progress.round, **evaluate(state), **_report(info)}
             metrics |= traffic(progress, algorithm)
             metrics['seconds'] = progress.seconds
-            yield metrics, state, progress
+            yield metrics, state, copy.deepcopy(progress)
 
 
 def _compile_block(algorithm, state, graphs, clients, key, block):

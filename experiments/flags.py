@@ -53,7 +53,10 @@ flags.DEFINE_float('client_dropout', 0.0, 'Probability that a client sits out a 
 # Evaluation and output
 flags.DEFINE_integer('eval_every', 1, 'Rounds between evaluations.', lower_bound=1)
 flags.DEFINE_integer(
-    'client_eval_samples', None, 'Test samples that judge the single clients (default all).'
+    'client_eval_samples',
+    None,
+    'Test samples that judge the single clients (default all).',
+    lower_bound=1,
 )
 flags.DEFINE_string('out', None, 'Run directory (default runs/ALGORITHM-DATASET-TIME).')
 flags.DEFINE_bool('resume', False, 'Continue the run in --out from its last checkpoint.')
@@ -65,7 +68,7 @@ flags.DEFINE_string(
 
 # Shared by algorithms; None is the method's own default
 ALGORITHM_FLAGS = {
-    'lr': flags.DEFINE_float('lr', None, 'Learning rate.'),
+    'lr': flags.DEFINE_float('lr', None, 'Learning rate.', lower_bound=0.0),
     'lr_decay': flags.DEFINE_float(
         'lr_decay', None, 'Learning-rate decay a round (ntk_dfl: lr * exp(-lr_decay * k)).'
     ),

@@ -71,7 +71,7 @@ def prepare():
     """Checks the flags, builds the experiment and claims the run directory.
 
     Returns (experiment, directory); the experiment is None when the run is done already. Raises
-    ValueError, one line, for whatever is wrong with the flags or their data.
+    ValueError or OSError, one line, for whatever is wrong with the flags or their files.
     """
     from experiments.rundir import RunDirectory
 
@@ -90,11 +90,18 @@ def prepare():
         experiment = build(FLAGS)
     directory.claim(describe(experiment.resolved, chosen))
     if FLAGS.plot_partition:
-        from dfl_jax.data import plot_partition
-
-        data, path = experiment.dataset, directory.path / 'partition.png'
-        plot_partition(data.train_y, experiment.parts, data.classes, path)
+        _plot_partition(experiment, directory.path / 'partition.png')
     return experiment, directory
+
+
+def _plot_partition(experiment, path: Path) -> None:
+    from dfl_jax.data import plot_partition
+
+    data = experiment.dataset
+    try:
+        plot_partition(data.train_y, experiment.parts, data.classes, path)
+    except ImportError:
+        print('no partition.png without matplotlib (pip install matplotlib)', file=sys.stderr)
 
 
 def main(argv: list[str]) -> int:
@@ -103,8 +110,10 @@ def main(argv: list[str]) -> int:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags, e.g. --dataset=digits')
     try:
         experiment, directory = prepare()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return fail(str(error))
+    except KeyboardInterrupt:
+        return fail('interrupted before the first round; start again', status=130)
     from experiments.train import train
 
     if experiment is None:
@@ -120,16 +129,18 @@ def main(argv: list[str]) -> int:
     )
 
 
-def fail(message: str) -> int:
+def fail(message: str, status: int = 1) -> int:
     print(f'error: {message}', file=sys.stderr)
-    return 1
+    return status
 
 
 def parse(argv: list[str]) -> list[str]:
     try:
         return FLAGS(argv)
-    except flags.Error as error:
+    except (flags.Error, ValueError) as error:  # ValueError: --noprogress=1
         sys.exit(fail(f'{error}; see python -m experiments.run --help'))
+    except SystemExit:  # --help, which absl ends with status 1
+        sys.exit(0)
 
 
 if __name__ == '__main__':

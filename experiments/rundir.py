@@ -31,11 +31,13 @@ class RunDirectory:
         if resume:
             if not self.config_file.exists():
                 raise ValueError(f'--resume: {self.path} holds no run; start it without --resume')
-            self._check_same(json.loads(self.config_file.read_text())['settings'], settings)
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            self._check_same(self._settings(), settings)
+        elif self.config_file.exists():
             raise ValueError(
                 f'--out={self.path} exists; continue it with --resume or choose another --out'
             )
+        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise ValueError(f'--out={self.path} exists and holds no run; choose another --out')
 
     def claim(self, config: Row) -> None:
         """Makes the directory and writes config.json, once."""
@@ -43,13 +45,22 @@ class RunDirectory:
         if not self.config_file.exists():
             write_atomically(self.config_file, json.dumps(config, indent=2) + '\n')
 
+    def _settings(self) -> Row:
+        try:
+            return json.loads(self.config_file.read_text())['settings']
+        except (ValueError, LookupError, TypeError):
+            raise ValueError(
+                f'--resume: {self.config_file} is damaged; choose another --out'
+            ) from None
+
     def _check_same(self, before: Row, settings: Row) -> None:
         now = json.loads(json.dumps(settings))
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
                 raise ValueError(
-                    f'--resume: {self.path} was started with --{name}={before.get(name)}, not '
-                    f'{now.get(name)}; resume with the same settings or choose another --out'
+                    f'--resume: {self.path} was started with --{name}={_shown(before.get(name))}, '
+                    f'not {_shown(now.get(name))}; resume with the same settings or choose '
+                    'another --out'
                 )
 
     def rows(self) -> list[Row]:
@@ -70,6 +81,13 @@ class RunDirectory:
             file.write(json.dumps(row) + '\n')
             file.flush()
             os.fsync(file.fileno())
+
+
+def _shown(value: Any) -> str:
+    """A flag's value as it is typed."""
+    if value is None:
+        return '(default)'
+    return ','.join(value) if isinstance(value, list) else str(value)
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -43,12 +43,16 @@ class Experiment:
 def build(flags: Any) -> Experiment:
     """Builds the experiment that the flags describe. Raises ValueError naming the bad one."""
     seeds = {name: _stream(flags.seed, name) for name in STREAMS}
+    key = jax.random.key(seeds['training'])
     factory = _algorithm_factory(flags.algorithm)
     settings = _algorithm_settings(flags, factory)
     graphs = _graphs(flags, seeds)
     dataset = data.load(flags.dataset, flags.data_dir)
     if flags.train_samples is not None:
         dataset = data.subsample(dataset, flags.train_samples, seeds['subset'])
+    judging, available = flags.client_eval_samples, len(dataset.test_y)
+    if judging is not None and judging > available:
+        raise ValueError(f'--client_eval_samples={judging} of {available} test samples; lower it')
     parts = data.partition(
         flags.partition,
         dataset,
@@ -76,6 +80,12 @@ def build(flags: Any) -> Experiment:
         for name, parameter in parameters.items()
         if parameter.default is not inspect.Parameter.empty
     }
+    try:
+        algorithm = factory(model, **settings)
+        if flags.algorithm in ALGORITHMS:  # a stranger's factory keeps its tracebacks
+            _trace(algorithm, key, graphs, clients)
+    except ImportError as error:  # a backend that is not installed
+        raise ValueError(f'--algorithm={flags.algorithm}: {error}') from error
     return Experiment(
         dataset=dataset,
         parts=parts,
@@ -83,8 +93,8 @@ def build(flags: Any) -> Experiment:
         graphs=graphs,
         test=Holdout(dataset.test_x, dataset.test_y),
         model=model,
-        algorithm=factory(model, **settings),
-        key=jax.random.key(seeds['training']),
+        algorithm=algorithm,
+        key=key,
         resolved=resolved | settings,
     )
 
@@ -114,17 +124,31 @@ def _graphs(flags: Any, seeds: dict[str, int]) -> Graph:
 
 
 def _model(flags: Any, dataset: data.Dataset) -> Model:
-    if flags.hidden is not None:
-        if flags.model != 'mlp':
-            raise ValueError(f'--hidden shapes --model=mlp, not --model={flags.model}')
-        module = MLP(dataset.classes, tuple(_integers('hidden', flags.hidden)))
-    else:
-        module = _named('model', flags.model, MODELS)(dataset.classes)
-    return bind(module, dataset.train_x.shape[1:])
+    shape = dataset.train_x.shape[1:]
+    factory = _named('model', flags.model, MODELS)
+    if flags.model == 'cnn' and len(shape) != 3:
+        raise ValueError(
+            f'--model=cnn needs images, but a sample of --dataset={flags.dataset} has the shape '
+            f'{shape}; use --model=mlp'
+        )
+    if flags.hidden is None:
+        return bind(factory(dataset.classes), shape)
+    if flags.model != 'mlp':
+        raise ValueError(f'--hidden shapes --model=mlp, not --model={flags.model}; leave it out')
+    widths = _integers('hidden', flags.hidden)
+    if any(width < 1 for width in widths):
+        raise ValueError(f'--hidden={",".join(flags.hidden)}: use widths of at least 1')
+    return bind(MLP(dataset.classes, widths), shape)
 
 
 def _algorithm_factory(name: str) -> Callable[..., Algorithm]:
     return _named('algorithm', name, ALGORITHMS)
+
+
+def _trace(algorithm: Algorithm, key: jax.Array, graphs: Graph, clients: Clients) -> None:
+    """Traces a round without running it, so that what only tracing finds is found in time."""
+    state = jax.eval_shape(algorithm.init, key, clients)
+    jax.eval_shape(algorithm.step, key, state, jax.tree.map(lambda a: a[0], graphs), clients)
 
 
 def _algorithm_settings(flags: Any, factory: Callable) -> dict[str, Any]:
@@ -137,8 +161,8 @@ def _algorithm_settings(flags: Any, factory: Callable) -> dict[str, Any]:
             continue
         if argument not in accepted:
             raise ValueError(
-                f'--{holder.name}={value} does not apply to --algorithm={flags.algorithm}; '
-                'leave it out'
+                f'{flags[holder.name].serialize()} does not apply to '
+                f'--algorithm={flags.algorithm}; leave it out'
             )
         if argument == 'timesteps':
             value = _integers(holder.name, value)
@@ -165,6 +189,9 @@ def _named(flag: str, name: str, known: dict[str, Callable]) -> Callable:
         )
     module, _, attribute = name.partition(':')
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        factory = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(f'--{flag}={name} cannot be imported: {error}') from error
+    if not callable(factory):
+        raise ValueError(f'--{flag}={name} is no factory but of type {type(factory).__name__}')
+    return factory

@@ -1,6 +1,9 @@
 """Drives one run: progress bar, metrics, checkpoints, final table and plot."""
 
+import contextlib
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,10 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 Row = dict[str, Any]
 
 
+class CheckpointError(ValueError):
+    """Checkpoints that are there but cannot be read."""
+
+
 def train(
     experiment: Experiment,
     directory: RunDirectory,
@@ -27,8 +34,13 @@ def train(
 ) -> int:
     """Runs `experiment` to its last round, from its last checkpoint; returns the exit status."""
     rounds = len(experiment.graphs.active)
-    checkpoints = _checkpoints(directory.checkpoints) if checkpoint else None
-    resume = _restore(experiment, checkpoints)
+    try:
+        needed = checkpoint or directory.checkpoints.exists()
+        checkpoints = _checkpoints(directory.checkpoints) if needed else None
+        resume = _restore(experiment, directory, checkpoints)
+    except CheckpointError as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 1
     rows = directory.keep_until(resume[1].round if resume else 0)
     _announce(experiment, rounds)
 
@@ -53,32 +65,48 @@ def train(
             resume=resume,
             on_compile=lambda seconds: bar.set_postfix_str(f'compiled in {seconds:.1f} s'),
         ):
-            directory.append(row)
-            rows.append(row)
-            if checkpoints:
-                checkpoints.save(state, done)
+            with _undisturbed():
+                directory.append(row)
+                rows.append(row)
+                if checkpoints and checkpoint:
+                    checkpoints.save(state, done)
             bar.set_postfix_str(
                 f'accuracy {row["consensus_accuracy"]:.4f}, '
                 f'mean client {row["client_accuracy_mean"]:.4f}, '
                 f'{row["seconds"] / row["round"]:.3g} s/round'
             )
             bar.update(row['round'] - bar.n)
+        bar.close()
+        if state is not None:
+            save_consensus(experiment.algorithm.consensus(state), directory.consensus)
+        _finish(directory, rows)
     except KeyboardInterrupt:
         bar.close()
-        kept = rows[-1]['round'] if rows and checkpoints else 0
-        remedy = f'--out={directory.path} --resume goes on from there' if kept else 'start again'
-        print(f'interrupted: {kept} of {rounds} rounds kept; {remedy}', file=sys.stderr)
+        kept = (checkpoints.latest() or 0) if checkpoints else 0
+        print(
+            f'interrupted: {kept} of {rounds} rounds kept; the same flags with '
+            f'--out={directory.path} --resume go on from there',
+            file=sys.stderr,
+        )
         return INTERRUPTED
     except simulate.DivergenceError as error:
         bar.close()
         print(f'error: {error}; {len(rows)} evaluations kept in {directory.path}', file=sys.stderr)
         return 1
-    bar.close()
-
-    if state is not None:
-        save_consensus(experiment.algorithm.consensus(state), directory.consensus)
-    _finish(directory, rows)
     return 0
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Holds Ctrl-C back until the block is through: orbax's threads do not take it well."""
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: arrived.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if arrived and callable(before):
+        before(signal.SIGINT, None)
 
 
 def _checkpoints(folder: Path):
@@ -87,6 +115,10 @@ def _checkpoints(folder: Path):
 
         return Checkpoints(folder)
     except ImportError:
+        if folder.exists():
+            raise CheckpointError(
+                f'{folder} cannot be read without orbax (pip install orbax-checkpoint)'
+            ) from None
         print(
             'warning: no checkpoints without orbax (pip install orbax-checkpoint); '
             'this run cannot be resumed',
@@ -95,12 +127,18 @@ def _checkpoints(folder: Path):
         return None
 
 
-def _restore(experiment: Experiment, checkpoints):
+def _restore(experiment: Experiment, directory: RunDirectory, checkpoints):
     """(state, progress) of the newest checkpoint, None to start from the beginning."""
     if checkpoints is None or checkpoints.latest() is None:
         return None
     like = jax.eval_shape(experiment.algorithm.init, experiment.key, experiment.clients)
-    return checkpoints.restore(like)
+    try:
+        return checkpoints.restore(like)
+    except Exception as error:  # orbax, tensorstore and json each have their own
+        raise CheckpointError(
+            f'{directory.checkpoints / str(checkpoints.latest())} cannot be read '
+            f'({type(error).__name__}); delete it, and --resume goes on from the one before'
+        ) from error
 
 
 def _announce(experiment: Experiment, rounds: int) -> None:

@@ -1,6 +1,7 @@
 """The evolution under a fixed kernel: against loops, closed forms and a fine integration."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -91,11 +92,9 @@ def test_euler_equals_a_loop(x64, timesteps, loss):
 def test_outputs_follow_from_the_residuals(x64, loss):
     """S_{t+1} - S_t is the residual of f^(t) = f^(0) - lr/N S_t H."""
     kernel, f0, y, lr = problem()
-    totals = evolved(
-        kernel, f0, y, lr, timesteps=tuple(range(1, 12)), loss=loss, method='euler'
-    )
+    totals = evolved(kernel, f0, y, lr, timesteps=tuple(range(1, 12)), loss=loss, method='euler')
     totals = np.concatenate([np.zeros((1, *f0.shape)), totals])
-    for before, after in zip(totals, totals[1:], strict=False):
+    for before, after in itertools.pairwise(totals):
         f = f0 - lr / f0.shape[1] * before @ kernel
         np.testing.assert_allclose(after - before, prediction(f, loss) - y, atol=1e-12)
 
@@ -103,7 +102,6 @@ def test_outputs_follow_from_the_residuals(x64, loss):
 def test_eigh_equals_the_summed_closed_form(x64):
     """Eq. (4), f^(u) = Y + exp(-lr u H / N) (f0 - Y), its residuals added up one by one."""
     kernel, f0, y, lr = problem(stiffest=3)
-    kernel = kernel - 0.1 * np.trace(kernel) * np.outer(v := np.ones(len(kernel)) / 20, v) * 0
     values, vectors = np.linalg.eigh(kernel)
     total, found, timesteps = np.zeros_like(f0), [], (1, 7, 60)
     for u in range(max(timesteps)):
@@ -171,8 +169,10 @@ def test_one_long_step_a_timestep_would_not(x64, loss, monkeypatch):
 def test_rkc_at_irregular_timesteps(x64, timesteps, loss):
     given, _ = stiff(loss)
     flow = fine_flow(*given, timesteps, loss)
-    totals = evolved(*given, timesteps=timesteps, loss=loss)
-    assert relative_errors(totals, flow).max() < 0.03 if 1 in timesteps else 0.015
+    errors = relative_errors(evolved(*given, timesteps=timesteps, loss=loss), flow)
+    # The first step, of length one, crosses the whole transient of the stiff mode.
+    bounds = np.where(np.array(timesteps) == 1, 0.15, 0.015)
+    assert (errors < bounds).all()
 
 
 @pytest.mark.parametrize('timesteps', [*IRREGULAR, TIMESTEPS, (99, 100, 101, 350)], ids=str)
@@ -208,9 +208,9 @@ def test_rkc_is_of_second_order(x64):
 def test_rkc_stays_finite_far_beyond(loss):
     """A mode a thousand times stiffer than an explicit step bears, in float32."""
     kernel, f0, y, lr = problem(n=20, stiffest=1e3)
-    totals = evolved(
-        kernel, f0, y, lr, timesteps=TIMESTEPS, loss=loss, dtype=jnp.float32
-    ).astype(float)
+    totals = evolved(kernel, f0, y, lr, timesteps=TIMESTEPS, loss=loss, dtype=jnp.float32).astype(
+        float
+    )
     assert np.isfinite(totals).all()
     f = f0 - lr / f0.shape[1] * totals @ kernel
     start = np.asarray(evolution.sample_losses(f0, y, loss)).mean()
@@ -254,11 +254,11 @@ def test_padding_changes_nothing(x64, method, loss):
     kernel, f0, y, lr = problem()
     options = {'timesteps': (3, 40), 'method': method, 'loss': loss}
     expected = evolved(kernel, f0, y, lr, **options)
-    at = np.array([0, 5, 5, 21])  # rows of padding before these samples
-    wide = np.insert(np.insert(kernel, np.minimum(at, 20), 0, axis=0), np.minimum(at, 20), 0, axis=1)
-    padded = [np.insert(a, np.minimum(at, 20), 1e3, axis=1) for a in (f0, y)]
-    mask = np.insert(np.ones(20, bool), np.minimum(at, 20), False)
-    totals = evolved(wide, *padded, lr, mask=mask, **options)
+    mask = np.ones(25, bool)
+    mask[[0, 6, 7, 23, 24]] = False
+    wide, padded_f0, padded_y = np.zeros((25, 25)), *np.full((2, CLASSES, 25), 1e3)
+    wide[np.ix_(mask, mask)], padded_f0[:, mask], padded_y[:, mask] = kernel, f0, y
+    totals = evolved(wide, padded_f0, padded_y, lr, mask=mask, **options)
     assert not totals[..., ~mask].any()
     np.testing.assert_allclose(totals[..., mask], expected, rtol=1e-10, atol=1e-10)
 

@@ -67,6 +67,13 @@ class NoDenseHead(nn.Module):
         return 2.5 * nn.tanh(nn.Dense(CLASSES)(x))
 
 
+class ScaledMLP(MLP):
+    """Inherits the promise of a dense head and breaks it."""
+
+    def __call__(self, x):
+        return 0.1 * super().__call__(x)
+
+
 class ConvHead(nn.Module):
     """No dense layer at all: the logits are averages of a convolution's output."""
 
@@ -116,6 +123,7 @@ NETWORKS = {
     'dense-without-bias': (DenseOptions((False, False, False)), (6,)),
     'dense-with-some-bias': (DenseOptions((True, False, True)), (6,)),
     'no-dense-head': (NoDenseHead(), (6,)),
+    'head-worked-on': (ScaledMLP(CLASSES, (7,)), (6,)),
     'no-dense-layer': (ConvHead(), (6, 6, 2)),
 }
 UNSTRUCTURED = {
@@ -228,7 +236,9 @@ def test_unknown_backend():
 def test_output_scan_in_blocks(x64, block):
     model, params, x = problem(NETWORKS['mlp-1-hidden'], samples=10)
     kernel = kernels._in_blocks(
-        functools.partial(kernels._output_scan_block, model), model, budget=block * 2 * model.size * 8
+        functools.partial(kernels._output_scan_block, model),
+        model,
+        budget=block * 2 * model.size * 8,
     )
     text = str(jax.make_jaxpr(kernel)(params, x))
     blocks = -(-10 // block)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dfl_jax.base import Graph
-from dfl_jax.mixing import DENSE_UP_TO_CLIENTS_PER_MEMBER, KINDS, mix, mixing_weights
+from dfl_jax.mixing import DENSE_UP_TO_CLIENTS_PER_MEMBER, MIXINGS, mix, mixing_weights
 from dfl_jax.topology import drop_clients, drop_links, mixing_matrix, schedule
 
 CLIENTS = 24
@@ -58,7 +58,7 @@ def loop_mix(rows, members, leaf):
     return mixed
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('kind', MIXINGS)
 def test_weights_agree_with_a_loop(kind):
     graph, sizes = lossy_graph(), sizes_of()
     expected = loop_weights(graph, sizes, kind)
@@ -76,7 +76,7 @@ def test_weights_agree_with_a_loop(kind):
     assert (single[~graph.mask] == 0).all()
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('kind', MIXINGS)
 @pytest.mark.parametrize('method', [*METHODS, 'auto'])
 def test_mix_agrees_with_a_loop(method, kind):
     graph, tree = lossy_graph(), tree_of()
@@ -109,7 +109,7 @@ def test_leaf_dtype_is_kept(method, dtype, tolerance):
     np.testing.assert_allclose(mixed['kernel'].astype(jnp.float32), expected, atol=tolerance)
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('kind', MIXINGS)
 @pytest.mark.parametrize('method', METHODS)
 def test_padding_and_masked_links_change_nothing(method, kind):
     graph, tree = lossy_graph(), tree_of(np.float32)

@@ -1,9 +1,17 @@
 """What several algorithms need of a round."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
 from dfl_jax.base import Array, Clients, Graph
+
+
+def check_choice(what: str, value: str, known: Sequence[str]) -> None:
+    """Raises ValueError when a setting is not one of its known values."""
+    if value not in known:
+        raise ValueError(f'unknown {what} {value!r}; choose one of {", ".join(known)}')
 
 
 def hub_data(clients: Clients, members: Array, linked: Array) -> tuple[Array, Array, Array]:

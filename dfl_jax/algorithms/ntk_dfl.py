@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dfl_jax.algorithms.common import count_sent, hub_data
+from dfl_jax.algorithms.common import check_choice, count_sent, hub_data
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
-from dfl_jax.initialisation import initial_params
-from dfl_jax.metrics import consensus_model, model_spread
-from dfl_jax.mixing import mix, mixing_weights
+from dfl_jax.initialisation import INITS, initial_params
+from dfl_jax.metrics import CONSENSUS, consensus_model, model_spread
+from dfl_jax.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.models import Model
 from dfl_jax.ntk import evolution as ntk_evolution
 from dfl_jax.ntk import kernel_fn
@@ -68,10 +68,10 @@ def ntk_dfl(
     Raises ValueError for settings that contradict each other, before anything is traced.
     """
     ntk_evolution.check(timesteps, loss, evolution)
-    if selection not in SELECTIONS:
-        raise ValueError(f'unknown timestep selection {selection!r}; choose one of {SELECTIONS}')
-    if consensus not in ('mean', 'size'):
-        raise ValueError(f"unknown consensus {consensus!r}; choose 'mean' or 'size'")
+    check_choice('timestep selection', selection, SELECTIONS)
+    check_choice('consensus', consensus, CONSENSUS)
+    check_choice('mixing', mixing, MIXINGS)
+    check_choice('init', init, INITS)
     ntk = kernel_fn(model, kernel)
     ts = jnp.array(timesteps)
 

@@ -73,7 +73,8 @@ def evolve(
     mask = mask[None, :]
 
     if method == 'eigh':
-        return _closed_form(kernel, jnp.where(mask, f0 - y, 0), lr / n, timesteps)
+        totals = _closed_form(kernel, jnp.where(mask, f0 - y, 0), lr / n, timesteps)
+        return jnp.where(mask[None], totals, 0)
 
     def residual(total):
         f = f0 - (lr / n) * product(total, kernel)  # Eq. (5): f^(t) from S_t

@@ -48,8 +48,8 @@ def kernel_fn(model: Model, method: str = 'auto') -> Kernel:
                 'use --kernel=output_scan'
             )
     if method == 'nt':
-        return _in_blocks(_neural_tangents_block(model), model)
-    return _in_blocks(partial(_output_scan_block, model), model)
+        return _in_blocks(_neural_tangents_block(model), model, budget=32 * 2**20)
+    return _in_blocks(partial(_output_scan_block, model), model, budget=256 * 2**20)
 
 
 # ---------------------------------------------------------------------------------- structured
@@ -118,14 +118,14 @@ def _unstructured_parameters(model: Model) -> list[str]:
 
 
 def _structured(model: Model, params: PyTree, x: Array) -> Array:
-    shapes = jax.eval_shape(lambda p, v: [y for *_, y in _record_layers(model, p, v)[1]], params, x)
-    _, layers = _record_layers(model, params, x)
-    taps = {layer[0]: jnp.zeros(s.shape, s.dtype) for layer, s in zip(layers, shapes, strict=True)}
+    logits, layers = _record_layers(model, params, x)
+    taps = {path: jnp.zeros_like(y) for path, _, _, y in layers}
     classes = model.classes
-    kernel = jnp.zeros((len(x), len(x)), shapes[-1].dtype)
+    kernel = jnp.zeros((len(x), len(x)), logits.dtype)
 
-    if getattr(model.module, 'dense_head', False):
-        _, head, a, _ = layers[-1]
+    _, head, a, output = layers[-1]
+    # A subclass may promise a dense head by inheritance and yet work on its output.
+    if getattr(model.module, 'dense_head', False) and output is logits:
         kernel = kernel + classes * _dense_inputs(head, a)  # D_c is the c-th unit vector
         layers = layers[:-1]
         if layers and isinstance(layers[-1][1], nn.Dense):
@@ -220,10 +220,11 @@ def _get(params: PyTree, path: tuple[str, ...]) -> PyTree:
 # ------------------------------------------------------------------------ blocks of samples
 
 
-def _in_blocks(block_fn, model: Model, budget: int = 256 * 2**20) -> Kernel:
+def _in_blocks(block_fn, model: Model, budget: int) -> Kernel:
     """H assembled from blocks(params, x_i, x_j) small enough that per-sample gradients fit.
 
-    budget: bytes that the gradients of two blocks may take. Recomputing the gradients of x_j for
+    budget: bytes that the gradients of two blocks may take; what neural-tangents holds beside them
+    is several times that. Recomputing the gradients of x_j for
     every x_i costs little beside the inner products, which grow with the block.
     """
 
@@ -264,5 +265,4 @@ def _neural_tangents_block(model: Model):
         vmap_axes=0,
         implementation=nt.NtkImplementation.NTK_VECTOR_PRODUCTS,
     )
-    apply_order = lambda params, xi, xj: ntk(xi, xj, params)  # noqa: E731
-    return apply_order
+    return lambda params, xi, xj: ntk(xi, xj, params)

@@ -1,0 +1,135 @@
+"""Do time and memory grow in proportion to the number of clients?
+
+    python -m benchmarks.scaling
+
+One steady NTK-DFL round (MLP 784-100-10, dynamic 5-regular graph, random data) at a fixed number of
+samples a client. Every M runs in a process of its own, whose peak memory is therefore its own; the
+base taken off it is the peak of the same process after the same round of a network as small as the
+graph allows.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags, logging
+
+from benchmarks import _common as common
+from dfl_jax import topology
+from dfl_jax.algorithms.ntk_dfl import ntk_dfl
+from dfl_jax.base import Graph
+from dfl_jax.memory import choose_chunk
+from dfl_jax.models import MLP, bind
+
+_CLIENTS = flags.DEFINE_list('clients', ['30', '100', '300', '1000'], 'numbers of clients M')
+_SAMPLES = flags.DEFINE_integer('samples', 60, 'samples a client', lower_bound=1)
+_DEGREE = flags.DEFINE_integer('degree', 5, 'neighbours of a client', lower_bound=1)
+_REPEATS = flags.DEFINE_integer('repeats', 3, 'timed rounds', lower_bound=1)
+_PLOT = flags.DEFINE_string('plot', 'docs/results/scaling.png', 'the figure, empty for none')
+_WORKER = flags.DEFINE_integer('worker', None, 'measure this one M and print it as JSON')
+
+MIB = 2**20
+
+
+def main(argv: list[str]) -> None:
+    del argv
+    logging.set_verbosity(logging.WARNING)
+    if _WORKER.value:
+        print(json.dumps(measure(_WORKER.value)))
+        return
+    print(f'{common.about()}\n{_SAMPLES.value} samples a client, degree {_DEGREE.value}\n')
+    print('| M | compile s | s/round | ms/client | peak GiB | MiB/client above the base |')
+    print('|--:|--:|--:|--:|--:|--:|')
+    rows = []
+    for clients in map(int, _CLIENTS.value):
+        row = in_process(clients)
+        rows.append(row)
+        seconds, above = row['seconds'], row['peak'] - row['base']
+        print(
+            f'| {clients} | {row["compile"]:.1f} | {seconds:.3g} | {1e3 * seconds / clients:.1f} '
+            f'| {row["peak"] / common.GIB:.2f} | {above / MIB / clients:.2f} |',
+            flush=True,
+        )
+    if len(rows) > 1:
+        m, s = np.log([[row['clients'], row['seconds']] for row in rows]).T
+        print(f'\ntime grows as M^{np.polyfit(m, s, 1)[0]:.2f}')
+    if _PLOT.value:
+        plot(rows, Path(_PLOT.value))
+
+
+def in_process(clients: int) -> dict[str, Any]:
+    """`measure` in a fresh process."""
+    command = [sys.executable, '-m', 'benchmarks.scaling', f'--worker={clients}']
+    command += [f'--{f.name}={f.value}' for f in (_SAMPLES, _DEGREE, _REPEATS)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(clients: int) -> dict[str, Any]:
+    """Seconds and bytes of one M; compilation apart."""
+    smallest = _DEGREE.value + 1
+    smallest += smallest * _DEGREE.value % 2
+    rounds(smallest, 1)
+    base = common.peak_bytes()
+    compile_seconds, seconds = rounds(clients, _REPEATS.value)
+    return {
+        'clients': clients,
+        'compile': compile_seconds,
+        'seconds': seconds,
+        'base': base,
+        'peak': common.peak_bytes(),
+    }
+
+
+def rounds(clients: int, repeats: int) -> tuple[float, float]:
+    """Seconds to compile, and the median seconds of `repeats` rounds after a warm-up round."""
+    schedule = topology.schedule('regular', clients, repeats + 1, seed=0, degree=_DEGREE.value)
+    graphs = [Graph(*(jnp.asarray(a[r]) for a in schedule)) for r in range(repeats + 1)]
+    data = common.random_clients(clients, _SAMPLES.value)
+    model = bind(MLP(common.CLASSES), data.x.shape[2:])
+    chunk = choose_chunk(clients, _SAMPLES.value * (_DEGREE.value + 1), model)
+    algorithm = ntk_dfl(model, chunk=chunk)
+    key = jax.random.key(0)
+    state = jax.jit(algorithm.init)(key, data)
+    step = common.compiled(algorithm.step, key, state, graphs[0], data, donate=1)
+    times = []
+    for graph in graphs:
+        seconds, (state, _) = common.seconds_of(step.call, key, state, graph, data)
+        times.append(seconds)
+    return step.seconds, float(np.median(times[1:]))
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Time and memory against M on logarithmic axes, with lines of slope one."""
+    import matplotlib
+
+    matplotlib.use('Agg')
+    from matplotlib import pyplot as plt
+
+    clients = np.array([row['clients'] for row in rows])
+    seconds = np.array([row['seconds'] for row in rows])
+    above = np.array([max(row['peak'] - row['base'], 0) for row in rows]) / common.GIB
+    figure, panels = plt.subplots(1, 2, figsize=(8, 3.4), layout='constrained')
+    for panel, values, label in (
+        (panels[0], seconds, 'seconds a round'),
+        (panels[1], above, 'peak memory above the base, GiB'),
+    ):
+        panel.loglog(clients, values, 'o-', label='measured')
+        panel.loglog(clients, values[-1] * clients / clients[-1], 'k:', label='slope one')
+        panel.set(xlabel='clients M', ylabel=label)
+        panel.set_xticks(clients, map(str, clients))
+        panel.minorticks_off()
+        panel.grid(alpha=0.3)
+        panel.legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    print(f'figure: {path}')
+
+
+if __name__ == '__main__':
+    app.run(main)

@@ -1,0 +1,77 @@
+"""Consensus, spread and scores against plain NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dfl_jax.metrics import consensus_model, correct_and_loss, model_spread
+
+CLIENTS = 5
+
+
+@pytest.fixture
+def params():
+    rng = np.random.default_rng(0)
+    shapes = {'a': {'kernel': (3, 4), 'bias': (4,)}, 'b': ()}
+    return jax.tree.map(
+        lambda s: jnp.asarray(rng.normal(size=(CLIENTS, *s)), jnp.float32),
+        shapes,
+        is_leaf=lambda s: isinstance(s, tuple),
+    )
+
+
+def flat(params):
+    """[M, P]"""
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(params)]
+    return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+
+
+@pytest.mark.parametrize('weights', [None, [1, 2, 3, 0, 10], [0.1, 0.1, 0.1, 0.2, 0.5]])
+def test_consensus_model(params, weights):
+    given = None if weights is None else jnp.asarray(weights)
+    mean = consensus_model(params, given)
+    assert jax.tree.structure(mean) == jax.tree.structure(params)
+    assert all(
+        a.shape == b.shape[1:] and a.dtype == b.dtype
+        for a, b in zip(jax.tree.leaves(mean), jax.tree.leaves(params), strict=True)
+    )
+    expected = np.average(flat(params), axis=0, weights=weights)
+    ours = flat(jax.tree.map(lambda leaf: leaf[None], mean))[0]
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_model_spread(params):
+    """NTK-DFL Eq. (12), one parameter after the other."""
+    w = flat(params)
+    deviation = 0.0
+    for p in range(w.shape[1]):
+        deviation += np.sqrt(sum((w[i, p] - w[:, p].mean()) ** 2 for i in range(CLIENTS)))
+    distance = np.sqrt(np.mean(np.sum((w - w.mean(axis=0)) ** 2, axis=1)))
+    spread = jax.jit(model_spread)(params)
+    assert float(spread['model_deviation']) == pytest.approx(deviation / w.shape[1], rel=1e-5)
+    assert float(spread['consensus_distance']) == pytest.approx(distance, rel=1e-5)
+
+
+def test_no_spread_in_consensus(params):
+    same = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), params)
+    for value in model_spread(same).values():
+        assert float(value) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize('stack', [(), (CLIENTS,), (2, CLIENTS)])
+def test_correct_and_loss(stack):
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(*stack, 9, 3)).astype(np.float32)
+    y, mask = rng.integers(3, size=9), np.arange(9) < 7
+    logits[..., 7:, :] = np.nan  # what is masked counts for nothing
+    hits, losses = correct_and_loss(jnp.asarray(logits), jnp.asarray(y), jnp.asarray(mask))
+    assert hits.shape == losses.shape == stack
+    for index in np.ndindex(*stack):
+        right, loss = 0, 0.0
+        for n in range(7):
+            f = logits[index][n].astype(np.float64)
+            right += int(np.argmax(f)) == y[n]
+            loss += np.log(np.exp(f).sum()) - f[y[n]]
+        assert int(hits[index]) == right
+        assert float(losses[index]) == pytest.approx(loss, rel=1e-5)

@@ -1,0 +1,185 @@
+"""The models, their initial weights and what binds them to a data set."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from dfl_jax.initialisation import initial_params
+from dfl_jax.memory import choose_chunk, hub_bytes
+from dfl_jax.models import MLP, MODELS, SmallCNN, bind
+from dfl_jax.ntk import kernel_fn
+
+
+def leaves_by_name(params):
+    return {
+        '/'.join(key.key for key in path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+
+
+@pytest.mark.parametrize(
+    ('module', 'shape', 'size'),
+    [
+        (MLP(10), (784,), 79_510),
+        (MLP(10), (28, 28, 1), 79_510),
+        (MLP(3, ()), (5,), 18),
+        (MLP(3, (7, 6)), (5,), 42 + 48 + 21),
+        (SmallCNN(10), (28, 28, 1), 320 + 18_496 + (7 * 7 * 64 + 1) * 100 + 1_010),
+        (SmallCNN(10), (32, 32, 3), 896 + 18_496 + (8 * 8 * 64 + 1) * 100 + 1_010),
+    ],
+    ids=str,
+)
+def test_shapes_and_parameter_count(module, shape, size):
+    model = bind(module, list(shape))
+    assert model.size == size
+    assert model.input_shape == shape and model.classes == module.classes
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == size
+    logits = jax.eval_shape(model.apply, params, jax.ShapeDtypeStruct((7, *shape), jnp.float32))
+    assert logits.shape == (7, model.classes)
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_he_normal_weights_and_zero_biases(name):
+    model = bind(MODELS[name](10), (28, 28, 1))
+    params = jax.jit(model.init)(jax.random.key(0))
+    for layer, leaf in leaves_by_name(params).items():
+        leaf = np.asarray(leaf)
+        if layer.endswith('bias'):
+            assert not leaf.any()
+        else:
+            fan_in = leaf.size // leaf.shape[-1]
+            noise = 5 / np.sqrt(2 * leaf.size)  # five standard errors of a standard deviation
+            assert leaf.std() == pytest.approx(np.sqrt(2 / fan_in), rel=noise), layer
+            assert abs(leaf.mean()) < 5 * leaf.std() / np.sqrt(leaf.size)
+
+
+def test_the_mlp_is_the_one_of_the_paper():
+    model = bind(MLP(3, (4,)), (2, 3))
+    params = model.init(jax.random.key(1))
+    layers = leaves_by_name(params)
+    x = np.random.default_rng(0).normal(size=(5, 2, 3)).astype(np.float32)
+    hidden = np.maximum(x.reshape(5, 6) @ layers['Dense_0/kernel'] + 0.0, 0)
+    np.testing.assert_allclose(
+        model.apply(params, x), hidden @ layers['Dense_1/kernel'], rtol=1e-5, atol=1e-6
+    )
+
+
+class BatchNormed(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.BatchNorm(use_running_average=True)(nn.Dense(4)(x))
+        return nn.Dense(3)(x)
+
+
+class Images(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Conv(3, (3, 3))(x)
+
+
+class OneRow(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3)(x).sum(axis=0, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ('module', 'shape', 'message'),
+    [
+        (BatchNormed(), (5,), r"BatchNormed has variables \['batch_stats'\].*group normalisation"),
+        (Images(), (6, 6, 1), r'Images maps \(2, 6, 6, 1\) to \(2, 6, 6, 3\).*logits \[B, C\]'),
+        (OneRow(), (5,), r'OneRow maps \(2, 5\) to \(1, 3\)'),
+    ],
+)
+def test_modules_that_cannot_be_bound(module, shape, message):
+    with pytest.raises(ValueError, match=message):
+        bind(module, shape)
+
+
+class Doubled(MLP):
+    """A user's own model: the MLP on inputs twice as large."""
+
+    @nn.compact
+    def __call__(self, x):
+        return super().__call__(2 * x)
+
+
+def test_a_users_own_model():
+    """It binds, initialises and has a kernel like any other."""
+    model, plain = bind(Doubled(3, (4,)), (5,)), bind(MLP(3, (4,)), (5,))
+    assert model.size == plain.size
+    params = model.init(jax.random.key(0))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(6, 5)), jnp.float32)
+    np.testing.assert_allclose(model.apply(params, x), plain.apply(params, 2 * x), rtol=1e-6)
+    np.testing.assert_allclose(
+        kernel_fn(model)(params, x), kernel_fn(plain)(params, 2 * x), rtol=1e-5
+    )
+
+
+# ---------------------------------------------------------------------------- initial weights
+
+
+@pytest.fixture(scope='module')
+def small():
+    return bind(MLP(3, (4,)), (5,))
+
+
+def test_same_initial_weights(small):
+    params = initial_params(jax.random.key(2), small, 6)
+    one = small.init(jax.random.key(2))
+    for leaf, expected in zip(jax.tree.leaves(params), jax.tree.leaves(one), strict=True):
+        assert leaf.shape == (6, *expected.shape)
+        assert (leaf == expected[None]).all()
+
+
+def test_independent_initial_weights(small):
+    params = initial_params(jax.random.key(2), small, 6, 'independent')
+    for name, leaf in leaves_by_name(params).items():
+        assert leaf.shape[0] == 6
+        if name.endswith('kernel'):
+            assert len(np.unique(np.asarray(leaf).reshape(6, -1)[:, 0])) == 6
+    again = initial_params(jax.random.key(2), small, 6, 'independent')
+    other = initial_params(jax.random.key(3), small, 6, 'independent')
+    assert (params['Dense_0']['kernel'] == again['Dense_0']['kernel']).all()
+    assert (params['Dense_0']['kernel'] != other['Dense_0']['kernel']).all()
+
+
+def test_unknown_init(small):
+    with pytest.raises(ValueError, match="unknown init 'zeros'; choose one of same, independent"):
+        initial_params(jax.random.key(0), small, 2, 'zeros')
+
+
+# ------------------------------------------------------------------------------------- memory
+
+
+def test_hubs_that_fit(small):
+    assert choose_chunk(hubs=5, samples=10, model=small, asked=3) == 3
+    assert choose_chunk(hubs=2, samples=10, model=small, asked=3) == 2
+    chosen = choose_chunk(hubs=5, samples=10, model=small)
+    assert chosen == (1 if jax.default_backend() == 'cpu' else 5)
+
+
+@pytest.mark.parametrize(
+    ('samples', 'asked', 'remedy'),
+    [
+        (10**7, None, 'lower --degree or use more clients'),
+        (10**7, 4, 'lower --degree or use more clients'),
+        (1000, 10**9, 'lower --chunk'),
+    ],
+)
+def test_hubs_that_do_not_fit(small, samples, asked, remedy):
+    need = (asked or 1) * hub_bytes(samples, small) / 2**30
+    with pytest.raises(ValueError, match=remedy) as caught:
+        choose_chunk(hubs=10**9, samples=samples, model=small, asked=asked)
+    message = str(caught.value)
+    assert f'{asked or 1} hub(s) of {samples} samples need {need:.1f} GiB' in message
+    assert '\n' not in message
+
+
+def test_a_hub_holds_its_kernel_at_least(small):
+    kernel = 4 * 1000**2
+    assert hub_bytes(1000, small) > kernel
+    assert hub_bytes(2000, small) > 3.9 * hub_bytes(1000, small)

@@ -1,0 +1,320 @@
+"""The driver: evaluation, blocks, traffic, divergence, and that networks learn.
+
+The algorithms of the first part are defined here, from the interface alone.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dfl_jax import Algorithm, Clients, data, simulate, topology
+from dfl_jax.algorithms import ntk_dfl
+from dfl_jax.base import Graph
+from dfl_jax.models import MLP, SmallCNN, bind
+
+CLIENTS, FEATURES, CLASSES = 6, 5, 3
+
+
+def gossip(units=1, bits=32, diverges=None, step_hook=None):
+    """Local averaging of linear models, the smallest algorithm there is.
+
+    units, bits: what a client counts for each neighbour, and the size of it. diverges: (round,
+    client) whose loss is not a number.
+    """
+
+    def init(key, clients):
+        weights = jax.random.normal(key, (len(clients.x), FEATURES, CLASSES))
+        return {'weights': weights, 'round': jnp.int32(0)}
+
+    def step(key, state, graph, clients):
+        if step_hook:
+            step_hook()
+        share = graph.mask / graph.mask.sum(axis=1, keepdims=True)
+        weights = jnp.einsum('mk,mkfc->mfc', share, state['weights'][graph.members])
+        weights = weights + 1e-3 * jax.random.normal(key, (FEATURES, CLASSES))[None]
+        loss = jnp.square(weights).mean(axis=(1, 2))
+        if diverges:
+            now = state['round'] + 1 == diverges[0]
+            loss = jnp.where(now & (jnp.arange(len(loss)) == diverges[1]), jnp.nan, loss)
+        info = {
+            'sent/things': units * graph.mask[:, 1:].sum(axis=1, dtype=jnp.int32),
+            'loss': loss,
+            'choice': jnp.arange(len(loss)) % 2,
+            'norm': jnp.linalg.norm(weights),
+        }
+        return {'weights': weights, 'round': state['round'] + 1}, info
+
+    def consensus(state):
+        return state['weights'].mean(axis=0)
+
+    def predict(state, x):
+        return {
+            'client': jnp.einsum('bf,mfc->mbc', x, state['weights']),
+            'consensus': x @ consensus(state),
+        }
+
+    return Algorithm(init, step, predict, {'things': bits}, consensus)
+
+
+def setting(rounds=12, samples=23, seed=0):
+    """clients, graphs, test set, key for `simulate.run`."""
+    rng = np.random.default_rng(seed)
+    clients = Clients(
+        jnp.zeros((CLIENTS, 2, FEATURES)),
+        jnp.zeros((CLIENTS, 2), jnp.int32),
+        jnp.ones((CLIENTS, 2), bool),
+    )
+    graphs = topology.schedule('regular', CLIENTS, rounds, seed=1, degree=3)
+    x = rng.normal(size=(samples, FEATURES)).astype(np.float32)
+    y = rng.integers(CLASSES, size=samples).astype(np.int32)
+    return clients, graphs, simulate.Holdout(x, y), jax.random.key(0)
+
+
+def evaluations(algorithm, *args, **options):
+    """Everything a run yields, states copied to the host."""
+    return [
+        (metrics, jax.device_get(state))
+        for metrics, state, _ in simulate.run(algorithm, *args, **options)
+    ]
+
+
+# ------------------------------------------------------------------------------------- rounds
+
+
+def test_gossip_runs_through_the_interface():
+    """Three rounds of averaging, done again in NumPy."""
+    clients, graphs, test, key = setting(rounds=3)
+    (metrics, state), *_ = evaluations(gossip(), clients, graphs, test, key, eval_every=3)
+    k_init, k_rounds = jax.random.split(key)
+    weights = np.asarray(jax.random.normal(k_init, (CLIENTS, FEATURES, CLASSES)), np.float64)
+    for r in range(3):
+        noise = jax.random.normal(jax.random.fold_in(k_rounds, r), (FEATURES, CLASSES))
+        weights = np.stack(
+            [
+                np.mean([weights[j] for j, on in zip(members, linked, strict=True) if on], axis=0)
+                for members, linked in zip(graphs.members[r], graphs.mask[r], strict=True)
+            ]
+        ) + 1e-3 * np.asarray(noise)
+    np.testing.assert_allclose(state['weights'], weights, rtol=1e-5, atol=1e-6)
+    assert metrics['train_loss_mean'] == pytest.approx(np.mean(weights**2), rel=1e-5)
+    assert metrics['norm'] == pytest.approx(np.linalg.norm(weights), rel=1e-5)
+    assert metrics['choice_counts'] == {'0': 3, '1': 3} and metrics['choice_mean'] == 0.5
+
+
+@pytest.mark.parametrize(
+    ('rounds', 'eval_every', 'expected', 'block'),
+    [
+        (7, 3, [3, 6, 7], 1),
+        (10, 4, [4, 8, 10], 2),
+        (12, 4, [4, 8, 12], 4),
+        (5, 100, [5], 5),
+        (1, 1, [1], 1),
+    ],
+)
+def test_the_last_round_is_evaluated(rounds, eval_every, expected, block):
+    """Whatever the rounds, one block length serves them all: one trace of it, one length."""
+    traces, lengths, compilations = [], [], []
+    clients, graphs, test, key = setting(rounds)
+    counted = gossip(step_hook=lambda: traces.append(1))
+    scan = jax.lax.scan
+
+    def watched(f, init, xs=None, *args, **kwargs):
+        lengths.append(len(jax.tree.leaves(xs)[0]))
+        return scan(f, init, xs, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulate.lax, 'scan', watched)
+        rows = evaluations(
+            counted,
+            clients,
+            graphs,
+            test,
+            key,
+            eval_every=eval_every,
+            on_compile=compilations.append,
+        )
+    assert [metrics['round'] for metrics, _ in rows] == expected
+    assert len(traces) == 1 and lengths[0] == block
+    assert len(compilations) == 1 and compilations[0] > 0
+    seconds = [metrics['seconds'] for metrics, _ in rows]
+    assert seconds[0] > 0 and seconds == sorted(seconds)
+    assert int(rows[-1][1]['round']) == rounds
+
+
+@pytest.mark.parametrize('eval_every', [0, -3])
+def test_eval_every_below_one(eval_every):
+    with pytest.raises(ValueError, match=f'eval_every has to be at least 1, got {eval_every}'):
+        next(simulate.run(gossip(), *setting(2), eval_every=eval_every))
+
+
+def test_the_state_is_donated():
+    run = simulate.run(gossip(), *setting(4), eval_every=2)
+    _, state, _ = next(run)
+    assert not state['weights'].is_deleted()
+    next(run)
+    assert state['weights'].is_deleted()
+
+
+def test_rounds_differ_in_their_keys_and_runs_in_theirs():
+    clients, graphs, test, key = setting(2)
+    first, second = evaluations(gossip(), clients, graphs, test, key)
+    assert np.ptp(first[1]['weights'] - second[1]['weights']) > 0
+    again = evaluations(gossip(), clients, graphs, test, key)
+    other = evaluations(gossip(), clients, graphs, test, jax.random.key(1))
+    assert (again[-1][1]['weights'] == second[1]['weights']).all()
+    assert (other[-1][1]['weights'] != second[1]['weights']).any()
+
+
+def test_divergence_names_round_and_clients():
+    clients, graphs, test, key = setting(8)
+    healthy = evaluations(gossip(), clients, graphs, test, key, eval_every=2)
+    rows = []
+    with pytest.raises(simulate.DivergenceError, match=r'round 5: .* 1 client\(s\).*client 3') as e:
+        for metrics, state, _ in simulate.run(
+            gossip(diverges=(5, 3)), clients, graphs, test, key, eval_every=2
+        ):
+            rows.append((metrics, jax.device_get(state)))
+    assert e.value.round == 5 and e.value.clients.tolist() == [3]
+    assert '\n' not in str(e.value)
+    assert [metrics['round'] for metrics, _ in rows] == [2, 4]
+    for (ours, state), (theirs, expected) in zip(rows, healthy, strict=False):
+        assert {**ours, 'seconds': 0} == {**theirs, 'seconds': 0}
+        assert (state['weights'] == expected['weights']).all()
+
+
+# ------------------------------------------------------------------------------------ traffic
+
+
+def test_bits_are_counted_exactly():
+    """Beyond 2**63 bits, and beyond 2**31 units in one block: Python's integers."""
+    units, bits, rounds = 2**29 + 1, 2**31 + 1, 8
+    clients, graphs, test, key = setting(rounds)
+    algorithm = gossip(units, bits)
+    *_, (metrics, _, progress) = simulate.run(algorithm, clients, graphs, test, key, eval_every=4)
+    each = rounds * 3 * units
+    assert progress.sent == {'things': [each] * CLIENTS}
+    total = each * CLIENTS * bits
+    assert total > 2**63
+    assert metrics['mbytes_total'] == pytest.approx(total / 8e6, rel=1e-15)
+    assert metrics['mbytes_busiest_client'] == pytest.approx(each * bits / 8e6, rel=1e-15)
+
+
+def test_traffic_of_several_units():
+    algorithm = gossip()._replace(unit_bits={'weights': 2**70, 'labels': 8_000_000})
+    progress = simulate.Progress(sent={'weights': [0, 2**20, 1], 'labels': [5, 0, 2**40]})
+    busiest = 2**20 * 2**70
+    total = busiest + 2**70 + 8_000_000 * (5 + 2**40)
+    assert simulate.traffic(progress, algorithm) == {
+        'mbytes_total': total / 8e6,
+        'mbytes_busiest_client': busiest / 8e6,
+    }
+    only = simulate.Progress(sent={'labels': [5, 0, 2**40], 'weights': [0, 0, 0]})
+    assert simulate.traffic(only, algorithm)['mbytes_total'] == 5 + 2**40
+
+
+def test_no_links_no_traffic():
+    clients, graphs, test, key = setting(2)
+    mask = np.zeros_like(graphs.mask)
+    mask[:, :, 0] = True
+    for metrics, _ in evaluations(gossip(), clients, graphs._replace(mask=mask), test, key):
+        assert metrics['mbytes_total'] == metrics['mbytes_busiest_client'] == 0
+    silent = Graph(graphs.members[:, :, :1], graphs.mask[:, :, :1], graphs.active)
+    assert evaluations(gossip(), clients, silent, test, key)[-1][0]['mbytes_total'] == 0
+
+
+# --------------------------------------------------------------------------------- evaluation
+
+
+def scores(logits, y):
+    """(accuracy, mean cross-entropy), one sample after the other."""
+    right, loss = 0, 0.0
+    for f, label in zip(logits.astype(np.float64), y, strict=True):
+        right += int(np.argmax(f)) == label
+        loss += math.log(np.exp(f).sum()) - f[label]
+    return right / len(y), loss / len(y)
+
+
+@pytest.mark.parametrize('budget', [512 * 2**20, 4_000, 1], ids=['one chunk', 'several', 'single'])
+@pytest.mark.parametrize('client_samples', [None, 1, 50, 101])
+def test_evaluation_equals_numpy(client_samples, budget):
+    clients, _, test, key = setting(samples=101)
+    algorithm = gossip()
+    state = algorithm.init(key, clients)
+    weights = np.asarray(state['weights'])
+    size = simulate._chunk(algorithm, state, test.x, budget)
+    if budget == 4_000:
+        assert 1 < size < 50 and 101 % size, 'the chunks have to be several and uneven'
+    else:
+        assert size == (1 if budget == 1 else 101)
+
+    judge = simulate.evaluator(algorithm, state, test, CLIENTS, client_samples, budget)
+    n = client_samples or 101
+    consensus = scores(test.x @ weights.mean(axis=0), test.y)
+    each = np.array([scores(test.x[:n] @ w, test.y[:n]) for w in weights])
+    expected = {
+        'consensus_accuracy': consensus[0],
+        'consensus_loss': consensus[1],
+        'client_accuracy_mean': each[:, 0].mean(),
+        'client_accuracy_std': each[:, 0].std(),
+        'client_accuracy_min': each[:, 0].min(),
+        'client_accuracy_p10': np.percentile(each[:, 0], 10),
+        'client_loss_mean': each[:, 1].mean(),
+    }
+    metrics = judge(state)
+    assert metrics.keys() == expected.keys()
+    for name, value in expected.items():
+        assert metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-9), name
+    other = judge(jax.tree.map(lambda leaf: -leaf, state))
+    assert other['consensus_loss'] != metrics['consensus_loss'], 'it judges the state it is given'
+
+
+@pytest.mark.parametrize('samples', [0, 24, -1])
+def test_client_eval_samples_outside_the_test_set(samples):
+    with pytest.raises(ValueError, match=rf'client_eval_samples .* \[1, 23\].*, got {samples}'):
+        next(simulate.run(gossip(), *setting(2), client_eval_samples=samples))
+
+
+# ----------------------------------------------------------------------------------- learning
+
+
+@pytest.fixture(scope='module')
+def digits():
+    pytest.importorskip('sklearn')
+    return data.load('digits')
+
+
+def learn(dataset, model, train_samples, rounds, clients=10, degree=3, **options):
+    """NTK-DFL's evaluations on non-identical clients."""
+    dataset = data.subsample(dataset, train_samples, seed=0)
+    parts = data.partition('dirichlet', dataset, clients, seed=0, alpha=1.0)
+    graphs = topology.schedule('regular', clients, rounds, seed=0, degree=degree)
+    test = simulate.Holdout(dataset.test_x, dataset.test_y)
+    packed = data.pack(dataset.train_x, dataset.train_y, parts)
+    algorithm = ntk_dfl(model, timesteps=(100, 400), **options)
+    run = simulate.run(algorithm, packed, graphs, test, jax.random.key(0))
+    return [metrics for metrics, *_ in run]
+
+
+def test_ntk_dfl_learns_digits(digits):
+    model = bind(MLP(10), digits.train_x.shape[1:])
+    rows = learn(digits, model, train_samples=1000, rounds=5)
+    assert rows[-1]['consensus_accuracy'] > 0.9
+    assert rows[-1]['client_accuracy_mean'] > 0.85
+    assert rows[-1]['train_loss_mean'] < 0.7 * rows[0]['train_loss_mean']
+
+
+def test_ntk_dfl_learns_from_independent_weights(digits):
+    model = bind(MLP(10), digits.train_x.shape[1:])
+    rows = learn(digits, model, train_samples=600, rounds=5, init='independent')
+    assert rows[-1]['consensus_accuracy'] > 0.85
+    assert rows[-1]['model_deviation'] < rows[0]['model_deviation']
+
+
+def test_ntk_dfl_learns_by_a_cnn(digits):
+    model = bind(SmallCNN(10), digits.train_x.shape[1:])
+    rows = learn(digits, model, train_samples=150, rounds=3, clients=4, degree=2)
+    assert rows[-1]['consensus_accuracy'] > 0.6
+    assert rows[-1]['client_accuracy_mean'] > 0.6
