@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 WORKERS ?= 2
-BENCH ?= $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
+BENCH ?= $(patsubst benchmarks/%.py,benchmarks.%,$(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)))
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
@@ -17,7 +17,7 @@ TYPED := $(sort $(dir $(wildcard dfl_jax/*.py experiments/*.py benchmarks/*.py))
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##/  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 	@echo 'Variables: PYTHON=python3.12, ARGS="--rounds=5" (run, test), WORKERS=2 (test),'
-	@echo '           BENCH=benchmarks/one.py (bench)'
+	@echo '           BENCH=benchmarks.round (bench)'
 
 run: $(VENV)/.installed  ## NTK-DFL on the handwritten digits; other settings by ARGS
 	@$(BIN)/python -m experiments.run $(ARGS)
@@ -31,7 +31,7 @@ lint: $(VENV)/.installed-test  ## style, format and types
 	@$(BIN)/mypy $(TYPED)
 
 bench: $(VENV)/.installed  ## every benchmark, one after the other
-	@set -e; for script in $(BENCH); do echo "== $$script"; $(BIN)/python $$script $(ARGS); done
+	@set -e; for module in $(BENCH); do echo "== $$module"; $(BIN)/python -m $$module $(ARGS); done
 
 nt: $(VENV)/.installed-nt  ## add neural-tangents, without TensorFlow
 
