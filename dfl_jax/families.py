@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -56,14 +57,14 @@ _FIXED: dict[str, Callable[[int], nx.Graph]] = {
     'torus': _torus,
     'two_group': _two_group,
 }
-_WITH_DEGREE: dict[str, Callable[..., nx.Graph]] = {
+WITH_DEGREE: dict[str, Callable[..., nx.Graph]] = {
     'regular': _regular,
     'erdos_renyi': lambda m, degree, seed: nx.fast_gnp_random_graph(m, degree / (m - 1), seed=seed),
     'barabasi_albert': _barabasi_albert,
     'watts_strogatz': nx.watts_strogatz_graph,
     'clustered': _clustered,
 }
-FAMILIES = (*_FIXED, *_WITH_DEGREE, 'edge_list')
+FAMILIES = (*_FIXED, *WITH_DEGREE, 'edge_list')
 
 
 def draw(
@@ -75,28 +76,31 @@ def draw(
     elif family == 'watts_strogatz':
         graph = nx.watts_strogatz_graph(clients, degree, rewiring, seed=int(rng.integers(2**31)))
     else:
-        graph = _WITH_DEGREE[family](clients, degree, seed=int(rng.integers(2**31)))
+        graph = WITH_DEGREE[family](clients, degree, seed=int(rng.integers(2**31)))
     return np.array(graph.edges, np.int32).reshape(-1, 2)
 
 
 def read_edges(path: str | os.PathLike, clients: int) -> np.ndarray:
     """Links [E, 2] of an edge list, self loops left out."""
+    try:
+        lines = Path(path).read_text(encoding='utf-8').splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TopologyError(f'edge list {path} cannot be read: {error}; correct the path') from None
     links = []
-    with open(path, encoding='utf-8') as file:
-        for number, line in enumerate(file, 1):
-            fields = line.split('#')[0].split()
-            if not fields:
-                continue
-            if len(fields) != 2 or not all(f.isdecimal() for f in fields):
-                raise TopologyError(f'{path}:{number}: two node ids expected, got {line.strip()!r}')
-            link = [int(f) for f in fields]
-            if max(link) >= clients:
-                raise TopologyError(
-                    f'{path}:{number}: node {max(link)} is not one of the {clients} clients '
-                    f'0 to {clients - 1}; raise clients to {max(link) + 1} or renumber the file'
-                )
-            if link[0] != link[1]:
-                links.append(link)
+    for number, line in enumerate(lines, 1):
+        fields = line.split('#')[0].split()
+        if not fields:
+            continue
+        if len(fields) != 2 or not all(f.isdecimal() for f in fields):
+            raise TopologyError(f'{path}:{number}: two node ids expected, got {line.strip()!r}')
+        link = [int(f) for f in fields]
+        if max(link) >= clients:
+            raise TopologyError(
+                f'{path}:{number}: node {max(link)} is not one of the {clients} clients '
+                f'0 to {clients - 1}; raise clients to {max(link) + 1} or renumber the file'
+            )
+        if link[0] != link[1]:
+            links.append(link)
     return np.array(links, np.int32).reshape(-1, 2)
 
 
@@ -116,7 +120,7 @@ def check(
     least = 3 if family == 'ring' else 2
     if clients < least:
         raise TopologyError(f'{family} needs at least {least} clients, got clients={clients}')
-    if family in _WITH_DEGREE:
+    if family in WITH_DEGREE:
         if degree < 1:
             raise TopologyError(f'{family} needs a degree of at least 1, got degree={degree}')
         if degree >= clients:

@@ -15,11 +15,20 @@ import scipy.sparse
 from scipy.sparse import csgraph, linalg
 
 from dfl_jax.base import Graph
-from dfl_jax.families import FAMILIES, TopologyError, check, check_probability, draw, read_edges
+from dfl_jax.families import (
+    FAMILIES,
+    WITH_DEGREE,
+    TopologyError,
+    check,
+    check_probability,
+    draw,
+    read_edges,
+)
 from dfl_jax.mixing import mixing_weights
 
 __all__ = [
     'FAMILIES',
+    'WITH_DEGREE',
     'Spectrum',
     'TopologyError',
     'drop_clients',

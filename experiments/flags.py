@@ -68,27 +68,35 @@ flags.DEFINE_string(
 
 # Shared by algorithms; None is the method's own default
 ALGORITHM_FLAGS = {
-    'lr': flags.DEFINE_float('lr', None, 'Learning rate.', lower_bound=0.0),
+    'lr': flags.DEFINE_float('lr', None, 'Learning rate (ntk_dfl: 0.01).', lower_bound=0.0),
     'lr_decay': flags.DEFINE_float(
-        'lr_decay', None, 'Learning-rate decay a round (ntk_dfl: lr * exp(-lr_decay * k)).'
+        'lr_decay', None, 'Decay a round (ntk_dfl: 0.07, round k uses lr * exp(-lr_decay * k)).'
     ),
-    'loss': flags.DEFINE_string('loss', None, 'cross_entropy or mse (half squared error).'),
-    'mixing': flags.DEFINE_string('mixing', None, 'Averaging weights: size, uniform, metropolis.'),
+    'loss': flags.DEFINE_string('loss', None, 'cross_entropy (default) or mse (half the square).'),
+    'mixing': flags.DEFINE_string(
+        'mixing', None, 'Averaging weights: size (ntk_dfl), uniform or metropolis.'
+    ),
     'consensus': flags.DEFINE_string(
-        'consensus', None, 'Aggregated model: mean of the M models, or size-weighted.'
+        'consensus', None, 'Aggregated model: mean of the M models (default), or weighted by size.'
     ),
-    'init': flags.DEFINE_string('init', None, 'Initial weights: same or independent.'),
+    'init': flags.DEFINE_string('init', None, 'Initial weights: same (default) or independent.'),
     'chunk': flags.DEFINE_integer(
         'chunk', None, 'Hubs worked on at once (default: by the memory available).', lower_bound=1
     ),
     # NTK methods
-    'kernel': flags.DEFINE_string('kernel', None, 'auto, structured, output_scan or nt.'),
-    'evolution': flags.DEFINE_string('evolution', None, 'rkc, euler or eigh (eigh: mse only).'),
-    'selection': flags.DEFINE_string(
-        'timestep_selection', None, 'Choose the timestep by the network or the linearized loss.'
+    'kernel': flags.DEFINE_string(
+        'kernel', None, 'auto (default), structured, output_scan or nt (neural-tangents).'
     ),
-    'timesteps': flags.DEFINE_list('ntk_timesteps', None, 'Candidate timesteps, e.g. 100,200,800.'),
-    'averaging': flags.DEFINE_bool('ntk_averaging', None, 'Per-round averaging, Eq. (1).'),
+    'evolution': flags.DEFINE_string('evolution', None, 'rkc (default), euler, or eigh with mse.'),
+    'selection': flags.DEFINE_string(
+        'timestep_selection', None, 'Loss that chooses t: of the network (default) or linearized.'
+    ),
+    'timesteps': flags.DEFINE_list(
+        'ntk_timesteps', None, 'Candidates for t, increasing (default 100,200,...,800).'
+    ),
+    'averaging': flags.DEFINE_bool(
+        'ntk_averaging', None, 'Per-round averaging, Eq. (1) (default true).'
+    ),
 }
 
 # Where and how a run is watched; they may differ between a run and its continuation

@@ -105,7 +105,7 @@ def _plot_partition(experiment, path: Path) -> None:
 
 
 def main(argv: list[str]) -> int:
-    logging.set_verbosity(logging.WARNING)
+    logging.set_verbosity(logging.ERROR)  # orbax warns of the remains of a kill, which it removes
     if len(argv) > 1:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags, e.g. --dataset=digits')
     try:

@@ -42,8 +42,8 @@ class Experiment:
 
 def build(flags: Any) -> Experiment:
     """Builds the experiment that the flags describe. Raises ValueError naming the bad one."""
+    _check_applicable(flags)
     seeds = {name: _stream(flags.seed, name) for name in STREAMS}
-    key = jax.random.key(seeds['training'])
     factory = _algorithm_factory(flags.algorithm)
     settings = _algorithm_settings(flags, factory)
     graphs = _graphs(flags, seeds)
@@ -82,8 +82,6 @@ def build(flags: Any) -> Experiment:
     }
     try:
         algorithm = factory(model, **settings)
-        if flags.algorithm in ALGORITHMS:  # a stranger's factory keeps its tracebacks
-            _trace(algorithm, key, graphs, clients)
     except ImportError as error:  # a backend that is not installed
         raise ValueError(f'--algorithm={flags.algorithm}: {error}') from error
     return Experiment(
@@ -94,9 +92,34 @@ def build(flags: Any) -> Experiment:
         test=Holdout(dataset.test_x, dataset.test_y),
         model=model,
         algorithm=algorithm,
-        key=key,
+        key=jax.random.key(seeds['training']),
         resolved=resolved | settings,
     )
+
+
+def _check_applicable(flags: Any) -> None:
+    """Raises ValueError for a data or network flag that was given and would be ignored."""
+    from_file = flags.partition_file is not None
+    dirichlet = flags.partition in ('dirichlet', 'dirichlet_split') or from_file
+    embedded = flags.dataset in ('digits', 'synthetic') or flags.dataset.endswith('.npz')
+    rules = {
+        'alpha': (dirichlet, f'--partition={flags.partition}'),
+        'partition_overlap': (dirichlet, f'--partition={flags.partition}'),
+        'zipf_exponent': (flags.partition == 'zipf', f'--partition={flags.partition}'),
+        'shards_per_client': (flags.partition == 'shards', f'--partition={flags.partition}'),
+        'train_samples': (not from_file, '--partition_file, whose indices mean the whole set'),
+        'data_dir': (not embedded, f'--dataset={flags.dataset}'),
+        'topology_file': (flags.topology == 'edge_list', f'--topology={flags.topology}'),
+        'degree': (
+            flags.topology in topology.WITH_DEGREE or flags.topology not in topology.FAMILIES,
+            f'--topology={flags.topology}',
+        ),
+    }
+    for name, (applies, against) in rules.items():
+        if not applies and flags[name].present:
+            raise ValueError(
+                f'--{name}={flags[name].value} does not apply to {against}; leave it out'
+            )
 
 
 def _stream(seed: int, name: str) -> int:
@@ -126,11 +149,6 @@ def _graphs(flags: Any, seeds: dict[str, int]) -> Graph:
 def _model(flags: Any, dataset: data.Dataset) -> Model:
     shape = dataset.train_x.shape[1:]
     factory = _named('model', flags.model, MODELS)
-    if flags.model == 'cnn' and len(shape) != 3:
-        raise ValueError(
-            f'--model=cnn needs images, but a sample of --dataset={flags.dataset} has the shape '
-            f'{shape}; use --model=mlp'
-        )
     if flags.hidden is None:
         return bind(factory(dataset.classes), shape)
     if flags.model != 'mlp':
@@ -143,12 +161,6 @@ def _model(flags: Any, dataset: data.Dataset) -> Model:
 
 def _algorithm_factory(name: str) -> Callable[..., Algorithm]:
     return _named('algorithm', name, ALGORITHMS)
-
-
-def _trace(algorithm: Algorithm, key: jax.Array, graphs: Graph, clients: Clients) -> None:
-    """Traces a round without running it, so that what only tracing finds is found in time."""
-    state = jax.eval_shape(algorithm.init, key, clients)
-    jax.eval_shape(algorithm.step, key, state, jax.tree.map(lambda a: a[0], graphs), clients)
 
 
 def _algorithm_settings(flags: Any, factory: Callable) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def train(
         print(f'error: {error}', file=sys.stderr)
         return 1
     rows = directory.keep_until(resume[1].round if resume else 0)
-    _announce(experiment, rounds)
+    _announce(experiment, rounds, directory.path)
 
     bar = tqdm(
         total=rounds,
@@ -91,7 +91,11 @@ def train(
         return INTERRUPTED
     except simulate.DivergenceError as error:
         bar.close()
-        print(f'error: {error}; {len(rows)} evaluations kept in {directory.path}', file=sys.stderr)
+        print(
+            f'error: {error} and take another --out; {len(rows)} evaluations are kept in '
+            f'{directory.path}',
+            file=sys.stderr,
+        )
         return 1
     return 0
 
@@ -141,12 +145,12 @@ def _restore(experiment: Experiment, directory: RunDirectory, checkpoints):
         ) from error
 
 
-def _announce(experiment: Experiment, rounds: int) -> None:
+def _announce(experiment: Experiment, rounds: int, path: Path) -> None:
     sizes = [len(part) for part in experiment.parts]
     spread = str(sizes[0]) if min(sizes) == max(sizes) else f'{min(sizes)} to {max(sizes)}'
     print(
         f'{len(sizes)} clients of {spread} samples, {experiment.model.size:,} parameters each, '
-        f'{rounds} rounds on {jax.devices()[0].device_kind}'
+        f'{rounds} rounds on {jax.devices()[0].device_kind}, into {path}'
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 from test_cli import SMALL, blocker, command, contents, finish, here, rows_of, wait_for
 
 ROUNDS, EVERY = 12, 2
+MODEL = 'consensus.safetensors'
 # About a tenth of a second a round, long enough to be hit.
 ARGV = (
     '--dataset=synthetic', '--train_samples=1500', *SMALL, f'--rounds={ROUNDS}',
@@ -32,7 +33,7 @@ def stopped(whole, tmp_path):
     """A copy of it that lacks its end, as a kill before the last steps leaves it."""
     out = tmp_path / 'stopped'
     shutil.copytree(whole, out)
-    for name in ('done', 'consensus.safetensors', 'curves.png'):
+    for name in ('done', MODEL, 'curves.png'):
         (out / name).unlink()
     return out
 
@@ -58,8 +59,7 @@ def start(out: Path, lines: int, *flags: str) -> subprocess.Popen:
 
 def assert_same_result(out: Path, whole: Path) -> None:
     assert rows_of(out, without='seconds') == rows_of(whole, without='seconds')
-    for name in ('consensus.safetensors', 'config.json'):
-        assert (out / name).read_bytes() == (whole / name).read_bytes()
+    assert (out / MODEL).read_bytes() == (whole / MODEL).read_bytes()
     assert (out / 'done').exists()
     seconds = [row['seconds'] for row in rows_of(out)]
     assert seconds == sorted(seconds)

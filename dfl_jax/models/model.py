@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax.errors import ScopeParamShapeError
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models.cnn import SmallCNN
@@ -37,12 +38,19 @@ class Model(NamedTuple):
 def bind(module: nn.Module, input_shape: Sequence[int]) -> Model:
     """Binds a flax module to inputs of `input_shape` (one sample, without the batch axis).
 
-    Raises ValueError when the module maps a batch [B, ...] to anything but [B, C], or carries
-    state besides its parameters (batch statistics would leak between clients).
+    Raises ValueError when the module does not take such inputs, maps a batch [B, ...] to anything
+    but [B, C], or carries state besides its parameters (batch statistics would leak between
+    clients).
     """
     sample = jax.ShapeDtypeStruct((2, *input_shape), jnp.float32)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    (logits, variables) = jax.eval_shape(module.init_with_output, key, sample)
+    try:
+        logits, variables = jax.eval_shape(module.init_with_output, key, sample)
+    except (TypeError, ValueError, ScopeParamShapeError) as error:
+        raise ValueError(
+            f'model {type(module).__name__} does not take inputs of shape {sample.shape}: '
+            f'{str(error).splitlines()[0]}'
+        ) from error
     if logits.ndim != 2 or logits.shape[0] != 2:
         raise ValueError(
             f'model {type(module).__name__} maps {sample.shape} to {logits.shape}; '
