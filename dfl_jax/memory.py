@@ -1,5 +1,6 @@
 """How many hubs fit into memory at once."""
 
+import math
 import os
 
 import jax
@@ -19,13 +20,12 @@ def available_bytes() -> int:
 
 
 def hub_bytes(samples: int, model: Model) -> int:
-    """Bytes that one hub's evolution takes: four N~ x N~ matrices and the network's activations.
+    """Bytes that one hub's evolution takes: four N~ x N~ matrices, three copies of the inputs and
+    eight of the weights; a network with large activations takes more.
 
     samples: N~, padded samples of the hub and its neighbours.
     """
-    inputs = samples
-    for side in model.input_shape:
-        inputs *= side
+    inputs = samples * math.prod(model.input_shape)
     return 4 * (4 * samples**2 + 3 * inputs + 8 * model.size)
 
 

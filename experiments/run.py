@@ -6,6 +6,7 @@ Writes config.json, metrics.jsonl, checkpoints/, curves.png and consensus.safete
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -49,6 +50,8 @@ def _plain(value: Any) -> Any:
 
 
 def _commit() -> str | None:
+    if not shutil.which('git'):
+        return None
     here = Path(__file__).parent
     found = subprocess.run(
         ['git', 'rev-parse', 'HEAD'], cwd=here, capture_output=True, text=True, check=False
@@ -88,7 +91,8 @@ def prepare():
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(f'warning: {message}', file=sys.stderr)
         experiment = build(FLAGS)
-    directory.claim(describe(experiment.resolved, chosen))
+    for remark in directory.claim(describe(experiment.resolved, chosen)):
+        print(f'warning: {remark}', file=sys.stderr)
     if FLAGS.plot_partition:
         _plot_partition(experiment, directory.path / 'partition.png')
     return experiment, directory

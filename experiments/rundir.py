@@ -39,11 +39,21 @@ class RunDirectory:
         elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise ValueError(f'--out={self.path} exists and holds no run; choose another --out')
 
-    def claim(self, config: Row) -> None:
-        """Makes the directory and writes config.json, once."""
+    def claim(self, config: Row) -> list[str]:
+        """Makes the directory and writes config.json, once.
+
+        Returns remarks on what changed around a resumed run and may change its last bits.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         if not self.config_file.exists():
             write_atomically(self.config_file, json.dumps(config, indent=2) + '\n')
+        before = json.loads(self.config_file.read_text())
+        return [
+            f'{name} was {before.get(name)} when the run began and is {config[name]} now; '
+            'its last bits may differ'
+            for name in ('versions', 'device')
+            if before.get(name) != config[name]
+        ]
 
     def _settings(self) -> Row:
         try:

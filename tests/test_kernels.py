@@ -265,3 +265,15 @@ def test_never_a_dense_jacobian(backend):
     samples, model = 800, bind(MLP(10), (784,))
     dense = samples * model.classes * model.size * 4  # 2.5 GB
     assert temporary_bytes(kernel_fn(model, backend), model, samples) < dense / 10
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize('backend', ['structured', 'output_scan'])
+def test_no_tensor_float_32_in_the_products_of_a_kernel(backend):
+    with jax.enable_x64(True):
+        model, params, x = problem((MLP(10, (100,)), (784,)), samples=64)
+        expected = dense_kernel(model, params, x)
+    narrow = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), (params, x))
+    with jax.default_matmul_precision('highest'):  # the forward pass has its own precision
+        kernel = jax.jit(kernel_fn(model, backend))(*narrow)
+    assert_close(kernel, expected, 1e-5)
