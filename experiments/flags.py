@@ -70,7 +70,7 @@ flags.DEFINE_string(
 ALGORITHM_FLAGS = {
     'lr': flags.DEFINE_float('lr', None, 'Learning rate (ntk_dfl: 0.01).', lower_bound=0.0),
     'lr_decay': flags.DEFINE_float(
-        'lr_decay', None, 'Decay a round (ntk_dfl: 0.07, round k uses lr * exp(-lr_decay * k)).'
+        'lr_decay', None, 'Decay a round (ntk_dfl: 0, round k uses lr * exp(-lr_decay * k)).'
     ),
     'loss': flags.DEFINE_string('loss', None, 'cross_entropy (default) or mse (half the square).'),
     'mixing': flags.DEFINE_string(

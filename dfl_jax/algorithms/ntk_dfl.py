@@ -35,7 +35,7 @@ def ntk_dfl(
     model: Model,
     *,
     lr: float = 0.01,
-    lr_decay: float = 0.07,
+    lr_decay: float = 0.0,
     timesteps: Sequence[int] = TIMESTEPS,
     loss: str = 'cross_entropy',
     evolution: str = 'rkc',
