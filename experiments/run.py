@@ -104,6 +104,7 @@ def _plot_partition(experiment, path: Path) -> None:
     data = experiment.dataset
     try:
         plot_partition(data.train_y, experiment.parts, data.classes, path)
+        print(f'who holds what: {path}')
     except ImportError:
         print('no partition.png without matplotlib (pip install matplotlib)', file=sys.stderr)
 
