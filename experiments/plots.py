@@ -8,6 +8,7 @@ import matplotlib
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 Row = dict[str, Any]
 INK, MUTED = '#1f2933', '#7b8794'
@@ -41,6 +42,7 @@ def plot_run(rows: Sequence[Row], path: Path) -> None:
     left.plot(rounds, column('consensus_accuracy'), color=COLOURS[0], lw=2, label='consensus model')
     left.plot(rounds, mean, color=COLOURS[1], lw=2, label='mean client')
     left.set(xlabel='communication round', ylabel='test accuracy')
+    left.xaxis.set_major_locator(MaxNLocator(integer=True))
     left.legend(frameon=False, loc='lower right')
     right.plot(column('mbytes_total'), column('consensus_accuracy'), color=COLOURS[0], lw=2)
     right.set(xlabel='megabytes sent by all clients', ylabel='consensus accuracy')
@@ -71,9 +73,16 @@ def plot_comparison(
                 axes.fill_between(shared, low, high, color=colour, alpha=0.15, linewidth=0)
     if target is not None:
         axes.axhline(target, color=MUTED, lw=1, ls='--')
-        axes.annotate(f'{target:.0%}', (1, target), xytext=(-4, 3), textcoords='offset points',
-                      xycoords=('axes fraction', 'data'), ha='right', color=MUTED)  # fmt: skip
+        axes.annotate(
+            f'{target:.0%}',
+            xy=(0, target),
+            xycoords=('axes fraction', 'data'),
+            xytext=(6, 4),
+            textcoords='offset points',
+            color=MUTED,
+        )
     axes.set(xlabel='communication round', ylabel='test accuracy', title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, loc='lower right', title='solid: consensus, dotted: mean client')
     _tidy(axes)
     figure.savefig(path, dpi=130)
