@@ -2,23 +2,23 @@
 
     python -m benchmarks.mixing
 
-Median milliseconds of one multiply in float32, 2026-11-20, 2-core AMD EPYC CPU, JAX 0.10.2 (a
-shared machine: other work moves a line by half). P = 79,510, from M = 1000 on a quarter of it.
+Median milliseconds of one multiply in float32, 2026-11-20, 2-core AMD EPYC CPU, JAX 0.10.2.
+P = 79,510, from M = 1000 on a quarter of it.
 
     family      M    K   gather    dense     bcoo
-    regular    30    6      0.6      1.7     19.2
-    complete   30   30      2.0      1.7    130.1
-    regular   300    6     62.5    105.3    317.0
-    regular   300   20     65.3    160.0   1164.8
-    regular   300   60     88.0    102.2        -
-    regular   300  100    122.6    103.7        -
-    complete  300  300    256.5    102.5        -
-    regular  1000   60     81.1    164.6        -
-    regular  3000    6    151.4   2000.3    685.8
+    regular    30    6      0.5      0.6     21.1
+    complete   30   30      1.5      0.6     95.7
+    regular   300    6     35.0     62.2    214.2
+    regular   300   20     56.5     62.7    686.0
+    regular   300   60     84.8     59.6        -
+    regular   300  100    120.4     62.3        -
+    complete  300  300    261.6     64.9        -
+    regular  1000   60     75.4    129.0        -
+    regular  3000    6    100.5   1270.4    513.9
 
-Gather is fastest until a hub hears from about a quarter of the network; from there on one dense
+Gather is fastest until a hub hears from about an eighth of the network; from there on one dense
 product is. That sets `DENSE_UP_TO_CLIENTS_PER_MEMBER`. BCOO is never fastest. Every form compiles
-in 0.06 to 0.34 s.
+in 0.05 to 0.16 s.
 """
 
 import time

@@ -16,8 +16,8 @@ from dfl_jax.base import Array, Graph, PyTree
 MIXINGS = ('size', 'uniform', 'metropolis')
 METHODS = ('auto', 'gather', 'dense')
 
-# A dense product costs M, a gather K: measured equal at about M = 4 K (benchmarks/mixing.py).
-DENSE_UP_TO_CLIENTS_PER_MEMBER = 4
+# A dense product costs M, a gather K: measured equal at about M = 8 K (benchmarks/mixing.py).
+DENSE_UP_TO_CLIENTS_PER_MEMBER = 8
 GATHER_UNROLL = 16
 
 
