@@ -73,7 +73,8 @@ def train(
             bar.set_postfix_str(
                 f'accuracy {row["consensus_accuracy"]:.4f}, '
                 f'mean client {row["client_accuracy_mean"]:.4f}, '
-                f'{row["seconds"] / row["round"]:.3g} s/round'
+                f'{row["seconds"] / row["round"]:.3g} s/round',
+                refresh=False,
             )
             bar.update(row['round'] - bar.n)
         bar.close()
