@@ -32,7 +32,7 @@ from benchmarks import _common as common
 from benchmarks._textbook import Hub, Textbook
 from dfl_jax import data, topology
 from dfl_jax.algorithms import common as rounds
-from dfl_jax.algorithms.ntk_dfl import SELECTIONS, TIMESTEPS, ntk_dfl
+from dfl_jax.algorithms.ntk_dfl import SELECTIONS, TIMESTEPS, TRIED_AT_ONCE, ntk_dfl
 from dfl_jax.base import Array, Clients, Graph, PyTree
 from dfl_jax.memory import choose_chunk
 from dfl_jax.mixing import mix, mixing_weights
@@ -202,16 +202,13 @@ def select(model: Model, kernel: Array, f0: Array, totals: Array, hub: Hub) -> P
         losses = ntk_evolution.sample_losses(f, hub.y, 'cross_entropy')
         return jnp.sum(jnp.where(hub.mask, losses, 0)) / n
 
-    def attempt(best, total):
-        w = weights_at(total)
-        value = loss(model.apply(w, hub.x).T)
-        new = (w, value)
-        return jax.tree.map(lambda a, b: jnp.where(value < best[1], a, b), new, best), None
+    def loss_at(total):
+        if _SELECTION.value == 'network':
+            return loss(model.apply(weights_at(total), hub.x).T)
+        return loss(f0 - hub.rate / n * ntk_evolution.product(total, kernel))
 
-    if _SELECTION.value == 'network':
-        return lax.scan(attempt, (hub.params, jnp.float32(jnp.inf)), totals)[0][0]
-    ahead = jax.vmap(lambda s: loss(f0 - hub.rate / n * ntk_evolution.product(s, kernel)))(totals)
-    return weights_at(totals[jnp.argmin(ahead)])
+    values = lax.map(loss_at, totals, batch_size=TRIED_AT_ONCE)
+    return weights_at(totals[jnp.argmin(values)])
 
 
 def phase_seconds(
