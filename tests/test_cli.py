@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -71,14 +72,22 @@ def here(*argv: object) -> Finished:
 def command(*argv: object, cwd: Path, path: Path | None = None) -> subprocess.Popen:
     """The command in a process of its own; `path` comes first on its PYTHONPATH."""
     cache = jax.config.jax_compilation_cache_dir or 'off'
-    return subprocess.Popen(
-        [sys.executable, '-m', 'experiments.run', f'--compilation_cache={cache}', *map(str, argv)],
-        cwd=cwd,
-        env=os.environ | {'PYTHONPATH': os.pathsep.join(map(str, filter(None, (path, ROOT))))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    # A background job ignores Ctrl-C, and so would the processes it starts.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return subprocess.Popen(
+            [
+                *(sys.executable, '-m', 'experiments.run', f'--compilation_cache={cache}'),
+                *map(str, argv),
+            ],
+            cwd=cwd,
+            env=os.environ | {'PYTHONPATH': os.pathsep.join(map(str, filter(None, (path, ROOT))))},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def finish(process: subprocess.Popen) -> Finished:
