@@ -10,8 +10,8 @@ outputs follow from it, so S is what is evolved here:
          whose number of stages follows from a bound on the stiffest mode.
 `eigh`   the closed form of Eq. (4), half-MSE only.
 
-Outputs and residuals are stored [C, N]: a short, wide S times the symmetric H runs at nearly twice
-the speed of H times a tall, narrow S^T on a CPU.
+Outputs and residuals are stored [C, N]: a short, wide S times the symmetric H runs 1.5 to 1.8 times
+as fast as H times a tall, narrow S^T (C = 10, N = 1180, 2-core AMD EPYC, 2026-11-20).
 """
 
 import math
@@ -140,7 +140,7 @@ def _graded(timesteps: Sequence[int]) -> list[int]:
 
     The stiff modes relax within the first few time steps, and one long Chebyshev step across that
     transient stays stable but is wrong by a third (benchmarks/evolution.py). Steps that double from
-    one, up to LONGEST, cost a fifth more products and keep S within 1 to 3 % of the exact flow.
+    one, up to LONGEST, cost a quarter more products and keep S within 1 to 3 % of the exact flow.
     """
     lengths, now = [], 0
     for end in timesteps:
