@@ -16,8 +16,8 @@ P = 79,510, from M = 1000 on a quarter of it.
     regular  1000   60     75.4    129.0        -
     regular  3000    6    100.5   1270.4    513.9
 
-Gather wins at M = 15 K and the dense product at M = 5 K; nothing between was measured, and a factor of
-8 between them sets `DENSE_UP_TO_CLIENTS_PER_MEMBER`. BCOO is never fastest. Every form compiles
+Gather wins at M = 15 K and the dense product at M = 5 K; nothing between was measured, and M = 8 K
+between them sets `DENSE_UP_TO_CLIENTS_PER_MEMBER`. BCOO is never fastest. Every form compiles
 in 0.05 to 0.16 s.
 """
 

@@ -33,8 +33,8 @@ def choose_chunk(hubs: int, samples: int, model: Model, asked: int | None = None
     """Hubs to work on at once: `asked`, or as many as the memory holds.
 
     One on a CPU, whose cores a single hub's matrix products fill already: two hubs at once took
-    34 to 36 ms a hub, one at a time 33 to 35 (`python -m benchmarks.round --chunk=2`, 1,194 samples,
-    2-core AMD EPYC, 2026-11-20).
+    34 to 36 ms a hub, one at a time 33 to 35 (`python -m benchmarks.round --chunk=2`, 1,194
+    samples, 2-core AMD EPYC, 2026-11-20).
 
     Raises ValueError when even one hub does not fit, or `asked` hubs do not.
     """

@@ -16,7 +16,7 @@ from dfl_jax.base import Array, Graph, PyTree
 MIXINGS = ('size', 'uniform', 'metropolis')
 METHODS = ('auto', 'gather', 'dense')
 
-# A dense product costs M, a gather K: and the two cross between M = 5 K and 15 K (benchmarks/mixing.py).
+# A dense product costs M, a gather K; they cross between M = 5 K and 15 K (benchmarks/mixing.py).
 DENSE_UP_TO_CLIENTS_PER_MEMBER = 8
 GATHER_UNROLL = 16
 
