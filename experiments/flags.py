@@ -68,20 +68,56 @@ flags.DEFINE_string(
 
 # Shared by algorithms; None is the method's own default
 ALGORITHM_FLAGS = {
-    'lr': flags.DEFINE_float('lr', None, 'Learning rate (ntk_dfl: 0.01).', lower_bound=0.0),
+    'lr': flags.DEFINE_float('lr', None, 'Learning rate of the first round.', lower_bound=0.0),
     'lr_decay': flags.DEFINE_float(
-        'lr_decay', None, 'Decay a round (ntk_dfl: 0, round k uses lr * exp(-lr_decay * k)).'
+        'lr_decay',
+        None,
+        'Decay a round: round k uses lr * lr_decay**k (gradient methods: a factor, e.g. 0.998), '
+        'or lr * exp(-lr_decay * k) (ntk_dfl and ntk_fl: a rate, e.g. 0.07).',
     ),
     'loss': flags.DEFINE_string('loss', None, 'cross_entropy (default) or mse (half the square).'),
     'mixing': flags.DEFINE_string(
-        'mixing', None, 'Averaging weights: size (ntk_dfl), uniform or metropolis.'
+        'mixing', None, 'Averaging weights: size, uniform or metropolis.'
     ),
     'consensus': flags.DEFINE_string(
         'consensus', None, 'Aggregated model: mean of the M models (default), or weighted by size.'
     ),
     'init': flags.DEFINE_string('init', None, 'Initial weights: same (default) or independent.'),
     'chunk': flags.DEFINE_integer(
-        'chunk', None, 'Hubs worked on at once (default: by the memory available).', lower_bound=1
+        'chunk', None, 'Hubs or clients worked on at once (default: by the memory available).', lower_bound=1
+    ),
+    # Gradient methods
+    'local_epochs': flags.DEFINE_integer(
+        'local_epochs', None, 'Passes over its data that a client makes in a round.'
+    ),
+    'local_steps': flags.DEFINE_integer(
+        'local_steps', None, 'Minibatches of a round, in place of --local_epochs.'
+    ),
+    'batch_size': flags.DEFINE_integer(
+        'batch_size', None, 'Minibatch; a client that holds less trains on all it has.'
+    ),
+    'optimizer': flags.DEFINE_string('optimizer', None, 'sgd (default) or adamw.'),
+    'momentum': flags.DEFINE_float('momentum', None, 'Heavy-ball momentum of sgd, in [0, 1).'),
+    'weight_decay': flags.DEFINE_float('weight_decay', None, 'L2 decay (adamw: decoupled).'),
+    'clip_norm': flags.DEFINE_float('clip_norm', None, 'Bound on the norm of the gradient.'),
+    'sam_radius': flags.DEFINE_float(
+        'sam_radius', None, 'rho of sharpness-aware minimisation (dfedsam: 0.01); 0 turns it off.'
+    ),
+    'sam_adaptive': flags.DEFINE_bool('sam_adaptive', None, 'Scale-invariant ascent (ASAM).'),
+    'averaged': flags.DEFINE_string(
+        'averaged',
+        None,
+        'Models that neighbours average: the trained ones (default), or the previous ones, to '
+        'which each client adds its update (D-PSGD as first published, with --local_steps=1).',
+    ),
+    'gossip_steps': flags.DEFINE_integer(
+        'gossip_steps', None, 'Averaging steps a round over the same graph (default 1).'
+    ),
+    'bits': flags.DEFINE_integer(
+        'weight_bits', None, 'Quantize the exchanged weights to so many bits (default: floats).'
+    ),
+    'rounding': flags.DEFINE_string(
+        'weight_rounding', None, 'Of --weight_bits: stochastic (default) or nearest.'
     ),
     # NTK methods
     'kernel': flags.DEFINE_string(

@@ -179,6 +179,10 @@ def _algorithm_settings(flags: Any, factory: Callable) -> dict[str, Any]:
         if argument == 'timesteps':
             value = _integers(holder.name, value)
         settings[argument] = value
+    if 'local_steps' in settings and 'local_epochs' not in settings:
+        settings['local_epochs'] = None
+    elif 'local_epochs' in settings and 'local_steps' not in settings:
+        settings['local_steps'] = None
     return settings
 
 

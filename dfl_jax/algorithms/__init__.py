@@ -1,9 +1,19 @@
 """One file per paper's method, and the table from names to factories."""
 
+from dfl_jax.algorithms.decavg import decavg
+from dfl_jax.algorithms.dfedavg import dfedavg, dfedavgm
+from dfl_jax.algorithms.dfedsam import dfedsam
+from dfl_jax.algorithms.dpsgd import dpsgd
+from dfl_jax.algorithms.gossip_sgd import gossip_sgd
 from dfl_jax.algorithms.ntk_dfl import ntk_dfl
 
 ALGORITHMS = {
     'ntk_dfl': ntk_dfl,
+    'dpsgd': dpsgd,
+    'dfedavg': dfedavg,
+    'dfedavgm': dfedavgm,
+    'dfedsam': dfedsam,
+    'decavg': decavg,
 }
 
-__all__ = ['ALGORITHMS', 'ntk_dfl']
+__all__ = ['ALGORITHMS', 'gossip_sgd', *ALGORITHMS]

@@ -1,11 +1,12 @@
 """What several algorithms need of a round."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.base import Array, Clients, Graph
+from dfl_jax.base import Array, Clients, Graph, PyTree, State
+from dfl_jax.models import Model
 
 
 def check_choice(what: str, value: str, known: Sequence[str]) -> None:
@@ -31,3 +32,24 @@ def count_sent(graph: Graph, clients: int) -> tuple[Array, Array]:
     delivered = (graph.mask[:, 1:] & graph.active[:, None]).astype(jnp.int32)
     to_hubs = jax.ops.segment_sum(delivered.ravel(), graph.members[:, 1:].ravel(), clients)
     return to_hubs, delivered.sum(axis=1, dtype=jnp.int32)
+
+
+def keep_inactive(active: Array, new: PyTree, old: PyTree) -> PyTree:
+    """`new` where a client is active [M], `old` elsewhere; leaves [M, ...]."""
+    return jax.tree.map(
+        lambda n, o: jnp.where(active.reshape(-1, *[1] * (o.ndim - 1)), n, o), new, old
+    )
+
+
+def stacked_predictions(
+    model: Model, consensus_of: Callable[[State], PyTree]
+) -> Callable[[State, Array], dict[str, Array]]:
+    """`Algorithm.predict` of a state that holds stacked `params`, leaves [M, ...]."""
+
+    def predict(state: State, x: Array) -> dict[str, Array]:
+        return {
+            'client': jax.vmap(model.apply, (0, None))(state.params, x),
+            'consensus': model.apply(consensus_of(state), x),
+        }
+
+    return predict

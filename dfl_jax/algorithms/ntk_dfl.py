@@ -12,8 +12,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dfl_jax.algorithms.common import check_choice, count_sent, hub_data
+from dfl_jax.algorithms.common import (
+    check_choice,
+    count_sent,
+    hub_data,
+    keep_inactive,
+    stacked_predictions,
+)
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.initialisation import INITS, initial_params
 from dfl_jax.metrics import CONSENSUS, consensus_model, model_spread
 from dfl_jax.mixing import MIXINGS, mix, mixing_weights
@@ -124,11 +131,7 @@ def ntk_dfl(
         evolved, chosen, losses = lax.map(
             hub, (w_bar, graph.members, graph.mask), batch_size=chunk if chunk > 1 else None
         )
-        new = jax.tree.map(
-            lambda w, old: jnp.where(graph.active.reshape(-1, *[1] * (old.ndim - 1)), w, old),
-            evolved,
-            params,
-        )
+        new = keep_inactive(graph.active, evolved, params)
         to_hubs, from_hubs = count_sent(graph, len(sizes))  # links, [M]
         samples = to_hubs * sizes
         info = {
@@ -146,21 +149,14 @@ def ntk_dfl(
     def consensus_of(state: State) -> PyTree:
         return consensus_model(state.params, state.sizes if consensus == 'size' else None)
 
-    def predict(state: State, x: Array) -> dict[str, Array]:
-        return {
-            'client': jax.vmap(model.apply, (0, None))(state.params, x),
-            'consensus': model.apply(consensus_of(state), x),
-        }
-
-    float_bits = 32
     return Algorithm(
         init_state,
         step,
-        predict,
+        stacked_predictions(model, consensus_of),
         unit_bits={
-            'weights': float_bits * model.size,
-            'jacobian_rows': float_bits * model.size,
-            'outputs': float_bits,
+            'weights': FLOAT_BITS * model.size,
+            'jacobian_rows': FLOAT_BITS * model.size,
+            'outputs': FLOAT_BITS,
             'labels': 32,
         },
         consensus=consensus_of,

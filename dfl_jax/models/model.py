@@ -33,6 +33,7 @@ class Model(NamedTuple):
     input_shape: tuple[int, ...]  # of one sample
     classes: int
     size: int  # P
+    shapes: PyTree  # of the parameters, leaves jax.ShapeDtypeStruct
 
 
 def bind(module: nn.Module, input_shape: Sequence[int]) -> Model:
@@ -68,5 +69,6 @@ def bind(module: nn.Module, input_shape: Sequence[int]) -> Model:
     def apply(params: PyTree, x: Array) -> Array:
         return module.apply({'params': params}, x)
 
-    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(variables['params']))
-    return Model(module, init, apply, tuple(input_shape), logits.shape[1], size)
+    shapes = variables['params']
+    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    return Model(module, init, apply, tuple(input_shape), logits.shape[1], size, shapes)

@@ -1,0 +1,12 @@
+"""DFedAvg and DFedAvgM: Sun, Li & Wang, "Decentralized Federated Averaging", 2021.
+
+Many local epochs a round, without and with heavy-ball momentum, then averaging. Hyperparameters of
+NTK-DFL (ICML 2025), appendix C.2. The momentum starts at zero every round (Algorithm 1).
+"""
+
+from functools import partial
+
+from dfl_jax.algorithms.gossip_sgd import gossip_sgd
+
+dfedavg = partial(gossip_sgd, lr=0.1, batch_size=25, local_epochs=20)
+dfedavgm = partial(gossip_sgd, lr=0.01, batch_size=50, local_epochs=20, momentum=0.9)

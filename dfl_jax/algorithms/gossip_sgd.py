@@ -1,0 +1,134 @@
+"""Local SGD with gossip averaging: the round that the gradient methods share.
+
+Every client trains on its own data, then averages models with its neighbours:
+
+    z_i = local training from x_i                                     LocalTraining
+    x_i <- sum_j W_ij Q(z_j)                            `averaged='trained'`
+    x_i <- sum_j W_ij Q(x_j) + (z_i - x_i)              `averaged='previous'`
+
+with W the mixing matrix of the round's graph and Q the codec of the exchange. The first form is
+decentralized federated averaging (Sun, Li & Wang 2021, Algorithm 1), the second, with a single
+minibatch, D-PSGD as first published (Lian et al. 2017, Algorithm 1). The methods differ in the
+local training and are `partial` applications of this one.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dfl_jax.algorithms.common import check_choice, count_sent, keep_inactive, stacked_predictions
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.compression import codec_of
+from dfl_jax.initialisation import INITS, initial_params
+from dfl_jax.local import LocalTraining, local_training
+from dfl_jax.metrics import CONSENSUS, consensus_model, model_spread
+from dfl_jax.mixing import MIXINGS, mix, mixing_weights
+from dfl_jax.models import Model
+
+AVERAGED = ('trained', 'previous')
+
+
+class State(NamedTuple):
+    params: PyTree  # leaves [M, ...]
+    sizes: Array  # [M] int32, N_i
+    round: Array  # scalar int32, k
+
+
+def gossip_sgd(
+    model: Model,
+    *,
+    lr: float,
+    batch_size: int,
+    local_epochs: int | None = 1,
+    local_steps: int | None = None,
+    optimizer: str = 'sgd',
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    lr_decay: float = 1.0,
+    clip_norm: float | None = None,
+    sam_radius: float = 0.0,
+    sam_adaptive: bool = False,
+    averaged: str = 'trained',
+    gossip_steps: int = 1,
+    mixing: str = 'uniform',
+    bits: int | None = None,
+    rounding: str | None = None,
+    consensus: str = 'mean',
+    init: str = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """One round of local training and gossip.
+
+    Args:
+      model: the network, bound to its input shape.
+      lr ... sam_adaptive: see `dfl_jax.local.LocalTraining`.
+      averaged: the models that meet at a hub, the `trained` or the `previous` ones.
+      gossip_steps: averaging steps a round over the same graph (DFedSAM-MGS).
+      mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.mixing`.
+      bits: quantizes every exchanged weight to so many bits; None sends 32-bit floats.
+      rounding: of the quantizer, `stochastic` (default) or `nearest`.
+      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      init: `same` or `independent` initial weights.
+      chunk: clients trained at once; None for all.
+
+    Raises ValueError for settings out of range, before anything is traced.
+    """
+    settings = LocalTraining(
+        lr=lr,
+        lr_decay=lr_decay,
+        batch_size=batch_size,
+        local_epochs=local_epochs,
+        local_steps=local_steps,
+        optimizer=optimizer,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        clip_norm=clip_norm,
+        sam_radius=sam_radius,
+        sam_adaptive=sam_adaptive,
+    )
+    check_choice('averaged', averaged, AVERAGED)
+    check_choice('mixing', mixing, MIXINGS)
+    check_choice('consensus', consensus, CONSENSUS)
+    check_choice('init', init, INITS)
+    if gossip_steps < 1:
+        raise ValueError(f'gossip_steps has to be at least 1, got {gossip_steps}')
+    codec = codec_of(bits, rounding)
+    local = local_training(model, settings, chunk)
+
+    def init_state(key: Array, clients: Clients) -> State:
+        sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
+        return State(initial_params(key, model, len(sizes), init), sizes, jnp.int32(0))
+
+    def gossip(key: Array, params: PyTree, graph: Graph, rows: Array) -> PyTree:
+        """x_i <- sum_j W_ij Q(x_j), gossip_steps times."""
+        for k_step in jax.random.split(key, gossip_steps):
+            keys = jax.random.split(k_step, len(rows))
+            params = mix(rows, graph.members, jax.vmap(codec.transmit)(keys, params))
+        return params
+
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+        k_train, k_codec = jax.random.split(key)
+        previous, sizes, k = state
+        rows = mixing_weights(graph, sizes, mixing)
+        trained, losses = local(k_train, previous, clients, k)
+        if averaged == 'trained':
+            new = gossip(k_codec, trained, graph, rows)
+        else:
+            met = gossip(k_codec, previous, graph, rows)
+            new = jax.tree.map(lambda m, z, x: m + (z - x), met, trained, previous)
+        new = keep_inactive(graph.active, new, previous)
+        sent, _ = count_sent(graph, len(sizes))
+        info = {'sent/weights': gossip_steps * sent, 'loss': losses, **model_spread(new)}
+        return State(new, sizes, k + 1), info
+
+    def consensus_of(state: State) -> PyTree:
+        return consensus_model(state.params, state.sizes if consensus == 'size' else None)
+
+    return Algorithm(
+        init_state,
+        step,
+        stacked_predictions(model, consensus_of),
+        unit_bits={'weights': codec.bits(model)},
+        consensus=consensus_of,
+    )
