@@ -24,9 +24,8 @@ from jax import lax
 
 from benchmarks import _common as common
 from dfl_jax import data
-from dfl_jax.algorithms.ntk_dfl import TIMESTEPS
 from dfl_jax.models import MLP, bind
-from dfl_jax.ntk import evolution, kernel_fn
+from dfl_jax.ntk import TIMESTEPS, evolution, kernel_fn
 
 _SAMPLES = flags.DEFINE_integer('samples', 1182, 'N~ of random data', lower_bound=1)
 _DATA_DIR = flags.DEFINE_string('data_dir', None, 'folder with Fashion-MNIST; default random data')

@@ -32,12 +32,19 @@ from benchmarks import _common as common
 from benchmarks._textbook import Hub, Textbook
 from dfl_jax import data, topology
 from dfl_jax.algorithms import common as rounds
-from dfl_jax.algorithms.ntk_dfl import SELECTIONS, TIMESTEPS, TRIED_AT_ONCE, ntk_dfl
+from dfl_jax.algorithms.ntk_dfl import ntk_dfl
 from dfl_jax.base import Array, Clients, Graph, PyTree
-from dfl_jax.memory import choose_chunk
+from dfl_jax.memory import choose_chunk, hub_bytes
 from dfl_jax.mixing import mix, mixing_weights
 from dfl_jax.models import MLP, Model, bind
-from dfl_jax.ntk import EVOLUTIONS, KERNELS, kernel_fn
+from dfl_jax.ntk import (
+    EVOLUTIONS,
+    KERNELS,
+    SELECTIONS,
+    TIMESTEPS,
+    TRIED_AT_ONCE,
+    kernel_fn,
+)
 from dfl_jax.ntk import evolution as ntk_evolution
 
 _CLIENTS = flags.DEFINE_integer('clients', 300, 'M', lower_bound=2)
@@ -64,7 +71,7 @@ def main(argv: list[str]) -> None:
     clients, model = load()
     hubs, width = clients.mask.shape
     samples = width * (_DEGREE.value + 1)  # N~
-    chunk = choose_chunk(hubs, samples, model, _CHUNK.value)
+    chunk = choose_chunk(hubs, hub_bytes(samples, model), _CHUNK.value)
     print(f'{common.about()}\n{hubs} clients, {samples} samples a hub, {chunk} hub(s) at once')
 
     schedule = topology.schedule('regular', hubs, 2, seed=0, degree=_DEGREE.value)

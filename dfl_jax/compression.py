@@ -1,15 +1,17 @@
-"""Codecs of what clients exchange, and the exact number of bits that they send."""
+"""Codecs of what clients exchange, the exact number of bits that they send, and top-k masks."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models import Model
 
 FLOAT_BITS = 32
+LABEL_BITS = 32
 ROUNDINGS = ('stochastic', 'nearest')
 
 
@@ -60,3 +62,32 @@ def quantization(bits: int, rounding: str = 'stochastic') -> Codec:
         return bits * model.size + FLOAT_BITS * len(jax.tree.leaves(model.shapes))
 
     return Codec(transmit, message_bits)
+
+
+def largest(values: Array, k: Array | int, among: Array) -> Array:
+    """The mask of the k largest entries of `values`, ties going to the first in memory order.
+
+    `lax.top_k` needs a k known when it is traced, and a sort takes tens of times as long: the bits
+    of non-negative floats are ordered like the floats, so a bisection over them counts its way to
+    the k-th largest.
+
+    Args:
+      values: any shape, non-negative.
+      k: how many, at most the number of candidates.
+      among: bool like values, the candidates.
+    """
+    width = jnp.finfo(values.dtype).bits
+    unsigned = jnp.uint32 if width == 32 else jnp.uint64
+    order = jnp.where(among, lax.bitcast_convert_type(values, unsigned) + 1, 0).ravel()
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = low + (high - low) // 2
+        enough = jnp.sum(order >= middle) >= k
+        return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+
+    top = unsigned(1) << (width - 1)
+    threshold, _ = lax.fori_loop(0, width - 1, halve, (unsigned(0), top))
+    above, level = order > threshold, order == threshold
+    wanted = k - jnp.sum(above)
+    return (above | level & (jnp.cumsum(level) <= wanted)).reshape(values.shape)

@@ -1,4 +1,4 @@
-"""How many hubs fit into memory at once."""
+"""How many hubs or clients fit into memory at once."""
 
 import math
 import os
@@ -29,23 +29,38 @@ def hub_bytes(samples: int, model: Model) -> int:
     return 4 * (4 * samples**2 + 3 * inputs + 8 * model.size)
 
 
-def choose_chunk(hubs: int, samples: int, model: Model, asked: int | None = None) -> int:
-    """Hubs to work on at once: `asked`, or as many as the memory holds.
+def client_bytes(samples: int, model: Model) -> int:
+    """Bytes that the local training of one client takes: two copies of its data and eight of the
+    weights (gradient, update, moments, ascent); a network with large activations takes more.
 
-    One on a CPU, whose cores a single hub's matrix products fill already: two hubs at once took
-    34 to 36 ms a hub, one at a time 33 to 35 (`python -m benchmarks.round --chunk=2`, 1,194
-    samples, 2-core AMD EPYC, 2026-11-20).
-
-    Raises ValueError when even one hub does not fit, or `asked` hubs do not.
+    samples: N, padded samples of a client.
     """
-    each, free = hub_bytes(samples, model), available_bytes()
+    return 4 * (2 * samples * math.prod(model.input_shape) + 8 * model.size)
+
+
+def choose_chunk(count: int, each: int, asked: int | None = None, advice: str = '') -> int:
+    """How many of `count` hubs or clients to work on at once: `asked`, or what the memory holds.
+
+    One on a CPU. A single hub's matrix products fill its cores: two hubs at once took 34 to 36 ms a
+    hub, one at a time 33 to 35 (`python -m benchmarks.round --chunk=2`, 1,194 samples, 2-core AMD
+    EPYC, 2026-11-20). A single client's weights stay in its cache (benchmarks/local.py).
+
+    Args:
+      count: hubs or clients.
+      each: bytes of one, from `hub_bytes` or `client_bytes`.
+      asked: the user's choice.
+      advice: what to do if not even one fits.
+
+    Raises ValueError when even one does not fit, or `asked` of them do not.
+    """
+    free = available_bytes()
     fitting = int(SHARE * free / each)
     if fitting < (asked or 1):
         raise ValueError(
-            f'{asked or 1} hub(s) of {samples} samples need {(asked or 1) * each / 2**30:.1f} GiB '
+            f'{asked or 1} at once need {(asked or 1) * each / 2**30:.1f} GiB '
             f'and {SHARE:.0%} of the free memory is {SHARE * free / 2**30:.1f} GiB; '
-            + ('lower --chunk' if asked and fitting else 'lower --degree or use more clients')
+            + ('lower --chunk' if asked and fitting else advice)
         )
     if asked:
-        return min(asked, hubs)
-    return 1 if jax.default_backend() == 'cpu' else min(hubs, fitting)
+        return min(asked, count)
+    return 1 if jax.default_backend() == 'cpu' else min(count, fitting)

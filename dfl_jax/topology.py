@@ -31,6 +31,7 @@ __all__ = [
     'WITH_DEGREE',
     'Spectrum',
     'TopologyError',
+    'cohorts',
     'drop_clients',
     'drop_links',
     'mixing_matrix',
@@ -40,7 +41,7 @@ __all__ = [
 
 DENSE_SPECTRUM_UP_TO = 1000
 # One stream of random numbers each, so that a common seed does not correlate them.
-_GRAPH, _LINKS, _CLIENTS = range(3)
+_GRAPH, _LINKS, _CLIENTS, _COHORTS = range(4)
 
 
 class Spectrum(NamedTuple):
@@ -117,6 +118,34 @@ def schedule(
     mask = np.arange(shape[2]) <= np.stack(degrees)[:, :, None]
     active = np.ones((len(draws), clients), bool)
     return Graph(*(np.broadcast_to(a, (rounds, *a.shape[1:])) for a in (members, mask, active)))
+
+
+def cohorts(clients: int, rounds: int, size: int, *, seed: int, dropout: float = 0.0) -> Graph:
+    """The schedule of a centralized method: one hub, the server, hears a random cohort a round.
+
+    Args:
+      clients: M.
+      rounds: T.
+      size: clients drawn each round without replacement.
+      seed: non-negative.
+      dropout: probability that a client which was drawn does not take part; it is not replaced.
+
+    Returns:
+      members [T, 1, size] int32, mask [T, 1, size] bool, active [T, 1] bool, False where nobody
+      takes part. No column is the hub itself.
+
+    Raises:
+      TopologyError: size outside [1, M], dropout outside [0, 1].
+    """
+    if not 1 <= size <= clients:
+        raise TopologyError(
+            f'a cohort of {size} has to lie in [1, {clients}], the clients of the network'
+        )
+    check_probability('client dropout', dropout)
+    rng = np.random.default_rng([seed, _COHORTS])
+    members = np.stack([rng.choice(clients, size, replace=False) for _ in range(rounds)])
+    mask = rng.random(members.shape) >= dropout
+    return Graph(members.astype(np.int32)[:, None], mask[:, None], mask.any(axis=1, keepdims=True))
 
 
 def drop_links(graph: Graph, probability: float, seed: int) -> Graph:

@@ -133,6 +133,25 @@ ALGORITHM_FLAGS = {
     'averaging': flags.DEFINE_bool(
         'ntk_averaging', None, 'Per-round averaging, Eq. (1) (default true).'
     ),
+    'cohort': flags.DEFINE_integer(
+        'ntk_fl_cohort', None, 'Clients that the server of ntk_fl hears in a round (default 5).'
+    ),
+    # DisPFL
+    'density': flags.DEFINE_float(
+        'dispfl_density', None, 'Share of the weights that a mask keeps, in (0, 1] (default 0.5).'
+    ),
+    'prune_rate': flags.DEFINE_float(
+        'dispfl_prune_rate', None, 'Share of a mask replaced after the first round (default 0.5).'
+    ),
+    'anneal_rounds': flags.DEFINE_integer(
+        'dispfl_anneal_rounds', None, 'Rounds until nothing is replaced (default: --rounds).'
+    ),
+    'regrow': flags.DEFINE_string(
+        'dispfl_regrow', None, 'What grows back: by gradient (default) or random.'
+    ),
+    'masks': flags.DEFINE_string(
+        'dispfl_masks', None, 'First masks: same (default) or independent.'
+    ),
 }
 
 # Where and how a run is watched; they may differ between a run and its continuation

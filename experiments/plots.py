@@ -1,5 +1,7 @@
 """Curves of runs as PNG."""
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,11 +10,35 @@ import matplotlib
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
-from matplotlib.ticker import MaxNLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 Row = dict[str, Any]
+Points = dict[float, list[float]]  # x -> one value a seed
 INK, MUTED = '#1f2933', '#7b8794'
-COLOURS = ('#1b6ca8', '#d1495b', '#2e8b57', '#8d5a97', '#e08e45', '#4a6572')
+COLOURS = (
+    '#1b6ca8',
+    '#d1495b',
+    '#2e8b57',
+    '#8d5a97',
+    '#e08e45',
+    '#35b5c9',
+    '#3d4852',
+    '#a0a51c',
+    '#e377c2',
+    '#7a4b2a',
+)
+STYLES = {'dotted': 1.1, 'solid': 1.8}  # line widths; what comes first lies below
+METHODS = {  # as papers print them; a method's place is its colour in every figure
+    'ntk_dfl': 'NTK-DFL',
+    'dfedavg': 'DFedAvg',
+    'dfedavgm': 'DFedAvgM',
+    'dfedsam': 'DFedSAM',
+    'dispfl': 'DisPFL',
+    'dpsgd': 'D-PSGD',
+    'ntk_fl': 'NTK-FL',
+    'decavg': 'DecAvg',
+}
 
 
 def _tidy(axes) -> None:
@@ -52,38 +78,98 @@ def plot_run(rows: Sequence[Row], path: Path) -> None:
     plt.close(figure)
 
 
-def plot_comparison(
-    curves: Mapping[str, Sequence[Sequence[Row]]], target: float | None, title: str, path: Path
-) -> None:
-    """Consensus accuracy (solid) and mean client accuracy (dotted) of several settings.
+def over_seeds(runs: Sequence[Row], name: str) -> Points:
+    """{round: the curve `name` of every run, in percent}, for the rounds that all runs have."""
+    curves = [dict(zip(run['round'], run[name], strict=True)) for run in runs]
+    shared = set.intersection(*map(set, curves)) if curves else set()
+    return {r: [100 * curve[r] for curve in curves] for r in sorted(shared)}
 
-    curves: label -> runs (seeds), each a list of rows; lines are means, bands ranges.
+
+def plot_panels(panels: Sequence[Row], path: Path, ylabel: str, target: float | None) -> None:
+    """Panels side by side with one y axis, one colour a method and one legend.
+
+    A panel is {title, label, solid, dotted}, the latter two {method: Points}; lines are means over
+    seeds, bands and bars ranges. Its label is that of a factor, or None where x is the round.
     """
-    figure, axes = plt.subplots(figsize=(7, 4.4), layout='constrained')
-    for colour, (label, runs) in zip(COLOURS, curves.items(), strict=False):
-        shared = sorted(set.intersection(*({row['round'] for row in rows} for rows in runs)))
-        for name, style in (('consensus_accuracy', '-'), ('client_accuracy_mean', ':')):
-            values = [[row[name] for row in rows if row['round'] in shared] for rows in runs]
-            mean = [sum(v) / len(v) for v in zip(*values, strict=True)]
-            axes.plot(
-                shared, mean, style, color=colour, lw=2, label=label if style == '-' else None
-            )
-            if len(runs) > 1:
-                low, high = ([f(v) for v in zip(*values, strict=True)] for f in (min, max))
-                axes.fill_between(shared, low, high, color=colour, alpha=0.15, linewidth=0)
-    if target is not None:
-        axes.axhline(target, color=MUTED, lw=1, ls='--')
-        axes.annotate(
-            f'{target:.0%}',
-            xy=(0, target),
-            xycoords=('axes fraction', 'data'),
-            xytext=(6, 4),
-            textcoords='offset points',
-            color=MUTED,
-        )
-    axes.set(xlabel='communication round', ylabel='test accuracy', title=title)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(frameon=False, loc='lower right', title='solid: consensus, dotted: mean client')
-    _tidy(axes)
-    figure.savefig(path, dpi=130)
+    figure, grid = plt.subplots(
+        1,
+        len(panels),
+        figsize=(1.2 + 3.3 * len(panels), 4.2),
+        sharey=True,
+        squeeze=False,
+        layout='constrained',
+    )
+    colours = _colours(panels)
+    for axes, panel in zip(grid[0], panels, strict=True):
+        draw = _curve if panel['label'] is None else _factor
+        for style, width in STYLES.items():
+            for method, points in reversed(panel[style].items()):
+                if points:
+                    draw(axes, points, color=colours[method], ls=style, lw=width)
+        if panel['label'] is not None:
+            axes.set_xticks(sorted(set().union(*panel['solid'].values())))
+        axes.set(xlabel=panel['label'] or 'communication round', title=panel['title'])
+        if target is not None:
+            axes.axhline(100 * target, color=MUTED, lw=1, ls='--', zorder=1)
+        _tidy(axes)
+    grid[0][0].set_ylabel(ylabel)
+    grid[0][0].yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
+    if any(panel['dotted'] for panel in panels):
+        grid[0][0].set_ylim(bottom=_bottom(panels))
+    _legend(figure, colours, panels, target)
+    figure.savefig(path, dpi=160)
     plt.close(figure)
+
+
+def _colours(panels: Sequence[Row]) -> dict[str, str]:
+    """A colour for every method that has a point, those of METHODS first."""
+    present = {m for panel in panels for m, points in panel['solid'].items() if points}
+    order = [*METHODS, *sorted(present - METHODS.keys())]
+    return {m: c for m, c in zip(order, itertools.cycle(COLOURS), strict=False) if m in present}
+
+
+def _legend(figure, colours: Mapping[str, str], panels: Sequence[Row], target) -> None:
+    """A row of methods, and below it what the line styles mean."""
+    methods = [Line2D([], [], color=colours[m], lw=3, label=METHODS.get(m, m)) for m in colours]
+    styles = []
+    if any(panel['dotted'] for panel in panels):
+        for style, name in (('solid', 'consensus model'), ('dotted', 'mean client')):
+            styles.append(Line2D([], [], color=INK, ls=style, lw=STYLES[style], label=name))
+    if target is not None:
+        name = f'{100 * target:.4g} %'
+        styles.append(Line2D([], [], color=MUTED, ls='--', lw=1, label=name))
+    blank = Line2D([], [], color='none', label=' ')
+    rows = itertools.zip_longest(methods, styles, fillvalue=blank) if styles else zip(methods)
+    handles = list(itertools.chain.from_iterable(rows))  # a legend fills column by column
+    columns = max(len(methods), len(styles))
+    figure.legend(handles=handles, loc='outside lower center', ncols=columns, frameon=False)
+
+
+def _curve(axes, points: Points, **style) -> None:
+    """The mean over seeds as a line, their range as a band; a lone point as a dot."""
+    low, mean, high = _range(points)
+    axes.plot(points.keys(), mean, marker='o' if len(points) == 1 else '', ms=5, **style)
+    axes.fill_between(points.keys(), low, high, color=style['color'], alpha=0.15, linewidth=0)
+    axes.set_xscale('log')
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter('{x:.0f}')
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _factor(axes, points: Points, **style) -> None:
+    """The mean over seeds as a marked line, their range as a bar."""
+    low, mean, high = _range(points)
+    down = [m - v for m, v in zip(mean, low, strict=True)]
+    up = [v - m for m, v in zip(mean, high, strict=True)]
+    axes.errorbar(points.keys(), mean, (down, up), marker='o', ms=5, capsize=3, **style)
+
+
+def _range(points: Points) -> tuple[list[float], list[float], list[float]]:
+    values = points.values()
+    return [min(v) for v in values], [sum(v) / len(v) for v in values], [max(v) for v in values]
+
+
+def _bottom(panels: Sequence[Row]) -> float:
+    """Where the y axis begins: the steep first quarter of a curve may leave the figure."""
+    curves = [points for panel in panels for s in STYLES for points in panel[s].values() if points]
+    return min(5 * (min(list(points.values())[len(points) // 4]) // 5) for points in curves)

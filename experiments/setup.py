@@ -16,7 +16,7 @@ import numpy as np
 from dfl_jax import data, topology
 from dfl_jax.algorithms import ALGORITHMS
 from dfl_jax.base import Algorithm, Clients, Graph
-from dfl_jax.memory import choose_chunk
+from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes
 from dfl_jax.models import MLP, MODELS, Model, bind
 from dfl_jax.simulate import Holdout
 from experiments.flags import ALGORITHM_FLAGS
@@ -46,7 +46,9 @@ def build(flags: Any) -> Experiment:
     seeds = {name: _stream(flags.seed, name) for name in STREAMS}
     factory = _algorithm_factory(flags.algorithm)
     settings = _algorithm_settings(flags, factory)
-    graphs = _graphs(flags, seeds)
+    parameters = inspect.signature(factory).parameters
+    cohort = settings.get('cohort', parameters['cohort'].default) if 'cohort' in parameters else None
+    graphs = _graphs(flags, seeds, cohort)
     dataset = data.load(flags.dataset, flags.data_dir)
     if flags.train_samples is not None:
         dataset = data.subsample(dataset, flags.train_samples, seeds['subset'])
@@ -66,14 +68,21 @@ def build(flags: Any) -> Experiment:
     )
     samples = max(map(len, parts))
     model = _model(flags, dataset)
-    parameters = inspect.signature(factory).parameters
-    if 'chunk' in parameters:
-        settings['chunk'] = choose_chunk(
-            hubs=flags.clients,
-            samples=samples * graphs.members.shape[-1],
-            model=model,
-            asked=flags.chunk,
+    if 'kernel' in parameters:
+        chunk = choose_chunk(
+            graphs.members.shape[1],
+            hub_bytes(samples * graphs.members.shape[2], model),
+            flags.chunk,
+            'lower --degree or use more clients' if cohort is None else 'lower --ntk_fl_cohort',
         )
+    else:
+        chunk = choose_chunk(
+            flags.clients, client_bytes(samples, model), flags.chunk, 'use a smaller --model'
+        )
+    if 'chunk' in parameters:
+        settings['chunk'] = chunk
+    if 'anneal_rounds' in parameters:
+        settings.setdefault('anneal_rounds', flags.rounds)
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
     resolved = {
         name: parameter.default
@@ -129,7 +138,22 @@ def _stream(seed: int, name: str) -> int:
     return int(np.random.SeedSequence([seed, STREAMS.index(name)]).generate_state(1)[0])
 
 
-def _graphs(flags: Any, seeds: dict[str, int]) -> Graph:
+def _graphs(flags: Any, seeds: dict[str, int], cohort: int | None) -> Graph:
+    """The schedule: of cohorts for a centralized method, of the topology for all others."""
+    if cohort is not None:
+        for name in ('topology', 'degree', 'static_topology', 'topology_file', 'link_dropout'):
+            if flags[name].present:
+                raise ValueError(
+                    f'--{name}={flags[name].value} does not apply to --algorithm='
+                    f'{flags.algorithm}, whose server hears a cohort; leave it out'
+                )
+        return topology.cohorts(
+            flags.clients,
+            flags.rounds,
+            cohort,
+            seed=seeds['graph'],
+            dropout=flags.client_dropout,
+        )
     graphs = topology.schedule(
         flags.topology,
         flags.clients,

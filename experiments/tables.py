@@ -1,43 +1,71 @@
 """Sets our numbers beside a paper's: `python -m experiments.tables ntk_dfl/figure2 --runs=DIR`
 
 A table is a folder experiments/PAPER/TABLE with published.json and one flagfile a cell, named
-METHOD-COLUMN.flags. Its runs are the directories METHOD-COLUMN* below --runs, one a seed, e.g.
-runs/figure2/ntk_dfl-alpha0.1-seed0. Prints the table, and writes it with the figure into --out.
+METHOD-COLUMN.flags. Its runs are the directories METHOD-COLUMN or METHOD-COLUMN-ANYTHING below
+--runs, one a seed, e.g. runs/figure2/ntk_dfl-alpha0.1-seed0. Prints the table; writes it (.md), the
+figure (.png) and the curves of both (.json) into --out. Such a .json stands for its runs in --runs.
+
+published.json holds
+  title, source   what was measured, and where the paper's numbers stand
+  metric          rounds_to (the accuracy `target`) or accuracy_at (the round `round`)
+  target          accuracy in [0, 1]; also a line in the figure
+  round           also the round of the lead over the baselines; optional under rounds_to
+  columns         the settings, in the order of the numbers
+  rows            {method: numbers}: null where the paper prints none, '>200' where it gave up
+  ours            the method that is compared with the other rows; optional
+  centralized     the methods that are no baselines of that comparison; optional
+  panels          of the figure, from left to right, each one of
+    {title, column}                     accuracy against rounds
+    {title, label, columns: {name: x}}  the metric against a factor x
 """
 
 import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import app, flags
 
-from experiments.rundir import Row, RunDirectory
+from experiments.rundir import Row, RunDirectory, write_atomically
 
 FLAGS = flags.FLAGS
 HERE = Path(__file__).parent
 FREE = ('seed', 'data_dir')  # a run may differ from its flagfile in these
+CURVES = ('consensus_accuracy', 'client_accuracy_mean')
+OFF = 0.25  # a mean further from the paper's number than this is remarked on
 
-Runs = dict[str, list[list[Row]]]  # cell -> runs -> rows
+Run = dict[str, Any]  # its name as 'run', and as lists 'round' and each of CURVES
+Runs = dict[str, list[Run]]  # by cell
 
 
-def rounds_to(target: float, rows: Sequence[Row]) -> float | None:
+class Measured(NamedTuple):
+    """A number, or its lower bound: a run of `value` rounds never got there."""
+
+    value: float
+    bound: bool = False
+
+    def __str__(self) -> str:
+        return f'{">" * self.bound}{self.value:.4g}'
+
+
+def rounds_to(published: Row, run: Run) -> Measured:
     """The first evaluated round whose consensus accuracy reaches the target."""
-    return next((row['round'] for row in rows if row['consensus_accuracy'] >= target), None)
+    pairs = zip(run['round'], run['consensus_accuracy'], strict=True)
+    reached = (round for round, accuracy in pairs if accuracy >= published['target'])
+    first = next(reached, None)
+    return Measured(run['round'][-1], True) if first is None else Measured(first)
 
 
-def final_accuracy(target: float, rows: Sequence[Row]) -> float | None:
-    """Consensus accuracy of the last round, in percent."""
-    del target
-    return 100 * rows[-1]['consensus_accuracy']
+def accuracy_at(published: Row, run: Run) -> Measured | None:
+    """Consensus accuracy in percent at the round; None where the run has not evaluated it."""
+    pairs = dict(zip(run['round'], run['consensus_accuracy'], strict=True))
+    accuracy = pairs.get(published['round'])
+    return None if accuracy is None else Measured(100 * accuracy)
 
 
-METRICS: dict[str, Callable[[float, Sequence[Row]], float | None]] = {
-    'rounds_to': rounds_to,
-    'final_accuracy': final_accuracy,
-}
+METRICS = {'rounds_to': rounds_to, 'accuracy_at': accuracy_at}
 
 
 def find_runs(folder: Path, runs: Path) -> tuple[Runs, list[str]]:
@@ -45,11 +73,25 @@ def find_runs(folder: Path, runs: Path) -> tuple[Runs, list[str]]:
 
     Raises ValueError when there is none at all.
     """
+    cells = [flagfile.stem for flagfile in sorted(folder.glob('*.flags'))]
+    if runs.suffix == '.json':
+        found, remarks = load_curves(runs)
+        found = {cell: found[cell] for cell in cells if cell in found}
+    else:
+        found, remarks = read_directories(folder, runs, cells)
+    if not found:
+        names = ', '.join(cells[:6]) + (', ...' if len(cells) > 6 else '')
+        raise ValueError(f'--runs={runs} holds no run of {folder.name}; name them {names}')
+    return found, remarks
+
+
+def read_directories(folder: Path, runs: Path, cells: Sequence[str]) -> tuple[Runs, list[str]]:
     found: Runs = {}
     remarks = []
-    for flagfile in sorted(folder.glob('*.flags')):
-        wanted = read_flagfile(flagfile)
-        for path in sorted(p for p in runs.glob(f'{flagfile.stem}*') if p.is_dir()):
+    for cell in cells:
+        wanted = read_flagfile(folder / f'{cell}.flags')
+        paths = [runs / cell, *runs.glob(f'{cell}-*')]
+        for path in sorted(path for path in paths if path.is_dir()):
             directory = RunDirectory(path)
             rows = directory.rows()
             if not rows:
@@ -58,11 +100,26 @@ def find_runs(folder: Path, runs: Path) -> tuple[Runs, list[str]]:
             if not directory.done.exists():
                 remarks.append(f'{path.name} stopped at round {rows[-1]["round"]}')
             remarks += differences(path.name, wanted, json.loads(directory.config_file.read_text()))
-            found.setdefault(flagfile.stem, []).append(rows)
-    if not found:
-        cells = ', '.join(f.stem for f in sorted(folder.glob('*.flags')))
-        raise ValueError(f'--runs={runs} holds no run of {folder.name}; name them {cells}')
+            run = {'run': path.name, 'round': [row['round'] for row in rows]}
+            for name in CURVES:
+                run[name] = [round(row[name], 4) for row in rows]
+            found.setdefault(cell, []).append(run)
     return found, remarks
+
+
+def load_curves(path: Path) -> tuple[Runs, list[str]]:
+    """What `save_curves` wrote. Raises ValueError."""
+    try:
+        content = json.loads(path.read_text())
+        return content['runs'], content['remarks']
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ValueError(f'--runs={path} cannot be read as the curves of a table') from error
+
+
+def save_curves(path: Path, runs: Runs, remarks: Sequence[str]) -> None:
+    """Writes {"remarks": [...], "runs": {cell: [run, ...]}}, a run a line."""
+    text = json.dumps({'remarks': remarks, 'runs': runs}, separators=(',', ':'))
+    write_atomically(path, text.replace('{"run":', '\n{"run":') + '\n')
 
 
 def read_flagfile(path: Path) -> dict[str, str]:
@@ -88,33 +145,147 @@ def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
     ]
 
 
+def measure(published: Row, runs: Sequence[Run]) -> list[Measured]:
+    """The table's metric of every run that has it."""
+    metric = METRICS[published['metric']]
+    return [value for run in runs if (value := metric(published, run)) is not None]
+
+
+def mean(values: Sequence[Measured]) -> Measured:
+    return Measured(statistics.mean(v.value for v in values), any(v.bound for v in values))
+
+
+def paper_number(number: float | str) -> Measured:
+    """A number of `rows`, e.g. 83 or '>200'."""
+    return Measured(float(str(number).lstrip('>')), str(number).startswith('>'))
+
+
+def what(published: Row) -> str:
+    """The metric in words."""
+    if published['metric'] == 'rounds_to':
+        return f'rounds to {100 * published["target"]:.4g} % consensus accuracy'
+    return f'consensus accuracy at round {published["round"]} (%)'
+
+
 def table(published: Row, runs: Runs) -> str:
     """A Markdown table, a row a method, the paper's number and ours for every column."""
-    metric = METRICS[published['metric']]
-    head = ['method'] + [f'{c} {who}' for c in published['columns'] for who in ('paper', 'ours')]
+    printed = any(n is not None for numbers in published['rows'].values() for n in numbers)
+    who = ('paper', 'ours') if printed else ('ours',)
+    head = ['method'] + [f'{c} {w}' for c in published['columns'] for w in who]
     lines = [head, ['---'] * len(head)]
     for method, numbers in published['rows'].items():
         line = [method]
         for column, number in zip(published['columns'], numbers, strict=True):
-            mine = runs.get(f'{method}-{column}', [])
-            values = [metric(published.get('target', 0.0), rows) for rows in mine]
-            line += [str(number), summary(values, mine)]
+            values = measure(published, runs.get(f'{method}-{column}', []))
+            line += [str(number or '-')] * printed + [summary(values)]
         lines.append(line)
     return '\n'.join('| ' + ' | '.join(line) + ' |' for line in lines)
 
 
-def summary(values: Sequence[float | None], runs: Sequence[Sequence[Row]]) -> str:
-    """Mean and standard deviation over seeds; `>N` where a run of N rounds never got there."""
-    reached = [value for value in values if value is not None]
-    if not runs:
+def summary(values: Sequence[Measured]) -> str:
+    """Mean and standard deviation over seeds; every one of them where only some got there."""
+    if not values:
         return '-'
-    seeds = '1 seed' if len(runs) == 1 else f'{len(runs)} seeds'
-    if len(reached) < len(values):
-        return f'>{max(rows[-1]["round"] for rows in runs)} ({seeds})'
-    mean = f'{statistics.mean(reached):.4g}'
-    if len(reached) > 1:
-        mean += f' ± {statistics.stdev(reached):.2g}'
-    return f'{mean} ({seeds})'
+    seeds = '1 seed' if len(values) == 1 else f'{len(values)} seeds'
+    if all(value.bound for value in values):
+        return f'{min(values)} ({seeds})'
+    if any(value.bound for value in values):
+        return f'{", ".join(map(str, values))} ({seeds})'
+    text = f'{mean(values)}'
+    if len(values) > 1:
+        text += f' ± {statistics.stdev(v.value for v in values):.2g}'
+    return f'{text} ({seeds})'
+
+
+def comparisons(published: Row, runs: Runs) -> list[str]:
+    """Per column: how much faster and how much more accurate `ours` is than the best baseline."""
+    if 'ours' not in published:
+        return []
+    out = published.get('centralized', ())
+    rows = {method: row for method, row in published['rows'].items() if method not in out}
+    lines = []
+    for i, column in enumerate(published['columns']):
+        cells = {m: runs[f'{m}-{column}'] for m in rows if f'{m}-{column}' in runs}
+        if published['metric'] == 'rounds_to':
+            mine = fewer(published['ours'], {m: mean(measure(published, cells[m])) for m in cells})
+            numbers = {m: paper_number(row[i]) for m, row in rows.items() if row[i] is not None}
+            paper = fewer(published['ours'], numbers)
+            beside = f'; paper: {paper}' if paper else ''
+            if mine:
+                lines.append(f'{column}: fewer rounds than the best baseline: {mine}{beside}')
+        if 'round' in published:
+            found = {m: measure(published | {'metric': 'accuracy_at'}, cells[m]) for m in cells}
+            points = lead(published['ours'], {m: mean(v) for m, v in found.items() if v})
+            where = f'at round {published["round"]}'
+            if points:
+                lines.append(f'{column}: lead over the best baseline {where}: {points}')
+    return lines
+
+
+def fewer(ours: str, rounds: Mapping[str, Measured]) -> str | None:
+    others = {method: value for method, value in rounds.items() if method != ours}
+    if not others or ours not in rounds or rounds[ours].bound:
+        return None
+    best = min(others, key=lambda method: others[method])
+    times = others[best].value / rounds[ours].value
+    if others[best].bound and times <= 1:  # a run that has hardly begun tells nothing
+        return None
+    return f'{"more than " * others[best].bound}{times:.1f} times ({best})'
+
+
+def lead(ours: str, accuracies: Mapping[str, Measured]) -> str | None:
+    others = {method: value for method, value in accuracies.items() if method != ours}
+    if not others or ours not in accuracies:
+        return None
+    best = max(others, key=lambda method: others[method])
+    return f'{accuracies[ours].value - others[best].value:.1f} points ({best})'
+
+
+def off_paper(published: Row, runs: Runs) -> list[str]:
+    """The cells whose mean is far from the paper's number, bounds taken as such."""
+    lines = []
+    for method, numbers in published['rows'].items():
+        for column, number in zip(published['columns'], numbers, strict=True):
+            values = measure(published, runs.get(f'{method}-{column}', []))
+            if number is None or not values:
+                continue
+            mine, paper = mean(values), paper_number(number)
+            off = mine.value / paper.value - 1
+            if (off > OFF and not paper.bound) or (off < -OFF and not mine.bound):
+                lines.append(f'{method} {column}: {mine} against {number} ({100 * off:+.0f} %)')
+    return lines
+
+
+def report(published: Row, runs: Runs) -> str:
+    """The table, the comparisons below it, and what is far from the paper."""
+    text = table(published, runs)
+    if lines := comparisons(published, runs):
+        text += '\n\n' + '\n'.join(f'- {line}' for line in lines)
+    if lines := off_paper(published, runs):
+        text += f'\n\nMore than {OFF:.0%} off the paper:\n\n' + '\n'.join(f'- {x}' for x in lines)
+    return text
+
+
+def panels(published: Row, runs: Runs) -> list[Row]:
+    """The figure's panels as `plot_panels` takes them."""
+    from experiments.plots import over_seeds
+
+    drawn = []
+    for panel in published['panels']:
+        solid, dotted = {}, {}
+        for method in published['rows']:
+            if 'column' in panel:
+                own = runs.get(f'{method}-{panel["column"]}', [])
+                solid[method], dotted[method] = (over_seeds(own, name) for name in CURVES)
+            else:
+                found = {
+                    x: measure(published, runs.get(f'{method}-{column}', []))
+                    for column, x in panel['columns'].items()
+                }
+                solid[method] = {x: [v.value for v in found[x]] for x in found if found[x]}
+        label = panel.get('label')
+        drawn.append({'title': panel['title'], 'label': label, 'solid': solid, 'dotted': dotted})
+    return drawn
 
 
 def main(argv: list[str]) -> Any:
@@ -122,33 +293,33 @@ def main(argv: list[str]) -> Any:
     if len(argv) != 2 or argv[1] not in known:
         print(f'error: name one table of {", ".join(known)}', file=sys.stderr)
         return 1
-    folder = HERE / argv[1]
+    folder, source = HERE / argv[1], Path(FLAGS.runs)
     published = json.loads((folder / 'published.json').read_text())
     try:
-        runs, remarks = find_runs(folder, Path(FLAGS.runs))
+        runs, remarks = find_runs(folder, source)
     except ValueError as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
 
-    text = table(published, runs)
-    what = published['metric'].replace('_', ' ')
-    goal = f' {published["target"]:.0%} consensus accuracy' if 'target' in published else ''
-    print(f'{published["title"]}: {what}{goal}\n({published["source"]})\n\n{text}')
+    text = report(published, runs)
+    print(f'{published["title"]}: {what(published)}\n({published["source"]})\n\n{text}')
     for remark in remarks:
         print(f'note: {remark}')
-    out = Path(FLAGS.out or FLAGS.runs)
+    out = Path(FLAGS.out or (source.parent if source.suffix == '.json' else source))
     out.mkdir(parents=True, exist_ok=True)
     name = argv[1].replace('/', '-')
     (out / f'{name}.md').write_text(text + '\n')
+    save_curves(out / f'{name}.json', runs, remarks)
 
-    from experiments.plots import plot_comparison
+    from experiments.plots import plot_panels
 
-    plot_comparison(runs, published.get('target'), published['title'], out / f'{name}.png')
-    print(f'written: {out / name}.md, {out / name}.png')
+    label = what(published) if 'label' in published['panels'][0] else 'test accuracy (%)'
+    plot_panels(panels(published, runs), out / f'{name}.png', label, published.get('target'))
+    print('written: ' + ', '.join(f'{out / name}.{kind}' for kind in ('md', 'json', 'png')))
     return 0
 
 
 if __name__ == '__main__':
-    flags.DEFINE_string('runs', 'runs', 'Folder whose subfolders are the runs.')
-    flags.DEFINE_string('out', None, 'Where the table and the figure go (default --runs).')
+    flags.DEFINE_string('runs', 'runs', 'Folder whose subfolders are the runs, or a .json of them.')
+    flags.DEFINE_string('out', None, 'Where table, curves and figure go (default: with --runs).')
     app.run(main)

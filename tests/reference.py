@@ -129,3 +129,99 @@ def ntk_dfl_round(
         chosen.append(best[1])
         new.append(best[2])
     return new, chosen, losses
+
+
+# ------------------------------------------------------------------- local SGD and gossip averaging
+
+
+def loss_and_gradient(params, x, y):
+    """Mean cross-entropy of a batch (y one-hot) and its gradient by all parameters, flattened."""
+    activations = [x]
+    for weights, bias in params[:-1]:
+        activations.append(np.maximum(activations[-1] @ weights + bias, 0.0))
+    logits = activations[-1] @ params[-1][0] + params[-1][1]
+    delta = (softmax(logits) - y) / len(x)  # d loss / d (output of the layer), [B, d_out]
+    blocks = []
+    for (weights, _), inputs in zip(params[::-1], activations[::-1], strict=True):
+        blocks.insert(0, np.concatenate([(inputs.T @ delta).ravel(), delta.sum(axis=0)]))
+        delta = (delta @ weights.T) * (inputs > 0)
+    return sample_loss(logits, y, 'cross_entropy'), np.concatenate(blocks)
+
+
+def local_training(
+    params,
+    x,
+    y,
+    batches,
+    *,
+    lr,
+    optimizer='sgd',
+    momentum=0.0,
+    weight_decay=0.0,
+    clip_norm=None,
+    sam_radius=0.0,
+    sam_adaptive=False,
+):
+    """One client, one step for each index array of `batches`: the trained vector, the mean loss."""
+    w, losses = flatten(params), []
+    velocity, first, second = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
+    for number, rows in enumerate(batches, start=1):
+        loss, g = loss_and_gradient(unflatten(w, params), x[rows], y[rows])
+        losses.append(loss)
+        if sam_radius:
+            scale = np.abs(w) if sam_adaptive else np.ones_like(w)
+            ascent = sam_radius * scale**2 * g / np.linalg.norm(scale * g)
+            _, g = loss_and_gradient(unflatten(w + ascent, params), x[rows], y[rows])
+        if clip_norm is not None and np.linalg.norm(g) > clip_norm:
+            g = g * clip_norm / np.linalg.norm(g)
+        if optimizer == 'adamw':
+            first = 0.9 * first + 0.1 * g
+            second = 0.999 * second + 0.001 * g**2
+            m_hat, v_hat = first / (1 - 0.9**number), second / (1 - 0.999**number)
+            w = w - lr * (m_hat / (np.sqrt(v_hat) + 1e-8) + weight_decay * w)
+        else:
+            velocity = momentum * velocity + g + weight_decay * w
+            w = w - lr * velocity
+    return w, np.mean(losses)
+
+
+def averaging_weights(neighbours, sizes, mixing):
+    """The row of each client as a dictionary {client: weight}."""
+    rows = []
+    for i, linked in enumerate(neighbours):
+        if mixing == 'metropolis':
+            row = {j: 1 / (1 + max(len(linked), len(neighbours[j]))) for j in linked}
+            row[i] = 1 - sum(row.values())
+        else:
+            share = {j: sizes[j] if mixing == 'size' else 1 for j in [i, *linked]}
+            row = {j: s / sum(share.values()) for j, s in share.items()}
+        rows.append(row)
+    return rows
+
+
+def gossip_sgd_round(
+    params, data, neighbours, active, batches, *, mixing, averaged, gossip_steps, **training
+):
+    """One round of local training and averaging.
+
+    params, data, neighbours: as in `ntk_dfl_round`; active: M booleans; batches: for each client
+    its index arrays, one a step. Returns the M new parameter lists and the training losses.
+    """
+    old = [flatten(mine) for mine in params]
+    results = [
+        local_training(mine, *of_client, steps, **training)
+        for mine, of_client, steps in zip(params, data, batches, strict=True)
+    ]
+    trained = [w for w, _ in results]
+    rows = averaging_weights(neighbours, [len(x) for x, _ in data], mixing)
+    new = trained if averaged == 'trained' else old
+    for _ in range(gossip_steps):
+        met = [sum(weight * new[j] for j, weight in row.items()) for row in rows]
+        new = [m if on else kept for m, kept, on in zip(met, new, active, strict=True)]
+    if averaged == 'previous':
+        new = [m + z - w for m, z, w in zip(new, trained, old, strict=True)]
+    new = [n if on else w for n, w, on in zip(new, old, active, strict=True)]
+    return (
+        [unflatten(vector, mine) for vector, mine in zip(new, params, strict=True)],
+        [loss for _, loss in results],
+    )

@@ -223,10 +223,23 @@ REFUSED = [
     ('--ntk_timesteps=abc', 'abc', 'whole numbers'),
     ('--ntk_timesteps=20,10', '(20, 10)', 'increasing'),
     ('--ntk_timesteps=0', '(0,)', 'positive'),
+    ('--algorithm=ntk_dfl --batch_size=5', '--batch_size=5', '--algorithm=ntk_dfl', 'leave it out'),
     ('--algoritm=ntk_dfl', 'algoritm', 'Did you mean: algorithm'),
     ('--noprogress=1', '--noprogress=1', '--help'),
     ('--flagfile=absent.flags', 'absent.flags', 'No such file'),
     ('digits', "'digits'", '--dataset=digits'),
+]
+
+
+# The same of the gradient methods, which take none of the flags of SMALL beyond the network's.
+REFUSED_BY_DPSGD = [
+    ('--local_epochs=0', 'local_epochs', 'at least 1', 'got 0'),
+    ('--local_epochs=1 --local_steps=1', 'local_epochs=1', 'local_steps=1', 'one of them'),
+    ('--momentum=1', 'momentum', '[0, 1)', 'got 1.0'),
+    ('--batch_size=0', 'batch_size', 'at least 1', 'got 0'),
+    ('--weight_bits=1', 'bits', '[2, 32]', 'got 1'),
+    ('--weight_rounding=nearest', 'rounding=nearest', 'without bits'),
+    ('--ntk_timesteps=1', '--ntk_timesteps=1', '--algorithm=dpsgd', 'leave it out'),
 ]
 
 
@@ -240,6 +253,14 @@ def test_a_bad_value_is_named_in_one_line_and_nothing_is_written(
     line = here(*small, '--out=runs/new', *flags.split()).error
     for pattern in patterns:
         assert pattern in line, line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(('flags', 'patterns'), [(f, p) for f, *p in REFUSED_BY_DPSGD])
+def test_a_bad_value_of_a_gradient_method(flags, patterns, tiny, tmp_path):
+    argv = (f'--dataset={tiny}', *NETWORK, '--algorithm=dpsgd', f'--out={tmp_path}/new')
+    line = here(*argv, *flags.split()).error
+    assert all(pattern in line for pattern in patterns), line
     assert not list(tmp_path.iterdir())
 
 
@@ -632,6 +653,30 @@ def test_settings_run_and_are_recorded(flags, small, finished, tmp_path):
     assert rows != others
     if flags == '--link_dropout=1':
         assert rows[-1]['mbytes_total'] == 0
+
+
+@pytest.mark.parametrize(
+    ('flags', 'recorded'),
+    [
+        ('', {'local_epochs': 1, 'local_steps': None, 'batch_size': 10, 'lr': 0.1}),
+        (
+            '--local_steps=1 --averaged=previous',
+            {'local_epochs': None, 'local_steps': 1, 'averaged': 'previous'},
+        ),
+        ('--weight_bits=8 --lr=0.2', {'bits': 8, 'rounding': None, 'lr': 0.2}),
+    ],
+)
+def test_a_gradient_method_runs_and_is_recorded(flags, recorded, tmp_path):
+    pytest.importorskip('sklearn')
+    out = tmp_path / 'out'
+    done = here('--algorithm=dpsgd', '--rounds=2', f'--out={out}', *flags.split())
+    assert done.status == 0 and done.err == ''
+    settings = json.loads((out / 'config.json').read_text())['algorithm']
+    assert recorded.items() <= settings.items()
+    links, weights, tensors = 2 * 30 * 5, 64 * 100 + 100 + 100 * 10 + 10, 4
+    bits = 8 * weights + 32 * tensors if 'bits' in recorded else 32 * weights
+    assert [row['round'] for row in rows_of(out)] == [1, 2]
+    assert rows_of(out)[-1]['mbytes_total'] == links * bits / 8e6
 
 
 @pytest.mark.skipif(find_spec('neural_tangents') is None, reason='make nt')

@@ -26,6 +26,11 @@ MODEL = bind(MLP(CLASSES, (5,)), (FEATURES,))
 
 ALGORITHMS_UNDER_TEST: dict[str, Callable] = {
     'ntk_dfl': lambda: ALGORITHMS['ntk_dfl'](MODEL, lr=0.05, lr_decay=0.1, timesteps=(3, 8)),
+    'dpsgd': lambda: ALGORITHMS['dpsgd'](MODEL, lr=0.1),
+    'dfedavg': lambda: ALGORITHMS['dfedavg'](MODEL, lr=0.05, local_epochs=3),
+    'dfedavgm': lambda: ALGORITHMS['dfedavgm'](MODEL, lr=0.05, local_epochs=3),
+    'dfedsam': lambda: ALGORITHMS['dfedsam'](MODEL, lr=0.05, local_epochs=2),
+    'decavg': lambda: ALGORITHMS['decavg'](MODEL, lr=0.05, local_steps=2),
 }
 
 
@@ -42,9 +47,20 @@ def sent_ntk_dfl(links, sizes):
     return sent
 
 
+def sent_gossip(links, sizes):
+    """Trained weights to every neighbour."""
+    senders = [neighbour for _, neighbour in links]
+    return {'weights': np.bincount(senders, minlength=CLIENTS)}
+
+
 # What each client sends in one round: (pairs (hub, neighbour) of delivered links, N_i) -> counts.
 SENT: dict[str, Callable] = {
     'ntk_dfl': sent_ntk_dfl,
+    'dpsgd': sent_gossip,
+    'dfedavg': sent_gossip,
+    'dfedavgm': sent_gossip,
+    'dfedsam': sent_gossip,
+    'decavg': sent_gossip,
 }
 
 every_algorithm = pytest.mark.parametrize('name', ALGORITHMS_UNDER_TEST)

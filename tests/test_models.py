@@ -1,5 +1,7 @@
 """The models, their initial weights and what binds them to a data set."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from flax import linen as nn
 
 from dfl_jax.initialisation import initial_params
-from dfl_jax.memory import choose_chunk, hub_bytes
+from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes
 from dfl_jax.models import MLP, MODELS, SmallCNN, bind
 from dfl_jax.ntk import kernel_fn
 
@@ -155,31 +157,35 @@ def test_unknown_init(small):
 # ------------------------------------------------------------------------------------- memory
 
 
-def test_hubs_that_fit(small):
-    assert choose_chunk(hubs=5, samples=10, model=small, asked=3) == 3
-    assert choose_chunk(hubs=2, samples=10, model=small, asked=3) == 2
-    chosen = choose_chunk(hubs=5, samples=10, model=small)
-    assert chosen == (1 if jax.default_backend() == 'cpu' else 5)
+def test_as_many_as_fit():
+    assert choose_chunk(5, 1000, asked=3) == 3
+    assert choose_chunk(2, 1000, asked=3) == 2
+    assert choose_chunk(5, 1000) == (1 if jax.default_backend() == 'cpu' else 5)
 
 
 @pytest.mark.parametrize(
-    ('samples', 'asked', 'remedy'),
+    ('each', 'asked', 'remedy'),
     [
-        (10**7, None, 'lower --degree or use more clients'),
-        (10**7, 4, 'lower --degree or use more clients'),
-        (1000, 10**9, 'lower --chunk'),
+        (10**15, None, 'lower --degree'),
+        (10**15, 4, 'lower --degree'),
+        (10**6, 10**9, 'lower --chunk'),
     ],
 )
-def test_hubs_that_do_not_fit(small, samples, asked, remedy):
-    need = (asked or 1) * hub_bytes(samples, small) / 2**30
+def test_more_than_fit(each, asked, remedy):
     with pytest.raises(ValueError, match=remedy) as caught:
-        choose_chunk(hubs=10**9, samples=samples, model=small, asked=asked)
-    message = str(caught.value)
-    assert f'{asked or 1} hub(s) of {samples} samples need {need:.1f} GiB' in message
-    assert '\n' not in message
+        choose_chunk(10**9, each, asked, 'lower --degree')
+    need = (asked or 1) * each / 2**30
+    assert f'{asked or 1} at once need {need:.1f} GiB' in str(caught.value)
+    assert '\n' not in str(caught.value)
 
 
 def test_a_hub_holds_its_kernel_at_least(small):
     kernel = 4 * 1000**2
     assert hub_bytes(1000, small) > kernel
     assert hub_bytes(2000, small) > 3.9 * hub_bytes(1000, small)
+
+
+def test_a_client_holds_its_data_and_the_weights(small):
+    data = 4 * 1000 * math.prod(small.input_shape)
+    assert client_bytes(1000, small) > data + 4 * small.size
+    assert client_bytes(2000, small) > data + client_bytes(1000, small)

@@ -3,9 +3,11 @@
 from dfl_jax.algorithms.decavg import decavg
 from dfl_jax.algorithms.dfedavg import dfedavg, dfedavgm
 from dfl_jax.algorithms.dfedsam import dfedsam
+from dfl_jax.algorithms.dispfl import dispfl
 from dfl_jax.algorithms.dpsgd import dpsgd
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
 from dfl_jax.algorithms.ntk_dfl import ntk_dfl
+from dfl_jax.algorithms.ntk_fl import ntk_fl
 
 ALGORITHMS = {
     'ntk_dfl': ntk_dfl,
@@ -13,6 +15,8 @@ ALGORITHMS = {
     'dfedavg': dfedavg,
     'dfedavgm': dfedavgm,
     'dfedsam': dfedsam,
+    'dispfl': dispfl,
+    'ntk_fl': ntk_fl,
     'decavg': decavg,
 }
 

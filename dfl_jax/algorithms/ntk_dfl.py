@@ -20,17 +20,12 @@ from dfl_jax.algorithms.common import (
     stacked_predictions,
 )
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
-from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.compression import FLOAT_BITS, LABEL_BITS
 from dfl_jax.initialisation import INITS, initial_params
 from dfl_jax.metrics import CONSENSUS, consensus_model, model_spread
 from dfl_jax.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.models import Model
-from dfl_jax.ntk import evolution as ntk_evolution
-from dfl_jax.ntk import kernel_fn
-
-SELECTIONS = ('network', 'linearized')
-TIMESTEPS = (100, 200, 300, 400, 500, 600, 700, 800)
-TRIED_AT_ONCE = 4  # timesteps: their networks run as one wide product
+from dfl_jax.ntk import TIMESTEPS, ntk_update
 
 
 class State(NamedTuple):
@@ -75,47 +70,21 @@ def ntk_dfl(
 
     Raises ValueError for settings that contradict each other, before anything is traced.
     """
-    ntk_evolution.check(timesteps, loss, evolution)
-    check_choice('timestep selection', selection, SELECTIONS)
+    update = ntk_update(
+        model,
+        timesteps=timesteps,
+        loss=loss,
+        evolution=evolution,
+        selection=selection,
+        kernel=kernel,
+    )
     check_choice('consensus', consensus, CONSENSUS)
     check_choice('mixing', mixing, MIXINGS)
     check_choice('init', init, INITS)
-    ntk = kernel_fn(model, kernel)
-    ts = jnp.array(timesteps)
 
     def init_state(key: Array, clients: Clients) -> State:
         sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
         return State(initial_params(key, model, len(sizes), init), sizes, jnp.int32(0))
-
-    def evolve_hub(w_bar: PyTree, members: Array, linked: Array, rate: Array, clients: Clients):
-        """Algorithm 4 at one hub: members, linked [K] -> (weights, timestep, loss)."""
-        x, labels, mask = hub_data(clients, members, linked)  # X_i [N~, ...]
-        n = jnp.sum(mask)
-        y = jax.nn.one_hot(labels, model.classes, dtype=x.dtype).T  # [C, N~]
-
-        f0, pull = jax.vjp(lambda w: model.apply(w, x).T, w_bar)
-        h = jnp.where(mask[:, None] & mask[None, :], ntk(w_bar, x), 0)  # Eq. (3)
-        totals = ntk_evolution.evolve(  # Eq. (4), (5b), (11)
-            h, f0, y, mask, rate, timesteps=timesteps, loss=loss, method=evolution
-        )
-        scale = rate / n / (model.classes if loss == 'mse' else 1)
-
-        def mean_loss(f):
-            losses = ntk_evolution.sample_losses(f, y, loss)
-            return jnp.sum(jnp.where(mask, losses, 0)) / n
-
-        def weights_at(total):
-            (update,) = pull(total)  # J^T S_t
-            return jax.tree.map(lambda w, u: w - scale * u, w_bar, update)  # Eq. (5a)
-
-        def loss_at(total):
-            if selection == 'network':
-                return mean_loss(model.apply(weights_at(total), x).T)
-            return mean_loss(f0 - rate / n * ntk_evolution.product(total, h))
-
-        values = lax.map(loss_at, totals, batch_size=TRIED_AT_ONCE)
-        chosen = jnp.argmin(jnp.where(jnp.isnan(values), jnp.inf, values))
-        return weights_at(totals[chosen]), ts[chosen], values[chosen]
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         del key  # nothing in a round is random but its graph
@@ -125,8 +94,9 @@ def ntk_dfl(
             w_bar = mix(mixing_weights(graph, sizes, mixing), graph.members, params)  # Eq. (1)
         rate = lr * jnp.exp(-lr_decay * k)
 
-        def hub(inputs):
-            return evolve_hub(*inputs, rate, clients)
+        def hub(inputs):  # Algorithm 4
+            w_bar, members, linked = inputs
+            return update(w_bar, *hub_data(clients, members, linked), rate)
 
         evolved, chosen, losses = lax.map(
             hub, (w_bar, graph.members, graph.mask), batch_size=chunk if chunk > 1 else None
@@ -157,7 +127,7 @@ def ntk_dfl(
             'weights': FLOAT_BITS * model.size,
             'jacobian_rows': FLOAT_BITS * model.size,
             'outputs': FLOAT_BITS,
-            'labels': 32,
+            'labels': LABEL_BITS,
         },
         consensus=consensus_of,
     )

@@ -1,6 +1,16 @@
-"""Neural tangent kernels of one network and the evolution of its outputs under them."""
+"""Neural tangent kernels of one network, the evolution of its outputs, and the update of both."""
 
 from dfl_jax.ntk.evolution import EVOLUTIONS, evolve
 from dfl_jax.ntk.kernels import KERNELS, kernel_fn
+from dfl_jax.ntk.update import SELECTIONS, TIMESTEPS, TRIED_AT_ONCE, ntk_update
 
-__all__ = ['EVOLUTIONS', 'KERNELS', 'evolve', 'kernel_fn']
+__all__ = [
+    'EVOLUTIONS',
+    'KERNELS',
+    'SELECTIONS',
+    'TIMESTEPS',
+    'TRIED_AT_ONCE',
+    'evolve',
+    'kernel_fn',
+    'ntk_update',
+]

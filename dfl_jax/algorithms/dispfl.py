@@ -1,0 +1,225 @@
+"""DisPFL: Dai, Shen, He, Tian & Tao, ICML 2022.
+
+Every client trains a sparse model under a mask of its own. One round of client i:
+
+    w_i <- (sum_j W_ij w_j) / (sum_j W_ij s_j) * m_i         average over the intersection of masks
+    w_i <- local training of the weights in m_i              LocalTraining
+    m_i <- prune by magnitude, regrow by gradient            Algorithm 2, rate annealed by a cosine
+
+with s_j the mask that w_j was trained under. Densities of the layers are Erdos-Renyi-kernel (Evci
+et al. 2020). Hyperparameters of NTK-DFL (ICML 2025), appendix C.2; what that leaves open (learning
+rate decay, weight decay, gradient clipping, prune rate) is that of DisPFL's published code.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dfl_jax.algorithms.common import check_choice, count_sent, keep_inactive, stacked_predictions
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.compression import FLOAT_BITS, largest
+from dfl_jax.initialisation import INITS, initial_params
+from dfl_jax.local import LocalTraining, batch_loss, epoch_orders, local_training, take
+from dfl_jax.metrics import consensus_model, model_spread
+from dfl_jax.mixing import MIXINGS, mix, mixing_weights
+from dfl_jax.models import Model
+
+REGROW = ('gradient', 'random')
+CONSENSUS = ('mean', 'size', 'intersection')
+MASKS = ('same', 'independent')
+
+
+class State(NamedTuple):
+    params: PyTree  # leaves [M, ...], zero outside `trained`
+    trained: PyTree  # s_i, the masks that the weights were trained under, bool [M, ...]
+    masks: PyTree  # m_i, those of the next round, bool [M, ...]
+    sizes: Array  # [M] int32, N_i
+    round: Array  # scalar int32, k
+
+
+def layer_counts(shapes: PyTree, density: float) -> PyTree:
+    """Weights that a mask keeps of each tensor: Erdos-Renyi-kernel densities.
+
+    Density_l = epsilon * sum(shape) / prod(shape) with the epsilon that keeps `density` of all
+    weights; a tensor that would pass 1 is dense, and the others share what is left.
+
+    shapes: leaves with `.shape`; returns a tree of ints.
+    """
+    leaves, treedef = jax.tree.flatten(shapes)
+    sizes = [math.prod(leaf.shape) for leaf in leaves]
+    spread = [sum(leaf.shape) for leaf in leaves]  # density times size, up to epsilon
+    dense: set[int] = set()
+    while True:
+        sparse = [i for i in range(len(leaves)) if i not in dense]
+        budget = density * sum(sizes) - sum(sizes[i] for i in dense)
+        epsilon = budget / sum(spread[i] for i in sparse) if sparse else 0.0
+        full = {i for i in sparse if epsilon * spread[i] > sizes[i]}
+        if not full:
+            break
+        dense |= {max(full, key=lambda i: spread[i] / sizes[i])}
+    counts = [
+        size if i in dense else max(1, int(epsilon * spread[i])) for i, size in enumerate(sizes)
+    ]
+    return treedef.unflatten(counts)
+
+
+def dispfl(
+    model: Model,
+    *,
+    lr: float = 0.1,
+    lr_decay: float = 0.998,
+    batch_size: int = 10,
+    local_epochs: int | None = 10,
+    local_steps: int | None = None,
+    momentum: float = 0.0,
+    weight_decay: float = 5e-4,
+    clip_norm: float | None = 10.0,
+    density: float = 0.5,
+    prune_rate: float = 0.5,
+    anneal_rounds: int = 200,
+    regrow: str = 'gradient',
+    masks: str = 'same',
+    mixing: str = 'uniform',
+    consensus: str = 'mean',
+    init: str = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """DisPFL; a message holds the weights inside a mask, 32 bits each, and the mask, a bit a weight.
+
+    Args:
+      model: the network, bound to its input shape.
+      lr ... clip_norm: see `dfl_jax.local.LocalTraining`.
+      density: share of the weights that a mask keeps, in (0, 1].
+      prune_rate: share of a mask that is replaced after round 0; round k replaces
+        prune_rate / 2 (1 + cos(pi k / anneal_rounds)).
+      anneal_rounds: rounds until nothing is replaced.
+      regrow: by the `gradient` of one minibatch, or `random`.
+      masks: the first masks are the `same` for all clients or `independent`.
+      mixing: W, see `dfl_jax.mixing`.
+      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M sparse models,
+        or each weight's mean over the clients whose mask holds it (`intersection`).
+      init: `same` or `independent` initial weights.
+      chunk: clients worked on at once; None for all.
+
+    Raises ValueError for settings out of range, before anything is traced.
+    """
+    settings = LocalTraining(
+        lr=lr,
+        lr_decay=lr_decay,
+        batch_size=batch_size,
+        local_epochs=local_epochs,
+        local_steps=local_steps,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        clip_norm=clip_norm,
+    )
+    check_choice('mixing', mixing, MIXINGS)
+    check_choice('consensus', consensus, CONSENSUS)
+    check_choice('init', init, INITS)
+    check_choice('regrow', regrow, REGROW)
+    check_choice('masks', masks, MASKS)
+    if not 0 < density <= 1:
+        raise ValueError(f'density has to lie in (0, 1], got {density}')
+    if not 0 <= prune_rate <= 1:
+        raise ValueError(f'prune_rate has to lie in [0, 1], got {prune_rate}')
+    if anneal_rounds < 1:
+        raise ValueError(f'anneal_rounds has to be at least 1, got {anneal_rounds}')
+    local = local_training(model, settings, chunk)
+    counts = layer_counts(model.shapes, density)
+
+    def random_mask(key: Array) -> PyTree:
+        keys = jax.random.split(key, len(jax.tree.leaves(counts)))
+        return jax.tree.map(
+            lambda k, shape, count: largest(
+                jax.random.uniform(k, shape.shape), count, jnp.ones(shape.shape, bool)
+            ),
+            jax.tree.unflatten(jax.tree.structure(counts), list(keys)),
+            model.shapes,
+            counts,
+        )
+
+    def init_state(key: Array, clients: Clients) -> State:
+        k_weights, k_masks = jax.random.split(key)
+        sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
+        number = len(sizes)
+        same = jnp.broadcast_to(k_masks, (number,))
+        keys = same if masks == 'same' else jax.random.split(k_masks, number)
+        first = jax.vmap(random_mask)(keys)
+        weights = initial_params(k_weights, model, number, init)
+        return State(_masked(weights, first), first, first, sizes, jnp.int32(0))
+
+    def intersection_mean(rows: Array, members: Array, state: State) -> PyTree:
+        """(sum_j W_ij w_j) / (sum_j W_ij s_j), 0 where no mask holds the weight."""
+        sums = mix(rows, members, state.params)
+        shares = mix(rows, members, _as_floats(state.trained, state.params))
+        return _divided(sums, shares)
+
+    def search_mask(key, rate, params, mask, x, y, valid):
+        """Algorithm 2, one client: the mask of the next round."""
+        k_batch, k_random = jax.random.split(key)
+        size = min(settings.batch_size, len(valid))
+        rows = epoch_orders(k_batch, valid, 1)[0, :size]
+        batch = take(x, y, rows, valid[rows])
+        gradient = jax.grad(batch_loss, argnums=1)(model, params, batch)
+        leaves, treedef = jax.tree.flatten(params)
+        keys = treedef.unflatten(list(jax.random.split(k_random, len(leaves))))
+
+        def search(key, w, g, m, count):
+            replaced = jnp.ceil(rate * count).astype(jnp.int32)
+            kept = largest(jnp.abs(w), count - replaced, m)
+            worth = jnp.abs(g) if regrow == 'gradient' else jax.random.uniform(key, w.shape)
+            return kept | largest(worth, replaced, ~kept)
+
+        return jax.tree.map(search, keys, params, gradient, mask, counts)
+
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+        k_train, k_masks = jax.random.split(key)
+        rows = mixing_weights(graph, state.sizes, mixing)
+        averaged = _masked(intersection_mean(rows, graph.members, state), state.masks)
+        trained, losses = local(k_train, averaged, clients, state.round, state.masks)
+
+        progress = jnp.minimum(state.round / anneal_rounds, 1)
+        rate = prune_rate / 2 * (1 + jnp.cos(jnp.pi * progress))
+        number = len(state.sizes)
+        searched = lax.map(
+            lambda one: search_mask(one[0], rate, *one[1:]),
+            (jax.random.split(k_masks, number), trained, state.masks, *clients),
+            batch_size=min(chunk or number, number),
+        )
+        params, trained_masks, masks = keep_inactive(
+            graph.active,
+            (trained, state.masks, searched),
+            (state.params, state.trained, state.masks),
+        )
+        sent, _ = count_sent(graph, number)
+        info = {'sent/weights': sent, 'sent/masks': sent, 'loss': losses, **model_spread(params)}
+        return State(params, trained_masks, masks, state.sizes, state.round + 1), info
+
+    def consensus_of(state: State) -> PyTree:
+        if consensus == 'intersection':
+            holders = _as_floats(state.trained, state.params)
+            return _divided(consensus_model(state.params), consensus_model(holders))
+        return consensus_model(state.params, state.sizes if consensus == 'size' else None)
+
+    return Algorithm(
+        init_state,
+        step,
+        stacked_predictions(model, consensus_of),
+        unit_bits={'weights': FLOAT_BITS * sum(jax.tree.leaves(counts)), 'masks': model.size},
+        consensus=consensus_of,
+    )
+
+
+def _masked(params: PyTree, masks: PyTree) -> PyTree:
+    return jax.tree.map(lambda w, m: jnp.where(m, w, 0), params, masks)
+
+
+def _as_floats(masks: PyTree, like: PyTree) -> PyTree:
+    return jax.tree.map(lambda m, w: m.astype(w.dtype), masks, like)
+
+
+def _divided(sums: PyTree, shares: PyTree) -> PyTree:
+    return jax.tree.map(lambda s, n: jnp.where(n > 0, s / jnp.where(n > 0, n, 1), 0), sums, shares)

@@ -1,0 +1,211 @@
+"""Quantization of messages: its error, its expectation, its size, and its place in gossip."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dfl_jax import Clients, simulate, topology
+from dfl_jax.algorithms import dpsgd
+from dfl_jax.compression import ROUNDINGS, codec_of, quantization
+from dfl_jax.models import MLP, bind
+
+CLIENTS, FEATURES, CLASSES = 6, 5, 3
+MODEL = bind(MLP(CLASSES, (8,)), (FEATURES,))
+TENSORS, SIZE = 4, FEATURES * 8 + 8 + 8 * CLASSES + CLASSES
+
+every_rounding = pytest.mark.parametrize('rounding', ROUNDINGS)
+
+
+def tree():
+    """Tensors of different scales, one of them zero."""
+    rng = np.random.default_rng(0)
+    return {
+        'large': rng.uniform(-100, 100, (30, 20)).astype(np.float32),
+        'small': (1e-4 * rng.normal(size=50)).astype(np.float32),
+        'zero': np.zeros((4, 3), np.float32),
+    }
+
+
+def sent(bits, rounding, key=0):
+    received = quantization(bits, rounding).transmit(jax.random.key(key), tree())
+    return {name: np.asarray(tensor) for name, tensor in received.items()}
+
+
+def step_of(tensor, bits):
+    return np.abs(tensor.astype(np.float64)).max() / (2 ** (bits - 1) - 1)
+
+
+def nearest(tensor, bits):
+    """The definition again, in NumPy."""
+    step = step_of(tensor, bits)
+    return np.round(tensor / step) * step if step else tensor
+
+
+# -------------------------------------------------------------------------------------- the codec
+
+
+@pytest.mark.parametrize('bits', [2, 3, 4, 8, 12])
+@every_rounding
+def test_the_error_is_within_a_step(bits, rounding):
+    for name, tensor in sent(bits, rounding).items():
+        step, error = step_of(tree()[name], bits), np.abs(tensor - tree()[name].astype(np.float64))
+        rounding_error = 1e-6 * np.abs(tree()[name]).max()
+        assert (error <= (step / 2 if rounding == 'nearest' else step) + rounding_error).all()
+        assert name == 'zero' or error.max() > 0.4 * step
+
+
+@pytest.mark.parametrize('bits', [2, 3, 4, 8])
+@every_rounding
+def test_the_levels_are_few_and_symmetric(bits, rounding):
+    received = sent(bits, rounding)
+    for name in ('large', 'small'):
+        levels = received[name].astype(np.float64) / step_of(tree()[name], bits)
+        np.testing.assert_allclose(levels, np.round(levels), atol=1e-3)
+        assert len(np.unique(received[name])) <= 2**bits - 1
+        assert set(np.unique(np.round(np.abs(levels)))) <= set(range(2 ** (bits - 1)))
+    if bits <= 4:
+        assert len(np.unique(received['large'])) == 2**bits - 1
+
+
+@every_rounding
+def test_zero_stays_zero_and_the_largest_weight_is_kept(rounding):
+    for bits in (2, 5, 8, 16):
+        received = sent(bits, rounding)
+        assert (received['zero'] == 0).all()
+        for name in ('large', 'small'):
+            at = np.abs(tree()[name]).argmax()
+            assert received[name].ravel()[at] == pytest.approx(tree()[name].ravel()[at], rel=1e-6)
+
+
+@every_rounding
+def test_many_bits_lose_next_to_nothing(rounding):
+    for bits in (24, 32):
+        for name, tensor in sent(bits, rounding).items():
+            assert np.abs(tensor - tree()[name]).max() <= 1e-6 * np.abs(tree()[name]).max()
+
+
+def test_nearest_is_deterministic_and_stochastic_is_not():
+    first, second = sent(4, 'nearest'), sent(4, 'nearest', key=1)
+    assert all((first[name] == second[name]).all() for name in first)
+    np.testing.assert_allclose(first['large'], nearest(tree()['large'], 4), rtol=1e-6)
+    first, same, second = sent(4, 'stochastic'), sent(4, 'stochastic'), sent(4, 'stochastic', key=1)
+    assert all((first[name] == same[name]).all() for name in first)
+    assert 0.05 < np.mean(first['large'] != second['large']) < 0.95
+
+
+@pytest.mark.parametrize('bits', [2, 4])
+def test_stochastic_rounding_is_unbiased(bits):
+    """Each weight's mean over 4000 messages lies within five of its standard errors."""
+    draws, rng = 4000, np.random.default_rng(1)
+    w = rng.normal(size=200).astype(np.float32)
+    transmit = jax.vmap(quantization(bits).transmit, (0, None))
+    received = np.asarray(transmit(jax.random.split(jax.random.key(2), draws), {'w': w})['w'])
+    step = step_of(w, bits)
+    remainder = w / step - np.floor(w / step)
+    deviation = step * np.sqrt(remainder * (1 - remainder) / draws)
+    error = np.abs(received.mean(axis=0, dtype=np.float64) - w)
+    assert (error <= 5 * deviation + 1e-5 * step).all()
+    # and the weights of one message are rounded independently
+    ups = received[:, remainder.argsort()[::-1][:2]] > w[remainder.argsort()[::-1][:2]]
+    assert not (ups[:, 0] == ups[:, 1]).all()
+    np.testing.assert_allclose(received.std(axis=0), deviation * np.sqrt(draws), atol=0.05 * step)
+
+
+def test_the_bits_of_a_message():
+    assert MODEL.size == SIZE and len(jax.tree.leaves(MODEL.shapes)) == TENSORS
+    assert codec_of(None, None).bits(MODEL) == 32 * SIZE
+    for bits in (2, 8, 32):
+        assert codec_of(bits, None).bits(MODEL) == bits * SIZE + 32 * TENSORS
+    received = codec_of(None, None).transmit(jax.random.key(0), tree())
+    assert all((received[name] == tensor).all() for name, tensor in tree().items())
+
+
+def test_the_default_rounding_is_stochastic():
+    received = codec_of(4, None).transmit(jax.random.key(0), tree())
+    assert all((received[name] == tensor).all() for name, tensor in sent(4, 'stochastic').items())
+
+
+@pytest.mark.parametrize(
+    ('bits', 'rounding', 'pattern'),
+    [
+        (1, None, r'bits .* \[2, 32\], got 1'),
+        (0, None, 'got 0'),
+        (33, 'nearest', r'bits .* \[2, 32\], got 33'),
+        (None, 'nearest', 'rounding=nearest has no effect without bits'),
+        (8, 'up', "'up'; choose one of stochastic, nearest"),
+    ],
+)
+def test_what_is_refused(bits, rounding, pattern):
+    with pytest.raises(ValueError, match=pattern):
+        codec_of(bits, rounding)
+    with pytest.raises(ValueError, match=pattern):
+        dpsgd(MODEL, bits=bits, rounding=rounding)
+
+
+# -------------------------------------------------------------------------------------- in gossip
+
+
+def network():
+    rng = np.random.default_rng(3)
+    sizes = np.array([4, 7, 5, 6, 3, 7])
+    mask = np.arange(7) < sizes[:, None]
+    x = rng.normal(size=(CLIENTS, 7, FEATURES)).astype(np.float32) * mask[:, :, None]
+    y = rng.integers(CLASSES, size=(CLIENTS, 7)).astype(np.int32) * mask
+    return Clients(jnp.asarray(x), jnp.asarray(y), jnp.asarray(mask))
+
+
+def one_round(graph, **settings):
+    algorithm = dpsgd(MODEL, batch_size=4, init='independent', **settings)
+    state = algorithm.init(jax.random.key(0), network())
+    graph = jax.tree.map(jnp.asarray, graph)
+    after, _ = jax.jit(algorithm.step)(jax.random.key(1), state, graph, network())
+    return jax.device_get((state.params, after.params))
+
+
+@pytest.mark.parametrize('averaged', ['trained', 'previous'])
+def test_gossip_averages_what_the_channel_delivers(averaged):
+    """Every model that enters a mean is quantized, tensor by tensor, and nothing else is."""
+    graphs = topology.schedule('erdos_renyi', CLIENTS, 1, seed=1, degree=2)
+    graph = jax.tree.map(lambda a: a[0], graphs)
+    mixing = np.asarray(topology.mixing_matrix(graph, np.ones(CLIENTS), 'uniform').todense())
+    assert 0.1 < np.mean(mixing > 0) < 0.9
+    alone = graph._replace(mask=graph.mask & (np.arange(graph.mask.shape[1]) == 0))
+    previous, trained = one_round(alone)
+    _, ours = one_round(graph, bits=8, rounding='nearest', averaged=averaged)
+    leaves = (jax.tree.leaves(t) for t in (previous, trained, ours))
+    for x, z, new in zip(*leaves, strict=True):
+        channel = np.stack([nearest(w, 8) for w in (z if averaged == 'trained' else x)])
+        expected = np.tensordot(mixing, channel, 1)
+        if averaged == 'previous':
+            expected = expected + (z - x)
+        np.testing.assert_allclose(new, expected, rtol=1e-5, atol=1e-6)
+        unquantized = np.tensordot(mixing, z if averaged == 'trained' else x, 1)
+        assert not x.any() or np.abs(unquantized - np.tensordot(mixing, channel, 1)).max() > 1e-4
+
+
+def test_every_client_rounds_by_draws_of_its_own():
+    """Equal models, rounded at random, leave clients that are alone with different ones."""
+    graph = topology.schedule('ring', CLIENTS, 1, seed=0)
+    alone = jax.tree.map(lambda a: a[0], graph)
+    alone = alone._replace(mask=alone.mask & (np.arange(alone.mask.shape[1]) == 0))
+    algorithm = dpsgd(MODEL, averaged='previous', lr=1e-12, bits=3)
+    state = algorithm.init(jax.random.key(0), network())
+    after, _ = algorithm.step(
+        jax.random.key(1), state, jax.tree.map(jnp.asarray, alone), network()
+    )
+    kernel = np.asarray(after.params['Dense_0']['kernel']).round(5)
+    assert len(np.unique(kernel.reshape(CLIENTS, -1), axis=0)) == CLIENTS
+
+
+@pytest.mark.parametrize('gossip_steps', [1, 3])
+def test_fewer_bits_are_less_traffic(gossip_steps):
+    rounds, links = 4, CLIENTS * 2  # of a ring, in both directions
+    graphs = topology.schedule('ring', CLIENTS, rounds, seed=0)
+    x, y = np.zeros((9, FEATURES), np.float32), np.zeros(9, np.int32)
+    for bits, message in ((None, 32 * SIZE), (8, 8 * SIZE + 32 * TENSORS)):
+        algorithm = dpsgd(MODEL, bits=bits, gossip_steps=gossip_steps)
+        *_, (metrics, _, _) = simulate.run(
+            algorithm, network(), graphs, simulate.Holdout(x, y), jax.random.key(0), eval_every=2
+        )
+        assert metrics['mbytes_total'] == gossip_steps * rounds * links * message / 8e6

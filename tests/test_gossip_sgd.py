@@ -1,0 +1,187 @@
+"""The gradient methods against the plain NumPy reference, in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+
+from dfl_jax import Clients, Graph, topology
+from dfl_jax.algorithms import ALGORITHMS
+from dfl_jax.local import epoch_orders
+from dfl_jax.models import MLP, bind
+
+CLIENTS, FEATURES, CLASSES = 6, 5, 3
+SIZES = (4, 7, 5, 6, 3, 7)  # in batches of 3 or 4: several, shorter last ones, clients below one
+LAYERS = ('Dense_0', 'Dense_1')
+
+
+@pytest.fixture
+def network(x64):
+    """Six clients of different sizes, as the reference and as the package takes them."""
+    rng = np.random.default_rng(3)
+    data = [
+        (rng.normal(size=(n, FEATURES)), np.eye(CLASSES)[rng.integers(CLASSES, size=n)])
+        for n in SIZES
+    ]
+    x = np.zeros((CLIENTS, max(SIZES), FEATURES))
+    y = np.zeros((CLIENTS, max(SIZES)), np.int32)
+    mask = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
+    for i, (features, one_hot) in enumerate(data):
+        x[i, : len(features)] = features
+        y[i, : len(features)] = one_hot.argmax(axis=1)
+    return data, Clients(jnp.asarray(x), jnp.asarray(y), jnp.asarray(mask))
+
+
+def schedule(lossy) -> Graph:
+    graphs = topology.schedule('erdos_renyi', CLIENTS, 3, seed=1, degree=2)
+    if not lossy:
+        return graphs
+    links_lost = topology.drop_links(graphs, 0.3, seed=4)
+    lost = topology.drop_clients(links_lost, 0.3, seed=4)
+    assert links_lost.mask.sum() < graphs.mask.sum() and lost.mask[:, :, 1:].any()
+    assert not lost.active[:-1].all(), 'no client comes back'
+    return lost
+
+
+def batches_of(key, clients, batch_size, epochs, steps):
+    """Each client's index arrays, one a step: the random orders of the package, cut here."""
+    k_train, _ = jax.random.split(key)
+    cut = []
+    for k, mask in zip(jax.random.split(k_train, CLIENTS), clients.mask, strict=True):
+        orders = np.asarray(epoch_orders(k, mask, epochs or steps))[:, : int(mask.sum())]
+        starts = range(0, orders.shape[1], batch_size)
+        cut.append([order[s : s + batch_size] for order in orders for s in starts][:steps])
+    return cut
+
+
+def as_reference(params, i):
+    return [(np.asarray(params[n]['kernel'][i]), np.asarray(params[n]['bias'][i])) for n in LAYERS]
+
+
+DPSGD = {'lr': 0.1, 'batch_size': 10, 'local_epochs': 1}
+DFEDAVG = {'lr': 0.1, 'batch_size': 25, 'local_epochs': 20}
+DFEDAVGM = {'lr': 0.01, 'batch_size': 50, 'local_epochs': 20, 'momentum': 0.9}
+DFEDSAM = {
+    'lr': 0.01,
+    'lr_decay': 0.95,
+    'batch_size': 32,
+    'local_epochs': 5,
+    'momentum': 0.99,
+    'weight_decay': 5e-4,
+    'sam_radius': 0.01,
+}
+DECAVG = {
+    'lr': 1e-3,
+    'batch_size': 16,
+    'local_epochs': None,
+    'local_steps': 8,
+    'momentum': 0.5,
+    'mixing': 'size',
+}
+ONE_MINIBATCH = {'local_epochs': None, 'local_steps': 1, 'averaged': 'previous'}
+ADAMW = {'optimizer': 'adamw', 'momentum': 0.0, 'weight_decay': 0.01, 'lr': 0.01}
+
+# (method, its published settings written out again, settings of this test)
+CASES = [
+    ('dpsgd', DPSGD, {}),
+    ('dpsgd', DPSGD, {'batch_size': 3}),
+    ('dpsgd', DPSGD, {'batch_size': 4, 'mixing': 'metropolis'}),
+    ('dpsgd', DPSGD, {'batch_size': 1, 'lr_decay': 0.7}),
+    ('dpsgd', DPSGD, {'batch_size': 4, 'clip_norm': 0.2, 'weight_decay': 0.1}),
+    ('dpsgd', DPSGD, {'batch_size': 4} | ONE_MINIBATCH),
+    ('dpsgd', DPSGD, {'batch_size': 4, 'mixing': 'metropolis'} | ONE_MINIBATCH),
+    ('dpsgd', DPSGD, {'batch_size': 4, 'averaged': 'previous', 'gossip_steps': 2}),
+    ('dfedavg', DFEDAVG, {}),
+    ('dfedavg', DFEDAVG, {'batch_size': 4, 'local_epochs': 5}),
+    ('dfedavgm', DFEDAVGM, {}),
+    ('dfedavgm', DFEDAVGM, {'batch_size': 4, 'local_epochs': 5, 'lr_decay': 0.9}),
+    ('dfedavgm', DFEDAVGM, {'batch_size': 3, 'local_epochs': 2, 'clip_norm': 0.3, 'lr': 0.1}),
+    ('dfedsam', DFEDSAM, {}),
+    ('dfedsam', DFEDSAM, {'batch_size': 4, 'sam_radius': 0.3}),
+    ('dfedsam', DFEDSAM, {'batch_size': 4, 'sam_radius': 0.3, 'sam_adaptive': True}),
+    ('dfedsam', DFEDSAM, {'batch_size': 4, 'gossip_steps': 3}),
+    ('dfedsam', DFEDSAM, {'batch_size': 4, 'clip_norm': 0.3, 'weight_decay': 0.1}),
+    ('decavg', DECAVG, {}),
+    ('decavg', DECAVG, {'batch_size': 3, 'lr': 0.05}),
+    ('decavg', DECAVG, {'batch_size': 3} | ADAMW),
+    ('decavg', DECAVG, {'batch_size': 4, 'clip_norm': 0.3, 'sam_radius': 0.1} | ADAMW),
+]
+
+
+def lossless_and_lossy(cases):
+    """Every case on full graphs; the last of each method, and one more, with losses."""
+    last = {name: number for number, (name, *_) in enumerate(cases)}
+    return [
+        *((*case, False) for case in cases),
+        *((*cases[number], True) for number in last.values()),
+        ('dfedsam', DFEDSAM, {'batch_size': 4, 'gossip_steps': 3, 'mixing': 'metropolis'}, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ('name', 'published', 'settings', 'lossy'), lossless_and_lossy(CASES), ids=str
+)
+def test_three_rounds_equal_the_reference(network, name, published, settings, lossy):
+    data, clients = network
+    graphs = schedule(lossy)
+    algorithm = ALGORITHMS[name](bind(MLP(CLASSES, (8,)), (FEATURES,)), init='independent', **settings)
+    state = algorithm.init(jax.random.key(0), clients)
+    widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
+    state = state._replace(params=jax.tree.map(widen, state.params))
+    params = [as_reference(state.params, i) for i in range(CLIENTS)]
+
+    plain = {'mixing': 'uniform', 'averaged': 'trained', 'gossip_steps': 1, 'lr_decay': 1.0}
+    training = plain | published | settings
+    cutting = {
+        'batch_size': training.pop('batch_size'),
+        'epochs': training.pop('local_epochs'),
+        'steps': training.pop('local_steps', None),
+    }
+    lr, decay = training.pop('lr'), training.pop('lr_decay')
+    step = jax.jit(algorithm.step)
+    for r in range(len(graphs.active)):
+        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
+        key = jax.random.key(r)
+        state, info = step(key, state, graph, clients)
+        neighbours = [
+            [int(j) for j, on in zip(m[1:], linked[1:], strict=True) if on]
+            for m, linked in zip(graphs.members[r], graphs.mask[r], strict=True)
+        ]
+        batches = batches_of(key, clients, **cutting)
+        params, losses = reference.gossip_sgd_round(
+            params, data, neighbours, graphs.active[r], batches, lr=lr * decay**r, **training
+        )
+        np.testing.assert_allclose(info['loss'], losses, rtol=1e-10)
+    for i, expected in enumerate(params):
+        ours = reference.flatten(as_reference(state.params, i))
+        theirs = reference.flatten(expected)
+        assert np.linalg.norm(ours - theirs) <= 1e-10 * np.linalg.norm(theirs)
+
+
+def test_the_gradient_of_the_reference_is_that_of_its_loss():
+    rng = np.random.default_rng(0)
+    params = [(rng.normal(size=(5, 4)), rng.normal(size=4)), (rng.normal(size=(4, 3)), np.zeros(3))]
+    x, y = rng.normal(size=(6, 5)), np.eye(3)[rng.integers(3, size=6)]
+    w, (_, gradient) = reference.flatten(params), reference.loss_and_gradient(params, x, y)
+    direction = rng.normal(size=w.shape)
+    ahead, behind = (
+        reference.loss_and_gradient(reference.unflatten(w + h * direction, params), x, y)[0]
+        for h in (1e-5, -1e-5)
+    )
+    assert gradient @ direction == pytest.approx((ahead - behind) / 2e-5, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    ('settings', 'pattern'),
+    [
+        ({'gossip_steps': 0}, 'gossip_steps .* got 0'),
+        ({'averaged': 'both'}, "'both'; choose one of trained, previous"),
+        ({'mixing': 'random'}, "'random'; choose one of size, uniform, metropolis"),
+        ({'consensus': 'median'}, "'median'; choose one of mean, size"),
+        ({'init': 'zero'}, "'zero'; choose one of same, independent"),
+    ],
+)
+def test_what_is_refused(settings, pattern):
+    with pytest.raises(ValueError, match=pattern):
+        ALGORITHMS['dpsgd'](bind(MLP(CLASSES), (FEATURES,)), **settings)

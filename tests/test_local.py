@@ -1,0 +1,261 @@
+"""What local training promises of steps, batches, orders and padding; its arithmetic is compared
+with the reference in test_gossip_sgd.py.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dfl_jax import Clients
+from dfl_jax.local import LocalTraining, epoch_orders, local_training
+from dfl_jax.models import MLP, bind
+
+SIZES = (4, 7, 1, 6, 3)
+CLIENTS, N, FEATURES, CLASSES = len(SIZES), max(SIZES), 4, 3
+MASK = np.arange(N) < np.array(SIZES)[:, None]
+MODEL = bind(MLP(CLASSES, (5,)), (FEATURES,))
+EVERYTHING = {
+    'lr': 0.1,
+    'batch_size': 3,
+    'local_epochs': 2,
+    'momentum': 0.5,
+    'weight_decay': 0.1,
+    'clip_norm': 1.0,
+    'sam_radius': 0.1,
+}
+
+
+def labels():
+    return np.random.default_rng(1).integers(CLASSES, size=(CLIENTS, N)).astype(np.int32)
+
+
+def network(garbage=False) -> Clients:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(CLIENTS, N, FEATURES)).astype(np.float32), labels()
+    x[~MASK], y[~MASK] = 0, 0
+    if garbage:
+        x[~MASK] = rng.choice([np.nan, np.inf, -np.inf, 1e30], x[~MASK].shape)
+        y[~MASK] = rng.choice([-7, CLASSES, 2**30], y[~MASK].shape)
+    return Clients(jnp.asarray(x), jnp.asarray(y), jnp.asarray(MASK))
+
+
+def weights(model):
+    return jax.vmap(model.init)(jax.random.split(jax.random.key(7), CLIENTS))
+
+
+def trained(settings, clients=None, model=MODEL, params=None, round=0, support=None, chunk=None):
+    """(params, losses) on the host."""
+    train = jax.jit(local_training(model, LocalTraining(**settings), chunk))
+    params = weights(model) if params is None else params
+    clients = network() if clients is None else clients
+    return jax.device_get(train(jax.random.key(5), params, clients, jnp.int32(round), support))
+
+
+# ----------------------------------------------------------------------------- steps and batches
+
+
+@pytest.mark.parametrize(
+    ('settings', 'expected'),
+    [
+        ({'batch_size': 3, 'local_epochs': 1}, [2, 3, 1, 2, 1]),
+        ({'batch_size': 3, 'local_epochs': 4}, [8, 12, 4, 8, 4]),
+        ({'batch_size': 1, 'local_epochs': 2}, [8, 14, 2, 12, 6]),
+        ({'batch_size': N, 'local_epochs': 2}, [2] * 5),
+        ({'batch_size': 1000, 'local_epochs': 3}, [3] * 5),
+        ({'batch_size': 3, 'local_epochs': None, 'local_steps': 1}, [1] * 5),
+        ({'batch_size': 3, 'local_epochs': None, 'local_steps': 11}, [11] * 5),
+    ],
+    ids=str,
+)
+def test_the_number_of_steps_of_unequal_clients(settings, expected):
+    """Inputs of zero leave the weights to the decay alone, which halves them at every step."""
+    model = bind(MLP(CLASSES, ()), (FEATURES,))
+    clients = network()._replace(x=jnp.zeros((CLIENTS, N, FEATURES)))
+    before = weights(model)
+    after, _ = trained({'lr': 0.5, 'weight_decay': 1.0} | settings, clients, model, before)
+    halved = np.asarray(before['Dense_0']['kernel']) / after['Dense_0']['kernel']
+    steps = np.broadcast_to(np.array(expected)[:, None, None], halved.shape)
+    np.testing.assert_array_equal(np.log2(halved), steps)
+
+
+@pytest.mark.parametrize(
+    'settings',
+    [
+        {'batch_size': 3, 'local_epochs': 1},
+        {'batch_size': 2, 'local_epochs': 3},
+        {'batch_size': 1000, 'local_epochs': 2},
+        {'batch_size': 3, 'local_epochs': None, 'local_steps': 1},
+        {'batch_size': 3, 'local_epochs': None, 'local_steps': 2},
+        {'batch_size': 2, 'local_epochs': None, 'local_steps': 9},
+    ],
+    ids=str,
+)
+def test_each_batch_is_the_next_piece_of_a_shuffled_epoch(x64, settings):
+    """A linear model of one-hot inputs without bias: row n moves only when sample n is seen."""
+    model, lr, y = bind(MLP(CLASSES, ()), (N,)), 0.5, labels()
+    one_hot = jnp.asarray(np.broadcast_to(np.eye(N), (CLIENTS, N, N)))
+    clients = Clients(one_hot, jnp.asarray(y), jnp.asarray(MASK))
+    start = {'Dense_0': {'kernel': np.zeros((N, CLASSES)), 'bias': np.zeros(CLASSES)}}
+    start = jax.tree.map(lambda w: jnp.zeros((CLIENTS, *w.shape)), start)
+    support = {'Dense_0': {'kernel': jnp.ones_like, 'bias': jnp.zeros_like}}
+    support = jax.tree.map(lambda of, w: of(w), support, start)
+    after, losses = trained({'lr': lr} | settings, clients, model, start, support=support)
+
+    size, steps = settings['batch_size'], settings.get('local_steps')
+    for i, k in enumerate(jax.random.split(jax.random.key(5), CLIENTS)):
+        orders = epoch_orders(k, jnp.asarray(MASK[i]), settings['local_epochs'] or steps)
+        pieces = [
+            order[first : min(first + size, SIZES[i])]
+            for order in np.asarray(orders)
+            for first in range(0, SIZES[i], size)
+        ]
+        kernel, seen, total = np.zeros((N, CLASSES)), np.zeros(N, int), 0.0
+        for piece in pieces[:steps]:
+            p = np.exp(kernel[piece]) / np.exp(kernel[piece]).sum(axis=1, keepdims=True)
+            total += np.mean(-np.log(p[np.arange(len(piece)), y[i, piece]]))
+            kernel[piece] -= lr / len(piece) * (p - np.eye(CLASSES)[y[i, piece]])
+            seen[piece] += 1
+        np.testing.assert_allclose(after['Dense_0']['kernel'][i], kernel, rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(losses[i], total / len(pieces[:steps]), rtol=1e-12)
+        assert np.ptp(seen[: SIZES[i]]) <= 1 and not seen[SIZES[i] :].any()
+        if steps is None:
+            assert (seen[: SIZES[i]] == settings['local_epochs']).all()
+
+
+def test_an_epoch_is_a_fresh_permutation_of_the_samples():
+    epochs, mask = 50, jnp.asarray(np.arange(12) % 3 != 1)  # padding need not come last
+    keys = jax.random.split(jax.random.key(0), 20)
+    orders = np.asarray(jax.vmap(lambda k: epoch_orders(k, mask, epochs))(keys))
+    assert orders.shape == (20, epochs, 12) and orders.dtype == np.int32
+    valid = np.flatnonzero(mask)
+    assert (np.sort(orders[..., :8], axis=2) == valid).all()
+    assert (np.sort(orders[..., 8:], axis=2) == np.flatnonzero(~mask)).all()
+    assert len(np.unique(orders[..., :8].reshape(-1, 8), axis=0)) > 0.95 * 1000  # of 8! = 40,320
+    first = np.array([(orders[..., 0] == v).sum() for v in valid])
+    assert (abs(first - 125) < 5 * np.sqrt(125 * 7 / 8)).all()  # every sample as often as any
+
+
+def test_one_step_with_a_large_batch_is_one_of_the_full_gradient(x64):
+    clients = network()
+    clients = clients._replace(x=clients.x.astype(jnp.float64))
+    params = jax.tree.map(lambda w: w.astype(jnp.float64), weights(MODEL))
+    after, losses = trained({'lr': 0.1, 'batch_size': 10**6}, clients, params=params)
+
+    def loss(w, x, y):
+        return -jax.nn.log_softmax(MODEL.apply(w, x))[jnp.arange(len(y)), y].mean()
+
+    for i, n in enumerate(SIZES):
+        mine = jax.tree.map(lambda w, i=i: w[i], params)
+        value, gradient = jax.value_and_grad(loss)(mine, clients.x[i, :n], clients.y[i, :n])
+        expected = jax.tree.map(lambda w, g: w - 0.1 * g, mine, gradient)
+        ours = jax.tree.map(lambda w, i=i: w[i], after)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), ours, expected)
+        np.testing.assert_allclose(losses[i], value, rtol=1e-10)
+
+
+# ----------------------------------------------------------------------- support, chunks, padding
+
+
+@pytest.mark.parametrize(
+    'settings', [EVERYTHING, {'lr': 0.1, 'batch_size': 3, 'optimizer': 'adamw', 'weight_decay': 0.1}]
+)
+def test_weights_off_the_support_stay_as_they_are(settings):
+    before = jax.device_get(weights(MODEL))
+    rng = np.random.default_rng(2)
+    support = jax.tree.map(lambda w: (rng.random(w.shape) < 0.5).astype(w.dtype), before)
+    after, _ = trained(settings, params=before, support=support)
+    w, z, on = (np.concatenate([a.ravel() for a in jax.tree.leaves(t)]) for t in (
+        before, after, support))
+    assert (z[on == 0] == w[on == 0]).all()
+    assert np.mean(z[on == 1] != w[on == 1]) > 0.9
+    full = jax.tree.map(np.ones_like, before)
+    free, unsupported = trained(settings, support=full), trained(settings)
+    assert_close(free, unsupported)
+
+
+def test_clients_trained_at_once_change_nothing():
+    whole = trained(EVERYTHING)
+    for chunk in (1, 2, CLIENTS, 1000):  # 2 leaves a remainder
+        assert_close(trained(EVERYTHING, chunk=chunk), whole)
+
+
+def assert_close(first, second):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), first, second)
+
+
+@pytest.mark.parametrize('batch_size', [2, 3, 1000])
+@pytest.mark.parametrize(
+    'length', [{'local_epochs': 2}, {'local_epochs': None, 'local_steps': 5}], ids=str
+)
+def test_garbage_in_the_padding_changes_nothing(batch_size, length):
+    settings = EVERYTHING | {'batch_size': batch_size} | length
+    clean, dirty = trained(settings), trained(settings, network(garbage=True))
+    jax.tree.map(np.testing.assert_array_equal, clean, dirty)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(dirty))
+
+
+def test_the_state_of_the_optimiser_starts_afresh():
+    """Two rounds of one step are two steps of plain SGD, whatever the momentum."""
+    settings = {'lr': 0.1, 'batch_size': 1000, 'local_epochs': 1}
+    plain, _ = trained(settings, params=trained(settings)[0])
+    heavy = settings | {'momentum': 0.9}
+    twice, _ = trained(heavy, params=trained(heavy)[0])
+    jax.tree.map(np.testing.assert_array_equal, twice, plain)
+    together, _ = trained(heavy | {'local_epochs': 2})
+    assert not np.allclose(together['Dense_0']['kernel'], twice['Dense_0']['kernel'], rtol=1e-3)
+
+
+# ------------------------------------------------------------------------------------------ rounds
+
+
+def test_rounds_share_one_trace_and_differ_in_rate_and_order():
+    traces = []
+    train = local_training(MODEL, LocalTraining(lr=0.1, lr_decay=0.5, batch_size=3))
+
+    @jax.jit
+    def counted(key, params, round):
+        traces.append(1)
+        return train(key, params, network(), round)[0]
+
+    start = weights(MODEL)
+    first = counted(jax.random.key(0), start, jnp.int32(0))['Dense_1']['bias']
+    other_order = counted(jax.random.key(1), start, jnp.int32(0))['Dense_1']['bias']
+    later = counted(jax.random.key(0), start, jnp.int32(20))['Dense_1']['bias']
+    assert len(traces) == 1
+    assert not np.allclose(first, other_order)
+    assert 0 < np.abs(later).max() < 1e-5 * np.abs(first).max()  # 2^-20 of the rate
+
+
+# ----------------------------------------------------------------------------------------- refusal
+
+
+@pytest.mark.parametrize(
+    ('settings', 'pattern'),
+    [
+        ({'batch_size': 0}, 'batch_size .* got 0'),
+        ({'batch_size': -3}, 'batch_size .* got -3'),
+        ({'local_epochs': 0}, 'local_epochs .* got 0'),
+        ({'local_epochs': None, 'local_steps': 0}, 'local_steps .* got 0'),
+        ({'local_epochs': 2, 'local_steps': 3}, 'local_epochs=2 and local_steps=3'),
+        ({'local_epochs': None}, 'local_epochs=None and local_steps=None'),
+        ({'momentum': 1.0}, r'momentum .* got 1\.0'),
+        ({'momentum': -0.1}, r'momentum .* got -0\.1'),
+        ({'momentum': float('nan')}, 'momentum .* got nan'),
+        ({'lr': 0.0}, r'lr .* got 0\.0'),
+        ({'lr': -0.5}, r'lr .* got -0\.5'),
+        ({'lr': float('nan')}, 'lr .* got nan'),
+        ({'lr_decay': 0.0}, r'lr_decay .* got 0\.0'),
+        ({'lr_decay': 1.5}, r'lr_decay .* got 1\.5'),
+        ({'weight_decay': -1.0}, r'weight_decay .* got -1\.0'),
+        ({'clip_norm': 0.0}, r'clip_norm .* got 0\.0'),
+        ({'sam_radius': -1.0}, r'sam_radius .* got -1\.0'),
+        ({'sam_adaptive': True}, 'sam_adaptive .* sam_radius is 0'),
+        ({'optimizer': 'adamw', 'momentum': 0.9}, r'momentum=0\.9 .* not adamw'),
+        ({'optimizer': 'lion'}, "'lion'; choose one of sgd, adamw"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(settings, pattern):
+    with pytest.raises(ValueError, match=pattern):
+        LocalTraining(**{'lr': 0.1, 'batch_size': 4} | settings)
