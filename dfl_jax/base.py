@@ -45,8 +45,8 @@ class Algorithm(NamedTuple):
 
     `info` holds what a round reports. Entries named 'sent/UNIT' ([M] int32) count what each client
     sent over delivered links, in units whose size in bits is `unit_bits[UNIT]`; 'loss' ([M]) is
-    each client's training loss after the round, by which the simulator notices divergence. Every
-    other entry is written to the metrics: a scalar as it is, an array by its mean.
+    each client's training loss in the round, by which the simulator notices divergence. Every other
+    entry is written to the metrics: a scalar as it is, an array by its mean.
     """
 
     init: Callable[[Array, Clients], State]  # (key, clients) -> state

@@ -17,6 +17,7 @@ import optax
 from jax import lax
 
 from dfl_jax.base import Array, Clients, PyTree
+from dfl_jax.memory import map_in_chunks
 from dfl_jax.models import Model
 
 OPTIMIZERS = ('sgd', 'adamw')
@@ -93,7 +94,8 @@ def local_training(
     """train(key, params, clients, round, support=None) -> (params, losses).
 
     `params` and the 0/1 `support` have leaves [M, ...]; weights where the support is 0 stay as they
-    are. `round` is a scalar; `losses` [M] is each client's mean loss over its steps.
+    are. `round` is a scalar; `losses` [M] is each client's mean loss over its steps, not a number
+    once its weights are none.
 
     chunk: clients trained at once; None for all.
     """
@@ -122,17 +124,16 @@ def local_training(
 
         start = (params, optimiser.init(params), jnp.zeros((), x.dtype))
         params, _, total = lax.fori_loop(0, steps, step, start)
-        return params, total / steps
+        sound = jnp.isfinite(optax.tree.norm(params))
+        return params, jnp.where(sound, total / steps, jnp.nan)
 
     def train(
         key: Array, params: PyTree, clients: Clients, round: Array, support: PyTree | None = None
     ) -> tuple[PyTree, Array]:
         rate = settings.lr * settings.lr_decay ** round.astype(clients.x.dtype)
         keys = jax.random.split(key, len(clients.x))
-        return lax.map(
-            lambda one: train_one(one[0], rate, *one[1:]),
-            (keys, params, support, *clients),
-            batch_size=min(chunk or len(keys), len(keys)),
+        return map_in_chunks(
+            lambda one: train_one(one[0], rate, *one[1:]), (keys, params, support, *clients), chunk
         )
 
     return train

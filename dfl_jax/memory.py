@@ -1,10 +1,13 @@
-"""How many hubs or clients fit into memory at once."""
+"""How many hubs or clients fit into memory at once, and working through them so many at a time."""
 
 import math
 import os
+from collections.abc import Callable
 
 import jax
+from jax import lax
 
+from dfl_jax.base import PyTree
 from dfl_jax.models import Model
 
 SHARE = 0.5  # of the memory that is free: the rest is for data, state and the allocator
@@ -64,3 +67,14 @@ def choose_chunk(count: int, each: int, asked: int | None = None, advice: str = 
     if asked:
         return min(asked, count)
     return 1 if jax.default_backend() == 'cpu' else min(count, fitting)
+
+
+def map_in_chunks(one: Callable, stacked: PyTree, chunk: int | None) -> PyTree:
+    """`one` mapped over the leading axis of `stacked`, `chunk` entries at a time, None for all.
+
+    A chunk of one is not batched: a batch of one would cost a select of every loop carry and
+    transposed products (benchmarks/local.py).
+    """
+    count = len(jax.tree.leaves(stacked)[0])
+    size = min(chunk or count, count)
+    return lax.map(one, stacked, batch_size=size if size > 1 else None)

@@ -84,7 +84,10 @@ ALGORITHM_FLAGS = {
     ),
     'init': flags.DEFINE_string('init', None, 'Initial weights: same (default) or independent.'),
     'chunk': flags.DEFINE_integer(
-        'chunk', None, 'Hubs or clients worked on at once (default: by the memory available).', lower_bound=1
+        'chunk',
+        None,
+        'Hubs or clients worked on at once (default: by the memory available).',
+        lower_bound=1,
     ),
     # Gradient methods
     'local_epochs': flags.DEFINE_integer(

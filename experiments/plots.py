@@ -1,8 +1,7 @@
 """Curves of runs as PNG."""
 
 import itertools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 Row = dict[str, Any]
+Runs = Mapping[str, Sequence[Row]]  # by cell
 Points = dict[float, list[float]]  # x -> one value a seed
 INK, MUTED = '#1f2933', '#7b8794'
 COLOURS = (
@@ -28,7 +28,11 @@ COLOURS = (
     '#e377c2',
     '#7a4b2a',
 )
-STYLES = {'dotted': 1.1, 'solid': 1.8}  # line widths; what comes first lies below
+STYLES: dict[str, Row] = {  # what comes first lies below
+    'faint': {'lw': 0.8, 'alpha': 0.45},
+    'dotted': {'lw': 1.1, 'ls': ':'},
+    'solid': {'lw': 1.8},
+}
 METHODS = {  # as papers print them; a method's place is its colour in every figure
     'ntk_dfl': 'NTK-DFL',
     'dfedavg': 'DFedAvg',
@@ -78,7 +82,35 @@ def plot_run(rows: Sequence[Row], path: Path) -> None:
     plt.close(figure)
 
 
-def over_seeds(runs: Sequence[Row], name: str) -> Points:
+def table_panels(
+    published: Row, runs: Runs, measure: Callable[[Sequence[Row]], list[float]]
+) -> list[Row]:
+    """The panels of a table's figure as `plot_panels` takes them.
+
+    published, runs: as in experiments.tables. measure: from the runs of a cell to the metric.
+    """
+    drawn = []
+    for panel in published['panels']:
+        lines: Row = {name: {} for name in STYLES}
+        for method in published['rows']:
+            if 'columns' in panel:
+                found = {
+                    x: measure(runs.get(f'{method}-{column}', []))
+                    for column, x in panel['columns'].items()
+                }
+                lines['solid'][method] = {x: values for x, values in found.items() if values}
+                continue
+            own = runs.get(f'{method}-{panel["column"]}', [])
+            if method in published.get('centralized', ()):  # one model, and it leaps every round
+                lines['faint'][method] = _over_seeds(own, 'consensus_accuracy')
+            else:
+                lines['solid'][method] = _over_seeds(own, 'consensus_accuracy')
+                lines['dotted'][method] = _over_seeds(own, 'client_accuracy_mean')
+        drawn.append({'title': panel['title'], 'label': panel.get('label'), **lines})
+    return drawn
+
+
+def _over_seeds(runs: Sequence[Row], name: str) -> Points:
     """{round: the curve `name` of every run, in percent}, for the rounds that all runs have."""
     curves = [dict(zip(run['round'], run[name], strict=True)) for run in runs]
     shared = set.intersection(*map(set, curves)) if curves else set()
@@ -88,8 +120,8 @@ def over_seeds(runs: Sequence[Row], name: str) -> Points:
 def plot_panels(panels: Sequence[Row], path: Path, ylabel: str, target: float | None) -> None:
     """Panels side by side with one y axis, one colour a method and one legend.
 
-    A panel is {title, label, solid, dotted}, the latter two {method: Points}; lines are means over
-    seeds, bands and bars ranges. Its label is that of a factor, or None where x is the round.
+    A panel is {title, label} and for each of STYLES {method: Points}; lines are means over seeds,
+    bands and bars ranges. Its label is that of a factor, or None where x is the round.
     """
     figure, grid = plt.subplots(
         1,
@@ -102,13 +134,15 @@ def plot_panels(panels: Sequence[Row], path: Path, ylabel: str, target: float | 
     colours = _colours(panels)
     for axes, panel in zip(grid[0], panels, strict=True):
         draw = _curve if panel['label'] is None else _factor
-        for style, width in STYLES.items():
-            for method, points in reversed(panel[style].items()):
+        for name, style in STYLES.items():
+            for method, points in reversed(panel[name].items()):
                 if points:
-                    draw(axes, points, color=colours[method], ls=style, lw=width)
-        if panel['label'] is not None:
-            axes.set_xticks(sorted(set().union(*panel['solid'].values())))
+                    draw(axes, points, color=colours[method], **style)
         axes.set(xlabel=panel['label'] or 'communication round', title=panel['title'])
+        if panel['label'] is None:
+            _round_ticks(axes, log=_longest(panels) > 50)
+        else:
+            axes.set_xticks(sorted(set().union(*panel['solid'].values())))
         if target is not None:
             axes.axhline(100 * target, color=MUTED, lw=1, ls='--', zorder=1)
         _tidy(axes)
@@ -121,27 +155,37 @@ def plot_panels(panels: Sequence[Row], path: Path, ylabel: str, target: float | 
     plt.close(figure)
 
 
+def _drawn(panels: Sequence[Row]) -> list[tuple[str, Points]]:
+    """All lines that have a point."""
+    lines = [line for panel in panels for name in STYLES for line in panel[name].items()]
+    return [(method, points) for method, points in lines if points]
+
+
 def _colours(panels: Sequence[Row]) -> dict[str, str]:
     """A colour for every method that has a point, those of METHODS first."""
-    present = {m for panel in panels for m, points in panel['solid'].items() if points}
+    present = {method for method, _ in _drawn(panels)}
     order = [*METHODS, *sorted(present - METHODS.keys())]
     return {m: c for m, c in zip(order, itertools.cycle(COLOURS), strict=False) if m in present}
 
 
 def _legend(figure, colours: Mapping[str, str], panels: Sequence[Row], target) -> None:
     """A row of methods, and below it what the line styles mean."""
-    methods = [Line2D([], [], color=colours[m], lw=3, label=METHODS.get(m, m)) for m in colours]
+    faint = {method for panel in panels for method in panel['faint']}
+    methods = [
+        Line2D([], [], color=c, lw=3, alpha=0.45 if m in faint else 1, label=METHODS.get(m, m))
+        for m, c in colours.items()
+    ]
     styles = []
     if any(panel['dotted'] for panel in panels):
         for style, name in (('solid', 'consensus model'), ('dotted', 'mean client')):
-            styles.append(Line2D([], [], color=INK, ls=style, lw=STYLES[style], label=name))
+            styles.append(Line2D([], [], color=INK, label=name, **STYLES[style]))
     if target is not None:
         name = f'{100 * target:.4g} %'
         styles.append(Line2D([], [], color=MUTED, ls='--', lw=1, label=name))
     blank = Line2D([], [], color='none', label=' ')
     rows = itertools.zip_longest(methods, styles, fillvalue=blank) if styles else zip(methods)
     handles = list(itertools.chain.from_iterable(rows))  # a legend fills column by column
-    columns = max(len(methods), len(styles))
+    columns = max(len(methods), len(styles), 1)
     figure.legend(handles=handles, loc='outside lower center', ncols=columns, frameon=False)
 
 
@@ -149,11 +193,16 @@ def _curve(axes, points: Points, **style) -> None:
     """The mean over seeds as a line, their range as a band; a lone point as a dot."""
     low, mean, high = _range(points)
     axes.plot(points.keys(), mean, marker='o' if len(points) == 1 else '', ms=5, **style)
-    axes.fill_between(points.keys(), low, high, color=style['color'], alpha=0.15, linewidth=0)
-    axes.set_xscale('log')
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter('{x:.0f}')
-    axes.xaxis.set_minor_locator(NullLocator())
+    axes.fill_between(points.keys(), low, high, color=style['color'], alpha=0.15, lw=0)
+
+
+def _round_ticks(axes, log: bool) -> None:
+    """Whole rounds; on a log scale, a few of them."""
+    if log:
+        axes.set_xscale('log')
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter('{x:.0f}')
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if log else MaxNLocator(integer=True))
 
 
 def _factor(axes, points: Points, **style) -> None:
@@ -169,7 +218,11 @@ def _range(points: Points) -> tuple[list[float], list[float], list[float]]:
     return [min(v) for v in values], [sum(v) / len(v) for v in values], [max(v) for v in values]
 
 
+def _longest(panels: Sequence[Row]) -> float:
+    return max((max(points) for _, points in _drawn(panels)), default=0)
+
+
 def _bottom(panels: Sequence[Row]) -> float:
     """Where the y axis begins: the steep first quarter of a curve may leave the figure."""
-    curves = [points for panel in panels for s in STYLES for points in panel[s].values() if points]
-    return min(5 * (min(list(points.values())[len(points) // 4]) // 5) for points in curves)
+    curves = [list(points.values()) for _, points in _drawn(panels)]
+    return min((5 * (min(values[len(values) // 4]) // 5) for values in curves), default=0)

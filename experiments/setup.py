@@ -47,7 +47,9 @@ def build(flags: Any) -> Experiment:
     factory = _algorithm_factory(flags.algorithm)
     settings = _algorithm_settings(flags, factory)
     parameters = inspect.signature(factory).parameters
-    cohort = settings.get('cohort', parameters['cohort'].default) if 'cohort' in parameters else None
+    cohort = None
+    if 'cohort' in parameters:
+        cohort = settings.get('cohort', parameters['cohort'].default)
     graphs = _graphs(flags, seeds, cohort)
     dataset = data.load(flags.dataset, flags.data_dir)
     if flags.train_samples is not None:

@@ -22,7 +22,7 @@ published.json holds
 import json
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,7 +134,8 @@ def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
     settings = config['settings']
     if settings.get('partition_file'):
         file = Path(settings['partition_file']).name
-        wanted = {k: v for k, v in wanted.items() if k not in ('partition', 'partition_overlap')}
+        replaced = ('partition', 'partition_overlap', 'alpha')
+        wanted = {flag: value for flag, value in wanted.items() if flag not in replaced}
         remarks = [f'{name}: partition from {file}']
     else:
         remarks = []
@@ -222,23 +223,23 @@ def comparisons(published: Row, runs: Runs) -> list[str]:
     return lines
 
 
-def fewer(ours: str, rounds: Mapping[str, Measured]) -> str | None:
-    others = {method: value for method, value in rounds.items() if method != ours}
-    if not others or ours not in rounds or rounds[ours].bound:
+def fewer(ours: str, rounds: dict[str, Measured]) -> str | None:
+    mine = rounds.pop(ours, None)
+    if not rounds or mine is None or mine.bound:
         return None
-    best = min(others, key=lambda method: others[method])
-    times = others[best].value / rounds[ours].value
-    if others[best].bound and times <= 1:  # a run that has hardly begun tells nothing
+    best = min(rounds, key=lambda method: rounds[method])
+    times = rounds[best].value / mine.value
+    if rounds[best].bound and times <= 1:  # a run that has hardly begun tells nothing
         return None
-    return f'{"more than " * others[best].bound}{times:.1f} times ({best})'
+    return f'{"more than " * rounds[best].bound}{times:.1f} times ({best})'
 
 
-def lead(ours: str, accuracies: Mapping[str, Measured]) -> str | None:
-    others = {method: value for method, value in accuracies.items() if method != ours}
-    if not others or ours not in accuracies:
+def lead(ours: str, accuracies: dict[str, Measured]) -> str | None:
+    mine = accuracies.pop(ours, None)
+    if not accuracies or mine is None:
         return None
-    best = max(others, key=lambda method: others[method])
-    return f'{accuracies[ours].value - others[best].value:.1f} points ({best})'
+    best = max(accuracies, key=lambda method: accuracies[method])
+    return f'{mine.value - accuracies[best].value:.1f} points ({best})'
 
 
 def off_paper(published: Row, runs: Runs) -> list[str]:
@@ -262,30 +263,10 @@ def report(published: Row, runs: Runs) -> str:
     if lines := comparisons(published, runs):
         text += '\n\n' + '\n'.join(f'- {line}' for line in lines)
     if lines := off_paper(published, runs):
-        text += f'\n\nMore than {OFF:.0%} off the paper:\n\n' + '\n'.join(f'- {x}' for x in lines)
+        text += f'\n\nMore than {100 * OFF:.0f} % off the paper:\n\n' + '\n'.join(
+            f'- {x}' for x in lines
+        )
     return text
-
-
-def panels(published: Row, runs: Runs) -> list[Row]:
-    """The figure's panels as `plot_panels` takes them."""
-    from experiments.plots import over_seeds
-
-    drawn = []
-    for panel in published['panels']:
-        solid, dotted = {}, {}
-        for method in published['rows']:
-            if 'column' in panel:
-                own = runs.get(f'{method}-{panel["column"]}', [])
-                solid[method], dotted[method] = (over_seeds(own, name) for name in CURVES)
-            else:
-                found = {
-                    x: measure(published, runs.get(f'{method}-{column}', []))
-                    for column, x in panel['columns'].items()
-                }
-                solid[method] = {x: [v.value for v in found[x]] for x in found if found[x]}
-        label = panel.get('label')
-        drawn.append({'title': panel['title'], 'label': label, 'solid': solid, 'dotted': dotted})
-    return drawn
 
 
 def main(argv: list[str]) -> Any:
@@ -311,10 +292,11 @@ def main(argv: list[str]) -> Any:
     (out / f'{name}.md').write_text(text + '\n')
     save_curves(out / f'{name}.json', runs, remarks)
 
-    from experiments.plots import plot_panels
+    from experiments.plots import plot_panels, table_panels
 
-    label = what(published) if 'label' in published['panels'][0] else 'test accuracy (%)'
-    plot_panels(panels(published, runs), out / f'{name}.png', label, published.get('target'))
+    drawn = table_panels(published, runs, lambda cell: [m.value for m in measure(published, cell)])
+    label = what(published) if drawn[0]['label'] else 'test accuracy (%)'
+    plot_panels(drawn, out / f'{name}.png', label, published.get('target'))
     print('written: ' + ', '.join(f'{out / name}.{kind}' for kind in ('md', 'json', 'png')))
     return 0
 

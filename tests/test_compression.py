@@ -168,8 +168,9 @@ def test_gossip_averages_what_the_channel_delivers(averaged):
     """Every model that enters a mean is quantized, tensor by tensor, and nothing else is."""
     graphs = topology.schedule('erdos_renyi', CLIENTS, 1, seed=1, degree=2)
     graph = jax.tree.map(lambda a: a[0], graphs)
-    mixing = np.asarray(topology.mixing_matrix(graph, np.ones(CLIENTS), 'uniform').todense())
-    assert 0.1 < np.mean(mixing > 0) < 0.9
+    mixing = np.zeros((CLIENTS, CLIENTS))
+    for i, (members, linked) in enumerate(zip(graph.members, graph.mask, strict=True)):
+        mixing[i, members[linked]] = 1 / linked.sum()
     alone = graph._replace(mask=graph.mask & (np.arange(graph.mask.shape[1]) == 0))
     previous, trained = one_round(alone)
     _, ours = one_round(graph, bits=8, rounding='nearest', averaged=averaged)
@@ -191,7 +192,7 @@ def test_every_client_rounds_by_draws_of_its_own():
     alone = alone._replace(mask=alone.mask & (np.arange(alone.mask.shape[1]) == 0))
     algorithm = dpsgd(MODEL, averaged='previous', lr=1e-12, bits=3)
     state = algorithm.init(jax.random.key(0), network())
-    after, _ = algorithm.step(
+    after, _ = jax.jit(algorithm.step)(
         jax.random.key(1), state, jax.tree.map(jnp.asarray, alone), network()
     )
     kernel = np.asarray(after.params['Dense_0']['kernel']).round(5)

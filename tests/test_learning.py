@@ -15,11 +15,11 @@ CLIENTS, DEGREE = 10, 5
 
 # name: (rounds, accuracy that the consensus model exceeds, settings other than the published ones)
 LEARNS = {
-    'dpsgd': (8, 0.85, {}),
+    'dpsgd': (5, 0.85, {}),
     'dfedavg': (2, 0.85, {}),
     'dfedavgm': (3, 0.85, {}),
-    'dfedsam': (4, 0.85, {}),
-    'decavg': (8, 0.85, {'lr': 0.1}),
+    'dfedsam': (6, 0.85, {}),
+    'decavg': (5, 0.85, {'lr': 0.1}),
 }
 
 

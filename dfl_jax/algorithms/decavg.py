@@ -2,7 +2,7 @@
 
 Eight minibatches of 16 a round by SGD with momentum 0.5, or by AdamW (`optimizer='adamw',
 momentum=0.0, weight_decay=0.01`), then the average weighted by sample counts (Eq. 2). The state of
-the optimiser starts afresh after every aggregation.
+the optimiser starts afresh after every aggregation. Clients draw their first weights alone.
 """
 
 from functools import partial
@@ -17,4 +17,5 @@ decavg = partial(
     local_steps=8,
     momentum=0.5,
     mixing='size',
+    init='independent',
 )

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from dfl_jax.algorithms.common import check_choice, count_sent, keep_inactive, stacked_predictions
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.compression import FLOAT_BITS, largest
 from dfl_jax.initialisation import INITS, initial_params
 from dfl_jax.local import LocalTraining, batch_loss, epoch_orders, local_training, take
+from dfl_jax.memory import map_in_chunks
 from dfl_jax.metrics import consensus_model, model_spread
 from dfl_jax.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.models import Model
@@ -87,7 +87,7 @@ def dispfl(
     init: str = 'same',
     chunk: int | None = None,
 ) -> Algorithm:
-    """DisPFL; a message holds the weights inside a mask, 32 bits each, and the mask, a bit a weight.
+    """DisPFL; a message holds the weights inside a mask, 32 bits each, and the mask, one bit each.
 
     Args:
       model: the network, bound to its input shape.
@@ -184,10 +184,10 @@ def dispfl(
         progress = jnp.minimum(state.round / anneal_rounds, 1)
         rate = prune_rate / 2 * (1 + jnp.cos(jnp.pi * progress))
         number = len(state.sizes)
-        searched = lax.map(
+        searched = map_in_chunks(
             lambda one: search_mask(one[0], rate, *one[1:]),
             (jax.random.split(k_masks, number), trained, state.masks, *clients),
-            batch_size=min(chunk or number, number),
+            chunk,
         )
         params, trained_masks, masks = keep_inactive(
             graph.active,

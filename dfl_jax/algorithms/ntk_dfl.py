@@ -8,9 +8,7 @@ and the weights with them (Eq. 5), and keep the timestep with the lowest loss.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 
 from dfl_jax.algorithms.common import (
     check_choice,
@@ -22,6 +20,7 @@ from dfl_jax.algorithms.common import (
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.compression import FLOAT_BITS, LABEL_BITS
 from dfl_jax.initialisation import INITS, initial_params
+from dfl_jax.memory import map_in_chunks
 from dfl_jax.metrics import CONSENSUS, consensus_model, model_spread
 from dfl_jax.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.models import Model
@@ -98,9 +97,7 @@ def ntk_dfl(
             w_bar, members, linked = inputs
             return update(w_bar, *hub_data(clients, members, linked), rate)
 
-        evolved, chosen, losses = lax.map(
-            hub, (w_bar, graph.members, graph.mask), batch_size=chunk if chunk > 1 else None
-        )
+        evolved, chosen, losses = map_in_chunks(hub, (w_bar, graph.members, graph.mask), chunk)
         new = keep_inactive(graph.active, evolved, params)
         to_hubs, from_hubs = count_sent(graph, len(sizes))  # links, [M]
         samples = to_hubs * sizes
