@@ -37,7 +37,7 @@ def quantization(bits: int, rounding: str = 'stochastic') -> Codec:
     The largest modulus of the tensor takes the highest level, L = 2^(bits - 1) - 1; a message holds
     `bits` for every weight and one 32-bit float, the step, for every tensor. `stochastic` rounding
     goes up with the probability of the remainder, so that its expectation is the weight itself;
-    `nearest` rounds to the nearest level. The weights themselves are quantized, as NTK-DFL compares;
+    `nearest` rounds to the nearest level. The weights themselves are quantized, as in NTK-DFL;
     quantizing their change would need copies of the neighbours' models, which graphs that change
     every round do not leave.
 
@@ -58,7 +58,8 @@ def quantization(bits: int, rounding: str = 'stochastic') -> Codec:
     def transmit(key: Array, params: PyTree) -> PyTree:
         leaves, treedef = jax.tree.flatten(params)
         keys = jax.random.split(key, len(leaves))
-        return treedef.unflatten([quantize(k, w) for k, w in zip(keys, leaves, strict=True)])
+        sent = [quantize(k, w) for k, w in zip(keys, leaves, strict=True)]
+        return jax.tree.unflatten(treedef, sent)
 
     def message_bits(model: Model) -> int:
         return bits * model.size + FLOAT_BITS * len(jax.tree.leaves(model.shapes))

@@ -63,7 +63,7 @@ def layer_counts(shapes: PyTree, density: float) -> PyTree:
     counts = [
         size if i in dense else max(1, int(epsilon * spread[i])) for i, size in enumerate(sizes)
     ]
-    return treedef.unflatten(counts)
+    return jax.tree.unflatten(treedef, counts)
 
 
 def dispfl(
@@ -165,7 +165,7 @@ def dispfl(
         batch = take(x, y, rows, valid[rows])
         gradient = jax.grad(batch_loss, argnums=1)(model, params, batch)
         leaves, treedef = jax.tree.flatten(params)
-        keys = treedef.unflatten(list(jax.random.split(k_random, len(leaves))))
+        keys = jax.tree.unflatten(treedef, list(jax.random.split(k_random, len(leaves))))
 
         def search(key, w, g, m, count):
             replaced = jnp.ceil(rate * count).astype(jnp.int32)
