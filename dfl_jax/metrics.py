@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from dfl_jax.base import Array, PyTree
 
@@ -13,10 +14,13 @@ def consensus_model(params: PyTree, weights: Array | None = None) -> PyTree:
 
     weights: [M], normalised here; None for the plain mean of NTK-DFL section 3.2.
     """
-    if weights is None:
-        return jax.tree.map(lambda leaf: leaf.mean(axis=0), params)
-    shares = weights / weights.sum()
-    return jax.tree.map(lambda leaf: jnp.tensordot(shares.astype(leaf.dtype), leaf, 1), params)
+    clients = len(jax.tree.leaves(params)[0])
+    shares = jnp.full(clients, 1 / clients) if weights is None else weights / weights.sum()
+
+    def mean(leaf: Array) -> Array:
+        return jnp.tensordot(shares.astype(leaf.dtype), leaf, 1, precision='highest')
+
+    return jax.tree.map(mean, params)
 
 
 def model_spread(params: PyTree) -> dict[str, Array]:
@@ -25,13 +29,19 @@ def model_spread(params: PyTree) -> dict[str, Array]:
     `model_deviation`: NTK-DFL Eq. (12), 1/P sum_p sqrt(sum_i (w_ip - w_bar_p)^2).
     `consensus_distance`: root mean square over clients of ||w_i - w_bar||.
     """
-    leaves = jax.tree.leaves(params)
-    squares = jnp.concatenate(  # [P]
-        [jnp.sum((w - w.mean(axis=0, keepdims=True)) ** 2, axis=0).ravel() for w in leaves]
-    )
+    mean = consensus_model(params)
+    clients = len(jax.tree.leaves(params)[0])
+
+    def add(squares: PyTree, one: PyTree) -> tuple[PyTree, None]:
+        return jax.tree.map(lambda s, w, m: s + (w - m) ** 2, squares, one, mean), None
+
+    # One client after the other: XLA's reduction over the leading axis takes forty times as long
+    # on a CPU (300 clients, 78,400 weights: 227 ms against 5, 2-core AMD EPYC, 2026-11-20).
+    squares, _ = lax.scan(add, jax.tree.map(jnp.zeros_like, mean), params)
+    per_weight = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(squares)])  # [P]
     return {
-        'model_deviation': jnp.sqrt(squares).mean(),
-        'consensus_distance': jnp.sqrt(squares.sum() / leaves[0].shape[0]),
+        'model_deviation': jnp.sqrt(per_weight).mean(),
+        'consensus_distance': jnp.sqrt(per_weight.sum() / clients),
     }
 
 

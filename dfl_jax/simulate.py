@@ -99,7 +99,7 @@ def run(
 
     while progress.round < rounds:
         start = progress.round
-        numbers = jnp.arange(start, start + block, dtype=jnp.int32)
+        numbers = np.arange(start, start + block, dtype=np.int32)
         section = jax.tree.map(lambda a, s=start: jnp.asarray(a[s : s + block]), graphs)
         begin = time.perf_counter()
         state, info = jax.block_until_ready(run_block(state, numbers, section, clients, k_rounds))

@@ -225,3 +225,110 @@ def gossip_sgd_round(
         [unflatten(vector, mine) for vector, mine in zip(new, params, strict=True)],
         [loss for _, loss in results],
     )
+
+
+# ------------------------------------------------------------------------------------------- DisPFL
+
+
+def erdos_renyi_kernel_counts(shapes, density):
+    """Weights kept of each tensor, by the published iteration (Evci et al. 2020)."""
+    raw = [sum(shape) / np.prod(shape) for shape in shapes]
+    dense = [False] * len(shapes)
+    while not all(dense):
+        kept = divisor = 0.0
+        for shape, density_of_one, full in zip(shapes, raw, dense, strict=True):
+            if full:
+                kept -= (1 - density) * np.prod(shape)
+            else:
+                kept += density * np.prod(shape)
+                divisor += density_of_one * np.prod(shape)
+        epsilon = kept / divisor
+        most = max(r for r, full in zip(raw, dense, strict=True) if not full)
+        if epsilon * most <= 1:
+            break
+        dense = [full or r == most for r, full in zip(raw, dense, strict=True)]
+    return [
+        int(np.prod(shape)) if full else max(1, int(epsilon * r * np.prod(shape)))
+        for shape, r, full in zip(shapes, raw, dense, strict=True)
+    ]
+
+
+def largest(values, k, among):
+    """The k candidates of the largest values, the first where values tie, as a set of indices."""
+    order = sorted((i for i in range(len(values)) if among[i]), key=lambda i: (-values[i], i))
+    return set(order[:k])
+
+
+def dispfl_round(
+    params,
+    trained,
+    masks,
+    data,
+    neighbours,
+    active,
+    batches,
+    regrow_batches,
+    *,
+    number,
+    prune_rate,
+    anneal_rounds,
+    mixing,
+    **training,
+):
+    """Round `number` of DisPFL: average over the intersection, train under the mask, search it.
+
+    params, data, neighbours, active, batches: as in `gossip_sgd_round`; trained, masks: M vectors
+    of zeros and ones, under which params were trained and will be; regrow_batches: M index arrays.
+    Returns the new params, trained and masks, and the training losses.
+    """
+    rate = prune_rate / 2 * (1 + np.cos(np.pi * number / anneal_rounds))
+    if number >= anneal_rounds:
+        rate = 0.0
+    rows = averaging_weights(neighbours, [len(x) for x, _ in data], mixing)
+    new, losses = [], []
+    for i, row in enumerate(rows):
+        x, y = data[i]
+        w = np.zeros_like(flatten(params[i]))
+        for p in np.flatnonzero(masks[i]):
+            holders = sum(weight * trained[j][p] for j, weight in row.items())
+            if holders > 0:
+                w[p] = sum(weight * flatten(params[j])[p] for j, weight in row.items()) / holders
+        of_steps = []
+        for batch in batches[i]:
+            w, loss = local_training(unflatten(w, params[i]), x, y, [batch], **training)
+            w = w * masks[i]  # the weights outside were zero
+            of_steps.append(loss)
+        losses.append(np.mean(of_steps))
+
+        rows_of_batch = regrow_batches[i]
+        _, g = loss_and_gradient(unflatten(w, params[i]), x[rows_of_batch], y[rows_of_batch])
+        searched, start = np.zeros_like(masks[i]), 0
+        for size in (part.size for layer in params[i] for part in layer):
+            here = slice(start, start + size)
+            count = int(masks[i][here].sum())
+            replaced = int(np.ceil(rate * count))
+            kept = largest(np.abs(w[here]), count - replaced, masks[i][here] > 0)
+            outside = [j not in kept for j in range(size)]
+            for j in kept | largest(np.abs(g[here]), replaced, outside):
+                searched[start + j] = 1
+            start += size
+        new.append((unflatten(w, params[i]), masks[i], searched))
+    old = list(zip(params, trained, masks, strict=True))
+    kept = [n if on else o for n, o, on in zip(new, old, active, strict=True)]
+    return [list(part) for part in zip(*kept, strict=True)], losses
+
+
+# ------------------------------------------------------------------------------------------- NTK-FL
+
+
+def ntk_fl_round(params, data, cohort, **options):
+    """One round of the server: NTK-DFL's of one hub that holds the joint data of the cohort.
+
+    params: of the server; data: as in `ntk_dfl_round`; cohort: the clients that answered, at least
+    one. Returns the new params, the chosen timestep and its loss.
+    """
+    x, y = (np.concatenate([data[i][part] for i in cohort]) for part in (0, 1))
+    (new,), (chosen,), (loss,) = ntk_dfl_round(
+        [params], [(x, y)], [[]], mixing='uniform', averaging=False, **options
+    )
+    return new, chosen, loss

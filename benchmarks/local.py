@@ -1,0 +1,177 @@
+"""How fast is a gradient round, beside a loop over clients and beside its bare matrix products?
+
+    python -m benchmarks.local
+
+One round of D-PSGD with the work of a small baseline: 300 clients of 200 random samples, one epoch
+of 10 steps of batch 20, MLP 784-100-10, dynamic 5-regular graph. Three things are timed in one
+process, in turns, so that a busy machine slows all of them:
+
+round          the jitted round, local training and mixing, state donated
+client loop    what a per-client simulator does: a Python loop over clients and batches, one jitted,
+               donated training step a call, then the same mixing
+bare products  the matrix products that the round cannot avoid, and nothing else: per step and
+               client X W1, A W2, D W2^T, A^T D, X^T E on arrays of these shapes, once as one
+               client after the other (`map`) and once as batched products over all clients
+               (`batch`); the faster counts
+
+Also the number of programs compiled after the first block of a run.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags, logging
+from jax import lax
+
+from benchmarks import _common as common
+from dfl_jax import simulate, topology
+from dfl_jax.algorithms import dpsgd
+from dfl_jax.base import Array, Clients, Graph, PyTree
+from dfl_jax.local import Batch, batch_loss
+from dfl_jax.memory import choose_chunk, client_bytes
+from dfl_jax.mixing import mix, mixing_weights
+from dfl_jax.models import MLP, Model, bind
+
+_CLIENTS = flags.DEFINE_integer('clients', 300, 'M', lower_bound=2)
+_SAMPLES = flags.DEFINE_integer('samples', 200, 'samples a client', lower_bound=1)
+_BATCH = flags.DEFINE_integer('batch_size', 20, 'samples a step', lower_bound=1)
+_DEGREE = flags.DEFINE_integer('degree', 5, 'neighbours of a client', lower_bound=1)
+_CHUNK = flags.DEFINE_integer('chunk', None, 'clients at once (default: by the device)')
+_REPEATS = flags.DEFINE_integer('repeats', 7, 'timed rounds of each kind', lower_bound=1)
+
+LR = 0.01
+HIDDEN = 100
+
+
+def main(argv: list[str]) -> None:
+    del argv
+    logging.set_verbosity(logging.WARNING)
+    clients = common.random_clients(_CLIENTS.value, _SAMPLES.value)
+    model = bind(MLP(common.CLASSES, (HIDDEN,)), clients.x.shape[2:])
+    schedule = topology.schedule('regular', _CLIENTS.value, 4, seed=0, degree=_DEGREE.value)
+    chunk = choose_chunk(_CLIENTS.value, client_bytes(_SAMPLES.value, model), _CHUNK.value)
+    algorithm = dpsgd(model, lr=LR, batch_size=_BATCH.value, chunk=chunk)
+    steps = _CLIENTS.value * -(-_SAMPLES.value // _BATCH.value)
+    print(f'{common.about()}\n{steps} client-steps a round, {chunk} client(s) at once\n')
+
+    contenders = {
+        'round': jitted_round(algorithm, schedule, clients),
+        'client loop': client_loop(model, algorithm, schedule, clients),
+        'bare products, map': bare_products(clients, mapped=True),
+        'bare products, batch': bare_products(clients, mapped=False),
+    }
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(_REPEATS.value):
+        for name, call in contenders.items():
+            times[name].append(common.seconds_of(call)[0])
+    medians = {name: float(np.median(t)) for name, t in times.items()}
+    for name, seconds in medians.items():
+        print(f'{name:22} {1e3 * seconds:9.1f} ms {steps / seconds:12,.0f} client-steps/s')
+    bare = min(medians['bare products, map'], medians['bare products, batch'])
+    print(f'\nclient loop / round    {medians["client loop"] / medians["round"]:.2f}')
+    print(f'round / bare products  {medians["round"] / bare:.2f}')
+    print(f'compiled after the first block: {programs_compiled(algorithm, schedule, clients)}')
+
+
+def jitted_round(algorithm, schedule: Graph, clients: Clients):
+    """A call that trains one more round."""
+    graph = Graph(*(jnp.asarray(a[0]) for a in schedule))
+    state, key = jax.jit(algorithm.init)(jax.random.key(0), clients), jax.random.key(1)
+    step = common.compiled(algorithm.step, key, state, graph, clients, donate=1)
+    print(f'compile                {step.seconds:.2f} s')
+
+    def call():
+        nonlocal state
+        state, info = step.call(key, state, graph, clients)
+        return info
+
+    call()
+    return call
+
+
+def client_loop(model: Model, algorithm, schedule: Graph, clients: Clients):
+    """A call that trains one more round, client by client and batch by batch."""
+    graph = Graph(*(jnp.asarray(a[0]) for a in schedule))
+    rows = mixing_weights(graph, clients.mask.sum(axis=1), 'uniform')
+    params = jax.jit(algorithm.init)(jax.random.key(0), clients).params
+    networks = [jax.tree.map(lambda w, i=i: w[i], params) for i in range(len(clients.x))]
+    size, samples = _BATCH.value, clients.x.shape[1]
+    rng = np.random.default_rng(0)
+
+    @jax.jit(donate_argnums=0)
+    def train(params, x, y):
+        batch = Batch(x, y, jnp.ones(len(x)))
+        gradient = jax.grad(batch_loss, argnums=1)(model, params, batch)
+        return jax.tree.map(lambda w, g: w - LR * g, params, gradient)
+
+    @jax.jit
+    def gossip(networks):
+        mixed = mix(rows, graph.members, jax.tree.map(lambda *w: jnp.stack(w), *networks))
+        return [jax.tree.map(lambda w, i=i: w[i], mixed) for i in range(len(networks))]
+
+    xs, ys = np.asarray(clients.x), np.asarray(clients.y)
+
+    def call():
+        nonlocal networks
+        for i, x, y in zip(range(len(networks)), xs, ys, strict=True):
+            order = rng.permutation(samples)
+            for start in range(0, samples, size):
+                at = order[start : start + size]
+                networks[i] = train(networks[i], x[at], y[at])
+        networks = gossip(networks)
+        return networks
+
+    call()
+    return call
+
+
+def bare_products(clients: Clients, mapped: bool):
+    """A call that does the matrix products of a round and nothing else.
+
+    The gradients of one step are the weights of the next, so that no product can be left out or
+    moved out of the loop; unit columns keep the numbers from growing.
+    """
+    size, (count, samples) = _BATCH.value, clients.mask.shape
+    x = clients.x.reshape(count, samples, -1)
+    x = x / jnp.linalg.norm(x, axis=(1, 2), keepdims=True)
+    batches = x[:, : samples // size * size].reshape(count, -1, size, x.shape[-1])
+    rng = np.random.default_rng(0)
+    w1 = jnp.asarray(rng.standard_normal((count, x.shape[-1], HIDDEN)), jnp.float32)
+    w2 = jnp.asarray(rng.standard_normal((count, HIDDEN, common.CLASSES)), jnp.float32)
+
+    def step(weights: PyTree, x: Array) -> tuple[PyTree, None]:
+        w1, w2 = weights
+        hidden = x @ w1
+        outputs = hidden @ w2
+        signal = outputs @ w2.swapaxes(-1, -2)
+        return (x.swapaxes(-1, -2) @ signal, hidden.swapaxes(-1, -2) @ outputs), None
+
+    def one_by_one(w1, w2, batches):
+        return lax.map(lambda one: lax.scan(step, one[:2], one[2])[0], (w1, w2, batches))
+
+    def at_once(w1, w2, batches):
+        return lax.scan(step, (w1, w2), batches.swapaxes(0, 1))[0]
+
+    program = common.compiled(one_by_one if mapped else at_once, w1, w2, batches).call
+    return lambda: program(w1, w2, batches)
+
+
+def programs_compiled(algorithm, schedule: Graph, clients: Clients) -> int:
+    """How many programs the simulator compiles between its first and its last evaluation."""
+    compiled = 0
+
+    def listen(event: str, seconds: float, **_) -> None:
+        nonlocal compiled
+        compiled += event == '/jax/core/compile/backend_compile_duration'
+
+    test = simulate.Holdout(clients.x[0], clients.y[0])
+    run = simulate.run(algorithm, clients, schedule, test, jax.random.key(0))
+    next(run)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    for _ in run:
+        pass
+    return compiled
+
+
+if __name__ == '__main__':
+    app.run(main)
