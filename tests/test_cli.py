@@ -242,6 +242,21 @@ REFUSED_BY_DPSGD = [
     ('--ntk_timesteps=1', '--ntk_timesteps=1', '--algorithm=dpsgd', 'leave it out'),
 ]
 
+# The same of the other methods, whose flags stand alone; 30 clients unless they say otherwise.
+REFUSED_BY_OTHERS = [
+    ('--algorithm=ntk_fl --ntk_fl_cohort=31', 'cohort of 31', '[1, 30]'),
+    ('--algorithm=ntk_fl --ntk_fl_cohort=0', 'cohort of 0', '[1, 30]'),
+    ('--algorithm=ntk_fl --degree=3', '--degree=3', '--algorithm=ntk_fl', 'leave it out'),
+    ('--algorithm=ntk_fl --link_dropout=0.5', '--link_dropout=0.5', 'leave it out'),
+    ('--algorithm=ntk_fl --client_dropout=1.5', 'client dropout', '1.5', 'between 0 and 1'),
+    ('--algorithm=ntk_fl --batch_size=5', '--batch_size=5', '--algorithm=ntk_fl', 'leave it out'),
+    ('--algorithm=dispfl --clients=6 --dispfl_density=0', 'density', '(0, 1]', 'got 0.0'),
+    ('--algorithm=dispfl --clients=6 --dispfl_density=1.5', 'density', '(0, 1]', 'got 1.5'),
+    ('--algorithm=dispfl --clients=6 --dispfl_prune_rate=2', 'prune_rate', '[0, 1]', 'got 2.0'),
+    ('--algorithm=dpsgd --dispfl_density=0.5', '--dispfl_density=0.5', 'leave it out'),
+    ('--algorithm=dpsgd --ntk_fl_cohort=5', '--ntk_fl_cohort=5', 'leave it out'),
+]
+
 
 @pytest.mark.parametrize(('flags', 'patterns'), [(f, p) for f, *p in REFUSED])
 def test_a_bad_value_is_named_in_one_line_and_nothing_is_written(
@@ -260,6 +275,13 @@ def test_a_bad_value_is_named_in_one_line_and_nothing_is_written(
 def test_a_bad_value_of_a_gradient_method(flags, patterns, tiny, tmp_path):
     argv = (f'--dataset={tiny}', *NETWORK, '--algorithm=dpsgd', f'--out={tmp_path}/new')
     line = here(*argv, *flags.split()).error
+    assert all(pattern in line for pattern in patterns), line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(('flags', 'patterns'), [(f, p) for f, *p in REFUSED_BY_OTHERS])
+def test_a_bad_value_of_another_method(flags, patterns, tiny, tmp_path):
+    line = here(f'--dataset={tiny}', '--rounds=2', f'--out={tmp_path}/new', *flags.split()).error
     assert all(pattern in line for pattern in patterns), line
     assert not list(tmp_path.iterdir())
 
@@ -677,6 +699,32 @@ def test_a_gradient_method_runs_and_is_recorded(flags, recorded, tmp_path):
     bits = 8 * weights + 32 * tensors if 'bits' in recorded else 32 * weights
     assert [row['round'] for row in rows_of(out)] == [1, 2]
     assert rows_of(out)[-1]['mbytes_total'] == links * bits / 8e6
+
+
+@pytest.mark.parametrize(
+    ('flags', 'recorded'),
+    [
+        ('', {'anneal_rounds': 2, 'density': 0.5, 'prune_rate': 0.5}),
+        ('--dispfl_anneal_rounds=7 --dispfl_density=0.9', {'anneal_rounds': 7, 'density': 0.9}),
+    ],
+)
+def test_dispfl_anneals_over_the_run(flags, recorded, tiny, tmp_path):
+    argv = (f'--dataset={tiny}', *NETWORK, '--hidden=8', '--algorithm=dispfl', '--local_epochs=1')
+    done = here(*argv, f'--out={tmp_path}/out', *flags.split())
+    assert done.status == 0 and done.err == ''
+    settings = json.loads((tmp_path / 'out' / 'config.json').read_text())['algorithm']
+    assert recorded.items() <= settings.items()
+
+
+def test_ntk_fl_hears_cohorts(tiny, tmp_path):
+    argv = (f'--dataset={tiny}', '--clients=6', '--rounds=3', '--algorithm=ntk_fl', '--hidden=8')
+    sampled = ('--partition=iid', '--ntk_fl_cohort=4', '--ntk_timesteps=10,20', '--nocheckpoint')
+    done = here(*argv, *sampled, f'--out={tmp_path}/out')
+    assert done.status == 0 and done.err == ''
+    rows = rows_of(tmp_path / 'out')
+    per_sample = 32 * (3 * (8 * 8 + 8 + 8 * 3 + 3) + 3 + 1)  # Jacobian rows, outputs and label
+    assert rows[-1]['mbytes_total'] == 3 * 4 * (120 // 6) * per_sample / 8e6
+    assert all(row['client_accuracy_mean'] == row['consensus_accuracy'] for row in rows)
 
 
 @pytest.mark.skipif(find_spec('neural_tangents') is None, reason='make nt')

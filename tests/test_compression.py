@@ -1,4 +1,4 @@
-"""Quantization of messages: its error, its expectation, its size, and its place in gossip."""
+"""Quantization of messages: its error, its expectation, its size, its place in gossip; top-k."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 
 from dfl_jax import Clients, simulate, topology
 from dfl_jax.algorithms import dpsgd
-from dfl_jax.compression import ROUNDINGS, codec_of, quantization
+from dfl_jax.compression import ROUNDINGS, codec_of, largest, quantization
 from dfl_jax.models import MLP, bind
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
@@ -210,3 +210,58 @@ def test_fewer_bits_are_less_traffic(gossip_steps):
             algorithm, network(), graphs, simulate.Holdout(x, y), jax.random.key(0), eval_every=2
         )
         assert metrics['mbytes_total'] == gossip_steps * rounds * links * message / 8e6
+
+
+# -------------------------------------------------------------------------------- the k largest
+
+
+def k_first(values, k, among):
+    """The mask of the first k candidates in the stable descending order of values."""
+    candidates = np.flatnonzero(among)
+    chosen = candidates[np.argsort(-values.ravel()[candidates], kind='stable')[:k]]
+    mask = np.zeros(values.size, bool)
+    mask[chosen] = True
+    return mask.reshape(values.shape)
+
+
+def assert_every_k_is_found(values, among):
+    choose = jax.jit(largest)  # traced once: every k is data
+    for k in range(among.sum() + 1):
+        chosen = np.asarray(choose(values, k, among))
+        assert chosen.shape == values.shape and chosen.dtype == bool
+        assert chosen.sum() == k
+        np.testing.assert_array_equal(chosen, k_first(values, k, among), err_msg=f'k={k}')
+    assert choose._cache_size() == 1
+
+
+@pytest.mark.parametrize('shape', [(1,), (8,), (31,), (6, 7), (3, 2, 5)], ids=str)
+@pytest.mark.parametrize('levels', [1, 2, 4, 1000])
+def test_the_k_largest(shape, levels):
+    """`levels` different values, zero among them: one level leaves nothing but ties."""
+    rng = np.random.default_rng(levels)
+    values = (rng.integers(levels, size=shape) / 7).astype(np.float32)
+    assert_every_k_is_found(values, np.ones(shape, bool))
+    assert_every_k_is_found(values, rng.random(shape) < 0.6)
+    assert_every_k_is_found(values, np.zeros(shape, bool))
+
+
+def test_the_k_largest_of_extreme_values():
+    tiny, huge = np.finfo(np.float32).tiny, np.finfo(np.float32).max
+    values = np.array([0, tiny, huge, np.inf, 1, np.nextafter(np.float32(1), 2), 0, huge, 1e-45])
+    assert_every_k_is_found(values.astype(np.float32), np.ones(9, bool))
+
+
+@pytest.mark.parametrize('dtype', [np.float32, np.float64])
+def test_the_k_largest_in_double_precision(dtype, x64):
+    """Values that only float64 tells apart are no ties there, and are in float32."""
+    rng = np.random.default_rng(0)
+    values = (1 + rng.permutation(24).reshape(4, 6) * 1e-14).astype(dtype)
+    assert len(np.unique(values)) == (24 if dtype == np.float64 else 1)
+    values.ravel()[::5] = 0
+    assert_every_k_is_found(values, rng.random((4, 6)) < 0.8)
+
+
+def test_the_k_largest_of_a_known_k():
+    values = np.array([3, 1, 2, 3], np.float32)
+    for k, expected in ((0, [0, 0, 0, 0]), (1, [1, 0, 0, 0]), (3, [1, 0, 1, 1])):
+        np.testing.assert_array_equal(largest(values, k, np.ones(4, bool)), expected)

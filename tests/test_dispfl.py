@@ -51,7 +51,7 @@ def in_mask(masks):
 def rounds_of(graphs, **settings):
     """The states before and after every round of the schedule."""
     algorithm = dispfl(MODEL, batch_size=3, local_epochs=1, **settings)
-    states, step = [algorithm.init(jax.random.key(0), network())], jax.jit(algorithm.step)
+    states, step = [jax.jit(algorithm.init)(jax.random.key(0), network())], jax.jit(algorithm.step)
     for r in range(len(graphs.active)):
         graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
         states.append(step(jax.random.key(r), states[-1], graph, network())[0])
@@ -99,7 +99,7 @@ CASES = [
 def test_three_rounds_equal_the_reference(settings, lossy, x64):
     clients, data, graphs = network(), samples(), schedule(lossy)
     algorithm = dispfl(MODEL, init='independent', masks='independent', **settings)
-    state = algorithm.init(jax.random.key(0), clients)
+    state = jax.jit(algorithm.init)(jax.random.key(0), clients)
     widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
     state = state._replace(params=jax.tree.map(widen, state.params))
     params = [as_reference(state.params, i) for i in range(CLIENTS)]

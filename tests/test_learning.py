@@ -20,6 +20,8 @@ LEARNS = {
     'dfedavgm': (3, 0.85, {}),
     'dfedsam': (6, 0.85, {}),
     'decavg': (5, 0.85, {'lr': 0.1}),
+    'dispfl': (3, 0.85, {}),
+    'ntk_fl': (2, 0.85, {'cohort': DEGREE}),
 }
 
 
@@ -34,7 +36,10 @@ def test_a_method_learns_digits(name, digits):
     rounds, accuracy, settings = LEARNS[name]
     parts = data.partition('dirichlet', digits, CLIENTS, seed=0, alpha=0.5)
     clients = data.pack(digits.train_x, digits.train_y, parts)
-    graphs = topology.schedule('regular', CLIENTS, rounds, seed=0, degree=DEGREE)
+    if 'cohort' in settings:  # centralized
+        graphs = topology.cohorts(CLIENTS, rounds, settings['cohort'], seed=0)
+    else:
+        graphs = topology.schedule('regular', CLIENTS, rounds, seed=0, degree=DEGREE)
     algorithm = ALGORITHMS[name](bind(MLP(digits.classes), digits.train_x.shape[1:]), **settings)
     test = simulate.Holdout(digits.test_x, digits.test_y)
     untrained = algorithm.init(jax.random.key(0), clients)

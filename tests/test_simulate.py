@@ -158,6 +158,24 @@ def test_the_state_is_donated():
     assert state['weights'].is_deleted()
 
 
+def test_nothing_is_compiled_after_the_first_evaluation():
+    seen = []
+    run = simulate.run(gossip(), *setting(6), eval_every=2)
+    next(run)
+
+    def listen(event, seconds, **_):
+        seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        assert len(list(run)) == 2
+        assert not any('compile' in event for event in seen)
+        jax.jit(lambda x: x + len(seen))(1.0)
+        assert any('compile' in event for event in seen), 'nothing would have been seen'
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
 def test_rounds_differ_in_their_keys_and_runs_in_theirs():
     clients, graphs, test, key = setting(2)
     first, second = evaluations(gossip(), clients, graphs, test, key)

@@ -7,6 +7,7 @@ import pytest
 from dfl_jax.topology import (
     FAMILIES,
     TopologyError,
+    cohorts,
     drop_clients,
     drop_links,
     mixing_matrix,
@@ -236,6 +237,53 @@ def test_drop_clients(static):
 def test_dropout_errors(drop, probability):
     with pytest.raises(TopologyError, match='between 0 and 1'):
         drop(drawn('ring'), probability, seed=0)
+
+
+def test_cohorts():
+    graph = cohorts(30, 60, 5, seed=0)
+    assert graph.members.shape == graph.mask.shape == (60, 1, 5)
+    assert graph.members.dtype == np.int32 and graph.mask.dtype == graph.active.dtype == bool
+    assert graph.active.shape == (60, 1) and graph.active.all() and graph.mask.all()
+    drawn_in = np.zeros((60, 30), int)
+    np.add.at(drawn_in, (np.arange(60)[:, None], graph.members[:, 0]), 1)  # fails out of range
+    assert graph.members.min() == 0 and graph.members.max() == 29
+    assert drawn_in.max() == 1, 'a client is drawn twice in a round'
+    assert len(np.unique(drawn_in, axis=0)) == 60
+    # each client is drawn 10 times in the mean, with a standard deviation of 2.9
+    assert drawn_in.sum(axis=0).min() >= 1 and drawn_in.sum(axis=0).max() <= 25
+    assert (cohorts(30, 60, 5, seed=0).members == graph.members).all()
+    assert not (cohorts(30, 60, 5, seed=1).members == graph.members).all()
+    everyone = cohorts(7, 3, 7, seed=0)
+    assert (np.sort(everyone.members[:, 0], axis=1) == np.arange(7)).all()
+
+
+def test_dropout_of_a_cohort():
+    full, lossy = cohorts(300, 200, 4, seed=0), cohorts(300, 200, 4, seed=0, dropout=0.5)
+    assert (lossy.members == full.members).all(), 'who drops out is replaced'
+    assert 1 - lossy.mask.mean() == pytest.approx(0.5, abs=0.06)
+    assert len(np.unique(lossy.mask, axis=0)) > 10
+    assert (lossy.active == lossy.mask.any(axis=2)).all()
+    assert (~lossy.active).sum() >= 3 and lossy.active.any()
+    again = cohorts(300, 200, 4, seed=0, dropout=0.5)
+    assert (again.mask == lossy.mask).all()
+    nobody = cohorts(300, 5, 4, seed=0, dropout=1.0)
+    assert not nobody.mask.any() and not nobody.active.any()
+
+
+@pytest.mark.parametrize(
+    ('size', 'dropout', 'message'),
+    [
+        (0, 0.0, r'a cohort of 0 .* \[1, 30\]'),
+        (-1, 0.0, r'a cohort of -1 .* \[1, 30\]'),
+        (31, 0.0, r'a cohort of 31 .* \[1, 30\]'),
+        (5, 1.5, 'client dropout .* between 0 and 1, got 1.5'),
+        (5, -0.1, 'client dropout .* between 0 and 1, got -0.1'),
+        (5, float('nan'), 'client dropout .* between 0 and 1, got nan'),
+    ],
+)
+def test_cohorts_that_are_refused(size, dropout, message):
+    with pytest.raises(TopologyError, match=message):
+        cohorts(30, 2, size, seed=0, dropout=dropout)
 
 
 def matrix_of(family, clients, kind='uniform', sizes=None, **options):
