@@ -8,7 +8,12 @@ error, never ignored.
 from absl import flags
 
 # What to run
-flags.DEFINE_string('algorithm', 'ntk_dfl', 'Method by name (ntk_dfl), or package.module:factory.')
+flags.DEFINE_string(
+    'algorithm',
+    'ntk_dfl',
+    'ntk_dfl, dpsgd, dfedavg, dfedavgm, dfedsam, dispfl, decavg, the centralized ntk_fl, or '
+    'package.module:factory. Its flags default to its published hyperparameters.',
+)
 flags.DEFINE_string(
     'model', 'mlp', 'Network: mlp (one hidden layer of 100), cnn, or package.module:factory.'
 )
@@ -68,7 +73,13 @@ flags.DEFINE_string(
 
 # Shared by algorithms; None is the method's own default
 ALGORITHM_FLAGS = {
-    'lr': flags.DEFINE_float('lr', None, 'Learning rate of the first round.', lower_bound=0.0),
+    'lr': flags.DEFINE_float(
+        'lr',
+        None,
+        'Learning rate of the first round (dpsgd, dfedavg, dispfl: 0.1; decavg: 0.001; others: '
+        '0.01).',
+        lower_bound=0.0,
+    ),
     'lr_decay': flags.DEFINE_float(
         'lr_decay',
         None,
@@ -80,7 +91,10 @@ ALGORITHM_FLAGS = {
         'mixing', None, 'Averaging weights: size, uniform or metropolis.'
     ),
     'consensus': flags.DEFINE_string(
-        'consensus', None, 'Aggregated model: mean of the M models (default), or weighted by size.'
+        'consensus',
+        None,
+        'Aggregated model: mean of the M models (default), weighted by size, or of dispfl the mean '
+        'over the intersection of masks.',
     ),
     'init': flags.DEFINE_string('init', None, 'Initial weights: same (default) or independent.'),
     'chunk': flags.DEFINE_integer(

@@ -33,7 +33,7 @@ def describe(resolved: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]
     """What config.json records."""
     import jax
 
-    packages = ('jax', 'jaxlib', 'flax', 'numpy', 'networkx')
+    packages = ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'networkx')
     return {
         'settings': chosen,
         'algorithm': {name: _plain(value) for name, value in resolved.items()},

@@ -1,7 +1,7 @@
 """What every algorithm owes the simulator, on every family of topologies.
 
-A new algorithm adds one line to ALGORITHMS_UNDER_TEST, and to SENT what its clients send. The
-settings are tiny and leave nothing to chance that differs between clients (full batches, no
+A new algorithm adds one line to ALGORITHMS_UNDER_TEST, and to SENT what its clients send; one with
+a server also its name to CENTRALIZED, whose schedules are cohorts. The settings are tiny and leave nothing to chance that differs between clients (full batches, no
 dropout of units), so that relabelling the clients relabels the result.
 """
 
@@ -22,6 +22,7 @@ FAMILIES = tuple(family for family in topology.FAMILIES if family != 'edge_list'
 SIZES = (4, 6, 1, 5, 3, 6, 2, 5, 4)  # samples of each client, the largest of them N
 CLIENTS, FEATURES, CLASSES = len(SIZES), 4, 3
 ROUNDS, WIDTH = 12, CLIENTS  # K of every padded schedule: one shape, one compiled step
+COHORTS, COHORT = 'cohorts', 3  # the family of a server's schedules, and their K
 MODEL = bind(MLP(CLASSES, (5,)), (FEATURES,))
 
 ALGORITHMS_UNDER_TEST: dict[str, Callable] = {
@@ -31,7 +32,11 @@ ALGORITHMS_UNDER_TEST: dict[str, Callable] = {
     'dfedavgm': lambda: ALGORITHMS['dfedavgm'](MODEL, lr=0.05, local_epochs=3),
     'dfedsam': lambda: ALGORITHMS['dfedsam'](MODEL, lr=0.05, local_epochs=2),
     'decavg': lambda: ALGORITHMS['decavg'](MODEL, lr=0.05, local_steps=2),
+    'dispfl': lambda: ALGORITHMS['dispfl'](MODEL, lr=0.05, local_epochs=2, anneal_rounds=20),
+    'ntk_fl': lambda: ALGORITHMS['ntk_fl'](MODEL, cohort=COHORT, lr=0.05, timesteps=(3, 8)),
 }
+CENTRALIZED = ('ntk_fl',)  # one hub, which is no client; all clients hold its model
+DECENTRALIZED = tuple(name for name in ALGORITHMS_UNDER_TEST if name not in CENTRALIZED)
 
 
 def sent_ntk_dfl(links, sizes):
@@ -53,6 +58,21 @@ def sent_gossip(links, sizes):
     return {'weights': np.bincount(senders, minlength=CLIENTS)}
 
 
+def sent_dispfl(links, sizes):
+    """The weights inside the mask and the mask to every neighbour."""
+    return sent_gossip(links, sizes) | {'masks': sent_gossip(links, sizes)['weights']}
+
+
+def sent_ntk_fl(links, sizes):
+    """Jacobians, outputs and labels to the server."""
+    sent = {unit: np.zeros(CLIENTS, int) for unit in ('jacobian_rows', 'outputs', 'labels')}
+    for _, member in links:
+        sent['jacobian_rows'][member] += sizes[member] * CLASSES
+        sent['outputs'][member] += sizes[member] * CLASSES
+        sent['labels'][member] += sizes[member]
+    return sent
+
+
 # What each client sends in one round: (pairs (hub, neighbour) of delivered links, N_i) -> counts.
 SENT: dict[str, Callable] = {
     'ntk_dfl': sent_ntk_dfl,
@@ -61,10 +81,19 @@ SENT: dict[str, Callable] = {
     'dfedavgm': sent_gossip,
     'dfedsam': sent_gossip,
     'decavg': sent_gossip,
+    'dispfl': sent_dispfl,
+    'ntk_fl': sent_ntk_fl,
 }
 
 every_algorithm = pytest.mark.parametrize('name', ALGORITHMS_UNDER_TEST)
+every_decentralized = pytest.mark.parametrize('name', DECENTRALIZED)
+every_centralized = pytest.mark.parametrize('name', CENTRALIZED)
 every_family = pytest.mark.parametrize('family', FAMILIES)
+every_network = pytest.mark.parametrize(
+    ('name', 'family'),
+    [(name, family) for name in DECENTRALIZED for family in FAMILIES]
+    + [(name, COHORTS) for name in CENTRALIZED],
+)
 
 
 def test_every_algorithm_is_under_test():
@@ -90,7 +119,13 @@ def network(extra_samples=0, garbage=False) -> Clients:
 
 
 def schedule(family, rounds=3, width=WIDTH, links_lost=0.0, clients_lost=0.0, seed=0) -> Graph:
-    """A schedule of one family whose rows are padded to `width` columns, NumPy arrays."""
+    """A schedule of one family whose rows are padded to `width` columns, NumPy arrays.
+
+    Cohorts have no padding, and a lost client or its link is the same there.
+    """
+    if family == COHORTS:
+        lost = max(links_lost, clients_lost)
+        return topology.cohorts(CLIENTS, rounds, COHORT, seed=seed, dropout=lost)
     graphs = topology.schedule(family, CLIENTS, rounds, seed=seed, degree=2)
     graphs = topology.drop_clients(topology.drop_links(graphs, links_lost, 1), clients_lost, 2)
     extra = (width or graphs.mask.shape[2]) - graphs.mask.shape[2]
@@ -102,8 +137,10 @@ def schedule(family, rounds=3, width=WIDTH, links_lost=0.0, clients_lost=0.0, se
     )
 
 
-def all_families() -> Graph:
+def all_families(name) -> Graph:
     """Twelve rounds, each of another family, with links and clients lost."""
+    if name in CENTRALIZED:
+        return schedule(COHORTS, ROUNDS, clients_lost=0.4)
     drawn = [
         schedule(family, 1, links_lost=0.2, clients_lost=0.2, seed=seed)
         for seed, family in enumerate((*FAMILIES, 'regular'))
@@ -114,6 +151,19 @@ def all_families() -> Graph:
 
 def round_of(graphs, r) -> Graph:
     return Graph(*(jnp.asarray(a[r]) for a in graphs))
+
+
+def links_of(name, graphs, r):
+    """(hub, neighbour) of every delivered link; column 0 is the hub itself, unless a server."""
+    first = 0 if name in CENTRALIZED else 1
+    return [
+        (hub, int(neighbour))
+        for hub in range(len(graphs.mask[r]))
+        for neighbour, delivered in zip(
+            graphs.members[r, hub, first:], graphs.mask[r, hub, first:], strict=True
+        )
+        if delivered
+    ]
 
 
 @functools.cache
@@ -163,8 +213,7 @@ def assert_close(first, second):
 # ---------------------------------------------------------------------------------- one round
 
 
-@every_family
-@every_algorithm
+@every_network
 def test_garbage_in_the_padding_changes_nothing(name, family):
     graphs = schedule(family)
     state, infos = trained(name, graphs)
@@ -174,8 +223,7 @@ def test_garbage_in_the_padding_changes_nothing(name, family):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(logits(name, state)))
 
 
-@every_family
-@every_algorithm
+@every_network
 def test_more_padding_changes_nothing(name, family):
     graphs = schedule(family)
     state, infos = trained(name, graphs)
@@ -188,8 +236,7 @@ def test_more_padding_changes_nothing(name, family):
         assert_close(infos, other_infos)
 
 
-@every_family
-@every_algorithm
+@every_network
 def test_lost_links_are_no_neighbours(name, family):
     """A masked link is as good as none, whatever client it names."""
     graphs = schedule(family, links_lost=0.4)
@@ -201,32 +248,32 @@ def test_lost_links_are_no_neighbours(name, family):
     assert_same(kept, trained(name, graphs._replace(members=members)))
 
 
-@every_family
-@every_algorithm
+@every_network
 def test_relabelling_the_clients_relabels_the_result(name, family):
     graphs = schedule(family, links_lost=0.2, clients_lost=0.2)
     order = np.random.default_rng(8).permutation(CLIENTS)  # new client i is the old order[i]
     new_name = np.argsort(order)
+    hubs = slice(None) if family == COHORTS else order
     clients = jax.tree.map(lambda a: a[order], network())
     renamed = Graph(
-        new_name[graphs.members[:, order]].astype(np.int32),
-        graphs.mask[:, order],
-        graphs.active[:, order],
+        new_name[graphs.members[:, hubs]].astype(np.int32),
+        graphs.mask[:, hubs],
+        graphs.active[:, hubs],
     )
     state, infos = trained(name, graphs)
     new_state, new_infos = trained(name, renamed, clients)
     before, after = logits(name, state), logits(name, new_state)
-    assert np.ptp(before['client'], axis=0).max() > 1e-3, 'the clients are all alike'
+    alike = np.ptp(before['client'], axis=0).max() < 1e-3
+    assert alike == (family == COHORTS), 'the clients are all alike'
     assert_close(before['client'][order], after['client'])
     assert_close(before['consensus'], after['consensus'])
     relabelled = [{k: v[order] if v.ndim else v for k, v in info.items()} for info in infos]
     assert_close(relabelled, new_infos)
 
 
-@every_family
-@every_algorithm
+@every_network
 def test_inactive_clients_keep_their_model(name, family):
-    graphs = schedule(family, rounds=4, clients_lost=0.4)
+    graphs = schedule(family, rounds=4, clients_lost=0.8 if family == COHORTS else 0.4)
     init, step, _ = jitted(name)
     clients = network()
     state = init(jax.random.key(3), clients)
@@ -235,6 +282,7 @@ def test_inactive_clients_keep_their_model(name, family):
         before = logits(name, state)['client']
         state, _ = step(jax.random.key(r), state, round_of(graphs, r), clients)
         after = logits(name, state)['client']
+        active = np.broadcast_to(active, CLIENTS)  # of the server, for all
         assert (before[~active] == after[~active]).all()
         assert (before[active] != after[active]).any(axis=(1, 2)).all()
         seen |= set(active)
@@ -242,7 +290,7 @@ def test_inactive_clients_keep_their_model(name, family):
 
 
 @every_family
-@every_algorithm
+@every_decentralized
 def test_an_empty_graph_sends_nothing_and_trains_alone(name, family):
     graphs = schedule(family)
     mask = np.zeros_like(graphs.mask)
@@ -257,22 +305,25 @@ def test_an_empty_graph_sends_nothing_and_trains_alone(name, family):
         assert_close(together[i], logits(name, lonely)['client'][0])
 
 
-@every_family
-@every_algorithm
+@every_centralized
+def test_an_empty_cohort_sends_nothing_and_keeps_the_model(name):
+    graphs = schedule(COHORTS)
+    _, once = trained(name, graphs)
+    assert all(v.any() for info in once for k, v in info.items() if k.startswith('sent/'))
+    nobody = graphs._replace(mask=graphs.mask & False, active=graphs.active & False)
+    state, infos = trained(name, nobody)
+    assert_same(logits(name, jitted(name)[0](jax.random.key(3), network())), logits(name, state))
+    assert not any(v.any() for info in infos for k, v in info.items() if k.startswith('sent/'))
+
+
+@every_network
 def test_traffic_over_delivered_links(name, family):
     graphs = schedule(family, links_lost=0.3, clients_lost=0.2)
     _, infos = trained(name, graphs)
     units = ALGORITHMS_UNDER_TEST[name]().unit_bits
     some = 0
     for r, info in enumerate(infos):
-        links = [
-            (hub, int(neighbour))
-            for hub in range(CLIENTS)
-            for neighbour, delivered in zip(
-                graphs.members[r, hub, 1:], graphs.mask[r, hub, 1:], strict=True
-            )
-            if delivered
-        ]
+        links = links_of(name, graphs, r)
         some += len(links)
         counted = {k.removeprefix('sent/'): v for k, v in info.items() if k.startswith('sent/')}
         assert set(counted) == set(units)
@@ -298,7 +349,7 @@ def whole_run(name, **options):
         for metrics, state, progress in simulate.run(
             algorithm._replace(step=step),
             network(),
-            all_families(),
+            all_families(name),
             holdout(),
             jax.random.key(1),
             **options,
@@ -335,7 +386,7 @@ def test_blocks_change_nothing(name):
 @every_algorithm
 def test_resume_equals_no_stop(name, saved, tmp_path):
     algorithm = ALGORITHMS_UNDER_TEST[name]()
-    setting = (network(), all_families(), holdout(), jax.random.key(1))
+    setting = (network(), all_families(name), holdout(), jax.random.key(1))
     stops = simulate.run(algorithm, *setting, eval_every=4)
     for _ in range(2 if saved == 'disk' else 1):
         _, state, progress = next(stops)
@@ -358,12 +409,10 @@ def test_resume_equals_no_stop(name, saved, tmp_path):
 @every_algorithm
 def test_traffic_of_a_run(name):
     """Megabytes of a whole run from a count of every link of every round."""
-    graphs, units = all_families(), ALGORITHMS_UNDER_TEST[name]().unit_bits
+    graphs, units = all_families(name), ALGORITHMS_UNDER_TEST[name]().unit_bits
     bits = np.zeros(CLIENTS, dtype=object)
     for r in range(ROUNDS):
-        hubs, columns = np.nonzero(graphs.mask[r, :, 1:])
-        links = list(zip(hubs, graphs.members[r, hubs, columns + 1], strict=True))
-        for unit, counts in SENT[name](links, SIZES).items():
+        for unit, counts in SENT[name](links_of(name, graphs, r), SIZES).items():
             bits += counts.astype(object) * units[unit]
     metrics = uninterrupted(name)[0][-1][0]
     assert metrics['mbytes_total'] == int(bits.sum()) / 8e6
