@@ -166,8 +166,8 @@ ALGORITHM_FLAGS = {
     'regrow': flags.DEFINE_string(
         'dispfl_regrow', None, 'What grows back: by gradient (default) or random.'
     ),
-    'masks': flags.DEFINE_string(
-        'dispfl_masks', None, 'First masks: same (default) or independent.'
+    'initial_masks': flags.DEFINE_string(
+        'dispfl_initial_masks', None, 'First masks: same (default) or independent.'
     ),
 }
 

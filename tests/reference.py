@@ -261,7 +261,6 @@ def largest(values, k, among):
 
 def dispfl_round(
     params,
-    trained,
     masks,
     data,
     neighbours,
@@ -275,34 +274,28 @@ def dispfl_round(
     mixing,
     **training,
 ):
-    """Round `number` of DisPFL: average over the intersection, train under the mask, search it.
+    """Round `number` of DisPFL: train under the mask, search it, average over the intersection.
 
-    params, data, neighbours, active, batches: as in `gossip_sgd_round`; trained, masks: M vectors
-    of zeros and ones, under which params were trained and will be; regrow_batches: M index arrays.
-    Returns the new params, trained and masks, and the training losses.
+    params, data, neighbours, active, batches: as in `gossip_sgd_round`; masks: M vectors of zeros
+    and ones; regrow_batches: M index arrays. Returns the new params and masks, and the training
+    losses.
     """
     rate = prune_rate / 2 * (1 + np.cos(np.pi * number / anneal_rounds))
     if number >= anneal_rounds:
         rate = 0.0
-    rows = averaging_weights(neighbours, [len(x) for x, _ in data], mixing)
-    new, losses = [], []
-    for i, row in enumerate(rows):
-        x, y = data[i]
-        w = np.zeros_like(flatten(params[i]))
-        for p in np.flatnonzero(masks[i]):
-            holders = sum(weight * trained[j][p] for j, weight in row.items())
-            if holders > 0:
-                w[p] = sum(weight * flatten(params[j])[p] for j, weight in row.items()) / holders
-        of_steps = []
+    trained, searched, losses = [], [], []
+    for i, (x, y) in enumerate(data):
+        w, of_steps = flatten(params[i]), []
         for batch in batches[i]:
             w, loss = local_training(unflatten(w, params[i]), x, y, [batch], **training)
             w = w * masks[i]  # the weights outside were zero
             of_steps.append(loss)
+        trained.append(w)
         losses.append(np.mean(of_steps))
 
         rows_of_batch = regrow_batches[i]
         _, g = loss_and_gradient(unflatten(w, params[i]), x[rows_of_batch], y[rows_of_batch])
-        searched, start = np.zeros_like(masks[i]), 0
+        mask, start = np.zeros_like(masks[i]), 0
         for size in (part.size for layer in params[i] for part in layer):
             here = slice(start, start + size)
             count = int(masks[i][here].sum())
@@ -310,12 +303,20 @@ def dispfl_round(
             kept = largest(np.abs(w[here]), count - replaced, masks[i][here] > 0)
             outside = [j not in kept for j in range(size)]
             for j in kept | largest(np.abs(g[here]), replaced, outside):
-                searched[start + j] = 1
+                mask[start + j] = 1
             start += size
-        new.append((unflatten(w, params[i]), masks[i], searched))
-    old = list(zip(params, trained, masks, strict=True))
-    kept = [n if on else o for n, o, on in zip(new, old, active, strict=True)]
-    return [list(part) for part in zip(*kept, strict=True)], losses
+        searched.append(mask)
+
+    new = list(zip(params, masks, strict=True))
+    for i, row in enumerate(averaging_weights(neighbours, [len(x) for x, _ in data], mixing)):
+        if active[i]:
+            w = np.zeros_like(trained[i])
+            for p in np.flatnonzero(searched[i]):
+                holders = sum(weight * masks[j][p] for j, weight in row.items())
+                if holders > 0:
+                    w[p] = sum(weight * trained[j][p] for j, weight in row.items()) / holders
+            new[i] = unflatten(w, params[i]), searched[i]
+    return [list(part) for part in zip(*new, strict=True)], losses
 
 
 # ------------------------------------------------------------------------------------------- NTK-FL

@@ -1,8 +1,9 @@
 """What every algorithm owes the simulator, on every family of topologies.
 
 A new algorithm adds one line to ALGORITHMS_UNDER_TEST, and to SENT what its clients send; one with
-a server also its name to CENTRALIZED, whose schedules are cohorts. The settings are tiny and leave nothing to chance that differs between clients (full batches, no
-dropout of units), so that relabelling the clients relabels the result.
+a server also its name to CENTRALIZED, whose schedules are cohorts. The settings are tiny and leave
+nothing to chance that differs between clients (full batches, no dropout of units), so that
+relabelling the clients relabels the result.
 """
 
 import functools

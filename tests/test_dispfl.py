@@ -1,5 +1,7 @@
 """DisPFL against the plain NumPy reference in float64, and what its masks always hold."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -98,13 +100,12 @@ CASES = [
 @pytest.mark.parametrize('settings', CASES, ids=str)
 def test_three_rounds_equal_the_reference(settings, lossy, x64):
     clients, data, graphs = network(), samples(), schedule(lossy)
-    algorithm = dispfl(MODEL, init='independent', masks='independent', **settings)
+    algorithm = dispfl(MODEL, init='independent', initial_masks='independent', **settings)
     state = jax.jit(algorithm.init)(jax.random.key(0), clients)
     widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
     state = state._replace(params=jax.tree.map(widen, state.params))
     params = [as_reference(state.params, i) for i in range(CLIENTS)]
     masks = [flat(state.masks, i) for i in range(CLIENTS)]
-    trained = masks
 
     options = PUBLISHED | settings
     batch_size = options.pop('batch_size')
@@ -122,9 +123,8 @@ def test_three_rounds_equal_the_reference(settings, lossy, x64):
             [int(j) for j, on in zip(m[1:], linked[1:], strict=True) if on]
             for m, linked in zip(graphs.members[r], graphs.mask[r], strict=True)
         ]
-        (params, trained, masks), losses = reference.dispfl_round(
+        (params, masks), losses = reference.dispfl_round(
             params,
-            trained,
             masks,
             data,
             neighbours,
@@ -139,7 +139,6 @@ def test_three_rounds_equal_the_reference(settings, lossy, x64):
         for i in range(CLIENTS):
             ours, theirs = flat(state.params, i), reference.flatten(params[i])
             assert np.linalg.norm(ours - theirs) <= 1e-10 * np.linalg.norm(theirs)
-            np.testing.assert_array_equal(flat(state.trained, i), trained[i])
             np.testing.assert_array_equal(flat(state.masks, i), masks[i])
 
 
@@ -150,21 +149,20 @@ def test_three_rounds_equal_the_reference(settings, lossy, x64):
 @pytest.mark.parametrize('density', [0.3, 0.5, 0.9])
 def test_every_mask_keeps_its_counts_and_the_weights_outside_are_zero(regrow, density):
     counts = jax.tree.leaves(layer_counts(MODEL.shapes, density))
-    states = rounds_of(schedule(True), density=density, regrow=regrow, masks='independent')
+    states = rounds_of(schedule(True), density=density, regrow=regrow, initial_masks='independent')
     for state in states:
-        assert (in_mask(state.masks) == counts).all() and (in_mask(state.trained) == counts).all()
-        for w, m in zip(
-            jax.tree.leaves(state.params), jax.tree.leaves(state.trained), strict=True
-        ):
+        assert (in_mask(state.masks) == counts).all()
+        for w, m in zip(jax.tree.leaves(state.params), jax.tree.leaves(state.masks), strict=True):
             assert (w[~m] == 0).all()
 
 
 @pytest.mark.parametrize('masks', ['same', 'independent'])
 def test_the_first_masks(masks):
-    first = dispfl(MODEL, masks=masks).init(jax.random.key(0), network()).masks
+    init = jax.jit(dispfl(MODEL, initial_masks=masks).init)
+    first = init(jax.random.key(0), network()).masks
     kernel = np.asarray(first['Dense_0']['kernel']).reshape(CLIENTS, -1)
     assert len(np.unique(kernel, axis=0)) == (1 if masks == 'same' else CLIENTS)
-    other = dispfl(MODEL, masks=masks).init(jax.random.key(1), network()).masks
+    other = init(jax.random.key(1), network()).masks
     assert (np.asarray(other['Dense_0']['kernel']).reshape(CLIENTS, -1) != kernel).any()
 
 
@@ -187,7 +185,7 @@ def test_the_masks_settle_after_the_annealing():
     states = rounds_of(graphs, anneal_rounds=4, prune_rate=0.2)
     changes = [
         any((m != n).any() for m, n in zip(*map(jax.tree.leaves, (a.masks, b.masks)), strict=True))
-        for a, b in zip(states[:-1], states[1:], strict=True)
+        for a, b in itertools.pairwise(states)
     ]
     assert changes == [True] * 4 + [False] * 3
     params = [s.params['Dense_0']['kernel'] for s in states]
@@ -196,7 +194,7 @@ def test_the_masks_settle_after_the_annealing():
 
 def test_a_full_density_keeps_everything():
     for state in rounds_of(schedule(True), density=1.0):
-        assert all(leaf.all() for leaf in jax.tree.leaves((state.masks, state.trained)))
+        assert all(leaf.all() for leaf in jax.tree.leaves(state.masks))
 
 
 # ------------------------------------------------------------------------------------ the layers
@@ -227,11 +225,14 @@ def test_the_counts_are_those_of_the_published_iteration(module, shape, density)
     assert abs(sum(counts) - density * total) <= len(counts)
 
 
-@pytest.mark.parametrize('width', range(1, 40))
-def test_no_width_loses_a_weight_of_a_full_density(width):
-    for module, shape in ((MLP(3, (width,)), (7,)), (MLP(3, (9, width)), (11,))):
-        model = bind(module, shape)
-        assert sum(jax.tree.leaves(layer_counts(model.shapes, 1.0))) == model.size
+def test_a_full_density_loses_no_weight_of_any_width():
+    """epsilon * sum(shape) may round to just below the size of the last tensor."""
+    short = {}
+    for width in range(1, 40):
+        model = bind(MLP(10, (width,)), (5,))
+        lost = model.size - sum(jax.tree.leaves(layer_counts(model.shapes, 1.0)))
+        short |= {width: lost} if lost else {}
+    assert not short
 
 
 def test_the_bits_of_a_message():
@@ -249,15 +250,16 @@ def test_the_bits_of_a_message():
 def test_the_consensus_model(kind, x64):
     rng = np.random.default_rng(2)
     algorithm = dispfl(MODEL, consensus=kind)
-    state = algorithm.init(jax.random.key(0), network())
-    trained = jax.tree.map(lambda m: rng.random(m.shape) < 0.3, state.trained)
-    params = jax.tree.map(lambda m: np.where(m, rng.normal(size=m.shape), 0), trained)
-    state = state._replace(params=params, trained=trained)
+    state = jax.jit(algorithm.init)(jax.random.key(0), network())
+    masks = jax.tree.map(lambda m: rng.random(m.shape) < 0.3, state.masks)
+    params = jax.tree.map(lambda m: np.where(m, rng.normal(size=m.shape), 0), masks)
+    state = state._replace(params=params, masks=masks)
     ours = flat(jax.tree.map(lambda leaf: leaf[None], algorithm.consensus(state)), 0)
     weights = np.stack([flat(params, i) for i in range(CLIENTS)])
-    held = np.stack([flat(trained, i) for i in range(CLIENTS)])
+    held = np.stack([flat(masks, i) for i in range(CLIENTS)])
     if kind == 'intersection':
-        expected = [w[m > 0].mean() if m.any() else 0 for w, m in zip(weights.T, held.T)]  # noqa: B905
+        columns = zip(weights.T, held.T, strict=True)
+        expected = [w[m > 0].mean() if m.any() else 0 for w, m in columns]
         assert 0 in held.sum(axis=0), 'every weight is held by some client'
     else:
         expected = np.average(weights, axis=0, weights=SIZES if kind == 'size' else None)
@@ -279,7 +281,7 @@ def test_the_consensus_model(kind, x64):
         ({'prune_rate': -0.5}, r'prune_rate .* \[0, 1\], got -0\.5'),
         ({'anneal_rounds': 0}, 'anneal_rounds .* at least 1, got 0'),
         ({'regrow': 'momentum'}, "'momentum'; choose one of gradient, random"),
-        ({'masks': 'dense'}, "'dense'; choose one of same, independent"),
+        ({'initial_masks': 'dense'}, "'dense'; choose one of same, independent"),
         ({'consensus': 'median'}, "'median'; choose one of mean, size, intersection"),
         ({'mixing': 'random'}, "'random'; choose one of size, uniform, metropolis"),
         ({'lr': 0}, 'lr .* positive, got 0'),

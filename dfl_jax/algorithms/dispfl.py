@@ -1,12 +1,14 @@
 """DisPFL: Dai, Shen, He, Tian & Tao, ICML 2022.
 
-Every client trains a sparse model under a mask of its own. One round of client i:
+Every client trains a sparse model w_i under a mask m_i of its own. One round of client i:
 
-    w_i <- (sum_j W_ij w_j) / (sum_j W_ij s_j) * m_i         average over the intersection of masks
-    w_i <- local training of the weights in m_i              LocalTraining
-    m_i <- prune by magnitude, regrow by gradient            Algorithm 2, rate annealed by a cosine
+    z_i = local training of the weights in m_i               LocalTraining
+    m'_i = m_i pruned by magnitude, regrown by gradient      Algorithm 2, rate annealed by a cosine
+    w_i <- (sum_j W_ij z_j) / (sum_j W_ij m_j) * m'_i        average over the intersection of masks
 
-with s_j the mask that w_j was trained under. Densities of the layers are Erdos-Renyi-kernel (Evci
+so that a regrown weight starts from what neighbours know of it. (The paper counts a round from the
+average; all clients start alike, so the sequence is the same, and as for every other method here
+the models judged are those after the average.) Densities of the layers are Erdos-Renyi-kernel (Evci
 et al. 2020). Hyperparameters of NTK-DFL (ICML 2025), appendix C.2; what that leaves open (learning
 rate decay, weight decay, gradient clipping, prune rate) is that of DisPFL's published code.
 """
@@ -33,9 +35,8 @@ MASKS = ('same', 'independent')
 
 
 class State(NamedTuple):
-    params: PyTree  # leaves [M, ...], zero outside `trained`
-    trained: PyTree  # s_i, the masks that the weights were trained under, bool [M, ...]
-    masks: PyTree  # m_i, those of the next round, bool [M, ...]
+    params: PyTree  # leaves [M, ...], zero outside the masks
+    masks: PyTree  # m_i, bool [M, ...]
     sizes: Array  # [M] int32, N_i
     round: Array  # scalar int32, k
 
@@ -56,7 +57,7 @@ def layer_counts(shapes: PyTree, density: float) -> PyTree:
         sparse = [i for i in range(len(leaves)) if i not in dense]
         budget = density * sum(sizes) - sum(sizes[i] for i in dense)
         epsilon = budget / sum(spread[i] for i in sparse) if sparse else 0.0
-        full = {i for i in sparse if epsilon * spread[i] > sizes[i]}
+        full = {i for i in sparse if epsilon * spread[i] > sizes[i] * (1 - 1e-12)}  # up to rounding
         if not full:
             break
         dense |= {max(full, key=lambda i: spread[i] / sizes[i])}
@@ -81,7 +82,7 @@ def dispfl(
     prune_rate: float = 0.5,
     anneal_rounds: int = 200,
     regrow: str = 'gradient',
-    masks: str = 'same',
+    initial_masks: str = 'same',
     mixing: str = 'uniform',
     consensus: str = 'mean',
     init: str = 'same',
@@ -97,7 +98,7 @@ def dispfl(
         prune_rate / 2 (1 + cos(pi k / anneal_rounds)).
       anneal_rounds: rounds until nothing is replaced.
       regrow: by the `gradient` of one minibatch, or `random`.
-      masks: the first masks are the `same` for all clients or `independent`.
+      initial_masks: the first masks are the `same` for all clients or `independent`.
       mixing: W, see `dfl_jax.mixing`.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M sparse models,
         or each weight's mean over the clients whose mask holds it (`intersection`).
@@ -120,7 +121,7 @@ def dispfl(
     check_choice('consensus', consensus, CONSENSUS)
     check_choice('init', init, INITS)
     check_choice('regrow', regrow, REGROW)
-    check_choice('masks', masks, MASKS)
+    check_choice('initial_masks', initial_masks, MASKS)
     if not 0 < density <= 1:
         raise ValueError(f'density has to lie in (0, 1], got {density}')
     if not 0 <= prune_rate <= 1:
@@ -146,16 +147,10 @@ def dispfl(
         sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
         number = len(sizes)
         same = jnp.broadcast_to(k_masks, (number,))
-        keys = same if masks == 'same' else jax.random.split(k_masks, number)
+        keys = same if initial_masks == 'same' else jax.random.split(k_masks, number)
         first = jax.vmap(random_mask)(keys)
         weights = initial_params(k_weights, model, number, init)
-        return State(_masked(weights, first), first, first, sizes, jnp.int32(0))
-
-    def intersection_mean(rows: Array, members: Array, state: State) -> PyTree:
-        """(sum_j W_ij w_j) / (sum_j W_ij s_j), 0 where no mask holds the weight."""
-        sums = mix(rows, members, state.params)
-        shares = mix(rows, members, _as_floats(state.trained, state.params))
-        return _divided(sums, shares)
+        return State(_masked(weights, first), first, sizes, jnp.int32(0))
 
     def search_mask(key, rate, params, mask, x, y, valid):
         """Algorithm 2, one client: the mask of the next round."""
@@ -177,30 +172,29 @@ def dispfl(
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_train, k_masks = jax.random.split(key)
-        rows = mixing_weights(graph, state.sizes, mixing)
-        averaged = _masked(intersection_mean(rows, graph.members, state), state.masks)
-        trained, losses = local(k_train, averaged, clients, state.round, state.masks)
+        params, masks, sizes, k = state
+        trained, losses = local(k_train, params, clients, k, masks)
 
-        progress = jnp.minimum(state.round / anneal_rounds, 1)
-        rate = prune_rate / 2 * (1 + jnp.cos(jnp.pi * progress))
-        number = len(state.sizes)
+        rate = prune_rate / 2 * (1 + jnp.cos(jnp.pi * jnp.minimum(k / anneal_rounds, 1)))
         searched = map_in_chunks(
             lambda one: search_mask(one[0], rate, *one[1:]),
-            (jax.random.split(k_masks, number), trained, state.masks, *clients),
+            (jax.random.split(k_masks, len(sizes)), trained, masks, *clients),
             chunk,
         )
-        params, trained_masks, masks = keep_inactive(
-            graph.active,
-            (trained, state.masks, searched),
-            (state.params, state.trained, state.masks),
-        )
-        sent, _ = count_sent(graph, number)
-        info = {'sent/weights': sent, 'sent/masks': sent, 'loss': losses, **model_spread(params)}
-        return State(params, trained_masks, masks, state.sizes, state.round + 1), info
+
+        rows = mixing_weights(graph, sizes, mixing)
+        sums = mix(rows, graph.members, trained)
+        holders = mix(rows, graph.members, _as_floats(masks, trained))
+        averaged = _masked(_divided(sums, holders), searched)
+
+        new, new_masks = keep_inactive(graph.active, (averaged, searched), (params, masks))
+        sent, _ = count_sent(graph, len(sizes))
+        info = {'sent/weights': sent, 'sent/masks': sent, 'loss': losses, **model_spread(new)}
+        return State(new, new_masks, sizes, k + 1), info
 
     def consensus_of(state: State) -> PyTree:
         if consensus == 'intersection':
-            holders = _as_floats(state.trained, state.params)
+            holders = _as_floats(state.masks, state.params)
             return _divided(consensus_model(state.params), consensus_model(holders))
         return consensus_model(state.params, state.sizes if consensus == 'size' else None)
 
