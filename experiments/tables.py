@@ -142,7 +142,9 @@ def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
     return remarks + [
         f'{name}: --{flag}={settings.get(flag)}, the flagfile says {value}'
         for flag, value in wanted.items()
-        if flag not in FREE and str(settings.get(flag)) != value
+        if flag not in FREE
+        and str(settings.get(flag)) != value
+        and not (flag == 'rounds' and settings['rounds'] > int(value))  # longer serves too
     ]
 
 
