@@ -32,7 +32,7 @@ ALGORITHMS_UNDER_TEST: dict[str, Callable] = {
     'dfedavg': lambda: ALGORITHMS['dfedavg'](MODEL, lr=0.05, local_epochs=3),
     'dfedavgm': lambda: ALGORITHMS['dfedavgm'](MODEL, lr=0.05, local_epochs=3),
     'dfedsam': lambda: ALGORITHMS['dfedsam'](MODEL, lr=0.05, local_epochs=2),
-    'decavg': lambda: ALGORITHMS['decavg'](MODEL, lr=0.05, local_steps=2),
+    'decavg': lambda: ALGORITHMS['decavg'](MODEL, lr=0.05, local_steps=2, init='same'),
     'dispfl': lambda: ALGORITHMS['dispfl'](MODEL, lr=0.05, local_epochs=2, anneal_rounds=20),
     'ntk_fl': lambda: ALGORITHMS['ntk_fl'](MODEL, cohort=COHORT, lr=0.05, timesteps=(3, 8)),
 }
