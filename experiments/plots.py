@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 Row = dict[str, Any]
 Runs = Mapping[str, Sequence[Row]]  # by cell
 Points = dict[float, list[float]]  # x -> one value a seed
-INK, MUTED = '#1f2933', '#7b8794'
+MUTED = '#7b8794'
 COLOURS = (
     '#1b6ca8',
     '#d1495b',
@@ -30,7 +30,6 @@ COLOURS = (
 )
 STYLES: dict[str, Row] = {  # what comes first lies below
     'faint': {'lw': 0.8, 'alpha': 0.45},
-    'dotted': {'lw': 1.1, 'ls': ':'},
     'solid': {'lw': 1.8},
 }
 METHODS = {  # as papers print them; a method's place is its colour in every figure
@@ -101,11 +100,9 @@ def table_panels(
                 lines['solid'][method] = {x: values for x, values in found.items() if values}
                 continue
             own = runs.get(f'{method}-{panel["column"]}', [])
-            if method in published.get('centralized', ()):  # one model, and it leaps every round
-                lines['faint'][method] = _over_seeds(own, 'consensus_accuracy')
-            else:
-                lines['solid'][method] = _over_seeds(own, 'consensus_accuracy')
-                lines['dotted'][method] = _over_seeds(own, 'client_accuracy_mean')
+            # a centralized method has one model, and it leaps every round
+            style = 'faint' if method in published.get('centralized', ()) else 'solid'
+            lines[style][method] = _over_seeds(own, 'consensus_accuracy')
         drawn.append({'title': panel['title'], 'label': panel.get('label'), **lines})
     return drawn
 
@@ -148,7 +145,7 @@ def plot_panels(panels: Sequence[Row], path: Path, ylabel: str, target: float | 
         _tidy(axes)
     grid[0][0].set_ylabel(ylabel)
     grid[0][0].yaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10]))
-    if any(panel['dotted'] for panel in panels):
+    if any(panel['label'] is None for panel in panels):
         grid[0][0].set_ylim(bottom=_bottom(panels))
     _legend(figure, colours, panels, target)
     figure.savefig(path, dpi=160)
@@ -169,24 +166,15 @@ def _colours(panels: Sequence[Row]) -> dict[str, str]:
 
 
 def _legend(figure, colours: Mapping[str, str], panels: Sequence[Row], target) -> None:
-    """A row of methods, and below it what the line styles mean."""
+    """A row of methods, and the target."""
     faint = {method for panel in panels for method in panel['faint']}
-    methods = [
+    handles = [
         Line2D([], [], color=c, lw=3, alpha=0.45 if m in faint else 1, label=METHODS.get(m, m))
         for m, c in colours.items()
     ]
-    styles = []
-    if any(panel['dotted'] for panel in panels):
-        for style, name in (('solid', 'consensus model'), ('dotted', 'mean client')):
-            styles.append(Line2D([], [], color=INK, label=name, **STYLES[style]))
     if target is not None:
-        name = f'{100 * target:.4g} %'
-        styles.append(Line2D([], [], color=MUTED, ls='--', lw=1, label=name))
-    blank = Line2D([], [], color='none', label=' ')
-    rows = itertools.zip_longest(methods, styles, fillvalue=blank) if styles else zip(methods)
-    handles = list(itertools.chain.from_iterable(rows))  # a legend fills column by column
-    columns = max(len(methods), len(styles), 1)
-    figure.legend(handles=handles, loc='outside lower center', ncols=columns, frameon=False)
+        handles.append(Line2D([], [], color=MUTED, ls='--', lw=1, label=f'{100 * target:.4g} %'))
+    figure.legend(handles=handles, loc='outside lower center', ncols=len(handles), frameon=False)
 
 
 def _curve(axes, points: Points, **style) -> None:

@@ -190,7 +190,6 @@ def test_panels_are_curves_or_the_metric_against_a_factor():
     curves, factor = table_panels(published, runs, lambda cell: [len(r['round']) for r in cell])
     assert curves['label'] is None and factor['label'] == 'x'
     assert curves['solid']['ntk_dfl'] == {1: [80, 80], 2: [85, 80]}  # the rounds that both have
-    assert curves['dotted']['ntk_dfl'] == {1: [70, 70], 2: [75, 70]}
     assert curves['faint'] == {'ntk_fl': {1: [50]}} and 'ntk_fl' not in curves['solid']
     assert factor['solid']['ntk_dfl'] == {0.1: [4], 9: [2, 3]}
     assert factor['solid']['dpsgd'] == {}
