@@ -16,6 +16,11 @@ bare products  the matrix products that the round cannot avoid, and nothing else
                (`batch`); the faster counts
 
 Also the number of programs compiled after the first block of a run.
+
+2 cores of a shared AMD EPYC, JAX 0.10.2, 2026-11-20, over six runs of the command: a round 229 to
+267 ms, 11,200 to 13,100 client-steps/s; the loop 2.0 to 2.5 times as long; 1.06 to 1.14 times the
+bare products; nothing compiled after the first block. By --chunk, one run each: 1 client at once
+267 ms, 2 237 ms, 10 221 ms, 300 297 ms.
 """
 
 import jax
@@ -171,7 +176,7 @@ def programs_compiled(algorithm, schedule: Graph, clients: Clients) -> int:
     """How many programs the simulator compiles between its first and its last evaluation."""
     compiled = 0
 
-    def listen(event: str, seconds: float, **_) -> None:
+    def listen(event: str, duration_secs: float, **_) -> None:
         nonlocal compiled
         compiled += event == '/jax/core/compile/backend_compile_duration'
 

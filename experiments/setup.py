@@ -68,19 +68,8 @@ def build(flags: Any) -> Experiment:
         shards_per_client=flags.shards_per_client,
         path=flags.partition_file,
     )
-    samples = max(map(len, parts))
     model = _model(flags, dataset)
-    if 'kernel' in parameters:
-        chunk = choose_chunk(
-            graphs.members.shape[1],
-            hub_bytes(samples * graphs.members.shape[2], model),
-            flags.chunk,
-            'lower --degree or use more clients' if cohort is None else 'lower --ntk_fl_cohort',
-        )
-    else:
-        chunk = choose_chunk(
-            flags.clients, client_bytes(samples, model), flags.chunk, 'use a smaller --model'
-        )
+    chunk = _chunk(flags, model, graphs, max(map(len, parts)), takes_kernels='kernel' in parameters)
     if 'chunk' in parameters:
         settings['chunk'] = chunk
     if 'anneal_rounds' in parameters:
@@ -170,6 +159,18 @@ def _graphs(flags: Any, seeds: dict[str, int], cohort: int | None) -> Graph:
     if flags.client_dropout:
         graphs = topology.drop_clients(graphs, flags.client_dropout, seeds['participation'])
     return graphs
+
+
+def _chunk(flags: Any, model: Model, graphs: Graph, samples: int, takes_kernels: bool) -> int:
+    """Hubs, or clients, to work on at once; samples: those of the largest client."""
+    _, hubs, members = graphs.members.shape
+    if takes_kernels:
+        each, advice = hub_bytes(samples * members, model), 'lower --degree or use more clients'
+        if hubs < flags.clients:
+            advice = 'lower --ntk_fl_cohort or use more clients'
+    else:
+        each, advice = client_bytes(samples, model), 'use a smaller --model'
+    return choose_chunk(hubs, each, flags.chunk, advice)
 
 
 def _model(flags: Any, dataset: data.Dataset) -> Model:
