@@ -74,7 +74,7 @@ def map_in_chunks(one: Callable, stacked: PyTree, chunk: int | None) -> PyTree:
     """`one` mapped over the leading axis of `stacked`, `chunk` entries at a time, None for all.
 
     A chunk of one is not batched: a batch of one would cost a select of every loop carry and
-    transposed products (benchmarks/local.py).
+    transposed products.
     """
     count = len(jax.tree.leaves(stacked)[0])
     size = min(chunk or count, count)
