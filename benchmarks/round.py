@@ -100,7 +100,7 @@ def main(argv: list[str]) -> None:
     rate = jnp.asarray(LR)
 
     def hub(h: int) -> Hub:
-        x, labels, mask = rounds.hub_data(clients, graph.members[h], graph.mask[h])
+        x, labels, mask = rounds.hub_data(at(clients, graph.members[h]), graph.mask[h])
         return Hub(at(mixed, h), x, jax.nn.one_hot(labels, model.classes).T, mask, rate)
 
     some = np.linspace(0, hubs - 1, min(8, hubs)).astype(int)

@@ -47,10 +47,13 @@ class Algorithm(NamedTuple):
     sent over delivered links, in units whose size in bits is `unit_bits[UNIT]`; 'loss' ([M]) is
     each client's training loss in the round, by which the simulator notices divergence. Every other
     entry is written to the metrics: a scalar as it is, an array by its mean.
+
+    `consensus` takes weights [M] of the clients in place of the algorithm's own, e.g. ones for the
+    clients that are to be averaged.
     """
 
     init: Callable[[Array, Clients], State]  # (key, clients) -> state
     step: Callable[[Array, State, Graph, Clients], tuple[State, Info]]
     predict: Callable[[State, Array], dict[str, Array]]  # 'client' [M, B, C], 'consensus' [B, C]
     unit_bits: Mapping[str, int]
-    consensus: Callable[[State], PyTree]  # the parameters of the consensus model
+    consensus: Callable[..., PyTree]  # (state, weights=None) -> parameters of the consensus model

@@ -1,5 +1,6 @@
 """Codecs of what clients exchange, the exact number of bits that they send, and top-k masks."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -8,36 +9,111 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.models import Model
 
 FLOAT_BITS = 32
 LABEL_BITS = 32
 ROUNDINGS = ('stochastic', 'nearest')
 
 
+class Message(NamedTuple):
+    """One tensor on its way: `values` numbers of `width` bits each, and `beside` more bits."""
+
+    values: int
+    width: int
+    beside: int
+
+    @property
+    def bits(self) -> int:
+        return self.values * self.width + self.beside
+
+
 class Codec(NamedTuple):
-    """A lossy channel for the weights of one client."""
+    """A lossy channel: what the receiver decodes from a tensor, and the bits that it costs.
 
-    transmit: Callable[[Array, PyTree], PyTree]  # (key, params) -> params as the receiver decodes
-    bits: Callable[[Model], int]  # of one message
+    Codecs work tensor by tensor, on a client's weights as on a row of its Jacobian, which has the
+    same tensors. They compose by `chain`.
+    """
+
+    decoded: Callable[[Array, Array], Array]  # (key, tensor) -> tensor as the receiver decodes it
+    shrunk: Callable[[Message], Message]  # a tensor's message before this codec -> after it
+
+    def transmit(self, key: Array, tree: PyTree) -> PyTree:
+        """Every tensor of the tree as the receiver decodes it."""
+        leaves, treedef = jax.tree.flatten(tree)
+        keys = jax.random.split(key, len(leaves))
+        received = [self.decoded(k, leaf) for k, leaf in zip(keys, leaves, strict=True)]
+        return jax.tree.unflatten(treedef, received)
+
+    def bits(self, shapes: PyTree) -> int:
+        """Exact bits of one message that holds a tensor of each of these shapes."""
+        sizes = [math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes)]
+        return sum(self.shrunk(Message(size, FLOAT_BITS, 0)).bits for size in sizes)
 
 
-def codec_of(bits: int | None, rounding: str | None) -> Codec:
-    """The codec that the settings of an algorithm ask for; 32-bit floats without any."""
-    if bits is None:
-        if rounding is not None:
-            raise ValueError(f'rounding={rounding} has no effect without bits')
-        return Codec(lambda key, params: params, lambda model: FLOAT_BITS * model.size)
-    return quantization(bits, 'stochastic' if rounding is None else rounding)
+def chain(*codecs: Codec) -> Codec:
+    """The codecs one after the other; of none, 32-bit floats as they are."""
+
+    def decoded(key: Array, tensor: Array) -> Array:
+        for number, codec in enumerate(codecs):
+            tensor = codec.decoded(jax.random.fold_in(key, number), tensor)
+        return tensor
+
+    def shrunk(message: Message) -> Message:
+        for codec in codecs:
+            message = codec.shrunk(message)
+        return message
+
+    return Codec(decoded, shrunk)
+
+
+def codec_of(sparsity: float | None, bits: int | None, rounding: str | None) -> Codec | None:
+    """The codec that the settings of an algorithm ask for: top-k, then quantization; None if none.
+
+    rounding: None is `stochastic`.
+    """
+    if bits is None and rounding is not None:
+        raise ValueError(f'rounding={rounding} has no effect without bits')
+    codecs = [] if sparsity is None else [top_k(sparsity)]
+    if bits is not None:
+        codecs.append(quantization(bits, rounding or 'stochastic'))
+    return chain(*codecs) if codecs else None
+
+
+def top_k(sparsity: float) -> Codec:
+    """Keeps the entries of largest modulus of every tensor and sets the share `sparsity` to zero.
+
+    Of n entries k = ceil((1 - sparsity) n) are kept, of equal ones the first. A message holds the
+    k values and where they belong: their indices of ceil(log2 n) bits or a bitmap of n bits,
+    whichever is smaller (Alistarh et al. 2018; NTK-DFL, appendix E.3).
+
+    Raises ValueError for a sparsity outside [0, 1).
+    """
+    if not 0 <= sparsity < 1:
+        raise ValueError(f'sparsity has to lie in [0, 1), got {sparsity}')
+
+    def kept(size: int) -> int:
+        return math.ceil(size * (1 - sparsity) - 1e-9)  # (1 - 0.9) * 10 is 1.0000000000000002
+
+    def decoded(key: Array, tensor: Array) -> Array:
+        del key
+        everywhere = jnp.ones(tensor.shape, bool)
+        return jnp.where(largest(jnp.abs(tensor), kept(tensor.size), everywhere), tensor, 0)
+
+    def shrunk(message: Message) -> Message:
+        k, n = kept(message.values), message.values
+        positions = min(n, k * (n - 1).bit_length())
+        return Message(k, message.width, message.beside + positions)
+
+    return Codec(decoded, shrunk)
 
 
 def quantization(bits: int, rounding: str = 'stochastic') -> Codec:
     """Uniform quantization of every tensor to 2^bits - 1 levels, symmetric about zero.
 
     The largest modulus of the tensor takes the highest level, L = 2^(bits - 1) - 1; a message holds
-    `bits` for every weight and one 32-bit float, the step, for every tensor. `stochastic` rounding
-    goes up with the probability of the remainder, so that its expectation is the weight itself;
-    `nearest` rounds to the nearest level. The weights themselves are quantized, as in NTK-DFL;
+    `bits` for every value and one 32-bit float, the step, for every tensor. `stochastic` rounding
+    goes up with the probability of the remainder, so that its expectation is the value itself;
+    `nearest` rounds to the nearest level. Weights themselves are quantized, as in NTK-DFL;
     quantizing their change would need copies of the neighbours' models, which graphs that change
     every round do not leave.
 
@@ -49,22 +125,16 @@ def quantization(bits: int, rounding: str = 'stochastic') -> Codec:
         raise ValueError(f'unknown rounding {rounding!r}; choose one of {", ".join(ROUNDINGS)}')
     levels = 2 ** (bits - 1) - 1
 
-    def quantize(key: Array, w: Array) -> Array:
+    def decoded(key: Array, w: Array) -> Array:
         step = jnp.max(jnp.abs(w)) / levels
         scaled = w / jnp.where(step > 0, step, 1)
         offset = 0.5 if rounding == 'nearest' else jax.random.uniform(key, w.shape, w.dtype)
         return step * jnp.clip(jnp.floor(scaled + offset), -levels, levels)
 
-    def transmit(key: Array, params: PyTree) -> PyTree:
-        leaves, treedef = jax.tree.flatten(params)
-        keys = jax.random.split(key, len(leaves))
-        sent = [quantize(k, w) for k, w in zip(keys, leaves, strict=True)]
-        return jax.tree.unflatten(treedef, sent)
+    def shrunk(message: Message) -> Message:
+        return Message(message.values, bits, message.beside + FLOAT_BITS)
 
-    def message_bits(model: Model) -> int:
-        return bits * model.size + FLOAT_BITS * len(jax.tree.leaves(model.shapes))
-
-    return Codec(transmit, message_bits)
+    return Codec(decoded, shrunk)
 
 
 def largest(values: Array, k: Array | int, among: Array) -> Array:

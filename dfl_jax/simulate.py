@@ -20,6 +20,7 @@ from dfl_jax.base import Algorithm, Array, Clients, Graph, State
 from dfl_jax.metrics import correct_and_loss
 
 Metrics = dict[str, Any]
+QUANTILES = np.linspace(0, 1, 21)  # of the clients' accuracies: the worst, every 5 %, the best
 
 
 class DivergenceError(FloatingPointError):
@@ -236,6 +237,7 @@ def evaluator(
             'client_accuracy_std': float(accuracies.std()),
             'client_accuracy_min': float(accuracies.min()),
             'client_accuracy_p10': float(np.percentile(accuracies, 10)),
+            'client_accuracy_quantiles': np.quantile(accuracies, QUANTILES).round(5).tolist(),
             'client_loss_mean': float(np.asarray(sums['client'][1]).mean()) / shared,
         }
 

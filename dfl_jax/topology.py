@@ -31,6 +31,7 @@ __all__ = [
     'WITH_DEGREE',
     'Spectrum',
     'TopologyError',
+    'by_cluster',
     'cohorts',
     'drop_clients',
     'drop_links',
@@ -118,6 +119,45 @@ def schedule(
     mask = np.arange(shape[2]) <= np.stack(degrees)[:, :, None]
     active = np.ones((len(draws), clients), bool)
     return Graph(*(np.broadcast_to(a, (rounds, *a.shape[1:])) for a in (members, mask, active)))
+
+
+def by_cluster(graph: Graph) -> Graph:
+    """A schedule of disjoint cliques as one hub a cluster (NTK-DFL, appendix E.2).
+
+    The clients of a cluster meet at one of them, the first that is active, so that what a hub
+    computes is computed once for all.
+
+    Args:
+      graph: a schedule of `clustered`, members and mask [T, M, K], clients dropped or not.
+
+    Returns:
+      members [T, H, K] int32, the hub's client in column 0, padding repeats it; mask [T, H, K]
+      bool, the clients that take part; active [T, H] bool, False where none of a cluster does.
+
+    Raises:
+      TopologyError: a link that is missing inside a cluster, or clusters that are no cliques.
+    """
+    rounds = len(graph.members)
+    members, mask, active = [], [], []
+    for r in range(rounds):
+        first = graph.members[r].min(axis=1)  # the least client of a clique names it
+        hubs = np.unique(first)
+        rows = graph.members[r, hubs]
+        real = np.concatenate([np.ones((len(hubs), 1), bool), rows[:, 1:] != rows[:, :1]], axis=1)
+        present = real & graph.active[r][rows]
+        complete = present.sum(axis=1)[np.searchsorted(hubs, first)]
+        heard = graph.mask[r].sum(axis=1)
+        if (first[rows] != hubs[:, None]).any() or (heard != complete)[graph.active[r]].any():
+            raise TopologyError(
+                'clusters that share one model have to be cliques without lost links; '
+                'take topology clustered without link dropout'
+            )
+        order = np.argsort(~present, axis=1, kind='stable')
+        rows, present = np.take_along_axis(rows, order, 1), np.take_along_axis(present, order, 1)
+        members.append(np.where(present, rows, rows[:, :1]))
+        mask.append(present)
+        active.append(present.any(axis=1))
+    return Graph(np.stack(members), np.stack(mask), np.stack(active))
 
 
 def cohorts(clients: int, rounds: int, size: int, *, seed: int, dropout: float = 0.0) -> Graph:

@@ -40,6 +40,12 @@ flags.DEFINE_bool('partition_overlap', False, 'Each client draws anew from the w
 flags.DEFINE_string(
     'partition_file', None, 'JSON list of M lists of training indices; replaces --partition.'
 )
+flags.DEFINE_integer(
+    'input_projection',
+    None,
+    'Project the inputs to so many dimensions by one random matrix that all clients share.',
+    lower_bound=1,
+)
 flags.DEFINE_bool('plot_partition', False, 'Draw who holds what into partition.png.')
 
 # Network
@@ -130,6 +136,11 @@ ALGORITHM_FLAGS = {
     'gossip_steps': flags.DEFINE_integer(
         'gossip_steps', None, 'Averaging steps a round over the same graph (default 1).'
     ),
+    'sparsity': flags.DEFINE_float(
+        'weight_sparsity',
+        None,
+        'Set this share of the exchanged weights to zero, the smallest of every tensor.',
+    ),
     'bits': flags.DEFINE_integer(
         'weight_bits', None, 'Quantize the exchanged weights to so many bits (default: floats).'
     ),
@@ -149,6 +160,31 @@ ALGORITHM_FLAGS = {
     ),
     'averaging': flags.DEFINE_bool(
         'ntk_averaging', None, 'Per-round averaging, Eq. (1) (default true).'
+    ),
+    'batches': flags.DEFINE_integer(
+        'ntk_batches',
+        None,
+        'Jacobian batching: deal the data into m1 parts, an update for each (default 1).',
+    ),
+    'subsampling': flags.DEFINE_integer(
+        'ntk_subsampling', None, 'A client draws 1/m2 of its data each round (default 1: all).'
+    ),
+    'jacobian_sparsity': flags.DEFINE_float(
+        'ntk_jacobian_sparsity',
+        None,
+        'Set this share of the sent Jacobian entries to zero, the smallest of every tensor.',
+    ),
+    'jacobian_bits': flags.DEFINE_integer(
+        'ntk_jacobian_bits', None, 'Quantize the sent Jacobian to so many bits (default: floats).'
+    ),
+    'jacobian_rounding': flags.DEFINE_string(
+        'ntk_jacobian_rounding', None, 'Of --ntk_jacobian_bits: nearest (default) or stochastic.'
+    ),
+    'by_cluster': flags.DEFINE_bool(
+        'ntk_by_cluster',
+        None,
+        'With --topology=clustered: one update a cluster, shared by its clients (default true '
+        'there).',
     ),
     'cohort': flags.DEFINE_integer(
         'ntk_fl_cohort', None, 'Clients that the server of ntk_fl hears in a round (default 5).'

@@ -18,11 +18,12 @@ from dfl_jax.algorithms import ALGORITHMS
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes
 from dfl_jax.models import MLP, MODELS, Model, bind
+from dfl_jax.ntk.compressed import compressed_bytes
 from dfl_jax.simulate import Holdout
 from experiments.flags import ALGORITHM_FLAGS
 
 # Streams of the one --seed: independent draws for every purpose.
-STREAMS = ('partition', 'subset', 'graph', 'links', 'participation', 'training')
+STREAMS = ('partition', 'subset', 'graph', 'links', 'participation', 'training', 'projection')
 
 
 @dataclass
@@ -47,13 +48,21 @@ def build(flags: Any) -> Experiment:
     factory = _algorithm_factory(flags.algorithm)
     settings = _algorithm_settings(flags, factory)
     parameters = inspect.signature(factory).parameters
-    cohort = None
-    if 'cohort' in parameters:
-        cohort = settings.get('cohort', parameters['cohort'].default)
-    graphs = _graphs(flags, seeds, cohort)
+    if 'by_cluster' in parameters:
+        settings.setdefault('by_cluster', flags.topology == 'clustered')
+    if 'anneal_rounds' in parameters:
+        settings.setdefault('anneal_rounds', flags.rounds)
+    resolved = {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    } | settings
+    graphs = _graphs(flags, seeds, resolved)
     dataset = data.load(flags.dataset, flags.data_dir)
     if flags.train_samples is not None:
         dataset = data.subsample(dataset, flags.train_samples, seeds['subset'])
+    if flags.input_projection is not None:
+        dataset = data.project(dataset, flags.input_projection, seeds['projection'])
     judging, available = flags.client_eval_samples, len(dataset.test_y)
     if judging is not None and judging > available:
         raise ValueError(f'--client_eval_samples={judging} of {available} test samples; lower it')
@@ -69,17 +78,10 @@ def build(flags: Any) -> Experiment:
         path=flags.partition_file,
     )
     model = _model(flags, dataset)
-    chunk = _chunk(flags, model, graphs, max(map(len, parts)), takes_kernels='kernel' in parameters)
+    chunk = _chunk(flags, model, graphs, max(map(len, parts)), resolved)
     if 'chunk' in parameters:
-        settings['chunk'] = chunk
-    if 'anneal_rounds' in parameters:
-        settings.setdefault('anneal_rounds', flags.rounds)
+        settings['chunk'] = resolved['chunk'] = chunk
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
-    resolved = {
-        name: parameter.default
-        for name, parameter in parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    }
     try:
         algorithm = factory(model, **settings)
     except ImportError as error:  # a backend that is not installed
@@ -93,7 +95,7 @@ def build(flags: Any) -> Experiment:
         model=model,
         algorithm=algorithm,
         key=jax.random.key(seeds['training']),
-        resolved=resolved | settings,
+        resolved=resolved,
     )
 
 
@@ -129,9 +131,9 @@ def _stream(seed: int, name: str) -> int:
     return int(np.random.SeedSequence([seed, STREAMS.index(name)]).generate_state(1)[0])
 
 
-def _graphs(flags: Any, seeds: dict[str, int], cohort: int | None) -> Graph:
+def _graphs(flags: Any, seeds: dict[str, int], resolved: dict[str, Any]) -> Graph:
     """The schedule: of cohorts for a centralized method, of the topology for all others."""
-    if cohort is not None:
+    if 'cohort' in resolved:
         for name in ('topology', 'degree', 'static_topology', 'topology_file', 'link_dropout'):
             if flags[name].present:
                 raise ValueError(
@@ -141,7 +143,7 @@ def _graphs(flags: Any, seeds: dict[str, int], cohort: int | None) -> Graph:
         return topology.cohorts(
             flags.clients,
             flags.rounds,
-            cohort,
+            resolved['cohort'],
             seed=seeds['graph'],
             dropout=flags.client_dropout,
         )
@@ -158,15 +160,28 @@ def _graphs(flags: Any, seeds: dict[str, int], cohort: int | None) -> Graph:
         graphs = topology.drop_links(graphs, flags.link_dropout, seeds['links'])
     if flags.client_dropout:
         graphs = topology.drop_clients(graphs, flags.client_dropout, seeds['participation'])
+    if resolved.get('by_cluster'):
+        if flags.topology != 'clustered':
+            raise ValueError(f'--ntk_by_cluster needs --topology=clustered, not {flags.topology}')
+        if flags.link_dropout:
+            raise ValueError(
+                f'--link_dropout={flags.link_dropout} leaves the clients of a cluster with '
+                'different weights; leave it out, or add --nontk_by_cluster'
+            )
+        graphs = topology.by_cluster(graphs)
     return graphs
 
 
-def _chunk(flags: Any, model: Model, graphs: Graph, samples: int, takes_kernels: bool) -> int:
+def _chunk(flags: Any, model: Model, graphs: Graph, samples: int, resolved: dict[str, Any]) -> int:
     """Hubs, or clients, to work on at once; samples: those of the largest client."""
     _, hubs, members = graphs.members.shape
-    if takes_kernels:
-        each, advice = hub_bytes(samples * members, model), 'lower --degree or use more clients'
-        if hubs < flags.clients:
+    if 'kernel' in resolved:
+        samples = -(-samples // (resolved.get('batches', 1) * resolved.get('subsampling', 1)))
+        each = hub_bytes(samples * members, model)
+        if resolved.get('jacobian_sparsity') is not None or resolved.get('jacobian_bits'):
+            each += compressed_bytes(samples * members, model)
+        advice = 'lower --degree, raise --ntk_batches or use more clients'
+        if 'cohort' in resolved:
             advice = 'lower --ntk_fl_cohort or use more clients'
     else:
         each, advice = client_bytes(samples, model), 'use a smaller --model'

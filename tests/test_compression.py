@@ -7,7 +7,7 @@ import pytest
 
 from dfl_jax import Clients, simulate, topology
 from dfl_jax.algorithms import dpsgd
-from dfl_jax.compression import ROUNDINGS, codec_of, largest, quantization
+from dfl_jax.compression import ROUNDINGS, chain, codec_of, largest, quantization, top_k
 from dfl_jax.models import MLP, bind
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
@@ -114,16 +114,71 @@ def test_stochastic_rounding_is_unbiased(bits):
 
 def test_the_bits_of_a_message():
     assert MODEL.size == SIZE and len(jax.tree.leaves(MODEL.shapes)) == TENSORS
-    assert codec_of(None, None).bits(MODEL) == 32 * SIZE
+    assert codec_of(None, None, None) is None
+    assert chain().bits(MODEL.shapes) == 32 * SIZE
     for bits in (2, 8, 32):
-        assert codec_of(bits, None).bits(MODEL) == bits * SIZE + 32 * TENSORS
-    received = codec_of(None, None).transmit(jax.random.key(0), tree())
+        assert codec_of(None, bits, None).bits(MODEL.shapes) == bits * SIZE + 32 * TENSORS
+    received = chain().transmit(jax.random.key(0), tree())
     assert all((received[name] == tensor).all() for name, tensor in tree().items())
 
 
 def test_the_default_rounding_is_stochastic():
-    received = codec_of(4, None).transmit(jax.random.key(0), tree())
-    assert all((received[name] == tensor).all() for name, tensor in sent(4, 'stochastic').items())
+    # a chain draws for each of its codecs
+    once = jax.vmap(lambda key: jax.random.fold_in(key, 0))(jax.random.split(jax.random.key(0), 3))
+    received = codec_of(None, 4, None).transmit(jax.random.key(0), tree())
+    for key, (name, tensor) in zip(once, tree().items(), strict=True):
+        assert (received[name] == quantization(4).decoded(key, tensor)).all()
+
+
+# --------------------------------------------------------------------------------- top-k, chained
+
+
+def test_top_k_keeps_the_largest_moduli():
+    tensor = np.array([[3.0, -1.0, 0.5], [-4.0, 2.0, 0.0]], np.float32)
+    for sparsity, kept in [
+        (0.0, [[3, -1, 0.5], [-4, 2, 0]]),
+        (0.5, [[3, 0, 0], [-4, 2, 0]]),
+        (0.9, [[0, 0, 0], [-4, 0, 0]]),
+    ]:
+        received = top_k(sparsity).transmit(jax.random.key(0), {'w': tensor})
+        np.testing.assert_array_equal(received['w'], np.array(kept, np.float32))
+    equal = top_k(0.5).transmit(jax.random.key(0), {'w': np.ones(4, np.float32)})
+    np.testing.assert_array_equal(equal['w'], [1, 1, 0, 0])  # of equal ones the first
+
+
+@pytest.mark.parametrize(
+    ('size', 'sparsity', 'bits', 'expected'),
+    [
+        (100, 0.5, None, 50 * 32 + 100),  # bitmap: 100 bits are fewer than 50 * 7
+        (100, 0.9, None, 10 * 32 + 10 * 7),  # indices: 70 bits are fewer than 100
+        (100, 0.9, 6, 10 * 6 + 70 + 32),  # and the step of the quantizer
+        (100, 0.25, 6, 75 * 6 + 100 + 32),
+        (1024, 0.99, None, 11 * 32 + 11 * 10),  # ceil(10.24) entries
+        (1, 0.5, None, 32),  # one of one: its place is known
+        (100, None, 6, 100 * 6 + 32),
+    ],
+)
+def test_the_bits_of_a_sparse_message(size, sparsity, bits, expected):
+    shapes = {'w': jax.ShapeDtypeStruct((size,), np.float32)}
+    assert codec_of(sparsity, bits, None).bits(shapes) == expected
+    several = {'a': jax.ShapeDtypeStruct((size, 1), np.float32)} | shapes
+    assert codec_of(sparsity, bits, None).bits(several) == 2 * expected
+
+
+def test_a_chain_sparsifies_and_then_quantizes():
+    tensor = np.array([1.0, -0.6, 0.3, 0.1], np.float32)
+    received = codec_of(0.5, 2, 'nearest').transmit(jax.random.key(0), {'w': tensor})
+    np.testing.assert_array_equal(received['w'], [1, -1, 0, 0])  # levels -1, 0, 1
+    two_bits = quantization(2, 'nearest').transmit(jax.random.key(0), {'w': tensor})
+    np.testing.assert_array_equal(two_bits['w'], [1, -1, 0, 0])
+    received = codec_of(0.25, 3, 'nearest').transmit(jax.random.key(0), {'w': tensor})
+    np.testing.assert_allclose(received['w'], [1, -2 / 3, 1 / 3, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize('sparsity', [-0.1, 1.0, 1.5])
+def test_a_sparsity_out_of_range_is_refused(sparsity):
+    with pytest.raises(ValueError, match=rf'sparsity .* \[0, 1\), got {sparsity}'):
+        codec_of(sparsity, None, None)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +193,7 @@ def test_the_default_rounding_is_stochastic():
 )
 def test_what_is_refused(bits, rounding, pattern):
     with pytest.raises(ValueError, match=pattern):
-        codec_of(bits, rounding)
+        codec_of(None, bits, rounding)
     with pytest.raises(ValueError, match=pattern):
         dpsgd(MODEL, bits=bits, rounding=rounding)
 

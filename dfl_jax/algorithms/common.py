@@ -1,12 +1,46 @@
 """What several algorithms need of a round."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.base import Array, Clients, Graph, PyTree, State
+from dfl_jax.base import Array, Clients, Graph, PyTree
+from dfl_jax.base import State as AnyState
+from dfl_jax.initialisation import initial_params
+from dfl_jax.local import epoch_orders
+from dfl_jax.metrics import consensus_model
 from dfl_jax.models import Model
+
+
+class State(NamedTuple):
+    """Of the methods in which every client holds one model and nothing else."""
+
+    params: PyTree  # leaves [M, ...]
+    sizes: Array  # [M] int32, N_i
+    round: Array  # scalar int32, k
+
+
+def initial_state(model: Model, init: str) -> Callable[[Array, Clients], State]:
+    """`Algorithm.init` of the methods whose state is a `State`."""
+
+    def init_state(key: Array, clients: Clients) -> State:
+        sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
+        return State(initial_params(key, model, len(sizes), init), sizes, jnp.int32(0))
+
+    return init_state
+
+
+def consensus_of(how: str) -> Callable[..., PyTree]:
+    """`Algorithm.consensus` of a state that holds stacked `params` and `sizes`."""
+
+    def consensus(state: AnyState, weights: Array | None = None) -> PyTree:
+        if weights is None and how == 'size':
+            weights = state.sizes
+        return consensus_model(state.params, weights)
+
+    return consensus
 
 
 def check_choice(what: str, value: str, known: Sequence[str]) -> None:
@@ -15,23 +49,56 @@ def check_choice(what: str, value: str, known: Sequence[str]) -> None:
         raise ValueError(f'unknown {what} {value!r}; choose one of {", ".join(known)}')
 
 
-def hub_data(clients: Clients, members: Array, linked: Array) -> tuple[Array, Array, Array]:
+def hub_data(members: Clients, linked: Array) -> tuple[Array, Array, Array]:
     """The joint data of one hub: x [K N, ...], y [K N], mask [K N].
 
-    members, linked: [K], one row of the round's Graph. Padding is zeroed, so that nothing stored
-    there can reach a result.
+    members: the data of its K members, [K, N, ...]; linked: [K], those that are heard. Padding is
+    zeroed, so that nothing stored there can reach a result.
     """
-    mask = clients.mask[members] & linked[:, None]
-    x = clients.x[members]
+    mask = members.mask & linked[:, None]
+    x = members.x
     x = jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0)
-    return x.reshape(-1, *x.shape[2:]), clients.y[members].reshape(-1), mask.reshape(-1)
+    return x.reshape(-1, *x.shape[2:]), members.y.reshape(-1), mask.reshape(-1)
+
+
+def hub_of_clients(graph: Graph, clients: int) -> tuple[Array, Array]:
+    """Of every client the hub that hears it, int32 [M], and whether there is one, bool [M]."""
+    heard = graph.mask & graph.active[:, None]
+    who = jnp.where(heard, graph.members, clients)  # the others out of bounds, to be dropped
+    hubs = jnp.broadcast_to(jnp.arange(len(who), dtype=jnp.int32)[:, None], who.shape)
+    home = jnp.zeros(clients, jnp.int32).at[who].set(hubs, mode='drop')
+    return home, jnp.zeros(clients, bool).at[who].set(True, mode='drop')
+
+
+def draw_batches(key: Array, clients: Clients, batches: int, divisor: int) -> Clients:
+    """A random part of every client's data, dealt into batches of equal size up to one sample.
+
+    Client i draws ceil(N_i / divisor) of its samples. Returns arrays [M, batches, B, ...], B =
+    ceil(N / (divisor batches)); all samples in their own order for one batch and divisor 1.
+    """
+    if batches == divisor == 1:
+        return Clients(*(a[:, None] for a in clients))
+
+    def of_client(key, x, y, mask):
+        (order,) = epoch_orders(key, mask, 1)
+        width = -(-len(mask) // (divisor * batches))
+        places = jnp.arange(batches)[:, None] + batches * jnp.arange(width)  # [batches, B]
+        rows = order[jnp.minimum(places, len(mask) - 1)]
+        drawn = (jnp.sum(mask, dtype=jnp.int32) + divisor - 1) // divisor
+        return Clients(x[rows], y[rows], places < drawn)
+
+    return jax.vmap(of_client)(jax.random.split(key, len(clients.x)), *clients)
 
 
 def count_sent(graph: Graph, clients: int) -> tuple[Array, Array]:
-    """Messages over delivered links: (client to hubs [M], hub to clients [H]), int32."""
+    """Messages over delivered links: (from the members to hubs, from the hubs back), int32 [M].
+
+    What a hub sends is counted for the client that it is, its column 0.
+    """
     delivered = (graph.mask[:, 1:] & graph.active[:, None]).astype(jnp.int32)
     to_hubs = jax.ops.segment_sum(delivered.ravel(), graph.members[:, 1:].ravel(), clients)
-    return to_hubs, delivered.sum(axis=1, dtype=jnp.int32)
+    from_hubs = jax.ops.segment_sum(delivered.sum(axis=1), graph.members[:, 0], clients)
+    return to_hubs, from_hubs
 
 
 def keep_inactive(active: Array, new: PyTree, old: PyTree) -> PyTree:
@@ -42,14 +109,14 @@ def keep_inactive(active: Array, new: PyTree, old: PyTree) -> PyTree:
 
 
 def stacked_predictions(
-    model: Model, consensus_of: Callable[[State], PyTree]
-) -> Callable[[State, Array], dict[str, Array]]:
+    model: Model, consensus: Callable[[AnyState], PyTree]
+) -> Callable[[AnyState, Array], dict[str, Array]]:
     """`Algorithm.predict` of a state that holds stacked `params`, leaves [M, ...]."""
 
-    def predict(state: State, x: Array) -> dict[str, Array]:
+    def predict(state: AnyState, x: Array) -> dict[str, Array]:
         return {
             'client': jax.vmap(model.apply, (0, None))(state.params, x),
-            'consensus': model.apply(consensus_of(state), x),
+            'consensus': model.apply(consensus(state), x),
         }
 
     return predict

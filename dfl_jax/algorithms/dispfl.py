@@ -19,13 +19,19 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import check_choice, count_sent, keep_inactive, stacked_predictions
+from dfl_jax.algorithms.common import (
+    check_choice,
+    consensus_of,
+    count_sent,
+    keep_inactive,
+    stacked_predictions,
+)
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.compression import FLOAT_BITS, largest
 from dfl_jax.initialisation import INITS, initial_params
 from dfl_jax.local import LocalTraining, batch_loss, epoch_orders, local_training, take
 from dfl_jax.memory import map_in_chunks
-from dfl_jax.metrics import consensus_model, model_spread
+from dfl_jax.metrics import model_spread
 from dfl_jax.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.models import Model
 
@@ -192,18 +198,20 @@ def dispfl(
         info = {'sent/weights': sent, 'sent/masks': sent, 'loss': losses, **model_spread(new)}
         return State(new, new_masks, sizes, k + 1), info
 
-    def consensus_of(state: State) -> PyTree:
+    mean = consensus_of(consensus)
+
+    def aggregated(state: State, weights: Array | None = None) -> PyTree:
         if consensus == 'intersection':
-            holders = _as_floats(state.masks, state.params)
-            return _divided(consensus_model(state.params), consensus_model(holders))
-        return consensus_model(state.params, state.sizes if consensus == 'size' else None)
+            holders = mean(state._replace(params=_as_floats(state.masks, state.params)), weights)
+            return _divided(mean(state, weights), holders)
+        return mean(state, weights)
 
     return Algorithm(
         init_state,
         step,
-        stacked_predictions(model, consensus_of),
+        stacked_predictions(model, aggregated),
         unit_bits={'weights': FLOAT_BITS * sum(jax.tree.leaves(counts)), 'masks': model.size},
-        consensus=consensus_of,
+        consensus=aggregated,
     )
 
 

@@ -12,27 +12,26 @@ minibatch, D-PSGD as first published (Lian et al. 2017, Algorithm 1). The method
 local training and are `partial` applications of this one.
 """
 
-from typing import NamedTuple
-
 import jax
-import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import check_choice, count_sent, keep_inactive, stacked_predictions
+from dfl_jax.algorithms.common import (
+    State,
+    check_choice,
+    consensus_of,
+    count_sent,
+    initial_state,
+    keep_inactive,
+    stacked_predictions,
+)
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
-from dfl_jax.compression import codec_of
-from dfl_jax.initialisation import INITS, initial_params
+from dfl_jax.compression import chain, codec_of
+from dfl_jax.initialisation import INITS
 from dfl_jax.local import LocalTraining, local_training
-from dfl_jax.metrics import CONSENSUS, consensus_model, model_spread
+from dfl_jax.metrics import CONSENSUS, model_spread
 from dfl_jax.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.models import Model
 
 AVERAGED = ('trained', 'previous')
-
-
-class State(NamedTuple):
-    params: PyTree  # leaves [M, ...]
-    sizes: Array  # [M] int32, N_i
-    round: Array  # scalar int32, k
 
 
 def gossip_sgd(
@@ -52,6 +51,7 @@ def gossip_sgd(
     averaged: str = 'trained',
     gossip_steps: int = 1,
     mixing: str = 'uniform',
+    sparsity: float | None = None,
     bits: int | None = None,
     rounding: str | None = None,
     consensus: str = 'mean',
@@ -66,6 +66,7 @@ def gossip_sgd(
       averaged: the models that meet at a hub, the `trained` or the `previous` ones.
       gossip_steps: averaging steps a round over the same graph (DFedSAM-MGS).
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.mixing`.
+      sparsity: share of the weights of every tensor that an exchange sets to zero; None for none.
       bits: quantizes every exchanged weight to so many bits; None sends 32-bit floats.
       rounding: of the quantizer, `stochastic` (default) or `nearest`.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
@@ -93,12 +94,8 @@ def gossip_sgd(
     check_choice('init', init, INITS)
     if gossip_steps < 1:
         raise ValueError(f'gossip_steps has to be at least 1, got {gossip_steps}')
-    codec = codec_of(bits, rounding)
+    codec = codec_of(sparsity, bits, rounding) or chain()
     local = local_training(model, settings, chunk)
-
-    def init_state(key: Array, clients: Clients) -> State:
-        sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
-        return State(initial_params(key, model, len(sizes), init), sizes, jnp.int32(0))
 
     def gossip(key: Array, params: PyTree, graph: Graph, rows: Array) -> PyTree:
         """x_i <- sum_j W_ij Q(x_j), gossip_steps times."""
@@ -122,13 +119,11 @@ def gossip_sgd(
         info = {'sent/weights': gossip_steps * sent, 'loss': losses, **model_spread(new)}
         return State(new, sizes, k + 1), info
 
-    def consensus_of(state: State) -> PyTree:
-        return consensus_model(state.params, state.sizes if consensus == 'size' else None)
-
+    mean = consensus_of(consensus)
     return Algorithm(
-        init_state,
+        initial_state(model, init),
         step,
-        stacked_predictions(model, consensus_of),
-        unit_bits={'weights': codec.bits(model)},
-        consensus=consensus_of,
+        stacked_predictions(model, mean),
+        unit_bits={'weights': codec.bits(model.shapes)},
+        consensus=mean,
     )

@@ -1,36 +1,37 @@
-"""NTK-DFL: Thompson, Yue, Wong & Dai, ICML 2025, section 3 and Algorithms 1-4.
+"""NTK-DFL: Thompson, Yue, Wong & Dai, ICML 2025, section 3, Algorithms 1-4 and appendix E.
 
 One round of client i: average the weights with the neighbours' (Eq. 1), gather the neighbours'
 Jacobians at that average (Eq. 2), form the kernel (Eq. 3), evolve the outputs under it (Eq. 4, 11)
-and the weights with them (Eq. 5), and keep the timestep with the lowest loss.
+and the weights with them (Eq. 5), and keep the timestep with the lowest loss. Jacobian batching
+repeats the part after Eq. (1) for every batch; in a cluster all clients share one such update.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
+from jax import lax
 
 from dfl_jax.algorithms.common import (
+    State,
     check_choice,
+    consensus_of,
     count_sent,
+    draw_batches,
     hub_data,
+    hub_of_clients,
+    initial_state,
     keep_inactive,
     stacked_predictions,
 )
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
-from dfl_jax.compression import FLOAT_BITS, LABEL_BITS
-from dfl_jax.initialisation import INITS, initial_params
+from dfl_jax.compression import FLOAT_BITS, LABEL_BITS, chain, codec_of
+from dfl_jax.initialisation import INITS
 from dfl_jax.memory import map_in_chunks
-from dfl_jax.metrics import CONSENSUS, consensus_model, model_spread
+from dfl_jax.metrics import CONSENSUS, model_spread
 from dfl_jax.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.models import Model
 from dfl_jax.ntk import TIMESTEPS, ntk_update
-
-
-class State(NamedTuple):
-    params: PyTree  # leaves [M, ...]
-    sizes: Array  # [M] int32, N_i
-    round: Array  # scalar int32, k
 
 
 def ntk_dfl(
@@ -45,6 +46,12 @@ def ntk_dfl(
     kernel: str = 'auto',
     mixing: str = 'size',
     averaging: bool = True,
+    batches: int = 1,
+    subsampling: int = 1,
+    jacobian_sparsity: float | None = None,
+    jacobian_bits: int | None = None,
+    jacobian_rounding: str | None = None,
+    by_cluster: bool = False,
     consensus: str = 'mean',
     init: str = 'same',
     chunk: int = 1,
@@ -63,12 +70,23 @@ def ntk_dfl(
       kernel: backend, see `dfl_jax.ntk.kernels`.
       mixing: weights of Eq. (1): `size` (ICML), `uniform` (preprint) or `metropolis`.
       averaging: False leaves Eq. (1) out: w_bar_i = w_i (the ablation of Figure 7).
+      batches: m1, the parts of a client's data that make an update of their own, one after the
+        other, each with Jacobians at the weights that the one before has reached (E.1).
+      subsampling: m2; a client draws 1/m2 of its data anew every round (E.3).
+      jacobian_sparsity: share of the entries that top-k sparsification sets to zero in every
+        tensor of a Jacobian's rows; None for none (E.3).
+      jacobian_bits: quantizes what is left of a row to so many bits; None sends 32-bit floats.
+      jacobian_rounding: of the quantizer, `nearest` (default) or `stochastic`.
+      by_cluster: the graphs have one hub a cluster (`topology.by_cluster`), whose clients share
+        its weights and its update (E.2).
       consensus: the aggregated model is the `mean` (ICML) or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights.
       chunk: hubs worked on at once.
 
     Raises ValueError for settings that contradict each other, before anything is traced.
     """
+    rounding = jacobian_rounding or ('nearest' if jacobian_bits else None)
+    codec = codec_of(jacobian_sparsity, jacobian_bits, rounding)
     update = ntk_update(
         model,
         timesteps=timesteps,
@@ -76,34 +94,54 @@ def ntk_dfl(
         evolution=evolution,
         selection=selection,
         kernel=kernel,
+        codec=codec,
     )
     check_choice('consensus', consensus, CONSENSUS)
     check_choice('mixing', mixing, MIXINGS)
     check_choice('init', init, INITS)
-
-    def init_state(key: Array, clients: Clients) -> State:
-        sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
-        return State(initial_params(key, model, len(sizes), init), sizes, jnp.int32(0))
+    for name, value in (('batches', batches), ('subsampling', subsampling)):
+        if value < 1:
+            raise ValueError(f'{name} has to be at least 1, got {value}')
+    if by_cluster and not averaging:
+        raise ValueError('the clients of a cluster share one average; averaging cannot be left out')
+    if by_cluster and mixing == 'metropolis':
+        raise ValueError('mixing=metropolis is no average of a cluster; use size or uniform')
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
-        del key  # nothing in a round is random but its graph
+        k_batches, k_codec = jax.random.split(key)
         params, sizes, k = state
         w_bar = params
         if averaging:
             w_bar = mix(mixing_weights(graph, sizes, mixing), graph.members, params)  # Eq. (1)
         rate = lr * jnp.exp(-lr_decay * k)
+        drawn = draw_batches(k_batches, clients, batches, subsampling)  # [M, m1, B, ...]
 
-        def hub(inputs):  # Algorithm 4
-            w_bar, members, linked = inputs
-            return update(w_bar, *hub_data(clients, members, linked), rate)
+        def hub(inputs):  # Algorithm 4, for every batch
+            keys, w_bar, members, linked = inputs
 
-        evolved, chosen, losses = map_in_chunks(hub, (w_bar, graph.members, graph.mask), chunk)
-        new = keep_inactive(graph.active, evolved, params)
-        to_hubs, from_hubs = count_sent(graph, len(sizes))  # links, [M]
-        samples = to_hubs * sizes
+            def of_batch(w: PyTree, batch: tuple[Array, Clients]):
+                key, part = batch
+                w, *found = update(key, w, *hub_data(part, linked), rate, own=part.y.shape[1])
+                return w, found
+
+            parts = jax.tree.map(lambda a: a[members].swapaxes(0, 1), drawn)  # [m1, K, B, ...]
+            return lax.scan(of_batch, w_bar, (keys, parts))
+
+        keys = jax.random.split(k_codec, (len(graph.members), batches))
+        of_hubs = (keys, w_bar, graph.members, graph.mask)
+        evolved, (chosen, losses) = map_in_chunks(hub, of_hubs, chunk)  # [H, ...], [H, m1] twice
+        losses, active = losses.mean(axis=1), graph.active
+        if by_cluster:
+            home, active = hub_of_clients(graph, len(sizes))
+            evolved, losses = jax.tree.map(lambda a: a[home], (evolved, losses))
+        new = keep_inactive(active, evolved, params)
+
+        to_hubs, from_hubs = count_sent(graph, len(sizes))
+        samples = to_hubs * ((sizes + subsampling - 1) // subsampling)
+        back = batches + by_cluster  # the weights of every batch, and a cluster's new ones
         info = {
             # w_j to the hub and w_bar back (Algorithm 2); without averaging only w_i goes out
-            'sent/weights': from_hubs + (to_hubs if averaging else 0),
+            'sent/weights': back * from_hubs + (to_hubs if averaging else 0),
             'sent/jacobian_rows': samples * model.classes,
             'sent/outputs': samples * model.classes,
             'sent/labels': samples,
@@ -113,18 +151,16 @@ def ntk_dfl(
         }
         return State(new, sizes, k + 1), info
 
-    def consensus_of(state: State) -> PyTree:
-        return consensus_model(state.params, state.sizes if consensus == 'size' else None)
-
+    mean = consensus_of(consensus)
     return Algorithm(
-        init_state,
+        initial_state(model, init),
         step,
-        stacked_predictions(model, consensus_of),
+        stacked_predictions(model, mean),
         unit_bits={
             'weights': FLOAT_BITS * model.size,
-            'jacobian_rows': FLOAT_BITS * model.size,
+            'jacobian_rows': (codec or chain()).bits(model.shapes),
             'outputs': FLOAT_BITS,
             'labels': LABEL_BITS,
         },
-        consensus=consensus_of,
+        consensus=mean,
     )

@@ -63,7 +63,6 @@ def ntk_fl(
         return State(model.init(key), clients.mask.sum(axis=1, dtype=jnp.int32), jnp.int32(0))
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
-        del key  # nothing in a round is random but its cohort
         if graph.members.shape != (1, cohort):
             raise ValueError(
                 f'ntk_fl with cohort={cohort} needs graphs [1, {cohort}], got '
@@ -72,8 +71,8 @@ def ntk_fl(
         w, sizes, k = state
         members, present, active = graph.members[0], graph.mask[0], graph.active[0]
         rate = lr * jnp.exp(-lr_decay * k)
-        joint = hub_data(clients, members, present)
-        evolved, chosen, value = update(w, *joint, rate)
+        joint = hub_data(jax.tree.map(lambda a: a[members], clients), present)
+        evolved, chosen, value = update(key, w, *joint, rate)
         new = jax.tree.map(lambda n, o: jnp.where(active, n, o), evolved, w)
         heard = jnp.zeros_like(sizes).at[members].add(present.astype(jnp.int32))
         samples = heard * sizes
@@ -102,5 +101,5 @@ def ntk_fl(
             'outputs': FLOAT_BITS,
             'labels': LABEL_BITS,
         },
-        consensus=lambda state: state.params,
+        consensus=lambda state, weights=None: state.params,
     )

@@ -14,6 +14,7 @@ from dfl_jax.data.partitions import (
     zipf,
 )
 from dfl_jax.data.plot import plot_partition
+from dfl_jax.data.projection import project, projection_matrix
 from dfl_jax.data.sources import DATASETS, DataError, Dataset, load, synthetic
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     'pack',
     'partition',
     'plot_partition',
+    'project',
+    'projection_matrix',
     'shards',
     'subsample',
     'synthetic',

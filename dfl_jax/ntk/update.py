@@ -12,8 +12,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.compression import Codec
 from dfl_jax.models import Model
 from dfl_jax.ntk import evolution as ntk_evolution
+from dfl_jax.ntk.compressed import decoded_jacobian
 from dfl_jax.ntk.kernels import kernel_fn
 
 SELECTIONS = ('network', 'linearized')
@@ -29,11 +31,14 @@ def ntk_update(
     evolution: str = 'rkc',
     selection: str = 'network',
     kernel: str = 'auto',
+    codec: Codec | None = None,
 ) -> Callable[..., tuple[PyTree, Array, Array]]:
-    """update(w, x, labels, mask, rate) -> (new weights, chosen timestep, its loss).
+    """update(key, w, x, labels, mask, rate, own=0) -> (new weights, chosen timestep, its loss).
 
     x [N, ...] with zeros where mask [N] is False, labels [N] int32, `rate` the length eta of a
-    time step. For the settings see `dfl_jax.algorithms.ntk_dfl`.
+    time step. Without a codec the Jacobians are exact, no Jacobian is formed, and neither the key
+    nor `own`, the number of leading samples whose Jacobian is not sent, means anything. For the
+    settings see `dfl_jax.algorithms.ntk_dfl`.
 
     Raises ValueError for settings that contradict each other, before anything is traced.
     """
@@ -43,14 +48,20 @@ def ntk_update(
             f'unknown timestep selection {selection!r}; choose one of {", ".join(SELECTIONS)}'
         )
     ntk = kernel_fn(model, kernel)
+    if codec is not None and kernel != 'auto':
+        raise ValueError(f'kernel={kernel} needs exact Jacobians; leave it out beside compression')
     ts = jnp.array(timesteps)
 
-    def update(w: PyTree, x: Array, labels: Array, mask: Array, rate: Array):
+    def update(key: Array, w: PyTree, x, labels, mask: Array, rate: Array, own: int = 0):
         n = jnp.maximum(jnp.sum(mask), 1)  # a cohort of which nobody answered
         y = jax.nn.one_hot(labels, model.classes, dtype=x.dtype).T  # [C, N]
 
-        f0, pull = jax.vjp(lambda w: model.apply(w, x).T, w)
-        h = jnp.where(mask[:, None] & mask[None, :], ntk(w, x), 0)  # Eq. (3)
+        f0, vjp = jax.vjp(lambda w: model.apply(w, x).T, w)
+        if codec is None:
+            h, pull = ntk(w, x), lambda total: vjp(total)[0]  # Eq. (3)
+        else:
+            h, pull = decoded_jacobian(model, codec, key, w, x, own)
+        h = jnp.where(mask[:, None] & mask[None, :], h, 0)
         totals = ntk_evolution.evolve(  # Eq. (4), (5b), (11)
             h, f0, y, mask, rate, timesteps=timesteps, loss=loss, method=evolution
         )
@@ -61,7 +72,7 @@ def ntk_update(
             return jnp.sum(jnp.where(mask, losses, 0)) / n
 
         def weights_at(total):
-            (step,) = pull(total)  # J^T S_t
+            step = pull(total)  # J^T S_t
             return jax.tree.map(lambda w, s: w - scale * s, w, step)  # Eq. (5a)
 
         def loss_at(total):
