@@ -7,18 +7,33 @@ figure (.png) and the curves of both (.json) into --out. Such a .json stands for
 
 published.json holds
   title, source   what was measured, and where the paper's numbers stand
-  metric          rounds_to (the accuracy `target`) or accuracy_at (the round `round`)
+  metric          rounds_to or megabytes_to (the accuracy `target`), accuracy_at or gap_at (the
+                  round `round`; the gap is from the aggregated model to the mean client, in points)
   target          accuracy in [0, 1]; also a line in the figure
-  round           also the round of the lead over the baselines; optional under rounds_to
+  round           also the round of the lead over the baselines; optional where there is a target
   columns         the settings, in the order of the numbers
-  rows            {method: numbers}: null where the paper prints none, '>200' where it gave up
+  rows            {method: numbers}: null where the paper prints none or there is no such cell,
+                  '>200' where it gave up
   ours            the method that is compared with the other rows; optional
   centralized     the methods that are no baselines of that comparison; optional
-  panels          of the figure, from left to right, each one of
-    {title, column}                     accuracy against rounds
-    {title, label, columns: {name: x}}  the metric against a factor x
+  panels          of the figure, from left to right, with one y axis; each one of
+    {title, column}
+        accuracy of every method against rounds
+    {title, lines: [{cell, label}, ...]}
+        accuracy of chosen cells against rounds. A line may have: curve, one of CURVES (default: the
+        first); style, solid (default) or dotted; colour, a place in COLOURS (default: one a label).
+        The panel may have: x, mbytes_total in place of round; until, the last round drawn; styles,
+        {style: what it means}
+    {title, label, columns: {name: x}}
+        the metric against a factor x; or, with curves, a list of one or two of CURVES, these at the
+        round `round`
+    {title, x, points: {method: columns}}
+        a dot a run: accuracy against x, e.g. model_deviation, both at the round `round`
+    {title, rounds, cells: [{cell, label}, ...]}
+        the distribution of accuracy over clients in these rounds
 """
 
+import itertools
 import json
 import statistics
 import sys
@@ -36,7 +51,7 @@ FREE = ('seed', 'data_dir')  # a run may differ from its flagfile in these
 CURVES = ('consensus_accuracy', 'client_accuracy_mean')
 OFF = 0.25  # a mean further from the paper's number than this is remarked on
 
-Run = dict[str, Any]  # its name as 'run', and as lists 'round' and each of CURVES
+Run = dict[str, Any]  # its name as 'run', and as lists 'round', CURVES, what `columns` adds
 Runs = dict[str, list[Run]]  # by cell
 
 
@@ -47,45 +62,90 @@ class Measured(NamedTuple):
     bound: bool = False
 
     def __str__(self) -> str:
-        return f'{">" * self.bound}{self.value:.4g}'
+        return f'{">" * self.bound}{short(self.value, 4)}'
+
+
+def short(value: float, digits: int) -> str:
+    """So many significant digits, never with an exponent."""
+    return f'{float(f"{value:.{digits}g}"):.12g}'
 
 
 def rounds_to(published: Row, run: Run) -> Measured:
     """The first evaluated round whose consensus accuracy reaches the target."""
-    pairs = zip(run['round'], run['consensus_accuracy'], strict=True)
-    reached = (round for round, accuracy in pairs if accuracy >= published['target'])
-    first = next(reached, None)
-    return Measured(run['round'][-1], True) if first is None else Measured(first)
+    return first(published, run, 'round')
+
+
+def megabytes_to(published: Row, run: Run) -> Measured:
+    """What all clients together have sent by that round, in megabytes."""
+    return first(published, run, 'mbytes_total')
+
+
+def first(published: Row, run: Run, name: str) -> Measured:
+    pairs = zip(run[name], run['consensus_accuracy'], strict=True)
+    reached = (value for value, accuracy in pairs if accuracy >= published['target'])
+    value = next(reached, None)
+    return Measured(run[name][-1], True) if value is None else Measured(value)
 
 
 def accuracy_at(published: Row, run: Run) -> Measured | None:
     """Consensus accuracy in percent at the round; None where the run has not evaluated it."""
-    pairs = dict(zip(run['round'], run['consensus_accuracy'], strict=True))
-    accuracy = pairs.get(published['round'])
-    return None if accuracy is None else Measured(100 * accuracy)
+    return at_round(published, run, run['consensus_accuracy'])
 
 
-METRICS = {'rounds_to': rounds_to, 'accuracy_at': accuracy_at}
+def gap_at(published: Row, run: Run) -> Measured | None:
+    """Consensus accuracy minus the mean client's at the round, in points; None likewise."""
+    pairs = zip(run['consensus_accuracy'], run['client_accuracy_mean'], strict=True)
+    return at_round(published, run, [consensus - client for consensus, client in pairs])
 
 
-def find_runs(folder: Path, runs: Path) -> tuple[Runs, list[str]]:
+def at_round(published: Row, run: Run, values: Sequence[float]) -> Measured | None:
+    value = dict(zip(run['round'], values, strict=True)).get(published['round'])
+    return None if value is None else Measured(100 * value)
+
+
+METRICS = {
+    'rounds_to': rounds_to,
+    'megabytes_to': megabytes_to,
+    'accuracy_at': accuracy_at,
+    'gap_at': gap_at,
+}
+
+
+def columns(published: Row) -> tuple[str, ...]:
+    """What metric and panels take from the rows of a run, 'round' apart."""
+    wanted = {panel.get('x', 'round') for panel in published['panels']} - {'round'}
+    if published['metric'] == 'megabytes_to':
+        wanted.add('mbytes_total')
+    if any('rounds' in panel for panel in published['panels']):
+        wanted.add('client_accuracy_quantiles')
+    return (*CURVES, *sorted(wanted))
+
+
+def find_runs(folder: Path, runs: Path, names: Sequence[str] = CURVES) -> tuple[Runs, list[str]]:
     """The runs of every cell that has some, and remarks about those that stray or are unfinished.
 
-    Raises ValueError when there is none at all.
+    Raises ValueError when there is none at all, or one lacks any of the columns `names`.
     """
     cells = [flagfile.stem for flagfile in sorted(folder.glob('*.flags'))]
     if runs.suffix == '.json':
         found, remarks = load_curves(runs)
         found = {cell: found[cell] for cell in cells if cell in found}
     else:
-        found, remarks = read_directories(folder, runs, cells)
+        found, remarks = read_directories(folder, runs, cells, names)
     if not found:
-        names = ', '.join(cells[:6]) + (', ...' if len(cells) > 6 else '')
-        raise ValueError(f'--runs={runs} holds no run of {folder.name}; name them {names}')
+        known = ', '.join(cells[:6]) + (', ...' if len(cells) > 6 else '')
+        raise ValueError(f'--runs={runs} holds no run of {folder.name}; name them {known}')
+    for run in itertools.chain(*found.values()):
+        if absent := [name for name in names if name not in run]:
+            raise ValueError(
+                f'{run["run"]} has no {" and no ".join(absent)}, which {folder.name} needs'
+            )
     return found, remarks
 
 
-def read_directories(folder: Path, runs: Path, cells: Sequence[str]) -> tuple[Runs, list[str]]:
+def read_directories(
+    folder: Path, runs: Path, cells: Sequence[str], names: Sequence[str]
+) -> tuple[Runs, list[str]]:
     found: Runs = {}
     remarks = []
     for cell in cells:
@@ -101,10 +161,18 @@ def read_directories(folder: Path, runs: Path, cells: Sequence[str]) -> tuple[Ru
                 remarks.append(f'{path.name} stopped at round {rows[-1]["round"]}')
             remarks += differences(path.name, wanted, json.loads(directory.config_file.read_text()))
             run = {'run': path.name, 'round': [row['round'] for row in rows]}
-            for name in CURVES:
-                run[name] = [round(row[name], 4) for row in rows]
+            for name in names:
+                if all(name in row for row in rows):
+                    run[name] = [rounded(row[name]) for row in rows]
             found.setdefault(cell, []).append(run)
     return found, remarks
+
+
+def rounded(value: Any) -> Any:
+    """Four decimals, or six digits from 1 on; lists likewise."""
+    if isinstance(value, list):
+        return [rounded(v) for v in value]
+    return float(f'{value:.6g}') if value >= 1 else round(value, 4)
 
 
 def load_curves(path: Path) -> tuple[Runs, list[str]]:
@@ -123,10 +191,13 @@ def save_curves(path: Path, runs: Runs, remarks: Sequence[str]) -> None:
 
 
 def read_flagfile(path: Path) -> dict[str, str]:
-    """{flag: value} of a flagfile without nested ones; a bare --flag is True."""
+    """{flag: value} of a flagfile without nested ones; --flag is True, --noflag False."""
     lines = (line.strip() for line in path.read_text().splitlines())
     pairs = (line.lstrip('-').partition('=') for line in lines if line.startswith('--'))
-    return {name: value if sign else 'True' for name, sign, value in pairs}
+    return {
+        name if sign else name.removeprefix('no'): value if sign else str(name[:2] != 'no')
+        for name, sign, value in pairs
+    }
 
 
 def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
@@ -165,9 +236,22 @@ def paper_number(number: float | str) -> Measured:
 
 def what(published: Row) -> str:
     """The metric in words."""
-    if published['metric'] == 'rounds_to':
-        return f'rounds to {100 * published["target"]:.4g} % consensus accuracy'
+    if published['metric'].endswith('_to'):
+        unit = published['metric'].removesuffix('_to')
+        return f'{unit} to {100 * published["target"]:.4g} % consensus accuracy'
+    if published['metric'] == 'gap_at':
+        return f'gap from consensus to mean client accuracy at round {published["round"]} (points)'
     return f'consensus accuracy at round {published["round"]} (%)'
+
+
+def ylabel(published: Row) -> str:
+    """Of the figure: its panels share one axis."""
+    panel = published['panels'][0]
+    if 'rounds' in panel:
+        return 'test accuracy of a client (%)'
+    if 'curves' in panel:
+        return f'test accuracy at round {published["round"]} (%)'
+    return what(published) if {'columns', 'points'} & set(panel) else 'test accuracy (%)'
 
 
 def table(published: Row, runs: Runs) -> str:
@@ -196,7 +280,7 @@ def summary(values: Sequence[Measured]) -> str:
         return f'{", ".join(map(str, values))} ({seeds})'
     text = f'{mean(values)}'
     if len(values) > 1:
-        text += f' ± {statistics.stdev(v.value for v in values):.2g}'
+        text += f' ± {short(statistics.stdev(v.value for v in values), 2)}'
     return f'{text} ({seeds})'
 
 
@@ -279,7 +363,7 @@ def main(argv: list[str]) -> Any:
     folder, source = HERE / argv[1], Path(FLAGS.runs)
     published = json.loads((folder / 'published.json').read_text())
     try:
-        runs, remarks = find_runs(folder, source)
+        runs, remarks = find_runs(folder, source, columns(published))
     except ValueError as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
@@ -294,11 +378,10 @@ def main(argv: list[str]) -> Any:
     (out / f'{name}.md').write_text(text + '\n')
     save_curves(out / f'{name}.json', runs, remarks)
 
-    from experiments.plots import plot_panels, table_panels
+    from experiments.figures import plot_panels, table_panels
 
     drawn = table_panels(published, runs, lambda cell: [m.value for m in measure(published, cell)])
-    label = what(published) if drawn[0]['label'] else 'test accuracy (%)'
-    plot_panels(drawn, out / f'{name}.png', label, published.get('target'))
+    plot_panels(drawn, out / f'{name}.png', ylabel(published), published.get('target'))
     print('written: ' + ', '.join(f'{out / name}.{kind}' for kind in ('md', 'json', 'png')))
     return 0
 

@@ -87,15 +87,64 @@ def accumulated_residuals(h, f0, y, lr, timesteps, loss, evolution):
     return [found[t] for t in timesteps]
 
 
+def decoded(vector, like, sparsity, bits):
+    """A flat vector as its receiver decodes it: every tensor of `like` on its own.
+
+    The share `sparsity` of smallest modulus becomes zero, the rest the nearest of 2^bits - 1
+    levels.
+    """
+    out, start = [], 0
+    for size in (part.size for layer in like for part in layer):
+        tensor = vector[start : start + size].copy()
+        if sparsity is not None:
+            kept = int(np.ceil(size * (1 - sparsity)))
+            tensor[np.argsort(-np.abs(tensor), kind='stable')[kept:]] = 0
+        if bits is not None and np.abs(tensor).max() > 0:
+            step = np.abs(tensor).max() / (2 ** (bits - 1) - 1)
+            tensor = step * np.floor(tensor / step + 0.5)
+        out.append(tensor)
+        start += size
+    return np.concatenate(out)
+
+
+def ntk_update(w, jac, x, y, *, lr, timesteps, loss, evolution, selection):
+    """Algorithm 4 with the Jacobian jac [B, C, P] at the weights w: new w, chosen t, its loss."""
+    n, outputs = y.shape
+    h, f0 = kernel(jac), mlp(w, x)
+    best = None
+    for t, total in zip(
+        timesteps, accumulated_residuals(h, f0, y, lr, timesteps, loss, evolution), strict=True
+    ):
+        scale = lr / n / (outputs if loss == 'mse' else 1)
+        w_t = unflatten(flatten(w) - scale * np.einsum('ncp,nc->p', jac, total), w)  # Eq. (5a)
+        f_t = mlp(w_t, x) if selection == 'network' else f0 - lr / n * h @ total
+        value = sample_loss(f_t, y, loss)
+        if best is None or value < best[2]:
+            best = (w_t, t, value)
+    return best
+
+
 def ntk_dfl_round(
-    params, data, neighbours, *, lr, timesteps, loss, evolution, selection, mixing, averaging
+    params,
+    data,
+    neighbours,
+    *,
+    mixing,
+    averaging,
+    batches=None,
+    jacobian_sparsity=None,
+    jacobian_bits=None,
+    **evolving,
 ):
-    """One NTK-DFL round: Algorithms 2, 3 and 4.
+    """One NTK-DFL round: Algorithms 2, 3 and 4, and appendix E.
 
     params: a list of M parameter lists; data: M pairs (x [N_i, d], y [N_i, C] one-hot);
-    neighbours: M lists of client numbers. Returns the M new parameter lists, the chosen timesteps
-    and the losses of the chosen weights.
+    neighbours: M lists of client numbers; batches: for each client its index arrays, one a batch.
+    Returns the M new parameter lists, and for each client the timesteps chosen in its batches and
+    the mean loss of the weights chosen.
     """
+    if batches is None:
+        batches = [[np.arange(len(x))] for x, _ in data]
     averaged = []
     for i, mine in enumerate(params):
         group = [i, *neighbours[i]]
@@ -104,30 +153,30 @@ def ntk_dfl_round(
         averaged.append(unflatten(vector, mine) if averaging else mine)  # Eq. (1)
 
     new, chosen, losses = [], [], []
-    for i, w_bar in enumerate(averaged):
-        group = [i, *neighbours[i]]
-        x = np.concatenate([data[j][0] for j in group])
-        y = np.concatenate([data[j][1] for j in group])
-        n, outputs = y.shape
-        jac = np.concatenate([jacobian(w_bar, data[j][0]) for j in group])  # J_{j,i}, Eq. (2)
-        h, f0 = kernel(jac), mlp(w_bar, x)
-        best = None
-        for t, total in zip(
-            timesteps,
-            accumulated_residuals(h, f0, y, lr, timesteps, loss, evolution),
-            strict=True,
-        ):
-            scale = lr / n / (outputs if loss == 'mse' else 1)
-            w_t = unflatten(  # Eq. (5a)
-                flatten(w_bar) - scale * np.einsum('ncp,nc->p', jac, total), w_bar
-            )
-            f_t = mlp(w_t, x) if selection == 'network' else f0 - lr / n * h @ total
-            value = sample_loss(f_t, y, loss)
-            if best is None or value < best[0]:
-                best = (value, t, w_t)
-        losses.append(best[0])
-        chosen.append(best[1])
-        new.append(best[2])
+    for i, w in enumerate(averaged):
+        of_batches = []
+        for b in range(len(batches[i])):
+            group = [(j, batches[j][b]) for j in [i, *neighbours[i]] if len(batches[j][b])]
+            if not group:
+                of_batches.append((evolving['timesteps'][0], 0.0))
+                continue
+            jacobians = []  # J_{j,i}, Eq. (2), of this batch at the weights reached so far
+            for j, rows in group:
+                jac = jacobian(w, data[j][0][rows])
+                if j != i:
+                    jac = np.array(
+                        [
+                            [decoded(row, w, jacobian_sparsity, jacobian_bits) for row in sample]
+                            for sample in jac
+                        ]
+                    ).reshape(jac.shape)
+                jacobians.append(jac)
+            x, y = (np.concatenate([data[j][part][rows] for j, rows in group]) for part in (0, 1))
+            w, t, value = ntk_update(w, np.concatenate(jacobians), x, y, **evolving)
+            of_batches.append((t, value))
+        new.append(w)
+        chosen.append([t for t, _ in of_batches])
+        losses.append(np.mean([value for _, value in of_batches]))
     return new, chosen, losses
 
 
@@ -329,7 +378,7 @@ def ntk_fl_round(params, data, cohort, **options):
     one. Returns the new params, the chosen timestep and its loss.
     """
     x, y = (np.concatenate([data[i][part] for i in cohort]) for part in (0, 1))
-    (new,), (chosen,), (loss,) = ntk_dfl_round(
+    (new,), ((chosen,),), (loss,) = ntk_dfl_round(
         [params], [(x, y)], [[]], mixing='uniform', averaging=False, **options
     )
     return new, chosen, loss

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import reference
 
-from dfl_jax import Clients, topology
+from dfl_jax import Clients, Graph, topology
 from dfl_jax.algorithms import ntk_dfl
+from dfl_jax.algorithms.common import draw_batches
 from dfl_jax.models import MLP, bind
+from dfl_jax.ntk import compressed
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
 TIMESTEPS = (3, 10, 25)
@@ -35,7 +37,26 @@ def network(x64):
     return data, clients, graphs
 
 
-def run_both(network, init='independent', hidden=(8,), lr=0.05, lr_decay=0.2, **settings):
+def as_indices(key, clients, batches, subsampling):
+    """What `draw_batches` draws, as index arrays: for each client one a batch."""
+    named = clients._replace(y=jnp.broadcast_to(jnp.arange(clients.y.shape[1]), clients.y.shape))
+    drawn = draw_batches(key, named, batches, subsampling)
+    return [
+        [np.asarray(rows)[np.asarray(valid)] for rows, valid in zip(*client, strict=True)]
+        for client in zip(drawn.y, drawn.mask, strict=True)
+    ]
+
+
+def run_both(
+    network,
+    init='independent',
+    hidden=(8,),
+    lr=0.05,
+    lr_decay=0.2,
+    batches=1,
+    subsampling=1,
+    **settings,
+):
     data, clients, graphs = network
     options = {
         'loss': 'cross_entropy',
@@ -45,7 +66,16 @@ def run_both(network, init='independent', hidden=(8,), lr=0.05, lr_decay=0.2, **
         'averaging': True,
     } | settings
     model = bind(MLP(CLASSES, hidden), (FEATURES,))
-    algorithm = ntk_dfl(model, init=init, lr=lr, lr_decay=lr_decay, timesteps=TIMESTEPS, **options)
+    algorithm = ntk_dfl(
+        model,
+        init=init,
+        lr=lr,
+        lr_decay=lr_decay,
+        timesteps=TIMESTEPS,
+        batches=batches,
+        subsampling=subsampling,
+        **options,
+    )
     state = algorithm.init(jax.random.key(0), clients)
     widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
     state = state._replace(params=jax.tree.map(widen, state.params))
@@ -60,13 +90,20 @@ def run_both(network, init='independent', hidden=(8,), lr=0.05, lr_decay=0.2, **
     step = jax.jit(algorithm.step)
     for r in range(len(graphs.active)):
         graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
-        state, info = step(jax.random.key(r), state, graph, clients)
+        key = jax.random.key(r)
+        state, info = step(key, state, graph, clients)
         neighbours = [
             [int(j) for j, on in zip(m[1:], linked[1:], strict=True) if on]
             for m, linked in zip(graphs.members[r], graphs.mask[r], strict=True)
         ]
         params, chosen, losses = reference.ntk_dfl_round(
-            params, data, neighbours, lr=lr * np.exp(-lr_decay * r), timesteps=TIMESTEPS, **options
+            params,
+            data,
+            neighbours,
+            lr=lr * np.exp(-lr_decay * r),
+            timesteps=TIMESTEPS,
+            batches=as_indices(jax.random.split(key)[0], clients, batches, subsampling),
+            **options,
         )
     return state, info, as_reference, params, chosen, losses
 
@@ -82,6 +119,12 @@ def run_both(network, init='independent', hidden=(8,), lr=0.05, lr_decay=0.2, **
         {'loss': 'mse', 'evolution': 'eigh'},
         {'hidden': (6, 4)},
         {'hidden': (), 'init': 'same'},
+        {'batches': 2},
+        {'batches': 3, 'subsampling': 2, 'averaging': False},
+        {'subsampling': 3},
+        {'jacobian_sparsity': 0.5},
+        {'jacobian_bits': 4, 'hidden': (6, 4)},
+        {'jacobian_sparsity': 0.25, 'jacobian_bits': 6, 'batches': 2, 'subsampling': 2},
     ],
     ids=str,
 )
@@ -93,3 +136,186 @@ def test_three_rounds_equal_the_reference(network, settings):
         assert np.linalg.norm(ours - theirs) <= 1e-10 * np.linalg.norm(theirs)
     np.testing.assert_array_equal(info['timestep'], chosen)
     np.testing.assert_allclose(info['loss'], losses, rtol=1e-10)
+
+
+def rounds_of(algorithm, clients, graphs):
+    """State after the schedule, in float64, and the infos."""
+    state, infos = algorithm.init(jax.random.key(0), clients), []
+    widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
+    state = state._replace(params=jax.tree.map(widen, state.params))
+    step = jax.jit(algorithm.step)
+    for r in range(len(graphs.active)):
+        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
+        state, info = step(jax.random.key(r), state, graph, clients)
+        infos.append(jax.device_get(info))
+    return state, infos
+
+
+def assert_close(first, second, tolerance=1e-10):
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+# ------------------------------------------------------------------- batches and parts of the data
+
+
+@pytest.mark.parametrize(('batches', 'divisor'), [(1, 2), (3, 1), (2, 2), (5, 3), (7, 1), (9, 8)])
+def test_batches_deal_out_a_random_part_of_the_data(network, batches, divisor):
+    data, clients, _ = network
+    drawn = as_indices(jax.random.key(1), clients, batches, divisor)
+    again = as_indices(jax.random.key(2), clients, batches, divisor)
+    for rows, other, (x, _) in zip(drawn, again, data, strict=True):
+        sizes = [len(part) for part in rows]
+        chosen = np.concatenate(rows)
+        assert sum(sizes) == -(-len(x) // divisor) == len(set(chosen))
+        assert max(sizes) - min(sizes) <= 1
+        assert set(chosen) <= set(range(len(x)))
+        if divisor == 1:
+            assert set(chosen) == set(np.concatenate(other))
+    assert any(list(a[0]) != list(b[0]) for a, b in zip(drawn, again, strict=True))
+
+
+def test_one_batch_of_all_data_is_the_data_itself(network):
+    _, clients, _ = network
+    drawn = draw_batches(jax.random.key(0), clients, 1, 1)
+    for ours, theirs in zip(drawn, clients, strict=True):
+        np.testing.assert_array_equal(ours[:, 0], theirs)
+
+
+def test_padding_never_enters_a_batch(network):
+    """Not with compressed Jacobians of drawn batches either."""
+    _, clients, graphs = network
+    padding = ~clients.mask
+    garbage = Clients(
+        jnp.where(padding[..., None], jnp.nan, clients.x),
+        jnp.where(padding, 77, clients.y),
+        clients.mask,
+    )
+    algorithm = ntk_dfl(
+        bind(MLP(CLASSES, (8,)), (FEATURES,)),
+        timesteps=(3,),
+        batches=2,
+        subsampling=2,
+        jacobian_sparsity=0.5,
+        jacobian_bits=4,
+        jacobian_rounding='stochastic',
+    )
+    clean, _ = rounds_of(algorithm, clients, graphs)
+    dirty, _ = rounds_of(algorithm, garbage, graphs)
+    assert_close(clean, dirty, 0)
+
+
+# ------------------------------------------------------------------------- compressed Jacobians
+
+
+def test_rows_kept_or_computed_again_are_the_same(network, monkeypatch):
+    _, clients, graphs = network
+    model = bind(MLP(CLASSES, (8,)), (FEATURES,))
+    settings = {'timesteps': (3, 9), 'jacobian_sparsity': 0.5, 'jacobian_bits': 3}
+    for rounding in ('nearest', 'stochastic'):
+        kept, _ = rounds_of(ntk_dfl(model, **settings, jacobian_rounding=rounding), *network[1:])
+        with monkeypatch.context() as patch:
+            patch.setattr(compressed, 'STORED', 0)
+            again, _ = rounds_of(
+                ntk_dfl(model, **settings, jacobian_rounding=rounding), clients, graphs
+            )
+        assert_close(kept, again)
+
+
+def test_a_codec_that_loses_nothing_changes_nothing(network):
+    model = bind(MLP(CLASSES, (8,)), (FEATURES,))
+    exact, _ = rounds_of(ntk_dfl(model, timesteps=(3, 9)), *network[1:])
+    rows, _ = rounds_of(ntk_dfl(model, timesteps=(3, 9), jacobian_sparsity=0.0), *network[1:])
+    coarse, _ = rounds_of(ntk_dfl(model, timesteps=(3, 9), jacobian_sparsity=0.9), *network[1:])
+    assert_close(exact.params, rows.params)
+    lost = jax.tree.leaves(jax.tree.map(lambda a, b: abs(a - b).max(), exact, coarse))
+    assert max(lost) > 1e-4
+
+
+def test_a_compressed_row_costs_what_its_codec_says(network):
+    model = bind(MLP(CLASSES, (8,)), (FEATURES,))
+    rows = ntk_dfl(model, jacobian_sparsity=0.5, jacobian_bits=6).unit_bits['jacobian_rows']
+    tensors = (FEATURES * 8, 8, 8 * CLASSES, CLASSES)  # half of each in 6 bits, bitmap, step
+    assert rows == sum(-(-size // 2) * 6 + size + 32 for size in tensors)
+    assert ntk_dfl(model).unit_bits['jacobian_rows'] == 32 * sum(tensors)
+
+
+# ------------------------------------------------------------------------------------- clusters
+
+
+@pytest.mark.parametrize('lost', [0.0, 0.4])
+@pytest.mark.parametrize('settings', [{}, {'batches': 2, 'subsampling': 2}], ids=str)
+def test_a_cluster_is_the_update_of_each_of_its_clients(network, lost, settings):
+    """One hub a cluster and one a client give the same models, at a fraction of the messages."""
+    data, clients, _ = network
+    graphs = topology.schedule('clustered', CLIENTS, 4, seed=2, degree=2)
+    graphs = topology.drop_clients(graphs, lost, seed=1)
+    shared = topology.by_cluster(graphs)
+    assert shared.members.shape[1] == 2
+    model = bind(MLP(CLASSES, (8,)), (FEATURES,))
+    settings = {'timesteps': (3, 9), 'mixing': 'uniform', 'init': 'independent'} | settings
+    alone, _ = rounds_of(ntk_dfl(model, **settings), clients, graphs)
+    together, infos = rounds_of(ntk_dfl(model, **settings, by_cluster=True), clients, shared)
+    assert_close(alone.params, together.params)
+
+    parts, divisor = settings.get('batches', 1), settings.get('subsampling', 1)
+    for r, info in enumerate(infos):
+        weights, rows = np.zeros(CLIENTS, int), np.zeros(CLIENTS, int)
+        for members, heard in zip(shared.members[r], shared.mask[r], strict=True):
+            for client in members[1:][heard[1:]]:
+                weights[client] += 1  # its own
+                weights[members[0]] += parts + 1  # the average, those between, the new ones
+                rows[client] += CLASSES * -(-len(data[client][0]) // divisor)
+        np.testing.assert_array_equal(info['sent/weights'], weights)
+        np.testing.assert_array_equal(info['sent/jacobian_rows'], rows)
+
+
+def test_a_cluster_of_one_evolves_on_its_own_data(network):
+    data, clients, _ = network
+    hubs = np.arange(CLIENTS, dtype=np.int32)[None, :, None]
+    alone = Graph(hubs, np.ones_like(hubs, bool), np.ones((1, CLIENTS), bool))
+    model = bind(MLP(CLASSES, (8,)), (FEATURES,))
+    algorithm = ntk_dfl(model, lr=0.05, timesteps=TIMESTEPS, evolution='euler', by_cluster=True)
+    widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
+    start = algorithm.init(jax.random.key(0), clients)
+    start = start._replace(params=jax.tree.map(widen, start.params))
+    graph = jax.tree.map(lambda a: jnp.asarray(a[0]), topology.by_cluster(alone))
+    state, info = jax.jit(algorithm.step)(jax.random.key(0), start, graph, clients)
+    names = ('Dense_0', 'Dense_1')
+    of = lambda params, i: [(params[n]['kernel'][i], params[n]['bias'][i]) for n in names]  # noqa: E731
+    for i, (x, y) in enumerate(data):
+        w = [tuple(np.asarray(part) for part in layer) for layer in of(start.params, i)]
+        expected, chosen, loss = reference.ntk_update(
+            w,
+            reference.jacobian(w, x),
+            x,
+            y,
+            lr=0.05,
+            timesteps=TIMESTEPS,
+            loss='cross_entropy',
+            evolution='euler',
+            selection='network',
+        )
+        for (kernel, bias), theirs in zip(of(state.params, i), expected, strict=True):
+            assert_close((kernel, bias), theirs)
+        assert info['timestep'][i] == chosen and info['loss'][i] == pytest.approx(loss)
+    assert not any(v.any() for k, v in info.items() if k.startswith('sent/'))
+
+
+@pytest.mark.parametrize(
+    ('settings', 'pattern'),
+    [
+        ({'batches': 0}, 'batches has to be at least 1, got 0'),
+        ({'subsampling': -2}, 'subsampling has to be at least 1, got -2'),
+        ({'jacobian_sparsity': 1.0}, r'sparsity .* got 1.0'),
+        ({'jacobian_bits': 1}, r'bits .* got 1'),
+        ({'jacobian_rounding': 'nearest'}, 'no effect without bits'),
+        ({'jacobian_bits': 6, 'kernel': 'nt'}, 'kernel=nt needs exact Jacobians'),
+        ({'by_cluster': True, 'averaging': False}, 'share one average'),
+        ({'by_cluster': True, 'mixing': 'metropolis'}, 'use size or uniform'),
+    ],
+    ids=str,
+)
+def test_what_is_refused(settings, pattern):
+    with pytest.raises(ValueError, match=pattern):
+        ntk_dfl(bind(MLP(CLASSES), (FEATURES,)), **settings)

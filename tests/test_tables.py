@@ -7,6 +7,8 @@ import pytest
 from absl import flags
 
 from experiments import tables
+from experiments.figures import draw_panels, plot_panels, table_panels
+from experiments.plots import COLOURS
 
 PUBLISHED = {
     'metric': 'rounds_to',
@@ -16,13 +18,16 @@ PUBLISHED = {
 }
 
 
-def write_run(path, accuracies, done=True, **settings):
+def write_run(path, accuracies, done=True, more=None, **settings):
+    """A run directory; `more` is {column: a value a round}."""
     path.mkdir(parents=True)
     (path / 'config.json').write_text(json.dumps({'settings': settings}))
     rows = [
         {'round': r, 'consensus_accuracy': a, 'client_accuracy_mean': a - 0.1}
         for r, a in enumerate(accuracies, 1)
     ]
+    for name, values in (more or {}).items():
+        rows = [row | {name: value} for row, value in zip(rows, values, strict=True)]
     (path / 'metrics.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
     if done:
         (path / 'done').touch()
@@ -71,12 +76,21 @@ def test_strays_and_unfinished_runs_are_remarked_on(folder, tmp_path):
     ]
 
 
+def test_a_negated_flag_is_compared_as_such(folder, tmp_path):
+    (folder / 'ntk_dfl-iid.flags').write_text('--nontk_averaging\n')
+    write_run(tmp_path / 'ntk_dfl-iid-seed0', [0.9], ntk_averaging=False)
+    write_run(tmp_path / 'ntk_dfl-iid-seed1', [0.9], ntk_averaging=True)
+    assert tables.find_runs(folder, tmp_path)[1] == [
+        'ntk_dfl-iid-seed1: --ntk_averaging=True, the flagfile says False'
+    ]
+
+
 def test_no_run_at_all_is_an_error_that_names_the_cells(folder, tmp_path):
     with pytest.raises(ValueError, match=r'name them ntk_dfl-alpha0\.1, ntk_dfl-iid'):
         tables.find_runs(folder, tmp_path / 'nothing')
 
 
-def curve(*accuracies, name='run'):
+def curve(*accuracies, name='run', **more):
     clients = [round(a - 0.1, 4) for a in accuracies]
     rounds = list(range(1, len(accuracies) + 1))
     return {
@@ -84,6 +98,7 @@ def curve(*accuracies, name='run'):
         'round': rounds,
         'consensus_accuracy': list(accuracies),
         'client_accuracy_mean': clients,
+        **more,
     }
 
 
@@ -118,6 +133,48 @@ def test_a_paper_without_numbers_has_no_column():
     lines = tables.table(published, runs).splitlines()
     assert lines[0] == '| method | iid ours | alpha0.1 ours |'
     assert lines[2] == '| ntk_dfl | 85.12 (1 seed) | - |'
+
+
+def test_the_gap_is_between_the_aggregated_model_and_the_mean_client():
+    published = PUBLISHED | {
+        'metric': 'gap_at',
+        'round': 2,
+        'rows': {'ntk_dfl': [10, None], 'dfedavg': [12, 20]},
+    }
+    runs = {
+        'ntk_dfl-iid': [
+            curve(0.8, 0.85, client_accuracy_mean=[0.5, 0.75]),
+            curve(0.8, 0.85, client_accuracy_mean=[0.5, 0.73]),
+        ],
+        'ntk_dfl-alpha0.1': [curve(0.8, 0.9)],
+        'dfedavg-iid': [curve(0.8, 0.9, client_accuracy_mean=[0.7, 0.7])],
+        'dfedavg-alpha0.1': [curve(0.8)],
+    }
+    assert tables.table(published, runs).splitlines()[2:] == [
+        '| ntk_dfl | 10 | 11 ± 1.4 (2 seeds) | - | 10 (1 seed) |',
+        '| dfedavg | 12 | 20 (1 seed) | 20 | - |',
+    ]
+    assert tables.off_paper(published, runs) == ['dfedavg iid: 20 against 12 (+67 %)']
+
+
+def test_the_megabytes_are_those_of_the_first_round_at_the_target():
+    published = PUBLISHED | {
+        'metric': 'megabytes_to',
+        'rows': {'ntk_dfl': [None, 2e6], 'dfedavg': [None, None]},
+    }
+    runs = {
+        'ntk_dfl-iid': [
+            curve(0.8, 0.85, 0.84, 0.9, mbytes_total=[942651.5, 1885303, 2827954, 3770606]),
+            curve(0.9, mbytes_total=[1200000]),
+        ],
+        'ntk_dfl-alpha0.1': [curve(0.8, 0.84, mbytes_total=[942651.5, 1885303])],
+        'dfedavg-iid': [curve(0.8, 0.86, mbytes_total=[0.5, 119.262])],
+    }
+    assert tables.table(published, runs).splitlines()[2:] == [
+        '| ntk_dfl | - | 1543000 ± 480000 (2 seeds) | 2000000.0 | >1885000 (1 seed) |',
+        '| dfedavg | - | 119.3 (1 seed) | - | - |',
+    ]
+    assert tables.off_paper(published, runs) == []
 
 
 @pytest.mark.parametrize(
@@ -173,9 +230,16 @@ def test_a_baseline_that_never_got_there_bounds_the_comparison():
     assert tables.comparisons(COMPARED, runs) == []
 
 
-def test_panels_are_curves_or_the_metric_against_a_factor():
-    from experiments.plots import table_panels
+def points_of(published, runs):
+    """Of every panel its kind and {(label, style): points}, without the lines that have none."""
+    found = table_panels(published, runs, lambda cell: [len(run['round']) for run in cell])
+    return [
+        (panel.kind, {(line.label, line.style): line.points for line in panel.lines if line.points})
+        for panel in found
+    ]
 
+
+def test_panels_are_curves_or_the_metric_against_a_factor():
     published = COMPARED | {
         'panels': [
             {'title': 'a', 'column': 'iid'},
@@ -187,17 +251,171 @@ def test_panels_are_curves_or_the_metric_against_a_factor():
         'ntk_dfl-alpha0.1': [reaching(4)],
         'ntk_fl-iid': [curve(0.5)],
     }
-    curves, factor = table_panels(published, runs, lambda cell: [len(r['round']) for r in cell])
-    assert curves['label'] is None and factor['label'] == 'x'
-    assert curves['solid']['ntk_dfl'] == {1: [80, 80], 2: [85, 80]}  # the rounds that both have
-    assert curves['faint'] == {'ntk_fl': {1: [50]}} and 'ntk_fl' not in curves['solid']
-    assert factor['solid']['ntk_dfl'] == {0.1: [4], 9: [2, 3]}
-    assert factor['solid']['dpsgd'] == {}
+    assert points_of(published, runs) == [
+        (
+            'curve',
+            {
+                ('NTK-DFL', 'solid'): {1: [80, 80], 2: [85, 80]},  # the rounds that both have
+                ('NTK-FL', 'faint'): {1: [50]},
+            },
+        ),
+        ('factor', {('NTK-DFL', 'solid'): {0.1: [4], 9: [2, 3]}, ('NTK-FL', 'solid'): {9: [1]}}),
+    ]
+
+
+def test_curves_at_a_round_against_a_factor():
+    panel = {'title': 'a', 'label': 'x', 'columns': {'iid': 2, 'alpha0.1': 5}}
+    panel['curves'] = ['consensus_accuracy', 'client_accuracy_mean']
+    runs = {'ntk_dfl-iid': [curve(0.5, 0.75)], 'ntk_dfl-alpha0.1': [curve(0.5), curve(0.5, 0.5)]}
+    published = PUBLISHED | {'round': 2, 'panels': [panel]}
+    assert points_of(published, runs) == [
+        (
+            'factor',
+            {
+                ('NTK-DFL', 'solid'): {2: [75], 5: [50]},
+                ('NTK-DFL', 'dotted'): {2: [65], 5: [40]},
+            },
+        )
+    ]
+
+
+def test_chosen_lines_against_rounds_or_megabytes():
+    dotted = {'curve': 'client_accuracy_mean', 'style': 'dotted'}
+    lines = [
+        {'cell': 'ntk_dfl-iid', 'label': 'a'},
+        {'cell': 'ntk_dfl-iid', 'label': 'a', **dotted},
+        {'cell': 'dfedavg-iid', 'label': 'b'},
+        {'cell': 'dpsgd-iid', 'label': 'c', 'colour': 7},
+    ]
+    published = PUBLISHED | {
+        'panels': [
+            {'title': 'a', 'lines': lines, 'until': 2},
+            {'title': 'b', 'lines': lines, 'x': 'mbytes_total'},
+        ]
+    }
+    runs = {
+        'ntk_dfl-iid': [
+            curve(0.5, 0.75, 0.5, mbytes_total=[10, 20, 30]),
+            curve(0.5, 0.75, mbytes_total=[12, 24]),
+        ],
+        'dfedavg-iid': [curve(0.25, mbytes_total=[1])],
+    }
+    assert points_of(published, runs) == [
+        (
+            'curve',
+            {
+                ('a', 'solid'): {1: [50, 50], 2: [75, 75]},
+                ('a', 'dotted'): {1: [40, 40], 2: [65, 65]},
+                ('b', 'solid'): {1: [25]},
+            },
+        ),
+        (
+            'curve',
+            {
+                ('a', 'solid'): {11: [50, 50], 22: [75, 75]},
+                ('a', 'dotted'): {11: [40, 40], 22: [65, 65]},
+                ('b', 'solid'): {1: [25]},
+            },
+        ),
+    ]
+    places = [COLOURS.index(line.colour) for line in table_panels(published, runs, len)[0].lines]
+    assert places == [0, 0, 1, 7]
+
+
+def test_a_dot_a_run_at_the_round_of_the_table():
+    points = {'ntk_dfl': ['iid', 'alpha0.1'], 'dfedavg': ['iid']}
+    published = PUBLISHED | {
+        'round': 2,
+        'panels': [{'title': 'a', 'x': 'model_deviation', 'points': points}],
+    }
+    runs = {
+        'ntk_dfl-iid': [
+            curve(0.5, 0.75, model_deviation=[0.9, 0.04]),
+            curve(0.5, 0.5, model_deviation=[0.9, 0.04]),
+        ],
+        'ntk_dfl-alpha0.1': [curve(0.5, 0.25, model_deviation=[0.9, 0.08])],
+        'dfedavg-iid': [curve(0.5, model_deviation=[0.9])],  # not there yet
+        'dfedavg-alpha0.1': [curve(0.5, 0.5, model_deviation=[0.9, 0.1])],  # not chosen
+    }
+    expected = {0.04: [75, 50], 0.08: [25]}
+    assert points_of(published, runs) == [('scatter', {('NTK-DFL', 'solid'): expected})]
+    (axes,) = draw(published, runs).axes
+    (dots,) = axes.collections
+    assert sorted(map(tuple, dots.get_offsets())) == [(0.04, 50), (0.04, 75), (0.08, 25)]
+
+
+def quantiles(low, high):
+    """Of accuracies that are even between two bounds."""
+    return [low + (high - low) * share / 20 for share in range(21)]
+
+
+def test_distributions_over_clients_stand_side_by_side():
+    cells = [{'cell': 'ntk_dfl-iid', 'label': 'a'}, {'cell': 'dfedavg-iid', 'label': 'b'}]
+    published = {'rows': {}, 'panels': [{'title': 'a', 'rounds': [1, 3], 'cells': cells}]}
+    spread = {'client_accuracy_quantiles': [quantiles(0.25, 0.5), [], quantiles(0.5, 0.75)]}
+    equal = {'client_accuracy_quantiles': [quantiles(0.5, 0.75)]}
+    same = {'client_accuracy_quantiles': [quantiles(0.5, 0.5), [], quantiles(0.625, 0.625)]}
+    runs = {
+        'ntk_dfl-iid': [curve(0.8, 0.8, 0.8, **spread), curve(0.8, **equal)],
+        'dfedavg-iid': [curve(0.8, 0.8, 0.8, **same)],
+    }
+    ((kind, lines),) = points_of(published, runs)
+    assert kind == 'distribution'
+    assert lines['a', 'solid'][1] == pytest.approx(quantiles(37.5, 62.5))  # the mean of both seeds
+    assert lines['a', 'solid'][3] == pytest.approx(quantiles(50, 75))
+    figure = draw(published, runs)
+    (axes,) = figure.axes
+    medians = [tuple(map(float, line.get_xydata()[0])) for line in axes.lines]
+    expected = [(-0.21, 50), (0.79, 62.5), (0.21, 50), (1.21, 62.5)]
+    assert medians == [pytest.approx(median) for median in expected]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ['1', '3']
+    violins = [body for body in axes.collections if hasattr(body, 'get_paths')][::2]
+    low, high = violins[0].get_paths()[0].get_extents().get_points()
+    assert (low[1], high[1]) == pytest.approx((37.5, 62.5))
+    assert -0.42 <= low[0] < high[0] <= 0  # its neighbour begins right of it
+
+
+def draw(published, runs):
+    """The figure, still open for a look at what it holds."""
+    return draw_panels(table_panels(published, runs, len), 'y', published.get('target'))
+
+
+def legend_of(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_legend_names_labels_and_styles_once_and_fits():
+    lines = [
+        {'cell': 'ntk_dfl-iid', 'label': label, 'style': style}
+        for label in ('a rather long label', 'another one', 'and a third')
+        for style in ('solid', 'dotted')
+    ]
+    styles = {'solid': 'aggregated model', 'dotted': 'mean client'}
+    panel = {'title': 'a', 'lines': lines, 'styles': styles}
+    figure = draw(PUBLISHED | {'panels': [panel, panel]}, {'ntk_dfl-iid': [curve(0.5, 0.6)]})
+    labels = ['a rather long label', 'another one', 'and a third']
+    assert legend_of(figure) == [*labels, 'aggregated model', 'mean client', '85 %']
+    figure.draw_without_rendering()
+    assert figure.legends[0].get_window_extent().width <= figure.bbox.width
+    left = figure.axes[0]
+    assert sorted(line.get_linestyle() for line in left.lines) == ['-'] * 3 + ['--'] * 4
 
 
 PANELS = {
     'curves': [{'title': 'IID', 'column': 'iid'}, {'title': 'empty', 'column': 'alpha0.1'}],
     'factor': [{'title': 'a', 'label': 'alpha', 'columns': {'alpha0.1': 0.1, 'iid': 1}}],
+    'lines': [
+        {'title': 'a', 'x': 'mbytes_total', 'lines': [{'cell': 'ntk_dfl-iid', 'label': 'b'}]}
+    ],
+    'scatter': [{'title': 'a', 'x': 'model_deviation', 'points': {'ntk_dfl': ['iid']}}],
+    'distribution': [
+        {'title': 'a', 'rounds': [1, 3], 'cells': [{'cell': 'ntk_dfl-iid', 'label': 'b'}]}
+    ],
+}
+MORE = {
+    'mbytes_total': [942651.78396, 2e6, 3e6],
+    'model_deviation': [0.0661755, 0.05, 0.04],
+    'client_accuracy_quantiles': [quantiles(0.1, 0.7), quantiles(0.1, 0.7), quantiles(1 / 3, 1)],
 }
 
 
@@ -206,12 +424,13 @@ def test_the_written_curves_stand_for_the_runs(folder, tmp_path, monkeypatch, ca
     home = tmp_path / 'experiments'
     (home / 'paper').mkdir(parents=True)
     folder.rename(home / 'paper' / 'table')
-    published = PUBLISHED | {'title': 'T', 'source': 'S', 'ours': 'ntk_dfl'}
+    published = PUBLISHED | {'title': 'T', 'source': 'S', 'ours': 'ntk_dfl', 'round': 2}
     content = json.dumps(published | {'panels': PANELS[kind]})
     (home / 'paper' / 'table' / 'published.json').write_text(content)
     runs = tmp_path / 'runs'
-    write_run(runs / 'ntk_dfl-iid-seed0', [0.8, 0.84996, 0.84], **SETTINGS)
-    write_run(runs / 'ntk_dfl-iid-seed1', [0.8], done=False, **SETTINGS)
+    write_run(runs / 'ntk_dfl-iid-seed0', [0.8, 0.84996, 0.84], more=MORE, **SETTINGS)
+    less = {name: values[:1] for name, values in MORE.items()}
+    write_run(runs / 'ntk_dfl-iid-seed1', [0.8], done=False, more=less, **SETTINGS)
     monkeypatch.setattr(tables, 'HERE', home)
 
     def draw(source, out):
@@ -225,14 +444,49 @@ def test_the_written_curves_stand_for_the_runs(folder, tmp_path, monkeypatch, ca
     assert 'note: ntk_dfl-iid-seed1 stopped at round 1' in first[0]
     assert set(first[1]) == {'.md', '.json', '.png'}
     assert again == first
+    kept = json.loads(first[1]['.json'])['runs']['ntk_dfl-iid'][0].keys() & MORE.keys()
+    wanted = {'lines': 'mbytes_total', 'scatter': 'model_deviation'}
+    wanted['distribution'] = 'client_accuracy_quantiles'
+    assert kept == ({wanted[kind]} if kind in wanted else set())
 
 
-@pytest.mark.parametrize('label', [None, 'x'])
-def test_a_figure_without_a_point_is_drawn(tmp_path, label):
-    from experiments.plots import STYLES, plot_panels
+def test_stored_columns_are_rounded(folder, tmp_path):
+    write_run(tmp_path / 'ntk_dfl-iid-seed0', [0.8, 0.84996, 0.84], more=MORE, **SETTINGS)
+    found, _ = tables.find_runs(folder, tmp_path, [*tables.CURVES, *MORE])
+    (run,) = found['ntk_dfl-iid']
+    assert run['consensus_accuracy'] == [0.8, 0.85, 0.84]
+    assert run['mbytes_total'] == [942652, 2e6, 3e6]
+    assert run['model_deviation'] == [0.0662, 0.05, 0.04]
+    assert run['client_accuracy_quantiles'][2][:2] == [0.3333, 0.3667]
 
-    empty = {name: {'dpsgd': {}} for name in STYLES}
-    plot_panels([{'title': 'a', 'label': label, **empty}], tmp_path / 'a.png', 'y', None)
+
+def test_an_old_run_serves_unless_it_lacks_what_is_needed(folder, tmp_path):
+    write_run(tmp_path / 'ntk_dfl-iid-seed0', [0.8, 0.85], **SETTINGS)
+    found, remarks = tables.find_runs(folder, tmp_path)
+    tables.save_curves(tmp_path / 'old.json', found, remarks)
+    for source in (tmp_path, tmp_path / 'old.json'):
+        assert tables.find_runs(folder, source) == (found, remarks)
+        names = [*tables.CURVES, 'mbytes_total']
+        message = '^ntk_dfl-iid-seed0 has no mbytes_total, which table needs$'
+        with pytest.raises(ValueError, match=message):
+            tables.find_runs(folder, source, names)
+
+
+def test_what_metric_and_panels_need():
+    def needed(metric, *kinds):
+        panels = [panel for kind in kinds for panel in PANELS[kind]]
+        return tables.columns({'metric': metric, 'panels': panels})[len(tables.CURVES) :]
+
+    assert needed('rounds_to', 'curves', 'factor') == ()
+    assert needed('megabytes_to', 'curves') == ('mbytes_total',)
+    assert needed('gap_at', 'lines', 'scatter') == ('mbytes_total', 'model_deviation')
+    assert needed('accuracy_at', 'distribution') == ('client_accuracy_quantiles',)
+
+
+@pytest.mark.parametrize('kind', PANELS)
+def test_a_figure_without_a_point_is_drawn(tmp_path, kind):
+    panels = table_panels(PUBLISHED | {'round': 2, 'panels': PANELS[kind]}, {}, len)
+    plot_panels(panels, tmp_path / 'a.png', 'y', None)
     assert (tmp_path / 'a.png').stat().st_size
 
 
@@ -267,25 +521,56 @@ def test_every_shipped_cell_has_a_flagfile_with_known_flags(published):
     import experiments.flags  # noqa: F401
 
     content = json.loads(published.read_text())
-    cells = {f'{m}-{column}' for m in content['rows'] for column in content['columns']}
-    assert cells == {path.stem for path in published.parent.glob('*.flags')}
+    cells = {path.stem for path in published.parent.glob('*.flags')}
+    assert cells <= {f'{m}-{column}' for m in content['rows'] for column in content['columns']}
+    assert {cell.partition('-')[0] for cell in cells} == set(content['rows'])
+    assert {cell.partition('-')[2] for cell in cells} == set(content['columns'])
     for cell in cells:
         file = published.parent / f'{cell}.flags'
         wanted = tables.read_flagfile(file)
         for name, value in wanted.items():
             flags.FLAGS[name].parser.parse(value)
-        assert cell == f'{wanted["algorithm"]}-{cell.partition("-")[2]}'
+        assert cell.partition('-')[0].removesuffix('_compressed') == wanted['algorithm']
         assert f'--flagfile=experiments/{file.relative_to(tables.HERE)} ' in file.read_text()
 
 
 @pytest.mark.parametrize('published', TABLES, ids=IDS)
 def test_every_shipped_table_is_whole(published):
     content = json.loads(published.read_text())
-    columns = set(content['columns'])
     assert content['metric'] in tables.METRICS
-    assert {'rounds_to': 'target', 'accuracy_at': 'round'}[content['metric']] in content
+    assert ('target' if content['metric'].endswith('_to') else 'round') in content
     assert {content.get('ours'), *content.get('centralized', ())} <= {None, *content['rows']}
-    for panel in content['panels']:
-        assert set(panel.get('columns', [panel.get('column')])) <= columns
+    for numbers in content['rows'].values():
+        assert len(numbers) == len(content['columns'])
     assert tables.table(content, {}).count('\n') == 1 + len(content['rows'])
-    assert tables.what(content)
+    assert tables.what(content) and tables.ylabel(content)
+
+
+def cells_of(content, panel):
+    """The cells that a panel names; some of its methods may lack one of its columns."""
+    if 'lines' in panel or 'rounds' in panel:
+        return {line['cell'] for line in panel.get('lines', panel.get('cells'))}
+    if 'points' in panel:
+        return {f'{m}-{column}' for m, columns in panel['points'].items() for column in columns}
+    columns = panel.get('columns', [panel.get('column')])
+    return {f'{m}-{column}' for m in content['rows'] for column in columns}
+
+
+@pytest.mark.parametrize('published', TABLES, ids=IDS)
+def test_every_shipped_panel_draws_the_cells_that_there_are(published):
+    content = json.loads(published.read_text())
+    cells = {path.stem for path in published.parent.glob('*.flags')}
+    named = [cells_of(content, panel) for panel in content['panels']]
+    assert set().union(*named) == cells
+    rounds = 20
+    run = curve(*[0.8] * rounds, **{name: values[:1] * rounds for name, values in MORE.items()})
+    run['mbytes_total'] = list(range(1, rounds + 1))
+    runs = {
+        cell: [{name: run[name] for name in ('run', 'round', *tables.columns(content))}]
+        for cell in cells
+    }
+    panels = table_panels(content, runs, lambda cell: [80.0 for _ in cell])
+    assert all(line.points for panel in panels for line in panel.lines)
+    shown = legend_of(draw_panels(panels, tables.ylabel(content), content.get('target')))
+    assert len(shown) == len(set(shown))
+    assert {line.label for panel in panels for line in panel.lines} <= set(shown)

@@ -82,7 +82,9 @@ def draw_batches(key: Array, clients: Clients, batches: int, divisor: int) -> Cl
     def of_client(key, x, y, mask):
         (order,) = epoch_orders(key, mask, 1)
         width = -(-len(mask) // (divisor * batches))
-        places = jnp.arange(batches)[:, None] + batches * jnp.arange(width)  # [batches, B]
+        places = (
+            jnp.arange(width * batches).reshape(width, batches).T
+        )  # dealt in turn, [batches, B]
         rows = order[jnp.minimum(places, len(mask) - 1)]
         drawn = (jnp.sum(mask, dtype=jnp.int32) + divisor - 1) // divisor
         return Clients(x[rows], y[rows], places < drawn)
