@@ -175,7 +175,7 @@ def median_seconds(function: Callable[..., Any], *args: Any) -> float:
     return common.median_seconds(common.compiled(function, *args).call, *args, repeats=9)
 
 
-def at(tree: PyTree, h: int) -> PyTree:
+def at(tree: PyTree, h: int | Array) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[h], tree)
 
 

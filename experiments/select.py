@@ -1,0 +1,353 @@
+"""Whose models to average in the end: `python -m experiments.select --run=DIR`
+
+Takes a finished run of experiments.run, restores its newest checkpoint and splits the test set into
+validation, which ranks the clients, and test, which reports (NTK-DFL, ICML 2025, Figure 6).
+Averages the first n clients best to worst, in random order, worst to best and along a ring, and
+over denser final topologies. Writes selection.json, selection.md and selection.png into --out, the
+run directory by default. --seed is that of the split, of the random orders and of the final
+topologies; the run keeps its own. --data_dir and --partition_file replace the run's, because runs
+move between machines.
+"""
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from absl import app, flags, logging
+
+from experiments import flags as experiment_flags
+from experiments import run
+from experiments.rundir import Row, RunDirectory, write_atomically
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from experiments.setup import Experiment
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string('run', None, 'The run directory whose clients are averaged.')
+flags.DEFINE_float(
+    'target', 0.84, 'Test accuracy whose clients are counted.', lower_bound=0.0, upper_bound=1.0
+)
+MOVED = ('data_dir', 'partition_file')  # settings that may differ from the run's
+SHARED = (*MOVED, 'seed', 'out', 'progress')  # with experiments.run
+for _name in SHARED:
+    flags.declare_key_flag(_name)
+
+DRAWS = 20  # of the random order
+DEGREES = (5, 10, 20, 50, 100)  # of the final topology
+NEIGHBOURS = ('all', 'better half')  # with whom a client averages there, ...
+TIMES = ('once', 'twice')  # ... and how often
+FILES = ('selection.json', 'selection.md', 'selection.png')
+LABELS = {
+    'best_to_worst': 'best to worst',
+    'random': 'random',
+    'worst_to_best': 'worst to best',
+    'ring': 'ring, by client number',
+}
+
+
+class Trained(NamedTuple):
+    """The clients of a run after its last checkpoint."""
+
+    experiment: 'Experiment'
+    state: Any
+    round: int
+
+
+def check() -> tuple[RunDirectory, Path]:
+    """The run's directory and where the results go. Raises ValueError, one line."""
+    if FLAGS.run is None:
+        raise ValueError('name the run whose clients are averaged: --run=DIR')
+    directory = RunDirectory(FLAGS.run)
+    if not directory.config_file.exists():
+        raise ValueError(f'--run={FLAGS.run} holds no run; name the folder of its config.json')
+    for flag in FLAGS.flags_by_module_dict()[experiment_flags.__name__]:
+        if flag.present and flag.name not in SHARED:
+            raise ValueError(
+                f'{flag.serialize()} does not apply: the run keeps its settings, all but '
+                f'{" and ".join(f"--{moved}" for moved in MOVED)}; leave it out'
+            )
+    if FLAGS.seed < 0:
+        raise ValueError(f'--seed has to be at least 0, got {FLAGS.seed}')
+    out = Path(FLAGS.out or directory.path)
+    for name in FILES:
+        if (out / name).exists():
+            raise ValueError(f'{out / name} exists; choose another folder with --out')
+    return directory, out
+
+
+def recall(directory: RunDirectory) -> None:
+    """Sets the flags to the settings of a run; settings younger than it keep their defaults."""
+    try:
+        settings = json.loads(directory.config_file.read_text())['settings'].items()
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ValueError(f'{directory.config_file} is damaged; choose another --run') from None
+    for name, value in settings:
+        if name in MOVED and FLAGS[name].present:
+            continue
+        if name in FLAGS:
+            setattr(FLAGS, name, value)
+        elif value is not None:
+            raise ValueError(f'{directory.config_file} has --{name}={value}, which is not known')
+
+
+def restore(directory: RunDirectory) -> Trained:
+    """Builds the run's experiment and reads its newest checkpoint. Raises ValueError, one line."""
+    recall(directory)
+    import jax
+
+    from dfl_jax.checkpoint import Checkpoints
+    from experiments.setup import build
+
+    if not directory.checkpoints.exists():
+        raise ValueError(f'--run={directory.path} has no checkpoint; run it without --nocheckpoint')
+    checkpoints = Checkpoints(directory.checkpoints)
+    newest = checkpoints.latest()
+    if newest is None:
+        raise ValueError(f'--run={directory.path} has no checkpoint yet; let it run on')
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # what there was to say, the run has said
+        experiment = build(FLAGS)
+    if 'cohort' in experiment.resolved:
+        raise ValueError(
+            f'--run={directory.path}: {FLAGS.algorithm} is centralized, its clients have no models '
+            'of their own to average; choose a decentralized run'
+        )
+    like = jax.eval_shape(experiment.algorithm.init, experiment.key, experiment.clients)
+    try:
+        state, progress = checkpoints.restore(like)
+    except Exception as error:  # orbax, tensorstore and json each have their own
+        raise ValueError(
+            f'{directory.checkpoints / str(newest)} cannot be read ({type(error).__name__}); '
+            'run it anew with this version'
+        ) from error
+    return Trained(experiment, state, progress.round)
+
+
+def orders(validation: 'np.ndarray', seed: int) -> Iterator[tuple[str, 'np.ndarray']]:
+    """The growing averages of Figure 6 and of the ring: names and weights [M, M].
+
+    validation: accuracies by which the clients are ranked, [M].
+    """
+    from dfl_jax import selection
+
+    for how in selection.ORDERS:
+        for draw in range(DRAWS if how == 'random' else 1):
+            clients = selection.order(validation, how, seed * DRAWS + draw)
+            yield how, selection.prefixes(clients)
+    yield 'ring', selection.ring(len(validation))
+
+
+def final_topologies(
+    validation: 'np.ndarray', seed: int
+) -> Iterator[tuple[dict[str, Any], 'np.ndarray']]:
+    """Averages over a regular graph of each degree that M clients can have.
+
+    validation: as of `orders`. Yields names and weights [len(TIMES) M, M], every client's after
+    one averaging, then after two.
+    """
+    import jax
+    import numpy as np
+
+    from dfl_jax import selection, topology
+
+    clients = len(validation)
+    for degree in DEGREES:
+        if degree >= clients or degree * clients % 2:
+            continue
+        drawn = topology.schedule('regular', clients, 1, seed=seed, degree=degree)
+        everyone = jax.tree.map(lambda a: a[0], drawn)
+        for who, graph in zip(
+            NEIGHBOURS, (everyone, selection.shortlist(everyone, validation)), strict=True
+        ):
+            name = {
+                'degree': degree,
+                'neighbours': who,
+                'messages_an_averaging': int(graph.mask[:, 1:].sum()),
+            }
+            steps = range(1, len(TIMES) + 1)
+            yield name, np.concatenate([selection.final_topology(graph, n) for n in steps])
+
+
+def examine(trained: Trained, seed: int, target: float, progress: bool) -> Row:
+    """Judges every average on the test half: what selection.json holds."""
+    from tqdm import tqdm
+
+    from dfl_jax import selection
+
+    experiment, state, round = trained
+    validation, test = selection.split(experiment.test, seed)
+    ranking, own = (
+        selection.client_accuracies(experiment.algorithm, state, half)
+        for half in (validation, test)
+    )
+    growing, graphs = list(orders(ranking, seed)), list(final_topologies(ranking, seed))
+    curves: Row = {how: [] for how in LABELS}
+    topologies = []
+    total = sum(len(weights) for _, weights in (*growing, *graphs))
+    with tqdm(total=total, unit='model', disable=not progress, dynamic_ncols=True) as bar:
+
+        def judged(weights: 'np.ndarray') -> 'np.ndarray':
+            accuracies = selection.averaged_accuracy(
+                experiment.algorithm, experiment.model, state, weights, test
+            )
+            bar.update(len(weights))
+            return accuracies
+
+        for how, weights in growing:
+            curves[how].append(_rounded(judged(weights)))
+        for name, weights in graphs:
+            accuracies = judged(weights).reshape(len(TIMES), -1)
+            mean, worst = _rounded(accuracies.mean(axis=1)), _rounded(accuracies.min(axis=1))
+            topologies.append(name | {'mean': mean, 'worst': worst})
+    return {
+        'algorithm': FLAGS.algorithm,
+        'dataset': FLAGS.dataset,
+        'run_seed': FLAGS.seed,
+        'round': round,
+        'seed': seed,
+        'target': target,
+        'validation_samples': len(validation.y),
+        'test_samples': len(test.y),
+        'client_accuracies': _rounded(own),
+        'average_of_all': curves['best_to_worst'][0][-1],
+        'orders': {
+            how: {
+                'reach': [reaches(curve, target) for curve in drawn],
+                'stay': [stays(curve, target) for curve in drawn],
+                'accuracies': drawn,
+            }
+            for how, drawn in curves.items()
+        },
+        'final_topologies': topologies,
+    }
+
+
+def reaches(accuracies: Sequence[float], target: float) -> int | None:
+    """The fewest clients whose average reaches the target, None where none does."""
+    return next((n for n, value in enumerate(accuracies, 1) if value >= target), None)
+
+
+def stays(accuracies: Sequence[float], target: float) -> int | None:
+    """The fewest clients from which on no average is below the target, None likewise."""
+    below = [n for n, value in enumerate(accuracies, 1) if value < target]
+    first = max(below, default=0) + 1
+    return first if first <= len(accuracies) else None
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [round(float(value), 5) for value in values]
+
+
+# -------------------------------------------------------------------------------------- report
+
+
+def report(found: Row) -> str:
+    """selection.md: clients needed in every order, and what final topologies are worth."""
+    own = found['client_accuracies']
+    clients, draws = len(own), len(found['orders']['random']['reach'])
+    text = (
+        f'# Whom to average: {found["algorithm"]} on {found["dataset"]}, '
+        f'{clients} clients after round {found["round"]}\n\n'
+        f'Test accuracy in percent on {found["test_samples"]} samples; the other '
+        f'{found["validation_samples"]} rank the clients. The mean client has '
+        f'{_percent(sum(own) / clients)}, the worst {_percent(min(own))} and the best '
+        f'{_percent(max(own))}; the average of all {_percent(found["average_of_all"])}.\n\n'
+        f'{_orders_table(found)}\n\n'
+        f'Random: the mean of {draws} orders (and their range). The ring takes {clients - 1} '
+        f'messages, one after the other, until one client holds the average of all, and as many '
+        f'to hand it round; a fully connected network takes {clients * (clients - 1)} at once.\n'
+    )
+    if found['final_topologies']:
+        text += (
+            '\nAveraging over one regular graph with uniform weights: the mean client and the '
+            'worst, when a client averages with all its neighbours or with the half that is '
+            f'better on the validation samples.\n\n{_topologies_table(found)}\n'
+        )
+    return text
+
+
+def _orders_table(found: Row) -> str:
+    sizes = [n for n in (1, 3, 10, 30, 100) if n < len(found['client_accuracies'])]
+    target = f'{100 * found["target"]:.4g} %'
+    heading = ['order', f'clients to reach {target}', 'to stay there', *map(str, sizes), 'all']
+    body = []
+    for how, curves in found['orders'].items():
+        drawn = [[curve[n - 1] for curve in curves['accuracies']] for n in [*sizes, 0]]
+        means = [_percent(sum(values) / len(values)) for values in drawn]
+        body.append([LABELS[how], _count(curves['reach']), _count(curves['stay']), *means])
+    return _table(heading, body)
+
+
+def _topologies_table(found: Row) -> str:
+    heading = ['degree', *(f'{who}, {times}' for who in NEIGHBOURS for times in TIMES)]
+    body: dict[int, list[str]] = {}
+    for row in found['final_topologies']:
+        pairs = zip(row['mean'], row['worst'], strict=True)
+        line = body.setdefault(row['degree'], [str(row['degree'])])
+        line += [f'{_percent(mean)}, {_percent(worst)}' for mean, worst in pairs]
+    return _table(heading, list(body.values()))
+
+
+def _table(heading: list[str], body: list[list[str]]) -> str:
+    lines = [heading, ['---', *['--:'] * (len(heading) - 1)], *body]
+    return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+
+
+def _percent(accuracy: float) -> str:
+    return f'{100 * accuracy:.1f}'
+
+
+def _count(counts: Sequence[int | None]) -> str:
+    """The count of one order; of several the mean and the range."""
+    found = [count for count in counts if count is not None]
+    if not found:
+        return 'never'
+    if len(counts) == 1:
+        return str(found[0])
+    text = f'{sum(found) / len(found):.1f} ({min(found)} to {max(found)})'
+    return text if len(found) == len(counts) else f'{text}, {len(counts) - len(found)} never'
+
+
+# -------------------------------------------------------------------------------------- command
+
+
+def write(found: Row, out: Path) -> None:
+    """The three files, and the report on stdout."""
+    out.mkdir(parents=True, exist_ok=True)
+    data, text, figure = (out / name for name in FILES)
+    write_atomically(data, json.dumps(found, separators=(',', ':')) + '\n')
+    write_atomically(text, report(found))
+    print(f'{report(found)}\n{data}\n{text}')
+    try:
+        from experiments.plot_select import plot_select
+
+        plot_select(found, figure)
+        print(figure)
+    except ImportError:
+        print(f'no {figure.name} without matplotlib (pip install matplotlib)', file=sys.stderr)
+
+
+def main(argv: list[str]) -> int:
+    logging.set_verbosity(logging.ERROR)
+    if len(argv) > 1:
+        return run.fail(f'unexpected argument {argv[1]!r}; name the run by --run=DIR')
+    seed = FLAGS.seed
+    try:
+        directory, out = check()
+        trained = restore(directory)
+        found = examine(trained, seed, FLAGS.target, FLAGS.progress)
+        write(found, out)
+    except (ValueError, OSError) as error:
+        return run.fail(str(error))
+    except KeyboardInterrupt:
+        return run.fail('interrupted, and nothing written; start again', status=130)
+    return 0
+
+
+if __name__ == '__main__':
+    app.run(main, flags_parser=run.parse)

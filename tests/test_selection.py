@@ -1,0 +1,298 @@
+"""Final model averaging: orders, weights, accuracies, and the command."""
+
+import contextlib
+import io
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+
+from dfl_jax import data, selection, topology
+from dfl_jax.algorithms import dfedavg, dispfl
+from dfl_jax.base import Graph
+from dfl_jax.models import MLP, bind
+from dfl_jax.simulate import Holdout, evaluator
+from experiments import run as cli
+from experiments import select
+
+CLIENTS = 6
+ACCURACIES = np.array([0.5, 0.9, 0.5, 0.7, 0.9])  # with two ties
+
+
+# ------------------------------------------------------------------------------------- weights
+
+
+def test_orders_and_their_ties():
+    assert selection.order(ACCURACIES, 'best_to_worst').tolist() == [1, 4, 3, 0, 2]
+    assert selection.order(ACCURACIES, 'worst_to_best').tolist() == [0, 2, 3, 1, 4]
+    with pytest.raises(ValueError, match="'best'; choose one of best_to_worst, random"):
+        selection.order(ACCURACIES, 'best')
+
+
+def test_the_random_order_is_seeded_and_does_not_look():
+    draws = [selection.order(np.arange(50) / 50, 'random', seed) for seed in (0, 0, 1)]
+    assert draws[0].tolist() == draws[1].tolist() != draws[2].tolist()
+    assert draws[0].tolist() == selection.order(np.zeros(50), 'random', 0).tolist()
+    assert sorted(draws[2]) == list(range(50))
+
+
+def test_prefixes_weigh_the_first_clients_equally():
+    weights = selection.prefixes(np.array([2, 0, 1]))
+    np.testing.assert_allclose(weights, [[0, 0, 1], [1 / 2, 0, 1 / 2], [1 / 3] * 3])
+
+
+def test_the_ring_is_a_running_mean_and_ends_with_the_mean_of_all():
+    values = np.array([3.0, 5.0, 1.0, 7.0])
+    means = selection.ring(4) @ values
+    np.testing.assert_allclose(means, [3, 4, 3, 4])
+    held = values[0]
+    for hop, value in enumerate(values[1:], 2):  # what each client does with the message
+        held += (value - held) / hop
+        assert held == pytest.approx(means[hop - 1])
+
+
+@pytest.mark.parametrize('samples', [2, 10, 11])
+def test_halves_of_the_test_set(samples):
+    holdout = Holdout(np.arange(samples, dtype=np.float32)[:, None], np.arange(samples))
+    validation, test = selection.split(holdout, seed=3)
+    assert len(validation.y) == samples // 2
+    assert sorted([*validation.y, *test.y]) == list(range(samples))
+    for half in (validation, test):
+        assert half.x[:, 0].tolist() == half.y.tolist()
+    again, _ = selection.split(holdout, seed=3)
+    assert again.y.tolist() == validation.y.tolist()
+
+
+def test_another_seed_splits_otherwise_and_one_sample_cannot_be_split():
+    holdout = Holdout(np.zeros((100, 1), np.float32), np.arange(100))
+    halves = [selection.split(holdout, seed)[0].y.tolist() for seed in (0, 1)]
+    assert halves[0] != halves[1]
+    with pytest.raises(ValueError, match='at least 2 test samples, got 1'):
+        selection.split(Holdout(holdout.x[:1], holdout.y[:1]), 0)
+
+
+def one_graph(family: str, clients: int, **options) -> Graph:
+    return Graph(*(a[0] for a in topology.schedule(family, clients, 1, seed=0, **options)))
+
+
+def test_a_complete_final_topology_gives_everyone_the_full_mean():
+    weights = selection.final_topology(one_graph('complete', 5))
+    np.testing.assert_allclose(weights, np.full((5, 5), 1 / 5))
+    sizes = np.array([1, 2, 3, 4, 10])
+    weights = selection.final_topology(one_graph('complete', 5), sizes=sizes)
+    np.testing.assert_allclose(weights, np.tile(sizes / 20, (5, 1)))
+
+
+def test_two_averagings_over_a_ring():
+    weights = selection.final_topology(one_graph('ring', 6, static=True), steps=2)
+    np.testing.assert_allclose(weights.sum(axis=1), 1)
+    np.testing.assert_allclose(np.sort(weights, axis=1), np.tile([0, 1, 1, 2, 2, 3], (6, 1)) / 9)
+    np.testing.assert_allclose(np.diag(weights), 3 / 9)
+
+
+def test_the_shortlist_keeps_the_better_half_of_the_neighbours():
+    accuracies = np.array([0.1, 0.8, 0.6, 0.8, 0.3])
+    members = np.array([[0, 1, 2, 3, 4], [1, 0, 2, 1, 1], [2, 0, 1, 3, 4], [3, 0, 2, 4, 3],
+                        [4, 0, 4, 4, 4]], np.int32)  # fmt: skip
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 0, 1, 1], [1, 1, 1, 1, 0],
+                     [1, 0, 0, 0, 0]], bool)  # fmt: skip
+    graph = selection.shortlist(Graph(members, mask, np.ones(5, bool)), accuracies)
+    heard = [sorted(row[kept]) for row, kept in zip(graph.members, graph.mask, strict=True)]
+    # Client 0: 1 and 3 of four; 1: 2 of two; 2: of 0, 3, 4 (1 is not heard) two; 3: 2, 4 of three.
+    assert heard == [[0, 1, 3], [1, 2], [2, 3, 4], [2, 3, 4], [4]]
+    weights = selection.final_topology(graph)
+    np.testing.assert_allclose(weights[1], [0, 1 / 2, 1 / 2, 0, 0])
+    np.testing.assert_allclose(weights[4], [0, 0, 0, 0, 1])
+
+
+def test_the_shortlist_prefers_the_lower_number_among_equals():
+    graph = selection.shortlist(one_graph('complete', 5), np.full(5, 0.5))
+    kept = [sorted(row[mask])[:4] for row, mask in zip(graph.members, graph.mask, strict=True)]
+    assert kept == [[0, 1, 2], [0, 1, 2], [0, 1, 2], [0, 1, 3], [0, 1, 4]]
+
+
+# ---------------------------------------------------------------------------------- accuracies
+
+
+@pytest.fixture(scope='module')
+def network():
+    """(model, clients, holdout): a network with untrained models that differ."""
+    dataset = data.load('digits', None)
+    parts = data.partition('iid', dataset, CLIENTS, seed=0)
+    model = bind(MLP(dataset.classes, (8,)), dataset.train_x.shape[1:])
+    clients = data.pack(dataset.train_x, dataset.train_y, parts)
+    return model, clients, Holdout(dataset.test_x, dataset.test_y)
+
+
+@pytest.mark.parametrize('factory', [dfedavg, dispfl])
+def test_accuracies_of_averages(factory, network, monkeypatch):
+    model, clients, holdout = network
+    algorithm = factory(model, init='independent')
+    state = jax.jit(algorithm.init)(jax.random.key(0), clients)
+    logits = jax.jit(algorithm.predict)(state, jnp.asarray(holdout.x))['client']
+    expected = (np.asarray(logits).argmax(axis=-1) == holdout.y).mean(axis=1)
+    assert len(set(expected)) > 1
+    judged = evaluator(algorithm, state, holdout, CLIENTS)(state)
+    assert expected.mean() == pytest.approx(judged['client_accuracy_mean'])
+
+    rows = [*np.eye(CLIENTS), [1] * CLIENTS, [1 / CLIENTS] * CLIENTS, [0, 0, 3, 0, 0, 0]]
+    averages = [*expected, *[judged['consensus_accuracy']] * 2, expected[2]]
+    for at_once in (8192, 100):  # one chunk, and several of which the last is filled up
+        monkeypatch.setattr(selection, 'PREDICTIONS_AT_ONCE', at_once)
+        own = selection.client_accuracies(algorithm, state, holdout)
+        np.testing.assert_allclose(own, expected)
+        found = selection.averaged_accuracy(algorithm, model, state, np.array(rows), holdout)
+        np.testing.assert_allclose(found, averages)
+
+
+def test_an_average_is_that_of_the_parameters(network):
+    model, clients, holdout = network
+    algorithm = dfedavg(model, init='independent')
+    state = jax.jit(algorithm.init)(jax.random.key(1), clients)
+    pair = jax.tree.map(lambda leaf: 0.25 * leaf[1] + 0.75 * leaf[4], state.params)
+    logits = np.asarray(model.apply(pair, jnp.asarray(holdout.x)))
+    weights = np.array([[0, 1, 0, 0, 3, 0]])
+    found = selection.averaged_accuracy(algorithm, model, state, weights, holdout)
+    assert found == pytest.approx([(logits.argmax(axis=-1) == holdout.y).mean()])
+
+
+# ------------------------------------------------------------------------------------- counting
+
+
+def test_counts_of_clients():
+    curve = [0.70, 0.85, 0.83, 0.84, 0.86]
+    assert (select.reaches(curve, 0.84), select.stays(curve, 0.84)) == (2, 4)
+    assert (select.reaches(curve, 0.9), select.stays(curve, 0.9)) == (None, None)
+    assert (select.reaches(curve, 0.7), select.stays(curve, 0.7)) == (1, 1)
+    assert (select.reaches(curve[:3], 0.84), select.stays(curve[:3], 0.84)) == (2, None)
+
+
+# ---------------------------------------------------------------------------------- the command
+
+
+def command(module, *argv) -> tuple[int, str, str]:
+    """The command of a module in this process: (exit status, stdout, stderr)."""
+    out, err = io.StringIO(), io.StringIO()
+    with flagsaver.flagsaver(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = module.main(cli.parse(['command', '--noprogress', *map(str, argv)]))
+        except SystemExit as stop:
+            status = stop.code
+        finally:
+            cli.FLAGS.unparse_flags()
+    return status, out.getvalue(), err.getvalue()
+
+
+def train(out, *argv) -> None:
+    status, _, err = command(
+        cli, f'--clients={CLIENTS}', '--degree=2', '--rounds=2', '--hidden=8', '--seed=4',
+        '--compilation_cache=off', f'--out={out}', *argv,
+    )  # fmt: skip
+    assert status == 0, err
+
+
+@pytest.fixture(scope='module')
+def finished(tmp_path_factory):
+    """A run on the digits; the tests leave it as it is."""
+    out = tmp_path_factory.mktemp('runs') / 'dfedavg'
+    train(out, '--algorithm=dfedavg')
+    return out
+
+
+def refused(*argv) -> str:
+    """The one line on stderr of a command that failed."""
+    status, _, err = command(select, *argv)
+    assert status not in (0, None)
+    (line,) = err.splitlines()
+    assert line.startswith('error: ')
+    return line
+
+
+def test_the_command_writes_once(finished, tmp_path):
+    out = tmp_path / 'chosen'
+    before = sorted(finished.rglob('*'))
+    flags = (f'--run={finished}', f'--out={out}', '--target=0.5', '--seed=1')
+    status, printed, err = command(select, *flags)
+    assert (status, err) == (0, '')
+    assert sorted(path.name for path in out.iterdir()) == sorted(select.FILES)
+    assert all(path.stat().st_size > 100 for path in out.iterdir())
+    assert (out / 'selection.md').read_text() in printed
+    assert sorted(finished.rglob('*')) == before
+
+    found = json.loads((out / 'selection.json').read_text())
+    assert (found['run_seed'], found['seed'], found['round']) == (4, 1, 2)
+    assert abs(found['validation_samples'] - found['test_samples']) <= 1
+    row = json.loads((finished / 'metrics.jsonl').read_text().splitlines()[-1])
+    assert found['average_of_all'] == pytest.approx(row['consensus_accuracy'], abs=0.1)
+    own = found['client_accuracies']
+    draws = {how: len(curves['accuracies']) for how, curves in found['orders'].items()}
+    assert draws == {'best_to_worst': 1, 'random': select.DRAWS, 'worst_to_best': 1, 'ring': 1}
+    for curves in found['orders'].values():
+        assert {len(curve) for curve in curves['accuracies']} == {CLIENTS}
+        assert {curve[-1] for curve in curves['accuracies']} == {found['average_of_all']}
+        assert {curve[0] for curve in curves['accuracies']} <= set(own)
+    assert found['orders']['ring']['accuracies'][0][0] == own[0]
+    everyone, better = found['final_topologies']  # six clients: degree 5 alone, a complete graph
+    assert (everyone['neighbours'], everyone['messages_an_averaging']) == ('all', 30)
+    assert everyone['mean'] == pytest.approx([found['average_of_all']] * 2, abs=1e-5)
+    assert everyone['worst'] == pytest.approx(everyone['mean'], abs=1e-5)
+    assert (better['neighbours'], better['messages_an_averaging']) == ('better half', 18)
+
+    line = refused(*flags)
+    assert 'selection.json exists' in line
+    assert '--out' in line
+
+
+def test_results_go_into_the_run_and_younger_settings_keep_their_defaults(tmp_path):
+    folder = tmp_path / 'run'
+    train(folder, '--algorithm=dfedavg')
+    config = json.loads((folder / 'config.json').read_text())
+    removed = config['settings'].pop('client_dropout')
+    assert removed == 0
+    (folder / 'config.json').write_text(json.dumps(config))
+    status, _, err = command(select, f'--run={folder}')
+    assert (status, err) == (0, '')
+    assert all((folder / name).exists() for name in select.FILES)
+
+
+def test_what_the_command_refuses(finished, tmp_path):
+    assert '--run=DIR' in refused()
+    assert f'--run={tmp_path} holds no run' in refused(f'--run={tmp_path}')
+    assert '--lr=0.5 does not apply' in refused(f'--run={finished}', '--lr=0.5')
+    assert '--target' in refused(f'--run={finished}', '--target=84')
+    assert '--seed has to be at least 0' in refused(f'--run={finished}', '--seed=-1')
+    assert "'x'" in refused(f'--run={finished}', 'x')
+    line = refused(f'--run={finished}', '--data_dir=absent', f'--out={tmp_path}')
+    assert '--data_dir=absent does not apply to --dataset=digits' in line
+
+
+def test_runs_that_cannot_be_averaged(tmp_path):
+    train(tmp_path / 'bare', '--algorithm=dfedavg', '--nocheckpoint')
+    assert 'has no checkpoint' in refused(f'--run={tmp_path / "bare"}')
+
+    config = json.loads((tmp_path / 'bare' / 'config.json').read_text())
+    for name, value, words in (
+        ('algorithm', 'ntk_fl', 'is centralized'),
+        ('wavelength', 3, '--wavelength=3'),
+    ):
+        folder = tmp_path / name
+        (folder / 'checkpoints' / '1').mkdir(parents=True)
+        changed = config['settings'] | {name: value}
+        (folder / 'config.json').write_text(json.dumps({'settings': changed}))
+        assert words in refused(f'--run={folder}')
+
+    (folder / 'config.json').write_text('{')
+    assert 'is damaged' in refused(f'--run={folder}')
+
+
+def test_a_checkpoint_of_another_state_is_refused(finished, tmp_path):
+    folder = tmp_path / 'moved'
+    folder.mkdir()
+    config = json.loads((finished / 'config.json').read_text())
+    config['settings']['algorithm'] = 'dispfl'
+    (folder / 'config.json').write_text(json.dumps(config))
+    (folder / 'checkpoints').symlink_to(finished / 'checkpoints')
+    assert 'cannot be read' in refused(f'--run={folder}')
