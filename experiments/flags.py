@@ -165,9 +165,13 @@ ALGORITHM_FLAGS = {
         'ntk_batches',
         None,
         'Jacobian batching: deal the data into m1 parts, an update for each (default 1).',
+        lower_bound=1,
     ),
     'subsampling': flags.DEFINE_integer(
-        'ntk_subsampling', None, 'A client draws 1/m2 of its data each round (default 1: all).'
+        'ntk_subsampling',
+        None,
+        'A client draws 1/m2 of its data each round (default 1: all).',
+        lower_bound=1,
     ),
     'jacobian_sparsity': flags.DEFINE_float(
         'ntk_jacobian_sparsity',

@@ -7,6 +7,7 @@ import pytest
 from dfl_jax.topology import (
     FAMILIES,
     TopologyError,
+    by_cluster,
     cohorts,
     drop_clients,
     drop_links,
@@ -230,6 +231,30 @@ def test_drop_clients(static):
     assert (drop_clients(graph, 0.2, seed=0).active == lossy.active).all()
     twice = drop_clients(drop_links(lossy, 0.1, seed=0), 0.2, seed=1)
     assert not (twice.active & ~lossy.active).any() and not (twice.mask & ~lossy.mask).any()
+
+
+@pytest.mark.parametrize('static', [False, True])
+@pytest.mark.parametrize('lost', [0.0, 0.5])
+def test_by_cluster(static, lost):
+    graph = drop_clients(drawn('clustered', 37, static=static), lost, seed=0)  # of 4, 5 and 6
+    shared = by_cluster(graph)
+    hubs = round(37 / 5)
+    assert shared.members.shape == shared.mask.shape == (ROUNDS, hubs, graph.members.shape[2])
+    assert shared.members.dtype == np.int32 and shared.mask.dtype == shared.active.dtype == bool
+    for t in range(ROUNDS):
+        heard = shared.members[t][shared.mask[t]]
+        assert sorted(heard) == np.flatnonzero(graph.active[t]).tolist()  # each of them once
+        assert (shared.mask[t].any(axis=1) == shared.active[t]).all()
+        for members, mask in zip(shared.members[t], shared.mask[t], strict=True):
+            assert mask[0] == mask.any() and (members[~mask] == members[0]).all()
+            for client in members[mask]:
+                assert set(graph.members[t, client][graph.mask[t, client]]) == set(members[mask])
+
+
+def test_by_cluster_of_what_is_no_cluster():
+    for graph in (drawn('regular'), drop_links(drawn('clustered'), 0.3, seed=0), drawn('ring')):
+        with pytest.raises(TopologyError, match='cliques without lost links'):
+            by_cluster(graph)
 
 
 @pytest.mark.parametrize('drop', [drop_links, drop_clients])
