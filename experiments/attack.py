@@ -111,10 +111,12 @@ class Victim(NamedTuple):
 
 
 def check() -> None:
-    """Raises ValueError for a flag of experiments.run that the attack ignores, or a full --out."""
+    """Raises ValueError for a flag that the attack ignores, a negative seed or a full --out."""
     for flag in FLAGS.flags_by_module_dict()[experiment_flags.__name__]:
         if flag.present and flag.name not in SHARED:
             raise ValueError(f'{flag.serialize()} does not apply to the attack; leave it out')
+    if FLAGS.seed < 0:
+        raise ValueError(f'--seed has to be at least 0, got {FLAGS.seed}')
     out = FLAGS.out and Path(FLAGS.out)
     if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f'--out={out} exists and is not an empty folder; choose another --out')
@@ -126,7 +128,9 @@ def settings(features: int) -> list[Setting]:
     from dfl_jax.data.projection import projection_matrix
 
     sparsity = FLAGS.attack_sparsity
-    dimensions = FLAGS.attack_projection or (200 if features >= 400 else features // 4)
+    dimensions = FLAGS.attack_projection
+    if dimensions is None:
+        dimensions = 200 if features >= 400 else features // 4
     top_k(sparsity)
     projection_matrix(features, dimensions, 0)
     return [
@@ -396,8 +400,11 @@ def draw(found: list[Result], victim: Victim, path: Path) -> None:
     for row, r in zip(grid[1:], shown, strict=True):
         if r.setting != setting:  # its heading stands above its first row
             setting = r.setting
-            title = row[0].set_title(str(setting), loc='left', fontsize=8, fontweight='bold', pad=3)
-            title.set_in_layout(False)  # or its width would be the column's
+            row[0].set_title(' ', fontsize=8, pad=3)  # room for it; a title would widen the column
+            heading = row[0].text(
+                0, 1.06, str(setting), transform=row[0].transAxes, fontsize=8, fontweight='bold'
+            )
+            heading.set_in_layout(False)
         prints = ['exact' if value == SIMILAR else f'{value:.1f} dB' for value in r.psnr]
         _draw_row(row, r.images, r.attack.replace(', ', ',\n'), prints)
     figure.savefig(path, dpi=100)

@@ -124,8 +124,8 @@ def test_the_priors(x64):
         return x.ravel() @ projection
 
     plain, smooth = (
-        attack.match(jax.random.key(2), encode, z, image.shape, restarts=1, **prior)[0]
-        for prior in ({}, {'bounds': (0.0, 1.0), 'smoothness': 0.01})
+        attack.match(jax.random.key(2), encode, z, image.shape, steps=3000, **prior)[0]
+        for prior in ({}, {'bounds': (0.0, 1.0), 'smoothness': 0.003})
     )
     assert attack.psnr(smooth, image) > 35
     assert attack.psnr(plain, image) < 10
@@ -356,6 +356,7 @@ def test_the_second_attack_is_at_trained_weights():
     ('flag', 'message'),
     [
         ('--clients=3', '--clients=3 does not apply to the attack; leave it out'),
+        ('--seed=-1', '--seed has to be at least 0, got -1'),
         ('--dataset=synthetic', 'use images [height, width, channels]'),
         ('--images=5000', '--images=5000 and --attack_known=200 of 1437 training samples'),
         ('--attack_sparsity=1', 'sparsity has to lie in [0, 1), got 1.0'),

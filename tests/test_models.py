@@ -11,6 +11,7 @@ from flax import linen as nn
 from dfl_jax.initialisation import initial_params
 from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes
 from dfl_jax.models import MLP, MODELS, SmallCNN, bind
+from dfl_jax.models.conv import Conv, max_pool
 from dfl_jax.ntk import kernel_fn
 
 
@@ -189,3 +190,26 @@ def test_a_client_holds_its_data_and_the_weights(small):
     data = 4 * 1000 * math.prod(small.input_shape)
     assert client_bytes(1000, small) > data + 4 * small.size
     assert client_bytes(2000, small) > data + client_bytes(1000, small)
+
+
+def test_the_convolution_and_the_pooling_are_those_of_flax(x64):
+    x = jax.random.normal(jax.random.key(0), (3, 9, 6, 2), jnp.float64)
+    ours, flax = Conv(5, (3, 5), param_dtype=jnp.float64), nn.Conv(5, (3, 5))
+    variables = ours.init(jax.random.key(1), x)
+    bias = variables['params']['bias'] + jnp.arange(5.0)
+    variables = {'params': variables['params'] | {'bias': bias}}
+    np.testing.assert_allclose(ours.apply(variables, x), flax.apply(variables, x), atol=1e-12)
+
+    def loss(module, variables):
+        return (nn.max_pool(module.apply(variables, x), (2, 2), (2, 2)) ** 2).sum()
+
+    def our_loss(variables):
+        return (max_pool(ours.apply(variables, x)) ** 2).sum()
+
+    theirs = jax.value_and_grad(lambda v: loss(flax, v))(variables)
+    for a, b in zip(
+        jax.tree.leaves(jax.value_and_grad(our_loss)(variables)),
+        jax.tree.leaves(theirs),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-10)

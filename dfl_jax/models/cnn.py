@@ -3,6 +3,8 @@
 import jax
 from flax import linen as nn
 
+from dfl_jax.models.conv import Conv, max_pool
+
 
 class SmallCNN(nn.Module):
     """Convolutions 3x3 with 32 and 64 channels, each pooled 2x2, then dense 100 and C.
@@ -17,8 +19,8 @@ class SmallCNN(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, height, width, channels] -> [B, C]
         he = nn.initializers.he_normal()
         for channels in (32, 64):
-            x = nn.relu(nn.Conv(channels, (3, 3), kernel_init=he)(x))
-            x = nn.max_pool(x, (2, 2), strides=(2, 2))
+            x = nn.relu(Conv(channels, (3, 3), kernel_init=he)(x))
+            x = max_pool(x)
         x = x.reshape(x.shape[0], -1)
         x = nn.relu(nn.Dense(100, kernel_init=he)(x))
         return nn.Dense(self.classes, kernel_init=he)(x)

@@ -159,7 +159,7 @@ def _remaining_layers(model: Model, params: PyTree, x: Array, layers, taps) -> A
     mine = {path: taps[path] for path, *_ in layers}
     logits, pull = jax.vjp(lambda t: _record_layers(model, params, x, t)[0], mine)
     dense = [layer for layer in layers if isinstance(layer[1], nn.Dense)]
-    convolutions = [layer for layer in layers if isinstance(layer[1], nn.Conv)]
+    patches = {p: (m, _patches(m, a)) for p, m, a, _ in layers if isinstance(m, nn.Conv)}
 
     def one_output(carry, c):
         signals_gram, conv_gram = carry
@@ -168,8 +168,8 @@ def _remaining_layers(model: Model, params: PyTree, x: Array, layers, taps) -> A
             path: gram + gram_product(signals[path], signals[path].T)
             for path, gram in signals_gram.items()
         }
-        for path, module, a, _ in convolutions:
-            rows = _convolution_rows(module, a, signals[path])
+        for path, (module, inputs) in patches.items():
+            rows = _convolution_rows(module, inputs, signals[path])
             conv_gram = conv_gram + gram_product(rows, rows.T)
         return (signals_gram, conv_gram), None
 
@@ -186,10 +186,10 @@ def _dense_inputs(module: nn.Dense, a: Array) -> Array:
     return gram_product(a, a.T) + (1 if module.use_bias else 0)
 
 
-def _convolution_rows(module: nn.Conv, a: Array, signal: Array) -> Array:
-    """Jacobian of one output by a convolution's own parameters, [N, parameters of the layer].
+def _patches(module: nn.Conv, a: Array) -> Array:
+    """What each place of a convolution's output sees of its input, [N, places, channels kernel].
 
-    a: [N, height, width, channels] the layer's input; signal: [N, height', width', features].
+    a: [N, height, width, channels].
     """
     strides = module.strides or 1
     patches = lax.conv_general_dilated_patches(
@@ -199,15 +199,20 @@ def _convolution_rows(module: nn.Conv, a: Array, signal: Array) -> Array:
         module.padding,
         dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
     )
-    n = len(a)
-    rows = jnp.einsum(
-        'npk,npf->nkf',
-        patches.reshape(n, -1, patches.shape[-1]),
-        signal.reshape(n, -1, signal.shape[-1]),
-        precision=lax.Precision.HIGHEST,
-    ).reshape(n, -1)
+    return patches.reshape(len(a), -1, patches.shape[-1])
+
+
+def _convolution_rows(module: nn.Conv, patches: Array, signal: Array) -> Array:
+    """Jacobian of one output by a convolution's own parameters, [N, parameters of the layer].
+
+    patches: [N, places, channels kernel]; signal: [N, height', width', features].
+    """
+    n = len(patches)
+    places = signal.reshape(n, -1, signal.shape[-1])
+    rows = jnp.einsum('npk,npf->nkf', patches, places, precision=lax.Precision.HIGHEST)
+    rows = rows.reshape(n, -1)
     if module.use_bias:
-        rows = jnp.concatenate([rows, signal.sum(axis=(1, 2))], axis=1)
+        rows = jnp.concatenate([rows, places.sum(axis=1)], axis=1)
     return rows
 
 
