@@ -377,47 +377,6 @@ def reading() -> str:
     )
 
 
-def draw(found: list[Result], victim: Victim, path: Path) -> None:
-    """The originals and, below, a row for every setting and attack at the initial weights."""
-    import matplotlib
-
-    matplotlib.use('Agg')
-    import matplotlib.pyplot as plt
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    shown = [r for r in found if r.weights == 'initial' and r.attack != MATCHING_SMOOTH]
-    originals = victim.scaled(victim.images)
-    columns, lines = len(originals), len(shown) + 1
-    figure, grid = plt.subplots(
-        lines, columns, figsize=(1.2 + 0.7 * columns, 0.85 * lines), squeeze=False,
-        layout=ConstrainedLayoutEngine(w_pad=0.01, h_pad=0.01, hspace=0, wspace=0),
-    )  # fmt: skip
-    for axes in grid.flat:
-        axes.set(xticks=[], yticks=[])
-        axes.spines[:].set_visible(False)
-    _draw_row(grid[0], originals, 'original', [''] * columns)
-    setting = None
-    for row, r in zip(grid[1:], shown, strict=True):
-        if r.setting != setting:  # its heading stands above its first row
-            setting = r.setting
-            row[0].set_title(' ', fontsize=8, pad=3)  # room for it; a title would widen the column
-            heading = row[0].text(
-                0, 1.06, str(setting), transform=row[0].transAxes, fontsize=8, fontweight='bold'
-            )
-            heading.set_in_layout(False)
-        prints = ['exact' if value == SIMILAR else f'{value:.1f} dB' for value in r.psnr]
-        _draw_row(row, r.images, r.attack.replace(', ', ',\n'), prints)
-    figure.savefig(path, dpi=100)
-    plt.close(figure)
-
-
-def _draw_row(row: Any, images: np.ndarray, label: str, prints: list[str]) -> None:
-    for axes, image, text in zip(row, images, prints, strict=True):
-        axes.imshow(image, cmap='gray', vmin=0, vmax=1, interpolation='nearest')
-        axes.set_xlabel(text, fontsize=6, labelpad=1)
-    row[0].set_ylabel(label, fontsize=7, rotation=0, ha='right', va='center', labelpad=4)
-
-
 # ------------------------------------------------------------------------------------------ command
 
 
@@ -458,7 +417,11 @@ def follow(dataset: Any, victim: Victim, chosen: list[Setting], directory: Path)
     write_atomically(directory / 'attack.md', text)
     print(f'{text}\n{directory / "attack.md"}')
     try:
-        draw(found, victim, directory / 'attack.png')
+        from experiments.plot_attack import plot_attack
+
+        first = [r for r in found if r.weights == 'initial' and r.attack != MATCHING_SMOOTH]
+        originals = victim.scaled(victim.images)
+        plot_attack(first, originals, SIMILAR, directory / 'attack.png')
         print(directory / 'attack.png')
     except ImportError:
         print('no attack.png without matplotlib (pip install matplotlib)', file=sys.stderr)

@@ -68,8 +68,8 @@ class RunDirectory:
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
                 raise ValueError(
-                    f'--resume: {self.path} was started with --{name}={_shown(before.get(name))}, '
-                    f'not {_shown(now.get(name))}; resume with the same settings or choose '
+                    f'--resume: {self.path} was started with --{name}={shown(before.get(name))}, '
+                    f'not {shown(now.get(name))}; resume with the same settings or choose '
                     'another --out'
                 )
 
@@ -93,7 +93,7 @@ class RunDirectory:
             os.fsync(file.fileno())
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A flag's value as it is typed."""
     if value is None:
         return '(default)'

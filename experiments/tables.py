@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 
 from absl import app, flags
 
-from experiments.rundir import Row, RunDirectory, write_atomically
+from experiments.rundir import Row, RunDirectory, shown, write_atomically
 
 FLAGS = flags.FLAGS
 HERE = Path(__file__).parent
@@ -211,10 +211,10 @@ def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
     else:
         remarks = []
     return remarks + [
-        f'{name}: --{flag}={settings.get(flag)}, the flagfile says {value}'
+        f'{name}: --{flag}={shown(settings.get(flag))}, the flagfile says {value}'
         for flag, value in wanted.items()
         if flag not in FREE
-        and str(settings.get(flag)) != value
+        and shown(settings.get(flag)) != value
         and not (flag == 'rounds' and settings['rounds'] > int(value))  # longer serves too
     ]
 
