@@ -20,18 +20,19 @@ from dfl_jax.compression import Codec, chain, quantization, top_k
 from dfl_jax.models import MLP, Model, bind
 from dfl_jax.ntk import compressed, kernel_fn
 
+CODECS = {
+    'sparsity 0.5': top_k(0.5),
+    'sparsity 0.5 + 6 bits': chain(top_k(0.5), quantization(6, 'nearest')),
+    'sparsity 0.9 + 6 bits': chain(top_k(0.9), quantization(6, 'nearest')),
+    '6 bits': quantization(6, 'nearest'),
+    '6 bits stochastic': quantization(6, 'stochastic'),
+}
+
 _MEMBERS = flags.DEFINE_integer('members', 6, 'clients of the hub, itself included', lower_bound=1)
 _SAMPLES = flags.DEFINE_list('samples', ['40', '200'], 'samples a client')
 _FEATURES = flags.DEFINE_list('features', ['200', '784'], 'inputs of the network')
+_CODECS = flags.DEFINE_list('codecs', list(CODECS), 'which of the codecs')
 _REPEATS = flags.DEFINE_integer('repeats', 3, 'timed calls', lower_bound=1)
-
-CODECS = {
-    'sparsity 0.5': top_k(0.5),
-    'sparsity 0.5, 6 bits': chain(top_k(0.5), quantization(6, 'nearest')),
-    'sparsity 0.9, 6 bits': chain(top_k(0.9), quantization(6, 'nearest')),
-    '6 bits': quantization(6, 'nearest'),
-    '6 bits, stochastic': quantization(6, 'stochastic'),
-}
 
 
 def main(argv: list[str]) -> None:
@@ -57,7 +58,8 @@ def table(model: Model, own: int) -> None:
     program = common.compiled(partial(exact, model), params, x, total)
     h = program.call(params, x, total)[0]
     line('exact, by structure', 32.0, program, (params, x, total), 0.0)
-    for name, codec in CODECS.items():
+    for name in _CODECS.value:
+        codec = CODECS[name]
         program = common.compiled(partial(decoded, model, codec, own), params, x, total)
         received = program.call(params, x, total)[0]
         error = float(jnp.linalg.norm(received - h) / jnp.linalg.norm(h))

@@ -744,3 +744,23 @@ def test_the_kernel_of_neural_tangents(small, finished, tmp_path):
     assert here(*small, '--kernel=nt', f'--out={tmp_path}/out').status == 0
     for row, same in zip(rows_of(tmp_path / 'out'), rows_of(finished), strict=True):
         assert row['consensus_loss'] == pytest.approx(same['consensus_loss'], rel=1e-4)
+
+
+def test_everything_that_ntk_dfl_saves_at_once(tiny, tmp_path):
+    """Two clusters of three, half of 20 samples, inputs of 4, half of the entries in 6 bits."""
+    out = tmp_path / 'out'
+    done = here(
+        f'--dataset={tiny}', '--clients=6', '--rounds=2', '--hidden=8', '--partition=iid',
+        '--ntk_timesteps=10,20', '--topology=clustered', '--degree=2', '--ntk_subsampling=2',
+        '--input_projection=4', '--ntk_jacobian_sparsity=0.5', '--ntk_jacobian_bits=6',
+        '--nocheckpoint', f'--out={out}',
+    )  # fmt: skip
+    assert done.status == 0 and done.err == ''
+    settings = json.loads((out / 'config.json').read_text())['algorithm']
+    assert settings['by_cluster'] and settings['subsampling'] == 2
+    tensors = (4 * 8, 8, 8 * 3, 3)
+    row = sum(-(-size // 2) * 6 + size + 32 for size in tensors)  # values, bitmap, step
+    sent = 10 * (3 * row + 3 * 32 + 32) + 3 * 32 * sum(tensors)  # w_j, w_bar and the new weights
+    senders = 2 * 2  # of each cluster all but one
+    assert rows_of(out)[-1]['mbytes_total'] == 2 * senders * sent / 8e6
+    assert rows_of(out)[-1]['consensus_accuracy'] > 0.5

@@ -33,7 +33,7 @@ class Conv(nn.Conv):
 
 
 def max_pool(x: jax.Array) -> jax.Array:
-    """The largest of every 2x2, [B, h, w, c] -> [B, h // 2, w // 2, c]; an odd last line is left."""
+    """The largest of every 2x2, [B, h, w, c] -> [B, h // 2, w // 2, c]; odd last lines are left."""
     batch, height, width, channels = x.shape
     even = x[:, : height // 2 * 2, : width // 2 * 2]
     return even.reshape(batch, height // 2, 2, width // 2, 2, channels).max((2, 4))
