@@ -161,6 +161,12 @@ ALGORITHM_FLAGS = {
     'averaging': flags.DEFINE_bool(
         'ntk_averaging', None, 'Per-round averaging, Eq. (1) (default true).'
     ),
+    'jacobian_weights': flags.DEFINE_string(
+        'ntk_jacobian_weights',
+        None,
+        'Where a neighbour takes its Jacobian: at the averaged weights of the hub (default), or at '
+        'its own.',
+    ),
     'batches': flags.DEFINE_integer(
         'ntk_batches',
         None,

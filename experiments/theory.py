@@ -47,7 +47,13 @@ TERMS = {  # of the bound, by the fields of dfl_jax.theory.Terms
     'consensus': 'beta: (delta^2 + sigma_g^2 + B^2) / (1 - lambda)^2',
 }
 # Under these a round is not the one update that the theory describes.
-OTHER_UPDATES = ('ntk_batches', 'ntk_subsampling', 'ntk_jacobian_sparsity', 'ntk_jacobian_bits')
+OTHER_UPDATES = (
+    'ntk_batches',
+    'ntk_subsampling',
+    'ntk_jacobian_sparsity',
+    'ntk_jacobian_bits',
+    'ntk_jacobian_weights',
+)
 
 
 def check() -> None:

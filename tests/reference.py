@@ -107,10 +107,10 @@ def decoded(vector, like, sparsity, bits):
     return np.concatenate(out)
 
 
-def ntk_update(w, jac, x, y, *, lr, timesteps, loss, evolution, selection):
-    """Algorithm 4 with the Jacobian jac [B, C, P] at the weights w: new w, chosen t, its loss."""
+def ntk_update(w, jac, f0, x, y, *, lr, timesteps, loss, evolution, selection):
+    """Algorithm 4 with the Jacobian jac [B, C, P] and outputs f0: new w, chosen t, its loss."""
     n, outputs = y.shape
-    h, f0 = kernel(jac), mlp(w, x)
+    h = kernel(jac)
     best = None
     for t, total in zip(
         timesteps, accumulated_residuals(h, f0, y, lr, timesteps, loss, evolution), strict=True
@@ -132,6 +132,7 @@ def ntk_dfl_round(
     mixing,
     averaging,
     batches=None,
+    jacobian_weights='hub',
     jacobian_sparsity=None,
     jacobian_bits=None,
     **evolving,
@@ -160,9 +161,11 @@ def ntk_dfl_round(
             if not group:
                 of_batches.append((evolving['timesteps'][0], 0.0))
                 continue
-            jacobians = []  # J_{j,i}, Eq. (2), of this batch at the weights reached so far
+            jacobians, outputs = [], []  # J_{j,i}, Eq. (2), at the weights reached so far
             for j, rows in group:
-                jac = jacobian(w, data[j][0][rows])
+                at = averaged[j] if jacobian_weights == 'own' else w
+                outputs.append(mlp(at, data[j][0][rows]))
+                jac = jacobian(at, data[j][0][rows])
                 if j != i:
                     jac = np.array(
                         [
@@ -172,7 +175,8 @@ def ntk_dfl_round(
                     ).reshape(jac.shape)
                 jacobians.append(jac)
             x, y = (np.concatenate([data[j][part][rows] for j, rows in group]) for part in (0, 1))
-            w, t, value = ntk_update(w, np.concatenate(jacobians), x, y, **evolving)
+            received = np.concatenate(jacobians), np.concatenate(outputs)
+            w, t, value = ntk_update(w, *received, x, y, **evolving)
             of_batches.append((t, value))
         new.append(w)
         chosen.append([t for t, _ in of_batches])

@@ -9,8 +9,9 @@ import reference
 from dfl_jax import Clients, Graph, topology
 from dfl_jax.algorithms import ntk_dfl
 from dfl_jax.algorithms.common import draw_batches
-from dfl_jax.models import MLP, bind
+from dfl_jax.models import MLP, SmallCNN, bind
 from dfl_jax.ntk import compressed
+from dfl_jax.ntk.kernels import members_kernel_fn
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
 TIMESTEPS = (3, 10, 25)
@@ -119,6 +120,8 @@ def run_both(
         {'loss': 'mse', 'evolution': 'eigh'},
         {'hidden': (6, 4)},
         {'hidden': (), 'init': 'same'},
+        {'jacobian_weights': 'own'},
+        {'jacobian_weights': 'own', 'averaging': False, 'hidden': (6, 4)},
         {'batches': 2},
         {'batches': 3, 'subsampling': 2, 'averaging': False},
         {'subsampling': 3},
@@ -205,6 +208,47 @@ def test_padding_never_enters_a_batch(network):
     assert_close(clean, dirty, 0)
 
 
+# ----------------------------------------------------------------------- weights of one's own
+
+
+@pytest.mark.parametrize('averaging', [True, False])
+def test_jacobians_at_weights_of_ones_own_need_no_weights_of_the_hub(network, averaging):
+    """With equal weights everywhere the two readings are one; what is sent differs."""
+    _, clients, graphs = network
+    model = bind(MLP(CLASSES, (8,)), (FEATURES,))
+    settings = {'timesteps': (3, 9), 'averaging': averaging}
+    _, hub_infos = rounds_of(ntk_dfl(model, **settings), clients, graphs)
+    _, own_infos = rounds_of(ntk_dfl(model, **settings, jacobian_weights='own'), clients, graphs)
+    np.testing.assert_allclose(hub_infos[0]['loss'], own_infos[0]['loss'], rtol=1e-10)
+    assert abs(hub_infos[-1]['loss'] - own_infos[-1]['loss']).max() > 1e-4
+    for mine, theirs in zip(own_infos, hub_infos, strict=True):
+        rows = mine['sent/jacobian_rows']
+        np.testing.assert_array_equal(rows, theirs['sent/jacobian_rows'])
+        assert mine['sent/weights'].sum() == (theirs['sent/weights'].sum() // 2) * averaging
+
+
+def test_the_kernel_of_members_is_that_of_their_jacobians(x64):
+    """Also of convolutions, against one network at a time and all pairs of rows."""
+    for model in (
+        bind(MLP(CLASSES, (8, 4)), (FEATURES,)),
+        bind(MLP(CLASSES, ()), (FEATURES,)),
+        bind(SmallCNN(CLASSES), (4, 4, 1)),
+    ):
+        keys = jax.random.split(jax.random.key(0), 3)
+        params = jax.vmap(model.init)(keys)
+        params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params)
+        x = jax.random.normal(jax.random.key(1), (3, 2, *model.input_shape), jnp.float64)
+
+        def rows(w, x, model=model):  # [N, C, P]
+            jacobian = jax.jacrev(lambda w: model.apply(w, x))(w)
+            flat = [leaf.reshape(*leaf.shape[:2], -1) for leaf in jax.tree.leaves(jacobian)]
+            return jnp.concatenate(flat, axis=2)
+
+        explicit = jax.vmap(rows)(params, x).reshape(6, CLASSES, -1)
+        expected = jnp.einsum('mcp,ncp->mn', explicit, explicit) / CLASSES
+        np.testing.assert_allclose(members_kernel_fn(model)(params, x), expected, rtol=1e-10)
+
+
 # ------------------------------------------------------------------------- compressed Jacobians
 
 
@@ -288,6 +332,7 @@ def test_a_cluster_of_one_evolves_on_its_own_data(network):
         expected, chosen, loss = reference.ntk_update(
             w,
             reference.jacobian(w, x),
+            reference.mlp(w, x),
             x,
             y,
             lr=0.05,
@@ -312,6 +357,9 @@ def test_a_cluster_of_one_evolves_on_its_own_data(network):
         ({'jacobian_rounding': 'nearest'}, 'no effect without bits'),
         ({'jacobian_bits': 6, 'kernel': 'nt'}, 'kernel=nt needs exact Jacobians'),
         ({'by_cluster': True, 'averaging': False}, 'share one average'),
+        ({'jacobian_weights': 'all'}, "'all'; choose one of hub, own"),
+        ({'jacobian_weights': 'own', 'jacobian_bits': 6}, 'takes exact Jacobians'),
+        ({'jacobian_weights': 'own', 'batches': 2}, 'leave out batches'),
         ({'by_cluster': True, 'mixing': 'metropolis'}, 'use size or uniform'),
     ],
     ids=str,

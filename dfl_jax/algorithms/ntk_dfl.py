@@ -46,6 +46,7 @@ def ntk_dfl(
     kernel: str = 'auto',
     mixing: str = 'size',
     averaging: bool = True,
+    jacobian_weights: str = 'hub',
     batches: int = 1,
     subsampling: int = 1,
     jacobian_sparsity: float | None = None,
@@ -69,7 +70,10 @@ def ntk_dfl(
         (`network`) or of the evolved outputs (`linearized`), on the hub's and its neighbours' data.
       kernel: backend, see `dfl_jax.ntk.kernels`.
       mixing: weights of Eq. (1): `size` (ICML), `uniform` (preprint) or `metropolis`.
-      averaging: False leaves Eq. (1) out: w_bar_i = w_i (the ablation of Figure 7).
+      averaging: False leaves Eq. (1) out: w_bar_i = w_i.
+      jacobian_weights: a neighbour takes its Jacobian, and evaluates its outputs, at the weights of
+        the `hub` (Eq. 2) or at its `own`, w_bar_j; without averaging, `own` is the ablation of
+        Figure 7.
       batches: m1, the parts of a client's data that make an update of their own, one after the
         other, each with Jacobians at the weights that the one before has reached (E.1).
       subsampling: m2; a client draws 1/m2 of its data anew every round (E.3).
@@ -95,6 +99,7 @@ def ntk_dfl(
         selection=selection,
         kernel=kernel,
         codec=codec,
+        jacobian_weights=jacobian_weights,
     )
     check_choice('consensus', consensus, CONSENSUS)
     check_choice('mixing', mixing, MIXINGS)
@@ -102,6 +107,12 @@ def ntk_dfl(
     for name, value in (('batches', batches), ('subsampling', subsampling)):
         if value < 1:
             raise ValueError(f'{name} has to be at least 1, got {value}')
+    at_own = jacobian_weights == 'own'
+    if at_own and (by_cluster or batches > 1):
+        raise ValueError(
+            'jacobian_weights=own is of one batch, and of hubs that are clients; leave out batches '
+            'and clusters'
+        )
     if by_cluster and not averaging:
         raise ValueError('the clients of a cluster share one average; averaging cannot be left out')
     if by_cluster and mixing == 'metropolis':
@@ -110,9 +121,9 @@ def ntk_dfl(
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_batches, k_codec = jax.random.split(key)
         params, sizes, k = state
-        w_bar = params
+        w_bars = params
         if averaging:
-            w_bar = mix(mixing_weights(graph, sizes, mixing), graph.members, params)  # Eq. (1)
+            w_bars = mix(mixing_weights(graph, sizes, mixing), graph.members, params)  # Eq. (1)
         rate = lr * jnp.exp(-lr_decay * k)
         drawn = draw_batches(k_batches, clients, batches, subsampling)  # [M, m1, B, ...]
 
@@ -121,14 +132,16 @@ def ntk_dfl(
 
             def of_batch(w: PyTree, batch: tuple[Array, Clients]):
                 key, part = batch
-                w, *found = update(key, w, *hub_data(part, linked), rate, own=part.y.shape[1])
+                theirs = jax.tree.map(lambda a: a[members], w_bars) if at_own else None
+                own = part.y.shape[1]
+                w, *found = update(key, w, *hub_data(part, linked), rate, own, theirs)
                 return w, found
 
             parts = jax.tree.map(lambda a: a[members].swapaxes(0, 1), drawn)  # [m1, K, B, ...]
             return lax.scan(of_batch, w_bar, (keys, parts))
 
         keys = jax.random.split(k_codec, (len(graph.members), batches))
-        of_hubs = (keys, w_bar, graph.members, graph.mask)
+        of_hubs = (keys, w_bars, graph.members, graph.mask)
         evolved, (chosen, losses) = map_in_chunks(hub, of_hubs, chunk)  # [H, ...], [H, m1] twice
         losses, active = losses.mean(axis=1), graph.active
         if by_cluster:
@@ -140,8 +153,8 @@ def ntk_dfl(
         samples = to_hubs * ((sizes + subsampling - 1) // subsampling)
         back = batches + by_cluster  # the weights of every batch, and a cluster's new ones
         info = {
-            # w_j to the hub and w_bar back (Algorithm 2); without averaging only w_i goes out
-            'sent/weights': back * from_hubs + (to_hubs if averaging else 0),
+            # w_j to the hub for Eq. (1), and w_bar back for Eq. (2), each where it is needed
+            'sent/weights': averaging * to_hubs + (0 if at_own else back) * from_hubs,
             'sent/jacobian_rows': samples * model.classes,
             'sent/outputs': samples * model.classes,
             'sent/labels': samples,

@@ -2,10 +2,11 @@
 
 from dfl_jax.ntk.evolution import EVOLUTIONS, evolve
 from dfl_jax.ntk.kernels import KERNELS, kernel_fn
-from dfl_jax.ntk.update import SELECTIONS, TIMESTEPS, TRIED_AT_ONCE, ntk_update
+from dfl_jax.ntk.update import JACOBIAN_WEIGHTS, SELECTIONS, TIMESTEPS, TRIED_AT_ONCE, ntk_update
 
 __all__ = [
     'EVOLUTIONS',
+    'JACOBIAN_WEIGHTS',
     'KERNELS',
     'SELECTIONS',
     'TIMESTEPS',

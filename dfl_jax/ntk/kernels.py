@@ -52,6 +52,21 @@ def kernel_fn(model: Model, method: str = 'auto') -> Kernel:
     return _in_blocks(partial(_output_scan_block, model), model, budget=256 * 2**20)
 
 
+def members_kernel_fn(model: Model) -> Kernel:
+    """The kernel of Jacobians that members take at weights of their own, layer by layer.
+
+    (params with leaves [K, ...], x [K, N, ...]) -> H [K N, K N], the member's data one after the
+    other. Raises ValueError where `structured` does not know the network.
+    """
+    unknown = _unstructured_parameters(model)
+    if unknown:
+        raise ValueError(
+            f'Jacobians at weights of their own need dense and convolutional layers, not those of '
+            f'{", ".join(unknown)}'
+        )
+    return partial(_structured_members, model)
+
+
 # ---------------------------------------------------------------------------------- structured
 
 
@@ -140,8 +155,38 @@ def _structured(model: Model, params: PyTree, x: Array) -> Array:
             layers = layers[:-1]
 
     if layers:
-        kernel = kernel + _remaining_layers(model, params, x, layers, taps)
+        forward = lambda t: _record_layers(model, params, x, t)[0]  # noqa: E731
+        kernel = kernel + _remaining_layers(forward, layers, taps)
     return kernel / classes
+
+
+def _structured_members(model: Model, params: PyTree, x: Array) -> Array:
+    modules: list = []
+
+    def record(w: PyTree, x: Array):
+        logits, layers = _record_layers(model, w, x)
+        modules[:] = [(path, module, output is logits) for path, module, _, output in layers]
+        return [a for *_, a, _ in layers], [output for *_, output in layers]
+
+    def flat(a: Array) -> Array:
+        return a.reshape(-1, *a.shape[2:])
+
+    def forward(taps: dict) -> Array:
+        each = jax.tree.map(lambda t: t.reshape(*x.shape[:2], *t.shape[1:]), taps)
+        return flat(jax.vmap(lambda w, x, t: _record_layers(model, w, x, t)[0])(params, x, each))
+
+    inputs, outputs = jax.vmap(record)(params, x)
+    taps = {path: jnp.zeros_like(flat(y)) for (path, *_), y in zip(modules, outputs, strict=True)}
+    layers = [
+        (path, module, flat(a), None) for (path, module, _), a in zip(modules, inputs, strict=True)
+    ]
+    kernel = jnp.zeros((x.shape[0] * x.shape[1],) * 2, outputs[-1].dtype)
+    if getattr(model.module, 'dense_head', False) and modules[-1][2]:
+        *layers, (_, head, a, _) = layers
+        kernel = kernel + model.classes * _dense_inputs(head, a)  # D_c is the c-th unit vector
+    if layers:
+        kernel = kernel + _remaining_layers(forward, layers, taps)
+    return kernel / model.classes
 
 
 def _gate(model: Model, params: PyTree, x: Array, path, tap: Array) -> Array:
@@ -154,10 +199,13 @@ def _gate(model: Model, params: PyTree, x: Array, path, tap: Array) -> Array:
     return pull(jnp.ones_like(a))[0]
 
 
-def _remaining_layers(model: Model, params: PyTree, x: Array, layers, taps) -> Array:
-    """The share of layers whose signals differ from output to output, one output at a time."""
+def _remaining_layers(forward: Callable[[dict], Array], layers, taps: dict) -> Array:
+    """The share of layers whose signals differ from output to output, one output at a time.
+
+    forward: perturbations of these layers' outputs -> logits [N, C].
+    """
     mine = {path: taps[path] for path, *_ in layers}
-    logits, pull = jax.vjp(lambda t: _record_layers(model, params, x, t)[0], mine)
+    logits, pull = jax.vjp(forward, mine)
     dense = [layer for layer in layers if isinstance(layer[1], nn.Dense)]
     patches = {p: (m, _patches(m, a)) for p, m, a, _ in layers if isinstance(m, nn.Conv)}
 
@@ -173,9 +221,10 @@ def _remaining_layers(model: Model, params: PyTree, x: Array, layers, taps) -> A
             conv_gram = conv_gram + gram_product(rows, rows.T)
         return (signals_gram, conv_gram), None
 
-    zeros = jnp.zeros((len(x), len(x)), logits.dtype)
+    samples, classes = logits.shape
+    zeros = jnp.zeros((samples, samples), logits.dtype)
     start = ({path: zeros for path, *_ in dense}, zeros)
-    (signals_gram, kernel), _ = lax.scan(one_output, start, jnp.arange(model.classes))
+    (signals_gram, kernel), _ = lax.scan(one_output, start, jnp.arange(classes))
     for path, module, a, _ in dense:
         kernel = kernel + _dense_inputs(module, a) * signals_gram[path]
     return kernel
