@@ -28,8 +28,9 @@ class Graph(NamedTuple):
     """One communication round; a hub is a place where models or kernels combine.
 
     In a decentralized network H = M and hub h is client h: column 0 of `members` is the hub itself
-    and the other columns are its neighbours. A schedule is a Graph whose arrays carry a leading
-    axis T.
+    and the other columns are its neighbours. Clients that share one model meet at one hub a cluster
+    (`topology.by_cluster`), column 0 again the client that it is. A schedule is a Graph whose
+    arrays carry a leading axis T.
     """
 
     members: Array  # [H, K] int32; padding repeats the hub
