@@ -33,7 +33,6 @@ published.json holds
         the distribution of accuracy over clients in these rounds
 """
 
-import itertools
 import json
 import statistics
 import sys
@@ -43,16 +42,12 @@ from typing import Any, NamedTuple
 
 from absl import app, flags
 
-from experiments.rundir import Row, RunDirectory, shown, write_atomically
+from experiments.curves import CURVES, Run, Runs, find_runs, save_curves
+from experiments.rundir import Row
 
 FLAGS = flags.FLAGS
 HERE = Path(__file__).parent
-FREE = ('seed', 'data_dir')  # a run may differ from its flagfile in these
-CURVES = ('consensus_accuracy', 'client_accuracy_mean')
 OFF = 0.25  # a mean further from the paper's number than this is remarked on
-
-Run = dict[str, Any]  # its name as 'run', and as lists 'round', CURVES, what `columns` adds
-Runs = dict[str, list[Run]]  # by cell
 
 
 class Measured(NamedTuple):
@@ -119,104 +114,6 @@ def columns(published: Row) -> tuple[str, ...]:
     if any('rounds' in panel for panel in published['panels']):
         wanted.add('client_accuracy_quantiles')
     return (*CURVES, *sorted(wanted))
-
-
-def find_runs(folder: Path, runs: Path, names: Sequence[str] = CURVES) -> tuple[Runs, list[str]]:
-    """The runs of every cell that has some, and remarks about those that stray or are unfinished.
-
-    Raises ValueError when there is none at all, or one lacks any of the columns `names`.
-    """
-    cells = [flagfile.stem for flagfile in sorted(folder.glob('*.flags'))]
-    if runs.suffix == '.json':
-        found, remarks = load_curves(runs)
-        found = {cell: found[cell] for cell in cells if cell in found}
-    else:
-        found, remarks = read_directories(folder, runs, cells, names)
-    if not found:
-        known = ', '.join(cells[:6]) + (', ...' if len(cells) > 6 else '')
-        raise ValueError(f'--runs={runs} holds no run of {folder.name}; name them {known}')
-    for run in itertools.chain(*found.values()):
-        if absent := [name for name in names if name not in run]:
-            raise ValueError(
-                f'{run["run"]} has no {" and no ".join(absent)}, which {folder.name} needs'
-            )
-    return found, remarks
-
-
-def read_directories(
-    folder: Path, runs: Path, cells: Sequence[str], names: Sequence[str]
-) -> tuple[Runs, list[str]]:
-    found: Runs = {}
-    remarks = []
-    for cell in cells:
-        wanted = read_flagfile(folder / f'{cell}.flags')
-        paths = [runs / cell, *runs.glob(f'{cell}-*')]
-        for path in sorted(path for path in paths if path.is_dir()):
-            directory = RunDirectory(path)
-            rows = directory.rows()
-            if not rows:
-                remarks.append(f'{path.name} holds no evaluation yet')
-                continue
-            if not directory.done.exists():
-                remarks.append(f'{path.name} stopped at round {rows[-1]["round"]}')
-            remarks += differences(path.name, wanted, json.loads(directory.config_file.read_text()))
-            run = {'run': path.name, 'round': [row['round'] for row in rows]}
-            for name in names:
-                if all(name in row for row in rows):
-                    run[name] = [rounded(row[name]) for row in rows]
-            found.setdefault(cell, []).append(run)
-    return found, remarks
-
-
-def rounded(value: Any) -> Any:
-    """Four decimals, or six digits from 1 on; lists likewise."""
-    if isinstance(value, list):
-        return [rounded(v) for v in value]
-    return float(f'{value:.6g}') if value >= 1 else round(value, 4)
-
-
-def load_curves(path: Path) -> tuple[Runs, list[str]]:
-    """What `save_curves` wrote. Raises ValueError."""
-    try:
-        content = json.loads(path.read_text())
-        return content['runs'], content['remarks']
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ValueError(f'--runs={path} cannot be read as the curves of a table') from error
-
-
-def save_curves(path: Path, runs: Runs, remarks: Sequence[str]) -> None:
-    """Writes {"remarks": [...], "runs": {cell: [run, ...]}}, a run a line."""
-    text = json.dumps({'remarks': remarks, 'runs': runs}, separators=(',', ':'))
-    write_atomically(path, text.replace('{"run":', '\n{"run":') + '\n')
-
-
-def read_flagfile(path: Path) -> dict[str, str]:
-    """{flag: value} of a flagfile without nested ones; --flag is True, --noflag False."""
-    lines = (line.strip() for line in path.read_text().splitlines())
-    pairs = (line.lstrip('-').partition('=') for line in lines if line.startswith('--'))
-    return {
-        name if sign else name.removeprefix('no'): value if sign else str(name[:2] != 'no')
-        for name, sign, value in pairs
-    }
-
-
-def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
-    """Remarks on the settings in which a run strays from its flagfile."""
-    settings = config['settings']
-    if settings.get('partition_file'):
-        file = Path(settings['partition_file']).name
-        replaced = ('partition', 'partition_overlap', 'alpha')
-        wanted = {flag: value for flag, value in wanted.items() if flag not in replaced}
-        remarks = [f'{name}: partition from {file}']
-    else:
-        remarks = []
-    return remarks + [
-        f'{name}: --{flag}={shown(settings.get(flag))}, the flagfile says {value}'
-        for flag, value in wanted.items()
-        if flag not in FREE
-        and shown(settings.get(flag)) != value
-        and not (flag == 'rounds' and settings['rounds'] > int(value))  # longer serves too
-    ]
 
 
 def measure(published: Row, runs: Sequence[Run]) -> list[Measured]:

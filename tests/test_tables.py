@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from absl import flags
 
-from experiments import tables
+from experiments import curves, tables
 from experiments.figures import draw_panels, plot_panels, table_panels
 from experiments.plots import COLOURS
 
@@ -52,7 +52,7 @@ def test_mean_and_deviation_over_seeds_stand_beside_the_paper(folder, tmp_path):
     write_run(runs / 'ntk_dfl-iid-seed0', [0.8, 0.86, 0.84], **SETTINGS)
     write_run(runs / 'ntk_dfl-iid-seed1', [0.8, 0.82, 0.8, 0.85], **SETTINGS)
     write_run(runs / 'ntk_dfl-alpha0.1-seed0', [0.7, 0.8, 0.81], **SETTINGS)
-    found, remarks = tables.find_runs(folder, runs)
+    found, remarks = curves.find_runs(folder, runs)
     assert remarks == []
     lines = tables.table(PUBLISHED, found).splitlines()
     assert lines[0] == '| method | iid paper | iid ours | alpha0.1 paper | alpha0.1 ours |'
@@ -68,7 +68,7 @@ def test_strays_and_unfinished_runs_are_remarked_on(folder, tmp_path):
         [0.9],
         **(SETTINGS | {'partition_overlap': False, 'partition_file': 'some/where.json'}),
     )
-    _, remarks = tables.find_runs(folder, runs)
+    _, remarks = curves.find_runs(folder, runs)
     assert remarks == [
         'ntk_dfl-iid-seed0 stopped at round 1',
         'ntk_dfl-iid-seed0: --clients=30, the flagfile says 300',
@@ -80,14 +80,14 @@ def test_a_negated_flag_is_compared_as_such(folder, tmp_path):
     (folder / 'ntk_dfl-iid.flags').write_text('--nontk_averaging\n')
     write_run(tmp_path / 'ntk_dfl-iid-seed0', [0.9], ntk_averaging=False)
     write_run(tmp_path / 'ntk_dfl-iid-seed1', [0.9], ntk_averaging=True)
-    assert tables.find_runs(folder, tmp_path)[1] == [
+    assert curves.find_runs(folder, tmp_path)[1] == [
         'ntk_dfl-iid-seed1: --ntk_averaging=True, the flagfile says False'
     ]
 
 
 def test_no_run_at_all_is_an_error_that_names_the_cells(folder, tmp_path):
     with pytest.raises(ValueError, match=r'name them ntk_dfl-alpha0\.1, ntk_dfl-iid'):
-        tables.find_runs(folder, tmp_path / 'nothing')
+        curves.find_runs(folder, tmp_path / 'nothing')
 
 
 def curve(*accuracies, name='run', **more):
@@ -452,7 +452,7 @@ def test_the_written_curves_stand_for_the_runs(folder, tmp_path, monkeypatch, ca
 
 def test_stored_columns_are_rounded(folder, tmp_path):
     write_run(tmp_path / 'ntk_dfl-iid-seed0', [0.8, 0.84996, 0.84], more=MORE, **SETTINGS)
-    found, _ = tables.find_runs(folder, tmp_path, [*tables.CURVES, *MORE])
+    found, _ = curves.find_runs(folder, tmp_path, [*curves.CURVES, *MORE])
     (run,) = found['ntk_dfl-iid']
     assert run['consensus_accuracy'] == [0.8, 0.85, 0.84]
     assert run['mbytes_total'] == [942652, 2e6, 3e6]
@@ -462,20 +462,20 @@ def test_stored_columns_are_rounded(folder, tmp_path):
 
 def test_an_old_run_serves_unless_it_lacks_what_is_needed(folder, tmp_path):
     write_run(tmp_path / 'ntk_dfl-iid-seed0', [0.8, 0.85], **SETTINGS)
-    found, remarks = tables.find_runs(folder, tmp_path)
-    tables.save_curves(tmp_path / 'old.json', found, remarks)
+    found, remarks = curves.find_runs(folder, tmp_path)
+    curves.save_curves(tmp_path / 'old.json', found, remarks)
     for source in (tmp_path, tmp_path / 'old.json'):
-        assert tables.find_runs(folder, source) == (found, remarks)
-        names = [*tables.CURVES, 'mbytes_total']
+        assert curves.find_runs(folder, source) == (found, remarks)
+        names = [*curves.CURVES, 'mbytes_total']
         message = '^ntk_dfl-iid-seed0 has no mbytes_total, which table needs$'
         with pytest.raises(ValueError, match=message):
-            tables.find_runs(folder, source, names)
+            curves.find_runs(folder, source, names)
 
 
 def test_what_metric_and_panels_need():
     def needed(metric, *kinds):
         panels = [panel for kind in kinds for panel in PANELS[kind]]
-        return tables.columns({'metric': metric, 'panels': panels})[len(tables.CURVES) :]
+        return tables.columns({'metric': metric, 'panels': panels})[len(curves.CURVES) :]
 
     assert needed('rounds_to', 'curves', 'factor') == ()
     assert needed('megabytes_to', 'curves') == ('mbytes_total',)
@@ -495,18 +495,18 @@ def test_curves_that_cannot_be_read_are_an_error(folder, tmp_path):
     for content in ('', '[]', '{"runs": {}}', '3'):
         path.write_text(content)
         with pytest.raises(ValueError, match='cannot be read'):
-            tables.find_runs(folder, path)
+            curves.find_runs(folder, path)
     with pytest.raises(ValueError, match='cannot be read'):
-        tables.find_runs(folder, tmp_path / 'absent.json')
+        curves.find_runs(folder, tmp_path / 'absent.json')
     path.write_text('{"runs": {"other-cell": []}, "remarks": []}')
     with pytest.raises(ValueError, match='holds no run of table'):
-        tables.find_runs(folder, path)
+        curves.find_runs(folder, path)
 
 
 def test_runs_of_another_cell_are_left_alone(folder, tmp_path):
     write_run(tmp_path / 'ntk_dfl-iid', [0.9], **SETTINGS)
     write_run(tmp_path / 'ntk_dfl-iid2-seed0', [0.9], **SETTINGS)
-    found, _ = tables.find_runs(folder, tmp_path)
+    found, _ = curves.find_runs(folder, tmp_path)
     assert {cell: [run['run'] for run in runs] for cell, runs in found.items()} == {
         'ntk_dfl-iid': ['ntk_dfl-iid']
     }
@@ -527,7 +527,7 @@ def test_every_shipped_cell_has_a_flagfile_with_known_flags(published):
     assert {cell.partition('-')[2] for cell in cells} == set(content['columns'])
     for cell in cells:
         file = published.parent / f'{cell}.flags'
-        wanted = tables.read_flagfile(file)
+        wanted = curves.read_flagfile(file)
         for name, value in wanted.items():
             flags.FLAGS[name].parser.parse(value)
         assert cell.partition('-')[0].removesuffix('_compressed') == wanted['algorithm']
