@@ -100,7 +100,7 @@ def main(argv: list[str]) -> None:
     rate = jnp.asarray(LR)
 
     def hub(h: int) -> Hub:
-        x, labels, mask = rounds.hub_data(at(clients, graph.members[h]), graph.mask[h])
+        x, labels, mask = data_of(clients, graph.members[h], graph.mask[h])
         return Hub(at(mixed, h), x, jax.nn.one_hot(labels, model.classes).T, mask, rate)
 
     some = np.linspace(0, hubs - 1, min(8, hubs)).astype(int)
@@ -145,7 +145,7 @@ def main(argv: list[str]) -> None:
             )
             apart = jnp.linalg.norm(ours - theirs) / jnp.linalg.norm(theirs - start)
             print(
-                f'client {h}: timestep {info["timestep"][h]}, textbook {run.timestep}; the updates '
+                f'client {h}: timestep {info["timestep"][h, 0]}, textbook {run.timestep}; the updates '
                 f'differ by {apart:.1e} of their length'
             )
 
@@ -184,6 +184,10 @@ def at(tree: PyTree, h: int | Array) -> PyTree:
 
 def mix_all(state: Any, graph: Graph) -> PyTree:
     return mix(mixing_weights(graph, state.sizes), graph.members, state.params)  # Eq. (1)
+
+
+def data_of(clients: Clients, members: Array, linked: Array) -> tuple[Array, Array, Array]:
+    return rounds.hub_data(at(clients, members), linked)
 
 
 def kernel_of(model: Model, hub: Hub) -> Array:
@@ -229,7 +233,7 @@ def phase_seconds(
 
     return {
         'mixing': median_seconds(mix_all, state, graph) / len(graph.active),
-        'data': median_seconds(rounds.hub_data, clients, *one),
+        'data': median_seconds(data_of, clients, *one),
         'kernel': median_seconds(lambda hub: kernel_of(model, hub), hub),
         'evolution': median_seconds(evolve, kernel, f0, hub),
         'selection': median_seconds(lambda *a: select(model, *a), kernel, f0, totals, hub),
