@@ -145,8 +145,8 @@ def main(argv: list[str]) -> None:
             )
             apart = jnp.linalg.norm(ours - theirs) / jnp.linalg.norm(theirs - start)
             print(
-                f'client {h}: timestep {info["timestep"][h, 0]}, textbook {run.timestep}; the updates '
-                f'differ by {apart:.1e} of their length'
+                f'client {h}: timestep {info["timestep"][h, 0]}, textbook {run.timestep}; '
+                f'the updates differ by {apart:.1e} of their length'
             )
 
 
