@@ -137,6 +137,17 @@ def quantization(bits: int, rounding: str = 'stochastic') -> Codec:
     return Codec(decoded, shrunk)
 
 
+def half_precision() -> Codec:
+    """IEEE floats of 16 bits: 11 significant bits, up to 65,504."""
+
+    def decoded(key: Array, tensor: Array) -> Array:
+        del key
+        # Without the barrier XLA may drop the pair of conversions as excess precision.
+        return lax.optimization_barrier(tensor.astype(jnp.float16)).astype(tensor.dtype)
+
+    return Codec(decoded, lambda message: message._replace(width=16))
+
+
 def largest(values: Array, k: Array | int, among: Array) -> Array:
     """The mask of the k largest entries of `values`, ties going to the first in memory order.
 

@@ -11,8 +11,8 @@ from absl import flags
 flags.DEFINE_string(
     'algorithm',
     'ntk_dfl',
-    'ntk_dfl, dpsgd, dfedavg, dfedavgm, dfedsam, dispfl, decavg, the centralized ntk_fl, or '
-    'package.module:factory. Its flags default to its published hyperparameters.',
+    'ntk_dfl, spark, dpsgd, dfedavg, dfedavgm, dfedsam, dispfl, decavg, the centralized ntk_fl, '
+    'or package.module:factory. Its flags default to its published hyperparameters.',
 )
 flags.DEFINE_string(
     'model', 'mlp', 'Network: mlp (one hidden layer of 100), cnn, or package.module:factory.'
@@ -120,7 +120,9 @@ ALGORITHM_FLAGS = {
         'batch_size', None, 'Minibatch; a client that holds less trains on all it has.'
     ),
     'optimizer': flags.DEFINE_string('optimizer', None, 'sgd (default) or adamw.'),
-    'momentum': flags.DEFINE_float('momentum', None, 'Heavy-ball momentum of sgd, in [0, 1).'),
+    'momentum': flags.DEFINE_float(
+        'momentum', None, "Heavy-ball momentum of sgd, in [0, 1); spark: Nesterov's (default 0.9)."
+    ),
     'weight_decay': flags.DEFINE_float('weight_decay', None, 'L2 decay (adamw: decoupled).'),
     'clip_norm': flags.DEFINE_float('clip_norm', None, 'Bound on the norm of the gradient.'),
     'sam_radius': flags.DEFINE_float(
@@ -159,7 +161,7 @@ ALGORITHM_FLAGS = {
         'ntk_timesteps', None, 'Candidates for t, increasing (default 100,200,...,800).'
     ),
     'averaging': flags.DEFINE_bool(
-        'ntk_averaging', None, 'Per-round averaging, Eq. (1) (default true).'
+        'ntk_averaging', None, 'Per-round averaging of weights (default true).'
     ),
     'jacobian_weights': flags.DEFINE_string(
         'ntk_jacobian_weights',
@@ -198,6 +200,58 @@ ALGORITHM_FLAGS = {
     ),
     'cohort': flags.DEFINE_integer(
         'ntk_fl_cohort', None, 'Clients that the server of ntk_fl hears in a round (default 5).'
+    ),
+    # SPARK
+    'projection': flags.DEFINE_string(
+        'spark_projection',
+        None,
+        'Random matrix that shrinks Jacobians: sparse_sign (default), khatri_rao, gaussian (the '
+        "paper's; slow), hadamard, or none.",
+    ),
+    'projection_dim': flags.DEFINE_integer(
+        'spark_projection_dim', None, 'k, the numbers of a projected row (default 1000).'
+    ),
+    'projection_refresh': flags.DEFINE_string(
+        'spark_projection_refresh',
+        None,
+        'Draw the matrix again: never (default), every round, or for every hub of every round.',
+    ),
+    'kernel_form': flags.DEFINE_string(
+        'spark_kernel', None, 'Kernel over samples and outputs: full (default), or its trace.'
+    ),
+    'exchange': flags.DEFINE_string(
+        'spark_exchange', None, 'Numbers of a sent Jacobian: float32 (default), float16 or int8.'
+    ),
+    'sampling': flags.DEFINE_float(
+        'spark_sampling', None, 'Share of its data that a client draws each round (default 1).'
+    ),
+    'distillation': flags.DEFINE_bool(
+        'spark_distillation', None, "Soften the labels by the neighbours' logits (default true)."
+    ),
+    'rounds': flags.DEFINE_integer(
+        'spark_schedule_rounds', None, 'Rounds R of the distillation schedule (default: --rounds).'
+    ),
+    'warmup': flags.DEFINE_integer(
+        'spark_warmup', None, 'R_warm, rounds on labels alone (default 5).'
+    ),
+    'alpha_init': flags.DEFINE_float(
+        'spark_alpha_init', None, 'Weight of the labels after the warm-up (default 1).'
+    ),
+    'alpha_final': flags.DEFINE_float(
+        'spark_alpha_final', None, 'Weight of the labels at the end.'
+    ),
+    'tau_init': flags.DEFINE_float(
+        'spark_tau_init', None, 'Temperature after the warm-up (default 1).'
+    ),
+    'tau_final': flags.DEFINE_float('spark_tau_final', None, 'Temperature at the end.'),
+    'logits': flags.DEFINE_string(
+        'spark_logits', None, "Soft labels come from the neighbours' own models or the hub's."
+    ),
+    'average_velocity': flags.DEFINE_bool(
+        'spark_average_velocity', None, 'Average the velocities with the weights.'
+    ),
+    'judge': flags.DEFINE_string(
+        'spark_judge', None, 'Loss that chooses t is against the labels (default) or the target.'
     ),
     # DisPFL
     'density': flags.DEFINE_float(

@@ -23,7 +23,16 @@ from dfl_jax.simulate import Holdout
 from experiments.flags import ALGORITHM_FLAGS
 
 # Streams of the one --seed: independent draws for every purpose.
-STREAMS = ('partition', 'subset', 'graph', 'links', 'participation', 'training', 'projection')
+STREAMS = (
+    'partition',
+    'subset',
+    'graph',
+    'links',
+    'participation',
+    'training',
+    'projection',
+    'jacobians',
+)
 
 
 @dataclass
@@ -52,6 +61,10 @@ def build(flags: Any) -> Experiment:
         settings.setdefault('by_cluster', flags.topology == 'clustered')
     if 'anneal_rounds' in parameters:
         settings.setdefault('anneal_rounds', flags.rounds)
+    if 'rounds' in parameters:
+        settings.setdefault('rounds', flags.rounds)
+    if 'projection_seed' in parameters:
+        settings['projection_seed'] = seeds['jacobians']
     resolved = {
         name: parameter.default
         for name, parameter in parameters.items()

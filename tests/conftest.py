@@ -7,7 +7,11 @@ from collections.abc import Iterator
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # JAX_PLATFORMS=cuda runs everything on the GPU
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+
+from dfl_jax import Clients, topology
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -41,3 +45,25 @@ def data_dir() -> pathlib.Path:
     if not path.is_dir():
         pytest.skip(f'no real data in {path}: set DFL_JAX_DATA to a folder that holds some')
     return path
+
+
+@pytest.fixture
+def network(x64):
+    """Six clients of different sizes, as the reference and as the simulator see them, and graphs."""
+    rng = np.random.default_rng(3)
+    features, classes = 5, 3
+    sizes = [4, 7, 5, 6, 3, 7]
+    data = [
+        (rng.normal(size=(n, features)), np.eye(classes)[rng.integers(classes, size=n)])
+        for n in sizes
+    ]
+    x = np.zeros((len(sizes), max(sizes), features))
+    y = np.zeros((len(sizes), max(sizes)), np.int32)
+    mask = np.zeros((len(sizes), max(sizes)), bool)
+    for i, (inputs, one_hot) in enumerate(data):
+        x[i, : len(inputs)] = inputs
+        y[i, : len(inputs)] = one_hot.argmax(axis=1)
+        mask[i, : len(inputs)] = True
+    clients = Clients(jnp.asarray(x), jnp.asarray(y), jnp.asarray(mask))
+    graphs = topology.schedule('erdos_renyi', len(sizes), 3, seed=1, degree=2)
+    return data, clients, graphs

@@ -386,3 +386,109 @@ def ntk_fl_round(params, data, cohort, **options):
         [params], [(x, y)], [[]], mixing='uniform', averaging=False, **options
     )
     return new, chosen, loss
+
+
+# --------------------------------------------------------------------------------------------- SPARK
+
+
+def annealed(k, *, rounds, warmup, alpha, temperature):
+    """SPARK, Algorithm 2, lines 1-7: alpha and tau of round k = 1, ..., R."""
+    if k <= warmup:
+        return 1.0, 1.0
+    p = (k - warmup) / (rounds - warmup)
+    share = alpha[1] + 0.5 * (alpha[0] - alpha[1]) * (1 + np.cos(np.pi * p))
+    return share, temperature[0] + (temperature[1] - temperature[0]) * p
+
+
+def spark_update(w, jac, f0, target, judge, x, *, lr, timesteps, form, selection):
+    """Eq. (5), (6), (14) to (17) with the projected Jacobian jac [B, C, k] and P [P, k]."""
+    projected, matrix = jac
+    n, classes = target.shape
+    flat = projected.reshape(n * classes, -1)
+    if form == 'full':
+        full = flat @ flat.T  # Eq. (6)
+    else:
+        full = np.kron(kernel(projected), np.eye(classes))  # Eq. (3) of NTK-DFL, of J P
+    f, total, best = f0, np.zeros_like(f0), None
+    for step in range(1, max(timesteps) + 1):
+        residual = softmax(f) - target
+        total = total + residual
+        f = f - lr / n * (full @ residual.reshape(-1)).reshape(n, classes)  # Eq. (14), (15)
+        if step not in timesteps:
+            continue
+        compressed = -lr / n * flat.T @ total.reshape(-1)  # Eq. (16)
+        w_t = unflatten(flatten(w) + matrix @ compressed, w)  # Eq. (17)
+        value = sample_loss(mlp(w_t, x) if selection == 'network' else f, judge, 'cross_entropy')
+        if best is None or value < best[2]:
+            best = (w_t, step, value)
+    return best
+
+
+def spark_round(
+    params,
+    velocity,
+    data,
+    neighbours,
+    matrices,
+    *,
+    alpha,
+    tau,
+    momentum,
+    rows=None,
+    averaging=True,
+    average_velocity=False,
+    jacobian_weights='hub',
+    logits='own',
+    judge='labels',
+    decode=lambda jac: jac,
+    **evolving,
+):
+    """One SPARK round: Algorithm 1.
+
+    params, velocity, data, neighbours: as in `ntk_dfl_round`; matrices: for each client the P
+    [P, k] of its hub; rows: for each client the samples that it draws; decode: what the receiver
+    makes of a projected Jacobian [N_j, C, k].
+    """
+    clients = len(params)
+    sizes = [len(x) for x, _ in data]
+    rows = rows or [np.arange(size) for size in sizes]
+
+    def mean(trees, i):
+        group = [i, *neighbours[i]]
+        shares = np.array([sizes[j] for j in group]) / sum(sizes[j] for j in group)
+        return unflatten(
+            sum(s * flatten(trees[j]) for s, j in zip(shares, group, strict=True)), trees[i]
+        )
+
+    averaged = [mean(params, i) if averaging else params[i] for i in range(clients)]
+    new_params, new_velocity, chosen, losses = [], [], [], []
+    for i, w in enumerate(averaged):
+        jacobians, outputs, soft = [], [], []
+        for j in [i, *neighbours[i]]:
+            x = data[j][0][rows[j]]
+            at = averaged[j] if jacobian_weights == 'own' else w
+            projected = jacobian(at, x) @ matrices[i]  # Eq. (3)
+            jacobians.append(projected if j == i else decode(projected))
+            outputs.append(mlp(at, x))
+            soft.append(mlp(params[j], x) if logits == 'own' else outputs[-1])
+        x, y = (
+            np.concatenate([data[j][part][rows[j]] for j in [i, *neighbours[i]]]) for part in (0, 1)
+        )
+        target = alpha * y + (1 - alpha) * softmax(np.concatenate(soft) / tau)  # Eq. (10), (11)
+        evolved, t, value = spark_update(
+            w,
+            (np.concatenate(jacobians), matrices[i]),  # Eq. (5)
+            np.concatenate(outputs),
+            target,
+            y if judge == 'labels' else target,
+            x,
+            **evolving,
+        )
+        delta = flatten(evolved) - flatten(w)
+        before = flatten(mean(velocity, i) if average_velocity else velocity[i])
+        v = momentum * before + delta  # Eq. (12)
+        new_params.append(unflatten(flatten(w) + momentum * v + delta, w))  # Eq. (13)
+        new_velocity.append(unflatten(v, w))
+        chosen.append(t)
+        losses.append(value)
+    return new_params, new_velocity, chosen, losses

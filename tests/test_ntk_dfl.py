@@ -1,5 +1,7 @@
 """NTK-DFL against the plain NumPy reference, in float64."""
 
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,31 +19,10 @@ CLIENTS, FEATURES, CLASSES = 6, 5, 3
 TIMESTEPS = (3, 10, 25)
 
 
-@pytest.fixture
-def network(x64):
-    """Six clients of different sizes, their schedule, and both forms of their first weights."""
-    rng = np.random.default_rng(3)
-    sizes = [4, 7, 5, 6, 3, 7]
-    data = [
-        (rng.normal(size=(n, FEATURES)), np.eye(CLASSES)[rng.integers(CLASSES, size=n)])
-        for n in sizes
-    ]
-    x = np.zeros((CLIENTS, max(sizes), FEATURES))
-    y = np.zeros((CLIENTS, max(sizes)), np.int32)
-    mask = np.zeros((CLIENTS, max(sizes)), bool)
-    for i, (features, one_hot) in enumerate(data):
-        x[i, : len(features)] = features
-        y[i, : len(features)] = one_hot.argmax(axis=1)
-        mask[i, : len(features)] = True
-    clients = Clients(jnp.asarray(x), jnp.asarray(y), jnp.asarray(mask))
-    graphs = topology.schedule('erdos_renyi', CLIENTS, 3, seed=1, degree=2)
-    return data, clients, graphs
-
-
-def as_indices(key, clients, batches, subsampling):
+def as_indices(key, clients, batches, share):
     """What `draw_batches` draws, as index arrays: for each client one a batch."""
     named = clients._replace(y=jnp.broadcast_to(jnp.arange(clients.y.shape[1]), clients.y.shape))
-    drawn = draw_batches(key, named, batches, subsampling)
+    drawn = draw_batches(key, named, batches, share)
     return [
         [np.asarray(rows)[np.asarray(valid)] for rows, valid in zip(*client, strict=True)]
         for client in zip(drawn.y, drawn.mask, strict=True)
@@ -103,7 +84,7 @@ def run_both(
             neighbours,
             lr=lr * np.exp(-lr_decay * r),
             timesteps=TIMESTEPS,
-            batches=as_indices(jax.random.split(key)[0], clients, batches, subsampling),
+            batches=as_indices(jax.random.split(key)[0], clients, batches, Fraction(1, subsampling)),
             **options,
         )
     return state, info, as_reference, params, chosen, losses
@@ -165,8 +146,8 @@ def assert_close(first, second, tolerance=1e-10):
 @pytest.mark.parametrize(('batches', 'divisor'), [(1, 2), (3, 1), (2, 2), (5, 3), (7, 1), (9, 8)])
 def test_batches_deal_out_a_random_part_of_the_data(network, batches, divisor):
     data, clients, _ = network
-    drawn = as_indices(jax.random.key(1), clients, batches, divisor)
-    again = as_indices(jax.random.key(2), clients, batches, divisor)
+    drawn = as_indices(jax.random.key(1), clients, batches, Fraction(1, divisor))
+    again = as_indices(jax.random.key(2), clients, batches, Fraction(1, divisor))
     for rows, other, (x, _) in zip(drawn, again, data, strict=True):
         sizes = [len(part) for part in rows]
         chosen = np.concatenate(rows)
@@ -180,7 +161,7 @@ def test_batches_deal_out_a_random_part_of_the_data(network, batches, divisor):
 
 def test_one_batch_of_all_data_is_the_data_itself(network):
     _, clients, _ = network
-    drawn = draw_batches(jax.random.key(0), clients, 1, 1)
+    drawn = draw_batches(jax.random.key(0), clients, 1, Fraction(1))
     for ours, theirs in zip(drawn, clients, strict=True):
         np.testing.assert_array_equal(ours[:, 0], theirs)
 

@@ -10,6 +10,7 @@ from dfl_jax.algorithms.dpsgd import dpsgd
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
 from dfl_jax.algorithms.ntk_dfl import ntk_dfl
 from dfl_jax.algorithms.ntk_fl import ntk_fl
+from dfl_jax.algorithms.spark import spark
 from dfl_jax.base import Algorithm
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
@@ -21,6 +22,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     'dispfl': dispfl,
     'ntk_fl': ntk_fl,
     'decavg': decavg,
+    'spark': spark,
 }
 
 __all__ = ['ALGORITHMS', 'gossip_sgd', *ALGORITHMS]

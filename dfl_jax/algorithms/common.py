@@ -1,10 +1,12 @@
 """What several algorithms need of a round."""
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from dfl_jax.base import Array, Clients, Graph, PyTree
 from dfl_jax.base import State as AnyState
@@ -61,6 +63,11 @@ def hub_data(members: Clients, linked: Array) -> tuple[Array, Array, Array]:
     return x.reshape(-1, *x.shape[2:]), members.y.reshape(-1), mask.reshape(-1)
 
 
+def one_hot_targets(labels: Array, classes: int, dtype: DTypeLike) -> Array:
+    """Labels [N] as the outputs that they ask for, [C, N]."""
+    return jax.nn.one_hot(labels, classes, dtype=dtype).T
+
+
 def hub_of_clients(graph: Graph, clients: int) -> tuple[Array, Array]:
     """Of every client the hub that hears it, int32 [M], and whether there is one, bool [M]."""
     heard = graph.mask & graph.active[:, None]
@@ -70,26 +77,30 @@ def hub_of_clients(graph: Graph, clients: int) -> tuple[Array, Array]:
     return home, jnp.zeros(clients, bool).at[who].set(True, mode='drop')
 
 
-def draw_batches(key: Array, clients: Clients, batches: int, divisor: int) -> Clients:
+def draw_batches(key: Array, clients: Clients, batches: int, share: Fraction) -> Clients:
     """A random part of every client's data, dealt into batches of equal size up to one sample.
 
-    Client i draws ceil(N_i / divisor) of its samples. Returns arrays [M, batches, B, ...], B =
-    ceil(N / (divisor batches)); all samples in their own order for one batch and divisor 1.
+    Client i draws ceil(share N_i) of its samples. Returns arrays [M, batches, B, ...], B =
+    ceil(share N / batches); all samples in their own order for one batch of everything.
     """
-    if batches == divisor == 1:
+    if batches == share == 1:
         return Clients(*(a[:, None] for a in clients))
 
     def of_client(key, x, y, mask):
         (order,) = epoch_orders(key, mask, 1)
-        width = -(-len(mask) // (divisor * batches))
+        width = -(-len(mask) * share.numerator // (share.denominator * batches))
         places = (
             jnp.arange(width * batches).reshape(width, batches).T
         )  # dealt in turn, [batches, B]
         rows = order[jnp.minimum(places, len(mask) - 1)]
-        drawn = (jnp.sum(mask, dtype=jnp.int32) + divisor - 1) // divisor
-        return Clients(x[rows], y[rows], places < drawn)
+        return Clients(x[rows], y[rows], places < drawn_samples(mask.sum(dtype=jnp.int32), share))
 
     return jax.vmap(of_client)(jax.random.split(key, len(clients.x)), *clients)
+
+
+def drawn_samples(sizes: Array, share: Fraction) -> Array:
+    """ceil(share N_i), in whole numbers."""
+    return -(-sizes * share.numerator // share.denominator)
 
 
 def count_sent(graph: Graph, clients: int) -> tuple[Array, Array]:

@@ -7,6 +7,7 @@ repeats the part after Eq. (1) for every batch; in a cluster all clients share o
 """
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +19,12 @@ from dfl_jax.algorithms.common import (
     consensus_of,
     count_sent,
     draw_batches,
+    drawn_samples,
     hub_data,
     hub_of_clients,
     initial_state,
     keep_inactive,
+    one_hot_targets,
     stacked_predictions,
 )
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
@@ -31,7 +34,7 @@ from dfl_jax.memory import map_in_chunks
 from dfl_jax.metrics import CONSENSUS, model_spread
 from dfl_jax.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.models import Model
-from dfl_jax.ntk import TIMESTEPS, ntk_update
+from dfl_jax.ntk import TIMESTEPS, linearization, ntk_update
 
 
 def ntk_dfl(
@@ -97,10 +100,8 @@ def ntk_dfl(
         loss=loss,
         evolution=evolution,
         selection=selection,
-        kernel=kernel,
-        codec=codec,
-        jacobian_weights=jacobian_weights,
     )
+    linearize = linearization(model, kernel=kernel, codec=codec, jacobian_weights=jacobian_weights)
     check_choice('consensus', consensus, CONSENSUS)
     check_choice('mixing', mixing, MIXINGS)
     check_choice('init', init, INITS)
@@ -118,6 +119,8 @@ def ntk_dfl(
     if by_cluster and mixing == 'metropolis':
         raise ValueError('mixing=metropolis is no average of a cluster; use size or uniform')
 
+    share = Fraction(1, subsampling)
+
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_batches, k_codec = jax.random.split(key)
         params, sizes, k = state
@@ -125,7 +128,7 @@ def ntk_dfl(
         if averaging:
             w_bars = mix(mixing_weights(graph, sizes, mixing), graph.members, params)  # Eq. (1)
         rate = lr * jnp.exp(-lr_decay * k)
-        drawn = draw_batches(k_batches, clients, batches, subsampling)  # [M, m1, B, ...]
+        drawn = draw_batches(k_batches, clients, batches, share)  # [M, m1, B, ...]
 
         def hub(inputs):  # Algorithm 4, for every batch
             keys, w_bar, members, linked = inputs
@@ -133,8 +136,10 @@ def ntk_dfl(
             def of_batch(w: PyTree, batch: tuple[Array, Clients]):
                 key, part = batch
                 theirs = jax.tree.map(lambda a: a[members], w_bars) if at_own else None
-                own = part.y.shape[1]
-                w, *found = update(key, w, *hub_data(part, linked), rate, own, theirs)
+                x, labels, mask = hub_data(part, linked)
+                near = linearize(key, w, x, part.y.shape[1], theirs)  # Eq. (2), (3)
+                y = one_hot_targets(labels, model.classes, x.dtype)
+                w, *found = update(w, near, x, y, mask, rate)
                 return w, found
 
             parts = jax.tree.map(lambda a: a[members].swapaxes(0, 1), drawn)  # [m1, K, B, ...]
@@ -150,7 +155,7 @@ def ntk_dfl(
         new = keep_inactive(active, evolved, params)
 
         to_hubs, from_hubs = count_sent(graph, len(sizes))
-        samples = to_hubs * ((sizes + subsampling - 1) // subsampling)
+        samples = to_hubs * drawn_samples(sizes, share)
         back = batches + by_cluster  # the weights of every batch, and a cluster's new ones
         info = {
             # w_j to the hub for Eq. (1), and w_bar back for Eq. (2), each where it is needed

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import hub_data
+from dfl_jax.algorithms.common import hub_data, one_hot_targets
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.compression import FLOAT_BITS, LABEL_BITS
 from dfl_jax.models import Model
-from dfl_jax.ntk import TIMESTEPS, ntk_update
+from dfl_jax.ntk import TIMESTEPS, linearization, ntk_update
 
 
 class State(NamedTuple):
@@ -56,8 +56,8 @@ def ntk_fl(
         loss=loss,
         evolution=evolution,
         selection=selection,
-        kernel=kernel,
     )
+    linearize = linearization(model, kernel=kernel)
 
     def init_state(key: Array, clients: Clients) -> State:
         return State(model.init(key), clients.mask.sum(axis=1, dtype=jnp.int32), jnp.int32(0))
@@ -71,8 +71,9 @@ def ntk_fl(
         w, sizes, k = state
         members, present, active = graph.members[0], graph.mask[0], graph.active[0]
         rate = lr * jnp.exp(-lr_decay * k)
-        joint = hub_data(jax.tree.map(lambda a: a[members], clients), present)
-        evolved, chosen, value = update(key, w, *joint, rate)
+        x, labels, mask = hub_data(jax.tree.map(lambda a: a[members], clients), present)
+        y = one_hot_targets(labels, model.classes, x.dtype)
+        evolved, chosen, value = update(w, linearize(key, w, x), x, y, mask, rate)
         new = jax.tree.map(lambda n, o: jnp.where(active, n, o), evolved, w)
         heard = jnp.zeros_like(sizes).at[members].add(present.astype(jnp.int32))
         samples = heard * sizes

@@ -2,7 +2,8 @@
 
 from dfl_jax.ntk.evolution import EVOLUTIONS, evolve
 from dfl_jax.ntk.kernels import KERNELS, kernel_fn
-from dfl_jax.ntk.update import JACOBIAN_WEIGHTS, SELECTIONS, TIMESTEPS, TRIED_AT_ONCE, ntk_update
+from dfl_jax.ntk.linearized import JACOBIAN_WEIGHTS, Linearization, linearization
+from dfl_jax.ntk.update import SELECTIONS, TIMESTEPS, TRIED_AT_ONCE, ntk_update
 
 __all__ = [
     'EVOLUTIONS',
@@ -11,7 +12,9 @@ __all__ = [
     'SELECTIONS',
     'TIMESTEPS',
     'TRIED_AT_ONCE',
+    'Linearization',
     'evolve',
     'kernel_fn',
+    'linearization',
     'ntk_update',
 ]

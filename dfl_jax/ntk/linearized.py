@@ -1,0 +1,177 @@
+"""The network of one hub, linearized on the data of the clients that it hears.
+
+An NTK update needs three things of the Jacobian J that the messages of these clients make up: the
+outputs f0 where it was taken, the kernel under which they evolve, and J^T S for a residual S. A
+linearization is these three, however J was taken, sent and stored.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dfl_jax.base import Array, PyTree
+from dfl_jax.compression import Codec
+from dfl_jax.models import Model
+from dfl_jax.ntk.compressed import decoded_jacobian
+from dfl_jax.ntk.evolution import Kernel, product
+from dfl_jax.ntk.kernels import kernel_fn, members_kernel_fn
+from dfl_jax.ntk.projection import BLOCK, Projection
+
+JACOBIAN_WEIGHTS = ('hub', 'own')
+KERNEL_FORMS = ('full', 'trace')
+
+
+class Linearization(NamedTuple):
+    """f(w + dw) = f0 + J dw on the N samples of one hub."""
+
+    outputs: Array  # f0 [C, N]
+    kernel: Kernel  # H [N, N] of Eq. (3), or S [C, N] -> K S of the full kernel
+    pull: Callable[[Array], PyTree]  # S [C, N] -> J^T S, leaves like w
+
+
+def linearization(
+    model: Model,
+    *,
+    kernel: str = 'auto',
+    codec: Codec | None = None,
+    jacobian_weights: str = 'hub',
+) -> Callable[..., Linearization]:
+    """linearize(key, w, x, own=0, members=None) -> Linearization with the kernel of Eq. (3).
+
+    x [N, ...]. Without a codec no Jacobian is formed, and neither the key nor `own`, the number of
+    leading samples whose Jacobian is not sent, means anything. Under jacobian_weights='own'
+    `members`, leaves [K, ...], are the weights of the members whose data x holds one after the
+    other. For the settings see `dfl_jax.algorithms.ntk_dfl`.
+
+    Raises ValueError for settings that contradict each other, before anything is traced.
+    """
+    ntk = kernel_fn(model, kernel)
+    if codec is not None and kernel != 'auto':
+        raise ValueError(f'kernel={kernel} needs exact Jacobians; leave it out beside compression')
+    if jacobian_weights not in JACOBIAN_WEIGHTS:
+        raise ValueError(
+            f'unknown Jacobian weights {jacobian_weights!r}; '
+            f'choose one of {", ".join(JACOBIAN_WEIGHTS)}'
+        )
+    at_own = jacobian_weights == 'own'
+    if at_own and (codec is not None or kernel != 'auto'):
+        raise ValueError('jacobian_weights=own takes exact Jacobians and kernel=auto')
+    members_ntk = members_kernel_fn(model) if at_own else None
+
+    def linearize(key: Array, w: PyTree, x: Array, own: int = 0, members: PyTree = None):
+        f0, vjp = jax.vjp(outputs_near(model, w, x, members), jax.tree.map(jnp.zeros_like, w))
+        if members_ntk is not None:
+            h, pull = members_ntk(members, by_member(x, members)), lambda s: vjp(s)[0]
+        elif codec is not None:
+            h, pull = decoded_jacobian(model, codec, key, w, x, own)
+        else:
+            h, pull = ntk(w, x), lambda s: vjp(s)[0]
+        return Linearization(f0, h, pull)
+
+    return linearize
+
+
+def outputs_near(
+    model: Model, w: PyTree, x: Array, members: PyTree = None
+) -> Callable[[PyTree], Array]:
+    """step -> outputs [C, N] of the weights moved by it: w, or each of `members` on its own data.
+
+    x: [N, ...]; members: leaves [K, ...], whose data x holds one after the other.
+    """
+    if members is None:
+        return lambda step: model.apply(jax.tree.map(jnp.add, w, step), x).T
+    each = by_member(x, members)
+
+    def outputs(step: PyTree) -> Array:
+        moved = jax.tree.map(lambda m, s: m + s[None], members, step)
+        return jax.vmap(model.apply)(moved, each).reshape(len(x), -1).T
+
+    return outputs
+
+
+def by_member(x: Array, members: PyTree) -> Array:
+    """x [K N, ...] as [K, N, ...]."""
+    return x.reshape(len(jax.tree.leaves(members)[0]), -1, *x.shape[1:])
+
+
+def projected(
+    model: Model,
+    projection: Projection,
+    *,
+    form: str = 'full',
+    codec: Codec | None = None,
+) -> Callable[..., Linearization]:
+    """linearize(key, table, w, x, mask, own=0, members=None) -> Linearization of J~ = J P.
+
+    SPARK, section 3.2. Only J~ takes part, so that `pull` is P J~^T S (Eq. 16, 17), and the kernel
+    is the `full` one of samples x outputs, J~ J~^T (Eq. 6), which is applied and never formed, or
+    its `trace` over outputs [N, N] as in Eq. (3) of NTK-DFL. J~ itself [k, C, N] is formed where a
+    codec or the trace needs its entries, or P is too dear to be applied twice a time step; else
+    J~ u is the derivative of the network in the direction P u.
+
+    table: what `projection.draw` kept of P; the rest as in `linearization`.
+
+    Raises ValueError for an unknown form.
+    """
+    if form not in KERNEL_FORMS:
+        raise ValueError(f'unknown kernel form {form!r}; choose one of {", ".join(KERNEL_FORMS)}')
+    whole = projection.kind == 'none'
+    if whole and codec is not None:
+        raise ValueError('the exchange of whole Jacobians is in float32; choose a projection')
+    explicit = not whole and (projection.kind == 'gaussian' or codec is not None or form == 'trace')
+
+    def linearize(
+        key: Array,
+        table: PyTree,
+        w: PyTree,
+        x: Array,
+        mask: Array,
+        own: int = 0,
+        members: PyTree = None,
+    ):
+        if whole and form == 'trace':
+            at = 'hub' if members is None else 'own'
+            return linearization(model, jacobian_weights=at)(key, w, x, own, members)
+        near = outputs_near(model, w, x, members)
+        origin = jax.tree.map(jnp.zeros_like, w)
+        f0, forward = jax.linearize(near, origin)
+        if not explicit:
+            narrow = lambda u: forward(projection.lift(table, u))  # noqa: E731
+            back = jax.linear_transpose(narrow, jnp.zeros(projection.dimension, f0.dtype))
+            pull = lambda s: projection.lift(table, back(s)[0])  # noqa: E731
+            kernel = lambda s: narrow(back(s)[0])  # noqa: E731
+            return Linearization(f0, kernel, pull)
+
+        def rows(block: Array) -> Array:
+            directions = projection.columns(table, block)
+            directions = jax.tree.map(lambda d, o: d.astype(o.dtype), directions, origin)
+            return jax.vmap(forward)(directions)  # [BLOCK, C, N]
+
+        rows = lax.map(rows, jnp.arange(-(-projection.dimension // BLOCK)))
+        jac = rows.reshape(-1, *f0.shape)[: projection.dimension]  # [k, C, N]
+        if codec is not None:
+            jac = _received(codec, key, jnp.where(mask, jac, 0), own)
+        flat = jac.reshape(len(jac), -1)
+
+        def back(s: Array) -> Array:
+            return product(flat, s.ravel())
+
+        if form == 'trace':
+            tall = jac.reshape(-1, f0.shape[1])  # [k C, N]
+            kernel = product(tall.T, tall) / model.classes
+        else:
+            kernel = lambda s: product(back(s), flat).reshape(s.shape)  # noqa: E731
+        return Linearization(f0, kernel, lambda s: projection.lift(table, back(s)))
+
+    return linearize
+
+
+def _received(codec: Codec, key: Array, jac: Array, own: int) -> Array:
+    """J~ [k, C, N] as the hub decodes it: a tensor of each member, `own` samples its own."""
+    members = jac.reshape(*jac.shape[:2], -1, own)  # [k, C, K, own]
+    keys = jax.random.split(key, members.shape[2])
+    decoded = jax.vmap(codec.decoded, in_axes=(0, 2), out_axes=2)(keys, members)
+    return decoded.at[:, :, 0].set(members[:, :, 0]).reshape(jac.shape)

@@ -1,0 +1,254 @@
+"""Random projections of a Jacobian that all clients know: SPARK, Eq. (2), (3) and (17).
+
+Every layer has its own P_l [d_l, k], drawn from a key that is hashed from the run's and the
+layer's name; the layers' projections add up, J~ = sum_l J_l P_l, so that a row of J~ has k numbers
+in all (Eq. 4). E[P P^T] = I, hence inner products of rows survive in expectation. The kinds differ
+in what P u and P^T g cost, for weights of d numbers, a layer of them a matrix [d_in, d_out]:
+
+`gaussian`     entries N(0, 1/k), the paper's: 2 d k operations.
+`khatri_rao`   column j is vec(a_j b_j^T) / sqrt(k), Gaussian a_j [d_in], b_j [d_out]: a layer's
+               projection costs 2 d k, its storage (d_in + d_out) k.
+`sparse_sign`  every weight goes to one random column with a random sign: 2 d.
+`hadamard`     random signs, a Walsh-Hadamard transform, k random coordinates of it: d log d.
+`none`         P = I, k = P.
+
+benchmarks/projection.py measures the kernels that they give, and their time.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from scipy.linalg import hadamard
+
+from dfl_jax.base import Array, PyTree
+
+PROJECTIONS = ('gaussian', 'khatri_rao', 'sparse_sign', 'hadamard', 'none')
+DIMENSION = 1000  # section 5.1
+BLOCK = 50  # columns formed together
+STORED = 2**30  # bytes up to which a Gaussian matrix is kept rather than drawn again
+LONGEST_FACTOR = 64  # of a Hadamard transform, done by one product with the matrix
+
+
+class Layer(NamedTuple):
+    """The parameters of one module, as one matrix whose last axis is the module's output."""
+
+    name: str
+    start: int  # of its weights among all
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def size(self) -> int:
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def width(self) -> int:
+        """d_out; 1 where the parameters do not share it."""
+        widths = {shape[-1] if shape else 1 for shape in self.shapes}
+        return widths.pop() if len(widths) == 1 else 1
+
+
+class Kind(NamedTuple):
+    """How the P_l of one layer is drawn and used."""
+
+    draw: Callable[[Array, Layer], PyTree]  # (key, layer) -> what is kept of P_l
+    lift: Callable[[PyTree, Array, Layer], Array]  # (kept, u [k], layer) -> P_l u [d_l]
+    # (kept, b, layer) -> columns b BLOCK, ... of P_l, [BLOCK, d_l], those beyond k zero
+    columns: Callable[[PyTree, Array, Layer], Array] | None = None
+
+
+class Projection(NamedTuple):
+    """P [P, k] for the weights of one network."""
+
+    kind: str
+    dimension: int  # k
+    draw: Callable[[Array], PyTree]  # key -> table, what is kept of P
+    lift: Callable[[PyTree, Array], PyTree]  # (table, u [k]) -> P u, leaves like the weights
+    columns: Callable[[PyTree, Array], PyTree]  # (table, b) -> columns b BLOCK, ..., [BLOCK, ...]
+
+
+def projection(kind: str, shapes: PyTree, k: int | None = None) -> Projection:
+    """The projection of weights of these shapes to k dimensions (default 1000).
+
+    Raises ValueError for an unknown kind, for k outside [1, P], and for a k of `none`.
+    """
+    if kind not in PROJECTIONS:
+        raise ValueError(f'unknown projection {kind!r}; choose one of {", ".join(PROJECTIONS)}')
+    layers, treedef = _layers(shapes)
+    size = sum(layer.size for layer in layers)
+    if kind == 'none' and k is not None:
+        raise ValueError(f'projection to {k} dimensions by projection=none; leave one of them out')
+    if k is None:
+        k = size if kind == 'none' else DIMENSION
+    if not 1 <= k <= size:
+        raise ValueError(
+            f'projection to {k} dimensions of a network with {size} weights: choose from 1 to {size}'
+        )
+    make = {
+        'gaussian': _gaussian,
+        'khatri_rao': _khatri_rao,
+        'sparse_sign': _sparse_sign,
+        'hadamard': _hadamard,
+        'none': _none,
+    }
+    of_layer = make[kind](k)
+
+    def draw(key: Array) -> PyTree:
+        return {layer.name: of_layer.draw(_layer_key(key, layer.name), layer) for layer in layers}
+
+    def assembled(flat: Iterable[Array]) -> PyTree:
+        """Layers [..., d_l] as the tree of the weights, leaves [..., *shape]."""
+        leaves = []
+        for vector, layer in zip(flat, layers, strict=True):
+            start = 0
+            for shape in layer.shapes:
+                end = start + math.prod(shape)
+                leaves.append(vector[..., start:end].reshape(*vector.shape[:-1], *shape))
+                start = end
+        return jax.tree.unflatten(treedef, leaves)
+
+    def lift(table: PyTree, u: Array) -> PyTree:
+        return assembled(of_layer.lift(table[layer.name], u, layer) for layer in layers)
+
+    def columns(table: PyTree, block: Array) -> PyTree:
+        if of_layer.columns is None:
+            places = block * BLOCK + jnp.arange(BLOCK)
+            units = (places[:, None] == jnp.arange(k)[None, :]).astype(jnp.float32)
+            return jax.vmap(lambda u: lift(table, u))(units)
+        return assembled(of_layer.columns(table[layer.name], block, layer) for layer in layers)
+
+    return Projection(kind, k, draw, lift, columns)
+
+
+def _layers(shapes: PyTree) -> tuple[list[Layer], jax.tree_util.PyTreeDef]:
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(shapes)
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for path, leaf in leaves:  # in order: a module's own parameters stand together
+        found.setdefault('/'.join(str(k.key) for k in path[:-1]), []).append(leaf.shape)
+    layers: list[Layer] = []
+    start = 0
+    for name, of_layer in found.items():
+        layers.append(Layer(name, start, tuple(of_layer)))
+        start += layers[-1].size
+    return layers, treedef
+
+
+def _layer_key(key: Array, name: str) -> Array:
+    """s_l = Hash(s_global || name): Threefry of the key and the name's SHA-256."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return jax.random.fold_in(key, int.from_bytes(digest[:4], 'big'))
+
+
+def _none(k: int) -> Kind:
+    del k
+    return Kind(
+        draw=lambda key, layer: (),
+        lift=lambda kept, u, layer: u[layer.start : layer.start + layer.size],
+    )
+
+
+def _gaussian(k: int) -> Kind:
+    blocks = -(-k // BLOCK)
+
+    def block_of(key: Array, block: Array, layer: Layer) -> Array:
+        """Columns of P_l, [BLOCK, d_l]; those beyond k are zero."""
+        entries = jax.random.normal(jax.random.fold_in(key, block), (BLOCK, layer.size))
+        inside = block * BLOCK + jnp.arange(BLOCK) < k
+        return jnp.where(inside[:, None], entries / math.sqrt(k), 0)
+
+    def kept(layer: Layer) -> bool:
+        return k * layer.size * 4 <= STORED
+
+    def draw(key: Array, layer: Layer) -> Array:
+        """P_l in blocks [blocks, BLOCK, d_l], or only its key."""
+        if not kept(layer):
+            return key
+        return lax.map(lambda b: block_of(key, b, layer), jnp.arange(blocks))
+
+    def columns(table: Array, block: Array, layer: Layer) -> Array:
+        return table[block] if kept(layer) else block_of(table, block, layer)
+
+    def lift(table: Array, u: Array, layer: Layer) -> Array:
+        parts = jnp.pad(u, (0, blocks * BLOCK - k)).reshape(blocks, BLOCK)
+
+        def add(total: Array, block: Array) -> tuple[Array, None]:
+            return total + jnp.matmul(
+                parts[block], columns(table, block, layer), precision='highest'
+            ), None
+
+        return lax.scan(add, jnp.zeros(layer.size, u.dtype), jnp.arange(blocks))[0]
+
+    return Kind(draw, lift, columns)
+
+
+def _khatri_rao(k: int) -> Kind:
+    def draw(key: Array, layer: Layer) -> tuple[Array, Array]:
+        k_in, k_out = jax.random.split(key)
+        rows = layer.size // layer.width
+        a = jax.random.normal(k_in, (rows, k))
+        b = jax.random.normal(k_out, (layer.width, k))
+        if layer.width == 1:
+            b = jnp.ones_like(b)  # a plain Gaussian column
+        return a, b / math.sqrt(k)
+
+    def lift(table: tuple[Array, Array], u: Array, layer: Layer) -> Array:
+        a, b = table
+        return jnp.matmul(a * u[None, :], b.T, precision='highest').ravel()
+
+    def columns(table: tuple[Array, Array], block: Array, layer: Layer) -> Array:
+        a, b = (
+            lax.dynamic_slice_in_dim(
+                jnp.pad(t, [(0, 0), (0, -k % BLOCK)]), block * BLOCK, BLOCK, axis=1
+            )
+            for t in table
+        )
+        return jnp.einsum('ik,ok->kio', a, b).reshape(BLOCK, -1)
+
+    return Kind(draw, lift, columns)
+
+
+def _sparse_sign(k: int) -> Kind:
+    def draw(key: Array, layer: Layer) -> tuple[Array, Array]:
+        k_place, k_sign = jax.random.split(key)
+        place = jax.random.randint(k_place, (layer.size,), 0, k)
+        return place, jax.random.rademacher(k_sign, (layer.size,), jnp.float32)
+
+    def lift(table: tuple[Array, Array], u: Array, layer: Layer) -> Array:
+        place, sign = table
+        return sign * u[place]
+
+    return Kind(draw, lift)
+
+
+def _hadamard(k: int) -> Kind:
+    def draw(key: Array, layer: Layer) -> tuple[Array, Array]:
+        k_place, k_sign = jax.random.split(key)
+        place = jax.random.randint(k_place, (k,), 0, _power_of_two(layer.size))
+        return place, jax.random.rademacher(k_sign, (layer.size,), jnp.float32)
+
+    def lift(table: tuple[Array, Array], u: Array, layer: Layer) -> Array:
+        place, sign = table
+        spread = jnp.zeros(_power_of_two(layer.size)).at[place].add(u / math.sqrt(k))
+        return sign * _walsh_hadamard(spread)[: layer.size]
+
+    return Kind(draw, lift)
+
+
+def _power_of_two(size: int) -> int:
+    return 2 ** (size - 1).bit_length()
+
+
+def _walsh_hadamard(x: Array) -> Array:
+    """H x with H [n, n] of entries 1 and -1, n = len(x) a power of two."""
+    size, done = len(x), 1
+    while done < size:
+        factor = min(LONGEST_FACTOR, size // done)
+        parts = x.reshape(size // (done * factor), factor, done)
+        matrix = jnp.asarray(hadamard(factor), x.dtype)
+        x = jnp.einsum('fg,agd->afd', matrix, parts, precision='highest').ravel()
+        done *= factor
+    return x
