@@ -205,8 +205,8 @@ ALGORITHM_FLAGS = {
     'projection': flags.DEFINE_string(
         'spark_projection',
         None,
-        'Random matrix that shrinks Jacobians: sparse_sign (default), khatri_rao, gaussian (the '
-        "paper's; slow), hadamard, or none.",
+        'Random matrix that shrinks Jacobians: low_rank (default), sparse_sign, khatri_rao, '
+        "hadamard, gaussian (the paper's; slow), or none.",
     ),
     'projection_dim': flags.DEFINE_integer(
         'spark_projection_dim', None, 'k, the numbers of a projected row (default 1000).'
@@ -218,6 +218,11 @@ ALGORITHM_FLAGS = {
     ),
     'kernel_form': flags.DEFINE_string(
         'spark_kernel', None, 'Kernel over samples and outputs: full (default), or its trace.'
+    ),
+    'step_form': flags.DEFINE_string(
+        'spark_step',
+        None,
+        'Step of the weights: projected (default), or exact, for which hubs send residuals back.',
     ),
     'exchange': flags.DEFINE_string(
         'spark_exchange', None, 'Numbers of a sent Jacobian: float32 (default), float16 or int8.'

@@ -388,7 +388,7 @@ def ntk_fl_round(params, data, cohort, **options):
     return new, chosen, loss
 
 
-# --------------------------------------------------------------------------------------------- SPARK
+# ------------------------------------------------------------------------------------------- SPARK
 
 
 def annealed(k, *, rounds, warmup, alpha, temperature):
@@ -400,27 +400,28 @@ def annealed(k, *, rounds, warmup, alpha, temperature):
     return share, temperature[0] + (temperature[1] - temperature[0]) * p
 
 
-def spark_update(w, jac, f0, target, judge, x, *, lr, timesteps, form, selection):
-    """Eq. (5), (6), (14) to (17) with the projected Jacobian jac [B, C, k] and P [P, k]."""
-    projected, matrix = jac
+def spark_update(w, jac, f0, target, judge, x, *, lr, timesteps, form, exact_step, selection):
+    """Eq. (5), (6), (14) to (17) with the Jacobian [B, C, P], the projected one, and P [P, k]."""
+    true, projected, matrix = jac
     n, classes = target.shape
     flat = projected.reshape(n * classes, -1)
-    if form == 'full':
-        full = flat @ flat.T  # Eq. (6)
-    else:
+    full = flat @ flat.T  # Eq. (6)
+    if form == 'trace':
         full = np.kron(kernel(projected), np.eye(classes))  # Eq. (3) of NTK-DFL, of J P
     f, total, best = f0, np.zeros_like(f0), None
-    for step in range(1, max(timesteps) + 1):
+    for now in range(1, max(timesteps) + 1):
         residual = softmax(f) - target
         total = total + residual
         f = f - lr / n * (full @ residual.reshape(-1)).reshape(n, classes)  # Eq. (14), (15)
-        if step not in timesteps:
+        if now not in timesteps:
             continue
-        compressed = -lr / n * flat.T @ total.reshape(-1)  # Eq. (16)
-        w_t = unflatten(flatten(w) + matrix @ compressed, w)  # Eq. (17)
+        step = matrix @ (flat.T @ total.reshape(-1))  # Eq. (16), (17)
+        if exact_step:
+            step = true.reshape(n * classes, -1).T @ total.reshape(-1)
+        w_t = unflatten(flatten(w) - lr / n * step, w)
         value = sample_loss(mlp(w_t, x) if selection == 'network' else f, judge, 'cross_entropy')
         if best is None or value < best[2]:
-            best = (w_t, step, value)
+            best = (w_t, now, value)
     return best
 
 
@@ -463,11 +464,12 @@ def spark_round(
     averaged = [mean(params, i) if averaging else params[i] for i in range(clients)]
     new_params, new_velocity, chosen, losses = [], [], [], []
     for i, w in enumerate(averaged):
-        jacobians, outputs, soft = [], [], []
+        true, jacobians, outputs, soft = [], [], [], []
         for j in [i, *neighbours[i]]:
             x = data[j][0][rows[j]]
             at = averaged[j] if jacobian_weights == 'own' else w
-            projected = jacobian(at, x) @ matrices[i]  # Eq. (3)
+            true.append(jacobian(at, x))
+            projected = true[-1] @ matrices[i]  # Eq. (3)
             jacobians.append(projected if j == i else decode(projected))
             outputs.append(mlp(at, x))
             soft.append(mlp(params[j], x) if logits == 'own' else outputs[-1])
@@ -477,7 +479,7 @@ def spark_round(
         target = alpha * y + (1 - alpha) * softmax(np.concatenate(soft) / tau)  # Eq. (10), (11)
         evolved, t, value = spark_update(
             w,
-            (np.concatenate(jacobians), matrices[i]),  # Eq. (5)
+            (np.concatenate(true), np.concatenate(jacobians), matrices[i]),  # Eq. (5)
             np.concatenate(outputs),
             target,
             y if judge == 'labels' else target,

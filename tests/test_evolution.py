@@ -195,10 +195,11 @@ def test_rkc_is_of_second_order(x64):
         def residual(total):
             return jax.nn.softmax(f0 - lr / n * total @ kernel, axis=0) - y
 
-        def advance(_, total):
-            return evolution._chebyshev(residual, jnp.asarray(0.01), total, length)
+        def advance(_, carry):
+            return evolution._chebyshev(residual, jnp.asarray(0.01), *carry, length)
 
-        total = jax.lax.fori_loop(0, 64 // length, advance, jnp.zeros_like(f0))
+        start = jnp.zeros_like(f0)
+        total, _ = jax.lax.fori_loop(0, 64 // length, advance, (start, residual(start)))
         return jnp.linalg.norm(total - flow)
 
     assert 3 < error(4) / error(2) < 5

@@ -84,7 +84,9 @@ def run_both(
             neighbours,
             lr=lr * np.exp(-lr_decay * r),
             timesteps=TIMESTEPS,
-            batches=as_indices(jax.random.split(key)[0], clients, batches, Fraction(1, subsampling)),
+            batches=as_indices(
+                jax.random.split(key)[0], clients, batches, Fraction(1, subsampling)
+            ),
             **options,
         )
     return state, info, as_reference, params, chosen, losses

@@ -9,8 +9,7 @@ import pytest
 import reference
 from test_ntk_dfl import as_indices
 
-from dfl_jax.algorithms import ntk_dfl, spark
-from dfl_jax.algorithms.spark import EXCHANGES
+from dfl_jax.algorithms import spark
 from dfl_jax.models import MLP, bind
 from dfl_jax.ntk.projection import projection
 
@@ -19,6 +18,7 @@ SETTINGS = {
     'projection': 'sparse_sign',
     'projection_refresh': 'never',
     'kernel_form': 'full',
+    'step_form': 'projected',
     'sampling': 1.0,
     'rounds': 3,
     'warmup': 1,
@@ -57,7 +57,8 @@ def as_matrix(random, key):
 def decoder(exchange):
     """What the receiver makes of one member's projected Jacobian."""
     if exchange == 'float16':
-        return lambda jac: jac.astype(np.float16).astype(float)
+        # XLA's CPU backend rounds doubles to float32 on the way.
+        return lambda jac: jac.astype(np.float32).astype(np.float16).astype(float)
     if exchange == 'int8':
         return lambda jac: (step := np.abs(jac).max() / 127) * np.floor(jac / step + 0.5)
     return lambda jac: jac
@@ -123,6 +124,7 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
             rows=[rows for (rows,) in drawn],
             decode=decoder(options['exchange']),
             form=options['kernel_form'],
+            exact_step=options['step_form'] == 'exact',
             lr=lr * np.exp(-lr_decay * r),
             timesteps=TIMESTEPS,
             **{
@@ -147,6 +149,8 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
         {},
         {'projection': 'gaussian'},
         {'projection': 'khatri_rao', 'hidden': (6, 4)},
+        {'projection': 'low_rank'},
+        {'projection': 'low_rank', 'kernel_form': 'trace', 'jacobian_weights': 'own'},
         {'projection': 'hadamard'},
         {'projection': 'none'},
         {'projection': 'none', 'kernel_form': 'trace'},
@@ -156,10 +160,13 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
         {'logits': 'hub', 'judge': 'target'},
         {'average_velocity': True, 'selection': 'linearized'},
         {'jacobian_weights': 'own', 'averaging': False},
+        {'step_form': 'exact'},
+        {'step_form': 'exact', 'jacobian_weights': 'own', 'kernel_form': 'trace'},
         {'jacobian_weights': 'own', 'projection': 'gaussian', 'logits': 'hub'},
         {'jacobian_weights': 'own', 'projection': 'none', 'kernel_form': 'trace'},
         {'sampling': 0.45},
         {'exchange': 'float16', 'momentum': 0.5},
+        {'exchange': 'float16', 'projection': 'gaussian'},
         {'exchange': 'int8', 'sampling': 0.6},
     ],
     ids=str,

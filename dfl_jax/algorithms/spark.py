@@ -41,7 +41,7 @@ from dfl_jax.memory import map_in_chunks
 from dfl_jax.metrics import CONSENSUS, model_spread
 from dfl_jax.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.models import Model
-from dfl_jax.ntk import JACOBIAN_WEIGHTS, TIMESTEPS, ntk_update
+from dfl_jax.ntk import JACOBIAN_WEIGHTS, ntk_update
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import projection as projection_of
 
@@ -67,22 +67,23 @@ def spark(
     *,
     lr: float = 0.01,
     lr_decay: float = 0.0,
-    timesteps: Sequence[int] = TIMESTEPS,
-    projection: str = 'sparse_sign',
+    timesteps: Sequence[int] = (100, 200, 400, 800),
+    projection: str = 'low_rank',
     projection_dim: int | None = None,
-    projection_refresh: str = 'never',
+    projection_refresh: str = 'hub',
     projection_seed: int = 0,
     kernel_form: str = 'full',
+    step_form: str = 'projected',
     exchange: str = 'float32',
     sampling: float = 1.0,
     distillation: bool = True,
     rounds: int = 30,
     warmup: int = 5,
     alpha_init: float = 1.0,
-    alpha_final: float = 0.5,
+    alpha_final: float = 0.1,
     tau_init: float = 1.0,
-    tau_final: float = 2.0,
-    logits: str = 'own',
+    tau_final: float = 1.0,
+    logits: str = 'hub',
     momentum: float = 0.9,
     average_velocity: bool = False,
     averaging: bool = True,
@@ -110,6 +111,8 @@ def spark(
         another for every `hub` and round, which the hub's number gives without being sent.
       projection_seed: the global seed of P.
       kernel_form: `full`, over samples and outputs (Eq. 6), or its `trace` over outputs (NTK-DFL).
+      step_form: the weights move by the `projected` step P J~^T S (Eq. 16, 17), or by the `exact`
+        J^T S, for which the hub sends S to its neighbours and they return their share of the sum.
       exchange: of Jacobians, `float32`, `float16` or `int8`.
       sampling: share of its data that a client draws anew every round.
       distillation: whether the target is softened (Algorithm 2); without it the labels are.
@@ -139,9 +142,12 @@ def spark(
     check_choice('exchange', exchange, tuple(EXCHANGES))
     check_choice('jacobian_weights', jacobian_weights, JACOBIAN_WEIGHTS)
     update = ntk_update(model, timesteps=timesteps, evolution=evolution, selection=selection)
-    at_own, teaches = jacobian_weights == 'own', distillation and logits == 'own'
+    at_own, exact = jacobian_weights == 'own', step_form == 'exact'
+    teaches = distillation and logits == 'own'
     random = projection_of(projection, model.shapes, projection_dim)
-    linearize = projected(model, random, form=kernel_form, codec=EXCHANGES[exchange])
+    linearize = projected(
+        model, random, form=kernel_form, step=step_form, codec=EXCHANGES[exchange]
+    )
     check_choice('projection_refresh', projection_refresh, REFRESHES)
     check_choice('logits', logits, LOGITS)
     check_choice('judge', judge, JUDGES)
@@ -215,14 +221,20 @@ def spark(
         new, velocity = keep_inactive(graph.active, tuple(new), (params, velocity))
 
         to_hubs, from_hubs = count_sent(graph, len(sizes))
-        samples = to_hubs * drawn_samples(sizes, share)
+        own_samples = drawn_samples(sizes, share)
+        samples = to_hubs * own_samples
+        heard = graph.mask[:, 1:] & graph.active[:, None]
+        theirs = jnp.where(heard, own_samples[graph.members[:, 1:]], 0).sum(axis=1)  # of a hub
+        # z_j are the outputs at the Jacobian's weights, unless the model was averaged since
+        twice = teaches and (averaging or not at_own)
         info = {
-            # w_j (and v_j) to the hub for their averages, and w_bar_i back for the Jacobians
-            'sent/weights': (averaging + average_velocity) * to_hubs + (not at_own) * from_hubs,
+            # w_j and v_j to the hub for their averages, w_bar_i back for the Jacobians, and their
+            # shares of an exact step
+            'sent/weights': (averaging + average_velocity + exact) * to_hubs
+            + (not at_own) * from_hubs,
             'sent/jacobian_rows': samples * model.classes,
             'sent/jacobians': to_hubs,  # one quantization step each
-            # z_j are the outputs at the Jacobian's weights, unless the model was averaged since
-            'sent/outputs': samples * model.classes * (1 + (teaches and (averaging or not at_own))),
+            'sent/outputs': (samples * (1 + twice) + exact * theirs) * model.classes,
             'sent/labels': samples,
             'loss': losses,
             'timestep': chosen,

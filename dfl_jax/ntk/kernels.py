@@ -92,18 +92,15 @@ def _record_layers(model: Model, params: PyTree, x: Array, taps: dict | None = N
     return logits, layers
 
 
-def _unstructured_parameters(model: Model) -> list[str]:
-    """Names of the parameters that no plain, once-called dense or convolutional layer holds."""
+def plain_layers(model: Model) -> dict[tuple[str, ...], type[nn.Module]]:
+    """The paths of the plain dense and convolutional layers that the network calls once."""
     found: list = []
 
     def trace(key, x):
-        params = model.init(key)
-        found.extend(
-            (path, module, a.ndim) for path, module, a, _ in _record_layers(model, params, x)[1]
-        )
-        return params
+        layers = _record_layers(model, model.init(key), x)[1]
+        found.extend((path, module, a.ndim) for path, module, a, _ in layers)
 
-    params = jax.eval_shape(
+    jax.eval_shape(
         trace,
         jax.eval_shape(lambda: jax.random.key(0)),
         jax.ShapeDtypeStruct((2, *model.input_shape), jnp.float32),
@@ -123,8 +120,13 @@ def _unstructured_parameters(model: Model) -> list[str]:
         )
 
     paths = [path for path, _, _ in found]
-    known = {path for path, m, ndim in found if plain(m, ndim) and paths.count(path) == 1}
-    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {path: type(m) for path, m, ndim in found if plain(m, ndim) and paths.count(path) == 1}
+
+
+def _unstructured_parameters(model: Model) -> list[str]:
+    """Names of the parameters that no plain layer holds."""
+    known = plain_layers(model)
+    leaves = jax.tree_util.tree_leaves_with_path(model.shapes)
     return [
         '/'.join(str(k.key) for k in keys)
         for keys, _ in leaves

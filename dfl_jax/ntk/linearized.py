@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
@@ -17,11 +18,12 @@ from dfl_jax.compression import Codec
 from dfl_jax.models import Model
 from dfl_jax.ntk.compressed import decoded_jacobian
 from dfl_jax.ntk.evolution import Kernel, product
-from dfl_jax.ntk.kernels import kernel_fn, members_kernel_fn
-from dfl_jax.ntk.projection import BLOCK, Projection
+from dfl_jax.ntk.kernels import kernel_fn, members_kernel_fn, plain_layers
+from dfl_jax.ntk.projection import BLOCK, Projection, layer_of
 
 JACOBIAN_WEIGHTS = ('hub', 'own')
 KERNEL_FORMS = ('full', 'trace')
+STEPS = ('projected', 'exact')
 
 
 class Linearization(NamedTuple):
@@ -74,22 +76,33 @@ def linearization(
     return linearize
 
 
-def outputs_near(
-    model: Model, w: PyTree, x: Array, members: PyTree = None
-) -> Callable[[PyTree], Array]:
-    """step -> outputs [C, N] of the weights moved by it: w, or each of `members` on its own data.
+def outputs_near(model: Model, w: PyTree, x: Array, members: PyTree = None) -> Callable[..., Array]:
+    """(step, factors={}) -> outputs [C, N] of the weights moved by it.
+
+    The weights are w, or those of each of `members` on its own data. `factors` are steps A V of
+    dense layers, A [1 + d_in, r] and V [r, d_out] with the bias in A's first row, by the layers'
+    names: such a layer adds (1, a) A V to its output, and A V is not formed.
 
     x: [N, ...]; members: leaves [K, ...], whose data x holds one after the other.
     """
+
+    def moved(w: PyTree, x: Array, step: PyTree, factors: dict) -> Array:
+        def adapt(call, args, kwargs, context):
+            y = call(*args, **kwargs)
+            name = '/'.join(context.module.path)
+            if name in factors and context.method_name == '__call__':
+                left, right = factors[name]
+                y = y + product(left[:1] + product(args[0], left[1:]), right)
+            return y
+
+        with nn.intercept_methods(adapt):
+            return model.apply(jax.tree.map(jnp.add, w, step), x)
+
     if members is None:
-        return lambda step: model.apply(jax.tree.map(jnp.add, w, step), x).T
+        return lambda step, factors={}: moved(w, x, step, factors).T
     each = by_member(x, members)
-
-    def outputs(step: PyTree) -> Array:
-        moved = jax.tree.map(lambda m, s: m + s[None], members, step)
-        return jax.vmap(model.apply)(moved, each).reshape(len(x), -1).T
-
-    return outputs
+    of_members = jax.vmap(moved, (0, 0, None, None))
+    return lambda step, factors={}: of_members(members, each, step, factors).reshape(len(x), -1).T
 
 
 def by_member(x: Array, members: PyTree) -> Array:
@@ -102,26 +115,29 @@ def projected(
     projection: Projection,
     *,
     form: str = 'full',
+    step: str = 'projected',
     codec: Codec | None = None,
 ) -> Callable[..., Linearization]:
     """linearize(key, table, w, x, mask, own=0, members=None) -> Linearization of J~ = J P.
 
-    SPARK, section 3.2. Only J~ takes part, so that `pull` is P J~^T S (Eq. 16, 17), and the kernel
-    is the `full` one of samples x outputs, J~ J~^T (Eq. 6), which is applied and never formed, or
-    its `trace` over outputs [N, N] as in Eq. (3) of NTK-DFL. J~ itself [k, C, N] is formed where a
-    codec or the trace needs its entries, or P is too dear to be applied twice a time step; else
-    J~ u is the derivative of the network in the direction P u.
+    SPARK, section 3.2. The kernel is the `full` one of samples x outputs, J~ J~^T (Eq. 6), which
+    is applied and never formed, or its `trace` over outputs [N, N] as in Eq. (3) of NTK-DFL. The
+    step of a residual S is the `projected` one, P J~^T S (Eq. 16, 17), or the `exact` J^T S.
+    J~ itself [k, C, N] is formed where a codec or the trace needs its entries, or P is too dear to
+    be applied twice a time step; else J~ u is the derivative of the network in the direction P u.
 
     table: what `projection.draw` kept of P; the rest as in `linearization`.
 
-    Raises ValueError for an unknown form.
+    Raises ValueError for settings that contradict each other, before anything is traced.
     """
-    if form not in KERNEL_FORMS:
-        raise ValueError(f'unknown kernel form {form!r}; choose one of {", ".join(KERNEL_FORMS)}')
+    for what, value, known in (('kernel form', form, KERNEL_FORMS), ('step', step, STEPS)):
+        if value not in known:
+            raise ValueError(f'unknown {what} {value!r}; choose one of {", ".join(known)}')
     whole = projection.kind == 'none'
     if whole and codec is not None:
-        raise ValueError('the exchange of whole Jacobians is in float32; choose a projection')
-    explicit = not whole and (projection.kind == 'gaussian' or codec is not None or form == 'trace')
+        raise ValueError('Jacobians are compressed after their projection; choose a projection')
+    explicit = codec is not None or form == 'trace' or projection.columns is not None
+    adapted = _dense_layers(model) if projection.factors is not None else set()
 
     def linearize(
         key: Array,
@@ -138,35 +154,62 @@ def projected(
         near = outputs_near(model, w, x, members)
         origin = jax.tree.map(jnp.zeros_like, w)
         f0, forward = jax.linearize(near, origin)
-        if not explicit:
-            narrow = lambda u: forward(projection.lift(table, u))  # noqa: E731
-            back = jax.linear_transpose(narrow, jnp.zeros(projection.dimension, f0.dtype))
-            pull = lambda s: projection.lift(table, back(s)[0])  # noqa: E731
-            kernel = lambda s: narrow(back(s)[0])  # noqa: E731
-            return Linearization(f0, kernel, pull)
+        u0 = jnp.zeros(projection.dimension, f0.dtype)
 
-        def rows(block: Array) -> Array:
-            directions = projection.columns(table, block)
-            directions = jax.tree.map(lambda d, o: d.astype(o.dtype), directions, origin)
-            return jax.vmap(forward)(directions)  # [BLOCK, C, N]
+        def moved(u: Array) -> Array:
+            """The outputs of the weights moved by P u."""
+            step = projection.lift(table, u)
+            if projection.factors is None:
+                return near(step)
+            factors = projection.factors(table, u)
+            others = jax.tree_util.tree_map_with_path(
+                lambda path, leaf: jnp.zeros_like(leaf) if layer_of(path) in adapted else leaf, step
+            )
+            return near(others, {name: factors[name] for name in adapted})
 
-        rows = lax.map(rows, jnp.arange(-(-projection.dimension // BLOCK)))
-        jac = rows.reshape(-1, *f0.shape)[: projection.dimension]  # [k, C, N]
-        if codec is not None:
-            jac = _received(codec, key, jnp.where(mask, jac, 0), own)
-        flat = jac.reshape(len(jac), -1)
-
-        def back(s: Array) -> Array:
-            return product(flat, s.ravel())
+        narrow = jax.linearize(moved, u0)[1]  # u -> J~ u
+        if explicit:
+            jac = _columns(projection, table, forward, narrow, u0, origin)  # [k, C, N]
+            if codec is not None:
+                jac = _received(codec, key, jnp.where(mask, jac, 0), own)
+            flat = jac.reshape(len(jac), -1)
+            narrow = lambda u: product(u, flat).reshape(f0.shape)  # noqa: E731
+        back = jax.linear_transpose(narrow, u0)  # S -> J~^T S
 
         if form == 'trace':
             tall = jac.reshape(-1, f0.shape[1])  # [k C, N]
             kernel = product(tall.T, tall) / model.classes
         else:
-            kernel = lambda s: product(back(s), flat).reshape(s.shape)  # noqa: E731
-        return Linearization(f0, kernel, lambda s: projection.lift(table, back(s)))
+            kernel = lambda s: narrow(back(s)[0])  # noqa: E731
+        if step == 'exact':
+            exact = jax.linear_transpose(forward, origin)
+            return Linearization(f0, kernel, lambda s: exact(s)[0])
+        return Linearization(f0, kernel, lambda s: projection.lift(table, back(s)[0]))
 
     return linearize
+
+
+def _dense_layers(model: Model) -> set[str]:
+    plain = plain_layers(model).items()
+    return {'/'.join(path) for path, layer in plain if issubclass(layer, nn.Dense)}
+
+
+def _columns(
+    projection: Projection, table: PyTree, forward, narrow, u0: Array, origin: PyTree
+) -> Array:
+    """J~ [k, C, N], BLOCK columns at a time: J of the columns of P, or J~ of unit vectors."""
+
+    def of_block(block: Array) -> Array:
+        if projection.columns is None:
+            places = block * BLOCK + jnp.arange(BLOCK)
+            units = places[:, None] == jnp.arange(len(u0))[None, :]
+            return jax.vmap(narrow)(units.astype(u0.dtype))
+        directions = projection.columns(table, block)
+        directions = jax.tree.map(lambda d, o: d.astype(o.dtype), directions, origin)
+        return jax.vmap(forward)(directions)
+
+    blocks = lax.map(of_block, jnp.arange(-(-len(u0) // BLOCK)))
+    return blocks.reshape(-1, *blocks.shape[2:])[: len(u0)]
 
 
 def _received(codec: Codec, key: Array, jac: Array, own: int) -> Array:

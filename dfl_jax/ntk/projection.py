@@ -6,8 +6,11 @@ in all (Eq. 4). E[P P^T] = I, hence inner products of rows survive in expectatio
 in what P u and P^T g cost, for weights of d numbers, a layer of them a matrix [d_in, d_out]:
 
 `gaussian`     entries N(0, 1/k), the paper's: 2 d k operations.
-`khatri_rao`   column j is vec(a_j b_j^T) / sqrt(k), Gaussian a_j [d_in], b_j [d_out]: a layer's
-               projection costs 2 d k, its storage (d_in + d_out) k.
+`khatri_rao`   column j is vec(a_j b_j^T) / sqrt(k), Gaussian a_j [d_in], b_j [d_out]; kept in
+               (d_in + d_out) k numbers.
+`low_rank`     the same with every a_j shared by 10 columns, so that the update of a dense layer is
+               A V with A [d_in, k / 10], and J P u costs a few times less than J w does: X A is
+               formed once, then products with V alone.
 `sparse_sign`  every weight goes to one random column with a random sign: 2 d.
 `hadamard`     random signs, a Walsh-Hadamard transform, k random coordinates of it: d log d.
 `none`         P = I, k = P.
@@ -27,10 +30,11 @@ from scipy.linalg import hadamard
 
 from dfl_jax.base import Array, PyTree
 
-PROJECTIONS = ('gaussian', 'khatri_rao', 'sparse_sign', 'hadamard', 'none')
+PROJECTIONS = ('gaussian', 'khatri_rao', 'low_rank', 'sparse_sign', 'hadamard', 'none')
 DIMENSION = 1000  # section 5.1
 BLOCK = 50  # columns formed together
 STORED = 2**30  # bytes up to which a Gaussian matrix is kept rather than drawn again
+SHARED = 10  # columns of `low_rank` with the same a
 LONGEST_FACTOR = 64  # of a Hadamard transform, done by one product with the matrix
 
 
@@ -57,6 +61,8 @@ class Kind(NamedTuple):
 
     draw: Callable[[Array, Layer], PyTree]  # (key, layer) -> what is kept of P_l
     lift: Callable[[PyTree, Array, Layer], Array]  # (kept, u [k], layer) -> P_l u [d_l]
+    # (kept, u [k]) -> A [d_l / d_out, r] and V [r, d_out] of P_l u = A V, where r is small
+    factors: Callable[[PyTree, Array], tuple[Array, Array]] | None = None
     # (kept, b, layer) -> columns b BLOCK, ... of P_l, [BLOCK, d_l], those beyond k zero
     columns: Callable[[PyTree, Array, Layer], Array] | None = None
 
@@ -68,7 +74,10 @@ class Projection(NamedTuple):
     dimension: int  # k
     draw: Callable[[Array], PyTree]  # key -> table, what is kept of P
     lift: Callable[[PyTree, Array], PyTree]  # (table, u [k]) -> P u, leaves like the weights
-    columns: Callable[[PyTree, Array], PyTree]  # (table, b) -> columns b BLOCK, ..., [BLOCK, ...]
+    # (table, u [k]) -> {name of a layer: its factors A, V}, of the kind that has them
+    factors: Callable[[PyTree, Array], dict[str, tuple[Array, Array]]] | None
+    # (table, b) -> columns b BLOCK, ..., leaves [BLOCK, ...], of the kind whose P u is too dear
+    columns: Callable[[PyTree, Array], PyTree] | None
 
 
 def projection(kind: str, shapes: PyTree, k: int | None = None) -> Projection:
@@ -91,6 +100,7 @@ def projection(kind: str, shapes: PyTree, k: int | None = None) -> Projection:
     make = {
         'gaussian': _gaussian,
         'khatri_rao': _khatri_rao,
+        'low_rank': _low_rank,
         'sparse_sign': _sparse_sign,
         'hadamard': _hadamard,
         'none': _none,
@@ -114,27 +124,38 @@ def projection(kind: str, shapes: PyTree, k: int | None = None) -> Projection:
     def lift(table: PyTree, u: Array) -> PyTree:
         return assembled(of_layer.lift(table[layer.name], u, layer) for layer in layers)
 
+    def factors(table: PyTree, u: Array) -> dict[str, tuple[Array, Array]]:
+        return {name: of_layer.factors(kept, u) for name, kept in table.items()}
+
     def columns(table: PyTree, block: Array) -> PyTree:
-        if of_layer.columns is None:
-            places = block * BLOCK + jnp.arange(BLOCK)
-            units = (places[:, None] == jnp.arange(k)[None, :]).astype(jnp.float32)
-            return jax.vmap(lambda u: lift(table, u))(units)
         return assembled(of_layer.columns(table[layer.name], block, layer) for layer in layers)
 
-    return Projection(kind, k, draw, lift, columns)
+    return Projection(
+        kind,
+        k,
+        draw,
+        lift,
+        factors if of_layer.factors else None,
+        columns if of_layer.columns else None,
+    )
 
 
 def _layers(shapes: PyTree) -> tuple[list[Layer], jax.tree_util.PyTreeDef]:
     leaves, treedef = jax.tree_util.tree_flatten_with_path(shapes)
     found: dict[str, list[tuple[int, ...]]] = {}
     for path, leaf in leaves:  # in order: a module's own parameters stand together
-        found.setdefault('/'.join(str(k.key) for k in path[:-1]), []).append(leaf.shape)
+        found.setdefault(layer_of(path), []).append(leaf.shape)
     layers: list[Layer] = []
     start = 0
     for name, of_layer in found.items():
         layers.append(Layer(name, start, tuple(of_layer)))
         start += layers[-1].size
     return layers, treedef
+
+
+def layer_of(path: tuple) -> str:
+    """The name of the layer that holds the parameter at this path of the tree of weights."""
+    return '/'.join(str(k.key) for k in path[:-1])
 
 
 def _layer_key(key: Array, name: str) -> Array:
@@ -182,33 +203,43 @@ def _gaussian(k: int) -> Kind:
 
         return lax.scan(add, jnp.zeros(layer.size, u.dtype), jnp.arange(blocks))[0]
 
-    return Kind(draw, lift, columns)
+    return Kind(draw, lift, columns=columns)
 
 
 def _khatri_rao(k: int) -> Kind:
     def draw(key: Array, layer: Layer) -> tuple[Array, Array]:
         k_in, k_out = jax.random.split(key)
-        rows = layer.size // layer.width
-        a = jax.random.normal(k_in, (rows, k))
+        a = jax.random.normal(k_in, (layer.size // layer.width, k))
         b = jax.random.normal(k_out, (layer.width, k))
-        if layer.width == 1:
-            b = jnp.ones_like(b)  # a plain Gaussian column
+        if layer.width == 1:  # a vector: plain Gaussian columns
+            b = jnp.ones_like(b)
         return a, b / math.sqrt(k)
 
     def lift(table: tuple[Array, Array], u: Array, layer: Layer) -> Array:
         a, b = table
         return jnp.matmul(a * u[None, :], b.T, precision='highest').ravel()
 
-    def columns(table: tuple[Array, Array], block: Array, layer: Layer) -> Array:
-        a, b = (
-            lax.dynamic_slice_in_dim(
-                jnp.pad(t, [(0, 0), (0, -k % BLOCK)]), block * BLOCK, BLOCK, axis=1
-            )
-            for t in table
-        )
-        return jnp.einsum('ik,ok->kio', a, b).reshape(BLOCK, -1)
+    return Kind(draw, lift)
 
-    return Kind(draw, lift, columns)
+
+def _low_rank(k: int) -> Kind:
+    rank = -(-k // SHARED)
+
+    def draw(key: Array, layer: Layer) -> tuple[Array, Array]:
+        k_in, k_out = jax.random.split(key)
+        a = jax.random.normal(k_in, (layer.size // layer.width, rank))
+        b = jax.random.normal(k_out, (rank, SHARED, layer.width))
+        return a, b / math.sqrt(k)
+
+    def factors(table: tuple[Array, Array], u: Array) -> tuple[Array, Array]:
+        a, b = table
+        padded = jnp.pad(u, (0, rank * SHARED - k)).reshape(rank, SHARED)
+        return a, jnp.sum(padded[:, :, None] * b, axis=1)
+
+    def lift(table: tuple[Array, Array], u: Array, layer: Layer) -> Array:
+        return jnp.matmul(*factors(table, u), precision='highest').ravel()
+
+    return Kind(draw, lift, factors)
 
 
 def _sparse_sign(k: int) -> Kind:
