@@ -32,6 +32,18 @@ def hub_bytes(samples: int, model: Model) -> int:
     return 4 * (4 * samples**2 + 3 * inputs + 8 * model.size)
 
 
+def projected_bytes(samples: int, model: Model, explicit: bool, dimension: int) -> int:
+    """Bytes that one hub's evolution under a projected Jacobian takes: three copies of the inputs,
+    ten of the weights, forty of the outputs, and twice the Jacobian itself where it is formed.
+
+    samples: N~, padded samples of the hub and its neighbours; dimension: k.
+    """
+    inputs = samples * math.prod(model.input_shape)
+    jacobian = samples * model.classes * dimension if explicit else 0
+    outputs = samples * model.classes
+    return 4 * (3 * inputs + 10 * model.size + 40 * outputs + 2 * jacobian)
+
+
 def client_bytes(samples: int, model: Model) -> int:
     """Bytes that the local training of one client takes: two copies of its data and eight of the
     weights (gradient, update, moments, ascent); a network with large activations takes more.

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +15,46 @@ Run = dict[str, Any]  # its name as 'run', and as lists 'round', CURVES, what a 
 Runs = dict[str, list[Run]]  # by cell
 
 
-def find_runs(folder: Path, runs: Path, names: Sequence[str] = CURVES) -> tuple[Runs, list[str]]:
+def find_runs(
+    table: str,
+    flagfiles: Mapping[str, Path],
+    sources: Sequence[Path],
+    names: Sequence[str] = CURVES,
+) -> tuple[Runs, list[str]]:
     """The runs of every cell that has some, and remarks about those that stray or are unfinished.
 
-    Raises ValueError when there is none at all, or one lacks any of the columns `names`.
+    flagfiles: of every cell. sources: folders of runs, or files that stand for them; a cell's runs
+    are those of the first that has any. Raises ValueError when there is none at all, or one lacks
+    any of the columns `names`.
     """
-    cells = [flagfile.stem for flagfile in sorted(folder.glob('*.flags'))]
-    if runs.suffix == '.json':
-        found, remarks = load_curves(runs)
-        found = {cell: found[cell] for cell in cells if cell in found}
-    else:
-        found, remarks = read_directories(folder, runs, cells, names)
+    found: Runs = {}
+    remarks = []
+    for source in sources:
+        wanted = {cell: file for cell, file in flagfiles.items() if cell not in found}
+        if source.suffix == '.json':
+            new, said = load_curves(source, wanted)
+        else:
+            new, said = read_directories(source, wanted, names)
+        found |= new
+        remarks += said
+    found = {cell: found[cell] for cell in flagfiles if cell in found}
     if not found:
-        known = ', '.join(cells[:6]) + (', ...' if len(cells) > 6 else '')
-        raise ValueError(f'--runs={runs} holds no run of {folder.name}; name them {known}')
+        known = ', '.join([*flagfiles][:6]) + (', ...' if len(flagfiles) > 6 else '')
+        where = ','.join(map(str, sources))
+        raise ValueError(f'--runs={where} holds no run of {table}; name them {known}')
     for run in itertools.chain(*found.values()):
         if absent := [name for name in names if name not in run]:
-            raise ValueError(
-                f'{run["run"]} has no {" and no ".join(absent)}, which {folder.name} needs'
-            )
+            raise ValueError(f'{run["run"]} has no {" and no ".join(absent)}, which {table} needs')
     return found, remarks
 
 
 def read_directories(
-    folder: Path, runs: Path, cells: Sequence[str], names: Sequence[str]
+    runs: Path, flagfiles: Mapping[str, Path], names: Sequence[str]
 ) -> tuple[Runs, list[str]]:
     found: Runs = {}
     remarks = []
-    for cell in cells:
-        wanted = read_flagfile(folder / f'{cell}.flags')
+    for cell, flagfile in flagfiles.items():
+        wanted = read_flagfile(flagfile)
         paths = [runs / cell, *runs.glob(f'{cell}-*')]
         for path in sorted(path for path in paths if path.is_dir()):
             directory = RunDirectory(path)
@@ -69,13 +80,20 @@ def rounded(value: Any) -> Any:
     return float(f'{value:.6g}') if value >= 1 else round(value, 4)
 
 
-def load_curves(path: Path) -> tuple[Runs, list[str]]:
-    """What `save_curves` wrote. Raises ValueError."""
+def load_curves(path: Path, cells: Iterable[str]) -> tuple[Runs, list[str]]:
+    """What `save_curves` wrote of these cells. Raises ValueError."""
     try:
         content = json.loads(path.read_text())
-        return content['runs'], content['remarks']
+        found = {cell: content['runs'][cell] for cell in cells if cell in content['runs']}
+        return found, [remark for remark in content['remarks'] if concerns(remark, cells)]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ValueError(f'--runs={path} cannot be read as the curves of a table') from error
+
+
+def concerns(remark: str, cells: Iterable[str]) -> bool:
+    """Whether it is about a run of these cells, whose name it begins with."""
+    run = remark.partition(' ')[0].rstrip(':')
+    return any(run == cell or run.startswith(f'{cell}-') for cell in cells)
 
 
 def save_curves(path: Path, runs: Runs, remarks: Sequence[str]) -> None:

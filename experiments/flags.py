@@ -230,27 +230,26 @@ ALGORITHM_FLAGS = {
     'sampling': flags.DEFINE_float(
         'spark_sampling', None, 'Share of its data that a client draws each round (default 1).'
     ),
-    'distillation': flags.DEFINE_bool(
-        'spark_distillation', None, "Soften the labels by the neighbours' logits (default true)."
-    ),
     'rounds': flags.DEFINE_integer(
         'spark_schedule_rounds', None, 'Rounds R of the distillation schedule (default: --rounds).'
     ),
     'warmup': flags.DEFINE_integer(
-        'spark_warmup', None, 'R_warm, rounds on labels alone (default 5).'
+        'spark_warmup', None, 'R_warm, rounds on labels alone (default: a sixth of them).'
     ),
     'alpha_init': flags.DEFINE_float(
         'spark_alpha_init', None, 'Weight of the labels after the warm-up (default 1).'
     ),
     'alpha_final': flags.DEFINE_float(
-        'spark_alpha_final', None, 'Weight of the labels at the end.'
+        'spark_alpha_final', None, 'Weight of the labels at the end (default 0.1; 1: labels alone).'
     ),
     'tau_init': flags.DEFINE_float(
         'spark_tau_init', None, 'Temperature after the warm-up (default 1).'
     ),
-    'tau_final': flags.DEFINE_float('spark_tau_final', None, 'Temperature at the end.'),
+    'tau_final': flags.DEFINE_float('spark_tau_final', None, 'Temperature at the end (default 1).'),
     'logits': flags.DEFINE_string(
-        'spark_logits', None, "Soft labels come from the neighbours' own models or the hub's."
+        'spark_logits',
+        None,
+        "Soft labels come from the hub's model (default) or the neighbours' own.",
     ),
     'average_velocity': flags.DEFINE_bool(
         'spark_average_velocity', None, 'Average the velocities with the weights.'

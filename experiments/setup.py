@@ -6,6 +6,7 @@ as a ValueError of one line.
 
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,10 @@ import numpy as np
 from dfl_jax import data, topology
 from dfl_jax.algorithms import ALGORITHMS
 from dfl_jax.base import Algorithm, Clients, Graph
-from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes
+from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes, projected_bytes
 from dfl_jax.models import MLP, MODELS, Model, bind
 from dfl_jax.ntk.compressed import compressed_bytes
+from dfl_jax.ntk.projection import DIMENSION
 from dfl_jax.simulate import Holdout
 from experiments.flags import ALGORITHM_FLAGS
 
@@ -196,6 +198,15 @@ def _chunk(flags: Any, model: Model, graphs: Graph, samples: int, resolved: dict
         advice = 'lower --degree, raise --ntk_batches or use more clients'
         if 'cohort' in resolved:
             advice = 'lower --ntk_fl_cohort or use more clients'
+    elif 'projection' in resolved:
+        drawn = math.ceil(samples * resolved['sampling']) * members
+        explicit = (
+            resolved['projection'] == 'gaussian'
+            or resolved['kernel_form'] == 'trace'
+            or resolved['exchange'] != 'float32'
+        )
+        each = projected_bytes(drawn, model, explicit, resolved['projection_dim'] or DIMENSION)
+        advice = 'lower --degree, --spark_projection_dim or --spark_sampling, or use more clients'
     else:
         each, advice = client_bytes(samples, model), 'use a smaller --model'
     return choose_chunk(hubs, each, flags.chunk, advice)

@@ -4,28 +4,36 @@ A table is a folder experiments/PAPER/TABLE with published.json and one flagfile
 METHOD-COLUMN.flags. Its runs are the directories METHOD-COLUMN or METHOD-COLUMN-ANYTHING below
 --runs, one a seed, e.g. runs/figure2/ntk_dfl-alpha0.1-seed0. Prints the table; writes it (.md), the
 figure (.png) and the curves of both (.json) into --out. Such a .json stands for its runs in --runs.
+Where --runs names several folders or files, a cell's runs are those of the first that has any.
 
 published.json holds
   title, source   what was measured, and where the paper's numbers stand
-  metric          rounds_to or megabytes_to (the accuracy `target`), accuracy_at or gap_at (the
-                  round `round`; the gap is from the aggregated model to the mean client, in points)
+  metric          rounds_to or megabytes_to (the accuracy `target`); accuracy_at,
+                  client_accuracy_at or gap_at (the round `round`; of the aggregated model, of the
+                  mean client, and what the first is ahead, in points); megabytes_saved (percent of
+                  what the method `reference` sends a round)
+  metrics         several of these, in place of metric
   target          accuracy in [0, 1]; also a line in the figure
   round           also the round of the lead over the baselines; optional where there is a target
   columns         the settings, in the order of the numbers
   rows            {method: numbers}: null where the paper prints none or there is no such cell,
-                  '>200' where it gave up
+                  '>200' where it gave up; of several metrics a list of numbers each
   ours            the method that is compared with the other rows; optional
-  centralized     the methods that are no baselines of that comparison; optional
+  centralized, variants
+                  the methods that are no baselines of that comparison; optional
+  flags           folders below experiments/ that hold the flagfiles, the first that has a cell's
+                  counts; optional, the table's own by default
   panels          of the figure, from left to right, with one y axis; each one of
     {title, column}
-        accuracy of every method against rounds
+        accuracy of every method against rounds. The panel may have: curves, a list of one or two of
+        CURVES, the second dotted; x and until as below
     {title, lines: [{cell, label}, ...]}
         accuracy of chosen cells against rounds. A line may have: curve, one of CURVES (default: the
         first); style, solid (default) or dotted; colour, a place in COLOURS (default: one a label).
         The panel may have: x, mbytes_total in place of round; until, the last round drawn; styles,
         {style: what it means}
     {title, label, columns: {name: x}}
-        the metric against a factor x; or, with curves, a list of one or two of CURVES, these at the
+        the (first) metric against a factor x; or, with curves, a list of one or two of CURVES, these at the
         round `round`
     {title, x, points: {method: columns}}
         a dot a run: accuracy against x, e.g. model_deviation, both at the round `round`
@@ -38,92 +46,46 @@ import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import app, flags
 
-from experiments.curves import CURVES, Run, Runs, find_runs, save_curves
+from experiments.curves import CURVES, Runs, find_runs, save_curves
 from experiments.rundir import Row
+from experiments.table_metrics import (
+    HEADS,
+    Measured,
+    by_metric,
+    mean,
+    measure,
+    measure_cell,
+    metric_words,
+    short,
+    what,
+)
 
 FLAGS = flags.FLAGS
 HERE = Path(__file__).parent
 OFF = 0.25  # a mean further from the paper's number than this is remarked on
 
 
-class Measured(NamedTuple):
-    """A number, or its lower bound: a run of `value` rounds never got there."""
-
-    value: float
-    bound: bool = False
-
-    def __str__(self) -> str:
-        return f'{">" * self.bound}{short(self.value, 4)}'
-
-
-def short(value: float, digits: int) -> str:
-    """So many significant digits, never with an exponent."""
-    return f'{float(f"{value:.{digits}g}"):.12g}'
-
-
-def rounds_to(published: Row, run: Run) -> Measured:
-    """The first evaluated round whose consensus accuracy reaches the target."""
-    return first(published, run, 'round')
-
-
-def megabytes_to(published: Row, run: Run) -> Measured:
-    """What all clients together have sent by that round, in megabytes."""
-    return first(published, run, 'mbytes_total')
-
-
-def first(published: Row, run: Run, name: str) -> Measured:
-    pairs = zip(run[name], run['consensus_accuracy'], strict=True)
-    reached = (value for value, accuracy in pairs if accuracy >= published['target'])
-    value = next(reached, None)
-    return Measured(run[name][-1], True) if value is None else Measured(value)
-
-
-def accuracy_at(published: Row, run: Run) -> Measured | None:
-    """Consensus accuracy in percent at the round; None where the run has not evaluated it."""
-    return at_round(published, run, run['consensus_accuracy'])
-
-
-def gap_at(published: Row, run: Run) -> Measured | None:
-    """Consensus accuracy minus the mean client's at the round, in points; None likewise."""
-    pairs = zip(run['consensus_accuracy'], run['client_accuracy_mean'], strict=True)
-    return at_round(published, run, [consensus - client for consensus, client in pairs])
-
-
-def at_round(published: Row, run: Run, values: Sequence[float]) -> Measured | None:
-    value = dict(zip(run['round'], values, strict=True)).get(published['round'])
-    return None if value is None else Measured(100 * value)
-
-
-METRICS = {
-    'rounds_to': rounds_to,
-    'megabytes_to': megabytes_to,
-    'accuracy_at': accuracy_at,
-    'gap_at': gap_at,
-}
+def flagfiles(published: Row, folder: Path) -> dict[str, Path]:
+    """The flagfile of every cell that has one. folder: the table's own."""
+    cells = sorted(f'{m}-{column}' for m in published['rows'] for column in published['columns'])
+    folders = [HERE / name for name in published['flags']] if 'flags' in published else [folder]
+    files = {cell: [f / f'{cell}.flags' for f in folders] for cell in cells}
+    there = {cell: [file for file in files[cell] if file.exists()] for cell in cells}
+    return {cell: found[0] for cell, found in there.items() if found}
 
 
 def columns(published: Row) -> tuple[str, ...]:
     """What metric and panels take from the rows of a run, 'round' apart."""
     wanted = {panel.get('x', 'round') for panel in published['panels']} - {'round'}
-    if published['metric'] == 'megabytes_to':
+    if {'megabytes_to', 'megabytes_saved'} & {part['metric'] for part in by_metric(published)}:
         wanted.add('mbytes_total')
     if any('rounds' in panel for panel in published['panels']):
         wanted.add('client_accuracy_quantiles')
     return (*CURVES, *sorted(wanted))
-
-
-def measure(published: Row, runs: Sequence[Run]) -> list[Measured]:
-    """The table's metric of every run that has it."""
-    metric = METRICS[published['metric']]
-    return [value for run in runs if (value := metric(published, run)) is not None]
-
-
-def mean(values: Sequence[Measured]) -> Measured:
-    return Measured(statistics.mean(v.value for v in values), any(v.bound for v in values))
 
 
 def paper_number(number: float | str) -> Measured:
@@ -131,39 +93,40 @@ def paper_number(number: float | str) -> Measured:
     return Measured(float(str(number).lstrip('>')), str(number).startswith('>'))
 
 
-def what(published: Row) -> str:
-    """The metric in words."""
-    if published['metric'].endswith('_to'):
-        unit = published['metric'].removesuffix('_to')
-        return f'{unit} to {100 * published["target"]:.4g} % consensus accuracy'
-    if published['metric'] == 'gap_at':
-        return f'gap from consensus to mean client accuracy at round {published["round"]} (points)'
-    return f'consensus accuracy at round {published["round"]} (%)'
-
-
 def ylabel(published: Row) -> str:
     """Of the figure: its panels share one axis."""
     panel = published['panels'][0]
     if 'rounds' in panel:
         return 'test accuracy of a client (%)'
-    if 'curves' in panel:
+    if {'columns', 'curves'} <= set(panel):
         return f'test accuracy at round {published["round"]} (%)'
-    return what(published) if {'columns', 'points'} & set(panel) else 'test accuracy (%)'
+    if {'columns', 'points'} & set(panel):
+        return metric_words(by_metric(published)[0])
+    return 'test accuracy (%)'
 
 
 def table(published: Row, runs: Runs) -> str:
     """A Markdown table, a row a method, the paper's number and ours for every column."""
-    printed = any(n is not None for numbers in published['rows'].values() for n in numbers)
+    parts = by_metric(published)
+    places = [(i, column, part) for i, column in enumerate(published['columns']) for part in parts]
+    printed = any(
+        n is not None for part in parts for numbers in part['rows'].values() for n in numbers
+    )
     who = ('paper', 'ours') if printed else ('ours',)
-    head = ['method'] + [f'{c} {w}' for c in published['columns'] for w in who]
+    head = ['method'] + [f'{heading(part, column)} {w}' for _, column, part in places for w in who]
     lines = [head, ['---'] * len(head)]
-    for method, numbers in published['rows'].items():
+    for method in published['rows']:
         line = [method]
-        for column, number in zip(published['columns'], numbers, strict=True):
-            values = measure(published, runs.get(f'{method}-{column}', []))
-            line += [str(number or '-')] * printed + [summary(values)]
+        for i, column, part in places:
+            values = measure_cell(part, runs, method, column)
+            line += [str(part['rows'][method][i] or '-')] * printed + [summary(values)]
         lines.append(line)
     return '\n'.join('| ' + ' | '.join(line) + ' |' for line in lines)
+
+
+def heading(published: Row, column: str) -> str:
+    """The column, and the metric where there are several."""
+    return f'{column} {HEADS[published["metric"]]}' if 'metrics' in published else column
 
 
 def summary(values: Sequence[Measured]) -> str:
@@ -185,7 +148,7 @@ def comparisons(published: Row, runs: Runs) -> list[str]:
     """Per column: how much faster and how much more accurate `ours` is than the best baseline."""
     if 'ours' not in published:
         return []
-    out = published.get('centralized', ())
+    out = {*published.get('centralized', ()), *published.get('variants', ())}
     rows = {method: row for method, row in published['rows'].items() if method not in out}
     lines = []
     for i, column in enumerate(published['columns']):
@@ -230,22 +193,24 @@ def off_paper(published: Row, runs: Runs) -> list[str]:
     lines = []
     for method, numbers in published['rows'].items():
         for column, number in zip(published['columns'], numbers, strict=True):
-            values = measure(published, runs.get(f'{method}-{column}', []))
+            values = measure_cell(published, runs, method, column)
             if number is None or not values:
                 continue
             mine, paper = mean(values), paper_number(number)
             off = mine.value / paper.value - 1
             if (off > OFF and not paper.bound) or (off < -OFF and not mine.bound):
-                lines.append(f'{method} {column}: {mine} against {number} ({100 * off:+.0f} %)')
+                where = f'{method} {heading(published, column)}'
+                lines.append(f'{where}: {mine} against {number} ({100 * off:+.0f} %)')
     return lines
 
 
 def report(published: Row, runs: Runs) -> str:
     """The table, the comparisons below it, and what is far from the paper."""
     text = table(published, runs)
-    if lines := comparisons(published, runs):
+    parts = by_metric(published)
+    if lines := [*dict.fromkeys(line for part in parts for line in comparisons(part, runs))]:
         text += '\n\n' + '\n'.join(f'- {line}' for line in lines)
-    if lines := off_paper(published, runs):
+    if lines := [line for part in parts for line in off_paper(part, runs)]:
         text += f'\n\nMore than {100 * OFF:.0f} % off the paper:\n\n' + '\n'.join(
             f'- {x}' for x in lines
         )
@@ -257,10 +222,11 @@ def main(argv: list[str]) -> Any:
     if len(argv) != 2 or argv[1] not in known:
         print(f'error: name one table of {", ".join(known)}', file=sys.stderr)
         return 1
-    folder, source = HERE / argv[1], Path(FLAGS.runs)
+    folder, sources = HERE / argv[1], [Path(source) for source in FLAGS.runs]
     published = json.loads((folder / 'published.json').read_text())
     try:
-        runs, remarks = find_runs(folder, source, columns(published))
+        files = flagfiles(published, folder)
+        runs, remarks = find_runs(folder.name, files, sources, columns(published))
     except ValueError as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
@@ -269,21 +235,26 @@ def main(argv: list[str]) -> Any:
     print(f'{published["title"]}: {what(published)}\n({published["source"]})\n\n{text}')
     for remark in remarks:
         print(f'note: {remark}')
-    out = Path(FLAGS.out or (source.parent if source.suffix == '.json' else source))
+    first = sources[0]
+    out = Path(FLAGS.out or (first.parent if first.suffix == '.json' else first))
     out.mkdir(parents=True, exist_ok=True)
     name = argv[1].replace('/', '-')
     (out / f'{name}.md').write_text(text + '\n')
     save_curves(out / f'{name}.json', runs, remarks)
 
-    from experiments.figures import plot_panels, table_panels
+    from experiments.figures import table_panels
+    from experiments.plot_panels import plot_panels
 
-    drawn = table_panels(published, runs, lambda cell: [m.value for m in measure(published, cell)])
+    part = by_metric(published)[0]
+    drawn = table_panels(published, runs, lambda cell: [m.value for m in measure(part, cell)])
     plot_panels(drawn, out / f'{name}.png', ylabel(published), published.get('target'))
     print('written: ' + ', '.join(f'{out / name}.{kind}' for kind in ('md', 'json', 'png')))
     return 0
 
 
 if __name__ == '__main__':
-    flags.DEFINE_string('runs', 'runs', 'Folder whose subfolders are the runs, or a .json of them.')
-    flags.DEFINE_string('out', None, 'Where table, curves and figure go (default: with --runs).')
+    flags.DEFINE_list('runs', 'runs', 'Folders whose subfolders are the runs, or .json of them.')
+    flags.DEFINE_string(
+        'out', None, 'Where table, curves and figure go (default: with the first of --runs).'
+    )
     app.run(main)

@@ -76,9 +76,8 @@ def spark(
     step_form: str = 'projected',
     exchange: str = 'float32',
     sampling: float = 1.0,
-    distillation: bool = True,
     rounds: int = 30,
-    warmup: int = 5,
+    warmup: int | None = None,
     alpha_init: float = 1.0,
     alpha_final: float = 0.1,
     tau_init: float = 1.0,
@@ -115,10 +114,10 @@ def spark(
         J^T S, for which the hub sends S to its neighbours and they return their share of the sum.
       exchange: of Jacobians, `float32`, `float16` or `int8`.
       sampling: share of its data that a client draws anew every round.
-      distillation: whether the target is softened (Algorithm 2); without it the labels are.
       rounds: R of the schedules.
-      warmup: R_warm, rounds on labels alone.
-      alpha_init, alpha_final: weight of the labels at either end of the schedule (Eq. 8).
+      warmup: R_warm, rounds on labels alone (default: a sixth of R, 5 of 30).
+      alpha_init, alpha_final: weight of the labels at either end of the schedule (Eq. 8); 1 and 1
+        are no distillation.
       tau_init, tau_final: temperature at either end (Eq. 9).
       logits: soft labels of a client's data come from its `own` model, before averaging, or from
         the model at which the Jacobian is taken (`hub`).
@@ -143,7 +142,8 @@ def spark(
     check_choice('jacobian_weights', jacobian_weights, JACOBIAN_WEIGHTS)
     update = ntk_update(model, timesteps=timesteps, evolution=evolution, selection=selection)
     at_own, exact = jacobian_weights == 'own', step_form == 'exact'
-    teaches = distillation and logits == 'own'
+    distils = alpha_init < 1 or alpha_final < 1
+    teaches = distils and logits == 'own'
     random = projection_of(projection, model.shapes, projection_dim)
     linearize = projected(
         model, random, form=kernel_form, step=step_form, codec=EXCHANGES[exchange]
@@ -164,8 +164,9 @@ def spark(
     if not 0.001 <= sampling <= 1:
         raise ValueError(f'sampling has to lie in [0.001, 1], got {sampling}')
     share = Fraction(sampling).limit_denominator(1000)
-    alphas, temperatures = (alpha_init, alpha_final), (tau_init, tau_final)
-    schedule = annealing(rounds, warmup, alphas, temperatures) if distillation else None
+    if warmup is None:
+        warmup = rounds // 6
+    schedule = annealing(rounds, warmup, (alpha_init, alpha_final), (tau_init, tau_final))
 
     def init_state(key: Array, clients: Clients) -> State:
         sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
@@ -195,12 +196,9 @@ def spark(
             theirs = received(w_bars) if at_own else None
             near = linearize(k_received, table, w, x, mask, drawn.y.shape[1], theirs)  # Eq. (6)
             y = one_hot_targets(labels, model.classes, x.dtype)
-            target = y
-            if schedule is not None:
-                z = near.outputs
-                if teaches:
-                    z = received(teachers).reshape(-1, model.classes).T
-                target = distillation_target(y, z, *schedule(k + 1))  # Eq. (11)
+            z = received(teachers).reshape(-1, model.classes).T if teaches else near.outputs
+            z = jnp.where(mask, z, 0)
+            target = distillation_target(y, z, *schedule(k + 1))  # Eq. (11)
             judged = y if judge == 'labels' else target
             evolved, t, loss = update(w, near, x, target, mask, rate, judged)  # Eq. (14) to (17)
             delta = jax.tree.map(jnp.subtract, evolved, w)

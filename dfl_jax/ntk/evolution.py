@@ -82,14 +82,13 @@ def evolve(
     """
     check(timesteps, loss, method)
     n = jnp.sum(mask)
-    if callable(kernel):
-        if method == 'eigh':
-            raise ValueError('evolution eigh needs the matrix of the kernel; use rkc or euler')
-    else:
+    if not callable(kernel):
         kernel = jnp.where(mask[:, None] & mask[None, :], kernel, 0)
     mask = mask[None, :]
 
     if method == 'eigh':
+        if callable(kernel):
+            raise ValueError('evolution eigh needs the matrix of the kernel; use rkc or euler')
         totals = _closed_form(kernel, jnp.where(mask, f0 - y, 0), lr / n, timesteps)
         return jnp.where(mask[None], totals, 0)
 
@@ -98,33 +97,32 @@ def evolve(
         prediction = f if loss == 'mse' else jax.nn.softmax(f, axis=0)
         return jnp.where(mask, prediction - y, 0)
 
+    start = jnp.zeros_like(f0)
     if method == 'euler':
-        stiffness = None
-    elif callable(kernel):
-        stiffness = partial(_stiffest_mode, kernel, mask, None if loss == 'mse' else y)
+
+        def steps(total, count):
+            total = lax.fori_loop(0, count, lambda _, s: s + residual(s), total)
+            return total, total
+
+        return lax.scan(steps, start, jnp.diff(jnp.array([0, *timesteps])))[1]
+
+    if callable(kernel):
+        follow: Callable = partial(_stiffest_mode, kernel, mask, None if loss == 'mse' else y)
     else:
         # diag(p) - p p^T, the Jacobian of the softmax, has eigenvalues up to 1/2.
-        curvature = 1.0 if loss == 'mse' else 0.5
-        bound = curvature * _largest_eigenvalue_bound(kernel)
-        stiffness = lambda slope, v, iterations: (v, bound)  # noqa: E731
+        bound = (1.0 if loss == 'mse' else 0.5) * _largest_eigenvalue_bound(kernel)
+        follow = lambda slope, v: (v, bound)  # noqa: E731
 
     def interval(carry, length):
         total, slope, v = carry
-        if stiffness is None:
-            total = _euler(residual, total, length)
-        else:
-            v, largest = stiffness(slope, v, 1)
-            total, slope = _chebyshev(residual, (lr / n) * largest, total, slope, length)
+        v, largest = follow(slope, v)
+        total, slope = _chebyshev(residual, (lr / n) * largest, total, slope, length)
         return (total, slope, v), total
 
-    start = jnp.zeros_like(f0)
     slope = residual(start)
-    v = start
-    if method != 'euler':
-        v, _ = stiffness(
-            slope, jax.random.normal(jax.random.key(0), f0.shape, f0.dtype), POWER_ITERATIONS
-        )
-    lengths = np.diff([0, *timesteps]) if method == 'euler' else _graded(timesteps)
+    v = jnp.where(mask, jax.random.normal(jax.random.key(0), f0.shape, f0.dtype), 0)
+    v = lax.fori_loop(0, POWER_ITERATIONS, lambda _, v: follow(slope, v)[0], v)
+    lengths = _graded(timesteps)
     totals = lax.scan(interval, (start, slope, v), jnp.array(lengths))[1]
     return totals[np.searchsorted(np.cumsum(lengths), timesteps)]
 
@@ -142,10 +140,6 @@ def check(timesteps: Sequence[int], loss: str, method: str) -> None:
     steps = [0, *timesteps]
     if len(steps) < 2 or any(late <= early for early, late in pairwise(steps)):
         raise ValueError(f'timesteps have to be positive and increasing, got {tuple(timesteps)}')
-
-
-def _euler(residual, total: Array, steps: Array) -> Array:
-    return lax.fori_loop(0, steps, lambda _, s: s + residual(s), total)
 
 
 def _closed_form(kernel: Array, residual: Array, rate: Array, timesteps: Sequence[int]) -> Array:
@@ -191,30 +185,21 @@ def _largest_eigenvalue_bound(kernel: Array) -> Array:
 
 
 def _stiffest_mode(
-    kernel: Callable[[Array], Array],
-    mask: Array,
-    y: Array | None,
-    slope: Array,
-    v: Array,
-    iterations: int,
+    kernel: Callable[[Array], Array], mask: Array, y: Array | None, slope: Array, v: Array
 ) -> tuple[Array, Array]:
-    """The stiffest mode of the flow where its slope is p - y, by the power method from v.
+    """(v, SAFETY times the rate of the stiffest mode), by one power iteration from v.
 
-    Its rate, the spectral radius of (diag(p) - p p^T) K, is 0.05 to 0.13 of the one of K, and
-    changes slowly with t (benchmarks/projection.py): one iteration an interval follows it.
-    SAFETY covers the change within an interval. Half-MSE, y = None, has the rate of K.
+    The mode is that of (diag(p) - p p^T) K where the flow's slope is p - y. Its rate is 0.05 to
+    0.13 of the largest eigenvalue of K and changes slowly (benchmarks/projection.py), so that one
+    iteration an interval follows it; SAFETY covers the change within one. Half-MSE, y = None, has
+    the rate of K.
     """
-
-    def iterate(_, carry):
-        image = jnp.where(mask, kernel(carry[0]), 0)
-        if y is not None:
-            p = slope + y
-            image = p * (image - jnp.sum(p * image, axis=0, keepdims=True))
-        norm = jnp.linalg.norm(image)
-        return image / jnp.where(norm > 0, norm, 1), norm
-
-    v, norm = lax.fori_loop(0, iterations, iterate, (v, jnp.zeros((), v.dtype)))
-    return v, SAFETY * norm
+    image = jnp.where(mask, kernel(v), 0)
+    if y is not None:
+        p = slope + y
+        image = p * (image - jnp.sum(p * image, axis=0, keepdims=True))
+    norm = jnp.linalg.norm(image)
+    return image / jnp.where(norm > 0, norm, 1), SAFETY * norm
 
 
 def _stability_limit(stages):

@@ -176,11 +176,10 @@ def projected(
             narrow = lambda u: product(u, flat).reshape(f0.shape)  # noqa: E731
         back = jax.linear_transpose(narrow, u0)  # S -> J~^T S
 
+        kernel: Kernel = lambda s: narrow(back(s)[0])  # noqa: E731
         if form == 'trace':
             tall = jac.reshape(-1, f0.shape[1])  # [k C, N]
             kernel = product(tall.T, tall) / model.classes
-        else:
-            kernel = lambda s: narrow(back(s)[0])  # noqa: E731
         if step == 'exact':
             exact = jax.linear_transpose(forward, origin)
             return Linearization(f0, kernel, lambda s: exact(s)[0])

@@ -124,20 +124,18 @@ def projection(kind: str, shapes: PyTree, k: int | None = None) -> Projection:
     def lift(table: PyTree, u: Array) -> PyTree:
         return assembled(of_layer.lift(table[layer.name], u, layer) for layer in layers)
 
-    def factors(table: PyTree, u: Array) -> dict[str, tuple[Array, Array]]:
-        return {name: of_layer.factors(kept, u) for name, kept in table.items()}
+    factors = columns = None
+    if (factors_of_layer := of_layer.factors) is not None:
 
-    def columns(table: PyTree, block: Array) -> PyTree:
-        return assembled(of_layer.columns(table[layer.name], block, layer) for layer in layers)
+        def factors(table: PyTree, u: Array) -> dict[str, tuple[Array, Array]]:
+            return {name: factors_of_layer(kept, u) for name, kept in table.items()}
 
-    return Projection(
-        kind,
-        k,
-        draw,
-        lift,
-        factors if of_layer.factors else None,
-        columns if of_layer.columns else None,
-    )
+    if (columns_of_layer := of_layer.columns) is not None:
+
+        def columns(table: PyTree, block: Array) -> PyTree:
+            return assembled(columns_of_layer(table[layer.name], block, layer) for layer in layers)
+
+    return Projection(kind, k, draw, lift, factors, columns)
 
 
 def _layers(shapes: PyTree) -> tuple[list[Layer], jax.tree_util.PyTreeDef]:

@@ -1,0 +1,135 @@
+"""The metrics of the tables (see experiments.tables): a number of a run, and its words."""
+
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from experiments.curves import Run, Runs
+from experiments.rundir import Row
+
+
+class Measured(NamedTuple):
+    """A number, or its lower bound: a run of `value` rounds never got there."""
+
+    value: float
+    bound: bool = False
+
+    def __str__(self) -> str:
+        return f'{">" * self.bound}{short(self.value, 4)}'
+
+
+def short(value: float, digits: int) -> str:
+    """So many significant digits, never with an exponent."""
+    return f'{float(f"{value:.{digits}g}"):.12g}'
+
+
+def rounds_to(published: Row, run: Run) -> Measured:
+    """The first evaluated round whose consensus accuracy reaches the target."""
+    return first(published, run, 'round')
+
+
+def megabytes_to(published: Row, run: Run) -> Measured:
+    """What all clients together have sent by that round, in megabytes."""
+    return first(published, run, 'mbytes_total')
+
+
+def first(published: Row, run: Run, name: str) -> Measured:
+    pairs = zip(run[name], run['consensus_accuracy'], strict=True)
+    reached = (value for value, accuracy in pairs if accuracy >= published['target'])
+    value = next(reached, None)
+    return Measured(run[name][-1], True) if value is None else Measured(value)
+
+
+def accuracy_at(published: Row, run: Run) -> Measured | None:
+    """Consensus accuracy in percent at the round; None where the run has not evaluated it."""
+    return at_round(published, run, run['consensus_accuracy'])
+
+
+def client_accuracy_at(published: Row, run: Run) -> Measured | None:
+    """The mean client's accuracy in percent at the round; None likewise."""
+    return at_round(published, run, run['client_accuracy_mean'])
+
+
+def gap_at(published: Row, run: Run) -> Measured | None:
+    """Consensus accuracy minus the mean client's at the round, in points; None likewise."""
+    pairs = zip(run['consensus_accuracy'], run['client_accuracy_mean'], strict=True)
+    return at_round(published, run, [consensus - client for consensus, client in pairs])
+
+
+def at_round(published: Row, run: Run, values: Sequence[float]) -> Measured | None:
+    value = dict(zip(run['round'], values, strict=True)).get(published['round'])
+    return None if value is None else Measured(100 * value)
+
+
+def megabytes_saved(run: Run, reference: Sequence[Run]) -> Measured | None:
+    """Percent by which a round sends less than one of the reference; None where that has no run."""
+    if not reference:
+        return None
+    return Measured(100 - 100 * a_round(run) / statistics.mean(map(a_round, reference)))
+
+
+def a_round(run: Run) -> float:
+    """What all clients together send in a round, in megabytes."""
+    return run['mbytes_total'][-1] / run['round'][-1]
+
+
+METRICS = {
+    'rounds_to': rounds_to,
+    'megabytes_to': megabytes_to,
+    'accuracy_at': accuracy_at,
+    'client_accuracy_at': client_accuracy_at,
+    'gap_at': gap_at,
+}
+HEADS = {  # of the columns of a table with several metrics
+    'rounds_to': 'rounds',
+    'megabytes_to': 'MB',
+    'accuracy_at': 'aggregated',
+    'client_accuracy_at': 'mean client',
+    'gap_at': 'gap',
+    'megabytes_saved': 'MB saved',
+}
+
+
+def by_metric(published: Row) -> list[Row]:
+    """The table once for each of its metrics, with the rows of that one."""
+    return [
+        published | {'metric': name, 'rows': {m: row[i] for m, row in published['rows'].items()}}
+        for i, name in enumerate(published.get('metrics', ()))
+    ] or [published]
+
+
+def measure(published: Row, runs: Sequence[Run]) -> list[Measured]:
+    """The table's metric of every run that has it."""
+    metric = METRICS[published['metric']]
+    return [value for run in runs if (value := metric(published, run)) is not None]
+
+
+def measure_cell(published: Row, runs: Runs, method: str, column: str) -> list[Measured]:
+    """Likewise, also of a metric that compares with another cell."""
+    cell = runs.get(f'{method}-{column}', [])
+    if published['metric'] != 'megabytes_saved':
+        return measure(published, cell)
+    reference = runs.get(f'{published["reference"]}-{column}', [])
+    return [value for run in cell if (value := megabytes_saved(run, reference)) is not None]
+
+
+def mean(values: Sequence[Measured]) -> Measured:
+    return Measured(statistics.mean(v.value for v in values), any(v.bound for v in values))
+
+
+def what(published: Row) -> str:
+    """The metric, or all of them, in words."""
+    return '; '.join(metric_words(part) for part in by_metric(published))
+
+
+def metric_words(published: Row) -> str:
+    if published['metric'].endswith('_to'):
+        unit = published['metric'].removesuffix('_to')
+        return f'{unit} to {100 * published["target"]:.4g} % consensus accuracy'
+    if published['metric'] == 'megabytes_saved':
+        return f'megabytes a round saved against {published["reference"]} (%)'
+    if published['metric'] == 'client_accuracy_at':
+        return f'mean client accuracy at round {published["round"]} (%)'
+    if published['metric'] == 'gap_at':
+        return f'gap from consensus to mean client accuracy at round {published["round"]} (points)'
+    return f'consensus accuracy at round {published["round"]} (%)'
