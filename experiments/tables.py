@@ -10,9 +10,9 @@ published.json holds
   title, source   what was measured, and where the paper's numbers stand
   metric          rounds_to or megabytes_to (the accuracy `target`); accuracy_at,
                   client_accuracy_at or gap_at (the round `round`; of the aggregated model, of the
-                  mean client, and what the first is ahead, in points); megabytes_saved (percent of
-                  what the method `reference` sends a round)
-  metrics         several of these, in place of metric
+                  mean client, and from it to the other, in points); megabytes_saved (percent that
+                  a round sends less than one of the method `reference`)
+  metrics         a list of several, in place of metric
   target          accuracy in [0, 1]; also a line in the figure
   round           also the round of the lead over the baselines; optional where there is a target
   columns         the settings, in the order of the numbers
@@ -33,8 +33,8 @@ published.json holds
         The panel may have: x, mbytes_total in place of round; until, the last round drawn; styles,
         {style: what it means}
     {title, label, columns: {name: x}}
-        the (first) metric against a factor x; or, with curves, a list of one or two of CURVES, these at the
-        round `round`
+        the first metric against a factor x; or, with curves, a list of one or two of CURVES, these
+        at the round `round`
     {title, x, points: {method: columns}}
         a dot a run: accuracy against x, e.g. model_deviation, both at the round `round`
     {title, rounds, cells: [{cell, label}, ...]}

@@ -7,8 +7,10 @@ import pytest
 from absl import flags
 
 from experiments import curves, tables
-from experiments.figures import draw_panels, plot_panels, table_panels
-from experiments.plots import COLOURS
+from experiments.figures import table_panels
+from experiments.plot_panels import draw_panels, plot_panels
+from experiments.plots import COLOURS, plt
+from experiments.table_metrics import HEADS, by_metric
 
 PUBLISHED = {
     'metric': 'rounds_to',
@@ -44,6 +46,10 @@ def folder(tmp_path):
     return folder
 
 
+def find(folder, *sources, names=curves.CURVES):
+    return curves.find_runs(folder.name, tables.flagfiles(PUBLISHED, folder), sources, names)
+
+
 SETTINGS = {'clients': 300, 'partition': 'dirichlet', 'partition_overlap': True, 'seed': 0}
 
 
@@ -52,7 +58,7 @@ def test_mean_and_deviation_over_seeds_stand_beside_the_paper(folder, tmp_path):
     write_run(runs / 'ntk_dfl-iid-seed0', [0.8, 0.86, 0.84], **SETTINGS)
     write_run(runs / 'ntk_dfl-iid-seed1', [0.8, 0.82, 0.8, 0.85], **SETTINGS)
     write_run(runs / 'ntk_dfl-alpha0.1-seed0', [0.7, 0.8, 0.81], **SETTINGS)
-    found, remarks = curves.find_runs(folder, runs)
+    found, remarks = find(folder, runs)
     assert remarks == []
     lines = tables.table(PUBLISHED, found).splitlines()
     assert lines[0] == '| method | iid paper | iid ours | alpha0.1 paper | alpha0.1 ours |'
@@ -68,7 +74,7 @@ def test_strays_and_unfinished_runs_are_remarked_on(folder, tmp_path):
         [0.9],
         **(SETTINGS | {'partition_overlap': False, 'partition_file': 'some/where.json'}),
     )
-    _, remarks = curves.find_runs(folder, runs)
+    _, remarks = find(folder, runs)
     assert remarks == [
         'ntk_dfl-iid-seed0 stopped at round 1',
         'ntk_dfl-iid-seed0: --clients=30, the flagfile says 300',
@@ -80,14 +86,14 @@ def test_a_negated_flag_is_compared_as_such(folder, tmp_path):
     (folder / 'ntk_dfl-iid.flags').write_text('--nontk_averaging\n')
     write_run(tmp_path / 'ntk_dfl-iid-seed0', [0.9], ntk_averaging=False)
     write_run(tmp_path / 'ntk_dfl-iid-seed1', [0.9], ntk_averaging=True)
-    assert curves.find_runs(folder, tmp_path)[1] == [
+    assert find(folder, tmp_path)[1] == [
         'ntk_dfl-iid-seed1: --ntk_averaging=True, the flagfile says False'
     ]
 
 
 def test_no_run_at_all_is_an_error_that_names_the_cells(folder, tmp_path):
     with pytest.raises(ValueError, match=r'name them ntk_dfl-alpha0\.1, ntk_dfl-iid'):
-        curves.find_runs(folder, tmp_path / 'nothing')
+        find(folder, tmp_path / 'nothing')
 
 
 def curve(*accuracies, name='run', **more):
@@ -177,6 +183,48 @@ def test_the_megabytes_are_those_of_the_first_round_at_the_target():
     assert tables.off_paper(published, runs) == []
 
 
+def test_several_metrics_stand_side_by_side_in_every_column():
+    published = {
+        'metrics': ['megabytes_saved', 'rounds_to', 'client_accuracy_at'],
+        'reference': 'ntk_dfl',
+        'target': 0.85,
+        'round': 2,
+        'columns': ['iid', 'alpha0.1'],
+        'rows': {
+            'ntk_dfl': [[None, None], [4, 18], [75, None]],
+            'spark': [[98.5, 98.7], [2, 6], [99, None]],
+        },
+    }
+    runs = {
+        'ntk_dfl-iid': [curve(0.8, 0.85, mbytes_total=[1000, 2000])],
+        'spark-iid': [
+            curve(0.8, 0.85, mbytes_total=[12.5, 25]),
+            curve(0.85, mbytes_total=[12.5]),
+        ],
+        'spark-alpha0.1': [curve(0.8, mbytes_total=[12.5])],  # nothing to compare with
+    }
+    assert tables.table(published, runs).splitlines() == [
+        '| method '
+        '| iid MB saved paper | iid MB saved ours '
+        '| iid rounds paper | iid rounds ours '
+        '| iid mean client paper | iid mean client ours '
+        '| alpha0.1 MB saved paper | alpha0.1 MB saved ours '
+        '| alpha0.1 rounds paper | alpha0.1 rounds ours '
+        '| alpha0.1 mean client paper | alpha0.1 mean client ours |',
+        '| --- ' * 13 + '|',
+        '| ntk_dfl | - | 0 (1 seed) | 4 | 2 (1 seed) | 75 | 75 (1 seed) | - | - | 18 | - | - | - |',
+        '| spark | 98.5 | 98.75 ± 0 (2 seeds) | 2 | 1.5 ± 0.71 (2 seeds) | 99 | 75 (1 seed) '
+        '| 98.7 | - | 6 | >1 (1 seed) | - | - |',
+    ]
+    assert tables.report(published, runs).splitlines()[-1:] == [
+        '- ntk_dfl iid rounds: 2 against 4 (-50 %)'
+    ]
+    assert tables.what(published) == (
+        'megabytes a round saved against ntk_dfl (%); rounds to 85 % consensus accuracy; '
+        'mean client accuracy at round 2 (%)'
+    )
+
+
 @pytest.mark.parametrize(
     ('number', 'run', 'remark'),
     [
@@ -216,6 +264,10 @@ def test_ours_is_compared_with_the_best_decentralized_baseline():
         'iid: lead over the best baseline at round 2: 3.0 points (dpsgd)',
     ]
     assert tables.comparisons(PUBLISHED, runs) == []
+    runs['ntk_dfl_compressed-iid'] = [curve(0.85)]
+    rows = {'rows': COMPARED['rows'] | {'ntk_dfl_compressed': [None, None]}}
+    variants = COMPARED | rows | {'variants': ['ntk_dfl_compressed']}
+    assert tables.comparisons(variants, runs) == tables.comparisons(COMPARED, runs)
 
 
 def test_a_baseline_that_never_got_there_bounds_the_comparison():
@@ -277,6 +329,25 @@ def test_curves_at_a_round_against_a_factor():
             },
         )
     ]
+
+
+def test_both_curves_of_a_column_against_megabytes():
+    panel = {'title': 'a', 'column': 'iid', 'x': 'mbytes_total', 'until': 2}
+    panel['curves'] = ['consensus_accuracy', 'client_accuracy_mean']
+    runs = {'ntk_dfl-iid': [curve(0.5, 0.75, 0.5, mbytes_total=[10, 20, 30])]}
+    published = PUBLISHED | {'panels': [panel]}
+    lines = {
+        ('NTK-DFL', 'solid'): {10: [50], 20: [75]},
+        ('NTK-DFL', 'dotted'): {10: [40], 20: [65]},
+    }
+    assert points_of(published, runs) == [('curve', lines)]
+    assert legend_of(draw(published, runs)) == [
+        'NTK-DFL',
+        'aggregated model',
+        'mean client',
+        '85 %',
+    ]
+    assert tables.ylabel(published) == 'test accuracy (%)'
 
 
 def test_chosen_lines_against_rounds_or_megabytes():
@@ -434,7 +505,7 @@ def test_the_written_curves_stand_for_the_runs(folder, tmp_path, monkeypatch, ca
     monkeypatch.setattr(tables, 'HERE', home)
 
     def draw(source, out):
-        monkeypatch.setattr(tables, 'FLAGS', SimpleNamespace(runs=str(source), out=str(out)))
+        monkeypatch.setattr(tables, 'FLAGS', SimpleNamespace(runs=[str(source)], out=str(out)))
         assert tables.main(['tables', 'paper/table']) == 0
         files = {p.suffix: p.read_bytes() for p in out.iterdir()}
         return capsys.readouterr().out.replace(str(out), 'OUT'), files
@@ -450,9 +521,38 @@ def test_the_written_curves_stand_for_the_runs(folder, tmp_path, monkeypatch, ca
     assert kept == ({wanted[kind]} if kind in wanted else set())
 
 
+def test_the_first_source_that_has_a_cell_gives_its_runs(folder, tmp_path):
+    write_run(tmp_path / 'a' / 'ntk_dfl-iid-seed0', [0.8], done=False, **SETTINGS)
+    write_run(tmp_path / 'b' / 'ntk_dfl-iid-seed1', [0.9], done=False, **SETTINGS)
+    write_run(tmp_path / 'b' / 'ntk_dfl-alpha0.1-seed1', [0.7], done=False, **SETTINGS)
+    curves.save_curves(tmp_path / 'b.json', *find(folder, tmp_path / 'b'))
+    for second in (tmp_path / 'b', tmp_path / 'b.json'):
+        found, remarks = find(folder, tmp_path / 'a', second)
+        assert {cell: run['run'] for cell, (run,) in found.items()} == {
+            'ntk_dfl-alpha0.1': 'ntk_dfl-alpha0.1-seed1',
+            'ntk_dfl-iid': 'ntk_dfl-iid-seed0',
+        }
+        assert remarks == [
+            'ntk_dfl-iid-seed0 stopped at round 1',
+            'ntk_dfl-alpha0.1-seed1 stopped at round 1',
+        ]
+
+
+def test_flagfiles_may_be_those_of_other_tables(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, 'HERE', tmp_path)
+    files = ['p/a/ntk_dfl-iid.flags', 'p/b/ntk_dfl-iid.flags', 'p/b/ntk_dfl-alpha0.1.flags']
+    for file in [*files, 'p/b/dpsgd-iid.flags', 'p/own/dfedavg-iid.flags']:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    assert tables.flagfiles(PUBLISHED | {'flags': ['p/a', 'p/b']}, tmp_path / 'p/own') == {
+        'ntk_dfl-alpha0.1': tmp_path / files[2],
+        'ntk_dfl-iid': tmp_path / files[0],
+    }
+
+
 def test_stored_columns_are_rounded(folder, tmp_path):
     write_run(tmp_path / 'ntk_dfl-iid-seed0', [0.8, 0.84996, 0.84], more=MORE, **SETTINGS)
-    found, _ = curves.find_runs(folder, tmp_path, [*curves.CURVES, *MORE])
+    found, _ = find(folder, tmp_path, names=[*curves.CURVES, *MORE])
     (run,) = found['ntk_dfl-iid']
     assert run['consensus_accuracy'] == [0.8, 0.85, 0.84]
     assert run['mbytes_total'] == [942652, 2e6, 3e6]
@@ -462,14 +562,14 @@ def test_stored_columns_are_rounded(folder, tmp_path):
 
 def test_an_old_run_serves_unless_it_lacks_what_is_needed(folder, tmp_path):
     write_run(tmp_path / 'ntk_dfl-iid-seed0', [0.8, 0.85], **SETTINGS)
-    found, remarks = curves.find_runs(folder, tmp_path)
+    found, remarks = find(folder, tmp_path)
     curves.save_curves(tmp_path / 'old.json', found, remarks)
     for source in (tmp_path, tmp_path / 'old.json'):
-        assert curves.find_runs(folder, source) == (found, remarks)
+        assert find(folder, source) == (found, remarks)
         names = [*curves.CURVES, 'mbytes_total']
         message = '^ntk_dfl-iid-seed0 has no mbytes_total, which table needs$'
         with pytest.raises(ValueError, match=message):
-            curves.find_runs(folder, source, names)
+            find(folder, source, names=names)
 
 
 def test_what_metric_and_panels_need():
@@ -479,6 +579,7 @@ def test_what_metric_and_panels_need():
 
     assert needed('rounds_to', 'curves', 'factor') == ()
     assert needed('megabytes_to', 'curves') == ('mbytes_total',)
+    assert needed('megabytes_saved', 'curves') == ('mbytes_total',)
     assert needed('gap_at', 'lines', 'scatter') == ('mbytes_total', 'model_deviation')
     assert needed('accuracy_at', 'distribution') == ('client_accuracy_quantiles',)
 
@@ -495,18 +596,18 @@ def test_curves_that_cannot_be_read_are_an_error(folder, tmp_path):
     for content in ('', '[]', '{"runs": {}}', '3'):
         path.write_text(content)
         with pytest.raises(ValueError, match='cannot be read'):
-            curves.find_runs(folder, path)
+            find(folder, path)
     with pytest.raises(ValueError, match='cannot be read'):
-        curves.find_runs(folder, tmp_path / 'absent.json')
+        find(folder, tmp_path / 'absent.json')
     path.write_text('{"runs": {"other-cell": []}, "remarks": []}')
     with pytest.raises(ValueError, match='holds no run of table'):
-        curves.find_runs(folder, path)
+        find(folder, path)
 
 
 def test_runs_of_another_cell_are_left_alone(folder, tmp_path):
     write_run(tmp_path / 'ntk_dfl-iid', [0.9], **SETTINGS)
     write_run(tmp_path / 'ntk_dfl-iid2-seed0', [0.9], **SETTINGS)
-    found, _ = curves.find_runs(folder, tmp_path)
+    found, _ = find(folder, tmp_path)
     assert {cell: [run['run'] for run in runs] for cell, runs in found.items()} == {
         'ntk_dfl-iid': ['ntk_dfl-iid']
     }
@@ -521,27 +622,31 @@ def test_every_shipped_cell_has_a_flagfile_with_known_flags(published):
     import experiments.flags  # noqa: F401
 
     content = json.loads(published.read_text())
-    cells = {path.stem for path in published.parent.glob('*.flags')}
-    assert cells <= {f'{m}-{column}' for m in content['rows'] for column in content['columns']}
-    assert {cell.partition('-')[0] for cell in cells} == set(content['rows'])
-    assert {cell.partition('-')[2] for cell in cells} == set(content['columns'])
-    for cell in cells:
-        file = published.parent / f'{cell}.flags'
+    files = tables.flagfiles(content, published.parent)
+    assert files.keys() >= {path.stem for path in published.parent.glob('*.flags')}
+    assert {cell.partition('-')[0] for cell in files} == set(content['rows'])
+    assert {cell.partition('-')[2] for cell in files} == set(content['columns'])
+    for cell, file in files.items():
         wanted = curves.read_flagfile(file)
         for name, value in wanted.items():
             flags.FLAGS[name].parser.parse(value)
-        assert cell.partition('-')[0].removesuffix('_compressed') == wanted['algorithm']
+        method = cell.partition('-')[0]
+        assert method == wanted['algorithm'] or method.startswith(f'{wanted["algorithm"]}_')
         assert f'--flagfile=experiments/{file.relative_to(tables.HERE)} ' in file.read_text()
 
 
 @pytest.mark.parametrize('published', TABLES, ids=IDS)
 def test_every_shipped_table_is_whole(published):
     content = json.loads(published.read_text())
-    assert content['metric'] in tables.METRICS
-    assert ('target' if content['metric'].endswith('_to') else 'round') in content
-    assert {content.get('ours'), *content.get('centralized', ())} <= {None, *content['rows']}
-    for numbers in content['rows'].values():
-        assert len(numbers) == len(content['columns'])
+    needed = {'rounds_to': 'target', 'megabytes_to': 'target', 'megabytes_saved': 'reference'}
+    for part in by_metric(content):
+        assert part['metric'] in HEADS
+        assert needed.get(part['metric'], 'round') in content
+        assert all(len(numbers) == len(content['columns']) for numbers in part['rows'].values())
+    assert all(len(row) == len(content.get('metrics', row)) for row in content['rows'].values())
+    named = {content.get('ours'), content.get('reference')}
+    named |= {*content.get('centralized', ()), *content.get('variants', ())}
+    assert named <= {None, *content['rows']}
     assert tables.table(content, {}).count('\n') == 1 + len(content['rows'])
     assert tables.what(content) and tables.ylabel(content)
 
@@ -559,7 +664,7 @@ def cells_of(content, panel):
 @pytest.mark.parametrize('published', TABLES, ids=IDS)
 def test_every_shipped_panel_draws_the_cells_that_there_are(published):
     content = json.loads(published.read_text())
-    cells = {path.stem for path in published.parent.glob('*.flags')}
+    cells = set(tables.flagfiles(content, published.parent))
     named = [cells_of(content, panel) for panel in content['panels']]
     assert set().union(*named) == cells
     rounds = 20
@@ -569,8 +674,12 @@ def test_every_shipped_panel_draws_the_cells_that_there_are(published):
         cell: [{name: run[name] for name in ('run', 'round', *tables.columns(content))}]
         for cell in cells
     }
+    colours = table_panels({**content, 'panels': [{'title': '', 'column': ''}]}, {}, len)[0].lines
+    assert len({line.colour for line in colours}) == len(content['rows'])
     panels = table_panels(content, runs, lambda cell: [80.0 for _ in cell])
     assert all(line.points for panel in panels for line in panel.lines)
-    shown = legend_of(draw_panels(panels, tables.ylabel(content), content.get('target')))
+    figure = draw_panels(panels, tables.ylabel(content), content.get('target'))
+    shown = legend_of(figure)
+    plt.close(figure)
     assert len(shown) == len(set(shown))
     assert {line.label for panel in panels for line in panel.lines} <= set(shown)
