@@ -4,10 +4,11 @@
 
 First table: SPARK's kernel K = J~ J~^T over samples and outputs (Eq. 6) beside the exact J J^T, for
 the first network (MLP 784-100-10, He-normal) on some samples of Fashion-MNIST, without --data_dir
-on random data. `top` are relative errors of its first, second and tenth eigenvalue. With R the
-first residual softmax(f) - y, `train` is the cosine between K R and its exact counterpart, the
-step of the outputs; `held out` the same for samples that took no part; `P J~^T R` that of the step
-of the weights with the exact one, which a projection to k of P weights leaves at sqrt(k / P).
+on random data. `top` are the relative errors, without sign, of its first, second and tenth
+eigenvalue. With R the first residual softmax(f) - y, `train` is the cosine between K R and its
+exact counterpart, the step of the outputs; `held out` the same for samples that took no part;
+`P J~^T R` that of the step of the weights with the exact one, which a projection to k of P weights
+leaves at sqrt(k / P).
 
 Second table: milliseconds of one hub's update (1,194 samples in 6 clients, the timesteps of spark)
 and seconds of a round of 300 such hubs, whole Jacobians for comparison and NTK-DFL's update in the
@@ -86,7 +87,7 @@ def distortion(model: Model, params: PyTree, x: Array, labels: Array) -> None:
             ]
             found = [
                 [
-                    *(eigenvalues(kernel) / largest - 1),
+                    *np.abs(eigenvalues(kernel) / largest - 1),
                     cosine(mine @ projected_step, mine @ step),
                     cosine(held_out @ projected_step, held_out @ step),
                     cosine(projected_step, step),

@@ -24,10 +24,12 @@ def annealing(
 
     Raises ValueError unless 0 <= R_warm < R, the alphas lie in [0, 1] and the temperatures above 0.
     """
-    if not 0 <= warmup < rounds:
+    if warmup < 0:
+        raise ValueError(f'the warm-up has to last at least 0 rounds, got {warmup}')
+    if warmup >= rounds:
         raise ValueError(
             f'a warm-up of {warmup} rounds has to end before the last of {rounds}; '
-            'lower the warm-up or turn distillation off'
+            'lower the warm-up or raise the number of rounds'
         )
     for name, value in zip(('alpha_init', 'alpha_final'), alpha, strict=True):
         if not 0 <= value <= 1:

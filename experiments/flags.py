@@ -214,7 +214,7 @@ ALGORITHM_FLAGS = {
     'projection_refresh': flags.DEFINE_string(
         'spark_projection_refresh',
         None,
-        'Draw the matrix again: never (default), every round, or for every hub of every round.',
+        'Draw the matrix again for every hub and round (hub, default), every round, or never.',
     ),
     'kernel_form': flags.DEFINE_string(
         'spark_kernel', None, 'Kernel over samples and outputs: full (default), or its trace.'

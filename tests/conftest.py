@@ -49,7 +49,7 @@ def data_dir() -> pathlib.Path:
 
 @pytest.fixture
 def network(x64):
-    """Six clients of different sizes, as the reference and as the simulator see them, and graphs."""
+    """Six clients of different sizes, as the reference and the simulator see them, and graphs."""
     rng = np.random.default_rng(3)
     features, classes = 5, 3
     sizes = [4, 7, 5, 6, 3, 7]

@@ -254,6 +254,34 @@ REFUSED_BY_DPSGD = [
     ('--ntk_timesteps=1', '--ntk_timesteps=1', '--algorithm=dpsgd', 'leave it out'),
 ]
 
+# The same of SPARK, for a network of 99 weights.
+REFUSED_BY_SPARK = [
+    ('--spark_projection_dim=100', '100', '99 weights', 'from 1 to 99'),
+    ('--spark_projection_dim=0', ' 0 ', 'from 1 to 99'),
+    ('--spark_projection=nonsense', "'nonsense'", 'gaussian, khatri_rao'),
+    ('--spark_projection=none', '20', 'projection=none', 'leave one of them out'),
+    ('--spark_projection_refresh=daily', "'daily'", 'never, round, hub'),
+    ('--ntk_jacobian_weights=own', 'jacobian_weights=own', 'projection_refresh=round or never'),
+    ('--ntk_jacobian_weights=mine', "'mine'", 'hub, own'),
+    ('--spark_kernel=half', "'half'", 'full, trace'),
+    ('--spark_step=long', "'long'", 'projected, exact'),
+    ('--spark_exchange=int4', "'int4'", 'float32, float16, int8'),
+    ('--spark_sampling=0', 'sampling', '[0.001, 1]', 'got 0.0'),
+    ('--spark_warmup=2', '2 rounds', 'the last of 2', 'lower the warm-up or raise'),
+    ('--spark_warmup=5 --rounds=5', '5 rounds', 'the last of 5', 'lower the warm-up'),
+    ('--spark_warmup=-1', 'warm-up', 'at least 0', 'got -1'),
+    ('--spark_warmup=3 --spark_schedule_rounds=3', '3 rounds', 'the last of 3', 'lower'),
+    ('--spark_alpha_init=-0.5', 'alpha_init', '[0, 1]', 'got -0.5'),
+    ('--spark_alpha_final=1.5', 'alpha_final', '[0, 1]', 'got 1.5'),
+    ('--spark_tau_init=-1', 'tau_init', 'above 0', 'got -1.0'),
+    ('--spark_tau_final=0', 'tau_final', 'above 0', 'got 0.0'),
+    ('--spark_logits=all', "'all'", 'own, hub'),
+    ('--spark_judge=both', "'both'", 'labels, target'),
+    ('--momentum=-0.1', 'momentum', '[0, 1]', 'got -0.1'),
+    ('--evolution=eigh', 'eigh', 'use rkc or euler'),
+    ('--batch_size=5', '--batch_size=5', '--algorithm=spark', 'leave it out'),
+]
+
 # The same of the other methods, whose flags stand alone; 30 clients unless they say otherwise.
 REFUSED_BY_OTHERS = [
     ('--algorithm=ntk_fl --ntk_fl_cohort=31', 'cohort of 31', '[1, 30]'),
@@ -266,6 +294,7 @@ REFUSED_BY_OTHERS = [
     ('--algorithm=dispfl --clients=6 --dispfl_density=1.5', 'density', '(0, 1]', 'got 1.5'),
     ('--algorithm=dispfl --clients=6 --dispfl_prune_rate=2', 'prune_rate', '[0, 1]', 'got 2.0'),
     ('--algorithm=dpsgd --dispfl_density=0.5', '--dispfl_density=0.5', 'leave it out'),
+    ('--algorithm=ntk_dfl --clients=6 --spark_warmup=1', '--spark_warmup=1', 'leave it out'),
     ('--algorithm=dpsgd --ntk_fl_cohort=5', '--ntk_fl_cohort=5', 'leave it out'),
 ]
 
@@ -287,6 +316,14 @@ def test_a_bad_value_is_named_in_one_line_and_nothing_is_written(
 def test_a_bad_value_of_a_gradient_method(flags, patterns, tiny, tmp_path):
     argv = (f'--dataset={tiny}', *NETWORK, '--algorithm=dpsgd', f'--out={tmp_path}/new')
     line = here(*argv, *flags.split()).error
+    assert all(pattern in line for pattern in patterns), line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(('flags', 'patterns'), [(f, p) for f, *p in REFUSED_BY_SPARK])
+def test_a_bad_value_of_spark(flags, patterns, tiny, tmp_path):
+    argv = (f'--dataset={tiny}', *NETWORK, '--hidden=8', '--algorithm=spark', '--spark_warmup=1')
+    line = here(*argv, '--spark_projection_dim=20', f'--out={tmp_path}/new', *flags.split()).error
     assert all(pattern in line for pattern in patterns), line
     assert not list(tmp_path.iterdir())
 
@@ -727,6 +764,19 @@ def test_dispfl_anneals_over_the_run(flags, recorded, tiny, tmp_path):
     assert done.status == 0 and done.err == ''
     settings = json.loads((tmp_path / 'out' / 'config.json').read_text())['algorithm']
     assert recorded.items() <= settings.items()
+
+
+def test_spark_anneals_over_the_run(tiny, tmp_path):
+    argv = (f'--dataset={tiny}', *NETWORK, '--hidden=8', '--algorithm=spark', '--partition=iid')
+    small = ('--ntk_timesteps=10,20', '--spark_projection_dim=20')
+    done = here(*argv, *small, '--momentum=0.5', '--nocheckpoint', f'--out={tmp_path}/out')
+    assert done.status == 0 and done.err == ''
+    settings = json.loads((tmp_path / 'out' / 'config.json').read_text())['algorithm']
+    assert {'rounds': 2, 'momentum': 0.5, 'projection_dim': 20}.items() <= settings.items()
+    links = 2 * 6 * 2  # of two rounds
+    samples = 32 * (3 * (20 + 1) + 1)  # a row and an output of each class, a label
+    expected = links * (2 * 32 * 99 + 120 // 6 * samples) / 8e6  # w_j and w_bar_i
+    assert rows_of(tmp_path / 'out')[-1]['mbytes_total'] == expected
 
 
 def test_ntk_fl_hears_cohorts(tiny, tmp_path):

@@ -7,7 +7,15 @@ import pytest
 
 from dfl_jax import Clients, simulate, topology
 from dfl_jax.algorithms import dpsgd
-from dfl_jax.compression import ROUNDINGS, chain, codec_of, largest, quantization, top_k
+from dfl_jax.compression import (
+    ROUNDINGS,
+    chain,
+    codec_of,
+    half_precision,
+    largest,
+    quantization,
+    top_k,
+)
 from dfl_jax.models import MLP, bind
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
@@ -128,6 +136,29 @@ def test_the_default_rounding_is_stochastic():
     received = codec_of(None, 4, None).transmit(jax.random.key(0), tree())
     for key, (name, tensor) in zip(once, tree().items(), strict=True):
         assert (received[name] == quantization(4).decoded(key, tensor)).all()
+
+
+def test_half_precision_keeps_eleven_bits():
+    """Also inside a compiled program, where the two conversions must not cancel."""
+    exact = [0, 1, -0.5, 2047, 2048, -65504, 2**-14]
+    rounded = {2049: 2048, 2051: 2052, 0.1: 0.0999755859375, 1 / 3: 0.333251953125}
+    tensor = np.array([*exact, *rounded, 7e4, -1e30], np.float32)
+    expected = np.array([*exact, *rounded.values(), np.inf, -np.inf], np.float32)
+    decoded = half_precision().decoded
+    for decode in (decoded, jax.jit(decoded)):
+        received = decode(jax.random.key(0), jnp.asarray(tensor))
+        assert received.dtype == np.float32
+        np.testing.assert_array_equal(received, expected)
+    received = half_precision().transmit(jax.random.key(0), tree())
+    error = np.abs(received['large'] - tree()['large'])
+    assert error.max() > 0 and (error <= 2.0**-11 * np.abs(tree()['large'])).all()
+    assert (received['zero'] == 0).all()
+
+
+def test_half_precision_halves_a_message():
+    assert half_precision().bits(MODEL.shapes) == 16 * SIZE
+    shapes = {'w': jax.ShapeDtypeStruct((100,), np.float32)}
+    assert chain(top_k(0.5), half_precision()).bits(shapes) == 50 * 16 + 100
 
 
 # --------------------------------------------------------------------------------- top-k, chained

@@ -35,6 +35,14 @@ ALGORITHMS_UNDER_TEST: dict[str, Callable] = {
     'decavg': lambda: ALGORITHMS['decavg'](MODEL, lr=0.05, local_steps=2, init='same'),
     'dispfl': lambda: ALGORITHMS['dispfl'](MODEL, lr=0.05, local_epochs=2, anneal_rounds=20),
     'ntk_fl': lambda: ALGORITHMS['ntk_fl'](MODEL, cohort=COHORT, lr=0.05, timesteps=(3, 8)),
+    # By default a hub's number decides its matrices: other names, other matrices.
+    'spark': lambda: ALGORITHMS['spark'](
+        MODEL,
+        lr=0.05,
+        timesteps=(3, 8),
+        projection_dim=20,
+        projection_refresh='round',
+    ),
 }
 CENTRALIZED = ('ntk_fl',)  # one hub, which is no client; all clients hold its model
 DECENTRALIZED = tuple(name for name in ALGORITHMS_UNDER_TEST if name not in CENTRALIZED)
@@ -51,6 +59,12 @@ def sent_ntk_dfl(links, sizes):
         sent['outputs'][neighbour] += sizes[neighbour] * CLASSES
         sent['labels'][neighbour] += sizes[neighbour]
     return sent
+
+
+def sent_spark(links, sizes):
+    """The same with projected Jacobians, each with a step of quantization, which may be empty."""
+    sent = sent_ntk_dfl(links, sizes)
+    return sent | {'jacobians': sent_gossip(links, sizes)['weights']}
 
 
 def sent_gossip(links, sizes):
@@ -84,6 +98,7 @@ SENT: dict[str, Callable] = {
     'decavg': sent_gossip,
     'dispfl': sent_dispfl,
     'ntk_fl': sent_ntk_fl,
+    'spark': sent_spark,
 }
 
 every_algorithm = pytest.mark.parametrize('name', ALGORITHMS_UNDER_TEST)

@@ -22,6 +22,7 @@ LEARNS = {
     'decavg': (5, 0.85, {'lr': 0.1}),
     'dispfl': (3, 0.85, {}),
     'ntk_fl': (2, 0.85, {'cohort': DEGREE}),
+    'spark': (3, 0.85, {'timesteps': (50, 100, 200), 'rounds': 5, 'warmup': 1}),
 }
 
 

@@ -9,7 +9,8 @@ import pytest
 import reference
 from test_ntk_dfl import as_indices
 
-from dfl_jax.algorithms import spark
+from dfl_jax import topology
+from dfl_jax.algorithms import ntk_dfl, spark
 from dfl_jax.models import MLP, bind
 from dfl_jax.ntk.projection import projection
 
@@ -179,3 +180,116 @@ def test_three_rounds_equal_the_reference(network, settings):
             assert np.linalg.norm(ours - theirs) <= 1e-10 * np.linalg.norm(theirs)
     np.testing.assert_array_equal(info['timestep'], chosen)
     np.testing.assert_allclose(info['loss'], losses, rtol=1e-10)
+
+
+# ------------------------------------------------------------------- ends that are other methods
+
+
+def three_rounds(network, algorithm):
+    """The weights after every round and each round's loss and timestep, in float64."""
+    _, clients, graphs = network
+    state, found = algorithm.init(jax.random.key(0), clients), []
+    state = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.float64) if leaf.dtype == jnp.float32 else leaf, state
+    )
+    step = jax.jit(algorithm.step)
+    for r in range(len(graphs.active)):
+        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
+        state, info = step(jax.random.key(r), state, graph, clients)
+        found.append((state.params, info['loss'], info['timestep'].ravel()))
+    return jax.device_get(found)
+
+
+MODEL = bind(MLP(3, (8,)), (5,))
+SHARED = {'lr': 0.05, 'lr_decay': 0.2, 'timesteps': TIMESTEPS, 'init': 'independent'}
+
+
+@pytest.mark.parametrize(
+    ('ours', 'theirs'),
+    [
+        ({}, {}),
+        ({'sampling': 0.5, 'evolution': 'euler'}, {'subsampling': 2, 'evolution': 'euler'}),
+        (
+            {'jacobian_weights': 'own', 'averaging': False, 'projection_refresh': 'never'},
+            {'jacobian_weights': 'own', 'averaging': False},
+        ),
+    ],
+    ids=str,
+)
+def test_without_its_stages_it_is_ntk_dfl(network, ours, theirs):
+    """No projection, the kernel's trace, labels alone and no momentum."""
+    stages = {'projection': 'none', 'kernel_form': 'trace', 'alpha_final': 1.0, 'momentum': 0.0}
+    plain = three_rounds(network, spark(MODEL, **SHARED, **stages, **ours, rounds=3, warmup=0))
+    expected = three_rounds(network, ntk_dfl(MODEL, **SHARED, **theirs))
+    for a, b in zip(*map(jax.tree.leaves, (plain, expected)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_distillation_begins_after_the_warm_up_and_never_at_alpha_1(network):
+    """Whatever the temperature and the teachers are."""
+
+    def run(**schedule):
+        settings = {**SHARED, 'projection_dim': 12, 'evolution': 'euler', 'rounds': 3}
+        return three_rounds(network, spark(MODEL, **settings, **schedule))
+
+    labels = run(alpha_final=1.0)
+    soft = {'tau_init': 2.0, 'tau_final': 5.0, 'logits': 'own'}
+    same = run(alpha_init=1.0, alpha_final=1.0, warmup=0, **soft)
+    late = run(alpha_init=0.5, alpha_final=0.5, warmup=2, **soft)
+    for others, rounds in ((same, 3), (late, 2)):
+        for a, b in zip(*map(jax.tree.leaves, (others[:rounds], labels[:rounds])), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert abs(late[2][0]['Dense_0']['kernel'] - labels[2][0]['Dense_0']['kernel']).max() > 1e-4
+
+
+# --------------------------------------------------------------------------------------- traffic
+
+SIZES = np.array([4, 7, 5, 6, 3, 7])  # of the clients of `network`
+HALVES = np.array([2, 4, 3, 3, 2, 4])  # what they draw of a half
+AROUND = np.array([14, 9, 13, 8, 13, 7])  # samples of both neighbours in the ring
+# A message of weights has 32 * 75 = 2400 bits, a row of 12 floats 384 or in int8 96. For both of
+# its neighbours a client of N samples sends 2 * 3 N rows, as many outputs and 2 N labels.
+SENT = [
+    ({}, 4 * 2400 + SIZES * (6 * 384 + 6 * 32 + 2 * 32)),
+    ({'logits': 'own'}, 4 * 2400 + SIZES * (6 * 384 + 12 * 32 + 2 * 32)),
+    ({'average_velocity': True}, 6 * 2400 + SIZES * 2560),
+    (
+        {'jacobian_weights': 'own', 'averaging': False, 'projection_refresh': 'never'},
+        SIZES * (6 * 384 + 6 * 32 + 2 * 32),
+    ),
+    ({'step_form': 'exact'}, 6 * 2400 + SIZES * 2560 + AROUND * 3 * 32),
+    ({'exchange': 'float16'}, 4 * 2400 + SIZES * (6 * 192 + 6 * 32 + 2 * 32)),
+    (
+        {'exchange': 'int8', 'sampling': 0.5},
+        4 * 2400 + 2 * 32 + HALVES * (6 * 96 + 6 * 32 + 2 * 32),
+    ),
+]
+
+
+@pytest.mark.parametrize(('settings', 'expected'), SENT, ids=lambda value: str(value)[:60])
+def test_the_bits_of_a_round_on_a_ring(network, settings, expected):
+    _, clients, _ = network
+    algorithm = spark(MODEL, projection_dim=12, **settings)
+    graph = jax.tree.map(lambda a: a[0], topology.schedule('ring', 6, 1, seed=0, static=True))
+    around = [
+        set(members[linked]) for members, linked in zip(graph.members, graph.mask, strict=True)
+    ]
+    assert around == [{i, (i + 1) % 6, (i - 1) % 6} for i in range(6)]
+
+    @jax.jit
+    def sent(key):  # all else is not even compiled
+        info = algorithm.step(key, algorithm.init(key, clients), graph, clients)[1]
+        return {name[5:]: count for name, count in info.items() if name.startswith('sent/')}
+
+    counts = jax.device_get(sent(jax.random.key(0)))
+    assert counts.keys() == algorithm.unit_bits.keys()
+    bits = sum(counts[unit].astype(int) * algorithm.unit_bits[unit] for unit in counts)
+    np.testing.assert_array_equal(bits, expected)
+
+
+def test_projected_rows_save_almost_99_percent():
+    """k = 1000, the default, of the 79,510 weights of an MLP 784-100-10."""
+    model = bind(MLP(10, (100,)), (784,))
+    ours, theirs = (make(model).unit_bits['jacobian_rows'] for make in (spark, ntk_dfl))
+    assert (ours, theirs) == (32 * 1000, 32 * 79510)
+    assert round(100 * (1 - ours / theirs), 2) == 98.74

@@ -156,8 +156,8 @@ def spark(
     check_choice('init', init, INITS)
     if at_own and projection_refresh == 'hub':
         raise ValueError(
-            'projection_refresh=hub needs jacobian_weights=hub: a client that broadcasts one '
-            'Jacobian projects it once'
+            'projection_refresh=hub does not go with jacobian_weights=own, where a client projects '
+            'the one Jacobian that it broadcasts; choose projection_refresh=round or never'
         )
     if not 0 <= momentum <= 1:
         raise ValueError(f'momentum has to lie in [0, 1], got {momentum}')

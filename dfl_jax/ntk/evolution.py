@@ -120,8 +120,7 @@ def evolve(
         return (total, slope, v), total
 
     slope = residual(start)
-    v = jnp.where(mask, jax.random.normal(jax.random.key(0), f0.shape, f0.dtype), 0)
-    v = lax.fori_loop(0, POWER_ITERATIONS, lambda _, v: follow(slope, v)[0], v)
+    v = lax.fori_loop(0, POWER_ITERATIONS, lambda _, v: follow(slope, v)[0], slope)
     lengths = _graded(timesteps)
     totals = lax.scan(interval, (start, slope, v), jnp.array(lengths))[1]
     return totals[np.searchsorted(np.cumsum(lengths), timesteps)]

@@ -80,8 +80,8 @@ def outputs_near(model: Model, w: PyTree, x: Array, members: PyTree = None) -> C
     """(step, factors={}) -> outputs [C, N] of the weights moved by it.
 
     The weights are w, or those of each of `members` on its own data. `factors` are steps A V of
-    dense layers, A [1 + d_in, r] and V [r, d_out] with the bias in A's first row, by the layers'
-    names: such a layer adds (1, a) A V to its output, and A V is not formed.
+    dense layers, A [1 + d_in, r] and V [r, d_out] with the bias, if any, in A's first row, by the
+    layers' names: such a layer adds (1, a) A V to its output, and A V is not formed.
 
     x: [N, ...]; members: leaves [K, ...], whose data x holds one after the other.
     """
@@ -92,7 +92,9 @@ def outputs_near(model: Model, w: PyTree, x: Array, members: PyTree = None) -> C
             name = '/'.join(context.module.path)
             if name in factors and context.method_name == '__call__':
                 left, right = factors[name]
-                y = y + product(left[:1] + product(args[0], left[1:]), right)
+                biases = int(context.module.use_bias)
+                bias = left[:biases].sum(axis=0, keepdims=True)  # nothing without one
+                y = y + product(bias + product(args[0], left[biases:]), right)
             return y
 
         with nn.intercept_methods(adapt):

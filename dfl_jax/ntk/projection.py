@@ -44,6 +44,7 @@ class Layer(NamedTuple):
     name: str
     start: int  # of its weights among all
     shapes: tuple[tuple[int, ...], ...]
+    places: tuple[int, ...]  # of these among the leaves of the tree
 
     @property
     def size(self) -> int:
@@ -95,7 +96,8 @@ def projection(kind: str, shapes: PyTree, k: int | None = None) -> Projection:
         k = size if kind == 'none' else DIMENSION
     if not 1 <= k <= size:
         raise ValueError(
-            f'projection to {k} dimensions of a network with {size} weights: choose from 1 to {size}'
+            f'projection to {k} dimensions of a network with {size} weights; '
+            f'choose from 1 to {size}'
         )
     make = {
         'gaussian': _gaussian,
@@ -112,14 +114,14 @@ def projection(kind: str, shapes: PyTree, k: int | None = None) -> Projection:
 
     def assembled(flat: Iterable[Array]) -> PyTree:
         """Layers [..., d_l] as the tree of the weights, leaves [..., *shape]."""
-        leaves = []
+        leaves: dict[int, Array] = {}
         for vector, layer in zip(flat, layers, strict=True):
             start = 0
-            for shape in layer.shapes:
+            for shape, place in zip(layer.shapes, layer.places, strict=True):
                 end = start + math.prod(shape)
-                leaves.append(vector[..., start:end].reshape(*vector.shape[:-1], *shape))
+                leaves[place] = vector[..., start:end].reshape(*vector.shape[:-1], *shape)
                 start = end
-        return jax.tree.unflatten(treedef, leaves)
+        return jax.tree.unflatten(treedef, [leaves[place] for place in sorted(leaves)])
 
     def lift(table: PyTree, u: Array) -> PyTree:
         return assembled(of_layer.lift(table[layer.name], u, layer) for layer in layers)
@@ -140,13 +142,14 @@ def projection(kind: str, shapes: PyTree, k: int | None = None) -> Projection:
 
 def _layers(shapes: PyTree) -> tuple[list[Layer], jax.tree_util.PyTreeDef]:
     leaves, treedef = jax.tree_util.tree_flatten_with_path(shapes)
-    found: dict[str, list[tuple[int, ...]]] = {}
-    for path, leaf in leaves:  # in order: a module's own parameters stand together
-        found.setdefault(layer_of(path), []).append(leaf.shape)
+    found: dict[str, list[int]] = {}
+    for place, (path, _) in enumerate(leaves):
+        found.setdefault(layer_of(path), []).append(place)
     layers: list[Layer] = []
     start = 0
-    for name, of_layer in found.items():
-        layers.append(Layer(name, start, tuple(of_layer)))
+    for name, places in found.items():
+        of_layer = tuple(leaves[place][1].shape for place in places)
+        layers.append(Layer(name, start, of_layer, tuple(places)))
         start += layers[-1].size
     return layers, treedef
 
