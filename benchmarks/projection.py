@@ -13,11 +13,16 @@ leaves at sqrt(k / P).
 Second table: milliseconds of one hub's update (1,194 samples in 6 clients, the timesteps of spark)
 and seconds of a round of 300 such hubs, whole Jacobians for comparison and NTK-DFL's update in the
 same run.
+
+Third table: the rate of the flow's stiffest mode, (diag(p) - p p^T) K, over the largest eigenvalue
+of K, at several times of the evolution, for the first network and after some steps of gradient
+descent: what `dfl_jax.ntk.evolution` relies on when it follows that mode.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from absl import app, flags, logging
 from jax import lax
 from jax.flatten_util import ravel_pytree
@@ -26,7 +31,7 @@ from benchmarks import _common as common
 from dfl_jax import data
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models import MLP, Model, bind
-from dfl_jax.ntk import TIMESTEPS, linearization, ntk_update
+from dfl_jax.ntk import TIMESTEPS, evolve, linearization, ntk_update
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import PROJECTIONS, Projection, projection
 
@@ -40,6 +45,8 @@ _KINDS = flags.DEFINE_list('kinds', [k for k in PROJECTIONS if k != 'none'], 'ki
 
 SPARK_TIMESTEPS = (100, 200, 400, 800)
 SHOWN = (0, 1, 9)  # eigenvalues
+TIMES = (0, 1, 10, 100, 400, 800)
+LR, DESCENT = 0.01, 100
 
 
 def main(argv: list[str]) -> None:
@@ -52,6 +59,8 @@ def main(argv: list[str]) -> None:
     distortion(model, params, x, labels)
     print()
     cost(model, params, x[: _HUB.value], labels[: _HUB.value])
+    print()
+    stiffness(model, params, x[: _HUB.value], labels[: _HUB.value])
 
 
 def samples(count: int) -> tuple[Array, Array]:
@@ -130,7 +139,7 @@ def cost(model: Model, params: PyTree, x: Array, labels: Array) -> None:
     update = ntk_update(model, timesteps=TIMESTEPS)
 
     def ntk_dfl(params, x, y):
-        return update(params, exact(jax.random.key(0), params, x), x, y, mask, 0.01)
+        return update(params, exact(jax.random.key(0), params, x), x, y, mask, LR)
 
     baseline = timed(ntk_dfl, params, x, y)
     print(f'{len(x)} samples, k = 1000\n')
@@ -144,11 +153,63 @@ def cost(model: Model, params: PyTree, x: Array, labels: Array) -> None:
 
         def spark(key, params, x, y, random=random, linearize=linearize):
             near = linearize(key, random.draw(key), params, x, mask)
-            return own(params, near, x, y, mask, 0.01)
+            return own(params, near, x, y, mask, LR)
 
         seconds = timed(spark, jax.random.key(0), params, x, y)
         ratio = f'{seconds / baseline:.1f}'
         print(f'| {kind} | {1e3 * seconds:.0f} | {300 * seconds:.0f} | {ratio} |', flush=True)
+
+
+def stiffness(model: Model, params: PyTree, x: Array, labels: Array) -> None:
+    y = jax.nn.one_hot(labels, model.classes).T
+    linearize = projected(model, projection('low_rank', model.shapes))
+
+    @jax.jit
+    def rates(params):
+        table = projection('low_rank', model.shapes).draw(jax.random.key(0))
+        near = linearize(jax.random.key(0), table, params, x, jnp.ones(len(x), bool))
+        totals = evolve(
+            near.kernel, near.outputs, y, jnp.ones(len(x), bool), LR, timesteps=TIMES[1:]
+        )
+
+        def radius(apply):
+            def iterate(_, carry):
+                image = apply(carry[0])
+                norm = jnp.linalg.norm(image)
+                return image / norm, norm
+
+            start = jax.random.normal(jax.random.key(1), y.shape)
+            return lax.fori_loop(0, 40, iterate, (start / jnp.linalg.norm(start), 0.0))[1]
+
+        def rate(total):
+            p = jax.nn.softmax(near.outputs - LR / len(x) * near.kernel(total), axis=0)
+
+            def saturated(v):
+                image = p * near.kernel(v)
+                return image - p * jnp.sum(image, axis=0, keepdims=True)
+
+            return radius(saturated)
+
+        totals = jnp.concatenate([jnp.zeros_like(totals[:1]), totals])
+        return lax.map(rate, totals) / radius(near.kernel)
+
+    def mean_loss(params):
+        losses = optax.softmax_cross_entropy_with_integer_labels(model.apply(params, x), labels)
+        return losses.mean()
+
+    @jax.jit
+    def trained(params):
+        def descend(params, _):
+            step = jax.grad(mean_loss)(params)
+            return jax.tree.map(lambda w, g: w - 0.1 * g, params, step), None
+
+        return lax.scan(descend, params, length=DESCENT)[0]
+
+    print('| steps of gradient descent before | ' + ' | '.join(f't = {t}' for t in TIMES) + ' |')
+    print('|--:|' + '--:|' * len(TIMES))
+    for steps, network in ((0, params), (DESCENT, trained(params))):
+        numbers = ' | '.join(f'{value:.3f}' for value in rates(network))
+        print(f'| {steps} | {numbers} |', flush=True)
 
 
 def timed(function, *args) -> float:
