@@ -25,8 +25,8 @@ TOTALS = np.random.default_rng(7).normal(size=(2, CLASSES, SAMPLES))
 
 
 class Mixed(nn.Module):
-    """A convolution, a layer norm, dense layers without and with a bias, and weights of its own, the
-    first and the last of all by name.
+    """A convolution, a layer norm, dense layers with and without a bias, and weights of its own,
+    the first and the last of all by name.
     """
 
     @nn.compact
