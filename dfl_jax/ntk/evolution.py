@@ -188,7 +188,7 @@ def _stiffest_mode(
 ) -> tuple[Array, Array]:
     """(v, SAFETY times the rate of the stiffest mode), by one power iteration from v.
 
-    The mode is that of (diag(p) - p p^T) K where the flow's slope is p - y. Its rate is 0.05 to
+    The mode is that of (diag(p) - p p^T) K where the flow's slope is p - y. Its rate is 0.04 to
     0.13 of the largest eigenvalue of K and changes slowly (benchmarks/projection.py), so that one
     iteration an interval follows it; SAFETY covers the change within one. Half-MSE, y = None, has
     the rate of K.
