@@ -51,6 +51,14 @@ def kernel(jac):
     return np.einsum('mcp,ncp->mn', jac, jac) / jac.shape[1]
 
 
+def neighbours_of(members, mask):
+    """Of one round's graph, members and mask [M, K]: M lists of the neighbours that are heard."""
+    return [
+        [int(j) for j, on in zip(row[1:], linked[1:], strict=True) if on]
+        for row, linked in zip(members, mask, strict=True)
+    ]
+
+
 def softmax(f):
     e = np.exp(f - f.max(axis=1, keepdims=True))
     return e / e.sum(axis=1, keepdims=True)

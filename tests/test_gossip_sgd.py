@@ -146,10 +146,7 @@ def test_three_rounds_equal_the_reference(network, name, settings, lossy):
         graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
         key = jax.random.key(r)
         state, info = step(key, state, graph, clients)
-        neighbours = [
-            [int(j) for j, on in zip(m[1:], linked[1:], strict=True) if on]
-            for m, linked in zip(graphs.members[r], graphs.mask[r], strict=True)
-        ]
+        neighbours = reference.neighbours_of(graphs.members[r], graphs.mask[r])
         batches = batches_of(key, clients, **cutting)
         params, losses = reference.gossip_sgd_round(
             params, data, neighbours, graphs.active[r], batches, lr=lr * decay**r, **training

@@ -74,10 +74,7 @@ def run_both(
         graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
         key = jax.random.key(r)
         state, info = step(key, state, graph, clients)
-        neighbours = [
-            [int(j) for j, on in zip(m[1:], linked[1:], strict=True) if on]
-            for m, linked in zip(graphs.members[r], graphs.mask[r], strict=True)
-        ]
+        neighbours = reference.neighbours_of(graphs.members[r], graphs.mask[r])
         params, chosen, losses = reference.ntk_dfl_round(
             params,
             data,

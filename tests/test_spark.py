@@ -95,10 +95,7 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
         graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
         key = jax.random.key(r)
         state, info = step(key, state, graph, clients)
-        neighbours = [
-            [int(j) for j, on in zip(m[1:], linked[1:], strict=True) if on]
-            for m, linked in zip(graphs.members[r], graphs.mask[r], strict=True)
-        ]
+        neighbours = reference.neighbours_of(graphs.members[r], graphs.mask[r])
         seed = jax.random.key(7)
         if options['projection_refresh'] != 'never':
             seed = jax.random.fold_in(seed, r)
