@@ -1,9 +1,11 @@
 """The families of graphs that a schedule draws from, and what each of them needs."""
 
+import itertools
 import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -13,71 +15,130 @@ class TopologyError(ValueError):
     """A topology that cannot be built from the values given."""
 
 
-def _regular(clients: int, degree: int, seed: int) -> nx.Graph:
+class Settings(NamedTuple):
+    """What the families may be asked for; each reads what it needs."""
+
+    clients: int  # M
+    degree: int = 5  # neighbours of a client without itself, or their mean
+    path: str | os.PathLike | None = None  # edge_list
+    rewiring: float = 0.1  # watts_strogatz, probability
+    exponent: float = 2.5  # configuration
+    dimensions: int = 2  # torus
+    assortativity: float | None = None  # target of the rewiring of every draw, see rewiring.py
+
+
+def _regular(settings: Settings, seed: int) -> nx.Graph:
+    clients, degree = settings.clients, settings.degree
     if 2 * degree < clients:
         return nx.random_regular_graph(degree, clients, seed=seed)
     return nx.complement(nx.random_regular_graph(clients - 1 - degree, clients, seed=seed))
 
 
-def _barabasi_albert(clients: int, degree: int, seed: int) -> nx.Graph:
+def _erdos_renyi(settings: Settings, seed: int) -> nx.Graph:
+    probability = settings.degree / (settings.clients - 1)
+    return nx.fast_gnp_random_graph(settings.clients, probability, seed=seed)
+
+
+def _barabasi_albert(settings: Settings, seed: int) -> nx.Graph:
+    clients = settings.clients
     attached = np.arange(1, clients // 2 + 1)
     means = 2 * attached * (clients - attached) / clients
-    nearest = int(attached[np.argmin(np.abs(means - degree))])
+    nearest = int(attached[np.argmin(np.abs(means - settings.degree))])
     return nx.barabasi_albert_graph(clients, nearest, seed=seed)
 
 
-def _torus_rows(clients: int) -> int:
-    return next(r for r in range(math.isqrt(clients), 0, -1) if clients % r == 0)
+def _watts_strogatz(settings: Settings, seed: int) -> nx.Graph:
+    return nx.watts_strogatz_graph(settings.clients, settings.degree, settings.rewiring, seed=seed)
 
 
-def _torus(clients: int) -> nx.Graph:
-    rows = _torus_rows(clients)
-    lattice = nx.grid_2d_graph(rows, clients // rows, periodic=True)
-    return nx.convert_node_labels_to_integers(lattice)
+def _power_law(clients: int, degree: int, exponent: float) -> tuple[np.ndarray, np.ndarray]:
+    """The law p(k) ~ k^-exponent, k_min <= k < M, whose k_min brings its mean nearest `degree`.
+
+    Returns:
+      k [D] int64, the degrees of the law ascending, and their probabilities [D] float64.
+    """
+    k = np.arange(1, clients)
+    logs = -exponent * np.log(k)
+    # Sums over the tail from every k_min, in logarithms lest a steep law underflow.
+    mass, moment = (np.logaddexp.accumulate(a[::-1])[::-1] for a in (logs, logs + np.log(k)))
+    least = int(np.argmin(np.abs(np.exp(moment - mass) - degree)))
+    return k[least:], np.exp(logs[least:] - mass[least])
 
 
-def _clustered(clients: int, degree: int, seed: int) -> nx.Graph:
+def _configuration(settings: Settings, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    k, law = _power_law(settings.clients, settings.degree, settings.exponent)
+    degrees = rng.choice(k, settings.clients, p=law / law.sum())  # [M]
+    degrees[np.argmin(degrees)] += degrees.sum() % 2
+    stubs = rng.permutation(np.repeat(np.arange(settings.clients), degrees))
+    links = np.sort(stubs.reshape(-1, 2), axis=1)
+    return np.unique(links[links[:, 0] < links[:, 1]], axis=0)
+
+
+def _sides(clients: int, dimensions: int, least: int = 3) -> list[tuple[int, ...]]:
+    """The factorisations of clients into `dimensions` ascending sides, none below `least`."""
+    if dimensions == 1:
+        return [(clients,)] if clients >= least else []
+    firsts = itertools.takewhile(lambda n: n**dimensions <= clients, itertools.count(least))
+    return [
+        (first, *rest)
+        for first in firsts
+        if clients % first == 0
+        for rest in _sides(clients // first, dimensions - 1, first)
+    ]
+
+
+def _torus(settings: Settings) -> np.ndarray:
+    sides = min(_sides(settings.clients, settings.dimensions), key=sum)
+    nodes = np.arange(settings.clients).reshape(sides)
+    links = [np.stack([nodes, np.roll(nodes, -1, axis)], axis=-1) for axis in range(nodes.ndim)]
+    return np.concatenate([along.reshape(-1, 2) for along in links])
+
+
+def _clustered(settings: Settings, seed: int) -> nx.Graph:
+    clients = settings.clients
     order = np.random.default_rng(seed).permutation(clients)
-    parts = np.array_split(order, max(1, round(clients / (degree + 1))))
+    parts = np.array_split(order, max(1, round(clients / (settings.degree + 1))))
     return nx.compose_all([nx.complete_graph(p.tolist()) for p in parts])
 
 
-def _two_group(clients: int) -> nx.Graph:
-    first, second = np.array_split(np.arange(clients), 2)
+def _two_group(settings: Settings) -> nx.Graph:
+    first, second = np.array_split(np.arange(settings.clients), 2)
     graph = nx.compose(nx.complete_graph(first.tolist()), nx.complete_graph(second.tolist()))
     graph.add_edge(int(first[-1]), int(second[0]))
     return graph
 
 
-_FIXED: dict[str, Callable[[int], nx.Graph]] = {
-    'ring': nx.cycle_graph,
-    'line': nx.path_graph,
-    'complete': nx.complete_graph,
-    'star': lambda clients: nx.star_graph(clients - 1),
+_FIXED: dict[str, Callable[[Settings], nx.Graph | np.ndarray]] = {
+    'ring': lambda settings: nx.cycle_graph(settings.clients),
+    'line': lambda settings: nx.path_graph(settings.clients),
+    'complete': lambda settings: nx.complete_graph(settings.clients),
+    'star': lambda settings: nx.star_graph(settings.clients - 1),
     'torus': _torus,
     'two_group': _two_group,
 }
-WITH_DEGREE: dict[str, Callable[..., nx.Graph]] = {
+WITH_DEGREE: dict[str, Callable[[Settings, int], nx.Graph | np.ndarray]] = {
     'regular': _regular,
-    'erdos_renyi': lambda m, degree, seed: nx.fast_gnp_random_graph(m, degree / (m - 1), seed=seed),
+    'erdos_renyi': _erdos_renyi,
     'barabasi_albert': _barabasi_albert,
-    'watts_strogatz': nx.watts_strogatz_graph,
+    'watts_strogatz': _watts_strogatz,
     'clustered': _clustered,
+    'configuration': _configuration,
 }
+EQUAL_DEGREES = ('regular', 'ring', 'torus', 'complete')
 FAMILIES = (*_FIXED, *WITH_DEGREE, 'edge_list')
 
 
-def draw(
-    family: str, clients: int, degree: int, rewiring: float, rng: np.random.Generator
-) -> np.ndarray:
+def draw(family: str, settings: Settings, rng: np.random.Generator) -> np.ndarray:
     """One graph of a family; undirected links [E, 2] int32, nodes 0 to M - 1."""
+    if family == 'edge_list' and settings.path is not None:
+        return read_edges(settings.path, settings.clients)
     if family in _FIXED:
-        graph = _FIXED[family](clients)
-    elif family == 'watts_strogatz':
-        graph = nx.watts_strogatz_graph(clients, degree, rewiring, seed=int(rng.integers(2**31)))
+        graph = _FIXED[family](settings)
     else:
-        graph = WITH_DEGREE[family](clients, degree, seed=int(rng.integers(2**31)))
-    return np.array(graph.edges, np.int32).reshape(-1, 2)
+        graph = WITH_DEGREE[family](settings, int(rng.integers(2**31)))
+    links = graph if isinstance(graph, np.ndarray) else graph.edges
+    return np.array(links, np.int32).reshape(-1, 2)
 
 
 def read_edges(path: str | os.PathLike, clients: int) -> np.ndarray:
@@ -104,15 +165,9 @@ def read_edges(path: str | os.PathLike, clients: int) -> np.ndarray:
     return np.array(links, np.int32).reshape(-1, 2)
 
 
-def check(
-    family: str,
-    clients: int,
-    rounds: int,
-    degree: int,
-    path: str | os.PathLike | None,
-    rewiring: float,
-) -> None:
+def check(family: str, rounds: int, settings: Settings) -> None:
     """Raises `TopologyError` for a schedule that cannot be drawn."""
+    clients, degree, path = settings.clients, settings.degree, settings.path
     if family not in FAMILIES:
         raise TopologyError(f'unknown topology {family!r}; known: {", ".join(FAMILIES)}')
     if rounds < 1:
@@ -134,22 +189,48 @@ def check(
             f'take {clients + 1} clients or degree {degree - 1 or degree + 1}'
         )
     if family == 'watts_strogatz':
-        check_probability('rewiring', rewiring)
+        check_probability('rewiring', settings.rewiring)
         if degree % 2:
             raise TopologyError(
                 f'watts_strogatz needs an even degree, got degree={degree}; '
                 f'take {degree - 1 or degree + 1}'
             )
-    if family == 'torus' and _torus_rows(clients) < 3:
-        fits = next(n for n in range(max(clients, 9), 2 * clients + 9) if _torus_rows(n) >= 3)
+    if family == 'configuration' and not 2 < settings.exponent < math.inf:
         raise TopologyError(
-            f'torus needs clients = rows*columns with both at least 3, got clients={clients}; '
-            f'take {fits}'
+            f'configuration needs a finite exponent above 2, where the mean degree of any number '
+            f'of clients is bounded, got exponent={settings.exponent}; take 2.5'
         )
+    if family == 'torus':
+        _check_torus(clients, settings.dimensions)
     if family == 'edge_list' and path is None:
         raise TopologyError('edge_list needs the path of a file of links, got none')
     if family != 'edge_list' and path is not None:
         raise TopologyError(f'{family} reads no file, got {path}; take edge_list')
+    if settings.assortativity is not None:
+        check_assortativity(settings.assortativity)
+        if family in EQUAL_DEGREES:
+            raise TopologyError(
+                f'the clients of {family} have equal degrees, which no assortativity tells apart, '
+                f'got assortativity={settings.assortativity}; leave it out or take erdos_renyi'
+            )
+
+
+def _check_torus(clients: int, dimensions: int) -> None:
+    if dimensions < 1:
+        raise TopologyError(f'torus needs at least 1 dimension, got dimensions={dimensions}')
+    if not _sides(clients, dimensions):
+        candidates = itertools.count(max(clients, 3**dimensions))
+        fits = next(n for n in candidates if _sides(n, dimensions))
+        raise TopologyError(
+            f'torus needs clients to be a product of {dimensions} sides of at least 3, '
+            f'got clients={clients}; take {fits}'
+        )
+
+
+def check_assortativity(target: float) -> None:
+    """Raises `TopologyError` for a value outside [-1, 1]."""
+    if not -1 <= target <= 1:
+        raise TopologyError(f'assortativity is a correlation between -1 and 1, got {target}')
 
 
 def check_probability(name: str, value: float) -> None:

@@ -1,23 +1,57 @@
 """The clients' initial weights."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models import Model
 
 INITS = ('same', 'independent')
 
+Init = str | Callable[[Array, Model, int], PyTree]  # (key, model, clients) -> leaves [M, ...]
 
-def initial_params(key: Array, model: Model, clients: int, how: str = 'same') -> PyTree:
+
+def initial_params(key: Array, model: Model, clients: int, init: Init = 'same') -> PyTree:
     """Stacked initial parameters, leaves [M, ...].
 
     `same`: one draw shared by all clients (the default of NTK-DFL); `independent`: a draw for each
-    client (NTK-DFL Figure 12).
+    client (NTK-DFL Figure 12); or a function that draws them, e.g. `gain_corrected(gain)`.
     """
-    if how == 'same':
+    check_init(init)
+    if callable(init):
+        return init(key, model, clients)
+    if init == 'same':
         params = model.init(key)
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (clients, *leaf.shape)), params)
-    if how == 'independent':
-        return jax.vmap(model.init)(jax.random.split(key, clients))
-    raise ValueError(f'unknown init {how!r}; choose one of {", ".join(INITS)}')
+    return jax.vmap(model.init)(jax.random.split(key, clients))
+
+
+def gain_corrected(gain: ArrayLike) -> Init:
+    """Independent draws times the gain 1 / ||v_steady|| (Initialisation and topology, Algorithm 1).
+
+    Averaging shrinks what clients draw independently by ||v_steady||, and leaves what they agree on
+    (zero biases, unit scales of norms) as it is: only the former is scaled.
+
+    Args:
+      gain: of all clients, or [M], each client's own estimate; see `dfl_jax.gain`.
+    """
+
+    def draw(key: Array, model: Model, clients: int) -> PyTree:
+        gains = jnp.broadcast_to(jnp.asarray(gain), clients)
+
+        def scaled(leaf: Array) -> Array:
+            by_client = gains.astype(leaf.dtype).reshape(-1, *[1] * (leaf.ndim - 1))
+            return jnp.where(jnp.all(leaf == leaf[:1]), leaf, by_client * leaf)
+
+        return jax.tree.map(scaled, initial_params(key, model, clients, 'independent'))
+
+    return draw
+
+
+def check_init(init: Init) -> None:
+    """Raises ValueError for a name that is not one of INITS."""
+    if not callable(init) and init not in INITS:
+        raise ValueError(f'unknown init {init!r}; choose one of {", ".join(INITS)}, or a function')

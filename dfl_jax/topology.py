@@ -18,13 +18,14 @@ from dfl_jax.base import Graph
 from dfl_jax.families import (
     FAMILIES,
     WITH_DEGREE,
+    Settings,
     TopologyError,
     check,
     check_probability,
     draw,
-    read_edges,
 )
 from dfl_jax.mixing import mixing_weights
+from dfl_jax.rewiring import rewire
 
 __all__ = [
     'FAMILIES',
@@ -35,6 +36,7 @@ __all__ = [
     'cohorts',
     'drop_clients',
     'drop_links',
+    'isolate_clients',
     'mixing_matrix',
     'schedule',
     'spectrum',
@@ -42,7 +44,7 @@ __all__ = [
 
 DENSE_SPECTRUM_UP_TO = 1000
 # One stream of random numbers each, so that a common seed does not correlate them.
-_GRAPH, _LINKS, _CLIENTS, _COHORTS = range(4)
+_GRAPH, _LINKS, _CLIENTS, _COHORTS, _ISOLATED, _REWIRING = range(6)
 
 
 class Spectrum(NamedTuple):
@@ -62,15 +64,19 @@ def schedule(
     static: bool = False,
     path: str | os.PathLike | None = None,
     rewiring: float = 0.1,
+    exponent: float = 2.5,
+    dimensions: int = 2,
+    assortativity: float | None = None,
 ) -> Graph:
     """Draws the communication graphs of a whole run.
 
     Families: `regular` (random, every client has `degree` neighbours), `ring`, `line`, `complete`,
     `star`, `erdos_renyi` (mean degree `degree`), `barabasi_albert` (attachment count whose mean
     degree is nearest `degree`), `watts_strogatz` (`degree` even, links rewired with probability
-    `rewiring`), `torus` (two-dimensional lattice, the most square factorisation), `clustered`
-    (disjoint cliques of about `degree + 1` clients, sizes differing by at most one), `two_group`
-    (two complete meshes joined by one link), `edge_list` (the file `path`, always static).
+    `rewiring`), `configuration` (power-law degrees, at random without self-loops and repeated
+    links), `torus` (periodic lattice of `dimensions`, the most even sides), `clustered` (disjoint
+    cliques of about `degree + 1` clients, sizes differing by at most one), `two_group` (two
+    complete meshes joined by one link), `edge_list` (the file `path`, always static).
 
     Args:
       family: one of the above.
@@ -82,6 +88,11 @@ def schedule(
         a new draw with the nodes relabelled at random.
       path: the edge list, two node ids from 0 to M - 1 a line, `#` comments.
       rewiring: `watts_strogatz` only.
+      exponent: `configuration` only, above 2: p(k) ~ k^-exponent from k_min to M - 1, with the
+        k_min >= 1 whose mean degree is nearest `degree`. Hubs lose their repeated links.
+      dimensions: `torus` only, d >= 1; every client has 2d neighbours, so that 1 is the ring.
+      assortativity: the degree assortativity, in [-1, 1], to which every draw is rewired
+        (`rewiring.rewire`); None leaves the draws as they are, which are the same for any target.
 
     Returns:
       members [T, M, K] int32 (column 0 the hub, then its neighbours ascending, padding repeats
@@ -89,22 +100,22 @@ def schedule(
       any round.
 
     Raises:
-      TopologyError: before anything is drawn, with the numbers and the remedy.
+      TopologyError: with the numbers and the remedy; before anything is drawn, unless a draw
+        cannot be rewired to the assortativity.
 
     Warns:
       UserWarning: the graph of a static schedule is not connected.
     """
-    check(family, clients, rounds, degree, path, rewiring)
+    settings = Settings(clients, degree, path, rewiring, exponent, dimensions, assortativity)
+    check(family, rounds, settings)
     rng = np.random.default_rng([seed, _GRAPH])
-    if family == 'edge_list' and path is not None:
-        draws = [read_edges(path, clients)]
-    elif static or family == 'complete':
-        draws = [draw(family, clients, degree, rewiring, rng)]
+    if static or family in ('complete', 'edge_list'):
+        draws = [draw(family, settings, rng)]
     else:
-        draws = [
-            rng.permutation(clients)[draw(family, clients, degree, rewiring, rng)]
-            for _ in range(rounds)
-        ]
+        draws = [rng.permutation(clients)[draw(family, settings, rng)] for _ in range(rounds)]
+    if assortativity is not None:
+        rng = np.random.default_rng([seed, _REWIRING])
+        draws = [rewire(links, assortativity, rng) for links in draws]
     if static or family == 'edge_list':
         _warn_if_disconnected(family, draws[0], clients)
 
@@ -231,12 +242,42 @@ def drop_clients(graph: Graph, probability: float, seed: int) -> Graph:
       TopologyError: probability outside [0, 1].
     """
     check_probability('client dropout', probability)
-    rng = np.random.default_rng([seed, _CLIENTS])
-    active = graph.active & (rng.random(graph.active.shape) >= probability)
-    rounds = np.arange(active.shape[0])[:, None, None]
-    mask = graph.mask & active[:, :, None] & active[rounds, graph.members]
-    mask[:, :, 0] = graph.mask[:, :, 0]
+    active, mask = _cut_off(graph, probability, np.random.default_rng([seed, _CLIENTS]))
     return graph._replace(mask=mask, active=active)
+
+
+def isolate_clients(graph: Graph, probability: float, seed: int) -> Graph:
+    """Cuts every client off with `probability`, each round anew; it goes on training alone.
+
+    The node occupation of Initialisation and topology, Figure 2(b), whose p is 1 - probability;
+    in `drop_clients` a client that is away does not train either.
+
+    Args:
+      graph: a schedule, members and mask [T, M, K], active [T, M].
+      probability: in [0, 1].
+      seed: non-negative.
+
+    Returns:
+      The schedule with every link of an isolated client masked at both ends; the self column and
+      `active` stay.
+
+    Raises:
+      TopologyError: probability outside [0, 1].
+    """
+    check_probability('client isolation', probability)
+    _, mask = _cut_off(graph, probability, np.random.default_rng([seed, _ISOLATED]))
+    return graph._replace(mask=mask)
+
+
+def _cut_off(
+    graph: Graph, probability: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """The active clients that are reached [T, M], and the mask [T, M, K] of their links."""
+    reached = graph.active & (rng.random(graph.active.shape) >= probability)
+    rounds = np.arange(reached.shape[0])[:, None, None]
+    mask = graph.mask & reached[:, :, None] & reached[rounds, graph.members]
+    mask[:, :, 0] = graph.mask[:, :, 0]
+    return reached, mask
 
 
 def mixing_matrix(

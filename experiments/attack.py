@@ -112,7 +112,7 @@ class Victim(NamedTuple):
 
 def check() -> None:
     """Raises ValueError for a flag that the attack ignores, a negative seed or a full --out."""
-    for flag in FLAGS.flags_by_module_dict()[experiment_flags.__name__]:
+    for flag in experiment_flags.of_a_run():
         if flag.present and flag.name not in SHARED:
             raise ValueError(f'{flag.serialize()} does not apply to the attack; leave it out')
     if FLAGS.seed < 0:

@@ -10,6 +10,8 @@ from experiments.rundir import Row, RunDirectory, shown, write_atomically
 
 FREE = ('seed', 'data_dir')  # a run may differ from its flagfile in these
 CURVES = ('consensus_accuracy', 'client_accuracy_mean')
+LOSS = 'client_loss_mean'
+COARSE = ('accuracy', 'mbytes', 'model_deviation')  # columns of four decimals
 
 Run = dict[str, Any]  # its name as 'run', and as lists 'round', CURVES, what a table adds to them
 Runs = dict[str, list[Run]]  # by cell
@@ -68,16 +70,28 @@ def read_directories(
             run = {'run': path.name, 'round': [row['round'] for row in rows]}
             for name in names:
                 if all(name in row for row in rows):
-                    run[name] = [rounded(row[name]) for row in rows]
+                    run[name] = [rounded(row[name], name) for row in rows]
             found.setdefault(cell, []).append(run)
     return found, remarks
 
 
-def rounded(value: Any) -> Any:
-    """Four decimals, or six digits from 1 on; lists likewise."""
+def panel_curves(panel: Row) -> list[str]:
+    """The columns that a panel of curves shows, the default being the first of CURVES."""
+    if 'lines' in panel:
+        return [line_curve(panel, line) for line in panel['lines']]
+    return panel.get('curves', [CURVES[0]])
+
+
+def line_curve(panel: Row, line: Row) -> str:
+    return str(line.get('curve', panel.get('curve', CURVES[0])))
+
+
+def rounded(value: Any, name: str = 'accuracy') -> Any:
+    """Six digits; of accuracies and the like four decimals below 1; lists likewise."""
     if isinstance(value, list):
-        return [rounded(v) for v in value]
-    return float(f'{value:.6g}') if value >= 1 else round(value, 4)
+        return [rounded(v, name) for v in value]
+    coarse = any(word in name for word in COARSE)
+    return round(value, 4) if coarse and value < 1 else float(f'{value:.6g}')
 
 
 def load_curves(path: Path, cells: Iterable[str]) -> tuple[Runs, list[str]]:

@@ -25,7 +25,7 @@ flags.adopt_module_key_flags(experiment_flags)
 
 def settings() -> dict[str, Any]:
     """Every flag that decides a run's result, by name."""
-    defined = FLAGS.flags_by_module_dict()[experiment_flags.__name__]
+    defined = experiment_flags.of_a_run()
     return {f.name: f.value for f in defined if f.name not in experiment_flags.NOT_SETTINGS}
 
 

@@ -65,7 +65,7 @@ def check() -> tuple[RunDirectory, Path]:
     directory = RunDirectory(FLAGS.run)
     if not directory.config_file.exists():
         raise ValueError(f'--run={FLAGS.run} holds no run; name the folder of its config.json')
-    for flag in FLAGS.flags_by_module_dict()[experiment_flags.__name__]:
+    for flag in experiment_flags.of_a_run():
         if flag.present and flag.name not in SHARED:
             raise ValueError(
                 f'{flag.serialize()} does not apply: the run keeps its settings, all but '

@@ -17,12 +17,14 @@ import numpy as np
 from dfl_jax import data, topology
 from dfl_jax.algorithms import ALGORITHMS
 from dfl_jax.base import Algorithm, Clients, Graph
+from dfl_jax.initialisation import gain_corrected
 from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes, projected_bytes
-from dfl_jax.models import MLP, MODELS, Model, bind
+from dfl_jax.models import MLP, MODELS, Model, bind, with_initializer
 from dfl_jax.ntk.compressed import compressed_bytes
 from dfl_jax.ntk.projection import DIMENSION
 from dfl_jax.simulate import Holdout
-from experiments.flags import ALGORITHM_FLAGS
+from experiments.algorithm_flags import ALGORITHM_FLAGS
+from experiments.network import draw_graphs, gain_rules, initial_gain, with_failures
 
 # Streams of the one --seed: independent draws for every purpose.
 STREAMS = (
@@ -34,6 +36,8 @@ STREAMS = (
     'training',
     'projection',
     'jacobians',
+    'gain',
+    'isolation',
 )
 
 
@@ -72,10 +76,15 @@ def build(flags: Any) -> Experiment:
         for name, parameter in parameters.items()
         if parameter.default is not inspect.Parameter.empty
     } | settings
-    graphs = _graphs(flags, seeds, resolved)
-    dataset = data.load(flags.dataset, flags.data_dir)
-    if flags.train_samples is not None:
-        dataset = data.subsample(dataset, flags.train_samples, seeds['subset'])
+    intact = draw_graphs(flags, seeds, resolved)
+    graphs = with_failures(intact, flags, seeds, resolved)
+    dataset = data.load(
+        flags.dataset,
+        flags.data_dir,
+        train_samples=flags.train_samples,
+        test_samples=flags.test_samples,
+        seed=seeds['subset'],
+    )
     if flags.input_projection is not None:
         dataset = data.project(dataset, flags.input_projection, seeds['projection'])
     judging, available = flags.client_eval_samples, len(dataset.test_y)
@@ -92,6 +101,12 @@ def build(flags: Any) -> Experiment:
         shards_per_client=flags.shards_per_client,
         path=flags.partition_file,
     )
+    if flags.init == 'gain_corrected':
+        held = np.array([len(part) for part in parts])
+        mixing = resolved.get('mixing', 'uniform')
+        found = initial_gain(flags, intact, held, mixing, seeds['gain'])
+        settings['init'] = gain_corrected(found)
+        resolved['gain'] = float(np.mean(found))
     model = _model(flags, dataset)
     chunk = _chunk(flags, model, graphs, max(map(len, parts)), resolved)
     if 'chunk' in parameters:
@@ -131,6 +146,9 @@ def _check_applicable(flags: Any) -> None:
             flags.topology in topology.WITH_DEGREE or flags.topology not in topology.FAMILIES,
             f'--topology={flags.topology}',
         ),
+        'degree_exponent': (flags.topology == 'configuration', f'--topology={flags.topology}'),
+        'torus_dimensions': (flags.topology == 'torus', f'--topology={flags.topology}'),
+        **gain_rules(flags),
     }
     for name, (applies, against) in rules.items():
         if not applies and flags[name].present:
@@ -144,47 +162,6 @@ def _stream(seed: int, name: str) -> int:
     if seed < 0:
         raise ValueError(f'--seed has to be at least 0, got {seed}')
     return int(np.random.SeedSequence([seed, STREAMS.index(name)]).generate_state(1)[0])
-
-
-def _graphs(flags: Any, seeds: dict[str, int], resolved: dict[str, Any]) -> Graph:
-    """The schedule: of cohorts for a centralized method, of the topology for all others."""
-    if 'cohort' in resolved:
-        for name in ('topology', 'degree', 'static_topology', 'topology_file', 'link_dropout'):
-            if flags[name].present:
-                raise ValueError(
-                    f'--{name}={flags[name].value} does not apply to --algorithm='
-                    f'{flags.algorithm}, whose server hears a cohort; leave it out'
-                )
-        return topology.cohorts(
-            flags.clients,
-            flags.rounds,
-            resolved['cohort'],
-            seed=seeds['graph'],
-            dropout=flags.client_dropout,
-        )
-    graphs = topology.schedule(
-        flags.topology,
-        flags.clients,
-        flags.rounds,
-        seed=seeds['graph'],
-        degree=flags.degree,
-        static=flags.static_topology,
-        path=flags.topology_file,
-    )
-    if flags.link_dropout:
-        graphs = topology.drop_links(graphs, flags.link_dropout, seeds['links'])
-    if flags.client_dropout:
-        graphs = topology.drop_clients(graphs, flags.client_dropout, seeds['participation'])
-    if resolved.get('by_cluster'):
-        if flags.topology != 'clustered':
-            raise ValueError(f'--ntk_by_cluster needs --topology=clustered, not {flags.topology}')
-        if flags.link_dropout:
-            raise ValueError(
-                f'--link_dropout={flags.link_dropout} leaves the clients of a cluster with '
-                'different weights; leave it out, or add --nontk_by_cluster'
-            )
-        graphs = topology.by_cluster(graphs)
-    return graphs
 
 
 def _chunk(flags: Any, model: Model, graphs: Graph, samples: int, resolved: dict[str, Any]) -> int:
@@ -216,13 +193,15 @@ def _model(flags: Any, dataset: data.Dataset) -> Model:
     shape = dataset.train_x.shape[1:]
     factory = _named('model', flags.model, MODELS)
     if flags.hidden is None:
-        return bind(factory(dataset.classes), shape)
-    if flags.model != 'mlp':
+        model = bind(factory(dataset.classes), shape)
+    elif flags.model != 'mlp':
         raise ValueError(f'--hidden shapes --model=mlp, not --model={flags.model}; leave it out')
-    widths = _integers('hidden', flags.hidden)
-    if any(width < 1 for width in widths):
-        raise ValueError(f'--hidden={",".join(flags.hidden)}: use widths of at least 1')
-    return bind(MLP(dataset.classes, widths), shape)
+    else:
+        widths = _integers('hidden', flags.hidden)
+        if any(width < 1 for width in widths):
+            raise ValueError(f'--hidden={",".join(flags.hidden)}: use widths of at least 1')
+        model = bind(MLP(dataset.classes, widths), shape)
+    return with_initializer(model, flags.initializer) if flags.initializer else model
 
 
 def _algorithm_factory(name: str) -> Callable[..., Algorithm]:

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from experiments.curves import Run, Runs
+from experiments.curves import LOSS, Run, Runs
 from experiments.rundir import Row
 
 
@@ -40,6 +40,13 @@ def first(published: Row, run: Run, name: str) -> Measured:
     return Measured(run[name][-1], True) if value is None else Measured(value)
 
 
+def loss_to(published: Row, run: Run) -> Measured:
+    """The first evaluated round whose mean client loss is at or below the target."""
+    pairs = zip(run['round'], run[LOSS], strict=True)
+    value = next((round for round, loss in pairs if loss <= published['target_loss']), None)
+    return Measured(run['round'][-1], True) if value is None else Measured(value)
+
+
 def accuracy_at(published: Row, run: Run) -> Measured | None:
     """Consensus accuracy in percent at the round; None where the run has not evaluated it."""
     return at_round(published, run, run['consensus_accuracy'])
@@ -56,9 +63,16 @@ def gap_at(published: Row, run: Run) -> Measured | None:
     return at_round(published, run, [consensus - client for consensus, client in pairs])
 
 
-def at_round(published: Row, run: Run, values: Sequence[float]) -> Measured | None:
+def loss_at(published: Row, run: Run) -> Measured | None:
+    """The mean client's test loss at the round; None likewise."""
+    return at_round(published, run, run[LOSS], scale=1)
+
+
+def at_round(
+    published: Row, run: Run, values: Sequence[float], scale: float = 100
+) -> Measured | None:
     value = dict(zip(run['round'], values, strict=True)).get(published['round'])
-    return None if value is None else Measured(100 * value)
+    return None if value is None else Measured(scale * value)
 
 
 def megabytes_saved(run: Run, reference: Sequence[Run]) -> Measured | None:
@@ -79,6 +93,8 @@ METRICS = {
     'accuracy_at': accuracy_at,
     'client_accuracy_at': client_accuracy_at,
     'gap_at': gap_at,
+    'loss_to': loss_to,
+    'loss_at': loss_at,
 }
 HEADS = {  # of the columns of a table with several metrics
     'rounds_to': 'rounds',
@@ -86,6 +102,8 @@ HEADS = {  # of the columns of a table with several metrics
     'accuracy_at': 'aggregated',
     'client_accuracy_at': 'mean client',
     'gap_at': 'gap',
+    'loss_to': 'rounds',
+    'loss_at': 'loss',
     'megabytes_saved': 'MB saved',
 }
 
@@ -123,6 +141,10 @@ def what(published: Row) -> str:
 
 
 def metric_words(published: Row) -> str:
+    if published['metric'] == 'loss_to':
+        return f'rounds to a mean test loss of {published["target_loss"]:.4g}'
+    if published['metric'] == 'loss_at':
+        return f'mean test loss at round {published["round"]}'
     if published['metric'].endswith('_to'):
         unit = published['metric'].removesuffix('_to')
         return f'{unit} to {100 * published["target"]:.4g} % consensus accuracy'

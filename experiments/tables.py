@@ -11,9 +11,11 @@ published.json holds
   metric          rounds_to or megabytes_to (the accuracy `target`); accuracy_at,
                   client_accuracy_at or gap_at (the round `round`; of the aggregated model, of the
                   mean client, and from it to the other, in points); megabytes_saved (percent that
-                  a round sends less than one of the method `reference`)
+                  a round sends less than one of the method `reference`); loss_to, the rounds
+                  until the mean client's test loss is at or below `target_loss`; loss_at,
+                  that loss at `round`
   metrics         a list of several, in place of metric
-  target          accuracy in [0, 1]; also a line in the figure
+  target          accuracy in [0, 1]; also a line in the figure, as is target_loss
   round           also the round of the lead over the baselines; optional where there is a target
   columns         the settings, in the order of the numbers
   rows            {method: numbers}: null where the paper prints none or there is no such cell,
@@ -23,18 +25,31 @@ published.json holds
                   the methods that are no baselines of that comparison; optional
   flags           folders below experiments/ that hold the flagfiles, the first that has a cell's
                   counts; optional, the table's own by default
-  panels          of the figure, from left to right, with one y axis; each one of
+  fit             {method: {column: n}}: below the table the exponent mu of metric ~ n^mu, of the
+                  first metric over all runs that are no bounds, with its 95 % interval; optional
+  slowdown        {column: minibatches a round}: below the table how many times fewer minibatches
+                  a client takes than in the first of them, by the first metric; optional
+  errors          bands and bars over seeds: range (default), or confidence: the 95 % interval of
+                  the mean
+  abreast         panels in a row of the figure (default: all)
+  panels          of the figure, from left to right, with one y axis. Every panel may have: ylabel,
+                  and then an axis of its own; xscale and yscale, linear or log; legend, true where
+                  it explains its lines itself. Each one of
     {title, column}
         accuracy of every method against rounds. The panel may have: curves, a list of one or two of
-        CURVES, the second dotted; x and until as below
+        CURVES, or of other columns of metrics.jsonl, the second dotted; methods, x, until and scale
+        as below
     {title, lines: [{cell, label}, ...]}
-        accuracy of chosen cells against rounds. A line may have: curve, one of CURVES (default: the
-        first); style, solid (default) or dotted; colour, a place in COLOURS (default: one a label).
-        The panel may have: x, mbytes_total in place of round; until, the last round drawn; styles,
-        {style: what it means}
+        accuracy of chosen cells against rounds. A line may have: curve, one of CURVES or another
+        column (default: the panel's curve, or the first of CURVES); style, solid (default), dashed
+        or dotted; colour, a place in COLOURS (default: one a label). The panel may have: x,
+        mbytes_total in place of round, or minibatches: rounds times `scale`, that of the line or of
+        the panel; until, the last round drawn; styles, {style: what it means}
     {title, label, columns: {name: x}}
-        the first metric against a factor x; or, with curves, a list of one or two of CURVES, these
-        at the round `round`
+        the first metric against a factor x, and the power law of a method whose `fit` is over these
+        columns; or, with curves, a list of one or two of CURVES, these at the round `round`; or,
+        with slowdown true, that. The panel may have: methods, {method: the one as which it is
+        drawn} (default: all)
     {title, x, points: {method: columns}}
         a dot a run: accuracy against x, e.g. model_deviation, both at the round `round`
     {title, rounds, cells: [{cell, label}, ...]}
@@ -50,8 +65,9 @@ from typing import Any
 
 from absl import app, flags
 
-from experiments.curves import CURVES, Runs, find_runs, save_curves
+from experiments.curves import CURVES, LOSS, Run, Runs, find_runs, panel_curves, save_curves
 from experiments.rundir import Row
+from experiments.table_fits import fit_lines, fits, slowdown_lines
 from experiments.table_metrics import (
     HEADS,
     Measured,
@@ -80,10 +96,14 @@ def flagfiles(published: Row, folder: Path) -> dict[str, Path]:
 
 def columns(published: Row) -> tuple[str, ...]:
     """What metric and panels take from the rows of a run, 'round' apart."""
-    wanted = {panel.get('x', 'round') for panel in published['panels']} - {'round'}
-    if {'megabytes_to', 'megabytes_saved'} & {part['metric'] for part in by_metric(published)}:
+    panels, metrics = published['panels'], {part['metric'] for part in by_metric(published)}
+    wanted = {panel.get('x', 'round') for panel in panels} - {'round', 'minibatches'}
+    wanted |= {curve for panel in panels for curve in panel_curves(panel)} - {*CURVES}
+    if {'megabytes_to', 'megabytes_saved'} & metrics:
         wanted.add('mbytes_total')
-    if any('rounds' in panel for panel in published['panels']):
+    if {'loss_to', 'loss_at'} & metrics:
+        wanted.add(LOSS)
+    if any('rounds' in panel for panel in panels):
         wanted.add('client_accuracy_quantiles')
     return (*CURVES, *sorted(wanted))
 
@@ -94,15 +114,18 @@ def paper_number(number: float | str) -> Measured:
 
 
 def ylabel(published: Row) -> str:
-    """Of the figure: its panels share one axis."""
-    panel = published['panels'][0]
+    """Of the axis that the panels share which have none of their own."""
+    shared = [panel for panel in published['panels'] if 'ylabel' not in panel]
+    panel = (shared or published['panels'])[0]
     if 'rounds' in panel:
         return 'test accuracy of a client (%)'
+    loss = set(panel_curves(panel)) == {LOSS}
     if {'columns', 'curves'} <= set(panel):
-        return f'test accuracy at round {published["round"]} (%)'
+        where = f'at round {published["round"]}'
+        return f'mean test loss {where}' if loss else f'test accuracy {where} (%)'
     if {'columns', 'points'} & set(panel):
         return metric_words(by_metric(published)[0])
-    return 'test accuracy (%)'
+    return 'mean test loss' if loss else 'test accuracy (%)'
 
 
 def table(published: Row, runs: Runs) -> str:
@@ -205,10 +228,11 @@ def off_paper(published: Row, runs: Runs) -> list[str]:
 
 
 def report(published: Row, runs: Runs) -> str:
-    """The table, the comparisons below it, and what is far from the paper."""
+    """The table, comparisons and fits below it, and what is far from the paper."""
     text = table(published, runs)
     parts = by_metric(published)
-    if lines := [*dict.fromkeys(line for part in parts for line in comparisons(part, runs))]:
+    lines = [*dict.fromkeys(line for part in parts for line in comparisons(part, runs))]
+    if lines := lines + fit_lines(published, runs) + slowdown_lines(published, runs):
         text += '\n\n' + '\n'.join(f'- {line}' for line in lines)
     if lines := [line for part in parts for line in off_paper(part, runs)]:
         text += f'\n\nMore than {100 * OFF:.0f} % off the paper:\n\n' + '\n'.join(
@@ -245,9 +269,14 @@ def main(argv: list[str]) -> Any:
     from experiments.figures import table_panels
     from experiments.plot_panels import plot_panels
 
-    part = by_metric(published)[0]
-    drawn = table_panels(published, runs, lambda cell: [m.value for m in measure(part, cell)])
-    plot_panels(drawn, out / f'{name}.png', ylabel(published), published.get('target'))
+    def measured(cell: Sequence[Run]) -> list[float]:
+        part = by_metric(published)[0]
+        bounds = part['metric'] != 'loss_to'  # a fit has none, nor have the marks beside it
+        return [m.value for m in measure(part, cell) if bounds or not m.bound]
+
+    drawn = table_panels(published, runs, measured, fits(published, runs))
+    figure = out / f'{name}.png'
+    plot_panels(drawn, figure, ylabel(published), published.get('target'), published.get('abreast'))
     print('written: ' + ', '.join(f'{out / name}.{kind}' for kind in ('md', 'json', 'png')))
     return 0
 

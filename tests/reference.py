@@ -502,3 +502,33 @@ def spark_round(
         chosen.append(t)
         losses.append(value)
     return new_params, new_velocity, chosen, losses
+
+
+def steady_vector(adjacency):
+    """Eq. (3) of Initialisation and topology: A' of the graph and its sum-normalised eigenvector.
+
+    adjacency: [n, n], A_ij the weight that node j gives to i; a node gives itself one.
+    """
+    with_self = adjacency + np.eye(len(adjacency))
+    transition = with_self / with_self.sum(axis=0)
+    values, vectors = np.linalg.eig(transition)
+    v = np.real(vectors[:, np.argmax(np.real(values))])
+    return transition, v / v.sum()
+
+
+def numerical_model_deviations(transition, rounds, sigma_init, sigma_noise):
+    """Root mean squares over realisations of sigma_an and sigma_ap after rounds 0 to T, section 4.
+
+    After t rounds W_init A'^t + sum of N A'^tau over tau < t, entries independent: node i has the
+    variance V_ii and the nodes the covariance V. Over nodes the variance of one parameter is the
+    mean of V_ii minus the variance of the mean; over many parameters that of node i is V_ii.
+    """
+    n = len(transition)
+    covariance = sigma_init**2 * np.eye(n)
+    among_nodes, among_parameters = [], []
+    for _ in range(rounds + 1):
+        variances = np.diag(covariance)
+        among_nodes.append(np.sqrt(variances.mean() - covariance.mean()))
+        among_parameters.append(np.sqrt(variances).mean())
+        covariance = transition.T @ covariance @ transition + sigma_noise**2 * np.eye(n)
+    return np.array(among_nodes), np.array(among_parameters)

@@ -16,7 +16,7 @@ import pytest
 from scipy.special import digamma
 
 from dfl_jax import data
-from dfl_jax.data import DataError, PartitionError, sources
+from dfl_jax.data import DataError, PartitionError, so2sat, sources
 
 PACK = {'': bytes, '.gz': gzip.compress, '.xz': lzma.compress}
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
@@ -415,6 +415,145 @@ def test_subsample():
     for n in (0, -1, 6001):
         with pytest.raises(DataError, match=f'{n} .*1 to 6000'):
             data.subsample(whole, n, seed=0)
+
+
+def test_subsample_of_the_test_set():
+    whole = dataset()
+    few = data.subsample(whole, None, seed=3, test_samples=2)
+    assert len(few.train_y) == 6000
+    assert set(few.test_x[:, 0]) < set(data.subsample(whole, 10, 3, 4).test_x[:, 0])
+    with pytest.raises(DataError, match=r'6 test samples .*1 to 5'):
+        data.subsample(whole, None, seed=3, test_samples=6)
+
+
+def test_load_a_subset(tmp_path):
+    write_idx(tmp_path)
+    found = data.load('mnist', tmp_path, train_samples=7, test_samples=3, seed=2)
+    expected = data.subsample(data.load('mnist', tmp_path), 7, 2, 3)
+    for a, b in zip(found[:4], expected[:4], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+# -------------------------------------------------------------------------------------- So2Sat
+
+
+def write_so2sat(folder, train=23, test=9, **changes):
+    """Files of the official layout; an array in `changes` replaces that of training.h5."""
+    h5py = pytest.importorskip('h5py')
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = {}
+    for name, n in (('training.h5', train), ('testing.h5', test)):
+        scale = np.arange(1, 11)
+        content = {
+            'sen1': np.zeros((n, 32, 32, 8)),
+            'sen2': scale * (0.1 + 0.05 * rng(n).random((n, 32, 32, 10))),
+            'label': np.eye(17)[rng(n).integers(17, size=n)],
+        }
+        if name == 'training.h5':
+            content |= changes
+        with h5py.File(folder / name, 'w') as file:
+            for key, array in content.items():
+                if array is not None:
+                    file.create_dataset(key, data=array)
+        arrays[name] = content
+    return arrays
+
+
+@pytest.mark.parametrize('folder', ['', 'random', 'so2sat', 'so2sat/random'])
+def test_so2sat(tmp_path, folder):
+    arrays = write_so2sat(tmp_path / folder)
+    found = data.load('so2sat', tmp_path)
+    assert found.train_x.shape == (23, 32, 32, 10) and found.test_x.shape == (9, 32, 32, 10)
+    assert (found.train_x.dtype, found.train_y.dtype) == (np.float32, np.int32)
+    assert found.classes == 17 and found.writers is None
+    patches = arrays['training.h5']['sen2']
+    mean, std = patches.mean((0, 1, 2)), patches.std((0, 1, 2))
+    np.testing.assert_allclose(found.train_x, (patches - mean) / std, atol=1e-4)
+    np.testing.assert_allclose(found.test_x, (arrays['testing.h5']['sen2'] - mean) / std, atol=1e-4)
+    np.testing.assert_array_equal(found.train_y, arrays['training.h5']['label'].argmax(1))
+    np.testing.assert_array_equal(found.test_y, arrays['testing.h5']['label'].argmax(1))
+
+
+def test_so2sat_rows(tmp_path, monkeypatch):
+    """The rows of a subset are those of `subsample`; only their normalisation is their own."""
+    write_so2sat(tmp_path)
+    whole = data.load('so2sat', tmp_path)
+    monkeypatch.setattr(so2sat, 'BLOCK', 4)
+    np.testing.assert_array_equal(data.load('so2sat', tmp_path).train_x, whole.train_x)
+    for n, few in ((10, 5), (17, None), (None, 2), (23, 9)):
+        part = data.load('so2sat', tmp_path, train_samples=n, test_samples=few, seed=6)
+        expected = data.subsample(whole, n, 6, few)
+        np.testing.assert_array_equal(part.train_y, expected.train_y)
+        np.testing.assert_array_equal(part.test_y, expected.test_y)
+        mean, std = expected.train_x.mean((0, 1, 2)), expected.train_x.std((0, 1, 2))
+        np.testing.assert_allclose(part.train_x, (expected.train_x - mean) / std, atol=1e-4)
+        np.testing.assert_allclose(part.test_x, (expected.test_x - mean) / std, atol=1e-4)
+
+
+def test_so2sat_reads_no_other_rows(tmp_path):
+    patches = np.full((23, 32, 32, 10), np.nan)
+    kept = np.sort(rng(1).permutation(23)[:5])
+    patches[kept] = rng().random((5, 32, 32, 10))
+    write_so2sat(tmp_path, sen2=patches)
+    assert data.load('so2sat', tmp_path, train_samples=5, seed=1).train_x.shape[0] == 5
+    with pytest.raises(DataError, match=r'training.h5: sen2 is not finite'):
+        data.load('so2sat', tmp_path)
+    for settings, message in (
+        ({'train_samples': 24}, '24 training samples .*1 to 23'),
+        ({'train_samples': 0}, '0 training samples'),
+        ({'train_samples': 5, 'seed': 1, 'test_samples': 10}, '10 test samples .*1 to 9'),
+    ):
+        with pytest.raises(DataError, match=message):
+            data.load('so2sat', tmp_path, **settings)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'message'),
+    [
+        ({'sen2': None}, r'no array of numbers sen2, only label, sen1'),
+        ({'label': None}, r'no array of numbers label, only sen1, sen2'),
+        ({'label': np.full(23, b'LCZ 1')}, r'no array of numbers label'),
+        ({'sen2': np.zeros((23, 32, 32, 8))}, r'sen2 is \(23, 32, 32, 8\).*32, 32, 10'),
+        ({'sen2': np.zeros((22, 32, 32, 10))}, r'sen2 is \(22,.* label is \(23, 17\)'),
+        ({'label': np.zeros((23, 16))}, r'label is \(23, 16\).*n, 17'),
+        ({'sen2': np.zeros((0, 32, 32, 10)), 'label': np.zeros((0, 17))}, r'sen2 is \(0,'),
+        ({'label': np.eye(17)[np.zeros(23, int)] / 2}, 'label is not one-hot in row 0'),
+        ({'label': np.eye(23, 17)}, 'label is not one-hot in row 17'),
+        ({'sen2': np.full((23, 32, 32, 10), 0.5)}, 'does not vary in band 0 of 23 training rows'),
+    ],
+)
+def test_so2sat_files_of_another_format(tmp_path, changes, message):
+    write_so2sat(tmp_path, **changes)
+    with pytest.raises(DataError, match=message) as caught:
+        data.load('so2sat', tmp_path)
+    assert 'training.h5' in str(caught.value) and '\n' not in str(caught.value)
+    assert so2sat.URL in str(caught.value)
+
+
+@pytest.mark.parametrize('keep', [0, 100, 1_000_000])
+def test_so2sat_damaged_file(tmp_path, keep):
+    write_so2sat(tmp_path)
+    path = tmp_path / 'testing.h5'
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(DataError, match=r'testing.h5 is damaged or cut short \(OSError.*anew'):
+        data.load('so2sat', tmp_path)
+
+
+def test_so2sat_is_not_downloaded(tmp_path, monkeypatch):
+    for folder, message in (
+        (None, r'set data_dir to a folder that holds training.h5 and testing.h5.*random split'),
+        (tmp_path, f'{tmp_path}/so2sat lacks training.h5 and testing.h5: get them.*mediatum'),
+        (tmp_path / 'typo', 'typo is not a folder'),
+    ):
+        with pytest.raises(DataError, match=message):
+            data.load('so2sat', folder)
+    (tmp_path / 'testing.h5').touch()
+    with pytest.raises(DataError, match=rf'{tmp_path} lacks training.h5: '):
+        data.load('so2sat', tmp_path)
+    (tmp_path / 'training.h5').touch()
+    monkeypatch.setitem(sys.modules, 'h5py', None)
+    with pytest.raises(DataError, match='pip install h5py'):
+        data.load('so2sat', tmp_path)
 
 
 # ---------------------------------------------------------------------------------- partitions

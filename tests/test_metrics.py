@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dfl_jax.metrics import consensus_model, correct_and_loss, model_spread
+from dfl_jax.metrics import consensus_model, correct_and_loss, model_spread, movement
 
 CLIENTS = 5
 
@@ -51,12 +51,48 @@ def test_model_spread(params):
     spread = jax.jit(model_spread)(params)
     assert float(spread['model_deviation']) == pytest.approx(deviation / w.shape[1], rel=1e-5)
     assert float(spread['consensus_distance']) == pytest.approx(distance, rel=1e-5)
+    assert float(spread['sigma_an']) == pytest.approx(w.std(axis=0).mean(), rel=1e-5)
+    assert float(spread['sigma_ap']) == pytest.approx(w.std(axis=1).mean(), rel=1e-5)
 
 
 def test_no_spread_in_consensus(params):
     same = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), params)
-    for value in model_spread(same).values():
-        assert float(value) == pytest.approx(0, abs=1e-6)
+    spread = model_spread(same)
+    for name in ('model_deviation', 'consensus_distance', 'sigma_an'):
+        assert float(spread[name]) == pytest.approx(0, abs=1e-6)
+
+
+def test_movement(params):
+    """Norms and angle of what training and averaging did, a client at a time; none for no move."""
+    rng = np.random.default_rng(0)
+
+    def moved(tree):
+        still = np.arange(CLIENTS) == 0
+        return jax.tree.map(
+            lambda leaf: (
+                leaf
+                + jnp.asarray(
+                    np.where(
+                        still.reshape(-1, *[1] * (leaf.ndim - 1)), 0, rng.normal(size=leaf.shape)
+                    ),
+                    leaf.dtype,
+                )
+            ),
+            tree,
+        )
+
+    trained = moved(params)
+    after = moved(trained)
+    x, z, y = flat(params), flat(trained), flat(after)
+    found = jax.jit(movement)(params, trained, after)
+    np.testing.assert_allclose(found['change_training'], np.linalg.norm(z - x, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(
+        found['change_aggregation'], np.linalg.norm(y - z, axis=1), rtol=1e-5
+    )
+    np.testing.assert_allclose(found['change_total'], np.linalg.norm(y - x, axis=1), rtol=1e-5)
+    lengths = np.linalg.norm(z - x, axis=1) * np.linalg.norm(y - z, axis=1)
+    cosines = np.sum((z - x) * (y - z), axis=1)[1:] / lengths[1:]
+    np.testing.assert_allclose(found['change_cosine'], [0, *cosines], atol=1e-5)
 
 
 @pytest.mark.parametrize('stack', [(), (CLIENTS,), (2, CLIENTS)])

@@ -10,7 +10,16 @@ from flax import linen as nn
 
 from dfl_jax.initialisation import initial_params
 from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes
-from dfl_jax.models import MLP, MODELS, SmallCNN, bind
+from dfl_jax.models import (
+    CNN3,
+    INITIALIZERS,
+    MLP,
+    MODELS,
+    VGG16,
+    SmallCNN,
+    bind,
+    with_initializer,
+)
 from dfl_jax.models.conv import Conv, max_pool
 from dfl_jax.ntk import kernel_fn
 
@@ -31,6 +40,18 @@ def leaves_by_name(params):
         (MLP(3, (7, 6)), (5,), 42 + 48 + 21),
         (SmallCNN(10), (28, 28, 1), 320 + 18_496 + (7 * 7 * 64 + 1) * 100 + 1_010),
         (SmallCNN(10), (32, 32, 3), 896 + 18_496 + (8 * 8 * 64 + 1) * 100 + 1_010),
+        (
+            CNN3(17),
+            (32, 32, 10),
+            (9 * 10 + 1) * 32
+            + (9 * 32 + 1) * 64
+            + (9 * 64 + 1) * 64
+            + (32 * 32 * 64 + 1) * 128
+            + (128 + 1) * 64
+            + (64 + 1) * 17,
+        ),
+        (VGG16(10), (32, 32, 3), 15_245_130),
+        (VGG16(10), (64, 40, 3), 15_245_130 + 512 * 512),
     ],
     ids=str,
 )
@@ -46,7 +67,7 @@ def test_shapes_and_parameter_count(module, shape, size):
 
 @pytest.mark.parametrize('name', MODELS)
 def test_he_normal_weights_and_zero_biases(name):
-    model = bind(MODELS[name](10), (28, 28, 1))
+    model = bind(MODELS[name](10), (32, 32, 1))
     params = jax.jit(model.init)(jax.random.key(0))
     for layer, leaf in leaves_by_name(params).items():
         leaf = np.asarray(leaf)
@@ -95,11 +116,84 @@ class OneRow(nn.Module):
         (BatchNormed(), (5,), r"BatchNormed has variables \['batch_stats'\].*group normalisation"),
         (Images(), (6, 6, 1), r'Images maps \(2, 6, 6, 1\) to \(2, 6, 6, 3\).*logits \[B, C\]'),
         (OneRow(), (5,), r'OneRow maps \(2, 5\) to \(1, 3\)'),
+        (VGG16(10), (28, 28, 1), r'VGG16 .*\(2, 28, 28, 1\): 28x28 .*5 poolings; .*32x32'),
+        (VGG16(10), (784,), r'VGG16 does not take inputs of shape \(2, 784\)'),
     ],
 )
 def test_modules_that_cannot_be_bound(module, shape, message):
     with pytest.raises(ValueError, match=message):
         bind(module, shape)
+
+
+# -------------------------------------------------------------------------------- initializers
+
+
+class Normed(nn.Module):
+    """Kernels of both kinds, scales, and biases that are not zero."""
+
+    @nn.compact
+    def __call__(self, x):  # [B, height, width, channels] -> [B, C]
+        noise = nn.initializers.normal()
+        x = nn.relu(nn.LayerNorm()(Conv(24, (3, 3), bias_init=noise)(x)))
+        x = nn.relu(nn.Dense(40, bias_init=noise)(x.reshape(x.shape[0], -1)))
+        return nn.Dense(50, bias_init=noise)(x)
+
+
+@pytest.mark.parametrize('name', INITIALIZERS)
+def test_with_initializer(name):
+    own = bind(Normed(), (6, 6, 16))
+    model = with_initializer(own, name)
+    key = jax.random.key(4)
+    before, after = (leaves_by_name(jax.jit(m.init)(key)) for m in (own, model))
+    assert list(before) == list(after)
+    numerator = {'he': 2, 'lecun': 1, 'glorot': 2, 'orthogonal': 1}[name.split('_')[0]]
+    for layer, leaf in after.items():
+        leaf = np.asarray(leaf)
+        assert leaf.shape == before[layer].shape and leaf.dtype == before[layer].dtype
+        if not layer.endswith('kernel'):
+            np.testing.assert_array_equal(leaf, before[layer])
+            continue
+        matrix = leaf.reshape(-1, leaf.shape[-1])
+        fan_in, fan_out = matrix.shape[0], leaf.size // leaf.shape[-2]
+        if name == 'orthogonal':
+            gram = matrix.T @ matrix if matrix.shape[0] >= matrix.shape[1] else matrix @ matrix.T
+            np.testing.assert_allclose(gram, np.eye(len(gram)), atol=1e-5)
+            continue
+        variance = numerator / (fan_in + fan_out if name.startswith('glorot') else fan_in)
+        noise = 5 * np.sqrt(2 / leaf.size)  # five standard errors of a variance
+        assert leaf.var() == pytest.approx(variance, rel=noise), layer
+        if name.endswith('uniform'):
+            bound = np.sqrt(3 * variance)
+            assert 0.99 * bound < np.abs(leaf).max() <= bound * 1.000001
+        else:
+            assert np.abs(leaf).max() > 2 * np.sqrt(variance)
+
+
+def test_every_kernel_and_client_has_a_draw_of_its_own():
+    model = with_initializer(bind(MLP(6, (6, 6)), (6,)), 'he_normal')
+    one = leaves_by_name(model.init(jax.random.key(0)))
+    kernels = [np.asarray(leaf) for layer, leaf in one.items() if layer.endswith('kernel')]
+    assert len(np.unique(np.stack(kernels))) == 3 * 36
+    np.testing.assert_array_equal(
+        model.init(jax.random.key(0))['Dense_1']['kernel'], one['Dense_1/kernel']
+    )
+    stacked = initial_params(jax.random.key(1), model, 5, 'independent')
+    assert len(np.unique(np.asarray(stacked['Dense_0']['kernel']))) == 5 * 36
+
+
+def test_initializers_that_cannot_be_used(small):
+    with pytest.raises(
+        ValueError, match=r"unknown initializer 'xavier'; choose .*he_normal, .*ort"
+    ):
+        with_initializer(small, 'xavier')
+    with pytest.raises(ValueError, match='Shift has no parameter named kernel for he_normal'):
+        with_initializer(bind(Shift(), (5,)), 'he_normal')
+
+
+class Shift(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return x + self.param('shift', nn.initializers.zeros, (1, x.shape[-1]))
 
 
 class Doubled(MLP):

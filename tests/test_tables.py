@@ -452,7 +452,7 @@ def draw(published, runs):
 
 
 def legend_of(figure):
-    return [text.get_text() for text in figure.legends[0].get_texts()]
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
 def test_a_legend_names_labels_and_styles_once_and_fits():
@@ -613,6 +613,7 @@ def test_runs_of_another_cell_are_left_alone(folder, tmp_path):
     }
 
 
+INITS = {'he': 'independent', 'gain': 'gain_corrected', 'same': 'same'}
 TABLES = sorted(tables.HERE.glob('*/*/published.json'))
 IDS = [f'{path.parent.parent.name}/{path.parent.name}' for path in TABLES]
 
@@ -630,8 +631,9 @@ def test_every_shipped_cell_has_a_flagfile_with_known_flags(published):
         wanted = curves.read_flagfile(file)
         for name, value in wanted.items():
             flags.FLAGS[name].parser.parse(value)
-        method = cell.partition('-')[0]
-        assert method == wanted['algorithm'] or method.startswith(f'{wanted["algorithm"]}_')
+        stem, algorithm = cell.partition('-')[0], wanted['algorithm']
+        init = INITS.get(stem.partition('_')[0])
+        assert stem == algorithm or stem.startswith(f'{algorithm}_') or init == wanted['init']
         assert f'--flagfile=experiments/{file.relative_to(tables.HERE)} ' in file.read_text()
 
 
@@ -639,6 +641,7 @@ def test_every_shipped_cell_has_a_flagfile_with_known_flags(published):
 def test_every_shipped_table_is_whole(published):
     content = json.loads(published.read_text())
     needed = {'rounds_to': 'target', 'megabytes_to': 'target', 'megabytes_saved': 'reference'}
+    needed['loss_to'] = 'target_loss'
     for part in by_metric(content):
         assert part['metric'] in HEADS
         assert needed.get(part['metric'], 'round') in content
@@ -649,6 +652,21 @@ def test_every_shipped_table_is_whole(published):
     assert named <= {None, *content['rows']}
     assert tables.table(content, {}).count('\n') == 1 + len(content['rows'])
     assert tables.what(content) and tables.ylabel(content)
+    assert content.get('errors', 'range') in ('range', 'confidence')
+    columns = set(content['columns'])
+    assert columns >= content.get('slowdown', {}).keys()
+    for method, sizes in content.get('fit', {}).items():
+        assert method in content['rows'] and columns >= sizes.keys() and len(sizes) >= 3
+    assert 'slowdown' in content or not any('slowdown' in panel for panel in content['panels'])
+
+
+@pytest.mark.parametrize('published', TABLES, ids=IDS)
+def test_panels_of_other_quantities_name_and_own_their_axis(published):
+    content = json.loads(published.read_text())
+    shared = [panel for panel in content['panels'] if 'ylabel' not in panel]
+    assert len({panel.get('yscale') for panel in shared}) <= 1
+    curves_shown = {curve for panel in shared for curve in curves.panel_curves(panel)}
+    assert curves_shown <= {*curves.CURVES} or curves_shown == {curves.LOSS}
 
 
 def cells_of(content, panel):
@@ -658,7 +676,8 @@ def cells_of(content, panel):
     if 'points' in panel:
         return {f'{m}-{column}' for m, columns in panel['points'].items() for column in columns}
     columns = panel.get('columns', [panel.get('column')])
-    return {f'{m}-{column}' for m in content['rows'] for column in columns}
+    methods = panel.get('methods', content['rows'])
+    return {f'{m}-{column}' for m in methods for column in columns}
 
 
 @pytest.mark.parametrize('published', TABLES, ids=IDS)
@@ -670,6 +689,8 @@ def test_every_shipped_panel_draws_the_cells_that_there_are(published):
     rounds = 20
     run = curve(*[0.8] * rounds, **{name: values[:1] * rounds for name, values in MORE.items()})
     run['mbytes_total'] = list(range(1, rounds + 1))
+    for name in set(tables.columns(content)) - run.keys():
+        run[name] = [0.5] * rounds
     runs = {
         cell: [{name: run[name] for name in ('run', 'round', *tables.columns(content))}]
         for cell in cells
@@ -680,6 +701,10 @@ def test_every_shipped_panel_draws_the_cells_that_there_are(published):
     assert all(line.points for panel in panels for line in panel.lines)
     figure = draw_panels(panels, tables.ylabel(content), content.get('target'))
     shown = legend_of(figure)
+    for axes, panel in zip(figure.axes, panels, strict=True):
+        legend = axes.get_legend()
+        own = [text.get_text() for text in legend.get_texts()] if legend else []
+        explained = own if panel.legend else shown
+        assert len(explained) == len(set(explained))
+        assert {line.label for line in panel.lines} <= set(explained)
     plt.close(figure)
-    assert len(shown) == len(set(shown))
-    assert {line.label for panel in panels for line in panel.lines} <= set(shown)

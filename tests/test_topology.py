@@ -3,7 +3,10 @@ import warnings
 import networkx as nx
 import numpy as np
 import pytest
+import scipy.stats
 
+from dfl_jax.families import Settings, draw
+from dfl_jax.rewiring import assortativity
 from dfl_jax.topology import (
     FAMILIES,
     TopologyError,
@@ -11,6 +14,7 @@ from dfl_jax.topology import (
     cohorts,
     drop_clients,
     drop_links,
+    isolate_clients,
     mixing_matrix,
     schedule,
     spectrum,
@@ -123,6 +127,94 @@ def test_barabasi_albert_has_hubs():
     assert degrees(graph).max() > 6 * degrees(graph).mean()
 
 
+def rng_of(seed):
+    return np.random.default_rng(seed)
+
+
+def law_of(clients, degree, exponent):
+    """The k and p(k) of the law whose mean is nearest the degree, one k_min after the other."""
+    laws = [np.arange(least, clients) for least in range(1, 2 * degree)]
+    laws = [(k, k**-exponent / (k**-exponent).sum()) for k in laws]
+    return min(laws, key=lambda law: abs(law[0] @ law[1] - degree))
+
+
+@pytest.mark.parametrize('exponent', [2.3, 2.5, 3.5])
+@pytest.mark.parametrize('degree', [2, 8])
+def test_configuration_degrees_follow_the_law(degree, exponent):
+    clients = 5000
+    links = draw('configuration', Settings(clients, degree, exponent=exponent), rng_of(3))
+    found = np.bincount(links.ravel(), minlength=clients)
+    k, law = law_of(clients, degree, exponent)
+    # Hubs lose repeated links, which moves few clients down by one: bins of several degrees.
+    edges = k[0] * 2 ** np.arange(1, 4)
+    expected = np.bincount(np.digitize(k, edges), law) * clients
+    counts = np.bincount(np.digitize(found, edges), minlength=4)
+    # A draw of the law itself fails with probability 1e-6.
+    assert scipy.stats.chisquare(counts, expected).pvalue > 1e-6
+    assert (found < k[0]).mean() < 0.05
+    assert found.max() > 8 * k[0]
+
+
+@pytest.mark.parametrize('clients', [2, 3, 4, 9, 30])
+@pytest.mark.parametrize('exponent', [2.1, 400])
+def test_configuration_of_few_clients(clients, exponent):
+    for degree in range(1, clients):
+        for seed in range(5):
+            settings = Settings(clients, degree, exponent=exponent)
+            links = draw('configuration', settings, rng_of(seed))
+            assert (links[:, 0] < links[:, 1]).all()
+            assert len(np.unique(links, axis=0)) == len(links)
+            assert np.bincount(links.ravel(), minlength=clients).max() < clients
+
+
+@pytest.mark.parametrize(
+    ('dimensions', 'clients', 'sides'),
+    [
+        (1, 3, [3]),
+        (1, 37, [37]),
+        (2, 36, [6, 6]),
+        (2, 60, [6, 10]),
+        (3, 27, [3, 3, 3]),
+        (3, 125, [5, 5, 5]),
+        (3, 180, [5, 6, 6]),
+        (4, 240, [3, 4, 4, 5]),
+    ],
+)
+def test_torus_of_any_dimension(dimensions, clients, sides):
+    graph = drawn('torus', clients, rounds=2, dimensions=dimensions)
+    assert (degrees(graph) == 2 * dimensions).all()
+    ours = nx.from_numpy_array(adjacency(graph, 1))
+    distances = nx.single_source_shortest_path_length(ours, 0).values()
+    lattice = nx.grid_graph(sides, periodic=True)
+    expected = nx.single_source_shortest_path_length(lattice, next(iter(lattice))).values()
+    assert sorted(distances) == sorted(expected)
+    if clients < 50:
+        assert nx.is_isomorphic(ours, lattice)
+
+
+@pytest.mark.parametrize('static', [False, True])
+@pytest.mark.parametrize('target', [-0.3, 0.3])
+def test_assortativity(target, static):
+    plain = drawn('erdos_renyi', 300, static=static)
+    graph = drawn('erdos_renyi', 300, static=static, assortativity=target)
+    for t in range(ROUNDS):
+        assert (degrees(graph)[t] == degrees(plain)[t]).all(), 'of another draw'
+        assert assortativity(np.argwhere(np.triu(adjacency(graph, t)))) == pytest.approx(
+            target, abs=0.01
+        )
+    again = drawn('erdos_renyi', 300, static=static, assortativity=target)
+    assert (graph.members == again.members).all()
+
+
+def test_assortativity_of_an_edge_list(tmp_path):
+    links = draw('barabasi_albert', Settings(60, 4), rng_of(0))
+    file = tmp_path / 'links.txt'
+    file.write_text(''.join(f'{i} {j}\n{j} {i}\n' for i, j in links))
+    graph = drawn('edge_list', 60, path=file, assortativity=0.0)
+    assert (degrees(graph)[0] == np.bincount(links.ravel())).all()
+    assert assortativity(np.argwhere(np.triu(adjacency(graph, 0)))) == pytest.approx(0, abs=0.01)
+
+
 def test_rewiring():
     lattice = drawn('watts_strogatz', rewiring=0.0, static=True)
     assert set(lattice.members[0, 10]) == {8, 9, 10, 11, 12}
@@ -178,6 +270,20 @@ def test_bad_edge_list(tmp_path, text, message):
         ({'family': 'watts_strogatz', 'degree': 4, 'rewiring': 1.5}, 'between 0 and 1, got 1.5'),
         ({'family': 'torus', 'clients': 37}, 'got clients=37; take 39'),
         ({'family': 'torus', 'clients': 8}, 'got clients=8; take 9'),
+        ({'family': 'torus', 'clients': 37, 'dimensions': 3}, '3 sides .* clients=37; take 45'),
+        ({'family': 'torus', 'clients': 80, 'dimensions': 4}, 'got clients=80; take 81'),
+        ({'family': 'torus', 'dimensions': 0}, 'dimensions=0'),
+        ({'family': 'configuration', 'exponent': 2}, 'exponent above 2, .* got exponent=2;'),
+        ({'family': 'configuration', 'exponent': float('nan')}, 'got exponent=nan'),
+        ({'family': 'configuration', 'exponent': float('inf')}, 'got exponent=inf'),
+        ({'family': 'configuration', 'degree': 36}, 'degree 36 needs more than 36 clients'),
+        ({'family': 'erdos_renyi', 'assortativity': 1.5}, 'between -1 and 1, got 1.5'),
+        ({'family': 'erdos_renyi', 'assortativity': float('nan')}, 'between -1 and 1, got nan'),
+        ({'family': 'ring', 'assortativity': 0.0}, 'clients of ring .* got assortativity=0.0'),
+        ({'family': 'regular', 'degree': 4, 'assortativity': 0.1}, 'clients of regular'),
+        ({'family': 'torus', 'assortativity': 0.1}, 'clients of torus'),
+        ({'family': 'complete', 'assortativity': 0.1}, 'clients of complete'),
+        ({'family': 'star', 'assortativity': 0.1}, 'closest was -1.0000'),
         ({'family': 'ring', 'clients': 2}, 'at least 3 clients, got clients=2'),
         ({'family': 'star', 'clients': 1}, 'at least 2 clients, got clients=1'),
         ({'family': 'ring', 'rounds': 0}, 'rounds=0'),
@@ -234,6 +340,26 @@ def test_drop_clients(static):
 
 
 @pytest.mark.parametrize('static', [False, True])
+def test_isolate_clients(static):
+    graph = drawn('regular', clients=300, rounds=10, degree=40, static=static)
+    cut = isolate_clients(graph, 0.2, seed=0)
+    assert cut.active.all() and cut.mask[:, :, 0].all() and graph.mask.all()
+    reached = degrees(cut) > 0
+    assert 1 - reached.mean() == pytest.approx(0.2, abs=0.03)
+    for t in range(10):
+        both = reached[t][:, None] & reached[t][None, :]
+        assert (adjacency(cut, t) == (adjacency(graph, t) & both)).all()
+    assert not (reached[0] == reached[1]).all()
+    assert (isolate_clients(graph, 0.2, seed=0).mask == cut.mask).all()
+    dropped = drop_clients(graph, 0.2, seed=0)
+    assert not (dropped.active == reached).all(), 'one stream of random numbers for both'
+    unchanged = isolate_clients(dropped, 0.0, seed=0)
+    assert all((a == b).all() for a, b in zip(unchanged, dropped, strict=True))
+    alone = isolate_clients(graph, 1.0, seed=0)
+    assert alone.active.all() and alone.mask[:, :, 0].all() and not alone.mask[:, :, 1:].any()
+
+
+@pytest.mark.parametrize('static', [False, True])
 @pytest.mark.parametrize('lost', [0.0, 0.5])
 def test_by_cluster(static, lost):
     graph = drop_clients(drawn('clustered', 37, static=static), lost, seed=0)  # of 4, 5 and 6
@@ -257,7 +383,7 @@ def test_by_cluster_of_what_is_no_cluster():
             by_cluster(graph)
 
 
-@pytest.mark.parametrize('drop', [drop_links, drop_clients])
+@pytest.mark.parametrize('drop', [drop_links, drop_clients, isolate_clients])
 @pytest.mark.parametrize('probability', [-0.1, 1.1, float('nan')])
 def test_dropout_errors(drop, probability):
     with pytest.raises(TopologyError, match='between 0 and 1'):

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 
 from dfl_jax.base import Array, Clients, Graph, PyTree
 from dfl_jax.base import State as AnyState
-from dfl_jax.initialisation import initial_params
+from dfl_jax.initialisation import Init, initial_params
 from dfl_jax.local import epoch_orders
 from dfl_jax.metrics import consensus_model
 from dfl_jax.models import Model
@@ -24,7 +24,7 @@ class State(NamedTuple):
     round: Array  # scalar int32, k
 
 
-def initial_state(model: Model, init: str) -> Callable[[Array, Clients], State]:
+def initial_state(model: Model, init: Init) -> Callable[[Array, Clients], State]:
     """`Algorithm.init` of the methods whose state is a `State`."""
 
     def init_state(key: Array, clients: Clients) -> State:

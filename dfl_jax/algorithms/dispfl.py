@@ -28,7 +28,7 @@ from dfl_jax.algorithms.common import (
 )
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.compression import FLOAT_BITS, largest
-from dfl_jax.initialisation import INITS, initial_params
+from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.local import LocalTraining, batch_loss, epoch_orders, local_training, take
 from dfl_jax.memory import map_in_chunks
 from dfl_jax.metrics import model_spread
@@ -91,7 +91,7 @@ def dispfl(
     initial_masks: str = 'same',
     mixing: str = 'uniform',
     consensus: str = 'mean',
-    init: str = 'same',
+    init: Init = 'same',
     chunk: int | None = None,
 ) -> Algorithm:
     """DisPFL; a message holds the weights inside a mask, 32 bits each, and the mask, one bit each.
@@ -108,7 +108,7 @@ def dispfl(
       mixing: W, see `dfl_jax.mixing`.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M sparse models,
         or each weight's mean over the clients whose mask holds it (`intersection`).
-      init: `same` or `independent` initial weights.
+      init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
       chunk: clients worked on at once; None for all.
 
     Raises ValueError for settings out of range, before anything is traced.
@@ -125,7 +125,7 @@ def dispfl(
     )
     check_choice('mixing', mixing, MIXINGS)
     check_choice('consensus', consensus, CONSENSUS)
-    check_choice('init', init, INITS)
+    check_init(init)
     check_choice('regrow', regrow, REGROW)
     check_choice('initial_masks', initial_masks, MASKS)
     if not 0 < density <= 1:

@@ -25,9 +25,9 @@ from dfl_jax.algorithms.common import (
 )
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.compression import chain, codec_of
-from dfl_jax.initialisation import INITS
+from dfl_jax.initialisation import Init, check_init
 from dfl_jax.local import LocalTraining, local_training
-from dfl_jax.metrics import CONSENSUS, model_spread
+from dfl_jax.metrics import CONSENSUS, model_spread, movement
 from dfl_jax.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.models import Model
 
@@ -55,7 +55,7 @@ def gossip_sgd(
     bits: int | None = None,
     rounding: str | None = None,
     consensus: str = 'mean',
-    init: str = 'same',
+    init: Init = 'same',
     chunk: int | None = None,
 ) -> Algorithm:
     """One round of local training and gossip.
@@ -70,7 +70,7 @@ def gossip_sgd(
       bits: quantizes every exchanged weight to so many bits; None sends 32-bit floats.
       rounding: of the quantizer, `stochastic` (default) or `nearest`.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights.
+      init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
       chunk: clients trained at once; None for all.
 
     Raises ValueError for settings out of range, before anything is traced.
@@ -91,7 +91,7 @@ def gossip_sgd(
     check_choice('averaged', averaged, AVERAGED)
     check_choice('mixing', mixing, MIXINGS)
     check_choice('consensus', consensus, CONSENSUS)
-    check_choice('init', init, INITS)
+    check_init(init)
     if gossip_steps < 1:
         raise ValueError(f'gossip_steps has to be at least 1, got {gossip_steps}')
     codec = codec_of(sparsity, bits, rounding) or chain()
@@ -116,7 +116,12 @@ def gossip_sgd(
             new = jax.tree.map(lambda m, z, x: m + (z - x), met, trained, previous)
         new = keep_inactive(graph.active, new, previous)
         sent, _ = count_sent(graph, len(sizes))
-        info = {'sent/weights': gossip_steps * sent, 'loss': losses, **model_spread(new)}
+        info = {
+            'sent/weights': gossip_steps * sent,
+            'loss': losses,
+            **model_spread(new),
+            **movement(previous, trained, new),
+        }
         return State(new, sizes, k + 1), info
 
     mean = consensus_of(consensus)

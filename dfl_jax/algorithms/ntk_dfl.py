@@ -29,7 +29,7 @@ from dfl_jax.algorithms.common import (
 )
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.compression import FLOAT_BITS, LABEL_BITS, chain, codec_of
-from dfl_jax.initialisation import INITS
+from dfl_jax.initialisation import Init, check_init
 from dfl_jax.memory import map_in_chunks
 from dfl_jax.metrics import CONSENSUS, model_spread
 from dfl_jax.mixing import MIXINGS, mix, mixing_weights
@@ -57,7 +57,7 @@ def ntk_dfl(
     jacobian_rounding: str | None = None,
     by_cluster: bool = False,
     consensus: str = 'mean',
-    init: str = 'same',
+    init: Init = 'same',
     chunk: int = 1,
 ) -> Algorithm:
     """NTK-DFL with the hyperparameters of appendix C.2 as defaults.
@@ -87,7 +87,7 @@ def ntk_dfl(
       by_cluster: the graphs have one hub a cluster (`topology.by_cluster`), whose clients share
         its weights and its update (E.2).
       consensus: the aggregated model is the `mean` (ICML) or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights.
+      init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
       chunk: hubs worked on at once.
 
     Raises ValueError for settings that contradict each other, before anything is traced.
@@ -104,7 +104,7 @@ def ntk_dfl(
     linearize = linearization(model, kernel=kernel, codec=codec, jacobian_weights=jacobian_weights)
     check_choice('consensus', consensus, CONSENSUS)
     check_choice('mixing', mixing, MIXINGS)
-    check_choice('init', init, INITS)
+    check_init(init)
     for name, value in (('batches', batches), ('subsampling', subsampling)):
         if value < 1:
             raise ValueError(f'{name} has to be at least 1, got {value}')

@@ -36,7 +36,7 @@ from dfl_jax.compression import (
     quantization,
 )
 from dfl_jax.distillation import annealing, distillation_target
-from dfl_jax.initialisation import INITS, initial_params
+from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.memory import map_in_chunks
 from dfl_jax.metrics import CONSENSUS, model_spread
 from dfl_jax.mixing import MIXINGS, mix, mixing_weights
@@ -92,7 +92,7 @@ def spark(
     judge: str = 'labels',
     mixing: str = 'size',
     consensus: str = 'mean',
-    init: str = 'same',
+    init: Init = 'same',
     chunk: int = 1,
 ) -> Algorithm:
     """SPARK; where the paper is silent or ambiguous the default is what comes closest to its tables
@@ -132,7 +132,7 @@ def spark(
       judge: that loss is against the `labels` or the softened `target`.
       mixing: weights of the averaging: `size`, `uniform` or `metropolis`.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights.
+      init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
       chunk: hubs worked on at once.
 
     Raises ValueError for settings out of range or that contradict each other, before anything is
@@ -153,7 +153,7 @@ def spark(
     check_choice('judge', judge, JUDGES)
     check_choice('consensus', consensus, CONSENSUS)
     check_choice('mixing', mixing, MIXINGS)
-    check_choice('init', init, INITS)
+    check_init(init)
     if at_own and projection_refresh == 'hub':
         raise ValueError(
             'projection_refresh=hub does not go with jacobian_weights=own, where a client projects '

@@ -1,6 +1,6 @@
 """Data of the network: sources, partitions over clients, packing into Clients."""
 
-from dfl_jax.data.packing import pack, subsample
+from dfl_jax.data.packing import pack
 from dfl_jax.data.partitions import (
     KINDS,
     PartitionError,
@@ -15,7 +15,7 @@ from dfl_jax.data.partitions import (
 )
 from dfl_jax.data.plot import plot_partition
 from dfl_jax.data.projection import project, projection_matrix
-from dfl_jax.data.sources import DATASETS, DataError, Dataset, load, synthetic
+from dfl_jax.data.sources import DATASETS, DataError, Dataset, load, subsample, synthetic
 
 __all__ = [
     'DATASETS',

@@ -1,4 +1,7 @@
-"""Readers of the official files: IDX, CIFAR's binary records, and MNIST's writers."""
+"""Readers of the official files: IDX, CIFAR's binary records, and MNIST's writers.
+
+And what readers share: the error, and which samples make a subset.
+"""
 
 import gzip
 import lzma
@@ -12,6 +15,18 @@ import numpy as np
 
 class DataError(ValueError):
     """Data that is missing, damaged or unknown; the message is one line with the remedy."""
+
+
+def choose_rows(size: int, n: int | None, seed: int, what: str = 'training') -> np.ndarray:
+    """A seeded random choice of n of `size` samples, increasing; all of them if n is None.
+
+    Choices of one seed and size are nested.
+    """
+    if n is None:
+        return np.arange(size)
+    if not 1 <= n <= size:
+        raise DataError(f'a subset of {n} {what} samples was asked for: use 1 to {size}')
+    return np.sort(np.random.default_rng(seed).permutation(size)[:n])
 
 
 def _read_bytes(path: Path) -> tuple[bytes, str]:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dfl_jax.base import Clients
-from dfl_jax.data.sources import DataError, Dataset
+from dfl_jax.data.formats import DataError
 
 
 def pack(x: np.ndarray, y: np.ndarray, parts: Sequence[np.ndarray]) -> Clients:
@@ -35,23 +35,3 @@ def pack(x: np.ndarray, y: np.ndarray, parts: Sequence[np.ndarray]) -> Clients:
     packed_y = np.zeros(mask.shape, np.int32)
     packed_x[mask], packed_y[mask] = x[held], y[held]
     return Clients(jnp.asarray(packed_x), jnp.asarray(packed_y), jnp.asarray(mask))
-
-
-def subsample(dataset: Dataset, n: int, seed: int) -> Dataset:
-    """A seeded random subset of the training set; the test set stays whole.
-
-    Subsets of one seed are nested: the n samples are among those of every larger n. They keep the
-    order of the dataset.
-
-    Raises:
-      DataError: n < 1, or more than there are training samples.
-    """
-    size = len(dataset.train_y)
-    if not 1 <= n <= size:
-        raise DataError(f'a subset of {n} training samples was asked for: use 1 to {size}')
-    chosen = np.sort(np.random.default_rng(seed).permutation(size)[:n])
-    return dataset._replace(
-        train_x=dataset.train_x[chosen],
-        train_y=dataset.train_y[chosen],
-        writers=None if dataset.writers is None else dataset.writers[chosen],
-    )

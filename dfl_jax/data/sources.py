@@ -1,7 +1,7 @@
 """Training and test sets as NumPy arrays.
 
 Image sources read the official files, plain or compressed by gzip or xz, from a folder, and
-download them with a checksum where they are missing.
+download them with a checksum where they are missing; only So2Sat has to be there.
 """
 
 import hashlib
@@ -10,7 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dfl_jax.data.formats import DataError, one_line, read_cifar, read_idx, read_writers
+from dfl_jax.data import so2sat
+from dfl_jax.data.formats import (
+    DataError,
+    choose_rows,
+    one_line,
+    read_cifar,
+    read_idx,
+    read_writers,
+)
 
 
 class Dataset(NamedTuple):
@@ -92,26 +100,68 @@ _SOURCES = {
         label_bytes=2,
     ),
 }
-DATASETS = ('digits', 'synthetic', *_SOURCES)  # and any path that ends in .npz
+DATASETS = ('digits', 'synthetic', *_SOURCES, 'so2sat')  # and any path that ends in .npz
 
 
-def load(name: str, data_dir: str | Path | None = None) -> Dataset:
-    """Loads a dataset by name.
+def load(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    train_samples: int | None = None,
+    test_samples: int | None = None,
+    seed: int = 0,
+) -> Dataset:
+    """Loads a dataset by name, or a seeded random subset of it.
 
     `digits` is scikit-learn's bundled set (8x8 images) and `synthetic` is made on the spot; neither
     reads a file. The others are read from `data_dir/NAME/` or from `data_dir` itself, and what is
     missing is downloaded into `data_dir/NAME/`. `mnist` knows its writers where the folder also
-    holds `train-writer-ids.npy` ([n] integers, the NIST writers as in QMNIST).
+    holds `train-writer-ids.npy` ([n] integers, the NIST writers as in QMNIST). `so2sat` needs h5py
+    and its files in place, and reads no more of them than the subset.
 
     Args:
       name: one of `DATASETS`, or the path of an `.npz` file with the arrays train_x [n, ...],
         train_y [n], test_x and test_y. uint8 inputs are scaled to [0, 1]; other inputs are taken
         as they are.
       data_dir: an existing folder; default, the user's cache folder.
+      train_samples, test_samples, seed: a subset as by `subsample`; default, all. `so2sat` is
+        normalised by the training samples of the subset, all others by those of the whole set.
 
     Raises:
-      DataError: unknown name, no such folder, files missing and not to be had, damaged files.
+      DataError: unknown name, no such folder, files missing and not to be had, damaged files, a
+        subset larger than the set.
     """
+    if name == 'so2sat':
+        arrays = so2sat.load_arrays(data_dir, train_samples, test_samples, seed)
+        return Dataset(*arrays, so2sat.CLASSES)
+    return subsample(_load(name, data_dir), train_samples, seed, test_samples)
+
+
+def subsample(
+    dataset: Dataset, n: int | None, seed: int, test_samples: int | None = None
+) -> Dataset:
+    """A seeded random subset of n samples of the training set, and of the test set if asked for.
+
+    Subsets of one seed are nested: the n samples are among those of every larger n. They keep the
+    order of the dataset. None means all.
+
+    Raises:
+      DataError: less than 1, or more than there are samples.
+    """
+    if n is not None:
+        chosen = choose_rows(len(dataset.train_y), n, seed)
+        dataset = dataset._replace(
+            train_x=dataset.train_x[chosen],
+            train_y=dataset.train_y[chosen],
+            writers=None if dataset.writers is None else dataset.writers[chosen],
+        )
+    if test_samples is not None:
+        chosen = choose_rows(len(dataset.test_y), test_samples, seed, 'test')
+        dataset = dataset._replace(test_x=dataset.test_x[chosen], test_y=dataset.test_y[chosen])
+    return dataset
+
+
+def _load(name: str, data_dir: str | Path | None) -> Dataset:
     if name == 'digits':
         return _digits()
     if name == 'synthetic':

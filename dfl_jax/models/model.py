@@ -10,12 +10,15 @@ from flax import linen as nn
 from flax.errors import ScopeParamShapeError
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.models.cnn import SmallCNN
+from dfl_jax.models.cnn import CNN3, SmallCNN
 from dfl_jax.models.mlp import MLP
+from dfl_jax.models.vgg import VGG16
 
 MODELS: dict[str, Callable[[int], nn.Module]] = {
     'mlp': lambda classes: MLP(classes),
     'cnn': lambda classes: SmallCNN(classes),
+    'cnn3': lambda classes: CNN3(classes),
+    'vgg16': lambda classes: VGG16(classes),
 }
 
 

@@ -1,0 +1,105 @@
+"""Gossip without learning: the numerical model of the initialisation and topology paper, section 4.
+
+Every node holds d numbers; a round averages them with the neighbours' and adds Gaussian noise in
+place of training. What is left of the initial deviation, and when, predicts how a network of
+independently initialised models starts.
+"""
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+from jax import lax
+from jax.experimental import sparse
+
+from dfl_jax.base import Array
+
+# Of the entries of the mixing matrix that are not zero, one in so many makes it dense.
+DENSE_FROM_SHARE = 8
+
+
+class Deviations(NamedTuple):
+    """The two standard deviations of section 3 after rounds 0 to T, [T + 1] each."""
+
+    among_nodes: np.ndarray  # sigma_an: of a parameter over nodes, mean over parameters
+    among_parameters: np.ndarray  # sigma_ap: of a node's parameters, mean over nodes
+
+
+def deviations(w: Array) -> tuple[Array, Array]:
+    """sigma_an and sigma_ap of parameters [n, d]."""
+    return jnp.std(w, axis=0).mean(), jnp.std(w, axis=1).mean()
+
+
+def simulate(
+    key: Array,
+    matrix: scipy.sparse.sparray,
+    *,
+    parameters: int,
+    rounds: int,
+    sigma_init: float = 1.0,
+    sigma_noise: float = 0.0,
+) -> Deviations:
+    """w <- W w + noise, from Gaussian w.
+
+    Args:
+      key: of the initial values and the noise.
+      matrix: [n, n], the mixing matrix W of every round (`topology.mixing_matrix`).
+      parameters: d.
+      rounds: T.
+      sigma_init, sigma_noise: standard deviations.
+
+    Raises:
+      ValueError: no round, no parameter, or a negative standard deviation.
+    """
+    if rounds < 1 or parameters < 1 or min(sigma_init, sigma_noise) < 0:
+        raise ValueError(
+            f'rounds={rounds} and parameters={parameters} have to be at least 1, '
+            f'sigma_init={sigma_init} and sigma_noise={sigma_noise} at least 0'
+        )
+    coupling = scipy.sparse.csr_array(matrix).astype(np.float32)
+    dense = coupling.nnz * DENSE_FROM_SHARE > math.prod(coupling.shape)
+    w = jnp.asarray(coupling.toarray()) if dense else sparse.BCOO.from_scipy_sparse(coupling)
+    scales = jnp.asarray([sigma_init, sigma_noise], jnp.float32)
+    found = _simulate(key, w, scales, parameters=parameters, rounds=rounds)
+    return Deviations(*(np.asarray(each) for each in found))
+
+
+@partial(jax.jit, static_argnames=('parameters', 'rounds'))
+def _simulate(key, coupling, scales, *, parameters, rounds):
+    k_init, k_noise = jax.random.split(key)
+    shape = (coupling.shape[0], parameters)
+    multiply = sparse.sparsify(partial(jnp.matmul, precision='highest'))
+
+    def one(w, number):
+        averaged = multiply(coupling, w)
+        noise = jax.random.normal(jax.random.fold_in(k_noise, number), shape)
+        w = averaged + scales[1] * noise
+        return w, deviations(w)
+
+    start = scales[0] * jax.random.normal(k_init, shape)
+    _, curves = lax.scan(one, start, jnp.arange(rounds))
+    return [jnp.concatenate([f[None], c]) for f, c in zip(deviations(start), curves, strict=True)]
+
+
+def stabilisation(curve: np.ndarray, tolerance: float = 0.1) -> int:
+    """The round from which a deviation is within `tolerance` of where it ends (section 4.3).
+
+    Args:
+      curve: [T + 1], e.g. sigma_an; its end is the mean of the last tenth.
+      tolerance: relative.
+
+    Raises:
+      ValueError: it is still falling at the end, by more than the tolerance over the last half.
+    """
+    curve = np.asarray(curve)
+    tail = max(1, len(curve) // 10)
+    end = curve[-tail:].mean()
+    inside = np.abs(curve - end) <= tolerance * end
+    settled = len(curve) - int(np.argmin(inside[::-1])) if not inside.all() else 0
+    if settled > len(curve) - 2 * tail:
+        raise ValueError(f'not stable after {len(curve) - 1} rounds; raise the rounds')
+    return settled

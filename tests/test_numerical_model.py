@@ -1,0 +1,53 @@
+"""Gossip without learning against its closed-form variances."""
+
+import jax
+import networkx as nx
+import numpy as np
+import pytest
+import reference
+import scipy.sparse
+
+from dfl_jax import gain, numerical_model, topology
+
+
+@pytest.mark.parametrize('graph', [nx.star_graph(6), nx.cycle_graph(9)], ids=['star', 'ring'])
+def test_deviations_follow_their_closed_form(graph):
+    """20,000 parameters: the standard error of a deviation is half a percent."""
+    transition, _ = reference.steady_vector(nx.to_numpy_array(graph))
+    options = {'rounds': 12, 'sigma_init': 2.0, 'sigma_noise': 0.3}
+    found = numerical_model.simulate(
+        jax.random.key(0), scipy.sparse.csr_array(transition.T), parameters=20_000, **options
+    )
+    squared_mean_is_below = 0.9  # E std <= sqrt(E var), by at most 10 % over seven nodes
+    nodes, parameters = reference.numerical_model_deviations(transition, **options)
+    np.testing.assert_allclose(found.among_parameters, parameters, rtol=0.03)
+    assert (found.among_nodes <= 1.02 * nodes).all()
+    assert (found.among_nodes >= squared_mean_is_below * nodes).all()
+
+
+@pytest.mark.parametrize('family', ['complete', 'erdos_renyi', 'barabasi_albert'])
+def test_weights_shrink_by_the_norm_of_the_steady_vector(family):
+    """Dense and sparse products; the standard error is 1.1 %."""
+    graphs = topology.schedule(family, 200, 1, seed=0, static=True, degree=6)
+    (matrix,) = gain.mixing_matrices(graphs, np.ones(200), 'uniform')
+    found = numerical_model.simulate(jax.random.key(1), matrix, parameters=4000, rounds=60)
+    assert found.among_parameters[-1] * gain.gain_of(matrix) == pytest.approx(1, abs=0.05)
+    assert found.among_nodes[-1] < 1e-4
+
+
+def test_stabilisation_is_the_round_from_which_nothing_falls():
+    curve = np.concatenate([2.0 ** -np.arange(10), np.full(40, 2.0**-10)])
+    assert numerical_model.stabilisation(curve) == 10
+    assert numerical_model.stabilisation(np.ones(30)) == 0
+    with pytest.raises(ValueError, match='not stable after 29 rounds'):
+        numerical_model.stabilisation(0.9 ** np.arange(30))
+
+
+def test_bad_settings_are_refused():
+    matrix = scipy.sparse.eye_array(3)
+    with pytest.raises(ValueError, match='sigma_noise=-1'):
+        numerical_model.simulate(
+            jax.random.key(0), matrix, parameters=2, rounds=3, sigma_noise=-1.0
+        )
+    with pytest.raises(ValueError, match='rounds=0'):
+        numerical_model.simulate(jax.random.key(0), matrix, parameters=2, rounds=0)
