@@ -73,6 +73,19 @@ def mixing_matrices(graphs: Graph, sizes: np.ndarray, kind: str) -> list[scipy.s
     return [topology.mixing_matrix(*graph, sizes, kind) for graph in each]
 
 
+def uniform_matrix(links: np.ndarray, clients: int) -> scipy.sparse.csr_array:
+    """The mixing matrix of uniform averaging [M, M] over undirected links [E, 2], each given once.
+
+    As `topology.mixing_matrix` of the schedule, without its padding to the largest degree.
+    """
+    itself = np.arange(clients)
+    rows = np.concatenate([links[:, 0], links[:, 1], itself])
+    columns = np.concatenate([links[:, 1], links[:, 0], itself])
+    shares = 1 / np.bincount(rows, minlength=clients)
+    entries = (shares[rows], (rows, columns))
+    return scipy.sparse.coo_array(entries, shape=(clients, clients)).tocsr()
+
+
 # ------------------------------------------------------------- without the whole graph, section 4.2
 
 

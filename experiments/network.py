@@ -103,6 +103,8 @@ def initial_gain(
     if flags.gain == 'push_sum':
         known = gain.push_sum_size(graphs, flags.gain_rounds)
         return gain.gain_of_size(known, flags.gain_exponent)
+    if flags.gain_size_factor <= 0:
+        raise ValueError(f'--gain_size_factor={flags.gain_size_factor} has to be positive')
     known = flags.clients * flags.gain_size_factor
     if flags.gain == 'size':
         return float(gain.gain_of_size(known, flags.gain_exponent))

@@ -63,7 +63,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from experiments.curves import CURVES, LOSS, Run, Runs, find_runs, panel_curves, save_curves
 from experiments.rundir import Row
@@ -242,10 +242,18 @@ def report(published: Row, runs: Runs) -> str:
 
 
 def main(argv: list[str]) -> Any:
-    known = sorted(str(f.parent.relative_to(HERE)) for f in HERE.glob('*/*/published.json'))
+    logging.set_verbosity(logging.ERROR)
+    files_of = [f for kind in ('published', 'computed') for f in HERE.glob(f'*/*/{kind}.json')]
+    known = {str(f.parent.relative_to(HERE)): f for f in files_of}
     if len(argv) != 2 or argv[1] not in known:
-        print(f'error: name one table of {", ".join(known)}', file=sys.stderr)
+        print(f'error: name one table of {", ".join(sorted(known))}', file=sys.stderr)
         return 1
+    if known[argv[1]].stem == 'computed':
+        from experiments import numerical
+
+        computed = json.loads(known[argv[1]].read_text())
+        numerical.main(computed, argv[1].replace('/', '-'), Path(FLAGS.out or FLAGS.runs[0]))
+        return 0
     folder, sources = HERE / argv[1], [Path(source) for source in FLAGS.runs]
     published = json.loads((folder / 'published.json').read_text())
     try:

@@ -22,6 +22,7 @@ from absl.testing import flagsaver
 from safetensors.numpy import load_file
 
 from dfl_jax import data
+from dfl_jax.algorithms import ALGORITHMS
 from dfl_jax.families import FAMILIES, WITH_DEGREE
 from experiments import run as cli
 
@@ -228,6 +229,25 @@ REFUSED = [
     ('--loss=hinge', "'hinge'", 'cross_entropy, mse'),
     ('--mixing=random', "'random'", 'size, uniform, metropolis'),
     ('--init=zero', "'zero'", 'same, independent'),
+    ('--gain=size', '--gain=size', 'the default --init', 'leave it out'),
+    ('--init=same --gain_polled=3', '--gain_polled=3', '--init=same', 'leave it out'),
+    ('--init=gain_corrected --gain_exponent=0.4', '--gain_exponent=0.4', '--gain=graph'),
+    ('--init=gain_corrected --gain=guess', '--gain=guess', 'graph|family'),
+    ('--init=gain_corrected --gain=degrees --gain_polled=7', '7 polled', 'use 1 to 6'),
+    ('--init=gain_corrected --gain=push_sum --gain_rounds=0', '--gain_rounds=0', 'positive'),
+    ('--init=gain_corrected --gain=size --gain_size_factor=0', 'size_factor=0.0', 'positive'),
+    (
+        '--init=gain_corrected --gain=family --gain_size_factor=1.5 --degree=3',
+        '--gain=family, networks of 9 clients',
+        'take 10 clients',
+    ),
+    ('--initializer=xavier', "'xavier'", 'he_normal'),
+    ('--degree_exponent=3', '--degree_exponent=3.0', '--topology=regular', 'leave it out'),
+    ('--torus_dimensions=3', '--torus_dimensions=3', '--topology=regular', 'leave it out'),
+    ('--assortativity=0.3', 'regular', '0.3'),
+    ('--topology=erdos_renyi --assortativity=2', 'between -1 and 1', 'got 2.0'),
+    ('--client_isolation=2', 'client isolation', '2.0', 'between 0 and 1'),
+    ('--test_samples=41', '41', 'use 1 to 40'),
     ('--timestep_selection=best', "'best'", 'network'),
     ('--consensus=median', "'median'", 'mean'),
     ('--ntk_timesteps=abc', 'abc', 'whole numbers'),
@@ -380,6 +400,21 @@ def write_mnist(folder: Path) -> None:
             header = bytes((0, 0, 8, len(shape))) + np.array(shape, '>u4').tobytes()
             body = rng.integers(3, size=shape, dtype=np.uint8).tobytes()
             (folder / f'{split}-{kind}-ubyte').write_bytes(header + body)
+
+
+def test_a_disconnected_network_has_no_common_gain(small, tmp_path):
+    (tmp_path / 'pairs.txt').write_text('0 1\n2 3\n4 5\n')
+    argv = (
+        '--topology=edge_list',
+        f'--topology_file={tmp_path}/pairs.txt',
+        '--init=gain_corrected',
+    )
+    argv = (*without('degree', small), *network, '--init=gain_corrected')
+    done = here(*argv, f'--out={tmp_path}/out')
+    error = done.err.splitlines()[-1]
+    assert done.status == 1
+    assert 'the graph is not connected: its 6 clients fall into 3 components' in error
+    assert not (tmp_path / 'out').exists()
 
 
 def test_a_truncated_data_file(small, tmp_path):
@@ -708,6 +743,8 @@ def test_every_topology_runs_by_its_name(family, tiny, tmp_path):
         '--client_dropout=0.5',
         '--link_dropout=1',
         '--init=independent --mixing=metropolis --consensus=size',
+        '--init=gain_corrected --gain=push_sum --client_isolation=0.5',
+        '--initializer=glorot_uniform --test_samples=30',
         '--evolution=eigh --loss=mse --timestep_selection=linearized',
         '--nontk_averaging --partition=shards --train_samples=60',
         '--kernel=output_scan --partition=dirichlet_split --alpha=10 --chunk=2',
@@ -791,6 +828,20 @@ def test_ntk_fl_hears_cohorts(tiny, tmp_path):
 
 
 @pytest.mark.skipif(find_spec('neural_tangents') is None, reason='make nt')
+@pytest.mark.parametrize('name', sorted(set(ALGORITHMS) - {'ntk_fl'}))
+def test_every_decentralized_method_takes_the_gain_correction(name, tiny, tmp_path):
+    """Of a 2-regular graph of six clients the gain is the root of six."""
+    out = tmp_path / 'out'
+    done = here(
+        f'--algorithm={name}', f'--dataset={tiny}', *NETWORK, '--init=gain_corrected',
+        '--nocheckpoint', f'--out={out}',
+    )  # fmt: skip
+    assert done.status == 0 and done.err == ''
+    settings = json.loads((out / 'config.json').read_text())['algorithm']
+    assert settings['init'] == 'gain_corrected'
+    assert settings['gain'] == pytest.approx(6**0.5)
+
+
 def test_the_kernel_of_neural_tangents(small, finished, tmp_path):
     assert here(*small, '--kernel=nt', f'--out={tmp_path}/out').status == 0
     for row, same in zip(rows_of(tmp_path / 'out'), rows_of(finished), strict=True):
