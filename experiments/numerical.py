@@ -34,7 +34,7 @@ from scipy.sparse import csgraph
 
 from dfl_jax import families, numerical_model
 from dfl_jax.gain import gain_of, uniform_matrix
-from dfl_jax.rewiring import assortativity, rewire
+from dfl_jax.rewiring import rewire
 from dfl_jax.topology import spectrum
 from experiments.rundir import Row, write_atomically
 from experiments.table_fits import confidence, power_law
@@ -83,7 +83,7 @@ def rewired(study: Row) -> Iterator[Found]:
         for target in study['targets']:
             moved = rewire(links, target, np.random.default_rng([draw, n, 1]))
             matrix = _largest_component(uniform_matrix(moved, n))
-            yield label, round(assortativity(moved), 2), 1 / gain_of(matrix), plain
+            yield label, target, 1 / gain_of(matrix), plain
 
 
 def limits(study: Row) -> Iterator[Found]:
@@ -126,9 +126,12 @@ def run_study(study: Row) -> Result:
     from tqdm import tqdm
 
     result = Result({}, {})
-    total = len(study['families']) * len(study['sizes']) * study['draws']
-    total *= len(study.get('targets', [0])) * 2 * study['rounds'] ** (study['study'] == 'evolution')
-    bar = tqdm(STUDIES[study['study']](study), study['title'], total // 2 or 1, leave=False)
+    found = len(study['families']) * len(study['sizes']) * study['draws']
+    if study['study'] == 'assortativity':
+        found *= len(study['targets'])
+    if study['study'] == 'evolution':
+        found *= 2 * study['rounds']
+    bar = tqdm(STUDIES[study['study']](study), study['title'], found, leave=False)
     for label, x, value, expected in bar:
         result.measured.setdefault(label, {}).setdefault(x, []).append(value)
         if expected is not None:
@@ -165,10 +168,10 @@ def report(study: Row, result: Result) -> str:
                 line += [f'{mean:.4g}', f'{statistics.mean(values) / mean:.3f}']
             lines.append(line)
     text = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
-    laws = {label: power_law(points) for label, points in result.measured.items()}
     if study['study'] in FITTED:
+        laws = {label: power_law(points) for label, points in result.measured.items()}
         text += '\n' + ''.join(
-            f'\n- {label}: {heads[1]} ~ n^{law} ± {law.error:.2f}'
+            f'\n- {label}: {heads[1]} ~ n^{law} ± {law.error:.2g}'
             for label, law in laws.items()
             if law
         )

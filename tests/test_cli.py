@@ -404,11 +404,7 @@ def write_mnist(folder: Path) -> None:
 
 def test_a_disconnected_network_has_no_common_gain(small, tmp_path):
     (tmp_path / 'pairs.txt').write_text('0 1\n2 3\n4 5\n')
-    argv = (
-        '--topology=edge_list',
-        f'--topology_file={tmp_path}/pairs.txt',
-        '--init=gain_corrected',
-    )
+    network = ('--topology=edge_list', f'--topology_file={tmp_path}/pairs.txt')
     argv = (*without('degree', small), *network, '--init=gain_corrected')
     done = here(*argv, f'--out={tmp_path}/out')
     error = done.err.splitlines()[-1]
