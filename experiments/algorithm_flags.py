@@ -72,6 +72,12 @@ ALGORITHM_FLAGS = {  # by argument
     'gossip_steps': flags.DEFINE_integer(
         'gossip_steps', None, 'Averaging steps a round over the same graph (default 1).'
     ),
+    'settling': flags.DEFINE_integer(
+        'settling_rounds',
+        None,
+        'First rounds in which clients only average (default: none, or with --init=gain_corrected '
+        'until they agree within a tenth).',
+    ),
     'sparsity': flags.DEFINE_float(
         'weight_sparsity',
         None,

@@ -17,6 +17,7 @@ import numpy as np
 from dfl_jax import data, topology
 from dfl_jax.algorithms import ALGORITHMS
 from dfl_jax.base import Algorithm, Clients, Graph
+from dfl_jax.gain import settling_rounds
 from dfl_jax.initialisation import gain_corrected
 from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes, projected_bytes
 from dfl_jax.models import MLP, MODELS, Model, bind, with_initializer
@@ -102,11 +103,13 @@ def build(flags: Any) -> Experiment:
         path=flags.partition_file,
     )
     if flags.init == 'gain_corrected':
-        held = np.array([len(part) for part in parts])
-        mixing = resolved.get('mixing', 'uniform')
-        found = initial_gain(flags, intact, held, mixing, seeds['gain'])
+        sizes, mixing = np.array([len(part) for part in parts]), resolved.get('mixing', 'uniform')
+        found = initial_gain(flags, intact, sizes, mixing, seeds['gain'])
         settings['init'] = gain_corrected(found)
         resolved['gain'] = float(np.mean(found))
+        if 'settling' in parameters and 'settling' not in settings:
+            rounds = settling_rounds(graphs, sizes, mixing, resolved['gain'])
+            settings['settling'] = resolved['settling'] = rounds
     model = _model(flags, dataset)
     chunk = _chunk(flags, model, graphs, max(map(len, parts)), resolved)
     if 'chunk' in parameters:

@@ -528,7 +528,7 @@ def numerical_model_deviations(transition, rounds, sigma_init, sigma_noise):
     among_nodes, among_parameters = [], []
     for _ in range(rounds + 1):
         variances = np.diag(covariance)
-        among_nodes.append(np.sqrt(variances.mean() - covariance.mean()))
+        among_nodes.append(np.sqrt(max(variances.mean() - covariance.mean(), 0)))
         among_parameters.append(np.sqrt(variances).mean())
         covariance = transition.T @ covariance @ transition + sigma_noise**2 * np.eye(n)
     return np.array(among_nodes), np.array(among_parameters)

@@ -85,6 +85,29 @@ def test_a_changing_graph_weighs_by_the_product_of_its_rounds():
     np.testing.assert_allclose(gain.steady_vector(*matrices), expected[0], atol=1e-10)
 
 
+@pytest.mark.parametrize('family', ['complete', 'erdos_renyi', 'ring'])
+def test_settling_ends_when_a_tenth_is_left(family):
+    """By the closed form: clients that began with unit variance agree but for sigma_an."""
+    degree = {'degree': 6} if family == 'erdos_renyi' else {}
+    graphs = topology.schedule(family, 24, 300, seed=2, static=True, **degree)
+    (matrix,) = gain.mixing_matrices(graphs, np.ones(24), 'uniform')
+    rounds = gain.settling_rounds(graphs, np.ones(24), 'uniform', gain.gain_of(matrix))
+    transition = matrix.toarray().T
+    left, _ = reference.numerical_model_deviations(transition, rounds + 20, 1.0, 0.0)
+    share = left * gain.gain_of(matrix)
+    assert share[rounds] < 0.13  # 16 numbers stand for all: within a third
+    assert share[rounds - 1] > 0.07
+    assert (family == 'complete') == (rounds == 1)
+    lossy = topology.drop_links(graphs, 0.7, 0)
+    assert gain.settling_rounds(lossy, np.ones(24), 'uniform', gain.gain_of(matrix)) > rounds
+
+
+def test_a_schedule_too_short_to_settle_is_refused():
+    graphs = topology.schedule('ring', 40, 9, seed=0, static=True)
+    with pytest.raises(TopologyError, match='9 rounds of gossip do not bring 40 clients together'):
+        gain.settling_rounds(graphs, np.ones(40), 'uniform', 40**0.5)
+
+
 def test_disconnected_networks_are_refused():
     graph = nx.disjoint_union(nx.complete_graph(5), nx.complete_graph(3))
     with pytest.raises(TopologyError, match='its 8 clients fall into 2 components'):

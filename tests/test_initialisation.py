@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from dfl_jax import gain, topology
+from dfl_jax import Graph, gain, topology
 from dfl_jax.algorithms import decavg
 from dfl_jax.data import pack, synthetic
 from dfl_jax.initialisation import gain_corrected, initial_params
@@ -67,8 +67,8 @@ def clients():
     return pack(data.train_x, data.train_y, np.split(np.arange(240), 8))
 
 
-def trained(clients, graphs):
-    algorithm = decavg(bind(MLP(3, (5,)), (6,)), lr=0.1)
+def trained(clients, graphs, **settings):
+    algorithm = decavg(bind(MLP(3, (5,)), (6,)), lr=0.1, **settings)
     state = algorithm.init(jax.random.key(0), clients)
     step = jax.jit(algorithm.step)
     for r in range(len(graphs.active)):
@@ -99,3 +99,19 @@ def test_clients_that_drop_out_do_not_train(clients):
     nothing = graphs._replace(active=np.zeros_like(graphs.active))
     stopped = trained(clients, topology.drop_clients(graphs, 1.0, 5))
     np.testing.assert_array_equal(stopped, trained(clients, nothing))
+
+
+def test_clients_that_settle_average_and_do_not_train(clients):
+    """The first two rounds are gossip alone; training then begins from what it left."""
+    graphs = topology.schedule('regular', 8, 3, seed=0, degree=3)
+    algorithm = decavg(bind(MLP(3, (5,)), (6,)), lr=0.1)
+    params = algorithm.init(jax.random.key(0), clients).params
+    for r in range(2):
+        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
+        params = mix(mixing_weights(graph, jnp.full(8, 30), 'size'), graph.members, params)
+    expected = np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(params)])
+    first = Graph(*(a[:2] for a in graphs))
+    np.testing.assert_allclose(trained(clients, first, settling=2), expected, atol=1e-6)
+    assert np.abs(trained(clients, graphs, settling=2) - expected).max() > 1e-3
+    with pytest.raises(ValueError, match='settling has to be at least 0, got -1'):
+        trained(clients, first, settling=-1)

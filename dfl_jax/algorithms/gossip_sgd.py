@@ -13,6 +13,8 @@ local training and are `partial` applications of this one.
 """
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 
 from dfl_jax.algorithms.common import (
     State,
@@ -50,6 +52,7 @@ def gossip_sgd(
     sam_adaptive: bool = False,
     averaged: str = 'trained',
     gossip_steps: int = 1,
+    settling: int = 0,
     mixing: str = 'uniform',
     sparsity: float | None = None,
     bits: int | None = None,
@@ -65,6 +68,8 @@ def gossip_sgd(
       lr ... sam_adaptive: see `dfl_jax.local.LocalTraining`.
       averaged: the models that meet at a hub, the `trained` or the `previous` ones.
       gossip_steps: averaging steps a round over the same graph (DFedSAM-MGS).
+      settling: first rounds in which clients average and do not train, until weights that they drew
+        apart agree (`gain.settling_rounds`); their loss is reported as zero.
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.mixing`.
       sparsity: share of the weights of every tensor that an exchange sets to zero; None for none.
       bits: quantizes every exchanged weight to so many bits; None sends 32-bit floats.
@@ -94,8 +99,16 @@ def gossip_sgd(
     check_init(init)
     if gossip_steps < 1:
         raise ValueError(f'gossip_steps has to be at least 1, got {gossip_steps}')
+    if settling < 0:
+        raise ValueError(f'settling has to be at least 0, got {settling}')
     codec = codec_of(sparsity, bits, rounding) or chain()
     local = local_training(model, settings, chunk)
+
+    def train(key: Array, params: PyTree, clients: Clients, k: Array) -> tuple[PyTree, Array]:
+        if not settling:
+            return local(key, params, clients, k)
+        rest = (params, jnp.zeros(len(clients.x), clients.x.dtype))
+        return lax.cond(k < settling, lambda: rest, lambda: local(key, params, clients, k))
 
     def gossip(key: Array, params: PyTree, graph: Graph, rows: Array) -> PyTree:
         """x_i <- sum_j W_ij Q(x_j), gossip_steps times."""
@@ -108,7 +121,7 @@ def gossip_sgd(
         k_train, k_codec = jax.random.split(key)
         previous, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
-        trained, losses = local(k_train, previous, clients, k)
+        trained, losses = train(k_train, previous, clients, k)
         if averaged == 'trained':
             new = gossip(k_codec, trained, graph, rows)
         else:
