@@ -9,6 +9,7 @@ Everything here is NumPy on the host and runs before the first round.
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,6 +21,7 @@ from dfl_jax.base import Graph
 from dfl_jax.families import TopologyError
 
 TOLERANCE = 1e-12  # on the change of v_steady in a step, summed over clients
+AGREEMENT = 2  # of the estimates of push-sum
 POWER_STEPS = 2000  # slower networks are solved directly: few links leave, and factors are sparse
 
 
@@ -38,7 +40,7 @@ def steady_vector(*matrices: scipy.sparse.sparray) -> np.ndarray:
       TopologyError: some clients never hear, over all rounds, from some others.
     """
     steps = [scipy.sparse.csr_array(matrix.T) for matrix in reversed(matrices)]
-    _check_connected(sum(steps[1:], steps[0]))
+    _check_connected(matrices)
     clients = steps[0].shape[0]
     v = np.full(clients, 1 / clients)
     for _ in range(POWER_STEPS):
@@ -65,51 +67,41 @@ def gain_of(*matrices: scipy.sparse.sparray) -> float:
     return float(1 / np.linalg.norm(steady_vector(*matrices)))
 
 
-def settling_rounds(
-    graphs: Graph, sizes: np.ndarray, kind: str, gain: float, *, share: float = 0.1, seed: int = 0
-) -> int:
+def settling_rounds(*matrices: scipy.sparse.sparray, share: float = 0.1, seed: int = 0) -> int:
     """Rounds of averaging until clients that began apart agree, but for a small share.
 
-    Until then the weights are larger than the model was made for, by up to the gain, and training
-    on them can destroy the network. Found by averaging 16 random numbers of each client.
+    Until then gain-corrected weights are larger than the model was made for, by up to the gain, and
+    training on them can destroy the network. Found by averaging 16 random numbers of each client.
 
     Args:
-      graphs: the schedule as it happens, links and clients that fail left out.
-      sizes, kind: as `topology.mixing_matrix`.
-      gain: of the initial weights.
+      *matrices: as `steady_vector`.
       share: of what they agree on, the standard deviation among clients that may be left.
       seed: of the numbers.
-
-    Raises:
-      TopologyError: the schedule ends before.
     """
-    x = np.random.default_rng(seed).standard_normal((len(sizes), 16))
-    rounds = len(graphs.members)
-    for r in range(rounds):
-        if x.std(axis=0).mean() <= share / gain:
-            return r
-        round_r = (np.asarray(a[r]) for a in graphs)
-        x = topology.mixing_matrix(*round_r, sizes, kind) @ x
-    raise TopologyError(
-        f'{rounds} rounds of gossip do not bring {len(sizes)} clients together before they train; '
-        'raise the rounds or the degree, or set how long they settle'
-    )
+    left = share * np.linalg.norm(steady_vector(*matrices))
+    x = np.random.default_rng(seed).standard_normal((matrices[0].shape[0], 16))
+    rounds = 0
+    while x.std(axis=0).mean() > left:
+        x = matrices[rounds % len(matrices)] @ x
+        rounds += 1
+    return rounds
 
 
 def mixing_matrices(graphs: Graph, sizes: np.ndarray, kind: str) -> list[scipy.sparse.csr_array]:
     """The mixing matrices of a schedule [T, ...], only the first where all rounds are alike."""
-    members = np.asarray(graphs.members)
-    rounds = 1 if members.strides[0] == 0 else len(members)
+    alike = all(np.asarray(a).strides[0] == 0 for a in graphs)
+    rounds = 1 if alike else len(graphs.members)
     each = (Graph(*(np.asarray(a[r]) for a in graphs)) for r in range(rounds))
     return [topology.mixing_matrix(*graph, sizes, kind) for graph in each]
 
 
 def uniform_matrix(links: np.ndarray, clients: int) -> scipy.sparse.csr_array:
-    """The mixing matrix of uniform averaging [M, M] over undirected links [E, 2], each given once.
+    """The mixing matrix of uniform averaging [M, M] over undirected links [E, 2].
 
     As `topology.mixing_matrix` of the schedule, without its padding to the largest degree.
     """
     itself = np.arange(clients)
+    links = np.unique(np.sort(links, axis=1), axis=0)
     rows = np.concatenate([links[:, 0], links[:, 1], itself])
     columns = np.concatenate([links[:, 1], links[:, 0], itself])
     shares = 1 / np.bincount(rows, minlength=clients)
@@ -121,23 +113,44 @@ def uniform_matrix(links: np.ndarray, clients: int) -> scipy.sparse.csr_array:
 
 
 def gain_of_family(
-    family: str, clients: int, *, draws: int = 10, seed: int = 0, **options
+    family: str,
+    clients: int,
+    *,
+    mixing: str = 'uniform',
+    rounds: int = 1,
+    draws: int = 10,
+    seed: int = 0,
+    **options,
 ) -> float:
     """The mean gain of networks of a family, for who knows how the network came about.
 
     Args:
       family, options: as `topology.schedule` takes them.
       clients: n, as far as it is known.
-      draws: networks drawn.
+      mixing: `uniform` or `metropolis`; sample counts are taken as equal.
+      rounds: of each schedule, more than one where the graph changes.
+      draws: networks drawn; of those that are not connected others take the place.
       seed: non-negative.
+
+    Raises:
+      TopologyError: ten times as many draws did not give so many connected networks.
     """
-    seeds = np.random.SeedSequence(seed).generate_state(draws)
-    uniform = np.ones(clients)
-    gains = []
-    for each in seeds:
-        graphs = topology.schedule(family, clients, 1, seed=int(each), static=True, **options)
-        gains.append(gain_of(*mixing_matrices(graphs, uniform, 'uniform')))
-    return float(np.mean(gains))
+    gains: list[float] = []
+    for each in np.random.SeedSequence(seed).generate_state(10 * draws):
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore', UserWarning)  # of a draw that is not connected
+            graphs = topology.schedule(
+                family, clients, rounds, seed=int(each), static=rounds == 1, **options
+            )
+        matrices = mixing_matrices(graphs, np.ones(clients), mixing)
+        if _components(matrices).max() == 0:
+            gains.append(gain_of(*matrices))
+        if len(gains) == draws:
+            return float(np.mean(gains))
+    raise TopologyError(
+        f'{family} of {clients} clients is rarely connected, {len(gains)} times in {10 * draws}; '
+        'raise the degree'
+    )
 
 
 def gain_of_degrees(degrees: Sequence[int] | np.ndarray, clients: int) -> float:
@@ -180,19 +193,22 @@ def push_sum_size(graph: Graph, rounds: int, leader: int = 0) -> np.ndarray:
       [M] float64.
 
     Raises:
-      TopologyError: some clients have not heard of the leader.
+      TopologyError: the network is not connected, or estimates differ by more than a factor of
+        AGREEMENT.
     """
     clients = graph.members.shape[1]
     shares = mixing_matrices(graph, np.ones(clients), 'uniform')
+    _check_connected(shares)
     held = np.stack([np.ones(clients), np.arange(clients) == leader], axis=1).astype(float)
     for r in range(rounds):
         held = shares[r % len(shares)].T @ held
-    if unheard := int((held[:, 1] == 0).sum()):
+    estimates = held[:, 0] / np.maximum(held[:, 1], np.finfo(float).tiny)
+    if estimates.max() > AGREEMENT * estimates.min():
         raise TopologyError(
-            f'after {rounds} rounds of gossip {unheard} of {clients} clients have not heard of '
-            f'client {leader}; raise the rounds'
+            f'after {rounds} rounds of gossip the clients take themselves for '
+            f'{estimates.min():.4g} to {estimates.max():.4g}; raise the rounds'
         )
-    return held[:, 0] / held[:, 1]
+    return estimates
 
 
 def polled_degrees(graph: Graph, sample: int, seed: int) -> np.ndarray:
@@ -203,11 +219,17 @@ def polled_degrees(graph: Graph, sample: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).choice(degrees, sample, replace=False)
 
 
-def _check_connected(matrix: scipy.sparse.csr_array) -> None:
-    parts, names = csgraph.connected_components(matrix, directed=True, connection='strong')
-    if parts > 1:
+def _components(matrices: Sequence[scipy.sparse.sparray]) -> np.ndarray:
+    """Of every client the number of its component, [M], over all rounds and both ways."""
+    heard = sum(map(abs, matrices[1:]), abs(matrices[0]))
+    return csgraph.connected_components(heard, directed=True, connection='strong')[1]
+
+
+def _check_connected(matrices: Sequence[scipy.sparse.sparray]) -> None:
+    names = _components(matrices)
+    if parts := names.max():
         raise TopologyError(
-            f'the graph is not connected: its {matrix.shape[0]} clients fall into {parts} '
+            f'the graph is not connected: its {len(names)} clients fall into {parts + 1} '
             f'components, the largest of {np.bincount(names).max()}, and each would need a gain of '
             'its own; raise the degree, or take another --seed or init'
         )

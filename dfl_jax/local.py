@@ -139,6 +139,18 @@ def local_training(
     return train
 
 
+def losses_of_all_data(
+    model: Model, params: PyTree, clients: Clients, chunk: int | None = None
+) -> Array:
+    """Each client's mean loss on its own data, [M]. params: leaves [M, ...]."""
+
+    def of_client(one: tuple) -> Array:
+        own, x, y, mask = one
+        return batch_loss(model, own, take(x, y, jnp.arange(len(y)), mask))
+
+    return map_in_chunks(of_client, (params, *clients), chunk)
+
+
 def epoch_orders(key: Array, mask: Array, epochs: int) -> Array:
     """A random order of one client's samples for each epoch, [epochs, N], padding last."""
     draws = jax.random.uniform(key, (epochs, len(mask)))

@@ -54,15 +54,17 @@ def model_spread(params: PyTree) -> dict[str, Array]:
     }
 
 
-def movement(before: PyTree, trained: PyTree, after: PyTree) -> dict[str, Array]:
-    """What training and averaging did to each client in a round (Initialisation, Figure 3a).
+def movement(before: PyTree, trained: PyTree, after: PyTree, active: Array) -> dict[str, Array]:
+    """What training and averaging did in a round (Initialisation and topology, Figure 3a).
 
     Args:
       before, trained, after: models at the start, after training and after averaging, [M, ...].
+      active: [M] bool, the clients that took part.
 
     Returns:
-      `change_training`, `change_aggregation`, `change_total`: norms of the changes, [M];
-      `change_cosine`: between the first two, [M], zero where either vanishes.
+      Means over active clients, scalars, zero without any: `change_training_mean`,
+      `change_aggregation_mean`, `change_total_mean` of the norms of the changes;
+      `change_cosine_mean` of the cosine between the first two, zero where either vanishes.
     """
 
     def of_client(models: tuple[PyTree, PyTree, PyTree]) -> dict[str, Array]:
@@ -74,13 +76,17 @@ def movement(before: PyTree, trained: PyTree, after: PyTree) -> dict[str, Array]
         ]
         lengths = moved[0] * moved[1]
         return {
-            'change_training': moved[0],
-            'change_aggregation': moved[1],
-            'change_total': moved[2],
-            'change_cosine': jnp.where(lengths > 0, dot / jnp.where(lengths > 0, lengths, 1), 0),
+            'change_training_mean': moved[0],
+            'change_aggregation_mean': moved[1],
+            'change_total_mean': moved[2],
+            'change_cosine_mean': jnp.where(
+                lengths > 0, dot / jnp.where(lengths > 0, lengths, 1), 0
+            ),
         }
 
-    return lax.map(of_client, (before, trained, after))
+    count = jnp.maximum(active.sum(), 1)
+    found = lax.map(of_client, (before, trained, after))
+    return jax.tree.map(lambda each: jnp.where(active, each, 0).sum() / count, found)
 
 
 def correct_and_loss(logits: Array, y: Array, mask: Array) -> tuple[Array, Array]:

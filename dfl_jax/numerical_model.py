@@ -93,7 +93,7 @@ def stabilisation(curve: np.ndarray, tolerance: float = 0.1) -> int:
       tolerance: relative.
 
     Raises:
-      ValueError: it is still falling at the end, by more than the tolerance over the last half.
+      ValueError: it is outside the tolerance somewhere in its last fifth.
     """
     curve = np.asarray(curve)
     tail = max(1, len(curve) // 10)

@@ -75,7 +75,7 @@ def rewire(
         for (first, second), flip, slack in zip(pairs, flips, slacks, strict=True):
             distance = abs(total - goal)
             if distance <= near:
-                return np.array(ends, np.int32)
+                break
             a, b = ends[first]
             c, d = reversed(ends[second]) if flip else ends[second]
             after = total + (k[a] - k[c]) * (k[d] - k[b])
@@ -94,6 +94,8 @@ def rewire(
             neighbours[b].add(c)
             if abs(total - goal) < abs(nearest - goal):
                 nearest = total
+        if abs(total - goal) <= near:
+            return np.array(ends, np.int32)
         temperature *= COOLING
     closest = (nearest - len(ends) * mean**2) / scale
     raise TopologyError(

@@ -75,8 +75,13 @@ ALGORITHM_FLAGS = {  # by argument
     'settling': flags.DEFINE_integer(
         'settling_rounds',
         None,
-        'First rounds in which clients only average (default: none, or with --init=gain_corrected '
-        'until they agree within a tenth).',
+        'First rounds in which clients only average (default: none; with --init=gain_corrected as '
+        'many as bring clients on that graph within a tenth of each other).',
+    ),
+    'diagnostics': flags.DEFINE_bool(
+        'diagnostics',
+        None,
+        'Report how far training and averaging move the models, and the angle between them.',
     ),
     'sparsity': flags.DEFINE_float(
         'weight_sparsity',

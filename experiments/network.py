@@ -1,5 +1,6 @@
 """The network that the flags describe: its graphs, and the gain of the initial weights in it."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from dfl_jax import gain, topology
 from dfl_jax.base import Graph
 
+FAMILY_ROUNDS = 20  # of the schedules from which --gain=family takes the gain of a changing graph
 OF_THE_TOPOLOGY = (
     'topology',
     'degree',
@@ -98,22 +100,53 @@ def initial_gain(
 
     Raises ValueError where the network has no common gain, or a number of clients does not fit.
     """
+    for name in ('gain_size_factor', 'gain_exponent'):
+        if not 0 < flags[name].value < math.inf:
+            raise ValueError(f'--{name}={flags[name].value} has to be positive and finite')
     if flags.gain == 'graph':
         return gain.gain_of(*gain.mixing_matrices(graphs, sizes, mixing))
     if flags.gain == 'push_sum':
         known = gain.push_sum_size(graphs, flags.gain_rounds)
         return gain.gain_of_size(known, flags.gain_exponent)
-    if flags.gain_size_factor <= 0:
-        raise ValueError(f'--gain_size_factor={flags.gain_size_factor} has to be positive')
     known = flags.clients * flags.gain_size_factor
     if flags.gain == 'size':
         return float(gain.gain_of_size(known, flags.gain_exponent))
+    changing = np.asarray(graphs.members).strides[0] != 0
     if flags.gain == 'degrees':
+        if changing or mixing == 'metropolis':
+            against = '--mixing=metropolis' if mixing == 'metropolis' else 'a changing graph'
+            raise ValueError(
+                f'--gain=degrees is of uniform weights on one graph, not of {against}; use '
+                '--gain=family, or --static_topology'
+            )
         return gain.gain_of_degrees(gain.polled_degrees(graphs, flags.gain_polled, seed), known)
     try:
-        return gain.gain_of_family(flags.topology, round(known), seed=seed, **family_options(flags))
+        return gain.gain_of_family(
+            flags.topology,
+            round(known),
+            mixing='metropolis' if mixing == 'metropolis' else 'uniform',
+            rounds=FAMILY_ROUNDS if changing else 1,
+            seed=seed,
+            **family_options(flags),
+        )
     except topology.TopologyError as error:
         raise ValueError(f'--gain=family, networks of {round(known)} clients: {error}') from error
+
+
+def settling(flags: Any, graphs: Graph, sizes: np.ndarray, mixing: str, steps: int) -> int:
+    """Rounds of averaging before the first training, of `steps` averages each.
+
+    graphs, sizes, mixing: as `initial_gain`. Raises ValueError where that is the whole run.
+    """
+    averages = gain.settling_rounds(*gain.mixing_matrices(graphs, sizes, mixing))
+    rounds = -(-averages // steps)
+    if rounds >= flags.rounds:
+        raise ValueError(
+            f'{flags.clients} clients with initial weights of their own agree after {rounds} '
+            f'rounds of averaging, and --rounds={flags.rounds} leave none to train; raise --rounds '
+            'or the degree, or set --settling_rounds'
+        )
+    return rounds
 
 
 def gain_rules(flags: Any) -> dict[str, tuple[bool, str]]:

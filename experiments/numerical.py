@@ -60,15 +60,16 @@ class Result(NamedTuple):
     theory: dict[str, Points]
 
 
-def graphs(study: Row) -> Iterator[tuple[str, int, int, np.ndarray]]:
-    """Of every graph of a study its label, n, number of the draw and links [E, 2]."""
-    for family in study['families']:
+def graphs(study: Row) -> Iterator[tuple[str, int, list[int], np.ndarray]]:
+    """Of every graph of a study its label, n, seed and links [E, 2]."""
+    for place, family in enumerate(study['families']):
         options = {k: value for k, value in family.items() if k not in ('label', 'family')}
         for n, draw in itertools.product(study['sizes'], range(study['draws'])):
             settings = families.Settings(n, **options)
             families.check(family['family'], 1, settings)
-            rng = np.random.default_rng([draw, n])
-            yield family['label'], n, draw, families.draw(family['family'], settings, rng)
+            seed = [draw, n, place]
+            links = families.draw(family['family'], settings, np.random.default_rng(seed))
+            yield family['label'], n, seed, links
 
 
 def steady(study: Row) -> Iterator[Found]:
@@ -78,34 +79,34 @@ def steady(study: Row) -> Iterator[Found]:
 
 
 def rewired(study: Row) -> Iterator[Found]:
-    for label, n, draw, links in graphs(study):
+    for label, n, seed, links in graphs(study):
         plain = 1 / gain_of(_largest_component(uniform_matrix(links, n)))
         for target in study['targets']:
-            moved = rewire(links, target, np.random.default_rng([draw, n, 1]))
+            moved = rewire(links, target, np.random.default_rng([*seed, 1]))
             matrix = _largest_component(uniform_matrix(moved, n))
             yield label, target, 1 / gain_of(matrix), plain
 
 
 def limits(study: Row) -> Iterator[Found]:
-    for label, n, draw, links in graphs(study):
+    for label, n, seed, links in graphs(study):
         matrix = _largest_component(uniform_matrix(links, n))
-        found = _simulate(study, matrix, draw, study['rounds'])
+        found = _simulate(study, matrix, seed, study['rounds'])
         yield label, n, float(found.among_parameters[-1]), 1 / gain_of(matrix)
 
 
 def stabilisation(study: Row) -> Iterator[Found]:
-    for label, n, draw, links in graphs(study):
+    for label, n, seed, links in graphs(study):
         matrix = _largest_component(uniform_matrix(links, n))
         rate = -math.log(spectrum(matrix).second_modulus)
         expected = -math.log(study['sigma_noise']) / rate
-        found = _simulate(study, matrix, draw, 2 * math.ceil(expected) + 40)
+        found = _simulate(study, matrix, seed, 2 * math.ceil(expected) + 40)
         yield label, n, numerical_model.stabilisation(found.among_nodes), expected
 
 
 def evolution(study: Row) -> Iterator[Found]:
-    for label, n, draw, links in graphs(study):
+    for label, n, seed, links in graphs(study):
         matrix = uniform_matrix(links, n)
-        found = _simulate(study, matrix, draw, study['rounds'])
+        found = _simulate(study, matrix, seed, study['rounds'])
         limit = 1 / gain_of(matrix)
         for t in range(1, study['rounds'] + 1):
             yield f'sigma_an, {label}', t, float(found.among_nodes[t]), study['sigma_noise']
@@ -139,9 +140,9 @@ def run_study(study: Row) -> Result:
     return result
 
 
-def _simulate(study: Row, matrix: scipy.sparse.csr_array, seed: int, rounds: int):
+def _simulate(study: Row, matrix: scipy.sparse.csr_array, seed: list[int], rounds: int):
     return numerical_model.simulate(
-        jax.random.key(seed, impl='rbg'),
+        jax.random.key(int(np.random.SeedSequence(seed).generate_state(1)[0]), impl='rbg'),
         matrix,
         parameters=study['parameters'],
         rounds=rounds,
@@ -150,7 +151,7 @@ def _simulate(study: Row, matrix: scipy.sparse.csr_array, seed: int, rounds: int
 
 
 def _largest_component(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-    """Without the few clients that a sparse random graph leaves alone."""
+    """Without the few clients that a sparse random graph leaves alone; n still counts them."""
     _, names = csgraph.connected_components(matrix, directed=False)
     kept = np.flatnonzero(names == np.bincount(names).argmax())
     return matrix[kept][:, kept]

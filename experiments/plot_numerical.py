@@ -25,7 +25,9 @@ def plot_numerical(found: Sequence[tuple[Row, Result]], path: Path) -> None:
         x, y, *theory = HEADS[study['study']]
         _draw(axes, study, result)
         axes.set(title=study['title'], xlabel=XLABELS[x], ylabel=y)
-        if study['study'] != 'assortativity':
+        if study['study'] == 'assortativity':
+            axes.set_ylim(0, 1.3 * axes.get_ylim()[1])
+        else:
             axes.set(xscale='log', yscale='log')
         if theory:
             axes.plot([], [], color=MUTED, ls='--', label=theory[0])

@@ -17,7 +17,6 @@ import numpy as np
 from dfl_jax import data, topology
 from dfl_jax.algorithms import ALGORITHMS
 from dfl_jax.base import Algorithm, Clients, Graph
-from dfl_jax.gain import settling_rounds
 from dfl_jax.initialisation import gain_corrected
 from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes, projected_bytes
 from dfl_jax.models import MLP, MODELS, Model, bind, with_initializer
@@ -25,7 +24,7 @@ from dfl_jax.ntk.compressed import compressed_bytes
 from dfl_jax.ntk.projection import DIMENSION
 from dfl_jax.simulate import Holdout
 from experiments.algorithm_flags import ALGORITHM_FLAGS
-from experiments.network import draw_graphs, gain_rules, initial_gain, with_failures
+from experiments.network import draw_graphs, gain_rules, initial_gain, settling, with_failures
 
 # Streams of the one --seed: independent draws for every purpose.
 STREAMS = (
@@ -108,7 +107,7 @@ def build(flags: Any) -> Experiment:
         settings['init'] = gain_corrected(found)
         resolved['gain'] = float(np.mean(found))
         if 'settling' in parameters and 'settling' not in settings:
-            rounds = settling_rounds(graphs, sizes, mixing, resolved['gain'])
+            rounds = settling(flags, intact, sizes, mixing, resolved['gossip_steps'])
             settings['settling'] = resolved['settling'] = rounds
     model = _model(flags, dataset)
     chunk = _chunk(flags, model, graphs, max(map(len, parts)), resolved)

@@ -233,9 +233,16 @@ REFUSED = [
     ('--init=same --gain_polled=3', '--gain_polled=3', '--init=same', 'leave it out'),
     ('--init=gain_corrected --gain_exponent=0.4', '--gain_exponent=0.4', '--gain=graph'),
     ('--init=gain_corrected --gain=guess', '--gain=guess', 'graph|family'),
-    ('--init=gain_corrected --gain=degrees --gain_polled=7', '7 polled', 'use 1 to 6'),
+    (
+        '--init=gain_corrected --gain=degrees --gain_polled=7 --static_topology',
+        '7 polled',
+        'use 1 to 6',
+    ),
     ('--init=gain_corrected --gain=push_sum --gain_rounds=0', '--gain_rounds=0', 'positive'),
     ('--init=gain_corrected --gain=size --gain_size_factor=0', 'size_factor=0.0', 'positive'),
+    ('--init=gain_corrected --gain=size --gain_size_factor=nan', 'size_factor=nan', 'positive'),
+    ('--init=gain_corrected --gain=size --gain_exponent=-1', 'gain_exponent=-1.0', 'positive'),
+    ('--init=gain_corrected --gain=degrees --gain_polled=3', 'a changing graph', 'family'),
     (
         '--init=gain_corrected --gain=family --gain_size_factor=1.5 --degree=3',
         '--gain=family, networks of 9 clients',
@@ -264,6 +271,8 @@ REFUSED = [
 # The same of the gradient methods, which take none of the flags of SMALL beyond the network's.
 REFUSED_BY_DPSGD = [
     ('--local_epochs=0', 'local_epochs', 'at least 1', 'got 0'),
+    ('--init=gain_corrected', '--rounds=2 leave none to train', '--settling_rounds'),
+    ('--settling_rounds=-1', 'settling', 'at least 0', 'got -1'),
     ('--local_epochs=1 --local_steps=1', 'local_epochs=1', 'local_steps=1', 'one of them'),
     ('--momentum=1', 'momentum', '[0, 1)', 'got 1.0'),
     ('--batch_size=0', 'batch_size', 'at least 1', 'got 0'),
@@ -823,21 +832,22 @@ def test_ntk_fl_hears_cohorts(tiny, tmp_path):
     assert all(row['client_accuracy_mean'] == row['consensus_accuracy'] for row in rows)
 
 
-@pytest.mark.skipif(find_spec('neural_tangents') is None, reason='make nt')
 @pytest.mark.parametrize('name', sorted(set(ALGORITHMS) - {'ntk_fl'}))
 def test_every_decentralized_method_takes_the_gain_correction(name, tiny, tmp_path):
     """Of a 2-regular graph of six clients the gain is the root of six."""
     out = tmp_path / 'out'
     done = here(
-        f'--algorithm={name}', f'--dataset={tiny}', *NETWORK, '--init=gain_corrected',
-        '--nocheckpoint', f'--out={out}',
+        f'--algorithm={name}', f'--dataset={tiny}', *without('rounds', NETWORK), '--rounds=8',
+        '--eval_every=8', '--init=gain_corrected', '--nocheckpoint', f'--out={out}',
     )  # fmt: skip
     assert done.status == 0 and done.err == ''
     settings = json.loads((out / 'config.json').read_text())['algorithm']
     assert settings['init'] == 'gain_corrected'
     assert settings['gain'] == pytest.approx(6**0.5)
+    assert settings.get('settling', 3) in range(2, 8)
 
 
+@pytest.mark.skipif(find_spec('neural_tangents') is None, reason='make nt')
 def test_the_kernel_of_neural_tangents(small, finished, tmp_path):
     assert here(*small, '--kernel=nt', f'--out={tmp_path}/out').status == 0
     for row, same in zip(rows_of(tmp_path / 'out'), rows_of(finished), strict=True):

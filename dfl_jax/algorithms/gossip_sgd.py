@@ -13,7 +13,6 @@ local training and are `partial` applications of this one.
 """
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.algorithms.common import (
@@ -28,7 +27,7 @@ from dfl_jax.algorithms.common import (
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.compression import chain, codec_of
 from dfl_jax.initialisation import Init, check_init
-from dfl_jax.local import LocalTraining, local_training
+from dfl_jax.local import LocalTraining, local_training, losses_of_all_data
 from dfl_jax.metrics import CONSENSUS, model_spread, movement
 from dfl_jax.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.models import Model
@@ -53,6 +52,7 @@ def gossip_sgd(
     averaged: str = 'trained',
     gossip_steps: int = 1,
     settling: int = 0,
+    diagnostics: bool = False,
     mixing: str = 'uniform',
     sparsity: float | None = None,
     bits: int | None = None,
@@ -69,7 +69,8 @@ def gossip_sgd(
       averaged: the models that meet at a hub, the `trained` or the `previous` ones.
       gossip_steps: averaging steps a round over the same graph (DFedSAM-MGS).
       settling: first rounds in which clients average and do not train, until weights that they drew
-        apart agree (`gain.settling_rounds`); their loss is reported as zero.
+        apart agree (`gain.settling_rounds`); the loss reported is that of all their data.
+      diagnostics: report what training and averaging did to the models, `metrics.movement`.
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.mixing`.
       sparsity: share of the weights of every tensor that an exchange sets to zero; None for none.
       bits: quantizes every exchanged weight to so many bits; None sends 32-bit floats.
@@ -107,8 +108,11 @@ def gossip_sgd(
     def train(key: Array, params: PyTree, clients: Clients, k: Array) -> tuple[PyTree, Array]:
         if not settling:
             return local(key, params, clients, k)
-        rest = (params, jnp.zeros(len(clients.x), clients.x.dtype))
-        return lax.cond(k < settling, lambda: rest, lambda: local(key, params, clients, k))
+        return lax.cond(
+            k < settling,
+            lambda: (params, losses_of_all_data(model, params, clients, chunk)),
+            lambda: local(key, params, clients, k),
+        )
 
     def gossip(key: Array, params: PyTree, graph: Graph, rows: Array) -> PyTree:
         """x_i <- sum_j W_ij Q(x_j), gossip_steps times."""
@@ -133,8 +137,9 @@ def gossip_sgd(
             'sent/weights': gossip_steps * sent,
             'loss': losses,
             **model_spread(new),
-            **movement(previous, trained, new),
         }
+        if diagnostics:
+            info |= movement(previous, trained, new, graph.active)
         return State(new, sizes, k + 1), info
 
     mean = consensus_of(consensus)

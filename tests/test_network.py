@@ -1,0 +1,87 @@
+"""The gain and the settling that flags ask for."""
+
+import numpy as np
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from dfl_jax import gain, topology
+from experiments import flags as experiment_flags  # noqa: F401
+from experiments import network
+
+FLAGS = flags.FLAGS
+CLIENTS = 64
+SIZES = np.full(CLIENTS, 20)
+
+
+@pytest.fixture
+def found():
+    """found(mixing, **flags) -> the gain of a static Barabasi-Albert graph."""
+    FLAGS.mark_as_parsed()
+    settings = {
+        'clients': CLIENTS,
+        'topology': 'barabasi_albert',
+        'degree': 4,
+        'static_topology': True,
+    }
+
+    def of(mixing='uniform', graphs=None, **given):
+        with flagsaver.flagsaver(**settings, **given):
+            return network.initial_gain(FLAGS, graphs or drawn(), SIZES, mixing, 3)
+
+    return of
+
+
+def drawn(static=True):
+    return topology.schedule('barabasi_albert', CLIENTS, 20, seed=5, degree=4, static=static)
+
+
+def exact(graphs, mixing='uniform'):
+    return gain.gain_of(*gain.mixing_matrices(graphs, SIZES, mixing))
+
+
+def test_the_whole_graph_gives_the_exact_gain(found):
+    assert found(gain='graph') == exact(drawn())
+    assert found('metropolis', gain='graph') == pytest.approx(8)
+
+
+@pytest.mark.parametrize('factor, expected', [(1.0, 8), (4.0, 16), (0.25, 4)])
+def test_the_size_alone(factor, expected, found):
+    assert found(gain='size', gain_size_factor=factor) == pytest.approx(expected)
+    assert found(gain='size', gain_size_factor=factor, gain_exponent=1.0) == 64 * factor
+
+
+def test_the_size_by_gossip_is_each_clients_own(found):
+    estimates = found(gain='push_sum', gain_rounds=60, gain_exponent=0.25)
+    assert estimates.shape == (CLIENTS,)
+    np.testing.assert_allclose(estimates, 64**0.25, rtol=1e-3)
+
+
+def test_the_family_and_degrees_come_close_and_scale_with_the_size(found):
+    for how in ({'gain': 'family'}, {'gain': 'degrees', 'gain_polled': CLIENTS}):
+        assert found(**how) == pytest.approx(exact(drawn()), rel=0.1)
+        assert found(**how, gain_size_factor=4.0) > 1.7 * found(**how)
+    assert found('metropolis', gain='family') == pytest.approx(8)
+
+
+def test_a_changing_graph_is_drawn_as_one(found):
+    changing = drawn(static=False)
+    estimate = found(graphs=changing, gain='family')
+    assert estimate == pytest.approx(exact(changing), rel=0.1)
+    with pytest.raises(ValueError, match=r'--gain=degrees .* not of a changing graph'):
+        found(graphs=changing, gain='degrees')
+    with pytest.raises(ValueError, match=r'--gain=degrees .* not of --mixing=metropolis'):
+        found('metropolis', gain='degrees')
+
+
+def test_settling_counts_rounds_of_several_averages():
+    FLAGS.mark_as_parsed()
+    graphs = drawn()
+    with flagsaver.flagsaver(clients=CLIENTS, rounds=100):
+        once, thrice = (network.settling(FLAGS, graphs, SIZES, 'size', k) for k in (1, 3))
+    assert once > 3 and thrice == -(-once // 3)
+    with (
+        flagsaver.flagsaver(clients=CLIENTS, rounds=once),
+        pytest.raises(ValueError, match=f'agree after {once} rounds .* --rounds={once} leave none'),
+    ):
+        network.settling(FLAGS, graphs, SIZES, 'size', 1)
