@@ -67,24 +67,32 @@ def gain_of(*matrices: scipy.sparse.sparray) -> float:
     return float(1 / np.linalg.norm(steady_vector(*matrices)))
 
 
-def settling_rounds(*matrices: scipy.sparse.sparray, share: float = 0.1, seed: int = 0) -> int:
+def settling_rounds(
+    graphs: Graph, sizes: np.ndarray, kind: str, norm: float, *, share: float = 0.1, seed: int = 0
+) -> int | None:
     """Rounds of averaging until clients that began apart agree, but for a small share.
 
     Until then gain-corrected weights are larger than the model was made for, by up to the gain, and
-    training on them can destroy the network. Found by averaging 16 random numbers of each client.
+    training on them can destroy the network. Clients would see it from what they receive; here 16
+    random numbers of each client are averaged beforehand.
 
     Args:
-      *matrices: as `steady_vector`.
-      share: of what they agree on, the standard deviation among clients that may be left.
+      graphs: the schedule as it happens, without the links and clients that fail.
+      sizes, kind: as `topology.mixing_matrix`.
+      norm: ||v_steady||, to which what they agree on shrinks.
+      share: of that, the standard deviation among clients that may be left.
       seed: of the numbers.
+
+    Returns:
+      The number of rounds; None where the schedule ends before.
     """
-    left = share * np.linalg.norm(steady_vector(*matrices))
-    x = np.random.default_rng(seed).standard_normal((matrices[0].shape[0], 16))
-    rounds = 0
-    while x.std(axis=0).mean() > left:
-        x = matrices[rounds % len(matrices)] @ x
-        rounds += 1
-    return rounds
+    x = np.random.default_rng(seed).standard_normal((len(sizes), 16))
+    for r in range(len(graphs.members)):
+        if x.std(axis=0).mean() <= share * norm:
+            return r
+        members, mask, active = (np.asarray(a[r]) for a in graphs)
+        x = topology.mixing_matrix(members, mask, active, sizes, kind) @ x
+    return None
 
 
 def mixing_matrices(graphs: Graph, sizes: np.ndarray, kind: str) -> list[scipy.sparse.csr_array]:

@@ -75,8 +75,8 @@ ALGORITHM_FLAGS = {  # by argument
     'settling': flags.DEFINE_integer(
         'settling_rounds',
         None,
-        'First rounds in which clients only average (default: none; with --init=gain_corrected as '
-        'many as bring clients on that graph within a tenth of each other).',
+        'First rounds in which clients only average (default: none, or with --init=gain_corrected '
+        'until they agree within a tenth of what they agree on).',
     ),
     'diagnostics': flags.DEFINE_bool(
         'diagnostics',

@@ -133,20 +133,26 @@ def initial_gain(
         raise ValueError(f'--gain=family, networks of {round(known)} clients: {error}') from error
 
 
-def settling(flags: Any, graphs: Graph, sizes: np.ndarray, mixing: str, steps: int) -> int:
+def settling(
+    flags: Any, intact: Graph, graphs: Graph, sizes: np.ndarray, mixing: str, steps: int
+) -> int:
     """Rounds of averaging before the first training, of `steps` averages each.
 
-    graphs, sizes, mixing: as `initial_gain`. Raises ValueError where that is the whole run.
+    Args:
+      intact, graphs: the schedule before any failure, and as it happens.
+      sizes, mixing: as `initial_gain`.
+
+    Raises ValueError where that is the whole run.
     """
-    averages = gain.settling_rounds(*gain.mixing_matrices(graphs, sizes, mixing))
-    rounds = -(-averages // steps)
-    if rounds >= flags.rounds:
+    norm = 1 / gain.gain_of(*gain.mixing_matrices(intact, sizes, mixing))
+    averages = gain.settling_rounds(graphs, sizes, mixing, norm)
+    if averages is None:
         raise ValueError(
-            f'{flags.clients} clients with initial weights of their own agree after {rounds} '
-            f'rounds of averaging, and --rounds={flags.rounds} leave none to train; raise --rounds '
-            'or the degree, or set --settling_rounds'
+            f'--rounds={flags.rounds} of averaging do not bring {flags.clients} clients with '
+            'initial weights of their own together, and leave none to train; raise --rounds, the '
+            'degree or the links that hold, or set --settling_rounds'
         )
-    return rounds
+    return -(-averages // steps)
 
 
 def gain_rules(flags: Any) -> dict[str, tuple[bool, str]]:

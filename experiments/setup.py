@@ -107,7 +107,8 @@ def build(flags: Any) -> Experiment:
         settings['init'] = gain_corrected(found)
         resolved['gain'] = float(np.mean(found))
         if 'settling' in parameters and 'settling' not in settings:
-            rounds = settling(flags, intact, sizes, mixing, resolved['gossip_steps'])
+            steps = resolved['gossip_steps']
+            rounds = settling(flags, intact, graphs, sizes, mixing, steps)
             settings['settling'] = resolved['settling'] = rounds
     model = _model(flags, dataset)
     chunk = _chunk(flags, model, graphs, max(map(len, parts)), resolved)

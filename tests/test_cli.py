@@ -271,7 +271,7 @@ REFUSED = [
 # The same of the gradient methods, which take none of the flags of SMALL beyond the network's.
 REFUSED_BY_DPSGD = [
     ('--local_epochs=0', 'local_epochs', 'at least 1', 'got 0'),
-    ('--init=gain_corrected', '--rounds=2 leave none to train', '--settling_rounds'),
+    ('--init=gain_corrected', '--rounds=2 of averaging', 'none to train', '--settling_rounds'),
     ('--settling_rounds=-1', 'settling', 'at least 0', 'got -1'),
     ('--local_epochs=1 --local_steps=1', 'local_epochs=1', 'local_steps=1', 'one of them'),
     ('--momentum=1', 'momentum', '[0, 1)', 'got 1.0'),
