@@ -51,7 +51,8 @@ def power_law(values: Mapping[float, Sequence[float]]) -> PowerLaw | None:
     if len({n for n, _ in pairs}) < SIZES:
         return None
     line = linregress(*zip(*pairs, strict=True))
-    error = _quantile(len(pairs) - 2) * line.stderr
+    spread = line.stderr if math.isfinite(line.stderr) else 0.0  # all values equal
+    error = _quantile(len(pairs) - 2) * spread
     return PowerLaw(float(line.slope), float(error), math.exp(line.intercept))
 
 

@@ -234,7 +234,7 @@ REFUSED = [
     ('--init=gain_corrected --gain_exponent=0.4', '--gain_exponent=0.4', '--gain=graph'),
     ('--init=gain_corrected --gain=guess', '--gain=guess', 'graph|family'),
     (
-        '--init=gain_corrected --gain=degrees --gain_polled=7 --static_topology',
+        '--init=gain_corrected --gain=degrees --gain_polled=7 --static_topology --degree=3',
         '7 polled',
         'use 1 to 6',
     ),
