@@ -38,6 +38,7 @@ from dfl_jax.rewiring import rewire
 from dfl_jax.topology import spectrum
 from experiments.rundir import Row, write_atomically
 from experiments.table_fits import confidence, power_law
+from experiments.table_metrics import short
 
 Points = dict[float, list[float]]  # x -> a value of every draw
 Found = tuple[str, float, float, float | None]  # label, x, measured, what theory says
@@ -160,7 +161,8 @@ def _largest_component(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array
 def report(study: Row, result: Result) -> str:
     """Markdown: a row a line of the figure and x, means with 95 % intervals, and the exponents."""
     heads = HEADS[study['study']]
-    lines = [['', *heads], ['---', *['--:'] * len(heads)]]
+    escaped = [head.replace('|', '\\|') for head in heads]
+    lines = [['', *escaped], ['---', *['--:'] * len(heads)]]
     for label, points in result.measured.items():
         for x, values in shown(points).items():
             line = [label, f'{x:.4g}', interval(values)]
@@ -191,8 +193,8 @@ def shown(points: Points) -> Points:
 
 
 def interval(values: list[float]) -> str:
-    mean = f'{statistics.mean(values):.4g}'
-    return mean if len(values) == 1 else f'{mean} ± {confidence(values):.1g}'
+    mean = short(statistics.mean(values), 4)
+    return mean if len(values) == 1 else f'{mean} ± {short(confidence(values), 1)}'
 
 
 def main(computed: Row, name: str, out: Path) -> None:
