@@ -4,7 +4,7 @@
 
 Seconds to draw the graph, to find ||v_steady||, to compile, and of all rounds of a second run.
 
-One core of an AMD EPYC that other work shared, JAX 0.10.2, 2026-11-21; 65,536 nodes of 10
+One core of an Intel Xeon that other work shared, JAX 0.10.2, 2026-11-21; 65,536 nodes of 10
 parameters, 200 rounds:
 
 | family | graph s | v_steady s | compile s | rounds s |

@@ -142,8 +142,10 @@ def half_precision() -> Codec:
 
     def decoded(key: Array, tensor: Array) -> Array:
         del key
-        # Without the barrier XLA may drop the pair of conversions as excess precision.
-        return lax.optimization_barrier(tensor.astype(jnp.float16)).astype(tensor.dtype)
+        # Without barriers XLA may drop the pair of conversions as excess precision, and round a
+        # double once or twice, as the processor has it: always twice, by way of 32 bits.
+        single = lax.optimization_barrier(tensor.astype(jnp.float32))
+        return lax.optimization_barrier(single.astype(jnp.float16)).astype(tensor.dtype)
 
     return Codec(decoded, lambda message: message._replace(width=16))
 

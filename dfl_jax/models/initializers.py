@@ -40,10 +40,9 @@ def with_initializer(model: Model, name: str) -> Model:
     law = getattr(initializers, name)()
 
     def init(key: Array) -> PyTree:
-        k_rest, k_kernels = jax.random.split(key)
-        leaves, treedef = jax.tree.flatten(model.init(k_rest))
+        leaves, treedef = jax.tree.flatten(model.init(key))
         drawn = [
-            law(jax.random.fold_in(k_kernels, index), leaf.shape, leaf.dtype)
+            law(jax.random.fold_in(key, index), leaf.shape, leaf.dtype)
             if _is_kernel(path)
             else leaf
             for index, (path, leaf) in enumerate(zip(paths, leaves, strict=True))
