@@ -17,6 +17,7 @@ parameters, 200 rounds:
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,7 +31,7 @@ _NODES = flags.DEFINE_integer('nodes', 65_536, 'nodes n of every graph', lower_b
 _PARAMETERS = flags.DEFINE_integer('parameters', 10, 'parameters d of a node', lower_bound=1)
 _ROUNDS = flags.DEFINE_integer('rounds', 200, 'rounds', lower_bound=1)
 
-FAMILIES = {
+FAMILIES: dict[str, dict[str, Any]] = {
     'regular': {'degree': 8},
     'erdos_renyi': {'degree': 16},
     'barabasi_albert': {'degree': 8},
@@ -49,7 +50,7 @@ def main(argv: list[str]) -> None:
         print(f'| {family} | {" | ".join(f"{t:.1f}" for t in measure(family, options))} |')
 
 
-def measure(family: str, options: dict) -> list[float]:
+def measure(family: str, options: dict[str, Any]) -> list[float]:
     """Seconds of graph, ||v_steady||, compilation, and of a second simulation."""
     nodes = _NODES.value
     settings = families.Settings(nodes, **options)
