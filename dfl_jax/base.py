@@ -50,7 +50,10 @@ class Algorithm(NamedTuple):
     entry is written to the metrics: a scalar as it is, an array by its mean.
 
     `consensus` takes weights [M] of the clients in place of the algorithm's own, e.g. ones for the
-    clients that are to be averaged.
+    clients that are to be averaged. Where clients differ in architecture it returns one of each.
+
+    `predict` may return more logits, [..., B, C], whose mean accuracy the evaluation reports:
+    'regular' becomes the metric `regular_accuracy`, 'client/NAME' becomes `client_accuracy/NAME`.
     """
 
     init: Callable[[Array, Clients], State]  # (key, clients) -> state
@@ -58,3 +61,5 @@ class Algorithm(NamedTuple):
     predict: Callable[[State, Array], dict[str, Array]]  # 'client' [M, B, C], 'consensus' [B, C]
     unit_bits: Mapping[str, int]
     consensus: Callable[..., PyTree]  # (state, weights=None) -> parameters of the consensus model
+    # (state, x [M, B, ...]) -> each client's logits on its own samples [M, B, C]; None: not offered
+    predict_own: Callable[[State, Array], Array] | None = None

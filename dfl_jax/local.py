@@ -17,8 +17,10 @@ import optax
 from jax import lax
 
 from dfl_jax.base import Array, Clients, PyTree
+from dfl_jax.data.augment import AUGMENTATIONS, standard
 from dfl_jax.memory import map_in_chunks
 from dfl_jax.models import Model
+from dfl_jax.supervision import SUPERVISIONS, class_shares, supervised_losses
 
 OPTIMIZERS = ('sgd', 'adamw')
 NORM_FLOOR = 1e-12  # keeps the ascent of SAM finite where the gradient vanishes
@@ -42,12 +44,20 @@ class LocalTraining:
     clip_norm: float | None = None  # bound on the gradient's norm, before decay and momentum
     sam_radius: float = 0.0  # rho: the gradient is taken at w + rho g / ||g|| (Foret et al. 2021)
     sam_adaptive: bool = False  # at w + rho w^2 g / || |w| g || (Kwon et al. 2021)
+    supervision: str = 'ce'  # or ace, wsm: see `dfl_jax.supervision`
+    proximal: float = 0.0  # mu of mu/2 ||w - w_start||^2 in the loss (FedProx)
+    augmentation: str = 'none'  # or standard: see `dfl_jax.data.augment`
 
     def __post_init__(self):
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(
-                f'unknown optimizer {self.optimizer!r}; choose one of {", ".join(OPTIMIZERS)}'
-            )
+        for name, known in (
+            ('optimizer', OPTIMIZERS),
+            ('supervision', SUPERVISIONS),
+            ('augmentation', AUGMENTATIONS),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f'unknown {name} {getattr(self, name)!r}; choose one of {", ".join(known)}'
+                )
         if (self.local_epochs is None) == (self.local_steps is None):
             raise ValueError(
                 f'local_epochs={self.local_epochs} and local_steps={self.local_steps}: '
@@ -63,6 +73,7 @@ class LocalTraining:
             'weight_decay': (self.weight_decay >= 0, 'be at least 0'),
             'clip_norm': (self.clip_norm is None or self.clip_norm > 0, 'be positive'),
             'sam_radius': (self.sam_radius >= 0, 'be at least 0'),
+            'proximal': (self.proximal >= 0, 'be at least 0'),
         }
         for name, (holds, rule) in ranges.items():
             if not holds:
@@ -85,7 +96,12 @@ def batch_loss(model: Model, params: PyTree, batch: Batch) -> Array:
     """Mean cross-entropy over the samples of a batch."""
     log_p = jax.nn.log_softmax(model.apply(params, batch.x))
     of_label = jnp.sum(log_p * jax.nn.one_hot(batch.y, model.classes, dtype=log_p.dtype), axis=1)
-    return -jnp.sum(batch.weight * of_label) / jnp.sum(batch.weight)
+    return weighted_mean(-of_label, batch.weight)
+
+
+def weighted_mean(values: Array, weight: Array) -> Array:
+    """Mean of values [B] over the samples of a batch, weight [B]."""
+    return jnp.sum(weight * values) / jnp.sum(weight)
 
 
 def local_training(
@@ -99,42 +115,72 @@ def local_training(
 
     chunk: clients trained at once; None for all.
     """
+    train_one = client_training(model, settings)
+
+    def train(
+        key: Array, params: PyTree, clients: Clients, round: Array, support: PyTree | None = None
+    ) -> tuple[PyTree, Array]:
+        keys = jax.random.split(key, len(clients.x))
+        return map_in_chunks(
+            lambda one: train_one(one[0], one[1], Clients(*one[3:]), round, one[2]),
+            (keys, params, support, *clients),
+            chunk,
+        )
+
+    return train
+
+
+def client_training(model: Model, settings: LocalTraining) -> Callable[..., tuple[PyTree, Array]]:
+    """train(key, params, client, round, support=None) -> (params, loss) of a single client.
+
+    As `local_training`, without the leading axis M; `client` holds x [N, ...], y and mask [N].
+    """
     epochs, fixed_steps = settings.local_epochs, settings.local_steps
 
-    def train_one(key, rate, params, support, x, y, mask):
-        """One client: x [N, ...], y [N], mask [N]."""
+    def objective(params, start, batch, shares, key):
+        """(what is minimised, the loss of the labels alone)"""
+        logits = model.apply(params, batch.x, key)
+        losses = supervised_losses(logits, batch.y, shares, settings.supervision)
+        loss = weighted_mean(losses, batch.weight)
+        if not settings.proximal:
+            return loss, loss
+        away = optax.tree.norm(jax.tree.map(jnp.subtract, params, start), squared=True)
+        return loss + settings.proximal / 2 * away, loss
+
+    def train(
+        key: Array, params: PyTree, client: Clients, round: Array, support: PyTree | None = None
+    ) -> tuple[PyTree, Array]:
+        x, y, mask = client
         size = min(settings.batch_size, len(mask))
         samples = jnp.sum(mask, dtype=jnp.int32)
         in_epoch = (samples + size - 1) // size
         steps = epochs * in_epoch if fixed_steps is None else jnp.int32(fixed_steps)
-        orders = epoch_orders(key, mask, epochs or fixed_steps)
+        orders = epoch_orders(key, mask, epochs or fixed_steps or 1)
         orders = jnp.pad(orders, [(0, 0), (0, -len(mask) % size)])
-        optimiser = _optimiser(settings, rate)
+        optimiser = optimiser_of(settings, round.astype(x.dtype))
+        shares = class_shares(y, mask, model.classes, x.dtype)
+        k_steps = jax.random.fold_in(key, 0)  # `key` itself draws the orders
+        start = params
 
         def step(number, carry):
             params, moments, total = carry
             epoch, first = number // in_epoch, number % in_epoch * size
             rows = lax.dynamic_slice(orders, (epoch, first), (1, size))[0]
             batch = take(x, y, rows, first + jnp.arange(size) < samples)
-            loss, gradient = _loss_and_gradient(model, settings, params, batch)
+            k_crop, k_apply = jax.random.split(jax.random.fold_in(k_steps, number))
+            batch = batch._replace(x=augmented(settings, k_crop, batch.x))
+            loss, gradient = _loss_and_gradient(
+                settings, lambda w: objective(w, start, batch, shares, k_apply), params
+            )
             update, moments = optimiser.update(gradient, moments, params)
             if support is not None:
                 update = jax.tree.map(jnp.multiply, update, support)
             return optax.apply_updates(params, update), moments, total + loss
 
-        start = (params, optimiser.init(params), jnp.zeros((), x.dtype))
-        params, _, total = lax.fori_loop(0, steps, step, start)
+        carry = (params, optimiser.init(params), jnp.zeros((), x.dtype))
+        params, _, total = lax.fori_loop(0, steps, step, carry)
         sound = jnp.isfinite(optax.tree.norm(params))
         return params, jnp.where(sound, total / steps, jnp.nan)
-
-    def train(
-        key: Array, params: PyTree, clients: Clients, round: Array, support: PyTree | None = None
-    ) -> tuple[PyTree, Array]:
-        rate = settings.lr * settings.lr_decay ** round.astype(clients.x.dtype)
-        keys = jax.random.split(key, len(clients.x))
-        return map_in_chunks(
-            lambda one: train_one(one[0], rate, *one[1:]), (keys, params, support, *clients), chunk
-        )
 
     return train
 
@@ -163,8 +209,14 @@ def take(x: Array, y: Array, rows: Array, valid: Array) -> Batch:
     return Batch(inputs, y[rows], valid.astype(x.dtype))
 
 
-def _optimiser(settings: LocalTraining, rate: Array) -> optax.GradientTransformation:
+def augmented(settings: LocalTraining, key: Array, x: Array) -> Array:
+    """The images of a batch [B, height, width, channels] as they are trained on."""
+    return x if settings.augmentation == 'none' else standard(key, x)
+
+
+def optimiser_of(settings: LocalTraining, round: Array) -> optax.GradientTransformation:
     """The settings as an optax chain with the learning rate of this round."""
+    rate = settings.lr * settings.lr_decay**round
     parts = []
     if settings.clip_norm is not None:
         parts.append(optax.clip_by_global_norm(settings.clip_norm))
@@ -178,15 +230,15 @@ def _optimiser(settings: LocalTraining, rate: Array) -> optax.GradientTransforma
 
 
 def _loss_and_gradient(
-    model: Model, settings: LocalTraining, params: PyTree, batch: Batch
+    settings: LocalTraining, objective: Callable[[PyTree], tuple[Array, Array]], params: PyTree
 ) -> tuple[Array, PyTree]:
     """Loss at the weights, and its gradient there or, with SAM, at the ascended weights."""
-    loss, gradient = jax.value_and_grad(batch_loss, argnums=1)(model, params, batch)
+    (_, loss), gradient = jax.value_and_grad(objective, has_aux=True)(params)
     if settings.sam_radius:
         scale = jax.tree.map(jnp.abs if settings.sam_adaptive else jnp.ones_like, params)
         norm = optax.tree.norm(jax.tree.map(jnp.multiply, scale, gradient)) + NORM_FLOOR
         ascended = jax.tree.map(
             lambda w, s, g: w + settings.sam_radius / norm * s**2 * g, params, scale, gradient
         )
-        gradient = jax.grad(batch_loss, argnums=1)(model, ascended, batch)
+        gradient, _ = jax.grad(objective, has_aux=True)(ascended)
     return loss, gradient

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +16,7 @@ import numpy as np
 from jax import lax
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, State
-from dfl_jax.metrics import correct_and_loss
-
-Metrics = dict[str, Any]
-QUANTILES = np.linspace(0, 1, 21)  # of the clients' accuracies: the worst, every 5 %, the best
+from dfl_jax.evaluation import Holdout, Metrics, evaluator
 
 
 class DivergenceError(FloatingPointError):
@@ -33,13 +29,6 @@ class DivergenceError(FloatingPointError):
             f'(client {some}); lower --lr'
         )
         self.round, self.clients = round, clients
-
-
-class Holdout(NamedTuple):
-    """The global test set, on which models are judged."""
-
-    x: Array  # [n, ...] float32
-    y: Array  # [n] int32
 
 
 @dataclass
@@ -60,6 +49,7 @@ def run(
     *,
     eval_every: int = 1,
     client_eval_samples: int | None = None,
+    validation: Clients | None = None,
     resume: tuple[State, Progress] | None = None,
     on_compile: Callable[[float], None] | None = None,
 ) -> Iterator[tuple[Metrics, State, Progress]]:
@@ -77,6 +67,8 @@ def run(
       eval_every: rounds between evaluations; the last round is always evaluated.
       client_eval_samples: how many test samples judge the single clients (default all); the
         consensus model always sees the whole test set.
+      validation: samples of the clients' own that nobody trains on, for their local accuracy; the
+        algorithm has to offer `predict_own`.
       resume: state and progress of an earlier, identical run.
       on_compile: called once with the seconds that compilation took.
 
@@ -92,7 +84,7 @@ def run(
     clients = jax.device_put(clients)
     state, progress = resume or (jax.jit(algorithm.init)(k_init, clients), Progress())
     progress = copy.deepcopy(progress)
-    evaluate = evaluator(algorithm, state, test, len(clients.x), client_eval_samples)
+    evaluate = evaluator(algorithm, state, test, client_eval_samples, validation)
 
     run_block, seconds = _compile_block(algorithm, state, graphs, clients, k_rounds, block)
     if on_compile:
@@ -181,89 +173,3 @@ def _report(info: dict[str, np.ndarray]) -> Metrics:
         else:
             report[f'train_{name}_mean' if name == 'loss' else f'{name}_mean'] = float(last.mean())
     return report
-
-
-# ---------------------------------------------------------------------------------- evaluation
-
-
-def evaluator(
-    algorithm: Algorithm,
-    state: State,
-    test: Holdout,
-    clients: int,
-    client_samples: int | None = None,
-    budget: int = 512 * 2**20,
-) -> Callable[[State], Metrics]:
-    """state -> consensus and client accuracies and losses, over chunks of the test set.
-
-    client_samples: how many samples, from the start of the test set, judge the single clients.
-    budget: bytes that the clients' activations of one chunk may take, by which the chunk is chosen.
-    """
-    samples = len(test.y)
-    if client_samples is not None and not 1 <= client_samples <= samples:
-        raise ValueError(
-            f'client_eval_samples has to lie in [1, {samples}] (the test set), got {client_samples}'
-        )
-    shared = client_samples or samples
-    size = _chunk(algorithm, state, test.x, budget)
-
-    def judge(names, state, x, y, mask):
-        """Sums over chunks: {name: (hits, losses)} of the named predictions."""
-
-        def chunk(_, batch):
-            x, y, mask = batch
-            logits = algorithm.predict(state, x)
-            return None, {name: correct_and_loss(logits[name], y, mask) for name in names}
-
-        _, sums = lax.scan(chunk, None, (x, y, mask))
-        return jax.tree.map(lambda a: a.sum(axis=0), sums)
-
-    both = jax.jit(lambda state, *part: judge(('client', 'consensus'), state, *part))
-    only_consensus = jax.jit(lambda state, *part: judge(('consensus',), state, *part))
-    head = _in_chunks(test.x[:shared], test.y[:shared], size)
-    tail = _in_chunks(test.x[shared:], test.y[shared:], size) if shared < samples else None
-
-    def evaluate(state: State) -> Metrics:
-        sums = both(state, *head)
-        hits, losses = sums['consensus']
-        if tail is not None:
-            more = only_consensus(state, *tail)['consensus']
-            hits, losses = hits + more[0], losses + more[1]
-        accuracies = np.asarray(sums['client'][0]) / shared
-        return {
-            'consensus_accuracy': float(hits) / samples,
-            'consensus_loss': float(losses) / samples,
-            'client_accuracy_mean': float(accuracies.mean()),
-            'client_accuracy_std': float(accuracies.std()),
-            'client_accuracy_min': float(accuracies.min()),
-            'client_accuracy_p10': float(np.percentile(accuracies, 10)),
-            'client_accuracy_quantiles': np.quantile(accuracies, QUANTILES).round(5).tolist(),
-            'client_loss_mean': float(np.asarray(sums['client'][1]).mean()) / shared,
-        }
-
-    return evaluate
-
-
-def _chunk(algorithm: Algorithm, state: State, x: Array, budget: int) -> int:
-    """Test samples judged at once, by the memory that XLA plans for a few and twice as many."""
-
-    def planned(samples):
-        probe = jax.ShapeDtypeStruct((samples, *x.shape[1:]), jnp.float32)
-        memory = jax.jit(algorithm.predict).lower(state, probe).compile().memory_analysis()
-        return memory.temp_size_in_bytes + memory.output_size_in_bytes
-
-    few = 16
-    per_sample = max(1, (planned(2 * few) - planned(few)) // few)
-    return int(np.clip(budget // per_sample, 1, len(x)))
-
-
-def _in_chunks(x: Array, y: Array, size: int) -> tuple[Array, Array, Array]:
-    chunks = -(-len(y) // size)
-    size = -(-len(y) // chunks)
-    fill = chunks * size - len(y)
-
-    def split(a):
-        padded = np.pad(np.asarray(a), [(0, fill)] + [(0, 0)] * (a.ndim - 1))
-        return jnp.asarray(padded.reshape(chunks, size, *a.shape[1:]))
-
-    return split(x), split(y), split(np.ones(len(y), bool))

@@ -202,6 +202,67 @@ ALGORITHM_FLAGS = {  # by argument
     'judge': flags.DEFINE_string(
         'spark_judge', None, 'Loss that chooses t is against the labels (default) or the target.'
     ),
+    # DFML and its baselines
+    'supervision': flags.DEFINE_string(
+        'supervision', None, 'Loss of the labels: wsm (re-weighted softmax, default), ace or ce.'
+    ),
+    'augmentation': flags.DEFINE_string(
+        'augmentation', None, 'Of training images: none (default) or standard (shift and mirror).'
+    ),
+    'mutual_epochs': flags.DEFINE_integer(
+        'dfml_mutual_epochs', None, "K, passes over the aggregator's data (default 10; def_kt 1)."
+    ),
+    'schedule': flags.DEFINE_string(
+        'dfml_schedule',
+        None,
+        'Of alpha, the weight of the distillation: cycle (default), half_cycle, fixed, or annealed '
+        '(ANL-KD).',
+    ),
+    'alpha': flags.DEFINE_float(
+        'dfml_alpha', None, 'Largest alpha, in [0, 1] (default 1); of dec_fml always (0.5).'
+    ),
+    'period': flags.DEFINE_integer('dfml_period', None, 'Rounds of the first cycle (default 10).'),
+    'period_growth': flags.DEFINE_integer(
+        'dfml_period_growth', None, 'Rounds by which every next cycle is longer (default 1).'
+    ),
+    'peak_updates': flags.DEFINE_integer(
+        'dfml_peak_updates',
+        None,
+        'Rounds of a cycle, of the largest alpha, that renew the peak models (default 1, and '
+        'clients over senders where fewer than half of the clients send).',
+    ),
+    'scheduled': flags.DEFINE_string(
+        'dfml_scheduled',
+        None,
+        'Terms that alpha moves: both (default), supervision, distillation, or common.',
+    ),
+    'teachers': flags.DEFINE_string(
+        'dfml_teachers', None, 'Teachers weigh as their size (default) or are equal.'
+    ),
+    'transfer': flags.DEFINE_string(
+        'dfml_transfer', None, 'mutual (default), or vanilla: only the aggregator learns.'
+    ),
+    'weighted_samples': flags.DEFINE_bool(
+        'dfml_weighted_samples', None, 'Weighted soft labels (WSL).'
+    ),
+    'temperature': flags.DEFINE_float(
+        'dfml_temperature', None, 'Of the softmax of the distillation (default 1).'
+    ),
+    'proximal': flags.DEFINE_float(
+        'fedprox_mu', None, 'Weight of the proximal term of dec_fedprox (default 0.5).'
+    ),
+    'server': flags.DEFINE_bool(
+        'dec_fedavg_server', None, 'Centralized FedAvg: all clients go on with the average.'
+    ),
+    'held': flags.DEFINE_string(
+        'partial_channels',
+        None,
+        'Channels that sub-models hold: first (dec_heterofl), rolled or sorted (dec_fedrolex), '
+        'random (dec_fed_dropout).',
+    ),
+    'meme': flags.DEFINE_string(
+        'fml_meme', None, 'Architecture of the memes of dec_fml (default: the median in size).'
+    ),
     # DisPFL
     'density': flags.DEFINE_float(
         'dispfl_density', None, 'Share of the weights that a mask keeps, in (0, 1] (default 0.5).'

@@ -14,7 +14,9 @@ flags.DEFINE_string(
     'algorithm',
     'ntk_dfl',
     'ntk_dfl, spark, dpsgd, dfedavg, dfedavgm, dfedsam, dispfl, decavg, the centralized ntk_fl, '
-    'or package.module:factory. Its flags default to its published hyperparameters.',
+    'for clients of different architectures dfml, dec_fedavg, dec_fedprox, def_kt, '
+    'dec_fed_dropout, dec_heterofl, dec_fedrolex, dec_fml, or package.module:factory. Its flags '
+    'default to its published hyperparameters.',
 )
 flags.DEFINE_string(
     'model',
@@ -35,13 +37,16 @@ flags.DEFINE_integer('seed', 0, 'One seed for partition, graphs, initialisation 
 flags.DEFINE_string(
     'dataset',
     'digits',
-    'digits, synthetic, mnist, fashion_mnist, cifar10, cifar100, so2sat, or a .npz.',
+    'digits, synthetic, mnist, fashion_mnist, cifar10, cifar100, so2sat, image_folder, or a .npz.',
 )
 flags.DEFINE_string(
     'data_dir', None, 'Folder with the data sets; missing files are downloaded into it.'
 )
 flags.DEFINE_integer('train_samples', None, 'Use a seeded random subset of the training set.')
 flags.DEFINE_integer('test_samples', None, 'Use a seeded random subset of the test set.')
+flags.DEFINE_integer(
+    'image_size', None, 'Rows and columns of the images of --dataset=image_folder (default 64).'
+)
 flags.DEFINE_integer('clients', 30, 'Number of clients M.', lower_bound=1)
 flags.DEFINE_string(
     'partition', 'dirichlet', 'iid, dirichlet, dirichlet_split, zipf, writer or shards.'
@@ -52,6 +57,12 @@ flags.DEFINE_integer('shards_per_client', 2, 'Label-sorted shards a client of --
 flags.DEFINE_bool('partition_overlap', False, 'Each client draws anew from the whole training set.')
 flags.DEFINE_string(
     'partition_file', None, 'JSON list of M lists of training indices; replaces --partition.'
+)
+flags.DEFINE_float(
+    'validation_share',
+    None,
+    'Share of its samples that a client keeps from training, for its local accuracy (dfml and its '
+    'baselines: 0.2; others: 0).',
 )
 flags.DEFINE_integer(
     'input_projection',
@@ -88,6 +99,33 @@ flags.DEFINE_float(
     'client_isolation', 0.0, 'Probability that a client has no link in a round and trains alone.'
 )
 
+# Clients of different architectures
+flags.DEFINE_list(
+    'architectures',
+    None,
+    'Networks of dfml and its baselines, dealt to the clients in turn: a mode of the paper (h0, '
+    'h1_cnn, h1_resnet, h1_vit, h2_cnn, h2_efficientnet, h2_mixed) or names like cnn-32-64, '
+    'resnet-64-128-256-512, vit-512-512, efficientnet-b0 (default: h2_cnn, or what the baseline '
+    'can train).',
+)
+flags.DEFINE_list(
+    'architecture_ratios', None, 'Ratios of --architectures, e.g. 2,1,1 (default even).'
+)
+flags.DEFINE_string('architecture_file', None, 'One architecture a line, client by client.')
+flags.DEFINE_float('dfml_width', 1.0, 'Factor on every channel count of --architectures.')
+flags.DEFINE_integer('senders', None, 'Clients that meet at the aggregator (default half of them).')
+flags.DEFINE_integer(
+    'aggregators',
+    None,
+    'Meetings a round, over which senders are dealt (default 1; def_kt: one each).',
+)
+flags.DEFINE_enum(
+    'aggregator',
+    'uniform',
+    ('uniform', 'walk', 'fixed'),
+    'Drawn each round from all clients, from those that the last one hears, or always client 0.',
+)
+
 # Gain of --init=gain_corrected
 flags.DEFINE_enum(
     'gain',
@@ -122,6 +160,28 @@ flags.DEFINE_string(
 
 # Where and how a run is watched; they may differ between a run and its continuation
 NOT_SETTINGS = ('out', 'resume', 'progress', 'plot_partition', 'compilation_cache', 'checkpoint')
+
+
+# Of the methods whose clients may have different architectures, in place of the flags' defaults
+OF_POPULATIONS = {'topology': 'complete', 'partition': 'dirichlet_split', 'validation_share': 0.2}
+POPULATIONS = (
+    'dfml',
+    'dec_fedavg',
+    'dec_fedprox',
+    'def_kt',
+    'dec_fed_dropout',
+    'dec_heterofl',
+    'dec_fedrolex',
+    'dec_fml',
+)
+
+
+def settle_defaults() -> None:
+    """Gives the flags that were left out the defaults of the --algorithm."""
+    if flags.FLAGS.algorithm in POPULATIONS:
+        for name, value in OF_POPULATIONS.items():
+            if not flags.FLAGS[name].present:
+                flags.FLAGS[name].value = value
 
 
 def of_a_run() -> list[flags.Flag]:

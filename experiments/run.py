@@ -80,6 +80,7 @@ def prepare():
 
     name = f'{FLAGS.algorithm}-{Path(FLAGS.dataset).stem}'.replace(':', '.')
     directory = RunDirectory(FLAGS.out or f'runs/{name}-{time.strftime("%Y%m%d-%H%M%S")}')
+    experiment_flags.settle_defaults()
     chosen = settings()
     directory.check(chosen, FLAGS.resume)
     if directory.done.exists():

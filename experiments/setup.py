@@ -22,9 +22,16 @@ from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes, projected_byte
 from dfl_jax.models import MLP, MODELS, Model, bind, with_initializer
 from dfl_jax.ntk.compressed import compressed_bytes
 from dfl_jax.ntk.projection import DIMENSION
+from dfl_jax.population import Population
 from dfl_jax.simulate import Holdout
 from experiments.algorithm_flags import ALGORITHM_FLAGS
 from experiments.network import draw_graphs, gain_rules, initial_gain, settling, with_failures
+from experiments.population import (
+    build_population,
+    check_no_population,
+    draw_meetings,
+    senders_of,
+)
 
 # Streams of the one --seed: independent draws for every purpose.
 STREAMS = (
@@ -38,6 +45,8 @@ STREAMS = (
     'jacobians',
     'gain',
     'isolation',
+    'meetings',
+    'validation',
 )
 
 
@@ -54,6 +63,8 @@ class Experiment:
     algorithm: Algorithm
     key: jax.Array
     resolved: dict[str, Any]  # the algorithm's settings, defaults filled in
+    population: Population | None = None  # where clients may differ; `model` is their largest
+    validation: Clients | None = None  # what clients keep from training
 
 
 def build(flags: Any) -> Experiment:
@@ -71,6 +82,11 @@ def build(flags: Any) -> Experiment:
         settings.setdefault('rounds', flags.rounds)
     if 'projection_seed' in parameters:
         settings['projection_seed'] = seeds['jacobians']
+    if 'peak_updates' in parameters and senders_of(flags) < flags.clients / 2:  # DFML, A.4.6
+        settings.setdefault('peak_updates', round(flags.clients / max(senders_of(flags), 1)))
+    meeting = 'population' in parameters
+    if not meeting:
+        check_no_population(flags)
     resolved = {
         name: parameter.default
         for name, parameter in parameters.items()
@@ -78,12 +94,16 @@ def build(flags: Any) -> Experiment:
     } | settings
     intact = draw_graphs(flags, seeds, resolved)
     graphs = with_failures(intact, flags, seeds, resolved)
+    if meeting:
+        graphs = draw_meetings(flags, graphs, seeds['meetings'])
     dataset = data.load(
         flags.dataset,
         flags.data_dir,
         train_samples=flags.train_samples,
         test_samples=flags.test_samples,
         seed=seeds['subset'],
+        image_size=flags.image_size,
+        progress=flags.progress,
     )
     if flags.input_projection is not None:
         dataset = data.project(dataset, flags.input_projection, seeds['projection'])
@@ -101,6 +121,8 @@ def build(flags: Any) -> Experiment:
         shards_per_client=flags.shards_per_client,
         path=flags.partition_file,
     )
+    parts, held = data.split_validation(parts, flags.validation_share or 0, seeds['validation'])
+    population = build_population(flags, dataset) if meeting else None
     if flags.init == 'gain_corrected':
         sizes, mixing = np.array([len(part) for part in parts]), resolved.get('mixing', 'uniform')
         found = initial_gain(flags, intact, sizes, mixing, seeds['gain'])
@@ -110,13 +132,16 @@ def build(flags: Any) -> Experiment:
             steps = resolved['gossip_steps']
             rounds = settling(flags, intact, graphs, sizes, mixing, steps)
             settings['settling'] = resolved['settling'] = rounds
-    model = _model(flags, dataset)
+    if population is None:
+        model = _model(flags, dataset)
+    else:
+        model = max(population.models.values(), key=lambda each: each.size)
     chunk = _chunk(flags, model, graphs, max(map(len, parts)), resolved)
     if 'chunk' in parameters:
         settings['chunk'] = resolved['chunk'] = chunk
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
     try:
-        algorithm = factory(model, **settings)
+        algorithm = factory(population or model, **settings)
     except ImportError as error:  # a backend that is not installed
         raise ValueError(f'--algorithm={flags.algorithm}: {error}') from error
     return Experiment(
@@ -129,6 +154,10 @@ def build(flags: Any) -> Experiment:
         algorithm=algorithm,
         key=jax.random.key(seeds['training']),
         resolved=resolved,
+        population=population,
+        validation=data.pack(dataset.train_x, dataset.train_y, held)
+        if any(map(len, held))
+        else None,
     )
 
 
@@ -143,6 +172,7 @@ def _check_applicable(flags: Any) -> None:
         'zipf_exponent': (flags.partition == 'zipf', f'--partition={flags.partition}'),
         'shards_per_client': (flags.partition == 'shards', f'--partition={flags.partition}'),
         'train_samples': (not from_file, '--partition_file, whose indices mean the whole set'),
+        'image_size': (flags.dataset == 'image_folder', f'--dataset={flags.dataset}'),
         'data_dir': (not embedded, f'--dataset={flags.dataset}'),
         'topology_file': (flags.topology == 'edge_list', f'--topology={flags.topology}'),
         'degree': (

@@ -62,6 +62,7 @@ def train(
             experiment.key,
             eval_every=eval_every,
             client_eval_samples=client_eval_samples,
+            validation=experiment.validation,
             resume=resume,
             on_compile=lambda seconds: bar.set_postfix_str(f'compiled in {seconds:.1f} s'),
         ):
@@ -150,9 +151,16 @@ def _announce(experiment: Experiment, rounds: int, path: Path) -> None:
     sizes = [len(part) for part in experiment.parts]
     spread = str(sizes[0]) if min(sizes) == max(sizes) else f'{min(sizes)} to {max(sizes)}'
     print(
-        f'{len(sizes)} clients of {spread} samples, {experiment.model.size:,} parameters each, '
+        f'{len(sizes)} clients of {spread} samples, {_networks(experiment)}, '
         f'{rounds} rounds on {jax.devices()[0].device_kind}, into {path}'
     )
+
+
+def _networks(experiment: Experiment) -> str:
+    if experiment.population is None or len(experiment.population.models) == 1:
+        return f'{experiment.model.size:,} parameters each'
+    sizes = [model.size for model in experiment.population.models.values()]
+    return f'{len(sizes)} architectures of {min(sizes):,} to {max(sizes):,} parameters'
 
 
 def save_consensus(params: Any, path: Path) -> None:

@@ -163,6 +163,7 @@ def test_the_first_masks(masks):
     assert (np.asarray(other['Dense_0']['kernel']).reshape(CLIENTS, -1) != kernel).any()
 
 
+@pytest.mark.slow
 def test_random_regrowth_replaces_by_draws_of_each_client():
     """Clients with equal masks and weights draw different weights to regrow."""
     alone = schedule(False)
@@ -189,6 +190,7 @@ def test_the_masks_settle_after_the_annealing():
     assert (params[-1] != params[-2]).any(), 'the weights go on training'
 
 
+@pytest.mark.slow
 def test_a_full_density_keeps_everything():
     for state in rounds_of(schedule(True), density=1.0):
         assert all(leaf.all() for leaf in jax.tree.leaves(state.masks))

@@ -24,6 +24,7 @@ LEARNS = {
     'ntk_fl': (2, 0.85, {'cohort': DEGREE}),
     'spark': (3, 0.85, {'timesteps': (50, 100, 200), 'rounds': 5, 'warmup': 1}),
 }
+QUICK = ('dpsgd', 'dfedavgm', 'dfedsam', 'ntk_fl', 'spark')  # the others are slow tests
 
 
 @pytest.fixture(scope='module')
@@ -32,7 +33,9 @@ def digits():
     return data.load('digits')
 
 
-@pytest.mark.parametrize('name', LEARNS)
+@pytest.mark.parametrize(
+    'name', [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in LEARNS]
+)
 def test_a_method_learns_digits(name, digits):
     rounds, accuracy, settings = LEARNS[name]
     parts = data.partition('dirichlet', digits, CLIENTS, seed=0, alpha=0.5)

@@ -105,7 +105,8 @@ def assert_near(ours, theirs):
 @pytest.mark.parametrize(
     ('kind', 'network'),
     [(kind, 'mlp') for kind in PROJECTIONS]
-    + [(kind, 'mixed') for kind in ('sparse_sign', 'khatri_rao', 'low_rank')],
+    + [('low_rank', 'mixed')]
+    + [pytest.param(k, 'mixed', marks=pytest.mark.slow) for k in ('sparse_sign', 'khatri_rao')],
 )
 def test_kernel_and_steps_equal_explicit_matrices(kind, network, x64):
     ours, jac = found(kind, network), jacobian(network)

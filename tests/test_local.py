@@ -179,6 +179,7 @@ def test_weights_off_the_support_stay_as_they_are(settings):
     assert_close(free, unsupported)
 
 
+@pytest.mark.slow
 def test_clients_trained_at_once_change_nothing():
     whole = trained(EVERYTHING)
     for chunk in (1, 2, 1000):  # 2 leaves a remainder

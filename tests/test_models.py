@@ -65,7 +65,9 @@ def test_shapes_and_parameter_count(module, shape, size):
     assert logits.shape == (7, model.classes)
 
 
-@pytest.mark.parametrize('name', MODELS)
+@pytest.mark.parametrize(
+    'name', [pytest.param(n, marks=pytest.mark.slow) if n == 'vgg16' else n for n in MODELS]
+)
 def test_he_normal_weights_and_zero_biases(name):
     model = bind(MODELS[name](10), (32, 32, 1))
     params = jax.jit(model.init)(jax.random.key(0))
@@ -139,7 +141,13 @@ class Normed(nn.Module):
         return nn.Dense(50, bias_init=noise)(x)
 
 
-@pytest.mark.parametrize('name', INITIALIZERS)
+@pytest.mark.parametrize(
+    'name',
+    [
+        n if n in ('glorot_uniform', 'orthogonal') else pytest.param(n, marks=pytest.mark.slow)
+        for n in INITIALIZERS
+    ],
+)
 def test_with_initializer(name):
     own = bind(Normed(), (6, 6, 16))
     model = with_initializer(own, name)

@@ -76,6 +76,7 @@ def test_agrees_with_dense_jacobian_under_jit(x64, implementation):
 
 
 @needs_neural_tangents
+@pytest.mark.slow
 @pytest.mark.parametrize('implementation', IMPLEMENTATIONS)
 def test_agrees_with_dense_jacobian_under_vmap(x64, implementation):
     clients = 3

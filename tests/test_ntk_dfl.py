@@ -207,6 +207,7 @@ def test_jacobians_at_weights_of_ones_own_need_no_weights_of_the_hub(network, av
         assert mine['sent/weights'].sum() == (theirs['sent/weights'].sum() // 2) * averaging
 
 
+@pytest.mark.slow
 def test_the_kernel_of_members_is_that_of_their_jacobians(x64):
     """Also of convolutions, against one network at a time and all pairs of rows."""
     for model in (
@@ -232,6 +233,7 @@ def test_the_kernel_of_members_is_that_of_their_jacobians(x64):
 # ------------------------------------------------------------------------- compressed Jacobians
 
 
+@pytest.mark.slow
 def test_rows_kept_or_computed_again_are_the_same(network, monkeypatch):
     _, clients, graphs = network
     model = bind(MLP(CLASSES, (8,)), (FEATURES,))

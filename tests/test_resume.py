@@ -69,7 +69,15 @@ def assert_same_result(out: Path, whole: Path) -> None:
 
 
 # Right after an evaluation its checkpoint is being written; a moment later the next block runs.
-@pytest.mark.parametrize(('lines', 'delay'), [(1, 0.0), (2, 0.03), (3, 0.15), (2, 0.3)])
+@pytest.mark.parametrize(
+    ('lines', 'delay'),
+    [
+        pytest.param(1, 0.0, marks=pytest.mark.slow),
+        pytest.param(2, 0.03, marks=pytest.mark.slow),
+        (3, 0.15),
+        (2, 0.3),
+    ],
+)
 def test_a_killed_run_ends_as_if_it_had_not_been(lines, delay, whole, tmp_path):
     out = tmp_path / 'out'
     process = start(out, lines)

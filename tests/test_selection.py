@@ -13,8 +13,9 @@ from absl.testing import flagsaver
 from dfl_jax import data, selection, topology
 from dfl_jax.algorithms import dfedavg, dispfl
 from dfl_jax.base import Graph
+from dfl_jax.evaluation import evaluator
 from dfl_jax.models import MLP, bind
-from dfl_jax.simulate import Holdout, evaluator
+from dfl_jax.simulate import Holdout
 from experiments import run as cli
 from experiments import select
 
@@ -135,7 +136,7 @@ def test_accuracies_of_averages(factory, network, monkeypatch):
     logits = jax.jit(algorithm.predict)(state, jnp.asarray(holdout.x))['client']
     expected = (np.asarray(logits).argmax(axis=-1) == holdout.y).mean(axis=1)
     assert len(set(expected)) > 1
-    judged = evaluator(algorithm, state, holdout, CLIENTS)(state)
+    judged = evaluator(algorithm, state, holdout)(state)
     assert expected.mean() == pytest.approx(judged['client_accuracy_mean'])
 
     rows = [*np.eye(CLIENTS), [1] * CLIENTS, [1 / CLIENTS] * CLIENTS, [0, 0, 3, 0, 0, 0]]

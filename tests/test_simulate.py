@@ -13,6 +13,7 @@ import pytest
 from dfl_jax import Algorithm, Clients, data, simulate, topology
 from dfl_jax.algorithms import ntk_dfl
 from dfl_jax.base import Graph
+from dfl_jax.evaluation import evaluator
 from dfl_jax.models import MLP, SmallCNN, bind
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
@@ -268,7 +269,7 @@ def test_evaluation_equals_numpy(client_samples, budget):
     else:
         assert size == (1 if budget == 1 else 101)
 
-    judge = simulate.evaluator(algorithm, state, test, CLIENTS, client_samples, budget)
+    judge = evaluator(algorithm, state, test, client_samples, budget=budget)
     n = client_samples or 101
     consensus = scores(test.x @ weights.mean(axis=0), test.y)
     each = np.array([scores(test.x[:n] @ w, test.y[:n]) for w in weights])
@@ -332,6 +333,7 @@ def test_ntk_dfl_learns_from_independent_weights(digits):
     assert rows[-1]['model_deviation'] < rows[0]['model_deviation']
 
 
+@pytest.mark.slow
 def test_ntk_dfl_learns_by_a_cnn(digits):
     model = bind(SmallCNN(10), digits.train_x.shape[1:])
     rows = learn(digits, model, train_samples=150, rounds=3, clients=4, degree=2)

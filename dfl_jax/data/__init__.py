@@ -1,5 +1,6 @@
 """Data of the network: sources, partitions over clients, packing into Clients."""
 
+from dfl_jax.data import augment
 from dfl_jax.data.packing import pack
 from dfl_jax.data.partitions import (
     KINDS,
@@ -16,6 +17,7 @@ from dfl_jax.data.partitions import (
 from dfl_jax.data.plot import plot_partition
 from dfl_jax.data.projection import project, projection_matrix
 from dfl_jax.data.sources import DATASETS, DataError, Dataset, load, subsample, synthetic
+from dfl_jax.data.validation import split_validation
 
 __all__ = [
     'DATASETS',
@@ -23,6 +25,7 @@ __all__ = [
     'DataError',
     'Dataset',
     'PartitionError',
+    'augment',
     'dirichlet',
     'dirichlet_split',
     'from_file',
@@ -34,6 +37,7 @@ __all__ = [
     'project',
     'projection_matrix',
     'shards',
+    'split_validation',
     'subsample',
     'synthetic',
     'writer',

@@ -1,7 +1,7 @@
 """Training and test sets as NumPy arrays.
 
 Image sources read the official files, plain or compressed by gzip or xz, from a folder, and
-download them with a checksum where they are missing; only So2Sat has to be there.
+download them with a checksum where they are missing; So2Sat and folders of images have to be there.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dfl_jax.data import so2sat
+from dfl_jax.data import image_folder, so2sat
 from dfl_jax.data.formats import (
     DataError,
     choose_rows,
@@ -100,7 +100,8 @@ _SOURCES = {
         label_bytes=2,
     ),
 }
-DATASETS = ('digits', 'synthetic', *_SOURCES, 'so2sat')  # and any path that ends in .npz
+# And any path that ends in .npz
+DATASETS = ('digits', 'synthetic', *_SOURCES, 'so2sat', 'image_folder')
 
 
 def load(
@@ -110,6 +111,8 @@ def load(
     train_samples: int | None = None,
     test_samples: int | None = None,
     seed: int = 0,
+    image_size: int | None = None,
+    progress: bool = False,
 ) -> Dataset:
     """Loads a dataset by name, or a seeded random subset of it.
 
@@ -117,7 +120,8 @@ def load(
     reads a file. The others are read from `data_dir/NAME/` or from `data_dir` itself, and what is
     missing is downloaded into `data_dir/NAME/`. `mnist` knows its writers where the folder also
     holds `train-writer-ids.npy` ([n] integers, the NIST writers as in QMNIST). `so2sat` needs h5py
-    and its files in place, and reads no more of them than the subset.
+    and its files in place, and reads no more of them than the subset. `image_folder` needs Pillow
+    and reads data_dir/CLASS, or data_dir/train/CLASS and data_dir/test/CLASS.
 
     Args:
       name: one of `DATASETS`, or the path of an `.npz` file with the arrays train_x [n, ...],
@@ -126,11 +130,18 @@ def load(
       data_dir: an existing folder; default, the user's cache folder.
       train_samples, test_samples, seed: a subset as by `subsample`; default, all. `so2sat` is
         normalised by the training samples of the subset, all others by those of the whole set.
+      image_size: S of the inputs [n, S, S, 3] of `image_folder`; default, 64.
+      progress: for `image_folder`, show a progress bar when reading takes more than a second.
 
     Raises:
       DataError: unknown name, no such folder, files missing and not to be had, damaged files, a
-        subset larger than the set.
+        subset larger than the set, or an image_size with another dataset.
     """
+    if name == 'image_folder':
+        whole = Dataset(*image_folder.load_arrays(data_dir, image_size, progress=progress))
+        return subsample(whole, train_samples, seed, test_samples)
+    if image_size is not None:
+        raise DataError(f'image_size is for image_folder only, got {name}: drop it')
     if name == 'so2sat':
         arrays = so2sat.load_arrays(data_dir, train_samples, test_samples, seed)
         return Dataset(*arrays, so2sat.CLASSES)

@@ -1,5 +1,6 @@
 """A flax module bound to the shape of its inputs."""
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -28,11 +29,14 @@ class Model(NamedTuple):
     `module.dense_head` (a class attribute, False when absent) promises that the logits are
     Dense(activation(z)) with an elementwise activation and z the output of the dense layer called
     just before; the structured kernel is cheaper then.
+
+    With a key `apply` trains: a module whose `__call__` takes the keyword `train` gets train=True
+    and the key for its dropout. Without one it judges, which is all that other modules do.
     """
 
     module: nn.Module
     init: Callable[[Array], PyTree]  # key -> params
-    apply: Callable[[PyTree, Array], Array]  # (params, x [B, ...]) -> logits [B, C]
+    apply: Callable[..., Array]  # (params, x [B, ...], key=None) -> logits [B, C]
     input_shape: tuple[int, ...]  # of one sample
     classes: int
     size: int  # P
@@ -48,8 +52,12 @@ def bind(module: nn.Module, input_shape: Sequence[int]) -> Model:
     """
     sample = jax.ShapeDtypeStruct((2, *input_shape), jnp.float32)
     key = jax.eval_shape(lambda: jax.random.key(0))
+    trains = 'train' in inspect.signature(module.__call__).parameters
+    judging = {'train': False} if trains else {}
     try:
-        logits, variables = jax.eval_shape(module.init_with_output, key, sample)
+        logits, variables = jax.eval_shape(
+            lambda key, x: module.init_with_output(key, x, **judging), key, sample
+        )
     except (TypeError, ValueError, ScopeParamShapeError) as error:
         raise ValueError(
             f'model {type(module).__name__} does not take inputs of shape {sample.shape}: '
@@ -67,10 +75,12 @@ def bind(module: nn.Module, input_shape: Sequence[int]) -> Model:
         )
 
     def init(key: Array) -> PyTree:
-        return module.init(key, jnp.zeros((1, *input_shape), jnp.float32))['params']
+        return module.init(key, jnp.zeros((1, *input_shape), jnp.float32), **judging)['params']
 
-    def apply(params: PyTree, x: Array) -> Array:
-        return module.apply({'params': params}, x)
+    def apply(params: PyTree, x: Array, key: Array | None = None) -> Array:
+        if key is None or not trains:
+            return module.apply({'params': params}, x, **judging)
+        return module.apply({'params': params}, x, train=True, rngs={'dropout': key})
 
     shapes = variables['params']
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))

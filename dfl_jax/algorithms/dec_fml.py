@@ -1,0 +1,146 @@
+"""Decentralized FML of DFML, A.3.4: heterogeneous models that stay, and memes that travel.
+
+Every client has its own model and a meme, a model of one architecture that all share. In a round
+the participants' two models teach each other on the participant's own data (Shen et al. 2020); the
+memes alone are averaged at the aggregator.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from dfl_jax.algorithms.common import check_choice
+from dfl_jax.algorithms.meeting import (
+    architecture_means,
+    at_hubs,
+    consensus_of_architectures,
+    losses_of_round,
+    own_predictions,
+    predictions,
+    sound,
+    weight_bits,
+    weights_sent,
+)
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info
+from dfl_jax.initialisation import INITS
+from dfl_jax.local import LocalTraining
+from dfl_jax.mutual import Balance, Mutual, mutual_learning
+from dfl_jax.population import (
+    Population,
+    Stacked,
+    gather,
+    initial_stacked,
+    populate,
+    scatter,
+    take_seats,
+)
+
+MEME = 'meme'
+
+
+class FmlState(NamedTuple):
+    params: Stacked  # of the clients' own architectures, leaves [M_a, ...], and of MEME, [M, ...]
+    round: Array  # scalar int32, t
+
+
+def dec_fml(
+    population: Population,
+    *,
+    meme: str | None = None,
+    alpha: float = 0.5,
+    supervision: str = 'wsm',
+    lr: float = 0.01,
+    lr_decay: float = 1.0,
+    momentum: float = 0.9,
+    weight_decay: float = 5e-4,
+    batch_size: int = 64,
+    local_epochs: int = 1,
+    augmentation: str = 'none',
+    init: str = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """Decentralized FML; the defaults are those of DFML, A.2, where it names one.
+
+    Args:
+      population: the clients and their networks.
+      meme: the architecture of the memes, one of the population's (default: the median in size).
+      alpha: weight of the other model's opinion, 1 - alpha that of the labels, for both.
+      supervision ... augmentation: see `dfl_jax.local.LocalTraining`.
+      init: `same` initial weights in an architecture, or `independent`.
+      chunk: models of an architecture worked on at once; None for all.
+
+    Raises ValueError for settings out of range, before anything is traced.
+    """
+    settings = LocalTraining(
+        lr=lr,
+        lr_decay=lr_decay,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        batch_size=batch_size,
+        local_epochs=local_epochs,
+        supervision=supervision,
+        augmentation=augmentation,
+    )
+    check_choice('init', init, INITS)
+    if not 0 <= alpha <= 1:
+        raise ValueError(f'alpha has to lie in [0, 1], got {alpha}')
+    by_size = sorted(population.models, key=lambda name: population.models[name].size)
+    meme = meme or by_size[len(by_size) // 2]
+    check_choice('meme', meme, by_size)
+    # Client i's meme is number M + i of a population of twice as many.
+    count = population.size
+    owners = np.empty(count, object)
+    for name, clients in population.clients.items():
+        owners[clients] = name
+    pairs = populate(
+        {**population.models, MEME: population.models[meme]}, [*owners, *[MEME] * count]
+    )
+    memes = Population({MEME: population.models[meme]}, {MEME: np.arange(count)})
+    learn = mutual_learning(pairs, settings, Mutual(local_epochs, by_size=False), chunk)
+
+    def init_state(key: Array, clients: Clients) -> FmlState:
+        return FmlState(initial_stacked(key, pairs, init), jnp.int32(0))
+
+    def step(key: Array, state: FmlState, graph: Graph, clients: Clients) -> tuple[FmlState, Info]:
+        params, t = state
+        own = graph.members.ravel()
+        seated = Graph(
+            jnp.stack([own, own + count], axis=1),
+            jnp.broadcast_to(graph.mask.reshape(-1, 1), (len(own), 2)),
+            (graph.mask & graph.active[:, None]).ravel(),
+        )
+        slots = take_seats(pairs, seated)
+        weight = jnp.asarray(alpha, clients.x.dtype)
+        balance = Balance(1 - weight, weight)
+        models, losses = learn(key, gather(params, slots), slots, seated, clients, t, balance)
+        params = scatter(params, models, slots)
+
+        at_meeting = take_seats(memes, graph)
+        sizes = clients.mask.sum(axis=1).astype(clients.x.dtype)
+        met = gather({MEME: params[MEME]}, at_meeting)
+        means = architecture_means(met, at_meeting, graph, sizes)
+        params |= scatter({MEME: params[MEME]}, at_hubs(means, at_meeting, graph), at_meeting)
+
+        of_models = losses_of_round(sound(models, losses), slots, seated, 2 * count)
+        info = {
+            'loss': of_models[:count],
+            'meme_loss': of_models[count:],
+            **weights_sent(memes, graph),
+        }
+        return FmlState(params, t + 1), info
+
+    def predict(state: FmlState, x: Array) -> dict[str, Array]:
+        judged = predictions(population, state.params, x, chunk)
+        return {**judged, MEME: predictions(memes, state.params, x, chunk)['client']}
+
+    return Algorithm(
+        init_state,
+        step,
+        predict,
+        unit_bits=weight_bits(memes),
+        consensus=lambda state, weights=None: consensus_of_architectures(
+            population, state.params, weights
+        ),
+        predict_own=lambda state, x: own_predictions(population, state.params, x, chunk),
+    )

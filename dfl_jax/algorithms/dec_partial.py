@@ -1,0 +1,130 @@
+"""Decentralized Federated Dropout, HeteroFL and FedRolex of DFML (Algorithm 3).
+
+Participants train models of different widths on their own data. At the aggregator each is a part of
+a global model as wide as the widest that came; every weight of it is the mean over those who hold
+it, and each participant takes its own part back. The methods differ in who holds what.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dfl_jax.algorithms.common import check_choice
+from dfl_jax.algorithms.meeting import meeting_rounds
+from dfl_jax.base import Algorithm, Array, PyTree
+from dfl_jax.initialisation import INITS
+from dfl_jax.local import LocalTraining
+from dfl_jax.population import Population
+from dfl_jax.submodels import RULES, axes, indices
+
+
+def dec_partial(
+    population: Population,
+    *,
+    held: str,
+    supervision: str = 'wsm',
+    lr: float = 0.01,
+    lr_decay: float = 1.0,
+    momentum: float = 0.9,
+    weight_decay: float = 5e-4,
+    batch_size: int = 64,
+    local_epochs: int = 1,
+    augmentation: str = 'none',
+    init: str = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """Partial training. `first` is HeteroFL, `random` Federated Dropout, `rolled` FedRolex.
+
+    All models roll alike, so that what lies at the same place in two models meets in every round:
+    `rolled` gives the same models as `first`. Channels that keep their order, `sorted`, do not.
+
+    Args:
+      population: clients whose architectures differ in width alone.
+      held: the channels of the global model that a sub-model holds, see `submodels.channels`.
+      supervision ... augmentation: see `dfl_jax.local.LocalTraining`.
+      init: `same` initial weights in an architecture, or `independent`.
+      chunk: models of an architecture worked on at once; None for all.
+
+    Raises ValueError for settings out of range or other architectures, before anything is traced.
+    """
+    settings = LocalTraining(
+        lr=lr,
+        lr_decay=lr_decay,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        batch_size=batch_size,
+        local_epochs=local_epochs,
+        supervision=supervision,
+        augmentation=augmentation,
+    )
+    check_choice('held', held, RULES)
+    check_choice('init', init, INITS)
+    of_population = axes(population)
+    structure = jax.tree.structure(next(iter(population.models.values())).shapes)
+    widest = [tuple(a.widest for a in leaf) for leaf in next(iter(of_population.values()))]
+
+    def places(name: str, totals: list[Array], round: Array, key: Array) -> list[tuple]:
+        """Where a model's parameters lie in the global model: an index for every leaf."""
+        return [
+            jnp.ix_(*(indices(held, axis, j, round, key) for axis, j in zip(leaf, of, strict=True)))
+            for leaf, of in zip(of_population[name], totals, strict=True)
+        ]
+
+    def combine(key, models, slots, graph, clients, round):
+        hubs, members = graph.members.shape
+        dtype = clients.x.dtype
+
+        def at_hub(hub: Array) -> tuple[list[Array], list[Array]]:
+            """The global model of one hub, and the sizes J of its axes."""
+            present = {n: (s.taken & (s.seat // members == hub)) for n, s in slots.items()}
+            totals = [
+                jnp.max(
+                    jnp.stack(
+                        [
+                            jnp.where(present[name].any(), jnp.array([a.size for a in leaf]), 1)
+                            for name, leaf in zip(of_population, same, strict=True)
+                        ]
+                    ),
+                    axis=0,
+                )
+                for same in zip(*of_population.values(), strict=True)
+            ]
+            canvas = [(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for shape in widest]
+            for name, slot in slots.items():
+
+                def add(canvas, one, name=name):
+                    params, client, counts = one
+                    where = places(name, totals, round, jax.random.fold_in(key, client))
+                    share = counts.astype(dtype)
+                    return [
+                        (total.at[at].add(share * leaf), count.at[at].add(share))
+                        for (total, count), at, leaf in zip(
+                            canvas, where, jax.tree.leaves(params), strict=True
+                        )
+                    ], None
+
+                canvas, _ = lax.scan(add, canvas, (models[name], slot.client, present[name]))
+            means = [total / jnp.maximum(count, 1) for total, count in canvas]  # Eq. (6)
+            return means, totals
+
+        means, totals = jax.vmap(at_hub)(jnp.arange(hubs))
+
+        def part(name: str, client: Array, hub: Array) -> PyTree:
+            of_hub = [a[hub] for a in totals]
+            where = places(name, of_hub, round, jax.random.fold_in(key, client))
+            leaves = [mean[hub][at] for mean, at in zip(means, where, strict=True)]
+            return jax.tree.unflatten(structure, leaves)
+
+        return {
+            name: jax.vmap(partial(part, name))(slot.client, slot.seat // members)
+            for name, slot in slots.items()
+        }
+
+    return meeting_rounds(population, settings, combine, init=init, chunk=chunk)
+
+
+dec_heterofl = partial(dec_partial, held='first')
+dec_fedrolex = partial(dec_partial, held='rolled')
+dec_fed_dropout = partial(dec_partial, held='random')

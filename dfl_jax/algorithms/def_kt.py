@@ -1,0 +1,90 @@
+"""Def-KT: decentralized federated learning via mutual knowledge transfer (Li et al. 2021).
+
+The baseline of DFML, Table 3: every sender trains on its own data and sends its model to an
+aggregator of its own, where it and the aggregator's model teach each other on the aggregator's
+data; the aggregator goes on with the model that came, and the sender with the one it sent.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from dfl_jax.algorithms.common import check_choice
+from dfl_jax.algorithms.meeting import meeting_rounds
+from dfl_jax.base import Algorithm
+from dfl_jax.initialisation import INITS
+from dfl_jax.local import LocalTraining
+from dfl_jax.mutual import Balance, Mutual, mutual_learning
+from dfl_jax.population import Population
+
+
+def def_kt(
+    population: Population,
+    *,
+    mutual_epochs: int = 10,
+    supervision: str = 'wsm',
+    lr: float = 0.01,
+    lr_decay: float = 1.0,
+    momentum: float = 0.9,
+    weight_decay: float = 5e-4,
+    batch_size: int = 64,
+    local_epochs: int = 1,
+    augmentation: str = 'none',
+    init: str = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """Def-KT. Its graphs have one sender an aggregator; an aggregator without one does nothing.
+
+    The loss of the mutual transfer is supervision + KL, both with weight one.
+
+    Args:
+      population: the clients, all of one architecture.
+      mutual_epochs: passes over the aggregator's data; K = 10 of DFML's A.2.
+      supervision ... augmentation: see `dfl_jax.local.LocalTraining`; of both trainings.
+      init: `same` initial weights, or `independent`.
+      chunk: models worked on at once; None for all.
+
+    Raises ValueError for settings out of range or several architectures, before anything is traced.
+    """
+    settings = LocalTraining(
+        lr=lr,
+        lr_decay=lr_decay,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        batch_size=batch_size,
+        local_epochs=local_epochs,
+        supervision=supervision,
+        augmentation=augmentation,
+    )
+    check_choice('init', init, INITS)
+    if mutual_epochs < 1:
+        raise ValueError(f'mutual_epochs has to be at least 1, got {mutual_epochs}')
+    if len(population.models) > 1:
+        raise ValueError(
+            'def_kt replaces models by what neighbours send, so that all clients need the same '
+            f'architecture, not {", ".join(population.models)}'
+        )
+    (name,) = population.models
+    learn = mutual_learning(population, settings, Mutual(mutual_epochs), chunk)
+
+    def transfer(key, models, slots, graph, clients, round):
+        hubs, members = graph.members.shape
+        if members != 2:
+            raise ValueError(f'def_kt meets in pairs, got {members - 1} senders an aggregator')
+        one = jnp.ones((), clients.x.dtype)
+        learnt, _ = learn(key, models, slots, graph, clients, round, Balance(one, one))
+        slot = slots[name]
+        # Where a seat's model is; an aggregator takes that of the seat next to its own.
+        at = jnp.zeros(hubs * members, jnp.int32).at[slot.seat].set(jnp.arange(len(slot.seat)))
+        came = graph.mask[slot.seat // members, 1]
+        source = jnp.where(came, at[slot.seat // members * members + 1], jnp.arange(len(slot.seat)))
+        aggregates = slot.seat % members == 0
+
+        def replaced(kept, taught):
+            here = aggregates.reshape(-1, *[1] * (kept.ndim - 1))
+            return jnp.where(here & came.reshape(here.shape), taught[source], kept)
+
+        return {name: jax.tree.map(replaced, models[name], learnt[name])}
+
+    return meeting_rounds(
+        population, settings, transfer, init=init, chunk=chunk, aggregators_train=False, back=False
+    )

@@ -1,0 +1,240 @@
+"""DFML: decentralized federated mutual learning (Algorithm 1).
+
+Every round senders train on their own data and send their models to an aggregator, where all
+participants' models, of whatever architecture, learn from its labels and from each other for K
+epochs of its data, with a weight alpha of the other models' opinion that rises and falls from round
+to round. Peak models keep what was learnt where alpha was highest; they are what is judged.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dfl_jax.algorithms.common import check_choice
+from dfl_jax.algorithms.meeting import (
+    consensus_of_architectures,
+    logits_of,
+    losses_of_round,
+    own_predictions,
+    participants_training,
+    predictions,
+    sound,
+    weight_bits,
+    weights_sent,
+)
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.local import LocalTraining
+from dfl_jax.mutual import Balance, Mutual, mutual_learning
+from dfl_jax.population import (
+    Population,
+    Stacked,
+    by_client,
+    gather,
+    initial_stacked,
+    scatter,
+    take_seats,
+)
+
+SCHEDULES = ('cycle', 'half_cycle', 'fixed', 'annealed')
+SCHEDULED = ('both', 'supervision', 'distillation', 'common')
+
+
+class DfmlState(NamedTuple):
+    params: Stacked  # W_n, leaves [M_a, ...]
+    peak: Stacked  # \hat W_n, leaves [M_a, ...]
+    best: Array  # [M], alpha_n, the largest alpha under which a client took part
+    round: Array  # scalar int32, t
+
+
+class Schedule(NamedTuple):
+    """alpha of every round, and the rounds in which peak models are renewed anyway."""
+
+    alpha: np.ndarray  # [T] float64
+    peak: np.ndarray  # [T] bool
+
+
+def alpha_schedule(
+    kind: str, rounds: int, *, alpha: float, period: int = 10, growth: int = 1, peaks: int = 1
+) -> Schedule:
+    """The weight of the distillation in every round (Eq. 4, A.2, A.5.4).
+
+    `cycle`: from 0 to `alpha` in half a period and back in the other half; `half_cycle`: from near
+    0 to `alpha` in a whole period, then down at once; `fixed`: always `alpha`; `annealed`: from
+    `alpha` to 0 along a line (teacher annealing of ANL-KD, Clark et al. 2019).
+
+    Args:
+      kind: one of the above.
+      rounds: T.
+      alpha: the largest value.
+      period: rounds of the first cycle.
+      growth: how many more every next one takes.
+      peaks: how many rounds of a cycle, those of the largest alpha, renew the peak models (A.4.6).
+
+    Raises ValueError for settings out of range.
+    """
+    check_choice('schedule', kind, SCHEDULES)
+    if not 0 <= alpha <= 1:
+        raise ValueError(f'alpha has to lie in [0, 1], got {alpha}')
+    if period < 2 or growth < 0 or peaks < 1:
+        raise ValueError(
+            f'a period of at least 2 rounds, a growth of at least 0 and at least 1 peak update, '
+            f'got {period}, {growth} and {peaks}'
+        )
+    if kind == 'fixed':
+        return Schedule(np.full(rounds, alpha), np.ones(rounds, bool))
+    if kind == 'annealed':
+        return Schedule(alpha * np.linspace(1, 0, rounds), np.ones(rounds, bool))
+    values: list[np.ndarray] = []
+    renewed: list[np.ndarray] = []
+    while sum(map(len, values)) < rounds:
+        rise = period if kind == 'half_cycle' else period // 2
+        at = np.arange(period) + (kind == 'half_cycle')
+        phase = np.where(at <= rise, at / rise, 1 + (at - rise) / max(period - rise, 1))
+        cycle = alpha / 2 * (1 - np.cos(np.pi * phase))  # Eq. (4)
+        values.append(cycle)
+        renewed.append(np.isin(np.arange(period), np.argsort(-cycle, kind='stable')[:peaks]))
+        period += growth
+    return Schedule(np.concatenate(values)[:rounds], np.concatenate(renewed)[:rounds])
+
+
+def balance_of(scheduled: str, alpha: Array) -> Balance:
+    """Eq. (1), or the ways of A.5.3 to schedule the terms of Eq. (10)."""
+    one = jnp.ones_like(alpha)
+    return {
+        'both': Balance(1 - alpha, alpha),
+        'supervision': Balance(1 - alpha, one),
+        'distillation': Balance(one, alpha),
+        'common': Balance(alpha, alpha),
+    }[scheduled]
+
+
+def dfml(
+    population: Population,
+    *,
+    rounds: int,
+    mutual_epochs: int = 10,
+    schedule: str = 'cycle',
+    alpha: float = 1.0,
+    period: int = 10,
+    period_growth: int = 1,
+    peak_updates: int = 1,
+    scheduled: str = 'both',
+    teachers: str = 'size',
+    transfer: str = 'mutual',
+    weighted_samples: bool = False,
+    temperature: float = 1.0,
+    supervision: str = 'wsm',
+    lr: float = 0.01,
+    lr_decay: float = 1.0,
+    momentum: float = 0.9,
+    weight_decay: float = 5e-4,
+    batch_size: int = 64,
+    local_epochs: int = 1,
+    augmentation: str = 'none',
+    init: str = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """DFML; the defaults are the paper's.
+
+    Args:
+      population: the clients and their networks.
+      rounds: T, for which alpha is scheduled.
+      mutual_epochs: K, of the aggregator's data.
+      schedule, alpha, period, period_growth, peak_updates: see `alpha_schedule`.
+      scheduled: which terms of Eq. (10) alpha moves: `both` in opposite directions (Eq. 1),
+        `supervision` alone (the distillation at 1), `distillation` alone (the supervision at 1), or
+        `common`, both alike.
+      teachers: weigh as their `size` (Eq. 3), or are all `equal`.
+      transfer: `mutual`, or `vanilla`, in which only the aggregator learns (A.4.8).
+      weighted_samples: weighted soft labels, WSL (A.5.2).
+      temperature: of the softmax of the distillation.
+      supervision: `wsm` (Eq. 2), `ace` or `ce`, also of the local training.
+      lr ... augmentation: see `dfl_jax.local.LocalTraining`; of both trainings.
+      init: `same` initial weights in an architecture, or `independent`.
+      chunk: models of an architecture worked on at once; None for all.
+
+    Raises ValueError for settings out of range, before anything is traced.
+    """
+    settings = LocalTraining(
+        lr=lr,
+        lr_decay=lr_decay,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        batch_size=batch_size,
+        local_epochs=local_epochs,
+        supervision=supervision,
+        augmentation=augmentation,
+    )
+    check_choice('scheduled', scheduled, SCHEDULED)
+    check_choice('teachers', teachers, ('size', 'equal'))
+    check_choice('transfer', transfer, ('mutual', 'vanilla'))
+    if mutual_epochs < 1:
+        raise ValueError(f'mutual_epochs (K) has to be at least 1, got {mutual_epochs}')
+    if not temperature > 0:
+        raise ValueError(f'temperature has to be above 0, got {temperature}')
+    plan = alpha_schedule(
+        schedule, rounds, alpha=alpha, period=period, growth=period_growth, peaks=peak_updates
+    )
+    mutual = Mutual(
+        mutual_epochs, teachers == 'size', transfer == 'vanilla', weighted_samples, temperature
+    )
+    local = participants_training(population, settings, chunk)
+    learn = mutual_learning(population, settings, mutual, chunk)
+
+    def init_state(key: Array, clients: Clients) -> DfmlState:
+        params = initial_stacked(key, population, init)
+        peak = jax.tree.map(jnp.copy, params)
+        return DfmlState(params, peak, jnp.zeros(population.size, clients.x.dtype), jnp.int32(0))
+
+    def step(
+        key: Array, state: DfmlState, graph: Graph, clients: Clients
+    ) -> tuple[DfmlState, Info]:
+        k_train, k_learn = jax.random.split(key)
+        t = state.round
+        slots = take_seats(population, graph)
+        value = jnp.asarray(plan.alpha, clients.x.dtype)[t]
+
+        models, losses = local(k_train, gather(state.params, slots), slots, clients, t)
+        models, _ = learn(k_learn, models, slots, graph, clients, t, balance_of(scheduled, value))
+
+        renew = {
+            name: slot.taken & ((value >= state.best[slot.client]) | jnp.asarray(plan.peak)[t])
+            for name, slot in slots.items()
+        }
+        renewed = {name: slot._replace(taken=renew[name]) for name, slot in slots.items()}
+        who = (graph.mask & graph.active[:, None]).ravel()
+        taking_part = jnp.where(who, graph.members.ravel(), population.size)
+        new = DfmlState(
+            scatter(state.params, models, slots),
+            scatter(state.peak, models, renewed),
+            state.best.at[taking_part].max(value, mode='drop'),
+            t + 1,
+        )
+        info = {
+            'loss': losses_of_round(sound(models, losses), slots, graph, population.size),
+            'alpha': value,
+            **weights_sent(population, graph),
+        }
+        return new, info
+
+    def consensus(state: DfmlState, weights: Array | None = None) -> PyTree:
+        return consensus_of_architectures(population, state.peak, weights)
+
+    def predict(state: DfmlState, x: Array) -> dict[str, Array]:
+        regular = {
+            name: logits_of(model, state.params[name], x, chunk)
+            for name, model in population.models.items()
+        }
+        judged = predictions(population, state.peak, x, chunk)
+        return {**judged, 'regular': by_client(regular, population)}
+
+    return Algorithm(
+        init_state,
+        step,
+        predict,
+        unit_bits=weight_bits(population),
+        consensus=consensus,
+        predict_own=lambda state, x: own_predictions(population, state.peak, x, chunk),
+    )

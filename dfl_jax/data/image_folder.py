@@ -1,0 +1,169 @@
+"""Images in class folders: Caltech101, Oxford Pets, Stanford Cars, or one's own.
+
+Hidden files, hidden folders and files that are no .jpg, .jpeg or .png are passed over.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from dfl_jax.data.formats import DataError, one_line
+
+SUFFIXES = ('.jpg', '.jpeg', '.png')
+LAYOUT = 'CLASS/FILE.jpg (.jpeg, .png), or train/CLASS/FILE.jpg and test/CLASS/FILE.jpg'
+SIZE = 64  # default S, rows and columns
+SIZES = (8, 1024)  # smallest and largest S
+
+
+def load_arrays(
+    data_dir: str | Path | None,
+    image_size: int | None = None,
+    *,
+    seed: int = 0,
+    progress: bool = False,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
+    """Inputs [n, S, S, 3] float32 and labels [n] int32, of training and test set, and classes C.
+
+    Labels number the sorted names of the classes; samples are sorted by class and file name. Where
+    data_dir lacks the folders train and test, a fifth of all images, rounded up, is the test set.
+    DFML (section 4.1) splits Caltech101 so and does not say that each class keeps its share: this
+    is a plain random choice.
+
+    An image becomes RGB without alpha, then a square whatever its shape, by Pillow's bilinear
+    filter, which averages where it shrinks. Every channel, scaled to [0, 1], is then shifted and
+    scaled to mean 0 and standard deviation 1 over all training images.
+
+    Args:
+      data_dir: the folder with the classes, or with train and test.
+      image_size: S; default, `SIZE`.
+      seed: of the choice of the test set. `data.load` leaves it alone, so that the test set and
+        the indices of a partition file mean the same in all runs.
+      progress: show a progress bar when reading takes more than a second.
+
+    Raises:
+      DataError: image_size out of `SIZES`, no Pillow, folders of another layout, test classes that
+        training lacks, an image that cannot be read, or a channel that does not vary.
+    """
+    size = SIZE if image_size is None else image_size
+    if not SIZES[0] <= size <= SIZES[1]:
+        raise DataError(f'image_size is {size}: use {SIZES[0]} to {SIZES[1]}')
+    if not data_dir:
+        raise DataError(f'image_folder: set data_dir to a folder that holds {LAYOUT}')
+    root = Path(data_dir).expanduser()
+    if not root.is_dir():
+        raise DataError(f'data_dir {root} is not a folder: make it, or correct the path')
+    halves = [root / 'train', root / 'test']
+    split = all(half.is_dir() for half in halves)
+    sets = [_classes(folder) for folder in (halves if split else [root])]
+    numbers = {name: number for number, name in enumerate(sets[0])}
+    strangers = [name for name in sets[-1] if name not in numbers]
+    if strangers:
+        raise DataError(
+            f'{halves[1]} holds {strangers[0]}, one of {len(strangers)} classes that '
+            f'{halves[0]} lacks: add them there, or remove them'
+        )
+    paths = [path for classes in sets for files in classes.values() for path in files]
+    y = np.array([numbers[path.parent.name] for path in paths], np.int32)
+    if split:
+        test = np.arange(len(paths)) >= sum(map(len, sets[0].values()))
+    else:
+        test = _fifth(len(paths), seed, root)
+
+    images = _read(paths, size, progress)
+    mean, std = _moments(images[~test], root)
+
+    def inputs(chosen: np.ndarray) -> np.ndarray:
+        x = images[chosen].astype(np.float32)
+        x /= 255
+        x -= mean
+        x /= std
+        return x
+
+    return inputs(~test), y[~test], inputs(test), y[test], len(numbers)
+
+
+def _classes(folder: Path) -> dict[str, list[Path]]:
+    """The images of every class, both sorted by name."""
+    found = {
+        home.name: [path for path in _visible(home) if path.suffix.lower() in SUFFIXES]
+        for home in _visible(folder)
+        if home.is_dir()
+    }
+    if not found:
+        raise DataError(f'{folder} holds no class folders: lay the images out as {LAYOUT}')
+    empty = [name for name, files in found.items() if not files]
+    if empty:
+        raise DataError(
+            f'{folder / empty[0]} holds no image: remove it, or lay the images out as {LAYOUT}'
+        )
+    return found
+
+
+def _visible(folder: Path) -> list[Path]:
+    paths = (path for path in folder.iterdir() if not path.name.startswith('.'))
+    return sorted(paths, key=lambda path: path.name)
+
+
+def _fifth(n: int, seed: int, root: Path) -> np.ndarray:
+    """A random fifth of n samples, rounded up, is True: [n] bool."""
+    if n == 1:
+        raise DataError(f'{root} holds one image: a training and a test set need at least two')
+    chosen = np.zeros(n, bool)
+    chosen[np.random.default_rng(seed).permutation(n)[: -(-n // 5)]] = True
+    return chosen
+
+
+def _read(paths: list[Path], size: int, progress: bool) -> np.ndarray:
+    """[n, size, size, 3] uint8, n images in the order of their paths."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise DataError(
+            'image_folder is read by Pillow, which is not installed: pip install pillow'
+        ) from None
+
+    def read(path: Path) -> np.ndarray:
+        try:
+            with Image.open(path) as image:
+                if image.mode.startswith(('I', 'F')):  # Pillow would clip them at 255
+                    raise ValueError('its pixels have more than 8 bits')
+                square = image.convert('RGB').resize((size, size), Image.Resampling.BILINEAR)
+                return np.asarray(square)
+        except Exception as error:  # Pillow's decoders each have their own
+            raise DataError(
+                f'cannot read the image {path} ({one_line(error)}): replace or remove it'
+            ) from None
+
+    images = np.empty((len(paths), size, size, 3), np.uint8)
+    with (
+        ThreadPoolExecutor() as pool,
+        tqdm(
+            pool.map(read, paths),
+            total=len(paths),
+            unit='image',
+            delay=1,
+            leave=False,
+            disable=not progress,
+            dynamic_ncols=True,
+        ) as bar,
+    ):
+        for row, image in enumerate(bar):
+            images[row] = image
+    return images
+
+
+def _moments(images: np.ndarray, root: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation [3] float32 of each channel of uint8 images, scaled to [0, 1].
+
+    In float64, of one image at a time to save memory.
+    """
+    mean = np.mean([image.mean((0, 1)) for image in images], axis=0)
+    std = np.sqrt(np.mean([np.square(image - mean).mean((0, 1)) for image in images], axis=0))
+    if not std.all():
+        raise DataError(
+            f'{root}: the {("red", "green", "blue")[std.argmin()]} channel does not vary over '
+            f'{len(images)} training images: use others'
+        )
+    return (mean / 255).astype(np.float32), (std / 255).astype(np.float32)

@@ -1,0 +1,263 @@
+"""DFML against the plain NumPy reference, in float64, and what its parts have to satisfy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+import reference_dfml
+
+from dfl_jax import meetings, topology
+from dfl_jax.algorithms import ALGORITHMS
+from dfl_jax.algorithms.dfml import SCHEDULED, alpha_schedule, balance_of
+from dfl_jax.local import epoch_orders
+from dfl_jax.models import MLP, bind
+from dfl_jax.mutual import sample_weights, teacher_weights
+from dfl_jax.population import dealt, populate
+from dfl_jax.supervision import supervised_losses
+
+CLIENTS, FEATURES, CLASSES = 6, 5, 3
+HIDDEN = {'linear': (), 'narrow': (4,), 'deep': (6, 3)}
+ROUNDS = 6
+
+
+def population(*names, clients=CLIENTS):
+    models = {name: bind(MLP(CLASSES, HIDDEN[name]), (FEATURES,)) for name in names}
+    return populate(models, dealt(names, clients, [1] * len(names)))
+
+
+def schedule(senders=3, rounds=ROUNDS, **options):
+    graphs = topology.schedule('complete', CLIENTS, rounds, seed=0)
+    return meetings.meetings(graphs, senders, seed=2, **options)
+
+
+def as_reference(people, stacked):
+    """The model of every client as the reference takes it."""
+    models = [None] * people.size
+    for name, clients in people.clients.items():
+        layers = [f'Dense_{i}' for i in range(len(HIDDEN[name]) + 1)]
+        for row, client in enumerate(clients):
+            models[client] = [
+                tuple(np.asarray(stacked[name][layer][part][row]) for part in ('kernel', 'bias'))
+                for layer in layers
+            ]
+    return models
+
+
+def cut(order, samples, size):
+    return [order[:samples][s : s + size] for s in range(0, samples, size)]
+
+
+def batches_of(key, clients, hub, size, epochs):
+    """(every client's batches of local training, the aggregator's of mutual learning)."""
+    k_train, k_learn = jax.random.split(key)
+    sizes = np.asarray(clients.mask.sum(axis=1))
+    alone = [
+        cut(np.asarray(epoch_orders(k, mask, 1))[0], n, size)
+        for k, mask, n in zip(
+            jax.random.split(k_train, len(sizes)), clients.mask, sizes, strict=True
+        )
+    ]
+    k_orders, _ = jax.random.split(k_learn)
+    orders = epoch_orders(jax.random.split(k_orders, 1)[0], clients.mask[hub], epochs)
+    return alone, [rows for o in np.asarray(orders) for rows in cut(o, sizes[hub], size)]
+
+
+def largest_difference(ours, theirs):
+    return max(
+        np.abs(reference.flatten(a) - reference.flatten(b)).max()
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def doubled(state):
+    """The state in double precision, which it keeps."""
+    return jax.tree.map(
+        lambda a: a.astype(jnp.float64) if jnp.issubdtype(a.dtype, jnp.floating) else a, state
+    )
+
+
+def round_of(graphs, r):
+    return jax.tree.map(lambda a: jnp.asarray(a[r]), graphs)
+
+
+CASES = [
+    {'batch_size': 3, 'chunk': 1},
+    {'batch_size': 4, 'supervision': 'ace', 'schedule': 'fixed', 'alpha': 0.5, 'chunk': 2},
+    {'teachers': 'equal', 'supervision': 'ce', 'schedule': 'half_cycle'},
+    {'transfer': 'vanilla', 'scheduled': 'supervision', 'alpha': 0.8, 'chunk': 1},
+]
+
+
+@pytest.mark.parametrize('options', CASES, ids=str)
+def test_rounds_equal_the_reference(network, options):
+    data, clients, _ = network
+    people, graphs = population(*HIDDEN), schedule()
+    shared = {'lr': 0.3, 'momentum': 0.9, 'weight_decay': 0.05}
+    settings = {'period': 4, 'mutual_epochs': 2, 'init': 'independent', **shared, **options}
+    algorithm = ALGORITHMS['dfml'](people, rounds=ROUNDS, **settings)
+    state = doubled(algorithm.init(jax.random.key(0), clients))
+    step = jax.jit(algorithm.step)
+    models, peaks = as_reference(people, state.params), as_reference(people, state.peak)
+    best = np.zeros(CLIENTS)
+    kind = options.get('schedule', 'cycle')
+    top = options.get('alpha', 1.0)
+    if kind == 'fixed':
+        alphas = np.full(ROUNDS, top)
+    else:
+        alphas = reference_dfml.cyclical_alpha(ROUNDS, 4, 1, top, kind == 'half_cycle')
+    for r, alpha in enumerate(alphas):
+        key = jax.random.key(10 + r)
+        seats = [int(n) for n in graphs.members[r, 0]]
+        alone, together = batches_of(key, clients, seats[0], options.get('batch_size', 64), 2)
+        state, info = step(key, state, round_of(graphs, r), clients)
+        weight = 1 if 'scheduled' in options else alpha
+        models, peaks, best = reference_dfml.dfml_round(
+            models,
+            peaks,
+            best,
+            data,
+            seats,
+            alpha,
+            balance=(1 - alpha, weight),
+            batches=alone,
+            mutual_batches=together,
+            how=options.get('supervision', 'wsm'),
+            by_size=options.get('teachers', 'size') == 'size',
+            students=[0] if options.get('transfer') == 'vanilla' else range(len(seats)),
+            **shared,
+        )
+        assert largest_difference(as_reference(people, state.params), models) < 1e-10
+        assert largest_difference(as_reference(people, state.peak), peaks) < 1e-10
+        np.testing.assert_allclose(state.best, best, rtol=0, atol=1e-12)
+        assert abs(float(info['alpha']) - alpha) < 1e-12
+    assert largest_difference(models, peaks) > 1e-3 or kind == 'fixed'
+
+
+# ------------------------------------------------------------------------------------ its parts
+
+
+def test_wsm_of_equal_proportions_is_cross_entropy(x64):
+    rng = np.random.default_rng(0)
+    z, y = jnp.asarray(rng.normal(size=(7, 4))), jnp.asarray(rng.integers(4, size=7))
+    equal = jnp.full(4, 1 / 4)
+    for how, less in (('wsm', np.log(4)), ('ace', 0.0)):
+        np.testing.assert_allclose(
+            supervised_losses(z, y, equal, how) + less,
+            supervised_losses(z, y, equal, 'ce'),
+            atol=1e-12,
+        )
+
+
+@pytest.mark.parametrize('how', ['wsm', 'ace'])
+def test_a_class_that_nobody_holds_is_left_alone(x64, how):
+    z, y = jnp.array([[1.0, 3.0, -2.0]]), jnp.array([0])
+    slope = jax.grad(lambda z: supervised_losses(z, y, jnp.array([0.5, 0.5, 0.0]), how).sum())(z)
+    assert slope[0, 2] == 0 and slope[0, 1] > 0
+
+
+def test_the_terms_that_alpha_moves():
+    found = {kind: tuple(map(float, balance_of(kind, jnp.float32(0.25)))) for kind in SCHEDULED}
+    assert found == {
+        'both': (0.75, 0.25),
+        'supervision': (0.75, 1.0),
+        'distillation': (1.0, 0.25),
+        'common': (0.25, 0.25),
+    }
+
+
+def test_the_weights_of_teachers_sum_to_one():
+    weights = np.asarray(teacher_weights(jnp.array([10.0, 30.0, 0.0, 60.0])))
+    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
+    np.testing.assert_allclose(weights[0], [0, 1 / 3, 0, 2 / 3], rtol=1e-6)
+    assert (teacher_weights(jnp.array([5.0, 0.0]))[0] == 0).all(), 'nobody teaches the only one'
+
+
+def test_weighted_soft_labels_listen_where_the_teacher_is_better():
+    weights = np.asarray(sample_weights(jnp.array([1.0, 1.0, 0.0]), jnp.array([0.1, 10.0, 1.0])))
+    np.testing.assert_allclose(weights, 1 - np.exp([-10, -0.1, 0]), rtol=1e-5)
+
+
+@pytest.mark.parametrize('half', [False, True])
+def test_alpha_rises_and_falls_in_growing_periods(half):
+    plan = alpha_schedule('half_cycle' if half else 'cycle', 60, alpha=0.9, period=10, growth=3)
+    expected = reference_dfml.cyclical_alpha(60, 10, 3, 0.9, half)
+    np.testing.assert_allclose(plan.alpha, expected, atol=1e-12)
+    tops = np.flatnonzero(plan.alpha == 0.9)
+    assert list(tops) == ([9, 22, 38, 57] if half else [5, 16, 31, 48])
+    assert list(np.flatnonzero(plan.peak)) == list(tops)
+
+
+def test_more_peak_updates_are_the_largest_of_a_cycle():
+    plan = alpha_schedule('cycle', 10, alpha=1.0, period=10, peaks=5)
+    assert list(np.flatnonzero(plan.peak)) == [3, 4, 5, 6, 7]
+
+
+def test_peak_models_freeze_after_the_first_maximum(network):
+    _, clients, _ = network
+    people = population('narrow')
+    everyone = schedule(senders=5, rounds=12)
+    algorithm = ALGORITHMS['dfml'](people, rounds=12, period=6, lr=0.1, chunk=1)
+    state, step = algorithm.init(jax.random.key(0), clients), jax.jit(algorithm.step)
+    renewed = []
+    for r in range(12):
+        before = np.asarray(state.peak['narrow']['Dense_0']['kernel'])
+        state, _ = step(jax.random.key(r), state, round_of(everyone, r), clients)
+        after = np.asarray(state.peak['narrow']['Dense_0']['kernel'])
+        assert (before == after).all() or (before != after).any(axis=(1, 2)).all()
+        renewed.append((before != after).any())
+    # cycles of 6 and 7 rounds, at their largest in their fourth rounds
+    assert list(np.flatnonzero(renewed)) == [0, 1, 2, 3, 9]
+
+
+def test_clients_that_sit_out_keep_their_weights_to_the_bit(network):
+    _, clients, _ = network
+    people, graphs = population('linear', 'deep'), schedule(senders=2)
+    algorithm = ALGORITHMS['dfml'](people, rounds=ROUNDS, lr=0.1, chunk=1)
+    state, step = algorithm.init(jax.random.key(0), clients), jax.jit(algorithm.step)
+    for r in range(ROUNDS):
+        before = as_reference(people, state.params)
+        state, _ = step(jax.random.key(r), state, round_of(graphs, r), clients)
+        after = as_reference(people, state.params)
+        for n in range(CLIENTS):
+            same = (reference.flatten(before[n]) == reference.flatten(after[n])).all()
+            assert same == (n not in graphs.members[r, 0])
+
+
+def test_alpha_zero_is_supervised_learning_alone(network):
+    """Nobody hears the others: the round of a model does not depend on who else is there."""
+    _, clients, _ = network
+    people, graphs = population('linear', 'deep'), schedule()
+    algorithm = ALGORITHMS['dfml'](
+        people, rounds=ROUNDS, schedule='fixed', alpha=0.0, lr=0.1, chunk=1
+    )
+    state, step = algorithm.init(jax.random.key(0), clients), jax.jit(algorithm.step)
+    graph = round_of(graphs, 0)
+    hub = int(graph.members[0, 0])
+    alone = graph._replace(mask=graph.mask.at[0, 1:].set(False))
+    key = jax.random.key(5)
+    together = as_reference(people, step(key, state, graph, clients)[0].params)
+    lonely = as_reference(people, step(key, state, alone, clients)[0].params)
+    assert largest_difference([together[hub]], [lonely[hub]]) == 0
+    one_more = ALGORITHMS['dfml'](
+        people, rounds=ROUNDS, schedule='fixed', alpha=0.5, lr=0.1, chunk=1
+    )
+    taught = as_reference(people, jax.jit(one_more.step)(key, state, graph, clients)[0].params)
+    assert largest_difference([taught[hub]], [lonely[hub]]) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({'mutual_epochs': 0}, r'mutual_epochs \(K\) has to be at least 1, got 0'),
+        ({'alpha': 1.5}, r'alpha has to lie in \[0, 1\], got 1.5'),
+        ({'period': 1}, 'a period of at least 2'),
+        ({'schedule': 'square'}, 'unknown schedule'),
+        ({'supervision': 'mse'}, 'unknown supervision'),
+        ({'temperature': 0.0}, 'temperature has to be above 0'),
+    ],
+    ids=str,
+)
+def test_bad_settings(options, message):
+    with pytest.raises(ValueError, match=message):
+        ALGORITHMS['dfml'](population('linear'), rounds=3, **options)

@@ -1,0 +1,390 @@
+"""Folders of images, their augmentation, and the validation samples of a client."""
+
+import contextlib
+import io
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+from tqdm import tqdm
+
+from dfl_jax import data
+from dfl_jax.data import DataError, PartitionError, augment, image_folder
+from experiments import run as cli
+from experiments.setup import build
+
+COLOURS = {
+    'ant': [(200, 30, 90), (10, 60, 250), (0, 0, 1)],
+    'bee': [(255, 255, 255), (120, 7, 33)],
+    'cat': [(1, 2, 3), (77, 78, 79), (5, 250, 5), (250, 5, 5), (9, 99, 199)],
+}
+STANDARD = jax.jit(augment.standard, static_argnames='padding')
+
+
+def paint(path, colour, size=(20, 11), mode='RGB', **options):
+    Image = pytest.importorskip('PIL.Image')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new('RGB', size, colour).convert(mode).save(path, **options)
+
+
+def paint_classes(folder, classes=COLOURS):
+    for name, colours in classes.items():
+        for number, colour in enumerate(colours):
+            paint(folder / name / f'{number}.png', colour, size=(9 + number, 30))
+
+
+def colours_of(x, mean, std):
+    """The one colour [n, 3] uint8 of every standardised image [n, S, S, 3]."""
+    pixels = (x * std + mean) * 255
+    np.testing.assert_allclose(pixels, np.rint(pixels), atol=1e-3)
+    rounded = np.rint(pixels).astype(np.uint8)
+    assert (rounded == rounded[:, :1, :1]).all()
+    return rounded[:, 0, 0]
+
+
+# -------------------------------------------------------------------------------- class folders
+
+
+def test_train_and_test_folders(tmp_path):
+    paint_classes(tmp_path / 'train')
+    paint_classes(tmp_path / 'test', {'cat': [(4, 44, 144)], 'ant': [(8, 88, 188), (1, 1, 1)]})
+    found = data.load('image_folder', tmp_path, image_size=12)
+    assert found.train_x.shape == (10, 12, 12, 3) and found.test_x.shape == (3, 12, 12, 3)
+    assert (found.train_x.dtype, found.train_y.dtype) == (np.float32, np.int32)
+    assert found.train_y.tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 2, 2]
+    assert found.test_y.tolist() == [0, 0, 2]
+    assert found.classes == 3 and found.writers is None
+    painted = np.array([colour for colours in COLOURS.values() for colour in colours])
+    mean, std = painted.mean(axis=0) / 255, painted.std(axis=0) / 255
+    np.testing.assert_array_equal(colours_of(found.train_x, mean, std), painted)
+    tests = [(8, 88, 188), (1, 1, 1), (4, 44, 144)]
+    np.testing.assert_array_equal(colours_of(found.test_x, mean, std), tests)
+    np.testing.assert_allclose(found.train_x.mean((0, 1, 2)), 0, atol=1e-5)
+    np.testing.assert_allclose(found.train_x.std((0, 1, 2)), 1, atol=1e-5)
+
+
+def test_a_random_fifth_is_the_test_set(tmp_path):
+    names = ('0', '1', '2')
+    painted = {(label, n, 7 * n) for label in range(3) for n in range(7)}  # red is the class
+    for label, shade, blue in painted:
+        paint(tmp_path / names[label] / f'{shade}.png', (label, shade, blue))
+    found = data.load('image_folder', tmp_path, image_size=8)
+    assert (len(found.train_y), len(found.test_y)) == (16, 5)
+
+    def identities(found):
+        """The images as painted; the largest and smallest pixel tell the standardisation."""
+        x = np.concatenate([found.train_x, found.test_x])[:, 0, 0]
+        x -= x.min(axis=0)
+        x *= np.array([2, 6, 42]) / x.max(axis=0)
+        return [tuple(pixel) for pixel in np.rint(x).astype(int).tolist()]
+
+    read = identities(found)
+    assert set(read) == painted and len(read) == 21  # disjoint and complete
+    assert [pixel[0] for pixel in read] == [*found.train_y, *found.test_y]
+    np.testing.assert_allclose(found.train_x.mean((0, 1, 2)), 0, atol=1e-5)  # of training alone
+    np.testing.assert_allclose(found.train_x.std((0, 1, 2)), 1, atol=1e-5)
+    assert read[:16] == sorted(read[:16]) and read[16:] == sorted(read[16:])
+
+    other_seed = data.load('image_folder', tmp_path, image_size=8, seed=5)
+    np.testing.assert_array_equal(other_seed.train_x, found.train_x)
+    chosen = set()
+    for seed in (1, 1, 2):
+        arrays = image_folder.load_arrays(tmp_path, 8, seed=seed)
+        chosen.add(tuple(identities(data.Dataset(*arrays))[16:]))
+    assert len(chosen) == 2 and tuple(read[16:]) not in chosen
+
+
+def test_a_subset_is_standardised_as_the_whole(tmp_path):
+    paint_classes(tmp_path / 'train')
+    paint_classes(tmp_path / 'test')
+    whole = data.load('image_folder', tmp_path, image_size=8)
+    part = data.load(
+        'image_folder', tmp_path, image_size=8, train_samples=4, test_samples=3, seed=2
+    )
+    expected = data.subsample(whole, 4, 2, 3)
+    for a, b in zip(part[:4], expected[:4], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_sizes(tmp_path):
+    paint_classes(tmp_path / 'train')
+    paint_classes(tmp_path / 'test')
+    assert data.load('image_folder', tmp_path).train_x.shape == (10, 64, 64, 3)
+    for size in (7, 0, -3, 1025):
+        with pytest.raises(DataError, match=rf'image_size is {size}: use 8 to 1024'):
+            data.load('image_folder', tmp_path, image_size=size)
+    with pytest.raises(DataError, match='image_size is for image_folder only, got digits'):
+        data.load('digits', image_size=8)
+
+
+def test_resize_keeps_the_sides_and_averages(tmp_path):
+    Image = pytest.importorskip('PIL.Image')
+    columns = np.zeros((40, 16, 3), np.uint8)  # 40 rows, 16 columns: right half red, dark below
+    columns[:, 8:, 0] = 240
+    columns[20:, :, 2] = 100
+    for half in ('train', 'test'):
+        (tmp_path / half / 'a').mkdir(parents=True)
+        Image.fromarray(columns).save(tmp_path / half / 'a' / '0.png')
+        grid = 200 * (np.indices((40, 16)).sum(axis=0) % 2)  # a fine chessboard
+        board = np.stack([grid] * 3, axis=-1).astype(np.uint8)
+        Image.fromarray(board).save(tmp_path / half / 'a' / '1.png')
+    x = data.load('image_folder', tmp_path, image_size=8).train_x
+    red, _, blue = x[0].transpose(2, 0, 1)
+    assert (red[:, 5:] - red[:, :3] > 1).all()
+    assert (blue[5:] - blue[:3] > 1).all()
+    np.testing.assert_allclose(red[0], red[-1], atol=1e-6)
+    # Shrunk by averages, the chessboard is as grey as 100, which is the blue of the first below.
+    np.testing.assert_allclose(x[1, 3:5, 3:5, 2], blue[-1, 0], atol=0.1)
+
+
+def test_kinds_of_files(tmp_path):
+    colours = [(0, 0, 0), (255, 255, 255), *((51 * n, 102, 204) for n in range(5)), (60, 60, 60)]
+    files = {
+        '0.png': {},
+        '1.png': {},
+        '2.JPG': {'quality': 100, 'subsampling': 0},
+        '3.jpeg': {'quality': 100, 'subsampling': 0},
+        '4.Png': {},
+        '5.png': {'mode': 'RGBA'},
+        '6.png': {'mode': 'P'},
+        '7.png': {'mode': 'L'},
+    }
+    for (file, options), colour in zip(files.items(), colours, strict=True):
+        for half in ('train', 'test'):
+            paint(tmp_path / half / 'a' / file, colour, **options)
+    (tmp_path / 'train/a/notes.txt').write_text('passed over')
+    (tmp_path / 'train/a/.hidden.png').write_text('passed over')
+    (tmp_path / 'train/.cache').mkdir()
+    (tmp_path / 'train/LICENSE.png').write_text('no class')
+    x = data.load('image_folder', tmp_path, image_size=8).train_x
+    black, white = x[0, 0, 0], x[1, 0, 0]
+    expected = np.broadcast_to(np.array(colours)[:, None, None], x.shape)
+    np.testing.assert_allclose((x - black) / (white - black) * 255, expected, atol=2)  # JPEG: 2
+
+
+def write_bad(folder, content):
+    paint_classes(folder)
+    (folder / 'bee/1.png').write_bytes(content)
+
+
+@pytest.mark.parametrize('keep', [0, 30, 200])
+def test_an_unreadable_image_is_named(tmp_path, keep):
+    Image = pytest.importorskip('PIL.Image')
+    noise = np.random.default_rng(0).integers(256, size=(30, 30, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(noise).save(buffer, 'png')
+    write_bad(tmp_path, buffer.getvalue()[:keep])
+    with pytest.raises(DataError, match=r'cannot read the image .*bee/1.png \(.*remove') as caught:
+        data.load('image_folder', tmp_path, image_size=8)
+    assert '\n' not in str(caught.value)
+
+
+def test_deeper_pixels_are_refused(tmp_path):
+    Image = pytest.importorskip('PIL.Image')
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((9, 9), 5000, np.uint16)).save(buffer, 'png')
+    write_bad(tmp_path, buffer.getvalue())
+    with pytest.raises(DataError, match=r'bee/1.png .*more than 8 bits'):
+        data.load('image_folder', tmp_path, image_size=8)
+
+
+def test_layouts_that_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(DataError, match=r'set data_dir to a folder that holds CLASS/FILE\.jpg'):
+        data.load('image_folder')
+    with pytest.raises(DataError, match='absent is not a folder: make it'):
+        data.load('image_folder', tmp_path / 'absent')
+    (tmp_path / 'picture.png').touch()
+    with pytest.raises(DataError, match=rf'{tmp_path} holds no class folders: .*CLASS/FILE.jpg'):
+        data.load('image_folder', tmp_path)
+    paint(tmp_path / 'train/a/0.png', (1, 2, 3))
+    with pytest.raises(DataError, match=rf'{tmp_path}/train holds no image: .*test/CLASS'):
+        data.load('image_folder', tmp_path)
+    (tmp_path / 'test').mkdir()
+    with pytest.raises(DataError, match=rf'{tmp_path}/test holds no class folders'):
+        data.load('image_folder', tmp_path)
+    for name in 'abc':
+        paint(tmp_path / f'test/{name}/0.png', (5, 6, 7))
+    with pytest.raises(DataError, match=r'test holds b, one of 2 classes that .*train lacks'):
+        data.load('image_folder', tmp_path)
+    for name in 'bc':
+        paint(tmp_path / f'train/{name}/0.png', (5, 2, 9))
+    with pytest.raises(DataError, match='the green channel does not vary over 3 training images'):
+        data.load('image_folder', tmp_path)
+    paint(tmp_path / 'one/a/0.png', (1, 2, 3))
+    with pytest.raises(DataError, match=r'one holds one image: .* at least two'):
+        data.load('image_folder', tmp_path / 'one')
+    monkeypatch.setitem(sys.modules, 'PIL', None)
+    with pytest.raises(DataError, match='pip install pillow'):
+        data.load('image_folder', tmp_path / 'train')
+
+
+def test_progress_goes_to_stderr(tmp_path, capsys, monkeypatch):
+    paint_classes(tmp_path)
+    data.load('image_folder', tmp_path, image_size=8, progress=True)  # within a second: no bar
+    assert capsys.readouterr() == ('', '')
+    monkeypatch.setattr(
+        image_folder, 'tqdm', lambda *a, **options: tqdm(*a, **options | {'delay': 0})
+    )
+    data.load('image_folder', tmp_path, image_size=8)
+    assert capsys.readouterr() == ('', '')
+    data.load('image_folder', tmp_path, image_size=8, progress=True)
+    out, err = capsys.readouterr()
+    assert out == '' and '/10 ' in err
+
+
+# --------------------------------------------------------------------------- from the command line
+
+
+def parsed(*argv):
+    return cli.parse(['run.py', '--noprogress', '--compilation_cache=off', *map(str, argv)])
+
+
+def test_flags(tmp_path):
+    paint_classes(tmp_path)
+    with flagsaver.flagsaver():
+        parsed(
+            *('--dataset=image_folder', f'--data_dir={tmp_path}', '--image_size=16'),
+            *('--partition=iid', '--clients=4', '--degree=2', '--rounds=1', '--hidden=8'),
+        )
+        experiment = build(cli.FLAGS)
+        cli.FLAGS.unparse_flags()
+    assert experiment.clients.x.shape == (4, 2, 16, 16, 3)
+    assert experiment.test.x.shape == (2, 16, 16, 3)
+
+
+@pytest.mark.parametrize('dataset', ['digits', 'mnist', 'own.npz'])
+def test_image_size_is_for_folders_only(dataset):
+    err = io.StringIO()
+    with flagsaver.flagsaver(), contextlib.redirect_stderr(err):
+        status = cli.main(parsed(f'--dataset={dataset}', '--image_size=32'))
+        cli.FLAGS.unparse_flags()
+    assert status not in (0, None)
+    assert f'--image_size=32 does not apply to --dataset={dataset}' in err.getvalue()
+
+
+# --------------------------------------------------------------------------------- augmentation
+
+
+def windows(image, padding):
+    """{bytes of a window: (row, column, flip)} of one image [h, w, c]."""
+    height, width, _ = image.shape
+    padded = np.pad(image, ((padding, padding), (padding, padding), (0, 0)))
+    found = {}
+    for row in range(2 * padding + 1):
+        for column in range(2 * padding + 1):
+            window = padded[row : row + height, column : column + width]
+            found[window.tobytes()] = (row, column, False)
+            found[window[:, ::-1].tobytes()] = (row, column, True)
+    return found
+
+
+def test_augmented_images_are_windows():
+    images = np.random.default_rng(0).normal(size=(3, 9, 7, 2)).astype(np.float32)
+    known = [windows(image, 4) for image in images]
+    assert [len(found) for found in known] == [9 * 9 * 2] * 3
+    repeats = 1500
+    batch = np.tile(images, (repeats, 1, 1, 1))
+    out = np.asarray(STANDARD(jax.random.key(3), batch))
+    assert out.shape == batch.shape and out.dtype == np.float32
+    drawn = np.array([known[i % 3][image.tobytes()] for i, image in enumerate(out)])
+    rows, columns, flips = drawn.T
+    n = len(drawn)
+    assert abs(flips.mean() - 0.5) < 5 * 0.5 / np.sqrt(n)
+    for offsets in (rows, columns):
+        shares = np.bincount(offsets, minlength=9) / n
+        assert shares.size == 9
+        np.testing.assert_allclose(shares, 1 / 9, atol=5 * np.sqrt(8 / 81 / n))
+    # Independent of each other and between samples.
+    pairs = [(rows, columns), (rows, flips), (columns, flips), *((d[1:], d[:-1]) for d in drawn.T)]
+    for a, b in pairs:
+        assert abs(np.corrcoef(a, b)[0, 1]) < 5 / np.sqrt(n)
+    assert len({tuple(d) for d in drawn}) == 9 * 9 * 2
+
+
+def test_augmentation_is_fixed_by_the_key():
+    x = np.random.default_rng(1).normal(size=(4, 6, 6, 6, 3)).astype(np.float32)
+    keys = jax.random.split(jax.random.key(0), 4)
+    single = [np.asarray(STANDARD(key, images)) for key, images in zip(keys, x, strict=True)]
+    mapped = np.asarray(jax.jit(jax.vmap(augment.standard))(keys, x))
+    np.testing.assert_array_equal(mapped, np.stack(single))
+    np.testing.assert_array_equal(STANDARD(keys[0], x[0]), single[0])
+    assert not np.array_equal(STANDARD(keys[1], x[0]), single[0])
+
+
+def test_augmentation_settings():
+    x = np.random.default_rng(2).normal(size=(40, 5, 5, 1)).astype(np.float32)
+    out = np.asarray(STANDARD(jax.random.key(0), x, padding=0))
+    flipped = (out == x[:, :, ::-1]).all(axis=(1, 2, 3))
+    assert 5 < flipped.sum() < 35
+    np.testing.assert_array_equal(out[~flipped], x[~flipped])
+    with pytest.raises(ValueError, match=r'\[B, h, w, c\], got inputs of shape \(40, 5\)'):
+        augment.standard(jax.random.key(0), x[..., 0, 0])
+    assert augment.AUGMENTATIONS == ('none', 'standard')
+
+
+# ------------------------------------------------------------- validation and unequal partitions
+
+
+def test_validation_samples():
+    rng = np.random.default_rng(0)
+    sizes = [1, 2, 3, 4, 5, 10, 99, 1000]
+    parts = np.split(rng.permutation(sum(sizes)), np.cumsum(sizes)[:-1])
+    training, validation = data.split_validation(parts, 0.2, 7)
+    assert [len(part) for part in validation] == [0, 0, 1, 1, 1, 2, 20, 200]
+    for part, kept, held in zip(parts, training, validation, strict=True):
+        assert sorted([*kept, *held]) == sorted(part)
+        order = {index: place for place, index in enumerate(part)}
+        for half in (kept, held):
+            assert half.dtype == part.dtype
+            places = [order[index] for index in half]
+            assert places == sorted(places)
+    places = np.flatnonzero(np.isin(parts[-1], validation[-1]))
+    assert abs(places.mean() - 500) < 5 * 289 / np.sqrt(200)  # at random, not the first or last
+
+
+def test_validation_samples_are_each_clients_own():
+    parts = [np.arange(100 * i, 100 * i + 50) for i in range(6)]
+    _, first = data.split_validation(parts, 0.2, 7)
+    _, again = data.split_validation(parts, 0.2, 7)
+    others = [parts[0], parts[1][:3], parts[2]]
+    _, fewer = data.split_validation(others, 0.2, 7)
+    _, other = data.split_validation(parts, 0.2, 8)
+    for i in range(6):
+        np.testing.assert_array_equal(first[i], again[i])
+        assert set(first[i]) != set(other[i])
+    np.testing.assert_array_equal(first[0], fewer[0])
+    np.testing.assert_array_equal(first[2], fewer[2])
+    assert len({tuple(held % 100) for held in first}) == 6  # not the same places everywhere
+
+
+def test_validation_shares():
+    parts = [np.arange(5), np.array([9])]
+    training, validation = data.split_validation(parts, 0, 0)
+    assert [len(part) for part in validation] == [0, 0]
+    for part, kept in zip(parts, training, strict=True):
+        np.testing.assert_array_equal(part, kept)
+    training, _ = data.split_validation(parts, 0.99, 0)
+    assert [len(part) for part in training] == [1, 1]
+    for share in (-0.1, 1, 1.5, float('nan')):
+        with pytest.raises(PartitionError, match=rf'validation share is {share}: use 0'):
+            data.split_validation(parts, share, 0)
+
+
+@pytest.mark.parametrize('classes', [10, 100])
+@pytest.mark.parametrize('clients', [10, 50])
+def test_classes_of_cifar_over_the_clients_of_dfml(clients, classes):
+    labels = np.random.default_rng(0).permutation(np.arange(50_000) % classes)
+    begin = time.perf_counter()
+    skew = []
+    for seed in range(20):
+        parts = data.dirichlet_split(np.random.default_rng(seed), labels, clients, 0.1)
+        assert len(parts) == clients and min(map(len, parts)) >= 1
+        np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(50_000))
+        held = np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
+        skew.append(np.square(held / held.sum(axis=0)).sum(axis=0).mean())
+    assert (time.perf_counter() - begin) / 20 < 0.5  # 0.01 s where nothing else runs
+    expected = 1.1 / (0.1 * clients + 1)  # E[sum of squares of Dir(0.1)]
+    assert abs(np.mean(skew) / expected - 1) < 0.1

@@ -1,0 +1,189 @@
+"""Who has which architecture, who sits where in a round, and who meets whom."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dfl_jax import topology
+from dfl_jax.base import Graph
+from dfl_jax.families import TopologyError
+from dfl_jax.meetings import meetings
+from dfl_jax.memory import map_present
+from dfl_jax.models import MLP, bind
+from dfl_jax.population import (
+    by_client,
+    by_seat,
+    dealt,
+    gather,
+    initial_stacked,
+    populate,
+    scatter,
+    take_seats,
+)
+
+MODELS = {'wide': bind(MLP(3, (8,)), (5,)), 'narrow': bind(MLP(3, (2,)), (5,))}
+PEOPLE = populate(MODELS, ['wide', 'narrow', 'narrow', 'wide', 'narrow', 'narrow'])
+
+
+def graph(members, mask, active=None):
+    active = np.ones(len(members), bool) if active is None else active
+    return Graph(jnp.array(members, jnp.int32), jnp.array(mask, bool), jnp.array(active, bool))
+
+
+def test_architectures_are_dealt_evenly_and_in_ratios():
+    assert dealt(['a', 'b', 'c'], 7, [1, 1, 1]) == list('abcabca')
+    assert dealt(['a', 'b'], 9, [2, 1]) == list('abaabaaba')
+    shared = dealt(['a', 'b', 'c'], 1000, [5, 3, 2])
+    assert [shared.count(name) for name in 'abc'] == [500, 300, 200]
+    assert [shared[:10].count(name) for name in 'abc'] == [5, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ('call', 'message'),
+    [
+        (lambda: dealt(['a', 'b'], 3, [1]), '1 ratios for 2'),
+        (lambda: dealt(['a', 'b'], 3, [1, 0]), 'positive, got 1, 0'),
+        (lambda: populate(MODELS, ['wide', 'wide']), 'architecture narrow has no client among 2'),
+        (lambda: populate(MODELS, ['wide', 'narrow', 'tall']), 'client 2 .* unknown .* tall'),
+        (
+            lambda: populate({'a': MODELS['wide'], 'b': bind(MLP(4), (5,))}, ['a', 'b']),
+            'differ in inputs or classes',
+        ),
+        (lambda: initial_stacked(jax.random.key(0), PEOPLE, 'equal'), "unknown init 'equal'"),
+    ],
+)
+def test_bad_populations(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize('init', ['same', 'independent'])
+def test_initial_weights_of_an_architecture(init):
+    stacked = initial_stacked(jax.random.key(0), PEOPLE, init)
+    for name, clients in PEOPLE.clients.items():
+        kernels = np.asarray(stacked[name]['Dense_0']['kernel'])
+        assert len(kernels) == len(clients)
+        assert (kernels == kernels[0]).all() == (init == 'same')
+
+
+def test_participants_take_their_architectures_slots():
+    meeting = graph([[4, 0, 3], [2, 5, 2]], [[1, 1, 1], [1, 0, 0]])
+    slots = take_seats(PEOPLE, meeting)
+    taken = {
+        name: sorted(
+            (int(s), int(c), int(r))
+            for s, c, r, on in zip(slot.seat, slot.client, slot.row, slot.taken, strict=True)
+            if on
+        )
+        for name, slot in slots.items()
+    }
+    assert taken == {'wide': [(1, 0, 0), (2, 3, 1)], 'narrow': [(0, 4, 2), (3, 2, 1)]}
+    for slot in slots.values():
+        assert (np.diff(slot.taken.astype(int)) <= 0).all(), 'the taken slots come first'
+    values = {name: slot.client.astype(float) + 0.5 for name, slot in slots.items()}
+    np.testing.assert_array_equal(
+        by_seat(values, slots, meeting), [[4.5, 0.5, 3.5], [2.5, 0, 0]], strict=False
+    )
+
+
+def test_an_inactive_hub_seats_nobody():
+    slots = take_seats(PEOPLE, graph([[4, 0, 3], [2, 5, 1]], np.ones((2, 3)), [False, True]))
+    assert [int(slot.taken.sum()) for slot in slots.values()] == [0, 3]
+
+
+def test_what_is_gathered_and_scattered_comes_home():
+    stacked = {name: {'w': jnp.asarray(c, jnp.float32)} for name, c in PEOPLE.clients.items()}
+    slots = take_seats(PEOPLE, graph([[4, 0, 5]], [[1, 1, 1]]))
+    seen = gather(stacked, slots)
+    for name, slot in slots.items():
+        np.testing.assert_array_equal(seen[name]['w'][slot.taken], slot.client[slot.taken])
+    new = jax.tree.map(lambda leaf: leaf + 100, seen)
+    after = scatter(stacked, new, slots)
+    merged = by_client({name: after[name]['w'] for name in after}, PEOPLE)
+    np.testing.assert_array_equal(merged, [100, 1, 2, 3, 104, 105])
+
+
+@pytest.mark.parametrize('chunk', [None, 1, 2, 3])
+def test_absent_slots_are_skipped(chunk):
+    present = jnp.array([True, False, True, False, False])
+    found = map_present(lambda x: 10 * x, lambda x: x, jnp.arange(5.0), present, chunk)
+    np.testing.assert_array_equal(found, [0, 1, 20, 3, 4])
+
+
+# -------------------------------------------------------------------------------------- meetings
+
+
+def complete(clients=10, rounds=50):
+    return topology.schedule('complete', clients, rounds, seed=0)
+
+
+@pytest.mark.parametrize(('senders', 'aggregators'), [(5, 1), (9, 1), (5, 5), (6, 3)])
+def test_senders_and_aggregators_are_disjoint(senders, aggregators):
+    met = meetings(complete(rounds=200), senders, seed=3, aggregators=aggregators)
+    assert met.members.shape == (200, aggregators, 1 + senders // aggregators)
+    assert met.mask.all() and met.active.all()
+    for row in met.members.reshape(200, -1):
+        assert len(set(row)) == senders + aggregators
+    assert (np.diff(met.members[:, :, 1:], axis=2) > 0).all()
+    counts = np.bincount(met.members[:, :, 0].ravel(), minlength=10)
+    assert counts.min() > 0, 'some client never aggregates'
+    again = meetings(complete(rounds=200), senders, seed=3, aggregators=aggregators)
+    assert (met.members == again.members).all()
+    assert (
+        met.members
+        != meetings(complete(rounds=200), senders, seed=4, aggregators=aggregators).members
+    ).any()
+
+
+def test_every_sender_is_equally_likely():
+    met = meetings(complete(rounds=4000), 3, seed=0)
+    counts = np.bincount(met.members[:, 0, 1:].ravel(), minlength=10)
+    np.testing.assert_allclose(counts, 1200, atol=5 * np.sqrt(1200))
+
+
+def test_senders_are_among_those_that_are_reached():
+    graphs = topology.schedule('two_group', 10, 200, seed=0, static=True)
+    met = meetings(graphs, 6, seed=1)
+    heard = {hub: set(graphs.members[0, hub][graphs.mask[0, hub]]) for hub in range(10)}
+    for members, mask in zip(met.members[:, 0], met.mask[:, 0], strict=True):
+        assert set(members[mask]) <= heard[members[0]]
+        assert mask.sum() == min(7, len(heard[members[0]]))
+        assert (members[~mask] == members[0]).all()
+
+
+def test_the_aggregator_walks_over_the_graph():
+    graphs = topology.schedule('ring', 10, 100, seed=0, static=True)
+    hubs = meetings(graphs, 2, seed=1, choice='walk').members[:, 0, 0]
+    assert hubs[0] == 0
+    for before, after in itertools.pairwise(hubs):
+        assert after in graphs.members[0, before, 1:]
+    assert (meetings(graphs, 2, seed=1, choice='fixed').members[:, 0, 0] == 0).all()
+
+
+def test_clients_that_are_away_do_not_meet():
+    graphs = topology.drop_clients(complete(), 0.5, seed=2)
+    met = meetings(graphs, 3, seed=1)
+    for r in range(50):
+        who = met.members[r, 0][met.mask[r, 0]]
+        assert graphs.active[r, who].all()
+        assert met.active[r, 0] == graphs.active[r].any()
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ({'senders': 10}, r'10 senders and 1 aggregator\(s\) of 10 clients: use 1 to 9'),
+        ({'senders': 0}, '0 senders'),
+        ({'senders': 5, 'aggregators': 2}, 'not dealt evenly over 2'),
+        ({'senders': 5, 'aggregators': 0}, '0 aggregators of 10'),
+        ({'senders': 4, 'aggregators': 2, 'choice': 'walk'}, 'a single one, not 2'),
+        ({'senders': 4, 'choice': 'largest'}, "unknown aggregator 'largest'"),
+    ],
+    ids=str,
+)
+def test_bad_meetings(options, message):
+    with pytest.raises(TopologyError, match=message):
+        meetings(complete(rounds=1), seed=0, **options)
