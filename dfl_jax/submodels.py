@@ -101,4 +101,5 @@ def indices(rule: str, axis: Axis, total: Array, round: Array, key: Array) -> Ar
         return jnp.arange(axis.size, dtype=jnp.int32)
     each, width = axis.size // axis.pixels, axis.widest // axis.pixels
     held = channels(rule, each, total // axis.pixels, width, round, key)
-    return (held[:, None] * axis.pixels + jnp.arange(axis.pixels, dtype=jnp.int32)).ravel()
+    pixels = jnp.arange(axis.pixels, dtype=jnp.int32)
+    return (held[:, None] * axis.pixels + pixels[None]).ravel()

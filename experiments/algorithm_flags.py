@@ -219,7 +219,7 @@ ALGORITHM_FLAGS = {  # by argument
         '(ANL-KD).',
     ),
     'alpha': flags.DEFINE_float(
-        'dfml_alpha', None, 'Largest alpha, in [0, 1] (default 1); of dec_fml always (0.5).'
+        'dfml_alpha', None, 'Largest alpha, in [0, 1] (default 0.9); of dec_fml always (0.5).'
     ),
     'period': flags.DEFINE_integer('dfml_period', None, 'Rounds of the first cycle (default 10).'),
     'period_growth': flags.DEFINE_integer(

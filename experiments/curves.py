@@ -1,9 +1,9 @@
 """The curves of a table's runs: read from run directories or from a file that stands for them."""
 
-import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from experiments.rundir import Row, RunDirectory, shown, write_atomically
@@ -11,6 +11,7 @@ from experiments.rundir import Row, RunDirectory, shown, write_atomically
 FREE = ('seed', 'data_dir')  # a run may differ from its flagfile in these
 CURVES = ('consensus_accuracy', 'client_accuracy_mean')
 LOSS = 'client_loss_mean'
+LOCAL = 'local_accuracy_mean'
 COARSE = ('accuracy', 'mbytes', 'model_deviation')  # columns of four decimals
 
 Run = dict[str, Any]  # its name as 'run', and as lists 'round', CURVES, what a table adds to them
@@ -22,12 +23,13 @@ def find_runs(
     flagfiles: Mapping[str, Path],
     sources: Sequence[Path],
     names: Sequence[str] = CURVES,
+    only: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> tuple[Runs, list[str]]:
     """The runs of every cell that has some, and remarks about those that stray or are unfinished.
 
     flagfiles: of every cell. sources: folders of runs, or files that stand for them; a cell's runs
-    are those of the first that has any. Raises ValueError when there is none at all, or one lacks
-    any of the columns `names`.
+    are those of the first that has any. only: {column: the cells that need it}, of those that not
+    all need. Raises ValueError when there is none at all, or one lacks any of the columns `names`.
     """
     found: Runs = {}
     remarks = []
@@ -44,8 +46,9 @@ def find_runs(
         known = ', '.join([*flagfiles][:6]) + (', ...' if len(flagfiles) > 6 else '')
         where = ','.join(map(str, sources))
         raise ValueError(f'--runs={where} holds no run of {table}; name them {known}')
-    for run in itertools.chain(*found.values()):
-        if absent := [name for name in names if name not in run]:
+    for cell, run in ((cell, run) for cell, those in found.items() for run in those):
+        needed = [name for name in names if cell in only.get(name, [cell])]
+        if absent := [name for name in needed if name not in run]:
             raise ValueError(f'{run["run"]} has no {" and no ".join(absent)}, which {table} needs')
     return found, remarks
 

@@ -36,6 +36,12 @@ def tidy(axes) -> None:
     axes.set_axisbelow(True)
 
 
+MORE_CURVES = {
+    'regular_accuracy': 'mean client before its peak model (DFML)',
+    'meme_accuracy': 'mean meme (FML)',
+}
+
+
 def plot_run(rows: Sequence[Row], path: Path) -> None:
     """Accuracy of the consensus model and of the clients, and what was sent, against the round."""
     rounds = [row['round'] for row in rows]
@@ -55,6 +61,9 @@ def plot_run(rows: Sequence[Row], path: Path) -> None:
     )
     left.plot(rounds, column('consensus_accuracy'), color=COLOURS[0], lw=2, label='consensus model')
     left.plot(rounds, mean, color=COLOURS[1], lw=2, label='mean client')
+    for name, label in MORE_CURVES.items():
+        if name in rows[0]:
+            left.plot(rounds, column(name), color=MUTED, lw=1.2, label=label)
     left.set(xlabel='communication round', ylabel='test accuracy')
     left.xaxis.set_major_locator(MaxNLocator(integer=True))
     left.legend(frameon=False, loc='lower right')

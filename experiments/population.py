@@ -48,7 +48,11 @@ def build_population(flags: Any, dataset: data.Dataset) -> Population:
             )
     if flags.init == 'gain_corrected':
         raise ValueError(f'--init=gain_corrected does not apply to --algorithm={flags.algorithm}')
-    asked = flags.architectures or [ARCHITECTURES.get(flags.algorithm, 'h2_cnn')]
+    listed = None
+    if flags.architecture_file is not None:
+        listed = Path(flags.architecture_file).read_text().split()
+    usual = list(dict.fromkeys(listed or [ARCHITECTURES.get(flags.algorithm, 'h2_cnn')]))
+    asked = flags.architectures or usual
     names = expand(asked)
     shape = dataset.train_x.shape[1:]
     models: dict[str, Model] = {}
@@ -62,22 +66,20 @@ def build_population(flags: Any, dataset: data.Dataset) -> Population:
                 f'take others (the modes {modes}, or e.g. cnn-32-64) or another --dataset'
             ) from error
         models[name] = with_initializer(bound, flags.initializer) if flags.initializer else bound
-    return populate(models, _assigned(flags, names))
+    return populate(models, _assigned(flags, names, listed))
 
 
-def _assigned(flags: Any, names: Sequence[str]) -> list[str]:
-    """The architecture of every client: dealt evenly, in ratios, or as a file lists them."""
-    if flags.architecture_file is None:
+def _assigned(flags: Any, names: Sequence[str], listed: list[str] | None) -> list[str]:
+    """The architecture of every client: dealt evenly, in ratios, or as the file lists them."""
+    if listed is None:
         ratios = flags.architecture_ratios or [1.0] * len(names)
         try:
             return dealt(names, flags.clients, [float(ratio) for ratio in ratios])
         except ValueError as error:
-            raise ValueError(
-                f'--architecture_ratios={",".join(map(str, ratios))}: {error}'
-            ) from error
+            given = ','.join(map(str, ratios))
+            raise ValueError(f'--architecture_ratios={given}: {error}') from error
     if flags.architecture_ratios:
         raise ValueError('--architecture_ratios and --architecture_file exclude each other')
-    listed = Path(flags.architecture_file).read_text().split()
     if len(listed) != flags.clients:
         raise ValueError(
             f'--architecture_file={flags.architecture_file} lists {len(listed)} architectures for '

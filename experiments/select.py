@@ -117,6 +117,11 @@ def restore(directory: RunDirectory) -> Trained:
             f'--run={directory.path}: {FLAGS.algorithm} is centralized, its clients have no models '
             'of their own to average; choose a decentralized run'
         )
+    if experiment.population is not None:
+        raise ValueError(
+            f'--run={directory.path}: clients of {FLAGS.algorithm} may differ in architecture and '
+            'are not averaged; choose a run of a method whose clients share one --model'
+        )
     like = jax.eval_shape(experiment.algorithm.init, experiment.key, experiment.clients)
     try:
         state, progress = checkpoints.restore(like)

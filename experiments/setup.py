@@ -82,7 +82,7 @@ def build(flags: Any) -> Experiment:
         settings.setdefault('rounds', flags.rounds)
     if 'projection_seed' in parameters:
         settings['projection_seed'] = seeds['jacobians']
-    if 'peak_updates' in parameters and senders_of(flags) < flags.clients / 2:  # DFML, A.4.6
+    if 'peak_updates' in parameters and senders_of(flags) < flags.clients // 2:  # DFML, A.4.6
         settings.setdefault('peak_updates', round(flags.clients / max(senders_of(flags), 1)))
     meeting = 'population' in parameters
     if not meeting:
@@ -136,7 +136,8 @@ def build(flags: Any) -> Experiment:
         model = _model(flags, dataset)
     else:
         model = max(population.models.values(), key=lambda each: each.size)
-    chunk = _chunk(flags, model, graphs, max(map(len, parts)), resolved)
+        resolved['architectures'] = {name: len(c) for name, c in population.clients.items()}
+    chunk = _chunk(flags, model, graphs, max(map(len, parts)), resolved, meeting)
     if 'chunk' in parameters:
         settings['chunk'] = resolved['chunk'] = chunk
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
@@ -197,8 +198,18 @@ def _stream(seed: int, name: str) -> int:
     return int(np.random.SeedSequence([seed, STREAMS.index(name)]).generate_state(1)[0])
 
 
-def _chunk(flags: Any, model: Model, graphs: Graph, samples: int, resolved: dict[str, Any]) -> int:
-    """Hubs, or clients, to work on at once; samples: those of the largest client."""
+def _chunk(
+    flags: Any,
+    model: Model,
+    graphs: Graph,
+    samples: int,
+    resolved: dict[str, Any],
+    meeting: bool,
+) -> int:
+    """Hubs, clients, or participants of meetings, to work on at once.
+
+    model: the largest; samples: those of the largest client.
+    """
     _, hubs, members = graphs.members.shape
     if 'kernel' in resolved:
         samples = -(-samples // (resolved.get('batches', 1) * resolved.get('subsampling', 1)))
@@ -217,6 +228,9 @@ def _chunk(flags: Any, model: Model, graphs: Graph, samples: int, resolved: dict
         )
         each = projected_bytes(drawn, model, explicit, resolved['projection_dim'] or DIMENSION)
         advice = 'lower --degree, --spark_projection_dim or --spark_sampling, or use more clients'
+    elif meeting:
+        hubs *= members  # of an architecture, at most
+        each, advice = client_bytes(samples, model), 'use smaller --architectures'
     else:
         each, advice = client_bytes(samples, model), 'use a smaller --model'
     return choose_chunk(hubs, each, flags.chunk, advice)

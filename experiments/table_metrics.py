@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from experiments.curves import LOSS, Run, Runs
+from experiments.curves import LOCAL, LOSS, Run, Runs
 from experiments.rundir import Row
 
 
@@ -57,6 +57,11 @@ def client_accuracy_at(published: Row, run: Run) -> Measured | None:
     return at_round(published, run, run['client_accuracy_mean'])
 
 
+def local_accuracy_at(published: Row, run: Run) -> Measured | None:
+    """The mean client's accuracy in percent on what it kept from training; None likewise."""
+    return at_round(published, run, run[LOCAL])
+
+
 def gap_at(published: Row, run: Run) -> Measured | None:
     """Consensus accuracy minus the mean client's at the round, in points; None likewise."""
     pairs = zip(run['consensus_accuracy'], run['client_accuracy_mean'], strict=True)
@@ -75,11 +80,25 @@ def at_round(
     return None if value is None else Measured(scale * value)
 
 
-def megabytes_saved(run: Run, reference: Sequence[Run]) -> Measured | None:
+def megabytes_saved(_: Row, run: Run, reference: Sequence[Run]) -> Measured | None:
     """Percent by which a round sends less than one of the reference; None where that has no run."""
     if not reference:
         return None
     return Measured(100 - 100 * a_round(run) / statistics.mean(map(a_round, reference)))
+
+
+def rounds_to_reference(published: Row, run: Run, reference: Sequence[Run]) -> Measured | None:
+    """The first evaluated round whose mean client is as accurate as the reference's at the round.
+
+    None where no run of the reference has evaluated that round.
+    """
+    reached = [m.value for other in reference if (m := client_accuracy_at(published, other))]
+    if not reached:
+        return None
+    target = statistics.mean(reached)
+    pairs = zip(run['round'], run['client_accuracy_mean'], strict=True)
+    value = next((round for round, accuracy in pairs if 100 * accuracy >= target), None)
+    return Measured(run['round'][-1], True) if value is None else Measured(value)
 
 
 def a_round(run: Run) -> float:
@@ -92,28 +111,50 @@ METRICS = {
     'megabytes_to': megabytes_to,
     'accuracy_at': accuracy_at,
     'client_accuracy_at': client_accuracy_at,
+    'local_accuracy_at': local_accuracy_at,
     'gap_at': gap_at,
     'loss_to': loss_to,
     'loss_at': loss_at,
+}
+AGAINST = {  # those that compare with another cell, the `reference`
+    'megabytes_saved': megabytes_saved,
+    'rounds_to_reference': rounds_to_reference,
 }
 HEADS = {  # of the columns of a table with several metrics
     'rounds_to': 'rounds',
     'megabytes_to': 'MB',
     'accuracy_at': 'aggregated',
     'client_accuracy_at': 'mean client',
+    'local_accuracy_at': 'local',
     'gap_at': 'gap',
     'loss_to': 'rounds',
     'loss_at': 'loss',
     'megabytes_saved': 'MB saved',
+    'rounds_to_reference': 'rounds',
 }
 
 
 def by_metric(published: Row) -> list[Row]:
     """The table once for each of its metrics, with the rows of that one."""
     return [
-        published | {'metric': name, 'rows': {m: row[i] for m, row in published['rows'].items()}}
-        for i, name in enumerate(published.get('metrics', ()))
+        published
+        | (own if isinstance(own, dict) else {'metric': own})
+        | {'rows': {m: row[i] for m, row in published['rows'].items()}}
+        for i, own in enumerate(published.get('metrics', ()))
     ] or [published]
+
+
+def in_column(published: Row, column: str) -> Row:
+    """The table with the `round` of that column, where columns have rounds of their own."""
+    rounds = published.get('round')
+    return published | {'round': rounds[column]} if isinstance(rounds, dict) else published
+
+
+def when(published: Row) -> str:
+    """The `round`, e.g. 'round 30', or the rounds of the columns."""
+    rounds = published['round']
+    numbers = sorted({*rounds.values()}) if isinstance(rounds, dict) else [rounds]
+    return f'round {" or ".join(map(str, numbers))}'
 
 
 def measure(published: Row, runs: Sequence[Run]) -> list[Measured]:
@@ -123,12 +164,15 @@ def measure(published: Row, runs: Sequence[Run]) -> list[Measured]:
 
 
 def measure_cell(published: Row, runs: Runs, method: str, column: str) -> list[Measured]:
-    """Likewise, also of a metric that compares with another cell."""
-    cell = runs.get(f'{method}-{column}', [])
-    if published['metric'] != 'megabytes_saved':
-        return measure(published, cell)
-    reference = runs.get(f'{published["reference"]}-{column}', [])
-    return [value for run in cell if (value := megabytes_saved(run, reference)) is not None]
+    """Likewise in a column, also of a metric that compares with another cell."""
+    part, cell = in_column(published, column), runs.get(f'{method}-{column}', [])
+    if part['metric'] not in AGAINST:
+        return measure(part, cell)
+    against = AGAINST[part['metric']]
+    if part['metric'] == 'rounds_to_reference' and method == part['reference']:
+        return []
+    reference = runs.get(f'{part["reference"]}-{column}', [])
+    return [value for run in cell if (value := against(part, run, reference)) is not None]
 
 
 def mean(values: Sequence[Measured]) -> Measured:
@@ -144,14 +188,19 @@ def metric_words(published: Row) -> str:
     if published['metric'] == 'loss_to':
         return f'rounds to a mean test loss of {published["target_loss"]:.4g}'
     if published['metric'] == 'loss_at':
-        return f'mean test loss at round {published["round"]}'
+        return f'mean test loss at {when(published)}'
     if published['metric'].endswith('_to'):
         unit = published['metric'].removesuffix('_to')
         return f'{unit} to {100 * published["target"]:.4g} % consensus accuracy'
     if published['metric'] == 'megabytes_saved':
         return f'megabytes a round saved against {published["reference"]} (%)'
+    if published['metric'] == 'rounds_to_reference':
+        where = f'{published["reference"]} at {when(published)}'
+        return f'rounds to the mean client accuracy of {where}'
     if published['metric'] == 'client_accuracy_at':
-        return f'mean client accuracy at round {published["round"]} (%)'
+        return f'mean client accuracy at {when(published)} (%)'
+    if published['metric'] == 'local_accuracy_at':
+        return f'mean local accuracy at {when(published)} (%)'
     if published['metric'] == 'gap_at':
-        return f'gap from consensus to mean client accuracy at round {published["round"]} (points)'
-    return f'consensus accuracy at round {published["round"]} (%)'
+        return f'gap from consensus to mean client accuracy at {when(published)} (points)'
+    return f'consensus accuracy at {when(published)} (%)'

@@ -9,14 +9,18 @@ Where --runs names several folders or files, a cell's runs are those of the firs
 published.json holds
   title, source   what was measured, and where the paper's numbers stand
   metric          rounds_to or megabytes_to (the accuracy `target`); accuracy_at,
-                  client_accuracy_at or gap_at (the round `round`; of the aggregated model, of the
-                  mean client, and from it to the other, in points); megabytes_saved (percent that
-                  a round sends less than one of the method `reference`); loss_to, the rounds
-                  until the mean client's test loss is at or below `target_loss`; loss_at,
+                  client_accuracy_at, local_accuracy_at or gap_at (the round `round`; of the
+                  aggregated model, of the mean client, of that on what clients keep from training,
+                  and from the second to the first, in points); megabytes_saved (percent that
+                  a round sends less than one of the method `reference`); rounds_to_reference, until
+                  the mean client is as accurate as that of `reference` at `round`; loss_to, the
+                  rounds until the mean client's test loss is at or below `target_loss`; loss_at,
                   that loss at `round`
-  metrics         a list of several, in place of metric
+  metrics         a list of several, in place of metric; each a name, or {metric, head, round, ...},
+                  what is its own and the words above its columns
   target          accuracy in [0, 1]; also a line in the figure, as is target_loss
-  round           also the round of the lead over the baselines; optional where there is a target
+  round           also the round of the lead over the baselines; optional where there is a target;
+                  or {column: round}
   columns         the settings, in the order of the numbers
   rows            {method: numbers}: null where the paper prints none or there is no such cell,
                   '>200' where it gave up; of several metrics a list of numbers each
@@ -65,19 +69,22 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from experiments.curves import CURVES, LOSS, Run, Runs, find_runs, panel_curves, save_curves
+from experiments.curves import LOSS, Run, Runs, find_runs, panel_curves, save_curves
 from experiments.rundir import Row
+from experiments.table_columns import columns, columns_of_cells
 from experiments.table_fits import fit_lines, fits, slowdown_lines
 from experiments.table_metrics import (
     HEADS,
     Measured,
     by_metric,
+    in_column,
     mean,
     measure,
     measure_cell,
     metric_words,
     short,
     what,
+    when,
 )
 
 FLAGS = flags.FLAGS
@@ -94,20 +101,6 @@ def flagfiles(published: Row, folder: Path) -> dict[str, Path]:
     return {cell: found[0] for cell, found in there.items() if found}
 
 
-def columns(published: Row) -> tuple[str, ...]:
-    """What metric and panels take from the rows of a run, 'round' apart."""
-    panels, metrics = published['panels'], {part['metric'] for part in by_metric(published)}
-    wanted = {panel.get('x', 'round') for panel in panels} - {'round', 'minibatches'}
-    wanted |= {curve for panel in panels for curve in panel_curves(panel)} - {*CURVES}
-    if {'megabytes_to', 'megabytes_saved'} & metrics:
-        wanted.add('mbytes_total')
-    if {'loss_to', 'loss_at'} & metrics:
-        wanted.add(LOSS)
-    if any('rounds' in panel for panel in panels):
-        wanted.add('client_accuracy_quantiles')
-    return (*CURVES, *sorted(wanted))
-
-
 def paper_number(number: float | str) -> Measured:
     """A number of `rows`, e.g. 83 or '>200'."""
     return Measured(float(str(number).lstrip('>')), str(number).startswith('>'))
@@ -121,7 +114,7 @@ def ylabel(published: Row) -> str:
         return 'test accuracy of a client (%)'
     loss = set(panel_curves(panel)) == {LOSS}
     if {'columns', 'curves'} <= set(panel):
-        where = f'at round {published["round"]}'
+        where = f'at {when(published)}'
         return f'mean test loss {where}' if loss else f'test accuracy {where} (%)'
     if {'columns', 'points'} & set(panel):
         return metric_words(by_metric(published)[0])
@@ -149,7 +142,9 @@ def table(published: Row, runs: Runs) -> str:
 
 def heading(published: Row, column: str) -> str:
     """The column, and the metric where there are several."""
-    return f'{column} {HEADS[published["metric"]]}' if 'metrics' in published else column
+    if 'metrics' not in published:
+        return column
+    return f'{column} {published.get("head", HEADS[published["metric"]])}'
 
 
 def summary(values: Sequence[Measured]) -> str:
@@ -173,6 +168,8 @@ def comparisons(published: Row, runs: Runs) -> list[str]:
         return []
     out = {*published.get('centralized', ()), *published.get('variants', ())}
     rows = {method: row for method, row in published['rows'].items() if method not in out}
+    judged = 'client_accuracy_at' if published['metric'] == 'client_accuracy_at' else 'accuracy_at'
+    whose = ' of the mean client' if judged == 'client_accuracy_at' else ''
     lines = []
     for i, column in enumerate(published['columns']):
         cells = {m: runs[f'{m}-{column}'] for m in rows if f'{m}-{column}' in runs}
@@ -184,11 +181,12 @@ def comparisons(published: Row, runs: Runs) -> list[str]:
             if mine:
                 lines.append(f'{column}: fewer rounds than the best baseline: {mine}{beside}')
         if 'round' in published:
-            found = {m: measure(published | {'metric': 'accuracy_at'}, cells[m]) for m in cells}
+            part = in_column(published, column) | {'metric': judged}
+            found = {m: measure(part, cells[m]) for m in cells}
             points = lead(published['ours'], {m: mean(v) for m, v in found.items() if v})
-            where = f'at round {published["round"]}'
+            where = f'at {when(part)}'
             if points:
-                lines.append(f'{column}: lead over the best baseline {where}: {points}')
+                lines.append(f'{column}: lead{whose} over the best baseline {where}: {points}')
     return lines
 
 
@@ -258,7 +256,8 @@ def main(argv: list[str]) -> Any:
     published = json.loads((folder / 'published.json').read_text())
     try:
         files = flagfiles(published, folder)
-        runs, remarks = find_runs(folder.name, files, sources, columns(published))
+        names, only = columns(published), columns_of_cells(published)
+        runs, remarks = find_runs(folder.name, files, sources, names, only)
     except ValueError as error:
         print(f'error: {error}', file=sys.stderr)
         return 1

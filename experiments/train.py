@@ -17,6 +17,11 @@ from experiments.setup import Experiment
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 Row = dict[str, Any]
+REPORTED = {  # of the methods that have it
+    'regular_accuracy': '  regular models',
+    'meme_accuracy': '  memes',
+    'local_accuracy_mean': '  on data of their own',
+}
 
 
 class CheckpointError(ValueError):
@@ -180,6 +185,7 @@ def _finish(directory: RunDirectory, rows: list[Row]) -> None:
         ('mean client accuracy', f'{last["client_accuracy_mean"]:.4f}'),
         ('  std over clients', f'{last["client_accuracy_std"]:.4f}'),
         ('  worst client', f'{last["client_accuracy_min"]:.4f}'),
+        *((label, f'{last[name]:.4f}') for name, label in REPORTED.items() if name in last),
         ('sent by all clients', f'{last["mbytes_total"]:,.1f} MB'),
         ('seconds of rounds', f'{last["seconds"]:.1f}'),
     ]

@@ -128,3 +128,104 @@ def averaged(models, weights):
     """Eq. (5) of models of one architecture."""
     total = sum(w * flatten(m) for w, m in zip(weights, models, strict=True))
     return unflatten(total / sum(weights), models[0])
+
+
+def shapes_of(model):
+    return [weights.shape for weights, _ in model]
+
+
+def fedavg_round(models, data, meetings, *, batches, server=False, **options):
+    """One round of Algorithm 2; meetings: lists of participants, the aggregators first."""
+    models = list(models)
+    for seats in meetings:
+        trained = {n: train_alone(models[n], data[n], batches[n], **options) for n in seats}
+        for n in seats:
+            alike = [m for m in seats if shapes_of(trained[m]) == shapes_of(trained[n])]
+            mean = averaged([trained[m] for m in alike], [len(data[m][0]) for m in alike])
+            models[n] = mean
+            if server:
+                everyone = [i for i, m in enumerate(models) if shapes_of(m) == shapes_of(mean)]
+                for i in everyone:
+                    models[i] = mean
+    return models
+
+
+def partial_round(models, data, meetings, held, *, batches, **options):
+    """One round of Algorithm 3; held(n, d, J): the channels of client n's layer of d in one of J.
+
+    Every weight of the global model is the mean over the participants that hold it, Eq. (6).
+    """
+    models = list(models)
+    for seats in meetings:
+        trained = {n: train_alone(models[n], data[n], batches[n], **options) for n in seats}
+        largest = max((trained[n] for n in seats), key=lambda m: flatten(m).size)
+        totals, counts = ([[np.zeros(p.shape) for p in w] for w in largest] for _ in range(2))
+        places = {}
+        for n in seats:
+            places[n] = []
+            before = range(largest[0][0].shape[0])  # the inputs, all of them
+            for layer, (weights, _) in enumerate(trained[n]):
+                width = largest[layer][0].shape[1]
+                last = layer == len(largest) - 1
+                after = range(width) if last else held(n, weights.shape[1], width)
+                places[n].append((list(before), list(after)))
+                before = after
+            for layer, (into, out_of) in enumerate(places[n]):
+                weights, bias = trained[n][layer]
+                for i, row in enumerate(into):
+                    for j, column in enumerate(out_of):
+                        totals[layer][0][row, column] += weights[i, j]
+                        counts[layer][0][row, column] += 1
+                for j, column in enumerate(out_of):
+                    totals[layer][1][column] += bias[j]
+                    counts[layer][1][column] += 1
+        for n in seats:
+            models[n] = [
+                (
+                    (totals[layer][0] / np.maximum(counts[layer][0], 1))[into][:, out_of],
+                    (totals[layer][1] / np.maximum(counts[layer][1], 1))[out_of],
+                )
+                for layer, (into, out_of) in enumerate(places[n])
+            ]
+    return models
+
+
+def def_kt_round(models, data, meetings, *, batches, mutual_batches, **options):
+    """Def-KT: a sender trains, and it and the aggregator's model teach each other.
+
+    mutual_batches: of every aggregator.
+    """
+    models = list(models)
+    for hub, *senders in meetings:
+        for n in senders:
+            models[n] = train_alone(models[n], data[n], batches[n], **options)
+            _, models[hub] = mutual_learning(
+                [models[hub], models[n]],
+                data[hub],
+                mutual_batches[hub],
+                gamma=1,
+                alpha=1,
+                students=(0, 1),
+                **options,
+            )
+    return models
+
+
+def fml_round(models, memes, data, meetings, *, batches, alpha, **options):
+    """Decentralized FML, A.3.4: (own models, memes) of all clients."""
+    models, memes = list(models), list(memes)
+    for seats in meetings:
+        for n in seats:
+            models[n], memes[n] = mutual_learning(
+                [models[n], memes[n]],
+                data[n],
+                batches[n],
+                gamma=1 - alpha,
+                alpha=alpha,
+                students=(0, 1),
+                **options,
+            )
+        mean = averaged([memes[n] for n in seats], [len(data[n][0]) for n in seats])
+        for n in seats:
+            memes[n] = mean
+    return models, memes

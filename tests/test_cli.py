@@ -25,6 +25,7 @@ from dfl_jax import data
 from dfl_jax.algorithms import ALGORITHMS
 from dfl_jax.families import FAMILIES, WITH_DEGREE
 from experiments import run as cli
+from experiments.flags import POPULATIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 NETWORK = ('--clients=6', '--degree=2', '--rounds=2')
@@ -832,7 +833,7 @@ def test_ntk_fl_hears_cohorts(tiny, tmp_path):
     assert all(row['client_accuracy_mean'] == row['consensus_accuracy'] for row in rows)
 
 
-@pytest.mark.parametrize('name', sorted(set(ALGORITHMS) - {'ntk_fl'}))
+@pytest.mark.parametrize('name', sorted(set(ALGORITHMS) - {'ntk_fl', *POPULATIONS}))
 def test_every_decentralized_method_takes_the_gain_correction(name, tiny, tmp_path):
     """Of a 2-regular graph of six clients the gain is the root of six."""
     out = tmp_path / 'out'

@@ -1,7 +1,8 @@
 """What every algorithm owes the simulator, on every family of topologies.
 
 A new algorithm adds one line to ALGORITHMS_UNDER_TEST, and to SENT what its clients send; one with
-a server also its name to CENTRALIZED, whose schedules are cohorts. The settings are tiny and leave
+a server also its name to CENTRALIZED, whose schedules are cohorts; one whose clients may differ in
+architecture, and whose senders meet at aggregators, to MEETING. The settings are tiny and leave
 nothing to chance that differs between clients (full batches, no dropout of units), so that
 relabelling the clients relabels the result.
 """
@@ -14,17 +15,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dfl_jax import Clients, Graph, simulate, topology
+from dfl_jax import Clients, Graph, meetings, simulate, topology
 from dfl_jax.algorithms import ALGORITHMS
 from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.models import MLP, bind
+from dfl_jax.population import dealt, populate
 
 FAMILIES = tuple(family for family in topology.FAMILIES if family != 'edge_list')
 SIZES = (4, 6, 1, 5, 3, 6, 2, 5, 4)  # samples of each client, the largest of them N
 CLIENTS, FEATURES, CLASSES = len(SIZES), 4, 3
 ROUNDS, WIDTH = 12, CLIENTS  # K of every padded schedule: one shape, one compiled step
 COHORTS, COHORT = 'cohorts', 3  # the family of a server's schedules, and their K
+MEETINGS, PAIRS = 'meetings', 'pairs'  # three senders at one aggregator, or each at its own
+SENDERS, SEATS = 3, {MEETINGS: 5, PAIRS: 2}  # K of their padded schedules
 MODEL = bind(MLP(CLASSES, (5,)), (FEATURES,))
+WIDTHS = {
+    'wide': bind(MLP(CLASSES, (4,)), (FEATURES,)),
+    'narrow': bind(MLP(CLASSES, (3,)), (FEATURES,)),
+}
+MIXED = populate(WIDTHS, dealt(tuple(WIDTHS), CLIENTS, [1, 1]))  # the odd clients are narrow
+ALIKE = populate({'wide': WIDTHS['wide']}, ['wide'] * CLIENTS)
+AVERAGED = {'lr': 0.05, 'chunk': 1}
+TAUGHT = AVERAGED | {'mutual_epochs': 1}
 
 ALGORITHMS_UNDER_TEST: dict[str, Callable] = {
     'ntk_dfl': lambda: ALGORITHMS['ntk_dfl'](MODEL, lr=0.05, lr_decay=0.1, timesteps=(3, 8)),
@@ -43,9 +55,30 @@ ALGORITHMS_UNDER_TEST: dict[str, Callable] = {
         projection_dim=20,
         projection_refresh='round',
     ),
+    'dfml': lambda: ALGORITHMS['dfml'](MIXED, rounds=ROUNDS, **TAUGHT),
+    'dec_fedavg': lambda: ALGORITHMS['dec_fedavg'](MIXED, **AVERAGED),
+    'dec_fedprox': lambda: ALGORITHMS['dec_fedprox'](MIXED, **AVERAGED, local_epochs=2),
+    'def_kt': lambda: ALGORITHMS['def_kt'](ALIKE, **TAUGHT),
+    'dec_fed_dropout': lambda: ALGORITHMS['dec_fed_dropout'](MIXED, **AVERAGED),
+    'dec_heterofl': lambda: ALGORITHMS['dec_heterofl'](MIXED, **AVERAGED),
+    'dec_fedrolex': lambda: ALGORITHMS['dec_fedrolex'](MIXED, **AVERAGED),
+    'dec_fml': lambda: ALGORITHMS['dec_fml'](MIXED, **AVERAGED),
 }
 CENTRALIZED = ('ntk_fl',)  # one hub, which is no client; all clients hold its model
-DECENTRALIZED = tuple(name for name in ALGORITHMS_UNDER_TEST if name not in CENTRALIZED)
+MEETING = {  # hubs are a round's aggregators; who is not among their members does nothing
+    'dfml': MEETINGS,
+    'dec_fedavg': MEETINGS,
+    'dec_fedprox': MEETINGS,
+    'def_kt': PAIRS,
+    'dec_fed_dropout': MEETINGS,
+    'dec_heterofl': MEETINGS,
+    'dec_fedrolex': MEETINGS,
+    'dec_fml': MEETINGS,
+}
+DECENTRALIZED = tuple(
+    name for name in ALGORITHMS_UNDER_TEST if name not in CENTRALIZED and name not in MEETING
+)
+NEAR_DUPLICATES = ('dec_fedprox', 'dec_fed_dropout', 'dec_fedrolex')  # slow tests
 
 
 def sent_ntk_dfl(links, sizes):
@@ -88,6 +121,26 @@ def sent_ntk_fl(links, sizes):
     return sent
 
 
+def sent_meeting(links, sizes):
+    """Models to the aggregator and updated ones back, both of the sender's architecture."""
+    sent = {f'weights/{name}': np.zeros(CLIENTS, int) for name in WIDTHS}
+    for aggregator, sender in links:
+        of_sender = sent[f'weights/{tuple(WIDTHS)[sender % 2]}']
+        of_sender[sender] += 1
+        of_sender[aggregator] += 1
+    return sent
+
+
+def sent_def_kt(links, sizes):
+    """Models to the aggregator alone."""
+    return {'weights/wide': sent_gossip(links, sizes)['weights']}
+
+
+def sent_dec_fml(links, sizes):
+    """Memes to the aggregator, and their mean back."""
+    return {'weights/meme': sum(sent_meeting(links, sizes).values())}
+
+
 # What each client sends in one round: (pairs (hub, neighbour) of delivered links, N_i) -> counts.
 SENT: dict[str, Callable] = {
     'ntk_dfl': sent_ntk_dfl,
@@ -99,27 +152,39 @@ SENT: dict[str, Callable] = {
     'dispfl': sent_dispfl,
     'ntk_fl': sent_ntk_fl,
     'spark': sent_spark,
+    'dfml': sent_meeting,
+    'dec_fedavg': sent_meeting,
+    'dec_fedprox': sent_meeting,
+    'def_kt': sent_def_kt,
+    'dec_fed_dropout': sent_meeting,
+    'dec_heterofl': sent_meeting,
+    'dec_fedrolex': sent_meeting,
+    'dec_fml': sent_dec_fml,
 }
 
-every_algorithm = pytest.mark.parametrize('name', ALGORITHMS_UNDER_TEST)
-every_decentralized = pytest.mark.parametrize('name', DECENTRALIZED)
-every_centralized = pytest.mark.parametrize('name', CENTRALIZED)
 # Irregular, disconnected and lopsided; `make test` leaves the other families to the slow tests.
 QUICK_FAMILIES = ('erdos_renyi', 'clustered', 'star')
 
 
 def case(*values):
-    """The parameters of one test, the family last."""
-    quick = values[-1] in (*QUICK_FAMILIES, COHORTS)
-    return pytest.param(*values, marks=() if quick else pytest.mark.slow)
+    """The parameters of one test, an algorithm or a family or both, the family last."""
+    slow = set(values) & {*FAMILIES} - {*QUICK_FAMILIES} or set(values) & {*NEAR_DUPLICATES}
+    return pytest.param(*values, marks=pytest.mark.slow if slow else ())
 
 
+every_algorithm = pytest.mark.parametrize('name', [case(name) for name in ALGORITHMS_UNDER_TEST])
+every_decentralized = pytest.mark.parametrize('name', DECENTRALIZED)
+every_centralized = pytest.mark.parametrize('name', CENTRALIZED)
 every_family = pytest.mark.parametrize('family', [case(family) for family in FAMILIES])
-every_network = pytest.mark.parametrize(
-    ('name', 'family'),
-    [case(name, family) for name in DECENTRALIZED for family in FAMILIES]
-    + [case(name, COHORTS) for name in CENTRALIZED],
+every_meeting = pytest.mark.parametrize(
+    ('name', 'family'), [case(name, family) for name, family in MEETING.items()]
 )
+NETWORKS = (
+    *((name, family) for name in DECENTRALIZED for family in FAMILIES),
+    *((name, COHORTS) for name in CENTRALIZED),
+    *MEETING.items(),
+)
+every_network = pytest.mark.parametrize(('name', 'family'), [case(*pair) for pair in NETWORKS])
 
 
 def test_every_algorithm_is_under_test():
@@ -147,13 +212,18 @@ def network(extra_samples=0, garbage=False) -> Clients:
 def schedule(family, rounds=3, width=WIDTH, links_lost=0.0, clients_lost=0.0, seed=0) -> Graph:
     """A schedule of one family whose rows are padded to `width` columns, NumPy arrays.
 
-    Cohorts have no padding, and a lost client or its link is the same there.
+    Cohorts have no padding, and a lost client or its link is the same there; pairs have none.
     """
     if family == COHORTS:
         lost = max(links_lost, clients_lost)
         return topology.cohorts(CLIENTS, rounds, COHORT, seed=seed, dropout=lost)
-    graphs = topology.schedule(family, CLIENTS, rounds, seed=seed, degree=2)
+    drawn, degree = ('regular', 4) if family in SEATS else (family, 2)
+    graphs = topology.schedule(drawn, CLIENTS, rounds, seed=seed, degree=degree)
     graphs = topology.drop_clients(topology.drop_links(graphs, links_lost, 1), clients_lost, 2)
+    if family in SEATS:
+        hubs = SENDERS if family == PAIRS else 1
+        graphs = meetings.meetings(graphs, SENDERS, seed=seed, aggregators=hubs)
+        width = width and SEATS[family]
     extra = (width or graphs.mask.shape[2]) - graphs.mask.shape[2]
     itself = np.repeat(graphs.members[:, :, :1], extra, axis=2)
     return Graph(
@@ -164,9 +234,11 @@ def schedule(family, rounds=3, width=WIDTH, links_lost=0.0, clients_lost=0.0, se
 
 
 def all_families(name) -> Graph:
-    """Twelve rounds, each of another family, with links and clients lost."""
+    """Twelve rounds, each of another family if there are several, with links and clients lost."""
     if name in CENTRALIZED:
         return schedule(COHORTS, ROUNDS, clients_lost=0.4)
+    if name in MEETING:
+        return schedule(MEETING[name], ROUNDS, links_lost=0.2, clients_lost=0.2)
     drawn = [
         schedule(family, 1, links_lost=0.2, clients_lost=0.2, seed=seed)
         for seed, family in enumerate(FAMILIES)
@@ -183,13 +255,23 @@ def links_of(name, graphs, r):
     """(hub, neighbour) of every delivered link; column 0 is the hub itself, unless a server."""
     first = 0 if name in CENTRALIZED else 1
     return [
-        (hub, int(neighbour))
-        for hub in range(len(graphs.mask[r]))
-        for neighbour, delivered in zip(
-            graphs.members[r, hub, first:], graphs.mask[r, hub, first:], strict=True
+        (int(hub), int(neighbour))
+        for (hub, *_), members, mask in zip(
+            graphs.members[r], graphs.members[r, :, first:], graphs.mask[r, :, first:], strict=True
         )
+        for neighbour, delivered in zip(members, mask, strict=True)
         if delivered
     ]
+
+
+def taking_part(name, graphs, r):
+    """Whose model a round changes, [M] bool."""
+    if name not in MEETING:
+        return np.broadcast_to(graphs.active[r], CLIENTS)  # a server's holds for all
+    mask = graphs.mask[r] & graphs.active[r, :, None]
+    if name == 'def_kt':  # its aggregators do not train alone
+        mask = mask & mask[:, 1:].any(axis=1, keepdims=True)
+    return np.isin(np.arange(CLIENTS), graphs.members[r][mask])
 
 
 @functools.cache
@@ -203,7 +285,12 @@ def holdout():
 def jitted(name):
     """(init, step, predict) compiled once for all tests of one algorithm."""
     algorithm = ALGORITHMS_UNDER_TEST[name]()
-    return jax.jit(algorithm.init), jax.jit(algorithm.step), jax.jit(algorithm.predict)
+    # The large programs of mixed architectures compile in half the time without optimisations.
+    options = {'xla_backend_optimization_level': 0} if name in MEETING else {}
+    return tuple(
+        jax.jit(function, compiler_options=options)
+        for function in (algorithm.init, algorithm.step, algorithm.predict)
+    )
 
 
 def trained(name, graphs, clients=None):
@@ -253,11 +340,12 @@ def test_garbage_in_the_padding_changes_nothing(name, family):
 def test_more_padding_changes_nothing(name, family):
     graphs = schedule(family)
     state, infos = trained(name, graphs)
-    variants = {
-        'samples': trained(name, graphs, network(extra_samples=3, garbage=True)),
-        'no padded neighbours': trained(name, schedule(family, width=None)),
-    }
-    for other_state, other_infos in variants.values():
+    more, narrow = network(extra_samples=3, garbage=True), schedule(family, width=None)
+    if name in MEETING:  # one more compilation, not two
+        variants = [trained(name, narrow, more)]
+    else:
+        variants = [trained(name, graphs, more), trained(name, narrow)]
+    for other_state, other_infos in variants:
         assert_close(logits(name, state), logits(name, other_state))
         assert_close(infos, other_infos)
 
@@ -274,16 +362,24 @@ def test_lost_links_are_no_neighbours(name, family):
     assert_same(kept, trained(name, graphs._replace(members=members)))
 
 
-@every_network
+@pytest.mark.parametrize(
+    ('name', 'family'),  # a client's number decides which units Federated Dropout draws for it
+    [case(*pair) for pair in NETWORKS if pair[0] != 'dec_fed_dropout'],
+)
 def test_relabelling_the_clients_relabels_the_result(name, family):
+    """Within an architecture, of which there may be two; the order of senders is no matter."""
     graphs = schedule(family, links_lost=0.2, clients_lost=0.2)
-    order = np.random.default_rng(8).permutation(CLIENTS)  # new client i is the old order[i]
+    rng, order = np.random.default_rng(8), np.arange(CLIENTS)  # new client i is the old order[i]
+    order[::2], order[1::2] = rng.permutation(order[::2]), rng.permutation(order[1::2])
     new_name = np.argsort(order)
-    hubs = slice(None) if family == COHORTS else order
+    hubs = order if name in DECENTRALIZED else np.arange(len(graphs.active[0]))
+    seats = np.arange(graphs.mask.shape[2])
+    if name in MEETING:
+        seats[1:] = rng.permutation(seats[1:])
     clients = jax.tree.map(lambda a: a[order], network())
     renamed = Graph(
-        new_name[graphs.members[:, hubs]].astype(np.int32),
-        graphs.mask[:, hubs],
+        new_name[graphs.members[:, hubs][:, :, seats]].astype(np.int32),
+        graphs.mask[:, hubs][:, :, seats],
         graphs.active[:, hubs],
     )
     state, infos = trained(name, graphs)
@@ -291,8 +387,9 @@ def test_relabelling_the_clients_relabels_the_result(name, family):
     before, after = logits(name, state), logits(name, new_state)
     alike = np.ptp(before['client'], axis=0).max() < 1e-3
     assert alike == (family == COHORTS), 'the clients are all alike'
-    assert_close(before['client'][order], after['client'])
     assert_close(before['consensus'], after['consensus'])
+    for model in {'client', 'regular', 'meme'} & set(before):
+        assert_close(before[model][order], after[model])
     relabelled = [{k: v[order] if v.ndim else v for k, v in info.items()} for info in infos]
     assert_close(relabelled, new_infos)
 
@@ -304,11 +401,11 @@ def test_inactive_clients_keep_their_model(name, family):
     clients = network()
     state = init(jax.random.key(3), clients)
     seen = set()
-    for r, active in enumerate(graphs.active):
+    for r in range(4):
+        active = taking_part(name, graphs, r)
         before = logits(name, state)['client']
         state, _ = step(jax.random.key(r), state, round_of(graphs, r), clients)
         after = logits(name, state)['client']
-        active = np.broadcast_to(active, CLIENTS)  # of the server, for all
         assert (before[~active] == after[~active]).all()
         assert (before[active] != after[active]).any(axis=(1, 2)).all()
         seen |= set(active)
@@ -340,6 +437,23 @@ def test_an_empty_cohort_sends_nothing_and_keeps_the_model(name):
     state, infos = trained(name, nobody)
     assert_same(logits(name, jitted(name)[0](jax.random.key(3), network())), logits(name, state))
     assert not any(v.any() for info in infos for k, v in info.items() if k.startswith('sent/'))
+
+
+@every_meeting
+def test_an_aggregator_that_hears_nobody_sends_nothing(name, family):
+    """It trains alone, unless its own model would be replaced; the others keep theirs."""
+    graphs = schedule(family)
+    start = jitted(name)[0](jax.random.key(3), network())
+    for active in (True, False):
+        here = graphs.mask & (np.arange(graphs.mask.shape[2]) == 0) & active
+        lonely = graphs._replace(mask=here, active=graphs.active & active)
+        state, infos = trained(name, lonely)
+        sent = [v for info in infos for k, v in info.items() if k.startswith('sent/')]
+        assert sent and not any(v.any() for v in sent)
+        assert all(np.isfinite(info['loss']).all() for info in infos)
+        before, after = logits(name, start)['client'], logits(name, state)['client']
+        moved = np.isin(np.arange(CLIENTS), graphs.members[:, :, 0]) & active & (name != 'def_kt')
+        np.testing.assert_array_equal((before != after).any(axis=(1, 2)), moved)
 
 
 @every_network

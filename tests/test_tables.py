@@ -10,7 +10,7 @@ from experiments import curves, tables
 from experiments.figures import table_panels
 from experiments.plot_panels import draw_panels, plot_panels
 from experiments.plots import COLOURS, plt
-from experiments.table_metrics import HEADS, by_metric
+from experiments.table_metrics import AGAINST, HEADS, by_metric
 
 PUBLISHED = {
     'metric': 'rounds_to',
@@ -223,6 +223,57 @@ def test_several_metrics_stand_side_by_side_in_every_column():
         'megabytes a round saved against ntk_dfl (%); rounds to 85 % consensus accuracy; '
         'mean client accuracy at round 2 (%)'
     )
+
+
+def test_the_rounds_to_a_reference_are_to_where_its_mean_client_is_at_the_round():
+    published = {
+        'metrics': [
+            {'metric': 'rounds_to_reference', 'round': 2, 'head': 'as at 2'},
+            {'metric': 'rounds_to_reference', 'round': 3},
+        ],
+        'reference': 'dec_fedavg',
+        'columns': ['iid', 'alpha0.1'],
+        'rows': {'dfml': [[10, 20], [None, 30]], 'dec_fedavg': [[None, None], [None, None]]},
+    }
+    runs = {
+        'dec_fedavg-iid': [curve(0.25, 0.5, 0.75), curve(0.25, 0.625)],  # 46.25 % after round 2
+        'dfml-iid': [curve(0.5, 0.5625, 0.5), curve(0.5, 0.875), curve(0.25)],
+        'dfml-alpha0.1': [curve(0.5)],  # nothing to compare with
+    }
+    assert tables.table(published, runs).splitlines()[::2] == [
+        '| method | iid as at 2 paper | iid as at 2 ours | iid rounds paper | iid rounds ours '
+        '| alpha0.1 as at 2 paper | alpha0.1 as at 2 ours '
+        '| alpha0.1 rounds paper | alpha0.1 rounds ours |',
+        '| dfml | 10 | 2, 2, >1 (3 seeds) | - | >3, 2, >1 (3 seeds) | 20 | - | 30 | - |',
+    ]
+    assert tables.table(published, runs).splitlines()[3] == '| dec_fedavg ' + 8 * '| - ' + '|'
+    assert tables.what(published) == (
+        'rounds to the mean client accuracy of dec_fedavg at round 2; '
+        'rounds to the mean client accuracy of dec_fedavg at round 3'
+    )
+
+
+@pytest.mark.parametrize('metric', ['client_accuracy_at', 'local_accuracy_at'])
+def test_columns_may_have_rounds_of_their_own(metric):
+    published = {
+        'metric': metric,
+        'round': {'iid': 3, 'alpha0.1': 1},
+        'ours': 'dfml',
+        'columns': ['iid', 'alpha0.1'],
+        'rows': {'dfml': [None, None], 'dec_fedavg': [None, None]},
+    }
+    local = {'local_accuracy_mean': [0.4, 0.4, 0.65]}
+    runs = {
+        'dfml-iid': [curve(0.25, 0.5, 0.75, **local)],
+        'dfml-alpha0.1': [curve(0.5, 0.75, 0.5, **local)],
+        'dec_fedavg-iid': [curve(0.25, 0.5, 0.5, **local)],
+    }
+    assert tables.table(published, runs).splitlines()[2] == '| dfml | 65 (1 seed) | 40 (1 seed) |'
+    assert 'at round 1 or 3 (%)' in tables.what(published)
+    whose, points = (' of the mean client', 25) if metric == 'client_accuracy_at' else ('', 25)
+    assert tables.comparisons(published, runs) == [
+        f'iid: lead{whose} over the best baseline at round 3: {points:.1f} points (dec_fedavg)'
+    ]
 
 
 @pytest.mark.parametrize(
@@ -572,6 +623,33 @@ def test_an_old_run_serves_unless_it_lacks_what_is_needed(folder, tmp_path):
             find(folder, source, names=names)
 
 
+def test_a_column_that_only_lines_show_is_needed_of_their_cells(folder, tmp_path):
+    lines = [
+        {'cell': 'ntk_dfl-iid', 'label': 'a', 'curve': 'meme_accuracy'},
+        {'cell': 'ntk_dfl-alpha0.1', 'label': 'b'},
+    ]
+    published = PUBLISHED | {'panels': [{'title': '', 'lines': lines}]}
+    names, only = tables.columns(published), tables.columns_of_cells(published)
+    assert names == (*curves.CURVES, 'meme_accuracy') and only == {'meme_accuracy': {'ntk_dfl-iid'}}
+    write_run(tmp_path / 'ntk_dfl-alpha0.1', [0.9], **SETTINGS)
+    write_run(tmp_path / 'ntk_dfl-iid', [0.8], more={'meme_accuracy': [0.5]}, **SETTINGS)
+    files = tables.flagfiles(PUBLISHED, folder)
+    runs, _ = curves.find_runs('table', files, [tmp_path], names, only)
+    assert 'meme_accuracy' not in runs['ntk_dfl-alpha0.1'][0]
+    assert points_of(published, runs) == [
+        ('curve', {('a', 'solid'): {1: [50]}, ('b', 'solid'): {1: [90]}})
+    ]
+    with pytest.raises(ValueError, match=r'^ntk_dfl-alpha0\.1 has no meme_accuracy'):
+        curves.find_runs('table', files, [tmp_path], names)
+    everywhere = published | {
+        'panels': [
+            *published['panels'],
+            {'title': '', 'column': 'iid', 'curves': ['meme_accuracy']},
+        ]
+    }
+    assert tables.columns_of_cells(everywhere) == {}
+
+
 def test_what_metric_and_panels_need():
     def needed(metric, *kinds):
         panels = [panel for kind in kinds for panel in PANELS[kind]]
@@ -581,6 +659,7 @@ def test_what_metric_and_panels_need():
     assert needed('megabytes_to', 'curves') == ('mbytes_total',)
     assert needed('megabytes_saved', 'curves') == ('mbytes_total',)
     assert needed('gap_at', 'lines', 'scatter') == ('mbytes_total', 'model_deviation')
+    assert needed('local_accuracy_at', 'curves') == ('local_accuracy_mean',)
     assert needed('accuracy_at', 'distribution') == ('client_accuracy_quantiles',)
 
 
@@ -644,7 +723,10 @@ def test_every_shipped_table_is_whole(published):
     needed['loss_to'] = 'target_loss'
     for part in by_metric(content):
         assert part['metric'] in HEADS
-        assert needed.get(part['metric'], 'round') in content
+        assert needed.get(part['metric'], 'round') in part
+        assert part['metric'] not in AGAINST or part['reference'] in content['rows']
+        if isinstance(part.get('round'), dict):
+            assert part['round'].keys() == set(content['columns'])
         assert all(len(numbers) == len(content['columns']) for numbers in part['rows'].values())
     assert all(len(row) == len(content.get('metrics', row)) for row in content['rows'].values())
     named = {content.get('ours'), content.get('reference')}

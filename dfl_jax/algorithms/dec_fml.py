@@ -122,10 +122,12 @@ def dec_fml(
         means = architecture_means(met, at_meeting, graph, sizes)
         params |= scatter({MEME: params[MEME]}, at_hubs(means, at_meeting, graph), at_meeting)
 
-        of_models = losses_of_round(sound(models, losses), slots, seated, 2 * count)
+        losses = sound(models, losses)
+        of_meme = {MEME: losses.pop(MEME)}
+        of_memes = losses_of_round(of_meme, {MEME: slots.pop(MEME)}, seated, 2 * count)
         info = {
-            'loss': of_models[:count],
-            'meme_loss': of_models[count:],
+            'loss': losses_of_round(losses, slots, seated, count),
+            'meme_loss': of_memes[count:],
             **weights_sent(memes, graph),
         }
         return FmlState(params, t + 1), info

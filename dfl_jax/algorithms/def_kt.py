@@ -74,9 +74,10 @@ def def_kt(
         learnt, _ = learn(key, models, slots, graph, clients, round, Balance(one, one))
         slot = slots[name]
         # Where a seat's model is; an aggregator takes that of the seat next to its own.
-        at = jnp.zeros(hubs * members, jnp.int32).at[slot.seat].set(jnp.arange(len(slot.seat)))
+        itself = jnp.arange(len(slot.seat), dtype=jnp.int32)
+        at = jnp.zeros(hubs * members, jnp.int32).at[slot.seat].set(itself)
         came = graph.mask[slot.seat // members, 1]
-        source = jnp.where(came, at[slot.seat // members * members + 1], jnp.arange(len(slot.seat)))
+        source = jnp.where(came, at[slot.seat // members * members + 1], itself)
         aggregates = slot.seat % members == 0
 
         def replaced(kept, taught):

@@ -129,7 +129,8 @@ def architecture_means(
     for name, slot in slots.items():
         share = jnp.where(slot.taken, weights[slot.client], 0)
         where = jax.nn.one_hot(slot.seat // members, hubs, dtype=share.dtype) * share[:, None]
-        where = where / jnp.maximum(where.sum(axis=0), jnp.finfo(share.dtype).tiny)  # [S, H]
+        total = where.sum(axis=0, keepdims=True)
+        where = where / jnp.maximum(total, jnp.finfo(share.dtype).tiny)  # [S, H]
         means[name] = jax.tree.map(
             lambda leaf, w=where: jnp.tensordot(w.T, leaf, 1, precision='highest'), models[name]
         )
