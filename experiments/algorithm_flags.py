@@ -215,7 +215,7 @@ ALGORITHM_FLAGS = {  # by argument
     'schedule': flags.DEFINE_string(
         'dfml_schedule',
         None,
-        'Of alpha, the weight of the distillation: cycle (default), half_cycle, fixed, or annealed '
+        'Of alpha, the weight of the distillation: half_cycle (default), cycle, fixed, or annealed '
         '(ANL-KD).',
     ),
     'alpha': flags.DEFINE_float(

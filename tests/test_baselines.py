@@ -102,7 +102,15 @@ def compiled(function):
 
 
 def started(algorithm, clients):
-    return doubled(compiled(algorithm.init)(jax.random.key(0), clients))
+    """A state of random weights in double precision, in round 0; init itself would be compiled."""
+    rng = np.random.default_rng(1)
+
+    def leaf(of):
+        if jnp.issubdtype(of.dtype, jnp.integer):
+            return jnp.zeros(of.shape, of.dtype)
+        return jnp.asarray(rng.normal(size=of.shape) / np.sqrt(FEATURES))
+
+    return jax.tree.map(leaf, jax.eval_shape(algorithm.init, jax.random.key(0), clients))
 
 
 def check_absentees(people, before, after, present):
@@ -235,7 +243,8 @@ def test_one_architecture_and_everybody_is_gossip_on_the_complete_graph(network)
     complete = topology.schedule('complete', CLIENTS, 1, seed=0)
     met = meetings.meetings(complete, CLIENTS - 1, seed=0)
     state = started(ours, clients)
-    start = started(theirs, clients)._replace(params=state.params['deep'])
+    start = doubled(jit(theirs.init)(jax.random.key(0), clients))
+    start = start._replace(params=state.params['deep'])
     key = jax.random.key(3)
     state, info = jit(ours.step)(key, state, round_of(met, 0), clients)
     expected, gossip = jit(theirs.step)(key, start, round_of(complete, 0), clients)

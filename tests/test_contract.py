@@ -27,7 +27,8 @@ CLIENTS, FEATURES, CLASSES = len(SIZES), 4, 3
 ROUNDS, WIDTH = 12, CLIENTS  # K of every padded schedule: one shape, one compiled step
 COHORTS, COHORT = 'cohorts', 3  # the family of a server's schedules, and their K
 MEETINGS, PAIRS = 'meetings', 'pairs'  # three senders at one aggregator, or each at its own
-SENDERS, SEATS = 3, {MEETINGS: 5, PAIRS: 2}  # K of their padded schedules
+SENDERS, SEATS = 3, {MEETINGS: 5, PAIRS: 2}  # and K of their padded schedules
+NEIGHBOURS = {MEETINGS: ('regular', 4), PAIRS: ('regular', 2)}  # among whom they are drawn
 MODEL = bind(MLP(CLASSES, (5,)), (FEATURES,))
 WIDTHS = {
     'wide': bind(MLP(CLASSES, (4,)), (FEATURES,)),
@@ -217,7 +218,7 @@ def schedule(family, rounds=3, width=WIDTH, links_lost=0.0, clients_lost=0.0, se
     if family == COHORTS:
         lost = max(links_lost, clients_lost)
         return topology.cohorts(CLIENTS, rounds, COHORT, seed=seed, dropout=lost)
-    drawn, degree = ('regular', 4) if family in SEATS else (family, 2)
+    drawn, degree = NEIGHBOURS.get(family, (family, 2))
     graphs = topology.schedule(drawn, CLIENTS, rounds, seed=seed, degree=degree)
     graphs = topology.drop_clients(topology.drop_links(graphs, links_lost, 1), clients_lost, 2)
     if family in SEATS:
@@ -510,7 +511,15 @@ def test_one_trace_a_run(name):
     assert traces == 1
 
 
-@every_algorithm
+@pytest.mark.parametrize(
+    'name',  # three programs each, large ones of those that meet
+    [
+        pytest.param(
+            name, marks=pytest.mark.slow if name in MEETING and name != 'dec_fedavg' else ()
+        )
+        for name in ALGORITHMS_UNDER_TEST
+    ],
+)
 def test_blocks_change_nothing(name):
     final_metrics, final_state, final_sent = uninterrupted(name)[0][-1]
     for eval_every in (12, 3, 1):
@@ -522,8 +531,14 @@ def test_blocks_change_nothing(name):
         assert metrics == final_metrics and sent == final_sent
 
 
-@pytest.mark.parametrize('saved', ['memory', 'disk'])
-@every_algorithm
+@pytest.mark.parametrize(
+    ('name', 'saved'),
+    [case(name, 'disk') for name in ALGORITHMS_UNDER_TEST]
+    + [
+        pytest.param(name, 'memory', marks=pytest.mark.slow if name in MEETING else ())
+        for name in ALGORITHMS_UNDER_TEST
+    ],
+)
 def test_resume_equals_no_stop(name, saved, tmp_path):
     algorithm = ALGORITHMS_UNDER_TEST[name]()
     setting = (network(), all_families(name), holdout(), jax.random.key(1))

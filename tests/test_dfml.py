@@ -94,14 +94,21 @@ def test_rounds_equal_the_reference(network, options):
     data, clients, _ = network
     people, graphs = population(*HIDDEN), schedule()
     shared = {'lr': 0.3, 'momentum': 0.9, 'weight_decay': 0.05}
-    settings = {'period': 4, 'mutual_epochs': 2, 'init': 'independent', **shared, **options}
+    settings = {
+        'schedule': 'cycle',
+        'period': 4,
+        'mutual_epochs': 2,
+        'init': 'independent',
+        **shared,
+        **options,
+    }
     algorithm = ALGORITHMS['dfml'](people, rounds=ROUNDS, **settings)
     state = doubled(algorithm.init(jax.random.key(0), clients))
     step = jax.jit(algorithm.step)
     models, peaks = as_reference(people, state.params), as_reference(people, state.peak)
     best = np.zeros(CLIENTS)
     kind = options.get('schedule', 'cycle')
-    top = options.get('alpha', 1.0)
+    top = options.get('alpha', 0.9)
     if kind == 'fixed':
         alphas = np.full(ROUNDS, top)
     else:
@@ -197,7 +204,7 @@ def test_peak_models_freeze_after_the_first_maximum(network):
     _, clients, _ = network
     people = population('narrow')
     everyone = schedule(senders=5, rounds=12)
-    algorithm = ALGORITHMS['dfml'](people, rounds=12, period=6, lr=0.1, chunk=1)
+    algorithm = ALGORITHMS['dfml'](people, rounds=12, schedule='cycle', period=6, lr=0.1, chunk=1)
     state, step = algorithm.init(jax.random.key(0), clients), jax.jit(algorithm.step)
     renewed = []
     for r in range(12):

@@ -259,9 +259,31 @@ def test_rounds_share_one_trace_and_differ_in_rate_and_order():
         ({'sam_adaptive': True}, 'sam_adaptive .* sam_radius is 0'),
         ({'optimizer': 'adamw', 'momentum': 0.9}, r'momentum=0\.9 .* not adamw'),
         ({'optimizer': 'lion'}, "'lion'; choose one of sgd, adamw"),
+        ({'supervision': 'mse'}, "unknown supervision 'mse'; choose one of ce, ace, wsm"),
+        ({'augmentation': 'mixup'}, "unknown augmentation 'mixup'; choose one of none, standard"),
+        ({'proximal': -0.5}, r'proximal has to be at least 0, got -0\.5'),
+        ({'proximal': float('nan')}, 'proximal has to be at least 0, got nan'),
     ],
     ids=str,
 )
 def test_what_is_refused(settings, pattern):
     with pytest.raises(ValueError, match=pattern):
         LocalTraining(**{'lr': 0.1, 'batch_size': 4} | settings)
+
+
+@pytest.mark.parametrize(
+    'settings',
+    [
+        {'supervision': 'ce'},
+        {'supervision': 'ace'},
+        {'supervision': 'wsm'},
+        {'augmentation': 'none'},
+        {'augmentation': 'standard'},
+        {'proximal': 0.0},
+        {'proximal': 2.0},
+    ],
+    ids=str,
+)
+def test_what_is_accepted(settings):
+    accepted = LocalTraining(lr=0.1, batch_size=4, **settings)
+    assert all(getattr(accepted, name) == value for name, value in settings.items())

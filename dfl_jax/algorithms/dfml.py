@@ -37,7 +37,7 @@ from dfl_jax.population import (
     take_seats,
 )
 
-SCHEDULES = ('cycle', 'half_cycle', 'fixed', 'annealed')
+SCHEDULES = ('half_cycle', 'cycle', 'fixed', 'annealed')
 SCHEDULED = ('both', 'supervision', 'distillation', 'common')
 
 
@@ -60,9 +60,10 @@ def alpha_schedule(
 ) -> Schedule:
     """The weight of the distillation in every round (Eq. 4, A.2, A.5.4).
 
-    `cycle`: from 0 to `alpha` in half a period and back in the other half; `half_cycle`: from near
-    0 to `alpha` in a whole period, then down at once; `fixed`: always `alpha`; `annealed`: from
-    `alpha` to 0 along a line (teacher annealing of ANL-KD, Clark et al. 2019).
+    `half_cycle`: from near 0 to `alpha` in a whole period, then down at once, so that a period of
+    100 has its one peak at round 100 (A.5.4); `cycle`: up in half a period and back in the other
+    half; `fixed`: always `alpha`; `annealed`: from `alpha` to 0 along a line (teacher annealing of
+    ANL-KD, Clark et al. 2019). Half cycles alone gave the order of Table 9 (docs/results_dfml.md).
 
     Args:
       kind: one of the above.
@@ -115,7 +116,7 @@ def dfml(
     *,
     rounds: int,
     mutual_epochs: int = 10,
-    schedule: str = 'cycle',
+    schedule: str = 'half_cycle',
     alpha: float = 0.9,
     period: int = 10,
     period_growth: int = 1,
