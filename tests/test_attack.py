@@ -318,6 +318,7 @@ def command(*flags):
         return command_line.main(command_line.FLAGS(['attack', *flags]))
 
 
+@pytest.mark.slow
 def test_the_command_writes_its_files(tmp_path, capsys):
     pytest.importorskip('sklearn')
     tiny = ('--images=2', '--attack_steps=30', '--attack_restarts=1', '--attack_training=0')

@@ -293,7 +293,10 @@ def parts(held):
     return dec_partial(population(*WIDTHS), held=held, init='independent', chunk=1, **OPTIMISER)
 
 
-@pytest.mark.parametrize('held', ['first', 'rolled', 'sorted', 'random'])
+@pytest.mark.parametrize(
+    'held',
+    ['first', 'random', *(pytest.param(h, marks=pytest.mark.slow) for h in ('rolled', 'sorted'))],
+)
 def test_partial_training_equals_the_reference(network, held):
     people, graphs = population(*WIDTHS), schedule(senders=4, aggregators=2)
     compare(network, people, parts(held), graphs, partial, 64, held=held, how='wsm', **OPTIMISER)

@@ -725,7 +725,13 @@ def test_a_model_and_an_algorithm_of_ones_own(tiny, plugins):
     assert config['algorithm'] == {'lr': 0.03}
 
 
-@pytest.mark.parametrize('family', FAMILIES)
+@pytest.mark.parametrize(
+    'family',
+    [
+        f if f in ('star', 'torus', 'edge_list') else pytest.param(f, marks=pytest.mark.slow)
+        for f in FAMILIES
+    ],
+)
 def test_every_topology_runs_by_its_name(family, tiny, tmp_path):
     flags = []
     if family == 'edge_list':
@@ -833,7 +839,13 @@ def test_ntk_fl_hears_cohorts(tiny, tmp_path):
     assert all(row['client_accuracy_mean'] == row['consensus_accuracy'] for row in rows)
 
 
-@pytest.mark.parametrize('name', sorted(set(ALGORITHMS) - {'ntk_fl', *POPULATIONS}))
+@pytest.mark.parametrize(
+    'name',
+    [
+        name if name in ('dfedavgm', 'ntk_dfl') else pytest.param(name, marks=pytest.mark.slow)
+        for name in sorted(set(ALGORITHMS) - {'ntk_fl', *POPULATIONS})
+    ],
+)
 def test_every_decentralized_method_takes_the_gain_correction(name, tiny, tmp_path):
     """Of a 2-regular graph of six clients the gain is the root of six."""
     out = tmp_path / 'out'

@@ -79,7 +79,15 @@ MEETING = {  # hubs are a round's aggregators; who is not among their members do
 DECENTRALIZED = tuple(
     name for name in ALGORITHMS_UNDER_TEST if name not in CENTRALIZED and name not in MEETING
 )
-NEAR_DUPLICATES = ('dec_fedprox', 'dec_fed_dropout', 'dec_fedrolex')  # slow tests
+NEAR_DUPLICATES = (
+    'dpsgd',
+    'dfedavg',
+    'dfedsam',
+    'decavg',
+    'dec_fedprox',
+    'dec_fed_dropout',
+    'dec_fedrolex',
+)  # slow tests
 
 
 def sent_ntk_dfl(links, sizes):
@@ -174,7 +182,7 @@ def case(*values):
 
 
 every_algorithm = pytest.mark.parametrize('name', [case(name) for name in ALGORITHMS_UNDER_TEST])
-every_decentralized = pytest.mark.parametrize('name', DECENTRALIZED)
+every_decentralized = pytest.mark.parametrize('name', [case(name) for name in DECENTRALIZED])
 every_centralized = pytest.mark.parametrize('name', CENTRALIZED)
 every_family = pytest.mark.parametrize('family', [case(family) for family in FAMILIES])
 every_meeting = pytest.mark.parametrize(

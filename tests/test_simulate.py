@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dfl_jax import Algorithm, Clients, data, simulate, topology
+from dfl_jax import Algorithm, Clients, data, evaluation, simulate, topology
 from dfl_jax.algorithms import ntk_dfl
 from dfl_jax.base import Graph
 from dfl_jax.evaluation import evaluator
@@ -263,7 +263,7 @@ def test_evaluation_equals_numpy(client_samples, budget):
     algorithm = gossip()
     state = algorithm.init(key, clients)
     weights = np.asarray(state['weights'])
-    size = simulate._chunk(algorithm, state, test.x, budget)
+    size = evaluation._chunk(algorithm, state, test.x, budget)
     if budget == 4_000:
         assert 1 < size < 50 and 101 % size, 'the chunks have to be several and uneven'
     else:
