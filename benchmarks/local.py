@@ -31,7 +31,7 @@ from jax import lax
 
 from benchmarks import _common as common
 from dfl_jax import simulate, topology
-from dfl_jax.algorithms import dpsgd
+from dfl_jax.algorithms import make
 from dfl_jax.base import Array, Clients, Graph, PyTree
 from dfl_jax.local import Batch, batch_loss
 from dfl_jax.memory import choose_chunk, client_bytes
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
     model = bind(MLP(common.CLASSES, (HIDDEN,)), clients.x.shape[2:])
     schedule = topology.schedule('regular', _CLIENTS.value, ROUNDS, seed=0, degree=_DEGREE.value)
     chunk = choose_chunk(_CLIENTS.value, client_bytes(_SAMPLES.value, model), _CHUNK.value)
-    algorithm = dpsgd(model, lr=LR, batch_size=_BATCH.value, chunk=chunk)
+    algorithm = make('dpsgd', model, lr=LR, batch_size=_BATCH.value, chunk=chunk)
     steps = _CLIENTS.value * -(-_SAMPLES.value // _BATCH.value)
     print(f'{common.about()}\n{steps} client-steps a round, {chunk} client(s) at once\n')
 

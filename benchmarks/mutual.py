@@ -29,7 +29,7 @@ from absl import app, flags, logging
 
 from benchmarks import _common as common
 from dfl_jax import topology
-from dfl_jax.algorithms import dfml
+from dfl_jax.algorithms import make
 from dfl_jax.base import Clients, Graph
 from dfl_jax.local import epoch_orders
 from dfl_jax.meetings import meetings
@@ -87,7 +87,8 @@ def round_of(schedule: Graph, r: int) -> Graph:
 
 def jitted_round(population: Population, schedule, clients, chunk, traces):
     """A call that advances the network by one round."""
-    algorithm = dfml(
+    algorithm = make(
+        'dfml',
         population,
         rounds=10**3,
         schedule='fixed',

@@ -63,7 +63,14 @@ def mutual_learning(
     Every hub's members go through the data of its client, column 0, `mutual.epochs` times. The
     optimiser and its learning rate are those of `settings`, its state starts afresh. Models have
     leaves [S, ...]; losses [S] are means over the steps of the loss of the labels alone.
+
+    Raises ValueError for a proximal term or sharpness-aware steps, which this loss has not.
     """
+    for name in ('proximal', 'sam_radius'):
+        if getattr(settings, name):
+            raise ValueError(
+                f'mutual learning has no {name}, got {getattr(settings, name)}; leave it out'
+            )
 
     def learn(
         key: Array,

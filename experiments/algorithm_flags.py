@@ -63,6 +63,20 @@ ALGORITHM_FLAGS = {  # by argument
         'sam_radius', None, 'rho of sharpness-aware minimisation (dfedsam: 0.01); 0 turns it off.'
     ),
     'sam_adaptive': flags.DEFINE_bool('sam_adaptive', None, 'Scale-invariant ascent (ASAM).'),
+    'supervision': flags.DEFINE_string(
+        'supervision',
+        None,
+        'Loss of the labels: ce, wsm (re-weighted softmax) or ace (dfml and its baselines: wsm; '
+        'others: ce).',
+    ),
+    'augmentation': flags.DEFINE_string(
+        'augmentation', None, 'Of training images: none (default) or standard (shift and mirror).'
+    ),
+    'proximal': flags.DEFINE_float(
+        'fedprox_mu',
+        None,
+        'mu of mu/2 ||w - w_start||^2 in the loss (dec_fedprox: 0.5; others: 0).',
+    ),
     'averaged': flags.DEFINE_string(
         'averaged',
         None,
@@ -203,12 +217,6 @@ ALGORITHM_FLAGS = {  # by argument
         'spark_judge', None, 'Loss that chooses t is against the labels (default) or the target.'
     ),
     # DFML and its baselines
-    'supervision': flags.DEFINE_string(
-        'supervision', None, 'Loss of the labels: wsm (re-weighted softmax, default), ace or ce.'
-    ),
-    'augmentation': flags.DEFINE_string(
-        'augmentation', None, 'Of training images: none (default) or standard (shift and mirror).'
-    ),
     'mutual_epochs': flags.DEFINE_integer(
         'dfml_mutual_epochs', None, "K, passes over the aggregator's data (default 10; def_kt 1)."
     ),
@@ -247,9 +255,6 @@ ALGORITHM_FLAGS = {  # by argument
     ),
     'temperature': flags.DEFINE_float(
         'dfml_temperature', None, 'Of the softmax of the distillation (default 1).'
-    ),
-    'proximal': flags.DEFINE_float(
-        'fedprox_mu', None, 'Weight of the proximal term of dec_fedprox (default 0.5).'
     ),
     'server': flags.DEFINE_bool(
         'dec_fedavg_server', None, 'Centralized FedAvg: all clients go on with the average.'

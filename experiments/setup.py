@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from dfl_jax import data, topology
-from dfl_jax.algorithms import ALGORITHMS
+from dfl_jax.algorithms import ALGORITHMS, REQUIRED, make, settings_of
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.initialisation import gain_corrected
 from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes, projected_bytes
@@ -72,26 +72,22 @@ def build(flags: Any) -> Experiment:
     _check_applicable(flags)
     seeds = {name: _stream(flags.seed, name) for name in STREAMS}
     factory = _algorithm_factory(flags.algorithm)
-    settings = _algorithm_settings(flags, factory)
-    parameters = inspect.signature(factory).parameters
-    if 'by_cluster' in parameters:
+    defaults = settings_of(factory)
+    settings = _algorithm_settings(flags, defaults)
+    if 'by_cluster' in defaults:
         settings.setdefault('by_cluster', flags.topology == 'clustered')
-    if 'anneal_rounds' in parameters:
+    if 'anneal_rounds' in defaults:
         settings.setdefault('anneal_rounds', flags.rounds)
-    if 'rounds' in parameters:
+    if 'rounds' in defaults:
         settings.setdefault('rounds', flags.rounds)
-    if 'projection_seed' in parameters:
+    if 'projection_seed' in defaults:
         settings['projection_seed'] = seeds['jacobians']
-    if 'peak_updates' in parameters and senders_of(flags) < flags.clients // 2:  # DFML, A.4.6
+    if 'peak_updates' in defaults and senders_of(flags) < flags.clients // 2:  # DFML, A.4.6
         settings.setdefault('peak_updates', round(flags.clients / max(senders_of(flags), 1)))
-    meeting = 'population' in parameters
+    meeting = 'population' in inspect.signature(factory).parameters
     if not meeting:
         check_no_population(flags)
-    resolved = {
-        name: parameter.default
-        for name, parameter in parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    } | settings
+    resolved = {n: value for n, value in defaults.items() if value is not REQUIRED} | settings
     intact = draw_graphs(flags, seeds, resolved)
     graphs = with_failures(intact, flags, seeds, resolved)
     if meeting:
@@ -128,7 +124,7 @@ def build(flags: Any) -> Experiment:
         found = initial_gain(flags, intact, sizes, mixing, seeds['gain'])
         settings['init'] = gain_corrected(found)
         resolved['gain'] = float(np.mean(found))
-        if 'settling' in parameters and 'settling' not in settings:
+        if 'settling' in defaults and 'settling' not in settings:
             steps = resolved['gossip_steps']
             rounds = settling(flags, intact, graphs, sizes, mixing, steps)
             settings['settling'] = resolved['settling'] = rounds
@@ -138,11 +134,11 @@ def build(flags: Any) -> Experiment:
         model = max(population.models.values(), key=lambda each: each.size)
         resolved['architectures'] = {name: len(c) for name, c in population.clients.items()}
     chunk = _chunk(flags, model, graphs, max(map(len, parts)), resolved, meeting)
-    if 'chunk' in parameters:
+    if 'chunk' in defaults:
         settings['chunk'] = resolved['chunk'] = chunk
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
     try:
-        algorithm = factory(population or model, **settings)
+        algorithm = make(factory, population or model, **settings)
     except ImportError as error:  # a backend that is not installed
         raise ValueError(f'--algorithm={flags.algorithm}: {error}') from error
     return Experiment(
@@ -255,9 +251,8 @@ def _algorithm_factory(name: str) -> Callable[..., Algorithm]:
     return _named('algorithm', name, ALGORITHMS)
 
 
-def _algorithm_settings(flags: Any, factory: Callable) -> dict[str, Any]:
-    """The algorithm flags that were given, as arguments of its factory."""
-    accepted = inspect.signature(factory).parameters
+def _algorithm_settings(flags: Any, accepted: dict[str, Any]) -> dict[str, Any]:
+    """The algorithm flags that were given, by the names of the settings."""
     settings = {}
     for argument, holder in ALGORITHM_FLAGS.items():
         value: Any = holder.value

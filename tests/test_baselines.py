@@ -11,7 +11,7 @@ import reference_dfml
 from test_dfml import cut, doubled, largest_difference, round_of
 
 from dfl_jax import Clients, meetings, topology
-from dfl_jax.algorithms import ALGORITHMS
+from dfl_jax.algorithms import ALGORITHMS, make, settings_of
 from dfl_jax.algorithms.dec_partial import dec_partial
 from dfl_jax.local import epoch_orders
 from dfl_jax.models import MLP, ConvNet, PreActResNet, bind
@@ -179,17 +179,15 @@ def fedavg(models, data, seats, *, r, key, **options):
 
 def test_dec_fedavg_equals_the_reference(network):
     people = population('deep', 'linear')
-    algorithm = ALGORITHMS['dec_fedavg'](
-        people, batch_size=3, init='independent', chunk=1, **OPTIMISER
-    )
+    algorithm = make('dec_fedavg', people, batch_size=3, init='independent', chunk=1, **OPTIMISER)
     graphs = schedule(senders=4)
     compare(network, people, algorithm, graphs, fedavg, 3, how='wsm', **OPTIMISER)
 
 
 def test_dec_fedavg_with_several_aggregators_equals_the_reference(network):
     people = population('deep', 'linear')
-    algorithm = ALGORITHMS['dec_fedavg'](
-        people, supervision='ace', init='independent', chunk=1, **OPTIMISER
+    algorithm = make(
+        'dec_fedavg', people, supervision='ace', init='independent', chunk=1, **OPTIMISER
     )
     graphs = schedule(senders=4, aggregators=2)
     compare(network, people, algorithm, graphs, fedavg, 64, how='ace', **OPTIMISER)
@@ -199,7 +197,7 @@ def test_a_server_gives_everybody_the_average(network):
     """All clients of an architecture go on with it, present or not."""
     data, clients, _ = network
     people, graphs = population('deep', 'linear'), schedule(senders=3)
-    algorithm = ALGORITHMS['dec_fedavg'](people, server=True, chunk=1, **OPTIMISER)
+    algorithm = make('dec_fedavg', people, server=True, chunk=1, **OPTIMISER)
     state, step = started(algorithm, clients), jit(algorithm.step)
     models, changed = as_reference(people, state.params), []
     for r in range(ROUNDS):
@@ -223,14 +221,14 @@ def test_a_server_gives_everybody_the_average(network):
 def test_dec_fedprox_equals_the_reference(network):
     people = population('deep', 'linear')
     settings = {'proximal': 2.0, **OPTIMISER}
-    algorithm = ALGORITHMS['dec_fedprox'](people, batch_size=2, chunk=1, **settings)
+    algorithm = make('dec_fedprox', people, batch_size=2, chunk=1, **settings)
     graphs = schedule(senders=4)
     compare(network, people, algorithm, graphs, fedavg, 2, how='wsm', **settings)
 
 
 def test_dec_fedprox_is_dec_fedavg_with_a_proximal_term():
     assert ALGORITHMS['dec_fedprox'].func is ALGORITHMS['dec_fedavg']
-    assert ALGORITHMS['dec_fedprox'].keywords == {'proximal': 0.5}
+    assert settings_of(ALGORITHMS['dec_fedprox'])['proximal'] == 0.5
 
 
 def test_one_architecture_and_everybody_is_gossip_on_the_complete_graph(network):
@@ -238,8 +236,8 @@ def test_one_architecture_and_everybody_is_gossip_on_the_complete_graph(network)
     people = population('deep')
     settings = {'momentum': 0.9, 'weight_decay': 0.1, 'lr': 0.2, 'batch_size': 64}
     settings |= {'local_epochs': 3, 'chunk': 1}
-    ours = ALGORITHMS['dec_fedavg'](people, supervision='ce', init='independent', **settings)
-    theirs = ALGORITHMS['dfedavg'](people.models['deep'], mixing='size', **settings)
+    ours = make('dec_fedavg', people, supervision='ce', init='independent', **settings)
+    theirs = make('dfedavg', people.models['deep'], mixing='size', **settings)
     complete = topology.schedule('complete', CLIENTS, 1, seed=0)
     met = meetings.meetings(complete, CLIENTS - 1, seed=0)
     state = started(ours, clients)
@@ -290,7 +288,7 @@ def partial(models, data, seats, *, r, key, held, **options):
 
 @functools.cache
 def parts(held):
-    return dec_partial(population(*WIDTHS), held=held, init='independent', chunk=1, **OPTIMISER)
+    return make(dec_partial, population(*WIDTHS), held=held, init='independent', chunk=1, **OPTIMISER)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +305,7 @@ def test_the_names_of_partial_training():
         method = ALGORITHMS[f'dec_{name}']
         assert method.func is dec_partial and method.keywords == {'held': held}
     with pytest.raises(ValueError, match="unknown held 'last'; choose one of first, rolled"):
-        dec_partial(population(*WIDTHS), held='last')
+        make(dec_partial, population(*WIDTHS), held='last')
 
 
 def test_models_that_roll_alike_are_those_that_do_not_roll(network):
@@ -388,7 +386,7 @@ def test_heterofl_of_one_architecture_is_fedavg(network):
     equal = clients._replace(mask=jnp.zeros_like(clients.mask).at[:, :3].set(True))
     people, graphs, found = population('deep'), schedule(), {}
     for name in ('dec_heterofl', 'dec_fedavg'):
-        algorithm = ALGORITHMS[name](people, init='independent', chunk=1, **OPTIMISER)
+        algorithm = make(name, people, init='independent', chunk=1, **OPTIMISER)
         state, step = started(algorithm, equal), jit(algorithm.step)
         for r in range(ROUNDS):
             state, info = step(jax.random.key(r), state, round_of(graphs, r), equal)
@@ -411,7 +409,7 @@ def test_architectures_that_are_no_submodels(modules):
     people = populate(models, list(models))
     for name in ('dec_heterofl', 'dec_fedrolex', 'dec_fed_dropout'):
         with pytest.raises(ValueError, match='differ in layers, not in width alone'):
-            ALGORITHMS[name](people)
+            make(name, people)
 
 
 def test_the_head_of_a_flattened_map_is_shared_channel_by_channel(x64):
@@ -425,8 +423,8 @@ def test_the_head_of_a_flattened_map_is_shared_channel_by_channel(x64):
     seats = [int(n) for n in graph.members[0]]
     assert sorted(n % 2 for n in seats) in ([0, 0, 1], [0, 1, 1])
     # With a rate of next to nothing the models meet as they are.
-    algorithm = ALGORITHMS['dec_heterofl'](
-        people, lr=1e-300, weight_decay=0.0, init='independent', chunk=1
+    algorithm = make(
+        'dec_heterofl', people, lr=1e-300, weight_decay=0.0, init='independent', chunk=1
     )
     state = started(algorithm, clients)
     new, _ = jit(algorithm.step)(jax.random.key(1), state, graph, clients)
@@ -468,8 +466,8 @@ def simple_clients(x, y):
 def test_def_kt_equals_the_reference(network):
     _, clients, _ = network
     people, graphs = population('deep'), schedule(senders=3, aggregators=3)
-    algorithm = ALGORITHMS['def_kt'](
-        people, mutual_epochs=2, batch_size=64, init='independent', chunk=1, **OPTIMISER
+    algorithm = make(
+        'def_kt', people, mutual_epochs=2, batch_size=64, init='independent', chunk=1, **OPTIMISER
     )
 
     def transfer(models, data, seats, *, r, key, **options):
@@ -503,10 +501,10 @@ def test_def_kt_equals_the_reference(network):
 def test_def_kt_refuses_what_it_cannot_replace(network):
     _, clients, _ = network
     with pytest.raises(ValueError, match='same architecture, not deep, linear'):
-        ALGORITHMS['def_kt'](population('deep', 'linear'))
+        make('def_kt', population('deep', 'linear'))
     with pytest.raises(ValueError, match='mutual_epochs has to be at least 1, got 0'):
-        ALGORITHMS['def_kt'](population('deep'), mutual_epochs=0)
-    algorithm = ALGORITHMS['def_kt'](population('linear'))
+        make('def_kt', population('deep'), mutual_epochs=0)
+    algorithm = make('def_kt', population('linear'))
     state = jax.eval_shape(algorithm.init, jax.random.key(0), clients)
     graph = round_of(schedule(senders=3), 0)
     with pytest.raises(ValueError, match='meets in pairs, got 3 senders an aggregator'):
@@ -518,7 +516,7 @@ def test_dec_fml_equals_the_reference(network):
     names = ('wide', 'narrow')
     people, graphs = population(*names), schedule(senders=4)
     settings = {'batch_size': 4, 'local_epochs': 2, 'init': 'independent', 'chunk': 1, **OPTIMISER}
-    algorithm = ALGORITHMS['dec_fml'](people, meme='narrow', alpha=0.3, **settings)
+    algorithm = make('dec_fml', people, meme='narrow', alpha=0.3, **settings)
     state, step = started(algorithm, clients), jit(algorithm.step)
     memes_alone = populate({'meme': people.models['narrow']}, ['meme'] * CLIENTS)
 
@@ -556,7 +554,7 @@ def test_dec_fml_equals_the_reference(network):
 
 
 def test_the_meme_is_the_median_in_size(network):
-    algorithm = ALGORITHMS['dec_fml'](population(*WIDTHS))
+    algorithm = make('dec_fml', population(*WIDTHS))
     state = jax.eval_shape(algorithm.init, jax.random.key(0), network[1])
     assert state.params['meme']['Dense_0']['kernel'].shape == (CLIENTS, FEATURES, 3)
 
@@ -573,4 +571,4 @@ def test_the_meme_is_the_median_in_size(network):
 )
 def test_bad_settings_of_dec_fml(options, message):
     with pytest.raises(ValueError, match=message):
-        ALGORITHMS['dec_fml'](population(*WIDTHS), **options)
+        make('dec_fml', population(*WIDTHS), **options)

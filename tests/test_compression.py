@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dfl_jax import Clients, simulate, topology
-from dfl_jax.algorithms import dpsgd
+from dfl_jax.algorithms import make
 from dfl_jax.compression import (
     ROUNDINGS,
     chain,
@@ -226,7 +226,7 @@ def test_what_is_refused(bits, rounding, pattern):
     with pytest.raises(ValueError, match=pattern):
         codec_of(None, bits, rounding)
     with pytest.raises(ValueError, match=pattern):
-        dpsgd(MODEL, bits=bits, rounding=rounding)
+        make('dpsgd', MODEL, bits=bits, rounding=rounding)
 
 
 # -------------------------------------------------------------------------------------- in gossip
@@ -242,7 +242,7 @@ def network():
 
 
 def one_round(graph, **settings):
-    algorithm = dpsgd(MODEL, batch_size=4, init='independent', **settings)
+    algorithm = make('dpsgd', MODEL, batch_size=4, init='independent', **settings)
     state = algorithm.init(jax.random.key(0), network())
     graph = jax.tree.map(jnp.asarray, graph)
     after, _ = jax.jit(algorithm.step)(jax.random.key(1), state, graph, network())
@@ -276,7 +276,7 @@ def test_every_client_rounds_by_draws_of_its_own():
     graph = topology.schedule('ring', CLIENTS, 1, seed=0)
     alone = jax.tree.map(lambda a: a[0], graph)
     alone = alone._replace(mask=alone.mask & (np.arange(alone.mask.shape[1]) == 0))
-    algorithm = dpsgd(MODEL, averaged='previous', lr=1e-12, bits=3)
+    algorithm = make('dpsgd', MODEL, averaged='previous', lr=1e-12, bits=3)
     state = algorithm.init(jax.random.key(0), network())
     after, _ = jax.jit(algorithm.step)(
         jax.random.key(1), state, jax.tree.map(jnp.asarray, alone), network()
@@ -291,7 +291,7 @@ def test_fewer_bits_are_less_traffic(gossip_steps):
     graphs = topology.schedule('ring', CLIENTS, rounds, seed=0)
     x, y = np.zeros((9, FEATURES), np.float32), np.zeros(9, np.int32)
     for bits, message in ((None, 32 * SIZE), (8, 8 * SIZE + 32 * TENSORS)):
-        algorithm = dpsgd(MODEL, bits=bits, gossip_steps=gossip_steps)
+        algorithm = make('dpsgd', MODEL, bits=bits, gossip_steps=gossip_steps)
         *_, (metrics, _, _) = simulate.run(
             algorithm, network(), graphs, simulate.Holdout(x, y), jax.random.key(0), eval_every=2
         )

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dfl_jax import Clients, Graph, meetings, simulate, topology
-from dfl_jax.algorithms import ALGORITHMS
+from dfl_jax.algorithms import ALGORITHMS, make
 from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.models import MLP, bind
 from dfl_jax.population import dealt, populate
@@ -40,30 +40,31 @@ AVERAGED = {'lr': 0.05, 'chunk': 1}
 TAUGHT = AVERAGED | {'mutual_epochs': 1}
 
 ALGORITHMS_UNDER_TEST: dict[str, Callable] = {
-    'ntk_dfl': lambda: ALGORITHMS['ntk_dfl'](MODEL, lr=0.05, lr_decay=0.1, timesteps=(3, 8)),
-    'dpsgd': lambda: ALGORITHMS['dpsgd'](MODEL, lr=0.1),
-    'dfedavg': lambda: ALGORITHMS['dfedavg'](MODEL, lr=0.05, local_epochs=3),
-    'dfedavgm': lambda: ALGORITHMS['dfedavgm'](MODEL, lr=0.05, local_epochs=3),
-    'dfedsam': lambda: ALGORITHMS['dfedsam'](MODEL, lr=0.05, local_epochs=2),
-    'decavg': lambda: ALGORITHMS['decavg'](MODEL, lr=0.05, local_steps=2, init='same'),
-    'dispfl': lambda: ALGORITHMS['dispfl'](MODEL, lr=0.05, local_epochs=2, anneal_rounds=20),
-    'ntk_fl': lambda: ALGORITHMS['ntk_fl'](MODEL, cohort=COHORT, lr=0.05, timesteps=(3, 8)),
+    'ntk_dfl': lambda: make('ntk_dfl', MODEL, lr=0.05, lr_decay=0.1, timesteps=(3, 8)),
+    'dpsgd': lambda: make('dpsgd', MODEL, lr=0.1),
+    'dfedavg': lambda: make('dfedavg', MODEL, lr=0.05, local_epochs=3),
+    'dfedavgm': lambda: make('dfedavgm', MODEL, lr=0.05, local_epochs=3),
+    'dfedsam': lambda: make('dfedsam', MODEL, lr=0.05, local_epochs=2),
+    'decavg': lambda: make('decavg', MODEL, lr=0.05, local_steps=2, init='same'),
+    'dispfl': lambda: make('dispfl', MODEL, lr=0.05, local_epochs=2, anneal_rounds=20),
+    'ntk_fl': lambda: make('ntk_fl', MODEL, cohort=COHORT, lr=0.05, timesteps=(3, 8)),
     # By default a hub's number decides its matrices: other names, other matrices.
-    'spark': lambda: ALGORITHMS['spark'](
+    'spark': lambda: make(
+        'spark',
         MODEL,
         lr=0.05,
         timesteps=(3, 8),
         projection_dim=20,
         projection_refresh='round',
     ),
-    'dfml': lambda: ALGORITHMS['dfml'](MIXED, rounds=ROUNDS, **TAUGHT),
-    'dec_fedavg': lambda: ALGORITHMS['dec_fedavg'](MIXED, **AVERAGED),
-    'dec_fedprox': lambda: ALGORITHMS['dec_fedprox'](MIXED, **AVERAGED, local_epochs=2),
-    'def_kt': lambda: ALGORITHMS['def_kt'](ALIKE, **TAUGHT),
-    'dec_fed_dropout': lambda: ALGORITHMS['dec_fed_dropout'](MIXED, **AVERAGED),
-    'dec_heterofl': lambda: ALGORITHMS['dec_heterofl'](MIXED, **AVERAGED),
-    'dec_fedrolex': lambda: ALGORITHMS['dec_fedrolex'](MIXED, **AVERAGED),
-    'dec_fml': lambda: ALGORITHMS['dec_fml'](MIXED, **AVERAGED),
+    'dfml': lambda: make('dfml', MIXED, rounds=ROUNDS, **TAUGHT),
+    'dec_fedavg': lambda: make('dec_fedavg', MIXED, **AVERAGED),
+    'dec_fedprox': lambda: make('dec_fedprox', MIXED, **AVERAGED, local_epochs=2),
+    'def_kt': lambda: make('def_kt', ALIKE, **TAUGHT),
+    'dec_fed_dropout': lambda: make('dec_fed_dropout', MIXED, **AVERAGED),
+    'dec_heterofl': lambda: make('dec_heterofl', MIXED, **AVERAGED),
+    'dec_fedrolex': lambda: make('dec_fedrolex', MIXED, **AVERAGED),
+    'dec_fml': lambda: make('dec_fml', MIXED, **AVERAGED),
 }
 CENTRALIZED = ('ntk_fl',)  # one hub, which is no client; all clients hold its model
 MEETING = {  # hubs are a round's aggregators; who is not among their members does nothing

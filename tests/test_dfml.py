@@ -8,7 +8,7 @@ import reference
 import reference_dfml
 
 from dfl_jax import meetings, topology
-from dfl_jax.algorithms import ALGORITHMS
+from dfl_jax.algorithms import make
 from dfl_jax.algorithms.dfml import SCHEDULED, alpha_schedule, balance_of
 from dfl_jax.local import epoch_orders
 from dfl_jax.models import MLP, bind
@@ -102,7 +102,7 @@ def test_rounds_equal_the_reference(network, options):
         **shared,
         **options,
     }
-    algorithm = ALGORITHMS['dfml'](people, rounds=ROUNDS, **settings)
+    algorithm = make('dfml', people, rounds=ROUNDS, **settings)
     state = doubled(algorithm.init(jax.random.key(0), clients))
     step = jax.jit(algorithm.step)
     models, peaks = as_reference(people, state.params), as_reference(people, state.peak)
@@ -204,7 +204,7 @@ def test_peak_models_freeze_after_the_first_maximum(network):
     _, clients, _ = network
     people = population('narrow')
     everyone = schedule(senders=5, rounds=12)
-    algorithm = ALGORITHMS['dfml'](people, rounds=12, schedule='cycle', period=6, lr=0.1, chunk=1)
+    algorithm = make('dfml', people, rounds=12, schedule='cycle', period=6, lr=0.1, chunk=1)
     state, step = algorithm.init(jax.random.key(0), clients), jax.jit(algorithm.step)
     renewed = []
     for r in range(12):
@@ -220,7 +220,7 @@ def test_peak_models_freeze_after_the_first_maximum(network):
 def test_clients_that_sit_out_keep_their_weights_to_the_bit(network):
     _, clients, _ = network
     people, graphs = population('linear', 'deep'), schedule(senders=2)
-    algorithm = ALGORITHMS['dfml'](people, rounds=ROUNDS, lr=0.1, chunk=1)
+    algorithm = make('dfml', people, rounds=ROUNDS, lr=0.1, chunk=1)
     state, step = algorithm.init(jax.random.key(0), clients), jax.jit(algorithm.step)
     for r in range(ROUNDS):
         before = as_reference(people, state.params)
@@ -235,9 +235,7 @@ def test_alpha_zero_is_supervised_learning_alone(network):
     """Nobody hears the others: the round of a model does not depend on who else is there."""
     _, clients, _ = network
     people, graphs = population('linear', 'deep'), schedule()
-    algorithm = ALGORITHMS['dfml'](
-        people, rounds=ROUNDS, schedule='fixed', alpha=0.0, lr=0.1, chunk=1
-    )
+    algorithm = make('dfml', people, rounds=ROUNDS, schedule='fixed', alpha=0.0, lr=0.1, chunk=1)
     state, step = algorithm.init(jax.random.key(0), clients), jax.jit(algorithm.step)
     graph = round_of(graphs, 0)
     hub = int(graph.members[0, 0])
@@ -246,9 +244,7 @@ def test_alpha_zero_is_supervised_learning_alone(network):
     together = as_reference(people, step(key, state, graph, clients)[0].params)
     lonely = as_reference(people, step(key, state, alone, clients)[0].params)
     assert largest_difference([together[hub]], [lonely[hub]]) == 0
-    one_more = ALGORITHMS['dfml'](
-        people, rounds=ROUNDS, schedule='fixed', alpha=0.5, lr=0.1, chunk=1
-    )
+    one_more = make('dfml', people, rounds=ROUNDS, schedule='fixed', alpha=0.5, lr=0.1, chunk=1)
     taught = as_reference(people, jax.jit(one_more.step)(key, state, graph, clients)[0].params)
     assert largest_difference([taught[hub]], [lonely[hub]]) > 1e-4
 
@@ -267,4 +263,4 @@ def test_alpha_zero_is_supervised_learning_alone(network):
 )
 def test_bad_settings(options, message):
     with pytest.raises(ValueError, match=message):
-        ALGORITHMS['dfml'](population('linear'), rounds=3, **options)
+        make('dfml', population('linear'), rounds=3, **options)

@@ -10,7 +10,7 @@ import reference
 from test_gossip_sgd import CLASSES, CLIENTS, FEATURES, SIZES, as_reference, batches_of, schedule
 
 from dfl_jax import Clients, topology
-from dfl_jax.algorithms import dispfl
+from dfl_jax.algorithms import make
 from dfl_jax.algorithms.dispfl import layer_counts
 from dfl_jax.local import epoch_orders
 from dfl_jax.models import MLP, SmallCNN, bind
@@ -52,7 +52,7 @@ def in_mask(masks):
 
 def rounds_of(graphs, **settings):
     """The states before and after every round of the schedule."""
-    algorithm = dispfl(MODEL, batch_size=3, local_epochs=1, **settings)
+    algorithm = make('dispfl', MODEL, batch_size=3, local_epochs=1, **settings)
     states, step = [jax.jit(algorithm.init)(jax.random.key(0), network())], jax.jit(algorithm.step)
     for r in range(len(graphs.active)):
         graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
@@ -100,7 +100,7 @@ CASES = [
 @pytest.mark.parametrize('settings', CASES, ids=str)
 def test_three_rounds_equal_the_reference(settings, lossy, x64):
     clients, data, graphs = network(), samples(), schedule(lossy)
-    algorithm = dispfl(MODEL, init='independent', initial_masks='independent', **settings)
+    algorithm = make('dispfl', MODEL, init='independent', initial_masks='independent', **settings)
     state = jax.jit(algorithm.init)(jax.random.key(0), clients)
     widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
     state = state._replace(params=jax.tree.map(widen, state.params))
@@ -155,7 +155,7 @@ def test_every_mask_keeps_its_counts_and_the_weights_outside_are_zero(regrow, de
 
 @pytest.mark.parametrize('masks', ['same', 'independent'])
 def test_the_first_masks(masks):
-    init = jax.jit(dispfl(MODEL, initial_masks=masks).init)
+    init = jax.jit(make('dispfl', MODEL, initial_masks=masks).init)
     first = init(jax.random.key(0), network()).masks
     kernel = np.asarray(first['Dense_0']['kernel']).reshape(CLIENTS, -1)
     assert len(np.unique(kernel, axis=0)) == (1 if masks == 'same' else CLIENTS)
@@ -237,7 +237,7 @@ def test_a_full_density_loses_no_weight_of_any_width():
 def test_the_bits_of_a_message():
     for density in (0.1, 0.5, 1.0):
         counts = jax.tree.leaves(layer_counts(MODEL.shapes, density))
-        bits = dispfl(MODEL, density=density).unit_bits
+        bits = make('dispfl', MODEL, density=density).unit_bits
         assert sum(bits.values()) == 32 * sum(counts) + MODEL.size
         assert MODEL.size == sum(int(np.prod(shape)) for shape in SHAPES)
 
@@ -248,7 +248,7 @@ def test_the_bits_of_a_message():
 @pytest.mark.parametrize('kind', ['mean', 'size', 'intersection'])
 def test_the_consensus_model(kind, x64):
     rng = np.random.default_rng(2)
-    algorithm = dispfl(MODEL, consensus=kind)
+    algorithm = make('dispfl', MODEL, consensus=kind)
     state = jax.jit(algorithm.init)(jax.random.key(0), network())
     masks = jax.tree.map(lambda m: rng.random(m.shape) < 0.3, state.masks)
     params = jax.tree.map(lambda m: np.where(m, rng.normal(size=m.shape), 0), masks)
@@ -289,4 +289,4 @@ def test_the_consensus_model(kind, x64):
 )
 def test_what_is_refused(settings, pattern):
     with pytest.raises(ValueError, match=pattern):
-        dispfl(MODEL, **settings)
+        make('dispfl', MODEL, **settings)

@@ -7,7 +7,7 @@ import pytest
 import reference
 
 from dfl_jax import Clients, Graph, topology
-from dfl_jax.algorithms import ALGORITHMS
+from dfl_jax.algorithms import make
 from dfl_jax.local import epoch_orders
 from dfl_jax.models import MLP, bind
 
@@ -125,9 +125,7 @@ def lossless_and_lossy(cases):
 def test_three_rounds_equal_the_reference(network, name, settings, lossy):
     data, clients = network
     graphs = schedule(lossy)
-    algorithm = ALGORITHMS[name](
-        bind(MLP(CLASSES, (8,)), (FEATURES,)), init='independent', **settings
-    )
+    algorithm = make(name, bind(MLP(CLASSES, (8,)), (FEATURES,)), init='independent', **settings)
     state = algorithm.init(jax.random.key(0), clients)
     widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
     state = state._replace(params=jax.tree.map(widen, state.params))
@@ -183,4 +181,4 @@ def test_the_gradient_of_the_reference_is_that_of_its_loss():
 )
 def test_what_is_refused(settings, pattern):
     with pytest.raises(ValueError, match=pattern):
-        ALGORITHMS['dpsgd'](bind(MLP(CLASSES), (FEATURES,)), **settings)
+        make('dpsgd', bind(MLP(CLASSES), (FEATURES,)), **settings)

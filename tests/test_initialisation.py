@@ -7,7 +7,7 @@ import pytest
 from flax import linen as nn
 
 from dfl_jax import Graph, gain, topology
-from dfl_jax.algorithms import decavg
+from dfl_jax.algorithms import make
 from dfl_jax.data import pack, synthetic
 from dfl_jax.initialisation import gain_corrected, initial_params
 from dfl_jax.mixing import mix, mixing_weights
@@ -55,7 +55,7 @@ def test_gossip_leaves_corrected_weights_as_large_as_one_draw(family):
 
 def test_unknown_init_is_refused_before_anything_is_drawn():
     with pytest.raises(ValueError, match=r"unknown init 'gain'; choose one of same, independent"):
-        decavg(bind(MLP(3), (5,)), init='gain')
+        make('decavg', bind(MLP(3), (5,)), init='gain')
 
 
 # -------------------------------------------------------------------------------- participation
@@ -68,7 +68,7 @@ def clients():
 
 
 def trained(clients, graphs, **settings):
-    algorithm = decavg(bind(MLP(3, (5,)), (6,)), lr=0.1, **settings)
+    algorithm = make('decavg', bind(MLP(3, (5,)), (6,)), lr=0.1, **settings)
     state = algorithm.init(jax.random.key(0), clients)
     step = jax.jit(algorithm.step)
     for r in range(len(graphs.active)):
@@ -104,7 +104,7 @@ def test_clients_that_drop_out_do_not_train(clients):
 def test_clients_that_settle_average_and_do_not_train(clients):
     """The first two rounds are gossip alone; training then begins from what it left."""
     graphs = topology.schedule('regular', 8, 3, seed=0, degree=3)
-    algorithm = decavg(bind(MLP(3, (5,)), (6,)), lr=0.1)
+    algorithm = make('decavg', bind(MLP(3, (5,)), (6,)), lr=0.1)
     params = algorithm.init(jax.random.key(0), clients).params
     for r in range(2):
         graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from dfl_jax import data, simulate, topology
-from dfl_jax.algorithms import ALGORITHMS
+from dfl_jax.algorithms import make
 from dfl_jax.models import MLP, bind
 
 CLIENTS, DEGREE = 10, 5
@@ -44,7 +44,7 @@ def test_a_method_learns_digits(name, digits):
         graphs = topology.cohorts(CLIENTS, rounds, settings['cohort'], seed=0)
     else:
         graphs = topology.schedule('regular', CLIENTS, rounds, seed=0, degree=DEGREE)
-    algorithm = ALGORITHMS[name](bind(MLP(digits.classes), digits.train_x.shape[1:]), **settings)
+    algorithm = make(name, bind(MLP(digits.classes), digits.train_x.shape[1:]), **settings)
     test = simulate.Holdout(digits.test_x, digits.test_y)
     untrained = algorithm.init(jax.random.key(0), clients)
     guesses = algorithm.predict(untrained, test.x)['consensus'].argmax(axis=1)

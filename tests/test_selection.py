@@ -11,7 +11,7 @@ import pytest
 from absl.testing import flagsaver
 
 from dfl_jax import data, selection, topology
-from dfl_jax.algorithms import dfedavg, dispfl
+from dfl_jax.algorithms import dfedavg, dispfl, make
 from dfl_jax.base import Graph
 from dfl_jax.evaluation import evaluator
 from dfl_jax.models import MLP, bind
@@ -151,7 +151,7 @@ def test_accuracies_of_averages(factory, network, monkeypatch):
 
 def test_an_average_is_that_of_the_parameters(network):
     model, clients, holdout = network
-    algorithm = dfedavg(model, init='independent')
+    algorithm = make('dfedavg', model, init='independent')
     state = jax.jit(algorithm.init)(jax.random.key(1), clients)
     pair = jax.tree.map(lambda leaf: 0.25 * leaf[1] + 0.75 * leaf[4], state.params)
     logits = np.asarray(model.apply(pair, jnp.asarray(holdout.x)))

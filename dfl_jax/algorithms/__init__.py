@@ -1,6 +1,9 @@
-"""One file per paper's method, and the table from names to factories."""
+"""One file per paper's method, the table from names to factories, and how to call one by name."""
 
+import dataclasses
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 from dfl_jax.algorithms.dec_fedavg import dec_fedavg, dec_fedprox
 from dfl_jax.algorithms.dec_fml import dec_fml
@@ -17,6 +20,9 @@ from dfl_jax.algorithms.ntk_dfl import ntk_dfl
 from dfl_jax.algorithms.ntk_fl import ntk_fl
 from dfl_jax.algorithms.spark import spark
 from dfl_jax.base import Algorithm
+from dfl_jax.local import LocalTraining
+from dfl_jax.models import Model
+from dfl_jax.population import Population
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     'ntk_dfl': ntk_dfl,
@@ -38,4 +44,47 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     'dec_fml': dec_fml,
 }
 
-__all__ = ['ALGORITHMS', 'gossip_sgd', *ALGORITHMS]
+__all__ = ['ALGORITHMS', 'gossip_sgd', 'make', 'settings_of', *ALGORITHMS]
+
+REQUIRED = inspect.Parameter.empty
+TRAINING = tuple(field.name for field in dataclasses.fields(LocalTraining))
+
+
+def settings_of(factory: Callable[..., Algorithm]) -> dict[str, Any]:
+    """The settings of a method by name, with their defaults, `REQUIRED` where there is none.
+
+    Those of its local training are among them, in place of `training` itself.
+    """
+    _network, *parameters = inspect.signature(factory).parameters.values()
+    found: dict[str, Any] = {}
+    for parameter in parameters:
+        if isinstance(parameter.default, LocalTraining):
+            found |= {name: getattr(parameter.default, name) for name in TRAINING}
+        else:
+            found[parameter.name] = parameter.default
+    return found
+
+
+def make(
+    method: str | Callable[..., Algorithm], network: Model | Population, **settings: Any
+) -> Algorithm:
+    """A method with some of its published settings replaced: `make('dfedavg', model, lr=0.05)`.
+
+    Args:
+      method: a name of `ALGORITHMS`, or a factory.
+      network: the model of all clients, or the population of a method that takes one.
+      settings: any of `settings_of`, those of the local training by their own names.
+
+    Raises ValueError for a name that is not known or a setting out of range, TypeError for a
+    setting that the method does not have.
+    """
+    if isinstance(method, str):
+        if method not in ALGORITHMS:
+            raise ValueError(f'unknown algorithm {method!r}; choose one of {", ".join(ALGORITHMS)}')
+        method = ALGORITHMS[method]
+    training = inspect.signature(method).parameters.get('training')
+    if training is not None and isinstance(training.default, LocalTraining):
+        given = {name: settings.pop(name) for name in TRAINING if name in settings}
+        base = settings.get('training', training.default)
+        settings['training'] = dataclasses.replace(base, **given)
+    return method(network, **settings)

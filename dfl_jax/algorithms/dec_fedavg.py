@@ -4,10 +4,11 @@ Participants train on their own data, and the aggregator averages models of the 
 weighted by sample counts (Eq. 5).
 """
 
+import dataclasses
 from functools import partial
 
 from dfl_jax.algorithms.common import check_choice
-from dfl_jax.algorithms.meeting import architecture_means, at_hubs, meeting_rounds
+from dfl_jax.algorithms.meeting import TRAINING, architecture_means, at_hubs, meeting_rounds
 from dfl_jax.base import Algorithm
 from dfl_jax.initialisation import INITS
 from dfl_jax.local import LocalTraining
@@ -18,15 +19,7 @@ def dec_fedavg(
     population: Population,
     *,
     server: bool = False,
-    proximal: float = 0.0,
-    supervision: str = 'wsm',
-    lr: float = 0.01,
-    lr_decay: float = 1.0,
-    momentum: float = 0.9,
-    weight_decay: float = 5e-4,
-    batch_size: int = 64,
-    local_epochs: int = 1,
-    augmentation: str = 'none',
+    training: LocalTraining = TRAINING,
     init: str = 'same',
     chunk: int | None = None,
 ) -> Algorithm:
@@ -36,31 +29,21 @@ def dec_fedavg(
       population: the clients and their networks.
       server: centralized FedAvg (Figure 12): all clients of an architecture go on with the average,
         not the participants alone. One aggregator, which stands for the server.
-      proximal: mu of the term mu/2 ||w - w_start||^2, which is FedProx where above 0.
-      supervision ... augmentation: see `dfl_jax.local.LocalTraining`.
+      training: of the participants on their own data; with a proximal term it is FedProx.
       init: `same` initial weights in an architecture, or `independent`.
       chunk: models of an architecture worked on at once; None for all.
 
     Raises ValueError for settings out of range, before anything is traced.
     """
-    settings = LocalTraining(
-        lr=lr,
-        lr_decay=lr_decay,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        batch_size=batch_size,
-        local_epochs=local_epochs,
-        supervision=supervision,
-        augmentation=augmentation,
-        proximal=proximal,
-    )
     check_choice('init', init, INITS)
 
     def average(key, models, slots, graph, clients, round):
         sizes = clients.mask.sum(axis=1).astype(clients.x.dtype)
         return at_hubs(architecture_means(models, slots, graph, sizes), slots, graph)
 
-    return meeting_rounds(population, settings, average, init=init, chunk=chunk, shared=server)
+    return meeting_rounds(population, training, average, init=init, chunk=chunk, shared=server)
 
 
-dec_fedprox = partial(dec_fedavg, proximal=0.5)  # mu of {0.5, 1, 2}
+dec_fedprox = partial(
+    dec_fedavg, training=dataclasses.replace(TRAINING, proximal=0.5)
+)  # mu of {0.5, 1, 2}

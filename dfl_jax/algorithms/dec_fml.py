@@ -12,6 +12,7 @@ import numpy as np
 
 from dfl_jax.algorithms.common import check_choice
 from dfl_jax.algorithms.meeting import (
+    TRAINING,
     architecture_means,
     at_hubs,
     consensus_of_architectures,
@@ -49,14 +50,7 @@ def dec_fml(
     *,
     meme: str | None = None,
     alpha: float = 0.5,
-    supervision: str = 'wsm',
-    lr: float = 0.01,
-    lr_decay: float = 1.0,
-    momentum: float = 0.9,
-    weight_decay: float = 5e-4,
-    batch_size: int = 64,
-    local_epochs: int = 1,
-    augmentation: str = 'none',
+    training: LocalTraining = TRAINING,
     init: str = 'same',
     chunk: int | None = None,
 ) -> Algorithm:
@@ -66,23 +60,17 @@ def dec_fml(
       population: the clients and their networks.
       meme: the architecture of the memes, one of the population's (default: the median in size).
       alpha: weight of the other model's opinion, 1 - alpha that of the labels, for both.
-      supervision ... augmentation: see `dfl_jax.local.LocalTraining`.
+      training: of the two models of a client on its own data.
       init: `same` initial weights in an architecture, or `independent`.
       chunk: models of an architecture worked on at once; None for all.
 
-    Raises ValueError for settings out of range, before anything is traced.
+    Raises ValueError for training out of range, before anything is traced.
     """
-    settings = LocalTraining(
-        lr=lr,
-        lr_decay=lr_decay,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        batch_size=batch_size,
-        local_epochs=local_epochs,
-        supervision=supervision,
-        augmentation=augmentation,
-    )
     check_choice('init', init, INITS)
+    if training.local_epochs is None:
+        raise ValueError(
+            f'dec_fml trains by epochs; set local_epochs, not local_steps={training.local_steps}'
+        )
     if not 0 <= alpha <= 1:
         raise ValueError(f'alpha has to lie in [0, 1], got {alpha}')
     by_size = sorted(population.models, key=lambda name: population.models[name].size)
@@ -97,7 +85,7 @@ def dec_fml(
         {**population.models, MEME: population.models[meme]}, [*owners, *[MEME] * count]
     )
     memes = Population({MEME: population.models[meme]}, {MEME: np.arange(count)})
-    learn = mutual_learning(pairs, settings, Mutual(local_epochs, by_size=False), chunk)
+    learn = mutual_learning(pairs, training, Mutual(training.local_epochs, by_size=False), chunk)
 
     def init_state(key: Array, clients: Clients) -> FmlState:
         return FmlState(initial_stacked(key, pairs, init), jnp.int32(0))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.algorithms.common import check_choice
-from dfl_jax.algorithms.meeting import meeting_rounds
+from dfl_jax.algorithms.meeting import TRAINING, meeting_rounds
 from dfl_jax.base import Algorithm, Array, PyTree
 from dfl_jax.initialisation import INITS
 from dfl_jax.local import LocalTraining
@@ -24,14 +24,7 @@ def dec_partial(
     population: Population,
     *,
     held: str,
-    supervision: str = 'wsm',
-    lr: float = 0.01,
-    lr_decay: float = 1.0,
-    momentum: float = 0.9,
-    weight_decay: float = 5e-4,
-    batch_size: int = 64,
-    local_epochs: int = 1,
-    augmentation: str = 'none',
+    training: LocalTraining = TRAINING,
     init: str = 'same',
     chunk: int | None = None,
 ) -> Algorithm:
@@ -43,22 +36,12 @@ def dec_partial(
     Args:
       population: clients whose architectures differ in width alone.
       held: the channels of the global model that a sub-model holds, see `submodels.channels`.
-      supervision ... augmentation: see `dfl_jax.local.LocalTraining`.
+      training: of the participants on their own data.
       init: `same` initial weights in an architecture, or `independent`.
       chunk: models of an architecture worked on at once; None for all.
 
     Raises ValueError for settings out of range or other architectures, before anything is traced.
     """
-    settings = LocalTraining(
-        lr=lr,
-        lr_decay=lr_decay,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        batch_size=batch_size,
-        local_epochs=local_epochs,
-        supervision=supervision,
-        augmentation=augmentation,
-    )
     check_choice('held', held, RULES)
     check_choice('init', init, INITS)
     of_population = axes(population)
@@ -122,7 +105,7 @@ def dec_partial(
             for name, slot in slots.items()
         }
 
-    return meeting_rounds(population, settings, combine, init=init, chunk=chunk)
+    return meeting_rounds(population, training, combine, init=init, chunk=chunk)
 
 
 dec_heterofl = partial(dec_partial, held='first')

@@ -8,14 +8,11 @@ the optimiser starts afresh after every aggregation. Clients draw their first we
 from functools import partial
 
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
+from dfl_jax.local import LocalTraining
 
 decavg = partial(
     gossip_sgd,
-    lr=1e-3,
-    batch_size=16,
-    local_epochs=None,
-    local_steps=8,
-    momentum=0.5,
+    training=LocalTraining(lr=1e-3, batch_size=16, local_epochs=None, local_steps=8, momentum=0.5),
     mixing='size',
     init='independent',
 )

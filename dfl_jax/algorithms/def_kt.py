@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from dfl_jax.algorithms.common import check_choice
-from dfl_jax.algorithms.meeting import meeting_rounds
+from dfl_jax.algorithms.meeting import TRAINING, meeting_rounds
 from dfl_jax.base import Algorithm
 from dfl_jax.initialisation import INITS
 from dfl_jax.local import LocalTraining
@@ -21,14 +21,7 @@ def def_kt(
     population: Population,
     *,
     mutual_epochs: int = 10,
-    supervision: str = 'wsm',
-    lr: float = 0.01,
-    lr_decay: float = 1.0,
-    momentum: float = 0.9,
-    weight_decay: float = 5e-4,
-    batch_size: int = 64,
-    local_epochs: int = 1,
-    augmentation: str = 'none',
+    training: LocalTraining = TRAINING,
     init: str = 'same',
     chunk: int | None = None,
 ) -> Algorithm:
@@ -39,22 +32,12 @@ def def_kt(
     Args:
       population: the clients, all of one architecture.
       mutual_epochs: passes over the aggregator's data; K = 10 of DFML's A.2.
-      supervision ... augmentation: see `dfl_jax.local.LocalTraining`; of both trainings.
+      training: of both trainings; its epochs are those of the local one.
       init: `same` initial weights, or `independent`.
       chunk: models worked on at once; None for all.
 
     Raises ValueError for settings out of range or several architectures, before anything is traced.
     """
-    settings = LocalTraining(
-        lr=lr,
-        lr_decay=lr_decay,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        batch_size=batch_size,
-        local_epochs=local_epochs,
-        supervision=supervision,
-        augmentation=augmentation,
-    )
     check_choice('init', init, INITS)
     if mutual_epochs < 1:
         raise ValueError(f'mutual_epochs has to be at least 1, got {mutual_epochs}')
@@ -64,7 +47,7 @@ def def_kt(
             f'architecture, not {", ".join(population.models)}'
         )
     (name,) = population.models
-    learn = mutual_learning(population, settings, Mutual(mutual_epochs), chunk)
+    learn = mutual_learning(population, training, Mutual(mutual_epochs), chunk)
 
     def transfer(key, models, slots, graph, clients, round):
         hubs, members = graph.members.shape
@@ -87,5 +70,5 @@ def def_kt(
         return {name: jax.tree.map(replaced, models[name], learnt[name])}
 
     return meeting_rounds(
-        population, settings, transfer, init=init, chunk=chunk, aggregators_train=False, back=False
+        population, training, transfer, init=init, chunk=chunk, aggregators_train=False, back=False
     )

@@ -14,6 +14,7 @@ import numpy as np
 
 from dfl_jax.algorithms.common import check_choice
 from dfl_jax.algorithms.meeting import (
+    TRAINING,
     consensus_of_architectures,
     logits_of,
     losses_of_round,
@@ -126,14 +127,7 @@ def dfml(
     transfer: str = 'mutual',
     weighted_samples: bool = False,
     temperature: float = 1.0,
-    supervision: str = 'wsm',
-    lr: float = 0.01,
-    lr_decay: float = 1.0,
-    momentum: float = 0.9,
-    weight_decay: float = 5e-4,
-    batch_size: int = 64,
-    local_epochs: int = 1,
-    augmentation: str = 'none',
+    training: LocalTraining = TRAINING,
     init: str = 'same',
     chunk: int | None = None,
 ) -> Algorithm:
@@ -153,23 +147,13 @@ def dfml(
       transfer: `mutual`, or `vanilla`, in which only the aggregator learns (A.4.8).
       weighted_samples: weighted soft labels, WSL (A.5.2).
       temperature: of the softmax of the distillation.
-      supervision: `wsm` (Eq. 2), `ace` or `ce`, also of the local training.
-      lr ... augmentation: see `dfl_jax.local.LocalTraining`; of both trainings.
+      training: optimiser, batches and supervision (`wsm` is Eq. 2) of both trainings, epochs of the
+        local one.
       init: `same` initial weights in an architecture, or `independent`.
       chunk: models of an architecture worked on at once; None for all.
 
     Raises ValueError for settings out of range, before anything is traced.
     """
-    settings = LocalTraining(
-        lr=lr,
-        lr_decay=lr_decay,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        batch_size=batch_size,
-        local_epochs=local_epochs,
-        supervision=supervision,
-        augmentation=augmentation,
-    )
     check_choice('scheduled', scheduled, SCHEDULED)
     check_choice('teachers', teachers, ('size', 'equal'))
     check_choice('transfer', transfer, ('mutual', 'vanilla'))
@@ -183,8 +167,8 @@ def dfml(
     mutual = Mutual(
         mutual_epochs, teachers == 'size', transfer == 'vanilla', weighted_samples, temperature
     )
-    local = participants_training(population, settings, chunk)
-    learn = mutual_learning(population, settings, mutual, chunk)
+    local = participants_training(population, training, chunk)
+    learn = mutual_learning(population, training, mutual, chunk)
 
     def init_state(key: Array, clients: Clients) -> DfmlState:
         params = initial_stacked(key, population, init)

@@ -38,6 +38,9 @@ from dfl_jax.models import Model
 REGROW = ('gradient', 'random')
 CONSENSUS = ('mean', 'size', 'intersection')
 MASKS = ('same', 'independent')
+TRAINING = LocalTraining(
+    lr=0.1, lr_decay=0.998, batch_size=10, local_epochs=10, weight_decay=5e-4, clip_norm=10.0
+)
 
 
 class State(NamedTuple):
@@ -76,14 +79,7 @@ def layer_counts(shapes: PyTree, density: float) -> PyTree:
 def dispfl(
     model: Model,
     *,
-    lr: float = 0.1,
-    lr_decay: float = 0.998,
-    batch_size: int = 10,
-    local_epochs: int | None = 10,
-    local_steps: int | None = None,
-    momentum: float = 0.0,
-    weight_decay: float = 5e-4,
-    clip_norm: float | None = 10.0,
+    training: LocalTraining = TRAINING,
     density: float = 0.5,
     prune_rate: float = 0.5,
     anneal_rounds: int = 200,
@@ -98,7 +94,7 @@ def dispfl(
 
     Args:
       model: the network, bound to its input shape.
-      lr ... clip_norm: see `dfl_jax.local.LocalTraining`.
+      training: of every client on its own data, within its mask.
       density: share of the weights that a mask keeps, in (0, 1].
       prune_rate: share of a mask that is replaced after round 0; round k replaces
         prune_rate / 2 (1 + cos(pi k / anneal_rounds)).
@@ -113,16 +109,6 @@ def dispfl(
 
     Raises ValueError for settings out of range, before anything is traced.
     """
-    settings = LocalTraining(
-        lr=lr,
-        lr_decay=lr_decay,
-        batch_size=batch_size,
-        local_epochs=local_epochs,
-        local_steps=local_steps,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        clip_norm=clip_norm,
-    )
     check_choice('mixing', mixing, MIXINGS)
     check_choice('consensus', consensus, CONSENSUS)
     check_init(init)
@@ -134,7 +120,7 @@ def dispfl(
         raise ValueError(f'prune_rate has to lie in [0, 1], got {prune_rate}')
     if anneal_rounds < 1:
         raise ValueError(f'anneal_rounds has to be at least 1, got {anneal_rounds}')
-    local = local_training(model, settings, chunk)
+    local = local_training(model, training, chunk)
     counts = layer_counts(model.shapes, density)
 
     def random_mask(key: Array) -> PyTree:
@@ -161,7 +147,7 @@ def dispfl(
     def search_mask(key, rate, params, mask, x, y, valid):
         """Algorithm 2, one client: the mask of the next round."""
         k_batch, k_random = jax.random.split(key)
-        size = min(settings.batch_size, len(valid))
+        size = min(training.batch_size, len(valid))
         rows = epoch_orders(k_batch, valid, 1)[0, :size]
         batch = take(x, y, rows, valid[rows])
         gradient = jax.grad(batch_loss, argnums=1)(model, params, batch)

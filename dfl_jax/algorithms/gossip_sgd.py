@@ -38,17 +38,7 @@ AVERAGED = ('trained', 'previous')
 def gossip_sgd(
     model: Model,
     *,
-    lr: float,
-    batch_size: int,
-    local_epochs: int | None = 1,
-    local_steps: int | None = None,
-    optimizer: str = 'sgd',
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    lr_decay: float = 1.0,
-    clip_norm: float | None = None,
-    sam_radius: float = 0.0,
-    sam_adaptive: bool = False,
+    training: LocalTraining,
     averaged: str = 'trained',
     gossip_steps: int = 1,
     settling: int = 0,
@@ -65,7 +55,7 @@ def gossip_sgd(
 
     Args:
       model: the network, bound to its input shape.
-      lr ... sam_adaptive: see `dfl_jax.local.LocalTraining`.
+      training: of every client on its own data.
       averaged: the models that meet at a hub, the `trained` or the `previous` ones.
       gossip_steps: averaging steps a round over the same graph (DFedSAM-MGS).
       settling: first rounds in which clients average and do not train, until weights that they drew
@@ -81,19 +71,6 @@ def gossip_sgd(
 
     Raises ValueError for settings out of range, before anything is traced.
     """
-    settings = LocalTraining(
-        lr=lr,
-        lr_decay=lr_decay,
-        batch_size=batch_size,
-        local_epochs=local_epochs,
-        local_steps=local_steps,
-        optimizer=optimizer,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        clip_norm=clip_norm,
-        sam_radius=sam_radius,
-        sam_adaptive=sam_adaptive,
-    )
     check_choice('averaged', averaged, AVERAGED)
     check_choice('mixing', mixing, MIXINGS)
     check_choice('consensus', consensus, CONSENSUS)
@@ -103,7 +80,7 @@ def gossip_sgd(
     if settling < 0:
         raise ValueError(f'settling has to be at least 0, got {settling}')
     codec = codec_of(sparsity, bits, rounding) or chain()
-    local = local_training(model, settings, chunk)
+    local = local_training(model, training, chunk)
 
     def train(key: Array, params: PyTree, clients: Clients, k: Array) -> tuple[PyTree, Array]:
         if not settling:

@@ -29,6 +29,9 @@ from dfl_jax.population import (
 )
 
 FLOAT_BITS = 32
+TRAINING = LocalTraining(  # DFML, A.2
+    lr=0.01, momentum=0.9, weight_decay=5e-4, batch_size=64, supervision='wsm'
+)
 
 
 class MeetingState(NamedTuple):

@@ -1,0 +1,55 @@
+"""Methods by name, and their settings."""
+
+import pytest
+
+from dfl_jax.algorithms import ALGORITHMS, REQUIRED, make, settings_of
+from dfl_jax.algorithms.gossip_sgd import gossip_sgd
+from dfl_jax.local import LocalTraining
+from dfl_jax.models import MLP, bind
+
+MODEL = bind(MLP(3), (4,))
+WEIGHT_BITS = 32 * MODEL.size
+
+
+def test_settings_hold_those_of_the_local_training():
+    found = settings_of(ALGORITHMS['dfedavgm'])
+    assert found['lr'] == 0.01 and found['momentum'] == 0.9 and found['mixing'] == 'uniform'
+    assert not {'model', 'training'} & found.keys()
+    assert settings_of(ALGORITHMS['dfml'])['rounds'] is REQUIRED
+
+
+def test_settings_of_a_method_without_local_training():
+    assert settings_of(lambda model, lr=0.02: None) == {'lr': 0.02}
+
+
+@pytest.mark.parametrize('name', ALGORITHMS)
+def test_every_setting_of_a_method_has_a_flag_or_comes_from_the_run(name):
+    from experiments.algorithm_flags import ALGORITHM_FLAGS
+
+    assert settings_of(ALGORITHMS[name]).keys() <= ALGORITHM_FLAGS.keys() | {'projection_seed'}
+
+
+def test_what_is_given_replaces_a_published_setting_and_leaves_the_others():
+    seen = {}
+
+    def method(model, *, training=LocalTraining(lr=0.1, batch_size=7), mixing='size'):  # noqa: B008
+        seen.update(training=training, mixing=mixing)
+
+    make(method, MODEL, lr=0.5)
+    assert seen == {'training': LocalTraining(lr=0.5, batch_size=7), 'mixing': 'size'}
+    make(method, MODEL, training=LocalTraining(lr=1.0, batch_size=2), momentum=0.3)
+    assert seen['training'] == LocalTraining(lr=1.0, batch_size=2, momentum=0.3)
+
+
+def test_a_method_by_name_is_its_factory():
+    assert make('dpsgd', MODEL).unit_bits == {'weights': WEIGHT_BITS}
+    assert make(gossip_sgd, MODEL, training=LocalTraining(lr=1.0, batch_size=2)).unit_bits
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match=r"unknown algorithm 'fedavg'; choose one of ntk_dfl, "):
+        make('fedavg', MODEL)
+    with pytest.raises(ValueError, match=r'momentum has to lie in \[0, 1\), got 2'):
+        make('dfedavg', MODEL, momentum=2)
+    with pytest.raises(TypeError, match='density'):
+        make('dfedavg', MODEL, density=0.5)
