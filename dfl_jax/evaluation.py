@@ -1,6 +1,5 @@
 """What an evaluation measures: accuracies and losses of the clients' models and their consensus."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,18 +22,47 @@ class Holdout(NamedTuple):
     y: Array  # [n] int32
 
 
+class Exam(NamedTuple):
+    """The samples of an evaluation, in chunks [chunks, samples, ...] that are judged at once."""
+
+    shared: tuple[Array, Array, Array]  # x, y, mask of the samples that judge every model
+    rest: tuple[Array, Array, Array] | None  # of those that judge the consensus model alone
+
+
+class Evaluation(NamedTuple):
+    """How to judge states: `summarise(measure(state, exam, validation))`, device, then host."""
+
+    exam: Exam
+    measure: Callable[[State, Exam, Clients | None], dict[str, Any]]  # traceable
+    summarise: Callable[[dict[str, Any]], Metrics]  # of what `measure` found
+
+
 def evaluator(
     algorithm: Algorithm,
     state: State,
     test: Holdout,
     client_samples: int | None = None,
-    validation: Clients | None = None,
-    budget: int = 512 * 2**20,
+    **options: Any,
 ) -> Callable[[State], Metrics]:
-    """state -> consensus and client accuracies and losses, over chunks of the test set.
+    """state -> consensus and client accuracies and losses; arguments as of `evaluation`."""
+    exam, measure, summarise = evaluation(algorithm, state, test, client_samples, **options)
+    measure = jax.jit(measure)
+    return lambda state: summarise(jax.device_get(measure(state, exam, None)))
+
+
+def evaluation(
+    algorithm: Algorithm,
+    state: State,
+    test: Holdout,
+    client_samples: int | None = None,
+    *,
+    own: bool = False,
+    budget: float = 512 * 2**20,
+) -> Evaluation:
+    """How states such as `state` are judged, over chunks of the test set.
 
     client_samples: how many samples, from the start of the test set, judge the single clients.
-    validation: see `run`.
+    own: whether clients are judged on samples of their own, too (`validation` of `simulate.run`).
     budget: bytes that the clients' activations of one chunk may take, by which the chunk is chosen.
     """
     samples = len(test.y)
@@ -42,11 +70,17 @@ def evaluator(
         raise ValueError(
             f'client_eval_samples has to lie in [1, {samples}] (the test set), got {client_samples}'
         )
+    if own and algorithm.predict_own is None:
+        raise ValueError('this algorithm offers no local accuracy; leave --validation_share at 0')
     shared = client_samples or samples
     size = _chunk(algorithm, state, test.x, budget)
+    exam = Exam(
+        _in_chunks(test.x[:shared], test.y[:shared], size),
+        _in_chunks(test.x[shared:], test.y[shared:], size) if shared < samples else None,
+    )
 
-    def judge(state, x, y, mask, only=None):
-        """Sums over chunks: {name: (hits, losses)} of the predictions, all or one."""
+    def judge(state, batches, only=None):
+        """{name: (hits, losses)} of the predictions, summed over chunks; of one, or of all."""
 
         def chunk(_, batch):
             x, y, mask = batch
@@ -54,21 +88,29 @@ def evaluator(
             names = [only] if only else logits
             return None, {name: correct_and_loss(logits[name], y, mask) for name in names}
 
-        _, sums = lax.scan(chunk, None, (x, y, mask))
+        _, sums = lax.scan(chunk, None, batches)
         return jax.tree.map(lambda a: a.sum(axis=0), sums)
 
-    all_of_them = jax.jit(judge)
-    only_consensus = jax.jit(functools.partial(judge, only='consensus'))
-    local = None if validation is None else _local_accuracy(algorithm, validation, size)
-    head = _in_chunks(test.x[:shared], test.y[:shared], size)
-    tail = _in_chunks(test.x[shared:], test.y[shared:], size) if shared < samples else None
+    def judge_own(state, validation):
+        """(hits, samples) of every client on its own samples, [M]."""
 
-    def evaluate(state: State) -> Metrics:
-        sums = all_of_them(state, *head)
+        def chunk(batch):
+            x, y, mask = batch
+            found = algorithm.predict_own(state, x).argmax(axis=-1) == y
+            return jnp.sum(found & mask, axis=1), jnp.sum(mask, axis=1)
+
+        return jax.tree.map(lambda a: a.sum(axis=0), lax.map(chunk, _folded(validation, size)))
+
+    def measure(state: State, exam: Exam, validation: Clients | None) -> dict[str, Any]:
+        sums = judge(state, exam.shared)
+        if exam.rest is not None:
+            more = judge(state, exam.rest, only='consensus')
+            sums['consensus'] = jax.tree.map(jnp.add, sums['consensus'], more['consensus'])
+        return {'sums': sums, 'own': judge_own(state, validation) if own else None}
+
+    def summarise(found: dict[str, Any]) -> Metrics:
+        sums = dict(found['sums'])
         hits, losses = sums.pop('consensus')
-        if tail is not None:
-            more = only_consensus(state, *tail)['consensus']
-            hits, losses = hits + more[0], losses + more[1]
         client_hits, client_losses = sums.pop('client')
         accuracies = np.asarray(client_hits) / shared
         metrics = {
@@ -84,24 +126,21 @@ def evaluator(
         for name, (more, _) in sums.items():
             kind, *rest = name.split('/', 1)
             metrics['/'.join([f'{kind}_accuracy', *rest])] = float(np.mean(more)) / shared
-        return metrics | (local(state) if local else {})
+        if found['own'] is not None:
+            right, of = (np.asarray(a) for a in found['own'])
+            each = right[of > 0] / of[of > 0]  # a client without a sample does not count
+            metrics |= {
+                'local_accuracy_mean': float(each.mean()),
+                'local_accuracy_std': float(each.std()),
+            }
+        return metrics
 
-    return evaluate
+    return Evaluation(exam, measure, summarise)
 
 
-def _local_accuracy(
-    algorithm: Algorithm, validation: Clients, size: int
-) -> Callable[[State], Metrics]:
-    """state -> the accuracy of every client on samples of its own, mean and spread over clients.
-
-    validation: arrays [M, N, ...]; clients without a sample do not count. size: samples of every
-    client judged at once.
-    """
-    if algorithm.predict_own is None:
-        raise ValueError('this algorithm offers no local accuracy; leave --validation_share at 0')
-    predict_own = algorithm.predict_own
-    x, y, mask = (jnp.asarray(a) for a in validation)
-    width = y.shape[1]
+def _folded(validation: Clients, size: int) -> tuple[Array, Array, Array]:
+    """Arrays [M, N, ...] as [chunks, M, samples, ...], at most `size` samples of each client."""
+    width = validation.y.shape[1]
     chunks = -(-width // size)
     each = -(-width // chunks)
 
@@ -109,25 +148,11 @@ def _local_accuracy(
         fill = [(0, 0), (0, chunks * each - width)] + [(0, 0)] * (a.ndim - 2)
         return jnp.pad(a, fill).reshape(len(a), chunks, each, *a.shape[2:]).swapaxes(0, 1)
 
-    @jax.jit
-    def hits_of(state):
-        def chunk(batch):
-            x, y, mask = batch
-            return jnp.sum((predict_own(state, x).argmax(axis=-1) == y) & mask, axis=1)
-
-        return lax.map(chunk, (fold(x), fold(y), fold(mask))).sum(axis=0)
-
-    counts = np.asarray(mask.sum(axis=1))
-
-    def accuracy(state: State) -> Metrics:
-        judged = counts > 0
-        each = np.asarray(hits_of(state))[judged] / counts[judged]
-        return {'local_accuracy_mean': float(each.mean()), 'local_accuracy_std': float(each.std())}
-
-    return accuracy
+    x, y, mask = (fold(a) for a in validation)
+    return x, y, mask
 
 
-def _chunk(algorithm: Algorithm, state: State, x: Array, budget: int) -> int:
+def _chunk(algorithm: Algorithm, state: State, x: Array, budget: float) -> int:
     """Test samples judged at once, by the memory that XLA plans for a few and twice as many."""
 
     def planned(samples):

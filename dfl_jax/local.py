@@ -198,8 +198,11 @@ def losses_of_all_data(
 
 
 def epoch_orders(key: Array, mask: Array, epochs: int) -> Array:
-    """A random order of one client's samples for each epoch, [epochs, N], padding last."""
-    draws = jax.random.uniform(key, (epochs, len(mask)))
+    """A random order of one client's samples for each epoch, [epochs, N], padding last.
+
+    More padding leaves the orders as they are: the draws of the first samples come first.
+    """
+    draws = jax.random.uniform(key, (len(mask), epochs)).T
     return jnp.argsort(jnp.where(mask, draws, 2.0), axis=1).astype(jnp.int32)
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.devices import spread
 from dfl_jax.models import Model
 
 SHARE = 0.5  # of the memory that is free: the rest is for data, state and the allocator
@@ -87,11 +88,15 @@ def map_in_chunks(one: Callable, stacked: PyTree, chunk: int | None) -> PyTree:
     """`one` mapped over the leading axis of `stacked`, `chunk` entries at a time, None for all.
 
     A chunk of one is not batched: a batch of one would cost a select of every loop carry and
-    transposed products.
+    transposed products. Over several devices (`devices.spread`) the chunk is that of each.
     """
-    count = len(jax.tree.leaves(stacked)[0])
-    size = min(chunk or count, count)
-    return lax.map(one, stacked, batch_size=size if size > 1 else None)
+
+    def work(share: PyTree) -> PyTree:
+        count = len(jax.tree.leaves(share)[0])
+        size = min(chunk or count, count)
+        return lax.map(one, share, batch_size=size if size > 1 else None)
+
+    return spread(work, stacked)
 
 
 def map_present(
@@ -102,25 +107,29 @@ def map_present(
     A chunk in which nothing is present costs nothing; `otherwise` returns what `one` does in
     structure.
     """
-    count = len(present)
-    size = min(chunk or count, count)
 
     def of_slot(slot: tuple) -> PyTree:
         return lax.cond(slot[0], one, otherwise, slot[1])
 
-    if size == 1:
-        return lax.map(of_slot, (present, stacked))
-    fill = -count % size
+    def work(share: tuple) -> PyTree:
+        present, stacked = share
+        count = len(present)
+        size = min(chunk or count, count)
+        if size == 1:
+            return lax.map(of_slot, share)
+        fill = -count % size
 
-    def fold(leaf: Array) -> Array:
-        padded = jnp.concatenate([leaf, leaf[:1].repeat(fill, axis=0)]) if fill else leaf
-        return padded.reshape(-1, size, *leaf.shape[1:])
+        def fold(leaf: Array) -> Array:
+            padded = jnp.concatenate([leaf, leaf[:1].repeat(fill, axis=0)]) if fill else leaf
+            return padded.reshape(-1, size, *leaf.shape[1:])
 
-    chunks = jnp.pad(present, (0, fill)).reshape(-1, size), jax.tree.map(fold, stacked)
-    found = lax.map(
-        lambda part: lax.cond(
-            part[0].any(), jax.vmap(of_slot), lambda p: jax.vmap(otherwise)(p[1]), part
-        ),
-        chunks,
-    )
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], found)
+        chunks = jnp.pad(present, (0, fill)).reshape(-1, size), jax.tree.map(fold, stacked)
+        found = lax.map(
+            lambda part: lax.cond(
+                part[0].any(), jax.vmap(of_slot), lambda p: jax.vmap(otherwise)(p[1]), part
+            ),
+            chunks,
+        )
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], found)
+
+    return spread(work, (present, stacked))

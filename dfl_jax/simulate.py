@@ -4,19 +4,24 @@ The host decides shapes and the device does the rounds: every block is the same 
 called with the next slice of the schedule and a donated state.
 """
 
+import contextlib
 import copy
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh
 
-from dfl_jax.base import Algorithm, Array, Clients, Graph, State
-from dfl_jax.evaluation import Holdout, Metrics, evaluator
+from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree, State
+from dfl_jax.devices import placement, replicated
+from dfl_jax.evaluation import Holdout, Metrics, evaluation
 
 
 class DivergenceError(FloatingPointError):
@@ -47,11 +52,8 @@ def run(
     test: Holdout,
     key: Array,
     *,
-    eval_every: int = 1,
-    client_eval_samples: int | None = None,
-    validation: Clients | None = None,
     resume: tuple[State, Progress] | None = None,
-    on_compile: Callable[[float], None] | None = None,
+    **options: Any,
 ) -> Iterator[tuple[Metrics, State, Progress]]:
     """Trains round by round and yields (metrics, state, progress) at every evaluation.
 
@@ -64,76 +66,209 @@ def run(
       graphs: the schedule, arrays with leading axis T.
       test: the global hold-out set.
       key: one key; initialisation and each round's randomness derive from it.
-      eval_every: rounds between evaluations; the last round is always evaluated.
-      client_eval_samples: how many test samples judge the single clients (default all); the
-        consensus model always sees the whole test set.
-      validation: samples of the clients' own that nobody trains on, for their local accuracy; the
-        algorithm has to offer `predict_own`.
       resume: state and progress of an earlier, identical run.
-      on_compile: called once with the seconds that compilation took.
+      options: `eval_every`, rounds between evaluations (default 1; the last round is always
+        evaluated); `client_eval_samples`, how many test samples judge the single clients (default
+        all; the consensus model always sees the whole test set); `validation`, samples of the
+        clients' own that nobody trains on, for their local accuracy, where the algorithm offers
+        `predict_own`; `on_compile`, called once with the seconds that compilation took; `mesh`,
+        the devices over which the clients are spread (`devices.client_mesh`; default: one device).
 
     Raises DivergenceError when a client's training loss is not finite.
     """
-    rounds = len(graphs.active)
+    runs = _Runs(lambda _: algorithm, None, clients, graphs, key, lifted=False)
+    earlier = resume and (resume[0], [resume[1]])
+    for (found,), state, (progress,) in _train(runs, test, resume=earlier, **options):
+        if isinstance(found, DivergenceError):
+            raise found
+        yield found, state, progress
+
+
+def run_together(
+    algorithm_of: Callable[[PyTree], Algorithm],
+    values: PyTree,
+    clients: Clients,
+    graphs: Graph,
+    test: Holdout,
+    keys: Array,
+    *,
+    resume: tuple[State, list[Progress]] | None = None,
+    **options: Any,
+) -> Iterator[tuple[list[Metrics | DivergenceError], State, list[Progress]]]:
+    """R runs as one program, vmapped: `run`, with a leading axis R on all but the test set.
+
+    Runs may differ in everything that is traced: their keys, data, graphs and `values`. The wall
+    time of the program is shared evenly between them. A run that diverges does not end the others:
+    from then on its error stands in the place of its metrics.
+
+    Args:
+      algorithm_of: the method under one entry of `values`, called while it is traced.
+      values: leaves [R], e.g. learning rates.
+      clients: arrays [R, M, N, ...], all padded to the largest client.
+      graphs: arrays [R, T, ...].
+      test: the hold-out set of all.
+      keys: [R].
+      resume: state [R, ...] and progresses of an earlier, identical call.
+      options: as of `run`; `validation` with a leading axis R.
+    """
+    runs = _Runs(algorithm_of, values, clients, graphs, keys, lifted=True)
+    yield from _train(runs, test, resume=resume, **options)
+
+
+class _Runs(NamedTuple):
+    """One run, or where `lifted` several, with a leading axis R on all arrays."""
+
+    algorithm_of: Callable[[PyTree], Algorithm]
+    values: PyTree
+    clients: Clients
+    graphs: Graph
+    keys: Array
+    lifted: bool
+
+    def lift(self, function: Callable, in_axes: Any) -> Callable:
+        return jax.vmap(function, in_axes) if self.lifted else function
+
+    def each(self, tree: PyTree) -> list[PyTree]:
+        """What is of each run, of arrays on the host."""
+        if not self.lifted:
+            return [tree]
+        return [jax.tree.map(lambda a, i=i: a[i], tree) for i in range(len(self.keys))]
+
+
+def _train(
+    runs: _Runs,
+    test: Holdout,
+    *,
+    eval_every: int = 1,
+    client_eval_samples: int | None = None,
+    validation: Clients | None = None,
+    resume: tuple[State, list[Progress]] | None = None,
+    on_compile: Callable[[float], None] | None = None,
+    mesh: Mesh | None = None,
+) -> Iterator[tuple[list[Metrics | DivergenceError], State, list[Progress]]]:
+    """`run` and `run_together`."""
+    axis, count = int(runs.lifted), len(runs.keys) if runs.lifted else 1
+    rounds = runs.graphs.active.shape[axis]
     if eval_every < 1:
         raise ValueError(f'eval_every has to be at least 1, got {eval_every}')
     # Blocks of one length serve every evaluation, and so does one compiled program.
-    block = math.gcd(min(eval_every, rounds), rounds, resume[1].round if resume else 0)
-    k_init, k_rounds = jax.random.split(key)
+    block = math.gcd(min(eval_every, rounds), rounds, resume[1][0].round if resume else 0)
+    with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
+        place = functools.partial(_placed, mesh=mesh, axis=axis)
+        clients, validation = place(runs.clients), place(validation)
+        k_init, k_rounds = runs.lift(_two_keys, 0)(runs.keys)
+        if resume:
+            state, progress = place(resume[0]), copy.deepcopy(resume[1])
+        else:
+            state = place(_initial_states(runs, k_init, clients))
+            progress = [Progress() for _ in range(count)]
+        algorithm = runs.algorithm_of(runs.each(runs.values)[0])
+        evaluate = _evaluate(runs, algorithm, state, test, client_eval_samples, validation)
+        run_block, seconds = _compile_block(runs, state, clients, k_rounds, block)
+        if on_compile:
+            on_compile(seconds)
 
-    clients = jax.device_put(clients)
-    state, progress = resume or (jax.jit(algorithm.init)(k_init, clients), Progress())
-    progress = copy.deepcopy(progress)
-    evaluate = evaluator(algorithm, state, test, client_eval_samples, validation)
+        lost: dict[int, DivergenceError] = {}
+        while progress[0].round < rounds:
+            start = progress[0].round
+            begin = time.perf_counter()
+            state, info = jax.block_until_ready(
+                run_block(state, *_section(runs, start, block), clients, k_rounds, runs.values)
+            )
+            seconds = (time.perf_counter() - begin) / count
+            infos = runs.each(jax.device_get(info))
+            for number, (each, found) in enumerate(zip(progress, infos, strict=True)):
+                error = _divergence(found['loss'], start)
+                if error:
+                    lost.setdefault(number, error)
+                each.seconds += seconds
+                each.round += block
+                _count_traffic(each, found)
+            if len(lost) == count:
+                yield list(lost.values()), state, copy.deepcopy(progress)
+                return
+            if progress[0].round % eval_every == 0 or progress[0].round == rounds:
+                rows: list[Metrics | DivergenceError] = [
+                    lost.get(number)
+                    or {'round': each.round}
+                    | judged
+                    | _report(found)
+                    | traffic(each, algorithm)
+                    | {'seconds': each.seconds}
+                    for number, (each, judged, found) in enumerate(
+                        zip(progress, evaluate(state), infos, strict=True)
+                    )
+                ]
+                yield rows, state, copy.deepcopy(progress)
 
-    run_block, seconds = _compile_block(algorithm, state, graphs, clients, k_rounds, block)
-    if on_compile:
-        on_compile(seconds)
 
-    while progress.round < rounds:
-        start = progress.round
-        numbers = np.arange(start, start + block, dtype=np.int32)
-        section = jax.tree.map(lambda a, s=start: jnp.asarray(a[s : s + block]), graphs)
-        begin = time.perf_counter()
-        state, info = jax.block_until_ready(run_block(state, numbers, section, clients, k_rounds))
-        seconds = time.perf_counter() - begin
-        info = jax.device_get(info)
-        _check_finite(info['loss'], start)
-        progress.seconds += seconds
-        progress.round += block
-        _count_traffic(progress, info)
-        if progress.round % eval_every == 0 or progress.round == rounds:
-            metrics = {'round': progress.round, **evaluate(state), **_report(info)}
-            metrics |= traffic(progress, algorithm)
-            metrics['seconds'] = progress.seconds
-            yield metrics, state, copy.deepcopy(progress)
+def _placed(tree: PyTree, mesh: Mesh | None, axis: int) -> PyTree:
+    """On the default device, or over those of the mesh."""
+    return jax.device_put(tree, placement(mesh, tree, axis) if mesh else None)
 
 
-def _compile_block(algorithm, state, graphs, clients, key, block):
+def _two_keys(key: Array) -> tuple[Array, Array]:
+    first, second = jax.random.split(key)
+    return first, second
+
+
+def _initial_states(runs: _Runs, keys: Array, clients: Clients) -> State:
+    def start(value, key, clients):
+        return runs.algorithm_of(value).init(key, clients)
+
+    return jax.jit(runs.lift(start, (0, 0, 0)))(runs.values, keys, clients)
+
+
+def _evaluate(
+    runs, algorithm, state, test, client_samples, validation
+) -> Callable[[State], list[Metrics]]:
+    """state -> the metrics of each run."""
+    one = jax.eval_shape(lambda s: jax.tree.map(lambda a: a[0], s), state) if runs.lifted else state
+    exam, measure, summarise = evaluation(
+        algorithm, one, test, client_samples, own=validation is not None
+    )
+    measure = jax.jit(runs.lift(measure, (0, None, 0)), out_shardings=replicated())
+    return lambda state: [
+        summarise(found) for found in runs.each(jax.device_get(measure(state, exam, validation)))
+    ]
+
+
+def _section(runs: _Runs, start: int, block: int) -> tuple[np.ndarray, Graph]:
+    """The numbers of the block's rounds, and their graphs."""
+    rounds = slice(start, start + block)
+    at = (slice(None), rounds) if runs.lifted else rounds
+    return np.arange(start, start + block, dtype=np.int32), jax.tree.map(
+        lambda a: jnp.asarray(a[at]), runs.graphs
+    )
+
+
+def _compile_block(runs, state, clients, keys, block):
     """The donated, jitted scan over `block` rounds, and the seconds its compilation took."""
 
-    def rounds(state, numbers, graphs, clients, key):
+    def rounds(state, numbers, graphs, clients, key, value):
+        step = runs.algorithm_of(value).step
+
         def one(state, inputs):
             number, graph = inputs
-            return algorithm.step(jax.random.fold_in(key, number), state, graph, clients)
+            return step(jax.random.fold_in(key, number), state, graph, clients)
 
         return lax.scan(one, state, (numbers, graphs))
 
+    lifted = runs.lift(rounds, (0, None, 0, 0, 0, 0))
     begin = time.perf_counter()
-    section = jax.tree.map(lambda a: jnp.asarray(a[:block]), graphs)
-    numbers = jnp.arange(block, dtype=jnp.int32)
-    compiled = (
-        jax.jit(rounds, donate_argnums=0).lower(state, numbers, section, clients, key).compile()
-    )
-    return compiled, time.perf_counter() - begin
+    arguments = (state, *_section(runs, 0, block), clients, keys, runs.values)
+    kept = jax.tree.map(lambda a: a.sharding, state)
+    program = jax.jit(lifted, donate_argnums=0, out_shardings=(kept, replicated()))
+    return program.lower(*arguments).compile(), time.perf_counter() - begin
 
 
-def _check_finite(losses: np.ndarray, first: int) -> None:
+def _divergence(losses: np.ndarray, first: int) -> DivergenceError | None:
     """losses: [block, M], of the rounds after round number `first`."""
     bad = ~np.isfinite(losses)
-    if bad.any():
-        row = int(np.argmax(bad.any(axis=1)))
-        raise DivergenceError(first + row + 1, np.flatnonzero(bad[row]))
+    if not bad.any():
+        return None
+    row = int(np.argmax(bad.any(axis=1)))
+    return DivergenceError(first + row + 1, np.flatnonzero(bad[row]))
 
 
 def _count_traffic(progress: Progress, info: dict[str, np.ndarray]) -> None:

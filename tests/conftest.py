@@ -5,6 +5,12 @@ import pathlib
 from collections.abc import Iterator
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # JAX_PLATFORMS=cuda runs everything on the GPU
+# Most of the time of a test is one compilation, and without optimisations it takes half as long.
+# Eight virtual devices are there for the tests of many; all others run on the first.
+os.environ.setdefault(
+    'XLA_FLAGS',
+    '--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=8',
+)
 
 import jax
 import jax.numpy as jnp

@@ -18,6 +18,7 @@ import pytest
 from dfl_jax import Clients, Graph, meetings, simulate, topology
 from dfl_jax.algorithms import ALGORITHMS, make
 from dfl_jax.checkpoint import Checkpoints
+from dfl_jax.devices import client_mesh
 from dfl_jax.models import MLP, bind
 from dfl_jax.population import dealt, populate
 
@@ -295,12 +296,7 @@ def holdout():
 def jitted(name):
     """(init, step, predict) compiled once for all tests of one algorithm."""
     algorithm = ALGORITHMS_UNDER_TEST[name]()
-    # The large programs of mixed architectures compile in half the time without optimisations.
-    options = {'xla_backend_optimization_level': 0} if name in MEETING else {}
-    return tuple(
-        jax.jit(function, compiler_options=options)
-        for function in (algorithm.init, algorithm.step, algorithm.predict)
-    )
+    return tuple(map(jax.jit, (algorithm.init, algorithm.step, algorithm.predict)))
 
 
 def trained(name, graphs, clients=None):
@@ -581,3 +577,67 @@ def test_traffic_of_a_run(name):
     metrics = uninterrupted(name)[0][-1][0]
     assert metrics['mbytes_total'] == int(bits.sum()) / 8e6
     assert metrics['mbytes_busiest_client'] == int(bits.max()) / 8e6
+
+
+# ------------------------------------------------------------------ many devices, many runs at once
+
+
+def graphs_of(name, seed=0) -> Graph:
+    """Two rounds of a network that the algorithm can work in, with links lost."""
+    family = COHORTS if name in CENTRALIZED else MEETING.get(name, 'erdos_renyi')
+    return schedule(family, 2, links_lost=0.2, seed=seed)
+
+
+def simulated(name, graphs, key, **options):
+    """The last (metrics, state, progress) of a run; the seconds, which differ, left out."""
+    *_, (metrics, state, progress) = simulate.run(
+        ALGORITHMS_UNDER_TEST[name](), network(), graphs, holdout(), key, eval_every=2, **options
+    )
+    return {n: v for n, v in metrics.items() if n != 'seconds'}, state, progress
+
+
+def assert_metrics_close(first, second):
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        if not isinstance(value, dict):
+            np.testing.assert_allclose(value, second[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+# Nine clients: three devices hold three of them each, eight all of them and work on their shares.
+@pytest.mark.parametrize(
+    ('name', 'devices'),
+    [case(name, 8) for name in ALGORITHMS_UNDER_TEST]
+    + [(name, 3) for name in ('ntk_dfl', 'dfedavgm', 'ntk_fl', 'dfml')],
+)
+def test_many_devices_compute_what_one_does(name, devices):
+    key, graphs = jax.random.key(7), graphs_of(name)
+    metrics, state, progress = simulated(name, graphs, key)
+    spread = simulated(name, graphs, key, mesh=client_mesh(devices))
+    assert_close(jax.device_get(spread[1]), jax.device_get(state))
+    assert_metrics_close(spread[0], metrics)
+    assert spread[2].sent == progress.sent
+    holders = {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(spread[1])}
+    assert holders == {devices}
+
+
+@pytest.mark.parametrize(
+    'name', [case(name) for name in ALGORITHMS_UNDER_TEST if name != 'dec_fml']
+)
+def test_runs_together_are_those_runs_alone(name):
+    keys = jax.random.split(jax.random.key(7), 2)
+    schedules = [graphs_of(name, seed) for seed in (0, 1)]
+    alone = [simulated(name, g, key) for g, key in zip(schedules, keys, strict=True)]
+    stacked = jax.tree.map(lambda *a: np.stack(a), *schedules)
+    *_, (rows, states, progress) = simulate.run_together(
+        lambda _: ALGORITHMS_UNDER_TEST[name](),
+        None,
+        jax.tree.map(lambda *a: jnp.stack(a), network(2), network(2)),
+        stacked,
+        holdout(),
+        keys,
+        eval_every=2,
+    )
+    for i, (metrics, state, sent) in enumerate(alone):
+        assert_close(jax.tree.map(lambda a, i=i: a[i], states), state)
+        assert_metrics_close({n: v for n, v in rows[i].items() if n != 'seconds'}, metrics)
+        assert progress[i].sent == sent.sent

@@ -63,6 +63,12 @@ def hub_data(members: Clients, linked: Array) -> tuple[Array, Array, Array]:
     return x.reshape(-1, *x.shape[2:]), members.y.reshape(-1), mask.reshape(-1)
 
 
+def of_members(stacked: PyTree, members: Array) -> PyTree:
+    """Of leaves [M, ...] the entries of one hub's members [K], leaves [K, ...]."""
+    # Not a[members]: within `devices.spread` that asks for a sharding of the mesh around it.
+    return jax.tree.map(lambda a: jnp.take(a, members, axis=0, mode='clip'), stacked)
+
+
 def one_hot_targets(labels: Array, classes: int, dtype: DTypeLike) -> Array:
     """Labels [N] as the outputs that they ask for, [C, N]."""
     return jax.nn.one_hot(labels, classes, dtype=dtype).T

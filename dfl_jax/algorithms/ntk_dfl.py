@@ -24,6 +24,7 @@ from dfl_jax.algorithms.common import (
     hub_of_clients,
     initial_state,
     keep_inactive,
+    of_members,
     one_hot_targets,
     stacked_predictions,
 )
@@ -135,14 +136,14 @@ def ntk_dfl(
 
             def of_batch(w: PyTree, batch: tuple[Array, Clients]):
                 key, part = batch
-                theirs = jax.tree.map(lambda a: a[members], w_bars) if at_own else None
+                theirs = of_members(w_bars, members) if at_own else None
                 x, labels, mask = hub_data(part, linked)
                 near = linearize(key, w, x, part.y.shape[1], theirs)  # Eq. (2), (3)
                 y = one_hot_targets(labels, model.classes, x.dtype)
                 w, *found = update(w, near, x, y, mask, rate)
                 return w, found
 
-            parts = jax.tree.map(lambda a: a[members].swapaxes(0, 1), drawn)  # [m1, K, B, ...]
+            parts = jax.tree.map(lambda a: a.swapaxes(0, 1), of_members(drawn, members))
             return lax.scan(of_batch, w_bar, (keys, parts))
 
         keys = jax.random.split(k_codec, (len(graph.members), batches))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import hub_data, one_hot_targets
+from dfl_jax.algorithms.common import hub_data, of_members, one_hot_targets
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.compression import FLOAT_BITS, LABEL_BITS
 from dfl_jax.models import Model
@@ -71,7 +71,7 @@ def ntk_fl(
         w, sizes, k = state
         members, present, active = graph.members[0], graph.mask[0], graph.active[0]
         rate = lr * jnp.exp(-lr_decay * k)
-        x, labels, mask = hub_data(jax.tree.map(lambda a: a[members], clients), present)
+        x, labels, mask = hub_data(of_members(clients, members), present)
         y = one_hot_targets(labels, model.classes, x.dtype)
         evolved, chosen, value = update(w, linearize(key, w, x), x, y, mask, rate)
         new = jax.tree.map(lambda n, o: jnp.where(active, n, o), evolved, w)

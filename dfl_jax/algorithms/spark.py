@@ -22,6 +22,7 @@ from dfl_jax.algorithms.common import (
     drawn_samples,
     hub_data,
     keep_inactive,
+    of_members,
     one_hot_targets,
     stacked_predictions,
 )
@@ -190,7 +191,7 @@ def spark(
 
         def hub(inputs):  # lines 10 to 16
             k_received, number, w, v, members, linked = inputs
-            received = lambda tree: jax.tree.map(lambda a: a[members], tree)  # noqa: E731
+            received = lambda tree: of_members(tree, members)  # noqa: E731
             x, labels, mask = hub_data(received(drawn), linked)
             table = random.draw(jax.random.fold_in(k_layers, number)) if common is None else common
             theirs = received(w_bars) if at_own else None

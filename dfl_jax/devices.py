@@ -1,0 +1,76 @@
+"""The client axis over many devices: one mesh of one axis, on one host or on several.
+
+Everything is jitted for the whole mesh. What is mapped over clients or hubs (`memory`) is split by
+`shard_map`, each device working through its share; the rest, gossip above all, XLA partitions by
+the placement of its inputs and joins by its collectives. With the mesh set (`jax.set_mesh`) the
+same program runs on any number of devices; without one nothing here does anything.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from dfl_jax.base import PyTree
+
+AXIS = 'clients'
+
+
+def client_mesh(count: int | None = None) -> Mesh:
+    """A mesh of `count` devices, None for all of them, of all hosts.
+
+    Raises ValueError when there are fewer, or where hosts would be left out.
+    """
+    found = jax.devices()
+    count = len(found) if count is None else count
+    if not 1 <= count <= len(found):
+        raise ValueError(
+            f'{count} devices asked for, and JAX sees {len(found)} ({found[0].device_kind}); on a '
+            'CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 makes virtual ones'
+        )
+    if jax.process_count() > 1 and count < len(found):
+        raise ValueError(
+            f'{count} of the {len(found)} devices of {jax.process_count()} processes; several '
+            'processes work on all of their devices'
+        )
+    return Mesh(np.asarray(found[:count]), (AXIS,), axis_types=(AxisType.Auto,))
+
+
+def placement(mesh: Mesh, tree: PyTree, axis: int = 0) -> PyTree:
+    """A sharding for every leaf: split along `axis` where the devices divide it, else on each."""
+    split = NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
+    whole = NamedSharding(mesh, PartitionSpec())
+
+    def of_leaf(leaf):
+        shape = np.shape(leaf)
+        return split if len(shape) > axis and shape[axis] % mesh.size == 0 else whole
+
+    return jax.tree.map(of_leaf, tree)
+
+
+def replicated() -> NamedSharding | None:
+    """Whole on every device of the mesh that is set; None without one."""
+    mesh = jax.sharding.get_mesh()
+    return None if mesh.empty else NamedSharding(mesh, PartitionSpec())
+
+
+def spread(work: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
+    """`work` on leaves [S, ...], a share of the leading axis on every device of the mesh that is
+    set. `work` treats the entries apart from each other and keeps their number and order.
+
+    Where the devices do not divide S, the first entry fills the last shares and is dropped again.
+    What `work` closes over is whole on every device.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.shape[AXIS] == 1:
+        return work(stacked)
+    count = len(jax.tree.leaves(stacked)[0])
+    fill = -count % mesh.shape[AXIS]
+    if fill:
+        stacked = jax.tree.map(lambda a: jnp.concatenate([a, a[:1].repeat(fill, 0)]), stacked)
+    shares = PartitionSpec(AXIS)
+    # check_vma: loops that start from constants would each have to mark them as varying
+    found = jax.shard_map(work, in_specs=shares, out_specs=shares, check_vma=False)(stacked)
+    return jax.tree.map(lambda a: a[:count], found) if fill else found
