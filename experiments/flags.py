@@ -154,12 +154,33 @@ flags.DEFINE_string('out', None, 'Run directory (default runs/ALGORITHM-DATASET-
 flags.DEFINE_bool('resume', False, 'Continue the run in --out from its last checkpoint.')
 flags.DEFINE_bool('checkpoint', True, 'Save a checkpoint at every evaluation.')
 flags.DEFINE_bool('progress', True, 'Show a progress bar.')
+flags.DEFINE_bool(
+    'tensorboard', False, 'Show every evaluation in TensorBoard: event files in the run directory.'
+)
+flags.DEFINE_bool(
+    'wandb',
+    False,
+    'Show every evaluation in Weights & Biases; with WANDB_MODE=offline without an account.',
+)
+flags.DEFINE_string(
+    'wandb_project', None, 'Project of --wandb (default $WANDB_PROJECT, else dfl_jax).'
+)
 flags.DEFINE_string(
     'compilation_cache', None, "Folder of XLA's persistent compilation cache, or 'off'."
 )
 
 # Where and how a run is watched; they may differ between a run and its continuation
-NOT_SETTINGS = ('out', 'resume', 'progress', 'plot_partition', 'compilation_cache', 'checkpoint')
+NOT_SETTINGS = (
+    'out',
+    'resume',
+    'progress',
+    'tensorboard',
+    'wandb',
+    'wandb_project',
+    'plot_partition',
+    'compilation_cache',
+    'checkpoint',
+)
 
 
 # Of the methods whose clients may have different architectures, in place of the flags' defaults

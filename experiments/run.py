@@ -18,6 +18,7 @@ from typing import Any
 from absl import app, flags, logging
 
 from experiments import flags as experiment_flags
+from experiments import mirrors
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(experiment_flags)
@@ -59,7 +60,7 @@ def _commit() -> str | None:
     return found.stdout.strip() or None
 
 
-def _enable_compilation_cache() -> None:
+def enable_compilation_cache() -> None:
     import jax
 
     folder = FLAGS.compilation_cache
@@ -86,7 +87,7 @@ def prepare():
     if directory.done.exists():
         return None, directory
 
-    _enable_compilation_cache()
+    enable_compilation_cache()
     from experiments.setup import build
 
     with warnings.catch_warnings():
@@ -115,6 +116,7 @@ def main(argv: list[str]) -> int:
     if len(argv) > 1:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags, e.g. --dataset=digits')
     try:
+        watched = mirrors.asked_for(FLAGS)
         experiment, directory = prepare()
     except (ValueError, OSError) as error:
         return fail(str(error))
@@ -132,6 +134,7 @@ def main(argv: list[str]) -> int:
         client_eval_samples=FLAGS.client_eval_samples,
         checkpoint=FLAGS.checkpoint,
         progress=FLAGS.progress,
+        mirrors=watched,
     )
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import app, flags, logging
 
+from dfl_jax.data.formats import one_line
 from experiments import flags as experiment_flags
 from experiments import run
 from experiments.rundir import Row, RunDirectory, write_atomically
@@ -124,10 +125,10 @@ def restore(directory: RunDirectory) -> Trained:
         )
     like = jax.eval_shape(experiment.algorithm.init, experiment.key, experiment.clients)
     try:
-        state, progress = checkpoints.restore(like)
+        state, (progress,) = checkpoints.restore(like)
     except Exception as error:  # orbax, tensorstore and json each have their own
         raise ValueError(
-            f'{directory.checkpoints / str(newest)} cannot be read ({type(error).__name__}); '
+            f'{directory.checkpoints / str(newest)} cannot be read ({one_line(error)}); '
             'run it anew with this version'
         ) from error
     return Trained(experiment, state, progress.round)

@@ -78,6 +78,9 @@ def check() -> None:
         )
     if FLAGS.lr == 0:
         raise ValueError('--lr=0.0: no client moves, and nothing tells of L; raise it')
+    if FLAGS.tensorboard or FLAGS.wandb:
+        given = '--tensorboard' if FLAGS.tensorboard else '--wandb'
+        raise ValueError(f'{given}: theory.jsonl is not shown there; leave it out')
     if FLAGS.resume or FLAGS.eval_every != 1:
         given = '--resume' if FLAGS.resume else f'--eval_every={FLAGS.eval_every}'
         raise ValueError(f'{given}: every round is measured, from the first; leave it out')

@@ -3,16 +3,22 @@
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from tqdm import tqdm
 
 from dfl_jax import simulate
+from dfl_jax.base import State
+from dfl_jax.data.formats import one_line
+from experiments.mirrors import Mirror, MirrorError
 from experiments.rundir import RunDirectory
 from experiments.setup import Experiment
+
+if TYPE_CHECKING:
+    from dfl_jax.checkpoint import Checkpoints
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -36,30 +42,38 @@ def train(
     client_eval_samples: int | None,
     checkpoint: bool,
     progress: bool,
+    mirrors: Sequence[Mirror] = (),
 ) -> int:
-    """Runs `experiment` to its last round, from its last checkpoint; returns the exit status."""
+    """Runs `experiment` to its last round, from its last checkpoint; returns the exit status.
+
+    `mirrors` show every row of metrics.jsonl, those of the rounds before the checkpoint first.
+    """
     rounds = len(experiment.graphs.active)
     try:
         needed = checkpoint or directory.checkpoints.exists()
         checkpoints = _checkpoints(directory.checkpoints) if needed else None
-        resume = _restore(experiment, directory, checkpoints)
+        resume = _resume(experiment, checkpoints)
     except CheckpointError as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
     rows = directory.keep_until(resume[1].round if resume else 0)
     _announce(experiment, rounds, directory.path)
 
-    bar = tqdm(
-        total=rounds,
-        initial=resume[1].round if resume else 0,
-        unit='round',
-        disable=not progress,
-        dynamic_ncols=True,
-        mininterval=0,
-    )
-    state = resume[0] if resume else None
+    status = 1
+    opened: list[Mirror] = []
     try:
-        for row, state, done in simulate.run(
+        for mirror in mirrors:
+            mirror.open(directory, rows)
+            opened.append(mirror)
+        bar = tqdm(
+            total=rounds,
+            initial=resume[1].round if resume else 0,
+            unit='round',
+            disable=not progress,
+            dynamic_ncols=True,
+            mininterval=0,
+        )
+        evaluations = simulate.run(
             experiment.algorithm,
             experiment.clients,
             experiment.graphs,
@@ -70,45 +84,52 @@ def train(
             validation=experiment.validation,
             resume=resume,
             on_compile=lambda seconds: bar.set_postfix_str(f'compiled in {seconds:.1f} s'),
-        ):
-            with _undisturbed():
-                directory.append(row)
-                rows.append(row)
-                if checkpoints and checkpoint:
-                    checkpoints.save(state, done)
-            bar.set_postfix_str(
-                f'accuracy {row["consensus_accuracy"]:.4f}, '
-                f'mean client {row["client_accuracy_mean"]:.4f}, '
-                f'{row["seconds"] / row["round"]:.3g} s/round',
-                refresh=False,
-            )
-            bar.update(row['round'] - bar.n)
-        bar.close()
+        )
+        state = resume[0] if resume else None
+        with bar:
+            for row, state, done in evaluations:
+                with undisturbed():
+                    directory.append(row)
+                    rows.append(row)
+                    if checkpoints and checkpoint:
+                        checkpoints.save(state, done)
+                    for mirror in opened:
+                        mirror.row(row)
+                bar.set_postfix_str(
+                    f'accuracy {row["consensus_accuracy"]:.4f}, '
+                    f'mean client {row["client_accuracy_mean"]:.4f}, '
+                    f'{row["seconds"] / row["round"]:.3g} s/round',
+                    refresh=False,
+                )
+                bar.update(row['round'] - bar.n)
         if state is not None:
             save_consensus(experiment.algorithm.consensus(state), directory.consensus)
         _finish(directory, rows)
+        status = 0
     except KeyboardInterrupt:
-        bar.close()
+        status = INTERRUPTED
         kept = (checkpoints.latest() or 0) if checkpoints else 0
         print(
             f'interrupted: {kept} of {rounds} rounds kept; the same flags with '
             f'--out={directory.path} --resume go on from there',
             file=sys.stderr,
         )
-        return INTERRUPTED
     except simulate.DivergenceError as error:
-        bar.close()
         print(
             f'error: {error} and take another --out; {len(rows)} evaluations are kept in '
             f'{directory.path}',
             file=sys.stderr,
         )
-        return 1
-    return 0
+    except MirrorError as error:
+        print(f'error: {error}', file=sys.stderr)
+    finally:
+        for mirror in opened:
+            mirror.close(status)
+    return status
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Holds Ctrl-C back until the block is through: orbax's threads do not take it well."""
     arrived: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: arrived.append(number))
@@ -138,18 +159,42 @@ def _checkpoints(folder: Path):
         return None
 
 
-def _restore(experiment: Experiment, directory: RunDirectory, checkpoints):
-    """(state, progress) of the newest checkpoint, None to start from the beginning."""
-    if checkpoints is None or checkpoints.latest() is None:
-        return None
+def _resume(experiment: Experiment, checkpoints) -> tuple[State, simulate.Progress] | None:
     like = jax.eval_shape(experiment.algorithm.init, experiment.key, experiment.clients)
-    try:
-        return checkpoints.restore(like)
-    except Exception as error:  # orbax, tensorstore and json each have their own
-        raise CheckpointError(
-            f'{directory.checkpoints / str(checkpoints.latest())} cannot be read '
-            f'({type(error).__name__}); delete it, and --resume goes on from the one before'
-        ) from error
+    found = restored(checkpoints, like) if checkpoints else None
+    return found and (found[0], found[1][0])
+
+
+def restored(
+    checkpoints: 'Checkpoints', like: State
+) -> tuple[State, list[simulate.Progress]] | None:
+    """State and progress of the newest checkpoint that can be read, None where there is none.
+
+    Newer ones are set aside, so that the run can save its own in their place. Raises
+    CheckpointError, and leaves all as it is, when none can be read.
+    """
+    faults: dict[int, str] = {}
+    for round in checkpoints.rounds():
+        try:
+            found = checkpoints.restore(like, round)
+        except Exception as error:  # orbax, tensorstore and json each have their own
+            faults[round] = one_line(error)
+            continue
+        for newer, fault in faults.items():
+            aside = checkpoints.set_aside(newer)
+            print(
+                f'warning: {aside.parent / str(newer)} cannot be read ({fault}); it is '
+                f'{aside.name} now, and the run goes on from round {round}',
+                file=sys.stderr,
+            )
+        return found
+    if not faults:
+        return None
+    raise CheckpointError(
+        f'no checkpoint in {checkpoints.folder} can be read '
+        f'({"; ".join(f"{round}: {fault}" for round, fault in faults.items())}); bring a copy '
+        'back, or move that folder away, and --resume starts from the first round'
+    )
 
 
 def _announce(experiment: Experiment, rounds: int, path: Path) -> None:
@@ -157,7 +202,9 @@ def _announce(experiment: Experiment, rounds: int, path: Path) -> None:
     spread = str(sizes[0]) if min(sizes) == max(sizes) else f'{min(sizes)} to {max(sizes)}'
     print(
         f'{len(sizes)} clients of {spread} samples, {_networks(experiment)}, '
-        f'{rounds} rounds on {jax.devices()[0].device_kind}, into {path}'
+        f'{rounds} rounds on {jax.devices()[0].device_kind}, into {path}\n'
+        f'memory: about {experiment.footprint}, '
+        f'{experiment.resolved.get("chunk", 1)} worked on at once'
     )
 
 

@@ -193,18 +193,89 @@ def test_an_unfinished_checkpoint_is_ignored(stopped, whole):
     assert_same_result(stopped, whole)
 
 
-@pytest.mark.parametrize('lost', ['state', 'progress', 'state/d', 'state/manifest.ocdbt'])
-def test_a_damaged_checkpoint_is_named_with_the_way_out(lost, stopped, whole):
-    damaged = stopped / 'checkpoints' / str(ROUNDS)
-    path = damaged / lost
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
+def flip_a_bit(checkpoint: Path) -> None:
+    """In the arrays: what orbax reads without a word."""
+    largest = max(checkpoint.rglob('*'), key=lambda path: path.is_file() and path.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+
+
+def cut(checkpoint: Path) -> None:
+    file = checkpoint / 'state' / 'manifest.ocdbt'
+    file.write_bytes(file.read_bytes()[:40])
+
+
+def empty(checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint)
+    checkpoint.mkdir()
+
+
+def lose_the_checksums_too(checkpoint: Path) -> None:
+    (checkpoint / 'checksums.json').unlink()
+    (checkpoint / 'progress' / 'metadata').unlink()
+
+
+DAMAGES = {
+    'state lost': (lambda path: shutil.rmtree(path / 'state'), 'is missing'),
+    'progress lost': (lambda path: shutil.rmtree(path / 'progress'), 'is missing'),
+    'file cut': (cut, 'state/manifest.ocdbt is not what was saved'),
+    'bit flipped': (flip_a_bit, 'is not what was saved'),
+    'all lost': (empty, 'KeyError'),
+    'checksums damaged': (lambda path: (path / 'checksums.json').write_text('{'), 'JSONDecode'),
+    'checksums lost': (lose_the_checksums_too, 'progress/metadata not found'),
+}
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+def test_a_damaged_checkpoint_is_set_aside(damage, stopped, whole):
+    harm, reason = DAMAGES[damage]
+    newest = stopped / 'checkpoints' / str(ROUNDS)
+    harm(newest)
+    before = contents(newest)
+    done = here(*ARGV, f'--out={stopped}', '--resume')
+    assert done.status == 0
+    (line,) = done.err.splitlines()
+    assert line.startswith(f'warning: {newest} cannot be read (') and reason in line
+    assert f'it is unreadable-{ROUNDS} now' in line
+    assert f'goes on from round {ROUNDS - EVERY}' in line
+    assert_same_result(stopped, whole)
+    assert steps_of(stopped) == [ROUNDS - EVERY, ROUNDS]
+    assert contents(stopped / 'checkpoints' / f'unreadable-{ROUNDS}') == before
+
+
+def test_what_was_set_aside_before_stays(stopped, whole):
+    checkpoints = stopped / 'checkpoints'
+    (checkpoints / f'unreadable-{ROUNDS}').mkdir()
+    flip_a_bit(checkpoints / str(ROUNDS))
+    done = here(*ARGV, f'--out={stopped}', '--resume', '--nocheckpoint')
+    assert done.status == 0 and f'it is unreadable-{ROUNDS}-2 now' in done.err
+    assert_same_result(stopped, whole)
+    assert contents(checkpoints / f'unreadable-{ROUNDS}') == {}
+    assert steps_of(stopped) == [ROUNDS - EVERY]
+
+
+def test_no_readable_checkpoint_is_an_error_with_the_way_out(stopped, whole, tmp_path):
+    checkpoints = stopped / 'checkpoints'
+    for round in steps_of(stopped):
+        flip_a_bit(checkpoints / str(round))
     before = contents(stopped)
     line = here(*ARGV, f'--out={stopped}', '--resume').error
-    assert f'{damaged} cannot be read' in line and 'delete it' in line
+    assert f'no checkpoint in {checkpoints} can be read' in line
+    assert all(f'{round}: ValueError' in line for round in (ROUNDS, ROUNDS - EVERY))
+    assert 'move that folder away, and --resume starts from the first round' in line
     assert contents(stopped) == before
-    shutil.rmtree(damaged)
+    checkpoints.rename(tmp_path / 'away')
     assert here(*ARGV, f'--out={stopped}', '--resume').status == 0
     assert_same_result(stopped, whole)
+
+
+def test_checkpoints_without_checksums_are_read(stopped, whole):
+    for round in steps_of(stopped):
+        (stopped / 'checkpoints' / str(round) / 'checksums.json').unlink()
+    done = here(*ARGV, f'--out={stopped}', '--resume')
+    assert (done.status, done.err) == (0, '')
+    assert rows_of(stopped) == rows_of(whole)  # nothing was made again: equal seconds
 
 
 def test_no_more_checkpoints_does_not_lose_those_that_are(stopped, whole):
@@ -227,5 +298,6 @@ def test_checkpoints_without_orbax_are_not_lost_either(stopped, tmp_path):
 def test_progress_is_kept(stopped):
     (saved,) = (stopped / 'checkpoints' / str(ROUNDS) / 'progress').rglob('metadata')
     progress = json.loads(saved.read_text())
+    (progress,) = progress['runs']
     assert progress['round'] == ROUNDS
     assert progress['seconds'] == rows_of(stopped)[-1]['seconds']
