@@ -1,0 +1,66 @@
+"""The papers' tables to which the runs of a report belong."""
+
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from experiments import report_html as markup
+from experiments import tables
+from experiments.curves import Runs, differences, read_flagfile, rounded
+from experiments.report_runs import Found, columns
+from experiments.rundir import Row
+from experiments.table_columns import columns as table_columns
+from experiments.table_columns import columns_of_cells
+from experiments.table_metrics import what
+
+MOST_REMARKS = 6  # on a table
+
+
+def beside_papers(runs: Sequence[Found]) -> str:
+    """The tables of the papers to which any of the runs belongs."""
+    found = []
+    for file in sorted(tables.HERE.glob('*/*/published.json')):
+        published = json.loads(file.read_text())
+        cells, remarks = cells_of(published, file.parent, runs)
+        if cells:
+            name, words = file.parent.relative_to(tables.HERE), what(published)
+            more = f'And {len(remarks) - MOST_REMARKS} remarks more.'
+            said = remarks[:MOST_REMARKS] + [more] * (len(remarks) > MOST_REMARKS)
+            notes = f'<p class="note">{"<br>".join(map(escape, said))}</p>' if said else ''
+            found.append(
+                f'<h3>{escape(str(name))}: {escape(published["title"])}</h3>\n'
+                f'<p>{escape(words[:1].upper() + words[1:])} ({escape(published["source"])})</p>\n'
+                f'{markup.markdown(tables.report(published, cells))}\n{notes}'
+            )
+    return '\n'.join(found)
+
+
+def cells_of(published: Row, folder: Path, runs: Sequence[Found]) -> tuple[Runs, list[str]]:
+    """The runs of every cell of a table, by their names and settings, and remarks on them.
+
+    A run of a cell's name whose settings stray from the cell's flagfile belongs elsewhere.
+    """
+    names, only = table_columns(published), columns_of_cells(published)
+    cells: Runs = {}
+    remarks = []
+    for cell, flagfile in tables.flagfiles(published, folder).items():
+        named = [run for run in runs if f'{run.path.resolve().name}-'.startswith(f'{cell}-')]
+        wanted = read_flagfile(flagfile) if named else {}
+        for run in named:
+            settings = run.settings | {'rounds': int(run.settings['rounds'])}
+            said = differences(run.name, wanted, {'settings': settings})
+            strays = [remark for remark in said if ': --' in remark]
+            if strays or not run.rows:
+                remarks += [f'Left out: {remark}.' for remark in strays[:1]]
+                continue
+            lists = columns(run, names)
+            needed = [name for name in names if cell in only.get(name, [cell])]
+            if lacking := [name for name in needed if name not in lists]:
+                remarks.append(f'{run.name} has no {" and no ".join(lacking)} and is left out.')
+                continue
+            own = {name: [rounded(v, name) for v in lists[name]] for name in names if name in lists}
+            cells.setdefault(cell, []).append(lists | own)
+            remarks += [f'{remark}.' for remark in said]
+            remarks += [f'{run.name}: {run.status}.'] * (not run.done)
+    return cells, remarks

@@ -1,0 +1,390 @@
+"""The page of experiments.report: what it says, what it needs, what it refuses."""
+
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+
+import matplotlib.image
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+from test_cli import NETWORK, ROOT, SMALL, contents, here, rows_of, write_clusters
+
+from experiments import report, report_figures, report_html, report_runs, tables
+from experiments import run as cli
+from experiments.setup import build
+from experiments.table_metrics import Measured
+
+HOSTILE = '<b>x & "y"'
+VOID = ('meta', 'img', 'br', 'wbr')
+CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'chrome'))), None)
+DIGITS = ('--algorithm=dpsgd', '--hidden=8', *NETWORK, '--seed=3', '--train_samples=90')
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, the text outside <style>, and tables as lists of rows."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open, self.tags, self.text, self.tables = [], [], '', {}
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == 'table':
+            self.rows = self.tables[dict(attrs)['aria-label']] = []
+        elif tag == 'tr':
+            self.rows.append([])
+        elif tag in ('th', 'td'):
+            self.rows[-1].append('')
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if 'style' not in self.open:
+            self.text += data
+        if {'th', 'td'} & set(self.open):
+            self.rows[-1][-1] += data
+
+    def table(self, start: str) -> list[list[str]]:
+        """The rows of the table whose caption begins so, the first its head."""
+        return next(rows for caption, rows in self.tables.items() if caption.startswith(start))
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+    """Two seeds, a run of another method and a bad name, an unfinished one, broken ones."""
+    folder = tmp_path_factory.mktemp('report') / 'runs'
+    data = write_clusters(folder.parent / 'tiny.npz')
+    for seed in (0, 1):
+        out = folder / 'deep' / f'ntk_dfl-few-seed{seed}'
+        options = ('--plot_partition', '--nocheckpoint', f'--seed={seed}', f'--out={out}')
+        assert here(f'--dataset={data}', *SMALL, *options).status == 0
+    out = folder / HOSTILE
+    assert here(*DIGITS, '--nocheckpoint', f'--out={out}').status == 0
+    stopped = folder / 'stopped'
+    shutil.copytree(folder / 'deep' / 'ntk_dfl-few-seed0', stopped)
+    (stopped / 'done').unlink()
+    lines = (stopped / 'metrics.jsonl').read_text().splitlines(keepends=True)
+    (stopped / 'metrics.jsonl').write_text(lines[0] + lines[1][:40])
+    for name, file, text in (
+        ('torn', 'config.json', '{"settings": '),
+        ('foreign', 'config.json', '{"model_type": "bert"}'),
+        ('headless', 'metrics.jsonl', lines[0]),
+    ):
+        (folder / name).mkdir()
+        (folder / name / file).write_text(text)
+    (folder / 'wrong').mkdir()
+    shutil.copy(stopped / 'config.json', folder / 'wrong')
+    (folder / 'wrong' / 'metrics.jsonl').write_text('{"round": 1}\n')
+    return folder
+
+
+@pytest.fixture(scope='module')
+def written(runs, tmp_path_factory):
+    path = tmp_path_factory.mktemp('page') / 'page.html'
+    said = report.write_report(runs, path, 0.85, False)
+    assert said == '4 runs, 4 that cannot be read'
+    return path
+
+
+@pytest.fixture(scope='module')
+def page(written):
+    return Page(written.read_text())
+
+
+def test_the_page_needs_nothing_else(written, page):
+    for tag, attributes in page.tags:
+        assert tag not in ('script', 'link', 'iframe', 'object', 'base'), tag
+        for name, value in attributes.items():
+            assert not name.startswith('on'), name
+            if name in ('src', 'href', 'xlink:href', 'srcset', 'poster', 'data', 'action'):
+                assert value.startswith(('#', 'data:')), value
+    text = written.read_text()
+    assert '@import' not in text
+    assert set(re.findall(r'url\((.)', text)) <= {'#'}
+    assert set(re.findall(r'(?<!xmlns=")(?<!xmlns:xlink=")https?://[^"\s]*', text)) == set()
+
+
+def test_the_page_can_be_read_by_all(page):
+    ids = Counter(attributes['id'] for _, attributes in page.tags if 'id' in attributes)
+    assert set(ids.values()) == {1}
+    targets = [a.get('href') or a.get('xlink:href') for _, a in page.tags]
+    assert {target[1:] for target in targets if target} <= ids.keys()
+    pictures = [(tag, a) for tag, a in page.tags if tag in ('img', 'svg')]
+    assert len([tag for tag, a in pictures if tag == 'svg' and 'aria-label' in a]) == 6
+    for tag, attributes in pictures:
+        assert attributes.get('alt' if tag == 'img' else 'aria-label') or (
+            attributes.get('aria-hidden') == 'true'
+        )
+    assert dict(page.tags)['html'] == {'lang': 'en'}
+    assert Counter(tag for tag, _ in page.tags)['h1'] == 1
+    for rows in page.tables.values():
+        assert len(rows) > 1
+        assert len({len(row) for row in rows}) == 1
+    assert all(a['scope'] in ('row', 'col') for tag, a in page.tags if tag == 'th')
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize('scheme', [report_html.LIGHT, report_html.DARK])
+def test_text_stands_out_from_the_page(scheme):
+    for name in ('ink', 'muted', 'link', 'warn'):
+        low, high = sorted((luminance(scheme[name]), luminance(scheme['paper'])))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, name  # WCAG AA
+
+
+def test_every_run_has_the_numbers_of_its_metrics(runs, page):
+    head, *listed = page.table('Every run')
+    assert head[:3] == ['Run', 'Seed', 'Status']
+    expected = {'deep/ntk_dfl-few-seed0', 'deep/ntk_dfl-few-seed1', HOSTILE, 'stopped'}
+    assert {row[0] for row in listed} == expected
+    for name, seed, status, rounds, last, best, client, seconds in listed:
+        if name == 'stopped':
+            assert (status, rounds) == ('unfinished, round 1 of 2', '1')
+            continue
+        rows = rows_of(runs / name)
+        settings = json.loads((runs / name / 'config.json').read_text())['settings']
+        assert (status, rounds, seed) == ('finished', '2', str(settings['seed']))
+        assert last == f'{100 * rows[-1]["consensus_accuracy"]:.2f}'
+        assert best == f'{100 * max(row["consensus_accuracy"] for row in rows):.2f}'
+        assert client == f'{100 * rows[-1]["client_accuracy_mean"]:.2f}'
+        assert seconds == f'{rows[-1]["seconds"]:.1f}'
+
+
+def test_groups_have_mean_and_deviation_over_their_finished_seeds(runs, page):
+    head, *groups = page.table('Test accuracy')
+    assert head[0] == 'Setting'
+    assert len(groups) == 2
+    ntk = next(row for row in groups if row[0].startswith('NTK-DFL'))
+    assert ntk[1] == '2 of 3'
+    ends = [rows_of(runs / 'deep' / f'ntk_dfl-few-seed{seed}')[-1] for seed in (0, 1)]
+    for place, column in ((2, 'consensus_accuracy'), (4, 'client_accuracy_mean')):
+        values = [100 * row[column] for row in ends]
+        expected = f'{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}'
+        assert ntk[place] == expected
+    assert 'Unfinished: stopped (round 1 of 2).' in page.text
+    assert '4 runs, 2 settings, 1 unfinished, 4 unreadable.' in page.text
+
+
+def test_a_name_is_text_and_not_markup(written, page):
+    assert HOSTILE in page.text
+    assert '<b>' not in written.read_text()
+
+
+def test_broken_directories_are_listed_with_the_reason(page):
+    listed = dict(row for row in page.table('Not counted')[1:])
+    assert listed == {
+        'foreign': 'config.json is damaged, or not of a run',
+        'headless': 'has metrics.jsonl but no config.json',
+        'torn': 'config.json is damaged, or not of a run',
+        'wrong': 'metrics.jsonl lacks consensus_accuracy',
+    }
+
+
+def test_settings_are_said_once_or_as_a_difference(page):
+    head, *rows = page.table('What differs')
+    differing = {row[0]: row[1:] for row in rows}
+    assert differing['algorithm'] in (['ntk_dfl', 'dpsgd'], ['dpsgd', 'ntk_dfl'])
+    assert len(head) == 3
+    assert 'clients' not in differing  # 6 in all
+    assert 'zipf_exponent' not in page.text  # it has no effect here
+
+
+def test_pictures_are_of_the_run_or_drawn_anew(page):
+    sources = [a['src'][:22] for tag, a in page.tags if tag == 'img']
+    assert sources == ['data:image/png;base64,']  # the run's own partition.png, one of all seeds
+    labels = [a.get('aria-label', '') for tag, a in page.tags if tag == 'svg']
+    assert sum(label.startswith('Training samples of every client') for label in labels) == 1
+    assert sum(label.startswith('Graph of who hears whom') for label in labels) == 1
+    assert 'regular: 6 clients, 6 links, 2 a client' in page.text
+
+
+def test_what_is_drawn_anew_is_what_the_run_had(runs):
+    with flagsaver.flagsaver():
+        try:
+            cli.parse(['run.py', *DIGITS])
+            experiment = build(cli.FLAGS)
+        finally:
+            cli.FLAGS.unparse_flags()
+    run = next(run for run in report_runs.find(runs)[0] if run.name == HOSTILE)
+    _, parts = report_figures._parts(report_figures.namespace(run))
+    for ours, its in zip(parts, experiment.parts, strict=True):
+        np.testing.assert_array_equal(ours, its)
+    members, mask = experiment.graphs.members[0], experiment.graphs.mask[0]
+    pairs = {
+        frozenset((hub, other))
+        for hub, (row, known) in enumerate(zip(members.tolist(), mask.tolist(), strict=True))
+        for other, real in zip(row[1:], known[1:], strict=True)
+        if real
+    }
+    assert {frozenset(pair) for pair in report_figures.links(run).tolist()} == pairs
+
+
+def test_runs_stand_in_the_tables_that_they_belong_to(runs, tmp_path, monkeypatch):
+    home = tmp_path / 'experiments'
+    for table, flag in (('table', '--clients=6'), ('other', '--clients=7')):
+        folder = home / 'paper' / table
+        folder.mkdir(parents=True)
+        (folder / 'ntk_dfl-few.flags').write_text(f'{flag}\n--rounds=2\n')
+        published = {
+            'title': f'The {table}',
+            'source': 'A paper',
+            'metric': 'accuracy_at',
+            'round': 2,
+            'columns': ['few'],
+            'rows': {'ntk_dfl': [98.5], 'dpsgd': [97]},
+            'panels': [{'title': 'T', 'column': 'few'}],
+        }
+        (folder / 'published.json').write_text(json.dumps(published))
+    monkeypatch.setattr(tables, 'HERE', home)
+    out = tmp_path / 'page.html'
+    report.write_report(runs, out, 0.85, False)
+    page = Page(out.read_text())
+    ends = [rows_of(runs / 'deep' / f'ntk_dfl-few-seed{seed}')[-1] for seed in (0, 1)]
+    ours = tables.summary([Measured(100 * round(row['consensus_accuracy'], 4)) for row in ends])
+    assert page.table('The paper') == [
+        ['method', 'few paper', 'few ours'],
+        ['ntk_dfl', '98.5', ours],
+        ['dpsgd', '97', '-'],
+    ]
+    assert 'paper/table: The table' in page.text
+    assert 'The other' not in page.text
+
+
+def test_one_run_is_a_report_too(runs, tmp_path):
+    out = tmp_path / 'new' / 'page.html'
+    assert report.write_report(runs / 'stopped', out, 0.5, False) == '1 run'
+    page = Page(out.read_text())
+    assert page.table('Every run')[1][0] == 'stopped'
+    assert page.table('Test accuracy')[1][0].startswith('NTK-DFL unfinished, round 1 of 2')
+    assert 'Rounds to 50\N{NO-BREAK SPACE}%' in page.table('Test accuracy')[0]
+    assert not any(caption.startswith('What differs') for caption in page.tables)
+
+
+def test_a_run_that_has_only_begun_is_named(runs, tmp_path):
+    begun = tmp_path / 'begun'
+    begun.mkdir()
+    shutil.copy(runs / 'stopped' / 'config.json', begun)
+    report.write_report(begun, tmp_path / 'page.html', 0.85, False)
+    page = Page((tmp_path / 'page.html').read_text())
+    assert page.table('Every run')[1][:3] == ['begun', '0', 'unfinished, no evaluation yet']
+    assert 'None of the runs has an evaluation yet.' in page.text
+    assert not any(caption.startswith('Megabytes') for caption in page.tables)
+
+
+def test_only_a_report_is_replaced(runs, tmp_path):
+    out = tmp_path / 'page.html'
+    out.write_text('my own page')
+    with pytest.raises(ValueError, match=r'exists and is no report.*--overwrite'):
+        report.write_report(runs, out, 0.85, False)
+    assert out.read_text() == 'my own page'
+    for overwrite in (True, False):  # then it is a report
+        report.write_report(runs, out, 0.85, overwrite)
+        assert report.is_report(out)
+    with pytest.raises(ValueError, match='is a folder'):
+        report.write_report(runs, tmp_path, 0.85, True)
+
+
+def test_errors_are_one_line(runs, tmp_path, monkeypatch, capsys):
+    def fails(**flags):
+        chosen = {'out': str(tmp_path / 'x.html'), 'target': 0.85, 'overwrite': False} | flags
+        monkeypatch.setattr(report, 'FLAGS', SimpleNamespace(**chosen))
+        assert report.main(['report']) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith('error: ')
+        return line
+
+    before = contents(tmp_path)
+    assert 'absent is no folder' in fails(runs=str(tmp_path / 'absent'))
+    (tmp_path / 'empty').mkdir()
+    assert fails(runs=str(tmp_path / 'empty')).endswith('holds no run that can be read')
+    assert 'torn: config.json is damaged' in fails(runs=str(runs / 'torn'))
+    assert '--target=85' in fails(runs=str(runs), target=85.0)
+    assert contents(tmp_path) == before
+
+
+def test_the_command_writes_beside_the_runs(runs, tmp_path):
+    own = tmp_path / 'runs'
+    shutil.copytree(runs / 'stopped', own)
+    before = contents(own)
+    finished = subprocess.run(
+        [sys.executable, '-m', 'experiments.report', f'--runs={own}'],
+        cwd=tmp_path,
+        env=os.environ | {'PYTHONPATH': str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (finished.returncode, finished.stderr) == (0, '')
+    assert finished.stdout == f'1 run: {own / "report.html"}\n'
+    after = contents(own)
+    assert after.pop('report.html')
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ('cells', 'expected'),
+    [
+        ([[10.0], [200.0, 100.0]], ['10.0', '150.0 ± 70.7']),
+        ([[0.5], [12.25, 12.75]], ['0.500', '12.500 ± 0.354']),
+        ([[]], ['-']),
+    ],
+)
+def test_numbers_of_a_column_have_equally_many_decimals(cells, expected):
+    column = report_html.number_column([[Measured(value) for value in cell] for cell in cells])
+    assert [re.sub('<[^>]*>', '', cell) for cell in column] == expected
+
+
+def test_bounds_stand_by_themselves():
+    cells = [[Measured(12), Measured(20, True)], [Measured(1500, True), Measured(1600, True)]]
+    column = report_html.number_column(cells)
+    assert [re.sub('<[^>]*>', '', cell) for cell in column] == ['12, &gt;20', '&gt;1,500']
+
+
+def browse(path: Path, profile: Path, *options: str) -> str:
+    quiet = ('--headless=new', '--no-sandbox', '--disable-gpu', f'--user-data-dir={profile}')
+    done = subprocess.run(
+        [CHROMIUM, *quiet, *options, path.as_uri()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason='no Chromium is installed')
+def test_a_browser_shows_it_at_any_width(written, tmp_path):
+    probe = tmp_path / 'probe.html'
+    measure = 'document.body.dataset.over=document.documentElement.scrollWidth-innerWidth'
+    probe.write_text(written.read_text().replace('</body>', f'<script>{measure}</script></body>'))
+    for width in (500, 1280):
+        shown = browse(probe, tmp_path / 'profile', f'--window-size={width},900', '--dump-dom')
+        assert int(re.search(r'data-over="(-?\d+)"', shown)[1]) <= 0
+    picture = tmp_path / 'page.png'
+    browse(written, tmp_path / 'profile', '--window-size=1280,2400', f'--screenshot={picture}')
+    pixels = matplotlib.image.imread(picture)[..., :3]
+    assert pixels.shape == (2400, 1280, 3)
+    assert pixels.std() > 0.02
