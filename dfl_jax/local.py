@@ -64,7 +64,7 @@ class LocalTraining:
                 'set one of them, and the other to None'
             )
         ranges = {  # name: (holds, what has to hold)
-            'lr': (self.lr > 0, 'be positive'),
+            'lr': (isinstance(self.lr, jax.core.Tracer) or self.lr > 0, 'be positive'),
             'lr_decay': (0 < self.lr_decay <= 1, 'lie in (0, 1], it is a factor a round'),
             'batch_size': (self.batch_size >= 1, 'be at least 1'),
             'local_epochs': (self.local_epochs is None or self.local_epochs >= 1, 'be at least 1'),

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from dfl_jax.base import Array, PyTree
 from dfl_jax.devices import spread
 from dfl_jax.models import Model
 
+ROUND_COPIES = 2  # of the state beside its own: the averages, and what they are trained to
 SHARE = 0.5  # of the memory that is free: the rest is for data, state and the allocator
 
 
@@ -22,6 +24,18 @@ def available_bytes() -> int:
     if stats and 'bytes_limit' in stats:
         return stats['bytes_limit'] - stats['bytes_in_use']
     return os.sysconf('SC_AVPHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+
+
+def in_bytes(size: float) -> str:
+    """A number of bytes as people read it."""
+    return f'{size / 2**30:.1f} GiB' if size >= 2**30 else f'{size / 2**20:.1f} MiB'
+
+
+def bytes_of(tree: PyTree) -> int:
+    """Of arrays, or of what has their shape and dtype."""
+    return sum(
+        math.prod(leaf.shape) * jnp.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree)
+    )
 
 
 def hub_bytes(samples: int, model: Model) -> int:
@@ -53,6 +67,23 @@ def client_bytes(samples: int, model: Model) -> int:
     samples: N, padded samples of a client.
     """
     return 4 * (2 * samples * math.prod(model.input_shape) + 8 * model.size)
+
+
+class Footprint(NamedTuple):
+    """Bytes that a run takes on its device, about; what is split over devices, of each."""
+
+    data: int  # of the clients and the test set
+    state: int
+    copies: int  # of the state, that a round makes
+    work: int  # of what is worked on at once: kernels, activations, gradients
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+    def __str__(self) -> str:
+        parts = ', '.join(f'{name} {in_bytes(size)}' for name, size in self._asdict().items())
+        return f'{in_bytes(self.total)} ({parts})'
 
 
 def choose_chunk(count: int, each: int, asked: int | None = None, advice: str = '') -> int:

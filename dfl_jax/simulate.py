@@ -125,8 +125,21 @@ class _Runs(NamedTuple):
     keys: Array
     lifted: bool
 
-    def lift(self, function: Callable, in_axes: Any) -> Callable:
-        return jax.vmap(function, in_axes) if self.lifted else function
+    def lift(self, function: Callable, in_axes: tuple[int | None, ...]) -> Callable:
+        """`function` of one run for all; a single run is not batched (see `map_in_chunks`)."""
+        if not self.lifted:
+            return function
+        if len(self.keys) > 1:
+            return jax.vmap(function, in_axes)
+
+        def of_the_only(*arguments):
+            own = [
+                a if axis is None else jax.tree.map(lambda leaf: leaf[0], a)
+                for a, axis in zip(arguments, in_axes, strict=True)
+            ]
+            return jax.tree.map(lambda leaf: leaf[None], function(*own))
+
+        return of_the_only
 
     def each(self, tree: PyTree) -> list[PyTree]:
         """What is of each run, of arrays on the host."""
@@ -156,7 +169,7 @@ def _train(
     with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
         place = functools.partial(_placed, mesh=mesh, axis=axis)
         clients, validation = place(runs.clients), place(validation)
-        k_init, k_rounds = runs.lift(_two_keys, 0)(runs.keys)
+        k_init, k_rounds = runs.lift(_two_keys, (0,))(runs.keys)
         if resume:
             state, progress = place(resume[0]), copy.deepcopy(resume[1])
         else:

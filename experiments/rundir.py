@@ -101,6 +101,6 @@ def shown(value: Any) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + '.tmp')
+    temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
     temporary.write_text(text)
     temporary.replace(path)

@@ -18,7 +18,17 @@ from dfl_jax import data, topology
 from dfl_jax.algorithms import ALGORITHMS, REQUIRED, make, settings_of
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.initialisation import gain_corrected
-from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes, projected_bytes
+from dfl_jax.memory import (
+    ROUND_COPIES,
+    Footprint,
+    available_bytes,
+    bytes_of,
+    choose_chunk,
+    client_bytes,
+    hub_bytes,
+    in_bytes,
+    projected_bytes,
+)
 from dfl_jax.models import MLP, MODELS, Model, bind, with_initializer
 from dfl_jax.ntk.compressed import compressed_bytes
 from dfl_jax.ntk.projection import DIMENSION
@@ -63,6 +73,9 @@ class Experiment:
     algorithm: Algorithm
     key: jax.Array
     resolved: dict[str, Any]  # the algorithm's settings, defaults filled in
+    factory: Callable[..., Algorithm]
+    settings: dict[str, Any]  # what `algorithm` was made of, by `make`
+    footprint: Footprint
     population: Population | None = None  # where clients may differ; `model` is their largest
     validation: Clients | None = None  # what clients keep from training
 
@@ -70,7 +83,7 @@ class Experiment:
 def build(flags: Any) -> Experiment:
     """Builds the experiment that the flags describe. Raises ValueError naming the bad one."""
     _check_applicable(flags)
-    seeds = {name: _stream(flags.seed, name) for name in STREAMS}
+    seeds = {name: stream(flags.seed, name) for name in STREAMS}
     factory = _algorithm_factory(flags.algorithm)
     defaults = settings_of(factory)
     settings = _algorithm_settings(flags, defaults)
@@ -133,7 +146,7 @@ def build(flags: Any) -> Experiment:
     else:
         model = max(population.models.values(), key=lambda each: each.size)
         resolved['architectures'] = {name: len(c) for name, c in population.clients.items()}
-    chunk = _chunk(flags, model, graphs, max(map(len, parts)), resolved, meeting)
+    chunk, each = _chunk(flags, model, graphs, max(map(len, parts)), resolved, meeting)
     if 'chunk' in defaults:
         settings['chunk'] = resolved['chunk'] = chunk
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
@@ -141,20 +154,28 @@ def build(flags: Any) -> Experiment:
         algorithm = make(factory, population or model, **settings)
     except ImportError as error:  # a backend that is not installed
         raise ValueError(f'--algorithm={flags.algorithm}: {error}') from error
+    test, key = Holdout(dataset.test_x, dataset.test_y), jax.random.key(seeds['training'])
+    keeps = any(map(len, held))
+    if keeps and algorithm.predict_own is None:
+        raise ValueError(
+            f'--validation_share={flags.validation_share}: {flags.algorithm} offers no local '
+            'accuracy; leave it out'
+        )
     return Experiment(
         dataset=dataset,
         parts=parts,
         clients=clients,
         graphs=graphs,
-        test=Holdout(dataset.test_x, dataset.test_y),
+        test=test,
         model=model,
         algorithm=algorithm,
-        key=jax.random.key(seeds['training']),
+        key=key,
         resolved=resolved,
+        factory=factory,
+        settings=settings,
+        footprint=_footprint(algorithm, key, clients, test, chunk * each),
         population=population,
-        validation=data.pack(dataset.train_x, dataset.train_y, held)
-        if any(map(len, held))
-        else None,
+        validation=data.pack(dataset.train_x, dataset.train_y, held) if keeps else None,
     )
 
 
@@ -187,7 +208,7 @@ def _check_applicable(flags: Any) -> None:
             )
 
 
-def _stream(seed: int, name: str) -> int:
+def stream(seed: int, name: str) -> int:
     """A seed of its own for each purpose, all derived from the one --seed."""
     if seed < 0:
         raise ValueError(f'--seed has to be at least 0, got {seed}')
@@ -201,8 +222,8 @@ def _chunk(
     samples: int,
     resolved: dict[str, Any],
     meeting: bool,
-) -> int:
-    """Hubs, clients, or participants of meetings, to work on at once.
+) -> tuple[int, int]:
+    """Hubs, clients, or participants of meetings, to work on at once, and the bytes of each.
 
     model: the largest; samples: those of the largest client.
     """
@@ -229,7 +250,25 @@ def _chunk(
         each, advice = client_bytes(samples, model), 'use smaller --architectures'
     else:
         each, advice = client_bytes(samples, model), 'use a smaller --model'
-    return choose_chunk(hubs, each, flags.chunk, advice)
+    return choose_chunk(hubs, each, flags.chunk, advice), each
+
+
+def _footprint(
+    algorithm: Algorithm, key: jax.Array, clients: Clients, test: Holdout, work: int
+) -> Footprint:
+    """Raises ValueError when the run would not fit into the memory that is free.
+
+    work: bytes of what is worked on at once.
+    """
+    state = bytes_of(jax.eval_shape(algorithm.init, key, clients))
+    found = Footprint(bytes_of((clients, test)), state, ROUND_COPIES * state, work)
+    free = available_bytes()
+    if found.total > free:
+        raise ValueError(
+            f'the run needs about {found} and {in_bytes(free)} are free; use fewer '
+            '--clients, a smaller --model, or more --devices'
+        )
+    return found
 
 
 def _model(flags: Any, dataset: data.Dataset) -> Model:

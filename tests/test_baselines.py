@@ -288,7 +288,9 @@ def partial(models, data, seats, *, r, key, held, **options):
 
 @functools.cache
 def parts(held):
-    return make(dec_partial, population(*WIDTHS), held=held, init='independent', chunk=1, **OPTIMISER)
+    return make(
+        dec_partial, population(*WIDTHS), held=held, init='independent', chunk=1, **OPTIMISER
+    )
 
 
 @pytest.mark.parametrize(

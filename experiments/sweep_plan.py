@@ -1,0 +1,154 @@
+"""What a sweep consists of: the runs of a grid of flags, and which of them go together.
+
+The plan is a file in the sweep's folder, written by whoever comes first and never changed: all
+processes of a sweep, and all that continue it, do the same work in the same groups.
+"""
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+Values = dict[str, str]  # of the flags that a run gives, as they are typed
+
+# Flags that decide what enters a compiled program, not the program: runs that differ in nothing
+# else are one program over several.
+TRACED = (
+    'seed',
+    'lr',
+    'alpha',
+    'partition_file',
+    'partition_overlap',
+    'zipf_exponent',
+    'link_dropout',
+    'client_dropout',
+    'client_isolation',
+    'static_topology',
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a sweep."""
+
+    name: str  # also of its directory
+    flagfile: str | None
+    values: Values
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a sweep in groups, each of which is trained as one program."""
+
+    arguments: list[str]  # of the command line, those of the sweep apart
+    groups: list[list[Run]]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for group in self.groups for run in group]
+
+
+def grid(specs: Sequence[str], flagfiles: Sequence[str]) -> list[Run]:
+    """The runs of all combinations, the last of the specs running fastest.
+
+    Args:
+      specs: NAME:VALUES each, values separated by commas, or FIRST..LAST for whole numbers.
+      flagfiles: every combination is run with each of them; empty for none.
+
+    Raises ValueError for a spec that cannot be read, a flag twice, or runs of the same name.
+    """
+    axes = dict(_axis(spec) for spec in specs)
+    if len(axes) < len(specs):
+        raise ValueError(f'--sweep names a flag twice: {", ".join(specs)}')
+    runs = []
+    for flagfile in flagfiles or (None,):
+        for values in itertools.product(*axes.values()):
+            chosen = dict(zip(axes, values, strict=True))
+            parts = [Path(flagfile).stem] if flagfile else []
+            parts += [
+                f'{name}={Path(value).stem if "/" in value else value}'
+                for name, value in chosen.items()
+            ]
+            runs.append(Run(','.join(parts), flagfile, chosen))
+    names = [run.name for run in runs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f'two runs would be called {twice[0]}; give each its own name')
+    if not specs and not flagfiles:
+        raise ValueError('nothing to sweep: give --sweep=NAME:VALUES or --flagfiles')
+    return runs
+
+
+def _axis(spec: str) -> tuple[str, list[str]]:
+    name, colon, text = spec.partition(':')
+    numbers = re.fullmatch(r'(-?\d+)\.\.(-?\d+)', text)
+    if numbers:
+        first, last = int(numbers[1]), int(numbers[2])
+        values = [str(number) for number in range(first, last + 1)]
+    else:
+        values = text.split(',')
+    if not colon or not name or not values or '' in values:
+        raise ValueError(
+            f'--sweep={spec} cannot be read; write --sweep=alpha:0.1,0.5 or --sweep=seed:0..4'
+        )
+    if len(set(values)) < len(values):
+        raise ValueError(f'--sweep={spec} has a value twice')
+    return name, values
+
+
+def grouped(runs: Sequence[Run], together: int) -> list[list[Run]]:
+    """Runs that differ in traced flags alone, at most `together` in a group, as equal as can be."""
+    alike: dict[Any, list[Run]] = {}
+    for run in runs:
+        static = tuple((n, v) for n, v in run.values.items() if n not in TRACED)
+        alike.setdefault((run.flagfile, static), []).append(run)
+    groups = []
+    for of_kind in alike.values():
+        pieces = -(-len(of_kind) // together)
+        bounds = [len(of_kind) * piece // pieces for piece in range(pieces + 1)]
+        groups += [of_kind[a:b] for a, b in itertools.pairwise(bounds)]
+    return groups
+
+
+def settled(path: Path, plan: Plan) -> Plan:
+    """The plan in the file at `path`, which becomes `plan` where there is none.
+
+    Raises ValueError when the file holds the plan of another sweep.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f'{path.name}.{os.getpid()}')
+    temporary.write_text(json.dumps(asdict(plan), indent=1) + '\n')
+    try:
+        os.link(temporary, path)  # fails where another process was first
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink()
+    found = json.loads(path.read_text())
+    earlier = Plan(found['arguments'], [[Run(**run) for run in g] for g in found['groups']])
+    if sorted(map(repr, earlier.runs)) != sorted(map(repr, plan.runs)):
+        raise ValueError(
+            f'{path.parent} holds another sweep, of {len(earlier.runs)} runs such as '
+            f'{earlier.runs[0].name}; choose another --out'
+        )
+    if earlier.arguments != plan.arguments:
+        raise ValueError(
+            f'{path.parent} was started with {" ".join(earlier.arguments) or "no other flags"}, '
+            f'not {" ".join(plan.arguments) or "none"}; use the same or choose another --out'
+        )
+    return earlier
+
+
+def share(text: str, groups: Sequence[Any]) -> list[int]:
+    """The numbers of the groups that shard `text`, 'i/n' with i from 0, works on.
+
+    Raises ValueError for what is no shard.
+    """
+    found = re.fullmatch(r'(\d+)/(\d+)', text)
+    if not found or not int(found[1]) < int(found[2]):
+        raise ValueError(f'--shard={text}: write i/n with i from 0 to n - 1, e.g. --shard=0/4')
+    return list(range(int(found[1]), len(groups), int(found[2])))

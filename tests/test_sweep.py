@@ -1,0 +1,249 @@
+"""Sweeps: their plans, their programs, what a kill leaves of them."""
+
+import contextlib
+import csv
+import io
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+from absl.testing import flagsaver
+from test_cli import QUIET, ROOT, SMALL, Finished, here, rows_of, wait_for, write_clusters
+
+from experiments import run as cli
+from experiments import sweep, sweep_group
+from experiments.sweep_plan import Plan, grid, grouped, settled, share
+
+
+def swept(*argv: object) -> Finished:
+    """The command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    command = ['sweep.py', *QUIET, *map(str, argv)]
+    before, sys.argv = sys.argv, command
+    with (
+        flagsaver.flagsaver(),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            status = sweep.main(cli.parse(command))
+        except SystemExit as stop:
+            status = stop.code
+        finally:
+            sys.argv = before
+            cli.FLAGS.unparse_flags()
+    return Finished(status, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope='module')
+def small(tmp_path_factory):
+    tiny = write_clusters(tmp_path_factory.mktemp('data') / 'tiny.npz')
+    return (f'--dataset={tiny}', *SMALL)
+
+
+GRID = ('--sweep=lr:0.01,0.05', '--sweep=seed:0..1')
+
+
+@pytest.fixture(scope='module')
+def finished(small, tmp_path_factory):
+    """A sweep that is done; the tests leave it as it is."""
+    out = tmp_path_factory.mktemp('sweeps') / 'done'
+    done = swept(*small, *GRID, f'--out={out}')
+    assert done.status == 0, done
+    return out
+
+
+# ------------------------------------------------------------------------------------- the plan
+
+
+def test_a_grid_is_every_combination_the_last_flag_fastest():
+    runs = grid(['alpha:0.1,0.5', 'seed:0..2'], [])
+    assert [run.name for run in runs][:4] == [
+        'alpha=0.1,seed=0', 'alpha=0.1,seed=1', 'alpha=0.1,seed=2', 'alpha=0.5,seed=0'
+    ]  # fmt: skip
+    assert len(runs) == 6 and runs[4].values == {'alpha': '0.5', 'seed': '1'}
+    both = grid(['seed:-1..0'], ['a/x.flags', 'b/y.flags'])
+    assert [run.name for run in both] == ['x,seed=-1', 'x,seed=0', 'y,seed=-1', 'y,seed=0']
+    assert grid(['partition_file:d/p.json,q.json'], [])[0].name == 'partition_file=p'
+
+
+@pytest.mark.parametrize(
+    ('specs', 'flagfiles', 'pattern'),
+    [
+        (['alpha'], [], r'--sweep=alpha cannot be read; write --sweep=alpha:0.1,0.5'),
+        (['alpha:'], [], 'cannot be read'),
+        (['alpha:0.1,'], [], 'cannot be read'),
+        (['seed:4..2'], [], 'cannot be read'),
+        (['seed:1,1'], [], 'has a value twice'),
+        (['seed:1', 'seed:2'], [], 'names a flag twice'),
+        ([], ['a/x.flags', 'b/x.flags'], 'two runs would be called x'),
+        ([], [], 'nothing to sweep'),
+    ],
+)
+def test_a_grid_that_is_refused(specs, flagfiles, pattern):
+    with pytest.raises(ValueError, match=pattern):
+        grid(specs, flagfiles)
+
+
+def test_runs_go_together_where_only_traced_flags_differ():
+    runs = grid(['degree:2,3', 'seed:0..4'], [])
+    sizes = [len(group) for group in grouped(runs, 10)]
+    assert sizes == [5, 5]
+    assert [len(group) for group in grouped(runs, 2)] == [1, 2, 2, 1, 2, 2]
+    assert [run for group in grouped(runs, 2) for run in group] == runs
+
+
+def test_shards_are_all_groups_once():
+    parts = [share(f'{i}/3', range(7)) for i in range(3)]
+    assert sorted(itertools.chain(*parts)) == list(range(7))
+    for text in ('3/3', '1', 'a/b', '0/0'):
+        with pytest.raises(ValueError, match='write i/n'):
+            share(text, range(7))
+
+
+def test_a_plan_is_settled_once(tmp_path):
+    runs = grid(['seed:0..3'], [])
+    first = settled(tmp_path / 's' / 'sweep.json', Plan(['--rounds=2'], grouped(runs, 2)))
+    again = settled(tmp_path / 's' / 'sweep.json', Plan(['--rounds=2'], grouped(runs, 4)))
+    assert again == first and len(first.groups) == 2
+    with pytest.raises(ValueError, match=r'started with --rounds=2, not --rounds=3'):
+        settled(tmp_path / 's' / 'sweep.json', Plan(['--rounds=3'], first.groups))
+    with pytest.raises(ValueError, match='holds another sweep, of 4 runs such as seed=0'):
+        settled(tmp_path / 's' / 'sweep.json', Plan(['--rounds=2'], [runs[:1]]))
+
+
+def test_the_command_line_of_the_runs():
+    argv = ['x', '--rounds=3', '--sweep', 'seed:0..1', '--noprogress', '--degree', '2', '--out=a']
+    assert sweep.Command(argv).arguments == ['--rounds=3', '--degree', '2']
+
+
+# -------------------------------------------------------------------------------------- the runs
+
+
+def test_every_run_is_as_if_it_were_alone(finished, small, tmp_path):
+    assert json.loads((finished / 'sweep.json').read_text())['groups'][0][3]['values'] == {
+        'lr': '0.05', 'seed': '1'
+    }  # fmt: skip
+    alone = here(*small, '--lr=0.05', '--seed=1', f'--out={tmp_path}/out')
+    assert alone.status == 0
+    ours, single = rows_of(finished / 'lr=0.05,seed=1'), rows_of(tmp_path / 'out')
+    assert [row.keys() for row in ours] == [row.keys() for row in single]
+    for row, other in zip(ours, single, strict=True):
+        assert row['consensus_accuracy'] == pytest.approx(other['consensus_accuracy'], abs=0.03)
+        assert row['consensus_loss'] == pytest.approx(other['consensus_loss'], rel=1e-3)
+        assert row['mbytes_total'] == other['mbytes_total']
+    config = json.loads((finished / 'lr=0.05,seed=1' / 'config.json').read_text())
+    other = json.loads((tmp_path / 'out' / 'config.json').read_text())
+    assert config['settings'] == other['settings'] and config['algorithm'] == other['algorithm']
+
+
+def test_its_results(finished):
+    with open(finished / 'results.csv') as file:
+        rows = list(csv.DictReader(file))
+    assert [row['run'] for row in rows][:2] == ['lr=0.01,seed=0', 'lr=0.01,seed=1']
+    for row in rows:
+        last = rows_of(finished / row['run'])[-1]
+        assert row['state'] == 'done'
+        assert float(row['accuracy']) == last['consensus_accuracy']
+    lines = (finished / 'results.md').read_text().splitlines()
+    mean = sum(float(row['accuracy']) for row in rows[:2]) / 2
+    assert lines[2].startswith(f'| 0.01 | 2 | {mean:.4f} ± ')
+    assert not (finished / 'groups' / 'lr=0.01,seed=0' / 'checkpoints').exists()
+
+
+def test_a_sweep_that_is_done_does_nothing(finished, small):
+    before = {path: path.stat().st_mtime for path in finished.rglob('metrics.jsonl')}
+    again = swept(*small, *GRID, f'--out={finished}')
+    assert again.status == 0 and '| 0.05 | 2 |' in again.out
+    assert before == {path: path.stat().st_mtime for path in finished.rglob('metrics.jsonl')}
+
+
+def test_a_run_that_diverges_does_not_take_the_others_with_it(small, tmp_path):
+    argv = (*small, '--algorithm=dpsgd', '--hidden=4', '--evolution=', '--ntk_timesteps=')
+    argv = tuple(a for a in argv if not a.startswith(('--evolution', '--ntk')))
+    done = swept(*argv, '--sweep=lr:0.1,1e30', f'--out={tmp_path}/out')
+    assert done.status == 0
+    assert 'lr=1e30: round 1: the training loss of 6 client(s) is not finite' in done.out
+    assert '| 0.1 | 1 |' in done.out and '| 1e30 | 0 of 1 | - |' in done.out
+    assert (tmp_path / 'out' / 'lr=0.1' / 'done').exists()
+    assert sweep_group.diverged(sweep_group.RunDirectory(tmp_path / 'out' / 'lr=1e30'))
+
+
+@pytest.mark.parametrize(
+    ('argv', 'parts'),
+    [
+        ('--sweep=learning_rate:1', ['--sweep=learning_rate', 'no setting of a run']),
+        ('--sweep=out:a,b', ['--sweep=out', 'no setting']),
+        ('--sweep=lr:a', ['lr', "'a'"]),
+        ('--sweep=seed:0..1 --resume', ['--resume', 'leave it out']),
+        ('--sweep=seed:0..1 --shard=2/2', ['--shard=2/2', 'i/n']),
+        ('--sweep=clients:7,9 --degree=3', ['clients*degree even', 'got clients=7']),
+    ],
+)
+def test_what_is_refused(small, tmp_path, argv, parts):
+    line = swept(*small, *argv.split(), f'--out={tmp_path}/out').error
+    for part in parts:
+        assert part in line
+
+
+def test_what_another_process_works_on_is_left_to_it(small, tmp_path):
+    folder = tmp_path / 'out' / 'groups' / 'seed=0'
+    with sweep.alone(folder) as free:
+        assert free
+        with sweep.alone(folder) as second:
+            assert not second
+    with sweep.alone(folder) as free:
+        assert free
+
+
+# ----------------------------------------------------------------------------------------- kills
+
+KILLED = (
+    '--dataset=synthetic', '--train_samples=600', *SMALL, '--rounds=8', '--noprogress',
+    '--sweep=seed:0..2', '--sweep=degree:2,3',
+)  # fmt: skip
+
+
+def start(out, cache):
+    return subprocess.Popen(
+        [
+            *(sys.executable, '-m', 'experiments.sweep', f'--compilation_cache={cache}'),
+            *(*KILLED, f'--out={out}'),
+        ],
+        env=os.environ | {'PYTHONPATH': str(ROOT)},
+        cwd=out.parent,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize('kills', [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_a_sweep_killed_at_random_ends_as_if_it_had_not_been(kills, tmp_path):
+    cache = tmp_path / 'xla'
+    assert start(tmp_path / 'whole', cache).wait(timeout=300) == 0
+    out, moments = tmp_path / 'out', random.Random(kills)
+    for _ in range(kills):
+        process = start(out, cache)
+        lines = sum(map(_lines, out.glob('*/metrics.jsonl')))
+        wait_for(
+            lambda p=process, n=lines: (
+                p.poll() is not None or sum(map(_lines, out.glob('*/metrics.jsonl'))) > n
+            )
+        )
+        time.sleep(moments.uniform(0, 0.4))
+        process.kill()
+        process.wait()
+    assert start(out, cache).wait(timeout=300) == 0
+    for name in ('results.csv', 'results.md'):
+        assert (out / name).read_text() == (tmp_path / 'whole' / name).read_text()
+
+
+def _lines(file) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return file.read_text().count('\n')
+    return 0
