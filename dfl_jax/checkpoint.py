@@ -27,10 +27,17 @@ class Checkpoints:
 
         self._ocp = ocp
         self.folder = Path(folder).absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        only = jax.process_index()  # of several processes each saves and reads for itself
         self._manager = ocp.CheckpointManager(
             self.folder,
             options=ocp.CheckpointManagerOptions(
-                max_to_keep=KEPT, enable_async_checkpointing=False, create=True
+                max_to_keep=KEPT,
+                enable_async_checkpointing=False,
+                create=False,
+                multiprocessing_options=ocp.options.MultiprocessingOptions(
+                    primary_host=only, active_processes={only}, barrier_sync_key_prefix=str(only)
+                ),
             ),
         )
 

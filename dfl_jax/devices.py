@@ -38,16 +38,20 @@ def client_mesh(count: int | None = None) -> Mesh:
     return Mesh(np.asarray(found[:count]), (AXIS,), axis_types=(AxisType.Auto,))
 
 
-def placement(mesh: Mesh, tree: PyTree, axis: int = 0) -> PyTree:
-    """A sharding for every leaf: split along `axis` where the devices divide it, else on each."""
+def placed(tree: PyTree, mesh: Mesh | None, axis: int = 0) -> PyTree:
+    """Arrays on the default device, or over those of the mesh: split along `axis` where the devices
+    divide it, whole on each where not."""
+    if mesh is None:
+        return jax.device_put(tree)
     split = NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
     whole = NamedSharding(mesh, PartitionSpec())
 
-    def of_leaf(leaf):
+    def place(leaf):
         shape = np.shape(leaf)
-        return split if len(shape) > axis and shape[axis] % mesh.size == 0 else whole
+        divides = len(shape) > axis and shape[axis] % mesh.size == 0
+        return jax.device_put(leaf, split if divides else whole)
 
-    return jax.tree.map(of_leaf, tree)
+    return jax.tree.map(place, tree)
 
 
 def replicated() -> NamedSharding | None:
@@ -74,3 +78,63 @@ def spread(work: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
     # check_vma: loops that start from constants would each have to mark them as varying
     found = jax.shard_map(work, in_specs=shares, out_specs=shares, check_vma=False)(stacked)
     return jax.tree.map(lambda a: a[:count], found) if fill else found
+
+
+def join(how: str) -> None:
+    """Makes this process one of several that share all of their devices.
+
+    Args:
+      how: `auto` where Slurm, a TPU pod or another cluster tells each process its place, or
+        HOST:PORT,i,n: process i of n, the first of which listens there.
+
+    Raises ValueError for anything else, RuntimeError when the others don't come.
+    """
+    if how == 'auto':
+        jax.distributed.initialize()
+        return
+    address, *numbers = how.split(',')
+    if ':' not in address or len(numbers) != 2 or not ''.join(numbers).isdecimal():
+        raise ValueError(f'--distributed={how}: write auto, or HOST:PORT,i,n')
+    jax.distributed.initialize(address, int(numbers[1]), int(numbers[0]))
+
+
+def leads() -> bool:
+    """Whether this process is the one that writes and speaks."""
+    return jax.process_index() == 0
+
+
+def agreed_text(text: str | None) -> str | None:
+    """What the first process has, on all of them."""
+    if jax.process_count() == 1:
+        return text
+    mine = np.frombuffer((text or '').encode(), np.uint8)
+    length = int(_from_the_first(np.int32(-1 if text is None else len(mine))))
+    if length < 0:
+        return None
+    if text is None:
+        mine = np.zeros(length, np.uint8)
+    return np.asarray(_from_the_first(mine), np.uint8).tobytes().decode()
+
+
+def agreed(tree: PyTree | None, like: PyTree) -> PyTree:
+    """The first process' arrays on all; like: structure, shapes and dtypes, for the others."""
+    if jax.process_count() == 1:
+        return tree
+    if tree is None:
+        tree = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
+    return _from_the_first(jax.device_get(tree))
+
+
+def _from_the_first(tree: PyTree) -> PyTree:
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.broadcast_one_to_all(tree)
+
+
+def fetched(tree: PyTree) -> PyTree:
+    """The whole of every array on this host, wherever its parts are; all processes have to ask."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(tree, tiled=True)

@@ -19,7 +19,7 @@ SHARE = 0.5  # of the memory that is free: the rest is for data, state and the a
 
 def available_bytes() -> int:
     """Free memory of the default device; of the machine, for a CPU."""
-    device = jax.devices()[0]
+    device = jax.local_devices()[0]
     stats = device.memory_stats()
     if stats and 'bytes_limit' in stats:
         return stats['bytes_limit'] - stats['bytes_in_use']

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree, State
-from dfl_jax.devices import placement, replicated
+from dfl_jax.devices import placed, replicated
 from dfl_jax.evaluation import Holdout, Metrics, evaluation
 
 
@@ -167,9 +166,11 @@ def _train(
     # Blocks of one length serve every evaluation, and so does one compiled program.
     block = math.gcd(min(eval_every, rounds), rounds, resume[1][0].round if resume else 0)
     with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
-        place = functools.partial(_placed, mesh=mesh, axis=axis)
+        place = functools.partial(placed, mesh=mesh, axis=axis)
         clients, validation = place(runs.clients), place(validation)
-        k_init, k_rounds = runs.lift(_two_keys, (0,))(runs.keys)
+        k_init, k_rounds = jax.jit(runs.lift(_two_keys, (0,)), out_shardings=replicated())(
+            runs.keys
+        )
         if resume:
             state, progress = place(resume[0]), copy.deepcopy(resume[1])
         else:
@@ -215,11 +216,6 @@ def _train(
                 yield rows, state, copy.deepcopy(progress)
 
 
-def _placed(tree: PyTree, mesh: Mesh | None, axis: int) -> PyTree:
-    """On the default device, or over those of the mesh."""
-    return jax.device_put(tree, placement(mesh, tree, axis) if mesh else None)
-
-
 def _two_keys(key: Array) -> tuple[Array, Array]:
     first, second = jax.random.split(key)
     return first, second
@@ -251,7 +247,7 @@ def _section(runs: _Runs, start: int, block: int) -> tuple[np.ndarray, Graph]:
     rounds = slice(start, start + block)
     at = (slice(None), rounds) if runs.lifted else rounds
     return np.arange(start, start + block, dtype=np.int32), jax.tree.map(
-        lambda a: jnp.asarray(a[at]), runs.graphs
+        lambda a: np.asarray(a[at]), runs.graphs
     )
 
 

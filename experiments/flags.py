@@ -153,6 +153,15 @@ flags.DEFINE_integer(
 flags.DEFINE_string('out', None, 'Run directory (default runs/ALGORITHM-DATASET-TIME).')
 flags.DEFINE_bool('resume', False, 'Continue the run in --out from its last checkpoint.')
 flags.DEFINE_bool('checkpoint', True, 'Save a checkpoint at every evaluation.')
+flags.DEFINE_string(
+    'devices', '1', "Devices over which the clients are spread, or 'all' that JAX sees."
+)
+flags.DEFINE_string(
+    'distributed',
+    None,
+    'Start as one of several processes on all of their devices: auto (Slurm, a TPU pod), or '
+    'HOST:PORT,i,n for process i of n.',
+)
 flags.DEFINE_bool('progress', True, 'Show a progress bar.')
 flags.DEFINE_bool(
     'tensorboard', False, 'Show every evaluation in TensorBoard: event files in the run directory.'
@@ -174,6 +183,8 @@ NOT_SETTINGS = (
     'out',
     'resume',
     'progress',
+    'devices',
+    'distributed',
     'tensorboard',
     'wandb',
     'wandb_project',

@@ -9,6 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from importlib.metadata import version
@@ -41,6 +42,7 @@ def describe(resolved: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]
         'versions': {'python': platform.python_version()}
         | {package: version(package) for package in packages},
         'device': str(jax.devices()[0].device_kind),
+        'devices': 'all' if FLAGS.distributed else FLAGS.devices,
         'cores': os.cpu_count(),
         'commit': _commit(),
     }
@@ -71,6 +73,21 @@ def enable_compilation_cache() -> None:
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
 
 
+def _place() -> str:
+    """Of the run directory; a scratch folder, and silence, for all processes but the first."""
+    if FLAGS.distributed:
+        from dfl_jax.devices import join, leads
+
+        join(FLAGS.distributed)
+        if not leads():
+            for name in ('progress', 'resume'):
+                FLAGS[name].value = False
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return tempfile.mkdtemp()
+    name = f'{FLAGS.algorithm}-{Path(FLAGS.dataset).stem}'.replace(':', '.')
+    return FLAGS.out or f'runs/{name}-{time.strftime("%Y%m%d-%H%M%S")}'
+
+
 def prepare():
     """Checks the flags, builds the experiment and claims the run directory.
 
@@ -79,8 +96,7 @@ def prepare():
     """
     from experiments.rundir import RunDirectory
 
-    name = f'{FLAGS.algorithm}-{Path(FLAGS.dataset).stem}'.replace(':', '.')
-    directory = RunDirectory(FLAGS.out or f'runs/{name}-{time.strftime("%Y%m%d-%H%M%S")}')
+    directory = RunDirectory(_place())
     experiment_flags.settle_defaults()
     chosen = settings()
     directory.check(chosen, FLAGS.resume)
@@ -122,6 +138,7 @@ def main(argv: list[str]) -> int:
         return fail(str(error))
     except KeyboardInterrupt:
         return fail('interrupted before the first round; start again', status=130)
+    from dfl_jax.devices import leads
     from experiments.train import train
 
     if experiment is None:
@@ -134,7 +151,7 @@ def main(argv: list[str]) -> int:
         client_eval_samples=FLAGS.client_eval_samples,
         checkpoint=FLAGS.checkpoint,
         progress=FLAGS.progress,
-        mirrors=watched,
+        mirrors=watched if leads() else (),
     )
 
 

@@ -49,10 +49,10 @@ class RunDirectory:
             write_atomically(self.config_file, json.dumps(config, indent=2) + '\n')
         before = json.loads(self.config_file.read_text())
         return [
-            f'{name} was {before.get(name)} when the run began and is {config[name]} now; '
+            f'{name} was {before.get(name)} when the run began and is {config.get(name)} now; '
             'its last bits may differ'
-            for name in ('versions', 'device')
-            if before.get(name) != config[name]
+            for name in ('versions', 'device', 'devices')
+            if before.get(name) != config.get(name)
         ]
 
     def _settings(self) -> Row:

@@ -13,10 +13,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from dfl_jax import data, topology
 from dfl_jax.algorithms import ALGORITHMS, REQUIRED, make, settings_of
 from dfl_jax.base import Algorithm, Clients, Graph
+from dfl_jax.devices import client_mesh
 from dfl_jax.initialisation import gain_corrected
 from dfl_jax.memory import (
     ROUND_COPIES,
@@ -76,6 +78,7 @@ class Experiment:
     factory: Callable[..., Algorithm]
     settings: dict[str, Any]  # what `algorithm` was made of, by `make`
     footprint: Footprint
+    mesh: Mesh | None  # the devices, where there are several
     population: Population | None = None  # where clients may differ; `model` is their largest
     validation: Clients | None = None  # what clients keep from training
 
@@ -83,6 +86,7 @@ class Experiment:
 def build(flags: Any) -> Experiment:
     """Builds the experiment that the flags describe. Raises ValueError naming the bad one."""
     _check_applicable(flags)
+    mesh = _mesh(flags)
     seeds = {name: stream(flags.seed, name) for name in STREAMS}
     factory = _algorithm_factory(flags.algorithm)
     defaults = settings_of(factory)
@@ -146,7 +150,7 @@ def build(flags: Any) -> Experiment:
     else:
         model = max(population.models.values(), key=lambda each: each.size)
         resolved['architectures'] = {name: len(c) for name, c in population.clients.items()}
-    chunk, each = _chunk(flags, model, graphs, max(map(len, parts)), resolved, meeting)
+    chunk, each = _chunk(flags, model, graphs, max(map(len, parts)), resolved, meeting, mesh)
     if 'chunk' in defaults:
         settings['chunk'] = resolved['chunk'] = chunk
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
@@ -173,7 +177,8 @@ def build(flags: Any) -> Experiment:
         resolved=resolved,
         factory=factory,
         settings=settings,
-        footprint=_footprint(algorithm, key, clients, test, chunk * each),
+        footprint=_footprint(algorithm, key, clients, test, chunk * each, mesh),
+        mesh=mesh,
         population=population,
         validation=data.pack(dataset.train_x, dataset.train_y, held) if keeps else None,
     )
@@ -222,6 +227,7 @@ def _chunk(
     samples: int,
     resolved: dict[str, Any],
     meeting: bool,
+    mesh: Mesh | None,
 ) -> tuple[int, int]:
     """Hubs, clients, or participants of meetings, to work on at once, and the bytes of each.
 
@@ -250,18 +256,34 @@ def _chunk(
         each, advice = client_bytes(samples, model), 'use smaller --architectures'
     else:
         each, advice = client_bytes(samples, model), 'use a smaller --model'
-    return choose_chunk(hubs, each, flags.chunk, advice), each
+    on_each = -(-hubs // mesh.size) if mesh else hubs
+    return choose_chunk(on_each, each, flags.chunk, advice), each
+
+
+def _mesh(flags: Any) -> Mesh | None:
+    """The devices of --devices, None for a single one."""
+    if flags.devices == 'all' or flags.distributed:
+        return client_mesh() if len(jax.devices()) > 1 else None
+    (count,) = _integers('devices', [flags.devices])
+    return None if count == 1 else client_mesh(count)
 
 
 def _footprint(
-    algorithm: Algorithm, key: jax.Array, clients: Clients, test: Holdout, work: int
+    algorithm: Algorithm,
+    key: jax.Array,
+    clients: Clients,
+    test: Holdout,
+    work: int,
+    mesh: Mesh | None,
 ) -> Footprint:
     """Raises ValueError when the run would not fit into the memory that is free.
 
     work: bytes of what is worked on at once.
     """
-    state = bytes_of(jax.eval_shape(algorithm.init, key, clients))
-    found = Footprint(bytes_of((clients, test)), state, ROUND_COPIES * state, work)
+    shares = mesh.size if mesh and len(clients.y) % mesh.size == 0 else 1
+    state = bytes_of(jax.eval_shape(algorithm.init, key, clients)) // shares
+    of_data = bytes_of(clients) // shares + bytes_of(test)
+    found = Footprint(of_data, state, ROUND_COPIES * state, work)
     free = available_bytes()
     if found.total > free:
         raise ValueError(

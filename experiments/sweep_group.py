@@ -108,6 +108,7 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm, options: dict[str
         *_stacked(experiments),
         resume=resume,
         validation=_padded([one.validation for one in experiments]),
+        mesh=experiments[0].mesh,
         **options,
     ):
         with undisturbed():

@@ -1,9 +1,11 @@
 """Drives one run: progress bar, metrics, checkpoints, final table and plot."""
 
 import contextlib
+import json
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from tqdm import tqdm
 from dfl_jax import simulate
 from dfl_jax.base import State
 from dfl_jax.data.formats import one_line
+from dfl_jax.devices import agreed, agreed_text, fetched, leads
 from experiments.mirrors import Mirror, MirrorError
 from experiments.rundir import RunDirectory
 from experiments.setup import Experiment
@@ -50,7 +53,7 @@ def train(
     """
     rounds = len(experiment.graphs.active)
     try:
-        needed = checkpoint or directory.checkpoints.exists()
+        needed = (checkpoint or directory.checkpoints.exists()) and leads()
         checkpoints = _checkpoints(directory.checkpoints) if needed else None
         resume = _resume(experiment, checkpoints)
     except CheckpointError as error:
@@ -83,6 +86,7 @@ def train(
             client_eval_samples=client_eval_samples,
             validation=experiment.validation,
             resume=resume,
+            mesh=experiment.mesh,
             on_compile=lambda seconds: bar.set_postfix_str(f'compiled in {seconds:.1f} s'),
         )
         state = resume[0] if resume else None
@@ -91,8 +95,10 @@ def train(
                 with undisturbed():
                     directory.append(row)
                     rows.append(row)
-                    if checkpoints and checkpoint:
-                        checkpoints.save(state, done)
+                    if checkpoint:
+                        whole = fetched(state) if jax.process_count() > 1 else state
+                        if checkpoints:
+                            checkpoints.save(whole, done)
                     for mirror in opened:
                         mirror.row(row)
                 bar.set_postfix_str(
@@ -162,7 +168,10 @@ def _checkpoints(folder: Path):
 def _resume(experiment: Experiment, checkpoints) -> tuple[State, simulate.Progress] | None:
     like = jax.eval_shape(experiment.algorithm.init, experiment.key, experiment.clients)
     found = restored(checkpoints, like) if checkpoints else None
-    return found and (found[0], found[1][0])
+    progress = agreed_text(json.dumps(asdict(found[1][0])) if found else None)
+    if progress is None:
+        return None
+    return agreed(found and found[0], like), simulate.Progress(**json.loads(progress))
 
 
 def restored(
@@ -220,7 +229,9 @@ def save_consensus(params: Any, path: Path) -> None:
     from flax.traverse_util import flatten_dict
     from safetensors.numpy import save_file
 
-    save_file(jax.device_get(flatten_dict(params, sep='.')), path)
+    whole = fetched(flatten_dict(params, sep='.'))
+    if leads():
+        save_file(whole, path)
 
 
 def _finish(directory: RunDirectory, rows: list[Row]) -> None:

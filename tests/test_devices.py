@@ -1,0 +1,136 @@
+"""Clients over many devices and processes. What every algorithm owes is in test_contract.py."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_cli import ROOT, SMALL, here, rows_of, write_clusters
+
+from dfl_jax import devices
+from dfl_jax.memory import map_in_chunks, map_present
+
+
+def test_the_mesh():
+    assert devices.client_mesh().size == 8
+    assert devices.client_mesh(3).devices.tolist() == jax.devices()[:3]
+    for count in (0, 9):
+        with pytest.raises(ValueError, match=f'{count} devices asked for, and JAX sees 8'):
+            devices.client_mesh(count)
+
+
+def test_arrays_are_split_where_the_devices_divide_them():
+    mesh = devices.client_mesh(4)
+    tree = {'split': np.zeros((8, 3)), 'whole': np.zeros((6, 3)), 'scalar': np.float32(1)}
+    found = devices.placed(tree, mesh)
+    shapes = {name: leaf.addressable_shards[0].data.shape for name, leaf in found.items()}
+    assert shapes == {'split': (2, 3), 'whole': (6, 3), 'scalar': ()}
+    second = devices.placed(np.zeros((2, 8)), mesh, axis=1)
+    assert second.addressable_shards[0].data.shape == (2, 2)
+
+
+@pytest.mark.parametrize('chunk', [1, 3, None])
+@pytest.mark.parametrize('count', [1, 7, 16])
+def test_work_is_spread_and_keeps_its_order(count, chunk):
+    x, shift = jnp.arange(2.0 * count).reshape(count, 2), jnp.array([1.0, 5.0])
+    present = jnp.arange(count) % 3 > 0
+
+    def work(x, shift):
+        mapped = map_in_chunks(lambda row: {'sum': row.sum(), 'moved': row + shift}, x, chunk)
+        slots = map_present(lambda r: r + shift, lambda r: 0 * r, x, present, chunk)
+        return mapped, slots
+
+    expected = jax.jit(work)(x, shift)
+    with jax.set_mesh(devices.client_mesh(8)):
+        found = jax.jit(work)(x, shift)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+    moved = np.asarray(x) + np.asarray(shift)
+    np.testing.assert_array_equal(expected[1], np.where(np.asarray(present)[:, None], moved, 0))
+
+
+def test_each_device_works_on_its_share_alone():
+    """The program of one device holds a loop over a quarter of the clients."""
+    x = jnp.ones((8, 2))
+    with jax.set_mesh(devices.client_mesh(4)):
+        text = jax.jit(lambda x: map_in_chunks(jnp.sin, x, 1)).lower(x).as_text()
+    assert 'tensor<2x2xf32>' in text and 'sdy.manual_computation' in text
+
+
+@pytest.mark.parametrize('how', ['localhost', 'localhost:1,2', 'a:1,x,2', 'localhost,0,2'])
+def test_a_place_that_cannot_be_read(how):
+    with pytest.raises(ValueError, match=r'write auto, or HOST:PORT,i,n'):
+        devices.join(how)
+
+
+@pytest.fixture(scope='module')
+def tiny(tmp_path_factory):
+    return write_clusters(tmp_path_factory.mktemp('data') / 'tiny.npz')
+
+
+@pytest.fixture(scope='module')
+def whole(tiny, tmp_path_factory):
+    """The run on one device."""
+    out = tmp_path_factory.mktemp('runs') / 'whole'
+    assert here(f'--dataset={tiny}', *SMALL, f'--out={out}').status == 0
+    return out
+
+
+def assert_close(out, whole):
+    for row, other in zip(rows_of(out), rows_of(whole), strict=True):
+        assert row['consensus_accuracy'] == pytest.approx(other['consensus_accuracy'], abs=0.03)
+        assert row['consensus_loss'] == pytest.approx(other['consensus_loss'], rel=1e-3)
+        assert row['mbytes_total'] == other['mbytes_total']
+
+
+def test_the_command_on_several_devices(tiny, whole, tmp_path):
+    argv = (f'--dataset={tiny}', *SMALL)
+    assert here(*argv, '--devices=3', f'--out={tmp_path}/three').status == 0
+    assert_close(tmp_path / 'three', whole)
+    assert '9 devices asked for' in here(*argv, '--devices=9').error
+    assert '--devices takes whole numbers' in here(*argv, '--devices=many').error
+
+
+def processes(count, *argv):
+    """The exit states of that many processes of one run, two devices each."""
+    with socket.socket() as free:
+        free.bind(('localhost', 0))
+        port = free.getsockname()[1]
+    cache = jax.config.jax_compilation_cache_dir or 'off'
+    started = [
+        subprocess.Popen(
+            [
+                *(sys.executable, '-m', 'experiments.run', f'--compilation_cache={cache}'),
+                *(f'--distributed=localhost:{port},{i},{count}', *map(str, argv)),
+            ],
+            cwd=ROOT,
+            env=os.environ | {'XLA_FLAGS': '--xla_force_host_platform_device_count=2'},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for i in range(count)
+    ]
+    outputs = [process.communicate(timeout=200)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * count, outputs
+    return outputs
+
+
+def test_two_processes_are_one_run_and_resume(tiny, whole, tmp_path):
+    out = tmp_path / 'two'
+    argv = (f'--dataset={tiny}', *SMALL, '--noprogress', f'--out={out}')
+    first, second = processes(2, *argv)
+    assert 'consensus accuracy' in first and 'consensus accuracy' not in second
+    assert_close(out, whole)
+    model = (out / 'consensus.safetensors').read_bytes()
+
+    (out / 'done').unlink()
+    (out / 'consensus.safetensors').unlink()
+    shutil.rmtree(out / 'checkpoints' / '2')
+    processes(2, *argv, '--resume')
+    assert [row['round'] for row in rows_of(out)] == [1, 2]
+    assert (out / 'consensus.safetensors').read_bytes() == model
