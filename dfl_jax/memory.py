@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -18,11 +19,16 @@ SHARE = 0.5  # of the memory that is free: the rest is for data, state and the a
 
 
 def available_bytes() -> int:
-    """Free memory of the default device; of the machine, for a CPU."""
+    """Free memory of the default device; of the machine, what its file cache holds included, for a
+    CPU."""
     device = jax.local_devices()[0]
     stats = device.memory_stats()
     if stats and 'bytes_limit' in stats:
         return stats['bytes_limit'] - stats['bytes_in_use']
+    meminfo = Path('/proc/meminfo')
+    if meminfo.exists():
+        fields = dict(line.split(':', 1) for line in meminfo.read_text().splitlines())
+        return 1024 * int(fields['MemAvailable'].split()[0])
     return os.sysconf('SC_AVPHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
 
 

@@ -108,11 +108,18 @@ def mix(weights: Array, members: Array, tree: PyTree, method: str = 'auto') -> P
     return jax.tree.map(leaf_mix, tree)
 
 
+def mix_at_hub(weights: Array, members: Array, tree: PyTree) -> PyTree:
+    """`mix` at a single hub, weights and members [K]: leaves [M, ...] to [...]."""
+    mixed = mix(weights[None], members[None], tree, method='gather')
+    return jax.tree.map(lambda leaf: leaf[0], mixed)
+
+
 def _gather(weights: Array, members: Array, flat: Array) -> Array:
     """weights [H, K], members [H, K], flat [M, P] -> [H, P]."""
 
     def add(k: Array, total: Array) -> Array:
-        return total + weights[:, k, None] * flat[members[:, k]]
+        # Not flat[...]: within `devices.spread` that asks for a sharding of the mesh around it.
+        return total + weights[:, k, None] * jnp.take(flat, members[:, k], axis=0, mode='clip')
 
     start = jnp.zeros((members.shape[0], flat.shape[1]), flat.dtype)
     width = members.shape[1]

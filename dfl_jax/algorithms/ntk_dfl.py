@@ -33,7 +33,7 @@ from dfl_jax.compression import FLOAT_BITS, LABEL_BITS, chain, codec_of
 from dfl_jax.initialisation import Init, check_init
 from dfl_jax.memory import map_in_chunks
 from dfl_jax.metrics import CONSENSUS, model_spread
-from dfl_jax.mixing import MIXINGS, mix, mixing_weights
+from dfl_jax.mixing import MIXINGS, mix, mix_at_hub, mixing_weights
 from dfl_jax.models import Model
 from dfl_jax.ntk import TIMESTEPS, linearization, ntk_update
 
@@ -125,14 +125,17 @@ def ntk_dfl(
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_batches, k_codec = jax.random.split(key)
         params, sizes, k = state
-        w_bars = params
-        if averaging:
-            w_bars = mix(mixing_weights(graph, sizes, mixing), graph.members, params)  # Eq. (1)
+        rows = mixing_weights(graph, sizes, mixing) if averaging else None
+        w_bars = None  # averages are taken hub by hub; those of all would be the largest array
+        if at_own or not averaging:
+            w_bars = params if rows is None else mix(rows, graph.members, params)  # Eq. (1)
         rate = lr * jnp.exp(-lr_decay * k)
         drawn = draw_batches(k_batches, clients, batches, share)  # [M, m1, B, ...]
 
         def hub(inputs):  # Algorithm 4, for every batch
-            keys, w_bar, members, linked = inputs
+            keys, w_bar, row, members, linked, active = inputs
+            if w_bar is None:
+                w_bar = mix_at_hub(row, members, params)  # Eq. (1)
 
             def of_batch(w: PyTree, batch: tuple[Array, Clients]):
                 key, part = batch
@@ -144,16 +147,18 @@ def ntk_dfl(
                 return w, found
 
             parts = jax.tree.map(lambda a: a.swapaxes(0, 1), of_members(drawn, members))
-            return lax.scan(of_batch, w_bar, (keys, parts))
+            w, found = lax.scan(of_batch, w_bar, (keys, parts))
+            # An inactive hub's average is its own model.
+            return jax.tree.map(lambda n, o: jnp.where(active, n, o), w, w_bar), found
 
         keys = jax.random.split(k_codec, (len(graph.members), batches))
-        of_hubs = (keys, w_bars, graph.members, graph.mask)
+        of_hubs = (keys, w_bars, rows, *graph)
         evolved, (chosen, losses) = map_in_chunks(hub, of_hubs, chunk)  # [H, ...], [H, m1] twice
-        losses, active = losses.mean(axis=1), graph.active
+        losses = losses.mean(axis=1)
         if by_cluster:
-            home, active = hub_of_clients(graph, len(sizes))
+            home, heard = hub_of_clients(graph, len(sizes))
             evolved, losses = jax.tree.map(lambda a: a[home], (evolved, losses))
-        new = keep_inactive(active, evolved, params)
+            evolved = keep_inactive(heard, evolved, params)
 
         to_hubs, from_hubs = count_sent(graph, len(sizes))
         samples = to_hubs * drawn_samples(sizes, share)
@@ -166,9 +171,9 @@ def ntk_dfl(
             'sent/labels': samples,
             'loss': losses,
             'timestep': chosen,
-            **model_spread(new),
+            **model_spread(evolved),
         }
-        return State(new, sizes, k + 1), info
+        return State(evolved, sizes, k + 1), info
 
     mean = consensus_of(consensus)
     return Algorithm(
