@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph, linalg
 
-from dfl_jax import topology
+from dfl_jax import spectra, topology
 from dfl_jax.base import Graph
 from dfl_jax.families import TopologyError
 
@@ -78,7 +78,7 @@ def settling_rounds(
 
     Args:
       graphs: the schedule as it happens, without the links and clients that fail.
-      sizes, kind: as `topology.mixing_matrix`.
+      sizes, kind: as `spectra.mixing_matrix`.
       norm: ||v_steady||, to which what they agree on shrinks.
       share: of that, the standard deviation among clients that may be left.
       seed: of the numbers.
@@ -91,7 +91,7 @@ def settling_rounds(
         if x.std(axis=0).mean() <= share * norm:
             return r
         members, mask, active = (np.asarray(a[r]) for a in graphs)
-        x = topology.mixing_matrix(members, mask, active, sizes, kind) @ x
+        x = spectra.mixing_matrix(members, mask, active, sizes, kind) @ x
     return None
 
 
@@ -100,13 +100,13 @@ def mixing_matrices(graphs: Graph, sizes: np.ndarray, kind: str) -> list[scipy.s
     alike = all(np.asarray(a).strides[0] == 0 for a in graphs)
     rounds = 1 if alike else len(graphs.members)
     each = (Graph(*(np.asarray(a[r]) for a in graphs)) for r in range(rounds))
-    return [topology.mixing_matrix(*graph, sizes, kind) for graph in each]
+    return [spectra.mixing_matrix(*graph, sizes, kind) for graph in each]
 
 
 def uniform_matrix(links: np.ndarray, clients: int) -> scipy.sparse.csr_array:
     """The mixing matrix of uniform averaging [M, M] over undirected links [E, 2].
 
-    As `topology.mixing_matrix` of the schedule, without its padding to the largest degree.
+    As `spectra.mixing_matrix` of the schedule, without its padding to the largest degree.
     """
     itself = np.arange(clients)
     links = np.unique(np.sort(links, axis=1), axis=0)

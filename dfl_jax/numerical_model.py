@@ -47,7 +47,7 @@ def simulate(
 
     Args:
       key: of the initial values and the noise.
-      matrix: [n, n], the mixing matrix W of every round (`topology.mixing_matrix`).
+      matrix: [n, n], the mixing matrix W of every round (`spectra.mixing_matrix`).
       parameters: d.
       rounds: T.
       sigma_init, sigma_noise: standard deviations.

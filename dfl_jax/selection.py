@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dfl_jax import topology
+from dfl_jax import spectra
 from dfl_jax.base import Algorithm, Array, Graph, PyTree, State
 from dfl_jax.metrics import correct_and_loss
 from dfl_jax.models import Model
@@ -109,7 +109,7 @@ def final_topology(graph: Graph, steps: int = 1, *, sizes: np.ndarray | None = N
     kind = 'uniform' if sizes is None else 'size'
     if sizes is None:
         sizes = np.ones(len(graph.members), int)
-    matrix = topology.mixing_matrix(*graph, sizes, kind)
+    matrix = spectra.mixing_matrix(*graph, sizes, kind)
     return np.linalg.matrix_power(matrix.toarray(), steps)
 
 

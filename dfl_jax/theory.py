@@ -23,7 +23,7 @@ from dfl_jax.memory import map_in_chunks
 from dfl_jax.metrics import consensus_model
 from dfl_jax.mixing import mix, mixing_weights
 from dfl_jax.models import Model
-from dfl_jax.topology import mixing_matrix, spectrum
+from dfl_jax.spectra import mixing_matrix, spectrum
 
 # gamma of Eq. (9a) is positive while a = eta T L stays below the positive root of 32 a (a + 1) = 1.
 GAMMA_ROOT = (math.sqrt(1 + 1 / 8) - 1) / 2  # 0.0303

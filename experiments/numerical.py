@@ -35,7 +35,7 @@ from scipy.sparse import csgraph
 from dfl_jax import families, numerical_model
 from dfl_jax.gain import gain_of, uniform_matrix
 from dfl_jax.rewiring import rewire
-from dfl_jax.topology import spectrum
+from dfl_jax.spectra import spectrum
 from experiments.rundir import Row, write_atomically
 from experiments.table_fits import confidence, power_law
 from experiments.table_metrics import short

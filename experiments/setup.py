@@ -6,8 +6,7 @@ as a ValueError of one line.
 
 import importlib
 import inspect
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,25 +17,14 @@ from jax.sharding import Mesh
 from dfl_jax import data, topology
 from dfl_jax.algorithms import ALGORITHMS, REQUIRED, make, settings_of
 from dfl_jax.base import Algorithm, Clients, Graph
-from dfl_jax.devices import client_mesh
 from dfl_jax.initialisation import gain_corrected
-from dfl_jax.memory import (
-    ROUND_COPIES,
-    Footprint,
-    available_bytes,
-    bytes_of,
-    choose_chunk,
-    client_bytes,
-    hub_bytes,
-    in_bytes,
-    projected_bytes,
-)
+from dfl_jax.memory import Footprint
 from dfl_jax.models import MLP, MODELS, Model, bind, with_initializer
-from dfl_jax.ntk.compressed import compressed_bytes
-from dfl_jax.ntk.projection import DIMENSION
 from dfl_jax.population import Population
 from dfl_jax.simulate import Holdout
 from experiments.algorithm_flags import ALGORITHM_FLAGS
+from experiments.flags import integers
+from experiments.hardware import chunk_of, footprint_of, mesh_of
 from experiments.network import draw_graphs, gain_rules, initial_gain, settling, with_failures
 from experiments.population import (
     build_population,
@@ -86,7 +74,7 @@ class Experiment:
 def build(flags: Any) -> Experiment:
     """Builds the experiment that the flags describe. Raises ValueError naming the bad one."""
     _check_applicable(flags)
-    mesh = _mesh(flags)
+    mesh = mesh_of(flags)
     seeds = {name: stream(flags.seed, name) for name in STREAMS}
     factory = _algorithm_factory(flags.algorithm)
     defaults = settings_of(factory)
@@ -150,7 +138,7 @@ def build(flags: Any) -> Experiment:
     else:
         model = max(population.models.values(), key=lambda each: each.size)
         resolved['architectures'] = {name: len(c) for name, c in population.clients.items()}
-    chunk, each = _chunk(flags, model, graphs, max(map(len, parts)), resolved, meeting, mesh)
+    chunk, each = chunk_of(flags, model, graphs, max(map(len, parts)), resolved, meeting, mesh)
     if 'chunk' in defaults:
         settings['chunk'] = resolved['chunk'] = chunk
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
@@ -177,7 +165,7 @@ def build(flags: Any) -> Experiment:
         resolved=resolved,
         factory=factory,
         settings=settings,
-        footprint=_footprint(algorithm, key, clients, test, chunk * each, mesh),
+        footprint=footprint_of(algorithm, key, clients, test, chunk * each, mesh),
         mesh=mesh,
         population=population,
         validation=data.pack(dataset.train_x, dataset.train_y, held) if keeps else None,
@@ -220,79 +208,6 @@ def stream(seed: int, name: str) -> int:
     return int(np.random.SeedSequence([seed, STREAMS.index(name)]).generate_state(1)[0])
 
 
-def _chunk(
-    flags: Any,
-    model: Model,
-    graphs: Graph,
-    samples: int,
-    resolved: dict[str, Any],
-    meeting: bool,
-    mesh: Mesh | None,
-) -> tuple[int, int]:
-    """Hubs, clients, or participants of meetings, to work on at once, and the bytes of each.
-
-    model: the largest; samples: those of the largest client.
-    """
-    _, hubs, members = graphs.members.shape
-    if 'kernel' in resolved:
-        samples = -(-samples // (resolved.get('batches', 1) * resolved.get('subsampling', 1)))
-        each = hub_bytes(samples * members, model)
-        if resolved.get('jacobian_sparsity') is not None or resolved.get('jacobian_bits'):
-            each += compressed_bytes(samples * members, model)
-        advice = 'lower --degree, raise --ntk_batches or use more clients'
-        if 'cohort' in resolved:
-            advice = 'lower --ntk_fl_cohort or use more clients'
-    elif 'projection' in resolved:
-        drawn = math.ceil(samples * resolved['sampling']) * members
-        explicit = (
-            resolved['projection'] == 'gaussian'
-            or resolved['kernel_form'] == 'trace'
-            or resolved['exchange'] != 'float32'
-        )
-        each = projected_bytes(drawn, model, explicit, resolved['projection_dim'] or DIMENSION)
-        advice = 'lower --degree, --spark_projection_dim or --spark_sampling, or use more clients'
-    elif meeting:
-        hubs *= members  # of an architecture, at most
-        each, advice = client_bytes(samples, model), 'use smaller --architectures'
-    else:
-        each, advice = client_bytes(samples, model), 'use a smaller --model'
-    on_each = -(-hubs // mesh.size) if mesh else hubs
-    return choose_chunk(on_each, each, flags.chunk, advice), each
-
-
-def _mesh(flags: Any) -> Mesh | None:
-    """The devices of --devices, None for a single one."""
-    if flags.devices == 'all' or flags.distributed:
-        return client_mesh() if len(jax.devices()) > 1 else None
-    (count,) = _integers('devices', [flags.devices])
-    return None if count == 1 else client_mesh(count)
-
-
-def _footprint(
-    algorithm: Algorithm,
-    key: jax.Array,
-    clients: Clients,
-    test: Holdout,
-    work: int,
-    mesh: Mesh | None,
-) -> Footprint:
-    """Raises ValueError when the run would not fit into the memory that is free.
-
-    work: bytes of what is worked on at once.
-    """
-    shares = mesh.size if mesh and len(clients.y) % mesh.size == 0 else 1
-    state = bytes_of(jax.eval_shape(algorithm.init, key, clients)) // shares
-    of_data = bytes_of(clients) // shares + bytes_of(test)
-    found = Footprint(of_data, state, ROUND_COPIES * state, work)
-    free = available_bytes()
-    if found.total > free:
-        raise ValueError(
-            f'the run needs about {found} and {in_bytes(free)} are free; use fewer '
-            '--clients, a smaller --model, or more --devices'
-        )
-    return found
-
-
 def _model(flags: Any, dataset: data.Dataset) -> Model:
     shape = dataset.train_x.shape[1:]
     factory = _named('model', flags.model, MODELS)
@@ -301,7 +216,7 @@ def _model(flags: Any, dataset: data.Dataset) -> Model:
     elif flags.model != 'mlp':
         raise ValueError(f'--hidden shapes --model=mlp, not --model={flags.model}; leave it out')
     else:
-        widths = _integers('hidden', flags.hidden)
+        widths = integers('hidden', flags.hidden)
         if any(width < 1 for width in widths):
             raise ValueError(f'--hidden={",".join(flags.hidden)}: use widths of at least 1')
         model = bind(MLP(dataset.classes, widths), shape)
@@ -325,22 +240,13 @@ def _algorithm_settings(flags: Any, accepted: dict[str, Any]) -> dict[str, Any]:
                 f'--algorithm={flags.algorithm}; leave it out'
             )
         if argument == 'timesteps':
-            value = _integers(holder.name, value)
+            value = integers(holder.name, value)
         settings[argument] = value
     if 'local_steps' in settings and 'local_epochs' not in settings:
         settings['local_epochs'] = None
     elif 'local_epochs' in settings and 'local_steps' not in settings:
         settings['local_steps'] = None
     return settings
-
-
-def _integers(flag: str, values: Sequence[str]) -> tuple[int, ...]:
-    try:
-        return tuple(int(value) for value in values)
-    except ValueError:
-        raise ValueError(
-            f'--{flag} takes whole numbers separated by commas, got {",".join(values)}'
-        ) from None
 
 
 def _named(flag: str, name: str, known: dict[str, Callable]) -> Callable:

@@ -16,7 +16,7 @@ import pytest
 from scipy.special import digamma
 
 from dfl_jax import data
-from dfl_jax.data import DataError, PartitionError, so2sat, sources
+from dfl_jax.data import DataError, PartitionError, official, so2sat
 
 PACK = {'': bytes, '.gz': gzip.compress, '.xz': lzma.compress}
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
@@ -230,8 +230,8 @@ def test_inconsistent_files(tmp_path):
 def test_mnist_does_not_pass_for_fashion_mnist(tmp_path, monkeypatch):
     labels = write_idx(tmp_path)['train'][1]
     digest = hashlib.md5(labels.tobytes()).hexdigest()
-    known = sources._SOURCES['mnist']._replace(labels_md5=digest)
-    monkeypatch.setitem(sources._SOURCES, 'mnist', known)
+    known = official.SOURCES['mnist']._replace(labels_md5=digest)
+    monkeypatch.setitem(official.SOURCES, 'mnist', known)
     data.load('mnist', tmp_path)
     with pytest.raises(DataError, match='belongs to mnist, not to fashion_mnist'):
         data.load('fashion_mnist', tmp_path)
@@ -340,10 +340,10 @@ def test_download_idx(tmp_path, server, monkeypatch):
     pytest.importorskip('pooch')
     folder, url = server
     write_idx(folder, '.gz')
-    source = sources._SOURCES['mnist']
+    source = official.SOURCES['mnist']
     files = [folder / f'{file}.gz' for file in source.train + source.test]
     digests = tuple(hashlib.md5(file.read_bytes()).hexdigest() for file in files)
-    monkeypatch.setitem(sources._SOURCES, 'mnist', source._replace(url=url, md5=digests))
+    monkeypatch.setitem(official.SOURCES, 'mnist', source._replace(url=url, md5=digests))
     target = tmp_path / 'target'
     target.mkdir()
     assert len(data.load('mnist', target).train_y) == 30
@@ -367,8 +367,8 @@ def test_download_cifar(tmp_path, server, monkeypatch):
     with tarfile.open(archive, 'w:gz') as tar:
         tar.add(home, home.name)
     digest = hashlib.md5(archive.read_bytes()).hexdigest()
-    source = sources._SOURCES['cifar100']._replace(url=url + archive.name, md5=(digest,))
-    monkeypatch.setitem(sources._SOURCES, 'cifar100', source)
+    source = official.SOURCES['cifar100']._replace(url=url + archive.name, md5=(digest,))
+    monkeypatch.setitem(official.SOURCES, 'cifar100', source)
     target = tmp_path / 'target'
     target.mkdir()
     assert data.load('cifar100', target).train_x.shape == (2, 32, 32, 3)

@@ -7,6 +7,7 @@ import scipy.stats
 
 from dfl_jax.families import Settings, draw
 from dfl_jax.rewiring import assortativity
+from dfl_jax.spectra import mixing_matrix, spectrum
 from dfl_jax.topology import (
     FAMILIES,
     TopologyError,
@@ -15,9 +16,7 @@ from dfl_jax.topology import (
     drop_clients,
     drop_links,
     isolate_clients,
-    mixing_matrix,
     schedule,
-    spectrum,
 )
 
 DRAWN = tuple(f for f in FAMILIES if f != 'edge_list')
@@ -478,5 +477,5 @@ def test_spectrum_iterative_agrees_with_dense(monkeypatch):
     for family, kind in [('erdos_renyi', 'size'), ('line', 'size'), ('regular', 'metropolis')]:
         matrix = matrix_of(family, 150, kind, sizes, degree=12)
         expected = np.sort(np.abs(np.linalg.eigvals(matrix.toarray())))[-2]
-        monkeypatch.setattr('dfl_jax.topology.DENSE_SPECTRUM_UP_TO', 10)
+        monkeypatch.setattr('dfl_jax.spectra.DENSE_SPECTRUM_UP_TO', 10)
         assert spectrum(matrix).second_modulus == pytest.approx(expected, abs=1e-8)

@@ -1,0 +1,99 @@
+"""What a run asks of the machine, as the flags and the method have it: devices, chunk, memory."""
+
+import math
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from dfl_jax.base import Algorithm, Clients, Graph
+from dfl_jax.devices import client_mesh
+from dfl_jax.evaluation import Holdout
+from dfl_jax.memory import (
+    ROUND_COPIES,
+    Footprint,
+    available_bytes,
+    bytes_of,
+    choose_chunk,
+    client_bytes,
+    hub_bytes,
+    in_bytes,
+    projected_bytes,
+)
+from dfl_jax.models import Model
+from dfl_jax.ntk.compressed import compressed_bytes
+from dfl_jax.ntk.projection import DIMENSION
+from experiments.flags import integers
+
+
+def chunk_of(
+    flags: Any,
+    model: Model,
+    graphs: Graph,
+    samples: int,
+    resolved: dict[str, Any],
+    meeting: bool,
+    mesh: Mesh | None,
+) -> tuple[int, int]:
+    """Hubs, clients, or participants of meetings, to work on at once, and the bytes of each.
+
+    model: the largest; samples: those of the largest client.
+    """
+    _, hubs, members = graphs.members.shape
+    if 'kernel' in resolved:
+        samples = -(-samples // (resolved.get('batches', 1) * resolved.get('subsampling', 1)))
+        each = hub_bytes(samples * members, model)
+        if resolved.get('jacobian_sparsity') is not None or resolved.get('jacobian_bits'):
+            each += compressed_bytes(samples * members, model)
+        advice = 'lower --degree, raise --ntk_batches or use more clients'
+        if 'cohort' in resolved:
+            advice = 'lower --ntk_fl_cohort or use more clients'
+    elif 'projection' in resolved:
+        drawn = math.ceil(samples * resolved['sampling']) * members
+        explicit = (
+            resolved['projection'] == 'gaussian'
+            or resolved['kernel_form'] == 'trace'
+            or resolved['exchange'] != 'float32'
+        )
+        each = projected_bytes(drawn, model, explicit, resolved['projection_dim'] or DIMENSION)
+        advice = 'lower --degree, --spark_projection_dim or --spark_sampling, or use more clients'
+    elif meeting:
+        hubs *= members  # of an architecture, at most
+        each, advice = client_bytes(samples, model), 'use smaller --architectures'
+    else:
+        each, advice = client_bytes(samples, model), 'use a smaller --model'
+    on_each = -(-hubs // mesh.size) if mesh else hubs
+    return choose_chunk(on_each, each, flags.chunk, advice), each
+
+
+def mesh_of(flags: Any) -> Mesh | None:
+    """The devices of --devices, None for a single one."""
+    if flags.devices == 'all' or flags.distributed:
+        return client_mesh() if len(jax.devices()) > 1 else None
+    (count,) = integers('devices', [flags.devices])
+    return None if count == 1 else client_mesh(count)
+
+
+def footprint_of(
+    algorithm: Algorithm,
+    key: jax.Array,
+    clients: Clients,
+    test: Holdout,
+    work: int,
+    mesh: Mesh | None,
+) -> Footprint:
+    """Raises ValueError when the run would not fit into the memory that is free.
+
+    work: bytes of what is worked on at once.
+    """
+    shares = mesh.size if mesh and len(clients.y) % mesh.size == 0 else 1
+    state = bytes_of(jax.eval_shape(algorithm.init, key, clients)) // shares
+    of_data = bytes_of(clients) // shares + bytes_of(test)
+    found = Footprint(of_data, state, ROUND_COPIES * state, work)
+    free = available_bytes()
+    if found.total > free:
+        raise ValueError(
+            f'the run needs about {found} and {in_bytes(free)} are free; use fewer '
+            '--clients, a smaller --model, or more --devices'
+        )
+    return found

@@ -1,0 +1,96 @@
+"""The comparison with other simulators in benchmarks/peers and vs_peers; none is installed."""
+
+import ast
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from absl import app
+
+from benchmarks import _common, vs_peers
+from benchmarks.peers import _common as common
+from benchmarks.peers import ours
+
+SCRIPTS = Path(common.__file__).parent
+
+
+def test_the_data_is_that_of_the_other_benchmarks():
+    x, y = common.data(3, 40)
+    clients = _common.random_clients(3, 40)
+    np.testing.assert_array_equal(x, clients.x.reshape(x.shape))
+    np.testing.assert_array_equal(y, clients.y)
+
+
+@pytest.mark.parametrize('name', ['_common', '_torch', *vs_peers.names()])
+def test_a_peer_needs_its_own_packages_only(name):
+    tree = ast.parse((SCRIPTS / f'{name}.py').read_text())
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module)
+    local = {module for module in imported if module.startswith(('benchmarks', 'dfl_jax'))}
+    assert local <= {'benchmarks.peers'}
+    assert 'jax' not in imported or name == 'fedjax'
+
+
+@pytest.mark.parametrize('name', [*vs_peers.names(), vs_peers.OURS])
+def test_a_script_takes_data_and_weights_and_reports_in_the_shared_way(name):
+    source = (SCRIPTS / f'{name}.py').read_text()
+    assert 'common.data(' in source or '_torch.tensors(' in source
+    assert 'common.first_weights()' in source or '_torch.Network' in source
+    assert 'common.report(' in source
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_all_clients():
+    x, y = common.data(2, 10)
+    flat = [np.zeros_like(w) for w in common.first_weights()]
+    assert common.loss(flat, x, y) == pytest.approx(np.log(10))
+    flat[3][y[0, 0]] = 1e3
+    wrong = (y != y[0, 0]).mean()
+    assert common.loss(flat, x, y) == pytest.approx(1e3 * wrong)
+
+
+def test_ours_trains_and_prints_one_line(monkeypatch, capsys):
+    flags = ['--clients=6', '--rounds=2', '--samples=40']
+    monkeypatch.setattr(sys, 'argv', ['ours', *flags])
+    ours.main()
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert len(line['seconds']) == 2
+    assert line['median'] == np.median(line['seconds'])
+    assert line['steps_per_second'] == pytest.approx(6 * 2 / line['median'])
+    before, after = line['loss']
+    assert after < 0.7 * before
+
+
+def test_the_table_has_medians_and_quotients_within_a_turn():
+    def line(peer, median):
+        return {
+            'peer': peer,
+            'version': '1.0',
+            'clients': 20,
+            'median': median,
+            'steps_per_second': 200 / median,
+            'loss': [3.7, 0.25],
+        }
+
+    turns = [
+        {'ours': line('dfl_jax', a), 'flower': line('Flower', b)}
+        for a, b in [(0.02, 0.2), (0.01, 0.4), (0.04, 0.8)]
+    ]
+    rows = vs_peers.table(turns).splitlines()
+    assert rows[0].startswith('| 20 clients |')
+    assert rows[2] == '| dfl_jax 1.0 | 20 | 10,000 | 1.0 (1.0-1.0) | 3.70, 0.25 |'
+    assert rows[3] == '| Flower 1.0 | 400 | 500 | 20.0 (10.0-40.0) | 3.70, 0.25 |'
+
+
+def test_a_peer_is_a_script_and_an_interpreter():
+    name, python = vs_peers.interpreter('fluke:venv/bin/python')
+    assert name == 'fluke'
+    assert python == str(Path.cwd() / 'venv/bin/python')
+    for wrong in ('fluke', 'ours:python', 'other:python'):
+        with pytest.raises(app.UsageError, match='NAME one of'):
+            vs_peers.interpreter(wrong)
