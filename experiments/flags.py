@@ -3,8 +3,6 @@
 Nothing heavy is imported here, so that `--help` is quick.
 """
 
-from collections.abc import Sequence
-
 from absl import flags
 
 from experiments import algorithm_flags
@@ -221,13 +219,3 @@ def settle_defaults() -> None:
 def of_a_run() -> list[flags.Flag]:
     """Every flag here and of the methods."""
     return flags.FLAGS.get_key_flags_for_module(__name__)
-
-
-def integers(flag: str, values: Sequence[str]) -> tuple[int, ...]:
-    """The whole numbers of a flag. Raises ValueError naming it."""
-    try:
-        return tuple(int(value) for value in values)
-    except ValueError:
-        raise ValueError(
-            f'--{flag} takes whole numbers separated by commas, got {",".join(values)}'
-        ) from None

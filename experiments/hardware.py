@@ -23,7 +23,6 @@ from dfl_jax.memory import (
 from dfl_jax.models import Model
 from dfl_jax.ntk.compressed import compressed_bytes
 from dfl_jax.ntk.projection import DIMENSION
-from experiments.flags import integers
 
 
 def chunk_of(
@@ -70,7 +69,9 @@ def mesh_of(flags: Any) -> Mesh | None:
     """The devices of --devices, None for a single one."""
     if flags.devices == 'all' or flags.distributed:
         return client_mesh() if len(jax.devices()) > 1 else None
-    (count,) = integers('devices', [flags.devices])
+    if not flags.devices.isdecimal():
+        raise ValueError(f'--devices={flags.devices}: write a number, or all')
+    count = int(flags.devices)
     return None if count == 1 else client_mesh(count)
 
 

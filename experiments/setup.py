@@ -6,7 +6,7 @@ as a ValueError of one line.
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,6 @@ from dfl_jax.models import MLP, MODELS, Model, bind, with_initializer
 from dfl_jax.population import Population
 from dfl_jax.simulate import Holdout
 from experiments.algorithm_flags import ALGORITHM_FLAGS
-from experiments.flags import integers
 from experiments.hardware import chunk_of, footprint_of, mesh_of
 from experiments.network import draw_graphs, gain_rules, initial_gain, settling, with_failures
 from experiments.population import (
@@ -216,7 +215,7 @@ def _model(flags: Any, dataset: data.Dataset) -> Model:
     elif flags.model != 'mlp':
         raise ValueError(f'--hidden shapes --model=mlp, not --model={flags.model}; leave it out')
     else:
-        widths = integers('hidden', flags.hidden)
+        widths = _integers('hidden', flags.hidden)
         if any(width < 1 for width in widths):
             raise ValueError(f'--hidden={",".join(flags.hidden)}: use widths of at least 1')
         model = bind(MLP(dataset.classes, widths), shape)
@@ -240,13 +239,23 @@ def _algorithm_settings(flags: Any, accepted: dict[str, Any]) -> dict[str, Any]:
                 f'--algorithm={flags.algorithm}; leave it out'
             )
         if argument == 'timesteps':
-            value = integers(holder.name, value)
+            value = _integers(holder.name, value)
         settings[argument] = value
     if 'local_steps' in settings and 'local_epochs' not in settings:
         settings['local_epochs'] = None
     elif 'local_epochs' in settings and 'local_steps' not in settings:
         settings['local_steps'] = None
     return settings
+
+
+def _integers(flag: str, values: Sequence[str]) -> tuple[int, ...]:
+    """The whole numbers of a flag. Raises ValueError naming it."""
+    try:
+        return tuple(int(value) for value in values)
+    except ValueError:
+        raise ValueError(
+            f'--{flag} takes whole numbers separated by commas, got {",".join(values)}'
+        ) from None
 
 
 def _named(flag: str, name: str, known: dict[str, Callable]) -> Callable:

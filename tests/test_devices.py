@@ -92,7 +92,7 @@ def test_the_command_on_several_devices(tiny, whole, tmp_path):
     assert here(*argv, '--devices=3', f'--out={tmp_path}/three').status == 0
     assert_close(tmp_path / 'three', whole)
     assert '9 devices asked for' in here(*argv, '--devices=9').error
-    assert '--devices takes whole numbers' in here(*argv, '--devices=many').error
+    assert '--devices=many: write a number, or all' in here(*argv, '--devices=many').error
 
 
 def processes(count, *argv):
