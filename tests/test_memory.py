@@ -1,0 +1,63 @@
+"""What a run is said to take, and what it takes."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from dfl_jax import Clients, simulate, topology
+from dfl_jax.algorithms import make
+from dfl_jax.memory import Footprint, available_bytes, bytes_of, choose_chunk, in_bytes
+from dfl_jax.models import MLP, bind
+from experiments.hardware import footprint_of
+
+
+def abstract_clients(clients, samples, features) -> Clients:
+    """Shapes and dtypes, no data."""
+    shape = (clients, samples)
+    return Clients(
+        jax.ShapeDtypeStruct((*shape, features), jnp.float32),
+        jax.ShapeDtypeStruct(shape, jnp.int32),
+        jax.ShapeDtypeStruct(shape, jnp.bool),
+    )
+
+
+def test_numbers_of_bytes():
+    assert in_bytes(3.5 * 2**20) == '3.5 MiB' and in_bytes(2**31) == '2.0 GiB'
+    found = Footprint(2**20, 2**30, 2**31, 0)
+    assert found.total == 2**20 + 3 * 2**30
+    assert str(found) == '3.0 GiB (data 1.0 MiB, state 1.0 GiB, copies 2.0 GiB, work 0.0 MiB)'
+    assert bytes_of(abstract_clients(3, 5, 7)) == 3 * 5 * (7 * 4 + 4 + 1)
+
+
+@pytest.mark.skipif(not Path('/proc/meminfo').exists(), reason='Linux says what is available')
+def test_the_file_cache_counts_as_free():
+    fields = dict(line.split(':', 1) for line in Path('/proc/meminfo').read_text().splitlines())
+    expected = 1024 * int(fields['MemAvailable'].split()[0])
+    assert available_bytes() == pytest.approx(expected, rel=0.2)
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_allocated():
+    model = bind(MLP(10, (100_000,)), (784,))
+    clients = abstract_clients(1000, 20, 784)
+    test = simulate.Holdout(*clients[:2])
+    with pytest.raises(ValueError, match=r'needs about \d+\.\d GiB .* are free; use fewer --cl'):
+        footprint_of(make('dpsgd', model), jax.random.key(0), clients, test, 0, None)
+    with pytest.raises(ValueError, match=r'1 at once need 1048576.0 GiB .* a smaller model'):
+        choose_chunk(5, 2**50, advice='a smaller model')
+
+
+# Where it once took nine copies of the state, a large network no longer fitted.
+@pytest.mark.parametrize('name', ['ntk_dfl', 'dfedavg', 'decavg'])
+def test_a_round_makes_no_more_than_two_copies_of_the_state(name):
+    model = bind(MLP(10, (100,)), (784,))
+    clients = abstract_clients(600, 20, 784)
+    algorithm = make(name, model, chunk=1)
+    state = jax.eval_shape(algorithm.init, jax.random.key(0), clients)
+    graph = jax.tree.map(lambda a: a[0], topology.schedule('regular', 600, 1, seed=0, degree=5))
+    # As it is compiled for a run; conftest.py turns optimisations off.
+    options = {'xla_backend_optimization_level': 2}
+    step = jax.jit(algorithm.step, donate_argnums=1, compiler_options=options)
+    found = step.lower(jax.random.key(0), state, graph, clients).compile().memory_analysis()
+    assert found.temp_size_in_bytes < 2 * bytes_of(state) + bytes_of(clients)
