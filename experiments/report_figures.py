@@ -130,7 +130,7 @@ def links(run: Found) -> 'np.ndarray':
     import numpy as np
 
     from experiments.network import draw_graphs
-    from experiments.setup import stream
+    from experiments.setup import streams
 
     flags = namespace(run, rounds=1)
     if 'cohort' in run.config.get('algorithm', {}):
@@ -139,7 +139,7 @@ def links(run: Found) -> 'np.ndarray':
         raise ValueError(f'{flags.clients} clients are too many for a picture')
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # what there was to say, the run has said
-        graph = draw_graphs(flags, {'graph': stream(flags.seed, 'graph')}, {})
+        graph = draw_graphs(flags, streams(flags), {})
     members, mask = np.asarray(graph.members[0]), np.asarray(graph.mask[0])
     hubs = np.broadcast_to(members[:, :1], members.shape)
     pairs = np.stack([hubs[mask], members[mask]], axis=1)
@@ -239,8 +239,12 @@ def partition_picture(runs: Sequence[Found], name: str) -> str:
     from matplotlib import rc_context
 
     from dfl_jax.data import plot_partition
+    from experiments.setup import deal, load_data, streams
 
-    dataset, parts = _parts(namespace(runs[0]))
+    flags = namespace(runs[0], data_dir=None, progress=False)
+    seeds = streams(flags)
+    dataset = load_data(flags, seeds)
+    parts, _ = deal(flags, dataset, seeds)
     with (
         tempfile.TemporaryDirectory() as folder,
         rc_context({'svg.fonttype': 'none', 'svg.hashsalt': name}),
@@ -249,35 +253,6 @@ def partition_picture(runs: Sequence[Found], name: str) -> str:
         plot_partition(dataset.train_y, parts, dataset.classes, path)
         text = re.sub(r'<metadata>.*?</metadata>', '', path.read_text(), flags=re.DOTALL)
     return themed(text, label)
-
-
-def _parts(flags: SimpleNamespace) -> tuple[Any, list['np.ndarray']]:
-    """The data set and what every client trains on, as experiments.setup draws them."""
-    from dfl_jax import data
-    from experiments.setup import STREAMS, stream
-
-    seeds = {name: stream(flags.seed, name) for name in STREAMS}
-    dataset = data.load(
-        flags.dataset,
-        None,
-        train_samples=flags.train_samples,
-        test_samples=flags.test_samples,
-        seed=seeds['subset'],
-    )
-    parts = data.partition(
-        flags.partition,
-        dataset,
-        flags.clients,
-        seed=seeds['partition'],
-        alpha=flags.alpha,
-        overlap=flags.partition_overlap,
-        exponent=flags.zipf_exponent,
-        shards_per_client=flags.shards_per_client,
-        path=flags.partition_file,
-    )
-    return dataset, data.split_validation(parts, flags.validation_share or 0, seeds['validation'])[
-        0
-    ]
 
 
 def partition_words(settings: Row) -> str:

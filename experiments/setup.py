@@ -74,7 +74,7 @@ def build(flags: Any) -> Experiment:
     """Builds the experiment that the flags describe. Raises ValueError naming the bad one."""
     _check_applicable(flags)
     mesh = mesh_of(flags)
-    seeds = {name: stream(flags.seed, name) for name in STREAMS}
+    seeds = streams(flags)
     factory = _algorithm_factory(flags.algorithm)
     defaults = settings_of(factory)
     settings = _algorithm_settings(flags, defaults)
@@ -96,32 +96,11 @@ def build(flags: Any) -> Experiment:
     graphs = with_failures(intact, flags, seeds, resolved)
     if meeting:
         graphs = draw_meetings(flags, graphs, seeds['meetings'])
-    dataset = data.load(
-        flags.dataset,
-        flags.data_dir,
-        train_samples=flags.train_samples,
-        test_samples=flags.test_samples,
-        seed=seeds['subset'],
-        image_size=flags.image_size,
-        progress=flags.progress,
-    )
-    if flags.input_projection is not None:
-        dataset = data.project(dataset, flags.input_projection, seeds['projection'])
+    dataset = load_data(flags, seeds)
     judging, available = flags.client_eval_samples, len(dataset.test_y)
     if judging is not None and judging > available:
         raise ValueError(f'--client_eval_samples={judging} of {available} test samples; lower it')
-    parts = data.partition(
-        flags.partition,
-        dataset,
-        flags.clients,
-        seed=seeds['partition'],
-        alpha=flags.alpha,
-        overlap=flags.partition_overlap,
-        exponent=flags.zipf_exponent,
-        shards_per_client=flags.shards_per_client,
-        path=flags.partition_file,
-    )
-    parts, held = data.split_validation(parts, flags.validation_share or 0, seeds['validation'])
+    parts, held = deal(flags, dataset, seeds)
     population = build_population(flags, dataset) if meeting else None
     if flags.init == 'gain_corrected':
         sizes, mixing = np.array([len(part) for part in parts]), resolved.get('mixing', 'uniform')
@@ -200,11 +179,48 @@ def _check_applicable(flags: Any) -> None:
             )
 
 
-def stream(seed: int, name: str) -> int:
+def streams(flags: Any) -> dict[str, int]:
     """A seed of its own for each purpose, all derived from the one --seed."""
-    if seed < 0:
-        raise ValueError(f'--seed has to be at least 0, got {seed}')
-    return int(np.random.SeedSequence([seed, STREAMS.index(name)]).generate_state(1)[0])
+    if flags.seed < 0:
+        raise ValueError(f'--seed has to be at least 0, got {flags.seed}')
+    return {
+        name: int(np.random.SeedSequence([flags.seed, number]).generate_state(1)[0])
+        for number, name in enumerate(STREAMS)
+    }
+
+
+def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:
+    """The data set of the flags, or their subset of it."""
+    dataset = data.load(
+        flags.dataset,
+        flags.data_dir,
+        train_samples=flags.train_samples,
+        test_samples=flags.test_samples,
+        seed=seeds['subset'],
+        image_size=flags.image_size,
+        progress=flags.progress,
+    )
+    if flags.input_projection is not None:
+        dataset = data.project(dataset, flags.input_projection, seeds['projection'])
+    return dataset
+
+
+def deal(
+    flags: Any, dataset: data.Dataset, seeds: dict[str, int]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Of every client the training samples, and those that it keeps for validation."""
+    parts = data.partition(
+        flags.partition,
+        dataset,
+        flags.clients,
+        seed=seeds['partition'],
+        alpha=flags.alpha,
+        overlap=flags.partition_overlap,
+        exponent=flags.zipf_exponent,
+        shards_per_client=flags.shards_per_client,
+        path=flags.partition_file,
+    )
+    return data.split_validation(parts, flags.validation_share or 0, seeds['validation'])
 
 
 def _model(flags: Any, dataset: data.Dataset) -> Model:

@@ -20,7 +20,7 @@ from test_cli import NETWORK, ROOT, SMALL, contents, here, rows_of, write_cluste
 
 from experiments import report, report_figures, report_html, report_runs, tables
 from experiments import run as cli
-from experiments.setup import build
+from experiments.setup import build, deal, load_data, streams
 from experiments.table_metrics import Measured
 
 HOSTILE = '<b>x & "y"'
@@ -228,7 +228,9 @@ def test_what_is_drawn_anew_is_what_the_run_had(runs):
         finally:
             cli.FLAGS.unparse_flags()
     run = next(run for run in report_runs.find(runs)[0] if run.name == HOSTILE)
-    _, parts = report_figures._parts(report_figures.namespace(run))
+    flags = report_figures.namespace(run, data_dir=None, progress=False)
+    seeds = streams(flags)
+    parts, _ = deal(flags, load_data(flags, seeds), seeds)
     for ours, its in zip(parts, experiment.parts, strict=True):
         np.testing.assert_array_equal(ours, its)
     members, mask = experiment.graphs.members[0], experiment.graphs.mask[0]
