@@ -62,7 +62,7 @@ def main() -> None:
         for i, samples in enumerate(_torch.tensors(args.clients, args.samples))
     }
     x, y = next(iter(nodes.values())).data[0]
-    no_test = DataDispatcher(ClassificationDataHandler(x, y), args.clients, auto_assign=False)
+    no_test = DataDispatcher(ClassificationDataHandler(x, y), auto_assign=False)
     simulator = GossipSimulator(nodes, no_test, delta=1, protocol=AntiEntropyProtocol.PUSH)
     simulator.init_nodes()
     for node in nodes.values():  # which trained for a round on its own
