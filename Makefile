@@ -23,7 +23,7 @@ run: $(VENV)/.installed  ## NTK-DFL on the handwritten digits; other settings by
 	@$(BIN)/python -m experiments.run $(ARGS)
 
 test: $(VENV)/.installed-test $(VENV)/.installed-nt  ## all tests but the slow ones
-	@$(BIN)/python -m pytest -q -m 'not slow' -n $(WORKERS) $(ARGS)
+	@$(BIN)/python -m pytest -q -m 'not slow' -n $(WORKERS) --dist=loadfile $(ARGS)
 
 lint: $(VENV)/.installed-test  ## style, format and types
 	@$(BIN)/ruff check .

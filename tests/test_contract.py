@@ -183,6 +183,16 @@ def case(*values):
     return pytest.param(*values, marks=pytest.mark.slow if slow else ())
 
 
+# One of each kind; tests that compile programs of their own leave the others to the slow tests.
+REPRESENTATIVES = ('ntk_dfl', 'ntk_fl', 'spark', 'dfedavgm', 'dispfl', 'dfml')
+
+
+def of_each_kind(*values):
+    """The parameters of one such test, an algorithm first."""
+    slow = values[0] not in REPRESENTATIVES
+    return pytest.param(*values, marks=pytest.mark.slow if slow else ())
+
+
 every_algorithm = pytest.mark.parametrize('name', [case(name) for name in ALGORITHMS_UNDER_TEST])
 every_decentralized = pytest.mark.parametrize('name', [case(name) for name in DECENTRALIZED])
 every_centralized = pytest.mark.parametrize('name', CENTRALIZED)
@@ -516,15 +526,7 @@ def test_one_trace_a_run(name):
     assert traces == 1
 
 
-@pytest.mark.parametrize(
-    'name',  # three programs each, large ones of those that meet
-    [
-        pytest.param(
-            name, marks=pytest.mark.slow if name in MEETING and name != 'dec_fedavg' else ()
-        )
-        for name in ALGORITHMS_UNDER_TEST
-    ],
-)
+@pytest.mark.parametrize('name', [of_each_kind(name) for name in ALGORITHMS_UNDER_TEST])
 def test_blocks_change_nothing(name):
     final_metrics, final_state, final_sent = uninterrupted(name)[0][-1]
     for eval_every in (12, 3, 1):
@@ -538,11 +540,8 @@ def test_blocks_change_nothing(name):
 
 @pytest.mark.parametrize(
     ('name', 'saved'),
-    [case(name, 'disk') for name in ALGORITHMS_UNDER_TEST]
-    + [
-        pytest.param(name, 'memory', marks=pytest.mark.slow if name in MEETING else ())
-        for name in ALGORITHMS_UNDER_TEST
-    ],
+    [of_each_kind(name, 'disk') for name in ALGORITHMS_UNDER_TEST]
+    + [pytest.param(name, 'memory', marks=pytest.mark.slow) for name in ALGORITHMS_UNDER_TEST],
 )
 def test_resume_equals_no_stop(name, saved, tmp_path):
     algorithm = ALGORITHMS_UNDER_TEST[name]()
@@ -606,8 +605,8 @@ def assert_metrics_close(first, second):
 # Nine clients: three devices hold three of them each, eight all of them and work on their shares.
 @pytest.mark.parametrize(
     ('name', 'devices'),
-    [case(name, 8) for name in ALGORITHMS_UNDER_TEST]
-    + [(name, 3) for name in ('ntk_dfl', 'dfedavgm', 'ntk_fl', 'dfml')],
+    [of_each_kind(name, 8) for name in ALGORITHMS_UNDER_TEST]
+    + [(name, 3) for name in ('ntk_dfl', 'dfedavgm')],
 )
 def test_many_devices_compute_what_one_does(name, devices):
     key, graphs = jax.random.key(7), graphs_of(name)
@@ -620,9 +619,7 @@ def test_many_devices_compute_what_one_does(name, devices):
     assert holders == {devices}
 
 
-@pytest.mark.parametrize(
-    'name', [case(name) for name in ALGORITHMS_UNDER_TEST if name != 'dec_fml']
-)
+@pytest.mark.parametrize('name', [of_each_kind(name) for name in ALGORITHMS_UNDER_TEST])
 def test_runs_together_are_those_runs_alone(name):
     keys = jax.random.split(jax.random.key(7), 2)
     schedules = [graphs_of(name, seed) for seed in (0, 1)]

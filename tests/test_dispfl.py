@@ -96,7 +96,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize('lossy', [False, True])
+@pytest.mark.parametrize('lossy', [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize('settings', CASES, ids=str)
 def test_three_rounds_equal_the_reference(settings, lossy, x64):
     clients, data, graphs = network(), samples(), schedule(lossy)
