@@ -15,14 +15,13 @@ commands and the table as measured, and says what each peer does besides.
 """
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from absl import app, flags
+
+from benchmarks.peers._turns import OURS, ROOT, interpreter, names, table
 
 _PEER = flags.DEFINE_multi_string('peer', [], 'NAME:PYTHON, repeatable')
 _CLIENTS = flags.DEFINE_list('clients', ['20', '300'], 'numbers of clients M')
@@ -30,9 +29,6 @@ _SAMPLES = flags.DEFINE_integer('samples', 200, 'samples a client', lower_bound=
 _BATCH = flags.DEFINE_integer('batch_size', 20, 'samples a step', lower_bound=1)
 _ROUNDS = flags.DEFINE_integer('rounds', 5, 'timed rounds of a turn', lower_bound=1)
 _TURNS = flags.DEFINE_integer('turns', 3, 'runs of every simulator', lower_bound=1)
-
-OURS = 'ours'
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def main(argv: list[str]) -> None:
@@ -47,20 +43,6 @@ def main(argv: list[str]) -> None:
         print('dfl_jax alone; for other simulators --peer=NAME:PYTHON, NAME one of', *names())
 
 
-def names() -> list[str]:
-    """The peers that there is a script for."""
-    scripts = (path.stem for path in (ROOT / 'benchmarks' / 'peers').glob('[a-z]*.py'))
-    return sorted(name for name in scripts if name != OURS)
-
-
-def interpreter(peer: str) -> tuple[str, str]:
-    """The two parts of NAME:PYTHON."""
-    name, _, python = peer.partition(':')
-    if name not in names() or not python:
-        raise app.UsageError(f'--peer={peer} is not NAME:PYTHON with NAME one of {names()}')
-    return name, os.path.abspath(python)
-
-
 def measure(name: str, python: str, clients: int) -> dict[str, Any]:
     """What one run of a script reports; fails with its last words if it fails."""
     command = [
@@ -73,27 +55,6 @@ def measure(name: str, python: str, clients: int) -> dict[str, Any]:
         raise RuntimeError(f'{" ".join(command)} failed:\n{done.stderr[-2000:]}')
     print(done.stdout.splitlines()[-1], file=sys.stderr, flush=True)
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def table(turns: list[dict[str, dict[str, Any]]]) -> str:
-    """Markdown: medians over `turns`, of which each has what every script reported."""
-    rows = [
-        f'| {turns[0][OURS]["clients"]} clients | ms a round | client-steps/s | rounds of ours '
-        '| loss before, after |',
-        '| --- | --: | --: | --: | --: |',
-    ]
-    for name in turns[0]:
-        lines = [turn[name] for turn in turns]
-        ratios = [turn[name]['median'] / turn[OURS]['median'] for turn in turns]
-        before, after = lines[0]['loss']
-        rows.append(
-            f'| {lines[0]["peer"]} {lines[0]["version"]} '
-            f'| {1e3 * np.median([line["median"] for line in lines]):,.0f} '
-            f'| {np.median([line["steps_per_second"] for line in lines]):,.0f} '
-            f'| {np.median(ratios):.1f} ({min(ratios):.1f}-{max(ratios):.1f}) '
-            f'| {before:.2f}, {after:.2f} |'
-        )
-    return '\n'.join(rows)
 
 
 if __name__ == '__main__':

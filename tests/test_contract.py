@@ -184,7 +184,7 @@ def case(*values):
 
 
 # One of each kind; tests that compile programs of their own leave the others to the slow tests.
-REPRESENTATIVES = ('ntk_dfl', 'ntk_fl', 'spark', 'dfedavgm', 'dispfl', 'dfml')
+REPRESENTATIVES = ('ntk_dfl', 'ntk_fl', 'spark', 'dfedavgm', 'dfml')
 
 
 def of_each_kind(*values):

@@ -38,6 +38,7 @@ def test_the_limit_is_the_norm_of_the_steady_state():
         assert np.mean(values) == pytest.approx(np.mean(result.theory['random'][n]), rel=0.12)
 
 
+@pytest.mark.slow
 def test_stabilisation_takes_what_the_spectral_gap_says():
     result = numerical.run_study(study('stabilisation', families=[RING], sizes=[16, 32], **MODEL))
     for n, values in result.measured['ring'].items():

@@ -29,6 +29,7 @@ def names(cells):
     matplotlib.use('Agg')
     import matplotlib.pyplot as plt
 
+    plt.close('all')
     names = {'__name__': 'tutorial'}
     for cell in cells:
         if cell['cell_type'] == 'code':
