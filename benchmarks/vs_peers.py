@@ -1,6 +1,6 @@
 """How long is a round of the same work in other simulators?
 
-    python -m benchmarks.vs_peers --peer=fluke:/tmp/fluke/bin/python --peer=flower:PYTHON ...
+    python -m benchmarks.vs_peers --peer=fluke:fluke/bin/python --peer=flower:PYTHON ...
 
 Every client trains for one epoch of SGD (10 steps of batch 20 on 200 random samples, MLP
 784-100-10), then models are averaged. dfl_jax and the peers run in turns, each in a process of its
