@@ -13,8 +13,9 @@ from experiments.plots import plt
 def plot_attack(results: Sequence[Any], originals: np.ndarray, exact: float, path: Path) -> None:
     """The originals and, below, a row for every setting and attack; PSNR below every image.
 
-    results: experiments.attack.Result, those of a setting one after the other. originals: images
-    [n, height, width, channels] in [0, 1]. exact: the PSNR at which an image counts as exact.
+    results: experiments.attack_scene.Result, those of a setting one after the other. originals:
+    images [n, height, width, channels] in [0, 1]. exact: the PSNR at which an image counts
+    as exact.
     """
     columns, lines = len(originals), len(results) + 1
     figure, grid = plt.subplots(

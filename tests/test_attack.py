@@ -13,6 +13,7 @@ from dfl_jax.data import synthetic
 from dfl_jax.data.projection import project, projection_matrix
 from dfl_jax.models import MLP, SmallCNN, bind
 from experiments import attack as command_line
+from experiments import attack_scene
 
 SHAPE, CLASSES, HIDDEN = (4, 3, 1), 3, 20
 PIXELS = 12
@@ -343,9 +344,8 @@ def test_the_second_attack_is_at_trained_weights():
     dataset = synthetic(train=500, test=100)
     model = bind(MLP(10), (32,))
     w = model.init(jax.random.key(0))
-    with flagsaver.flagsaver(), jax.numpy_rank_promotion('allow'):
-        command_line.FLAGS(['attack', '--attack_training=300'])
-        trained = command_line.trained(model, w, dataset)
+    with jax.numpy_rank_promotion('allow'):
+        trained = attack_scene.trained(model, w, dataset, steps=300, seed=0)
     before, after = (
         np.mean(np.argmax(model.apply(at, dataset.test_x), axis=1) == dataset.test_y)
         for at in (w, trained)
@@ -358,7 +358,7 @@ def test_the_second_attack_is_at_trained_weights():
     [
         ('--clients=3', '--clients=3 does not apply to the attack; leave it out'),
         ('--seed=-1', '--seed has to be at least 0, got -1'),
-        ('--dataset=synthetic', 'use images [height, width, channels]'),
+        ('--dataset=synthetic', 'choose a --dataset of images [height, width, channels]'),
         ('--images=5000', '--images=5000 and --attack_known=200 of 1437 training samples'),
         ('--attack_sparsity=1', 'sparsity has to lie in [0, 1), got 1.0'),
         ('--attack_projection=65', 'projection to 65 dimensions of inputs with 64 features'),
