@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from dfl_jax.base import Array, Graph, PyTree
+from dfl_jax.devices import spread
 
 MIXINGS = ('size', 'uniform', 'metropolis')
 METHODS = ('auto', 'gather', 'dense')
@@ -73,6 +74,8 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
 def mix(weights: Array, members: Array, tree: PyTree, method: str = 'auto') -> PyTree:
     """Mixes stacked parameters: out[h] = sum_k weights[h, k] * leaf[members[h, k]].
 
+    Over several devices each one mixes for its share of the hubs, which needs the whole tree there.
+
     Args:
       weights: [H, K], from `mixing_weights`.
       members: [H, K] int32.
@@ -91,8 +94,19 @@ def mix(weights: Array, members: Array, tree: PyTree, method: str = 'auto') -> P
     if method not in METHODS:
         raise ValueError(f'unknown method {method!r}; known: {", ".join(METHODS)}')
 
-    weights, members = jnp.asarray(weights), jnp.asarray(members)
+    def of_hubs(rows: tuple[Array, Array]) -> PyTree:
+        return _mixed(*rows, tree, method)
 
+    return spread(of_hubs, (jnp.asarray(weights), jnp.asarray(members)))
+
+
+def mix_at_hub(weights: Array, members: Array, tree: PyTree) -> PyTree:
+    """`mix` at a single hub, weights and members [K]: leaves [M, ...] to [...]."""
+    mixed = _mixed(weights[None], members[None], tree, 'gather')
+    return jax.tree.map(lambda leaf: leaf[0], mixed)
+
+
+def _mixed(weights: Array, members: Array, tree: PyTree, method: str) -> PyTree:
     def leaf_mix(leaf: Array) -> Array:
         leaf = jnp.asarray(leaf)
         if not jnp.issubdtype(leaf.dtype, jnp.inexact):
@@ -106,12 +120,6 @@ def mix(weights: Array, members: Array, tree: PyTree, method: str = 'auto') -> P
         return mixed.reshape(members.shape[0], *leaf.shape[1:])
 
     return jax.tree.map(leaf_mix, tree)
-
-
-def mix_at_hub(weights: Array, members: Array, tree: PyTree) -> PyTree:
-    """`mix` at a single hub, weights and members [K]: leaves [M, ...] to [...]."""
-    mixed = mix(weights[None], members[None], tree, method='gather')
-    return jax.tree.map(lambda leaf: leaf[0], mixed)
 
 
 def _gather(weights: Array, members: Array, flat: Array) -> Array:
