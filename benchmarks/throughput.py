@@ -6,7 +6,8 @@ Steady rounds of `simulate.run`, state donated, evaluation on a handful of sampl
 784-100-10, dynamic 5-regular graph, published settings, random images. dfml takes the setting of
 benchmarks/mutual.py, 50 clients of 64 samples and the five CNNs of mode H2 narrowed to 1/16. Every
 algorithm runs in a process of its own, whose peak memory is therefore its own: of the device where
-it says so, else of the whole process, with Python, JAX and the data.
+it says so, else of the whole process, with Python, JAX and the data. On a CPU its cores are the
+devices but for dfml, as in experiments.run.
 
 s/round     median of the rounds after the first; of as many as --budget seconds allow, and where
             the first alone takes longer, that one
@@ -45,12 +46,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from absl import app, flags, logging
+from jax.sharding import Mesh
 
 from benchmarks import _common as common
 from dfl_jax import simulate, topology
 from dfl_jax.algorithms import ALGORITHMS, make, settings_of
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.devices import client_mesh
+from dfl_jax.devices import client_mesh, cores_as_devices, mesh_of_cores
 from dfl_jax.local import Batch, LocalTraining, batch_loss, optimiser_of
 from dfl_jax.meetings import meetings
 from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes, projected_bytes
@@ -69,7 +71,9 @@ _SAMPLES = flags.DEFINE_integer('samples', 200, 'samples a client; dfml has 64',
 _DEGREE = flags.DEFINE_integer('degree', 5, 'neighbours of a client', lower_bound=1)
 _ROUNDS = flags.DEFINE_integer('rounds', 3, 'timed rounds', lower_bound=1)
 _BUDGET = flags.DEFINE_float('budget', 45.0, 'seconds, beyond which no further round is timed')
-_DEVICES = flags.DEFINE_integer('devices', 1, 'devices of the mesh', lower_bound=1)
+_DEVICES = flags.DEFINE_integer(
+    'devices', None, 'of the mesh (default: cores of a CPU, one accelerator)', lower_bound=1
+)
 _WIDTH = flags.DEFINE_float('width', 0.0625, 'factor on all channels of the CNNs of dfml')
 _OUT = flags.DEFINE_string('out', None, 'a file for the table')
 _WORKER = flags.DEFINE_string('worker', None, 'measure this one algorithm and print it as JSON')
@@ -80,6 +84,7 @@ MUTUAL_EPOCHS, MUTUAL_BATCH, MUTUAL_CLIENTS, MUTUAL_SAMPLES = 10, 64, 50, 64
 SIDE, COPIED = 2048, 2**28  # of the matrix product; bytes of the copy
 COLUMNS = (
     'algorithm',
+    'devices',
     'compile s',
     's/round',
     'rounds',
@@ -118,6 +123,8 @@ def main(argv: list[str]) -> None:
     del argv
     logging.set_verbosity(logging.WARNING)
     if _WORKER.value:
+        if _DEVICES.value is None:
+            cores_as_devices()
         name = _WORKER.value
         print(json.dumps(measure_machine() if name == MACHINE else measure(name)))
         return
@@ -127,7 +134,7 @@ def main(argv: list[str]) -> None:
     machine = in_process(MACHINE)
     product, copy = machine['product'], machine['copy']
     text = (
-        f'{machine["about"]}, {_DEVICES.value} device(s)\n'
+        f'{machine["about"]}\n'
         f'{_CLIENTS.value} clients x {_SAMPLES.value} samples, degree {_DEGREE.value}\n'
         f'{SIDE}^3 product at highest {product / 1e9:.0f} GFLOP/s, copy {copy / 1e9:.1f} GB/s\n\n'
         + HEAD
@@ -154,6 +161,7 @@ def line_of(name: str, row: dict[str, Any]) -> str:
         ]
     cells = [
         name,
+        f'{row["devices"]}',
         f'{row["compile"]:.1f}',
         f'{seconds:.3g}',
         f'{timed}',
@@ -168,7 +176,7 @@ def in_process(name: str) -> dict[str, Any]:
     """What a fresh process measures; this one leaves the device alone."""
     command = [sys.executable, '-m', 'benchmarks.throughput', f'--worker={name}']
     passed = (_CLIENTS, _SAMPLES, _DEGREE, _ROUNDS, _BUDGET, _DEVICES, _WIDTH)
-    command += [f'--{flag.name}={flag.value}' for flag in passed]
+    command += [f'--{flag.name}={flag.value}' for flag in passed if flag.value is not None]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -198,8 +206,9 @@ def product_rate() -> float:
 
 def measure(name: str) -> dict[str, Any]:
     """Seconds, bytes and work of one algorithm."""
-    mesh = client_mesh(_DEVICES.value) if _DEVICES.value > 1 else None
     setting = setting_of(name, _CLIENTS.value, _ROUNDS.value + 1)
+    mesh = mesh_for(name, len(setting.clients.y))
+    devices = mesh.size if mesh else 1
     compiled: list[float] = []
     times = round_seconds(setting, _BUDGET.value, on_compile=compiled.append, mesh=mesh)
     peak, product = common.peak_bytes(), product_rate()
@@ -214,8 +223,15 @@ def measure(name: str) -> dict[str, Any]:
         'flops': cost.flops if cost else None,
         'touched': cost.touched if cost else None,
         'peak': peak,
-        'product': product * _DEVICES.value,
+        'devices': devices,
+        'product': product * (1 if jax.default_backend() == 'cpu' else devices),
     }
+
+
+def mesh_for(name: str, clients: int) -> Mesh | None:
+    if _DEVICES.value:
+        return client_mesh(_DEVICES.value)
+    return None if name == 'dfml' else mesh_of_cores(clients)
 
 
 def round_seconds(setting: Setting, budget: float, **options: Any) -> list[float]:

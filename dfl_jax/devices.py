@@ -6,6 +6,8 @@ the placement of its inputs and joins by its collectives. With the mesh set (`ja
 same program runs on any number of devices; without one nothing here does anything.
 """
 
+import contextlib
+import os
 from collections.abc import Callable
 
 import jax
@@ -16,6 +18,35 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from dfl_jax.base import PyTree
 
 AXIS = 'clients'
+MOST_CORES = 16  # of a CPU that become devices; more has not been measured
+
+
+def cores_as_devices() -> None:
+    """Makes every core of the CPU a device, before JAX is first used; later it does nothing.
+
+    XLA's CPU backend spreads large matrix products over the cores and little else. With clients on
+    a device for each of two cores local training takes 0.4 times as long (docs/benchmarks.md).
+    """
+    if 'xla_force_host_platform_device_count' in os.environ.get('XLA_FLAGS', ''):
+        return
+    with contextlib.suppress(RuntimeError):  # JAX has its devices already
+        jax.config.update('jax_num_cpu_devices', _cores())
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    bound = hasattr(os, 'sched_getaffinity')  # Linux; a batch system hands out some of the cores
+    return min(len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1, MOST_CORES)
+
+
+def mesh_of_cores(clients: int) -> Mesh | None:
+    """As many cores of the CPU as divide the clients, where they are devices (`cores_as_devices`);
+    None, for the default device, on an accelerator and where no more than one does."""
+    if jax.default_backend() != 'cpu' or jax.process_count() > 1:
+        return None
+    most = min(_cores(), len(jax.devices()))
+    count = next(n for n in range(most, 0, -1) if clients % n == 0)
+    return client_mesh(count) if count > 1 else None
 
 
 def client_mesh(count: int | None = None) -> Mesh:

@@ -154,7 +154,10 @@ flags.DEFINE_string('out', None, 'Run directory (default runs/ALGORITHM-DATASET-
 flags.DEFINE_bool('resume', False, 'Continue the run in --out from its last checkpoint.')
 flags.DEFINE_bool('checkpoint', True, 'Save a checkpoint at every evaluation.')
 flags.DEFINE_string(
-    'devices', '1', "Devices over which the clients are spread, or 'all' that JAX sees."
+    'devices',
+    'auto',
+    "Devices over which the clients are spread: a number, 'all' that JAX sees, or 'auto', as many "
+    'cores of a CPU as divide the clients, and one of accelerators.',
 )
 flags.DEFINE_string(
     'distributed',

@@ -1,13 +1,14 @@
 """What a run asks of the machine, as the flags and the method have it: devices, chunk, memory."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from dfl_jax.base import Algorithm, Clients, Graph
-from dfl_jax.devices import client_mesh
+from dfl_jax.devices import client_mesh, mesh_of_cores
 from dfl_jax.evaluation import Holdout
 from dfl_jax.memory import (
     ROUND_COPIES,
@@ -23,6 +24,8 @@ from dfl_jax.memory import (
 from dfl_jax.models import Model
 from dfl_jax.ntk.compressed import compressed_bytes
 from dfl_jax.ntk.projection import DIMENSION
+
+CORES_SHARE = 0.25  # of the free memory, that copies of the network may take on cores as devices
 
 
 def chunk_of(
@@ -66,13 +69,30 @@ def chunk_of(
 
 
 def mesh_of(flags: Any) -> Mesh | None:
-    """The devices of --devices, None for a single one."""
+    """The devices of --devices, None for a single one; for `auto` see `cores_of`."""
     if flags.devices == 'all' or flags.distributed:
         return client_mesh() if len(jax.devices()) > 1 else None
+    if flags.devices == 'auto':
+        return None
     if not flags.devices.isdecimal():
-        raise ValueError(f'--devices={flags.devices}: write a number, or all')
+        raise ValueError(f'--devices={flags.devices}: write a number, auto or all')
     count = int(flags.devices)
     return None if count == 1 else client_mesh(count)
+
+
+def cores_of(flags: Any, model: Model, parts: Sequence, meeting: bool) -> Mesh | None:
+    """The cores of a CPU as devices, for --devices=auto; None where one device does better.
+
+    That is where their copies would need much of the memory: each holds all weights while it
+    mixes, and the data where a method asks for neighbours'. And where clients meet, as the empty
+    places of a meeting come last: DFML is slower on two cores as devices (docs/benchmarks.md).
+    """
+    if flags.devices != 'auto' or flags.distributed or meeting:
+        return None
+    samples = len(parts) * max(map(len, parts)) * math.prod(model.input_shape)
+    whole = 4 * (len(parts) * model.size + samples)
+    mesh = mesh_of_cores(len(parts))
+    return mesh if mesh and mesh.size * whole <= CORES_SHARE * available_bytes() else None
 
 
 def footprint_of(
@@ -88,10 +108,11 @@ def footprint_of(
     work: bytes of what is worked on at once.
     """
     shares = mesh.size if mesh and len(clients.y) % mesh.size == 0 else 1
-    state = bytes_of(jax.eval_shape(algorithm.init, key, clients)) // shares
+    whole = bytes_of(jax.eval_shape(algorithm.init, key, clients))
+    state, gathered = whole // shares, whole if mesh else 0
     of_data = bytes_of(clients) // shares + bytes_of(test)
-    found = Footprint(of_data, state, ROUND_COPIES * state, work)
-    free = available_bytes()
+    found = Footprint(of_data, state, ROUND_COPIES * state + gathered, work)
+    free = available_bytes() // (mesh.size if mesh and jax.default_backend() == 'cpu' else 1)
     if found.total > free:
         raise ValueError(
             f'the run needs about {found} and {in_bytes(free)} are free; use fewer '

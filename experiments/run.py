@@ -14,12 +14,15 @@ import time
 import warnings
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import app, flags, logging
 
 from experiments import flags as experiment_flags
 from experiments import mirrors
+
+if TYPE_CHECKING:
+    from experiments.setup import Experiment
 
 FLAGS = flags.FLAGS
 flags.adopt_module_key_flags(experiment_flags)
@@ -31,18 +34,19 @@ def settings() -> dict[str, Any]:
     return {f.name: f.value for f in defined if f.name not in experiment_flags.NOT_SETTINGS}
 
 
-def describe(resolved: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]:
+def describe(experiment: 'Experiment', chosen: dict[str, Any]) -> dict[str, Any]:
     """What config.json records."""
     import jax
 
+    mesh = experiment.mesh
     packages = ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'networkx')
     return {
         'settings': chosen,
-        'algorithm': {name: _plain(value) for name, value in resolved.items()},
+        'algorithm': {name: _plain(value) for name, value in experiment.resolved.items()},
         'versions': {'python': platform.python_version()}
         | {package: version(package) for package in packages},
         'device': str(jax.devices()[0].device_kind),
-        'devices': 'all' if FLAGS.distributed else FLAGS.devices,
+        'devices': mesh.size if mesh else 1,
         'cores': os.cpu_count(),
         'commit': _commit(),
     }
@@ -62,9 +66,14 @@ def _commit() -> str | None:
     return found.stdout.strip() or None
 
 
-def enable_compilation_cache() -> None:
+def prepare_jax() -> None:
+    """Cores of a CPU as devices, and the compilation cache, as the flags have it."""
     import jax
 
+    from dfl_jax.devices import cores_as_devices
+
+    if FLAGS.devices == 'auto' and not FLAGS.distributed:
+        cores_as_devices()
     folder = FLAGS.compilation_cache
     if folder == 'off':
         return
@@ -103,13 +112,13 @@ def prepare():
     if directory.done.exists():
         return None, directory
 
-    enable_compilation_cache()
+    prepare_jax()
     from experiments.setup import build
 
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(f'warning: {message}', file=sys.stderr)
         experiment = build(FLAGS)
-    for remark in directory.claim(describe(experiment.resolved, chosen)):
+    for remark in directory.claim(describe(experiment, chosen)):
         print(f'warning: {remark}', file=sys.stderr)
     if FLAGS.plot_partition:
         _plot_partition(experiment, directory.path / 'partition.png')

@@ -23,7 +23,7 @@ from dfl_jax.models import MLP, MODELS, Model, bind, with_initializer
 from dfl_jax.population import Population
 from dfl_jax.simulate import Holdout
 from experiments.algorithm_flags import ALGORITHM_FLAGS
-from experiments.hardware import chunk_of, footprint_of, mesh_of
+from experiments.hardware import chunk_of, cores_of, footprint_of, mesh_of
 from experiments.network import draw_graphs, gain_rules, initial_gain, settling, with_failures
 from experiments.population import (
     build_population,
@@ -116,6 +116,7 @@ def build(flags: Any) -> Experiment:
     else:
         model = max(population.models.values(), key=lambda each: each.size)
         resolved['architectures'] = {name: len(c) for name, c in population.clients.items()}
+    mesh = mesh or cores_of(flags, model, parts, meeting)
     chunk, each = chunk_of(flags, model, graphs, max(map(len, parts)), resolved, meeting, mesh)
     if 'chunk' in defaults:
         settings['chunk'] = resolved['chunk'] = chunk

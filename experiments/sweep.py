@@ -136,7 +136,7 @@ def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: 
         directory, chosen = RunDirectory(out / one.name), run.settings()
         directory.check(chosen, resume=directory.config_file.exists())
         experiment = build(FLAGS)
-        directory.claim(run.describe(experiment.resolved, chosen))
+        directory.claim(run.describe(experiment, chosen))
         members.append(Member(experiment, directory))
     train_group(
         members,
@@ -189,6 +189,7 @@ def main(argv: list[str]) -> int:
     if len(argv) > 1:
         return run.fail(f'unexpected argument {argv[1]!r}; settings are flags')
     command = Command(sys.argv)
+    run.prepare_jax()
     out = Path(FLAGS.out or f'runs/sweep-{time.strftime("%Y%m%d-%H%M%S")}')
     try:
         plan = make_plan(command, out)
@@ -197,7 +198,6 @@ def main(argv: list[str]) -> int:
         return run.fail(str(error))
     from experiments.sweep_table import write_results
 
-    run.enable_compilation_cache()
     print(f'{len(plan.runs)} runs in {len(plan.groups)} programs, {len(mine)} of them here: {out}')
     try:
         failed = sweep(command, mine, out)

@@ -1,10 +1,12 @@
 """Clients over many devices and processes. What every algorithm owes is in test_contract.py."""
 
+import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,8 @@ from test_cli import ROOT, SMALL, here, rows_of, write_clusters
 
 from dfl_jax import devices
 from dfl_jax.memory import map_in_chunks, map_present
+from dfl_jax.models import MLP, bind
+from experiments import hardware
 
 
 def test_the_mesh():
@@ -76,7 +80,7 @@ def tiny(tmp_path_factory):
 def whole(tiny, tmp_path_factory):
     """The run on one device."""
     out = tmp_path_factory.mktemp('runs') / 'whole'
-    assert here(f'--dataset={tiny}', *SMALL, f'--out={out}').status == 0
+    assert here(f'--dataset={tiny}', *SMALL, '--devices=1', f'--out={out}').status == 0
     return out
 
 
@@ -92,7 +96,40 @@ def test_the_command_on_several_devices(tiny, whole, tmp_path):
     assert here(*argv, '--devices=3', f'--out={tmp_path}/three').status == 0
     assert_close(tmp_path / 'three', whole)
     assert '9 devices asked for' in here(*argv, '--devices=9').error
-    assert '--devices=many: write a number, or all' in here(*argv, '--devices=many').error
+    assert '--devices=many: write a number, auto or all' in here(*argv, '--devices=many').error
+
+
+@pytest.mark.parametrize(('clients', 'size'), [(6, 3), (8, 4), (10, 2), (7, 1)])
+def test_as_many_cores_as_divide_the_clients(clients, size, monkeypatch):
+    monkeypatch.setattr(devices, '_cores', lambda: 4)
+    mesh = devices.mesh_of_cores(clients)
+    assert (mesh.size if mesh else 1) == size
+
+
+def test_a_command_of_its_own_makes_devices_of_the_cores(tiny, whole, tmp_path):
+    """In a new process, as JAX can be told only before it is used."""
+    out = tmp_path / 'cores'
+    argv = [f'--dataset={tiny}', *SMALL, '--noprogress', '--compilation_cache=off', f'--out={out}']
+    environment = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
+    command = [sys.executable, '-m', 'experiments.run', *argv]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    cores = min(6, len(os.sched_getaffinity(0)))
+    used = max(n for n in range(1, cores + 1) if 6 % n == 0)
+    assert json.loads((out / 'config.json').read_text())['devices'] == used
+    assert_close(out, whole)
+
+
+def test_cores_are_devices_where_their_copies_fit(monkeypatch):
+    monkeypatch.setattr(devices, '_cores', lambda: 2)
+    flags = SimpleNamespace(devices='auto', distributed=None)
+    model, parts = bind(MLP(3, (4,)), (5,)), [range(9), range(10)] * 3
+    whole = 2 * 4 * 6 * (model.size + 10 * 5)  # weights and data on two devices
+    for share, fits in ((1.01, True), (0.99, False)):
+        monkeypatch.setattr(hardware, 'available_bytes', lambda s=share: 4 * whole * s)
+        assert bool(hardware.cores_of(flags, model, parts, meeting=False)) == fits
+    assert hardware.cores_of(flags, model, parts, meeting=True) is None
+    flags.devices = '1'
+    assert hardware.cores_of(flags, model, parts, meeting=False) is None
 
 
 def processes(count, *argv):
