@@ -76,7 +76,7 @@ def client_bytes(samples: int, model: Model) -> int:
 
 
 class Footprint(NamedTuple):
-    """Bytes that a run takes on its device, about; what is split over devices, of each."""
+    """Bytes that a run takes of the memory of a device, about; a CPU's devices share theirs."""
 
     data: int  # of the clients and the test set
     state: int

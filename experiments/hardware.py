@@ -111,8 +111,10 @@ def footprint_of(
     whole = bytes_of(jax.eval_shape(algorithm.init, key, clients))
     state, gathered = whole // shares, whole if mesh else 0
     of_data = bytes_of(clients) // shares + bytes_of(test)
-    found = Footprint(of_data, state, ROUND_COPIES * state + gathered, work)
-    free = available_bytes() // (mesh.size if mesh and jax.default_backend() == 'cpu' else 1)
+    each = Footprint(of_data, state, ROUND_COPIES * state + gathered, work)
+    together = mesh.size if mesh and jax.default_backend() == 'cpu' else 1  # in one memory
+    found = Footprint(*(together * part for part in each))
+    free = available_bytes()
     if found.total > free:
         raise ValueError(
             f'the run needs about {found} and {in_bytes(free)} are free; use fewer '

@@ -211,10 +211,17 @@ def _announce(experiment: Experiment, rounds: int, path: Path) -> None:
     spread = str(sizes[0]) if min(sizes) == max(sizes) else f'{min(sizes)} to {max(sizes)}'
     print(
         f'{len(sizes)} clients of {spread} samples, {_networks(experiment)}, '
-        f'{rounds} rounds on {jax.devices()[0].device_kind}, into {path}\n'
+        f'{rounds} rounds on {_devices(experiment)}, into {path}\n'
         f'memory: about {experiment.footprint}, '
         f'{experiment.resolved.get("chunk", 1)} worked on at once'
     )
+
+
+def _devices(experiment: Experiment) -> str:
+    kind = jax.devices()[0].device_kind
+    if experiment.mesh is None:
+        return kind
+    return f'{experiment.mesh.size} cores' if kind == 'cpu' else f'{experiment.mesh.size} x {kind}'
 
 
 def _networks(experiment: Experiment) -> str:

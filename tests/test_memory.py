@@ -8,6 +8,7 @@ import pytest
 
 from dfl_jax import Clients, simulate, topology
 from dfl_jax.algorithms import make
+from dfl_jax.devices import client_mesh
 from dfl_jax.memory import Footprint, available_bytes, bytes_of, choose_chunk, in_bytes
 from dfl_jax.models import MLP, bind
 from experiments.hardware import footprint_of
@@ -46,6 +47,22 @@ def test_what_cannot_fit_is_refused_before_anything_is_allocated():
         footprint_of(make('dpsgd', model), jax.random.key(0), clients, test, 0, None)
     with pytest.raises(ValueError, match=r'1 at once need 1048576.0 GiB .* a smaller model'):
         choose_chunk(5, 2**50, advice='a smaller model')
+
+
+@pytest.mark.parametrize(('count', 'whole'), [(6, False), (7, True)])
+def test_cores_as_devices_share_a_memory(count, whole):
+    """Data and state are split where two devices divide the clients; each mixes all weights."""
+    model, clients = bind(MLP(10, (8,)), (16,)), abstract_clients(count, 20, 16)
+    test = simulate.Holdout(*(jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in clients[:2]))
+    one, two = (
+        footprint_of(make('dpsgd', model), jax.random.key(0), clients, test, 100, mesh)
+        for mesh in (None, client_mesh(2))
+    )
+    times = 2 if whole else 1
+    assert two.data == times * bytes_of(clients) + 2 * bytes_of(test)
+    assert two.state == pytest.approx(times * one.state, abs=8)
+    assert two.copies == pytest.approx(times * one.copies + 2 * one.state, abs=16)
+    assert two.work == 200
 
 
 # Where it once took nine copies of the state, a large network no longer fitted.
