@@ -19,6 +19,11 @@ from dfl_jax.base import PyTree
 
 AXIS = 'clients'
 MOST_CORES = 16  # of a CPU that become devices; more has not been measured
+# XLA ends the process where a core waits for another for longer than a minute.
+PATIENCE = (
+    '--xla_cpu_collective_call_warn_stuck_timeout_seconds=86400 '
+    '--xla_cpu_collective_call_terminate_timeout_seconds=86400'
+)
 
 
 def cores_as_devices() -> None:
@@ -27,7 +32,10 @@ def cores_as_devices() -> None:
     XLA's CPU backend spreads large matrix products over the cores and little else. With clients on
     a device for each of two cores local training takes 0.4 times as long (docs/benchmarks.md).
     """
-    if 'xla_force_host_platform_device_count' in os.environ.get('XLA_FLAGS', ''):
+    flags = os.environ.get('XLA_FLAGS', '')
+    if PATIENCE not in flags:
+        os.environ['XLA_FLAGS'] = f'{PATIENCE} {flags}'
+    if 'xla_force_host_platform_device_count' in flags:
         return
     with contextlib.suppress(RuntimeError):  # JAX has its devices already
         jax.config.update('jax_num_cpu_devices', _cores())

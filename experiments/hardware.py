@@ -80,18 +80,20 @@ def mesh_of(flags: Any) -> Mesh | None:
     return None if count == 1 else client_mesh(count)
 
 
-def cores_of(flags: Any, model: Model, parts: Sequence, meeting: bool) -> Mesh | None:
+def cores_of(flags: Any, model: Model, parts: Sequence, hubs: int, meeting: bool) -> Mesh | None:
     """The cores of a CPU as devices, for --devices=auto; None where one device does better.
 
-    That is where their copies would need much of the memory: each holds all weights while it
-    mixes, and the data where a method asks for neighbours'. And where clients meet, as the empty
-    places of a meeting come last: DFML is slower on two cores as devices (docs/benchmarks.md).
+    As many as divide the clients and the hubs: the large products of a single server are spread
+    over the cores anyway. None where their copies would need much of the memory, as each holds all
+    weights while it mixes, and the data where a method asks for neighbours'. None where clients
+    meet, as the empty places of a meeting come last: DFML is slower on two cores as devices
+    (docs/benchmarks.md).
     """
     if flags.devices != 'auto' or flags.distributed or meeting:
         return None
     samples = len(parts) * max(map(len, parts)) * math.prod(model.input_shape)
     whole = 4 * (len(parts) * model.size + samples)
-    mesh = mesh_of_cores(len(parts))
+    mesh = mesh_of_cores(math.gcd(len(parts), hubs))
     return mesh if mesh and mesh.size * whole <= CORES_SHARE * available_bytes() else None
 
 

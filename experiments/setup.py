@@ -116,7 +116,7 @@ def build(flags: Any) -> Experiment:
     else:
         model = max(population.models.values(), key=lambda each: each.size)
         resolved['architectures'] = {name: len(c) for name, c in population.clients.items()}
-    mesh = mesh or cores_of(flags, model, parts, meeting)
+    mesh = mesh or cores_of(flags, model, parts, graphs.members.shape[1], meeting)
     chunk, each = chunk_of(flags, model, graphs, max(map(len, parts)), resolved, meeting, mesh)
     if 'chunk' in defaults:
         settings['chunk'] = resolved['chunk'] = chunk

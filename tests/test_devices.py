@@ -126,10 +126,11 @@ def test_cores_are_devices_where_their_copies_fit(monkeypatch):
     whole = 2 * 4 * 6 * (model.size + 10 * 5)  # weights and data on two devices
     for share, fits in ((1.01, True), (0.99, False)):
         monkeypatch.setattr(hardware, 'available_bytes', lambda s=share: 4 * whole * s)
-        assert bool(hardware.cores_of(flags, model, parts, meeting=False)) == fits
-    assert hardware.cores_of(flags, model, parts, meeting=True) is None
+        assert bool(hardware.cores_of(flags, model, parts, 6, meeting=False)) == fits
+    assert hardware.cores_of(flags, model, parts, 6, meeting=True) is None
+    assert hardware.cores_of(flags, model, parts, 1, meeting=False) is None
     flags.devices = '1'
-    assert hardware.cores_of(flags, model, parts, meeting=False) is None
+    assert hardware.cores_of(flags, model, parts, 6, meeting=False) is None
 
 
 def processes(count, *argv):
