@@ -119,6 +119,21 @@ def spread(work: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
     return jax.tree.map(lambda a: a[:count], found) if fill else found
 
 
+def spread_and_sum(work: Callable[[PyTree], tuple[PyTree, PyTree]], stacked: PyTree):
+    """`spread` for work that returns (a sum over the entries, what is of each entry [S, ...])."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or len(jax.tree.leaves(stacked)[0]) % mesh.shape[AXIS]:
+        return work(stacked)  # a filled share would count its filling
+
+    def share(part: PyTree) -> tuple[PyTree, PyTree]:
+        total, each = work(part)
+        return jax.lax.psum(total, AXIS), each
+
+    shares, whole = PartitionSpec(AXIS), PartitionSpec()
+    mapped = jax.shard_map(share, in_specs=shares, out_specs=(whole, shares), check_vma=False)
+    return mapped(stacked)
+
+
 def join(how: str) -> None:
     """Makes this process one of several that share all of their devices.
 
