@@ -123,8 +123,7 @@ def main(argv: list[str]) -> None:
     del argv
     logging.set_verbosity(logging.WARNING)
     if _WORKER.value:
-        if _DEVICES.value is None:
-            cores_as_devices()
+        cores_as_devices(_DEVICES.value)
         name = _WORKER.value
         print(json.dumps(measure_machine() if name == MACHINE else measure(name)))
         return

@@ -1,8 +1,8 @@
 """The client axis over many devices: one mesh of one axis, on one host or on several.
 
-Everything is jitted for the whole mesh. What is mapped over clients or hubs (`memory`) is split by
-`shard_map`, each device working through its share; the rest, gossip above all, XLA partitions by
-the placement of its inputs and joins by its collectives. With the mesh set (`jax.set_mesh`) the
+Everything is jitted for the whole mesh. What is mapped over clients or hubs (`memory`, `mixing`) is
+split by `shard_map`, each device working through its share; the rest XLA partitions by the
+placement of its inputs and joins by its collectives. With the mesh set (`jax.set_mesh`) the
 same program runs on any number of devices; without one nothing here does anything.
 """
 
@@ -26,8 +26,9 @@ PATIENCE = (
 )
 
 
-def cores_as_devices() -> None:
-    """Makes every core of the CPU a device, before JAX is first used; later it does nothing.
+def cores_as_devices(count: int | None = None) -> None:
+    """Makes devices of the CPU, `count` or one a core, before JAX is first used; later it does
+    nothing, and nothing where XLA_FLAGS say how many.
 
     XLA's CPU backend spreads large matrix products over the cores and little else. With clients on
     a device for each of two cores local training takes 0.4 times as long (docs/benchmarks.md).
@@ -38,7 +39,7 @@ def cores_as_devices() -> None:
     if 'xla_force_host_platform_device_count' in flags:
         return
     with contextlib.suppress(RuntimeError):  # JAX has its devices already
-        jax.config.update('jax_num_cpu_devices', _cores())
+        jax.config.update('jax_num_cpu_devices', count or _cores())
 
 
 def _cores() -> int:
@@ -67,7 +68,7 @@ def client_mesh(count: int | None = None) -> Mesh:
     if not 1 <= count <= len(found):
         raise ValueError(
             f'{count} devices asked for, and JAX sees {len(found)} ({found[0].device_kind}); on a '
-            'CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 makes virtual ones'
+            f'CPU, devices.cores_as_devices({count}) makes them, before JAX is first used'
         )
     if jax.process_count() > 1 and count < len(found):
         raise ValueError(

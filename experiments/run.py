@@ -67,13 +67,13 @@ def _commit() -> str | None:
 
 
 def prepare_jax() -> None:
-    """Cores of a CPU as devices, and the compilation cache, as the flags have it."""
+    """Devices of a CPU, and the compilation cache, as the flags have it."""
     import jax
 
     from dfl_jax.devices import cores_as_devices
 
-    if FLAGS.devices == 'auto' and not FLAGS.distributed:
-        cores_as_devices()
+    if FLAGS.devices != 'all' and not FLAGS.distributed:
+        cores_as_devices(int(FLAGS.devices) if FLAGS.devices.isdecimal() else None)
     folder = FLAGS.compilation_cache
     if folder == 'off':
         return

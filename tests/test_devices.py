@@ -106,15 +106,16 @@ def test_as_many_cores_as_divide_the_clients(clients, size, monkeypatch):
     assert (mesh.size if mesh else 1) == size
 
 
-def test_a_command_of_its_own_makes_devices_of_the_cores(tiny, whole, tmp_path):
+@pytest.mark.parametrize('asked', ['auto', '3'])
+def test_a_command_of_its_own_makes_devices_of_the_cpu(asked, tiny, whole, tmp_path):
     """In a new process, as JAX can be told only before it is used."""
     out = tmp_path / 'cores'
     argv = [f'--dataset={tiny}', *SMALL, '--noprogress', '--compilation_cache=off', f'--out={out}']
     environment = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
-    command = [sys.executable, '-m', 'experiments.run', *argv]
+    command = [sys.executable, '-m', 'experiments.run', f'--devices={asked}', *argv]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     cores = min(6, len(os.sched_getaffinity(0)))
-    used = max(n for n in range(1, cores + 1) if 6 % n == 0)
+    used = 3 if asked == '3' else max(n for n in range(1, cores + 1) if 6 % n == 0)
     assert json.loads((out / 'config.json').read_text())['devices'] == used
     assert_close(out, whole)
 
