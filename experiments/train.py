@@ -219,9 +219,7 @@ def _announce(experiment: Experiment, rounds: int, path: Path) -> None:
 
 def _devices(experiment: Experiment) -> str:
     kind = jax.devices()[0].device_kind
-    if experiment.mesh is None:
-        return kind
-    return f'{experiment.mesh.size} cores' if kind == 'cpu' else f'{experiment.mesh.size} x {kind}'
+    return f'{experiment.mesh.size} devices ({kind})' if experiment.mesh else kind
 
 
 def _networks(experiment: Experiment) -> str:
