@@ -49,11 +49,16 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer('clients', 30, 'Number of clients M.', lower_bound=1)
 flags.DEFINE_string(
-    'partition', 'dirichlet', 'iid, dirichlet, dirichlet_split, zipf, writer or shards.'
+    'partition', 'dirichlet', 'iid, balanced, dirichlet, dirichlet_split, zipf, writer or shards.'
 )
 flags.DEFINE_float('alpha', 0.1, 'Dirichlet concentration; smaller is more heterogeneous.')
 flags.DEFINE_float('zipf_exponent', 1.0, 'Exponent of --partition=zipf.')
 flags.DEFINE_integer('shards_per_client', 2, 'Label-sorted shards a client of --partition=shards.')
+flags.DEFINE_integer(
+    'samples_per_client',
+    None,
+    'Samples a client of --partition=balanced; default, as many as the scarcest class allows.',
+)
 flags.DEFINE_bool('partition_overlap', False, 'Each client draws anew from the whole training set.')
 flags.DEFINE_string(
     'partition_file', None, 'JSON list of M lists of training indices; replaces --partition.'

@@ -30,6 +30,7 @@ OF_THE_PARTITION = (
     'alpha',
     'zipf_exponent',
     'shards_per_client',
+    'samples_per_client',
     'partition_overlap',
     'partition_file',
     'validation_share',

@@ -154,6 +154,7 @@ def _applying(settings: dict[str, str]) -> dict[str, str]:
         'partition_overlap': not dirichlet,
         'zipf_exponent': partition != 'zipf',
         'shards_per_client': partition != 'shards',
+        'samples_per_client': partition != 'balanced',
         'degree': topology in FAMILIES and topology not in WITH_DEGREE,
         'degree_exponent': topology != 'configuration',
         'torus_dimensions': topology != 'torus',

@@ -161,6 +161,7 @@ def _check_applicable(flags: Any) -> None:
         'partition_overlap': (dirichlet, f'--partition={flags.partition}'),
         'zipf_exponent': (flags.partition == 'zipf', f'--partition={flags.partition}'),
         'shards_per_client': (flags.partition == 'shards', f'--partition={flags.partition}'),
+        'samples_per_client': (flags.partition == 'balanced', f'--partition={flags.partition}'),
         'train_samples': (not from_file, '--partition_file, whose indices mean the whole set'),
         'image_size': (flags.dataset == 'image_folder', f'--dataset={flags.dataset}'),
         'data_dir': (not embedded, f'--dataset={flags.dataset}'),
@@ -219,6 +220,7 @@ def deal(
         overlap=flags.partition_overlap,
         exponent=flags.zipf_exponent,
         shards_per_client=flags.shards_per_client,
+        samples_per_client=flags.samples_per_client,
         path=flags.partition_file,
     )
     return data.split_validation(parts, flags.validation_share or 0, seeds['validation'])

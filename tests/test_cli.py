@@ -205,6 +205,8 @@ REFUSED = [
     ('--partition=writer', 'writer', 'mnist'),
     ('--partition=shards --shards_per_client=99', '99 shards', 'use 1 to 20'),
     ('--partition=zipf --zipf_exponent=-1', '-1.0', 'from 0'),
+    ('--partition=balanced --samples_per_client=25', '25 balanced samples', 'a multiple of 3'),
+    ('--partition=iid --samples_per_client=20', 'iid', 'leave it out'),
     ('--partition=iid --partition_overlap', 'iid', 'leave it out'),
     ('--dataset=letters', "'letters'", 'digits, synthetic'),
     ('--dataset=absent.npz', 'absent.npz', 'np.savez'),

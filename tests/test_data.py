@@ -661,6 +661,20 @@ def test_zipf_law():
     assert (class_counts(data.zipf(rng(), LABELS, 10, 1e9)).sum(axis=1) == 600).all()
 
 
+def test_balanced_over_classes():
+    labels = np.repeat(np.arange(4), [50, 31, 80, 40])
+    parts = data.balanced(rng(), labels, 6, None)
+    assert len(set(np.concatenate(parts))) == 6 * 20  # the scarcest class gives five a client
+    assert (np.array([np.bincount(labels[part]) for part in parts]) == 5).all()
+    few = data.partition('balanced', dataset(), 30, seed=0, samples_per_client=80)
+    assert (class_counts(few) == 8).all()
+    again, other = (
+        data.partition('balanced', dataset(), 30, seed=s, samples_per_client=80) for s in (0, 1)
+    )
+    assert np.array_equal(few, again) and not np.array_equal(few, other)
+    assert abs(np.mean(few[0]) - 3000) < 900  # not the first ones of each class
+
+
 def test_writers_stay_together():
     whole = dataset()
     parts = data.writer(rng(), whole.writers, 10)
@@ -703,6 +717,9 @@ def test_impossible_alpha(kind, alpha):
         ('dirichelt', {}, "'dirichelt'.*dirichlet_split"),
         ('iid', {'overlap': True}, 'overlap.*iid'),
         ('zipf', {'exponent': -0.5}, 'exponent is -0.5'),
+        ('balanced', {'samples_per_client': 1210}, '1210 balanced.* 5 clients.*600.*at most 1200'),
+        ('balanced', {'samples_per_client': 15}, '15 balanced.*multiple of 10'),
+        ('balanced', {'samples_per_client': 0}, '0 balanced'),
         ('dirichlet_split', {'min_samples': 1201}, 'min_samples 1201.*1 to 1200'),
         ('dirichlet_split', {'min_samples': 0}, 'min_samples 0'),
     ],

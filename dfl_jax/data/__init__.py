@@ -5,6 +5,7 @@ from dfl_jax.data.packing import pack
 from dfl_jax.data.partitions import (
     KINDS,
     PartitionError,
+    balanced,
     dirichlet,
     dirichlet_split,
     from_file,
@@ -26,6 +27,7 @@ __all__ = [
     'Dataset',
     'PartitionError',
     'augment',
+    'balanced',
     'dirichlet',
     'dirichlet_split',
     'from_file',

@@ -13,7 +13,7 @@ import numpy as np
 
 from dfl_jax.data.sources import Dataset
 
-KINDS = ('iid', 'dirichlet', 'dirichlet_split', 'zipf', 'writer', 'shards')
+KINDS = ('iid', 'balanced', 'dirichlet', 'dirichlet_split', 'zipf', 'writer', 'shards')
 RETRIES = 100
 
 
@@ -31,6 +31,7 @@ def partition(
     overlap: bool = False,
     exponent: float = 1.8,
     shards_per_client: int = 2,
+    samples_per_client: int | None = None,
     min_samples: int = 1,
     path: str | Path | None = None,
 ) -> list[np.ndarray]:
@@ -42,6 +43,7 @@ def partition(
       overlap: for dirichlet, every client draws from the whole training set.
       exponent: of the Zipf law.
       shards_per_client: for shards.
+      samples_per_client: for balanced.
       min_samples: of every client, for dirichlet_split.
       path: a partition file; when given it alone decides, whatever the kind.
 
@@ -66,6 +68,8 @@ def partition(
         return writer(rng, dataset.writers, clients)
     if kind == 'shards':
         return shards(rng, labels, clients, shards_per_client)
+    if kind == 'balanced':
+        return balanced(rng, labels, clients, samples_per_client)
     return iid(rng, labels, clients)
 
 
@@ -73,6 +77,31 @@ def iid(rng: np.random.Generator, labels: np.ndarray, clients: int) -> list[np.n
     """Deals all samples at random: disjoint and complete, sizes equal up to one sample."""
     _check_clients(clients, len(labels))
     return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
+
+
+def balanced(
+    rng: np.random.Generator, labels: np.ndarray, clients: int, samples_per_client: int | None
+) -> list[np.ndarray]:
+    """Every client holds equally many samples of every class: disjoint, the others are not used.
+
+    Args:
+      labels: [n], classes.
+      samples_per_client: a multiple of the number of classes; None, all that the scarcest allows.
+    """
+    _check_clients(clients, len(labels))
+    stock = np.bincount(labels)
+    classes, most = len(stock), len(stock) * int(stock.min() // clients)
+    size = most if samples_per_client is None else samples_per_client
+    if not 1 <= size <= most or size % classes:
+        raise PartitionError(
+            f'{size} balanced samples for each of {clients} clients, and the scarcest of {classes} '
+            f'classes has {stock.min()}: use a multiple of {classes}, at most {most}'
+        )
+    hands = [
+        rng.choice(np.flatnonzero(labels == label), (clients, size // classes), replace=False)
+        for label in range(classes)
+    ]
+    return [np.sort(hand) for hand in np.concatenate(hands, axis=1)]
 
 
 def dirichlet(
