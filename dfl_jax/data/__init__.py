@@ -1,20 +1,16 @@
 """Data of the network: sources, partitions over clients, packing into Clients."""
 
 from dfl_jax.data import augment
-from dfl_jax.data.packing import pack
-from dfl_jax.data.partitions import (
-    KINDS,
+from dfl_jax.data.label_skew import (
     PartitionError,
     balanced,
     dirichlet,
     dirichlet_split,
-    from_file,
-    iid,
-    partition,
     shards,
-    writer,
     zipf,
 )
+from dfl_jax.data.packing import pack
+from dfl_jax.data.partitions import KINDS, from_file, iid, partition, writer
 from dfl_jax.data.plot import plot_partition
 from dfl_jax.data.projection import project, projection_matrix
 from dfl_jax.data.sources import DATASETS, DataError, Dataset, load, subsample, synthetic

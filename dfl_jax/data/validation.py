@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dfl_jax.data.partitions import PartitionError
+from dfl_jax.data.label_skew import PartitionError
 
 
 def split_validation(

@@ -1,0 +1,211 @@
+"""Partitions that skew, or balance, the classes of the clients.
+
+Axis letters: M clients, C classes, n training samples.
+"""
+
+import math
+
+import numpy as np
+
+RETRIES = 100
+
+
+class PartitionError(ValueError):
+    """A partition that cannot be made; the message is one line with the numbers and the remedy."""
+
+
+def balanced(
+    rng: np.random.Generator, labels: np.ndarray, clients: int, samples_per_client: int | None
+) -> list[np.ndarray]:
+    """Every client holds equally many samples of every class: disjoint, the others are not used.
+
+    Args:
+      labels: [n], classes.
+      samples_per_client: a multiple of the number of classes; None, all that the scarcest allows.
+    """
+    check_clients(clients, len(labels))
+    stock = np.bincount(labels)
+    classes, most = len(stock), len(stock) * int(stock.min() // clients)
+    size = most if samples_per_client is None else samples_per_client
+    if not 1 <= size <= most or size % classes:
+        raise PartitionError(
+            f'{size} balanced samples for each of {clients} clients, and the scarcest of {classes} '
+            f'classes has {stock.min()}: use a multiple of {classes}, at most {most}'
+        )
+    hands = [
+        rng.choice(np.flatnonzero(labels == label), (clients, size // classes), replace=False)
+        for label in range(classes)
+    ]
+    return [np.sort(hand) for hand in np.concatenate(hands, axis=1)]
+
+
+def dirichlet(
+    rng: np.random.Generator, labels: np.ndarray, clients: int, alpha: float, overlap: bool = False
+) -> list[np.ndarray]:
+    """Every client has its own class mix q_i ~ Dir(alpha); all clients are about equally large.
+
+    Disjoint clients together hold every sample, n / M each up to one. A class that they want more
+    of than there is is shared out in proportion to what each wants, and the rest of a client comes
+    from the classes still available, by q_i renormalised over them. With `overlap` every client
+    draws floor(n / M) distinct samples from the whole training set, so that clients share samples,
+    as in the partitions published with NTK-DFL (Thompson et al., 2025).
+
+    Args:
+      labels: [n], classes.
+      alpha: concentration; small gives few classes a client, infinity an even mix.
+    """
+    check_clients(clients, len(labels))
+    mix = _dirichlet(rng, alpha, (clients, np.max(labels) + 1))
+    return _draw(rng, labels, mix, overlap)
+
+
+def dirichlet_split(
+    rng: np.random.Generator, labels: np.ndarray, clients: int, alpha: float, min_samples: int = 1
+) -> list[np.ndarray]:
+    """Splits each class over the clients by Dir(alpha): disjoint, complete, of unequal sizes.
+
+    The split of Hsu et al. (2019) and of DFML. It is drawn anew, at most `RETRIES` times, until
+    every client has `min_samples`. The default 1 asks no more than that no client is empty: every
+    rejection bends the distribution towards equal sizes.
+
+    Args:
+      labels: [n], classes.
+      alpha: concentration; small gives few clients a class.
+    """
+    n = len(labels)
+    check_clients(clients, n)
+    if not 1 <= min_samples <= n // clients:
+        raise PartitionError(
+            f'min_samples {min_samples} with {clients} clients and {n} samples: '
+            f'use 1 to {n // clients}'
+        )
+    stock = np.bincount(labels)
+    for _ in range(RETRIES):
+        shares = _dirichlet(rng, alpha, (len(stock), clients))
+        counts = rng.multinomial(stock, shares).T  # [M, C]
+        if counts.sum(axis=1).min() >= min_samples:
+            return _deal(rng, labels, counts)
+    raise PartitionError(
+        f'no split in {RETRIES} tries left each of {clients} clients {min_samples} of {n} samples '
+        f'at alpha {alpha}: raise alpha, or lower clients or min_samples'
+    )
+
+
+def zipf(
+    rng: np.random.Generator, labels: np.ndarray, clients: int, exponent: float
+) -> list[np.ndarray]:
+    """Class frequencies of a client fall as rank**-exponent, the ranking being its own.
+
+    Disjoint and complete, sizes equal up to one sample; scarce classes are shared out as by
+    `dirichlet`.
+
+    Args:
+      labels: [n], classes.
+      exponent: 0 is an even mix; 1.8 that of the paper on initialisation and topology.
+    """
+    check_clients(clients, len(labels))
+    if not 0 <= exponent < math.inf:
+        raise PartitionError(f'the Zipf exponent is {exponent}: use a finite number from 0')
+    ranks = np.arange(1, np.max(labels) + 2, dtype=np.float64)
+    law = np.exp(-exponent * np.log(ranks))
+    mix = rng.permuted(np.tile(law / law.sum(), (clients, 1)), axis=1)  # [M, C]
+    return _draw(rng, labels, mix, overlap=False)
+
+
+def shards(
+    rng: np.random.Generator, labels: np.ndarray, clients: int, shards_per_client: int = 2
+) -> list[np.ndarray]:
+    """Sorts by label, cuts into equal shards, deals `shards_per_client` to everyone.
+
+    Disjoint and complete: the pathological split of McMahan et al. (2017).
+
+    Args:
+      labels: [n], classes.
+    """
+    n = len(labels)
+    check_clients(clients, n)
+    total = clients * shards_per_client
+    if shards_per_client < 1 or total > n:
+        raise PartitionError(
+            f'{shards_per_client} shards for each of {clients} clients and {n} samples: '
+            f'use 1 to {n // clients}'
+        )
+    shuffled = rng.permutation(n)
+    by_label = shuffled[np.argsort(labels[shuffled], kind='stable')]
+    pieces = np.array_split(by_label, total)
+    hands = rng.permutation(total).reshape(clients, shards_per_client)
+    return [np.sort(np.concatenate([pieces[shard] for shard in hand])) for hand in hands]
+
+
+def check_clients(clients: int, available: int, what: str = 'training samples') -> None:
+    if not 1 <= clients <= available:
+        raise PartitionError(f'{clients} clients for {available} {what}: use 1 to {available}')
+
+
+def _dirichlet(rng: np.random.Generator, alpha: float, shape: tuple[int, int]) -> np.ndarray:
+    """[rows, width] = shape, every row drawn from Dir(alpha)."""
+    if not 0 < alpha < 1e300:
+        raise PartitionError(f'alpha is {alpha}: use a finite number above 0')
+    return rng.dirichlet(np.full(shape[1], alpha), shape[0])
+
+
+def _draw(
+    rng: np.random.Generator, labels: np.ndarray, mix: np.ndarray, overlap: bool
+) -> list[np.ndarray]:
+    """Gives equally large clients samples by their class mix [M, C]."""
+    clients, n = len(mix), len(labels)
+    stock, sizes = np.bincount(labels), np.full(clients, n // clients)
+    if not overlap:
+        sizes[rng.permutation(clients)[: n % clients]] += 1
+        return _deal(rng, labels, _allocate(rng, mix, sizes, stock))
+    counts = _allocate(rng, mix, sizes, np.tile(stock, (clients, 1)))
+    pools = [np.flatnonzero(labels == label) for label in range(len(stock))]
+    return [
+        np.sort(np.concatenate([rng.choice(pools[c], k, replace=False) for c, k in enumerate(row)]))
+        for row in counts
+    ]
+
+
+def _allocate(
+    rng: np.random.Generator, mix: np.ndarray, sizes: np.ndarray, stock: np.ndarray
+) -> np.ndarray:
+    """How many samples [M, C] of each class a client gets, rows adding up to sizes [M].
+
+    The stock is everybody's ([C]) or each client's own ([M, C]). Every pass asks for all that is
+    still needed, so it is the last one or exhausts a class.
+    """
+    counts = np.zeros(mix.shape, np.int64)
+    while (need := sizes - counts.sum(axis=1)).any():
+        left = np.broadcast_to(stock, mix.shape)
+        weights = np.where(left > 0, mix, 0.0)
+        # A mix whose classes are all exhausted takes whatever there is.
+        weights = np.where(weights.sum(axis=1, keepdims=True) > 1e-100, weights, left)
+        weights = np.where(need[:, None] > 0, weights, 1.0)
+        wanted = rng.multinomial(need, weights / weights.sum(axis=1, keepdims=True))
+        if stock.ndim == 2:
+            granted = np.minimum(wanted, stock)
+            stock = stock - granted
+        else:
+            granted = wanted
+            for label in np.flatnonzero(wanted.sum(axis=0) > stock):
+                granted[:, label] = rng.multivariate_hypergeometric(
+                    wanted[:, label], stock[label], method='marginals'
+                )
+            stock = stock - granted.sum(axis=0)
+        counts += granted
+    return counts
+
+
+def _deal(rng: np.random.Generator, labels: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
+    """Deals every sample out at random, counts [M, C] of each class to each client."""
+    owner = np.empty(len(labels), np.int64)
+    for label in range(counts.shape[1]):
+        pool = rng.permutation(np.flatnonzero(labels == label))
+        owner[pool] = np.repeat(np.arange(len(counts)), counts[:, label])
+    return by_owner(owner, len(counts))
+
+
+def by_owner(owner: np.ndarray, clients: int) -> list[np.ndarray]:
+    """The samples of each client, given the owner [n] of each sample."""
+    order = np.argsort(owner, kind='stable')
+    return np.split(order, np.searchsorted(owner[order], np.arange(1, clients)))
