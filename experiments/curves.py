@@ -9,6 +9,7 @@ from typing import Any
 from experiments.rundir import Row, RunDirectory, shown, write_atomically
 
 FREE = ('seed', 'data_dir')  # a run may differ from its flagfile in these
+BESIDE = (*FREE, 'partition_file', 'chunk')  # and be given these, which the flagfile has not
 CURVES = ('consensus_accuracy', 'client_accuracy_mean')
 LOSS = 'client_loss_mean'
 LOCAL = 'local_accuracy_mean'
@@ -132,6 +133,7 @@ def read_flagfile(path: Path) -> dict[str, str]:
 def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
     """Remarks on the settings in which a run strays from its flagfile."""
     settings = config['settings']
+    beyond = [flag for flag in config.get('given', ()) if flag not in (*wanted, *BESIDE)]
     if settings.get('partition_file'):
         file = Path(settings['partition_file']).name
         replaced = ('partition', 'partition_overlap', 'alpha')
@@ -139,10 +141,14 @@ def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
         remarks = [f'{name}: partition from {file}']
     else:
         remarks = []
-    return remarks + [
+    remarks += [
         f'{name}: --{flag}={shown(settings.get(flag))}, the flagfile says {value}'
         for flag, value in wanted.items()
         if flag not in FREE
         and shown(settings.get(flag)) != value
         and not (flag == 'rounds' and settings['rounds'] > int(value))  # longer serves too
+    ]
+    return remarks + [
+        f'{name}: --{flag}={shown(settings.get(flag))}, the flagfile has no --{flag}'
+        for flag in beyond
     ]

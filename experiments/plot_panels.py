@@ -26,6 +26,7 @@ XLABELS = {
     'model_deviation': 'inter-client model deviation',
     'minibatches': 'minibatches of a client',
 }
+COUNTS = ('round', 'minibatches')
 
 
 def plot_panels(
@@ -174,10 +175,10 @@ def _set_ticks(axes, panel: Panel) -> None:
         axes.set_xticks(xs, [f'{x:g}' for x in xs] if panel.xscale == 'log' else None)
     elif panel.xscale == 'linear':
         axes.xaxis.set_major_locator(MaxNLocator(5))
-    elif panel.x == 'mbytes_total' or (panel.xscale == 'log' and panel.x != 'round'):
+    elif panel.x == 'mbytes_total' or (panel.xscale and panel.x not in COUNTS):
         axes.set_xscale('log')
         axes.tick_params(which='minor', colors=MUTED)
-    elif panel.x == 'round' and (panel.xscale or max(xs, default=0) > 50):
+    elif panel.xscale or (panel.x == 'round' and max(xs, default=0) > 50):
         axes.set_xscale('log')
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter('{x:.0f}')

@@ -49,7 +49,7 @@ def cells_of(published: Row, folder: Path, runs: Sequence[Found]) -> tuple[Runs,
         wanted = read_flagfile(flagfile) if named else {}
         for run in named:
             settings = run.settings | {'rounds': int(run.settings['rounds'])}
-            said = differences(run.name, wanted, {'settings': settings})
+            said = differences(run.name, wanted, run.config | {'settings': settings})
             strays = [remark for remark in said if ': --' in remark]
             if strays or not run.rows:
                 remarks += [f'Left out: {remark}.' for remark in strays[:1]]

@@ -42,6 +42,7 @@ def describe(experiment: 'Experiment', chosen: dict[str, Any]) -> dict[str, Any]
     packages = ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'networkx')
     return {
         'settings': chosen,
+        'given': [name for name in chosen if FLAGS[name].present],
         'algorithm': {name: _plain(value) for name, value in experiment.resolved.items()},
         'versions': {'python': platform.python_version()}
         | {package: version(package) for package in packages},

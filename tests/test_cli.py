@@ -619,6 +619,8 @@ def test_the_files_of_a_run(tiny, tmp_path):
     flags = cli.settings()
     assert config['settings'].keys() == flags.keys()
     assert config['settings']['rounds'] == 3 and config['settings']['alpha'] == 0.1
+    names = {flag.removeprefix('--').partition('=')[0] for flag in argv} - {'plot_partition'}
+    assert set(config['given']) == names
     unset = {name for name, value in config['algorithm'].items() if value is None}
     assert unset == {'jacobian_sparsity', 'jacobian_bits', 'jacobian_rounding'}
     assert config['algorithm']['evolution'] == 'rkc'

@@ -245,10 +245,12 @@ def test_what_is_drawn_anew_is_what_the_run_had(runs):
 
 def test_runs_stand_in_the_tables_that_they_belong_to(runs, tmp_path, monkeypatch):
     home = tmp_path / 'experiments'
-    for table, flag in (('table', '--clients=6'), ('other', '--clients=7')):
+    small = '\n'.join((f'--dataset={runs.parent / "tiny.npz"}', *SMALL))
+    for table, flag in (('table', '--clients=6'), ('other', '--clients=7'), ('bare', '')):
         folder = home / 'paper' / table
         folder.mkdir(parents=True)
-        (folder / 'ntk_dfl-few.flags').write_text(f'{flag}\n--rounds=2\n')
+        flagfile = f'{small}\n{flag}' if flag else '--clients=6\n--rounds=2'
+        (folder / 'ntk_dfl-few.flags').write_text(flagfile + '\n')
         published = {
             'title': f'The {table}',
             'source': 'A paper',
@@ -272,6 +274,7 @@ def test_runs_stand_in_the_tables_that_they_belong_to(runs, tmp_path, monkeypatc
     ]
     assert 'paper/table: The table' in page.text
     assert 'The other' not in page.text
+    assert 'The bare' not in page.text  # the runs were given more than its flagfile says
 
 
 def test_one_run_is_a_report_too(runs, tmp_path):

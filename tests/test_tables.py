@@ -23,7 +23,8 @@ PUBLISHED = {
 def write_run(path, accuracies, done=True, more=None, **settings):
     """A run directory; `more` is {column: a value a round}."""
     path.mkdir(parents=True)
-    (path / 'config.json').write_text(json.dumps({'settings': settings}))
+    given = settings.pop('given', [])
+    (path / 'config.json').write_text(json.dumps({'settings': settings, 'given': given}))
     rows = [
         {'round': r, 'consensus_accuracy': a, 'client_accuracy_mean': a - 0.1}
         for r, a in enumerate(accuracies, 1)
@@ -80,6 +81,12 @@ def test_strays_and_unfinished_runs_are_remarked_on(folder, tmp_path):
         'ntk_dfl-iid-seed0: --clients=30, the flagfile says 300',
         'ntk_dfl-iid-seed1: partition from where.json',
     ]
+
+
+def test_a_flag_that_the_flagfile_leaves_out_is_remarked_on(folder, tmp_path):
+    given = ['clients', 'lr', 'seed', 'chunk', 'partition_file']
+    write_run(tmp_path / 'ntk_dfl-iid-seed0', [0.9], given=given, lr=0.1, chunk=4, **SETTINGS)
+    assert find(folder, tmp_path)[1] == ['ntk_dfl-iid-seed0: --lr=0.1, the flagfile has no --lr']
 
 
 def test_a_negated_flag_is_compared_as_such(folder, tmp_path):
