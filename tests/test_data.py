@@ -673,6 +673,8 @@ def test_balanced_over_classes():
     )
     assert np.array_equal(few, again) and not np.array_equal(few, other)
     assert abs(np.mean(few[0]) - 3000) < 900  # not the first ones of each class
+    with pytest.raises(PartitionError, match=r'32 balanced clients.*has 31 samples: lower clients'):
+        data.balanced(rng(), labels, 32, None)
 
 
 def test_writers_stay_together():
@@ -718,6 +720,7 @@ def test_impossible_alpha(kind, alpha):
         ('iid', {'overlap': True}, 'overlap.*iid'),
         ('zipf', {'exponent': -0.5}, 'exponent is -0.5'),
         ('balanced', {'samples_per_client': 1210}, '1210 balanced.* 5 clients.*600.*at most 1200'),
+        ('balanced', {'samples_per_client': -10}, '-10 balanced.*at most 1200'),
         ('balanced', {'samples_per_client': 15}, '15 balanced.*multiple of 10'),
         ('balanced', {'samples_per_client': 0}, '0 balanced'),
         ('dirichlet_split', {'min_samples': 1201}, 'min_samples 1201.*1 to 1200'),

@@ -26,6 +26,11 @@ def balanced(
     check_clients(clients, len(labels))
     stock = np.bincount(labels)
     classes, most = len(stock), len(stock) * int(stock.min() // clients)
+    if not most:
+        raise PartitionError(
+            f'{clients} balanced clients, and the scarcest of {classes} classes has {stock.min()} '
+            'samples: lower clients or use more samples'
+        )
     size = most if samples_per_client is None else samples_per_client
     if not 1 <= size <= most or size % classes:
         raise PartitionError(
