@@ -201,7 +201,7 @@ REFUSED = [
     ('--alpha=0', 'alpha is 0.0', 'above 0'),
     ('--alpha=-1', 'alpha is -1.0', 'above 0'),
     ('--alpha=nan', 'alpha is nan', 'above 0'),
-    ('--partition=random', "'random'", 'iid, dirichlet'),
+    ('--partition=random', "'random'", 'iid, balanced, dirichlet'),
     ('--partition=writer', 'writer', 'mnist'),
     ('--partition=shards --shards_per_client=99', '99 shards', 'use 1 to 20'),
     ('--partition=zipf --zipf_exponent=-1', '-1.0', 'from 0'),
