@@ -21,7 +21,7 @@ from jax import lax
 from dfl_jax.base import Array, PyTree
 from dfl_jax.compression import Codec
 from dfl_jax.models import Model
-from dfl_jax.ntk.kernels import gram_product
+from dfl_jax.ntk.structured import gram_product
 
 STORED = 2**30
 ROWS_AT_ONCE = 64  # compressed together: their temporaries stay in the cache
