@@ -1,22 +1,32 @@
 """Checkpoints of a run: the algorithm's state and the simulator's progress, by orbax.
 
-A checkpoint appears whole or not at all, and the last two are kept. Each holds the checksums of its
-files: orbax notices a lost or cut file, but reads most flipped bits of an array as they come.
+A checkpoint appears whole or not at all, and the last two are kept. It holds whole arrays, so that
+any number and kind of devices can go on from it, and a digest of what it holds: orbax notices a
+lost or cut file, but reads most flipped bits of an array as they come.
 """
 
+import hashlib
 import json
-import zlib
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from dfl_jax.base import State
 from dfl_jax.simulate import Progress
 
 KEPT = 2
-CHECKSUMS = 'checksums.json'  # of the state's and the progress' files, by their path
-PIECE = 2**24  # bytes of a file in memory
+
+
+class Saved(NamedTuple):
+    """What a checkpoint holds."""
+
+    state: State  # NumPy arrays, whole
+    progress: list[Progress]  # of each run, one but for runs that are trained together
+    notes: list[Any]  # what was saved beside, JSON
 
 
 class Checkpoints:
@@ -49,39 +59,50 @@ class Checkpoints:
         """The round of the newest checkpoint, None when there is none."""
         return self._manager.latest_step()
 
-    def save(self, state: State, *progress: Progress) -> None:
-        """Saves the state of one run with its progress, or of runs together with all of theirs."""
-        round = progress[0].round
-        args = self._ocp.args
-        self._manager.save(
-            round,
-            args=args.Composite(
-                state=args.StandardSave(state),
-                progress=args.JsonSave({'runs': list(map(asdict, progress))}),
-            ),
-        )
-        folder = self.folder / str(round)
-        temporary = folder / f'{CHECKSUMS}.tmp'
-        temporary.write_text(json.dumps(_checksums(folder)))
-        temporary.replace(folder / CHECKSUMS)
+    def save(self, state: State, *progress: Progress, notes: Sequence[Any] = ()) -> None:
+        """Saves the state of one run with its progress, or of runs together with all of theirs.
 
-    def restore(self, like: State, round: int | None = None) -> tuple[State, list[Progress]]:
-        """The checkpoint of `round`, by default the newest: the state, the progress of each run.
+        state: arrays on any devices of this process, or on the host. notes: JSON to keep beside.
+
+        Raises OSError when it cannot be written; the checkpoints before stay as they are.
+        """
+        whole = jax.device_get(state)
+        record = {'runs': list(map(asdict, progress)), 'notes': list(notes)}
+        args = self._ocp.args
+        try:
+            self._manager.save(
+                progress[0].round,
+                args=args.Composite(
+                    state=args.StandardSave(whole),
+                    progress=args.JsonSave(record | {'digest': _digest(whole, record)}),
+                ),
+            )
+        except Exception as error:  # orbax, tensorstore and the system each have their own
+            text = ' '.join(str(error).split())
+            raise OSError(f'checkpoint {progress[0].round} in {self.folder}: {text}') from error
+
+    def restore(self, like: State, round: int | None = None) -> Saved:
+        """The checkpoint of `round`, by default the newest.
 
         like: gives the state's structure, shapes and dtypes.
 
-        Raises ValueError when its files are not those that were saved, and whatever orbax and
-        tensorstore raise where they find a fault.
+        Raises ValueError when it is not what was saved or a state of another kind, and whatever
+        orbax and tensorstore raise where they find a fault.
         """
         round = self.latest() if round is None else round
-        _check(self.folder / str(round))
         args = self._ocp.args
+        hosted = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), like)
         found = self._manager.restore(
             round,
-            args=args.Composite(state=args.StandardRestore(like), progress=args.JsonRestore()),
+            args=args.Composite(state=args.StandardRestore(hosted), progress=args.JsonRestore()),
         )
-        state = jax.tree.map(lambda a, s: jax.numpy.asarray(a, s.dtype), found.state, like)
-        return state, [Progress(**one) for one in found.progress['runs']]
+        record = dict(found.progress)
+        digest = record.pop('digest', None)
+        if digest is None:
+            raise ValueError('it has no digest to be compared with')
+        if digest != _digest(found.state, record):
+            raise ValueError('it is not what was saved')
+        return Saved(found.state, [Progress(**one) for one in record['runs']], record['notes'])
 
     def set_aside(self, round: int) -> Path:
         """Renames a checkpoint, which does not count from then on; returns its new path."""
@@ -95,32 +116,11 @@ class Checkpoints:
         return free
 
 
-def _checksums(folder: Path) -> dict[str, int]:
-    """CRC-32 of every file of the state and the progress, by its path below the checkpoint."""
-    files = (path for item in ('state', 'progress') for path in (folder / item).rglob('*'))
-    return {
-        path.relative_to(folder).as_posix(): _checksum(path)
-        for path in sorted(files)
-        if path.is_file()
-    }
-
-
-def _checksum(path: Path) -> int:
-    value = 0
-    with open(path, 'rb') as file:
-        while piece := file.read(PIECE):
-            value = zlib.crc32(piece, value)
-    return value
-
-
-def _check(folder: Path) -> None:
-    """Raises ValueError naming a file that changed; a kill may have left it without checksums."""
-    file = folder / CHECKSUMS
-    if not file.exists():
-        return
-    now = _checksums(folder)
-    for name, value in json.loads(file.read_text()).items():
-        if name not in now:
-            raise ValueError(f'{name} is missing')
-        if now[name] != value:
-            raise ValueError(f'{name} is not what was saved')
+def _digest(state: State, record: dict[str, Any]) -> str:
+    """SHA-256 of every array, with its place, dtype and shape, and of the record."""
+    digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode())
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        array = np.ascontiguousarray(leaf)
+        digest.update(f'{jax.tree_util.keystr(path)} {array.dtype} {array.shape}'.encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

@@ -156,7 +156,18 @@ flags.DEFINE_integer(
     lower_bound=1,
 )
 flags.DEFINE_string('out', None, 'Run directory (default runs/ALGORITHM-DATASET-TIME).')
-flags.DEFINE_bool('resume', False, 'Continue the run in --out from its last checkpoint.')
+flags.DEFINE_bool(
+    'resume',
+    False,
+    'Continue the run in --out from its last checkpoint, with its own settings; a larger --rounds '
+    'extends it.',
+)
+flags.DEFINE_bool(
+    'allow_imports',
+    False,
+    'Let --resume and select import the algorithm or model that a config.json names as '
+    'package.module:factory.',
+)
 flags.DEFINE_bool('checkpoint', True, 'Save a checkpoint at every evaluation.')
 flags.DEFINE_string(
     'devices',
@@ -199,6 +210,7 @@ NOT_SETTINGS = (
     'plot_partition',
     'compilation_cache',
     'checkpoint',
+    'allow_imports',
 )
 
 

@@ -4,6 +4,8 @@ Without flags: 30 clients learn handwritten digits by NTK-DFL, in under a minute
 Writes config.json, metrics.jsonl, checkpoints/, curves.png and consensus.safetensors below --out.
 """
 
+import contextlib
+import json
 import os
 import platform
 import shutil
@@ -14,7 +16,7 @@ import time
 import warnings
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import app, flags, logging
 
@@ -22,6 +24,7 @@ from experiments import flags as experiment_flags
 from experiments import mirrors
 
 if TYPE_CHECKING:
+    from experiments.rundir import RunDirectory
     from experiments.setup import Experiment
 
 FLAGS = flags.FLAGS
@@ -38,12 +41,15 @@ def describe(experiment: 'Experiment', chosen: dict[str, Any]) -> dict[str, Any]
     """What config.json records."""
     import jax
 
+    from experiments.fingerprint import fingerprint
+
     mesh = experiment.mesh
     packages = ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'networkx')
     return {
         'settings': chosen,
         'given': [name for name in chosen if FLAGS[name].present],
         'algorithm': {name: _plain(value) for name, value in experiment.resolved.items()},
+        'inputs': fingerprint(experiment),
         'versions': {'python': platform.python_version()}
         | {package: version(package) for package in packages},
         'device': str(jax.devices()[0].device_kind),
@@ -83,35 +89,118 @@ def prepare_jax() -> None:
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
 
 
-def _place() -> str:
-    """Of the run directory; a scratch folder, and silence, for all processes but the first."""
-    if FLAGS.distributed:
-        from dfl_jax.devices import join, leads
+def join_others() -> None:
+    """Joins the processes of --distributed, all but the first with a scratch folder, and silent."""
+    from dfl_jax.devices import join, leads
 
-        join(FLAGS.distributed)
-        if not leads():
-            for name in ('progress', 'resume'):
-                FLAGS[name].value = False
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return tempfile.mkdtemp()
-    name = f'{FLAGS.algorithm}-{Path(FLAGS.dataset).stem}'.replace(':', '.')
-    return FLAGS.out or f'runs/{name}-{time.strftime("%Y%m%d-%H%M%S")}'
+    join(FLAGS.distributed)
+    if not leads():
+        for name in ('progress', 'resume'):
+            FLAGS[name].value = False
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        FLAGS['out'].value = tempfile.mkdtemp()
 
 
-def prepare():
+def agree(done: bool) -> bool:
+    """Gives all processes the settings of the first, and whether its run is done."""
+    from dfl_jax.devices import agreed_text, leads
+
+    text = agreed_text(json.dumps([done, settings()]) if leads() else None)
+    done, chosen = json.loads(str(text))
+    for name, value in chosen.items():
+        FLAGS[name].value = value
+    return done
+
+
+def recall(directory: 'RunDirectory') -> dict[str, Any]:
+    """Gives the flags that were left out the values of the run; returns what its config records.
+
+    Raises ValueError, one line, for another value than the run's, apart from more rounds.
+    """
+    if not directory.config_file.exists():
+        raise ValueError(f'--resume: {directory.path} holds no run; start it without --resume')
+    config = directory.config()
+    before = config['settings']
+    for name, value in before.items():
+        if name not in settings():
+            raise ValueError(
+                f'--resume: {directory.path} was started with --{name}={value}, which this version '
+                'does not know; resume with the version that it was started with'
+            )
+        if not FLAGS[name].present:
+            set_flag(name, value, directory.config_file)
+    for name in ('algorithm', 'model'):
+        value = str(FLAGS[name].value)
+        if ':' in value and not (FLAGS[name].present or FLAGS.allow_imports):
+            raise ValueError(
+                f'--resume: {directory.config_file} names --{name}={value}, which is not of this '
+                'library; give it again, or --allow_imports'
+            )
+    now = settings()
+    if _extends(before):
+        before = before | {'rounds': now['rounds']}
+    directory.check_settings(before, now)
+    return config
+
+
+def set_flag(name: str, value: Any, source: Path) -> None:
+    """Sets a flag to what `source` records. Raises ValueError for a value that it cannot have."""
+    try:
+        FLAGS[name].value = value
+        FLAGS.validate_all_flags()
+        flag = FLAGS[name]
+        parsed = flag.default is None if value is None else flag.parser.parse(value) == value
+    except (flags.Error, ValueError, TypeError, AttributeError):
+        parsed = False
+    if not parsed:
+        raise ValueError(f'{source} is damaged: --{name}={value!r} is no value of that flag')
+
+
+def _extends(before: dict[str, Any]) -> bool:
+    """Whether the command asks for more rounds than the run was started for."""
+    began = before.get('rounds')
+    return bool(FLAGS['rounds'].present and isinstance(began, int) and FLAGS.rounds > began)
+
+
+class Prepared(NamedTuple):
+    """A run that can start."""
+
+    experiment: 'Experiment | None'  # None when it is done already
+    directory: 'RunDirectory'
+    longer: dict[str, Any] | None = None  # the new config.json of a run that is extended
+
+
+def prepare(held: contextlib.ExitStack) -> Prepared:
     """Checks the flags, builds the experiment and claims the run directory.
 
-    Returns (experiment, directory); the experiment is None when the run is done already. Raises
-    ValueError or OSError, one line, for whatever is wrong with the flags or their files.
-    """
-    from experiments.rundir import RunDirectory
+    held: keeps the directory until it is closed.
 
-    directory = RunDirectory(_place())
-    experiment_flags.settle_defaults()
-    chosen = settings()
-    directory.check(chosen, FLAGS.resume)
-    if directory.done.exists():
-        return None, directory
+    Raises ValueError or OSError, one line, for whatever is wrong with the flags or their files.
+    """
+    from experiments.rundir import RunDirectory, unused
+
+    if FLAGS.distributed:
+        join_others()
+    name = f'{FLAGS.algorithm}-{Path(FLAGS.dataset).stem}'.replace(':', '.')
+    default = Path('runs') / f'{name}-{time.strftime("%Y%m%d-%H%M%S")}'
+    if FLAGS.resume and FLAGS.out is None:
+        raise ValueError('--resume: name the run to go on with, --out=DIR')
+    directory = RunDirectory(FLAGS.out or default)
+    config = longer = None
+    done = False
+    if FLAGS.resume:
+        if directory.path.is_dir():
+            held.enter_context(directory.held())
+        config = recall(directory)
+        done = not _extends(config['settings']) and directory.unfinished() is None
+    else:
+        experiment_flags.settle_defaults()
+        if FLAGS.out is not None:
+            directory.check_free()
+    if FLAGS.distributed:
+        done = agree(done)
+    if done:
+        return Prepared(None, directory)
 
     prepare_jax()
     from experiments.setup import build
@@ -119,11 +208,50 @@ def prepare():
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(f'warning: {message}', file=sys.stderr)
         experiment = build(FLAGS)
-    for remark in directory.claim(describe(experiment, chosen)):
-        print(f'warning: {remark}', file=sys.stderr)
+    if config is None:
+        if FLAGS.out is None:
+            directory = RunDirectory(unused(default))
+        claim(directory, experiment, held)
+    else:
+        longer = go_on(directory, experiment, config)
     if FLAGS.plot_partition:
         _plot_partition(experiment, directory.path / 'partition.png')
-    return experiment, directory
+    return Prepared(experiment, directory, longer)
+
+
+def claim(directory: 'RunDirectory', experiment: 'Experiment', held: contextlib.ExitStack) -> None:
+    """Makes the directory and writes config.json; `held` keeps other processes out of it.
+
+    Raises ValueError when another run was faster, OSError when it cannot be written.
+    """
+    directory.path.mkdir(parents=True, exist_ok=True)
+    held.enter_context(directory.held())
+    directory.check_free()
+    directory.write_config(describe(experiment, settings()))
+
+
+def go_on(
+    directory: 'RunDirectory', experiment: 'Experiment', config: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Checks that the experiment goes on as `config` began; the new config of a longer run.
+
+    Warns of what changed around it and may change its last bits. Raises ValueError.
+    """
+    from experiments.fingerprint import check_same
+
+    now = json.loads(json.dumps(describe(experiment, settings())))
+    check_same(config, experiment, now, directory.path)
+    for name in ('versions', 'device', 'devices'):
+        if config.get(name) != now[name]:
+            print(
+                f'warning: {name} was {config.get(name)} when the run began and is {now[name]} '
+                'now; its last bits may differ',
+                file=sys.stderr,
+            )
+    rounds = now['settings']['rounds']
+    if rounds == config['settings']['rounds']:
+        return None
+    return config | {'settings': config['settings'] | {'rounds': rounds}, 'inputs': now['inputs']}
 
 
 def _plot_partition(experiment, path: Path) -> None:
@@ -141,28 +269,32 @@ def main(argv: list[str]) -> int:
     logging.set_verbosity(logging.ERROR)  # orbax warns of the remains of a kill, which it removes
     if len(argv) > 1:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags, e.g. --dataset=digits')
-    try:
-        watched = mirrors.asked_for(FLAGS)
-        experiment, directory = prepare()
-    except (ValueError, OSError) as error:
-        return fail(str(error))
-    except KeyboardInterrupt:
-        return fail('interrupted before the first round; start again', status=130)
-    from dfl_jax.devices import leads
-    from experiments.train import train
+    from experiments.rundir import explained
 
-    if experiment is None:
-        print(f'{directory.path} is done; nothing to resume')
-        return 0
-    return train(
-        experiment,
-        directory,
-        eval_every=FLAGS.eval_every,
-        client_eval_samples=FLAGS.client_eval_samples,
-        checkpoint=FLAGS.checkpoint,
-        progress=FLAGS.progress,
-        mirrors=watched if leads() else (),
-    )
+    with contextlib.ExitStack() as held:
+        try:
+            watched = mirrors.asked_for(FLAGS)
+            experiment, directory, longer = prepare(held)
+        except (ValueError, OSError) as error:
+            return fail(explained(error))
+        except KeyboardInterrupt:
+            return fail('interrupted before the first round; start again', status=130)
+        from dfl_jax.devices import leads
+        from experiments.train import train
+
+        if experiment is None:
+            print(f'{directory.path} is done; nothing to resume')
+            return 0
+        return train(
+            experiment,
+            directory,
+            eval_every=FLAGS.eval_every,
+            client_eval_samples=FLAGS.client_eval_samples,
+            checkpoint=FLAGS.checkpoint,
+            progress=FLAGS.progress,
+            mirrors=watched if leads() else (),
+            longer=longer,
+        )
 
 
 def fail(message: str, status: int = 1) -> int:

@@ -1,14 +1,24 @@
-"""A run directory: config.json, metrics.jsonl, checkpoints/, consensus.safetensors, done.
+"""A run directory: config.json, metrics.jsonl, checkpoints/, consensus.safetensors, done, lock.
 
-It is never overwritten: a directory that holds a run is continued with --resume or refused.
+It is never overwritten: a directory that holds a run is continued with --resume or refused, and one
+process at a time works in it. What is read again later carries a digest, so that a file that was
+lost, cut or changed is noticed: config.json its own, every line of metrics.jsonl that of all lines
+up to it, `done` that of the consensus model.
 """
 
+import contextlib
+import fcntl
+import hashlib
+import itertools
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
+LOCK = 'lock'
+MOVED = ('data_dir', 'partition_file', 'topology_file', 'architecture_file')
 
 
 class RunDirectory:
@@ -21,86 +31,238 @@ class RunDirectory:
         self.checkpoints = self.path / 'checkpoints'
         self.consensus = self.path / 'consensus.safetensors'
         self.done = self.path / 'done'
+        self._digest: str | None = None  # of the rows in metrics.jsonl, once they were read
 
-    def check(self, settings: Row, resume: bool) -> None:
-        """Raises ValueError when a run of these settings cannot start or resume here.
+    # -------------------------------------------------------------------------------- who works
 
-        That is: the directory exists and `resume` is off, there is nothing to resume, or the
-        settings differ from those of the run it holds.
-        """
-        if resume:
-            if not self.config_file.exists():
-                raise ValueError(f'--resume: {self.path} holds no run; start it without --resume')
-            self._check_same(self._settings(), settings)
-        elif self.config_file.exists():
+    def check_free(self) -> None:
+        """Raises ValueError when a new run would meet files that are there already."""
+        if self.config_file.exists():
             raise ValueError(
                 f'--out={self.path} exists; continue it with --resume or choose another --out'
             )
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        folder = self.path.is_dir()
+        if (self.path.exists() and not folder) or (
+            folder and any(map(_foreign, self.path.iterdir()))
+        ):
             raise ValueError(f'--out={self.path} exists and holds no run; choose another --out')
 
-    def claim(self, config: Row) -> list[str]:
-        """Makes the directory and writes config.json, once.
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other processes out of the directory, which has to exist, for the block's length.
 
-        Returns remarks on what changed around a resumed run and may change its last bits.
+        The operating system frees the lock of a process that dies. Raises ValueError when another
+        process has it.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        if not self.config_file.exists():
-            write_atomically(self.config_file, json.dumps(config, indent=2) + '\n')
-        before = json.loads(self.config_file.read_text())
-        return [
-            f'{name} was {before.get(name)} when the run began and is {config.get(name)} now; '
-            'its last bits may differ'
-            for name in ('versions', 'device', 'devices')
-            if before.get(name) != config.get(name)
-        ]
+        with open(self.path / LOCK, 'a') as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f'another process works in {self.path}; wait for it or choose another --out'
+                ) from None
+            for leftover in self.path.glob('*.tmp'):  # of a writer that was killed
+                leftover.unlink()
+            yield
 
-    def _settings(self) -> Row:
-        try:
-            return json.loads(self.config_file.read_text())['settings']
-        except (ValueError, LookupError, TypeError):
-            raise ValueError(
-                f'--resume: {self.config_file} is damaged; choose another --out'
-            ) from None
+    # ----------------------------------------------------------------------------------- config
 
-    def _check_same(self, before: Row, settings: Row) -> None:
+    def write_config(self, config: Row) -> None:
+        write_atomically(self.config_file, json.dumps(sealed(config), indent=2) + '\n')
+
+    def config(self) -> Row:
+        """What config.json records, without its digest.
+
+        Raises ValueError for a file that is missing, damaged, or not of a run.
+        """
+        config = read_json(self.config_file)
+        if not isinstance(config, dict) or not isinstance(config.get('settings'), dict):
+            raise ValueError(f'{self.config_file} is not the config.json of a run')
+        return unsealed(config, self.config_file)
+
+    def check_settings(self, before: Row, settings: Row) -> None:
+        """Raises ValueError when the settings are not those of the run, `before`.
+
+        Files may have moved: what is in them is compared when they have been read.
+        """
         now = json.loads(json.dumps(settings))
         for name in sorted(before.keys() | now.keys()):
-            if before.get(name) != now.get(name):
+            moved = name in MOVED and None not in (before.get(name), now.get(name))
+            if before.get(name) != now.get(name) and not moved:
                 raise ValueError(
                     f'--resume: {self.path} was started with --{name}={shown(before.get(name))}, '
                     f'not {shown(now.get(name))}; resume with the same settings or choose '
                     'another --out'
                 )
 
+    # ---------------------------------------------------------------------------------- metrics
+
     def rows(self) -> list[Row]:
-        """The evaluations so far; a half-written last line, left by a kill, does not count."""
-        if not self.metrics_file.exists():
-            return []
-        lines = self.metrics_file.read_text().split('\n')
-        return [json.loads(line) for line in lines[:-1]]
+        """The evaluations so far; a half-written last line, left by a kill, does not count.
 
-    def keep_until(self, round: int) -> list[Row]:
-        """Drops the evaluations after `round`, which a resumed run makes again."""
-        kept = [row for row in self.rows() if row['round'] <= round]
-        write_atomically(self.metrics_file, ''.join(json.dumps(row) + '\n' for row in kept))
-        return kept
+        Raises ValueError naming the first line that is not as it was written.
+        """
+        rows, fault = self.sound_rows()
+        if fault:
+            raise ValueError(fault)
+        return [row for row, _ in rows]
 
-    def append(self, row: Row) -> None:
+    def sound_rows(self) -> tuple[list[tuple[Row, str]], str | None]:
+        """The evaluations before the first damage, each with the digest of all up to it, and what
+        the damage is, None where there is none."""
+        rows: list[tuple[Row, str]] = []
+        try:
+            lines = self.metrics_file.read_bytes().split(b'\n')[:-1]
+        except FileNotFoundError:
+            return rows, None
+        except OSError as error:
+            return rows, f'{self.metrics_file} cannot be read ({error.strerror})'
+        digest, plain = '', True  # plain: a file from before rows had digests
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                found = row.pop('digest', None)
+                late = row['round'] > (rows[-1][0]['round'] if rows else 0)
+            except (ValueError, RecursionError, AttributeError, LookupError, TypeError):
+                return rows, f'line {number} of {self.metrics_file} is no evaluation'
+            digest = digest_of(row, digest)
+            if not late or (found != digest and not (plain and found is None)):
+                return rows, (
+                    f'line {number} of {self.metrics_file} does not follow the line before as it '
+                    'was written: one of them is lost, repeated or changed'
+                )
+            plain = plain and found is None
+            rows.append((row, digest))
+        return rows, None
+
+    def keep(self, rows: list[Row]) -> None:
+        """Makes these evaluations all that metrics.jsonl holds."""
+        self._digest, text = '', ''
+        for row in rows:
+            text += self._line(row)
+        write_atomically(self.metrics_file, text)
+
+    def append(self, row: Row) -> str:
+        """Adds an evaluation; returns the digest of those before it."""
+        if self._digest is None:
+            found = self.sound_rows()[0]
+            self._digest = found[-1][1] if found else ''
+        before = self._digest
         with open(self.metrics_file, 'a') as file:
-            file.write(json.dumps(row) + '\n')
+            file.write(self._line(row))
             file.flush()
             os.fsync(file.fileno())
+        return before
+
+    def _line(self, row: Row) -> str:
+        self._digest = digest_of(row, self._digest or '')
+        return json.dumps(row | {'digest': self._digest}) + '\n'
+
+    # -------------------------------------------------------------------------------------- end
+
+    def finish(self) -> None:
+        """Marks the run as done."""
+        write_atomically(self.done, json.dumps({'consensus': _file_digest(self.consensus)}) + '\n')
+
+    def unfinished(self) -> str | None:
+        """Why the run is not done, or no longer; None where it is, to its last round."""
+        if not self.done.exists():
+            return 'it has not reached its last round'
+        rows, fault = self.sound_rows()
+        rounds = self.config()['settings'].get('rounds')
+        if fault or not rows or rows[-1][0]['round'] != rounds:
+            return fault or f'{self.metrics_file} does not end at round {rounds}'
+        text = self.done.read_text()
+        if text and read_json(self.done) != {'consensus': _file_digest(self.consensus)}:
+            return f'{self.consensus} is not what was written'
+        return None
+
+
+def unused(path: Path) -> Path:
+    """Makes the folder `path`, or `path-2`, `path-3`, ... where others have it; returns which."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        free = path if number == 1 else path.with_name(f'{path.name}-{number}')
+        with contextlib.suppress(FileExistsError):
+            free.mkdir()
+            return free
+    raise AssertionError
 
 
 def shown(value: Any) -> str:
     """A flag's value as it is typed."""
     if value is None:
         return '(default)'
-    return ','.join(value) if isinstance(value, list) else str(value)
+    return ','.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def write_atomically(path: Path, text: str) -> None:
+def explained(error: Exception) -> str:
+    """An error in one line: of the system, what is wrong and with which file."""
+    if isinstance(error, OSError) and error.strerror:
+        return f'{error.filename}: {error.strerror}' if error.filename else error.strerror
+    return ' '.join(str(error).split())
+
+
+def _foreign(entry: Path) -> bool:
+    """Whether a file is not one that a run killed before its config.json leaves behind."""
+    return entry.name != LOCK and not entry.name.endswith('.tmp')
+
+
+# -------------------------------------------------------------------------------------------- files
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Writes all of the file or leaves it as it was."""
     temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
-    temporary.write_text(text)
-    temporary.replace(path)
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        with open(temporary, 'wb') as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds. Raises ValueError, one line, whatever is wrong with it."""
+    try:
+        return json.loads(path.read_text())
+    except OSError as error:
+        raise ValueError(f'{path} cannot be read ({error.strerror})') from None
+    except (ValueError, RecursionError) as error:
+        fault = 'nested too deeply' if isinstance(error, RecursionError) else 'no JSON'
+        raise ValueError(f'{path} is damaged: {fault}') from None
+
+
+def digest_of(content: Row, before: str = '') -> str:
+    """Of what JSON keeps of an object, and of what came before it; 16 hexadecimal digits."""
+    text = before + json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def sealed(content: Row) -> Row:
+    """The object with its digest, for `unsealed` to compare."""
+    return content | {'digest': digest_of(content)}
+
+
+def unsealed(content: Row, path: Path) -> Row:
+    """The object without its digest; one without any is as it is.
+
+    Raises ValueError where the digest is that of another object.
+    """
+    bare = {name: value for name, value in content.items() if name != 'digest'}
+    if 'digest' in content and content['digest'] != digest_of(bare):
+        raise ValueError(f'{path} is damaged: it is not what was written')
+    return bare
+
+
+def _file_digest(path: Path) -> str | None:
+    """SHA-256 of a file, None where there is none."""
+    try:
+        with open(path, 'rb') as file:
+            return hashlib.file_digest(file, 'sha256').hexdigest()
+    except OSError:
+        return None

@@ -118,7 +118,7 @@ def restore(directory: RunDirectory) -> Trained:
         )
     like = jax.eval_shape(experiment.algorithm.init, experiment.key, experiment.clients)
     try:
-        state, (progress,) = checkpoints.restore(like)
+        state, (progress,), _ = checkpoints.restore(like)
     except Exception as error:  # orbax, tensorstore and json each have their own
         raise ValueError(
             f'{directory.checkpoints / str(newest)} cannot be read ({one_line(error)}); '

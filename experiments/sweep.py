@@ -130,21 +130,30 @@ def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: 
     if all(ended(RunDirectory(out / one.name)) for one in group):
         bar.update(_rounds(command, group))
         return
-    members = []
-    for one in group:
-        command.read(one)
-        directory, chosen = RunDirectory(out / one.name), run.settings()
-        directory.check(chosen, resume=directory.config_file.exists())
-        experiment = build(FLAGS)
-        directory.claim(run.describe(experiment, chosen))
-        members.append(Member(experiment, directory))
-    train_group(
-        members,
-        folder,
-        bar,
-        eval_every=FLAGS.eval_every,
-        client_eval_samples=FLAGS.client_eval_samples,
-    )
+    with contextlib.ExitStack() as held:
+        members = []
+        for one in group:
+            command.read(one)
+            directory, config = RunDirectory(out / one.name), None
+            if directory.config_file.exists():
+                held.enter_context(directory.held())
+                config = directory.config()
+                directory.check_settings(config['settings'], run.settings())
+            else:
+                directory.check_free()
+            experiment = build(FLAGS)
+            if config is None:
+                run.claim(directory, experiment, held)
+            else:
+                run.go_on(directory, experiment, config)
+            members.append(Member(experiment, directory))
+        train_group(
+            members,
+            folder,
+            bar,
+            eval_every=FLAGS.eval_every,
+            client_eval_samples=FLAGS.client_eval_samples,
+        )
 
 
 def _rounds(command: Command, group: Sequence[Run]) -> int:

@@ -14,11 +14,17 @@ from tqdm import tqdm
 from dfl_jax import simulate
 from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm, Clients, Graph
-from dfl_jax.checkpoint import Checkpoints
+from dfl_jax.checkpoint import Checkpoints, Saved
 from dfl_jax.memory import SHARE, available_bytes
 from experiments.rundir import RunDirectory, write_atomically
 from experiments.setup import Experiment
-from experiments.train import restored, save_consensus, undisturbed
+from experiments.train import (
+    evaluations_until,
+    lacking,
+    restored,
+    save_consensus,
+    undisturbed,
+)
 
 TRACED = ('lr', 'projection_seed')  # settings of a method that may differ within a program
 
@@ -99,37 +105,48 @@ def _same_population(one: Experiment, other: Experiment) -> bool:
 
 def _train(program: Sequence[Member], folder: Path, bar: tqdm, options: dict[str, Any]) -> None:
     experiments, checkpoints = [one.experiment for one in program], Checkpoints(folder)
-    resume = restored(checkpoints, _states(experiments))
-    state, kept = (resume[0], resume[1][0].round) if resume else (None, 0)
+    rounds, every = len(experiments[0].graphs.active), options['eval_every']
+
+    def fault(saved: Saved) -> str | None:
+        of_runs = zip(program, saved.progress, saved.notes, strict=True)
+        faults = (
+            lacking(one.directory, progress.round, note, every, rounds)
+            for one, progress, note in of_runs
+            if note is not None
+        )
+        return next(filter(None, faults), None)
+
+    saved = restored(checkpoints, _states(experiments), fault)
+    state, kept = (saved.state, saved.progress[0].round) if saved else (None, 0)
     for one in program:
-        one.directory.keep_until(kept)
+        one.directory.keep(evaluations_until(one.directory, kept, every, rounds))
     bar.update(len(program) * kept)
     for rows, state, progress in simulate.run_together(
         *_stacked(experiments),
-        resume=resume,
+        resume=(saved.state, saved.progress) if saved else None,
         validation=_padded([one.validation for one in experiments]),
         mesh=experiments[0].mesh,
         **options,
     ):
         with undisturbed():
+            notes: list[str | None] = []  # of a run that diverged there are no evaluations
             for one, row in zip(program, rows, strict=True):
-                if isinstance(row, dict):
-                    one.directory.append(row)
-                elif diverged(one.directory) is None:
+                notes.append(one.directory.append(row) if isinstance(row, dict) else None)
+                if not isinstance(row, dict) and diverged(one.directory) is None:
                     text = json.dumps({'error': str(row)}) + '\n'
                     write_atomically(_divergence_file(one.directory), text)
-            checkpoints.save(state, *progress)
+            checkpoints.save(state, *progress, notes=notes)
         bar.update(len(program) * (progress[0].round - kept))
         kept = progress[0].round
         accuracies = [row['consensus_accuracy'] for row in rows if isinstance(row, dict)]
         if accuracies:
             bar.set_postfix_str(f'accuracy {np.mean(accuracies):.4f}', refresh=False)
-    bar.update(len(program) * (len(experiments[0].graphs.active) - kept))
+    bar.update(len(program) * (rounds - kept))
     for number, one in enumerate(program):
         if diverged(one.directory) is None:
             own = jax.tree.map(lambda leaf, n=number: leaf[n], state)
             save_consensus(one.experiment.algorithm.consensus(own), one.directory.consensus)
-            one.directory.done.touch()
+            one.directory.finish()
 
 
 def _states(experiments: Sequence[Experiment]) -> Any:

@@ -6,6 +6,7 @@ appendix G) and evaluates the theorem with them, term by term. Writes theory.jso
 round), theory.md and theory.png, besides config.json, into DIR.
 """
 
+import contextlib
 import json
 import math
 import sys
@@ -17,7 +18,7 @@ from absl import app, flags, logging
 
 from experiments import flags as experiment_flags
 from experiments import run
-from experiments.rundir import Row, write_atomically
+from experiments.rundir import Row, explained, write_atomically
 
 if TYPE_CHECKING:
     from dfl_jax.theory import Bound
@@ -269,14 +270,15 @@ def main(argv: list[str]) -> int:
     logging.set_verbosity(logging.ERROR)
     if len(argv) > 1:
         return run.fail(f'unexpected argument {argv[1]!r}; settings are flags')
-    try:
-        check()
-        experiment, directory = run.prepare()
-    except (ValueError, OSError) as error:
-        return run.fail(str(error))
-    except KeyboardInterrupt:
-        return run.fail('interrupted before the first round; start again', status=130)
-    return follow(experiment, directory.path)
+    with contextlib.ExitStack() as held:
+        try:
+            check()
+            experiment, directory, _ = run.prepare(held)
+        except (ValueError, OSError) as error:
+            return run.fail(explained(error))
+        except KeyboardInterrupt:
+            return run.fail('interrupted before the first round; start again', status=130)
+        return follow(experiment, directory.path)
 
 
 def follow(experiment: Any, path: Path) -> int:

@@ -4,7 +4,7 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +15,16 @@ from tqdm import tqdm
 from dfl_jax import simulate
 from dfl_jax.base import State
 from dfl_jax.data.formats import one_line
-from dfl_jax.devices import agreed, agreed_text, fetched, leads
+from dfl_jax.devices import agreed, agreed_text, fetched, leads, placed
 from experiments.mirrors import Mirror, MirrorError
-from experiments.rundir import RunDirectory
+from experiments.rundir import Row, RunDirectory, write_atomically
 from experiments.setup import Experiment
 
 if TYPE_CHECKING:
-    from dfl_jax.checkpoint import Checkpoints
+    from dfl_jax.checkpoint import Checkpoints, Saved
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
-Row = dict[str, Any]
 REPORTED = {  # of the methods that have it
     'regular_accuracy': '  regular models',
     'meme_accuracy': '  memes',
@@ -46,25 +45,35 @@ def train(
     checkpoint: bool,
     progress: bool,
     mirrors: Sequence[Mirror] = (),
+    longer: Row | None = None,
 ) -> int:
     """Runs `experiment` to its last round, from its last checkpoint; returns the exit status.
 
     `mirrors` show every row of metrics.jsonl, those of the rounds before the checkpoint first.
+    `longer` is the new config.json of a run that is extended.
     """
     rounds = len(experiment.graphs.active)
+    checkpoints, rows = None, []
+    opened: list[Mirror] = []
+    status = 1
     try:
         needed = (checkpoint or directory.checkpoints.exists()) and leads()
         checkpoints = _checkpoints(directory.checkpoints) if needed else None
-        resume = _resume(experiment, checkpoints)
-    except CheckpointError as error:
-        print(f'error: {error}', file=sys.stderr)
-        return 1
-    rows = directory.keep_until(resume[1].round if resume else 0)
-    _announce(experiment, rounds, directory.path)
-
-    status = 1
-    opened: list[Mirror] = []
-    try:
+        resume = _resume(experiment, checkpoints, directory, eval_every)
+        rows = evaluations_until(directory, resume[1].round if resume else 0, eval_every, rounds)
+        if resume is None and directory.sound_rows()[0]:
+            print(
+                f'warning: no checkpoint in {directory.path}; the run starts again from its first '
+                'round',
+                file=sys.stderr,
+            )
+        if directory.done.exists() and not longer:
+            print(f'warning: {directory.unfinished()}; it is made again', file=sys.stderr)
+        directory.done.unlink(missing_ok=True)
+        if longer:
+            directory.write_config(longer)
+        directory.keep(rows)
+        _announce(experiment, rounds, directory.path)
         for mirror in mirrors:
             mirror.open(directory, rows)
             opened.append(mirror)
@@ -93,12 +102,12 @@ def train(
         with bar:
             for row, state, done in evaluations:
                 with undisturbed():
-                    directory.append(row)
+                    before = directory.append(row)
                     rows.append(row)
                     if checkpoint:
                         whole = fetched(state) if jax.process_count() > 1 else state
                         if checkpoints:
-                            checkpoints.save(whole, done)
+                            checkpoints.save(whole, done, notes=[before])
                     for mirror in opened:
                         mirror.row(row)
                 bar.set_postfix_str(
@@ -116,8 +125,8 @@ def train(
         status = INTERRUPTED
         kept = (checkpoints.latest() or 0) if checkpoints else 0
         print(
-            f'interrupted: {kept} of {rounds} rounds kept; the same flags with '
-            f'--out={directory.path} --resume go on from there',
+            f'interrupted: {kept} of {rounds} rounds kept; --resume --out={directory.path} goes on '
+            'from there',
             file=sys.stderr,
         )
     except simulate.DivergenceError as error:
@@ -126,8 +135,14 @@ def train(
             f'{directory.path}',
             file=sys.stderr,
         )
-    except MirrorError as error:
+    except (CheckpointError, MirrorError) as error:
         print(f'error: {error}', file=sys.stderr)
+    except OSError as error:  # a full disk, a folder that is gone
+        print(
+            f'error: {one_line(error)}; when that is mended, --resume --out={directory.path} goes '
+            'on from the last checkpoint',
+            file=sys.stderr,
+        )
     finally:
         for mirror in opened:
             mirror.close(status)
@@ -165,43 +180,95 @@ def _checkpoints(folder: Path):
         return None
 
 
-def _resume(experiment: Experiment, checkpoints) -> tuple[State, simulate.Progress] | None:
+def _resume(
+    experiment: Experiment,
+    checkpoints: 'Checkpoints | None',
+    directory: RunDirectory,
+    eval_every: int,
+) -> tuple[State, simulate.Progress] | None:
     like = jax.eval_shape(experiment.algorithm.init, experiment.key, experiment.clients)
-    found = restored(checkpoints, like) if checkpoints else None
-    progress = agreed_text(json.dumps(asdict(found[1][0])) if found else None)
+    rounds = len(experiment.graphs.active)
+
+    def fault(saved: 'Saved') -> str | None:
+        return lacking(directory, saved.progress[0].round, saved.notes[0], eval_every, rounds)
+
+    found = restored(checkpoints, like, fault) if checkpoints else None
+    progress = agreed_text(json.dumps(asdict(found.progress[0])) if found else None)
     if progress is None:
         return None
-    return agreed(found and found[0], like), simulate.Progress(**json.loads(progress))
+    state = placed(agreed(found and found.state, like), experiment.mesh)
+    return state, simulate.Progress(**json.loads(progress))
+
+
+def evaluations_until(
+    directory: RunDirectory, round: int, eval_every: int, rounds: int
+) -> list[Row]:
+    """The evaluations up to `round` of a run over `rounds`.
+
+    The last one of a shorter run that this one extends may be between two of them, and is none.
+    """
+    return [
+        row
+        for row, _ in directory.sound_rows()[0]
+        if row['round'] <= round and _evaluated(row['round'], eval_every, rounds)
+    ]
+
+
+def _evaluated(round: int, eval_every: int, rounds: int) -> bool:
+    return round % eval_every == 0 or round == rounds
+
+
+def lacking(
+    directory: RunDirectory, round: int, digest: str, eval_every: int, rounds: int
+) -> str | None:
+    """What metrics.jsonl lacks of the evaluations that a checkpoint of `round` was saved after.
+
+    digest: of the evaluations before that of `round`.
+    """
+    rows, damage = directory.sound_rows()
+    before = [found for row, found in rows if row['round'] < round]
+    if (before[-1] if before else '') != digest:
+        return damage or f'{directory.metrics_file} lacks evaluations before round {round}'
+    if _evaluated(round, eval_every, rounds) and not any(r['round'] == round for r, _ in rows):
+        return damage or f'{directory.metrics_file} lacks the evaluation of round {round}'
+    return None
 
 
 def restored(
-    checkpoints: 'Checkpoints', like: State
-) -> tuple[State, list[simulate.Progress]] | None:
-    """State and progress of the newest checkpoint that can be read, None where there is none.
+    checkpoints: 'Checkpoints', like: State, fault_of: 'Callable[[Saved], str | None]'
+) -> 'Saved | None':
+    """The newest checkpoint that can be read and has no fault, None where there is none at all.
 
     Newer ones are set aside, so that the run can save its own in their place. Raises
-    CheckpointError, and leaves all as it is, when none can be read.
+    CheckpointError, and leaves all as it is, when none can be used.
     """
     faults: dict[int, str] = {}
     for round in checkpoints.rounds():
         try:
             found = checkpoints.restore(like, round)
+            fault = fault_of(found)
         except Exception as error:  # orbax, tensorstore and json each have their own
-            faults[round] = one_line(error)
+            fault = one_line(error)
+        if fault:
+            faults[round] = fault
             continue
         for newer, fault in faults.items():
             aside = checkpoints.set_aside(newer)
             print(
-                f'warning: {aside.parent / str(newer)} cannot be read ({fault}); it is '
+                f'warning: {aside.parent / str(newer)} cannot be used ({fault}); it is '
                 f'{aside.name} now, and the run goes on from round {round}',
                 file=sys.stderr,
             )
         return found
     if not faults:
         return None
+    reasons = {
+        fault: ' and '.join(str(round) for round, same in faults.items() if same == fault)
+        for fault in faults.values()
+    }
     raise CheckpointError(
-        f'no checkpoint in {checkpoints.folder} can be read '
-        f'({"; ".join(f"{round}: {fault}" for round, fault in faults.items())}); bring a copy '
+        f'no checkpoint in {checkpoints.folder} can be used '
+        f'({"; ".join(f"{rounds}: {fault}" for fault, rounds in reasons.items())}); bring a copy '
         'back, or move that folder away, and --resume starts from the first round'
     )
 
@@ -232,11 +299,11 @@ def _networks(experiment: Experiment) -> str:
 def save_consensus(params: Any, path: Path) -> None:
     """The consensus model's parameters as safetensors, named by their path joined with dots."""
     from flax.traverse_util import flatten_dict
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
     whole = fetched(flatten_dict(params, sep='.'))
     if leads():
-        save_file(whole, path)
+        write_atomically(path, save(whole))
 
 
 def _finish(directory: RunDirectory, rows: list[Row]) -> None:
@@ -260,4 +327,4 @@ def _finish(directory: RunDirectory, rows: list[Row]) -> None:
         print(f'{"curves":<22}{directory.path / "curves.png"}')
     except ImportError:
         print('no curves.png without matplotlib (pip install matplotlib)', file=sys.stderr)
-    directory.done.touch()
+    directory.finish()

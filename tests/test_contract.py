@@ -556,7 +556,7 @@ def test_resume_equals_no_stop(name, saved, tmp_path):
         like = jax.eval_shape(algorithm.init, jax.random.key(0), setting[0])
         restarted = Checkpoints(tmp_path)
         assert restarted.latest() == 8
-        state, (progress,) = restarted.restore(like)
+        state, (progress,), _ = restarted.restore(like)
     expected, _ = uninterrupted(name)
     evaluations, _ = whole_run(name, eval_every=4, resume=(state, progress))
     assert len(evaluations) == (1 if saved == 'disk' else 2)

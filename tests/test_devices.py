@@ -14,9 +14,13 @@ import numpy as np
 import pytest
 from test_cli import ROOT, SMALL, here, rows_of, write_clusters
 
-from dfl_jax import devices
+from dfl_jax import Clients, devices
+from dfl_jax.algorithms import make
+from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.memory import map_in_chunks, map_present
 from dfl_jax.models import MLP, bind
+from dfl_jax.population import dealt, populate
+from dfl_jax.simulate import Progress
 from experiments import hardware
 
 
@@ -99,6 +103,38 @@ def test_the_command_on_several_devices(tiny, whole, tmp_path):
     assert '--devices=many: write a number, auto or all' in here(*argv, '--devices=many').error
 
 
+@pytest.mark.parametrize('method', ['ntk_dfl', 'dfedavgm', 'spark', 'dfml'])
+def test_a_checkpoint_is_read_on_any_number_of_devices(method, tmp_path):
+    clients = Clients(jnp.ones((8, 2, 4)), jnp.zeros((8, 2), jnp.int32), jnp.ones((8, 2), bool))
+    models = {name: bind(MLP(3, (width,)), (4,)) for name, width in (('a', 3), ('b', 5))}
+    mixed = populate(models, dealt(tuple(models), 8, [1, 1]))
+    algorithm = make(method, mixed if method == 'dfml' else models['a'])
+    state = algorithm.init(jax.random.key(0), clients)
+    meshes = {count: devices.client_mesh(count) if count > 1 else None for count in (1, 2, 8)}
+    for count, mesh in meshes.items():
+        placed = devices.placed(state, mesh)
+        Checkpoints(tmp_path / str(count)).save(placed, Progress(3, 1.5, {'weights': [1, 2]}))
+    like = jax.eval_shape(algorithm.init, jax.random.key(0), clients)
+    for count in meshes:
+        saved = Checkpoints(tmp_path / str(count)).restore(like)
+        assert saved.progress == [Progress(3, 1.5, {'weights': [1, 2]})]
+        for mesh in meshes.values():
+            found = devices.placed(saved.state, mesh)
+            jax.tree.map(np.testing.assert_array_equal, found, state)
+
+
+@pytest.mark.parametrize(('before', 'after'), [(1, 3), (2, 1), (3, 6)])
+def test_a_run_goes_on_on_other_devices(before, after, tiny, whole, tmp_path):
+    out = tmp_path / 'out'
+    short = [flag for flag in SMALL if not flag.startswith('--rounds=')]
+    argv = (f'--dataset={tiny}', *short, f'--devices={before}', f'--out={out}')
+    assert here(*argv, '--rounds=1').status == 0
+    done = here('--resume', f'--out={out}', '--rounds=2', f'--devices={after}')
+    assert done.status == 0
+    assert done.err.startswith(f'warning: devices was {before} when the run began and is {after}')
+    assert_close(out, whole)
+
+
 @pytest.mark.parametrize(('clients', 'size'), [(6, 3), (8, 4), (10, 2), (7, 1)])
 def test_as_many_cores_as_divide_the_clients(clients, size, monkeypatch):
     monkeypatch.setattr(devices, '_cores', lambda: 4)
@@ -170,6 +206,6 @@ def test_two_processes_are_one_run_and_resume(tiny, whole, tmp_path):
     (out / 'done').unlink()
     (out / 'consensus.safetensors').unlink()
     shutil.rmtree(out / 'checkpoints' / '2')
-    processes(2, *argv, '--resume')
+    processes(2, '--resume', '--noprogress', f'--out={out}')
     assert [row['round'] for row in rows_of(out)] == [1, 2]
     assert (out / 'consensus.safetensors').read_bytes() == model

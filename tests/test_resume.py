@@ -9,7 +9,17 @@ import time
 from pathlib import Path
 
 import pytest
-from test_cli import SMALL, blocker, command, contents, finish, here, rows_of, wait_for
+from test_cli import (
+    SMALL,
+    blocker,
+    command,
+    contents,
+    finish,
+    here,
+    rows_of,
+    wait_for,
+    write_clusters,
+)
 
 ROUNDS, EVERY = 12, 2
 MODEL = 'consensus.safetensors'
@@ -58,7 +68,7 @@ def start(out: Path, lines: int, *flags: str) -> subprocess.Popen:
 
 
 def assert_same_result(out: Path, whole: Path) -> None:
-    assert rows_of(out, without='seconds') == rows_of(whole, without='seconds')
+    assert rows_of(out, 'seconds', 'digest') == rows_of(whole, 'seconds', 'digest')
     assert (out / MODEL).read_bytes() == (whole / MODEL).read_bytes()
     assert (out / 'done').exists()
     seconds = [row['seconds'] for row in rows_of(out)]
@@ -96,7 +106,7 @@ def test_killed_twice_and_resumed_in_a_new_process(whole, tmp_path):
         process = start(out, lines, *flags)
         process.kill()
         process.communicate()
-    done = finish(command(*ARGV, f'--out={out}', '--resume', cwd=tmp_path))
+    done = finish(command(f'--out={out}', '--resume', '--noprogress', cwd=tmp_path))
     assert (done.status, done.err) == (0, '')
     assert_same_result(out, whole)
 
@@ -125,7 +135,7 @@ def test_an_interrupted_run_says_how_to_go_on(whole, tmp_path):
     kept = steps_of(out)[-1]
     assert kept == rows_of(out)[-1]['round']
     assert f'interrupted: {kept} of {ROUNDS} rounds kept' in line
-    assert f'--out={out} --resume' in line
+    assert f'--resume --out={out} goes on' in line
     assert not (out / 'done').exists()
     assert here(*ARGV, f'--out={out}', '--resume').status == 0
     assert_same_result(out, whole)
@@ -211,19 +221,26 @@ def empty(checkpoint: Path) -> None:
     checkpoint.mkdir()
 
 
-def lose_the_checksums_too(checkpoint: Path) -> None:
-    (checkpoint / 'checksums.json').unlink()
-    (checkpoint / 'progress' / 'metadata').unlink()
+def lose_the_digest(checkpoint: Path) -> None:
+    (file,) = (checkpoint / 'progress').rglob('metadata')
+    record = json.loads(file.read_text())
+    del record['digest']
+    file.write_text(json.dumps(record))
+
+
+def change_the_progress(checkpoint: Path) -> None:
+    (file,) = (checkpoint / 'progress').rglob('metadata')
+    file.write_text(file.read_text().replace('"seconds": ', '"seconds": 1'))
 
 
 DAMAGES = {
-    'state lost': (lambda path: shutil.rmtree(path / 'state'), 'is missing'),
-    'progress lost': (lambda path: shutil.rmtree(path / 'progress'), 'is missing'),
-    'file cut': (cut, 'state/manifest.ocdbt is not what was saved'),
-    'bit flipped': (flip_a_bit, 'is not what was saved'),
-    'all lost': (empty, 'KeyError'),
-    'checksums damaged': (lambda path: (path / 'checksums.json').write_text('{'), 'JSONDecode'),
-    'checksums lost': (lose_the_checksums_too, 'progress/metadata not found'),
+    'state lost': (lambda path: shutil.rmtree(path / 'state'), 'Error: '),
+    'progress lost': (lambda path: shutil.rmtree(path / 'progress'), 'Error: '),
+    'file cut': (cut, 'Error: '),
+    'bit flipped': (flip_a_bit, 'it is not what was saved'),
+    'all lost': (empty, 'Error: '),
+    'progress changed': (change_the_progress, 'it is not what was saved'),
+    'digest lost': (lose_the_digest, 'it has no digest'),
 }
 
 
@@ -236,7 +253,7 @@ def test_a_damaged_checkpoint_is_set_aside(damage, stopped, whole):
     done = here(*ARGV, f'--out={stopped}', '--resume')
     assert done.status == 0
     (line,) = done.err.splitlines()
-    assert line.startswith(f'warning: {newest} cannot be read (') and reason in line
+    assert line.startswith(f'warning: {newest} cannot be used (') and reason in line
     assert f'it is unreadable-{ROUNDS} now' in line
     assert f'goes on from round {ROUNDS - EVERY}' in line
     assert_same_result(stopped, whole)
@@ -261,21 +278,13 @@ def test_no_readable_checkpoint_is_an_error_with_the_way_out(stopped, whole, tmp
         flip_a_bit(checkpoints / str(round))
     before = contents(stopped)
     line = here(*ARGV, f'--out={stopped}', '--resume').error
-    assert f'no checkpoint in {checkpoints} can be read' in line
-    assert all(f'{round}: ValueError' in line for round in (ROUNDS, ROUNDS - EVERY))
+    assert f'no checkpoint in {checkpoints} can be used' in line
+    assert f'({ROUNDS} and {ROUNDS - EVERY}: ValueError: it is not what was saved)' in line
     assert 'move that folder away, and --resume starts from the first round' in line
     assert contents(stopped) == before
     checkpoints.rename(tmp_path / 'away')
     assert here(*ARGV, f'--out={stopped}', '--resume').status == 0
     assert_same_result(stopped, whole)
-
-
-def test_checkpoints_without_checksums_are_read(stopped, whole):
-    for round in steps_of(stopped):
-        (stopped / 'checkpoints' / str(round) / 'checksums.json').unlink()
-    done = here(*ARGV, f'--out={stopped}', '--resume')
-    assert (done.status, done.err) == (0, '')
-    assert rows_of(stopped) == rows_of(whole)  # nothing was made again: equal seconds
 
 
 def test_no_more_checkpoints_does_not_lose_those_that_are(stopped, whole):
@@ -301,3 +310,275 @@ def test_progress_is_kept(stopped):
     (progress,) = progress['runs']
     assert progress['round'] == ROUNDS
     assert progress['seconds'] == rows_of(stopped)[-1]['seconds']
+
+
+# --------------------------------------------------------------------------------- what is recalled
+
+
+def test_resume_recalls_the_settings(stopped, whole):
+    shutil.rmtree(stopped / 'checkpoints' / str(ROUNDS))
+    done = here('--resume', f'--out={stopped}')
+    assert (done.status, done.err) == (0, '')
+    assert_same_result(stopped, whole)
+
+
+@pytest.mark.parametrize('at', [4, 5, 6])  # at an evaluation of the longer run, and between two
+def test_more_rounds_end_as_a_run_that_was_long_from_the_start(at, whole, tmp_path):
+    out = tmp_path / 'out'
+    short = [flag for flag in ARGV if not flag.startswith('--rounds=')]
+    assert here(*short, f'--rounds={at}', f'--out={out}').status == 0
+    done = here('--resume', f'--out={out}', f'--rounds={ROUNDS}')
+    assert (done.status, done.err) == (0, '')
+    assert_same_result(out, whole)
+    settings = json.loads((out / 'config.json').read_text())['settings']
+    assert settings == json.loads((whole / 'config.json').read_text())['settings']
+
+
+def test_an_extension_that_is_killed_after_its_first_evaluation(whole, tmp_path):
+    """Its checkpoint is of before, and follows an evaluation that the longer run has not."""
+    out = tmp_path / 'out'
+    short = [flag for flag in ARGV if not flag.startswith('--rounds=')]
+    assert here(*short, '--rounds=1', f'--out={out}').status == 0
+    shutil.copytree(out / 'checkpoints', tmp_path / 'kept')
+    assert here('--resume', f'--out={out}', f'--rounds={ROUNDS}').status == 0
+    shutil.rmtree(out / 'checkpoints')
+    (tmp_path / 'kept').rename(out / 'checkpoints')
+    (out / 'done').unlink()
+    done = here('--resume', f'--out={out}')
+    assert (done.status, done.err) == (0, '')
+    assert_same_result(out, whole)
+
+
+def test_more_rounds_are_refused_where_the_method_follows_their_number(tmp_path):
+    flags = ('--algorithm=dispfl', '--dataset=synthetic', '--clients=6', '--degree=2', '--hidden=4')
+    out = tmp_path / 'out'
+    assert here(*flags, '--rounds=2', '--noprogress', f'--out={out}').status == 0
+    before = contents(out)
+    line = here('--resume', f'--out={out}', '--rounds=3').error
+    assert f'--rounds=3 cannot extend {out}, a run of 2 rounds: its anneal_rounds follows' in line
+    assert contents(out) == before
+
+
+# ------------------------------------------------------------------------------- rows that are lost
+
+
+def lines_of(file: Path) -> list[str]:
+    return file.read_text().splitlines(keepends=True)
+
+
+def change_a_digit(lines: list[str]) -> list[str]:
+    return [lines[0], lines[1].replace('"client_loss_mean": ', '"client_loss_mean": 1'), *lines[2:]]
+
+
+ROWS = {
+    'dropped': lambda lines: [lines[0], *lines[2:]],
+    'repeated': lambda lines: [lines[0], lines[0], *lines[1:]],
+    'swapped': lambda lines: [lines[1], lines[0], *lines[2:]],
+    'changed': change_a_digit,
+    'garbage': lambda lines: [lines[0], 'garbage\n', *lines[1:]],
+    'a number': lambda lines: [lines[0], '7\n', *lines[2:]],
+    'nested': lambda lines: [lines[0], '[' * 100_000 + '\n', *lines[2:]],
+    'binary': lambda lines: [lines[0], '\udcff\n', *lines[1:]],
+    'empty': lambda lines: [],
+}
+
+
+@pytest.mark.parametrize('harm', ROWS)
+def test_rows_that_the_checkpoints_do_not_agree_with(harm, stopped):
+    file = stopped / 'metrics.jsonl'
+    file.write_text(''.join(ROWS[harm](lines_of(file))), errors='surrogateescape')
+    before = contents(stopped)
+    line = here('--resume', f'--out={stopped}').error
+    assert 'can be used' in line and str(file) in line
+    assert contents(stopped) == before
+
+
+def test_a_metrics_file_that_is_a_folder(stopped):
+    (stopped / 'metrics.jsonl').unlink()
+    (stopped / 'metrics.jsonl').mkdir()
+    assert 'Is a directory' in here('--resume', f'--out={stopped}').error
+
+
+def test_a_last_row_that_is_damaged_is_made_again(stopped, whole):
+    file = stopped / 'metrics.jsonl'
+    lines = lines_of(file)
+    file.write_text(''.join([*lines[:-1], lines[-1].replace('0', '1')]))
+    done = here('--resume', f'--out={stopped}')
+    assert done.status == 0 and f'line {len(lines)} of {file}' in done.err
+    assert_same_result(stopped, whole)
+
+
+@pytest.mark.parametrize('name', [MODEL, 'metrics.jsonl'])
+def test_a_done_run_that_lost_something_is_made_again(name, whole, tmp_path):
+    out = tmp_path / 'out'
+    shutil.copytree(whole, out)
+    content = (out / name).read_bytes()
+    (out / name).write_bytes(content[:-20])
+    done = here('--resume', f'--out={out}')
+    assert done.status == 0 and 'it is made again' in done.err
+    assert_same_result(out, whole)
+
+
+# ----------------------------------------------------------------------------------- who works here
+
+
+def test_one_process_at_a_time(tmp_path):
+    out = tmp_path / 'out'
+    process = start(out, 1)
+    line = here('--resume', f'--out={out}').error
+    assert line == (f'error: another process works in {out}; wait for it or choose another --out')
+    process.kill()
+    process.communicate()
+    assert here('--resume', f'--out={out}').status == 0  # the lock died with the process
+
+
+def test_two_fresh_runs_at_once(whole, tmp_path):
+    out = tmp_path / 'out'
+    both = [command(*ARGV, f'--out={out}', '--nocheckpoint', cwd=tmp_path) for _ in range(2)]
+    ends = sorted((finish(process) for process in both), key=lambda end: end.status)
+    assert [end.status for end in ends] == [0, 1]
+    assert f'--out={out} exists' in ends[1].error or 'another process works' in ends[1].error
+    assert_same_result(out, whole)
+
+
+def test_runs_of_the_same_second_have_directories_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr('time.strftime', lambda _: 'now')
+    for _ in range(2):
+        assert here(*ARGV).status == 0
+    names = sorted(path.name for path in (tmp_path / 'runs').iterdir())
+    assert names == ['ntk_dfl-synthetic-now', 'ntk_dfl-synthetic-now-2']
+
+
+def test_what_a_kill_left_before_the_first_line_is_no_run(whole, tmp_path):
+    out = tmp_path / 'out'
+    out.mkdir()
+    (out / 'lock').touch()
+    (out / 'config.json.4711.tmp').write_text('{"set')
+    assert here(*ARGV, f'--out={out}').status == 0
+    assert not list(out.glob('*.tmp'))
+    assert_same_result(out, whole)
+
+
+# -------------------------------------------------------------------------------------- full disk
+
+
+def test_a_full_disk_is_one_line_and_no_loss(whole, tmp_path):
+    out = tmp_path / 'out'
+    limit = 'import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))'
+    (tmp_path / 'small').mkdir()
+    (tmp_path / 'small' / 'sitecustomize.py').write_text(limit)
+    process = command(
+        *ARGV, f'--out={out}', '--compilation_cache=off', cwd=tmp_path, path=tmp_path / 'small'
+    )
+    line = finish(process).error
+    assert 'File too large' in line or 'EFBIG' in line
+    assert f'--resume --out={out} goes on from the last checkpoint' in line
+    assert not list(out.glob('*.tmp'))
+    assert here('--resume', f'--out={out}').status == 0
+    assert_same_result(out, whole)
+
+
+def test_a_folder_that_vanishes_is_one_line(tmp_path):
+    out = tmp_path / 'out'
+    process = start(out, 1)
+    out.rename(tmp_path / 'gone')
+    ended = finish(process)
+    assert ended.status == 1 and len(ended.err.splitlines()) == 1
+    assert str(out) in ended.error
+
+
+# ------------------------------------------------------------------------------ inputs that changed
+
+
+def test_other_data_under_the_same_name(tmp_path):
+    file, out = write_clusters(tmp_path / 'mine.npz'), tmp_path / 'out'
+    small = ('--algorithm=dpsgd', '--clients=6', '--degree=2', '--hidden=4', '--partition=iid')
+    assert here(*small, f'--dataset={file}', '--rounds=2', f'--out={out}').status == 0
+    write_clusters(file, train=123)
+    line = here('--resume', f'--out={out}', '--rounds=4').error
+    assert line.startswith('error: the data (--dataset, --data_dir) changed since')
+
+
+@pytest.fixture
+def listed(tmp_path):
+    """A run whose partition and graph come from files."""
+    partition, edges = tmp_path / 'partition.json', tmp_path / 'edges.txt'
+    partition.write_text(json.dumps([list(range(i, 120, 6)) for i in range(6)]))
+    edges.write_text('\n'.join(f'{i} {(i + 1) % 6}' for i in range(6)))
+    argv = (
+        '--algorithm=dpsgd', '--clients=6', '--hidden=4', '--topology=edge_list', '--rounds=2',
+        f'--dataset={write_clusters(tmp_path / "mine.npz")}', f'--partition_file={partition}',
+        f'--topology_file={edges}', f'--out={tmp_path}/out',
+    )  # fmt: skip
+    assert here(*argv).status == 0
+    return tmp_path / 'out', partition, edges
+
+
+def test_another_partition_under_the_same_name(listed):
+    out, partition, _ = listed
+    partition.write_text(json.dumps([list(range(i, 120, 6)) for i in (1, 0, 2, 3, 4, 5)]))
+    line = here('--resume', f'--out={out}', '--rounds=4').error
+    assert 'the partition of the data over the clients (--partition_file) changed since' in line
+
+
+def test_another_graph_under_the_same_name(listed):
+    out, _, edges = listed
+    edges.write_text('\n'.join(f'{i} {(i + 2) % 6}' for i in range(6)) + '\n0 1\n')
+    line = here('--resume', f'--out={out}', '--rounds=4').error
+    assert 'the graphs of the first 2 rounds' in line and '--topology_file changed' in line
+
+
+def test_files_may_move(listed):
+    out, partition, _ = listed
+    moved = partition.rename(partition.with_name('moved.json'))
+    assert 'partition.json' in here('--resume', f'--out={out}', '--rounds=4').error
+    assert here('--resume', f'--out={out}', '--rounds=4', f'--partition_file={moved}').status == 0
+
+
+# -------------------------------------------------------------------------------------------- trust
+
+
+def test_resume_imports_no_algorithm_that_only_the_config_names(stopped, tmp_path, monkeypatch):
+    (tmp_path / 'evil.py').write_text('raise SystemExit("imported")')
+    monkeypatch.syspath_prepend(tmp_path)
+    config = json.loads((stopped / 'config.json').read_text())
+    config['settings']['algorithm'] = 'evil:make'
+    del config['digest']
+    (stopped / 'config.json').write_text(json.dumps(config))
+    line = here('--resume', f'--out={stopped}').error
+    assert '--algorithm=evil:make' in line and '--allow_imports' in line
+
+
+@pytest.mark.parametrize(
+    ('change', 'part'),
+    [
+        ({'seed': 'zero'}, "--seed='zero' is no value"),
+        ({'clients': 0}, '--clients=0 is no value'),
+        ({'clients': None}, '--clients=None is no value'),
+        ({'out': '/tmp/x'}, 'this version does not know'),
+        ({'unheard_of': 1}, 'this version does not know'),
+    ],
+)
+def test_a_config_with_settings_that_cannot_be(change, part, stopped):
+    config = json.loads((stopped / 'config.json').read_text())
+    config['settings'] |= change
+    del config['digest']
+    (stopped / 'config.json').write_text(json.dumps(config))
+    assert part in here('--resume', f'--out={stopped}').error
+
+
+def test_a_config_that_was_changed(stopped):
+    file = stopped / 'config.json'
+    file.write_text(file.read_text().replace('"seed": 0', '"seed": 1'))
+    assert (
+        f'{file} is damaged: it is not what was written'
+        in here('--resume', f'--out={stopped}').error
+    )
+
+
+@pytest.mark.parametrize('text', ['null', '[]', '{}', '{"settings": 1}', '[' * 100_000, ''])
+def test_a_config_that_is_none(text, stopped):
+    (stopped / 'config.json').write_text(text)
+    line = here('--resume', f'--out={stopped}').error
+    assert str(stopped / 'config.json') in line

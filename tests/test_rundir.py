@@ -1,29 +1,109 @@
-"""A run directory keeps what it holds."""
+"""A run directory keeps what it holds, and notices what was lost or changed."""
 
 import json
 
-from experiments.rundir import RunDirectory
+import pytest
 
-CONFIG = {'settings': {'seed': 0}, 'versions': {'jax': '1'}, 'device': 'cpu'}
+from experiments.rundir import RunDirectory, read_json, unused, write_atomically
 
-
-def test_a_resumed_run_is_told_what_changed_around_it(tmp_path):
-    directory = RunDirectory(tmp_path / 'run')
-    assert directory.claim(CONFIG) == []
-    assert directory.claim(CONFIG) == []
-    (remark,) = directory.claim(CONFIG | {'device': 'gpu'})
-    assert remark.startswith('device was cpu when the run began and is gpu now')
-    assert json.loads(directory.config_file.read_text()) == CONFIG
+CONFIG = {'settings': {'seed': 0, 'rounds': 3}, 'versions': {'jax': '1'}, 'device': 'cpu'}
 
 
-def test_rows_after_the_checkpoint_and_a_torn_line_are_dropped(tmp_path):
-    directory = RunDirectory(tmp_path / 'run')
-    directory.claim(CONFIG)
+@pytest.fixture
+def directory(tmp_path):
+    """A run of three evaluations."""
+    directory = RunDirectory(tmp_path)
+    directory.write_config(CONFIG)
     for r in (1, 2, 3):
-        directory.append({'round': r})
+        directory.append({'round': r, 'accuracy': 0.1 * r})
+    return directory
+
+
+def test_rows_and_config_are_as_they_were_written(directory):
+    assert [row['round'] for row in directory.rows()] == [1, 2, 3]
+    assert 'digest' not in directory.rows()[0]
+    assert directory.config() == CONFIG
+
+
+def test_a_torn_line_is_dropped_and_the_next_follows_the_one_before(directory):
     with directory.metrics_file.open('a') as file:
         file.write('{"round": 4, "consens')
+    again = RunDirectory(directory.path)
+    rows = again.rows()
+    assert [row['round'] for row in rows] == [1, 2, 3]
+    again.keep(rows[:2])
+    again.append({'round': 3})
     assert [row['round'] for row in directory.rows()] == [1, 2, 3]
-    assert [row['round'] for row in directory.keep_until(2)] == [1, 2]
-    directory.append({'round': 3})
-    assert [row['round'] for row in directory.rows()] == [1, 2, 3]
+
+
+def test_append_returns_the_digest_of_what_was_before(directory):
+    digests = [digest for _, digest in directory.sound_rows()[0]]
+    assert RunDirectory(directory.path).append({'round': 4}) == digests[-1]
+    assert len(directory.rows()) == 4
+
+
+def test_rows_from_before_they_had_digests_are_read(directory):
+    plain = [{'round': 1}, {'round': 2}]
+    directory.metrics_file.write_text(''.join(json.dumps(row) + '\n' for row in plain))
+    assert directory.rows() == plain
+
+
+def test_a_row_that_lost_its_digest_is_not(directory):
+    lines = [json.loads(line) for line in directory.metrics_file.read_text().splitlines()]
+    del lines[1]['digest']
+    directory.metrics_file.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    with pytest.raises(ValueError, match='line 2 of'):
+        directory.rows()
+
+
+def test_a_config_without_a_digest_is_read(directory):
+    directory.config_file.write_text(json.dumps(CONFIG))
+    assert directory.config() == CONFIG
+
+
+def test_why_a_run_is_not_done(directory):
+    assert 'has not reached its last round' in directory.unfinished()
+    directory.consensus.write_bytes(b'model')
+    directory.finish()
+    assert directory.unfinished() is None
+    directory.consensus.write_bytes(b'other')
+    assert 'is not what was written' in directory.unfinished()
+    directory.finish()
+    directory.keep(directory.rows()[:2])
+    assert 'does not end at round 3' in directory.unfinished()
+
+
+def test_one_holder_at_a_time(directory):
+    with (
+        directory.held(),
+        pytest.raises(ValueError, match='another process works in'),
+        RunDirectory(directory.path).held(),
+    ):
+        pass
+    with directory.held():
+        pass
+
+
+def test_what_cannot_be_written_leaves_the_file_and_no_litter(tmp_path):
+    file = tmp_path / 'file'
+    write_atomically(file, 'before')
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(file, '\udcff')
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(OSError):
+        write_atomically(file, 'after')
+    assert [path.name for path in tmp_path.iterdir()] == ['file']
+
+
+def test_unused_names(tmp_path):
+    assert [unused(tmp_path / 'a' / 'run').name for _ in range(3)] == ['run', 'run-2', 'run-3']
+
+
+@pytest.mark.parametrize('text', ['', '{', '[' * 100_000, '\xff'])
+def test_json_that_is_none(text, tmp_path):
+    (tmp_path / 'file').write_bytes(text.encode('latin-1'))
+    with pytest.raises(ValueError, match='is damaged'):
+        read_json(tmp_path / 'file')
+    with pytest.raises(ValueError, match='cannot be read'):
+        read_json(tmp_path / 'nothing')
