@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dfl_jax.algorithms.dfml import OPEN_ENDED
 from dfl_jax.base import Graph
 from experiments.setup import Experiment
 
@@ -68,7 +69,8 @@ def check_same(
     check_inputs(before.get('inputs', {}), experiment, now['inputs'], path)
     old, new = before['settings']['rounds'], now['settings']['rounds']
     was, found = before.get('algorithm', {}), now['algorithm']
-    for name in was.keys() & found.keys() - {*FREE}:
+    free = {*FREE} | ({'rounds'} if found.get('schedule') in OPEN_ENDED else set())
+    for name in sorted((was.keys() & found.keys()) - free):
         if was[name] != found[name] and new > old:
             raise ValueError(
                 f'--rounds={new} cannot extend {path}, a run of {old} rounds: its {name} follows '

@@ -148,7 +148,10 @@ class RunDirectory:
             found = self.sound_rows()[0]
             self._digest = found[-1][1] if found else ''
         before = self._digest
-        with open(self.metrics_file, 'a') as file:
+        # A file that is gone is not begun again in the middle.
+        create = 0 if before else os.O_CREAT
+        where = os.open(self.metrics_file, os.O_WRONLY | os.O_APPEND | create, 0o666)
+        with open(where, 'w') as file:
             file.write(self._line(row))
             file.flush()
             os.fsync(file.fileno())

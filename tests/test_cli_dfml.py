@@ -53,6 +53,13 @@ def test_dfml_runs_resumes_and_reports(images, tmp_path):
     saved = load_file(tmp_path / 'whole/consensus.safetensors')
     assert {name.split('.')[0] for name in saved} == {'cnn-4', 'cnn-4-8'}
 
+    assert here(*argv, '--rounds=1', f'--out={tmp_path}/longer').status == 0
+    assert here('--resume', f'--out={tmp_path}/longer', '--rounds=2').status == 0
+    assert rows_of(tmp_path / 'longer', 'seconds', 'digest') == [
+        {name: value for name, value in row.items() if name not in ('seconds', 'digest')}
+        for row in rows
+    ]
+
 
 @pytest.mark.parametrize(
     'name',

@@ -108,7 +108,8 @@ def test_a_checkpoint_is_read_on_any_number_of_devices(method, tmp_path):
     clients = Clients(jnp.ones((8, 2, 4)), jnp.zeros((8, 2), jnp.int32), jnp.ones((8, 2), bool))
     models = {name: bind(MLP(3, (width,)), (4,)) for name, width in (('a', 3), ('b', 5))}
     mixed = populate(models, dealt(tuple(models), 8, [1, 1]))
-    algorithm = make(method, mixed if method == 'dfml' else models['a'])
+    settings = {'spark': {'projection_dim': 5}, 'dfml': {'rounds': 3}}.get(method, {})
+    algorithm = make(method, mixed if method == 'dfml' else models['a'], **settings)
     state = algorithm.init(jax.random.key(0), clients)
     meshes = {count: devices.client_mesh(count) if count > 1 else None for count in (1, 2, 8)}
     for count, mesh in meshes.items():

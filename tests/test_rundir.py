@@ -42,6 +42,12 @@ def test_append_returns_the_digest_of_what_was_before(directory):
     assert len(directory.rows()) == 4
 
 
+def test_a_file_that_is_gone_is_not_begun_again(directory):
+    directory.metrics_file.unlink()
+    with pytest.raises(FileNotFoundError):
+        directory.append({'round': 4})
+
+
 def test_rows_from_before_they_had_digests_are_read(directory):
     plain = [{'round': 1}, {'round': 2}]
     directory.metrics_file.write_text(''.join(json.dumps(row) + '\n' for row in plain))

@@ -38,7 +38,8 @@ from dfl_jax.population import (
     take_seats,
 )
 
-SCHEDULES = ('half_cycle', 'cycle', 'fixed', 'annealed')
+OPEN_ENDED = ('half_cycle', 'cycle', 'fixed')  # the number of rounds does not change the first
+SCHEDULES = (*OPEN_ENDED, 'annealed')
 SCHEDULED = ('both', 'supervision', 'distillation', 'common')
 
 
