@@ -117,8 +117,6 @@ def recall(directory: 'RunDirectory') -> dict[str, Any]:
 
     Raises ValueError, one line, for another value than the run's, apart from more rounds.
     """
-    if not directory.config_file.exists():
-        raise ValueError(f'--resume: {directory.path} holds no run; start it without --resume')
     config = directory.config()
     before = config['settings']
     for name, value in before.items():
@@ -189,8 +187,9 @@ def prepare(held: contextlib.ExitStack) -> Prepared:
     config = longer = None
     done = False
     if FLAGS.resume:
-        if directory.path.is_dir():
-            held.enter_context(directory.held())
+        if not directory.config_file.exists():
+            raise ValueError(f'--resume: {directory.path} holds no run; start it without --resume')
+        held.enter_context(directory.held())
         config = recall(directory)
         done = not _extends(config['settings']) and directory.unfinished() is None
     else:

@@ -75,10 +75,13 @@ class RunDirectory:
 
         Raises ValueError for a file that is missing, damaged, or not of a run.
         """
-        config = read_json(self.config_file)
-        if not isinstance(config, dict) or not isinstance(config.get('settings'), dict):
-            raise ValueError(f'{self.config_file} is not the config.json of a run')
-        return unsealed(config, self.config_file)
+        try:
+            config = read_json(self.config_file)
+            if not isinstance(config, dict) or not isinstance(config.get('settings'), dict):
+                raise ValueError(f'{self.config_file} is not of a run')
+            return unsealed(config, self.config_file)
+        except ValueError as error:
+            raise ValueError(f'{error}; bring a copy back, or choose another run') from None
 
     def check_settings(self, before: Row, settings: Row) -> None:
         """Raises ValueError when the settings are not those of the run, `before`.
