@@ -19,11 +19,14 @@ ALGORITHM_FLAGS = {  # by argument
         'lr_decay',
         None,
         'Decay a round: round k uses lr * lr_decay**k (gradient methods: a factor, e.g. 0.998), '
-        'or lr * exp(-lr_decay * k) (ntk_dfl and ntk_fl: a rate, e.g. 0.07).',
+        'or lr * exp(-lr_decay * k) (ntk_dfl, ntk_fl and spark: a rate, e.g. 0.07).',
     ),
     'loss': flags.DEFINE_string('loss', None, 'cross_entropy (default) or mse (half the square).'),
     'mixing': flags.DEFINE_string(
-        'mixing', None, 'Averaging weights: size, uniform or metropolis.'
+        'mixing',
+        None,
+        'Averaging weights: size (default of ntk_dfl, spark and decavg), uniform (of the others) '
+        'or metropolis.',
     ),
     'consensus': flags.DEFINE_string(
         'consensus',
@@ -55,7 +58,7 @@ ALGORITHM_FLAGS = {  # by argument
     ),
     'optimizer': flags.DEFINE_string('optimizer', None, 'sgd (default) or adamw.'),
     'momentum': flags.DEFINE_float(
-        'momentum', None, "Heavy-ball momentum of sgd, in [0, 1); spark: Nesterov's (default 0.9)."
+        'momentum', None, "Momentum in [0, 1): heavy-ball of sgd, Nesterov's of spark (spark: 0.9)."
     ),
     'weight_decay': flags.DEFINE_float('weight_decay', None, 'L2 decay (adamw: decoupled).'),
     'clip_norm': flags.DEFINE_float('clip_norm', None, 'Bound on the norm of the gradient.'),
@@ -117,7 +120,9 @@ ALGORITHM_FLAGS = {  # by argument
         'timestep_selection', None, 'Loss that chooses t: of the network (default) or linearized.'
     ),
     'timesteps': flags.DEFINE_list(
-        'ntk_timesteps', None, 'Candidates for t, increasing (default 100,200,...,800).'
+        'ntk_timesteps',
+        None,
+        'Candidates for t, increasing (default 100,200,...,800; spark: 100,200,400,800).',
     ),
     'averaging': flags.DEFINE_bool(
         'ntk_averaging', None, 'Per-round averaging of weights (default true).'
@@ -218,7 +223,7 @@ ALGORITHM_FLAGS = {  # by argument
     ),
     # DFML and its baselines
     'mutual_epochs': flags.DEFINE_integer(
-        'dfml_mutual_epochs', None, "K, passes over the aggregator's data (default 10; def_kt 1)."
+        'dfml_mutual_epochs', None, "K, passes over the aggregator's data (default 10)."
     ),
     'schedule': flags.DEFINE_string(
         'dfml_schedule',
@@ -227,7 +232,7 @@ ALGORITHM_FLAGS = {  # by argument
         '(ANL-KD).',
     ),
     'alpha': flags.DEFINE_float(
-        'dfml_alpha', None, 'Largest alpha, in [0, 1] (default 0.9); of dec_fml always (0.5).'
+        'dfml_alpha', None, 'Largest alpha, in [0, 1] (default 0.9; dec_fml: 0.5, in all rounds).'
     ),
     'period': flags.DEFINE_integer('dfml_period', None, 'Rounds of the first cycle (default 10).'),
     'period_growth': flags.DEFINE_integer(

@@ -35,6 +35,23 @@ def test_weights_shrink_by_the_norm_of_the_steady_vector(family):
     assert found.among_nodes[-1] < 1e-4
 
 
+@pytest.mark.parametrize('nodes', [24, 256], ids=['dense', 'sparse'])
+@pytest.mark.parametrize('family', ['erdos_renyi', 'regular'])
+def test_what_nodes_agree_on_does_not_round_away_a_small_noise(family, nodes):
+    """Numbers of order 1, a noise of 1e-8: after 100 rounds nothing but the noise is left."""
+    graphs = topology.schedule(family, nodes, 1, seed=0, static=True, degree=6)
+    (matrix,) = gain.mixing_matrices(graphs, np.ones(nodes), 'uniform')
+    options = {'rounds': 100, 'sigma_noise': 1e-8}
+    found = numerical_model.simulate(jax.random.key(0), matrix, parameters=2000, **options)
+    # Of a start at zero: in float64 the square of the noise is lost beside that of the start.
+    expected, _ = reference.numerical_model_deviations(matrix.T.toarray(), sigma_init=0, **options)
+    assert found.among_nodes[-1] == pytest.approx(expected[-1], rel=0.05)
+    silent = numerical_model.simulate(jax.random.key(0), matrix, parameters=20, rounds=200)
+    assert silent.among_nodes[-1] < 1e-12
+    shrunk = 1 / gain.gain_of(matrix)
+    assert silent.among_parameters[-1] == pytest.approx(shrunk, rel=0.5)
+
+
 def test_stabilisation_is_the_round_from_which_nothing_falls():
     curve = np.concatenate([2.0 ** -np.arange(10), np.full(40, 2.0**-10)])
     assert numerical_model.stabilisation(curve) == 10
@@ -51,3 +68,5 @@ def test_bad_settings_are_refused():
         )
     with pytest.raises(ValueError, match='rounds=0'):
         numerical_model.simulate(jax.random.key(0), matrix, parameters=2, rounds=0)
+    with pytest.raises(ValueError, match='row 0 sums to 2'):
+        numerical_model.simulate(jax.random.key(0), 2 * matrix, parameters=2, rounds=3)
