@@ -134,10 +134,10 @@ def from_file(path: str | Path, n: int, clients: int | None = None) -> list[np.n
     for client, part in enumerate(parts):
         if not isinstance(part, list) or not part:
             raise PartitionError(f'{path}: client {client} must be a list of at least one index')
-        bad = next((i for i in part if type(i) is not int or not 0 <= i < n), None)
-        if bad is not None:
+        bad = [i for i in part if type(i) is not int or not 0 <= i < n]  # None may be among them
+        if bad:
             raise PartitionError(
-                f'{path}: client {client} holds the index {reprlib.repr(bad)}, but the {n} '
+                f'{path}: client {client} holds the index {reprlib.repr(bad[0])}, but the {n} '
                 f'training samples have the indices 0 to {n - 1}: use the file with the dataset it '
                 'was made for'
             )
