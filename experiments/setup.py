@@ -123,6 +123,8 @@ def build(flags: Any) -> Experiment:
     else:
         model = max(population.models.values(), key=lambda each: each.size)
         resolved['architectures'] = {name: len(c) for name, c in population.clients.items()}
+    known = {n: v for n, v in settings.items() if (n, v) != ('init', 'gain_corrected')}
+    _made(flags, factory, population or model, known)  # for its checks
     # Last of the input, as it takes the longest; every purpose has a stream of seeds of its own.
     intact = draw_graphs(flags, seeds, resolved)
     graphs = with_failures(intact, flags, seeds, resolved)
@@ -142,10 +144,7 @@ def build(flags: Any) -> Experiment:
     if 'chunk' in defaults:
         settings['chunk'] = resolved['chunk'] = chunk
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
-    try:
-        algorithm = make(factory, population or model, **settings)
-    except ImportError as error:  # a backend that is not installed
-        raise ValueError(f'--algorithm={flags.algorithm}: {error}') from error
+    algorithm = _made(flags, factory, population or model, settings)
     test, key = Holdout(dataset.test_x, dataset.test_y), jax.random.key(seeds['training'])
     keeps = any(map(len, held))
     if keeps and algorithm.predict_own is None:
@@ -277,6 +276,19 @@ def deal(
         path=flags.partition_file,
     )
     return data.split_validation(parts, flags.validation_share or 0, seeds['validation'])
+
+
+def _made(
+    flags: Any,
+    factory: Callable[..., Algorithm],
+    network: Model | Population,
+    settings: dict[str, Any],
+) -> Algorithm:
+    """The method. Raises ValueError for settings out of range."""
+    try:
+        return make(factory, network, **settings)
+    except ImportError as error:  # a backend that is not installed
+        raise ValueError(f'--algorithm={flags.algorithm}: {error}') from error
 
 
 def _model(flags: Any, dataset: data.Dataset) -> Model:

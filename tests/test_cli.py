@@ -477,11 +477,21 @@ def test_an_input_that_is_no_text_file(flag, small, tiny, tmp_path):
     assert here(*argv, f'--{flag}=~nobody/x', f'--out={tmp_path}/out').error
 
 
-@pytest.mark.parametrize('flag', ['--clients=30000 --topology=complete', '--clients=3000'])
-def test_too_many_clients_are_refused_before_a_graph_is_drawn(flag, small, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    'flag',
+    [
+        '--clients=30000 --topology=complete',
+        '--clients=3000',
+        '--evolution=rk4',
+        '--hidden=wide',
+        '--init=none',
+        '--ntk_jacobian_bits=99',
+    ],
+)
+def test_what_is_wrong_is_refused_before_a_graph_is_drawn(flag, small, tmp_path, monkeypatch):
     monkeypatch.setattr('dfl_jax.topology.draw', lambda *_: pytest.fail('a graph was drawn'))
     small = without('degree', small) if 'complete' in flag else small
-    assert 'lients' in here(*small, *flag.split(), f'--out={tmp_path}/out').error
+    assert here(*small, *flag.split(), f'--out={tmp_path}/out').error
 
 
 def test_data_and_graphs_that_are_refused_by_the_memory(small, tmp_path, monkeypatch):

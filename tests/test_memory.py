@@ -35,7 +35,10 @@ def test_numbers_of_bytes():
     assert in_bytes(3.5 * 2**20) == '3.5 MiB' and in_bytes(2**31) == '2.0 GiB'
     found = Footprint(2**20, 2**30, 2**31, 0)
     assert found.total == 2**20 + 3 * 2**30
-    assert str(found) == '3.0 GiB (data 1.0 MiB, state 1.0 GiB, copies 2.0 GiB, work 0.0 MiB, graphs 0.0 MiB)'
+    assert (
+        str(found)
+        == '3.0 GiB (data 1.0 MiB, state 1.0 GiB, copies 2.0 GiB, work 0.0 MiB, graphs 0.0 MiB)'
+    )
     assert bytes_of(abstract_clients(3, 5, 7)) == 3 * 5 * (7 * 4 + 4 + 1)
 
 
