@@ -37,8 +37,8 @@ flags.DEFINE_integer('seed', 0, 'One seed for partition, graphs, initialisation 
 flags.DEFINE_string(
     'dataset',
     'digits',
-    'digits, synthetic, mnist, fashion_mnist, cifar10, cifar100, so2sat, image_folder, or a .npz of '
-    'train_x [n, ...], train_y [n] (whole numbers from 0), test_x and test_y.',
+    'digits, synthetic, mnist, fashion_mnist, cifar10, cifar100, so2sat, image_folder, or a .npz '
+    'of train_x [n, ...], train_y [n] (whole numbers from 0), test_x and test_y.',
 )
 flags.DEFINE_string(
     'data_dir', None, 'Folder with the data sets; missing files are downloaded into it.'

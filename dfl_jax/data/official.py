@@ -29,9 +29,9 @@ class Source(NamedTuple):
 
 _IDX_TRAIN = ('train-images-idx3-ubyte', 'train-labels-idx1-ubyte')
 _IDX_TEST = ('t10k-images-idx3-ubyte', 't10k-labels-idx1-ubyte')
-# The sums of MNIST and Fashion-MNIST are of files whose MD5 is the published one. Those of CIFAR are
-# from the lists of TensorFlow Datasets (url_checksums/cifar10.txt and cifar100.txt); MLDatasets.jl
-# and GoMLX have the same.
+# The sums of MNIST and Fashion-MNIST are of files whose MD5 is the published one. Those of CIFAR
+# are from the lists of TensorFlow Datasets (url_checksums/cifar10.txt and cifar100.txt); other
+# libraries, MLDatasets.jl and GoMLX, have the same.
 SOURCES = {
     'mnist': Source(
         train=_IDX_TRAIN,
