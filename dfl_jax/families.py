@@ -3,16 +3,22 @@
 import itertools
 import math
 import os
-from collections.abc import Callable
-from pathlib import Path
+import warnings
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
 
+from dfl_jax.host import read_text
+
 
 class TopologyError(ValueError):
     """A topology that cannot be built from the values given."""
+
+
+STEEPEST = 1000  # exponent of a power law
+SEARCHED = 1000  # numbers of clients, for one that has a torus
 
 
 class Settings(NamedTuple):
@@ -95,25 +101,47 @@ def _torus(settings: Settings) -> np.ndarray:
     return np.concatenate([along.reshape(-1, 2) for along in links])
 
 
-def _clustered(settings: Settings, seed: int) -> nx.Graph:
-    clients = settings.clients
-    order = np.random.default_rng(seed).permutation(clients)
-    parts = np.array_split(order, max(1, round(clients / (settings.degree + 1))))
-    return nx.compose_all([nx.complete_graph(p.tolist()) for p in parts])
+def _clusters(settings: Settings) -> int:
+    return max(1, round(settings.clients / (settings.degree + 1)))
 
 
-def _two_group(settings: Settings) -> nx.Graph:
+def _clustered(settings: Settings, seed: int) -> np.ndarray:
+    order = np.random.default_rng(seed).permutation(settings.clients)
+    return np.concatenate([_clique(p) for p in np.array_split(order, _clusters(settings))])
+
+
+def _two_group(settings: Settings) -> np.ndarray:
     first, second = np.array_split(np.arange(settings.clients), 2)
-    graph = nx.compose(nx.complete_graph(first.tolist()), nx.complete_graph(second.tolist()))
-    graph.add_edge(int(first[-1]), int(second[0]))
-    return graph
+    bridge = np.array([[first[-1], second[0]]])
+    return np.concatenate([_clique(first), _clique(second), bridge])
 
 
-_FIXED: dict[str, Callable[[Settings], nx.Graph | np.ndarray]] = {
-    'ring': lambda settings: nx.cycle_graph(settings.clients),
-    'line': lambda settings: nx.path_graph(settings.clients),
-    'complete': lambda settings: nx.complete_graph(settings.clients),
-    'star': lambda settings: nx.star_graph(settings.clients - 1),
+def _line(settings: Settings) -> np.ndarray:
+    nodes = np.arange(settings.clients, dtype=np.int32)
+    return np.stack([nodes[:-1], nodes[1:]], axis=1)
+
+
+def _ring(settings: Settings) -> np.ndarray:
+    nodes = np.arange(settings.clients, dtype=np.int32)
+    return np.stack([nodes, np.roll(nodes, -1)], axis=1)
+
+
+def _star(settings: Settings) -> np.ndarray:
+    leaves = np.arange(1, settings.clients, dtype=np.int32)
+    return np.stack([np.zeros_like(leaves), leaves], axis=1)
+
+
+def _clique(nodes: np.ndarray) -> np.ndarray:
+    """The links of a complete graph; networkx takes a hundred times the memory."""
+    first, second = np.triu_indices(len(nodes), 1)
+    return np.stack([nodes[first], nodes[second]], axis=1)
+
+
+_FIXED: dict[str, Callable[[Settings], np.ndarray]] = {
+    'ring': _ring,
+    'line': _line,
+    'complete': lambda settings: _clique(np.arange(settings.clients, dtype=np.int32)),
+    'star': _star,
     'torus': _torus,
     'two_group': _two_group,
 }
@@ -125,6 +153,7 @@ WITH_DEGREE: dict[str, Callable[[Settings, int], nx.Graph | np.ndarray]] = {
     'clustered': _clustered,
     'configuration': _configuration,
 }
+BY_NETWORKX = ('regular', 'erdos_renyi', 'barabasi_albert', 'watts_strogatz')
 EQUAL_DEGREES = ('regular', 'ring', 'torus', 'complete')
 FAMILIES = (*_FIXED, *WITH_DEGREE, 'edge_list')
 
@@ -137,24 +166,35 @@ def draw(family: str, settings: Settings, rng: np.random.Generator) -> np.ndarra
         graph = _FIXED[family](settings)
     else:
         graph = WITH_DEGREE[family](settings, int(rng.integers(2**31)))
-    links = graph if isinstance(graph, np.ndarray) else graph.edges
-    return np.array(links, np.int32).reshape(-1, 2)
+    links = graph if isinstance(graph, np.ndarray) else list(graph.edges)
+    return np.asarray(links, np.int32).reshape(-1, 2)
 
 
 def read_edges(path: str | os.PathLike, clients: int) -> np.ndarray:
-    """Links [E, 2] of an edge list, self loops left out."""
+    """Links [E, 2] of an edge list, self loops left out.
+
+    Two node ids a line, apart by spaces or a comma, and what networkx writes after them: a number
+    or a dictionary. Neither is used; of weights a warning says so.
+    """
     try:
-        lines = Path(path).read_text(encoding='utf-8').splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_text(path).splitlines()
+    except (OSError, ValueError) as error:  # ValueError: a path that no file can have
         raise TopologyError(f'edge list {path} cannot be read: {error}; correct the path') from None
-    links = []
+    links, weighted = [], None
     for number, line in enumerate(lines, 1):
-        fields = line.split('#')[0].split()
+        fields = line.split('#')[0].replace(',', ' ').split(None, 2)
         if not fields:
             continue
-        if len(fields) != 2 or not all(f.isdecimal() for f in fields):
-            raise TopologyError(f'{path}:{number}: two node ids expected, got {line.strip()!r}')
-        link = [int(f) for f in fields]
+        more = fields[2].strip() if len(fields) > 2 else ''
+        ids = all(f.isdecimal() and len(f) < 20 for f in fields[:2])
+        if len(fields) < 2 or not ids or not (_is_number(more) or more[:1] in ('', '{')):
+            raise TopologyError(
+                f'{path}:{number}: two node ids expected, and perhaps a weight, '
+                f'got {line.strip()[:60]!r}; write it as networkx.write_edgelist does'
+            )
+        if weighted is None and (_is_number(more) or 'weight' in more):
+            weighted = number
+        link = [int(f) for f in fields[:2]]
         if max(link) >= clients:
             raise TopologyError(
                 f'{path}:{number}: node {max(link)} is not one of the {clients} clients '
@@ -162,7 +202,63 @@ def read_edges(path: str | os.PathLike, clients: int) -> np.ndarray:
             )
         if link[0] != link[1]:
             links.append(link)
+    if weighted is not None:
+        warnings.warn(
+            f'{path}:{weighted}: the weights of links are not used; the averaging has its own',
+            stacklevel=4,
+        )
     return np.array(links, np.int32).reshape(-1, 2)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def most_members(family: str, rounds: int, settings: Settings) -> int:
+    """K of a schedule of so many draws: exact where the family fixes it, else hardly exceeded.
+
+    The largest of M T binomial degrees is bounded by Bernstein's inequality. Hubs of a
+    Barabasi-Albert graph have about m sqrt(M) neighbours, m = degree / 2; three times that is rare.
+    An edge list is taken for a ring, before it is read.
+    """
+    clients, degree = settings.clients, settings.degree
+    if family in ('ring', 'line', 'edge_list'):
+        neighbours: float = 2
+    elif family in ('complete', 'star'):
+        neighbours = clients - 1
+    elif family == 'torus':
+        neighbours = 2 * settings.dimensions
+    elif family == 'two_group':
+        neighbours = (clients + 1) // 2
+    elif family == 'clustered':
+        neighbours = -(-clients // _clusters(settings)) - 1
+    elif family == 'regular':
+        neighbours = degree
+    elif family == 'barabasi_albert':
+        neighbours = max(1.5 * degree * math.sqrt(clients), degree)
+    elif family == 'configuration':
+        k, law = _power_law(clients, degree, settings.exponent)
+        beyond = np.cumsum(law[::-1])[::-1]  # P(degree >= k)
+        neighbours = float(k[np.sum(beyond * clients * rounds >= 1) - 1])
+    else:
+        surprise = math.log(clients) + math.log(rounds)
+        neighbours = degree + surprise / 3 + math.sqrt(surprise**2 / 9 + 2 * degree * surprise)
+    return 1 + min(math.ceil(neighbours), clients - 1)
+
+
+def links_of(family: str, members: int, settings: Settings) -> int:
+    """E of a draw, about. members: K."""
+    clients = settings.clients
+    if family in ('star', 'ring', 'line', 'edge_list'):
+        return clients
+    if family in ('complete', 'two_group'):
+        return clients * (members - 1) // 2
+    mean = settings.degree if family in WITH_DEGREE else members - 1
+    return clients * min(mean, clients - 1) // 2
 
 
 def check(family: str, rounds: int, settings: Settings) -> None:
@@ -195,10 +291,11 @@ def check(family: str, rounds: int, settings: Settings) -> None:
                 f'watts_strogatz needs an even degree, got degree={degree}; '
                 f'take {degree - 1 or degree + 1}'
             )
-    if family == 'configuration' and not 2 < settings.exponent < math.inf:
+    if family == 'configuration' and not 2 < settings.exponent <= STEEPEST:
         raise TopologyError(
             f'configuration needs a finite exponent above 2, where the mean degree of any number '
-            f'of clients is bounded, got exponent={settings.exponent}; take 2.5'
+            f'of clients is bounded, and up to {STEEPEST}, got exponent={settings.exponent}; '
+            'take 2.5'
         )
     if family == 'torus':
         _check_torus(clients, settings.dimensions)
@@ -218,12 +315,18 @@ def check(family: str, rounds: int, settings: Settings) -> None:
 def _check_torus(clients: int, dimensions: int) -> None:
     if dimensions < 1:
         raise TopologyError(f'torus needs at least 1 dimension, got dimensions={dimensions}')
-    if not _sides(clients, dimensions):
-        candidates = itertools.count(max(clients, 3**dimensions))
-        fits = next(n for n in candidates if _sides(n, dimensions))
+    most = 0  # dimensions, of so many clients
+    while 3 ** (most + 1) <= clients:
+        most += 1
+    if dimensions > most or not _sides(clients, dimensions):
+        near: Iterable[int] = ()
+        if dimensions <= most + 1:
+            start = max(clients, 3**dimensions)
+            near = range(start, start + SEARCHED)
+        fits = next((n for n in near if _sides(n, dimensions)), None)
         raise TopologyError(
-            f'torus needs clients to be a product of {dimensions} sides of at least 3, '
-            f'got clients={clients}; take {fits}'
+            f'torus needs clients to be a product of {dimensions} sides of at least 3, got '
+            f'clients={clients}; take {fits or f"dimensions={max(min(most, dimensions - 1), 1)}"}'
         )
 
 

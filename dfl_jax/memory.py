@@ -1,9 +1,7 @@
 """How many hubs or clients fit into memory at once, and working through them so many at a time."""
 
 import math
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -12,6 +10,7 @@ from jax import lax
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.devices import spread
+from dfl_jax.host import free_bytes, in_bytes
 from dfl_jax.models import Model
 
 ROUND_COPIES = 2  # of the state beside its own: the averages, and what they are trained to
@@ -19,22 +18,12 @@ SHARE = 0.5  # of the memory that is free: the rest is for data, state and the a
 
 
 def available_bytes() -> int:
-    """Free memory of the default device; of the machine, what its file cache holds included, for a
-    CPU."""
+    """Free memory of the default device; of the machine for a CPU."""
     device = jax.local_devices()[0]
     stats = device.memory_stats()
     if stats and 'bytes_limit' in stats:
         return stats['bytes_limit'] - stats['bytes_in_use']
-    meminfo = Path('/proc/meminfo')
-    if meminfo.exists():
-        fields = dict(line.split(':', 1) for line in meminfo.read_text().splitlines())
-        return 1024 * int(fields['MemAvailable'].split()[0])
-    return os.sysconf('SC_AVPHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
-
-
-def in_bytes(size: float) -> str:
-    """A number of bytes as people read it."""
-    return f'{size / 2**30:.1f} GiB' if size >= 2**30 else f'{size / 2**20:.1f} MiB'
+    return free_bytes()
 
 
 def bytes_of(tree: PyTree) -> int:
@@ -66,13 +55,15 @@ def projected_bytes(samples: int, model: Model, explicit: bool, dimension: int) 
     return 4 * (3 * inputs + 10 * model.size + 40 * outputs + 2 * jacobian)
 
 
-def client_bytes(samples: int, model: Model) -> int:
-    """Bytes that the local training of one client takes: two copies of its data and eight of the
-    weights (gradient, update, moments, ascent); a network with large activations takes more.
+def client_bytes(samples: int, model: Model, orders: int = 1) -> int:
+    """Bytes that the local training of one client takes: two copies of its data, eight of the
+    weights (gradient, update, moments, ascent) and three of the orders of its samples; a network
+    with large activations takes more.
 
-    samples: N, padded samples of a client.
+    samples: N, padded samples of a client; orders: epochs, or steps, for each of which its samples
+    are shuffled.
     """
-    return 4 * (2 * samples * math.prod(model.input_shape) + 8 * model.size)
+    return 4 * (2 * samples * math.prod(model.input_shape) + 8 * model.size + 3 * samples * orders)
 
 
 class Footprint(NamedTuple):
@@ -82,6 +73,7 @@ class Footprint(NamedTuple):
     state: int
     copies: int  # of the state, that a round makes
     work: int  # of what is worked on at once: kernels, activations, gradients
+    graphs: int = 0  # of the schedule, and of the rounds of a block
 
     @property
     def total(self) -> int:

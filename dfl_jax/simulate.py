@@ -163,6 +163,7 @@ def _train(
     rounds = runs.graphs.active.shape[axis]
     if eval_every < 1:
         raise ValueError(f'eval_every has to be at least 1, got {eval_every}')
+    _check_shapes(runs, test, validation)
     # Blocks of one length serve every evaluation, and so does one compiled program.
     block = math.gcd(min(eval_every, rounds), rounds, resume[1][0].round if resume else 0)
     with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
@@ -214,6 +215,50 @@ def _train(
                     )
                 ]
                 yield rows, state, copy.deepcopy(progress)
+
+
+def _check_shapes(runs: _Runs, test: Holdout, validation: Clients | None) -> None:
+    """Raises ValueError for data, graphs and a test set that do not belong together."""
+    axis = int(runs.lifted)
+    inputs = runs.clients.x.shape[axis + 2 :]
+    for what, data in (('clients', runs.clients), ('validation', validation)):
+        if data is None:
+            continue
+        x, y, mask = (np.shape(array) for array in data)
+        if y != mask or x[: axis + 2] != y or len(y) != axis + 2:
+            raise ValueError(
+                f'{what}: inputs {x}, labels {y} and mask {mask} do not fit each other; use '
+                'data.pack'
+            )
+        if x[axis + 2 :] != inputs:
+            raise ValueError(f'{what} have samples of shape {x[axis + 2 :]}, and clients {inputs}')
+    clients = runs.clients.y.shape[axis]
+    if validation is not None and validation.y.shape[axis] != clients:
+        raise ValueError(
+            f'validation samples of {validation.y.shape[axis]} clients, and data of {clients}'
+        )
+    samples, labels = np.shape(test.x), np.shape(test.y)
+    if samples[:1] != labels or labels in ((), (0,)) or samples[1:] != inputs:
+        raise ValueError(
+            f'the test set has inputs {samples} and labels {labels}, and the clients samples of '
+            f'shape {inputs}; give a test set of at least one such sample'
+        )
+    members, mask, active = (np.shape(array) for array in runs.graphs)
+    if members != mask or members[:-1] != active or len(members) != axis + 3 or 0 in members:
+        raise ValueError(
+            f'graphs: members {members}, mask {mask} and active {active} do not fit each other; '
+            'use topology.schedule'
+        )
+    named = np.asarray(runs.graphs.members)
+    named = named[:1] if named.strides[0] == 0 else named  # one round of a static schedule
+    least, most, hubs = int(named.min()), int(named.max()), members[-2]
+    # Hubs may be fewer than clients where these meet, and then they are not all the members.
+    alone = 1 < hubs != clients and most < hubs
+    if least < 0 or most >= clients or alone:
+        raise ValueError(
+            f'a graph of {hubs if alone else most + 1} clients (members {least} to {most}) with '
+            f'the data of {clients}; draw the graphs for as many clients as hold data'
+        )
 
 
 def _two_keys(key: Array) -> tuple[Array, Array]:

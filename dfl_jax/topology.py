@@ -5,6 +5,7 @@ a `Graph` with a leading axis T that enters the simulator's scan as data. Equal 
 graphs.
 """
 
+import math
 import os
 import warnings
 
@@ -14,6 +15,7 @@ from scipy.sparse import csgraph
 
 from dfl_jax.base import Graph
 from dfl_jax.families import (
+    BY_NETWORKX,
     FAMILIES,
     WITH_DEGREE,
     Settings,
@@ -21,23 +23,36 @@ from dfl_jax.families import (
     check,
     check_probability,
     draw,
+    links_of,
+    most_members,
 )
+from dfl_jax.host import lack_of_memory
 from dfl_jax.rewiring import rewire
 
 __all__ = [
     'FAMILIES',
     'WITH_DEGREE',
+    'Settings',
     'TopologyError',
     'by_cluster',
+    'check_probability',
+    'check_schedule',
     'cohorts',
     'drop_clients',
     'drop_links',
+    'graph_bytes',
     'isolate_clients',
     'schedule',
 ]
 
 # One stream of random numbers each, so that a common seed does not correlate them.
 _GRAPH, _LINKS, _CLIENTS, _COHORTS, _ISOLATED, _REWIRING = range(6)
+
+ALWAYS_STATIC = ('complete', 'edge_list')
+BYTES_OF_PLACE = 5  # a member and its mask
+# Of a link while its graph is drawn (tracemalloc, 2026-11-22: complete graph of 3,000, 104; regular
+# graphs of degree 10 and others of 20,000 clients, 200 to 280)
+DRAWING, NETWORKX = 100, 280
 
 
 def schedule(
@@ -72,7 +87,8 @@ def schedule(
       degree: neighbours of a client without itself; ignored by families that have no choice.
       static: one draw for every round (held once in memory, read-only); otherwise every round is
         a new draw with the nodes relabelled at random.
-      path: the edge list, two node ids from 0 to M - 1 a line, `#` comments.
+      path: the edge list as networkx writes it: two node ids from 0 to M - 1 a line, apart by
+        spaces or a comma, `#` comments; what follows the two is not used.
       rewiring: `watts_strogatz` only.
       exponent: `configuration` only, above 2: p(k) ~ k^-exponent from k_min to M - 1, with the
         k_min >= 1 whose mean degree is nearest `degree`. Hubs lose their repeated links.
@@ -87,15 +103,15 @@ def schedule(
 
     Raises:
       TopologyError: with the numbers and the remedy; before anything is drawn, unless a draw
-        cannot be rewired to the assortativity.
+        cannot be rewired to the assortativity, or has far larger hubs than most.
 
     Warns:
-      UserWarning: the graph of a static schedule is not connected.
+      UserWarning: the graph of a static schedule is not connected, or a file has weights.
     """
     settings = Settings(clients, degree, path, rewiring, exponent, dimensions, assortativity)
-    check(family, rounds, settings)
+    check_schedule(family, rounds, static, settings)
     rng = np.random.default_rng([seed, _GRAPH])
-    if static or family in ('complete', 'edge_list'):
+    if static or family in ALWAYS_STATIC:
         draws = [draw(family, settings, rng)]
     else:
         draws = [rng.permutation(clients)[draw(family, settings, rng)] for _ in range(rounds)]
@@ -105,9 +121,10 @@ def schedule(
     if static or family == 'edge_list':
         _warn_if_disconnected(family, draws[0], clients)
 
-    links = [np.unique(np.concatenate([e, e[:, ::-1]]), axis=0) for e in draws]  # [2E, 2] sorted
+    links = [_both_ways(e, clients) for e in draws]
     degrees = [np.bincount(e[:, 0], minlength=clients) for e in links]
     shape = (len(draws), clients, 1 + max(int(d.max()) for d in degrees))
+    _check_memory(f'{family} graphs', len(draws), clients, BYTES_OF_PLACE * math.prod(shape))
     hubs = np.arange(clients, dtype=np.int32)
     members = np.broadcast_to(hubs[:, None], shape).copy()
     for row, e, d in zip(members, links, degrees, strict=True):
@@ -116,6 +133,48 @@ def schedule(
     mask = np.arange(shape[2]) <= np.stack(degrees)[:, :, None]
     active = np.ones((len(draws), clients), bool)
     return Graph(*(np.broadcast_to(a, (rounds, *a.shape[1:])) for a in (members, mask, active)))
+
+
+def check_schedule(family: str, rounds: int, static: bool, settings: Settings) -> None:
+    """Raises `TopologyError` for a schedule that cannot be drawn, or not be held in memory.
+
+    Nothing is drawn, and an edge list is not read.
+    """
+    check(family, rounds, settings)
+    clients = settings.clients
+    draws = 1 if static or family in ALWAYS_STATIC else rounds
+    # A first bound without any array of M, which may be too large itself.
+    _check_memory(f'{family} graphs', draws, clients, BYTES_OF_PLACE * draws * clients)
+    members = most_members(family, draws, settings)
+    links = links_of(family, members, settings)
+    places = draws * clients * members
+    # A draw [E, 2], both ways [2E, 2], and what drawing and sorting take of one draw.
+    drawing = (24 * draws + (NETWORKX if family in BY_NETWORKX else DRAWING)) * links
+    _check_memory(f'{family} graphs', draws, clients, BYTES_OF_PLACE * places + drawing)
+
+
+def graph_bytes(graphs: Graph) -> int:
+    """Bytes that a schedule holds, one round of a static one."""
+    arrays = map(np.asarray, graphs)
+    return sum((a[:1] if a.strides[0] == 0 else a).nbytes for a in arrays if len(a))
+
+
+def _check_memory(what: str, rounds: int, clients: int, size: int) -> None:
+    if lack := lack_of_memory(size):
+        often = f' in {rounds} rounds' if rounds > 1 else ''
+        raise TopologyError(
+            f'{what} of {clients} clients{often} take {lack}; lower the clients, '
+            f'{"the rounds, " if rounds > 1 else ""}or the degree'
+        )
+
+
+def _both_ways(links: np.ndarray, clients: int) -> np.ndarray:
+    """Links [E, 2] and their reverses, each once, [2E, 2] int32 sorted."""
+    low, high = links[:, 0].astype(np.int64), links[:, 1].astype(np.int64)
+    # A complete graph of 3,000 clients takes 1 s so; np.unique over rows 12 s (2026-11-22).
+    names = np.sort(np.concatenate([low * clients + high, high * clients + low]))
+    names = names[np.diff(names, prepend=-1) != 0]
+    return np.stack(np.divmod(names, clients), axis=1).astype(np.int32)
 
 
 def by_cluster(graph: Graph) -> Graph:
@@ -179,6 +238,8 @@ def cohorts(clients: int, rounds: int, size: int, *, seed: int, dropout: float =
             f'a cohort of {size} has to lie in [1, {clients}], the clients of the network'
         )
     check_probability('client dropout', dropout)
+    # The draw of a round is an array of its own until all are stacked.
+    _check_memory('cohorts', rounds, clients, rounds * (128 + (16 + BYTES_OF_PLACE) * size))
     rng = np.random.default_rng([seed, _COHORTS])
     members = np.stack([rng.choice(clients, size, replace=False) for _ in range(rounds)])
     mask = rng.random(members.shape) >= dropout
@@ -200,9 +261,10 @@ def drop_links(graph: Graph, probability: float, seed: int) -> Graph:
       TopologyError: probability outside [0, 1].
     """
     check_probability('link dropout', probability)
+    rounds, clients, _ = graph.mask.shape
+    _check_memory('graphs that lose links', rounds, clients, graph.mask.size)
     rng = np.random.default_rng([seed, _LINKS])
     mask = np.array(graph.mask)
-    clients = mask.shape[1]
     hubs = np.arange(clients, dtype=np.int64)[:, None]
     for row, members in zip(mask, graph.members, strict=True):
         low, high = np.minimum(hubs, members), np.maximum(hubs, members)
@@ -259,9 +321,11 @@ def _cut_off(
     graph: Graph, probability: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """The active clients that are reached [T, M], and the mask [T, M, K] of their links."""
+    rounds, clients, _ = graph.mask.shape
+    _check_memory('graphs that lose clients', rounds, clients, 3 * graph.mask.size)
     reached = graph.active & (rng.random(graph.active.shape) >= probability)
-    rounds = np.arange(reached.shape[0])[:, None, None]
-    mask = graph.mask & reached[:, :, None] & reached[rounds, graph.members]
+    numbers = np.arange(rounds)[:, None, None]
+    mask = graph.mask & reached[:, :, None] & reached[numbers, graph.members]
     mask[:, :, 0] = graph.mask[:, :, 0]
     return reached, mask
 

@@ -37,7 +37,8 @@ flags.DEFINE_integer('seed', 0, 'One seed for partition, graphs, initialisation 
 flags.DEFINE_string(
     'dataset',
     'digits',
-    'digits, synthetic, mnist, fashion_mnist, cifar10, cifar100, so2sat, image_folder, or a .npz.',
+    'digits, synthetic, mnist, fashion_mnist, cifar10, cifar100, so2sat, image_folder, or a .npz '
+    'of train_x [n, ...], train_y [n] (whole numbers from 0), test_x and test_y.',
 )
 flags.DEFINE_string(
     'data_dir', None, 'Folder with the data sets; missing files are downloaded into it.'
@@ -61,7 +62,9 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_bool('partition_overlap', False, 'Each client draws anew from the whole training set.')
 flags.DEFINE_string(
-    'partition_file', None, 'JSON list of M lists of training indices; replaces --partition.'
+    'partition_file',
+    None,
+    'JSON list of M lists of training indices, in each every index once; replaces --partition.',
 )
 flags.DEFINE_float(
     'validation_share',
@@ -97,7 +100,11 @@ flags.DEFINE_float(
     'Rewire every graph to this correlation of degrees over links, keeping all degrees.',
 )
 flags.DEFINE_bool('static_topology', False, 'One graph for all rounds, not a new one each round.')
-flags.DEFINE_string('topology_file', None, 'Edge list: two client numbers a line.')
+flags.DEFINE_string(
+    'topology_file',
+    None,
+    'Edge list as networkx.write_edgelist writes it: two client numbers a line.',
+)
 flags.DEFINE_float('link_dropout', 0.0, 'Probability that a link fails in a round.')
 flags.DEFINE_float('client_dropout', 0.0, 'Probability that a client sits out a round.')
 flags.DEFINE_float(

@@ -24,6 +24,7 @@ from dfl_jax.memory import (
 from dfl_jax.models import Model
 from dfl_jax.ntk.compressed import compressed_bytes
 from dfl_jax.ntk.projection import DIMENSION
+from dfl_jax.topology import graph_bytes
 
 CORES_SHARE = 0.25  # of the free memory, that copies of the network may take on cores as devices
 
@@ -61,11 +62,23 @@ def chunk_of(
         advice = 'lower --degree, --spark_projection_dim or --spark_sampling, or use more clients'
     elif meeting:
         hubs *= members  # of an architecture, at most
-        each, advice = client_bytes(samples, model), 'use smaller --architectures'
+        orders = max(resolved.get('mutual_epochs') or 1, _orders(resolved))
+        each = client_bytes(samples, model, orders)
+        advice = 'use smaller --architectures, or lower --dfml_mutual_epochs or --local_epochs'
     else:
-        each, advice = client_bytes(samples, model), 'use a smaller --model'
+        each = client_bytes(samples, model, _orders(resolved))
+        advice = 'use a smaller --model, or lower --local_epochs or --local_steps'
     on_each = -(-hubs // mesh.size) if mesh else hubs
     return choose_chunk(on_each, each, flags.chunk, advice), each
+
+
+def _orders(resolved: dict[str, Any]) -> int:
+    """How often local training shuffles the samples of a client."""
+    training = resolved.get('training')
+    found = [resolved.get(name) for name in ('local_epochs', 'local_steps')]
+    if training is not None:
+        found += [training.local_epochs, training.local_steps]
+    return max(orders or 1 for orders in found)
 
 
 def mesh_of(flags: Any) -> Mesh | None:
@@ -104,10 +117,11 @@ def footprint_of(
     test: Holdout,
     work: int,
     mesh: Mesh | None,
+    graphs: int = 0,
 ) -> Footprint:
     """Raises ValueError when the run would not fit into the memory that is free.
 
-    work: bytes of what is worked on at once.
+    work: bytes of what is worked on at once; graphs: those of `bytes_of_graphs`.
     """
     shares = mesh.size if mesh and len(clients.y) % mesh.size == 0 else 1
     whole = bytes_of(jax.eval_shape(algorithm.init, key, clients))
@@ -115,11 +129,19 @@ def footprint_of(
     of_data = bytes_of(clients) // shares + bytes_of(test)
     each = Footprint(of_data, state, ROUND_COPIES * state + gathered, work)
     together = mesh.size if mesh and jax.default_backend() == 'cpu' else 1  # in one memory
-    found = Footprint(*(together * part for part in each))
+    found = Footprint(*(together * part for part in each))._replace(graphs=graphs)
     free = available_bytes()
     if found.total > free:
-        raise ValueError(
-            f'the run needs about {found} and {in_bytes(free)} are free; use fewer '
-            '--clients, a smaller --model, or more --devices'
-        )
+        remedy = 'use fewer --clients, a smaller --model, or more --devices'
+        if graphs > found.total / 2:
+            remedy = 'use fewer --clients or --rounds, lower --degree or --eval_every'
+        raise ValueError(f'the run needs about {found} and {in_bytes(free)} are free; {remedy}')
     return found
+
+
+def bytes_of_graphs(graphs: Graph, eval_every: int) -> int:
+    """Bytes of a schedule, which the host holds, and of the rounds of a block on the device, which
+    are written out even where the schedule is static."""
+    rounds = len(graphs.members)
+    block = math.gcd(min(eval_every, rounds), rounds)
+    return graph_bytes(graphs) + bytes_of(graphs) // rounds * block

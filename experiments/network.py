@@ -22,6 +22,25 @@ OF_THE_TOPOLOGY = (
 )
 
 
+def check_network(flags: Any, resolved: dict[str, Any]) -> None:
+    """Raises ValueError for a network that cannot be drawn, before any data is read.
+
+    resolved: the algorithm's settings.
+    """
+    for name in ('link_dropout', 'client_isolation', 'client_dropout'):
+        topology.check_probability(name.replace('_', ' '), flags[name].value)
+    if 'cohort' not in resolved:
+        settings = topology.Settings(flags.clients, **family_options(flags))
+        topology.check_schedule(flags.topology, flags.rounds, flags.static_topology, settings)
+        return
+    for name in OF_THE_TOPOLOGY:
+        if flags[name].present:
+            raise ValueError(
+                f'--{name}={flags[name].value} does not apply to --algorithm={flags.algorithm}, '
+                'whose server hears a cohort; leave it out'
+            )
+
+
 def draw_graphs(flags: Any, seeds: dict[str, int], resolved: dict[str, Any]) -> Graph:
     """The schedule before any failure: of cohorts for a centralized method, else of the topology.
 
@@ -36,12 +55,6 @@ def draw_graphs(flags: Any, seeds: dict[str, int], resolved: dict[str, Any]) -> 
             static=flags.static_topology,
             **family_options(flags),
         )
-    for name in OF_THE_TOPOLOGY:
-        if flags[name].present:
-            raise ValueError(
-                f'--{name}={flags[name].value} does not apply to --algorithm={flags.algorithm}, '
-                'whose server hears a cohort; leave it out'
-            )
     return topology.cohorts(
         flags.clients,
         flags.rounds,

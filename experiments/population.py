@@ -1,11 +1,11 @@
 """The clients' networks where they may differ, and their meetings, as the flags describe them."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from dfl_jax import data
 from dfl_jax.base import Graph
+from dfl_jax.host import read_text
 from dfl_jax.meetings import meetings
 from dfl_jax.models import MODES, Model, architecture, bind, expand, with_initializer
 from dfl_jax.population import Population, dealt, populate
@@ -50,7 +50,7 @@ def build_population(flags: Any, dataset: data.Dataset) -> Population:
         raise ValueError(f'--init=gain_corrected does not apply to --algorithm={flags.algorithm}')
     listed = None
     if flags.architecture_file is not None:
-        listed = Path(flags.architecture_file).read_text().split()
+        listed = _listed(flags.architecture_file)
     usual = list(dict.fromkeys(listed or [ARCHITECTURES.get(flags.algorithm, 'h2_cnn')]))
     asked = flags.architectures or usual
     names = expand(asked)
@@ -67,6 +67,19 @@ def build_population(flags: Any, dataset: data.Dataset) -> Population:
             ) from error
         models[name] = with_initializer(bound, flags.initializer) if flags.initializer else bound
     return populate(models, _assigned(flags, names, listed))
+
+
+def _listed(path: str) -> list[str]:
+    """The architectures of a file. Raises ValueError where it names none."""
+    try:
+        listed = read_text(path).split()
+    except (OSError, ValueError) as error:
+        raise ValueError(f'--architecture_file={path} cannot be read: {error}') from None
+    if not listed:
+        raise ValueError(
+            f'--architecture_file={path} is empty; name one architecture a line, client by client'
+        )
+    return listed
 
 
 def _assigned(flags: Any, names: Sequence[str], listed: list[str] | None) -> list[str]:

@@ -4,8 +4,10 @@ Everything that can be wrong with the input is found here, before any long compu
 as a ValueError of one line.
 """
 
+import contextlib
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +25,15 @@ from dfl_jax.models import MLP, MODELS, Model, bind, with_initializer
 from dfl_jax.population import Population
 from dfl_jax.simulate import Holdout
 from experiments.algorithm_flags import ALGORITHM_FLAGS
-from experiments.hardware import chunk_of, cores_of, footprint_of, mesh_of
-from experiments.network import draw_graphs, gain_rules, initial_gain, settling, with_failures
+from experiments.hardware import bytes_of_graphs, chunk_of, cores_of, footprint_of, mesh_of
+from experiments.network import (
+    check_network,
+    draw_graphs,
+    gain_rules,
+    initial_gain,
+    settling,
+    with_failures,
+)
 from experiments.population import (
     build_population,
     check_no_population,
@@ -47,6 +56,15 @@ STREAMS = (
     'meetings',
     'validation',
 )
+
+
+NUMBERS = ('hidden', 'ntk_timesteps', 'architecture_ratios')  # flags that are lists of numbers
+# The largest that ends within days; of all other whole numbers what 32 bits hold
+MOST = {
+    'ntk_timesteps': 10**6,
+    'gossip_steps': 1000,  # each a part of the compiled program
+    'gain_rounds': 10**6,
+}
 
 
 @dataclass
@@ -72,6 +90,7 @@ class Experiment:
 
 def build(flags: Any) -> Experiment:
     """Builds the experiment that the flags describe. Raises ValueError naming the bad one."""
+    _check_numbers(flags)
     _check_applicable(flags)
     mesh = mesh_of(flags)
     seeds = streams(flags)
@@ -92,16 +111,25 @@ def build(flags: Any) -> Experiment:
     if not meeting:
         check_no_population(flags)
     resolved = {n: value for n, value in defaults.items() if value is not REQUIRED} | settings
-    intact = draw_graphs(flags, seeds, resolved)
-    graphs = with_failures(intact, flags, seeds, resolved)
-    if meeting:
-        graphs = draw_meetings(flags, graphs, seeds['meetings'])
+    check_network(flags, resolved)
     dataset = load_data(flags, seeds)
     judging, available = flags.client_eval_samples, len(dataset.test_y)
     if judging is not None and judging > available:
         raise ValueError(f'--client_eval_samples={judging} of {available} test samples; lower it')
     parts, held = deal(flags, dataset, seeds)
     population = build_population(flags, dataset) if meeting else None
+    if population is None:
+        model = _model(flags, dataset)
+    else:
+        model = max(population.models.values(), key=lambda each: each.size)
+        resolved['architectures'] = {name: len(c) for name, c in population.clients.items()}
+    known = {n: v for n, v in settings.items() if (n, v) != ('init', 'gain_corrected')}
+    _made(flags, factory, population or model, known)  # for its checks
+    # Last of the input, as it takes the longest; every purpose has a stream of seeds of its own.
+    intact = draw_graphs(flags, seeds, resolved)
+    graphs = with_failures(intact, flags, seeds, resolved)
+    if meeting:
+        graphs = draw_meetings(flags, graphs, seeds['meetings'])
     if flags.init == 'gain_corrected':
         sizes, mixing = np.array([len(part) for part in parts]), resolved.get('mixing', 'uniform')
         found = initial_gain(flags, intact, sizes, mixing, seeds['gain'])
@@ -111,20 +139,12 @@ def build(flags: Any) -> Experiment:
             steps = resolved['gossip_steps']
             rounds = settling(flags, intact, graphs, sizes, mixing, steps)
             settings['settling'] = resolved['settling'] = rounds
-    if population is None:
-        model = _model(flags, dataset)
-    else:
-        model = max(population.models.values(), key=lambda each: each.size)
-        resolved['architectures'] = {name: len(c) for name, c in population.clients.items()}
     mesh = mesh or cores_of(flags, model, parts, graphs.members.shape[1], meeting)
     chunk, each = chunk_of(flags, model, graphs, max(map(len, parts)), resolved, meeting, mesh)
     if 'chunk' in defaults:
         settings['chunk'] = resolved['chunk'] = chunk
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
-    try:
-        algorithm = make(factory, population or model, **settings)
-    except ImportError as error:  # a backend that is not installed
-        raise ValueError(f'--algorithm={flags.algorithm}: {error}') from error
+    algorithm = _made(flags, factory, population or model, settings)
     test, key = Holdout(dataset.test_x, dataset.test_y), jax.random.key(seeds['training'])
     keeps = any(map(len, held))
     if keeps and algorithm.predict_own is None:
@@ -144,11 +164,43 @@ def build(flags: Any) -> Experiment:
         resolved=resolved,
         factory=factory,
         settings=settings,
-        footprint=footprint_of(algorithm, key, clients, test, chunk * each, mesh),
+        footprint=footprint_of(
+            *(algorithm, key, clients, test, chunk * each, mesh),
+            bytes_of_graphs(graphs, flags.eval_every),
+        ),
         mesh=mesh,
         population=population,
         validation=data.pack(dataset.train_x, dataset.train_y, held) if keeps else None,
     )
+
+
+def _check_numbers(flags: Any) -> None:
+    """Raises ValueError for a number that is none, or larger than a run could ever use."""
+    for name in flags:
+        value = flags[name].value
+        several = value if name in NUMBERS and value is not None else [value]
+        for one in map(_as_number, several):
+            if isinstance(one, float) and not math.isfinite(one):
+                raise ValueError(f'--{name}={_given(value)}: give finite numbers')
+            whole = isinstance(one, int) and name != 'seed'
+            if whole and not -(2**31) <= one <= MOST.get(name, 2**31 - 1):
+                raise ValueError(
+                    f'--{name}={_given(value)} is out of range; use at most '
+                    f'{MOST.get(name, 2**31 - 1)}'
+                )
+
+
+def _as_number(value: Any) -> Any:
+    """The number that a text of a list writes, if any; whatever else it is."""
+    if isinstance(value, str):
+        for number in (int, float):
+            with contextlib.suppress(ValueError):
+                return number(value)
+    return value
+
+
+def _given(value: Any) -> str:
+    return ','.join(value) if isinstance(value, list) else str(value)
 
 
 def _check_applicable(flags: Any) -> None:
@@ -224,6 +276,19 @@ def deal(
         path=flags.partition_file,
     )
     return data.split_validation(parts, flags.validation_share or 0, seeds['validation'])
+
+
+def _made(
+    flags: Any,
+    factory: Callable[..., Algorithm],
+    network: Model | Population,
+    settings: dict[str, Any],
+) -> Algorithm:
+    """The method. Raises ValueError for settings out of range."""
+    try:
+        return make(factory, network, **settings)
+    except ImportError as error:  # a backend that is not installed
+        raise ValueError(f'--algorithm={flags.algorithm}: {error}') from error
 
 
 def _model(flags: Any, dataset: data.Dataset) -> Model:

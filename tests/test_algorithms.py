@@ -47,9 +47,16 @@ def test_a_method_by_name_is_its_factory():
 
 
 def test_what_is_refused():
-    with pytest.raises(ValueError, match=r"unknown algorithm 'fedavg'; choose one of ntk_dfl, "):
-        make('fedavg', MODEL)
+    with pytest.raises(ValueError, match=r"unknown algorithm 'x25'; choose one of ntk_dfl, "):
+        make('x25', MODEL)
     with pytest.raises(ValueError, match=r'momentum has to lie in \[0, 1\), got 2'):
         make('dfedavg', MODEL, momentum=2)
-    with pytest.raises(TypeError, match='density'):
+    with pytest.raises(ValueError, match=r"unknown algorithm 'dfedavgg', did you mean dfedavg\?"):
+        make('dfedavgg', MODEL)
+    with pytest.raises(TypeError, match=r"dfedavg has no setting 'density'; it has .*momentum"):
         make('dfedavg', MODEL, density=0.5)
+    message = r"dfedavg has no setting 'batchsize', did you mean batch_size\?; it has "
+    with pytest.raises(TypeError, match=message):
+        make('dfedavg', MODEL, batchsize=5)
+    with pytest.raises(TypeError, match=r"ntk_dfl has no setting 'timestep', did you mean timeste"):
+        make(ALGORITHMS['ntk_dfl'], MODEL, timestep=(5,))

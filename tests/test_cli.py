@@ -18,12 +18,15 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
+from absl.flags import FloatParser as absl_float
+from absl.flags import IntegerParser as absl_integer
 from absl.testing import flagsaver
 from safetensors.numpy import load_file
 
 from dfl_jax import data
 from dfl_jax.algorithms import ALGORITHMS
 from dfl_jax.families import FAMILIES, WITH_DEGREE
+from experiments import flags as experiment_flags
 from experiments import run as cli
 from experiments.flags import POPULATIONS
 
@@ -196,13 +199,31 @@ REFUSED = [
     ('--input_projection=99', '8 features', '99', '1 to 8'),
     ('--input_projection=0', '--input_projection=0', 'positive'),
     ('--link_dropout=1.5', 'link dropout', '1.5', 'between 0 and 1'),
-    ('--link_dropout=nan', 'link dropout', 'nan', 'between 0 and 1'),
+    ('--link_dropout=nan', '--link_dropout=nan', 'finite'),
+    ('--client_isolation=inf', '--client_isolation=inf', 'finite'),
     ('--client_dropout=-0.1', 'client dropout', '-0.1', 'between 0 and 1'),
     ('--clients=0', '--clients=0', 'positive'),
     ('--clients=200 --topology=ring', '200 clients', 'use 1 to 120'),
     ('--alpha=0', 'alpha is 0.0', 'above 0'),
     ('--alpha=-1', 'alpha is -1.0', 'above 0'),
-    ('--alpha=nan', 'alpha is nan', 'above 0'),
+    ('--alpha=nan', '--alpha=nan', 'finite'),
+    ('--lr=nan', '--lr=nan', 'finite'),
+    ('--lr=inf', '--lr=inf', 'finite'),
+    ('--lr_decay=-inf', '--lr_decay=-inf', 'finite'),
+    ('--degree_exponent=nan --topology=configuration', '--degree_exponent=nan', 'finite'),
+    ('--assortativity=nan --topology=erdos_renyi', '--assortativity=nan', 'finite'),
+    ('--hidden=8,inf', '--hidden=8,inf', 'finite'),
+    ('--hidden=1000000000000000000', '--hidden=1000000000000000000', 'at most 2147483647'),
+    ('--rounds=1000000000000000000', '--rounds=1000000000000000000', 'at most 2147483647'),
+    ('--rounds=2000000000', '2000000000 rounds take about', 'lower the clients, the rounds'),
+    ('--clients=2000000000 --topology=complete', '2000000000 clients', 'lower the clients'),
+    ('--clients=100000 --topology=star', '100000 clients', 'lower the clients'),
+    ('--clients=121 --topology=complete', '121 clients for 120', 'use 1 to 120'),
+    ('--topology=torus --torus_dimensions=1000000', 'clients=6', 'take dimensions=1'),
+    ('--ntk_timesteps=1000001', '--ntk_timesteps=1000001', 'at most 1000000'),
+    ('--ntk_timesteps=1000000000000000000', '--ntk_timesteps=10000', 'at most 1000000'),
+    ('--ntk_timesteps=10,nan', '--ntk_timesteps=10,nan', 'finite'),
+    ('--chunk=1000000000000000000', '--chunk=1000', 'at most 2147483647'),
     ('--partition=random', "'random'", 'iid, balanced, dirichlet'),
     ('--partition=writer', 'writer', 'mnist'),
     ('--partition=shards --shards_per_client=99', '99 shards', 'use 1 to 20'),
@@ -245,7 +266,7 @@ REFUSED = [
     ),
     ('--init=gain_corrected --gain=push_sum --gain_rounds=0', '--gain_rounds=0', 'positive'),
     ('--init=gain_corrected --gain=size --gain_size_factor=0', 'size_factor=0.0', 'positive'),
-    ('--init=gain_corrected --gain=size --gain_size_factor=nan', 'size_factor=nan', 'positive'),
+    ('--init=gain_corrected --gain=size --gain_size_factor=nan', 'size_factor=nan', 'finite'),
     ('--init=gain_corrected --gain=size --gain_exponent=-1', 'gain_exponent=-1.0', 'positive'),
     ('--init=gain_corrected --gain=degrees --gain_polled=3', 'a changing graph', 'family'),
     (
@@ -276,6 +297,14 @@ REFUSED = [
 # The same of the gradient methods, which take none of the flags of SMALL beyond the network's.
 REFUSED_BY_DPSGD = [
     ('--local_epochs=0', 'local_epochs', 'at least 1', 'got 0'),
+    ('--local_steps=1000000000000000000', '--local_steps=1000', 'at most 2147483647'),
+    ('--local_epochs=2000000000', '1 at once need', 'lower --local_epochs'),
+    ('--local_steps=2000000000', '1 at once need', 'lower --local_epochs or --local_steps'),
+    ('--settling_rounds=1000000000000000000', '--settling_rounds=1000', 'at most 2147483647'),
+    ('--gossip_steps=1001', '--gossip_steps=1001', 'at most 1000'),
+    ('--batch_size=1000000000000000000', '--batch_size=1000', 'at most 2147483647'),
+    ('--clip_norm=inf', '--clip_norm=inf', 'finite'),
+    ('--momentum=nan', '--momentum=nan', 'finite'),
     ('--init=gain_corrected', '--rounds=2 of averaging', 'none to train', '--settling_rounds'),
     ('--settling_rounds=-1', 'settling', 'at least 0', 'got -1'),
     ('--local_epochs=1 --local_steps=1', 'local_epochs=1', 'local_steps=1', 'one of them'),
@@ -301,6 +330,8 @@ REFUSED_BY_SPARK = [
     ('--spark_step=long', "'long'", 'projected, exact'),
     ('--spark_exchange=int4', "'int4'", 'float32, float16, int8'),
     ('--spark_sampling=0', 'sampling', '[0.001, 1]', 'got 0.0'),
+    ('--spark_sampling=nan', '--spark_sampling=nan', 'finite'),
+    ('--spark_tau_final=inf', '--spark_tau_final=inf', 'finite'),
     ('--spark_warmup=2', '2 rounds', 'the last of 2', 'lower the warm-up or raise'),
     ('--spark_warmup=5 --rounds=5', '5 rounds', 'the last of 5', 'lower the warm-up'),
     ('--spark_warmup=-1', 'warm-up', 'at least 0', 'got -1'),
@@ -318,6 +349,9 @@ REFUSED_BY_SPARK = [
 
 # The same of the other methods, whose flags stand alone; 30 clients unless they say otherwise.
 REFUSED_BY_OTHERS = [
+    ('--algorithm=dfml --dfml_width=inf', '--dfml_width=inf', 'finite'),
+    ('--algorithm=dfml --architecture_ratios=1,nan', '--architecture_ratios=1,nan', 'finite'),
+    ('--algorithm=dfml --dfml_mutual_epochs=1000000000000', 'dfml_mutual_epochs', 'at most'),
     ('--algorithm=ntk_fl --ntk_fl_cohort=31', 'cohort of 31', '[1, 30]'),
     ('--algorithm=ntk_fl --ntk_fl_cohort=0', 'cohort of 0', '[1, 30]'),
     ('--algorithm=ntk_fl --degree=3', '--degree=3', '--algorithm=ntk_fl', 'leave it out'),
@@ -379,6 +413,9 @@ def test_a_bad_value_of_another_method(flags, patterns, tiny, tmp_path):
         ('{"0": [1]}', ('list of lists',)),
         ('[[0], [1\n', ('cannot read',)),
         ('', ('cannot read',)),
+        ('[' * 10**5, ('cannot read', 'nest too deep')),
+        ('[[0], [1], [2], [3], [4, 4], [5]]', ('client 4', '4 more than once')),
+        ('\x93NUMPY\0\0', ('cannot read', 'it is no text')),
     ],
 )
 def test_a_partition_file_that_does_not_fit(text, patterns, small, tmp_path):
@@ -393,6 +430,76 @@ def test_a_partition_file_that_is_absent(small, tmp_path):
     line = here(*small, f'--partition_file={tmp_path}/a.json', f'--out={tmp_path}/out').error
     assert f'{tmp_path}/a.json' in line
     assert not list(tmp_path.iterdir())
+
+
+def test_every_float_of_a_run_is_refused_where_it_is_no_number(tiny, tmp_path):
+    """One check for all: a flag that is added is covered, whatever its method."""
+    floats = [f.name for f in experiment_flags.of_a_run() if isinstance(f.parser, absl_float)]
+    assert len(floats) > 25
+    for name in floats:
+        for value in ('nan', 'inf', '-inf'):
+            done = here(f'--dataset={tiny}', f'--{name}={value}', f'--out={tmp_path}/out')
+            assert f'--{name}={value}' in done.error, done.error
+
+
+def test_every_whole_number_of_a_run_is_refused_where_it_is_absurd(tiny, tmp_path):
+    whole = [f.name for f in experiment_flags.of_a_run() if isinstance(f.parser, absl_integer)]
+    assert len(whole) > 30
+    for name in whole:
+        if name != 'seed':
+            done = here(f'--dataset={tiny}', f'--{name}={10**18}', f'--out={tmp_path}/out')
+            assert f'--{name}={10**18} is out of range' in done.error, done.error
+
+
+def test_a_seed_may_be_large(small, tmp_path):
+    assert here(*small, f'--seed={10**18}', f'--out={tmp_path}/out').status == 0
+
+
+@pytest.mark.parametrize('flag', ['partition_file', 'topology_file', 'architecture_file'])
+def test_an_input_that_is_no_text_file(flag, small, tiny, tmp_path):
+    (tmp_path / 'binary').write_bytes(b'\xff\xfe\x80 0 1')
+    (tmp_path / 'empty').touch()
+    os.mkfifo(tmp_path / 'pipe')
+    argv = {
+        'partition_file': small,
+        'topology_file': (*without('degree', small), '--topology=edge_list'),
+        'architecture_file': (f'--dataset={tiny}', '--algorithm=dfml', '--clients=6'),
+    }[flag]
+    for name, pattern in (
+        ('binary', 'it is no text in UTF-8'),
+        ('pipe', 'it is a named pipe, not a file'),
+        ('.', 'it is a folder, not a file'),
+        ('absent', 'No such file'),
+        ('empty', '' if flag == 'topology_file' else 'empty' if 'arch' in flag else 'cannot read'),
+    ):
+        path = tmp_path / name
+        done = here(*argv, f'--{flag}={path}', f'--out={tmp_path}/out-{name}')
+        if pattern:
+            assert str(path) in done.error and pattern in done.error, done.error
+    assert here(*argv, f'--{flag}=~nobody/x', f'--out={tmp_path}/out').error
+
+
+@pytest.mark.parametrize(
+    'flag',
+    [
+        '--clients=30000 --topology=complete',
+        '--clients=3000',
+        '--evolution=rk4',
+        '--hidden=wide',
+        '--init=none',
+        '--ntk_jacobian_bits=99',
+    ],
+)
+def test_what_is_wrong_is_refused_before_a_graph_is_drawn(flag, small, tmp_path, monkeypatch):
+    monkeypatch.setattr('dfl_jax.topology.draw', lambda *_: pytest.fail('a graph was drawn'))
+    small = without('degree', small) if 'complete' in flag else small
+    assert here(*small, *flag.split(), f'--out={tmp_path}/out').error
+
+
+def test_data_and_graphs_that_are_refused_by_the_memory(small, tmp_path, monkeypatch):
+    monkeypatch.setattr('dfl_jax.memory.free_bytes', lambda: 2**20)
+    line = here(*small, '--rounds=20000', f'--out={tmp_path}/out').error
+    assert 'graphs 1.8 MiB' in line and 'lower --degree or --eval_every' in line
 
 
 @pytest.mark.parametrize('text', ['0 1\n1 x\n', '0 1\n1 6\n'])

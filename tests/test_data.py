@@ -6,10 +6,12 @@ import hashlib
 import http.server
 import json
 import lzma
+import os
 import socketserver
 import sys
 import tarfile
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -208,6 +210,120 @@ def test_bad_magic(tmp_path):
         data.load('mnist', tmp_path)
 
 
+def test_every_download_is_by_https_and_has_a_sha256():
+    for source in official.SOURCES.values():
+        assert source.url.startswith('https://')
+        assert len(source.sha256) == (1 if source.folder else len(source.train + source.test))
+        assert all(len(bytes.fromhex(digest)) == 32 for digest in source.sha256)
+
+
+@pytest.mark.parametrize('name', ['mnist', 'fashion_mnist'])
+def test_the_sums_are_of_the_official_files(data_dir, name):
+    source = official.SOURCES[name]
+    for file, digest in zip(source.train + source.test, source.sha256, strict=True):
+        content = (data_dir / name / f'{file}.gz').read_bytes()
+        assert hashlib.sha256(content).hexdigest() == digest
+
+
+@pytest.mark.parametrize('suffix', PACK)
+@pytest.mark.parametrize(
+    ('sizes', 'message'),
+    [
+        ((0, 28, 28), '0 x 28 x 28 bytes'),
+        ((5, 0, 28), '5 x 0 x 28 bytes'),
+        ((-5, 28, 28), '-5 x 28 x 28 bytes'),
+        ((-5, -28, 28), '-5 x -28 x 28 bytes'),
+        ((2**31 - 1,) * 3, '2147483647 x 2147483647 x 2147483647 bytes'),
+        ((2**21, 28, 28), r'2097152 x 28 x 28 bytes'),
+        ((1_000_000, 28, 28), r'expected 784,000,016 bytes uncompressed, found 39'),
+    ],
+)
+def test_sizes_of_a_header(tmp_path, suffix, sizes, message):
+    write_idx(tmp_path, suffix)
+    header = bytes((0, 0, 8, 3)) + np.array(sizes, '>i4').tobytes()
+    path = tmp_path / f'train-images-idx3-ubyte{suffix}'
+    path.write_bytes(PACK[suffix](header + bytes(23)))
+    tracemalloc.start()
+    with pytest.raises(DataError) as caught:
+        data.load('mnist', tmp_path)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert caught.match(message)
+    assert str(path) in str(caught.value) and '\n' not in str(caught.value)
+    assert most < 2**25
+
+
+@pytest.mark.parametrize('suffix', ['.gz', '.xz'])
+def test_no_more_is_unpacked_than_the_header_announces(tmp_path, suffix):
+    write_idx(tmp_path, suffix)
+    path = tmp_path / f'train-labels-idx1-ubyte{suffix}'
+    path.write_bytes(PACK[suffix](idx(np.zeros(30, np.uint8)) + bytes(200 * 2**20)))
+    tracemalloc.start()
+    with pytest.raises(DataError, match='expected 38 bytes uncompressed, found 39'):
+        data.load('mnist', tmp_path)
+    assert tracemalloc.get_traced_memory()[1] < 2**25
+    tracemalloc.stop()
+
+
+def test_cifar_of_too_many_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr('dfl_jax.data.formats.LARGEST', 3073 * 2)
+    home = tmp_path / 'cifar10' / 'cifar-10-batches-bin'
+    home.mkdir(parents=True)
+    for file in official.SOURCES['cifar10'].train + official.SOURCES['cifar10'].test:
+        (home / f'{file}.xz').write_bytes(lzma.compress(bytes(3073 * 3)))
+    with pytest.raises(DataError, match=r'data_batch_1.bin.xz is damaged.* more than the 0.0 MiB'):
+        data.load('cifar10', tmp_path)
+
+
+def test_test_images_of_another_size(tmp_path):
+    write_idx(tmp_path)
+    images = np.zeros((10, 14, 14), np.uint8)
+    (tmp_path / 't10k-images-idx3-ubyte').write_bytes(idx(images))
+    with pytest.raises(DataError, match=r't10k.* holds images 14 x 14, and .*train.* 28 x 28'):
+        data.load('mnist', tmp_path)
+
+
+def test_what_is_no_plain_file(tmp_path):
+    write_idx(tmp_path)
+    path = tmp_path / 't10k-labels-idx1-ubyte'
+    path.unlink()
+    for make, what in ((os.mkfifo, 'a named pipe'), (os.mkdir, 'a folder')):
+        make(path)
+        with pytest.raises(DataError, match=rf'{path}: it is {what}, not a file; replace it'):
+            data.load('mnist', tmp_path)
+        path.unlink() if what == 'a named pipe' else path.rmdir()
+    (tmp_path / 'train-writer-ids.npy').mkdir()
+    write_idx(tmp_path)
+    with pytest.raises(DataError, match=r'writer-ids.npy is not readable .* it is a folder'):
+        data.load('mnist', tmp_path)
+    pipe = tmp_path / 'pipe.npz'
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path / 'folder.npz'):
+        path.exists() or path.mkdir()
+        with pytest.raises(DataError, match=rf'cannot read {path} as a .npz .*it is a .* np.savez'):
+            data.load(str(path))
+    for path in (pipe, tmp_path, '/dev/zero'):
+        with pytest.raises(PartitionError, match=r'it is a .*, not a file'):
+            data.from_file(path, 10)
+
+
+@pytest.mark.parametrize(
+    'content', [b'', b'\x93NUMPY', b'\x93NUMPY\x01\x00\x10\x00((((((((((((((((', b'PK\3\4']
+)
+def test_damaged_writers(tmp_path, content):
+    write_idx(tmp_path)
+    (tmp_path / 'train-writer-ids.npy').write_bytes(content)
+    with pytest.raises(DataError, match=r'train-writer-ids.npy is not readable .*replace it'):
+        data.load('mnist', tmp_path)
+
+
+def test_writers_beyond_32_bits(tmp_path):
+    write_idx(tmp_path)
+    np.save(tmp_path / 'train-writer-ids.npy', np.arange(30) + 2**32)
+    with pytest.raises(DataError, match=r'the writers 4294967296 to 4294967325, beyond 32 bits'):
+        data.load('mnist', tmp_path)
+
+
 @pytest.mark.parametrize('content', [b'', b'\0\0', b'\0\0\x08\x03\0\0\0\x05', idx(np.zeros(0))])
 def test_headers_cut_short(tmp_path, content):
     write_idx(tmp_path)
@@ -261,6 +377,23 @@ def test_npz(tmp_path):
         ({'train_y': np.full(6, -1)}, 'integers'),
         ({'test_y': np.zeros(2)}, 'integers'),
         ({'train_x': np.full((6, 5), np.nan)}, 'finite'),
+        ({'test_x': np.full((2, 5), np.inf)}, 'test_x .float64. must be finite'),
+        ({'train_x': np.full((6, 5), 1e300)}, 'train_x .float64. must be finite'),
+        ({'train_x': np.zeros((6, 5), complex)}, 'train_x .complex128. must be finite real'),
+        ({'train_x': np.full((6, 5), 'a')}, 'train_x .<U1. must be finite real'),
+        ({'train_x': np.zeros((6, 5), bool)}, 'train_x .bool. must be finite real'),
+        ({'train_x': np.zeros((6, 0)), 'test_x': np.zeros((2, 0))}, 'without a feature'),
+        ({'train_x': np.zeros((0, 5)), 'train_y': np.zeros(0, int)}, r'train_x is \(0, 5\)'),
+        ({'test_x': np.zeros((0, 5)), 'test_y': np.zeros(0, int)}, r'test_x is \(0, 5\)'),
+        ({'train_x': np.array(3.0), 'train_y': np.array(1)}, r'train_x is \(\)'),
+        ({'train_y': np.full(6, '1')}, 'train_y must be integers .*found <U1'),
+        ({'train_y': np.full(6, 10**9)}, r'largest label is 1000000000, .*than the 8 samples'),
+        ({'test_y': np.full(2, 8)}, 'the largest label is 8, '),
+        ({'train_y': np.full(6, 2**32 + 1)}, 'the largest label is 4294967297, '),
+        ({'test_y': np.full(2, 2**64 - 1, np.uint64)}, 'the largest label is 18446744073709551615'),
+        ({'train_x': np.array([[{}]] * 6, object)}, r'cannot read .*Object arrays cannot be'),
+        ({'test_x': np.zeros((2, 5), np.uint8)}, 'train_x is float64 and test_x uint8.*one dtype'),
+        ({'test_x': None, 'x_test': np.zeros(1)}, 'lacks test_x and holds .*x_test: write it with'),
     ],
 )
 def test_npz_errors(tmp_path, change, message):
@@ -268,8 +401,26 @@ def test_npz_errors(tmp_path, change, message):
     arrays |= {'test_x': np.zeros((2, 5)), 'test_y': np.zeros(2, int)} | change
     path = tmp_path / 'own.npz'
     np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message) as caught:
         data.load(str(path))
+    assert str(path) in str(caught.value) and '\n' not in str(caught.value)
+
+
+def test_npz_with_all_labels_that_there_may_be(tmp_path):
+    x, y = np.zeros((8, 2)), np.arange(8, dtype=np.uint64)
+    np.savez(tmp_path / 'own.npz', train_x=x[:6], train_y=y[:6], test_x=x[6:], test_y=y[6:])
+    assert data.load(tmp_path / 'own.npz').classes == 8
+
+
+def test_a_npz_that_the_memory_does_not_hold(tmp_path, monkeypatch):
+    """The archive says how large it becomes, before anything is unpacked."""
+    x, y = np.zeros((400, 500, 100), np.float32), np.zeros(400, int)
+    np.savez_compressed(tmp_path / 'bomb.npz', train_x=x, train_y=y, test_x=x[:1], test_y=y[:1])
+    assert (tmp_path / 'bomb.npz').stat().st_size < 2**20
+    monkeypatch.setattr('dfl_jax.host.free_bytes', lambda: 50 * 2**20)
+    monkeypatch.setattr(np, 'load', lambda *_: pytest.fail('it was read'))
+    with pytest.raises(DataError, match=r'bomb.npz takes about 76.* MiB, and 50.0 MiB are free'):
+        data.load(str(tmp_path / 'bomb.npz'))
 
 
 def test_npz_unreadable(tmp_path):
@@ -342,8 +493,8 @@ def test_download_idx(tmp_path, server, monkeypatch):
     write_idx(folder, '.gz')
     source = official.SOURCES['mnist']
     files = [folder / f'{file}.gz' for file in source.train + source.test]
-    digests = tuple(hashlib.md5(file.read_bytes()).hexdigest() for file in files)
-    monkeypatch.setitem(official.SOURCES, 'mnist', source._replace(url=url, md5=digests))
+    digests = tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
+    monkeypatch.setitem(official.SOURCES, 'mnist', source._replace(url=url, sha256=digests))
     target = tmp_path / 'target'
     target.mkdir()
     assert len(data.load('mnist', target).train_y) == 30
@@ -366,8 +517,8 @@ def test_download_cifar(tmp_path, server, monkeypatch):
     archive = folder / 'cifar-100-binary.tar.gz'
     with tarfile.open(archive, 'w:gz') as tar:
         tar.add(home, home.name)
-    digest = hashlib.md5(archive.read_bytes()).hexdigest()
-    source = official.SOURCES['cifar100']._replace(url=url + archive.name, md5=(digest,))
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    source = official.SOURCES['cifar100']._replace(url=url + archive.name, sha256=(digest,))
     monkeypatch.setitem(official.SOURCES, 'cifar100', source)
     target = tmp_path / 'target'
     target.mkdir()
@@ -754,6 +905,15 @@ def test_partition_file(tmp_path):
         ([[0], 3], 'client 1 must be a list'),
         ({'0': [0]}, 'list of lists'),
         ([], 'list of lists'),
+        (3, 'list of lists'),
+        (None, 'list of lists'),
+        ([[0], [float('nan')]], 'client 1 holds the index nan'),
+        ([[0], [float('inf')]], 'client 1 holds the index inf'),
+        ([[0], [None]], 'client 1 holds the index None'),
+        ([[0], [[1]]], r'client 1 holds the index \[1\]'),
+        ([[0], [10**4000]], r'client 1 holds the index 1000+\.\.\.000+, but'),
+        ([[0], ['x' * 10**5]], r"client 1 holds the index 'xxx+\.\.\.xxx+', but"),
+        ([[0, 2], [1, 3, 1]], 'client 1 holds the index 1 more than once: list every'),
     ],
 )
 def test_partition_file_errors(tmp_path, content, message):
@@ -761,12 +921,27 @@ def test_partition_file_errors(tmp_path, content, message):
     path.write_text(json.dumps(content))
     with pytest.raises(PartitionError, match=message) as caught:
         data.from_file(path, 10)
-    assert str(path) in str(caught.value)
+    assert str(path) in str(caught.value) and '\n' not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_partition_file_that_nests_too_deep(tmp_path):
+    path = tmp_path / 'partition.json'
+    for text in ('[' * 10**6, '[' * 10**5 + ']' * 10**5, '{"a":' * 10**5):
+        path.write_text(text)
+        with pytest.raises(PartitionError, match=r'cannot read .*partition.json: .*nest too deep'):
+            data.from_file(path, 10)
+
+
+def test_a_partition_file_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / 'partition.json'
+    path.write_text('[[0], [1]]', encoding='utf-8-sig')
+    assert [part.tolist() for part in data.from_file(path, 10)] == [[0], [1]]
 
 
 def test_partition_file_unreadable(tmp_path):
     path = tmp_path / 'partition.json'
-    for content in (None, '[[0], [1', b'\xff\xfe\x00'):
+    for content in (None, '[[0], [1', b'\xff\xfe\x00', f'[[{"9" * 5000}]]'):
         if content is not None:
             path.write_bytes(content.encode() if isinstance(content, str) else content)
         with pytest.raises(

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import sys
 import time
 
@@ -180,6 +181,24 @@ def test_an_unreadable_image_is_named(tmp_path, keep):
     with pytest.raises(DataError, match=r'cannot read the image .*bee/1.png \(.*remove') as caught:
         data.load('image_folder', tmp_path, image_size=8)
     assert '\n' not in str(caught.value)
+
+
+def test_what_is_no_plain_file_is_named_before_anything_is_read(tmp_path, monkeypatch):
+    paint_classes(tmp_path)
+    monkeypatch.setattr(image_folder, '_read', lambda *_: pytest.fail('images were read'))
+    for make, what in ((os.mkfifo, 'a named pipe'), (os.mkdir, 'a folder')):
+        path = tmp_path / 'cat' / f'{what[-4:]}.png'
+        make(path)
+        with pytest.raises(DataError, match=rf'image {path} .*it is {what}.*remove it'):
+            data.load('image_folder', tmp_path)
+        path.unlink() if what == 'a named pipe' else path.rmdir()
+
+
+def test_images_that_the_memory_does_not_hold(tmp_path, monkeypatch):
+    paint_classes(tmp_path)
+    monkeypatch.setattr('dfl_jax.host.free_bytes', lambda: 2**20)
+    with pytest.raises(DataError, match=r'takes about .* MiB, and 1.0 MiB are free'):
+        data.load('image_folder', tmp_path, image_size=512)
 
 
 def test_deeper_pixels_are_refused(tmp_path):

@@ -9,9 +9,16 @@ import pytest
 from dfl_jax import Clients, simulate, topology
 from dfl_jax.algorithms import make
 from dfl_jax.devices import client_mesh
-from dfl_jax.memory import Footprint, available_bytes, bytes_of, choose_chunk, in_bytes
+from dfl_jax.memory import (
+    Footprint,
+    available_bytes,
+    bytes_of,
+    choose_chunk,
+    client_bytes,
+    in_bytes,
+)
 from dfl_jax.models import MLP, bind
-from experiments.hardware import footprint_of
+from experiments.hardware import bytes_of_graphs, footprint_of
 
 
 def abstract_clients(clients, samples, features) -> Clients:
@@ -28,7 +35,10 @@ def test_numbers_of_bytes():
     assert in_bytes(3.5 * 2**20) == '3.5 MiB' and in_bytes(2**31) == '2.0 GiB'
     found = Footprint(2**20, 2**30, 2**31, 0)
     assert found.total == 2**20 + 3 * 2**30
-    assert str(found) == '3.0 GiB (data 1.0 MiB, state 1.0 GiB, copies 2.0 GiB, work 0.0 MiB)'
+    assert (
+        str(found)
+        == '3.0 GiB (data 1.0 MiB, state 1.0 GiB, copies 2.0 GiB, work 0.0 MiB, graphs 0.0 MiB)'
+    )
     assert bytes_of(abstract_clients(3, 5, 7)) == 3 * 5 * (7 * 4 + 4 + 1)
 
 
@@ -47,6 +57,25 @@ def test_what_cannot_fit_is_refused_before_anything_is_allocated():
         footprint_of(make('dpsgd', model), jax.random.key(0), clients, test, 0, None)
     with pytest.raises(ValueError, match=r'1 at once need 1048576.0 GiB .* a smaller model'):
         choose_chunk(5, 2**50, advice='a smaller model')
+
+
+def test_graphs_count_and_so_do_the_rounds_of_a_block():
+    model, clients = bind(MLP(10, (8,)), (16,)), abstract_clients(6, 20, 16)
+    test = simulate.Holdout(*(jax.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in clients[:2]))
+    static = topology.schedule('complete', 6, 10**9, seed=0, static=True)
+    round_ = 6 * 6 * 5 + 6
+    assert bytes_of_graphs(static, 100) == 101 * round_
+    changing = topology.schedule('ring', 6, 12, seed=0)
+    assert bytes_of_graphs(changing, 4) == (12 + 4) * (6 * 3 * 5 + 6)
+    of = (make('dpsgd', model), jax.random.key(0), clients, test, 0, None)
+    with pytest.raises(ValueError, match=r'graphs 173.2 GiB\) .* lower .* --eval_every'):
+        footprint_of(*of, bytes_of_graphs(static, 10**12))
+    assert footprint_of(*of, 1000).total == footprint_of(*of).total + 1000
+
+
+def test_the_orders_of_many_steps_count():
+    model = bind(MLP(10, (8,)), (16,))
+    assert client_bytes(20, model, 10**6) - client_bytes(20, model) == 12 * 20 * (10**6 - 1)
 
 
 @pytest.mark.parametrize(('count', 'whole'), [(6, False), (7, True)])

@@ -14,6 +14,7 @@ from dfl_jax import Algorithm, Clients, data, evaluation, simulate, topology
 from dfl_jax.algorithms import ntk_dfl
 from dfl_jax.base import Graph
 from dfl_jax.evaluation import evaluator
+from dfl_jax.meetings import meetings
 from dfl_jax.models import MLP, SmallCNN, bind
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
@@ -295,6 +296,100 @@ def test_evaluation_equals_numpy(client_samples, budget):
 def test_client_eval_samples_outside_the_test_set(samples):
     with pytest.raises(ValueError, match=rf'client_eval_samples .* \[1, 23\].*, got {samples}'):
         next(simulate.run(gossip(), *setting(2), client_eval_samples=samples))
+
+
+# ------------------------------------------------------------------------- what does not fit
+
+
+def changed(value, **fields):
+    return value._replace(**{name: change(getattr(value, name)) for name, change in fields.items()})
+
+
+@pytest.mark.parametrize(
+    ('mend', 'message'),
+    [
+        (lambda c, g, t: (c, of_clients(9), t), r'graph of 9 clients \(members 0 to 8\).* of 6;'),
+        (lambda c, g, t: (c, of_clients(4), t), r'graph of 4 clients \(members 0 to 3\).* of 6;'),
+        (
+            lambda c, g, t: (c, changed(g, members=lambda a: a - 1), t),
+            r'members -1 to 4\) with the data of 6',
+        ),
+        (
+            lambda c, g, t: (c, changed(g, mask=lambda a: a[:, :, :-1]), t),
+            r'members \(4, 6, 4\), mask \(4, 6, 3\) and active \(4, 6\) do not fit',
+        ),
+        (
+            lambda c, g, t: (c, changed(g, active=lambda a: a[:3]), t),
+            r'active \(3, 6\) do not fit each other',
+        ),
+        (lambda c, g, t: (c, Graph(*(a[:0] for a in g)), t), r'members \(0, 6, 4\)'),
+        (
+            lambda c, g, t: (changed(c, mask=lambda a: a[:, :1]), g, t),
+            r'clients: inputs \(6, 2, 5\), labels \(6, 2\) and mask \(6, 1\) do not fit',
+        ),
+        (
+            lambda c, g, t: (changed(c, y=lambda a: a[:5]), g, t),
+            r'labels \(5, 2\) and mask \(6, 2\) do not fit',
+        ),
+        (
+            lambda c, g, t: (c, g, simulate.Holdout(t.x[:0], t.y[:0])),
+            r'test set has inputs \(0, 5\) and labels \(0,\).* at least one',
+        ),
+        (
+            lambda c, g, t: (c, g, changed(t, x=lambda a: a[:, :4])),
+            r'test set has inputs \(23, 4\) .* of shape \(5,\)',
+        ),
+        (
+            lambda c, g, t: (c, g, changed(t, y=lambda a: a[:7])),
+            r'test set has inputs \(23, 5\) and labels \(7,\)',
+        ),
+    ],
+)
+@pytest.mark.parametrize('together', [False, True])
+def test_data_and_graphs_that_do_not_belong_together(mend, message, together):
+    clients, graphs, test, key = setting(rounds=4)
+    clients, graphs, test = mend(clients, graphs, test)
+    if together:
+        clients, graphs = jax.tree.map(lambda a: np.stack([a, a]), (clients, graphs))
+        found = simulate.run_together(
+            lambda _: gossip(), jnp.zeros(2), clients, graphs, test, jax.random.split(key)
+        )
+        message = r'(?s).*do not fit|test set' if 'do not fit' in message else message
+        message = message.replace(r'(0, 6, 4)', '(2, 0, 6, 4)').replace(r'\(0, 6', r'\(2, 0, 6')
+    else:
+        found = simulate.run(gossip(), clients, graphs, test, key)
+    with pytest.raises(ValueError, match=message) as raised:
+        next(found)
+    assert '\n' not in str(raised.value)
+
+
+def of_clients(count):
+    return topology.schedule('ring', count, 4, seed=0)
+
+
+def test_validation_samples_of_other_clients():
+    clients, *rest = setting(rounds=4)
+    for validation, message in (
+        (jax.tree.map(lambda a: a[:5], clients), 'validation samples of 5 clients, and data of 6'),
+        (changed(clients, x=lambda a: a[..., :3]), r'validation have samples of shape \(3,\)'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            next(simulate.run(gossip(), clients, *rest, validation=validation))
+
+
+@pytest.mark.parametrize('kind', ['clusters', 'cohorts', 'meetings'])
+def test_hubs_may_be_fewer_than_clients(kind):
+    """Their shapes pass; whether the method knows such graphs is for it to say."""
+    clients, graphs, test, key = setting(rounds=4)
+    if kind == 'clusters':
+        clustered = topology.schedule('clustered', CLIENTS, 4, seed=0, degree=2, static=False)
+        graphs = topology.by_cluster(clustered)
+    elif kind == 'cohorts':
+        graphs = topology.cohorts(CLIENTS, 4, 2, seed=0)
+    else:
+        graphs = meetings(graphs, 2, seed=0, aggregators=2)
+    runs = simulate._Runs(lambda _: gossip(), None, clients, graphs, key, lifted=False)
+    simulate._check_shapes(runs, test, None)
 
 
 # ----------------------------------------------------------------------------------- learning

@@ -1,3 +1,4 @@
+import os
 import warnings
 
 import networkx as nx
@@ -5,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dfl_jax.families import Settings, draw
+from dfl_jax.families import Settings, draw, most_members
 from dfl_jax.rewiring import assortativity
 from dfl_jax.spectra import mixing_matrix, spectrum
 from dfl_jax.topology import (
@@ -15,6 +16,7 @@ from dfl_jax.topology import (
     cohorts,
     drop_clients,
     drop_links,
+    graph_bytes,
     isolate_clients,
     schedule,
 )
@@ -244,15 +246,110 @@ def test_edge_list(tmp_path):
     ('text', 'message'),
     [
         ('0 1\n1 4\n', r'links\.txt:2: node 4 .* 4 clients'),
-        ('0 1 2\n', r'links\.txt:1: two node ids'),
+        ('0 1 2 3\n', r'links\.txt:1: two node ids'),
+        ('0\n', r'links\.txt:1: two node ids'),
+        ('0 1 x\n', r"links\.txt:1: two node ids .* got '0 1 x'"),
+        ('a b {}\n', r'links\.txt:1: two node ids'),
         ('0 1\n# x\n0 -1\n', r'links\.txt:3: two node ids'),
+        ('0 1.0\n', r'links\.txt:1: two node ids'),
+        ('0 ' + '9' * 5000, r'links\.txt:1: two node ids'),
+        ('0 1\0\n', r'links\.txt cannot be read: it is no text'),
+        (b'\xff\xfe\x00', r'links\.txt cannot be read: it is no text in UTF-8, from byte 0'),
     ],
 )
 def test_bad_edge_list(tmp_path, text, message):
     file = tmp_path / 'links.txt'
-    file.write_text(text)
-    with pytest.raises(TopologyError, match=message):
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(TopologyError, match=message) as raised:
         schedule('edge_list', 4, 1, seed=0, path=file)
+    assert len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize('written', ['edgelist', 'weights in data', 'weights', 'commas'])
+def test_edge_lists_of_networkx(tmp_path, written):
+    file, graph = tmp_path / 'links.txt', nx.cycle_graph(5)
+    if written == 'weights in data':
+        nx.set_edge_attributes(graph, {link: {'weight': 3.0, 'a': '#'} for link in graph.edges})
+    if written == 'weights':
+        nx.set_edge_attributes(graph, 0.5, 'weight')
+        nx.write_weighted_edgelist(graph, file)
+    else:
+        nx.write_edgelist(graph, file, delimiter=',' if written == 'commas' else ' ')
+    if 'weights' in written:
+        with pytest.warns(UserWarning, match=r'links.txt:1: the weights of links are not used'):
+            drawn = schedule('edge_list', 5, 2, seed=0, path=file)
+    else:
+        drawn = schedule('edge_list', 5, 2, seed=0, path=file)
+    for found, expected in zip(drawn, schedule('ring', 5, 2, seed=0, static=True), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_what_is_no_plain_file(tmp_path):
+    os.mkfifo(tmp_path / 'pipe')
+    for path, what in ((tmp_path / 'pipe', 'a named pipe'), (tmp_path, 'a folder')):
+        with pytest.raises(TopologyError, match=f'cannot be read: it is {what}, not a file'):
+            schedule('edge_list', 5, 2, seed=0, path=path)
+    with pytest.raises(TopologyError, match='it is a device'):
+        schedule('edge_list', 5, 2, seed=0, path='/dev/zero')
+
+
+# ------------------------------------------------------------------------------------ of memory
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """A machine on which 100 MiB are free, and drawing a graph is a failure."""
+    monkeypatch.setattr('dfl_jax.host.free_bytes', lambda: 100 * 2**20)
+    monkeypatch.setattr('dfl_jax.topology.draw', lambda *_: pytest.fail('a graph was drawn'))
+
+
+@pytest.mark.parametrize('family', [name for name in FAMILIES if name != 'edge_list'])
+@pytest.mark.parametrize('static', [True, False])
+def test_what_cannot_be_held_is_refused_before_it_is_drawn(narrow, family, static):
+    size = {'clients': 2**24} if static or family == 'complete' else {'rounds': 10**7}
+    arguments = {'clients': 60, 'rounds': 5, 'degree': 4} | size
+    message = r'(?s)take about .* GiB, and 100.0 MiB are free; lower the clients'
+    with pytest.raises(TopologyError, match=message):
+        schedule(family, **arguments, seed=0, static=static)
+
+
+def test_sizes_beyond_all_machines_are_refused_at_once():
+    for family in ('complete', 'configuration', 'barabasi_albert', 'ring', 'clustered'):
+        with pytest.raises(TopologyError, match=r'GiB are free'):
+            schedule(family, 10**18, 1, seed=0, degree=4)
+    with pytest.raises(TopologyError, match=r'cohorts of 30 clients in 10+ rounds take'):
+        cohorts(30, 10**12, 5, seed=0)
+
+
+def test_an_edge_list_with_a_hub_is_refused_before_it_is_laid_out(monkeypatch, tmp_path):
+    (tmp_path / 'star.txt').write_text(''.join(f'0 {leaf}\n' for leaf in range(1, 5000)))
+    monkeypatch.setattr('dfl_jax.host.free_bytes', lambda: 100 * 2**20)
+    with pytest.raises(TopologyError, match=r'of 5000 clients take about 119\.2 MiB, and 100'):
+        schedule('edge_list', 5000, 100, seed=0, path=tmp_path / 'star.txt')
+
+
+def test_failures_of_a_long_static_schedule_are_refused(monkeypatch):
+    graphs = schedule('ring', 10, 10**9, seed=0, static=True)
+    for drop in (drop_links, drop_clients, isolate_clients):
+        with pytest.raises(TopologyError, match=r'graphs that lose .* take about'):
+            drop(graphs, 0.1, 0)
+
+
+@pytest.mark.parametrize('family', [name for name in FAMILIES if name != 'edge_list'])
+def test_the_estimate_of_members(family):
+    """No less than what is drawn, and where the family fixes it, just that."""
+    for clients, degree, rounds in ((36, 4, 20), (100, 6, 3), (9, 2, 5)):
+        settings = Settings(clients, degree)
+        found = drawn(family, clients, rounds, degree=degree).members.shape[-1]
+        estimate = most_members(family, rounds, settings)
+        assert found <= estimate <= clients
+        if family not in ('erdos_renyi', 'barabasi_albert', 'watts_strogatz', 'configuration'):
+            assert found == estimate
+
+
+def test_bytes_of_a_schedule():
+    changing, static = (schedule('ring', 6, 4, seed=0, static=s) for s in (False, True))
+    assert graph_bytes(changing) == 4 * (6 * 3 * 5 + 6) == 4 * graph_bytes(static)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +372,11 @@ def test_bad_edge_list(tmp_path, text, message):
         ({'family': 'configuration', 'exponent': 2}, 'exponent above 2, .* got exponent=2;'),
         ({'family': 'configuration', 'exponent': float('nan')}, 'got exponent=nan'),
         ({'family': 'configuration', 'exponent': float('inf')}, 'got exponent=inf'),
+        ({'family': 'configuration', 'exponent': 1e308}, r'got exponent=1e\+308'),
+        ({'family': 'torus', 'dimensions': 10**6}, 'got clients=36; take dimensions=3$'),
+        ({'family': 'torus', 'dimensions': 10**18}, 'got clients=36; take dimensions=3$'),
+        ({'family': 'torus', 'clients': 2, 'dimensions': 1}, 'clients=2; take 3$'),
+        ({'family': 'regular', 'degree': 10**18}, 'lower the degree to 35'),
         ({'family': 'configuration', 'degree': 36}, 'degree 36 needs more than 36 clients'),
         ({'family': 'erdos_renyi', 'assortativity': 1.5}, 'between -1 and 1, got 1.5'),
         ({'family': 'erdos_renyi', 'assortativity': float('nan')}, 'between -1 and 1, got nan'),

@@ -1,8 +1,9 @@
 """One file per paper's method, the table from names to factories, and how to call one by name."""
 
 import dataclasses
+import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dfl_jax.algorithms.dec_fedavg import dec_fedavg, dec_fedprox
@@ -76,15 +77,41 @@ def make(
       settings: any of `settings_of`, those of the local training by their own names.
 
     Raises ValueError for a name that is not known or a setting out of range, TypeError for a
-    setting that the method does not have.
+    setting that the method does not have, with the nearest of those that it has.
     """
+    name = method if isinstance(method, str) else getattr(method, '__name__', str(method))
     if isinstance(method, str):
         if method not in ALGORITHMS:
-            raise ValueError(f'unknown algorithm {method!r}; choose one of {", ".join(ALGORITHMS)}')
+            raise ValueError(
+                f'unknown algorithm {method!r}{_nearest(method, ALGORITHMS)}; choose one of '
+                f'{", ".join(ALGORITHMS)}'
+            )
         method = ALGORITHMS[method]
+    _check_settings(name, method, settings)
     training = inspect.signature(method).parameters.get('training')
     if training is not None and isinstance(training.default, LocalTraining):
         given = {name: settings.pop(name) for name in TRAINING if name in settings}
         base = settings.get('training', training.default)
         settings['training'] = dataclasses.replace(base, **given)
     return method(network, **settings)
+
+
+def _check_settings(
+    name: str, method: Callable[..., Algorithm], settings: Mapping[str, Any]
+) -> None:
+    """Raises TypeError for a setting that the method does not have."""
+    parameters = inspect.signature(method).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    known = settings_of(method)
+    for setting in settings:
+        if setting not in known and setting not in parameters:
+            raise TypeError(
+                f'{name} has no setting {setting!r}{_nearest(setting, known)}; it has '
+                f'{", ".join(known)}'
+            )
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(word, known, 1)
+    return f', did you mean {found[0]}?' if found else ''

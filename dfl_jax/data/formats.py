@@ -12,6 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from dfl_jax.host import check_file, in_bytes, lack_of_memory
+
+LARGEST = 2**30  # bytes of an official file, uncompressed; those of CIFAR-100 have 154 MB
+
 
 class DataError(ValueError):
     """Data that is missing, damaged or unknown; the message is one line with the remedy."""
@@ -29,39 +33,67 @@ def choose_rows(size: int, n: int | None, seed: int, what: str = 'training') -> 
     return np.sort(np.random.default_rng(seed).permutation(size)[:n])
 
 
-def _read_bytes(path: Path) -> tuple[bytes, str]:
-    """The uncompressed bytes as far as they can be read, and what went wrong ('' if nothing)."""
+def check_memory(path: Path, size: float) -> None:
+    """Raises DataError for data of `size` bytes that the host has no room for."""
+    if lack := lack_of_memory(size):
+        raise DataError(f'{path} takes {lack}: use smaller or fewer samples, or free some memory')
+
+
+def _read_bytes(path: Path, most: int) -> tuple[bytes, str]:
+    """At most so many uncompressed bytes, as far as they can be read, and what went wrong."""
     openers: dict[str, Any] = {'.gz': gzip.open, '.xz': lzma.open}
-    chunks = []
+    chunks, left = [], most
     try:
+        check_file(path)
         with openers.get(path.suffix, open)(path, 'rb') as file:
-            while chunk := file.read(1 << 20):
+            while left and (chunk := file.read(min(left, 1 << 20))):
                 chunks.append(chunk)
+                left -= len(chunk)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         return b''.join(chunks), f' ({one_line(error)})'
     return b''.join(chunks), ''
 
 
 def read_idx(path: Path, ndim: int) -> np.ndarray:
-    """An IDX file of unsigned bytes: magic 0 0 8 ndim, big-endian int32 sizes, then the data."""
-    content, fault = _read_bytes(path)
+    """An IDX file of unsigned bytes: magic 0 0 8 ndim, big-endian int32 sizes, then the data.
+
+    No more is read than the header announces, and one byte that should not be there.
+    """
     header = 4 + 4 * ndim
+    content, fault = _read_bytes(path, header)
     magic = bytes((0, 0, 8, ndim))
     if not fault and len(content) >= 4 and content[:4] != magic:
         raise DataError(
             f'{path} starts with the bytes {content[:4].hex()}, expected {magic.hex()}: '
             'it is not the official IDX file; delete it, then load again or download it anew'
         )
-    sizes = np.frombuffer(content[4:header].ljust(4 * ndim, b'\0'), '>i4').tolist()
-    expected = header + math.prod(sizes) if len(content) >= header else header
-    if fault or len(content) != expected or not sizes[0]:
-        raise _damaged(path, f'{expected:,}', len(content), fault)
+    if fault or len(content) < header:
+        raise _damaged(path, f'{header:,}', len(content), fault)
+    sizes = np.frombuffer(content[4:], '>i4').tolist()
+    expected = header + math.prod(sizes)
+    if min(sizes) < 1 or expected > LARGEST:
+        raise DataError(
+            f'{path} announces an array of {" x ".join(map(str, sizes))} bytes, and official files '
+            f'have some, up to {in_bytes(LARGEST)}; delete it, then load again or download it anew'
+        )
+    content, fault = _read_bytes(path, expected + 1)
+    if fault or len(content) != expected:
+        raise _damaged(path, f'{expected:,}', _found(path, content, expected), fault)
     return np.frombuffer(content, np.uint8, offset=header).reshape(sizes)
+
+
+def _found(path: Path, content: bytes, expected: int) -> int:
+    """The bytes of a file of which no more were read than one that is too many."""
+    if len(content) <= expected or path.suffix in ('.gz', '.xz'):
+        return len(content)
+    return path.stat().st_size
 
 
 def read_cifar(path: Path, label_bytes: int) -> np.ndarray:
     """CIFAR's binary records [n, label_bytes + 3072]: the labels, then the three colour planes."""
-    content, fault = _read_bytes(path)
+    content, fault = _read_bytes(path, LARGEST + 1)
+    if len(content) > LARGEST:
+        fault = f', more than the {in_bytes(LARGEST)} that an official file may have'
     width = label_bytes + 3072
     if fault or not content or len(content) % width:
         raise _damaged(path, f'a multiple of {width:,}', len(content), fault)
@@ -77,17 +109,24 @@ def _damaged(path: Path, expected: str, found: int, fault: str) -> DataError:
 
 def read_writers(path: Path, n: int) -> np.ndarray | None:
     """Who wrote each of n samples, [n] int32; None without the file."""
-    if not path.is_file():
+    if not path.exists():
         return None
     try:
-        writers = np.load(path)
-    except (OSError, EOFError, ValueError) as error:
+        check_file(path)
+        writers = np.lib.format.open_memmap(path, mode='r')  # reads no more than there is
+    except Exception as error:  # numpy's parser of headers raises whatever it meets
         raise DataError(f'{path} is not readable ({one_line(error)}): replace it') from None
     if writers.shape != (n,) or writers.dtype.kind not in 'iu':
         raise DataError(
             f'{path} is {writers.shape} {writers.dtype}, expected ({n},) integers: replace it'
         )
-    return writers.astype(np.int32)
+    limits = np.iinfo(np.int32)
+    if writers.min() < limits.min or writers.max() > limits.max:
+        raise DataError(
+            f'{path} holds the writers {writers.min()} to {writers.max()}, beyond 32 bits: '
+            'number them anew'
+        )
+    return np.array(writers, np.int32)
 
 
 def one_line(error: Exception) -> str:

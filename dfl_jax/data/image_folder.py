@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from dfl_jax.data.formats import DataError, one_line
+from dfl_jax.data.formats import DataError, check_memory, one_line
+from dfl_jax.host import check_file, expand
 
 SUFFIXES = ('.jpg', '.jpeg', '.png')
 LAYOUT = 'CLASS/FILE.jpg (.jpeg, .png), or train/CLASS/FILE.jpg and test/CLASS/FILE.jpg'
@@ -51,7 +52,7 @@ def load_arrays(
         raise DataError(f'image_size is {size}: use {SIZES[0]} to {SIZES[1]}')
     if not data_dir:
         raise DataError(f'image_folder: set data_dir to a folder that holds {LAYOUT}')
-    root = Path(data_dir).expanduser()
+    root = expand(data_dir)
     if not root.is_dir():
         raise DataError(f'data_dir {root} is not a folder: make it, or correct the path')
     halves = [root / 'train', root / 'test']
@@ -70,6 +71,12 @@ def load_arrays(
         test = np.arange(len(paths)) >= sum(map(len, sets[0].values()))
     else:
         test = _fifth(len(paths), seed, root)
+    for path in paths:
+        try:
+            check_file(path)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+    check_memory(root, len(paths) * size * size * 3 * 5)  # as they are read, and as float32
 
     images = _read(paths, size, progress)
     mean, std = _moments(images[~test], root)
@@ -102,8 +109,15 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
 
 
 def _visible(folder: Path) -> list[Path]:
-    paths = (path for path in folder.iterdir() if not path.name.startswith('.'))
+    try:
+        paths = [path for path in folder.iterdir() if not path.name.startswith('.')]
+    except OSError as error:
+        raise DataError(f'cannot list {folder} ({one_line(error)}): make it readable') from None
     return sorted(paths, key=lambda path: path.name)
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(f'cannot read the image {path} ({one_line(error)}): replace or remove it')
 
 
 def _fifth(n: int, seed: int, root: Path) -> np.ndarray:
@@ -132,9 +146,7 @@ def _read(paths: list[Path], size: int, progress: bool) -> np.ndarray:
                 square = image.convert('RGB').resize((size, size), Image.Resampling.BILINEAR)
                 return np.asarray(square)
         except Exception as error:  # Pillow's decoders each have their own
-            raise DataError(
-                f'cannot read the image {path} ({one_line(error)}): replace or remove it'
-            ) from None
+            raise _unreadable(path, error) from None
 
     images = np.empty((len(paths), size, size, 3), np.uint8)
     with (

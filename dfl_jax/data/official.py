@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dfl_jax.data.formats import DataError, one_line, read_cifar, read_idx, read_writers
+from dfl_jax.host import check_file, expand
 
 
 class Source(NamedTuple):
@@ -20,7 +21,7 @@ class Source(NamedTuple):
     mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
     std: tuple[float, ...]
     url: str
-    md5: tuple[str, ...]  # of each download
+    sha256: tuple[str, ...]  # of each download
     folder: str = ''  # where the official archive keeps its files
     label_bytes: int = 1  # CIFAR-100 puts the coarse label before the fine one
     labels_md5: str = ''  # of the uncompressed training labels
@@ -28,6 +29,9 @@ class Source(NamedTuple):
 
 _IDX_TRAIN = ('train-images-idx3-ubyte', 'train-labels-idx1-ubyte')
 _IDX_TEST = ('t10k-images-idx3-ubyte', 't10k-labels-idx1-ubyte')
+# The sums of MNIST and Fashion-MNIST are of files whose MD5 is the published one. Those of CIFAR
+# are from the lists of TensorFlow Datasets (url_checksums/cifar10.txt and cifar100.txt); other
+# libraries, MLDatasets.jl and GoMLX, have the same.
 SOURCES = {
     'mnist': Source(
         train=_IDX_TRAIN,
@@ -36,11 +40,11 @@ SOURCES = {
         mean=(0.1307,),
         std=(0.3081,),
         url='https://ossci-datasets.s3.amazonaws.com/mnist/',
-        md5=(
-            'f68b3c2dcbeaaa9fbdd348bbdeb94873',
-            'd53e105ee54ea40749a09fcbcd1e9432',
-            '9fb629c4189551a2d022fa330f9573f3',
-            'ec29112dd5afa0611ce80d1b7f02629c',
+        sha256=(
+            '440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609',
+            '3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c',
+            '8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6',
+            'f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6',
         ),
         labels_md5='e86ee40d66677c011a9abda399ec8c4d',
     ),
@@ -50,12 +54,12 @@ SOURCES = {
         classes=10,
         mean=(0.2860,),
         std=(0.3530,),
-        url='http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/',
-        md5=(
-            '8d4fb7e6c68d591d4c3dfef9ec88bf0d',
-            '25c81989df183df01b3e8a0aad5dffbe',
-            'bef4ecab320f06d8554ea6380940ec79',
-            'bb300cfdad3c16e7a12a480ee83cd310',
+        url='https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/',
+        sha256=(
+            '3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84',
+            'a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845',
+            '346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073',
+            '67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5',
         ),
         labels_md5='3236f6424fc25388b2834cb19942cf7e',
     ),
@@ -66,7 +70,7 @@ SOURCES = {
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),
         url='https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz',
-        md5=('c32a1d4ab5d03f1284b67883e8d87530',),
+        sha256=('c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd',),
         folder='cifar-10-batches-bin',
     ),
     'cifar100': Source(
@@ -76,7 +80,7 @@ SOURCES = {
         mean=(0.5071, 0.4865, 0.4409),
         std=(0.2673, 0.2564, 0.2762),
         url='https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz',
-        md5=('03b5dce01913d631647c71ecec9e9cb8',),
+        sha256=('58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec',),
         folder='cifar-100-binary',
         label_bytes=2,
     ),
@@ -95,6 +99,11 @@ def load_arrays(
     paths = _find(name, source, data_dir)
     train_x, train_y = _read_split(source, paths[: len(source.train)])
     test_x, test_y = _read_split(source, paths[len(source.train) :])
+    if test_x.shape[1:] != train_x.shape[1:]:
+        raise DataError(
+            f'{paths[len(source.train)]} holds images {_by(test_x)}, and {paths[0]} '
+            f'{_by(train_x)}: replace them by the official files'
+        )
     if source.labels_md5:
         _check_identity(name, train_y, paths[1])
     writers = None
@@ -103,11 +112,15 @@ def load_arrays(
     return train_x, train_y, test_x, test_y, source.classes, writers
 
 
+def _by(images: np.ndarray) -> str:
+    return ' x '.join(map(str, images.shape[1:3]))
+
+
 def _find(name: str, source: Source, data_dir: str | Path | None) -> list[Path]:
     """The paths of a source's files, training first, downloading what is missing."""
     files = source.train + source.test
     if data_dir:
-        root = Path(data_dir).expanduser()
+        root = expand(data_dir)
         if not root.is_dir():
             raise DataError(f'data_dir {root} is not a folder: make it, or correct the path')
     else:
@@ -119,6 +132,14 @@ def _find(name: str, source: Source, data_dir: str | Path | None) -> list[Path]:
     else:
         folder = home
     missing = [file for file in files if not _present(folder, file)]
+    for there in (path for file in missing for path in _candidates(folder, file)):
+        if there.exists():  # and is no file
+            try:
+                check_file(there)
+            except OSError as error:
+                raise DataError(
+                    f'cannot read {there}: {error}; replace it by the official file'
+                ) from None
     if missing:
         folder = home if source.folder else folder
         try:
@@ -150,8 +171,11 @@ def _cache_folder(name: str, files: tuple[str, ...]) -> Path:
 
 
 def _present(folder: Path, file: str) -> Path | None:
-    paths = (folder / f'{file}{suffix}' for suffix in ('', '.gz', '.xz'))
-    return next((path for path in paths if path.is_file()), None)
+    return next((path for path in _candidates(folder, file) if path.is_file()), None)
+
+
+def _candidates(folder: Path, file: str) -> list[Path]:
+    return [folder / f'{file}{suffix}' for suffix in ('', '.gz', '.xz')]
 
 
 def _download(source: Source, missing: list[str], folder: Path) -> None:
@@ -162,17 +186,22 @@ def _download(source: Source, missing: list[str], folder: Path) -> None:
         archive = source.url.rsplit('/', 1)[1]
         pooch.retrieve(
             source.url,
-            f'md5:{source.md5[0]}',
+            f'sha256:{source.sha256[0]}',
             fname=archive,
             path=folder.parent,
             processor=pooch.Untar(extract_dir='.'),
             downloader=downloader,
         )
         return
-    for file, md5 in zip(source.train + source.test, source.md5, strict=True):
+    for file, digest in zip(source.train + source.test, source.sha256, strict=True):
         if file in missing:
-            url = f'{source.url}{file}.gz'
-            pooch.retrieve(url, f'md5:{md5}', f'{file}.gz', path=folder, downloader=downloader)
+            pooch.retrieve(
+                f'{source.url}{file}.gz',
+                f'sha256:{digest}',
+                fname=f'{file}.gz',
+                path=folder,
+                downloader=downloader,
+            )
 
 
 def _read_split(source: Source, paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:

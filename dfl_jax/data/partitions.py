@@ -6,6 +6,8 @@ Axis letters: M clients, C classes, n training samples.
 """
 
 import json
+import reprlib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from dfl_jax.data.label_skew import (
     zipf,
 )
 from dfl_jax.data.sources import Dataset
+from dfl_jax.host import read_text
 
 KINDS = ('iid', 'balanced', 'dirichlet', 'dirichlet_split', 'zipf', 'writer', 'shards')
 
@@ -107,14 +110,19 @@ def writer(rng: np.random.Generator, writers: np.ndarray | None, clients: int) -
 def from_file(path: str | Path, n: int, clients: int | None = None) -> list[np.ndarray]:
     """Reads a partition: JSON, a list of M lists of training indices in the official order.
 
-    The order of the file is kept. Clients may share samples.
+    The order of the file is kept. Clients may share samples; none holds a sample twice.
 
     Args:
       n: training samples that there are.
       clients: M, where it must be a certain number.
     """
     try:
-        parts = json.loads(Path(path).expanduser().read_text(encoding='utf-8'))
+        parts = json.loads(read_text(path))
+    except RecursionError:
+        raise PartitionError(
+            f'cannot read the partition file {path}: its brackets nest too deep; it must hold a '
+            'list of lists of training indices'
+        ) from None
     except (OSError, ValueError) as error:
         raise PartitionError(f'cannot read the partition file {path}: {error}') from None
     if not isinstance(parts, list) or not parts:
@@ -126,10 +134,17 @@ def from_file(path: str | Path, n: int, clients: int | None = None) -> list[np.n
     for client, part in enumerate(parts):
         if not isinstance(part, list) or not part:
             raise PartitionError(f'{path}: client {client} must be a list of at least one index')
-        bad = next((i for i in part if type(i) is not int or not 0 <= i < n), None)
-        if bad is not None:
+        bad = [i for i in part if type(i) is not int or not 0 <= i < n]  # None may be among them
+        if bad:
             raise PartitionError(
-                f'{path}: client {client} holds the index {bad!r}, but the {n} training samples '
-                f'have the indices 0 to {n - 1}: use the file with the dataset it was made for'
+                f'{path}: client {client} holds the index {reprlib.repr(bad[0])}, but the {n} '
+                f'training samples have the indices 0 to {n - 1}: use the file with the dataset it '
+                'was made for'
+            )
+        if len(set(part)) < len(part):
+            twice = next(i for i, count in Counter(part).items() if count > 1)
+            raise PartitionError(
+                f'{path}: client {client} holds the index {twice} more than once: list every '
+                'sample of a client once'
             )
     return [np.array(part, np.int64) for part in parts]

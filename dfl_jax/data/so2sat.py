@@ -4,12 +4,14 @@ Zhu et al., IEEE Geoscience and Remote Sensing Magazine 8(3), 2020. Of `training
 `testing.h5` only the chosen rows are read, and of these the ten bands of Sentinel-2.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dfl_jax.data.formats import DataError, choose_rows, one_line
+from dfl_jax.data.formats import DataError, check_memory, choose_rows, one_line
+from dfl_jax.host import expand
 
 FILES = ('training.h5', 'testing.h5')
 URL = 'https://mediatum.ub.tum.de/1613658'
@@ -52,7 +54,7 @@ def _find(data_dir: str | Path | None) -> list[Path]:
             f'so2sat is too large to be downloaded here: set data_dir to a folder that holds '
             f'{" and ".join(FILES)}; {remedy}'
         )
-    root = Path(data_dir).expanduser()
+    root = expand(data_dir)
     if not root.is_dir():
         raise DataError(f'data_dir {root} is not a folder: make it, or correct the path')
     home = root / 'so2sat'
@@ -83,6 +85,7 @@ def _read(path: Path, n: int | None, seed: int, what: str) -> tuple[np.ndarray, 
                     f'[n, 32, 32, 10] and [n, {CLASSES}]; replace the file by the one of {URL}'
                 )
             rows = choose_rows(size, n, seed, what)
+            check_memory(path, len(rows) * math.prod(PATCH) * 4)
             x = np.empty((len(rows), *PATCH), np.float32)
             y = np.empty(len(rows), np.int32)
             for start in range(0, len(rows), BLOCK):

@@ -4,13 +4,15 @@ What is small or made on the spot is here; the official files of the image sets 
 downloaded by `official`, So2Sat and folders of images have modules of their own.
 """
 
+import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from dfl_jax.data import image_folder, official, so2sat
-from dfl_jax.data.formats import DataError, choose_rows, one_line
+from dfl_jax.data.formats import DataError, check_memory, choose_rows, one_line
+from dfl_jax.host import check_file, expand
 
 
 class Dataset(NamedTuple):
@@ -24,6 +26,7 @@ class Dataset(NamedTuple):
     writers: np.ndarray | None = None  # [n] int32, who wrote each training sample
 
 
+NPZ = ('train_x', 'train_y', 'test_x', 'test_y')
 # And any path that ends in .npz
 DATASETS = ('digits', 'synthetic', *official.SOURCES, 'so2sat', 'image_folder')
 
@@ -102,7 +105,7 @@ def _load(name: str, data_dir: str | Path | None) -> Dataset:
     if name == 'synthetic':
         return synthetic()
     if str(name).endswith('.npz'):
-        return _npz(Path(name).expanduser())
+        return _npz(expand(name))
     if name not in official.SOURCES:
         raise DataError(f'unknown dataset {name!r}: use one of {", ".join(DATASETS)}, or FILE.npz')
     return Dataset(*official.load_arrays(name, data_dir))
@@ -157,15 +160,7 @@ def _standardised(train_x, train_y, test_x, test_y, classes: int) -> Dataset:
 
 
 def _npz(path: Path) -> Dataset:
-    names = ('train_x', 'train_y', 'test_x', 'test_y')
-    try:
-        with np.load(path) as file:
-            arrays = [file[name] for name in names]
-    except Exception as error:  # numpy, zipfile and zlib each have their own
-        raise DataError(
-            f'cannot read {", ".join(names)} from {path} ({one_line(error)}): '
-            'write the file with np.savez'
-        ) from None
+    arrays = _arrays_of(path)
     for which, x, y in (('train', *arrays[:2]), ('test', *arrays[2:])):
         same = x.shape[:1] == y.shape and x.shape[1:] == arrays[0].shape[1:]
         if x.ndim < 2 or not same or not y.size:
@@ -173,12 +168,66 @@ def _npz(path: Path) -> Dataset:
                 f'{path}: {which}_x is {x.shape} and {which}_y is {y.shape}: give [n, ...] inputs, '
                 'of one shape in training and test set, and [n] labels, n at least 1'
             )
+        if not x.size:
+            raise DataError(f'{path}: {which}_x is {x.shape}, inputs without a feature: give some')
         if y.dtype.kind not in 'iu' or y.min() < 0:
-            raise DataError(f'{path}: {which}_y must be integers from 0 to classes - 1')
-        if x.dtype.kind not in 'fiu' or not np.isfinite(x).all():
-            raise DataError(f'{path}: {which}_x ({x.dtype}) must be finite real numbers')
+            found = f'{y.dtype}, the least {y.min()}' if y.dtype.kind in 'iu' else y.dtype
+            raise DataError(
+                f'{path}: {which}_y must be integers from 0 to classes - 1, found {found}'
+            )
+    # In Python's integers: labels of 64 bits must not wrap, nor 10**9 of them be allocated for.
+    classes, samples = 1 + max(int(y.max()) for y in arrays[1::2]), sum(map(len, arrays[1::2]))
+    if classes > samples:
+        raise DataError(
+            f'{path}: the largest label is {classes - 1}, which makes more classes than the '
+            f'{samples} samples; number the classes from 0'
+        )
+    check_memory(path, 4 * sum(x.size for x in arrays[::2]))
+    dtypes = [x.dtype for x in arrays[::2]]
+    if (dtypes[0] == np.uint8) != (dtypes[1] == np.uint8):
+        raise DataError(
+            f'{path}: train_x is {dtypes[0]} and test_x {dtypes[1]}, and only uint8 is scaled to '
+            '[0, 1]: give both in one dtype'
+        )
     train_x, test_x = (
-        x.astype(np.float32) / (255 if x.dtype == np.uint8 else 1) for x in arrays[::2]
+        _inputs(path, f'{which}_x', x)
+        for which, x in zip(('train', 'test'), arrays[::2], strict=True)
     )
     train_y, test_y = (y.astype(np.int32) for y in arrays[1::2])
-    return Dataset(train_x, train_y, test_x, test_y, int(max(train_y.max(), test_y.max())) + 1)
+    return Dataset(train_x, train_y, test_x, test_y, classes)
+
+
+def _arrays_of(path: Path) -> list[np.ndarray]:
+    """The arrays NPZ of the file, which is never unpickled and fits into the memory."""
+    how = f'write it with np.savez(FILE, {", ".join(f"{name}=..." for name in NPZ)})'
+    try:
+        check_file(path)
+        with zipfile.ZipFile(path) as archive:
+            sizes = {info.filename: info.file_size for info in archive.infolist()}
+    except Exception as error:
+        raise DataError(f'cannot read {path} as a .npz ({one_line(error)}): {how}') from None
+    lacking = [name for name in NPZ if f'{name}.npy' not in sizes]
+    if lacking:
+        held = ', '.join(name.removesuffix('.npy') for name in sizes)
+        raise DataError(
+            f'{path} lacks {", ".join(lacking)} and holds {held[:200] or "nothing"}: {how}'
+        )
+    check_memory(path, sum(sizes[f'{name}.npy'] for name in NPZ))
+    try:
+        with np.load(path) as file:
+            return [file[name] for name in NPZ]
+    except Exception as error:  # numpy, zipfile and zlib each have their own
+        raise DataError(
+            f'cannot read {", ".join(NPZ)} from {path} ({one_line(error)}): {how}'
+        ) from None
+
+
+def _inputs(path: Path, name: str, x: np.ndarray) -> np.ndarray:
+    if x.dtype.kind in 'fiu':
+        with np.errstate(over='ignore'):
+            found = x.astype(np.float32)
+        if x.dtype == np.uint8:
+            found /= 255
+        if np.isfinite(found).all():
+            return found
+    raise DataError(f'{path}: {name} ({x.dtype}) must be finite real numbers, as float32 holds')
