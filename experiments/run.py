@@ -250,6 +250,14 @@ def go_on(
     rounds = now['settings']['rounds']
     if rounds == config['settings']['rounds']:
         return None
+    widths = [each['inputs']['graphs']['width'] for each in (config, now) if 'inputs' in each]
+    if len(set(widths)) > 1:
+        print(
+            f'warning: the added rounds have clients of {widths[1] - 1} neighbours, those before '
+            f'of {widths[0] - 1} at most; a run that was long from the start may differ in its '
+            'last bits',
+            file=sys.stderr,
+        )
     return config | {'settings': config['settings'] | {'rounds': rounds}, 'inputs': now['inputs']}
 
 
