@@ -73,12 +73,25 @@ class RunDirectory:
                     'another --out'
                 )
 
+    def config(self) -> Row:
+        """What config.json holds. Raises ValueError, one line, where it is of no run."""
+        found = read_json(self.config_file)
+        if not isinstance(found, dict) or not isinstance(found.get('settings'), dict):
+            raise ValueError(f'{self.config_file} is damaged, or not of a run')
+        return found
+
     def rows(self) -> list[Row]:
-        """The evaluations so far; a half-written last line, left by a kill, does not count."""
-        if not self.metrics_file.exists():
+        """The evaluations so far; a half-written last line, left by a kill, does not count.
+
+        Raises ValueError, one line, for a file that is damaged.
+        """
+        if not os.path.lexists(self.metrics_file):
             return []
-        lines = self.metrics_file.read_text().split('\n')
-        return [json.loads(line) for line in lines[:-1]]
+        try:
+            lines = self.metrics_file.read_text().split('\n')
+            return [json.loads(line) for line in lines[:-1]]
+        except (OSError, ValueError, RecursionError) as error:
+            raise ValueError(f'{self.metrics_file} cannot be read ({error})') from error
 
     def keep_until(self, round: int) -> list[Row]:
         """Drops the evaluations after `round`, which a resumed run makes again."""
@@ -91,6 +104,16 @@ class RunDirectory:
             file.write(json.dumps(row) + '\n')
             file.flush()
             os.fsync(file.fileno())
+
+
+def read_json(path: Path) -> Any:
+    """What the file holds. Raises ValueError, one line, for whatever is wrong with it."""
+    try:
+        if not path.is_file():
+            raise ValueError('it is no file' if path.exists() else 'there is none')
+        return json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f'{path} cannot be read ({error})') from error
 
 
 def shown(value: Any) -> str:
