@@ -157,6 +157,12 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_string('out', None, 'Run directory (default runs/ALGORITHM-DATASET-TIME).')
 flags.DEFINE_bool('resume', False, 'Continue the run in --out from its last checkpoint.')
+flags.DEFINE_bool(
+    'allow_imports',
+    False,
+    'Let --resume and select import the algorithm or model that a config.json names as '
+    'package.module:factory.',
+)
 flags.DEFINE_bool('checkpoint', True, 'Save a checkpoint at every evaluation.')
 flags.DEFINE_string(
     'devices',
@@ -190,6 +196,7 @@ flags.DEFINE_string(
 NOT_SETTINGS = (
     'out',
     'resume',
+    'allow_imports',
     'progress',
     'devices',
     'distributed',
