@@ -10,17 +10,18 @@ move between machines.
 """
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from absl import app, flags, logging
+from absl import flags, logging
 
 from dfl_jax.data.formats import one_line
+from experiments import command
 from experiments import flags as experiment_flags
-from experiments import run
 from experiments.rundir import Row, RunDirectory, write_atomically
 from experiments.select_table import LABELS, NEIGHBOURS, TIMES, report
 
@@ -35,7 +36,8 @@ flags.DEFINE_float(
     'target', 0.84, 'Test accuracy whose clients are counted.', lower_bound=0.0, upper_bound=1.0
 )
 MOVED = ('data_dir', 'partition_file')  # settings that may differ from the run's
-SHARED = (*MOVED, 'seed', 'out', 'progress')  # with experiments.run
+NAMES_OF_CODE = ('algorithm', 'model')  # settings that may be package.module:factory
+SHARED = (*MOVED, 'seed', 'out', 'progress', 'allow_imports')  # with experiments.run
 for _name in SHARED:
     flags.declare_key_flag(_name)
 
@@ -57,7 +59,7 @@ def check() -> tuple[RunDirectory, Path]:
     if FLAGS.run is None:
         raise ValueError('name the run whose clients are averaged: --run=DIR')
     directory = RunDirectory(FLAGS.run)
-    if not directory.config_file.exists():
+    if not os.path.lexists(directory.config_file):
         raise ValueError(f'--run={FLAGS.run} holds no run; name the folder of its config.json')
     for flag in experiment_flags.of_a_run():
         if flag.present and flag.name not in SHARED:
@@ -69,24 +71,64 @@ def check() -> tuple[RunDirectory, Path]:
         raise ValueError(f'--seed has to be at least 0, got {FLAGS.seed}')
     out = Path(FLAGS.out or directory.path)
     for name in FILES:
-        if (out / name).exists():
+        if os.path.lexists(out / name):
             raise ValueError(f'{out / name} exists; choose another folder with --out')
+    command.check_writable(out, FILES)
     return directory, out
 
 
 def recall(directory: RunDirectory) -> None:
-    """Sets the flags to the settings of a run; settings younger than it keep their defaults."""
-    try:
-        settings = json.loads(directory.config_file.read_text())['settings'].items()
-    except (ValueError, LookupError, TypeError, AttributeError):
-        raise ValueError(f'{directory.config_file} is damaged; choose another --run') from None
-    for name, value in settings:
+    """Sets the flags to the settings of a run; settings younger than it keep their defaults.
+
+    A config.json may be anybody's: it is not trusted to name code, nor to be of the right types.
+    Raises ValueError, one line.
+    """
+    file, known = directory.config_file, {flag.name for flag in experiment_flags.of_a_run()}
+    for name, value in directory.config()['settings'].items():
         if name in MOVED and FLAGS[name].present:
             continue
-        if name in FLAGS:
+        if name not in known or name in experiment_flags.NOT_SETTINGS:
+            if value is not None:
+                raise ValueError(f'{file} has --{name}={_in_short(value)}, which is not known')
+            continue
+        _check_type(file, name, value)
+        if name in NAMES_OF_CODE and ':' in value and not FLAGS.allow_imports:
+            raise ValueError(
+                f'{file} has --{name}={value}, which is code that would be run; add '
+                '--allow_imports if you trust it'
+            )
+        try:
             setattr(FLAGS, name, value)
-        elif value is not None:
-            raise ValueError(f'{directory.config_file} has --{name}={value}, which is not known')
+        except flags.Error as error:
+            raise ValueError(f'{file}: {error}') from error
+
+
+def _check_type(file: Path, name: str, value: Any) -> None:
+    """Raises ValueError where a setting is of another type than its flag."""
+    flag = FLAGS[name]
+    wanted: dict[str, type | tuple[type, ...]] = {
+        'int': int, 'float': (int, float), 'bool': bool, 'string': str, 'string enum': str
+    }  # fmt: skip
+    if value is None:
+        fits = flag.default is None
+    elif isinstance(flag.parser, flags.ListParser):
+        fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    else:
+        kind = flag.flag_type()
+        fits = isinstance(value, wanted[kind]) and isinstance(value, bool) == (kind == 'bool')
+        try:
+            flag.parser.parse(value)
+        except (ValueError, TypeError, OverflowError):
+            fits = False
+    if not fits:
+        raise ValueError(
+            f'{file} has --{name}={_in_short(value)}, which that flag cannot be; choose another '
+            '--run'
+        )
+
+
+def _in_short(value: Any) -> str:
+    return f'a {type(value).__name__}' if isinstance(value, (list, dict)) else json.dumps(value)
 
 
 def restore(directory: RunDirectory) -> Trained:
@@ -97,7 +139,7 @@ def restore(directory: RunDirectory) -> Trained:
     from dfl_jax.checkpoint import Checkpoints
     from experiments.setup import build
 
-    if not directory.checkpoints.exists():
+    if not directory.checkpoints.is_dir():
         raise ValueError(f'--run={directory.path} has no checkpoint; run it without --nocheckpoint')
     checkpoints = Checkpoints(directory.checkpoints)
     newest = checkpoints.latest()
@@ -264,19 +306,19 @@ def write(found: Row, out: Path) -> None:
 def main(argv: list[str]) -> int:
     logging.set_verbosity(logging.ERROR)
     if len(argv) > 1:
-        return run.fail(f'unexpected argument {argv[1]!r}; name the run by --run=DIR')
+        return command.fail(f'unexpected argument {argv[1]!r}; name the run by --run=DIR')
     seed = FLAGS.seed
     try:
         directory, out = check()
         trained = restore(directory)
         found = examine(trained, seed, FLAGS.target, FLAGS.progress)
         write(found, out)
-    except (ValueError, OSError) as error:
-        return run.fail(str(error))
+    except (ValueError, OSError, MemoryError, OverflowError) as error:  # of absurd settings
+        return command.fail(str(error) or type(error).__name__)
     except KeyboardInterrupt:
-        return run.fail('interrupted, and nothing written; start again', status=130)
+        return command.fail('interrupted, and nothing written; start again', status=130)
     return 0
 
 
 if __name__ == '__main__':
-    app.run(main, flags_parser=run.parse)
+    command.start(main)
