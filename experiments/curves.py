@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -72,7 +73,7 @@ def read_directories(
                 run = read_run(directory, needed, [name for name in names if name not in needed])
                 strays = differences(path.name, wanted, directory.config())
             except (ValueError, OSError) as error:
-                remarks.append(f'{path.name} {SKIPPED}: {in_a_line(str(error))}')
+                remarks.append(f'{path.name} {SKIPPED}: {reason(error, path)}')
                 continue
             if not run['round']:
                 remarks.append(f'{path.name} holds no evaluation yet')
@@ -84,6 +85,11 @@ def read_directories(
                 run[name] = [rounded(value, name) for value in run[name]]
             found.setdefault(cell, []).append(run)
     return found, remarks
+
+
+def reason(error: Exception, directory: Path) -> str:
+    """What is wrong with a run, in a line and without the place of its directory."""
+    return in_a_line(str(error).replace(f'{directory}{os.sep}', ''))
 
 
 def read_run(directory: RunDirectory, needed: Sequence[str], more: Sequence[str] = ()) -> Run:

@@ -36,6 +36,7 @@ TRACED = (
 
 
 MOST_RUNS = 100_000  # of a sweep
+MOST_DIGITS = 18  # of FIRST and LAST
 RESERVED = ('groups', 'sweep.json', 'results.csv', 'results.md')  # names in its folder
 
 
@@ -104,7 +105,9 @@ def _too_many(count: str) -> ValueError:
 
 def _axis(spec: str) -> tuple[str, list[str]]:
     name, colon, text = spec.partition(':')
-    numbers = re.fullmatch(r'(-?\d{1,18})\.\.(-?\d{1,18})', text, re.ASCII)
+    numbers = re.fullmatch(r'(-?\d+)\.\.(-?\d+)', text, re.ASCII)
+    if numbers and max(map(len, numbers.groups())) > MOST_DIGITS:
+        raise ValueError(f'--sweep={name}:... has a number of more than {MOST_DIGITS} digits')
     if numbers:
         first, last = int(numbers[1]), int(numbers[2])
         if last - first >= MOST_RUNS:  # before they are written out

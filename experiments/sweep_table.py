@@ -41,6 +41,8 @@ def measures(directory: RunDirectory) -> Row:
         if not directory.done.exists():
             return {'state': 'unfinished'}
         run = read_run(directory, (*CURVES, 'mbytes_total'))
+        if not run['round']:
+            raise ValueError('it is done and has no evaluation')
     except (ValueError, OSError, LookupError, TypeError, RecursionError) as error:
         return {'state': in_a_line(f'cannot be read: {error}')}
     curve = run[CURVES[0]]
