@@ -7,6 +7,7 @@ timing. Runs that are not finished are named as such, and count only where their
 finished one; directories that cannot be read are listed with the reason.
 """
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,13 +31,13 @@ def write_report(source: Path, out: Path, target: float, overwrite: bool) -> str
     """
     if not 0 < target <= 1:
         raise ValueError(f'--target={target} has to be an accuracy above 0 and at most 1')
-    if out.is_dir():
+    if os.path.isdir(out):
         raise ValueError(f'--out={out} is a folder; name a file in it')
+    check_writable(out.parent, [out.name])
     if out.exists() and not overwrite and not is_report(out):
         raise ValueError(
             f'--out={out} exists and is no report; choose another --out, or add --overwrite'
         )
-    check_writable(out.parent, [out.name])
     runs, broken = find(source)
     text = report(source.resolve().name, runs, broken, target)
     text = text.encode('utf-8', 'backslashreplace').decode()  # a name or a setting may be no text
@@ -48,6 +49,8 @@ def write_report(source: Path, out: Path, target: float, overwrite: bool) -> str
 
 def is_report(path: Path) -> bool:
     """Whether this tool wrote the file."""
+    if not path.is_file():  # a pipe, say, which nobody writes to
+        return False
     with open(path, errors='replace') as file:
         return markup.MARK in file.read(1000)
 

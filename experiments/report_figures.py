@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_CLIENTS, MOST_LINKS = 300, 4000  # of a picture of the topology
+MOST_DIMENSIONS = 20  # of a torus
 MOST_HOLDERS = 10_000  # clients of a picture of the partition
 MOST_BYTES = 5_000_000  # of a partition.png
 FILES = ('topology_file', 'partition_file', 'architecture_file', 'data_dir')  # settings
@@ -156,6 +157,8 @@ def links(run: Found) -> 'np.ndarray':
         raise ValueError('one server hears a cohort of clients')
     if flags.clients > MOST_CLIENTS:
         raise ValueError(f'{flags.clients} clients are too many for a picture')
+    if getattr(flags, 'torus_dimensions', 0) > MOST_DIMENSIONS:  # powers of them would be tried
+        raise ValueError(f'{flags.torus_dimensions} dimensions are too many for a picture')
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # what there was to say, the run has said
         graph = draw_graphs(flags, streams(flags), {})

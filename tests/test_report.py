@@ -415,12 +415,13 @@ def test_no_link_leads_out_of_a_run(runs, tmp_path):
     (folder / 'partition.png').write_text('no picture')
     assert 'base64' not in shown(tmp_path / 'runs', tmp_path)[0]
     for file in ('config.json', 'metrics.jsonl'):
-        other = shutil.copytree(folder, tmp_path / 'runs' / file)
+        other = shutil.copytree(folder, tmp_path / 'runs' / f'of-{file}')
         (other / file).rename(tmp_path / file)
         (other / file).symlink_to(tmp_path / file)
     page = Page(shown(tmp_path / 'runs', tmp_path)[0])
     assert dict(page.table('Not counted')[1:]) == {
-        file: f'{file} leads outside the run directory' for file in ('config.json', 'metrics.jsonl')
+        f'of-{file}': f'{file} leads outside the run directory'
+        for file in ('config.json', 'metrics.jsonl')
     }
 
 

@@ -329,3 +329,10 @@ def test_a_folder_that_holds_something_is_refused(small, tmp_path):
 def test_divergence_ends_in_one_line(small, tmp_path):
     line = here(*small, '--lr=1e30', f'--out={tmp_path}/out').error
     assert 'round 1: ' in line and 'lower --lr' in line and '0 rounds' in line
+
+
+def test_where_nothing_can_be_written_is_told_first(small, tmp_path):
+    (tmp_path / 'file').touch()
+    for out in (tmp_path / 'file', tmp_path / 'file' / 'deep', '/proc/x'):
+        assert 'choose another --out' in here(*small, f'--out={out}').error
+    assert [path.name for path in tmp_path.iterdir()] == ['file']
