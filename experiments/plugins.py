@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from dfl_jax.base import Algorithm, Clients, Graph
-from dfl_jax.data.formats import one_line
 from dfl_jax.models import Model
+from experiments.command import in_a_line
 
 BATCH = 2  # samples whose predictions are asked for
 
@@ -38,10 +38,14 @@ def named(flag: str, name: str, known: dict[str, Callable]) -> Callable:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a module may do anything while it is imported, even sys.exit
-        raise ValueError(f'--{flag}={name} cannot be imported: {one_line(error)}') from error
+        raise ValueError(f'--{flag}={name} cannot be imported: {_reason(error)}') from error
     if not callable(factory):
         raise ValueError(f'--{flag}={name} is no factory but of type {type(factory).__name__}')
     return factory
+
+
+def _reason(error: BaseException) -> str:
+    return in_a_line(f'{type(error).__name__}: {error}')
 
 
 @contextlib.contextmanager
@@ -57,7 +61,7 @@ def told(flag: str, name: str, what: str) -> Iterator[None]:
     except BaseException as error:
         if not of_others(name):
             raise
-        reason = ' '.join(str(error).split()) if isinstance(error, ValueError) else one_line(error)
+        reason = in_a_line(str(error)) if isinstance(error, ValueError) else _reason(error)
         raise ValueError(f'--{flag}={name}: its {what} failed: {reason}') from error
 
 

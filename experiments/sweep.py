@@ -63,13 +63,13 @@ class Command:
         be read.
         """
         kept = {name: FLAGS[name].value for name in OF_THE_SWEEP}
-        FLAGS.unparse_flags()
-        for name in FLAGS:
-            FLAGS[name].unparse()
-            FLAGS[name].present = 0
         first = [f'--flagfile={one.flagfile}'] if one.flagfile else []
         swept = [f'--{name}={value}' for name, value in one.values.items()]
         try:
+            FLAGS.unparse_flags()
+            for name in FLAGS:
+                FLAGS[name].unparse()
+                FLAGS[name].present = 0
             check_flagfiles(first)
             _, *rest = FLAGS([self.name, *first, *self.arguments, *swept])
         finally:  # absl looks at flags of its own when the process ends
