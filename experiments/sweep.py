@@ -203,6 +203,7 @@ def main(argv: list[str]) -> int:
     command = Command(sys.argv)
     out = Path(FLAGS.out or f'runs/sweep-{time.strftime("%Y%m%d-%H%M%S")}')
     try:
+        share(FLAGS.shard, ())  # before anything is written
         run.prepare_jax()
         plan = make_plan(command, out)
         mine = [plan.groups[i] for i in share(FLAGS.shard, plan.groups)]
