@@ -11,10 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags, logging
+from absl import flags, logging
 
 from experiments import flags as experiment_flags
-from experiments import run
 from experiments.attack_scene import (
     MATCHING_SMOOTH,
     SIMILAR,
@@ -28,6 +27,7 @@ from experiments.attack_scene import (
     set_up,
 )
 from experiments.attack_table import table
+from experiments.command import check_writable, fail, start
 from experiments.rundir import write_atomically
 
 FLAGS = flags.FLAGS
@@ -60,6 +60,7 @@ def check() -> None:
     if FLAGS.seed < 0:
         raise ValueError(f'--seed has to be at least 0, got {FLAGS.seed}')
     out = FLAGS.out and Path(FLAGS.out)
+    check_writable(out or Path('runs'))
     if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f'--out={out} exists and is not an empty folder; choose another --out')
 
@@ -99,7 +100,7 @@ def plan() -> Plan:
 def main(argv: list[str]) -> int:
     logging.set_verbosity(logging.ERROR)  # jax tells of backends that it did not find
     if len(argv) > 1:
-        return run.fail(f'unexpected argument {argv[1]!r}; settings are flags')
+        return fail(f'unexpected argument {argv[1]!r}; settings are flags')
     try:
         check()
         from dfl_jax import data
@@ -108,9 +109,10 @@ def main(argv: list[str]) -> int:
         victim = choose_victim(dataset, plan())
         chosen = settings(victim.known.shape[1])
         directory = Path(FLAGS.out or f'runs/attack-{time.strftime("%Y%m%d-%H%M%S")}')
-        directory.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
-        return run.fail(str(error))
+        return fail(str(error))
+    except KeyboardInterrupt:
+        return fail('interrupted before the first attack; start again', status=130)
     return follow(dataset, victim, chosen, directory)
 
 
@@ -128,7 +130,17 @@ def follow(dataset: Any, victim: Victim, chosen: list[Setting], directory: Path)
                 scenes[setting.projection] = set_up(plan(), dataset, victim, setting.projection)
             found += results(plan(), scenes[setting.projection], victim, setting)
     except KeyboardInterrupt:
-        return run.fail(f'interrupted: nothing was written to {directory}', status=130)
+        return fail(f'interrupted: nothing was written to {directory}', status=130)
+    try:
+        write(found, victim, directory)
+    except OSError as error:
+        return fail(str(error))
+    return 0
+
+
+def write(found: list[Result], victim: Victim, directory: Path) -> None:
+    """The two files, and the table on stdout."""
+    directory.mkdir(parents=True, exist_ok=True)
     text = table(sorted(found, key=lambda result: result.weights), FLAGS.dataset, plan())
     write_atomically(directory / 'attack.md', text)
     print(f'{text}\n{directory / "attack.md"}')
@@ -141,8 +153,7 @@ def follow(dataset: Any, victim: Victim, chosen: list[Setting], directory: Path)
         print(directory / 'attack.png')
     except ImportError:
         print('no attack.png without matplotlib (pip install matplotlib)', file=sys.stderr)
-    return 0
 
 
 if __name__ == '__main__':
-    app.run(main, flags_parser=run.parse)
+    start(main)

@@ -208,6 +208,7 @@ flags.DEFINE_string(
 NOT_SETTINGS = (
     'out',
     'resume',
+    'allow_imports',
     'progress',
     'devices',
     'distributed',

@@ -203,11 +203,10 @@ def main(computed: Row, name: str, out: Path) -> None:
     text = '\n\n'.join(f'{study["title"]}\n\n{report(study, result)}' for study, result in found)
     print(f'{computed["title"]}\n({computed["source"]})\n\n{text}')
     out.mkdir(parents=True, exist_ok=True)
-    (out / f'{name}.md').write_text(text + '\n')
+    write_atomically(out / f'{name}.md', text + '\n')
     results = [{'study': study, **result._asdict()} for study, result in found]
     write_atomically(out / f'{name}.json', json.dumps(results, separators=(',', ':')) + '\n')
 
     from experiments.plot_numerical import plot_numerical
 
     plot_numerical(found, out / f'{name}.png')
-    print('written: ' + ', '.join(f'{out / name}.{kind}' for kind in ('md', 'json', 'png')))

@@ -7,16 +7,17 @@ timing. Runs that are not finished are named as such, and count only where their
 finished one; directories that cannot be read are listed with the reason.
 """
 
-import sys
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 from experiments import report_html as markup
 from experiments import report_papers
 from experiments import report_sections as sections
+from experiments.command import check_writable, fail, start
 from experiments.report_runs import Found, find, group
 from experiments.rundir import write_atomically
 
@@ -30,14 +31,16 @@ def write_report(source: Path, out: Path, target: float, overwrite: bool) -> str
     """
     if not 0 < target <= 1:
         raise ValueError(f'--target={target} has to be an accuracy above 0 and at most 1')
-    if out.is_dir():
+    if os.path.isdir(out):
         raise ValueError(f'--out={out} is a folder; name a file in it')
+    check_writable(out.parent, [out.name])
     if out.exists() and not overwrite and not is_report(out):
         raise ValueError(
             f'--out={out} exists and is no report; choose another --out, or add --overwrite'
         )
     runs, broken = find(source)
     text = report(source.resolve().name, runs, broken, target)
+    text = text.encode('utf-8', 'backslashreplace').decode()  # a name or a setting may be no text
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, text)
     skipped = f', {len(broken)} that cannot be read' if broken else ''
@@ -46,6 +49,8 @@ def write_report(source: Path, out: Path, target: float, overwrite: bool) -> str
 
 def is_report(path: Path) -> bool:
     """Whether this tool wrote the file."""
+    if not path.is_file():  # a pipe, say, which nobody writes to
+        return False
     with open(path, errors='replace') as file:
         return markup.MARK in file.read(1000)
 
@@ -80,15 +85,15 @@ def _count(number: int, noun: str) -> str:
 
 def main(argv: list[str]) -> int:
     if len(argv) > 1:
-        print(f'error: unexpected argument {argv[1]!r}; --runs=DIR names the runs', file=sys.stderr)
-        return 1
+        return fail(f'unexpected argument {argv[1]!r}; --runs=DIR names the runs')
     source = Path(FLAGS.runs)
     out = Path(FLAGS.out or source / 'report.html')
     try:
         said = write_report(source, out, FLAGS.target, FLAGS.overwrite)
     except (ValueError, OSError, ImportError) as error:
-        print(f'error: {error}', file=sys.stderr)
-        return 1
+        return fail(str(error))
+    except KeyboardInterrupt:
+        return fail('interrupted, and nothing written; start again', status=130)
     print(f'{said}: {out}')
     return 0
 
@@ -98,4 +103,4 @@ if __name__ == '__main__':
     flags.DEFINE_string('out', None, 'The page (default: report.html in --runs).')
     flags.DEFINE_float('target', 0.85, 'Accuracy to which rounds and megabytes are counted.')
     flags.DEFINE_bool('overwrite', False, 'Replace --out even where it is no report.')
-    app.run(main)
+    start(main)

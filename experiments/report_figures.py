@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from experiments.curves import CURVES
-from experiments.report_runs import Found, Group, columns
+from experiments.report_runs import Found, Group, columns, inside
 from experiments.rundir import Row
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_CLIENTS, MOST_LINKS = 300, 4000  # of a picture of the topology
+MOST_DIMENSIONS = 20  # of a torus
+MOST_HOLDERS = 10_000  # clients of a picture of the partition
+MOST_BYTES = 5_000_000  # of a partition.png
+FILES = ('topology_file', 'partition_file', 'architecture_file', 'data_dir')  # settings
 NUMBERED = 40  # clients up to which it names them
 EMBEDDED = ('digits', 'synthetic')  # data sets at hand
 OF_THE_PARTITION = (
@@ -75,7 +79,8 @@ def curves(groups: Sequence[Group], target: float, name: str) -> list[str]:
         if x == 'mbytes_total' and not sent:
             continue
         lines = [
-            {'cell': str(place), 'label': group.label, **group.look._asdict()}
+            # The page has a legend of its own, and matplotlib would take a name for mathematics.
+            {'cell': str(place), 'label': str(place), **group.look._asdict()}
             for place, group in enumerate(groups)
         ]
         panel = {'title': title, 'lines': lines, 'curve': curve, 'x': x}
@@ -119,8 +124,21 @@ def themed(text: str, label: str) -> str:
 
 
 def namespace(run: Found, **changed: Any) -> SimpleNamespace:
-    """The settings of a run as the flags that they were."""
-    return SimpleNamespace(**(run.config['settings'] | changed))
+    """The settings of a run as the flags that they were, without the files that they name."""
+    return SimpleNamespace(**(run.config['settings'] | dict.fromkeys(FILES) | changed))
+
+
+def refuse_files(run: Found, *names: str) -> None:
+    """Raises ValueError where a picture would be drawn from one of these files.
+
+    A config.json may be anybody's, and a page is made to be passed on: nothing that lies outside of
+    the run directories goes into it, and be it in an error that quotes a line.
+    """
+    for name in names:
+        if run.config['settings'].get(name) is not None:
+            raise ValueError(
+                f'it depends on the file of --{name}, outside the run directory, which is not read'
+            )
 
 
 def links(run: Found) -> 'np.ndarray':
@@ -133,11 +151,14 @@ def links(run: Found) -> 'np.ndarray':
     from experiments.network import draw_graphs
     from experiments.setup import streams
 
+    refuse_files(run, 'topology_file')
     flags = namespace(run, rounds=1)
     if 'cohort' in run.config.get('algorithm', {}):
         raise ValueError('one server hears a cohort of clients')
     if flags.clients > MOST_CLIENTS:
         raise ValueError(f'{flags.clients} clients are too many for a picture')
+    if getattr(flags, 'torus_dimensions', 0) > MOST_DIMENSIONS:  # powers of them would be tried
+        raise ValueError(f'{flags.torus_dimensions} dimensions are too many for a picture')
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # what there was to say, the run has said
         graph = draw_graphs(flags, streams(flags), {})
@@ -218,6 +239,15 @@ def _places(graph: Any) -> 'np.ndarray':
     return np.array([circle[node] for node in range(clients)])
 
 
+def _own_picture(folder: Path) -> bytes | None:
+    """The partition.png of a run directory, None where it has none, or one that is no picture."""
+    file = folder / 'partition.png'
+    if not file.is_file() or not inside(folder, file) or file.stat().st_size > MOST_BYTES:
+        return None
+    content = file.read_bytes()
+    return content if content.startswith(b'\x89PNG\r\n') else None
+
+
 def partition_picture(runs: Sequence[Found], name: str) -> str:
     """Who holds what in the first of the runs, or the partition.png of one that has it.
 
@@ -225,9 +255,8 @@ def partition_picture(runs: Sequence[Found], name: str) -> str:
     """
     label = 'Training samples of every client, stacked by class'
     for run in runs:
-        kept = run.path / 'partition.png'
-        if kept.exists():
-            content = base64.b64encode(kept.read_bytes()).decode()
+        if (kept := _own_picture(run.path)) is not None:
+            content = base64.b64encode(kept).decode()
             return (
                 f'<img src="data:image/png;base64,{content}" alt="{label}, run {escape(run.name)}">'
             )
@@ -237,12 +266,15 @@ def partition_picture(runs: Sequence[Found], name: str) -> str:
             f'{Path(settings["dataset"]).name}: the data is not read for this page; '
             '--plot_partition lets a run draw who holds what'
         )
+    refuse_files(runs[0], 'partition_file')
+    if settings['clients'] > MOST_HOLDERS:
+        raise ValueError(f'{settings["clients"]} clients are too many for a picture')
     from matplotlib import rc_context
 
     from dfl_jax.data import plot_partition
     from experiments.setup import deal, load_data, streams
 
-    flags = namespace(runs[0], data_dir=None, progress=False)
+    flags = namespace(runs[0], progress=False)
     seeds = streams(flags)
     dataset = load_data(flags, seeds)
     parts, _ = deal(flags, dataset, seeds)

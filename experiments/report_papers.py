@@ -1,17 +1,17 @@
 """The papers' tables to which the runs of a report belong."""
 
-import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 from experiments import report_html as markup
 from experiments import tables
-from experiments.curves import Runs, differences, read_flagfile, rounded
-from experiments.report_runs import Found, columns
+from experiments.curves import SKIPPED, Runs, columns_of, differences, read_flagfile, rounded
+from experiments.report_runs import Found
 from experiments.rundir import Row
 from experiments.table_columns import columns as table_columns
 from experiments.table_columns import columns_of_cells
+from experiments.table_files import read_published
 from experiments.table_metrics import what
 
 MOST_REMARKS = 6  # on a table
@@ -21,7 +21,7 @@ def beside_papers(runs: Sequence[Found]) -> str:
     """The tables of the papers to which any of the runs belongs."""
     found = []
     for file in sorted(tables.HERE.glob('*/*/published.json')):
-        published = json.loads(file.read_text())
+        published = read_published(file)
         cells, remarks = cells_of(published, file.parent, runs)
         if cells:
             name, words = file.parent.relative_to(tables.HERE), what(published)
@@ -49,18 +49,20 @@ def cells_of(published: Row, folder: Path, runs: Sequence[Found]) -> tuple[Runs,
         wanted = read_flagfile(flagfile) if named else {}
         for run in named:
             settings = run.settings | {'rounds': int(run.settings['rounds'])}
-            said = differences(run.name, wanted, run.config | {'settings': settings})
-            strays = [remark for remark in said if ': --' in remark]
-            if strays or not run.rows:
-                remarks += [f'Left out: {remark}.' for remark in strays[:1]]
+            try:
+                said = differences(run.name, wanted, run.config | {'settings': settings})
+                strays = [remark for remark in said if ': --' in remark]
+                if strays or not run.rows:
+                    remarks += [f'Left out: {remark}.' for remark in strays[:1]]
+                    continue
+                needed = [name for name in names if cell in only.get(name, [cell])]
+                own = columns_of(run.path.name, run.rows, needed, [*{*names} - {*needed}])
+            except ValueError as error:
+                remarks.append(f'{run.name} {SKIPPED}: {error}.')
                 continue
-            lists = columns(run, names)
-            needed = [name for name in names if cell in only.get(name, [cell])]
-            if lacking := [name for name in needed if name not in lists]:
-                remarks.append(f'{run.name} has no {" and no ".join(lacking)} and is left out.')
-                continue
-            own = {name: [rounded(v, name) for v in lists[name]] for name in names if name in lists}
-            cells.setdefault(cell, []).append(lists | own)
+            for name in {*own} & {*names}:
+                own[name] = [rounded(value, name) for value in own[name]]
+            cells.setdefault(cell, []).append(own)
             remarks += [f'{remark}.' for remark in said]
             remarks += [f'{run.name}: {run.status}.'] * (not run.done)
     return cells, remarks

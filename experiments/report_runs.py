@@ -1,6 +1,5 @@
 """The runs of a report: found below a folder, grouped over seeds, measured."""
 
-import json
 import os
 import re
 import statistics
@@ -8,11 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.curves import CURVES, FREE, Run
+from experiments.command import in_a_line
+from experiments.curves import CURVES, FREE, Run, columns_of, reason
 from experiments.rundir import Row, RunDirectory, shown
 from experiments.table_metrics import Measured, megabytes_to, rounds_to
 
-NEEDED = ('round', *CURVES)  # columns without which a run is damaged
+OF_A_RUN = ('checkpoints', 'config.json', 'metrics.jsonl')  # no folders of runs
+NUMBERS = ('mbytes_total', 'mbytes_busiest_client', 'seconds')  # columns that a report shows, too
 UNGROUPED = (*FREE, 'chunk')  # settings in which the runs of a group may differ
 STYLES = ('solid', 'dashed', 'dotted')  # of lines
 UNRESOLVED = ('rounds', 'chunk')  # arguments of a method that no setting of a run tells
@@ -79,11 +80,11 @@ def find(source: Path) -> tuple[list[Found], dict[str, str]]:
     runs, broken = [], {}
     for path in _directories(source):
         name = path.relative_to(source).as_posix()
-        name = source.resolve().name if name == '.' else name
+        name = in_a_line(source.resolve().name if name == '.' else name)
         try:
             runs.append(_read(name, path))
         except (ValueError, OSError) as error:
-            broken[name] = ' '.join(str(error).split())
+            broken[name] = reason(error, path)
     if not runs:
         reasons = ''.join(f'; {name}: {reason}' for name, reason in [*broken.items()][:3])
         reasons += f'; and {len(broken) - 3} more' if len(broken) > 3 else ''
@@ -95,9 +96,9 @@ def _directories(source: Path) -> list[Path]:
     """Every folder that a run has written to, in natural order."""
     found = []
     for folder, folders, files in os.walk(source):
-        folders[:] = [name for name in folders if name != 'checkpoints']
-        if {'config.json', 'metrics.jsonl'} & set(files):
+        if {'config.json', 'metrics.jsonl'} & {*files, *folders}:
             found.append(Path(folder))
+        folders[:] = [name for name in folders if name not in OF_A_RUN]
     return sorted(found, key=lambda path: natural(str(path)))
 
 
@@ -110,24 +111,32 @@ def natural(name: str) -> list[tuple[int, str]]:
 def _read(name: str, path: Path) -> Found:
     """Raises ValueError or OSError with what is wrong."""
     directory = RunDirectory(path)
-    if not directory.config_file.exists():
+    if not os.path.lexists(directory.config_file):
         raise ValueError('has metrics.jsonl but no config.json')
+    for file in (directory.config_file, directory.metrics_file):
+        if not inside(path, file):
+            raise ValueError(f'{file.name} leads outside the run directory')
     try:
-        config = json.loads(directory.config_file.read_text())
+        config = directory.config()
         settings = settled(config)
-        _ = int(settings['clients']), int(settings['rounds']), dict(config.get('versions', {}))
-    except (ValueError, LookupError, TypeError, AttributeError):
-        raise ValueError('config.json is damaged, or not of a run') from None
+        _ = 1 / max(0, int(settings['clients'])), int(settings['rounds'])
+        _ = dict(config.get('versions', {}))
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise ValueError('config.json is damaged, or not of a run') from error
+    rows = directory.rows()
     try:
-        rows = directory.rows()
-        numbers = [float(row[column]) for row in rows for column in NEEDED]
-    except (ValueError, TypeError):
-        raise ValueError('metrics.jsonl is damaged') from None
-    except KeyError as error:
-        raise ValueError(f'metrics.jsonl lacks {error.args[0]}') from None
-    if rows and min(numbers[:: len(NEEDED)]) < 1:
-        raise ValueError('metrics.jsonl has a round below 1')
+        columns_of(name, rows, CURVES, NUMBERS)
+    except ValueError as error:
+        raise ValueError(f'metrics.jsonl is damaged: {error}') from error
     return Found(name, path, config, settings, rows, directory.done.exists())
+
+
+def inside(folder: Path, file: Path) -> bool:
+    """Whether a file of the folder is there itself, and no link to a place outside."""
+    try:
+        return file.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # of links in a circle
+        return False
 
 
 def settled(config: Row) -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from experiments import report_html as markup
+from experiments.command import in_a_line
 from experiments.report_runs import (
     STYLES,
     UNGROUPED,
@@ -21,7 +22,6 @@ from experiments.report_runs import (
 
 MOST_LINES = 8  # in one figure, where they can be set apart
 MOST_PICTURES = 8  # of partitions, and of topologies
-UNREADABLE = (ValueError, OSError, LookupError, TypeError, AttributeError)  # odd or old settings
 
 
 def summary(groups: Sequence[Group], target: float) -> str:
@@ -218,8 +218,8 @@ def pictures(
     for place, runs in enumerate(alike[:MOST_PICTURES]):
         try:
             drawn.append(markup.figure(*draw(place, runs)))
-        except UNREADABLE as error:
-            missing.setdefault(str(error), []).append(runs[0].name)
+        except Exception as error:  # of settings that are odd or old, whatever draws from them
+            missing.setdefault(in_a_line(str(error)), []).append(runs[0].name)
     said = [f'No picture for {", ".join(names)}: {why}.' for why, names in missing.items()]
     if len(alike) > MOST_PICTURES:
         said.append(f'The first {MOST_PICTURES} of {len(alike)} are drawn.')

@@ -18,10 +18,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from absl import app, flags, logging
+from absl import flags, logging
 
 from experiments import flags as experiment_flags
 from experiments import mirrors
+from experiments.command import fail, start
+from experiments.recall import recall
 
 if TYPE_CHECKING:
     from experiments.rundir import RunDirectory
@@ -112,46 +114,17 @@ def agree(done: bool) -> bool:
     return done
 
 
-def recall(directory: 'RunDirectory') -> dict[str, Any]:
+def recalled(directory: 'RunDirectory') -> dict[str, Any]:
     """Gives the flags that were left out the values of the run; returns what its config records.
 
     Raises ValueError, one line, for another value than the run's, apart from more rounds.
     """
-    config = directory.config()
-    before = config['settings']
-    for name, value in before.items():
-        if name not in settings():
-            raise ValueError(
-                f'--resume: {directory.path} was started with --{name}={value}, which this version '
-                'does not know; resume with the version that it was started with'
-            )
-        if not FLAGS[name].present:
-            set_flag(name, value, directory.config_file)
-    for name in ('algorithm', 'model'):
-        value = str(FLAGS[name].value)
-        if ':' in value and not (FLAGS[name].present or FLAGS.allow_imports):
-            raise ValueError(
-                f'--resume: {directory.config_file} names --{name}={value}, which is not of this '
-                'library; give it again, or --allow_imports'
-            )
-    now = settings()
+    config = recall(directory)
+    before, now = config['settings'], settings()
     if _extends(before):
         before = before | {'rounds': now['rounds']}
     directory.check_settings(before, now)
     return config
-
-
-def set_flag(name: str, value: Any, source: Path) -> None:
-    """Sets a flag to what `source` records. Raises ValueError for a value that it cannot have."""
-    try:
-        FLAGS[name].value = value
-        FLAGS.validate_all_flags()
-        flag = FLAGS[name]
-        parsed = flag.default is None if value is None else flag.parser.parse(value) == value
-    except (flags.Error, ValueError, TypeError, AttributeError):
-        parsed = False
-    if not parsed:
-        raise ValueError(f'{source} is damaged: --{name}={value!r} is no value of that flag')
 
 
 def _extends(before: dict[str, Any]) -> bool:
@@ -190,7 +163,7 @@ def prepare(held: contextlib.ExitStack) -> Prepared:
         if not directory.config_file.exists():
             raise ValueError(f'--resume: {directory.path} holds no run; start it without --resume')
         held.enter_context(directory.held())
-        config = recall(directory)
+        config = recalled(directory)
         done = not _extends(config['settings']) and directory.unfinished() is None
     else:
         experiment_flags.settle_defaults()
@@ -276,14 +249,12 @@ def main(argv: list[str]) -> int:
     logging.set_verbosity(logging.ERROR)  # orbax warns of the remains of a kill, which it removes
     if len(argv) > 1:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags, e.g. --dataset=digits')
-    from experiments.rundir import explained
-
     with contextlib.ExitStack() as held:
         try:
             watched = mirrors.asked_for(FLAGS)
             experiment, directory, longer = prepare(held)
         except (ValueError, OSError) as error:
-            return fail(explained(error))
+            return fail(str(error))
         except KeyboardInterrupt:
             return fail('interrupted before the first round; start again', status=130)
         from dfl_jax.devices import leads
@@ -304,19 +275,5 @@ def main(argv: list[str]) -> int:
         )
 
 
-def fail(message: str, status: int = 1) -> int:
-    print(f'error: {message}', file=sys.stderr)
-    return status
-
-
-def parse(argv: list[str]) -> list[str]:
-    try:
-        return FLAGS(argv)
-    except (flags.Error, ValueError) as error:  # ValueError: --noprogress=1
-        sys.exit(fail(f'{error}; see python -m experiments.run --help'))
-    except SystemExit:  # --help, which absl ends with status 1
-        sys.exit(0)
-
-
 if __name__ == '__main__':
-    app.run(main, flags_parser=parse)
+    start(main)

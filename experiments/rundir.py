@@ -7,11 +7,13 @@ up to it, `done` that of the consensus model.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import itertools
 import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,6 +117,7 @@ class RunDirectory:
         the damage is, None where there is none."""
         rows: list[tuple[Row, str]] = []
         try:
+            check_plain(self.metrics_file)
             lines = self.metrics_file.read_bytes().split(b'\n')[:-1]
         except FileNotFoundError:
             return rows, None
@@ -202,13 +205,6 @@ def shown(value: Any) -> str:
     return ','.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def explained(error: Exception) -> str:
-    """An error in one line: of the system, what is wrong and with which file."""
-    if isinstance(error, OSError) and error.strerror:
-        return f'{error.filename}: {error.strerror}' if error.filename else error.strerror
-    return ' '.join(str(error).split())
-
-
 def _foreign(entry: Path) -> bool:
     """Whether a file is not one that a run killed before its config.json leaves behind."""
     return entry.name != LOCK and not entry.name.endswith('.tmp')
@@ -232,9 +228,16 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         raise
 
 
+def check_plain(path: Path) -> None:
+    """Raises OSError for a folder, a pipe or a device, some of which would be read for ever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, 'it is no file', str(path))
+
+
 def read_json(path: Path) -> Any:
     """What a JSON file holds. Raises ValueError, one line, whatever is wrong with it."""
     try:
+        check_plain(path)
         return json.loads(path.read_text())
     except OSError as error:
         raise ValueError(f'{path} cannot be read ({error.strerror})') from None

@@ -10,17 +10,19 @@ move between machines.
 """
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from absl import app, flags, logging
+from absl import flags, logging
 
 from dfl_jax.data.formats import one_line
+from experiments import command
 from experiments import flags as experiment_flags
-from experiments import run
+from experiments.recall import recall
 from experiments.rundir import Row, RunDirectory, write_atomically
 from experiments.select_table import LABELS, NEIGHBOURS, TIMES, report
 
@@ -35,7 +37,7 @@ flags.DEFINE_float(
     'target', 0.84, 'Test accuracy whose clients are counted.', lower_bound=0.0, upper_bound=1.0
 )
 MOVED = ('data_dir', 'partition_file')  # settings that may differ from the run's
-SHARED = (*MOVED, 'seed', 'out', 'progress')  # with experiments.run
+SHARED = (*MOVED, 'seed', 'out', 'progress', 'allow_imports')  # with experiments.run
 for _name in SHARED:
     flags.declare_key_flag(_name)
 
@@ -57,7 +59,7 @@ def check() -> tuple[RunDirectory, Path]:
     if FLAGS.run is None:
         raise ValueError('name the run whose clients are averaged: --run=DIR')
     directory = RunDirectory(FLAGS.run)
-    if not directory.config_file.exists():
+    if not os.path.lexists(directory.config_file):
         raise ValueError(f'--run={FLAGS.run} holds no run; name the folder of its config.json')
     for flag in experiment_flags.of_a_run():
         if flag.present and flag.name not in SHARED:
@@ -69,35 +71,22 @@ def check() -> tuple[RunDirectory, Path]:
         raise ValueError(f'--seed has to be at least 0, got {FLAGS.seed}')
     out = Path(FLAGS.out or directory.path)
     for name in FILES:
-        if (out / name).exists():
+        if os.path.lexists(out / name):
             raise ValueError(f'{out / name} exists; choose another folder with --out')
+    command.check_writable(out, FILES)
     return directory, out
-
-
-def recall(directory: RunDirectory) -> None:
-    """Sets the flags to the settings of a run; settings younger than it keep their defaults."""
-    try:
-        settings = json.loads(directory.config_file.read_text())['settings'].items()
-    except (ValueError, LookupError, TypeError, AttributeError):
-        raise ValueError(f'{directory.config_file} is damaged; choose another --run') from None
-    for name, value in settings:
-        if name in MOVED and FLAGS[name].present:
-            continue
-        if name in FLAGS:
-            setattr(FLAGS, name, value)
-        elif value is not None:
-            raise ValueError(f'{directory.config_file} has --{name}={value}, which is not known')
 
 
 def restore(directory: RunDirectory) -> Trained:
     """Builds the run's experiment and reads its newest checkpoint. Raises ValueError, one line."""
-    recall(directory)
+    config = recall(directory, MOVED)
     import jax
 
     from dfl_jax.checkpoint import Checkpoints
+    from experiments.fingerprint import check_inputs, fingerprint
     from experiments.setup import build
 
-    if not directory.checkpoints.exists():
+    if not directory.checkpoints.is_dir():
         raise ValueError(f'--run={directory.path} has no checkpoint; run it without --nocheckpoint')
     checkpoints = Checkpoints(directory.checkpoints)
     newest = checkpoints.latest()
@@ -106,6 +95,7 @@ def restore(directory: RunDirectory) -> Trained:
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # what there was to say, the run has said
         experiment = build(FLAGS)
+    check_inputs(config.get('inputs', {}), experiment, fingerprint(experiment), directory.path)
     if 'cohort' in experiment.resolved:
         raise ValueError(
             f'--run={directory.path}: {FLAGS.algorithm} is centralized, its clients have no models '
@@ -264,19 +254,19 @@ def write(found: Row, out: Path) -> None:
 def main(argv: list[str]) -> int:
     logging.set_verbosity(logging.ERROR)
     if len(argv) > 1:
-        return run.fail(f'unexpected argument {argv[1]!r}; name the run by --run=DIR')
+        return command.fail(f'unexpected argument {argv[1]!r}; name the run by --run=DIR')
     seed = FLAGS.seed
     try:
         directory, out = check()
         trained = restore(directory)
         found = examine(trained, seed, FLAGS.target, FLAGS.progress)
         write(found, out)
-    except (ValueError, OSError) as error:
-        return run.fail(str(error))
+    except (ValueError, OSError, MemoryError, OverflowError) as error:  # of absurd settings
+        return command.fail(str(error) or type(error).__name__)
     except KeyboardInterrupt:
-        return run.fail('interrupted, and nothing written; start again', status=130)
+        return command.fail('interrupted, and nothing written; start again', status=130)
     return 0
 
 
 if __name__ == '__main__':
-    app.run(main, flags_parser=run.parse)
+    command.start(main)

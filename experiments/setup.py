@@ -5,7 +5,6 @@ as a ValueError of one line.
 """
 
 import contextlib
-import importlib
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import linen as nn
 from jax.sharding import Mesh
 
 from dfl_jax import data, topology
@@ -34,6 +34,7 @@ from experiments.network import (
     settling,
     with_failures,
 )
+from experiments.plugins import check_algorithm, named, of_others, told
 from experiments.population import (
     build_population,
     check_no_population,
@@ -94,8 +95,9 @@ def build(flags: Any) -> Experiment:
     _check_applicable(flags)
     mesh = mesh_of(flags)
     seeds = streams(flags)
-    factory = _algorithm_factory(flags.algorithm)
-    defaults = settings_of(factory)
+    factory = named('algorithm', flags.algorithm, ALGORITHMS)
+    with told('algorithm', flags.algorithm, 'factory'):
+        defaults = settings_of(factory)
     settings = _algorithm_settings(flags, defaults)
     if 'by_cluster' in defaults:
         settings.setdefault('by_cluster', flags.topology == 'clustered')
@@ -146,6 +148,8 @@ def build(flags: Any) -> Experiment:
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
     algorithm = _made(flags, factory, population or model, settings)
     test, key = Holdout(dataset.test_x, dataset.test_y), jax.random.key(seeds['training'])
+    if of_others(flags.algorithm) and population is None:
+        check_algorithm(flags.algorithm, algorithm, model, key, clients, graphs)
     keeps = any(map(len, held))
     if keeps and algorithm.predict_own is None:
         raise ValueError(
@@ -286,16 +290,24 @@ def _made(
 ) -> Algorithm:
     """The method. Raises ValueError for settings out of range."""
     try:
-        return make(factory, network, **settings)
+        with told('algorithm', flags.algorithm, 'factory'):
+            return make(factory, network, **settings)
     except ImportError as error:  # a backend that is not installed
         raise ValueError(f'--algorithm={flags.algorithm}: {error}') from error
 
 
 def _model(flags: Any, dataset: data.Dataset) -> Model:
     shape = dataset.train_x.shape[1:]
-    factory = _named('model', flags.model, MODELS)
+    factory = named('model', flags.model, MODELS)
     if flags.hidden is None:
-        model = bind(factory(dataset.classes), shape)
+        with told('model', flags.model, f'factory, called with the {dataset.classes} classes,'):
+            module = factory(dataset.classes)
+        if not isinstance(module, nn.Module):
+            raise ValueError(
+                f'--model={flags.model} returns {type(module).__name__}, not a flax.linen.Module'
+            )
+        with told('model', flags.model, 'module'):
+            model = bind(module, shape)
     elif flags.model != 'mlp':
         raise ValueError(f'--hidden shapes --model=mlp, not --model={flags.model}; leave it out')
     else:
@@ -304,10 +316,6 @@ def _model(flags: Any, dataset: data.Dataset) -> Model:
             raise ValueError(f'--hidden={",".join(flags.hidden)}: use widths of at least 1')
         model = bind(MLP(dataset.classes, widths), shape)
     return with_initializer(model, flags.initializer) if flags.initializer else model
-
-
-def _algorithm_factory(name: str) -> Callable[..., Algorithm]:
-    return _named('algorithm', name, ALGORITHMS)
 
 
 def _algorithm_settings(flags: Any, accepted: dict[str, Any]) -> dict[str, Any]:
@@ -340,21 +348,3 @@ def _integers(flag: str, values: Sequence[str]) -> tuple[int, ...]:
         raise ValueError(
             f'--{flag} takes whole numbers separated by commas, got {",".join(values)}'
         ) from None
-
-
-def _named(flag: str, name: str, known: dict[str, Callable]) -> Callable:
-    """A factory by its name in the table, or by package.module:factory."""
-    if name in known:
-        return known[name]
-    if ':' not in name:
-        raise ValueError(
-            f'unknown --{flag}={name}; choose one of {", ".join(known)}, or package.module:factory'
-        )
-    module, _, attribute = name.partition(':')
-    try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f'--{flag}={name} cannot be imported: {error}') from error
-    if not callable(factory):
-        raise ValueError(f'--{flag}={name} is no factory but of type {type(factory).__name__}')
-    return factory

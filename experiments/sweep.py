@@ -17,11 +17,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from absl import app, flags, logging
+from absl import flags, logging
 from tqdm import tqdm
 
 from experiments import flags as experiment_flags
 from experiments import run
+from experiments.command import check_flagfiles, check_writable, fail, start
 from experiments.rundir import RunDirectory
 from experiments.sweep_plan import Plan, Run, grid, grouped, settled, share
 
@@ -56,17 +57,27 @@ class Command:
         self.name, self.arguments = argv[0], _without(OF_THE_SWEEP, argv[1:])
 
     def read(self, one: Run) -> None:
-        """Sets all flags to those of one run. Raises flags.Error for a value that is none."""
+        """Sets all flags to those of one run.
+
+        Raises flags.Error or ValueError for what a flag cannot be, and for a flagfile that cannot
+        be read.
+        """
         kept = {name: FLAGS[name].value for name in OF_THE_SWEEP}
-        FLAGS.unparse_flags()
-        for name in FLAGS:
-            FLAGS[name].unparse()
-            FLAGS[name].present = 0
         first = [f'--flagfile={one.flagfile}'] if one.flagfile else []
         swept = [f'--{name}={value}' for name, value in one.values.items()]
-        FLAGS([self.name, *first, *self.arguments, *swept])
-        for name, value in kept.items():
-            FLAGS[name].value = value
+        try:
+            FLAGS.unparse_flags()
+            for name in FLAGS:
+                FLAGS[name].unparse()
+                FLAGS[name].present = 0
+            check_flagfiles(first)
+            _, *rest = FLAGS([self.name, *first, *self.arguments, *swept])
+        finally:  # absl looks at flags of its own when the process ends
+            FLAGS.mark_as_parsed()
+            for name, value in kept.items():
+                FLAGS[name].value = value
+        if rest:
+            raise ValueError(f'{one.flagfile or "the command"} holds {rest[0]!r}, which is no flag')
         experiment_flags.settle_defaults()
 
 
@@ -98,6 +109,7 @@ def make_plan(command: Command, out: Path) -> Plan:
                 'goes on from them)'
             )
     together, file = FLAGS.together, out / 'sweep.json'
+    check_writable(out, ('results.csv', 'results.md'))
     for one in runs:
         command.read(one)
     if together is None and not file.exists():
@@ -196,33 +208,38 @@ def sweep(command: Command, groups: Sequence[list[Run]], out: Path) -> dict[str,
 def main(argv: list[str]) -> int:
     logging.set_verbosity(logging.ERROR)
     if len(argv) > 1:
-        return run.fail(f'unexpected argument {argv[1]!r}; settings are flags')
+        return fail(f'unexpected argument {argv[1]!r}; settings are flags')
     command = Command(sys.argv)
-    run.prepare_jax()
     out = Path(FLAGS.out or f'runs/sweep-{time.strftime("%Y%m%d-%H%M%S")}')
     try:
+        share(FLAGS.shard, ())  # before anything is written
+        run.prepare_jax()
         plan = make_plan(command, out)
         mine = [plan.groups[i] for i in share(FLAGS.shard, plan.groups)]
     except (ValueError, OSError, flags.Error) as error:
-        return run.fail(str(error))
+        return fail(str(error))
+    except KeyboardInterrupt:
+        return fail('interrupted before the first run; start again', status=130)
     from experiments.sweep_table import write_results
 
     print(f'{len(plan.runs)} runs in {len(plan.groups)} programs, {len(mine)} of them here: {out}')
     try:
         failed = sweep(command, mine, out)
+        print(write_results(plan.runs, out))
+    except OSError as error:
+        return fail(f'{error}; the same command goes on')
     except KeyboardInterrupt:
         done = sum((out / one.name / 'done').exists() for one in plan.runs)
         write_results(plan.runs, out)
-        return run.fail(
+        return fail(
             f'interrupted: {done} of {len(plan.runs)} runs are done; the same command with '
             f'--out={out} goes on',
             status=130,
         )
-    print(write_results(plan.runs, out))
     for name, reason in failed.items():
-        run.fail(f'{name}: {reason}')
+        fail(f'{name}: {reason}')
     return 1 if failed else 0
 
 
 if __name__ == '__main__':
-    app.run(main, flags_parser=run.parse)
+    start(main)

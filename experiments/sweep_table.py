@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from experiments.command import in_a_line
+from experiments.curves import CURVES, read_run
 from experiments.rundir import Row, RunDirectory, write_atomically
 from experiments.sweep_group import diverged
 from experiments.sweep_plan import Run
@@ -33,20 +35,25 @@ def write_results(runs: Sequence[Run], out: Path) -> str:
 
 def measures(directory: RunDirectory) -> Row:
     """What MEASURES name, of a finished run; else `state`, why there is nothing."""
-    if reason := diverged(directory):
-        return {'state': reason}
-    if not directory.done.exists():
-        return {'state': 'unfinished'}
-    rows = directory.rows()
-    curve = [row['consensus_accuracy'] for row in rows]
-    reached = [row['round'] for row in rows if row['consensus_accuracy'] >= TARGET]
+    try:
+        if reason := diverged(directory):
+            return {'state': in_a_line(str(reason))}
+        if not directory.done.exists():
+            return {'state': 'unfinished'}
+        run = read_run(directory, (*CURVES, 'mbytes_total'))
+        if not run['round']:
+            raise ValueError('it is done and has no evaluation')
+    except (ValueError, OSError, LookupError, TypeError, RecursionError) as error:
+        return {'state': in_a_line(f'cannot be read: {error}')}
+    curve = run[CURVES[0]]
+    reached = [round for round, value in zip(run['round'], curve, strict=True) if value >= TARGET]
     return {
         'state': 'done',
         'accuracy': curve[-1],
         'best': max(curve),
         'rounds': reached[0] if reached else None,
-        'client': rows[-1]['client_accuracy_mean'],
-        'mbytes': rows[-1]['mbytes_total'],
+        'client': run[CURVES[1]][-1],
+        'mbytes': run['mbytes_total'][-1],
     }
 
 

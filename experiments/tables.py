@@ -60,18 +60,17 @@ published.json holds
         the distribution of accuracy over clients in these rounds
 """
 
-import json
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from absl import app, flags, logging
+from absl import flags, logging
 
+from experiments.command import check_writable, fail, in_a_line, start
 from experiments.curves import LOSS, Run, Runs, find_runs, panel_curves, save_curves
-from experiments.rundir import Row
+from experiments.rundir import Row, write_atomically
 from experiments.table_columns import columns, columns_of_cells
+from experiments.table_files import HERE, known_tables, read_computed, read_published
 from experiments.table_fits import fit_lines, fits, slowdown_lines
 from experiments.table_metrics import (
     HEADS,
@@ -88,7 +87,6 @@ from experiments.table_metrics import (
 )
 
 FLAGS = flags.FLAGS
-HERE = Path(__file__).parent
 OFF = 0.25  # a mean further from the paper's number than this is remarked on
 
 
@@ -239,38 +237,52 @@ def report(published: Row, runs: Runs) -> str:
     return text
 
 
-def main(argv: list[str]) -> Any:
+def main(argv: list[str]) -> int:
     logging.set_verbosity(logging.ERROR)
-    files_of = [f for kind in ('published', 'computed') for f in HERE.glob(f'*/*/{kind}.json')]
-    known = {str(f.parent.relative_to(HERE)): f for f in files_of}
+    known = known_tables(HERE)
     if len(argv) != 2 or argv[1] not in known:
-        print(f'error: name one table of {", ".join(sorted(known))}', file=sys.stderr)
-        return 1
-    if known[argv[1]].stem == 'computed':
-        from experiments import numerical
-
-        computed = json.loads(known[argv[1]].read_text())
-        numerical.main(computed, argv[1].replace('/', '-'), Path(FLAGS.out or FLAGS.runs[0]))
-        return 0
-    folder, sources = HERE / argv[1], [Path(source) for source in FLAGS.runs]
-    published = json.loads((folder / 'published.json').read_text())
+        return fail(f'name one table of {", ".join(sorted(known))}')
+    sources = [Path(source) for source in FLAGS.runs if source]
+    if not sources:
+        return fail('--runs is empty; name a folder of runs, or leave it out')
     try:
-        files = flagfiles(published, folder)
-        names, only = columns(published), columns_of_cells(published)
-        runs, remarks = find_runs(folder.name, files, sources, names, only)
-    except ValueError as error:
-        print(f'error: {error}', file=sys.stderr)
-        return 1
+        return write_table(argv[1], known[argv[1]], sources)
+    except (ValueError, OSError, ImportError) as error:
+        return fail(str(error))
+    except KeyboardInterrupt:
+        return fail('interrupted; start again', status=130)
 
+
+def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> int:
+    """Prints the table and writes its files. Raises ValueError or OSError, one line."""
+    name, first = table_name.replace('/', '-'), sources[0]
+    out = Path(FLAGS.out or (first.parent if first.suffix == '.json' else first))
+    names_of_files = [f'{name}.{kind}' for kind in ('md', 'json', 'png')]
+    check_writable(out, names_of_files, flag='out' if FLAGS.out else 'runs')
+    try:
+        if file.stem == 'computed':
+            from experiments import numerical
+
+            numerical.main(read_computed(file), name, out)
+        else:
+            _write(read_published(file), file.parent, sources, out, name)
+    except (LookupError, TypeError, AttributeError) as error:
+        why = f'{type(error).__name__}: {error}'
+        raise ValueError(f'{file} is no table as it should be ({why})') from error
+    print('written: ' + ', '.join(str(out / each) for each in names_of_files))
+    return 0
+
+
+def _write(published: Row, folder: Path, sources: Sequence[Path], out: Path, name: str) -> None:
+    files = flagfiles(published, folder)
+    names, only = columns(published), columns_of_cells(published)
+    runs, remarks = find_runs(folder.name, files, sources, names, only)
     text = report(published, runs)
     print(f'{published["title"]}: {what(published)}\n({published["source"]})\n\n{text}')
     for remark in remarks:
-        print(f'note: {remark}')
-    first = sources[0]
-    out = Path(FLAGS.out or (first.parent if first.suffix == '.json' else first))
+        print(f'note: {in_a_line(remark)}')
     out.mkdir(parents=True, exist_ok=True)
-    name = argv[1].replace('/', '-')
-    (out / f'{name}.md').write_text(text + '\n')
+    write_atomically(out / f'{name}.md', text + '\n')
     save_curves(out / f'{name}.json', runs, remarks)
 
     from experiments.figures import table_panels
@@ -284,8 +296,6 @@ def main(argv: list[str]) -> Any:
     drawn = table_panels(published, runs, measured, fits(published, runs))
     figure = out / f'{name}.png'
     plot_panels(drawn, figure, ylabel(published), published.get('target'), published.get('abreast'))
-    print('written: ' + ', '.join(f'{out / name}.{kind}' for kind in ('md', 'json', 'png')))
-    return 0
 
 
 if __name__ == '__main__':
@@ -293,4 +303,4 @@ if __name__ == '__main__':
     flags.DEFINE_string(
         'out', None, 'Where table, curves and figure go (default: with the first of --runs).'
     )
-    app.run(main)
+    start(main)

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from absl import app, flags, logging
+from absl import flags, logging
 
 from experiments import flags as experiment_flags
 from experiments import run
-from experiments.rundir import Row, explained, write_atomically
+from experiments.command import check_writable, fail, start
+from experiments.rundir import Row, write_atomically
 
 if TYPE_CHECKING:
     from dfl_jax.theory import Bound
@@ -86,6 +87,7 @@ def check() -> None:
         given = '--resume' if FLAGS.resume else f'--eval_every={FLAGS.eval_every}'
         raise ValueError(f'{given}: every round is measured, from the first; leave it out')
     out = FLAGS.out and Path(FLAGS.out)
+    check_writable(out or Path('runs'))
     if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f'--out={out} exists and is not an empty folder; choose another --out')
 
@@ -269,16 +271,19 @@ def _dominant(bound: 'Bound') -> str:
 def main(argv: list[str]) -> int:
     logging.set_verbosity(logging.ERROR)
     if len(argv) > 1:
-        return run.fail(f'unexpected argument {argv[1]!r}; settings are flags')
+        return fail(f'unexpected argument {argv[1]!r}; settings are flags')
     with contextlib.ExitStack() as held:
         try:
             check()
             experiment, directory, _ = run.prepare(held)
         except (ValueError, OSError) as error:
-            return run.fail(explained(error))
+            return fail(str(error))
         except KeyboardInterrupt:
-            return run.fail('interrupted before the first round; start again', status=130)
-        return follow(experiment, directory.path)
+            return fail('interrupted before the first round; start again', status=130)
+        try:
+            return follow(experiment, directory.path)
+        except OSError as error:  # a full disk
+            return fail(str(error))
 
 
 def follow(experiment: Any, path: Path) -> int:
@@ -302,9 +307,9 @@ def follow(experiment: Any, path: Path) -> int:
                 )
                 bar.update()
     except KeyboardInterrupt:
-        return run.fail(f'interrupted: {len(rows)} of {total} rounds are in {path}', status=130)
+        return fail(f'interrupted: {len(rows)} of {total} rounds are in {path}', status=130)
     except DivergenceError as error:
-        return run.fail(f'{error} and take another --out; {len(rows)} rounds are in {path}')
+        return fail(f'{error} and take another --out; {len(rows)} rounds are in {path}')
     bounds = evaluate(rows)
     write_atomically(path / 'theory.md', report(rows, bounds))
     print(f'{_terms(rows, bounds)}\n\n{verdict(bounds)}\n{path / "theory.md"}')
@@ -319,4 +324,4 @@ def follow(experiment: Any, path: Path) -> int:
 
 
 if __name__ == '__main__':
-    app.run(main, flags_parser=run.parse)
+    start(main)

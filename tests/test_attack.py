@@ -369,3 +369,23 @@ def test_a_bad_flag_is_named_in_one_line(flag, message, tmp_path, capsys):
     error = capsys.readouterr().err
     assert message in error and error.count('\n') == 1
     assert not (tmp_path / 'out').exists()
+
+
+def test_where_nothing_can_be_written_is_told_first(tmp_path, capsys, monkeypatch):
+    (tmp_path / 'file').touch()
+    monkeypatch.setattr(command_line, 'choose_victim', None)
+    for out in (tmp_path / 'file', tmp_path / 'file' / 'deep', tmp_path / ('x' * 300), '/proc/x'):
+        assert command(f'--out={out}') == 1
+        error = capsys.readouterr().err
+        assert 'choose another --out' in error and error.count('\n') == 1
+    assert [path.name for path in tmp_path.iterdir()] == ['file']
+
+
+def test_ctrl_c_while_it_loads(tmp_path, capsys, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, 'choose_victim', interrupt)
+    assert command(f'--out={tmp_path / "out"}') == 130
+    assert capsys.readouterr().err.startswith('error: interrupted')
+    assert not (tmp_path / 'out').exists()

@@ -28,6 +28,7 @@ from dfl_jax.algorithms import ALGORITHMS
 from dfl_jax.families import FAMILIES, WITH_DEGREE
 from experiments import flags as experiment_flags
 from experiments import run as cli
+from experiments.command import parse
 from experiments.flags import POPULATIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,7 +67,7 @@ def here(*argv: object) -> Finished:
         contextlib.redirect_stderr(err),
     ):
         try:
-            status = cli.main(cli.parse(['run.py', *QUIET, *map(str, argv)]))
+            status = cli.main(parse(['run.py', *QUIET, *map(str, argv)]))
         except SystemExit as stop:
             status = stop.code
         finally:

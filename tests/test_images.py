@@ -15,6 +15,7 @@ from tqdm import tqdm
 from dfl_jax import data
 from dfl_jax.data import DataError, PartitionError, augment, image_folder
 from experiments import run as cli
+from experiments.command import parse
 from experiments.setup import build
 
 COLOURS = {
@@ -258,7 +259,7 @@ def test_progress_goes_to_stderr(tmp_path, capsys, monkeypatch):
 
 
 def parsed(*argv):
-    return cli.parse(['run.py', '--noprogress', '--compilation_cache=off', *map(str, argv)])
+    return parse(['run.py', '--noprogress', '--compilation_cache=off', *map(str, argv)])
 
 
 def test_flags(tmp_path):

@@ -20,6 +20,7 @@ from test_cli import NETWORK, ROOT, SMALL, contents, here, rows_of, write_cluste
 
 from experiments import report, report_figures, report_html, report_runs, tables
 from experiments import run as cli
+from experiments.command import parse
 from experiments.setup import build, deal, load_data, streams
 from experiments.table_metrics import Measured
 
@@ -194,12 +195,11 @@ def test_a_name_is_text_and_not_markup(written, page):
 
 def test_broken_directories_are_listed_with_the_reason(page):
     listed = dict(row for row in page.table('Not counted')[1:])
-    assert listed == {
-        'foreign': 'config.json is damaged, or not of a run',
-        'headless': 'has metrics.jsonl but no config.json',
-        'torn': 'config.json is damaged, or not of a run',
-        'wrong': 'metrics.jsonl lacks consensus_accuracy',
-    }
+    assert listed['headless'] == 'has metrics.jsonl but no config.json'
+    assert listed['wrong'].startswith('metrics.jsonl is damaged: it has no consensus_accuracy')
+    for name in ('foreign', 'torn'):
+        assert listed.pop(name).startswith('config.json ')
+    assert len(listed) == 2
 
 
 def test_settings_are_said_once_or_as_a_difference(page):
@@ -223,7 +223,7 @@ def test_pictures_are_of_the_run_or_drawn_anew(page):
 def test_what_is_drawn_anew_is_what_the_run_had(runs):
     with flagsaver.flagsaver():
         try:
-            cli.parse(['run.py', *DIGITS])
+            parse(['run.py', *DIGITS])
             experiment = build(cli.FLAGS)
         finally:
             cli.FLAGS.unparse_flags()
@@ -324,7 +324,7 @@ def test_errors_are_one_line(runs, tmp_path, monkeypatch, capsys):
     assert 'absent is no folder' in fails(runs=str(tmp_path / 'absent'))
     (tmp_path / 'empty').mkdir()
     assert fails(runs=str(tmp_path / 'empty')).endswith('holds no run that can be read')
-    assert 'torn: config.json is damaged' in fails(runs=str(runs / 'torn'))
+    assert 'torn: config.json ' in fails(runs=str(runs / 'torn'))
     assert '--target=85' in fails(runs=str(runs), target=85.0)
     assert contents(tmp_path) == before
 
@@ -347,6 +347,155 @@ def test_the_command_writes_beside_the_runs(runs, tmp_path):
     after = contents(own)
     assert after.pop('report.html')
     assert after == before
+
+
+# --------------------------------------------------------------------- runs of somebody else
+
+SCRIPT = '<script>alert("x")</script>'
+
+
+def copied(runs, folder, settings=None, rows=None, **config):
+    """A copy of the finished run on the digits, tampered with. rows: of metrics.jsonl."""
+    shutil.copytree(runs / HOSTILE, folder)
+    whole = json.loads((folder / 'config.json').read_text()) | config
+    whole.pop('digest', None)
+    whole['settings'] |= settings or {}
+    (folder / 'config.json').write_text(json.dumps(whole))
+    if rows is not None:
+        (folder / 'metrics.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    return folder
+
+
+def shown(source, tmp_path) -> tuple[str, str]:
+    """The HTML of a report on it, and its text."""
+    out = tmp_path / 'page.html'
+    report.write_report(source, out, 0.85, True)
+    return out.read_text(), Page(out.read_text()).text
+
+
+def test_no_script_of_a_run_is_one_of_the_page(runs, tmp_path):
+    folder = tmp_path / 'runs'
+    names = ('algorithm', 'dataset', 'topology', 'partition', 'partition_file', 'hidden', SCRIPT)
+    for place, name in enumerate(names):
+        copied(
+            runs,
+            folder / f'{place}{SCRIPT}'.replace('/', ''),
+            {name: SCRIPT},
+            rows=[{'round': 1, 'consensus_accuracy': 0.5, 'client_accuracy_mean': 0.4, SCRIPT: 1}],
+            versions={SCRIPT: SCRIPT},
+            device=SCRIPT,
+            cores=SCRIPT,
+            commit=SCRIPT,
+            algorithm={'lr': SCRIPT, SCRIPT: SCRIPT},
+            given=[SCRIPT],
+        )
+    (folder / SCRIPT.replace('/', '')).mkdir()
+    (folder / SCRIPT.replace('/', '') / 'config.json').write_text(json.dumps({SCRIPT: SCRIPT}))
+    html, text = shown(folder, tmp_path)
+    assert '<script' not in html and 'alert("x")' in text
+
+
+@pytest.mark.parametrize('name', ['topology_file', 'partition_file', 'architecture_file'])
+def test_no_line_of_another_file_comes_into_the_page(name, runs, tmp_path):
+    secret = tmp_path / 'secret'
+    secret.write_text('hunter2\n')
+    family = {'topology': 'edge_list'} if name == 'topology_file' else {}
+    copied(runs, tmp_path / 'runs' / 'one', {name: str(secret), **family})
+    html, text = shown(tmp_path / 'runs', tmp_path)
+    assert 'hunter2' not in html
+    if name != 'architecture_file':
+        assert f'No picture for one: it depends on the file of --{name}, outside' in text
+
+
+def test_no_link_leads_out_of_a_run(runs, tmp_path):
+    (tmp_path / 'secret').write_bytes(b'\x89PNG\r\n\x1a\nhunter2')
+    folder = copied(runs, tmp_path / 'runs' / 'one')
+    (folder / 'partition.png').symlink_to(tmp_path / 'secret')
+    assert 'base64' not in shown(tmp_path / 'runs', tmp_path)[0]
+    (folder / 'partition.png').unlink()
+    (folder / 'partition.png').write_text('no picture')
+    assert 'base64' not in shown(tmp_path / 'runs', tmp_path)[0]
+    for file in ('config.json', 'metrics.jsonl'):
+        other = shutil.copytree(folder, tmp_path / 'runs' / f'of-{file}')
+        (other / file).rename(tmp_path / file)
+        (other / file).symlink_to(tmp_path / file)
+    page = Page(shown(tmp_path / 'runs', tmp_path)[0])
+    assert dict(page.table('Not counted')[1:]) == {
+        f'of-{file}': f'{file} leads outside the run directory'
+        for file in ('config.json', 'metrics.jsonl')
+    }
+
+
+@pytest.mark.parametrize(
+    ('settings', 'config'),
+    [
+        ({'clients': 0}, {}),
+        ({'clients': 'many'}, {}),
+        ({'clients': 10**9}, {}),
+        ({'rounds': None}, {}),
+        ({'topology': 3}, {}),
+        ({'partition': ['x']}, {}),
+        ({'torus_dimensions': 10**9, 'topology': 'torus'}, {}),
+        ({'degree': 10**9}, {}),
+        ({'dataset': None}, {}),
+        ({'dataset': '$\\frac{$'}, {}),
+        ({'algorithm': 'a\nb\x1b[0m\ud800'}, {}),
+        ({'seed': {'a': 1}}, {}),
+        ({}, {'versions': 3}),
+        ({}, {'algorithm': []}),
+        ({}, {'given': 3}),
+        ({}, {'commit': ['a'], 'device': {}}),
+    ],
+)
+def test_odd_settings_do_not_stop_a_report(settings, config, runs, tmp_path):
+    folder = tmp_path / 'runs'
+    copied(runs, folder / 'ntk_dfl-iid', settings, **config)
+    copied(runs, folder / 'good')
+    text = shown(folder, tmp_path)[1]
+    assert 'good' in text and 'ntk_dfl-iid' in text
+
+
+@pytest.mark.parametrize(
+    ('file', 'text'),
+    [
+        ('config.json', '[' * 100_000),
+        ('config.json', 'null'),
+        ('config.json', '[]'),
+        ('config.json', '{}'),
+        ('config.json', None),
+        ('metrics.jsonl', None),
+        ('metrics.jsonl', '[' * 100_000 + '\n'),
+        ('metrics.jsonl', '3\n'),
+        ('metrics.jsonl', '{"round": 1, "consensus_accuracy": NaN, "client_accuracy_mean": 1}\n'),
+        ('metrics.jsonl', '{"round": 1, "consensus_accuracy": 1, "client_accuracy_mean": "1"}\n'),
+    ],
+)
+def test_a_bad_run_is_listed_as_such(file, text, runs, tmp_path):
+    copied(runs, tmp_path / 'runs' / 'good')
+    bad = copied(runs, tmp_path / 'runs' / 'bad')
+    (bad / file).unlink()
+    (bad / file).mkdir() if text is None else (bad / file).write_text(text)
+    page = Page(shown(tmp_path / 'runs', tmp_path)[0])
+    ((name, reason),) = page.table('Not counted')[1:]
+    assert name == 'bad' and reason.startswith(file) and str(tmp_path) not in page.text
+
+
+def test_where_no_page_can_be_written(runs, tmp_path):
+    (tmp_path / 'file').touch()
+    for out in (tmp_path / 'file' / 'page.html', Path('/proc/page.html'), tmp_path / ('x' * 300)):
+        with pytest.raises(ValueError, match=r'--out=.*choose another --out'):
+            report.write_report(runs, out, 0.85, False)
+
+
+def test_ctrl_c_while_it_reads(monkeypatch, tmp_path, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(report, 'find', interrupt)
+    chosen = {'runs': str(tmp_path), 'out': None, 'target': 0.85, 'overwrite': False}
+    monkeypatch.setattr(report, 'FLAGS', SimpleNamespace(**chosen))
+    assert report.main(['report']) == 130
+    assert capsys.readouterr().err.startswith('error: interrupted')
 
 
 @pytest.mark.parametrize(

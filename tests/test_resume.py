@@ -396,7 +396,7 @@ def test_rows_that_the_checkpoints_do_not_agree_with(harm, stopped):
 def test_a_metrics_file_that_is_a_folder(stopped):
     (stopped / 'metrics.jsonl').unlink()
     (stopped / 'metrics.jsonl').mkdir()
-    assert 'Is a directory' in here('--resume', f'--out={stopped}').error
+    assert 'it is no file' in here('--resume', f'--out={stopped}').error
 
 
 def test_a_last_row_that_is_damaged_is_made_again(stopped, whole):
@@ -553,11 +553,11 @@ def test_resume_imports_no_algorithm_that_only_the_config_names(stopped, tmp_pat
 @pytest.mark.parametrize(
     ('change', 'part'),
     [
-        ({'seed': 'zero'}, "--seed='zero' is no value"),
-        ({'clients': 0}, '--clients=0 is no value'),
-        ({'clients': None}, '--clients=None is no value'),
-        ({'out': '/tmp/x'}, 'this version does not know'),
-        ({'unheard_of': 1}, 'this version does not know'),
+        ({'seed': 'zero'}, '--seed="zero", which that flag cannot be'),
+        ({'clients': 0}, '--clients=0, which that flag cannot be'),
+        ({'clients': None}, '--clients=null, which that flag cannot be'),
+        ({'out': '/tmp/x'}, 'which is not known'),
+        ({'unheard_of': 1}, 'which is not known'),
     ],
 )
 def test_a_config_with_settings_that_cannot_be(change, part, stopped):

@@ -18,6 +18,7 @@ from dfl_jax.models import MLP, bind
 from dfl_jax.simulate import Holdout
 from experiments import run as cli
 from experiments import select
+from experiments.command import parse
 
 CLIENTS = 6
 ACCURACIES = np.array([0.5, 0.9, 0.5, 0.7, 0.9])  # with two ties
@@ -179,7 +180,7 @@ def command(module, *argv) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with flagsaver.flagsaver(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            status = module.main(cli.parse(['command', '--noprogress', *map(str, argv)]))
+            status = module.main(parse(['command', '--noprogress', *map(str, argv)]))
         except SystemExit as stop:
             status = stop.code
         finally:
@@ -286,7 +287,7 @@ def test_runs_that_cannot_be_averaged(tmp_path):
         assert words in refused(f'--run={folder}')
 
     (folder / 'config.json').write_text('{')
-    assert 'is damaged' in refused(f'--run={folder}')
+    assert f'{folder}/config.json' in refused(f'--run={folder}')
 
 
 def test_a_checkpoint_of_another_state_is_refused(finished, tmp_path):
@@ -297,3 +298,75 @@ def test_a_checkpoint_of_another_state_is_refused(finished, tmp_path):
     (folder / 'config.json').write_text(json.dumps(config))
     (folder / 'checkpoints').symlink_to(finished / 'checkpoints')
     assert 'cannot be read' in refused(f'--run={folder}')
+
+
+# ----------------------------------------------------------------------- configs that lie
+
+
+def with_settings(finished, folder, **changed):
+    """A copy of a run whose config.json was tampered with."""
+    folder.mkdir()
+    config = json.loads((finished / 'config.json').read_text())
+    settings = config['settings'] | changed
+    (folder / 'config.json').write_text(json.dumps({'settings': settings}))
+    (folder / 'checkpoints').symlink_to(finished / 'checkpoints')
+    return folder
+
+
+@pytest.mark.parametrize('flag', ['algorithm', 'model'])
+def test_code_that_a_config_names_is_not_run_unasked(flag, finished, tmp_path, monkeypatch):
+    ran = tmp_path / 'ran'
+    (tmp_path / 'trap.py').write_text(f'open({str(ran)!r}, "w")\nraise RuntimeError("sprung")\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = with_settings(finished, tmp_path / 'run', **{flag: 'trap:factory', 'hidden': None})
+    line = refused(f'--run={folder}')
+    assert f'--{flag}=trap:factory' in line and '--allow_imports' in line
+    assert not ran.exists()
+    assert 'sprung' in refused(f'--run={folder}', '--allow_imports')
+    assert ran.exists()
+
+
+@pytest.mark.parametrize(
+    ('name', 'value'),
+    [
+        ('clients', 'six'),
+        ('clients', None),
+        ('clients', True),
+        ('clients', 6.0),
+        ('clients', 0),
+        ('alpha', '0.1'),
+        ('alpha', [0.1]),
+        ('alpha', 10**400),
+        ('hidden', [8]),
+        ('hidden', '8'),
+        ('static_topology', 1),
+        ('dataset', 5),
+        ('gain', 'none'),
+        ('algorithm', {'a': 1}),
+        ('algorithm', None),
+        ('allow_imports', True),
+        ('out', 'elsewhere'),
+        ('pdb', True),
+        ('flagfile', 'x'),
+    ],
+)
+def test_a_setting_that_no_run_has(name, value, finished, tmp_path):
+    folder = with_settings(finished, tmp_path / 'run', **{name: value})
+    assert f'has --{name}=' in refused(f'--run={folder}')
+    assert not cli.FLAGS['allow_imports'].value
+
+
+@pytest.mark.parametrize('text', ['', '{', '[]', 'null', '{}', '{"settings": []}', '[' * 100_000])
+def test_a_config_that_is_none(text, tmp_path):
+    (tmp_path / 'config.json').write_text(text)
+    assert 'config.json' in refused(f'--run={tmp_path}')
+    (tmp_path / 'config.json').unlink()
+    (tmp_path / 'config.json').mkdir()
+    assert 'config.json' in refused(f'--run={tmp_path}')
+
+
+def test_what_cannot_be_written_is_told_before_the_work(finished, tmp_path):
+    (tmp_path / 'file').touch()
+    for out in (tmp_path / 'file', tmp_path / 'file' / 'deep', '/proc/nowhere'):
+        line = refused(f'--run={finished}', f'--out={out}')
+        assert f'--out={out}' in line and 'choose another --out' in line

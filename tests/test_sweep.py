@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -17,7 +18,9 @@ from test_cli import QUIET, ROOT, SMALL, Finished, here, rows_of, wait_for, writ
 
 from experiments import run as cli
 from experiments import sweep, sweep_group
+from experiments.command import parse
 from experiments.sweep_plan import Plan, grid, grouped, settled, share
+from experiments.sweep_table import write_results
 
 
 def swept(*argv: object) -> Finished:
@@ -31,7 +34,7 @@ def swept(*argv: object) -> Finished:
         contextlib.redirect_stderr(err),
     ):
         try:
-            status = sweep.main(cli.parse(command))
+            status = sweep.main(parse(command))
         except SystemExit as stop:
             status = stop.code
         finally:
@@ -83,6 +86,19 @@ def test_a_grid_is_every_combination_the_last_flag_fastest():
         (['seed:1', 'seed:2'], [], 'names a flag twice'),
         ([], ['a/x.flags', 'b/x.flags'], 'two runs would be called x'),
         ([], [], 'nothing to sweep'),
+        (
+            ['seed:0..99999999999'],
+            [],
+            r'makes 100,000,000,000 runs, more than 100,000; sweep fewer',
+        ),
+        (['seed:0..999', 'degree:1..101'], [], 'makes 101,000 runs'),
+        (['seed:0..99999'], ['a.flags', 'b.flags'], 'makes 200,000 runs'),
+        ([f'seed:0..{"9" * 5000}'], [], 'has a number of more than 18 digits'),
+        (
+            [],
+            ['a/groups.flags'],
+            'a run cannot be called groups',
+        ),
     ],
 )
 def test_a_grid_that_is_refused(specs, flagfiles, pattern):
@@ -199,6 +215,113 @@ def test_what_another_process_works_on_is_left_to_it(small, tmp_path):
             assert not second
     with sweep.alone(folder) as free:
         assert free
+
+
+@pytest.mark.parametrize(
+    ('content', 'words'),
+    [
+        (None, 'cannot be read: No such file'),
+        ('folder', 'cannot be read: Is a directory'),
+        (b'\xff\xfe\x00', 'cannot be read: it is no text'),
+        (b'--degree=x', '--degree=x'),
+        (b'--nonsense=3', "'nonsense'"),
+        (b'a line', "'a line', which is no flag"),
+        (b'--flagfile=FILE', 'includes itself'),
+        (b'--flagfile=absent', '--flagfile=absent cannot be read'),
+    ],
+)
+def test_a_flagfile_that_is_none(content, words, small, tmp_path):
+    file = tmp_path / 'one.flags'
+    if content == 'folder':
+        file.mkdir()
+    elif content is not None:
+        file.write_bytes(content.replace(b'FILE', str(file).encode()))
+    for given in (f'--flagfiles={file}', f'--flagfile={file}'):
+        argv = ('--sweep=seed:0..1', given, f'--out={tmp_path}/out')
+        if content == b'a line' and given.startswith('--flagfile='):
+            words = "unexpected argument 'a line'"
+        assert words in swept(*small, *argv).error
+    assert not (tmp_path / 'out').exists()
+
+
+def test_a_wrong_value_ends_the_process_in_one_line(small, tmp_path):
+    """Also after absl has looked at its own flags, which it does when a process ends."""
+    done = subprocess.run(
+        [sys.executable, '-m', 'experiments.sweep', *small, '--sweep=lr:a', '--out=out'],
+        env=os.environ | {'PYTHONPATH': str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1 and done.stderr.count('\n') == 1, done.stderr
+    assert done.stderr.startswith('error: flag --lr=a: ')
+    assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        '', 'null', '[]', '{}', '[' * 100_000, '{"arguments": [], "groups": 3}',
+        '{"arguments": [], "groups": [[]]}', '{"arguments": 3, "groups": []}',
+        '{"arguments": [], "groups": [[{"name": "a"}]]}',
+        '{"arguments": [], "groups": [[{"name": 3, "flagfile": null, "values": {}}]]}',
+        '{"arguments": [], "groups": [[{"name": "a", "flagfile": null, "values": {"a": 1}}]]}',
+        None,
+    ],
+)  # fmt: skip
+def test_a_plan_that_is_none(text, tmp_path):
+    file = tmp_path / 'sweep.json'
+    if text is None:
+        file.mkdir()
+    else:
+        file.write_text(text)
+    with pytest.raises(ValueError, match=r'sweep\.json (is damaged|cannot be read)') as caught:
+        settled(file, Plan([], grouped(grid(['seed:0..1'], []), 2)))
+    assert '\n' not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ['sweep.json']
+
+
+@pytest.mark.parametrize(
+    ('file', 'text'),
+    [
+        ('metrics.jsonl', ''),
+        ('metrics.jsonl', 'garbage\n'),
+        ('metrics.jsonl', '{"round": 1, "consensus_accuracy": "high"}\n'),
+        ('diverged.json', '[]'),
+        ('diverged.json', '[' * 100_000),
+    ],
+)
+def test_a_run_that_cannot_be_read_does_not_take_the_results_with_it(
+    file, text, finished, tmp_path
+):
+    runs = grid(['lr:0.01,0.05', 'seed:0..1'], [])
+    for one in runs:
+        shutil.copytree(finished / one.name, tmp_path / one.name)
+    (tmp_path / runs[1].name / file).write_text(text)
+    table = write_results(runs, tmp_path)
+    assert '| 0.01 | 1 of 2 |' in table and '| 0.05 | 2 |' in table
+    assert f'{runs[1].name}: cannot be read: ' in table
+
+
+def test_where_nothing_can_be_written(small, tmp_path):
+    (tmp_path / 'file').touch()
+    (tmp_path / 'full' / 'results.md').mkdir(parents=True)
+    before = sorted(tmp_path.rglob('*'))
+    for out in ('file', 'file/deep', 'full'):
+        line = swept(*small, '--sweep=seed:0..1', f'--out={tmp_path / out}').error
+        assert 'choose another --out' in line
+    assert sorted(tmp_path.rglob('*')) == before
+
+
+def test_ctrl_c_while_planning(small, tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, 'make_plan', interrupt)
+    done = swept(*small, '--sweep=seed:0..1', f'--out={tmp_path}/out')
+    assert done.status == 130 and done.error.startswith('error: interrupted')
 
 
 # ----------------------------------------------------------------------------------------- kills

@@ -625,7 +625,7 @@ def test_an_old_run_serves_unless_it_lacks_what_is_needed(folder, tmp_path):
     for source in (tmp_path, tmp_path / 'old.json'):
         assert find(folder, source) == (found, remarks)
         names = [*curves.CURVES, 'mbytes_total']
-        message = '^ntk_dfl-iid-seed0 has no mbytes_total, which table needs$'
+        message = r'holds no run of table \(ntk_dfl-iid-seed0 is left out: it has no mbytes_total\)'
         with pytest.raises(ValueError, match=message):
             find(folder, source, names=names)
 
@@ -646,8 +646,9 @@ def test_a_column_that_only_lines_show_is_needed_of_their_cells(folder, tmp_path
     assert points_of(published, runs) == [
         ('curve', {('a', 'solid'): {1: [50]}, ('b', 'solid'): {1: [90]}})
     ]
-    with pytest.raises(ValueError, match=r'^ntk_dfl-alpha0\.1 has no meme_accuracy'):
-        curves.find_runs('table', files, [tmp_path], names)
+    found, remarks = curves.find_runs('table', files, [tmp_path], names)
+    assert [*found] == ['ntk_dfl-iid']
+    assert remarks == ['ntk_dfl-alpha0.1 is left out: it has no meme_accuracy']
     everywhere = published | {
         'panels': [
             *published['panels'],
@@ -797,3 +798,177 @@ def test_every_shipped_panel_draws_the_cells_that_there_are(published):
         assert len(explained) == len(set(explained))
         assert {line.label for line in panel.lines} <= set(explained)
     plt.close(figure)
+
+
+# ------------------------------------------------------------------------------ what is damaged
+
+DEEP = '[' * 100_000
+
+
+def lines_of(*rows):
+    return ''.join(json.dumps(row) + '\n' for row in rows)
+
+
+def row(round=1, **changed):
+    return {'round': round, 'consensus_accuracy': 0.8, 'client_accuracy_mean': 0.7} | changed
+
+
+@pytest.mark.parametrize(
+    ('file', 'text'),
+    [
+        ('metrics.jsonl', 'garbage\n'),
+        ('metrics.jsonl', '[]\n'),
+        ('metrics.jsonl', f'{DEEP}\n'),
+        ('metrics.jsonl', b'\xff\xfe\n'),
+        ('metrics.jsonl', None),  # a folder in its place
+        ('metrics.jsonl', lines_of(row(consensus_accuracy='0.8'))),
+        ('metrics.jsonl', lines_of(row(consensus_accuracy=float('nan')))),
+        ('metrics.jsonl', lines_of(row(consensus_accuracy=True))),
+        ('metrics.jsonl', lines_of(row(consensus_accuracy=[0.8]))),
+        ('metrics.jsonl', lines_of(row(client_accuracy_mean=10**400))),
+        ('metrics.jsonl', lines_of({'round': 1, 'client_accuracy_mean': 0.5})),
+        ('metrics.jsonl', lines_of(row(1), {'round': 2, 'client_accuracy_mean': 0.5})),
+        ('metrics.jsonl', lines_of(row(0))),
+        ('metrics.jsonl', lines_of(row(1.5))),
+        ('metrics.jsonl', lines_of(row('1'))),
+        ('metrics.jsonl', lines_of(row(2), row(2))),
+        ('metrics.jsonl', lines_of(row(2), row(1))),
+        ('config.json', ''),
+        ('config.json', '{'),
+        ('config.json', 'null'),
+        ('config.json', '[]'),
+        ('config.json', '{}'),
+        ('config.json', '{"settings": []}'),
+        ('config.json', '{"settings": {}, "given": 3}'),
+        ('config.json', '{"settings": {"partition_file": 3}}'),
+        ('config.json', '{"settings": {"clients": [1]}}'),
+        ('config.json', DEEP),
+        ('config.json', None),
+        ('config.json', 'absent'),
+    ],
+)
+def test_a_bad_run_is_left_out_and_named(file, text, folder, tmp_path):
+    write_run(tmp_path / 'ntk_dfl-iid-seed0', [0.8], **SETTINGS)
+    bad = tmp_path / 'ntk_dfl-iid-seed1'
+    write_run(bad, [0.9], **SETTINGS)
+    (bad / file).unlink()
+    if text is None:
+        (bad / file).mkdir()
+    elif isinstance(text, bytes):
+        (bad / file).write_bytes(text)
+    elif text != 'absent':
+        (bad / file).write_text(text)
+    found, remarks = find(folder, tmp_path)
+    assert [run['run'] for run in found['ntk_dfl-iid']] == ['ntk_dfl-iid-seed0']
+    (remark,) = remarks
+    assert remark.startswith('ntk_dfl-iid-seed1 is left out: ') and '\n' not in remark
+
+
+@pytest.mark.parametrize(
+    'changed',
+    [
+        {'round': []},
+        {'round': [2, 1]},
+        {'round': [1]},
+        {'round': None},
+        {'consensus_accuracy': [0.8, 'x']},
+        {'consensus_accuracy': 0.8},
+        {'run': 3},
+        {'client_accuracy_quantiles': [0.1, 0.2]},
+    ],
+)
+def test_a_bad_run_of_a_file_is_left_out(changed, folder, tmp_path):
+    runs = {'ntk_dfl-iid': [curve(0.8, 0.9, name='good'), curve(0.8, 0.9, name='bad') | changed]}
+    path = tmp_path / 'table.json'
+    path.write_text(json.dumps({'runs': runs | {'ntk_dfl-alpha0.1': [3]}, 'remarks': []}))
+    found, remarks = find(folder, path)
+    assert found == {'ntk_dfl-iid': runs['ntk_dfl-iid'][:1]}
+    assert len(remarks) == 2 and all('is left out: ' in remark for remark in remarks)
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        DEEP,
+        'null',
+        '{"runs": [], "remarks": []}',
+        '{"runs": {"ntk_dfl-iid": 3}, "remarks": []}',
+        '{"runs": {}, "remarks": [3]}',
+        '{"runs": {}, "remarks": 3}',
+    ],
+)
+def test_curves_that_are_none(text, folder, tmp_path):
+    (tmp_path / 'table.json').write_text(text)
+    with pytest.raises(ValueError, match=r'table\.json cannot be read as the curves of a table'):
+        find(folder, tmp_path / 'table.json')
+
+
+WHOLE = PUBLISHED | {'title': 'T', 'source': 'S', 'panels': PANELS['curves']}
+
+
+@pytest.mark.parametrize(
+    ('changed', 'words'),
+    [
+        (DEEP, 'cannot be read'),
+        ('', 'cannot be read'),
+        ('null', 'is no table but a NoneType'),
+        ({'title': 3}, "its 'title' has to be text"),
+        ({'columns': 'iid'}, "its 'columns' has to be a list of names"),
+        ({'metric': 'speed'}, 'its metric is none of rounds_to, '),
+        ({'metric': {}}, 'its metric is none of rounds_to, '),
+        ({'rows': {'ntk_dfl': [1]}}, "its 'rows' has to be a list of numbers a method"),
+        ({'rows': []}, "its 'rows' has to be"),
+        ({'panels': [3]}, "its 'panels' has to be a list of panels"),
+        ({'panels': [{'title': 'T'}]}, 'is no table as it should be'),
+        ({'target': None}, 'is no table as it should be'),
+    ],
+)
+def test_a_table_that_is_none(changed, words, folder, tmp_path, monkeypatch, capsys):
+    home = tmp_path / 'experiments'
+    (home / 'paper').mkdir(parents=True)
+    folder.rename(home / 'paper' / 'table')
+    text = changed if isinstance(changed, str) else json.dumps(WHOLE | changed)
+    (home / 'paper' / 'table' / 'published.json').write_text(text)
+    write_run(tmp_path / 'runs' / 'ntk_dfl-iid-seed0', [0.8], **SETTINGS)
+    line = refused(monkeypatch, capsys, HERE=home, runs=[str(tmp_path / 'runs')], out=None)
+    assert words in line
+
+
+def refused(monkeypatch, capsys, HERE=None, **given):
+    if HERE:
+        monkeypatch.setattr(tables, 'HERE', HERE)
+    monkeypatch.setattr(tables, 'FLAGS', SimpleNamespace(**given))
+    table = 'paper/table' if HERE else 'ntk_dfl/figure2'
+    assert tables.main(['tables', table]) != 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith('error: ')
+    return line
+
+
+def test_where_nothing_can_be_written_is_told_first(tmp_path, monkeypatch, capsys):
+    (tmp_path / 'file').touch()
+    (tmp_path / 'ntk_dfl-figure2.png').mkdir()
+
+    def never(*_):
+        raise AssertionError('it computed')
+
+    monkeypatch.setattr(tables, 'find_runs', never)
+    before = sorted(tmp_path.rglob('*'))
+    for out in ('file', 'file/deep', 'x' * 300, '.'):
+        line = refused(monkeypatch, capsys, runs=[str(tmp_path)], out=str(tmp_path / out))
+        assert 'choose another --out' in line
+    assert 'choose another --runs' in refused(
+        monkeypatch, capsys, runs=[str(tmp_path / 'file')], out=None
+    )
+    assert '--runs is empty' in refused(monkeypatch, capsys, runs=[], out=None)
+    assert sorted(tmp_path.rglob('*')) == before
+
+
+def test_ctrl_c_while_reading(tmp_path, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tables, 'find_runs', interrupt)
+    monkeypatch.setattr(tables, 'FLAGS', SimpleNamespace(runs=[str(tmp_path)], out=None))
+    assert tables.main(['tables', 'ntk_dfl/figure2']) == 130
+    assert capsys.readouterr().err == 'error: interrupted; start again\n'

@@ -28,6 +28,7 @@ from dfl_jax.theory import (
 )
 from experiments import run as cli
 from experiments import theory as command
+from experiments.command import parse
 
 FEATURES, CLASSES = 4, 3
 SIZES = (3, 6, 4, 1, 5, 2)
@@ -252,7 +253,7 @@ def here(*argv: object) -> Finished:
     out, err = io.StringIO(), io.StringIO()
     with flagsaver.flagsaver(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            status = command.main(cli.parse(['theory.py', *QUIET, *map(str, argv)]))
+            status = command.main(parse(['theory.py', *QUIET, *map(str, argv)]))
         except SystemExit as stop:
             status = stop.code
         finally:
@@ -329,3 +330,10 @@ def test_a_folder_that_holds_something_is_refused(small, tmp_path):
 def test_divergence_ends_in_one_line(small, tmp_path):
     line = here(*small, '--lr=1e30', f'--out={tmp_path}/out').error
     assert 'round 1: ' in line and 'lower --lr' in line and '0 rounds' in line
+
+
+def test_where_nothing_can_be_written_is_told_first(small, tmp_path):
+    (tmp_path / 'file').touch()
+    for out in (tmp_path / 'file', tmp_path / 'file' / 'deep', '/proc/x'):
+        assert 'choose another --out' in here(*small, f'--out={out}').error
+    assert [path.name for path in tmp_path.iterdir()] == ['file']

@@ -1,0 +1,108 @@
+"""What the commands share: how they start and fail, and whether they may write where they are told.
+
+Nothing heavy is imported here, so that a mistake is told at once.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+
+LONGEST = 1000  # characters of an error
+
+
+def start(main: Callable[[list[str]], Any]) -> None:
+    """Runs the command that this process is."""
+    for stream in (sys.stdout, sys.stderr):  # names of files need not be text
+        stream.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]
+    app.run(main, flags_parser=parse)
+
+
+def parse(argv: list[str]) -> list[str]:
+    """Sets the flags; what is no flag. Ends the process where one is wrong, or with the help."""
+    try:
+        check_flagfiles(argv[1:])
+        return flags.FLAGS(argv)
+    except (flags.Error, ValueError) as error:  # ValueError: --noprogress=1
+        sys.exit(fail(f'{error}; see {_called()} --help'))
+    except SystemExit:  # --help, which absl ends with status 1
+        sys.exit(0)
+
+
+def _called() -> str:
+    """The command as it was typed."""
+    spec = getattr(sys.modules['__main__'], '__spec__', None)
+    return f'python -m {spec.name}' if spec else Path(sys.argv[0]).name
+
+
+def fail(message: str, status: int = 1) -> int:
+    """Prints the error in one line; returns the status."""
+    print(f'error: {in_a_line(message)}', file=sys.stderr)
+    return status
+
+
+def in_a_line(text: str) -> str:
+    """The text without line breaks and what would steer a terminal, cut where it is endless."""
+    line = ' '.join(text.splitlines())
+    shown = ''.join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    return shown if len(shown) <= LONGEST else f'{shown[:LONGEST]}...'
+
+
+def check_flagfiles(arguments: Iterable[str], inside: Sequence[str] = ()) -> None:
+    """Raises ValueError for a --flagfile that cannot be read or that includes itself.
+
+    inside: the flagfiles that lead here.
+    """
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == '--':
+            return
+        name, equals, path = argument.strip().partition('=')
+        if name not in ('--flagfile', '-flagfile'):
+            continue
+        path = path if equals else next(rest, '')
+        if path:  # absl passes over an empty one
+            path = os.path.expanduser(path)
+            if path in inside:
+                raise ValueError(f'--flagfile={path} includes itself; take that line out')
+            check_flagfiles(flagfile_lines(path), (*inside, path))
+
+
+def flagfile_lines(path: str) -> list[str]:
+    """Raises ValueError, one line."""
+    try:
+        with open(path, encoding='utf-8') as file:
+            return file.read().splitlines()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else 'it is no text'
+        raise ValueError(f'--flagfile={path} cannot be read: {reason}') from error
+
+
+def check_writable(folder: Path, files: Iterable[str] = (), flag: str = 'out') -> None:
+    """Raises ValueError where these files could not be written into the folder, and leaves nothing.
+
+    folder: need not exist yet. flag: that named it.
+    """
+    advice = f'choose another --{flag}'
+    there = folder
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise ValueError(f'--{flag}={folder}: {there} is no folder; {advice}')
+    try:
+        # In a folder of its own: another process may be at work on the same --out.
+        with tempfile.TemporaryDirectory(dir=there, prefix='.dfl_jax-') as own:
+            new = Path(own, *folder.parts[len(there.parts) :]) if there != folder else Path(own)
+            new.mkdir(parents=True, exist_ok=True)
+            for name in files:
+                (new / name).touch()
+    except OSError as error:
+        why = error.strerror
+        raise ValueError(f'--{flag}={folder} cannot be written: {why}; {advice}') from error
+    for name in files:
+        if (folder / name).is_dir():
+            raise ValueError(f'{folder / name} is a folder, where a file would go; {advice}')

@@ -1,0 +1,91 @@
+"""What the commands share: where they may write, what they say, how Ctrl-C ends them."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_cli import ROOT
+
+from experiments import command
+
+
+def test_a_check_of_a_folder_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'there').mkdir()
+    (tmp_path / 'there' / 'notes').write_text('mine')
+    for folder in ('new/deep', 'there', '.', ''):
+        command.check_writable(Path(folder), ['notes', 'other'])
+    assert sorted(map(str, tmp_path.rglob('*'))) == [
+        str(tmp_path / 'there'),
+        str(tmp_path / 'there' / 'notes'),
+    ]
+    assert (tmp_path / 'there' / 'notes').read_text() == 'mine'
+
+
+def test_what_cannot_be_written(tmp_path):
+    (tmp_path / 'file').touch()
+    (tmp_path / 'loop').symlink_to('loop')
+    (tmp_path / 'full' / 'a.md').mkdir(parents=True)
+    for name in ('file', 'file/deep', 'loop', 'loop/deep', 'full', 'x' * 300):
+        with pytest.raises(ValueError, match='choose another --out'):
+            command.check_writable(tmp_path / name, ['a.md'])
+    with pytest.raises(ValueError, match='choose another --runs'):
+        command.check_writable(Path('/proc/nowhere'), flag='runs')
+
+
+def test_an_error_is_one_line_that_steers_no_terminal(capsys):
+    assert command.fail('a\nb\x1b[2J\ud800' + 'x' * 5000) == 1
+    line = capsys.readouterr().err
+    assert line.startswith('error: a b\\x1b[2J\\ud800x') and line.count('\n') == 1
+    assert len(line) < 1100
+
+
+def test_a_flagfile_may_stand_twice_but_not_in_itself(tmp_path):
+    one, two = tmp_path / 'one', tmp_path / 'two'
+    one.write_text('--rounds=2\n')
+    two.write_text(f'# --flagfile={two}\n--flagfile={one}\n--flagfile {one}\n')
+    command.check_flagfiles([f'--flagfile={two}', '--flagfile', str(one), '--', '--flagfile=no'])
+    one.write_text(f'  --flagfile={two}\n')
+    with pytest.raises(ValueError, match='includes itself'):
+        command.check_flagfiles([f'--flagfile={two}'])
+
+
+COMMANDS = {
+    'select': ['--run=absent'],
+    'report': ['--runs=.'],
+    'tables': ['init_topology/figure5'],
+    'sweep': ['--sweep=seed:0..20000'],
+    'attack': [],
+    'theory': [],
+}
+
+
+@pytest.mark.parametrize(
+    'name', ['report', *(pytest.param(n, marks=pytest.mark.slow) for n in COMMANDS)]
+)
+def test_ctrl_c_at_any_moment_is_one_line(name, tmp_path):
+    moments = random.Random(name)
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job would ignore it
+    try:
+        for _ in range(3):
+            process = subprocess.Popen(
+                [sys.executable, '-m', f'experiments.{name}', *COMMANDS[name]],
+                cwd=tmp_path,
+                env=os.environ | {'PYTHONPATH': str(ROOT)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            time.sleep(moments.uniform(0.3, 2))
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+            assert 'Traceback' not in err, err
+            said = [line for line in err.splitlines() if line.strip() and '%|' not in line]  # bars
+            assert process.returncode != 0 and len(said) == 1, (out, err)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,108 @@
+"""Algorithms and models of a user's own: whatever they do wrong is told in one line."""
+
+import sys
+
+import pytest
+from test_cli import NETWORK, here, write_clusters
+
+ALGORITHM = """
+import jax, jax.numpy as jnp
+from dfl_jax.algorithms import dpsgd
+from dfl_jax.base import Algorithm
+
+def factory(model, *, lr=0.1):
+    whole = dpsgd(model)
+    return whole._replace({changed})
+"""
+
+
+@pytest.fixture(scope='module')
+def tiny(tmp_path_factory):
+    return write_clusters(tmp_path_factory.mktemp('data') / 'tiny.npz')
+
+
+@pytest.fixture
+def refused(tiny, tmp_path, monkeypatch):
+    """The error of a run with a module of this text, as --algorithm or --model."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def run(flag, text):
+        (tmp_path / 'theirs.py').write_text(text)
+        line = here(
+            f'--dataset={tiny}', *NETWORK, f'--{flag}=theirs:factory', f'--out={tmp_path}/out'
+        ).error
+        assert not (tmp_path / 'out').exists()
+        assert f'--{flag}=theirs:factory' in line
+        return line
+
+    yield run
+    sys.modules.pop('theirs', None)
+
+
+@pytest.mark.parametrize('flag', ['algorithm', 'model'])
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        ('def factory(:', 'cannot be imported: SyntaxError'),
+        ('1 / 0', 'cannot be imported: ZeroDivisionError: division by zero'),
+        ('import sys; sys.exit(0)', 'cannot be imported: SystemExit: 0'),
+        ('class Odd(BaseException): pass\nraise Odd("a\\nb")', 'cannot be imported: Odd: a b'),
+        ('import nowhere', "No module named 'nowhere'"),
+        ('def other(): pass', "no attribute 'factory'"),
+        ('factory = 3', 'is no factory but of type int'),
+        ('def factory(): pass', 'factory'),
+        ('def factory(*args): raise RuntimeError("x\\ny")', 'failed: RuntimeError: x y'),
+        ('def factory(*args): raise SystemExit(0)', 'failed: SystemExit: 0'),
+        ('def factory(one): return {}', 'returns dict, not a '),
+        ('factory = print', ''),
+    ],
+)
+def test_what_a_module_may_do(flag, text, words, refused):
+    assert words in refused(flag, text)
+
+
+MODEL = """
+from flax import linen as nn
+
+class factory(nn.Module):
+    classes: int
+
+    @nn.compact
+    def __call__(self, x):
+        {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ('body', 'words'),
+    [
+        ('raise RuntimeError("no")', 'its module failed: RuntimeError: no'),
+        ('return 1, 2', 'its module failed'),
+        ('return x[:, :, None]', 'has to return logits [B, C]'),
+    ],
+)
+def test_a_model_that_is_none(body, words, refused):
+    assert words in refused('model', MODEL.format(body=body))
+
+
+@pytest.mark.parametrize(
+    ('changed', 'words'),
+    [
+        ('init=lambda key: 0', 'its init failed: TypeError'),
+        ('step=lambda *args: 1 / 0', 'its step failed: ZeroDivisionError: division by zero'),
+        ('step=lambda k, s, g, c: (jnp.zeros(3), {})', 'its step returns another state'),
+        ('step=lambda k, s, g, c: (s, {})', "its step returns no 'loss'"),
+        (
+            "step=lambda k, s, g, c: (s, {'loss': jnp.zeros(2)})",
+            "its step returns 'loss' (2,) of 6 clients, not (6,)",
+        ),
+        (
+            "step=lambda k, s, g, c: (s, {'loss': jnp.zeros(6), 'sent/x': jnp.zeros(6)})",
+            'unit_bits has no x',
+        ),
+        ('predict=lambda s, x: {}', "its predict returns no 'client'"),
+        ("predict=lambda s, x: {'client': x, 'consensus': x}", "'client' (2, 8) of 2 samples, not"),
+    ],
+)
+def test_an_algorithm_that_is_none(changed, words, refused):
+    assert words in refused('algorithm', ALGORITHM.format(changed=changed))
