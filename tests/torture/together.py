@@ -1,0 +1,3 @@
+"""."""
+COUNT = 0
+def check(case): ...
