@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
@@ -54,7 +53,7 @@ class Tally:
     part: str
     cases: int = 0
     seconds: float = 0.0
-    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    counts: dict[str, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
 
     @property
@@ -93,7 +92,7 @@ def torture(
                     case, failure = job.result()
                     tally.cases += 1
                     for what, times in case.counts.items():
-                        tally.counts[what] += times
+                        tally.counts[what] = tally.counts.get(what, 0) + times
                     if failure:
                         tally.failures.append(failure)
                         bar.write(f'{failure}\n', file=sys.stdout)

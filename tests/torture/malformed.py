@@ -2,7 +2,6 @@
 
 import random
 from functools import cache
-from pathlib import Path
 
 from tests.torture import malformed_files
 from tests.torture.malformed_commands import BY_HAND, OF_FILES
@@ -33,11 +32,11 @@ def check(case: Case) -> None:
     arguments = [each.replace('{in}', str(inputs)) for each in malformed.arguments]
     if malformed.name in HAS_OUT and not any(each.startswith('--out=') for each in arguments):
         arguments.append(f'--out={case.folder}/out')
-    modules = any(':' in each and 'bad_' in each for each in arguments)
-    outcome = case.world.starter.finish(
+    modules = any(each.startswith(('--algorithm=bad_', '--model=bad_')) for each in arguments)
+    outcome = case.finish(
         Command(malformed.name, tuple(arguments)),
-        Path(inputs) / 'modules' if modules else case.folder,
         PATIENCE,
+        cwd=inputs / 'modules' if modules else case.folder,  # where Python looks for them
         plain=case.number % PLAIN == 0,
     )
     refused(outcome)

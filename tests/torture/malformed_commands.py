@@ -264,7 +264,6 @@ BY_HAND = [
         --out={{in}}/empty.json
         --out={{in}}/empty.json/sweep
         --alpha=nan
-        --seed=-1
         --nonsense=1
         seed:1
     """),

@@ -97,9 +97,9 @@ class Case:
     history: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
-    def start(self, command: Command, **how: Any) -> Process:
+    def start(self, command: Command, cwd: Path | None = None, **how: Any) -> Process:
         self.history.append(f'$ {command}')
-        return self.world.starter.start(command, self.folder, **how)
+        return self.world.starter.start(command, cwd or self.folder, **how)
 
     def finish(self, command: Command, patience: float = 120, **how: Any) -> Outcome:
         return self.start(command, **how).outcome(patience)
