@@ -1,6 +1,7 @@
 """`python -m tests.torture`: all parts or some, counted live; status 1 where a case failed."""
 
 import argparse
+import contextlib
 import json
 import random
 import shutil
@@ -43,7 +44,8 @@ class Failure:
 
     def __str__(self) -> str:
         again = f'python -m tests.torture --part={self.part} --seed={self.seed} --only={self.case}'
-        return '\n'.join([f'FAILED {self.part} {self.case}: {self.seen}', *self.history, f'again: {again}'])
+        seen = f'FAILED {self.part} {self.case}: {self.seen}'
+        return '\n'.join([seen, *self.history, f'again: {again}'])
 
 
 @dataclass
@@ -65,42 +67,38 @@ class Tally:
 
 
 def torture(
-    parts: Sequence[str],
+    part: str,
+    world: World,
     *,
-    scratch: Path,
     seed: int = 0,
     count: int | None = None,
     only: Sequence[int] = (),
     workers: int = 2,
     keep: bool = False,
     progress: bool = True,
-) -> list[Tally]:
-    """Runs `count` cases of each part, by default all of them, or those of the numbers `only`.
+) -> Tally:
+    """Runs `count` cases of a part, by default all of them, or those of the numbers `only`.
 
-    scratch: an empty folder, outside the repository. keep: leave the folders of failed cases.
+    keep: leave the folders of failed cases.
     """
-    tallies = []
-    with starter(scratch) as started:
-        world = World(started, scratch)
-        for part in parts:
-            numbers = only or range(PARTS[part].COUNT if count is None else count)
-            tally, begun = Tally(part), time.monotonic()
-            bar = tqdm(total=len(numbers), desc=part, unit='case', disable=not progress)
-            with bar, ThreadPoolExecutor(workers) as pool:
-                jobs = [pool.submit(one, part, number, seed, world, keep) for number in numbers]
-                for job in as_completed(jobs):
-                    case, failure = job.result()
-                    tally.cases += 1
-                    for what, times in case.counts.items():
-                        tally.counts[what] = tally.counts.get(what, 0) + times
-                    if failure:
-                        tally.failures.append(failure)
-                        bar.write(f'{failure}\n', file=sys.stdout)
-                    bar.set_postfix_str(f'{len(tally.failures)} failed')
-                    bar.update()
-            tally.seconds = time.monotonic() - begun
-            tallies.append(tally)
-    return tallies
+    numbers = only or range(PARTS[part].COUNT if count is None else count)
+    tally, begun = Tally(part), time.monotonic()
+    bar = tqdm(total=len(numbers), desc=part, unit='case', disable=not progress)
+    with bar, ThreadPoolExecutor(workers) as pool:
+        jobs = [pool.submit(one, part, number, seed, world, keep) for number in numbers]
+        for job in as_completed(jobs):
+            case, failure = job.result()
+            tally.cases += 1
+            for what, times in case.counts.items():
+                tally.counts[what] = tally.counts.get(what, 0) + times
+            if failure:
+                tally.failures.append(failure)
+                if progress:
+                    bar.write(f'{failure}\n', file=sys.stdout)
+            bar.set_postfix_str(f'{len(tally.failures)} failed')
+            bar.update()
+    tally.seconds = time.monotonic() - begun
+    return tally
 
 
 def one(part: str, number: int, seed: int, world: World, keep: bool) -> tuple[Case, Failure | None]:
@@ -142,27 +140,35 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return chosen
 
 
-def _scratch(keep: Path | None) -> Iterator[Path]:
-    if keep:
-        keep.mkdir(parents=True, exist_ok=True)
-        yield keep.absolute()
-    else:
-        with tempfile.TemporaryDirectory(prefix='torture-') as folder:
+@contextlib.contextmanager
+def scratch_of(keep: Path | None) -> Iterator[Path]:
+    """An empty folder for all cases: `keep`, or one that is gone in the end."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix='torture-', ignore_cleanup_errors=True) as folder:
             yield Path(folder)
+        return
+    keep.mkdir(parents=True, exist_ok=True)
+    if any(keep.iterdir()):
+        raise SystemExit(f'--keep={keep} is not empty')
+    yield keep.absolute()
 
 
 def main() -> int:
     chosen = arguments()
-    for scratch in _scratch(chosen.keep):
-        tallies = torture(
-            chosen.part,
-            scratch=scratch,
-            seed=chosen.seed,
-            count=chosen.count,
-            only=chosen.only,
-            workers=chosen.workers,
-            keep=chosen.keep is not None,
-        )
+    tallies = []
+    with scratch_of(chosen.keep) as scratch, starter(scratch) as started:
+        world = World(started, scratch)
+        for part in chosen.part:
+            tally = torture(
+                part,
+                world,
+                seed=chosen.seed,
+                count=chosen.count,
+                only=chosen.only,
+                workers=chosen.workers,
+                keep=chosen.keep is not None,
+            )
+            tallies.append(tally)
     print(table(tallies))
     if chosen.out:
         chosen.out.write_text(json.dumps([asdict(tally) for tally in tallies], indent=1) + '\n')

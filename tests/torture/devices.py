@@ -53,7 +53,9 @@ def _close(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
         for name in ('consensus_accuracy', 'client_accuracy_mean', 'client_loss_mean'):
             scale = max(1.0, abs(theirs[name]))
             if not abs(mine[name] - theirs[name]) <= CLOSE * scale:
-                raise Fault(f'{name} of round {theirs["round"]} is {mine[name]}, not {theirs[name]}')
+                raise Fault(
+                    f'{name} of round {theirs["round"]} is {mine[name]}, not {theirs[name]}'
+                )
 
 
 def _same_selection(case: Case, run: Path, devices: tuple[int, int]) -> None:

@@ -21,11 +21,29 @@ import traceback
 from typing import Any, NoReturn
 
 HEAVY = (
-    'scipy.sparse.csgraph', 'scipy.stats', 'scipy.spatial', 'jax.experimental.multihost_utils',
-    'flax.linen', 'flax.traverse_util', 'optax', 'networkx', 'sklearn.datasets',
-    'orbax.checkpoint', 'safetensors.numpy', 'matplotlib.figure', 'matplotlib.pyplot',
-    'matplotlib.backends.backend_agg', 'PIL.Image', 'h5py', 'pooch', 'tqdm', 'uuid',
-    'dfl_jax.algorithms', 'dfl_jax.attack', 'dfl_jax.checkpoint', 'dfl_jax.selection',
+    'scipy.sparse.csgraph',
+    'scipy.stats',
+    'scipy.spatial',
+    'jax.experimental.multihost_utils',
+    'flax.linen',
+    'flax.traverse_util',
+    'optax',
+    'networkx',
+    'sklearn.datasets',
+    'orbax.checkpoint',
+    'safetensors.numpy',
+    'matplotlib.figure',
+    'matplotlib.pyplot',
+    'matplotlib.backends.backend_agg',
+    'PIL.Image',
+    'h5py',
+    'pooch',
+    'tqdm',
+    'uuid',
+    'dfl_jax.algorithms',
+    'dfl_jax.attack',
+    'dfl_jax.checkpoint',
+    'dfl_jax.selection',
     'dfl_jax.theory',
 )  # fmt: skip; no module that defines flags: a command defines its own, some of the same names
 
@@ -111,8 +129,8 @@ def become(order: dict[str, Any]) -> NoReturn:
     except SystemExit as end:
         status = _status(end.code)
     except BaseException:
-        traceback.print_exc()
         status = 1
+        traceback.print_exc()
     finally:
         try:
             threading._shutdown()  # type: ignore[attr-defined]
@@ -120,7 +138,6 @@ def become(order: dict[str, Any]) -> NoReturn:
             sys.stdout.flush()
             sys.stderr.flush()
         except BaseException:
-            traceback.print_exc()
             status = 120  # as Python has it where it cannot flush
         os._exit(status)
 

@@ -4,8 +4,10 @@ import random
 from functools import cache
 
 from tests.torture import malformed_files
-from tests.torture.malformed_commands import BY_HAND, OF_FILES
+from tests.torture.malformed_commands import OF_A_RUN
 from tests.torture.malformed_flags import generated
+from tests.torture.malformed_inputs import OF_FILES
+from tests.torture.malformed_others import OF_OTHERS
 from tests.torture.processes import Command
 from tests.torture.runs import Case
 from tests.torture.verdict import nothing_begun, refused
@@ -18,7 +20,7 @@ HAS_OUT = ('run', 'sweep', 'theory', 'attack', 'select', 'tables')  # and are gi
 @cache
 def cases() -> list[Command]:
     """All of them, shuffled, so that the first ones are of all kinds. {in} is the input files."""
-    found = list(dict.fromkeys([*BY_HAND, *OF_FILES, *generated()]))
+    found = list(dict.fromkeys([*OF_A_RUN, *OF_FILES, *OF_OTHERS, *generated()]))
     random.Random('malformed').shuffle(found)
     return found
 

@@ -1,10 +1,10 @@
-"""Wrong command lines, written by hand; {in} is the folder of `malformed_files`."""
+"""Wrong flags of a run, written by hand; {in} is the folder of `malformed_files`."""
 
 from tests.torture.malformed_flags import HUGE, IMAGES, NETWORK, TABULAR
 from tests.torture.processes import Command
 
 
-def _of(name: str, base: tuple[str, ...], lines: str) -> list[Command]:
+def lines_of(name: str, base: tuple[str, ...], lines: str) -> list[Command]:
     """A command a line, each the base and its own flags, which take the place of the base's."""
     found = []
     for line in filter(None, map(str.strip, lines.splitlines())):
@@ -18,9 +18,10 @@ def _of(name: str, base: tuple[str, ...], lines: str) -> list[Command]:
 
 
 DPSGD = ('--algorithm=dpsgd', *NETWORK)
+SPARK = ('--algorithm=spark', '--spark_projection_dim=20', '--spark_warmup=1', *NETWORK)
 
-BY_HAND = [
-    *_of('run', DPSGD, f"""
+OF_A_RUN = [
+    *lines_of('run', DPSGD, f"""
         digits
         --
         --nonsense=1
@@ -158,7 +159,7 @@ BY_HAND = [
         --flagfile=
         --wandb --wandb_project=/
     """),
-    *_of('run', NETWORK, """
+    *lines_of('run', NETWORK, """
         --batch_size=5
         --evolution=rk4
         --evolution=eigh
@@ -176,7 +177,7 @@ BY_HAND = [
         --topology=clustered --nontk_averaging
         --lr=-0.1
     """),
-    *_of('run', ('--algorithm=spark', '--spark_projection_dim=20', '--spark_warmup=1', *NETWORK), """
+    *lines_of('run', SPARK, """
         --spark_projection_dim=100000
         --spark_projection_dim=0
         --spark_projection=none
@@ -191,13 +192,13 @@ BY_HAND = [
         --ntk_jacobian_weights=own
         --momentum=1.5
     """),
-    *_of('run', ('--algorithm=ntk_fl', '--hidden=8', *TABULAR), """
+    *lines_of('run', ('--algorithm=ntk_fl', '--hidden=8', *TABULAR), """
         --ntk_fl_cohort=7
         --ntk_fl_cohort=0
         --degree=3
         --link_dropout=0.5
     """),
-    *_of('run', ('--algorithm=dfml', *IMAGES), """
+    *lines_of('run', ('--algorithm=dfml', *IMAGES), """
         --senders=0
         --senders=7
         --aggregators=0
@@ -225,222 +226,4 @@ BY_HAND = [
         --validation_share=-0.1
         --dataset={in}/tiny.npz
     """),
-    *_of('sweep', (*DPSGD, '--sweep=seed:0..1'), f"""
-        --sweep=
-        --sweep=seed
-        --sweep=seed:
-        --sweep=:1
-        --sweep=seed:1,1
-        --sweep=seed:4..2
-        --sweep=seed:0..{HUGE}
-        --sweep=seed:0..99999999
-        --sweep=seed:a,b
-        --sweep=seed:0 --sweep=seed:1
-        --sweep=nonsense:1,2
-        --sweep=out:a,b
-        --sweep=lr:nan,0.1
-        --sweep=lr:-1,0.1
-        --sweep=clients:0,6
-        --sweep=topology:regular,mesh
-        --sweep=partition_file:a/p.json,b/p.json
-        --sweep=algorithm:dpsgd,../../x
-        --together=0
-        --together=-1
-        --together=many
-        --shard=2/2
-        --shard=a/b
-        --shard=0
-        --shard=-1/2
-        --shard=0/0
-        --flagfiles=absent.flags
-        --flagfiles={{in}}/binary
-        --flagfiles={{in}}/self.flags
-        --flagfiles={{in}}/empty
-        --flagfiles=a/x.flags,b/x.flags
-        --resume
-        --nocheckpoint
-        --tensorboard
-        --out=/dev/null
-        --out={{in}}/empty.json
-        --out={{in}}/empty.json/sweep
-        --alpha=nan
-        --nonsense=1
-        seed:1
-    """),
-    *_of('sweep', DPSGD, '(nothing)'),
-    *_of('tables', (), """
-        (nothing)
-        nonsense
-        ntk_dfl
-        ../..
-        ntk_dfl/figure2 dfml/small
-        ntk_dfl/figure2 --runs=absent
-        ntk_dfl/figure2 --runs={in}/empty
-        ntk_dfl/figure2 --runs=
-        ntk_dfl/figure2 --runs=/dev/null
-        ntk_dfl/figure2 --runs={in}/binary
-        ntk_dfl/figure2 --runs=absent.json
-        ntk_dfl/figure2 --runs={in}/null.json
-        ntk_dfl/figure2 --runs={in}/list.json
-        ntk_dfl/figure2 --runs={in}/deep.json
-        ntk_dfl/figure2 --runs={in}/curves-number.json
-        ntk_dfl/figure2 --runs={in}/curves-null.json
-        ntk_dfl/figure2 --runs={in}/curves-text.json
-        ntk_dfl/figure2 --runs={in}/curves-ragged.json
-        ntk_dfl/figure2 --runs={in}/broken-runs
-        ntk_dfl/figure2 --nonsense=1
-        init_topology/limits --out=/dev/null/x
-    """),
-    *_of('report', (), """
-        (nothing)
-        --runs=
-        --runs=absent
-        --runs=/dev/null
-        --runs={in}/empty
-        --runs={in}/binary
-        --runs={in}/broken-runs
-        --runs={in} --target=nan
-        --runs={in} --target=0
-        --runs={in} --target=2
-        --runs={in} --target=many
-        --runs={in} --out={in}/empty
-        --runs={in} --out=/dev/null/x
-        --runs={in} --out={in}/tiny.npz
-        --nonsense=1
-        runs
-    """),
-    *_of('select', ('--noprogress',), """
-        (nothing)
-        --run=
-        --run=absent
-        --run=/dev/null
-        --run={in}/empty
-        --run={in}/broken-runs/dpsgd-iid-null
-        --run={in}/broken-runs/dpsgd-iid-list
-        --run={in}/broken-runs/dpsgd-iid-deep
-        --run={in}/broken-runs/dpsgd-iid-settings
-        --run={in}/broken-runs/dpsgd-iid-binary
-        --run={in}/broken-runs/dpsgd-iid-folder
-        --run={in}/broken-runs/dpsgd-iid-null --target=nan
-        --run={in}/broken-runs/dpsgd-iid-null --target=1.5
-        --run={in}/broken-runs/dpsgd-iid-null --target=-1
-        --run={in}/broken-runs/dpsgd-iid-null --seed=-1
-        --run={in}/broken-runs/dpsgd-iid-null --clients=6
-        --run={in}/broken-runs/dpsgd-iid-null --nonsense
-        runs
-    """),
-    *_of('theory', NETWORK, """
-        --algorithm=dpsgd
-        --loss=mse
-        --loss=nonsense
-        --nontk_averaging
-        --ntk_batches=2
-        --ntk_subsampling=2
-        --ntk_jacobian_bits=8
-        --ntk_jacobian_weights=own
-        --topology=clustered
-        --lr=0
-        --lr=nan
-        --lr=inf
-        --lr=-1
-        --lr_decay=nan
-        --rounds=0
-        --rounds=30000000
-        --clients=0
-        --alpha=nan
-        --tensorboard
-        --resume
-        --eval_every=2
-        --out=/dev/null
-        --out={in}/empty.json
-        --out={in}
-        --dataset=absent.npz
-        --batch_size=5
-        --seed=-1
-        theory
-    """),
-    *_of('attack', ('--noprogress', '--attack_steps=2', '--attack_training=0'), f"""
-        --images=0
-        --images=-1
-        --images=100000
-        --images={HUGE}
-        --attack_sparsity=nan
-        --attack_sparsity=1
-        --attack_sparsity=-0.1
-        --attack_sparsity=inf
-        --attack_projection=0
-        --attack_projection=-1
-        --attack_projection=100000
-        --attack_smoothness=nan
-        --attack_smoothness=inf
-        --attack_smoothness=-1
-        --attack_steps=0
-        --attack_restarts=0
-        --attack_restarts={HUGE}
-        --attack_training=-1
-        --attack_training={HUGE}
-        --attack_known=1
-        --attack_known=100000
-        --seed=-1
-        --clients=6
-        --lr=0.1
-        --dataset=nonsense
-        --dataset={{in}}/tiny.npz
-        --dataset={{in}}/nan.npz
-        --data_dir=absent --dataset=mnist
-        --out=/dev/null
-        --out=/dev/null/x
-        --out={{in}}
-        attack
-    """),
-]  # fmt: skip
-
-PARTITIONS = (
-    *('null', 'number', 'text', 'list', 'object', 'empty', 'nested', 'floats', 'texts', 'bools'),
-    *('negative', 'beyond', 'huge', 'twice', 'few', 'lonely', 'nan', 'deep', 'deep-objects'),
-    *('cut', 'nulls', 'utf16', 'nul-bytes'),
-)
-DATASETS = (
-    *('keys', 'objects', 'nan', 'inf', 'label-huge', 'label-negative', 'label-uint64'),
-    *('label-beyond', 'label-float', 'label-matrix', 'rows-none', 'rows-differ', 'features-none'),
-    *('features-differ', 'text', 'complex', 'scalar', 'cut', 'one-class', 'test-none', 'pickle'),
-    *('bool', 'header', 'zip', 'test-label'),
-)
-FOLDERS = ('no-rows', 'negative', 'cut-gz', 'not-gz', 'magic', 'huge', 'labels-few', 'label-200')
-PICTURES = ('fifo', 'broken', 'no-classes', 'empty-class', 'strangers', 'one', 'flat', 'folder')
-MODULES = (
-    *('syntax:make', 'raises:make', 'exits:make', 'good:absent', 'good:number', 'good:no_arguments'),
-    *('good:returns_none', 'good:returns_number', 'good:raises', 'good:exits', 'good:raises_in_init'),
-    *('good:raises_in_step', 'interrupts:make', 'good:keyword'),
-)
-
-OF_FILES = [
-    *(Command('run', (*DPSGD, f'--partition_file={{in}}/partition-{name}.json')) for name in PARTITIONS),
-    *(
-        Command('run', (*DPSGD, f'--partition_file={path}'))
-        for path in ('absent.json', '{in}/empty', '{in}/binary', '{in}/fifo', '/dev/zero', '')
-    ),
-    *_of('run', DPSGD, '\n'.join(
-        f'--topology=edge_list --topology_file={path}'
-        for path in (
-            *('absent', '{in}/empty', '{in}/binary', '{in}/fifo', '{in}/empty.json', '{in}/deep.json'),
-            *('{in}/edges-loop', '{in}/edges-beyond', '{in}/edges-three', '{in}/edges-negative'),
-            *('{in}/edges-float', '{in}/edges-huge', '/dev/zero'),
-        )
-    )),
-    *_of('run', ('--algorithm=dfml', *IMAGES), '\n'.join(
-        f'--architecture_file={path}'
-        for path in (
-            *('{in}/empty', '{in}/binary', '{in}/fifo', '{in}/empty.json', '{in}/deep.json'),
-            *('{in}/architectures-few', '{in}/architectures-unknown', '/dev/zero'),
-        )
-    )),
-    *_of('run', DPSGD, '\n'.join(f'--dataset={{in}}/{name}.npz' for name in DATASETS)),
-    *_of('run', DPSGD, '\n'.join(f'--dataset={{in}}/{name}.npz' for name in ('fifo', 'folder'))),
-    *_of('run', DPSGD, '\n'.join(f'--dataset=mnist --data_dir={{in}}/idx-{n}' for n in FOLDERS)),
-    *_of('run', DPSGD, '\n'.join(
-        f'--dataset=image_folder --image_size=8 --data_dir={{in}}/images-{name}' for name in PICTURES
-    )),
-    *(Command('run', (f'--algorithm=bad_{name}', *NETWORK)) for name in MODULES),
-    *(Command('run', ('--algorithm=dpsgd', f'--model=bad_{name}', *TABULAR)) for name in MODULES),
 ]  # fmt: skip

@@ -15,7 +15,7 @@ DEEP = '[' * 100_000
 CLIENTS = 6  # of the runs that are given these files
 GOOD_PARTS = [[i, i + 6] for i in range(CLIENTS)]
 
-PARTITIONS = {
+PARTITIONS: dict[str, str | bytes] = {
     'null': 'null',
     'number': '3',
     'text': '"text"',
@@ -48,7 +48,7 @@ EDGES = {
     'float': '0 1.5\n',
     'huge': '0 99999999999999999999999\n',
 }
-RUN_CONFIGS = {
+RUN_CONFIGS: dict[str, str | bytes] = {
     'null': 'null',
     'list': '[]',
     'deep': DEEP,

@@ -67,7 +67,7 @@ def generated() -> Iterator[Command]:
         method = takers.get(flag.name, 'dfml' if flag.name in OF_POPULATIONS else 'ntk_dfl')
         for value in _wrong(flag):
             yield _run(method, flag.name, value)
-    for name, method in takers.items():
+    for name in takers:
         other = next((m for m in BASES if m not in _takers_of(name)), None)
         if other:
             yield _run(other, name, '1')

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ ENVIRONMENT = {  # of all commands
     'OPENBLAS_NUM_THREADS': '1',  # its threads would forbid a fork
     'OMP_NUM_THREADS': '1',
     'MPLBACKEND': 'agg',
+    'XLA_FLAGS': '',  # those of the tests ask for eight devices
     'PYTHONPATH': str(ROOT),
     'PYTHONWARNINGS': 'ignore::RuntimeWarning:runpy',
 }
@@ -52,8 +53,15 @@ class Outcome(NamedTuple):
     seconds: float
 
     def __str__(self) -> str:
-        seen = '\n'.join(filter(None, (self.out.strip()[-1500:], self.err.strip()[-2500:])))
-        return f'{self.command}\n  status {self.status} after {self.seconds:.1f} s\n{seen}'
+        seen = [*self.out.splitlines()[-4:], *_shortened(self.err.splitlines())]
+        ended = f'status {self.status} after {self.seconds:.1f} s'
+        return '\n  '.join([str(self.command), ended, *(line[:400] for line in seen)])
+
+
+def _shortened(lines: Sequence[str], first: int = 4, last: int = 6) -> list[str]:
+    if len(lines) <= first + last:
+        return [*lines]
+    return [*lines[:first], f'... {len(lines) - first - last} lines ...', *lines[-last:]]
 
 
 @dataclass
@@ -93,20 +101,22 @@ class Process:
             self.kill()
             self.ended.wait(10)
         seconds = time.monotonic() - self.begun
-        texts = (path.read_text(errors='replace') for path in (self.out, self.err))
-        return Outcome(self.command, self.status if in_time else None, *texts, seconds)
+        out, err = (path.read_text(errors='replace') for path in (self.out, self.err))
+        return Outcome(self.command, self.status if in_time else None, out, err, seconds)
 
 
 class Starter:
     """Starts commands, one after the other or several at once, from any thread.
 
     scratch: a folder for what they print and for the cache of compiled programs they share.
+    environment: variables of all of them, in place of or beside ENVIRONMENT.
     """
 
-    def __init__(self, scratch: Path):
+    def __init__(self, scratch: Path, environment: Mapping[str, str] | None = None):
         self.folder = scratch / 'printed'
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.environment = ENVIRONMENT | {'XDG_CACHE_HOME': str(scratch / 'cache')}
+        own = {'XDG_CACHE_HOME': str(scratch / 'cache')}
+        self.environment = ENVIRONMENT | own | dict(environment or {})
         self._numbers = itertools.count()
         self._processes: dict[int, Process] = {}
         self._there: dict[int, threading.Event] = {}
@@ -138,8 +148,7 @@ class Starter:
         file_size: bytes that no file it writes may exceed. plain: a new interpreter, not a fork.
         """
         number = next(self._numbers)
-        outs = (self.folder / f'{number}.{kind}' for kind in ('out', 'err'))
-        process = Process(command, *outs)
+        process = Process(command, self.folder / f'{number}.out', self.folder / f'{number}.err')
         if plain:
             self._start_plain(process, cwd, file_size, dict(env or {}))
             return process
@@ -217,8 +226,9 @@ class Starter:
 
 
 @contextmanager
-def starter(scratch: Path) -> Iterator[Starter]:
-    made = Starter(scratch)
+def starter(scratch: Path, environment: Mapping[str, str] | None = None) -> Iterator[Starter]:
+    """A Starter, whose processes end with the block."""
+    made = Starter(scratch, environment)
     try:
         yield made
     finally:

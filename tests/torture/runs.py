@@ -15,23 +15,25 @@ from tests.torture.verdict import succeeded
 COMMON = ('--train_samples=200', '--clients=8', '--noprogress')
 SMALL = ('--dataset=synthetic', '--hidden=8', '--degree=3', *COMMON)
 RECIPES = {
-    'dpsgd': (*SMALL, '--algorithm=dpsgd', '--rounds=8', '--link_dropout=0.2'),
+    'dpsgd': (*SMALL, '--algorithm=dpsgd', '--rounds=8', '--weight_bits=8'),
     'ntk_dfl': (*SMALL, '--rounds=6', '--evolution=euler', '--ntk_timesteps=10,20'),
     'dfedavgm': (
         *(*SMALL, '--algorithm=dfedavgm', '--local_epochs=1', '--batch_size=10'),
-        *('--rounds=10', '--eval_every=3', '--client_dropout=0.2'),
+        *('--rounds=10', '--eval_every=3', '--link_dropout=0.2', '--client_dropout=0.2'),
     ),
     'spark': (
         *(*SMALL, '--algorithm=spark', '--spark_projection_dim=20', '--rounds=5'),
         *('--evolution=euler', '--ntk_timesteps=10,20'),
     ),
-    'dispfl': (*SMALL, '--algorithm=dispfl', '--local_epochs=1', '--rounds=6', '--weight_bits=8'),
+    'dispfl': (*SMALL, '--algorithm=dispfl', '--local_epochs=1', '--rounds=6'),
     'dfml': (
         *('--dataset=digits', *COMMON, '--algorithm=dfml', '--architectures=cnn-4', '--alpha=10'),
         *('--dfml_mutual_epochs=1', '--rounds=4'),
     ),
 }
-OFTEN = ('dpsgd',) * 5 + ('ntk_dfl',) * 3 + tuple(RECIPES)[2:]  # the quick ones, where chance chooses
+OFTEN = (
+    ('dpsgd',) * 5 + ('ntk_dfl',) * 3 + tuple(RECIPES)[2:]
+)  # the quick ones, where chance chooses
 
 
 def fresh(recipe: str, out: Path, *flags: object) -> Command:
@@ -114,7 +116,9 @@ def stopped(undisturbed: Path, out: Path, newest: bool = True) -> Path:
     shutil.copytree(undisturbed, out)
     for name in ('done', 'consensus.safetensors', 'curves.png'):
         (out / name).unlink(missing_ok=True)
-    steps = sorted(int(path.name) for path in (out / 'checkpoints').iterdir() if path.name.isdecimal())
+    steps = sorted(
+        int(path.name) for path in (out / 'checkpoints').iterdir() if path.name.isdecimal()
+    )
     if not newest:
         shutil.rmtree(out / 'checkpoints' / str(steps[-1]))
     return out

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def of_resume(case: Case) -> None:
     if ended.status:
         refused(ended)
     else:
-        _told(lambda: same_bits(out, whole), ended)
+        _told(partial(same_bits, out, whole), ended)
 
 
 def of_select(case: Case) -> None:
@@ -144,14 +145,20 @@ def of_sweep(case: Case) -> None:
     expected, found = (_results(path) for path in (whole, out))
     for name in SWEPT:
         if found.get(name) == expected[name]:
-            _told(lambda name=name: same_bits(out / name, whole / name), ended)
+            _told(partial(same_bits, out / name, whole / name), ended)
         elif found.get(name, {}).get('state') == 'done':
             raise Fault(f'other results of {name}: {found[name]}, not {expected[name]}', ended)
         elif name not in ended.out + ended.err:
             raise Fault(f'{name} is left out and nothing says so', ended)
 
 
-WAYS = (*(of_resume,) * 9, *(of_select,) * 3, *(of_tables,) * 3, *(of_report,) * 2, *(of_sweep,) * 3)
+WAYS = (
+    *(of_resume,) * 9,
+    *(of_select,) * 3,
+    *(of_tables,) * 3,
+    *(of_report,) * 2,
+    *(of_sweep,) * 3,
+)
 
 
 def _told(check: Callable[[], None], ended: Outcome) -> None:

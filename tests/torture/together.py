@@ -47,7 +47,9 @@ def at_once(case: Case, commands: Sequence[Command]) -> list[Outcome]:
 
 def one_wins(outcomes: Sequence[Outcome]) -> None:
     """Raises Fault unless one process did the work, and all others refused it or found it done."""
-    winners = [each for each in outcomes if each.status == 0 and 'nothing to resume' not in each.out]
+    winners = [
+        each for each in outcomes if each.status == 0 and 'nothing to resume' not in each.out
+    ]
     if len(winners) != 1:
         told = '\n$ '.join(map(str, outcomes))
         raise Fault(f'{len(winners)} of {len(outcomes)} processes won\n$ {told}')
