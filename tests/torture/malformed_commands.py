@@ -156,7 +156,6 @@ OF_A_RUN = [
         --flagfile={{in}}/self.flags
         --flagfile={{in}}/unknown.flags
         --flagfile={{in}}/free.flags
-        --flagfile=
         --wandb --wandb_project=/
     """),
     *lines_of('run', NETWORK, """
@@ -167,8 +166,6 @@ OF_A_RUN = [
         --ntk_timesteps=20,10
         --ntk_timesteps=0
         --ntk_timesteps=10,10
-        --ntk_batches=1000
-        --ntk_subsampling=1000
         --ntk_jacobian_sparsity=1
         --ntk_jacobian_bits=33
         --ntk_jacobian_rounding=nearest
@@ -208,7 +205,6 @@ OF_A_RUN = [
         --architectures=cnn--4
         --architectures=vit-512-513
         --architectures=efficientnet-b9
-        --architectures=resnet-4
         --architectures=cnn-99999999
         --architecture_ratios=1,2
         --architecture_ratios=0

@@ -44,7 +44,6 @@ BESIDE = {  # flags that need another to apply
     'gain_rounds': ('--init=gain_corrected', '--gain=push_sum'),
     'weight_rounding': ('--weight_bits=8',),
     'ntk_jacobian_rounding': ('--ntk_jacobian_bits=8',),
-    'local_epochs': (),
 }
 OF_POPULATIONS = (
     *('architectures', 'architecture_ratios', 'dfml_width', 'senders', 'aggregators'),
@@ -52,8 +51,9 @@ OF_POPULATIONS = (
 )
 NO_VALUE_IS_WRONG = ('out', 'wandb_project', 'data_dir', 'compilation_cache')
 FILES = ('partition_file', 'topology_file', 'architecture_file')
-UNBOUNDED = ('seed', 'eval_every', 'batch_size', 'chunk')  # where more than enough does no harm
-GROWING = ('lr_decay', 'spark_lr_decay')  # a negative decay is a growth
+# Where more than enough does no harm
+UNBOUNDED = ('seed', 'eval_every', 'batch_size', 'chunk', 'dfml_peak_updates')
+GROWING = ('lr_decay',)  # a negative decay is a growth
 
 
 def generated() -> Iterator[Command]:

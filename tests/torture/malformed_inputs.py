@@ -12,7 +12,7 @@ PARTITIONS = (
 DATASETS = (
     *('keys', 'objects', 'nan', 'inf', 'label-huge', 'label-negative', 'label-uint64'),
     *('label-beyond', 'label-float', 'label-matrix', 'rows-none', 'rows-differ', 'features-none'),
-    *('features-differ', 'text', 'complex', 'scalar', 'cut', 'one-class', 'test-none', 'pickle'),
+    *('features-differ', 'text', 'complex', 'scalar', 'cut', 'test-none', 'pickle'),
     *('bool', 'header', 'zip', 'test-label', 'fifo', 'folder'),
 )
 FOLDERS = ('no-rows', 'negative', 'cut-gz', 'not-gz', 'magic', 'huge', 'labels-few', 'label-200')
