@@ -8,15 +8,16 @@ BENCH ?= $(patsubst benchmarks/%.py,benchmarks.%,$(filter-out benchmarks/_%,$(wi
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
-TYPED := $(sort $(dir $(wildcard dfl_jax/*.py experiments/*.py benchmarks/*.py)))
+TYPED := $(sort $(dir $(wildcard dfl_jax/*.py experiments/*.py benchmarks/*.py))) tests/torture
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench nt clean
+.PHONY: help run test torture lint bench nt clean
 .NOTPARALLEL:
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##/  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
-	@echo 'Variables: PYTHON=python3.12, ARGS="--rounds=5" (run, test), WORKERS=2 (test),'
+	@echo 'Variables: PYTHON=python3.12, ARGS="--rounds=5" (run, test, torture),'
+	@echo '           WORKERS=2 (test, torture),'
 	@echo '           BENCH=benchmarks.round (bench)'
 
 run: $(VENV)/.installed  ## NTK-DFL on the handwritten digits; other settings by ARGS
@@ -24,6 +25,9 @@ run: $(VENV)/.installed  ## NTK-DFL on the handwritten digits; other settings by
 
 test: $(VENV)/.installed-test $(VENV)/.installed-nt  ## all tests but the slow ones
 	@$(BIN)/python -m pytest -q -m 'not slow' -n $(WORKERS) --dist=loadfile $(ARGS)
+
+torture: $(VENV)/.installed-test  ## mistreat the program: kills, damage, full disks, bad input
+	@$(BIN)/python -m tests.torture --workers=$(WORKERS) $(ARGS)
 
 lint: $(VENV)/.installed-test  ## style, format and types
 	@$(BIN)/ruff check .

@@ -1,0 +1,222 @@
+"""Wrong flags of a run, written by hand; {in} is the folder of `malformed_files`."""
+
+from tests.torture.malformed_flags import HUGE, IMAGES, NETWORK, TABULAR
+from tests.torture.processes import Command
+
+
+def lines_of(name: str, base: tuple[str, ...], lines: str) -> list[Command]:
+    """A command a line, each the base and its own flags, which take the place of the base's."""
+    found = []
+    for line in filter(None, map(str.strip, lines.splitlines())):
+        own = [] if line == '(nothing)' else line.split(' ')
+        given = {flag.split('=')[0] for flag in own}
+        if '--topology' in given:
+            given.add('--degree')
+        kept = (flag for flag in base if flag.split('=')[0] not in given)
+        found.append(Command(name, (*kept, *own)))
+    return found
+
+
+DPSGD = ('--algorithm=dpsgd', *NETWORK)
+SPARK = ('--algorithm=spark', '--spark_projection_dim=20', '--spark_warmup=1', *NETWORK)
+
+OF_A_RUN = [
+    *lines_of('run', DPSGD, f"""
+        digits
+        --
+        --nonsense=1
+        --noprogress=1
+        --no
+        --clients
+        --clients=30000 --dataset=digits --topology=complete
+        --clients=3000 --dataset=digits
+        --clients=121 --topology=ring
+        --clients=0
+        --clients=1 --degree=1
+        --clients=2 --degree=2
+        --clients=7 --degree=3
+        --degree=0
+        --degree=6
+        --rounds=0
+        --rounds=30000000
+        --rounds={HUGE}
+        --rounds=2147483648
+        --eval_every=0
+        --topology=torus --clients=7
+        --topology=torus --torus_dimensions=1000000
+        --topology=torus --torus_dimensions=0
+        --topology=watts_strogatz --degree=3
+        --topology=configuration --degree_exponent=0.5
+        --topology=configuration --degree_exponent=1e300
+        --topology=edge_list
+        --topology=ring --degree=2
+        --topology=ring --assortativity=0.3
+        --topology_file=absent.txt
+        --assortativity=0.3
+        --topology=erdos_renyi --assortativity=2
+        --topology=erdos_renyi --degree=1000
+        --topology=barabasi_albert --degree=7
+        --topology=two_group --degree=9
+        --partition=iid --alpha=0.3
+        --partition=iid --partition_overlap
+        --partition=shards --shards_per_client=99
+        --partition=shards --shards_per_client=0
+        --partition=balanced --samples_per_client=25
+        --partition=balanced --samples_per_client=0
+        --partition=writer
+        --alpha=0
+        --alpha=1e308
+        --train_samples=0
+        --train_samples=121
+        --train_samples=5
+        --test_samples=0
+        --test_samples=41
+        --client_eval_samples=0
+        --client_eval_samples=41
+        --input_projection=0
+        --input_projection=99
+        --validation_share=0.2
+        --validation_share=1
+        --link_dropout=1.5
+        --client_dropout=1.0001
+        --client_isolation=2
+        --dataset=absent.npz
+        --dataset=mnist --data_dir=absent
+        --dataset=mnist --data_dir=/dev/null
+        --dataset=image_folder
+        --dataset=image_folder --data_dir=absent
+        --dataset=so2sat --data_dir={{in}}/empty
+        --data_dir=absent
+        --image_size=32
+        --model=cnn
+        --model=vgg
+        --model=math:sin
+        --model=os:getcwd
+        --hidden=8,0
+        --hidden=1000000000000
+        --hidden=100000,100000,100000
+        --algorithm=adam
+        --algorithm=absent.module:f
+        --algorithm=math:pi
+        --algorithm=math:absent
+        --algorithm=:f
+        --algorithm=os:
+        --algorithm=..:f
+        --algorithm=os:getcwd
+        --algorithm=builtins:print
+        --algorithm=builtins:dict
+        --local_epochs=1 --local_steps=1
+        --local_epochs=0
+        --local_steps=0
+        --local_epochs={HUGE}
+        --batch_size=0
+        --lr=1e400
+        --momentum=1
+        --clip_norm=0
+        --weight_bits=1
+        --weight_bits=33
+        --weight_sparsity=1
+        --weight_rounding=nearest
+        --gossip_steps=0
+        --optimizer=adamw --momentum=0.5
+        --chunk=0
+        --init=gain_corrected
+        --init=same --gain=size
+        --gain_polled=3
+        --ntk_batches=2
+        --spark_warmup=1
+        --dfml_alpha=0.5
+        --architectures=cnn-4
+        --senders=2
+        --seed=-1
+        --devices=0
+        --devices=100000
+        --devices=3.0
+        --distributed=nonsense
+        --distributed=localhost:1,5
+        --distributed=localhost:1,a,b
+        --distributed=localhost:1,3,2
+        --resume
+        --resume --out=absent
+        --resume --out={{in}}/empty
+        --resume --out=/dev/null
+        --out=/dev/null
+        --out=/dev/null/run
+        --out={{in}}/empty.json
+        --out={{in}}/empty.json/run
+        --out={{in}}
+        --out=/proc/run
+        --out={'x' * 300}
+        --flagfile=absent.flags
+        --flagfile={{in}}/empty
+        --flagfile={{in}}/binary
+        --flagfile={{in}}/self.flags
+        --flagfile={{in}}/unknown.flags
+        --flagfile={{in}}/free.flags
+        --wandb --wandb_project=/
+    """),
+    *lines_of('run', NETWORK, """
+        --batch_size=5
+        --evolution=rk4
+        --evolution=eigh
+        --kernel=rbf
+        --ntk_timesteps=20,10
+        --ntk_timesteps=0
+        --ntk_timesteps=10,10
+        --ntk_jacobian_sparsity=1
+        --ntk_jacobian_bits=33
+        --ntk_jacobian_rounding=nearest
+        --ntk_by_cluster
+        --topology=clustered --link_dropout=0.5
+        --topology=clustered --nontk_averaging
+        --lr=-0.1
+    """),
+    *lines_of('run', SPARK, """
+        --spark_projection_dim=100000
+        --spark_projection_dim=0
+        --spark_projection=none
+        --spark_sampling=0
+        --spark_sampling=1.1
+        --spark_warmup=2
+        --spark_schedule_rounds=0
+        --spark_schedule_rounds=1
+        --spark_alpha_init=1.5
+        --spark_tau_init=0
+        --spark_exchange=int4
+        --ntk_jacobian_weights=own
+        --momentum=1.5
+    """),
+    *lines_of('run', ('--algorithm=ntk_fl', '--hidden=8', *TABULAR), """
+        --ntk_fl_cohort=7
+        --ntk_fl_cohort=0
+        --degree=3
+        --link_dropout=0.5
+    """),
+    *lines_of('run', ('--algorithm=dfml', *IMAGES), """
+        --senders=0
+        --senders=7
+        --aggregators=0
+        --aggregators=7
+        --architectures=cnn
+        --architectures=cnn-0
+        --architectures=cnn--4
+        --architectures=vit-512-513
+        --architectures=efficientnet-b9
+        --architectures=cnn-99999999
+        --architecture_ratios=1,2
+        --architecture_ratios=0
+        --architecture_ratios=inf
+        --architecture_file=absent
+        --dfml_width=0
+        --dfml_width=1e300
+        --dfml_mutual_epochs=0
+        --dfml_alpha=1.5
+        --dfml_period=0
+        --hidden=8
+        --model=mlp
+        --init=gain_corrected
+        --validation_share=1
+        --validation_share=-0.1
+        --dataset={in}/tiny.npz
+    """),
+]  # fmt: skip
