@@ -202,6 +202,8 @@ def read_edges(path: str | os.PathLike, clients: int) -> np.ndarray:
             )
         if link[0] != link[1]:
             links.append(link)
+    if not links:
+        raise TopologyError(f'edge list {path} holds no link; write two node ids a line')
     if weighted is not None:
         warnings.warn(
             f'{path}:{weighted}: the weights of links are not used; the averaging has its own',

@@ -28,6 +28,7 @@ from experiments.attack_scene import (
 )
 from experiments.attack_table import table
 from experiments.command import check_writable, fail, start
+from experiments.flag_values import check_values
 from experiments.rundir import write_atomically
 
 FLAGS = flags.FLAGS
@@ -57,6 +58,11 @@ def check() -> None:
     for flag in experiment_flags.of_a_run():
         if flag.present and flag.name not in SHARED:
             raise ValueError(f'{flag.serialize()} does not apply to the attack; leave it out')
+    check_values(FLAGS)
+    if FLAGS.attack_smoothness < 0:
+        raise ValueError(
+            f'--attack_smoothness={FLAGS.attack_smoothness}: give a weight of at least 0'
+        )
     if FLAGS.seed < 0:
         raise ValueError(f'--seed has to be at least 0, got {FLAGS.seed}')
     out = FLAGS.out and Path(FLAGS.out)

@@ -23,6 +23,7 @@ from absl import flags, logging
 from experiments import flags as experiment_flags
 from experiments import mirrors
 from experiments.command import fail, start
+from experiments.flag_values import check_values
 from experiments.recall import recall
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ def prepare(held: contextlib.ExitStack) -> Prepared:
     """
     from experiments.rundir import RunDirectory, unused
 
+    check_values(FLAGS)
     if FLAGS.distributed:
         join_others()
     name = f'{FLAGS.algorithm}-{Path(FLAGS.dataset).stem}'.replace(':', '.')
@@ -246,7 +248,9 @@ def _plot_partition(experiment, path: Path) -> None:
 
 
 def main(argv: list[str]) -> int:
-    logging.set_verbosity(logging.ERROR)  # orbax warns of the remains of a kill, which it removes
+    logging.set_verbosity(
+        logging.FATAL
+    )  # orbax tells of remains that it removes, and twice of faults
     if len(argv) > 1:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags, e.g. --dataset=digits')
     with contextlib.ExitStack() as held:

@@ -108,9 +108,16 @@ class RunDirectory:
         Raises ValueError naming the first line that is not as it was written.
         """
         rows, fault = self.sound_rows()
-        if fault:
+        if fault or (self.done.exists() and (fault := self._short(rows))):
             raise ValueError(fault)
         return [row for row, _ in rows]
+
+    def _short(self, rows: list[tuple[Row, str]]) -> str | None:
+        """What is wrong with the evaluations of a run that is done, where they lack the last."""
+        rounds = self.config()['settings'].get('rounds')
+        if rows and rows[-1][0]['round'] == rounds:
+            return None
+        return f'{self.metrics_file} does not end at round {rounds}, and the run is done'
 
     def sound_rows(self) -> tuple[list[tuple[Row, str]], str | None]:
         """The evaluations before the first damage, each with the digest of all up to it, and what
@@ -178,9 +185,8 @@ class RunDirectory:
         if not self.done.exists():
             return 'it has not reached its last round'
         rows, fault = self.sound_rows()
-        rounds = self.config()['settings'].get('rounds')
-        if fault or not rows or rows[-1][0]['round'] != rounds:
-            return fault or f'{self.metrics_file} does not end at round {rounds}'
+        if fault := fault or self._short(rows):
+            return fault
         text = self.done.read_text()
         if text and read_json(self.done) != {'consensus': _file_digest(self.consensus)}:
             return f'{self.consensus} is not what was written'

@@ -252,7 +252,7 @@ def write(found: Row, out: Path) -> None:
 
 
 def main(argv: list[str]) -> int:
-    logging.set_verbosity(logging.ERROR)
+    logging.set_verbosity(logging.FATAL)
     if len(argv) > 1:
         return command.fail(f'unexpected argument {argv[1]!r}; name the run by --run=DIR')
     seed = FLAGS.seed

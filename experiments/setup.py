@@ -4,9 +4,7 @@ Everything that can be wrong with the input is found here, before any long compu
 as a ValueError of one line.
 """
 
-import contextlib
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +23,7 @@ from dfl_jax.models import MLP, MODELS, Model, bind, with_initializer
 from dfl_jax.population import Population
 from dfl_jax.simulate import Holdout
 from experiments.algorithm_flags import ALGORITHM_FLAGS
+from experiments.flag_values import check_values
 from experiments.hardware import bytes_of_graphs, chunk_of, cores_of, footprint_of, mesh_of
 from experiments.network import (
     check_network,
@@ -59,15 +58,6 @@ STREAMS = (
 )
 
 
-NUMBERS = ('hidden', 'ntk_timesteps', 'architecture_ratios')  # flags that are lists of numbers
-# The largest that ends within days; of all other whole numbers what 32 bits hold
-MOST = {
-    'ntk_timesteps': 10**6,
-    'gossip_steps': 1000,  # each a part of the compiled program
-    'gain_rounds': 10**6,
-}
-
-
 @dataclass
 class Experiment:
     """All that a run needs, and what describes it."""
@@ -91,7 +81,7 @@ class Experiment:
 
 def build(flags: Any) -> Experiment:
     """Builds the experiment that the flags describe. Raises ValueError naming the bad one."""
-    _check_numbers(flags)
+    check_values(flags)
     _check_applicable(flags)
     mesh = mesh_of(flags)
     seeds = streams(flags)
@@ -176,35 +166,6 @@ def build(flags: Any) -> Experiment:
         population=population,
         validation=data.pack(dataset.train_x, dataset.train_y, held) if keeps else None,
     )
-
-
-def _check_numbers(flags: Any) -> None:
-    """Raises ValueError for a number that is none, or larger than a run could ever use."""
-    for name in flags:
-        value = flags[name].value
-        several = value if name in NUMBERS and value is not None else [value]
-        for one in map(_as_number, several):
-            if isinstance(one, float) and not math.isfinite(one):
-                raise ValueError(f'--{name}={_given(value)}: give finite numbers')
-            whole = isinstance(one, int) and name != 'seed'
-            if whole and not -(2**31) <= one <= MOST.get(name, 2**31 - 1):
-                raise ValueError(
-                    f'--{name}={_given(value)} is out of range; use at most '
-                    f'{MOST.get(name, 2**31 - 1)}'
-                )
-
-
-def _as_number(value: Any) -> Any:
-    """The number that a text of a list writes, if any; whatever else it is."""
-    if isinstance(value, str):
-        for number in (int, float):
-            with contextlib.suppress(ValueError):
-                return number(value)
-    return value
-
-
-def _given(value: Any) -> str:
-    return ','.join(value) if isinstance(value, list) else str(value)
 
 
 def _check_applicable(flags: Any) -> None:

@@ -206,7 +206,7 @@ def sweep(command: Command, groups: Sequence[list[Run]], out: Path) -> dict[str,
 
 
 def main(argv: list[str]) -> int:
-    logging.set_verbosity(logging.ERROR)
+    logging.set_verbosity(logging.FATAL)
     if len(argv) > 1:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags')
     command = Command(sys.argv)

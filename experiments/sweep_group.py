@@ -1,6 +1,7 @@
 """Trains the runs of one group of a sweep, as one program where they are alike."""
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.checkpoint import Checkpoints, Saved
 from dfl_jax.memory import SHARE, available_bytes
-from experiments.rundir import RunDirectory, write_atomically
+from experiments.rundir import RunDirectory, read_json, write_atomically
 from experiments.setup import Experiment
 from experiments.train import (
     evaluations_until,
@@ -53,9 +54,14 @@ def ended(directory: RunDirectory) -> bool:
 
 
 def diverged(directory: RunDirectory) -> str | None:
-    """What the run said when it diverged."""
+    """What the run said when it diverged. Raises ValueError for a file that says nothing."""
     file = _divergence_file(directory)
-    return json.loads(file.read_text())['error'] if file.exists() else None
+    if not os.path.lexists(file):
+        return None
+    found = read_json(file)
+    if not isinstance(found, dict) or not isinstance(found.get('error'), str):
+        raise ValueError(f'{file} is damaged; remove it, and the run goes on')
+    return found['error']
 
 
 def _divergence_file(directory: RunDirectory) -> Path:

@@ -238,7 +238,7 @@ def report(published: Row, runs: Runs) -> str:
 
 
 def main(argv: list[str]) -> int:
-    logging.set_verbosity(logging.ERROR)
+    logging.set_verbosity(logging.FATAL)
     known = known_tables(HERE)
     if len(argv) != 2 or argv[1] not in known:
         return fail(f'name one table of {", ".join(sorted(known))}')

@@ -269,7 +269,7 @@ def _dominant(bound: 'Bound') -> str:
 
 
 def main(argv: list[str]) -> int:
-    logging.set_verbosity(logging.ERROR)
+    logging.set_verbosity(logging.FATAL)
     if len(argv) > 1:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags')
     with contextlib.ExitStack() as held:

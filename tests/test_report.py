@@ -477,7 +477,7 @@ def test_a_bad_run_is_listed_as_such(file, text, runs, tmp_path):
     (bad / file).mkdir() if text is None else (bad / file).write_text(text)
     page = Page(shown(tmp_path / 'runs', tmp_path)[0])
     ((name, reason),) = page.table('Not counted')[1:]
-    assert name == 'bad' and reason.startswith(file) and str(tmp_path) not in page.text
+    assert name == 'bad' and file in reason and str(tmp_path) not in page.text
 
 
 def test_where_no_page_can_be_written(runs, tmp_path):

@@ -41,9 +41,7 @@ PARTITIONS: dict[str, str | bytes] = {
     'nul-bytes': '\0' * 100,
 }
 EDGES = {
-    'loop': '0 0\n1 2\n3 4\n5 0\n',
     'beyond': '0 1\n1 6\n',
-    'three': '0 1 2\n',
     'negative': '0 -1\n1 2\n',
     'float': '0 1.5\n',
     'huge': '0 99999999999999999999999\n',

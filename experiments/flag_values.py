@@ -1,0 +1,47 @@
+"""Values that no flag can have: empty texts, numbers that are none, numbers beyond all use."""
+
+import contextlib
+import math
+from typing import Any
+
+NUMBERS = ('hidden', 'ntk_timesteps', 'architecture_ratios')  # flags that are lists of numbers
+# The largest that ends within days; of all other whole numbers what 32 bits hold
+MOST = {
+    'rounds': 10**6,
+    'devices': 1024,
+    'ntk_timesteps': 10**6,
+    'gossip_steps': 1000,  # each a part of the compiled program
+    'gain_rounds': 10**6,
+    'attack_restarts': 10**4,
+    'attack_training': 10**7,
+    'attack_steps': 10**7,
+}
+
+
+def check_values(flags: Any) -> None:
+    """Raises ValueError for a text that is empty, and for a number that is not finite or larger
+    than a run could ever use."""
+    for name in flags:
+        value = flags[name].value
+        if value == '' and flags[name].present:
+            raise ValueError(f'--{name}= has no value; give one, or leave it out')
+        several = value if name in NUMBERS and value is not None else [value]
+        for one in map(_as_number, several):
+            if isinstance(one, float) and not math.isfinite(one):
+                raise ValueError(f'--{name}={_given(value)}: give finite numbers')
+            most = MOST.get(name, 2**31 - 1)
+            if isinstance(one, int) and name != 'seed' and not -(2**31) <= one <= most:
+                raise ValueError(f'--{name}={_given(value)} is out of range; use at most {most}')
+
+
+def _as_number(value: Any) -> Any:
+    """The number that a text of a list writes, if any; whatever else it is."""
+    if isinstance(value, str):
+        for number in (int, float):
+            with contextlib.suppress(ValueError):
+                return number(value)
+    return value
+
+
+def _given(value: Any) -> str:
+    return ','.join(value) if isinstance(value, list) else str(value)
