@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dfl_jax.ntk import evolution, evolve
+from dfl_jax.ntk import chebyshev, evolution, evolve
 
 CLASSES = 4
 TIMESTEPS = (100, 200, 300, 400, 500, 600, 700, 800)
@@ -148,40 +148,56 @@ def stiff(loss, timesteps=TIMESTEPS):
 
 
 @pytest.mark.parametrize('loss', LOSSES)
-def test_rkc_follows_the_gradient_flow(x64, loss):
-    given, flow = stiff(loss)
-    totals = evolved(*given, timesteps=TIMESTEPS, loss=loss)
-    assert relative_errors(totals, flow).max() < 0.015
-    single = evolved(*given, timesteps=TIMESTEPS, loss=loss, dtype=jnp.float32)
+@pytest.mark.parametrize('timesteps', [TIMESTEPS, *IRREGULAR], ids=str)
+def test_rkc_follows_the_gradient_flow(x64, timesteps, loss):
+    given, flow = stiff(loss, timesteps)
+    totals = evolved(*given, timesteps=timesteps, loss=loss)
+    assert relative_errors(totals, flow).max() < 0.01
+    single = evolved(*given, timesteps=timesteps, loss=loss, dtype=jnp.float32)
     assert single.dtype == np.float32
-    assert relative_errors(single, flow).max() < 0.015
+    assert relative_errors(single, flow).max() < 0.01
 
 
 @pytest.mark.parametrize('loss', LOSSES)
-def test_one_long_step_a_timestep_would_not(x64, loss, monkeypatch):
+def test_the_error_follows_the_tolerance(x64, loss):
+    """Where a step is a hundred times the transient, it is the estimate that keeps it in bounds."""
     given, flow = stiff(loss)
-    monkeypatch.setattr(evolution, '_graded', lambda timesteps: [*np.diff([0, *timesteps])])
-    assert relative_errors(evolved(*given, timesteps=TIMESTEPS, loss=loss), flow).max() > 0.1
+
+    def error(tolerance):
+        options = {'timesteps': TIMESTEPS, 'loss': loss, 'tolerance': tolerance}
+        return relative_errors(evolved(*given, **options), flow).max()
+
+    assert error(1e-5) < 1e-4 < error(1e-2) < 0.01 < error(np.inf)
 
 
-@pytest.mark.parametrize('loss', LOSSES)
-@pytest.mark.parametrize('timesteps', IRREGULAR, ids=str)
-def test_rkc_at_irregular_timesteps(x64, timesteps, loss):
-    given, _ = stiff(loss)
-    flow = fine_flow(*given, timesteps, loss)
-    errors = relative_errors(evolved(*given, timesteps=timesteps, loss=loss), flow)
-    # The first step, of length one, crosses the whole transient of the stiff mode.
-    bounds = np.where(np.array(timesteps) == 1, 0.15, 0.015)
-    assert (errors < bounds).all()
+def concealed(stiffest, excited, samples=24, seed=2):
+    """H, f0, y, lr and the direction of a mode `stiffest` times as stiff as all others.
+
+    Samples come in equal pairs, and the mode is what sets the first of a pair against the second:
+    nothing in the residuals excites it but `excited`, by which the outputs of a pair differ.
+    """
+    kernel, f0, y, lr = problem(n=samples // 2, seed=seed, stiffest=0.3)
+    pairs = np.hstack([np.eye(samples // 2)] * 2)
+    odd = np.concatenate([np.ones(samples // 2), -np.ones(samples // 2)]) / np.sqrt(samples)
+    largest = np.linalg.eigvalsh(kernel)[-1]
+    whole = pairs.T @ kernel @ pairs + 2 * stiffest * largest * np.outer(odd, odd)
+    f0, y = f0 @ pairs, y @ pairs
+    return whole, f0 + excited * odd * np.sqrt(samples), y, lr
 
 
-@pytest.mark.parametrize('timesteps', [*IRREGULAR, TIMESTEPS, (99, 100, 101, 350)], ids=str)
-def test_steps_double_and_land_on_every_timestep(timesteps):
-    lengths = evolution._graded(timesteps)
-    ends = np.cumsum(lengths)
-    assert set(timesteps) <= set(ends.tolist()) and ends[-1] == timesteps[-1]
-    for length, before in zip(lengths, [0, *ends], strict=False):
-        assert 1 <= length <= min(max(before, 1), evolution.LONGEST)
+@pytest.mark.parametrize('dtype', [jnp.float32, jnp.float64], ids=['float32', 'float64'])
+@pytest.mark.parametrize('excited', [0, 1e-6, 1e-3])
+@pytest.mark.parametrize('stiffest', [4, 10, 100, 1000])
+def test_a_mode_that_the_start_does_not_show_is_found(x64, stiffest, excited, dtype):
+    """The kernel applied as a function, whose stiffest mode is orthogonal to the residual."""
+    kernel, f0, y, lr = concealed(stiffest, excited)
+    timesteps = (100, 200, 400, 800)
+    calm = concealed(0, 0)  # without the mode, which the residual does not reach
+    flow = fine_flow(*(calm if excited == 0 else (kernel, f0, y, lr)), timesteps, 'cross_entropy')
+    mask = jnp.ones(len(kernel), bool)
+    h, f, target = (jnp.asarray(a, dtype) for a in (kernel, f0, y))
+    totals = jax.jit(lambda h: evolve(lambda s: s @ h, f, target, mask, lr, timesteps=timesteps))(h)
+    assert relative_errors(np.asarray(totals), flow).max() < 0.01
 
 
 def test_rkc_is_of_second_order(x64):
@@ -196,7 +212,7 @@ def test_rkc_is_of_second_order(x64):
             return jax.nn.softmax(f0 - lr / n * total @ kernel, axis=0) - y
 
         def advance(_, carry):
-            return evolution._chebyshev(residual, jnp.asarray(0.01), *carry, length)
+            return chebyshev._step(residual, jnp.asarray(3), jnp.asarray(1.0) * length, *carry)
 
         start = jnp.zeros_like(f0)
         total, _ = jax.lax.fori_loop(0, 64 // length, advance, (start, residual(start)))
