@@ -94,7 +94,8 @@ def integrate(
     def advance(at: _Progress) -> _Progress:
         left = ends[-1] - at.time
         length = jnp.minimum(at.length, _WIDEST / at.rate)
-        fits = left <= jnp.minimum(STRETCH * length, _WIDEST / at.rate)
+        reach = at.length * jnp.where(at.refused, 1, STRETCH)
+        fits = left <= jnp.minimum(reach, _WIDEST / at.rate)
         length = jnp.where(fits, left, jnp.minimum(length, left / 2))
         time = jnp.where(fits, ends[-1], at.time + length)
         stages = jnp.ceil(jnp.sqrt(1 + length * at.rate / _stability_limit(math.sqrt(2))))
