@@ -15,7 +15,6 @@ as fast as H times a tall, narrow S^T (C = 10, N = 1180, 2-core AMD EPYC, 2026-1
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import pairwise
 
 import jax
@@ -24,13 +23,12 @@ from jax import lax
 
 from dfl_jax.base import Array
 from dfl_jax.ntk.chebyshev import TOLERANCE, integrate
+from dfl_jax.ntk.precision import product
 
 Kernel = Array | Callable[[Array], Array]  # H [N, N], or S [C, N] -> its product with the kernel
 
 EVOLUTIONS = ('rkc', 'euler', 'eigh')
 LOSSES = ('cross_entropy', 'mse')
-
-product = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
 def apply(kernel: Kernel, total: Array) -> Array:
