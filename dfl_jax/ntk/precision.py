@@ -36,7 +36,8 @@ def at_precision(precision: str, function: Callable[..., Any]) -> Callable[..., 
 
 def asked() -> lax.Precision | None:
     """The highest precision, or None, which means the one set around the trace."""
-    return None if jax.config.jax_default_matmul_precision else lax.Precision.HIGHEST
+    around = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    return None if around else lax.Precision.HIGHEST
 
 
 def product(a: Array, b: Array) -> Array:
