@@ -74,7 +74,9 @@ def of_round(factory, model, **settings):
     return precisions(jax.make_jaxpr(algorithm.step)(key, state, graph, clients).jaxpr)
 
 
-@pytest.mark.parametrize(('factory', 'settings'), ROUNDS, ids=str)
+@pytest.mark.parametrize(
+    ('factory', 'settings'), ROUNDS, ids=lambda given: getattr(given, '__name__', str(given))
+)
 def test_all_products_of_a_round_ask_for_the_highest(factory, settings):
     found = of_round(factory, bind(MLP(CLASSES, (8,)), (5,)), **settings)
     assert found == {('dot_general', lax.Precision.HIGHEST)}
