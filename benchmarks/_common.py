@@ -101,10 +101,10 @@ def jacobian(model: Model, params: PyTree, x: Array, block: int = 128) -> Array:
     return lax.map(lambda sample: jax.jacrev(logits)(flat, sample), x, batch_size=block)
 
 
-def count_products(runs: Sequence[tuple[Array, ...]], **settings: Any) -> list[int]:
-    """How many products S H `evolve(*run, **settings)` really computes, for each of `runs`.
+def counted(function: Callable[..., Any]) -> Callable[..., tuple[Any, int]]:
+    """`function` compiled, whose calls also return how many products with the kernel it took.
 
-    runs: positional arguments of equal shapes.
+    They are those of `evolution.apply`: a product of a kernel's bound, with a vector, is not one.
     """
     products = 0
 
@@ -112,18 +112,29 @@ def count_products(runs: Sequence[tuple[Array, ...]], **settings: Any) -> list[i
         nonlocal products
         products += 1
 
-    def counted(a: Array, b: Array) -> Array:
-        if b.ndim == 2:  # the bound of the largest eigenvalue multiplies a vector
-            jax.debug.callback(tick)
-        return plain(a, b)
+    def ticking(kernel: evolution.Kernel, total: Array) -> Array:
+        jax.debug.callback(tick)
+        return plain(kernel, total)
 
-    plain = evolution.product
-    with mock.patch.object(evolution, 'product', counted):
-        program = compiled(lambda *run: evolution.evolve(*run, **settings), *runs[0]).call
-    counts = []
-    for run in runs:
+    def traced(*args: Any) -> Any:
+        with mock.patch.object(evolution, 'apply', ticking):
+            return function(*args)
+
+    def run(*args: Any) -> tuple[Any, int]:
+        nonlocal products
         products = 0
-        jax.block_until_ready(program(*run))
+        results = jax.device_get(program(*args))
         jax.effects_barrier()
-        counts.append(products)
-    return counts
+        return results, products
+
+    plain, program = evolution.apply, jax.jit(traced)
+    return run
+
+
+def count_products(runs: Sequence[tuple[Array, ...]], **settings: Any) -> list[int]:
+    """How many products with the kernel `evolve(*run, **settings)` takes, for each of `runs`.
+
+    runs: positional arguments of equal shapes.
+    """
+    program = counted(lambda *run: evolution.evolve(*run, **settings))
+    return [program(*run)[1] for run in runs]

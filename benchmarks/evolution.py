@@ -1,129 +1,234 @@
-"""How exact is each evolution of the outputs, and what does it cost?
+"""How exact is the evolution of the outputs, and how many kernel products does it take?
 
-    python -m benchmarks.evolution
-    python -m benchmarks.evolution --data_dir=DIR [--partition_file=FILE]
+    python -m benchmarks.evolution --method=ntk_dfl --data_dir=DIR [--partition_file=FILE]
+    python -m benchmarks.evolution --method=spark --hubs=100 --rounds=1,5,12
 
-The accumulated residual S_t of Eq. (5b), cross-entropy, under the first-round kernel of one hub,
-beside the gradient flow dS/dt = softmax(f0 - lr/N~ S H) - Y integrated by the midpoint rule with
-16 substeps a time step in float64. Euler is gradient descent itself, so its distance from the flow
-is that of the paper's method; the last column but two is the distance of the others from it.
+The method runs with its defaults on Fashion-MNIST, 300 clients in a regular graph of degree 5 drawn
+anew every round, or without --data_dir on the handwritten digits of 30 clients. At the start of
+each of --rounds, for hubs spread evenly over the clients, the accumulated residual S_t of Eq. (5b)
+as the method takes it in float32 is compared with an integration in float64 of the same flow
+(same kernel, same projection, same outputs and targets), at all timesteps of the method.
 
-`rkc` is the integrator as shipped: steps that double from one to 100. `rkc single` takes each
-interval of 100 time steps at once, which shows why they are graded; `rkc finer` lets a step be half
-as long as the time passed, `rkc coarser` twice as long.
+The last line is one JSON object. `worst` and `median` are over hubs, rounds and timesteps, of
+||S_t - exact|| / ||exact||, a NaN being worst of all. `products` is the median over hubs and rounds
+of the products of the kernel with a matrix like S [C, N] that one hub's evolution takes: those of
+the stages and those of the power method, refused steps included; not the bound of the largest
+eigenvalue, products of H with a vector.
+
+The exact flow is that of the same integrator at a tolerance of 1/30 of its own, in float64.
 """
 
-from collections.abc import Callable, Sequence
-from unittest import mock
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags, logging
-from jax import lax
+from tqdm import tqdm
 
 from benchmarks import _common as common
-from dfl_jax import data
-from dfl_jax.models import MLP, bind
-from dfl_jax.ntk import TIMESTEPS, evolution, kernel_fn
+from dfl_jax import data, topology
+from dfl_jax.algorithms import ALGORITHMS, make, settings_of
+from dfl_jax.algorithms.common import hub_data, of_members, one_hot_targets
+from dfl_jax.base import Array, Clients, Graph, PyTree
+from dfl_jax.distillation import annealing, distillation_target
+from dfl_jax.mixing import mix_at_hub, mixing_weights
+from dfl_jax.models import MLP, Model, bind
+from dfl_jax.ntk import evolve, linearization
+from dfl_jax.ntk.chebyshev import TOLERANCE
+from dfl_jax.ntk.evolution import Kernel
+from dfl_jax.ntk.linearized import projected
+from dfl_jax.ntk.projection import projection
 
-_SAMPLES = flags.DEFINE_integer('samples', 1182, 'N~ of random data', lower_bound=1)
-_DATA_DIR = flags.DEFINE_string('data_dir', None, 'folder with Fashion-MNIST; default random data')
+_METHOD = flags.DEFINE_enum('method', 'ntk_dfl', ['ntk_dfl', 'spark'], 'whose evolution')
+_HUBS = flags.DEFINE_integer('hubs', 100, 'hubs of each round, at most', lower_bound=1)
+_ROUNDS = flags.DEFINE_list('rounds', ['1', '5', '12'], 'rounds at whose start hubs are measured')
+_DATA_DIR = flags.DEFINE_string('data_dir', None, 'folder with Fashion-MNIST; default digits')
 _PARTITION_FILE = flags.DEFINE_string(
-    'partition_file', None, 'JSON; its first six clients are the hub (default: alpha = 0.1)'
+    'partition_file', None, 'JSON; with --data_dir (default: Dirichlet, alpha = 0.1)'
 )
-_REPEATS = flags.DEFINE_integer('repeats', 5, 'timed calls', lower_bound=1)
-_SUBSTEPS = flags.DEFINE_integer('substeps', 16, 'of the reference in one step', lower_bound=1)
 
-LR = 0.01
-Arrays = tuple[jax.Array, ...]  # arguments of `evolve`: H, f0, y, mask, lr
+REFERENCE = TOLERANCE / 30
+DEGREE = 5
+
+
+class Hub(NamedTuple):
+    """What one hub's evolution follows from."""
+
+    linearized: PyTree  # the operands of `Setting.kernel`
+    outputs: Array  # f0 [C, N]
+    target: Array  # [C, N]
+    mask: Array  # [N] bool
+
+
+class Setting(NamedTuple):
+    """A method on its data."""
+
+    name: str
+    model: Model
+    clients: Clients
+    settings: dict[str, Any]  # of the method, its defaults
+    hub: Callable[..., Hub]  # (params, sizes, graph, clients, k, h), k from zero
+    kernel: Callable[[PyTree], Kernel]
 
 
 def main(argv: list[str]) -> None:
     del argv
     logging.set_verbosity(logging.WARNING)
-    arguments = first_round()
-    largest = float(jnp.linalg.eigvalsh(arguments[0])[-1]) / len(arguments[3])
-    print(f'{common.about()}\nN~ = {len(arguments[3])}, largest eigenvalue of H / N~ {largest:.0f}')
-    exact = flow(arguments)
-
-    ends = ''.join(f'{t:>9}' for t in TIMESTEPS)
-    print(f'\nrelative error of S_t at t =\n{"":12}{ends}{"vs euler":>10}{"products":>10}{"ms":>9}')
-    euler = None
-    for name, (method, grading) in VARIANTS.items():
-        settings = {'timesteps': TIMESTEPS, 'method': method}
-        with mock.patch.object(evolution, '_graded', grading):
-            program = common.compiled(lambda *a, s=settings: evolution.evolve(*a, **s), *arguments)
-            products = common.count_products([arguments], **settings)[0]
-        totals = np.asarray(program.call(*arguments), np.float64)
-        milliseconds = 1e3 * common.median_seconds(program.call, *arguments, repeats=_REPEATS.value)
-        euler = totals if euler is None else euler
-        errors = ''.join(f'{error:9.1e}' for error in relative(totals, exact))
-        print(
-            f'{name:12}{errors}{relative(totals, euler).max():10.1e}{products:10d}'
-            f'{milliseconds:9.1f}',
-            flush=True,
+    try:
+        rounds = rounds_of(_ROUNDS.value)
+        setting = setting_of(_METHOD.value, *load(_DATA_DIR.value, _PARTITION_FILE.value))
+    except (ValueError, OSError) as error:
+        sys.exit(str(error))
+    print(f'{common.about()}\n{setting.name}, {len(setting.clients.x)} clients')
+    follow, exact = evolution_of(setting), reference_of(setting)
+    errors, products = [], []
+    print('worst relative error of S_t at t =')
+    ends = ''.join(f'{t:>9}' for t in setting.settings['timesteps'])
+    print(f'{"round":12}{ends}{"products":>10}')
+    for number, hubs in hubs_of_rounds(setting, rounds, _HUBS.value):
+        found = []
+        for hub in hubs:
+            totals, count = follow(hub)
+            found.append(relative(totals, exact(hub)))
+            products.append(count)
+        errors += found
+        worst = ''.join(f'{error:9.1e}' for error in np.max(found, axis=0))
+        print(f'{number:<12}{worst}{np.median(products[-len(found) :]):10.0f}', flush=True)
+    print(
+        json.dumps(
+            {
+                'worst': float(np.max(errors)),
+                'median': float(np.median(errors)),
+                'products': float(np.median(products)),
+            }
         )
+    )
 
 
-def graded(factor: float) -> Callable[[Sequence[int]], list[int]]:
-    """Steps no longer than `factor` times the time passed; `evolution._graded` is that of 1."""
-
-    def lengths(timesteps: Sequence[int]) -> list[int]:
-        found, now = [], 0
-        for end in timesteps:
-            while now < end:
-                found.append(min(max(int(factor * now), 1), evolution.LONGEST, end - now))
-                now += found[-1]
-        return found
-
-    return lengths
+def rounds_of(listed: list[str]) -> list[int]:
+    """Increasing numbers of rounds. Raises ValueError naming the flag."""
+    if not listed or not all(r.isdecimal() and int(r) > 0 for r in listed):
+        raise ValueError(f'--rounds={",".join(listed)} takes positive whole numbers with commas')
+    return sorted({int(r) for r in listed})
 
 
-VARIANTS: dict[str, tuple[str, Callable[[Sequence[int]], list[int]]]] = {
-    'euler': ('euler', evolution._graded),
-    'rkc': ('rkc', evolution._graded),
-    'rkc finer': ('rkc', graded(0.5)),
-    'rkc coarser': ('rkc', graded(2)),
-    'rkc single': ('rkc', lambda timesteps: np.diff([0, *timesteps]).tolist()),
-}
+def load(folder: str | None, partition_file: str | None) -> tuple[Clients, Model]:
+    """The data of the clients, and the MLP that fits it."""
+    if folder is None and partition_file is not None:
+        raise ValueError(f'--partition_file={partition_file} needs --data_dir')
+    name, count = ('fashion_mnist', 300) if folder else ('digits', 30)
+    dataset = data.load(name, folder)
+    parts = data.partition('dirichlet', dataset, count, seed=0, path=partition_file)
+    clients = jax.tree.map(jnp.asarray, data.pack(dataset.train_x, dataset.train_y, parts))
+    return clients, bind(MLP(dataset.classes), clients.x.shape[2:])
 
 
-def first_round() -> Arrays:
-    """The arguments of `evolve` at one hub in the first round."""
-    if _DATA_DIR.value:
-        dataset = data.load('fashion_mnist', _DATA_DIR.value)
-        parts = data.partition('dirichlet', dataset, 300, seed=0, path=_PARTITION_FILE.value)
-        held = np.concatenate(parts[:6])
-        x, labels = jnp.asarray(dataset.train_x[held]), jnp.asarray(dataset.train_y[held])
-    else:
-        x, labels = (a[0] for a in common.random_clients(1, _SAMPLES.value)[:2])
-    model = bind(MLP(common.CLASSES), x.shape[1:])
-    params = jax.jit(model.init)(jax.random.key(0))
-    kernel = jax.jit(kernel_fn(model))(params, x)
-    y = jax.nn.one_hot(labels, common.CLASSES).T
-    return kernel, jax.jit(model.apply)(params, x).T, y, jnp.ones(len(x), bool), jnp.float32(LR)
+def setting_of(name: str, clients: Clients, model: Model) -> Setting:
+    settings = settings_of(ALGORITHMS[name])
+    of_method = (_spark if name == 'spark' else _ntk_dfl)(model, settings)
+    return Setting(name, model, clients, settings, *of_method)
 
 
-def flow(arguments: Arrays) -> np.ndarray:
-    """S_t of the gradient flow, [T, C, N~] float64, by the midpoint rule."""
-    with jax.enable_x64(True):
-        kernel, f0, y = (jnp.asarray(np.asarray(a), jnp.float64) for a in arguments[:3])
-        step = 1 / _SUBSTEPS.value
+def _joined(
+    settings: dict[str, Any], params: PyTree, sizes: Array, graph: Graph, clients: Clients, h: int
+) -> tuple[PyTree, Array, Array, Array]:
+    """Averaged weights of hub h, and the data around it: x [N, ...], labels [N], mask [N]."""
+    row = mixing_weights(graph, sizes, settings['mixing'])[h]
+    members = graph.members[h]
+    w = mix_at_hub(row, members, params)
+    return w, *hub_data(of_members(clients, members), graph.mask[h])
 
-        def slope(s):
-            f = f0 - LR / len(kernel) * evolution.product(s, kernel)
-            return jax.nn.softmax(f, axis=0) - y
 
-        def interval(s, length):
-            def substep(_, s):
-                return s + step * slope(s + 0.5 * step * slope(s))
+def _ntk_dfl(model: Model, settings: dict[str, Any]) -> tuple[Callable[..., Hub], Callable]:
+    linearize = linearization(model, kernel=settings['kernel'])
 
-            s = lax.fori_loop(0, length * _SUBSTEPS.value, substep, s)
-            return s, s
+    def hub(params, sizes, graph, clients, k, h):
+        w, x, labels, mask = _joined(settings, params, sizes, graph, clients, h)
+        near = linearize(jax.random.key(0), w, x)
+        y = one_hot_targets(labels, model.classes, x.dtype)
+        return Hub(near.kernel, near.outputs, y, mask)
 
-        lengths = jnp.diff(jnp.array([0, *TIMESTEPS]))
-        return np.asarray(jax.jit(lambda s: lax.scan(interval, s, lengths)[1])(jnp.zeros_like(f0)))
+    return hub, lambda kernel: kernel
+
+
+def _spark(model: Model, settings: dict[str, Any]) -> tuple[Callable[..., Hub], Callable]:
+    random = projection(settings['projection'], model.shapes, settings['projection_dim'])
+    linearize = projected(model, random, form=settings['kernel_form'], step=settings['step_form'])
+    total = settings['rounds']
+    ends = [(settings[f'{which}_init'], settings[f'{which}_final']) for which in ('alpha', 'tau')]
+    schedule = annealing(total, settings['warmup'] or total // 6, *ends)
+
+    def near(table, w, x, mask):
+        return linearize(jax.random.key(0), table, w, x, mask)
+
+    def hub(params, sizes, graph, clients, k, h):
+        w, x, labels, mask = _joined(settings, params, sizes, graph, clients, h)
+        drawn = jax.random.fold_in(jax.random.key(settings['projection_seed']), k)
+        table = random.draw(jax.random.fold_in(drawn, h))
+        outputs = near(table, w, x, mask).outputs
+        y = one_hot_targets(labels, model.classes, x.dtype)
+        target = distillation_target(y, jnp.where(mask, outputs, 0), *schedule(k + 1))
+        return Hub((table, w, x, mask), outputs, target, mask)
+
+    return hub, lambda operands: near(*operands).kernel
+
+
+def hubs_of_rounds(
+    setting: Setting, rounds: list[int], count: int
+) -> Iterator[tuple[int, Iterator[Hub]]]:
+    """(round, its hubs) for each of `rounds`, with the rounds between them run."""
+    clients = setting.clients
+    size = len(clients.x)
+    schedule = topology.schedule('regular', size, rounds[-1], seed=0, degree=DEGREE)
+    algorithm = make(setting.name, setting.model)
+    key = jax.random.key(0)
+    state = jax.jit(algorithm.init)(key, clients)
+    step, hub = jax.jit(algorithm.step, donate_argnums=1), jax.jit(setting.hub)
+    numbers = np.linspace(0, size - 1, min(count, size)).astype(int)
+    for k in tqdm(range(rounds[-1]), desc='rounds', disable=None):
+        graph = Graph(*(jnp.asarray(a[k]) for a in schedule))
+        if k + 1 in rounds:
+            each = tqdm(numbers, desc=f'hubs of round {k + 1}', disable=None)
+            yield k + 1, (hub(state.params, state.sizes, graph, clients, k, h) for h in each)
+        if k + 1 < rounds[-1]:
+            state, _ = step(jax.random.fold_in(key, k), state, graph, clients)
+
+
+def evolution_of(setting: Setting) -> Callable[[Hub], tuple[np.ndarray, int]]:
+    """S_t [T, C, N] of a hub as the method takes it, and the kernel products that it took."""
+    return common.counted(lambda hub: _evolved(setting, hub))
+
+
+def reference_of(setting: Setting) -> Callable[[Hub], np.ndarray]:
+    """S_t [T, C, N] of a hub in float64."""
+    program = jax.jit(lambda hub: _evolved(setting, hub, tolerance=REFERENCE))
+
+    def widened(leaf: Array) -> Array:
+        return leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    def run(hub: Hub) -> np.ndarray:
+        with jax.enable_x64(True):
+            return np.asarray(program(jax.tree.map(widened, hub)))
+
+    return run
+
+
+def _evolved(setting: Setting, hub: Hub, **options: Any) -> Array:
+    settings = setting.settings
+    return evolve(
+        setting.kernel(hub.linearized),
+        hub.outputs,
+        hub.target,
+        hub.mask,
+        settings['lr'],
+        timesteps=settings['timesteps'],
+        method=settings['evolution'],
+        **options,
+    )
 
 
 def relative(totals: np.ndarray, expected: np.ndarray) -> np.ndarray:

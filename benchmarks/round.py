@@ -216,7 +216,7 @@ def select(model: Model, kernel: Array, f0: Array, totals: Array, hub: Hub) -> P
     def loss_at(total):
         if _SELECTION.value == 'network':
             return loss(model.apply(weights_at(total), hub.x).T)
-        return loss(f0 - hub.rate / n * ntk_evolution.product(total, kernel))
+        return loss(f0 - hub.rate / n * ntk_evolution.apply(kernel, total))
 
     values = lax.map(loss_at, totals, batch_size=TRIED_AT_ONCE)
     return weights_at(totals[jnp.argmin(values)])

@@ -423,27 +423,16 @@ def products_of(name: str, rounds: range) -> float:
         nonlocal count
         count += 1
 
-    def counted_product(a: Array, b: Array) -> Array:
-        if b.ndim == 2:  # the bound of the largest eigenvalue multiplies a vector
-            jax.debug.callback(tick)
-        return plain_product(a, b)
+    def counted(kernel: ntk_evolution.Kernel, total: Array) -> Array:
+        jax.debug.callback(tick)
+        return plain(kernel, total)
 
-    def counted_evolve(kernel, *args, **settings):
-        def counted(s: Array) -> Array:
-            jax.debug.callback(tick)
-            return kernel(s)
-
-        return plain_evolve(counted if callable(kernel) else kernel, *args, **settings)
-
-    plain_product, plain_evolve = ntk_evolution.product, ntk_evolution.evolve
+    plain = ntk_evolution.apply
     hubs = max(COUNTED, _DEGREE.value + 1)
     hubs += hubs * _DEGREE.value % 2
     setting = setting_of(name, hubs, rounds.stop)
     before = 0
-    with (
-        mock.patch.object(ntk_evolution, 'product', counted_product),
-        mock.patch.object(ntk_evolution, 'evolve', counted_evolve),
-    ):
+    with mock.patch.object(ntk_evolution, 'apply', counted):
         test = simulate.Holdout(setting.clients.x[0, :8], setting.clients.y[0, :8])
         key = jax.random.key(0)
         run = simulate.run(setting.algorithm, setting.clients, setting.schedule, test, key)

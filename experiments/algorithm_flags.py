@@ -115,6 +115,11 @@ ALGORITHM_FLAGS = {  # by argument
     'kernel': flags.DEFINE_string(
         'kernel', None, 'auto (default), structured, output_scan or nt (neural-tangents).'
     ),
+    'precision': flags.DEFINE_string(
+        'ntk_precision',
+        None,
+        'Of the products of an NTK round: highest (default), high or default.',
+    ),
     'evolution': flags.DEFINE_string('evolution', None, 'rkc (default), euler, or eigh with mse.'),
     'selection': flags.DEFINE_string(
         'timestep_selection', None, 'Loss that chooses t: of the network (default) or linearized.'

@@ -35,7 +35,7 @@ from dfl_jax.memory import map_in_chunks
 from dfl_jax.metrics import CONSENSUS, model_spread
 from dfl_jax.mixing import MIXINGS, mix, mix_at_hub, mixing_weights
 from dfl_jax.models import Model
-from dfl_jax.ntk import TIMESTEPS, linearization, ntk_update
+from dfl_jax.ntk import TIMESTEPS, at_precision, linearization, ntk_update
 
 
 def ntk_dfl(
@@ -48,6 +48,7 @@ def ntk_dfl(
     evolution: str = 'rkc',
     selection: str = 'network',
     kernel: str = 'auto',
+    precision: str = 'highest',
     mixing: str = 'size',
     averaging: bool = True,
     jacobian_weights: str = 'hub',
@@ -73,6 +74,8 @@ def ntk_dfl(
       selection: the timestep's loss is that of the true network with the evolved weights
         (`network`) or of the evolved outputs (`linearized`), on the hub's and its neighbours' data.
       kernel: backend, see `dfl_jax.ntk.kernels`.
+      precision: of the products of a round, `highest`, `high` or `default`, as
+        `jax.default_matmul_precision` names them; CPUs know only one.
       mixing: weights of Eq. (1): `size` (ICML), `uniform` (preprint) or `metropolis`.
       averaging: False leaves Eq. (1) out: w_bar_i = w_i.
       jacobian_weights: a neighbour takes its Jacobian, and evaluates its outputs, at the weights of
@@ -178,7 +181,7 @@ def ntk_dfl(
     mean = consensus_of(consensus)
     return Algorithm(
         initial_state(model, init),
-        step,
+        at_precision(precision, step),
         stacked_predictions(model, mean),
         unit_bits={
             'weights': FLOAT_BITS * model.size,

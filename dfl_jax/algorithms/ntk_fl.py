@@ -17,7 +17,7 @@ from dfl_jax.algorithms.common import hub_data, of_members, one_hot_targets
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.compression import FLOAT_BITS, LABEL_BITS
 from dfl_jax.models import Model
-from dfl_jax.ntk import TIMESTEPS, linearization, ntk_update
+from dfl_jax.ntk import TIMESTEPS, at_precision, linearization, ntk_update
 
 
 class State(NamedTuple):
@@ -37,13 +37,14 @@ def ntk_fl(
     evolution: str = 'rkc',
     selection: str = 'network',
     kernel: str = 'auto',
+    precision: str = 'highest',
 ) -> Algorithm:
     """NTK-FL; its graphs have one hub (`topology.cohorts`), and all clients hold its model.
 
     Args:
       model: the network, bound to its input shape.
       cohort: clients a round, the K of its graphs.
-      lr ... kernel: as of `dfl_jax.algorithms.ntk_dfl.ntk_dfl`.
+      lr ... precision: as of `dfl_jax.algorithms.ntk_dfl.ntk_dfl`.
 
     What the server sends back is not counted as traffic of the clients.
 
@@ -95,7 +96,7 @@ def ntk_fl(
 
     return Algorithm(
         init_state,
-        step,
+        at_precision(precision, step),
         predict,
         unit_bits={
             'jacobian_rows': FLOAT_BITS * model.size,

@@ -42,7 +42,7 @@ from dfl_jax.memory import map_in_chunks
 from dfl_jax.metrics import CONSENSUS, model_spread
 from dfl_jax.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.models import Model
-from dfl_jax.ntk import JACOBIAN_WEIGHTS, ntk_update
+from dfl_jax.ntk import JACOBIAN_WEIGHTS, at_precision, ntk_update
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import projection as projection_of
 
@@ -91,6 +91,7 @@ def spark(
     evolution: str = 'rkc',
     selection: str = 'network',
     judge: str = 'labels',
+    precision: str = 'highest',
     mixing: str = 'size',
     consensus: str = 'mean',
     init: Init = 'same',
@@ -131,6 +132,7 @@ def spark(
       selection: the timestep's loss is that of the true `network` or of the evolved, `linearized`,
         outputs, on the hub's and its neighbours' data.
       judge: that loss is against the `labels` or the softened `target`.
+      precision: as of `dfl_jax.algorithms.ntk_dfl.ntk_dfl`.
       mixing: weights of the averaging: `size`, `uniform` or `metropolis`.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
@@ -245,7 +247,7 @@ def spark(
     sent = (EXCHANGES[exchange] or chain()).shrunk(Message(random.dimension, FLOAT_BITS, 0))
     return Algorithm(
         init_state,
-        step,
+        at_precision(precision, step),
         stacked_predictions(model, mean),
         unit_bits={
             'weights': FLOAT_BITS * model.size,

@@ -21,7 +21,7 @@ from jax import lax
 from dfl_jax.base import Array, PyTree
 from dfl_jax.compression import Codec
 from dfl_jax.models import Model
-from dfl_jax.ntk.structured import gram_product
+from dfl_jax.ntk.precision import asked, product
 
 STORED = 2**30
 ROWS_AT_ONCE = 64  # compressed together: their temporaries stay in the cache
@@ -59,14 +59,14 @@ def decoded_jacobian(
 
     def add_gram(h: Array, c: Array) -> tuple[Array, None]:
         flat = [leaf.reshape(len(x), -1) for leaf in jax.tree.leaves(of_output(c))]
-        return h + sum(gram_product(a, a.T) for a in flat), None
+        return h + sum(product(a, a.T) for a in flat), None
 
     h, _ = lax.scan(add_gram, jnp.zeros((len(x), len(x)), x.dtype), outputs)
 
     def pull(total: Array) -> PyTree:
         def add(step: PyTree, c: Array) -> tuple[PyTree, None]:
             share = jax.tree.map(
-                lambda j: jnp.tensordot(total[c], j, 1, precision='highest'), of_output(c)
+                lambda j: jnp.tensordot(total[c], j, 1, precision=asked()), of_output(c)
             )
             return jax.tree.map(jnp.add, step, share), None
 

@@ -19,8 +19,8 @@ from jax.flatten_util import ravel_pytree
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models import Model
+from dfl_jax.ntk.precision import product
 from dfl_jax.ntk.structured import (
-    gram_product,
     structured,
     structured_members,
     unstructured_parameters,
@@ -96,7 +96,7 @@ def _output_scan_block(model: Model, params: PyTree, xi: Array, xj: Array) -> Ar
 
             return jax.vmap(gradient)(x)
 
-        return total + gram_product(gradients(xi), gradients(xj).T), None
+        return total + product(gradients(xi), gradients(xj).T), None
 
     zeros = jnp.zeros((len(xi), len(xj)), jnp.result_type(*jax.tree.leaves(params)))
     return lax.scan(one_output, zeros, jnp.arange(model.classes))[0] / model.classes

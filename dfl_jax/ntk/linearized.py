@@ -17,8 +17,9 @@ from dfl_jax.base import Array, PyTree
 from dfl_jax.compression import Codec
 from dfl_jax.models import Model
 from dfl_jax.ntk.compressed import decoded_jacobian
-from dfl_jax.ntk.evolution import Kernel, product
+from dfl_jax.ntk.evolution import Kernel
 from dfl_jax.ntk.kernels import kernel_fn, members_kernel_fn
+from dfl_jax.ntk.precision import product
 from dfl_jax.ntk.projection import BLOCK, Projection, layer_of
 from dfl_jax.ntk.structured import plain_layers
 

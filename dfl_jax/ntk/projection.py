@@ -29,6 +29,7 @@ from jax import lax
 from scipy.linalg import hadamard
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.ntk.precision import asked
 
 PROJECTIONS = ('gaussian', 'khatri_rao', 'low_rank', 'sparse_sign', 'hadamard', 'none')
 DIMENSION = 1000  # section 5.1
@@ -199,7 +200,7 @@ def _gaussian(k: int) -> Kind:
 
         def add(total: Array, block: Array) -> tuple[Array, None]:
             return total + jnp.matmul(
-                parts[block], columns(table, block, layer), precision='highest'
+                parts[block], columns(table, block, layer), precision=asked()
             ), None
 
         return lax.scan(add, jnp.zeros(layer.size, u.dtype), jnp.arange(blocks))[0]
@@ -218,7 +219,7 @@ def _khatri_rao(k: int) -> Kind:
 
     def lift(table: tuple[Array, Array], u: Array, layer: Layer) -> Array:
         a, b = table
-        return jnp.matmul(a * u[None, :], b.T, precision='highest').ravel()
+        return jnp.matmul(a * u[None, :], b.T, precision=asked()).ravel()
 
     return Kind(draw, lift)
 
@@ -238,7 +239,7 @@ def _low_rank(k: int) -> Kind:
         return a, jnp.sum(padded[:, :, None] * b, axis=1)
 
     def lift(table: tuple[Array, Array], u: Array, layer: Layer) -> Array:
-        return jnp.matmul(*factors(table, u), precision='highest').ravel()
+        return jnp.matmul(*factors(table, u), precision=asked()).ravel()
 
     return Kind(draw, lift, factors)
 
@@ -281,6 +282,6 @@ def _walsh_hadamard(x: Array) -> Array:
         factor = min(LONGEST_FACTOR, size // done)
         parts = x.reshape(size // (done * factor), factor, done)
         matrix = jnp.asarray(hadamard(factor), x.dtype)
-        x = jnp.einsum('fg,agd->afd', matrix, parts, precision='highest').ravel()
+        x = jnp.einsum('fg,agd->afd', matrix, parts, precision=asked()).ravel()
         done *= factor
     return x

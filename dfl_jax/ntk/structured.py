@@ -7,7 +7,6 @@ small, parameter Jacobian, one output at a time.
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +15,7 @@ from jax import lax
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models import Model
-
-gram_product = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+from dfl_jax.ntk.precision import asked, product
 
 
 def _record_layers(model: Model, params: PyTree, x: Array, taps: dict | None = None):
@@ -102,7 +100,7 @@ def structured(model: Model, params: PyTree, x: Array) -> Array:
             gate = _gate(model, params, x, path, taps[path])
             head_weights = _get(params, head.path)['kernel']  # [h, C]
             s = jnp.sum(head_weights**2, axis=1)
-            signal = gram_product(gate * s[None, :], gate.T)
+            signal = product(gate * s[None, :], gate.T)
             kernel = kernel + _dense_inputs(module, a) * signal
             layers = layers[:-1]
 
@@ -165,12 +163,12 @@ def _remaining_layers(forward: Callable[[dict], Array], layers, taps: dict) -> A
         signals_gram, conv_gram = carry
         (signals,) = pull(jnp.zeros_like(logits).at[:, c].set(1))
         signals_gram = {
-            path: gram + gram_product(signals[path], signals[path].T)
+            path: gram + product(signals[path], signals[path].T)
             for path, gram in signals_gram.items()
         }
         for path, (module, inputs) in patches.items():
             rows = _convolution_rows(module, inputs, signals[path])
-            conv_gram = conv_gram + gram_product(rows, rows.T)
+            conv_gram = conv_gram + product(rows, rows.T)
         return (signals_gram, conv_gram), None
 
     samples, classes = logits.shape
@@ -184,7 +182,7 @@ def _remaining_layers(forward: Callable[[dict], Array], layers, taps: dict) -> A
 
 def _dense_inputs(module: nn.Dense, a: Array) -> Array:
     """A A^T, plus one where the layer has a bias; [N, N]."""
-    return gram_product(a, a.T) + (1 if module.use_bias else 0)
+    return product(a, a.T) + (1 if module.use_bias else 0)
 
 
 def _patches(module: nn.Conv, a: Array) -> Array:
@@ -210,7 +208,7 @@ def _convolution_rows(module: nn.Conv, patches: Array, signal: Array) -> Array:
     """
     n = len(patches)
     places = signal.reshape(n, -1, signal.shape[-1])
-    rows = jnp.einsum('npk,npf->nkf', patches, places, precision=lax.Precision.HIGHEST)
+    rows = jnp.einsum('npk,npf->nkf', patches, places, precision=asked())
     rows = rows.reshape(n, -1)
     if module.use_bias:
         rows = jnp.concatenate([rows, places.sum(axis=1)], axis=1)
