@@ -248,9 +248,7 @@ def _plot_partition(experiment, path: Path) -> None:
 
 
 def main(argv: list[str]) -> int:
-    logging.set_verbosity(
-        logging.FATAL
-    )  # orbax tells of remains that it removes, and twice of faults
+    logging.set_verbosity(logging.FATAL)  # what orbax logs is told again, in one line
     if len(argv) > 1:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags, e.g. --dataset=digits')
     with contextlib.ExitStack() as held:

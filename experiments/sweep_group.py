@@ -16,6 +16,7 @@ from dfl_jax import simulate
 from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.checkpoint import Checkpoints, Saved
+from dfl_jax.devices import placed
 from dfl_jax.memory import SHARE, available_bytes
 from experiments.rundir import RunDirectory, read_json, write_atomically
 from experiments.setup import Experiment
@@ -123,15 +124,17 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm, options: dict[str
         return next(filter(None, faults), None)
 
     saved = restored(checkpoints, _states(experiments), fault)
-    state, kept = (saved.state, saved.progress[0].round) if saved else (None, 0)
+    mesh = experiments[0].mesh
+    resume = (placed(saved.state, mesh, axis=1), saved.progress) if saved else None
+    state, kept = (resume[0], resume[1][0].round) if resume else (None, 0)
     for one in program:
         one.directory.keep(evaluations_until(one.directory, kept, every, rounds))
     bar.update(len(program) * kept)
     for rows, state, progress in simulate.run_together(
         *_stacked(experiments),
-        resume=(saved.state, saved.progress) if saved else None,
+        resume=resume,
         validation=_padded([one.validation for one in experiments]),
-        mesh=experiments[0].mesh,
+        mesh=mesh,
         **options,
     ):
         with undisturbed():
