@@ -15,7 +15,8 @@ of the products of the kernel with a matrix like S [C, N] that one hub's evoluti
 the stages and those of the power method, refused steps included; not the bound of the largest
 eigenvalue, products of H with a vector.
 
-The exact flow is that of the same integrator at a tolerance of 1/30 of its own, in float64.
+The exact flow is that of the same integrator at 1/30 of its tolerance, in float64: within 0.06 % of
+the midpoint rule with 16 substeps a time step (one hub of the digits, both methods, 2026-11-22).
 """
 
 import json
