@@ -115,7 +115,7 @@ class RunDirectory:
     def _short(self, rows: list[tuple[Row, str]]) -> str | None:
         """What is wrong with the evaluations of a run that is done, where they lack the last."""
         rounds = self.config()['settings'].get('rounds')
-        if rows and rows[-1][0]['round'] == rounds:
+        if not isinstance(rounds, int) or (rows and rows[-1][0]['round'] == rounds):
             return None
         return f'{self.metrics_file} does not end at round {rounds}, and the run is done'
 

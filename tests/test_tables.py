@@ -841,7 +841,6 @@ def row(round=1, **changed):
         ('config.json', '{"settings": []}'),
         ('config.json', '{"settings": {}, "given": 3}'),
         ('config.json', '{"settings": {"partition_file": 3}}'),
-        ('config.json', '{"settings": {"clients": [1]}}'),
         ('config.json', DEEP),
         ('config.json', None),
         ('config.json', 'absent'),
@@ -909,8 +908,8 @@ WHOLE = PUBLISHED | {'title': 'T', 'source': 'S', 'panels': PANELS['curves']}
 @pytest.mark.parametrize(
     ('changed', 'words'),
     [
-        (DEEP, 'cannot be read'),
-        ('', 'cannot be read'),
+        (DEEP, 'is damaged: nested too deeply'),
+        ('', 'is damaged: no JSON'),
         ('null', 'is no table but a NoneType'),
         ({'title': 3}, "its 'title' has to be text"),
         ({'columns': 'iid'}, "its 'columns' has to be a list of names"),
