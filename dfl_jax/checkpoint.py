@@ -5,9 +5,12 @@ any number and kind of devices can go on from it, and a digest of what it holds:
 lost or cut file, but reads most flipped bits of an array as they come.
 """
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +22,7 @@ from dfl_jax.base import State
 from dfl_jax.simulate import Progress
 
 KEPT = 2
+LATE = 0.2  # seconds that the threads of a read that failed are waited for
 
 
 class Saved(NamedTuple):
@@ -92,10 +96,13 @@ class Checkpoints:
         round = self.latest() if round is None else round
         args = self._ocp.args
         hosted = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), like)
-        found = self._manager.restore(
-            round,
-            args=args.Composite(state=args.StandardRestore(hosted), progress=args.JsonRestore()),
-        )
+        with _late_threads_hidden():
+            found = self._manager.restore(
+                round,
+                args=args.Composite(
+                    state=args.StandardRestore(hosted), progress=args.JsonRestore()
+                ),
+            )
         record = dict(found.progress)
         digest = record.pop('digest', None)
         if digest is None:
@@ -114,6 +121,29 @@ class Checkpoints:
         (self.folder / str(round)).rename(free)
         self._manager.reload()
         return free
+
+
+@contextlib.contextmanager
+def _late_threads_hidden() -> Iterator[None]:
+    """Hides what threads of tensorstore say to an event loop that is gone.
+
+    orbax reads all arrays at once and closes its loop at the first fault; the threads of the others
+    then print a traceback each.
+    """
+    before = sys.unraisablehook
+
+    def hook(what: Any) -> None:
+        if str(what.exc_value) != 'Event loop is closed':
+            before(what)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    except Exception:
+        time.sleep(LATE)
+        raise
+    finally:
+        sys.unraisablehook = before
 
 
 def _digest(state: State, record: dict[str, Any]) -> str:
