@@ -380,7 +380,7 @@ def test_no_script_of_a_run_is_one_of_the_page(runs, tmp_path):
         copied(
             runs,
             folder / f'{place}{SCRIPT}'.replace('/', ''),
-            {name: SCRIPT},
+            {name: SCRIPT, 'rounds': 1},
             rows=[{'round': 1, 'consensus_accuracy': 0.5, 'client_accuracy_mean': 0.4, SCRIPT: 1}],
             versions={SCRIPT: SCRIPT},
             device=SCRIPT,
