@@ -40,6 +40,8 @@ def measures(directory: RunDirectory) -> Row:
             return {'state': in_a_line(str(reason))}
         if not directory.done.exists():
             return {'state': 'unfinished'}
+        if reason := directory.unfinished():
+            raise ValueError(f'{reason}; remove its folder, and the command makes it anew')
         run = read_run(directory, (*CURVES, 'mbytes_total'))
         if not run['round']:
             raise ValueError('it is done and has no evaluation')
