@@ -8,7 +8,7 @@ BENCH ?= $(patsubst benchmarks/%.py,benchmarks.%,$(filter-out benchmarks/_%,$(wi
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
-TYPED := $(sort $(dir $(wildcard dfl_jax/*.py experiments/*.py benchmarks/*.py))) tests/torture
+TYPED := dfl_jax experiments benchmarks tests/torture
 
 .DEFAULT_GOAL := help
 .PHONY: help run test torture lint bench nt clean

@@ -33,14 +33,14 @@ from tqdm import tqdm
 from benchmarks import _common as common
 from dfl_jax import data, topology
 from dfl_jax.algorithms import ALGORITHMS, make, settings_of
-from dfl_jax.algorithms.common import hub_data, of_members, one_hot_targets
 from dfl_jax.base import Array, Clients, Graph, PyTree
-from dfl_jax.distillation import annealing, distillation_target
-from dfl_jax.mixing import mix_at_hub, mixing_weights
+from dfl_jax.gossip.mixing import mix_at_hub, mixing_weights
 from dfl_jax.models import MLP, Model, bind
 from dfl_jax.ntk import evolve, linearization
 from dfl_jax.ntk.chebyshev import TOLERANCE
+from dfl_jax.ntk.distillation import annealing, distillation_target
 from dfl_jax.ntk.evolution import Kernel
+from dfl_jax.ntk.hub_data import hub_data, of_members, one_hot_targets
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import projection
 

@@ -33,10 +33,11 @@ from benchmarks import _common as common
 from dfl_jax import simulate, topology
 from dfl_jax.algorithms import make
 from dfl_jax.base import Array, Clients, Graph, PyTree
-from dfl_jax.local import Batch, batch_loss
-from dfl_jax.memory import choose_chunk, client_bytes
-from dfl_jax.mixing import mix, mixing_weights
+from dfl_jax.execution.memory import choose_chunk, client_bytes
+from dfl_jax.gossip.mixing import mix, mixing_weights
 from dfl_jax.models import MLP, Model, bind
+from dfl_jax.training.batches import Batch
+from dfl_jax.training.local import batch_loss
 
 _CLIENTS = flags.DEFINE_integer('clients', 300, 'M', lower_bound=2)
 _SAMPLES = flags.DEFINE_integer('samples', 200, 'samples a client', lower_bound=1)

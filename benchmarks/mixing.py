@@ -30,7 +30,7 @@ import numpy as np
 from jax.experimental import sparse
 
 from dfl_jax.base import Array, Graph
-from dfl_jax.mixing import mix, mixing_weights
+from dfl_jax.gossip.mixing import mix, mixing_weights
 from dfl_jax.topology import schedule
 
 PARAMETERS = 79_510  # the MLP 784-100-10

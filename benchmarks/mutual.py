@@ -12,7 +12,7 @@ participant loop  what a per-client simulator does: a Python loop over batches a
                   jitted, donated calls each a participant and a batch, its logits and its update
 
 Both do the same steps on the same shapes. On a CPU a round cannot be faster than its products; what
-it saves is the way between the calls, and it pays a second forward pass (`dfl_jax.mutual`), as the
+it saves is the way between the calls, and it pays a second forward pass (`mutual.py`), as the
 loop does. Also how often the round was traced.
 
 One core of a shared Intel Xeon, JAX 0.10.2, 2026-11-22, `--width=0.0625 --samples=64`: a round
@@ -31,11 +31,11 @@ from benchmarks import _common as common
 from dfl_jax import topology
 from dfl_jax.algorithms import make
 from dfl_jax.base import Clients, Graph
-from dfl_jax.local import epoch_orders
-from dfl_jax.meetings import meetings
+from dfl_jax.heterogeneous.population import Population, dealt, populate
 from dfl_jax.models import MODES, architecture, bind
-from dfl_jax.population import Population, dealt, populate
-from dfl_jax.supervision import supervised_losses
+from dfl_jax.topology.aggregators import meetings
+from dfl_jax.training.batches import epoch_orders
+from dfl_jax.training.losses import supervised_losses
 
 _CLIENTS = flags.DEFINE_integer('clients', 50, 'M; half of them send', lower_bound=2)
 _SAMPLES = flags.DEFINE_integer('samples', 128, 'samples a client', lower_bound=1)

@@ -24,8 +24,9 @@ import numpy as np
 from absl import app, flags, logging
 
 from benchmarks import _common as common
-from dfl_jax import families, numerical_model
-from dfl_jax.gain import gain_of, uniform_matrix
+from dfl_jax.gossip import untrained as numerical_model
+from dfl_jax.gossip.gain import gain_of, uniform_matrix
+from dfl_jax.topology import families
 
 _NODES = flags.DEFINE_integer('nodes', 65_536, 'nodes n of every graph', lower_bound=9)
 _PARAMETERS = flags.DEFINE_integer('parameters', 10, 'parameters d of a node', lower_bound=1)

@@ -31,11 +31,10 @@ from jax.flatten_util import ravel_pytree
 from benchmarks import _common as common
 from benchmarks._textbook import Hub, Textbook
 from dfl_jax import data, topology
-from dfl_jax.algorithms import common as rounds
 from dfl_jax.algorithms.ntk_dfl import ntk_dfl
 from dfl_jax.base import Array, Clients, Graph, PyTree
-from dfl_jax.memory import choose_chunk, hub_bytes
-from dfl_jax.mixing import mix, mixing_weights
+from dfl_jax.execution.memory import choose_chunk, hub_bytes
+from dfl_jax.gossip.mixing import mix, mixing_weights
 from dfl_jax.models import MLP, Model, bind
 from dfl_jax.ntk import (
     EVOLUTIONS,
@@ -46,6 +45,7 @@ from dfl_jax.ntk import (
     kernel_fn,
 )
 from dfl_jax.ntk import evolution as ntk_evolution
+from dfl_jax.ntk.hub_data import hub_data
 
 _CLIENTS = flags.DEFINE_integer('clients', 300, 'M', lower_bound=2)
 _SAMPLES = flags.DEFINE_integer('samples', 197, 'samples of each random client', lower_bound=1)
@@ -187,7 +187,7 @@ def mix_all(state: Any, graph: Graph) -> PyTree:
 
 
 def data_of(clients: Clients, members: Array, linked: Array) -> tuple[Array, Array, Array]:
-    return rounds.hub_data(at(clients, members), linked)
+    return hub_data(at(clients, members), linked)
 
 
 def kernel_of(model: Model, hub: Hub) -> Array:

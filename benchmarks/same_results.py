@@ -28,8 +28,9 @@ RENAMED: dict[str, str] = {}  # keys of metrics.jsonl, before -> after
 UNEQUAL = ('seconds', 'digest', 'wall', 'commit')  # what differs from run to run
 
 SMALL = '--dataset=digits --train_samples=240 --test_samples=100 --clients=6 --degree=2 --rounds=2'
+RING = SMALL.replace('--degree=2', '--topology=ring')
 WIDE = f'{SMALL} --clients=8 --degree=3 --devices=1'
-MANY = '--dataset=synthetic --train_samples=240 --test_samples=60 --clients=6 --rounds=2'
+MANY = SMALL.replace('--degree=2 ', '')
 PEERS = f'{MANY} --architectures=cnn-4-8,cnn-8-16 --validation_share=0.2 --dfml_width=1'
 ALIKE = f'{MANY} --architectures=cnn-4-8 --validation_share=0.2'
 TRAINED = 'run --algorithm=dfedavg ' + SMALL
@@ -45,7 +46,7 @@ SETTINGS = {  # name -> the commands, `experiments.` left out; {out} is the fold
     'ntk_dfl mse': f'run --algorithm=ntk_dfl {SMALL} --loss=mse --evolution=eigh '
     '--timestep_selection=linearized --ntk_timesteps=50,100 --kernel=output_scan --out={out}/run',
     'ntk_dfl clusters': f'run --algorithm=ntk_dfl {SMALL} --topology=clustered --out={{out}}/run',
-    'ntk_dfl gain': f'run --algorithm=ntk_dfl {SMALL} --topology=erdos_renyi --static_topology '
+    'ntk_dfl gain': f'run --algorithm=ntk_dfl {SMALL} --topology=watts_strogatz --static_topology '
     '--init=gain_corrected --rounds=24 --eval_every=12 --ntk_timesteps=100 --out={out}/run',
     'ntk_fl': f'run --algorithm=ntk_fl {SMALL.replace("--degree=2 ", "")} --ntk_fl_cohort=3 '
     '--client_dropout=0.2 --out={out}/run',
@@ -59,19 +60,20 @@ SETTINGS = {  # name -> the commands, `experiments.` left out; {out} is the fold
     '--spark_exchange=float16 --hidden=20,10 --spark_tau_final=2 --out={out}/run',
     'dpsgd': f'run --algorithm=dpsgd {SMALL} --averaged=previous --local_steps=1 --diagnostics '
     '--out={out}/run',
-    'dfedavg': f'{TRAINED} --weight_sparsity=0.5 --weight_bits=6 --gossip_steps=2 --out={{out}}/run',
-    'dfedavg model': f'run --algorithm=dfedavg {MANY} --degree=2 --model=cnn --optimizer=adamw '
+    'dfedavg': f'{TRAINED} --weight_sparsity=0.5 --weight_bits=6 --gossip_steps=2 '
+    '--out={out}/run',
+    'dfedavg model': f'run --algorithm=dfedavg {SMALL} --model=cnn --optimizer=adamw '
     '--lr=0.001 --augmentation=standard --clip_norm=1 --topology=barabasi_albert --out={out}/run',
     'dfedavgm': f'run --algorithm=dfedavgm {SMALL} --topology=watts_strogatz --mixing=metropolis '
     '--client_isolation=0.3 --weight_decay=0.001 --out={out}/run',
-    'dfedsam': f'run --algorithm=dfedsam {SMALL} --sam_adaptive --topology=ring --out={{out}}/run'
-    .replace('--degree=2 ', ''),
+    'dfedsam': f'run --algorithm=dfedsam {RING} --sam_adaptive --out={{out}}/run',
     'decavg': f'run --algorithm=decavg {SMALL} --init=gain_corrected --gain=push_sum '
     '--settling_rounds=1 --out={out}/run',
     'dispfl': f'run --algorithm=dispfl {SMALL} --consensus=intersection --dispfl_regrow=random '
     '--partition=shards --out={out}/run',
     'dfml': f'run --algorithm=dfml {PEERS} --dfml_mutual_epochs=2 --out={{out}}/run',
-    'dfml annealed': f'run --algorithm=dfml {PEERS} --dfml_schedule=annealed --dfml_transfer=vanilla '
+    'dfml annealed': f'run --algorithm=dfml {PEERS} --dfml_schedule=annealed '
+    '--dfml_transfer=vanilla '
     '--dfml_teachers=equal --dfml_weighted_samples --aggregator=walk --supervision=ace '
     '--dfml_mutual_epochs=1 --out={out}/run',
     'dec_fedavg': f'run --algorithm=dec_fedavg {PEERS} --dec_fedavg_server --out={{out}}/run',
@@ -118,10 +120,13 @@ def results_of(checkout: Path, name: str, keep: Path | None) -> dict[str, Any]:
                 if module == 'tables':
                     (out / f'{module}.md').write_text(done.stdout.replace(str(out), 'OUT'))
             finished.touch()
-        return {str(path.relative_to(out)): _content(path) for path in sorted(out.rglob('*'))
-                if path.is_file() and path.suffix in ('.jsonl', '.json', '.md', '.safetensors')
-                and 'checkpoints' not in path.parts and path.name not in ('config.json', 'tables.md')
-                } | ({'tables.md': _table(out / 'tables.md')} if (out / 'tables.md').exists() else {})
+        return {
+            str(path.relative_to(out)): _content(path)
+            for path in sorted(out.rglob('*'))
+            if path.suffix in ('.jsonl', '.json', '.md', '.safetensors')
+            and 'checkpoints' not in path.parts
+            and path.name != 'config.json'
+        }
 
 
 def _table(path: Path) -> list[str]:

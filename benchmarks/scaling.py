@@ -23,7 +23,7 @@ from benchmarks import _common as common
 from dfl_jax import topology
 from dfl_jax.algorithms.ntk_dfl import ntk_dfl
 from dfl_jax.base import Graph
-from dfl_jax.memory import choose_chunk, hub_bytes
+from dfl_jax.execution.memory import choose_chunk, hub_bytes
 from dfl_jax.models import MLP, bind
 
 _CLIENTS = flags.DEFINE_list('clients', ['30', '100', '300', '1000'], 'numbers of clients M')

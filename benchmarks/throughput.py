@@ -52,15 +52,16 @@ from benchmarks import _common as common
 from dfl_jax import simulate, topology
 from dfl_jax.algorithms import ALGORITHMS, make, settings_of
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.devices import client_mesh, cores_as_devices, mesh_of_cores
-from dfl_jax.local import Batch, LocalTraining, batch_loss, optimiser_of
-from dfl_jax.meetings import meetings
-from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes, projected_bytes
+from dfl_jax.execution.devices import client_mesh, cores_as_devices, mesh_of_cores
+from dfl_jax.execution.memory import choose_chunk, client_bytes, hub_bytes, projected_bytes
+from dfl_jax.heterogeneous.population import Population, dealt, populate
 from dfl_jax.models import MLP, MODES, Model, architecture, bind
 from dfl_jax.ntk import evolution as ntk_evolution
 from dfl_jax.ntk.linearized import linearization, projected
 from dfl_jax.ntk.projection import projection
-from dfl_jax.population import Population, dealt, populate
+from dfl_jax.topology.aggregators import meetings
+from dfl_jax.training.batches import Batch
+from dfl_jax.training.local import LocalTraining, batch_loss, optimiser_of
 
 OFFERED = ('ntk_dfl', 'spark', 'dfedavg', 'dfedavgm', 'dpsgd', 'dfml')
 _ALGORITHMS = flags.DEFINE_list(

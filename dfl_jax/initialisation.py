@@ -36,7 +36,7 @@ def gain_corrected(gain: ArrayLike) -> Init:
     (zero biases, unit scales of norms) as it is: only the former is scaled.
 
     Args:
-      gain: of all clients, or [M], each client's own estimate; see `dfl_jax.gain`.
+      gain: of all clients, or [M], each client's own estimate; see `dfl_jax.gossip.gain`.
     """
 
     def draw(key: Array, model: Model, clients: int) -> PyTree:

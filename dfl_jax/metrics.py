@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.devices import spread, spread_and_sum
+from dfl_jax.execution.devices import spread, spread_and_sum
 
 CONSENSUS = ('mean', 'size')  # plain, or weighted by sample counts
 

@@ -19,8 +19,8 @@ from jax import lax
 from jax.sharding import Mesh
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree, State
-from dfl_jax.devices import placed, replicated
 from dfl_jax.evaluation import Holdout, Metrics, evaluation
+from dfl_jax.execution.devices import placed, replicated
 
 
 class DivergenceError(FloatingPointError):

@@ -4,8 +4,8 @@ import pytest
 
 from dfl_jax.algorithms import ALGORITHMS, REQUIRED, make, settings_of
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
-from dfl_jax.local import LocalTraining
 from dfl_jax.models import MLP, bind
+from dfl_jax.training.local import LocalTraining
 
 MODEL = bind(MLP(3), (4,))
 WEIGHT_BITS = 32 * MODEL.size
@@ -24,7 +24,7 @@ def test_settings_of_a_method_without_local_training():
 
 @pytest.mark.parametrize('name', ALGORITHMS)
 def test_every_setting_of_a_method_has_a_flag_or_comes_from_the_run(name):
-    from experiments.algorithm_flags import ALGORITHM_FLAGS
+    from dfl_jax.cli.experiment.method_flags import ALGORITHM_FLAGS
 
     assert settings_of(ALGORITHMS[name]).keys() <= ALGORITHM_FLAGS.keys() | {'projection_seed'}
 

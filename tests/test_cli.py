@@ -25,11 +25,11 @@ from safetensors.numpy import load_file
 
 from dfl_jax import data
 from dfl_jax.algorithms import ALGORITHMS
-from dfl_jax.families import FAMILIES, WITH_DEGREE
-from experiments import flags as experiment_flags
-from experiments import run as cli
-from experiments.command import parse
-from experiments.flags import POPULATIONS
+from dfl_jax.cli.command import parse
+from dfl_jax.cli.experiment import flags as experiment_flags
+from dfl_jax.cli.experiment.flags import POPULATIONS
+from dfl_jax.cli.run import command as cli
+from dfl_jax.topology.families import FAMILIES, WITH_DEGREE
 
 ROOT = Path(__file__).resolve().parent.parent
 NETWORK = ('--clients=6', '--degree=2', '--rounds=2')
@@ -500,7 +500,7 @@ def test_what_is_wrong_is_refused_before_a_graph_is_drawn(flag, small, tmp_path,
 
 
 def test_data_and_graphs_that_are_refused_by_the_memory(small, tmp_path, monkeypatch):
-    monkeypatch.setattr('dfl_jax.memory.free_bytes', lambda: 2**20)
+    monkeypatch.setattr('dfl_jax.execution.memory.free_bytes', lambda: 2**20)
     line = here(*small, '--rounds=20000', f'--out={tmp_path}/out').error
     assert 'graphs 1.8 MiB' in line and 'lower --degree or --eval_every' in line
 

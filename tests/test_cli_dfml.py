@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 from test_cli import here, rows_of
 
-from experiments.flags import POPULATIONS
+from dfl_jax.cli.experiment.flags import POPULATIONS
 
 NETWORK = ('--clients=8', '--rounds=2', '--architectures=cnn-4-8,cnn-4', '--alpha=10')
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_cli import ROOT
 
-from experiments import command
+from dfl_jax.cli import command
 
 
 def test_a_check_of_a_folder_leaves_nothing(tmp_path, monkeypatch):

@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dfl_jax import Clients, Graph, meetings, simulate, topology
+from dfl_jax import Clients, Graph, simulate, topology
 from dfl_jax.algorithms import ALGORITHMS, make
 from dfl_jax.checkpoint import Checkpoints
-from dfl_jax.devices import client_mesh
+from dfl_jax.execution.devices import client_mesh
+from dfl_jax.heterogeneous.population import dealt, populate
 from dfl_jax.models import MLP, bind
-from dfl_jax.population import dealt, populate
+from dfl_jax.topology import aggregators as meetings
 
 FAMILIES = tuple(family for family in topology.FAMILIES if family != 'edge_list')
 SIZES = (4, 6, 1, 5, 3, 6, 2, 5, 4)  # samples of each client, the largest of them N

@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 from test_cli import ROOT, SMALL, here, rows_of, write_clusters
 
-from dfl_jax import Clients, devices
+from dfl_jax import Clients
 from dfl_jax.algorithms import make
 from dfl_jax.checkpoint import Checkpoints
-from dfl_jax.memory import map_in_chunks, map_present
+from dfl_jax.cli.experiment import hardware
+from dfl_jax.execution import devices
+from dfl_jax.execution.chunks import map_in_chunks, map_present
+from dfl_jax.heterogeneous.population import dealt, populate
 from dfl_jax.models import MLP, bind
-from dfl_jax.population import dealt, populate
 from dfl_jax.simulate import Progress
-from experiments import hardware
 
 
 def test_the_mesh():

@@ -7,14 +7,15 @@ import pytest
 import reference
 import reference_dfml
 
-from dfl_jax import meetings, topology
+from dfl_jax import topology
 from dfl_jax.algorithms import make
 from dfl_jax.algorithms.dfml import SCHEDULED, alpha_schedule, balance_of
-from dfl_jax.local import epoch_orders
+from dfl_jax.heterogeneous.mutual import sample_weights, teacher_weights
+from dfl_jax.heterogeneous.population import dealt, populate
 from dfl_jax.models import MLP, bind
-from dfl_jax.mutual import sample_weights, teacher_weights
-from dfl_jax.population import dealt, populate
-from dfl_jax.supervision import supervised_losses
+from dfl_jax.topology import aggregators as meetings
+from dfl_jax.training.batches import epoch_orders
+from dfl_jax.training.losses import supervised_losses
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
 HIDDEN = {'linear': (), 'narrow': (4,), 'deep': (6, 3)}

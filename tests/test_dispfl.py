@@ -12,8 +12,8 @@ from test_gossip_sgd import CLASSES, CLIENTS, FEATURES, SIZES, as_reference, bat
 from dfl_jax import Clients, topology
 from dfl_jax.algorithms import make
 from dfl_jax.algorithms.dispfl import layer_counts
-from dfl_jax.local import epoch_orders
 from dfl_jax.models import MLP, SmallCNN, bind
+from dfl_jax.training.batches import epoch_orders
 
 MODEL = bind(MLP(CLASSES, (8,)), (FEATURES,))
 SHAPES = ((FEATURES, 8), (8,), (8, CLASSES), (CLASSES,))  # in the order of the reference

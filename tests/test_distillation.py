@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dfl_jax.distillation import annealing, distillation_target
+from dfl_jax.ntk.distillation import annealing, distillation_target
 
 SETTINGS = {'rounds': 13, 'warmup': 5, 'alpha': (0.9, 0.1), 'temperature': (2.0, 4.0)}
 

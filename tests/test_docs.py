@@ -11,8 +11,8 @@ import pytest
 from absl import flags
 
 from dfl_jax.algorithms import ALGORITHMS, REQUIRED, settings_of
-from experiments.algorithm_flags import ALGORITHM_FLAGS
-from experiments.flags import POPULATIONS
+from dfl_jax.cli.experiment.flags import POPULATIONS
+from dfl_jax.cli.experiment.method_flags import ALGORITHM_FLAGS
 
 ROOT = Path(__file__).resolve().parent.parent
 

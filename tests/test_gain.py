@@ -6,8 +6,9 @@ import pytest
 import reference
 import scipy.sparse
 
-from dfl_jax import gain, topology
-from dfl_jax.families import TopologyError
+from dfl_jax import topology
+from dfl_jax.gossip import gain
+from dfl_jax.topology.families import TopologyError
 
 
 def mixing(graph: nx.Graph) -> scipy.sparse.csr_array:

@@ -8,8 +8,8 @@ import reference
 
 from dfl_jax import Clients, Graph, topology
 from dfl_jax.algorithms import make
-from dfl_jax.local import epoch_orders
 from dfl_jax.models import MLP, bind
+from dfl_jax.training.batches import epoch_orders
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
 SIZES = (4, 7, 5, 6, 3, 7)  # in batches of 3 or 4: several, shorter last ones, clients below one

@@ -13,10 +13,10 @@ from absl.testing import flagsaver
 from tqdm import tqdm
 
 from dfl_jax import data
+from dfl_jax.cli.command import parse
+from dfl_jax.cli.experiment.build import build
+from dfl_jax.cli.run import command as cli
 from dfl_jax.data import DataError, PartitionError, augment, image_folder
-from experiments import run as cli
-from experiments.command import parse
-from experiments.setup import build
 
 COLOURS = {
     'ant': [(200, 30, 90), (10, 60, 250), (0, 0, 1)],

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from dfl_jax import Graph, gain, topology
+from dfl_jax import Graph, topology
 from dfl_jax.algorithms import make
 from dfl_jax.data import pack, synthetic
+from dfl_jax.gossip import gain
+from dfl_jax.gossip.mixing import mix, mixing_weights
 from dfl_jax.initialisation import gain_corrected, initial_params
-from dfl_jax.mixing import mix, mixing_weights
 from dfl_jax.models import MLP, bind
 
 

@@ -9,8 +9,9 @@ import pytest
 import reference
 
 from dfl_jax import Clients
-from dfl_jax.local import LocalTraining, epoch_orders, local_training
 from dfl_jax.models import MLP, bind
+from dfl_jax.training.batches import epoch_orders
+from dfl_jax.training.local import LocalTraining, local_training
 
 SIZES = (4, 7, 1, 6, 3)
 CLIENTS, N, FEATURES, CLASSES = len(SIZES), max(SIZES), 4, 3

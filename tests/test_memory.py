@@ -8,8 +8,9 @@ import pytest
 
 from dfl_jax import Clients, simulate, topology
 from dfl_jax.algorithms import make
-from dfl_jax.devices import client_mesh
-from dfl_jax.memory import (
+from dfl_jax.cli.experiment.hardware import bytes_of_graphs, footprint_of
+from dfl_jax.execution.devices import client_mesh
+from dfl_jax.execution.memory import (
     Footprint,
     available_bytes,
     bytes_of,
@@ -18,7 +19,6 @@ from dfl_jax.memory import (
     in_bytes,
 )
 from dfl_jax.models import MLP, bind
-from experiments.hardware import bytes_of_graphs, footprint_of
 
 
 def abstract_clients(clients, samples, features) -> Clients:

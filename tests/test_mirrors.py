@@ -13,8 +13,8 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from test_cli import SMALL, command, contents, finish, here, rows_of, wait_for, write_clusters
 
-from experiments.mirrors import SUFFIX, TensorBoard
-from experiments.rundir import RunDirectory
+from dfl_jax.cli.run.loggers import SUFFIX, TensorBoard
+from dfl_jax.cli.run.rundir import RunDirectory
 
 ROUNDS = 4
 LISTS = ('client_accuracy_quantiles',)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dfl_jax.base import Graph
-from dfl_jax.mixing import DENSE_UP_TO_CLIENTS_PER_MEMBER, MIXINGS, mix, mixing_weights
-from dfl_jax.spectra import mixing_matrix
+from dfl_jax.gossip.mixing import DENSE_UP_TO_CLIENTS_PER_MEMBER, MIXINGS, mix, mixing_weights
+from dfl_jax.gossip.spectra import mixing_matrix
 from dfl_jax.topology import drop_clients, drop_links, schedule
 
 CLIENTS = 24

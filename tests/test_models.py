@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from dfl_jax.execution.memory import choose_chunk, client_bytes, hub_bytes
 from dfl_jax.initialisation import initial_params
-from dfl_jax.memory import choose_chunk, client_bytes, hub_bytes
 from dfl_jax.models import (
     CNN3,
     INITIALIZERS,

@@ -5,9 +5,9 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from dfl_jax import gain, topology
-from experiments import flags as experiment_flags  # noqa: F401
-from experiments import network
+from dfl_jax import topology
+from dfl_jax.cli.experiment import network
+from dfl_jax.gossip import gain
 
 FLAGS = flags.FLAGS
 CLIENTS = 64

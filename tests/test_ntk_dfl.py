@@ -10,9 +10,9 @@ import reference
 
 from dfl_jax import Clients, Graph, topology
 from dfl_jax.algorithms import ntk_dfl
-from dfl_jax.algorithms.common import draw_batches
 from dfl_jax.models import MLP, SmallCNN, bind
 from dfl_jax.ntk import compressed
+from dfl_jax.ntk.hub_data import draw_batches
 from dfl_jax.ntk.kernels import members_kernel_fn
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3

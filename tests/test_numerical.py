@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from experiments import numerical, tables
-from experiments.plot_numerical import plot_numerical
+from dfl_jax.cli.tables import command as tables
+from dfl_jax.cli.tables import studies as numerical
+from dfl_jax.cli.tables.plot_studies import plot_numerical
 
 RING = {'label': 'ring', 'family': 'ring'}
 RANDOM = {'label': 'random', 'family': 'erdos_renyi', 'degree': 6}

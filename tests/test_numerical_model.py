@@ -7,7 +7,9 @@ import pytest
 import reference
 import scipy.sparse
 
-from dfl_jax import gain, numerical_model, topology
+from dfl_jax import topology
+from dfl_jax.gossip import gain
+from dfl_jax.gossip import untrained as numerical_model
 
 
 @pytest.mark.parametrize('graph', [nx.star_graph(6), nx.cycle_graph(9)], ids=['star', 'ring'])

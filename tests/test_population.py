@@ -9,11 +9,8 @@ import pytest
 
 from dfl_jax import topology
 from dfl_jax.base import Graph
-from dfl_jax.families import TopologyError
-from dfl_jax.meetings import meetings
-from dfl_jax.memory import map_present
-from dfl_jax.models import MLP, bind
-from dfl_jax.population import (
+from dfl_jax.execution.chunks import map_present
+from dfl_jax.heterogeneous.population import (
     by_client,
     by_seat,
     dealt,
@@ -23,6 +20,9 @@ from dfl_jax.population import (
     scatter,
     take_seats,
 )
+from dfl_jax.models import MLP, bind
+from dfl_jax.topology.aggregators import meetings
+from dfl_jax.topology.families import TopologyError
 
 MODELS = {'wide': bind(MLP(3, (8,)), (5,)), 'narrow': bind(MLP(3, (2,)), (5,))}
 PEOPLE = populate(MODELS, ['wide', 'narrow', 'narrow', 'wide', 'narrow', 'narrow'])

@@ -18,11 +18,15 @@ import pytest
 from absl.testing import flagsaver
 from test_cli import NETWORK, ROOT, SMALL, contents, here, rows_of, write_clusters
 
-from experiments import report, report_figures, report_html, report_runs, tables
-from experiments import run as cli
-from experiments.command import parse
-from experiments.setup import build, deal, load_data, streams
-from experiments.table_metrics import Measured
+from dfl_jax.cli.command import parse
+from dfl_jax.cli.experiment.build import build, deal, load_data, streams
+from dfl_jax.cli.report import command as report
+from dfl_jax.cli.report import figures as report_figures
+from dfl_jax.cli.report import html as report_html
+from dfl_jax.cli.report import runs as report_runs
+from dfl_jax.cli.run import command as cli
+from dfl_jax.cli.tables import command as tables
+from dfl_jax.cli.tables.metrics import Measured
 
 HOSTILE = '<b>x & "y"'
 VOID = ('meta', 'img', 'br', 'wbr')

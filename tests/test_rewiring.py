@@ -2,8 +2,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from dfl_jax.families import Settings, TopologyError, draw
-from dfl_jax.rewiring import assortativity, rewire
+from dfl_jax.topology.families import Settings, TopologyError, draw
+from dfl_jax.topology.rewiring import assortativity, rewire
 
 
 def links_of(family, clients=300, degree=6):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments.rundir import RunDirectory, read_json, unused, write_atomically
+from dfl_jax.cli.run.rundir import RunDirectory, read_json, unused, write_atomically
 
 CONFIG = {'settings': {'seed': 0, 'rounds': 3}, 'versions': {'jax': '1'}, 'device': 'cpu'}
 

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from absl.testing import flagsaver
 
-from dfl_jax import data, selection, topology
+from dfl_jax import data, topology
 from dfl_jax.algorithms import dfedavg, dispfl, make
+from dfl_jax.analysis import final_averaging as selection
 from dfl_jax.base import Graph
+from dfl_jax.cli.command import parse
+from dfl_jax.cli.final_averaging import command as select
+from dfl_jax.cli.run import command as cli
 from dfl_jax.evaluation import evaluator
 from dfl_jax.models import MLP, bind
 from dfl_jax.simulate import Holdout
-from experiments import run as cli
-from experiments import select
-from experiments.command import parse
 
 CLIENTS = 6
 ACCURACIES = np.array([0.5, 0.9, 0.5, 0.7, 0.9])  # with two ties

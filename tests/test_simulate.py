@@ -14,8 +14,8 @@ from dfl_jax import Algorithm, Clients, data, evaluation, simulate, topology
 from dfl_jax.algorithms import ntk_dfl
 from dfl_jax.base import Graph
 from dfl_jax.evaluation import evaluator
-from dfl_jax.meetings import meetings
 from dfl_jax.models import MLP, SmallCNN, bind
+from dfl_jax.topology.aggregators import meetings
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
 

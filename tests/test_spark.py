@@ -12,11 +12,11 @@ from test_ntk_dfl import as_indices
 
 from dfl_jax import Clients, data, topology
 from dfl_jax.algorithms import ntk_dfl, spark
-from dfl_jax.algorithms.common import hub_data, one_hot_targets
 from dfl_jax.initialisation import initial_params
 from dfl_jax.models import MLP, bind
 from dfl_jax.ntk import evolve
 from dfl_jax.ntk.chebyshev import TOLERANCE
+from dfl_jax.ntk.hub_data import hub_data, one_hot_targets
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import projection
 

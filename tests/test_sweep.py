@@ -16,11 +16,12 @@ import pytest
 from absl.testing import flagsaver
 from test_cli import QUIET, ROOT, SMALL, Finished, here, rows_of, wait_for, write_clusters
 
-from experiments import run as cli
-from experiments import sweep, sweep_group
-from experiments.command import parse
-from experiments.sweep_plan import Plan, grid, grouped, settled, share
-from experiments.sweep_table import write_results
+from dfl_jax.cli.command import parse
+from dfl_jax.cli.run import command as cli
+from dfl_jax.cli.sweep import command as sweep
+from dfl_jax.cli.sweep import group as sweep_group
+from dfl_jax.cli.sweep.plan import Plan, grid, grouped, settled, share
+from dfl_jax.cli.sweep.results import write_results
 
 
 def swept(*argv: object) -> Finished:

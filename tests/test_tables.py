@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import pytest
 from absl import flags
 
-from experiments import curves, tables
-from experiments.figures import table_panels
-from experiments.plot_panels import draw_panels, plot_panels
-from experiments.plots import COLOURS, plt
-from experiments.table_metrics import AGAINST, HEADS, by_metric
+from dfl_jax.cli.run.plots import COLOURS, plt
+from dfl_jax.cli.tables import command as tables
+from dfl_jax.cli.tables import curves
+from dfl_jax.cli.tables.metrics import AGAINST, HEADS, by_metric
+from dfl_jax.cli.tables.panels import table_panels
+from dfl_jax.cli.tables.plot_panels import draw_panels, plot_panels
 
 PUBLISHED = {
     'metric': 'rounds_to',
@@ -707,7 +708,7 @@ IDS = [f'{path.parent.parent.name}/{path.parent.name}' for path in TABLES]
 
 @pytest.mark.parametrize('published', TABLES, ids=IDS)
 def test_every_shipped_cell_has_a_flagfile_with_known_flags(published):
-    import experiments.flags  # noqa: F401
+    import dfl_jax.cli.experiment.flags  # noqa: F401
 
     content = json.loads(published.read_text())
     files = tables.flagfiles(content, published.parent)

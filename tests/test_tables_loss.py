@@ -8,10 +8,12 @@ import pytest
 from scipy.stats import linregress, t
 from test_tables import SETTINGS, curve, draw, legend_of, write_run
 
-from experiments import curves, table_fits, tables
-from experiments.figures import table_panels
-from experiments.plot_panels import draw_panels
-from experiments.table_metrics import Measured, measure
+from dfl_jax.cli.tables import command as tables
+from dfl_jax.cli.tables import curves
+from dfl_jax.cli.tables import fits as table_fits
+from dfl_jax.cli.tables.metrics import Measured, measure
+from dfl_jax.cli.tables.panels import table_panels
+from dfl_jax.cli.tables.plot_panels import draw_panels
 
 LOSS = 'client_loss_mean'
 SIZES = {'n8': 8, 'n16': 16, 'n32': 32, 'n64': 64}

@@ -17,8 +17,7 @@ from test_cli import QUIET, SMALL, Finished, rows_of, write_clusters
 from test_cli import here as run_here
 
 from dfl_jax import Clients, topology
-from dfl_jax.models import MLP, bind
-from dfl_jax.theory import (
+from dfl_jax.analysis.convergence import (
     GAMMA_ROOT,
     Terms,
     admissible_eta,
@@ -26,9 +25,10 @@ from dfl_jax.theory import (
     diagnose,
     mixing_of,
 )
-from experiments import run as cli
-from experiments import theory as command
-from experiments.command import parse
+from dfl_jax.cli.command import parse
+from dfl_jax.cli.run import command as cli
+from dfl_jax.cli.theory import command
+from dfl_jax.models import MLP, bind
 
 FEATURES, CLASSES = 4, 3
 SIZES = (3, 6, 4, 1, 5, 2)

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dfl_jax.families import Settings, draw, most_members
-from dfl_jax.rewiring import assortativity
-from dfl_jax.spectra import mixing_matrix, spectrum
+from dfl_jax.gossip.spectra import mixing_matrix, spectrum
 from dfl_jax.topology import (
     FAMILIES,
     TopologyError,
@@ -20,6 +18,8 @@ from dfl_jax.topology import (
     isolate_clients,
     schedule,
 )
+from dfl_jax.topology.families import Settings, draw, most_members
+from dfl_jax.topology.rewiring import assortativity
 
 DRAWN = tuple(f for f in FAMILIES if f != 'edge_list')
 CLIENTS, ROUNDS = 36, 4
@@ -579,5 +579,5 @@ def test_spectrum_iterative_agrees_with_dense(monkeypatch):
     for family, kind in [('erdos_renyi', 'size'), ('line', 'size'), ('regular', 'metropolis')]:
         matrix = matrix_of(family, 150, kind, sizes, degree=12)
         expected = np.sort(np.abs(np.linalg.eigvals(matrix.toarray())))[-2]
-        monkeypatch.setattr('dfl_jax.spectra.DENSE_SPECTRUM_UP_TO', 10)
+        monkeypatch.setattr('dfl_jax.gossip.spectra.DENSE_SPECTRUM_UP_TO', 10)
         assert spectrum(matrix).second_modulus == pytest.approx(expected, abs=1e-8)

@@ -21,9 +21,9 @@ from dfl_jax.algorithms.ntk_dfl import ntk_dfl
 from dfl_jax.algorithms.ntk_fl import ntk_fl
 from dfl_jax.algorithms.spark import spark
 from dfl_jax.base import Algorithm
-from dfl_jax.local import LocalTraining
+from dfl_jax.heterogeneous.population import Population
 from dfl_jax.models import Model
-from dfl_jax.population import Population
+from dfl_jax.training.local import LocalTraining
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     'ntk_dfl': ntk_dfl,

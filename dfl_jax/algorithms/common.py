@@ -1,17 +1,14 @@
 """What several algorithms need of a round."""
 
-from collections.abc import Callable, Sequence
-from fractions import Fraction
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from dfl_jax.base import Array, Clients, Graph, PyTree
 from dfl_jax.base import State as AnyState
 from dfl_jax.initialisation import Init, initial_params
-from dfl_jax.local import epoch_orders
 from dfl_jax.metrics import consensus_model
 from dfl_jax.models import Model
 
@@ -43,70 +40,6 @@ def consensus_of(how: str) -> Callable[..., PyTree]:
         return consensus_model(state.params, weights)
 
     return consensus
-
-
-def check_choice(what: str, value: str, known: Sequence[str]) -> None:
-    """Raises ValueError when a setting is not one of its known values."""
-    if value not in known:
-        raise ValueError(f'unknown {what} {value!r}; choose one of {", ".join(known)}')
-
-
-def hub_data(members: Clients, linked: Array) -> tuple[Array, Array, Array]:
-    """The joint data of one hub: x [K N, ...], y [K N], mask [K N].
-
-    members: the data of its K members, [K, N, ...]; linked: [K], those that are heard. Padding is
-    zeroed, so that nothing stored there can reach a result.
-    """
-    mask = members.mask & linked[:, None]
-    x = members.x
-    x = jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0)
-    return x.reshape(-1, *x.shape[2:]), members.y.reshape(-1), mask.reshape(-1)
-
-
-def of_members(stacked: PyTree, members: Array) -> PyTree:
-    """Of leaves [M, ...] the entries of one hub's members [K], leaves [K, ...]."""
-    # Not a[members]: within `devices.spread` that asks for a sharding of the mesh around it.
-    return jax.tree.map(lambda a: jnp.take(a, members, axis=0, mode='clip'), stacked)
-
-
-def one_hot_targets(labels: Array, classes: int, dtype: DTypeLike) -> Array:
-    """Labels [N] as the outputs that they ask for, [C, N]."""
-    return jax.nn.one_hot(labels, classes, dtype=dtype).T
-
-
-def hub_of_clients(graph: Graph, clients: int) -> tuple[Array, Array]:
-    """Of every client the hub that hears it, int32 [M], and whether there is one, bool [M]."""
-    heard = graph.mask & graph.active[:, None]
-    who = jnp.where(heard, graph.members, clients)  # the others out of bounds, to be dropped
-    hubs = jnp.broadcast_to(jnp.arange(len(who), dtype=jnp.int32)[:, None], who.shape)
-    home = jnp.zeros(clients, jnp.int32).at[who].set(hubs, mode='drop')
-    return home, jnp.zeros(clients, bool).at[who].set(True, mode='drop')
-
-
-def draw_batches(key: Array, clients: Clients, batches: int, share: Fraction) -> Clients:
-    """A random part of every client's data, dealt into batches of equal size up to one sample.
-
-    Client i draws ceil(share N_i) of its samples. Returns arrays [M, batches, B, ...], B =
-    ceil(share N / batches); all samples in their own order for one batch of everything.
-    """
-    if batches == share == 1:
-        return Clients(*(a[:, None] for a in clients))
-
-    def of_client(key, x, y, mask):
-        (order,) = epoch_orders(key, mask, 1)
-        width = -(-len(mask) * share.numerator // (share.denominator * batches))
-        places = (
-            jnp.arange(width * batches).reshape(width, batches).T
-        )  # dealt in turn, [batches, B]
-        rows = order[jnp.minimum(places, len(mask) - 1)]
-        return Clients(x[rows], y[rows], places < drawn_samples(mask.sum(dtype=jnp.int32), share))
-
-    return jax.vmap(of_client)(jax.random.split(key, len(clients.x)), *clients)
-
-
-def drawn_samples(sizes: Array, share: Fraction) -> Array:
-    """ceil(share N_i), in whole numbers."""
-    return -(-sizes * share.numerator // share.denominator)
 
 
 def count_sent(graph: Graph, clients: int) -> tuple[Array, Array]:

@@ -7,12 +7,12 @@ weighted by sample counts (Eq. 5).
 import dataclasses
 from functools import partial
 
-from dfl_jax.algorithms.common import check_choice
-from dfl_jax.algorithms.meeting import TRAINING, architecture_means, at_hubs, meeting_rounds
 from dfl_jax.base import Algorithm
+from dfl_jax.checks import check_choice
+from dfl_jax.heterogeneous.population import Population
+from dfl_jax.heterogeneous.rounds import TRAINING, architecture_means, at_hubs, meeting_rounds
 from dfl_jax.initialisation import INITS
-from dfl_jax.local import LocalTraining
-from dfl_jax.population import Population
+from dfl_jax.training.local import LocalTraining
 
 
 def dec_fedavg(

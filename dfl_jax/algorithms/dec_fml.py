@@ -10,8 +10,19 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from dfl_jax.algorithms.common import check_choice
-from dfl_jax.algorithms.meeting import (
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info
+from dfl_jax.checks import check_choice
+from dfl_jax.heterogeneous.mutual import Balance, Mutual, mutual_learning
+from dfl_jax.heterogeneous.population import (
+    Population,
+    Stacked,
+    gather,
+    initial_stacked,
+    populate,
+    scatter,
+    take_seats,
+)
+from dfl_jax.heterogeneous.rounds import (
     TRAINING,
     architecture_means,
     at_hubs,
@@ -23,19 +34,8 @@ from dfl_jax.algorithms.meeting import (
     weight_bits,
     weights_sent,
 )
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info
 from dfl_jax.initialisation import INITS
-from dfl_jax.local import LocalTraining
-from dfl_jax.mutual import Balance, Mutual, mutual_learning
-from dfl_jax.population import (
-    Population,
-    Stacked,
-    gather,
-    initial_stacked,
-    populate,
-    scatter,
-    take_seats,
-)
+from dfl_jax.training.local import LocalTraining
 
 MEME = 'meme'
 

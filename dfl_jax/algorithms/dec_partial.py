@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dfl_jax.algorithms.common import check_choice
-from dfl_jax.algorithms.meeting import TRAINING, meeting_rounds
 from dfl_jax.base import Algorithm, Array, PyTree
+from dfl_jax.checks import check_choice
+from dfl_jax.heterogeneous.population import Population
+from dfl_jax.heterogeneous.rounds import TRAINING, meeting_rounds
+from dfl_jax.heterogeneous.submodels import RULES, axes, indices
 from dfl_jax.initialisation import INITS
-from dfl_jax.local import LocalTraining
-from dfl_jax.population import Population
-from dfl_jax.submodels import RULES, axes, indices
+from dfl_jax.training.local import LocalTraining
 
 
 def dec_partial(

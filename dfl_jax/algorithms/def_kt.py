@@ -8,13 +8,13 @@ data; the aggregator goes on with the model that came, and the sender with the o
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import check_choice
-from dfl_jax.algorithms.meeting import TRAINING, meeting_rounds
 from dfl_jax.base import Algorithm
+from dfl_jax.checks import check_choice
+from dfl_jax.heterogeneous.mutual import Balance, Mutual, mutual_learning
+from dfl_jax.heterogeneous.population import Population
+from dfl_jax.heterogeneous.rounds import TRAINING, meeting_rounds
 from dfl_jax.initialisation import INITS
-from dfl_jax.local import LocalTraining
-from dfl_jax.mutual import Balance, Mutual, mutual_learning
-from dfl_jax.population import Population
+from dfl_jax.training.local import LocalTraining
 
 
 def def_kt(

@@ -12,8 +12,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dfl_jax.algorithms.common import check_choice
-from dfl_jax.algorithms.meeting import (
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.checks import check_choice
+from dfl_jax.heterogeneous.mutual import Balance, Mutual, mutual_learning
+from dfl_jax.heterogeneous.population import (
+    Population,
+    Stacked,
+    by_client,
+    gather,
+    initial_stacked,
+    scatter,
+    take_seats,
+)
+from dfl_jax.heterogeneous.rounds import (
     TRAINING,
     consensus_of_architectures,
     logits_of,
@@ -25,18 +36,7 @@ from dfl_jax.algorithms.meeting import (
     weight_bits,
     weights_sent,
 )
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
-from dfl_jax.local import LocalTraining
-from dfl_jax.mutual import Balance, Mutual, mutual_learning
-from dfl_jax.population import (
-    Population,
-    Stacked,
-    by_client,
-    gather,
-    initial_stacked,
-    scatter,
-    take_seats,
-)
+from dfl_jax.training.local import LocalTraining
 
 OPEN_ENDED = ('half_cycle', 'cycle', 'fixed')  # the number of rounds does not change the first
 SCHEDULES = (*OPEN_ENDED, 'annealed')

@@ -19,21 +19,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import (
-    check_choice,
-    consensus_of,
-    count_sent,
-    keep_inactive,
-    stacked_predictions,
-)
+from dfl_jax.algorithms.common import consensus_of, count_sent, keep_inactive, stacked_predictions
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.compression import FLOAT_BITS, largest
+from dfl_jax.execution.chunks import map_in_chunks
+from dfl_jax.gossip.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init, initial_params
-from dfl_jax.local import LocalTraining, batch_loss, epoch_orders, local_training, take
-from dfl_jax.memory import map_in_chunks
 from dfl_jax.metrics import model_spread
-from dfl_jax.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.models import Model
+from dfl_jax.training.batches import epoch_orders, take
+from dfl_jax.training.local import LocalTraining, batch_loss, local_training
 
 REGROW = ('gradient', 'random')
 CONSENSUS = ('mean', 'size', 'intersection')
@@ -101,7 +97,7 @@ def dispfl(
       anneal_rounds: rounds until nothing is replaced.
       regrow: by the `gradient` of one minibatch, or `random`.
       initial_masks: the first masks are the `same` for all clients or `independent`.
-      mixing: W, see `dfl_jax.mixing`.
+      mixing: W, see `dfl_jax.gossip.mixing`.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M sparse models,
         or each weight's mean over the clients whose mask holds it (`intersection`).
       init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.

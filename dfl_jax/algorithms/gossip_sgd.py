@@ -17,7 +17,6 @@ from jax import lax
 
 from dfl_jax.algorithms.common import (
     State,
-    check_choice,
     consensus_of,
     count_sent,
     initial_state,
@@ -25,12 +24,13 @@ from dfl_jax.algorithms.common import (
     stacked_predictions,
 )
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.compression import chain, codec_of
+from dfl_jax.gossip.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init
-from dfl_jax.local import LocalTraining, local_training, losses_of_all_data
 from dfl_jax.metrics import CONSENSUS, model_spread, movement
-from dfl_jax.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.models import Model
+from dfl_jax.training.local import LocalTraining, local_training, losses_of_all_data
 
 AVERAGED = ('trained', 'previous')
 
@@ -61,7 +61,7 @@ def gossip_sgd(
       settling: first rounds in which clients average and do not train, until weights that they drew
         apart agree (`gain.settling_rounds`); the loss reported is that of all their data.
       diagnostics: report what training and averaging did to the models, `metrics.movement`.
-      mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.mixing`.
+      mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
       sparsity: share of the weights of every tensor that an exchange sets to zero; None for none.
       bits: quantizes every exchanged weight to so many bits; None sends 32-bit floats.
       rounding: of the quantizer, `stochastic` (default) or `nearest`.

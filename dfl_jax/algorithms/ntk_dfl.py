@@ -15,27 +15,29 @@ from jax import lax
 
 from dfl_jax.algorithms.common import (
     State,
-    check_choice,
     consensus_of,
     count_sent,
+    initial_state,
+    keep_inactive,
+    stacked_predictions,
+)
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.checks import check_choice
+from dfl_jax.compression import FLOAT_BITS, LABEL_BITS, chain, codec_of
+from dfl_jax.execution.chunks import map_in_chunks
+from dfl_jax.gossip.mixing import MIXINGS, mix, mix_at_hub, mixing_weights
+from dfl_jax.initialisation import Init, check_init
+from dfl_jax.metrics import CONSENSUS, model_spread
+from dfl_jax.models import Model
+from dfl_jax.ntk import TIMESTEPS, at_precision, linearization, ntk_update
+from dfl_jax.ntk.hub_data import (
     draw_batches,
     drawn_samples,
     hub_data,
     hub_of_clients,
-    initial_state,
-    keep_inactive,
     of_members,
     one_hot_targets,
-    stacked_predictions,
 )
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
-from dfl_jax.compression import FLOAT_BITS, LABEL_BITS, chain, codec_of
-from dfl_jax.initialisation import Init, check_init
-from dfl_jax.memory import map_in_chunks
-from dfl_jax.metrics import CONSENSUS, model_spread
-from dfl_jax.mixing import MIXINGS, mix, mix_at_hub, mixing_weights
-from dfl_jax.models import Model
-from dfl_jax.ntk import TIMESTEPS, at_precision, linearization, ntk_update
 
 
 def ntk_dfl(

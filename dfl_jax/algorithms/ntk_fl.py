@@ -13,11 +13,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import hub_data, of_members, one_hot_targets
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.compression import FLOAT_BITS, LABEL_BITS
 from dfl_jax.models import Model
 from dfl_jax.ntk import TIMESTEPS, at_precision, linearization, ntk_update
+from dfl_jax.ntk.hub_data import hub_data, of_members, one_hot_targets
 
 
 class State(NamedTuple):

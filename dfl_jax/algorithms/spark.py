@@ -14,19 +14,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import (
-    check_choice,
-    consensus_of,
-    count_sent,
-    draw_batches,
-    drawn_samples,
-    hub_data,
-    keep_inactive,
-    of_members,
-    one_hot_targets,
-    stacked_predictions,
-)
+from dfl_jax.algorithms.common import consensus_of, count_sent, keep_inactive, stacked_predictions
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.compression import (
     FLOAT_BITS,
     LABEL_BITS,
@@ -36,13 +26,14 @@ from dfl_jax.compression import (
     half_precision,
     quantization,
 )
-from dfl_jax.distillation import annealing, distillation_target
+from dfl_jax.execution.chunks import map_in_chunks
+from dfl_jax.gossip.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init, initial_params
-from dfl_jax.memory import map_in_chunks
 from dfl_jax.metrics import CONSENSUS, model_spread
-from dfl_jax.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.models import Model
 from dfl_jax.ntk import JACOBIAN_WEIGHTS, at_precision, ntk_update
+from dfl_jax.ntk.distillation import annealing, distillation_target
+from dfl_jax.ntk.hub_data import draw_batches, drawn_samples, hub_data, of_members, one_hot_targets
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import projection as projection_of
 

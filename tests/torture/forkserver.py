@@ -41,10 +41,10 @@ HEAVY = (
     'tqdm',
     'uuid',
     'dfl_jax.algorithms',
-    'dfl_jax.attack',
+    'dfl_jax.analysis.reconstruction',
     'dfl_jax.checkpoint',
-    'dfl_jax.selection',
-    'dfl_jax.theory',
+    'dfl_jax.analysis.final_averaging',
+    'dfl_jax.analysis.convergence',
 )  # fmt: skip; no module that defines flags: a command defines its own, some of the same names
 
 

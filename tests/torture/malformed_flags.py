@@ -58,7 +58,7 @@ GROWING = ('lr_decay',)  # a negative decay is a growth
 
 def generated() -> Iterator[Command]:
     """Every flag with every value that is wrong for its type, then every flag out of place."""
-    from experiments.flags import of_a_run
+    from dfl_jax.cli.experiment.flags import of_a_run
 
     takers = _takers()
     for flag in of_a_run():
@@ -98,7 +98,7 @@ def _run(method: str, name: str, value: str) -> Command:
 
 def _takers() -> dict[str, str]:
     """Of every flag that is an argument of a method, the first of BASES that takes it."""
-    from experiments.algorithm_flags import ALGORITHM_FLAGS
+    from dfl_jax.cli.experiment.method_flags import ALGORITHM_FLAGS
 
     found = {}
     for holder in ALGORITHM_FLAGS.values():
@@ -109,7 +109,7 @@ def _takers() -> dict[str, str]:
 
 def _takers_of(name: str) -> list[str]:
     from dfl_jax.algorithms import ALGORITHMS, settings_of
-    from experiments.algorithm_flags import ALGORITHM_FLAGS
+    from dfl_jax.cli.experiment.method_flags import ALGORITHM_FLAGS
 
     (argument,) = (each for each, holder in ALGORITHM_FLAGS.items() if holder.name == name)
     return [

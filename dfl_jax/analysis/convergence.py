@@ -1,0 +1,276 @@
+"""The convergence theory of NTK-DFL (ICML 2025, section 4 and appendix G) measured on a run.
+
+`diagnose` estimates, from the models before and after one round, the constants that the theory
+assumes: delta_NTK (Assumption 4.4), the smoothness L (G.1), the gradient variance sigma_g^2 (G.2)
+and the gradient bound B (G.3). `bound` evaluates Theorem 4.5 with them.
+
+Every such constant bounds a quantity over all weights; what is measured at the weights a run
+visits is a lower bound of it, and so is the bound computed from them.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dfl_jax.base import Array, Clients, Graph, PyTree
+from dfl_jax.execution.chunks import map_in_chunks
+from dfl_jax.gossip.mixing import mix, mixing_weights
+from dfl_jax.gossip.spectra import mixing_matrix, spectrum
+from dfl_jax.metrics import consensus_model
+from dfl_jax.models import Model
+from dfl_jax.ntk.hub_data import hub_data
+
+# gamma of Eq. (9a) is positive while a = eta T L stays below the positive root of 32 a (a + 1) = 1.
+GAMMA_ROOT = (math.sqrt(1 + 1 / 8) - 1) / 2  # 0.0303
+STEP_LIMIT = 1 / 8  # on eta T L, in Theorem 4.5
+MIN_TIMESTEPS = 10  # of Lemma G.6
+
+
+class Mixing(NamedTuple):
+    """The mixing matrix of one round as Definition 4.2 sees it."""
+
+    second_modulus: float  # lambda = max(|lambda_2|, |lambda_M|)
+    spectral_gap: float  # (1 - lambda)^2
+    symmetric: bool  # property (ii); size weights of unequal clients break it
+
+
+class Diagnosis(NamedTuple):
+    """What one round tells of the theory's constants; scalars.
+
+    Hub quantities are of the loss on the joint data of a hub and its neighbours, which the update
+    descends, at the weights w_i that the round ended with; hubs that did not take part are left
+    out. Consensus quantities are of the plain mean w_bar of the M models.
+    """
+
+    delta_ntk_max: Array  # over hubs, norm of NTK gradient minus true gradient, Eq. (7), (45b)
+    delta_ntk_mean: Array
+    hub_gradient_norm_mean: Array  # of the true gradients that delta_ntk_mean compares with
+    smoothness_max: Array  # over hubs that moved, ||grad L_i(w_i) - grad L_i(w_bar_i)|| / distance
+    smoothness_mean: Array
+    gradient_norm_max: Array  # over clients on their own data, at w_bar of the start: B of G.3
+    gradient_variance: Array  # of the same gradients about the global one: sigma_g^2 of G.2
+    consensus_gradient_norm_sq: Array  # ||grad L(w_bar)||^2 of Eq. (8), at the round's start
+    loss: Array  # L(w_bar) of Definition 4.1, at the round's start
+    consensus_gradient_norm_sq_after: Array  # the same two at the round's end
+    loss_after: Array
+
+
+class Terms(NamedTuple):
+    """The summands on the right of Eq. (8)."""
+
+    optimality: float  # 2 [L(w_bar^(1)) - L*] / (K gamma)
+    drift: float  # the part of alpha, Eq. (9b), that holds delta^2 + sigma_g^2
+    linearization: float  # the part of alpha that holds delta B
+    consensus: float  # beta, Eq. (9c)
+
+
+class Bound(NamedTuple):
+    """Theorem 4.5 evaluated at one step size."""
+
+    eta: float
+    timesteps: float  # T
+    reach: float  # eta T L, which decides alone whether the theorem speaks
+    gamma: float  # Eq. (9a)
+    numerators: Terms  # each summand times gamma: they compare even where gamma is not positive
+    terms: Terms  # infinite where gamma is not positive, and the theorem says nothing
+    total: float  # the bound on min_k ||grad L(w_bar^(k))||^2
+    premises: Mapping[str, bool]
+
+    @property
+    def holds(self) -> bool:
+        return all(self.premises.values())
+
+    @property
+    def shares(self) -> Terms:
+        """Of each summand in their sum; one that is infinite takes all."""
+        total = sum(self.numerators)
+        if math.isinf(total):
+            return Terms(*(float(math.isinf(n)) for n in self.numerators))
+        return Terms(*(n / total if total else 0.0 for n in self.numerators))
+
+
+def mixing_of(graph: Graph, sizes: np.ndarray, kind: str = 'size') -> Mixing:
+    """lambda and the spectral gap of Definition 4.2 of one round's mixing matrix, on the host.
+
+    Args:
+      graph: one round, arrays without the axis T, H = M.
+      sizes: [M], samples of each client.
+      kind: `size`, `uniform` or `metropolis`.
+    """
+    matrix = mixing_matrix(graph.members, graph.mask, graph.active, sizes, kind)
+    second = spectrum(matrix).second_modulus
+    return Mixing(second, (1 - second) ** 2, bool(abs(matrix - matrix.T).max() < 1e-12))
+
+
+def diagnose(
+    model: Model, *, mixing: str = 'size', chunk: int = 1
+) -> Callable[[PyTree, PyTree, Graph, Clients], Diagnosis]:
+    """diagnosis(before, after, graph, clients), jitted, of a round of NTK-DFL with cross-entropy.
+
+    `before` and `after` are the stacked parameters (leaves [M, ...]) at the start and the end of
+    the round, `graph` is that round's, with H = M. No Jacobian is formed: J^T r is one VJP.
+
+    Args:
+      model: the network.
+      mixing: weights of Eq. (1), those of the run.
+      chunk: hubs or clients worked on at once.
+
+    Raises ValueError, while tracing, when the hubs are not the clients.
+    """
+
+    def value_and_gradient(w: PyTree, x: Array, labels: Array, mask: Array):
+        """Mean cross-entropy over true samples and its gradient by w."""
+
+        def mean_loss(w: PyTree) -> Array:
+            losses = optax.softmax_cross_entropy_with_integer_labels(
+                model.apply(w, x), jnp.where(mask, labels, 0)
+            )
+            return jnp.sum(jnp.where(mask, losses, 0)) / jnp.sum(mask)
+
+        return jax.value_and_grad(mean_loss)(w)
+
+    def ntk_gradient(w_bar: PyTree, w: PyTree, x: Array, labels: Array, mask: Array) -> PyTree:
+        """1/N~ J(w_bar)^T r(w), Eq. (21a)."""
+        residual = jax.nn.softmax(model.apply(w, x)) - jax.nn.one_hot(labels, model.classes)
+        _, pull = jax.vjp(lambda v: model.apply(v, x), w_bar)
+        (gradient,) = pull(jnp.where(mask[:, None], residual, 0) / jnp.sum(mask))
+        return gradient
+
+    def at_hubs(w_bar: PyTree, w: PyTree, graph: Graph, clients: Clients):
+        """Norms of one vector a hub, [M] each: NTK error, gradient, its change, the distance."""
+
+        def hub(inputs):
+            w_bar, w, members, linked = inputs
+            data = hub_data(jax.tree.map(lambda a: a[members], clients), linked)
+            _, start = value_and_gradient(w_bar, *data)
+            _, gradient = value_and_gradient(w, *data)
+            linearized = ntk_gradient(w_bar, w, *data)
+            return tuple(
+                optax.tree.norm(vector)
+                for vector in (
+                    optax.tree.sub(linearized, gradient),
+                    gradient,
+                    optax.tree.sub(gradient, start),
+                    optax.tree.sub(w, w_bar),
+                )
+            )
+
+        return map_in_chunks(hub, (w_bar, w, graph.members, graph.mask), chunk)
+
+    def at_consensus(params: PyTree, clients: Clients):
+        """(loss, squared norm of its gradient, B, sigma_g^2) at the mean of the M models."""
+        w_bar = consensus_model(params)
+
+        def client(own: Clients):
+            alone = jax.tree.map(lambda a: a[None], own)
+            return value_and_gradient(w_bar, *hub_data(alone, jnp.ones(1, bool)))
+
+        losses, gradients = map_in_chunks(client, clients, chunk)  # [M], leaves [M, ...]
+        sizes = clients.mask.sum(axis=1)
+        shared = consensus_model(gradients, sizes)  # gradient of Eq. (6)
+        norms = jax.vmap(optax.tree.norm)(gradients)
+        apart = jax.vmap(lambda own: optax.tree.norm(optax.tree.sub(own, shared), squared=True))
+        return (
+            jnp.sum(losses * sizes) / jnp.sum(sizes),
+            optax.tree.norm(shared, squared=True),
+            jnp.max(norms),
+            jnp.mean(apart(gradients)),
+        )
+
+    @jax.jit
+    def diagnosis(before: PyTree, after: PyTree, graph: Graph, clients: Clients) -> Diagnosis:
+        if graph.members.shape[0] != len(clients.x):
+            raise ValueError(
+                f'the diagnosis needs every hub to be a client, got {graph.members.shape[0]} hubs '
+                f'and {len(clients.x)} clients'
+            )
+        # Differences of nearby gradients do not survive TF32.
+        with jax.default_matmul_precision('highest'):
+            weights = mixing_weights(graph, clients.mask.sum(axis=1), mixing)
+            w_bar = mix(weights, graph.members, before)  # Eq. (1)
+            errors, norms, changes, distances = at_hubs(w_bar, after, graph, clients)
+            loss, norm_sq, largest, variance = at_consensus(before, clients)
+            loss_after, norm_sq_after, _, _ = at_consensus(after, clients)
+
+        moved = graph.active & (distances > 0)
+        slopes = changes / jnp.where(moved, distances, 1)
+        return Diagnosis(
+            *_max_and_mean(errors, graph.active),
+            _max_and_mean(norms, graph.active)[1],
+            *_max_and_mean(slopes, moved),
+            largest,
+            variance,
+            norm_sq,
+            loss,
+            norm_sq_after,
+            loss_after,
+        )
+
+    return diagnosis
+
+
+def _max_and_mean(values: Array, mask: Array) -> tuple[Array, Array]:
+    """Over the non-negative entries of values [M] that count; zeros when none does."""
+    kept = jnp.where(mask, values, 0)
+    return jnp.max(kept), jnp.sum(kept) / jnp.maximum(jnp.sum(mask), 1)
+
+
+def admissible_eta(timesteps: float, smoothness: float) -> float:
+    """The step for which eta T L is half of what makes gamma vanish.
+
+    Theorem 4.5 asks for eta T L <= 1/8, but gamma, by which it divides, is positive only below
+    `GAMMA_ROOT`; in the middle of that range the terms of Eq. (8) can be compared.
+    """
+    return GAMMA_ROOT / 2 / (timesteps * smoothness)
+
+
+def bound(
+    *,
+    eta: float,
+    timesteps: float,
+    rounds: int,
+    smoothness: float,
+    delta: float,
+    gradient_norm: float,
+    gradient_variance: float,
+    second_modulus: float,
+    descent: float,
+) -> Bound:
+    """The right side of Theorem 4.5, Eq. (8) and (9), term by term.
+
+    Args:
+      eta: length of a time step.
+      timesteps: T, time steps a round; only eta T enters.
+      rounds: K.
+      smoothness: L of Assumption G.1.
+      delta: delta_NTK of Assumption 4.4.
+      gradient_norm: B of Assumption G.3.
+      gradient_variance: sigma_g^2 of Assumption G.2.
+      second_modulus: lambda of Definition 4.2; at one, the consensus term is infinite.
+      descent: L(w_bar^(1)) - L*, at least zero.
+    """
+    span = eta * timesteps
+    reach = span * smoothness
+    gamma = span - 32 * span**2 * smoothness * (reach + 1)  # Eq. (9a)
+    scatter = delta**2 + gradient_variance
+    gap = (1 - second_modulus) ** 2
+    beta = 512 * span**4 * smoothness**3 * (reach + 1) * (scatter + gradient_norm**2)
+    numerators = Terms(
+        optimality=2 * descent / rounds,
+        drift=16 * span**2 * smoothness * (reach + 1) * scatter,  # Eq. (9b)
+        linearization=2 * span * delta * gradient_norm,
+        consensus=beta / gap if gap else math.inf,  # Eq. (9c)
+    )
+    terms = Terms(*(n / gamma if gamma > 0 else math.inf for n in numerators))
+    premises = {
+        'eta T L <= 1/8': reach <= STEP_LIMIT,
+        'gamma > 0': gamma > 0,
+        'lambda < 1': second_modulus < 1,
+        f'T >= {MIN_TIMESTEPS}': timesteps >= MIN_TIMESTEPS,
+    }
+    return Bound(eta, timesteps, reach, gamma, numerators, terms, sum(terms), premises)

@@ -1,0 +1,1 @@
+"""The command line: one package a command, and `experiment`, which turns flags into objects."""

@@ -1,0 +1,50 @@
+"""`dfl-jax COMMAND --flags`: the commands and what each of them is for."""
+
+import difflib
+import importlib
+import sys
+
+from dfl_jax.cli import interrupts
+
+COMMANDS = {  # name -> the package and what it does
+    'run': ('run', 'train one network of clients'),
+    'sweep': ('sweep', 'many runs in one command'),
+    'tables': ('tables', 'the tables and figures of the papers from finished runs'),
+    'report': ('report', 'a page that compares finished runs'),
+    'select': ('final_averaging', 'whose models to average in the end'),
+    'theory': ('theory', 'the convergence theorem of NTK-DFL on a run'),
+    'attack': ('attack', 'reconstruct images from Jacobians'),
+}
+
+
+def main(name: str | None = None) -> None:
+    """Runs a command: the named one, or the one that is the first argument."""
+    interrupts.watch()
+    if name is None:
+        name = sys.argv[1] if len(sys.argv) > 1 else '--help'
+        if name in ('--help', '-h', 'help'):
+            print(_usage())
+            sys.exit(0)
+        if name not in COMMANDS:
+            near = difflib.get_close_matches(name, COMMANDS, 1)
+            hint = f', did you mean {near[0]}?' if near else ''
+            print(f'error: unknown command {name!r}{hint}; see dfl-jax --help', file=sys.stderr)
+            sys.exit(1)
+        sys.argv[:2] = [f'dfl-jax {name}']
+    package, _ = COMMANDS[name]
+    command = importlib.import_module(f'dfl_jax.cli.{package}.command')
+    from dfl_jax.cli.command import start
+
+    if define_flags := getattr(command, 'define_flags', None):
+        define_flags()
+    start(command.main)
+
+
+def _usage() -> str:
+    lines = [f'  {name:8} {what}' for name, (_, what) in COMMANDS.items()]
+    first = 'Simulate decentralized federated learning: dfl-jax COMMAND [--flags]'
+    return '\n'.join([first, '', *lines, '', 'dfl-jax COMMAND --help lists its flags.'])
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,162 @@
+"""The reconstruction attack of NTK-DFL, appendix F: `python -m experiments.attack --out=DIR`
+
+A client sends the Jacobian rows of some images to a neighbour, in several ways of compressing them;
+the neighbour reconstructs the images by gradient matching and in closed form
+(analysis.reconstruction), at the initial weights and after training. Without flags: handwritten
+digits, in under a minute on two cores. Writes attack.md (PSNR and SSIM by setting and attack) and
+attack.png (Figure 17) into --out.
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from absl import flags, logging
+
+from dfl_jax.cli.attack.scene import (
+    MATCHING_SMOOTH,
+    SIMILAR,
+    Plan,
+    Result,
+    Scene,
+    Setting,
+    Victim,
+    choose_victim,
+    results,
+    set_up,
+)
+from dfl_jax.cli.attack.table import table
+from dfl_jax.cli.command import check_writable, fail
+from dfl_jax.cli.experiment import flags as experiment_flags
+from dfl_jax.cli.experiment.values import check_values
+from dfl_jax.cli.run.rundir import write_atomically
+
+FLAGS = flags.FLAGS
+flags.adopt_module_key_flags(experiment_flags)
+SHARED = ('dataset', 'data_dir', 'seed', 'out', 'progress')  # the flags of experiments.run used
+
+flags.DEFINE_integer('images', 8, 'Images of the training set that are attacked.', lower_bound=1)
+flags.DEFINE_float('attack_sparsity', 0.25, 'Share of the entries of a tensor that top-k drops.')
+flags.DEFINE_integer(
+    'attack_projection',
+    None,
+    'Dimensions of the projected inputs (default 200, or a quarter of the features of small ones).',
+)
+flags.DEFINE_integer(
+    'attack_training', 500, 'Steps of Adam before the second attack; 0: none.', lower_bound=0
+)
+flags.DEFINE_integer('attack_steps', 1000, 'Steps of a search.', lower_bound=1)
+flags.DEFINE_integer('attack_restarts', 2, 'Searches from different noise.', lower_bound=1)
+flags.DEFINE_float('attack_smoothness', 0.1, 'Weight of the total variation where it is a prior.')
+flags.DEFINE_integer(
+    'attack_known', 200, 'Other training images, which the neighbour holds itself.', lower_bound=2
+)
+
+
+def check() -> None:
+    """Raises ValueError for a flag that the attack ignores, a negative seed or a full --out."""
+    for flag in experiment_flags.of_a_run():
+        if flag.present and flag.name not in SHARED:
+            raise ValueError(f'{flag.serialize()} does not apply to the attack; leave it out')
+    check_values(FLAGS)
+    if FLAGS.attack_smoothness < 0:
+        raise ValueError(
+            f'--attack_smoothness={FLAGS.attack_smoothness}: give a weight of at least 0'
+        )
+    if FLAGS.seed < 0:
+        raise ValueError(f'--seed has to be at least 0, got {FLAGS.seed}')
+    out = FLAGS.out and Path(FLAGS.out)
+    check_writable(out or Path('runs'))
+    if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f'--out={out} exists and is not an empty folder; choose another --out')
+
+
+def settings(features: int) -> list[Setting]:
+    """Those of the paper, and their parts. Raises ValueError for flags out of range."""
+    from dfl_jax.compression import top_k
+    from dfl_jax.data.projection import projection_matrix
+
+    sparsity = FLAGS.attack_sparsity
+    dimensions = FLAGS.attack_projection
+    if dimensions is None:
+        dimensions = 200 if features >= 400 else features // 4
+    top_k(sparsity)
+    projection_matrix(features, dimensions, 0)
+    return [
+        Setting(),
+        Setting(sparsity=sparsity),
+        Setting(projection=dimensions),
+        Setting(sparsity=sparsity, projection=dimensions),
+        Setting(sparsity=0.5, bits=6, projection=dimensions),  # appendix E.3
+    ]
+
+
+def plan() -> Plan:
+    return Plan(
+        seed=FLAGS.seed,
+        images=FLAGS.images,
+        known=FLAGS.attack_known,
+        training=FLAGS.attack_training,
+        steps=FLAGS.attack_steps,
+        restarts=FLAGS.attack_restarts,
+        smoothness=FLAGS.attack_smoothness,
+    )
+
+
+def main(argv: list[str]) -> int:
+    logging.set_verbosity(logging.ERROR)  # jax tells of backends that it did not find
+    if len(argv) > 1:
+        return fail(f'unexpected argument {argv[1]!r}; settings are flags')
+    try:
+        check()
+        from dfl_jax import data
+
+        dataset = data.load(FLAGS.dataset, FLAGS.data_dir)
+        victim = choose_victim(dataset, plan())
+        chosen = settings(victim.known.shape[1])
+        directory = Path(FLAGS.out or f'runs/attack-{time.strftime("%Y%m%d-%H%M%S")}')
+    except (ValueError, OSError) as error:
+        return fail(str(error))
+    except KeyboardInterrupt:
+        return fail('interrupted before the first attack; start again', status=130)
+    return follow(dataset, victim, chosen, directory)
+
+
+def follow(dataset: Any, victim: Victim, chosen: list[Setting], directory: Path) -> int:
+    """Attacks under a progress bar and writes the two files; the exit status."""
+    from tqdm import tqdm
+
+    found: list[Result] = []
+    scenes: dict[int | None, Scene] = {}  # by projection, so that each is compiled once
+    bar = tqdm(chosen, unit='setting', disable=not FLAGS.progress, dynamic_ncols=True)
+    try:
+        for setting in bar:
+            bar.set_description(str(setting))
+            if setting.projection not in scenes:
+                scenes[setting.projection] = set_up(plan(), dataset, victim, setting.projection)
+            found += results(plan(), scenes[setting.projection], victim, setting)
+    except KeyboardInterrupt:
+        return fail(f'interrupted: nothing was written to {directory}', status=130)
+    try:
+        write(found, victim, directory)
+    except OSError as error:
+        return fail(str(error))
+    return 0
+
+
+def write(found: list[Result], victim: Victim, directory: Path) -> None:
+    """The two files, and the table on stdout."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = table(sorted(found, key=lambda result: result.weights), FLAGS.dataset, plan())
+    write_atomically(directory / 'attack.md', text)
+    print(f'{text}\n{directory / "attack.md"}')
+    try:
+        from dfl_jax.cli.attack.plot import plot_attack
+
+        first = [r for r in found if r.weights == 'initial' and r.attack != MATCHING_SMOOTH]
+        originals = victim.scaled(victim.images)
+        plot_attack(first, originals, SIMILAR, directory / 'attack.png')
+        print(directory / 'attack.png')
+    except ImportError:
+        print('no attack.png without matplotlib (pip install matplotlib)', file=sys.stderr)

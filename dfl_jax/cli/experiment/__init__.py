@@ -1,0 +1,1 @@
+"""From flags to the objects of a run, for all commands."""

@@ -1,0 +1,249 @@
+"""The flags of `python -m experiments.run`; those of its methods are in `algorithm_flags`.
+
+Nothing heavy is imported here, so that `--help` is quick.
+"""
+
+from absl import flags
+
+from dfl_jax.cli.experiment import method_flags as algorithm_flags
+
+flags.adopt_module_key_flags(algorithm_flags)
+
+# What to run
+flags.DEFINE_string(
+    'algorithm',
+    'ntk_dfl',
+    'ntk_dfl, spark, dpsgd, dfedavg, dfedavgm, dfedsam, dispfl, decavg, the centralized ntk_fl, '
+    'for clients of different architectures dfml, dec_fedavg, dec_fedprox, def_kt, '
+    'dec_fed_dropout, dec_heterofl, dec_fedrolex, dec_fml, or package.module:factory. Its flags '
+    'default to its published hyperparameters.',
+)
+flags.DEFINE_string(
+    'model',
+    'mlp',
+    'Network: mlp (one hidden layer of 100), cnn, cnn3, vgg16, or package.module:factory.',
+)
+flags.DEFINE_list('hidden', None, 'Hidden widths of --model=mlp, e.g. 512,256,128 (default 100).')
+flags.DEFINE_string(
+    'initializer',
+    None,
+    "Distribution of the initial weights: he_normal (most models' own), he_uniform, glorot_normal, "
+    'glorot_uniform, lecun_normal, lecun_uniform or orthogonal.',
+)
+flags.DEFINE_integer('rounds', 10, 'Communication rounds T.', lower_bound=1)
+flags.DEFINE_integer('seed', 0, 'One seed for partition, graphs, initialisation and training.')
+
+# Data
+flags.DEFINE_string(
+    'dataset',
+    'digits',
+    'digits, synthetic, mnist, fashion_mnist, cifar10, cifar100, so2sat, image_folder, or a .npz '
+    'of train_x [n, ...], train_y [n] (whole numbers from 0), test_x and test_y.',
+)
+flags.DEFINE_string(
+    'data_dir', None, 'Folder with the data sets; missing files are downloaded into it.'
+)
+flags.DEFINE_integer('train_samples', None, 'Use a seeded random subset of the training set.')
+flags.DEFINE_integer('test_samples', None, 'Use a seeded random subset of the test set.')
+flags.DEFINE_integer(
+    'image_size', None, 'Rows and columns of the images of --dataset=image_folder (default 64).'
+)
+flags.DEFINE_integer('clients', 30, 'Number of clients M.', lower_bound=1)
+flags.DEFINE_string(
+    'partition', 'dirichlet', 'iid, balanced, dirichlet, dirichlet_split, zipf, writer or shards.'
+)
+flags.DEFINE_float('alpha', 0.1, 'Dirichlet concentration; smaller is more heterogeneous.')
+flags.DEFINE_float('zipf_exponent', 1.0, 'Exponent of --partition=zipf.')
+flags.DEFINE_integer('shards_per_client', 2, 'Label-sorted shards a client of --partition=shards.')
+flags.DEFINE_integer(
+    'samples_per_client',
+    None,
+    'Samples a client of --partition=balanced; default, as many as the scarcest class allows.',
+)
+flags.DEFINE_bool('partition_overlap', False, 'Each client draws anew from the whole training set.')
+flags.DEFINE_string(
+    'partition_file',
+    None,
+    'JSON list of M lists of training indices, in each every index once; replaces --partition.',
+)
+flags.DEFINE_float(
+    'validation_share',
+    None,
+    'Share of its samples that a client keeps from training, for its local accuracy (dfml and its '
+    'baselines: 0.2; others: 0).',
+)
+flags.DEFINE_integer(
+    'input_projection',
+    None,
+    'Project the inputs to so many dimensions by one random matrix that all clients share.',
+    lower_bound=1,
+)
+flags.DEFINE_bool('plot_partition', False, 'Draw who holds what into partition.png.')
+
+# Network
+flags.DEFINE_string(
+    'topology',
+    'regular',
+    'regular, ring, line, complete, star, erdos_renyi, barabasi_albert, watts_strogatz, torus, '
+    'configuration, clustered, two_group, or edge_list with --topology_file.',
+)
+flags.DEFINE_integer('degree', 5, 'Neighbours of a client (mean, where the family is random).')
+flags.DEFINE_float(
+    'degree_exponent',
+    2.5,
+    'Exponent of the power law of degrees of --topology=configuration; smaller has larger hubs.',
+)
+flags.DEFINE_integer('torus_dimensions', 2, 'Dimensions of --topology=torus.', lower_bound=1)
+flags.DEFINE_float(
+    'assortativity',
+    None,
+    'Rewire every graph to this correlation of degrees over links, keeping all degrees.',
+)
+flags.DEFINE_bool('static_topology', False, 'One graph for all rounds, not a new one each round.')
+flags.DEFINE_string(
+    'topology_file',
+    None,
+    'Edge list as networkx.write_edgelist writes it: two client numbers a line.',
+)
+flags.DEFINE_float('link_dropout', 0.0, 'Probability that a link fails in a round.')
+flags.DEFINE_float('client_dropout', 0.0, 'Probability that a client sits out a round.')
+flags.DEFINE_float(
+    'client_isolation', 0.0, 'Probability that a client has no link in a round and trains alone.'
+)
+
+# Clients of different architectures
+flags.DEFINE_list(
+    'architectures',
+    None,
+    'Networks of dfml and its baselines, dealt to the clients in turn: a mode of the paper (h0, '
+    'h1_cnn, h1_resnet, h1_vit, h2_cnn, h2_efficientnet, h2_mixed) or names like cnn-32-64, '
+    'resnet-64-128-256-512, vit-512-512, efficientnet-b0 (default: h2_cnn, or what the baseline '
+    'can train).',
+)
+flags.DEFINE_list(
+    'architecture_ratios', None, 'Ratios of --architectures, e.g. 2,1,1 (default even).'
+)
+flags.DEFINE_string('architecture_file', None, 'One architecture a line, client by client.')
+flags.DEFINE_float('dfml_width', 1.0, 'Factor on every channel count of --architectures.')
+flags.DEFINE_integer('senders', None, 'Clients that meet at the aggregator (default half of them).')
+flags.DEFINE_integer(
+    'aggregators',
+    None,
+    'Meetings a round, over which senders are dealt (default 1; def_kt: one each).',
+)
+flags.DEFINE_enum(
+    'aggregator',
+    'uniform',
+    ('uniform', 'walk', 'fixed'),
+    'Drawn each round from all clients, from those that the last one hears, or always client 0.',
+)
+
+# Gain of --init=gain_corrected
+flags.DEFINE_enum(
+    'gain',
+    'graph',
+    ('graph', 'family', 'degrees', 'size', 'push_sum'),
+    'How clients know their gain: from the whole graph (1 / ||v_steady||); from --topology and the '
+    'number of clients n; from n and the degrees of --gain_polled clients; from n alone, '
+    'n**gain_exponent; or from n as each estimates it by gossip (push-sum).',
+)
+flags.DEFINE_float(
+    'gain_size_factor', 1.0, 'Estimated over true n, of --gain=family, degrees and size.'
+)
+flags.DEFINE_float('gain_exponent', 0.5, 'Of --gain=size and push_sum.')
+flags.DEFINE_integer('gain_polled', 20, 'Clients whose degrees --gain=degrees asks for.')
+flags.DEFINE_integer('gain_rounds', 50, 'Rounds of gossip of --gain=push_sum.', lower_bound=1)
+
+# Evaluation and output
+flags.DEFINE_integer('eval_every', 1, 'Rounds between evaluations.', lower_bound=1)
+flags.DEFINE_integer(
+    'client_eval_samples',
+    None,
+    'Test samples that judge the single clients (default all).',
+    lower_bound=1,
+)
+flags.DEFINE_string('out', None, 'Run directory (default runs/ALGORITHM-DATASET-TIME).')
+flags.DEFINE_bool(
+    'resume',
+    False,
+    'Continue the run in --out from its last checkpoint, with its own settings; a larger --rounds '
+    'extends it.',
+)
+flags.DEFINE_bool(
+    'allow_imports',
+    False,
+    'Let --resume and select import the algorithm or model that a config.json names as '
+    'package.module:factory.',
+)
+flags.DEFINE_bool('checkpoint', True, 'Save a checkpoint at every evaluation.')
+flags.DEFINE_string(
+    'devices',
+    'auto',
+    "Devices over which the clients are spread: a number, 'all' that JAX sees, or 'auto', as many "
+    'cores of a CPU as divide the clients, and one of accelerators.',
+)
+flags.DEFINE_string(
+    'distributed',
+    None,
+    'Start as one of several processes on all of their devices: auto (Slurm, a TPU pod), or '
+    'HOST:PORT,i,n for process i of n.',
+)
+flags.DEFINE_bool('progress', True, 'Show a progress bar.')
+flags.DEFINE_bool(
+    'tensorboard', False, 'Show every evaluation in TensorBoard: event files in the run directory.'
+)
+flags.DEFINE_bool(
+    'wandb',
+    False,
+    'Show every evaluation in Weights & Biases; with WANDB_MODE=offline without an account.',
+)
+flags.DEFINE_string(
+    'wandb_project', None, 'Project of --wandb (default $WANDB_PROJECT, else dfl_jax).'
+)
+flags.DEFINE_string(
+    'compilation_cache', None, "Folder of XLA's persistent compilation cache, or 'off'."
+)
+
+# Where and how a run is watched; they may differ between a run and its continuation
+NOT_SETTINGS = (
+    'out',
+    'resume',
+    'allow_imports',
+    'progress',
+    'devices',
+    'distributed',
+    'tensorboard',
+    'wandb',
+    'wandb_project',
+    'plot_partition',
+    'compilation_cache',
+    'checkpoint',
+    'allow_imports',
+)
+
+
+# Of the methods whose clients may have different architectures, in place of the flags' defaults
+OF_POPULATIONS = {'topology': 'complete', 'partition': 'dirichlet_split', 'validation_share': 0.2}
+POPULATIONS = (
+    'dfml',
+    'dec_fedavg',
+    'dec_fedprox',
+    'def_kt',
+    'dec_fed_dropout',
+    'dec_heterofl',
+    'dec_fedrolex',
+    'dec_fml',
+)
+
+
+def settle_defaults() -> None:
+    """Gives the flags that were left out the defaults of the --algorithm."""
+    if flags.FLAGS.algorithm in POPULATIONS:
+        for name, value in OF_POPULATIONS.items():
+            if not flags.FLAGS[name].present:
+                flags.FLAGS[name].value = value
+
+
+def of_a_run() -> list[flags.Flag]:
+    """Every flag here and of the methods."""
+    return flags.FLAGS.get_key_flags_for_module(__name__)

@@ -1,0 +1,1 @@
+"""Whose models to average in the end: `dfl-jax select`."""

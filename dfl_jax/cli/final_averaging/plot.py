@@ -1,0 +1,80 @@
+"""The figure of experiments.select."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dfl_jax.cli.run.plots import COLOURS, MUTED, plt, tidy
+from dfl_jax.cli.run.rundir import Row
+
+ORDERS = {  # of selection.json: label and colour; the last lies on top
+    'best_to_worst': ('best to worst', COLOURS[1]),
+    'random': ('random', COLOURS[2]),
+    'worst_to_best': ('worst to best', COLOURS[0]),
+}
+NEIGHBOURS = {'all': ('all neighbours', COLOURS[0]), 'better half': ('better half', COLOURS[3])}
+TIMES = (('once', '-'), ('twice', '--'))
+
+
+def plot_select(found: Row, path: Path) -> None:
+    """Figure 6, accuracy against clients averaged beside the clients, and final topologies.
+
+    found: what selection.json holds.
+    """
+    figure = plt.figure(figsize=(11, 4.2), layout='constrained')
+    panels = figure.subplots(1, 3, width_ratios=(2.2, 0.7, 1.5))
+    panels[1].sharey(panels[0])
+    _orders(panels[0], found)
+    _clients(panels[1], found)
+    _topologies(panels[2], found)
+    for axes in panels:
+        tidy(axes)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _orders(axes, found: Row) -> None:
+    for how, (label, colour) in ORDERS.items():
+        curves = found['orders'][how]['accuracies']
+        spans = [
+            (100 * min(v), 100 * sum(v) / len(v), 100 * max(v)) for v in zip(*curves, strict=True)
+        ]
+        low, mean, high = zip(*spans, strict=True)
+        sizes = range(1, len(spans) + 1)
+        axes.fill_between(sizes, low, high, color=colour, alpha=0.18, linewidth=0)
+        label += f' (range of {len(curves)})' if len(curves) > 1 else ''
+        axes.plot(sizes, mean, color=colour, lw=2, label=label)
+    target = 100 * found['target']
+    axes.axhline(target, color=MUTED, lw=1, ls=':', label=f'{target:.4g} %')
+    axes.set_xscale('log')
+    _ticks(axes, [n for n in (1, 3, 10, 30, 100, 300, 1000) if n <= len(spans)])
+    axes.set(xlabel='clients averaged', ylabel='test accuracy (%)')
+    axes.legend(frameon=False, loc='lower right')
+
+
+def _clients(axes, found: Row) -> None:
+    own = [100 * accuracy for accuracy in found['client_accuracies']]
+    axes.hist(own, bins=25, orientation='horizontal', color=MUTED)
+    axes.set_xlabel('number of clients')
+    axes.tick_params(labelleft=False)
+
+
+def _topologies(axes, found: Row) -> None:
+    for who, (label, colour) in NEIGHBOURS.items():
+        rows = [row for row in found['final_topologies'] if row['neighbours'] == who]
+        degrees = [row['degree'] for row in rows]
+        for step, (often, style) in enumerate(TIMES):
+            means = [100 * row['mean'][step] for row in rows]
+            axes.plot(
+                degrees, means, style, color=colour, marker='o', ms=4, label=f'{label}, {often}'
+            )
+    axes.axhline(100 * found['average_of_all'], color=COLOURS[6], lw=1.2, label='average of all')
+    axes.set_xscale('log')
+    _ticks(axes, degrees)
+    axes.set(xlabel='degree of the final topology', ylabel='accuracy of the mean client (%)')
+    axes.legend(frameon=False, fontsize=8, loc='lower right')
+
+
+def _ticks(axes, places: Sequence[int]) -> None:
+    """Whole numbers on a logarithmic axis."""
+    axes.set_xticks(places, list(map(str, places)))
+    axes.minorticks_off()

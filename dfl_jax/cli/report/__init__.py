@@ -1,0 +1,1 @@
+"""A page on finished runs: `dfl-jax report`."""

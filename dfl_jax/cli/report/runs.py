@@ -1,0 +1,291 @@
+"""The runs of a report: found below a folder, grouped over seeds, measured."""
+
+import os
+import re
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dfl_jax.cli.command import in_a_line
+from dfl_jax.cli.run.rundir import Row, RunDirectory, shown
+from dfl_jax.cli.tables.curves import CURVES, FREE, Run, columns_of, reason
+from dfl_jax.cli.tables.metrics import Measured, megabytes_to, rounds_to
+
+OF_A_RUN = ('checkpoints', 'config.json', 'metrics.jsonl')  # no folders of runs
+NUMBERS = ('mbytes_total', 'mbytes_busiest_client', 'seconds')  # columns that a report shows, too
+UNGROUPED = (*FREE, 'chunk')  # settings in which the runs of a group may differ
+STYLES = ('solid', 'dashed', 'dotted')  # of lines
+UNRESOLVED = ('rounds', 'chunk')  # arguments of a method that no setting of a run tells
+
+
+class Found(NamedTuple):
+    """A run directory that can be read."""
+
+    name: str  # its path below the folder of the report
+    path: Path
+    config: Row
+    settings: dict[str, str]  # those in effect, as they are typed
+    rows: list[Row]
+    done: bool
+
+    @property
+    def seed(self) -> str:
+        return self.settings.get('seed', '-')
+
+    @property
+    def status(self) -> str:
+        """finished, or how far it got."""
+        if self.done:
+            return 'finished'
+        if not self.rows:
+            return 'unfinished, no evaluation yet'
+        return f'unfinished, round {self.rows[-1]["round"]} of {self.settings.get("rounds", "?")}'
+
+
+class Look(NamedTuple):
+    """How the figures draw a group."""
+
+    colour: int  # a place in plots.COLOURS
+    style: str  # one of STYLES
+
+
+class Group(NamedTuple):
+    """Runs that differ in nothing but their seed."""
+
+    method: str
+    note: str  # what sets it apart from the other groups
+    settings: dict[str, str]
+    runs: list[Found]
+    look: Look
+
+    @property
+    def label(self) -> str:
+        return ', '.join(filter(None, (self.method, self.note)))
+
+    @property
+    def counted(self) -> list[Found]:
+        """Those whose numbers stand for the group: the finished ones, where there are any."""
+        evaluated = [run for run in self.runs if run.rows]
+        return [run for run in evaluated if run.done] or evaluated
+
+
+def find(source: Path) -> tuple[list[Found], dict[str, str]]:
+    """The runs at and below `source`, and {directory: why it cannot be read}.
+
+    Raises ValueError when there is no run that can be read.
+    """
+    if not source.is_dir():
+        raise ValueError(f'--runs={source} is no folder')
+    runs, broken = [], {}
+    for path in _directories(source):
+        name = path.relative_to(source).as_posix()
+        name = in_a_line(source.resolve().name if name == '.' else name)
+        try:
+            runs.append(_read(name, path))
+        except (ValueError, OSError) as error:
+            broken[name] = reason(error, path)
+    if not runs:
+        reasons = ''.join(f'; {name}: {reason}' for name, reason in [*broken.items()][:3])
+        reasons += f'; and {len(broken) - 3} more' if len(broken) > 3 else ''
+        raise ValueError(f'--runs={source} holds no run that can be read{reasons}')
+    return runs, broken
+
+
+def _directories(source: Path) -> list[Path]:
+    """Every folder that a run has written to, in natural order."""
+    found = []
+    for folder, folders, files in os.walk(source):
+        if {'config.json', 'metrics.jsonl'} & {*files, *folders}:
+            found.append(Path(folder))
+        folders[:] = [name for name in folders if name not in OF_A_RUN]
+    return sorted(found, key=lambda path: natural(str(path)))
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts n8 before n16."""
+    parts = re.split(r'(\d+)', name)
+    return [(int(part), '') if part.isdecimal() else (-1, part) for part in parts]
+
+
+def _read(name: str, path: Path) -> Found:
+    """Raises ValueError or OSError with what is wrong."""
+    directory = RunDirectory(path)
+    if not os.path.lexists(directory.config_file):
+        raise ValueError('has metrics.jsonl but no config.json')
+    for file in (directory.config_file, directory.metrics_file):
+        if not inside(path, file):
+            raise ValueError(f'{file.name} leads outside the run directory')
+    try:
+        config = directory.config()
+        settings = settled(config)
+        _ = 1 / max(0, int(settings['clients'])), int(settings['rounds'])
+        _ = dict(config.get('versions', {}))
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise ValueError('config.json is damaged, or not of a run') from error
+    rows = directory.rows()
+    try:
+        columns_of(name, rows, CURVES, NUMBERS)
+    except ValueError as error:
+        raise ValueError(f'metrics.jsonl is damaged: {error}') from error
+    return Found(name, path, config, settings, rows, directory.done.exists())
+
+
+def inside(folder: Path, file: Path) -> bool:
+    """Whether a file of the folder is there itself, and no link to a place outside."""
+    try:
+        return file.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # of links in a circle
+        return False
+
+
+def settled(config: Row) -> dict[str, str]:
+    """The settings of a run that are in effect: those given, and the method's defaults."""
+    from dfl_jax.cli.experiment.method_flags import ALGORITHM_FLAGS
+
+    given = {name: value for name, value in config['settings'].items() if value is not None}
+    of_method = {
+        ALGORITHM_FLAGS[argument].name: value
+        for argument, value in config.get('algorithm', {}).items()
+        if argument in ALGORITHM_FLAGS and argument not in UNRESOLVED and value is not None
+    }
+    return _applying({name: _typed(value) for name, value in (given | of_method).items()})
+
+
+def _applying(settings: dict[str, str]) -> dict[str, str]:
+    """Without the data and network settings that have no effect beside the others."""
+    from dfl_jax.topology.families import FAMILIES, WITH_DEGREE
+
+    partition, topology = settings.get('partition', ''), settings.get('topology', '')
+    dirichlet = partition.startswith('dirichlet') or 'partition_file' in settings
+    idle = {
+        'alpha': not dirichlet,
+        'partition_overlap': not dirichlet,
+        'zipf_exponent': partition != 'zipf',
+        'shards_per_client': partition != 'shards',
+        'samples_per_client': partition != 'balanced',
+        'degree': topology in FAMILIES and topology not in WITH_DEGREE,
+        'degree_exponent': topology != 'configuration',
+        'torus_dimensions': topology != 'torus',
+    }
+    corrected = settings.get('init') == 'gain_corrected'
+    return {
+        name: value
+        for name, value in settings.items()
+        if not idle.get(name) and (corrected or not name.startswith('gain'))
+    }
+
+
+def _typed(value: object) -> str:
+    return shown([str(each) for each in value] if isinstance(value, list) else value)
+
+
+def group(runs: Sequence[Found]) -> list[Group]:
+    """The runs by all settings but the seed, in the order of their names."""
+    from dfl_jax.cli.tables.panels import METHODS
+
+    by_settings: dict[tuple, list[Found]] = {}
+    for run in runs:
+        key = tuple(sorted(_grouping(run.settings).items()))
+        by_settings.setdefault(key, []).append(run)
+    several = [_grouping(those[0].settings) for those in by_settings.values()]
+    telling = _telling(several)
+    names = []
+    for settings in several:
+        method = settings.get('algorithm', 'unknown method')
+        values = (f'{name} {settings[name]}' for name in telling if name in settings)
+        names.append((METHODS.get(method, method), ', '.join(values)))
+    return [
+        Group(*name, settings, those, look)
+        for name, settings, those, look in zip(
+            names, several, by_settings.values(), _looks(names), strict=True
+        )
+    ]
+
+
+def _looks(names: Sequence[tuple[str, str]]) -> list[Look]:
+    """A colour a method and a style a note where these suffice, else a colour a group."""
+    from dfl_jax.cli.run.plots import COLOURS
+
+    methods = list(dict.fromkeys(method for method, _ in names))
+    notes = list(dict.fromkeys(note for _, note in names))
+    if 1 < len(methods) <= len(COLOURS) and len(notes) <= len(STYLES):
+        return [Look(methods.index(method), STYLES[notes.index(note)]) for method, note in names]
+    places = (divmod(place, len(COLOURS)) for place in range(len(names)))
+    return [Look(colour, STYLES[turn % len(STYLES)]) for turn, colour in places]
+
+
+def _grouping(settings: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in settings.items() if name not in UNGROUPED}
+
+
+def differing(several: Sequence[dict[str, str]]) -> list[str]:
+    """The settings that are not the same in all."""
+    names = dict.fromkeys(name for settings in several for name in settings)
+    return [name for name in names if len({settings.get(name) for settings in several}) > 1]
+
+
+def _telling(several: Sequence[dict[str, str]]) -> list[str]:
+    """Few settings that, beside the method, tell all groups apart; rounds only where none else."""
+
+    def apart(names: Sequence[str]) -> int:
+        return len({tuple(map(settings.get, names)) for settings in several})
+
+    left, chosen = differing(several), ['algorithm']
+    while apart(chosen) < len(several):
+        others = [n for n in left if n != 'rounds' and apart([*chosen, n]) > apart(chosen)]
+        chosen.append(max(others or ['rounds'], key=lambda name: apart([*chosen, name])))
+    return [name for name in left if name in chosen[1:]]
+
+
+def columns(run: Found, names: Sequence[str]) -> Run:
+    """The run as experiments.tables takes it, without the columns that it lacks."""
+    there = [name for name in ('round', *names) if all(name in row for row in run.rows)]
+    return {'run': run.path.name} | {name: [row[name] for row in run.rows] for name in there}
+
+
+Measure = Callable[[Found], Measured | None]
+
+
+def at_end(name: str, scale: float = 1) -> Measure:
+    """A column in the last round evaluated; None where the run lacks it."""
+    return lambda run: Measured(scale * run.rows[-1][name]) if name in run.rows[-1] else None
+
+
+def a_round(name: str) -> Measure:
+    """A column that adds up over rounds, for each of them; None likewise."""
+    return lambda run: (
+        Measured(run.rows[-1][name] / run.rows[-1]['round']) if name in run.rows[-1] else None
+    )
+
+
+def best(run: Found) -> Measured:
+    """The highest consensus accuracy of any evaluation, in percent."""
+    return Measured(100 * max(row['consensus_accuracy'] for row in run.rows))
+
+
+def until(target: float, unit: str) -> Measure:
+    """Rounds or megabytes to the consensus accuracy `target` in [0, 1], or their lower bound."""
+    measure, name = {
+        'rounds': (rounds_to, 'round'),
+        'megabytes': (megabytes_to, 'mbytes_total'),
+    }[unit]
+    return lambda run: (
+        measure({'target': target}, columns(run, (name, *CURVES))) if name in run.rows[-1] else None
+    )
+
+
+def measured(runs: Sequence[Found], measure: Measure) -> list[Measured]:
+    return [value for run in runs if run.rows and (value := measure(run)) is not None]
+
+
+def spread(values: Sequence[Measured]) -> tuple[float, float | None]:
+    """Mean, and the standard deviation over several."""
+    numbers = [value.value for value in values]
+    return statistics.mean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None
+
+
+def decimals(several: Iterator[float]) -> int:
+    """So many that the smallest number of a column shows three digits, and no more than three."""
+    sizes = [abs(value) for value in several if value]
+    return 0 if not sizes else next((n for n in range(3) if min(sizes) * 10**n >= 100), 3)

@@ -1,0 +1,1 @@
+"""One run: `dfl-jax run`."""

@@ -1,0 +1,277 @@
+"""Runs one experiment: `python -m experiments.run --algorithm=ntk_dfl --dataset=digits ...`
+
+Without flags: 30 clients learn handwritten digits by NTK-DFL, in under a minute on two cores.
+Writes config.json, metrics.jsonl, checkpoints/, curves.png and consensus.safetensors below --out.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from absl import flags, logging
+
+from dfl_jax.cli.command import fail
+from dfl_jax.cli.experiment import flags as experiment_flags
+from dfl_jax.cli.experiment.values import check_values
+from dfl_jax.cli.run import loggers as mirrors
+from dfl_jax.cli.run.recall import recall
+
+if TYPE_CHECKING:
+    from dfl_jax.cli.experiment.build import Experiment
+    from dfl_jax.cli.run.rundir import RunDirectory
+
+FLAGS = flags.FLAGS
+flags.adopt_module_key_flags(experiment_flags)
+
+
+def settings() -> dict[str, Any]:
+    """Every flag that decides a run's result, by name."""
+    defined = experiment_flags.of_a_run()
+    return {f.name: f.value for f in defined if f.name not in experiment_flags.NOT_SETTINGS}
+
+
+def describe(experiment: 'Experiment', chosen: dict[str, Any]) -> dict[str, Any]:
+    """What config.json records."""
+    import jax
+
+    from dfl_jax.cli.run.fingerprint import fingerprint
+
+    mesh = experiment.mesh
+    packages = ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'networkx')
+    return {
+        'settings': chosen,
+        'given': [name for name in chosen if FLAGS[name].present],
+        'algorithm': {name: _plain(value) for name, value in experiment.resolved.items()},
+        'inputs': fingerprint(experiment),
+        'versions': {'python': platform.python_version()}
+        | {package: version(package) for package in packages},
+        'device': str(jax.devices()[0].device_kind),
+        'devices': mesh.size if mesh else 1,
+        'cores': os.cpu_count(),
+        'commit': _commit(),
+    }
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _commit() -> str | None:
+    if not shutil.which('git'):
+        return None
+    here = Path(__file__).parent
+    found = subprocess.run(
+        ['git', 'rev-parse', 'HEAD'], cwd=here, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or None
+
+
+def prepare_jax() -> None:
+    """Devices of a CPU, and the compilation cache, as the flags have it."""
+    import jax
+
+    from dfl_jax.execution.devices import cores_as_devices
+
+    if FLAGS.devices != 'all' and not FLAGS.distributed:
+        cores_as_devices(int(FLAGS.devices) if FLAGS.devices.isdecimal() else None)
+    folder = FLAGS.compilation_cache
+    if folder == 'off':
+        return
+    cache = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache')
+    jax.config.update('jax_compilation_cache_dir', folder or str(cache / 'dfl_jax' / 'xla'))
+    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+
+
+def join_others() -> None:
+    """Joins the processes of --distributed, all but the first with a scratch folder, and silent."""
+    from dfl_jax.execution.devices import join, leads
+
+    join(FLAGS.distributed)
+    if not leads():
+        for name in ('progress', 'resume'):
+            FLAGS[name].value = False
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        FLAGS['out'].value = tempfile.mkdtemp()
+
+
+def agree(done: bool) -> bool:
+    """Gives all processes the settings of the first, and whether its run is done."""
+    from dfl_jax.execution.devices import agreed_text, leads
+
+    text = agreed_text(json.dumps([done, settings()]) if leads() else None)
+    done, chosen = json.loads(str(text))
+    for name, value in chosen.items():
+        FLAGS[name].value = value
+    return done
+
+
+def recalled(directory: 'RunDirectory') -> dict[str, Any]:
+    """Gives the flags that were left out the values of the run; returns what its config records.
+
+    Raises ValueError, one line, for another value than the run's, apart from more rounds.
+    """
+    config = recall(directory)
+    before, now = config['settings'], settings()
+    if _extends(before):
+        before = before | {'rounds': now['rounds']}
+    directory.check_settings(before, now)
+    return config
+
+
+def _extends(before: dict[str, Any]) -> bool:
+    """Whether the command asks for more rounds than the run was started for."""
+    began = before.get('rounds')
+    return bool(FLAGS['rounds'].present and isinstance(began, int) and FLAGS.rounds > began)
+
+
+class Prepared(NamedTuple):
+    """A run that can start."""
+
+    experiment: 'Experiment | None'  # None when it is done already
+    directory: 'RunDirectory'
+    longer: dict[str, Any] | None = None  # the new config.json of a run that is extended
+
+
+def prepare(held: contextlib.ExitStack) -> Prepared:
+    """Checks the flags, builds the experiment and claims the run directory.
+
+    held: keeps the directory until it is closed.
+
+    Raises ValueError or OSError, one line, for whatever is wrong with the flags or their files.
+    """
+    from dfl_jax.cli.run.rundir import RunDirectory, unused
+
+    check_values(FLAGS)
+    if FLAGS.distributed:
+        join_others()
+    name = f'{FLAGS.algorithm}-{Path(FLAGS.dataset).stem}'.replace(':', '.')
+    default = Path('runs') / f'{name}-{time.strftime("%Y%m%d-%H%M%S")}'
+    if FLAGS.resume and FLAGS.out is None:
+        raise ValueError('--resume: name the run to go on with, --out=DIR')
+    directory = RunDirectory(FLAGS.out or default)
+    config = longer = None
+    done = False
+    if FLAGS.resume:
+        if not directory.config_file.exists():
+            raise ValueError(f'--resume: {directory.path} holds no run; start it without --resume')
+        held.enter_context(directory.held())
+        config = recalled(directory)
+        done = not _extends(config['settings']) and directory.unfinished() is None
+    else:
+        experiment_flags.settle_defaults()
+        if FLAGS.out is not None:
+            directory.check_free()
+    if FLAGS.distributed:
+        done = agree(done)
+    if done:
+        return Prepared(None, directory)
+
+    prepare_jax()
+    from dfl_jax.cli.experiment.build import build
+
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: print(f'warning: {message}', file=sys.stderr)
+        experiment = build(FLAGS)
+    if config is None:
+        if FLAGS.out is None:
+            directory = RunDirectory(unused(default))
+        claim(directory, experiment, held)
+    else:
+        longer = go_on(directory, experiment, config)
+    if FLAGS.plot_partition:
+        _plot_partition(experiment, directory.path / 'partition.png')
+    return Prepared(experiment, directory, longer)
+
+
+def claim(directory: 'RunDirectory', experiment: 'Experiment', held: contextlib.ExitStack) -> None:
+    """Makes the directory and writes config.json; `held` keeps other processes out of it.
+
+    Raises ValueError when another run was faster, OSError when it cannot be written.
+    """
+    directory.path.mkdir(parents=True, exist_ok=True)
+    held.enter_context(directory.held())
+    directory.check_free()
+    directory.write_config(describe(experiment, settings()))
+
+
+def go_on(
+    directory: 'RunDirectory', experiment: 'Experiment', config: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Checks that the experiment goes on as `config` began; the new config of a longer run.
+
+    Warns of what changed around it and may change its last bits. Raises ValueError.
+    """
+    from dfl_jax.cli.run.fingerprint import check_same
+
+    now = json.loads(json.dumps(describe(experiment, settings())))
+    check_same(config, experiment, now, directory.path)
+    for name in ('versions', 'device', 'devices'):
+        if config.get(name) != now[name]:
+            print(
+                f'warning: {name} was {config.get(name)} when the run began and is {now[name]} '
+                'now; its last bits may differ',
+                file=sys.stderr,
+            )
+    rounds = now['settings']['rounds']
+    if rounds == config['settings']['rounds']:
+        return None
+    widths = [each['inputs']['graphs']['width'] for each in (config, now) if 'inputs' in each]
+    if len(set(widths)) > 1:
+        print(
+            f'warning: the added rounds have clients of {widths[1] - 1} neighbours, those before '
+            f'of {widths[0] - 1} at most; a run that was long from the start may differ in its '
+            'last bits',
+            file=sys.stderr,
+        )
+    return config | {'settings': config['settings'] | {'rounds': rounds}, 'inputs': now['inputs']}
+
+
+def _plot_partition(experiment, path: Path) -> None:
+    from dfl_jax.data import plot_partition
+
+    data = experiment.dataset
+    try:
+        plot_partition(data.train_y, experiment.parts, data.classes, path)
+        print(f'who holds what: {path}')
+    except ImportError:
+        print('no partition.png without matplotlib (pip install matplotlib)', file=sys.stderr)
+
+
+def main(argv: list[str]) -> int:
+    logging.set_verbosity(logging.FATAL)  # what orbax logs is told again, in one line
+    if len(argv) > 1:
+        return fail(f'unexpected argument {argv[1]!r}; settings are flags, e.g. --dataset=digits')
+    with contextlib.ExitStack() as held:
+        try:
+            watched = mirrors.asked_for(FLAGS)
+            experiment, directory, longer = prepare(held)
+        except (ValueError, OSError) as error:
+            return fail(str(error))
+        except KeyboardInterrupt:
+            return fail('interrupted before the first round; start again', status=130)
+        from dfl_jax.cli.run.train import train
+        from dfl_jax.execution.devices import leads
+
+        if experiment is None:
+            print(f'{directory.path} is done; nothing to resume')
+            return 0
+        return train(
+            experiment,
+            directory,
+            eval_every=FLAGS.eval_every,
+            client_eval_samples=FLAGS.client_eval_samples,
+            checkpoint=FLAGS.checkpoint,
+            progress=FLAGS.progress,
+            mirrors=watched if leads() else (),
+            longer=longer,
+        )

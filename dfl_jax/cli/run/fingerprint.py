@@ -1,0 +1,104 @@
+"""What a run was made of, recorded in config.json so that another input is noticed.
+
+Digests are of what was read and drawn, not of files: a file may move or be written anew, and what
+changes without a file (a package that draws other graphs from the same seed) is noticed too.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dfl_jax.algorithms.dfml import OPEN_ENDED
+from dfl_jax.base import Graph
+from dfl_jax.cli.experiment.build import Experiment
+
+REASONS = {  # what may have changed, by the name of the digest
+    'data': 'the data (--dataset, --data_dir)',
+    'partition': 'the partition of the data over the clients (--partition_file)',
+    'networks': "the clients' architectures (--architecture_file)",
+}
+FREE = ('chunk',)  # settings of a method that do not change its results
+
+
+def fingerprint(experiment: Experiment) -> dict[str, Any]:
+    """SHA-256 of the data, their partition, the networks and the graphs, 16 digits each."""
+    dataset, graphs, population = experiment.dataset, experiment.graphs, experiment.population
+    networks = population.clients.items() if population else ()
+    rounds, _, width = graphs.members.shape
+    return {
+        'data': _digest((dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y)),
+        'partition': _digest(experiment.parts),
+        'networks': _digest([a for name, c in networks for a in (np.array([name]), c)]),
+        'graphs': {
+            'rounds': rounds,
+            'width': width,
+            'sha256': digest_of_graphs(graphs, rounds, width),
+        },
+    }
+
+
+def digest_of_graphs(graphs: Graph, rounds: int, width: int) -> str | None:
+    """That of the first rounds, members and mask [rounds, H, width]; None where they are wider."""
+    if rounds > len(graphs.members) or graphs.mask[:rounds, :, width:].any():
+        return None
+    arrays = (graphs.members[:, :, :width], graphs.mask[:, :, :width], graphs.active)
+    # A static schedule is held once.
+    return _digest(
+        [np.asarray(a)[: 1 if np.asarray(a).strides[0] == 0 else rounds] for a in arrays]
+    )
+
+
+def _digest(arrays: Iterable[np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for array in map(np.ascontiguousarray, arrays):
+        digest.update(f'{array.dtype} {array.shape}'.encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()[:16]
+
+
+def check_same(
+    before: dict[str, Any], experiment: Experiment, now: dict[str, Any], path: Path
+) -> None:
+    """Raises ValueError where an experiment would not go on as the run at `path` began.
+
+    before, now: what config.json recorded and would record today.
+    """
+    check_inputs(before.get('inputs', {}), experiment, now['inputs'], path)
+    old, new = before['settings']['rounds'], now['settings']['rounds']
+    was, found = before.get('algorithm', {}), now['algorithm']
+    free = {*FREE} | ({'rounds'} if found.get('schedule') in OPEN_ENDED else set())
+    for name in sorted((was.keys() & found.keys()) - free):
+        if was[name] != found[name] and new > old:
+            raise ValueError(
+                f'--rounds={new} cannot extend {path}, a run of {old} rounds: its {name} follows '
+                f'the number of rounds ({was[name]} then, {found[name]} now), and its first rounds '
+                'would have been others; start a new run with another --out'
+            )
+        if was[name] != found[name]:
+            raise ValueError(
+                f'--resume: {name} of {path} was {was[name]} by default and is {found[name]} in '
+                'this version; resume with the version that it was started with'
+            )
+
+
+def check_inputs(
+    before: dict[str, Any], experiment: Experiment, now: dict[str, Any], path: Path
+) -> None:
+    """Raises ValueError naming the input of the run at `path` that has changed."""
+    for name, reason in REASONS.items():
+        if name in before and before[name] != now[name]:
+            raise ValueError(
+                f'{reason} changed since {path} began ({name} {before[name]} then, {now[name]} '
+                'now); bring back what it was, or start a new run'
+            )
+    if 'graphs' in before:
+        drawn = before['graphs']
+        if drawn['sha256'] != digest_of_graphs(experiment.graphs, drawn['rounds'], drawn['width']):
+            raise ValueError(
+                f'the graphs of the first {drawn["rounds"]} rounds of {path} are not those that '
+                'it began with: --topology_file changed, another version of networkx draws '
+                'others, or they follow the number of rounds; start a new run'
+            )

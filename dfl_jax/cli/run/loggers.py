@@ -1,0 +1,156 @@
+"""Where a run can be watched besides metrics.jsonl: TensorBoard and Weights & Biases.
+
+A mirror shows every row of metrics.jsonl at the step that is its round: numbers under their names,
+the counts of a choice as NAME/CHOICE, a list over the clients as a histogram. Mirrors are copies:
+a resumed run shows its earlier rows anew, from metrics.jsonl, and so every round once, those of a
+session without a mirror too. The packages are imported only here and only when a flag asks.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from dfl_jax.cli.run.rundir import Row, RunDirectory
+
+SUFFIX = '.dfl_jax'  # of the event files that may be replaced
+FLUSH_SECONDS = 1  # a thread writes; its own flush() would not wait for what is queued
+PROJECT = 'dfl_jax'
+
+
+class MirrorError(ValueError):
+    """A mirror that cannot be had; the message is one line with the remedy."""
+
+
+class Mirror(Protocol):
+    """Shows the rows of one run elsewhere."""
+
+    def open(self, directory: RunDirectory, rows: Sequence[Row]) -> None:
+        """Starts, with the rows of the rounds before those to come. Raises MirrorError."""
+
+    def row(self, row: Row) -> None:
+        """Shows one evaluation."""
+
+    def close(self, status: int) -> None:
+        """Ends; `status` is the exit status of the run."""
+
+
+def asked_for(flags: Any) -> list[Mirror]:
+    """The mirrors of --tensorboard and --wandb. Raises MirrorError when a package is missing."""
+    if flags.wandb_project is not None and not flags.wandb:
+        raise MirrorError(
+            f'--wandb_project={flags.wandb_project} does not apply without --wandb; add it'
+        )
+    mirrors: list[Mirror] = []
+    if flags.tensorboard:
+        mirrors.append(TensorBoard())
+    if flags.wandb:
+        mirrors.append(WeightsAndBiases(flags.wandb_project))
+    return mirrors
+
+
+class TensorBoard:
+    """Event files in the run directory, which `tensorboard --logdir=runs` finds."""
+
+    def __init__(self):
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError as error:
+            raise _missing('tensorboard', 'tensorboardX') from error
+        self._writer_of = SummaryWriter
+
+    def open(self, directory: RunDirectory, rows: Sequence[Row]) -> None:
+        """Takes the place of the event file of the session before, which it empties.
+
+        A TensorBoard that is watching moves on from an empty file, and stays at one that is gone.
+        """
+        for stale in directory.path.glob(f'events.out.tfevents.*{SUFFIX}'):
+            if stale.stat().st_size:
+                os.truncate(stale, 0)
+            else:
+                stale.unlink()
+        # From step 0 on, such a TensorBoard forgets what the old file said.
+        self._writer = self._writer_of(
+            str(directory.path), purge_step=0, flush_secs=FLUSH_SECONDS, filename_suffix=SUFFIX
+        )
+        for row in rows:
+            self.row(row)
+
+    def row(self, row: Row) -> None:
+        import numpy as np
+
+        for name, value in _flat(row):
+            if isinstance(value, list):
+                self._writer.add_histogram(name, np.array(value), row['round'])
+            else:
+                self._writer.add_scalar(name, value, row['round'])
+
+    def close(self, status: int) -> None:
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A W&B run of the directory's name, with config.json as its config.
+
+    The id in wandb/id makes a resumed run the same W&B run, which skips the steps that its server
+    has. Offline there is no server to ask: every session leaves a whole copy below wandb/, the last
+    of which replaces those before it when they are synchronized.
+    """
+
+    def __init__(self, project: str | None):
+        try:
+            # By name: a folder ./wandb, as W&B leaves it, would pass for the package.
+            from wandb import Error, Histogram, init
+        except ImportError as error:
+            raise _missing('wandb', 'wandb') from error
+        self._init, self._histogram, self._error = init, Histogram, Error
+        self._project = project or os.environ.get('WANDB_PROJECT') or PROJECT
+
+    def open(self, directory: RunDirectory, rows: Sequence[Row]) -> None:
+        known = directory.path / 'wandb' / 'id'
+        again = known.exists()
+        if not again:
+            known.parent.mkdir(exist_ok=True)
+            known.write_text(secrets.token_hex(4) + '\n')
+        try:
+            self._run = self._init(
+                project=self._project,
+                name=directory.path.name,
+                dir=str(directory.path),
+                config=json.loads(directory.config_file.read_text()),
+                id=known.read_text().strip(),
+                resume='allow' if again else None,
+            )
+        except self._error as error:
+            raise MirrorError(
+                f'--wandb: {" ".join(str(error).split()).rstrip(".")}; run `wandb login`, or set '
+                f'WANDB_MODE=offline, and go on with --out={directory.path} --resume'
+            ) from error
+        for row in rows:
+            self.row(row)
+
+    def row(self, row: Row) -> None:
+        if row['round'] < self._run.starting_step:  # as the server has it
+            return
+        shown = {
+            name: self._histogram(value) if isinstance(value, list) else value
+            for name, value in _flat(row)
+        }
+        self._run.log(shown, step=row['round'], commit=True)
+
+    def close(self, status: int) -> None:
+        self._run.finish(exit_code=status)
+
+
+def _flat(row: Row) -> Iterator[tuple[str, float | list[float]]]:
+    """Names and what is shown under them, all but the round."""
+    for name, value in row.items():
+        if isinstance(value, dict):
+            yield from ((f'{name}/{choice}', count) for choice, count in value.items())
+        elif name != 'round':
+            yield name, value
+
+
+def _missing(flag: str, package: str) -> MirrorError:
+    return MirrorError(f'--{flag} needs {package} (pip install {package})')

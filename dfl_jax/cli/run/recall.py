@@ -1,0 +1,74 @@
+"""The settings of a run that is continued or looked into, back in the flags."""
+
+import json
+from collections.abc import Container
+from typing import Any
+
+from absl import flags
+
+from dfl_jax.cli.experiment import flags as experiment_flags
+from dfl_jax.cli.run.rundir import Row, RunDirectory
+
+FLAGS = flags.FLAGS
+NAMES_OF_CODE = ('algorithm', 'model')  # may be package.module:factory
+KINDS: dict[str, type | tuple[type, ...]] = {  # by absl's name of a flag's type
+    'int': int,
+    'float': (int, float),
+    'bool': bool,
+    'string': str,
+    'string enum': str,
+}
+
+
+def recall(directory: RunDirectory, typed: Container[str] | None = None) -> Row:
+    """Sets the flags to the settings of a run, and returns what its config.json holds.
+
+    Settings younger than the run keep their defaults. A config.json may be anybody's: it is not
+    trusted to name code, nor to be of the right types.
+
+    typed: flags that keep a value from the command line, None for all.
+
+    Raises ValueError, one line.
+    """
+    file, config = directory.config_file, directory.config()
+    known = {flag.name for flag in experiment_flags.of_a_run()} - {*experiment_flags.NOT_SETTINGS}
+    for name, value in config['settings'].items():
+        if name not in known and value is None:
+            continue
+        if name not in known:
+            raise ValueError(f'{file} has --{name}={_in_short(value)}, which is not known')
+        if FLAGS[name].present and (typed is None or name in typed):
+            continue
+        if not _fits(FLAGS[name], value):
+            raise ValueError(
+                f'{file} has --{name}={_in_short(value)}, which that flag cannot be; bring back '
+                'what the run wrote, or choose another'
+            )
+        if name in NAMES_OF_CODE and ':' in value and not FLAGS.allow_imports:
+            raise ValueError(
+                f'{file} has --{name}={value}, which is code that would be run; add '
+                '--allow_imports if you trust it'
+            )
+        FLAGS[name].value = value
+    return config
+
+
+def _fits(flag: Any, value: Any) -> bool:
+    """Whether a setting is of the type and in the range of its flag."""
+    if value is None:
+        return flag.default is None
+    if isinstance(flag.parser, flags.ListParser):
+        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    kind = flag.flag_type()
+    typed = isinstance(value, KINDS[kind]) and isinstance(value, bool) == (kind == 'bool')
+    if not typed:
+        return False
+    try:
+        flag.parser.parse(value)
+    except (ValueError, TypeError, OverflowError):
+        return False
+    return True
+
+
+def _in_short(value: Any) -> str:
+    return f'a {type(value).__name__}' if isinstance(value, (list, dict)) else json.dumps(value)

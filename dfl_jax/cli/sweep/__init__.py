@@ -1,0 +1,1 @@
+"""Many runs: `dfl-jax sweep`."""

@@ -1,0 +1,213 @@
+"""Trains the runs of one group of a sweep, as one program where they are alike."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from dfl_jax import simulate
+from dfl_jax.algorithms import make
+from dfl_jax.base import Algorithm, Clients, Graph
+from dfl_jax.checkpoint import Checkpoints, Saved
+from dfl_jax.cli.experiment.build import Experiment
+from dfl_jax.cli.run.rundir import RunDirectory, read_json, write_atomically
+from dfl_jax.cli.run.train import evaluations_until, lacking, restored, save_consensus, undisturbed
+from dfl_jax.execution.devices import placed
+from dfl_jax.execution.memory import SHARE, available_bytes
+
+TRACED = ('lr', 'projection_seed')  # settings of a method that may differ within a program
+
+
+class Member(NamedTuple):
+    """A run that is to be trained."""
+
+    experiment: Experiment
+    directory: RunDirectory
+
+
+def fitting(experiment: Experiment) -> int:
+    """How many runs such as this one the memory holds in one program.
+
+    One for clients of several architectures on a CPU: under vmap the places that nobody takes in a
+    meeting are computed, too (half as fast, `benchmarks.mutual --chunk=26`).
+    """
+    if experiment.population is not None and jax.default_backend() == 'cpu':
+        return 1
+    return max(1, int(SHARE * available_bytes() / experiment.footprint.total))
+
+
+def ended(directory: RunDirectory) -> bool:
+    """Whether a run is done, or diverged, which no second try would change."""
+    return directory.done.exists() or diverged(directory) is not None
+
+
+def diverged(directory: RunDirectory) -> str | None:
+    """What the run said when it diverged. Raises ValueError for a file that says nothing."""
+    file = _divergence_file(directory)
+    if not os.path.lexists(file):
+        return None
+    found = read_json(file)
+    if not isinstance(found, dict) or not isinstance(found.get('error'), str):
+        raise ValueError(f'{file} is damaged; remove it, and the run goes on')
+    return found['error']
+
+
+def _divergence_file(directory: RunDirectory) -> Path:
+    return directory.path / 'diverged.json'
+
+
+def train_group(members: Sequence[Member], folder: Path, bar: tqdm, **options: Any) -> None:
+    """Trains runs to their ends, from their last common evaluation, and marks them as done.
+
+    folder: of their checkpoints, which are gone in the end. bar: advances by a round of each run.
+    options: `eval_every` and `client_eval_samples` of `simulate.run`. A run that diverges is marked
+    as such, and the others go on.
+    """
+    programs = [members] if _alike([one.experiment for one in members]) else [[m] for m in members]
+    for number, program in enumerate(programs):
+        if all(ended(one.directory) for one in program):
+            bar.update(sum(len(one.experiment.graphs.active) for one in program))
+        else:
+            _train(program, folder / str(number), bar, options)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alike(experiments: Sequence[Experiment]) -> bool:
+    """Whether runs differ only in arrays and in settings that can be traced."""
+    first, *others = experiments
+    return all(
+        _static(other) == _static(first)
+        and other.settings.keys() == first.settings.keys()
+        and _same_population(other, first)
+        and np.array_equal(other.test.x, first.test.x)
+        and np.array_equal(other.test.y, first.test.y)
+        and other.graphs.active.shape == first.graphs.active.shape
+        for other in others
+    )
+
+
+def _static(experiment: Experiment) -> dict[str, Any]:
+    return {name: v for name, v in experiment.settings.items() if name not in TRACED}
+
+
+def _same_population(one: Experiment, other: Experiment) -> bool:
+    if one.population is None or other.population is None:
+        return one.population is other.population
+    places = one.population.clients, other.population.clients
+    return jax.tree.all(jax.tree.map(np.array_equal, *places))
+
+
+def _train(program: Sequence[Member], folder: Path, bar: tqdm, options: dict[str, Any]) -> None:
+    experiments, checkpoints = [one.experiment for one in program], Checkpoints(folder)
+    rounds, every = len(experiments[0].graphs.active), options['eval_every']
+
+    def fault(saved: Saved) -> str | None:
+        of_runs = zip(program, saved.progress, saved.notes, strict=True)
+        faults = (
+            lacking(one.directory, progress.round, note, every, rounds)
+            for one, progress, note in of_runs
+            if note is not None
+        )
+        return next(filter(None, faults), None)
+
+    saved = restored(checkpoints, _states(experiments), fault)
+    mesh = experiments[0].mesh
+    resume = (placed(saved.state, mesh, axis=1), saved.progress) if saved else None
+    state, kept = (resume[0], resume[1][0].round) if resume else (None, 0)
+    for one in program:
+        one.directory.keep(evaluations_until(one.directory, kept, every, rounds))
+    bar.update(len(program) * kept)
+    for rows, state, progress in simulate.run_together(
+        *_stacked(experiments),
+        resume=resume,
+        validation=_padded([one.validation for one in experiments]),
+        mesh=mesh,
+        **options,
+    ):
+        with undisturbed():
+            notes: list[str | None] = []  # of a run that diverged there are no evaluations
+            for one, row in zip(program, rows, strict=True):
+                notes.append(one.directory.append(row) if isinstance(row, dict) else None)
+                if not isinstance(row, dict) and diverged(one.directory) is None:
+                    text = json.dumps({'error': str(row)}) + '\n'
+                    write_atomically(_divergence_file(one.directory), text)
+            checkpoints.save(state, *progress, notes=notes)
+        bar.update(len(program) * (progress[0].round - kept))
+        kept = progress[0].round
+        accuracies = [row['consensus_accuracy'] for row in rows if isinstance(row, dict)]
+        if accuracies:
+            bar.set_postfix_str(f'accuracy {np.mean(accuracies):.4f}', refresh=False)
+    bar.update(len(program) * (rounds - kept))
+    for number, one in enumerate(program):
+        if diverged(one.directory) is None:
+            own = jax.tree.map(lambda leaf, n=number: leaf[n], state)
+            save_consensus(one.experiment.algorithm.consensus(own), one.directory.consensus)
+            one.directory.finish()
+
+
+def _states(experiments: Sequence[Experiment]) -> Any:
+    """Structure, shapes and dtypes of the states of all runs, leaves [R, ...]."""
+    one = experiments[0]
+    state = jax.eval_shape(one.algorithm.init, one.key, one.clients)
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((len(experiments), *leaf.shape), leaf.dtype), state
+    )
+
+
+def _stacked(experiments: Sequence[Experiment]) -> tuple[Any, ...]:
+    """What `simulate.run_together` takes before its options, each with a leading axis R."""
+    first = experiments[0]
+    values = {
+        name: jnp.asarray([one.settings[name] for one in experiments])
+        for name in TRACED
+        if len({one.settings.get(name) for one in experiments}) > 1
+    }
+
+    def algorithm_of(values: dict[str, Any]) -> Algorithm:
+        return make(first.factory, first.population or first.model, **first.settings | values)
+
+    return (
+        algorithm_of,
+        values,
+        _padded([one.clients for one in experiments]),
+        _wide([one.graphs for one in experiments]),
+        first.test,
+        jnp.stack([one.key for one in experiments]),
+    )
+
+
+def _padded(clients: Sequence[Clients | None]) -> Clients | None:
+    """Arrays [R, M, N, ...], N of the largest client of all."""
+    some = [one for one in clients if one is not None]
+    if not some:
+        return None
+    width = max(one.y.shape[1] for one in some)
+
+    def pad(leaf: np.ndarray) -> np.ndarray:
+        fill = [(0, 0), (0, width - leaf.shape[1])] + [(0, 0)] * (leaf.ndim - 2)
+        return np.pad(leaf, fill)
+
+    return jax.tree.map(lambda *leaves: np.stack([pad(np.asarray(a)) for a in leaves]), *some)
+
+
+def _wide(graphs: Sequence[Graph]) -> Graph:
+    """Arrays [R, T, H, K], K of the largest hub of all; padding repeats the hub."""
+    width = max(one.members.shape[2] for one in graphs)
+
+    def widened(one: Graph) -> Graph:
+        extra = width - one.members.shape[2]
+        itself = np.repeat(one.members[:, :, :1], extra, axis=2)
+        return Graph(
+            np.concatenate([one.members, itself], axis=2),
+            np.pad(one.mask, [(0, 0), (0, 0), (0, extra)]),
+            one.active,
+        )
+
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *map(widened, graphs))

@@ -1,0 +1,202 @@
+"""What a sweep consists of: the runs of a grid of flags, and which of them go together.
+
+The plan is a file in the sweep's folder, written by whoever comes first and never changed: all
+processes of a sweep, and all that continue it, do the same work in the same groups.
+"""
+
+import itertools
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dfl_jax.cli.run.rundir import read_json
+
+Values = dict[str, str]  # of the flags that a run gives, as they are typed
+
+# Flags that decide what enters a compiled program, not the program: runs that differ in nothing
+# else are one program over several.
+TRACED = (
+    'seed',
+    'lr',
+    'alpha',
+    'partition_file',
+    'partition_overlap',
+    'zipf_exponent',
+    'link_dropout',
+    'client_dropout',
+    'client_isolation',
+    'static_topology',
+)
+
+
+MOST_RUNS = 100_000  # of a sweep
+MOST_DIGITS = 18  # of FIRST and LAST
+RESERVED = ('groups', 'sweep.json', 'results.csv', 'results.md')  # names in its folder
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a sweep."""
+
+    name: str  # also of its directory
+    flagfile: str | None
+    values: Values
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a sweep in groups, each of which is trained as one program."""
+
+    arguments: list[str]  # of the command line, those of the sweep apart
+    groups: list[list[Run]]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for group in self.groups for run in group]
+
+
+def grid(specs: Sequence[str], flagfiles: Sequence[str]) -> list[Run]:
+    """The runs of all combinations, the last of the specs running fastest.
+
+    Args:
+      specs: NAME:VALUES each, values separated by commas, or FIRST..LAST for whole numbers.
+      flagfiles: every combination is run with each of them; empty for none.
+
+    Raises ValueError for a spec that cannot be read, a flag twice, runs of the same name, or more
+    than MOST_RUNS of them.
+    """
+    axes = dict(_axis(spec) for spec in specs)
+    if len(axes) < len(specs):
+        raise ValueError(f'--sweep names a flag twice: {", ".join(specs)}')
+    count = math.prod(map(len, axes.values())) * max(1, len(flagfiles))
+    if count > MOST_RUNS:
+        raise _too_many(f'{count:,}')
+    runs = []
+    for flagfile in flagfiles or (None,):
+        for values in itertools.product(*axes.values()):
+            chosen = dict(zip(axes, values, strict=True))
+            parts = [Path(flagfile).stem] if flagfile else []
+            parts += [
+                f'{name}={Path(value).stem if "/" in value else value}'
+                for name, value in chosen.items()
+            ]
+            runs.append(Run(','.join(parts), flagfile, chosen))
+    names = Counter(run.name for run in runs)
+    if twice := min((name for name, times in names.items() if times > 1), default=None):
+        raise ValueError(f'two runs would be called {twice}; give each its own name')
+    if bad := next((name for name in names if name in RESERVED or name != Path(name).name), None):
+        raise ValueError(f'a run cannot be called {bad or "by no name"}; give it another name')
+    if not specs and not flagfiles:
+        raise ValueError('nothing to sweep: give --sweep=NAME:VALUES or --flagfiles')
+    return runs
+
+
+def _too_many(count: str) -> ValueError:
+    return ValueError(
+        f'--sweep makes {count} runs, more than {MOST_RUNS:,}; sweep fewer values at a time'
+    )
+
+
+def _axis(spec: str) -> tuple[str, list[str]]:
+    name, colon, text = spec.partition(':')
+    numbers = re.fullmatch(r'(-?\d+)\.\.(-?\d+)', text, re.ASCII)
+    if numbers and max(map(len, numbers.groups())) > MOST_DIGITS:
+        raise ValueError(f'--sweep={name}:... has a number of more than {MOST_DIGITS} digits')
+    if numbers:
+        first, last = int(numbers[1]), int(numbers[2])
+        if last - first >= MOST_RUNS:  # before they are written out
+            raise _too_many(f'{last - first + 1:,}')
+        values = [str(number) for number in range(first, last + 1)]
+    else:
+        values = text.split(',')
+    if not colon or not name or not values or '' in values:
+        raise ValueError(
+            f'--sweep={spec} cannot be read; write --sweep=alpha:0.1,0.5 or --sweep=seed:0..4'
+        )
+    if len(set(values)) < len(values):
+        raise ValueError(f'--sweep={spec} has a value twice')
+    return name, values
+
+
+def grouped(runs: Sequence[Run], together: int) -> list[list[Run]]:
+    """Runs that differ in traced flags alone, at most `together` in a group, as equal as can be."""
+    alike: dict[Any, list[Run]] = {}
+    for run in runs:
+        static = tuple((n, v) for n, v in run.values.items() if n not in TRACED)
+        alike.setdefault((run.flagfile, static), []).append(run)
+    groups = []
+    for of_kind in alike.values():
+        pieces = -(-len(of_kind) // together)
+        bounds = [len(of_kind) * piece // pieces for piece in range(pieces + 1)]
+        groups += [of_kind[a:b] for a, b in itertools.pairwise(bounds)]
+    return groups
+
+
+def settled(path: Path, plan: Plan) -> Plan:
+    """The plan in the file at `path`, which becomes `plan` where there is none.
+
+    Raises ValueError when the file holds the plan of another sweep, or none.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f'{path.name}.{os.getpid()}')
+    temporary.write_text(json.dumps(asdict(plan), indent=1) + '\n')
+    try:
+        os.link(temporary, path)  # fails where another process was first
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink()
+    earlier = _read(path)
+    if sorted(map(repr, earlier.runs)) != sorted(map(repr, plan.runs)):
+        raise ValueError(
+            f'{path.parent} holds another sweep, of {len(earlier.runs)} runs such as '
+            f'{earlier.runs[0].name}; choose another --out'
+        )
+    if earlier.arguments != plan.arguments:
+        raise ValueError(
+            f'{path.parent} was started with {" ".join(earlier.arguments) or "no other flags"}, '
+            f'not {" ".join(plan.arguments) or "none"}; use the same or choose another --out'
+        )
+    return earlier
+
+
+def _read(path: Path) -> Plan:
+    """Raises ValueError, one line, for a file that is no plan."""
+    found = read_json(path)
+    try:
+        groups = [[Run(**run) for run in group] for group in found['groups']]
+        fits = (
+            _texts(found['arguments']) and all(groups) and all(map(_fits, itertools.chain(*groups)))
+        )
+    except (LookupError, TypeError):
+        fits = False
+    if not fits:
+        raise ValueError(f'{path} is damaged, or not of a sweep; choose another --out')
+    return Plan(found['arguments'], groups)
+
+
+def _fits(run: Run) -> bool:
+    """Whether what was read is of the right types."""
+    named = _texts([run.name]) and (run.flagfile is None or _texts([run.flagfile]))
+    return named and isinstance(run.values, dict) and _texts([*run.values.values()])
+
+
+def _texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def share(text: str, groups: Sequence[Any]) -> list[int]:
+    """The numbers of the groups that shard `text`, 'i/n' with i from 0, works on.
+
+    Raises ValueError for what is no shard.
+    """
+    found = re.fullmatch(r'(\d{1,18})/(\d{1,18})', text, re.ASCII)
+    if not found or not int(found[1]) < int(found[2]):
+        raise ValueError(f'--shard={text}: write i/n with i from 0 to n - 1, e.g. --shard=0/4')
+    return list(range(int(found[1]), len(groups), int(found[2])))

@@ -1,0 +1,100 @@
+"""The results of a sweep: a line a run, and mean and std over seeds."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dfl_jax.cli.command import in_a_line
+from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
+from dfl_jax.cli.sweep.group import diverged
+from dfl_jax.cli.sweep.plan import Run
+from dfl_jax.cli.tables.curves import CURVES, read_run
+
+TARGET = 0.85  # accuracy of the aggregated model whose rounds are counted
+MEASURES = {  # of a run: (heading, digits)
+    'accuracy': ('accuracy', 4),
+    'best': ('best', 4),
+    'rounds': (f'rounds to {TARGET:.0%}', 1),
+    'client': ('mean client', 4),
+    'mbytes': ('MB sent', 1),
+}
+
+
+def write_results(runs: Sequence[Run], out: Path) -> str:
+    """Writes results.csv and results.md of the runs that have ended, and returns the latter."""
+    found = [(one, measures(RunDirectory(out / one.name))) for one in runs]
+    table = _markdown(found)
+    write_atomically(out / 'results.csv', _csv(found))
+    write_atomically(out / 'results.md', table)
+    return table
+
+
+def measures(directory: RunDirectory) -> Row:
+    """What MEASURES name, of a finished run; else `state`, why there is nothing."""
+    try:
+        if reason := diverged(directory):
+            return {'state': in_a_line(str(reason))}
+        if not directory.done.exists():
+            return {'state': 'unfinished'}
+        if reason := directory.unfinished():
+            raise ValueError(f'{reason}; remove its folder, and the command makes it anew')
+        run = read_run(directory, (*CURVES, 'mbytes_total'))
+        if not run['round']:
+            raise ValueError('it is done and has no evaluation')
+    except (ValueError, OSError, LookupError, TypeError, RecursionError) as error:
+        return {'state': in_a_line(f'cannot be read: {error}')}
+    curve = run[CURVES[0]]
+    reached = [round for round, value in zip(run['round'], curve, strict=True) if value >= TARGET]
+    return {
+        'state': 'done',
+        'accuracy': curve[-1],
+        'best': max(curve),
+        'rounds': reached[0] if reached else None,
+        'client': run[CURVES[1]][-1],
+        'mbytes': run['mbytes_total'][-1],
+    }
+
+
+def _settings(one: Run) -> dict[str, str]:
+    return ({'flagfile': Path(one.flagfile).stem} if one.flagfile else {}) | one.values
+
+
+def _csv(found: Sequence[tuple[Run, Row]]) -> str:
+    text = io.StringIO()
+    names = ['run', *_settings(found[0][0]), 'state', *MEASURES]
+    lines = csv.DictWriter(text, names, lineterminator='\n')
+    lines.writeheader()
+    for one, row in found:
+        lines.writerow({'run': one.name, **_settings(one), **row})
+    return text.getvalue()
+
+
+def _markdown(found: Sequence[tuple[Run, Row]]) -> str:
+    """A row for every combination of flags but the seed, in the order of the sweep."""
+    names = [name for name in _settings(found[0][0]) if name != 'seed']
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for one, row in found:
+        groups.setdefault(tuple(_settings(one)[name] for name in names), []).append(row)
+    head = [*names, 'runs', *(heading for heading, _ in MEASURES.values())]
+    lines = [head, ['---'] * len(names) + ['--:'] * (len(head) - len(names))]
+    for values, rows in groups.items():
+        done = [row for row in rows if row['state'] == 'done']
+        count = str(len(done)) if len(done) == len(rows) else f'{len(done)} of {len(rows)}'
+        cells = [_spread(done, name, digits) for name, (_, digits) in MEASURES.items()]
+        lines.append([*values, count, *cells])
+    table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    lost = [f'{one.name}: {row["state"]}' for one, row in found if row['state'] != 'done']
+    return '\n\n'.join([table, *lost]) + '\n'
+
+
+def _spread(rows: Sequence[Row], name: str, digits: int) -> str:
+    """Mean, and std where there are several; of rounds only where every run got there."""
+    values: list[Any] = [row[name] for row in rows]
+    if not values or None in values:
+        return '-'
+    mean = f'{np.mean(values):.{digits}f}'
+    return mean if len(values) == 1 else f'{mean} ± {np.std(values, ddof=1):.{digits}f}'

@@ -1,0 +1,256 @@
+"""The curves of a table's runs: read from run directories or from a file that stands for them."""
+
+import itertools
+import json
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from dfl_jax.cli.command import in_a_line
+from dfl_jax.cli.run.rundir import Row, RunDirectory, read_json, shown, write_atomically
+
+FREE = ('seed', 'data_dir')  # a run may differ from its flagfile in these
+BESIDE = (*FREE, 'partition_file', 'chunk')  # and be given these, which the flagfile has not
+CURVES = ('consensus_accuracy', 'client_accuracy_mean')
+LOSS = 'client_loss_mean'
+LOCAL = 'local_accuracy_mean'
+SKIPPED = 'is left out'  # of a run that cannot be read
+COARSE = ('accuracy', 'mbytes', 'model_deviation')  # columns of four decimals
+
+Run = dict[str, Any]  # its name as 'run', and as lists 'round', CURVES, what a table adds to them
+Runs = dict[str, list[Run]]  # by cell
+
+
+def find_runs(
+    table: str,
+    flagfiles: Mapping[str, Path],
+    sources: Sequence[Path],
+    names: Sequence[str] = CURVES,
+    only: Mapping[str, Collection[str]] = MappingProxyType({}),
+) -> tuple[Runs, list[str]]:
+    """The runs of every cell that has some, and remarks about those that stray or are unfinished.
+
+    flagfiles: of every cell. sources: folders of runs, or files that stand for them; a cell's runs
+    are those of the first that has any. only: {column: the cells that need it}, of those that not
+    all need. A run that is damaged or lacks any of the columns `names` is left out, and a remark
+    says so. Raises ValueError when there is none at all.
+    """
+    found: Runs = {}
+    remarks: list[str] = []
+    for source in sources:
+        wanted = {cell: file for cell, file in flagfiles.items() if cell not in found}
+        read = load_curves if source.suffix == '.json' else read_directories
+        new, said = read(source, wanted, names, only)
+        found |= new
+        remarks += said
+    found = {cell: found[cell] for cell in flagfiles if cell in found}
+    if not found:
+        known = ', '.join([*flagfiles][:6]) + (', ...' if len(flagfiles) > 6 else '')
+        where = ','.join(map(str, sources))
+        unread = next((f' ({remark})' for remark in remarks if SKIPPED in remark), '')
+        raise ValueError(f'--runs={where} holds no run of {table}{unread}; name them {known}')
+    return found, remarks
+
+
+def read_directories(
+    runs: Path,
+    flagfiles: Mapping[str, Path],
+    names: Sequence[str],
+    only: Mapping[str, Collection[str]],
+) -> tuple[Runs, list[str]]:
+    found: Runs = {}
+    remarks = []
+    for cell, flagfile in flagfiles.items():
+        wanted = read_flagfile(flagfile)
+        needed = [name for name in names if cell in only.get(name, [cell])]
+        for path in sorted(
+            path for path in (runs / cell, *runs.glob(f'{cell}-*')) if path.is_dir()
+        ):
+            directory = RunDirectory(path)
+            try:
+                run = read_run(directory, needed, [name for name in names if name not in needed])
+                strays = differences(path.name, wanted, directory.config())
+            except (ValueError, OSError) as error:
+                remarks.append(f'{path.name} {SKIPPED}: {reason(error, path)}')
+                continue
+            if not run['round']:
+                remarks.append(f'{path.name} holds no evaluation yet')
+                continue
+            if not directory.done.exists():
+                remarks.append(f'{path.name} stopped at round {run["round"][-1]}')
+            remarks += strays
+            for name in {*run} & {*names}:
+                run[name] = [rounded(value, name) for value in run[name]]
+            found.setdefault(cell, []).append(run)
+    return found, remarks
+
+
+def reason(error: Exception, directory: Path) -> str:
+    """What is wrong with a run, in a line and without the place of its directory."""
+    return in_a_line(str(error).replace(f'{directory}{os.sep}', ''))
+
+
+def read_run(directory: RunDirectory, needed: Sequence[str], more: Sequence[str] = ()) -> Run:
+    """The rounds of a run and these columns, `more` where it has them.
+
+    Raises ValueError or OSError, one line, for what no run writes, and where it lacks a column.
+    """
+    return columns_of(directory.path.name, directory.rows(), needed, more)
+
+
+def columns_of(
+    name: str, rows: Sequence[Row], needed: Sequence[str], more: Sequence[str] = ()
+) -> Run:
+    """Likewise, of the rows of the run `name`."""
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError('metrics.jsonl is damaged')
+    if not rows:
+        return {'run': name, 'round': []}
+    known = ['round', *needed, *(m for m in more if all(m in row for row in rows))]
+    run = {'run': name} | {column: [row.get(column) for row in rows] for column in known}
+    check_run(run, needed)
+    return run
+
+
+def check_run(run: Any, needed: Iterable[str]) -> None:
+    """Raises ValueError where it is no Run, or lacks any of these columns.
+
+    Rounds increase, and all other numbers are finite.
+    """
+    if not isinstance(run, dict) or not isinstance(run.get('run'), str):
+        raise ValueError('it is no run')
+    lists = {name: column for name, column in run.items() if name != 'run'}
+    rounds = lists.get('round')
+    if not isinstance(rounds, list) or not all(type(r) is int and 0 < r < 2**53 for r in rounds):
+        raise ValueError('its rounds are not whole numbers from 1')
+    if any(later <= earlier for earlier, later in itertools.pairwise(rounds)):
+        raise ValueError('its rounds do not increase')
+    if not rounds:
+        raise ValueError('it has no round')
+    never = [None] * len(rounds)
+    if absent := [n for n in needed if lists.get(n, never) == never]:
+        raise ValueError(f'it has no {" and no ".join(absent)}')
+    for name, column in lists.items():
+        if not isinstance(column, list) or len(column) != len(rounds):
+            raise ValueError(f'its {name} is not a value a round')
+        for round, value in zip(rounds, column, strict=True):
+            several = value if name.endswith('_quantiles') else [value]
+            if not isinstance(several, list) or not several or not all(map(is_number, several)):
+                raise ValueError(f'its {name} of round {round} is {_in_short(value)}')
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number, of a size that can be worked with."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e100
+
+
+def _in_short(value: Any) -> str:
+    if value is None:
+        return 'missing'
+    return f'a {type(value).__name__}' if isinstance(value, list | dict) else repr(value)[:40]
+
+
+def panel_curves(panel: Row) -> list[str]:
+    """The columns that a panel of curves shows, the default being the first of CURVES."""
+    if 'lines' in panel:
+        return [line_curve(panel, line) for line in panel['lines']]
+    return panel.get('curves', [CURVES[0]])
+
+
+def line_curve(panel: Row, line: Row) -> str:
+    return str(line.get('curve', panel.get('curve', CURVES[0])))
+
+
+def rounded(value: Any, name: str = 'accuracy') -> Any:
+    """Six digits; of accuracies and the like four decimals below 1; lists likewise."""
+    if isinstance(value, list):
+        return [rounded(v, name) for v in value]
+    coarse = any(word in name for word in COARSE)
+    return round(value, 4) if coarse and value < 1 else float(f'{value:.6g}')
+
+
+def load_curves(
+    path: Path,
+    cells: Collection[str],
+    names: Sequence[str],
+    only: Mapping[str, Collection[str]],
+) -> tuple[Runs, list[str]]:
+    """What `save_curves` wrote of these cells. Raises ValueError."""
+    found: Runs = {}
+    try:
+        content = read_json(path)
+        remarks = [remark for remark in content['remarks'] if concerns(remark, cells)]
+        those = {cell: runs for cell, runs in content['runs'].items() if cell in cells}
+        pairs = [(cell, run) for cell, runs in those.items() for run in runs]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = f': {error}' if isinstance(error, ValueError) else ''
+        raise ValueError(
+            f'--runs={path} cannot be read as the curves of a table{reason}'
+        ) from error
+    for cell, run in pairs:
+        try:
+            check_run(run, [name for name in names if cell in only.get(name, [cell])])
+            found.setdefault(cell, []).append(run)
+        except ValueError as error:
+            name = run.get('run', cell) if isinstance(run, dict) else cell
+            remarks.append(f'{name} {SKIPPED}: {error}')
+    return found, remarks
+
+
+def concerns(remark: str, cells: Iterable[str]) -> bool:
+    """Whether it is about a run of these cells, whose name it begins with."""
+    run = remark.partition(' ')[0].rstrip(':')
+    return any(run == cell or run.startswith(f'{cell}-') for cell in cells)
+
+
+def save_curves(path: Path, runs: Runs, remarks: Sequence[str]) -> None:
+    """Writes {"remarks": [...], "runs": {cell: [run, ...]}}, a run a line."""
+    text = json.dumps({'remarks': remarks, 'runs': runs}, separators=(',', ':'))
+    write_atomically(path, text.replace('{"run":', '\n{"run":') + '\n')
+
+
+def read_flagfile(path: Path) -> dict[str, str]:
+    """{flag: value} of a flagfile without nested ones; --flag is True, --noflag False."""
+    lines = (line.strip() for line in path.read_text().splitlines())
+    pairs = (line.lstrip('-').partition('=') for line in lines if line.startswith('--'))
+    return {
+        name if sign else name.removeprefix('no'): value if sign else str(name[:2] != 'no')
+        for name, sign, value in pairs
+    }
+
+
+def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
+    """Remarks on the settings in which a run strays from its flagfile.
+
+    Raises ValueError for settings that no run has.
+    """
+    try:
+        return _differences(name, wanted, config['settings'], config.get('given', ()))
+    except (TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ValueError('config.json is damaged, or not of a run') from error
+
+
+def _differences(
+    name: str, wanted: dict[str, str], settings: Row, given: Collection[str]
+) -> list[str]:
+    beyond = [flag for flag in given if flag not in (*wanted, *BESIDE)]
+    if settings.get('partition_file'):
+        file = Path(settings['partition_file']).name
+        replaced = ('partition', 'partition_overlap', 'alpha')
+        wanted = {flag: value for flag, value in wanted.items() if flag not in replaced}
+        remarks = [f'{name}: partition from {file}']
+    else:
+        remarks = []
+    remarks += [
+        f'{name}: --{flag}={shown(settings.get(flag))}, the flagfile says {value}'
+        for flag, value in wanted.items()
+        if flag not in FREE
+        and shown(settings.get(flag)) != value
+        and not (flag == 'rounds' and settings['rounds'] > int(value))  # longer serves too
+    ]
+    return remarks + [
+        f'{name}: --{flag}={shown(settings.get(flag))}, the flagfile has no --{flag}'
+        for flag in beyond
+    ]

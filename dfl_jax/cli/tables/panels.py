@@ -1,0 +1,308 @@
+"""The figure of a table: from published.json and the runs to panels.
+
+See `command` for both, `plot_panels` for what is drawn of it. Accuracies are in percent
+here, and nothing else is.
+"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from dfl_jax.cli.run.plots import COLOURS, Row
+from dfl_jax.cli.tables.curves import LOSS, line_curve, panel_curves
+from dfl_jax.cli.tables.fits import PowerLaw, slowdowns
+
+Runs = Mapping[str, Sequence[Row]]  # by cell
+Points = dict[float, list[float]]  # x -> one value a seed
+METHODS = {  # as papers print them; a method's place is its colour in every figure, where
+    # colours come again after the last, but never twice in one table
+    'ntk_dfl': 'NTK-DFL',
+    'dfedavg': 'DFedAvg',
+    'dfedavgm': 'DFedAvgM',
+    'dfedsam': 'DFedSAM',
+    'dispfl': 'DisPFL',
+    'dpsgd': 'D-PSGD',
+    'ntk_fl': 'NTK-FL',
+    'decavg': 'DecAvg',
+    'ntk_dfl_compressed': 'NTK-DFL, compressed',
+    'spark_no_momentum': 'SPARK w/o momentum',
+    'spark': 'SPARK',
+    'spark_a': 'SPARK, projection only',
+    'spark_c': 'SPARK w/o distillation',
+    'spark_k530': 'SPARK, k = 530',
+    'spark_never': 'SPARK, one projection',
+    'spark_round': 'SPARK, one projection a round',
+    'spark_k500': 'SPARK w/o momentum, k = 500',
+    'spark_k750': 'SPARK w/o momentum, k = 750',
+    'spark_k5000': 'SPARK w/o momentum, k = 5000',
+    'spark_sampled': 'SPARK, k = 530, sampled',
+    'spark_fp16': 'SPARK, k = 530, sampled, FP16',
+    'spark_int8': 'SPARK, k = 530, sampled, INT8',
+    'he': 'He',
+    'gain': 'gain-corrected',
+    'same': 'same start',
+    'dec_fedavg_server': 'FedAvg with a server',
+    'dfml': 'DFML',
+    'dec_fedavg': 'Dec. FedAvg',
+    'dec_heterofl': 'Dec. HeteroFL',
+    'dec_fedrolex': 'Dec. FedRolex',
+    'dec_fedprox': 'Dec. FedProx',
+    'def_kt': 'Def-KT',
+    'dec_fml': 'Dec. FML',
+    'dfml_fixed': 'DFML, alpha = 0.5',
+    'dfml_ce_fixed': 'DFML, CE, alpha = 0.5',
+    'dfml_ce': 'DFML, CE',
+    'dfml_ace': 'DFML, ACE',
+    'dfml_client0': 'DFML, client 0 aggregates',
+    'dfml_full': 'DFML, full cycles',
+    'dfml_ce_anl': 'DFML, CE, ANL-KD',
+    'dfml_supervision': 'DFML, supervision only',
+    'dfml_ce_full': 'DFML, CE, full cycles',
+    'dfml_equal': 'DFML, equal teachers',
+    'dfml_k1': 'DFML, K = 1',
+    'dfml_k5': 'DFML, K = 5',
+    'dfml_k20': 'DFML, K = 20',
+    'dfml_ce_wsl': 'DFML, CE, WSL',
+    'dfml_constant_period': 'DFML, periods of 10',
+    'dfml_vanilla': 'DFML, vanilla transfer',
+    'dfml_ce_supervision': 'DFML, CE, alpha on supervision',
+    'dfml_ce_distillation': 'DFML, CE, alpha on distillation',
+    'dfml_ce_common': 'DFML, CE, alpha on both alike',
+}
+CURVES = {
+    'consensus_accuracy': 'aggregated model',
+    'client_accuracy_mean': 'mean client',
+    LOSS: 'test loss of the mean client',
+}
+
+
+class Line(NamedTuple):
+    """What is drawn under one label; empty `points` are left out."""
+
+    label: str
+    colour: str
+    points: Points
+    style: str = 'solid'  # of plot_panels.STYLES
+    note: str = ''  # at the last point
+
+
+class Panel(NamedTuple):
+    """Lines over one x axis.
+
+    kind: curve: lines through means over seeds, bands by `errors`; factor: the same with marks
+    and bars; scatter: a dot a run; distribution: a violin for every x, whose points are quantiles.
+    x: a column of the runs, or the label of a factor. styles: what the lines' styles mean, for
+    the legend. errors: range or confidence. xscale, yscale: log or linear; None leaves it to the
+    kind. ylabel: of an axis of its own. percent: whether y is. loss: of a horizontal line, or None.
+    legend: whether it has its own, for its lines.
+    """
+
+    title: str
+    kind: str
+    x: str
+    lines: Sequence[Line]
+    styles: Mapping[str, str] = {}
+    errors: str = 'range'
+    xscale: str | None = None
+    yscale: str | None = None
+    ylabel: str | None = None
+    percent: bool = True
+    loss: float | None = None
+    legend: bool = False
+
+
+def table_panels(
+    published: Row,
+    runs: Runs,
+    measure: Callable[[Sequence[Row]], list[float]],
+    laws: Mapping[str, PowerLaw] = MappingProxyType({}),
+) -> list[Panel]:
+    """The panels of a table's figure as dfl_jax.cli.tables.plot_panels takes them.
+
+    published, runs: as in experiments.tables. measure: from the runs of a cell to the metric.
+    laws: the fits of `fit` that there are.
+    """
+    panels = []
+    for panel in published['panels']:
+        curves = set(panel_curves(panel)) if {'column', 'lines'} & set(panel) else set()
+        drawn = _panel(published, panel, runs, measure, laws)._replace(
+            errors=published.get('errors', 'range'),
+            percent=all('accuracy' in curve for curve in curves),
+            loss=published.get('target_loss') if curves == {LOSS} else None,
+            legend=panel.get('legend', False),
+            **{name: panel.get(name) for name in ('xscale', 'yscale', 'ylabel')},
+        )
+        panels.append(drawn)
+    return panels
+
+
+def _panel(published: Row, panel: Row, runs: Runs, measure: Callable, laws: Mapping) -> Panel:
+    title, x, styles = panel['title'], panel.get('x', 'round'), panel.get('styles', {})
+    if 'curves' in panel:
+        words = (CURVES.get(name, name) for name in panel['curves'])
+        styles = dict(zip(('solid', 'dotted'), words, strict=False))
+    if 'column' in panel:
+        return Panel(title, 'curve', x, _column(published, panel, x, runs), styles)
+    if 'lines' in panel:
+        return Panel(title, 'curve', x, _named_curves(panel, x, runs), styles)
+    if 'points' in panel:
+        return Panel(title, 'scatter', x, _scattered(published, panel, runs))
+    if 'rounds' in panel:
+        return Panel(title, 'distribution', 'round', _distributions(panel, runs))
+    lines = _factors(published, panel, runs, measure)
+    return Panel(title, 'factor', panel['label'], _laws(published, panel, lines, laws), styles)
+
+
+def _column(published: Row, panel: Row, x: str, runs: Runs) -> list[Line]:
+    """The curves of every method; a centralized one has one model, and it leaps every round."""
+    centralized = published.get('centralized', ())
+    until, scale = panel.get('until', math.inf), _scale(panel)
+    return [
+        Line(
+            label,
+            colour,
+            _over_seeds(runs.get(f'{method}-{panel["column"]}', []), curve, x, until, scale),
+            'faint' if method in centralized else style,
+        )
+        for method, (label, colour) in _methods(published, panel).items()
+        for style, curve in zip(('solid', 'dotted'), panel_curves(panel), strict=False)
+    ]
+
+
+def _named_curves(panel: Row, x: str, runs: Runs) -> list[Line]:
+    """The curves that a panel lists; equal labels are of equal colour."""
+    labels = list(dict.fromkeys(line['label'] for line in panel['lines']))
+    until = panel.get('until', math.inf)
+    return [
+        Line(
+            line['label'],
+            COLOURS[line.get('colour', labels.index(line['label'])) % len(COLOURS)],
+            _over_seeds(
+                runs.get(line['cell'], []), line_curve(panel, line), x, until, _scale(panel, line)
+            ),
+            line.get('style', 'solid'),
+        )
+        for line in panel['lines']
+    ]
+
+
+def _factors(published: Row, panel: Row, runs: Runs, measure: Callable) -> list[Line]:
+    """The metric, its slowdown, or each of `curves` at the table's round, against the factor."""
+    measures = [measure]
+    if 'curves' in panel:
+        measures = [
+            lambda cell, curve=curve: [
+                _unit(curve) * value
+                for run in cell
+                for value in _at(run, curve, published['round'])
+            ]
+            for curve in panel['curves']
+        ]
+    lines, places = [], panel['columns']
+    for method, (label, colour) in _methods(published, panel).items():
+        for style, values in zip(('solid', 'dotted'), measures, strict=False):
+            found = {column: values(runs.get(f'{method}-{column}', [])) for column in places}
+            if panel.get('slowdown'):
+                found = slowdowns(found, published['slowdown'])
+            points = {places[column]: values for column, values in found.items() if values}
+            lines.append(Line(label, colour, points, style))
+    return lines
+
+
+def _laws(published: Row, panel: Row, lines: Sequence[Line], laws: Mapping) -> list[Line]:
+    """Below the lines the power law of each that is the metric against the sizes of its fit."""
+    found = []
+    for method, line in zip(_methods(published, panel), lines, strict=False):
+        sizes = published.get('fit', {}).get(method, {})
+        plain = not ({'curves', 'slowdown'} & set(panel))
+        if method in laws and plain and line.points and panel['columns'].items() <= sizes.items():
+            ends = {n: [laws[method].at(n)] for n in (min(line.points), max(line.points))}
+            note = f'$n^{{{laws[method]}}}$'
+            found.append(Line('power law', line.colour, ends, 'law', note))
+    return [*lines, *found]
+
+
+def _scattered(published: Row, panel: Row, runs: Runs) -> list[Line]:
+    """Of every method a dot a run: consensus accuracy against x, both at the table's round."""
+    lines = []
+    for method, (label, colour) in _methods(published, panel).items():
+        points: Points = {}
+        for column in panel['points'].get(method, ()):
+            for run in runs.get(f'{method}-{column}', []):
+                for x in _at(run, panel['x'], published['round']):
+                    accuracies = _at(run, 'consensus_accuracy', published['round'])
+                    points.setdefault(x, []).extend(100 * value for value in accuracies)
+        lines.append(Line(label, colour, points))
+    return lines
+
+
+def _distributions(panel: Row, runs: Runs) -> list[Line]:
+    """The quantiles over clients in the panel's rounds, each a mean over the seeds that have it."""
+    lines = []
+    for own, colour in zip(panel['cells'], itertools.cycle(COLOURS), strict=False):
+        points = {}
+        for round in panel['rounds']:
+            cell = runs.get(own['cell'], [])
+            found = [q for run in cell for q in _at(run, 'client_accuracy_quantiles', round)]
+            if found:
+                points[round] = [100 * statistics.mean(qs) for qs in zip(*found, strict=True)]
+        lines.append(Line(own['label'], colour, points))
+    return lines
+
+
+def _methods(published: Row, panel: Row) -> dict[str, tuple[str, str]]:
+    """Label and colour of every method that the panel shows."""
+    shown = panel.get('methods') or {method: method for method in published['rows']}
+    colours = _colours(published)
+    return {method: (METHODS.get(like, like), colours[like]) for method, like in shown.items()}
+
+
+def _scale(panel: Row, line: Mapping = MappingProxyType({})) -> float:
+    """What a round is worth on the x axis of minibatches."""
+    scale = line.get('scale', panel.get('scale'))
+    if scale is None and panel.get('x') == 'minibatches':
+        raise ValueError(
+            f"panel '{panel['title']}' is over minibatches; give it, or every line of it, a scale: "
+            'the minibatches of a round'
+        )
+    return scale or 1
+
+
+def _unit(curve: str) -> int:
+    return 100 if 'accuracy' in curve else 1
+
+
+def _colours(published: Row) -> dict[str, str]:
+    """The colour of every method, of the table or not."""
+    order = [*METHODS, *(method for method in published['rows'] if method not in METHODS)]
+    return {method: COLOURS[i % len(COLOURS)] for i, method in enumerate(order)}
+
+
+def _at(run: Row, name: str, round: int) -> list:
+    """The column `name` of a run in a round, as a list of one; empty where it is not evaluated."""
+    return [run[name][run['round'].index(round)]] if round in run['round'] else []
+
+
+def _over_seeds(
+    runs: Sequence[Row],
+    curve: str = 'consensus_accuracy',
+    x: str = 'round',
+    until: float = math.inf,
+    scale: float = 1,
+) -> Points:
+    """{mean x: the curve of every run}, for the rounds up to `until` that all runs have.
+
+    scale: of a round, where x is minibatches.
+    """
+    rounds = [set(run['round']) for run in runs]
+    shared = sorted(set.intersection(*rounds)) if rounds else []
+    return {
+        scale * r if x == 'minibatches' else statistics.mean(_at(run, x, r)[0] for run in runs): [
+            _unit(curve) * _at(run, curve, r)[0] for run in runs
+        ]
+        for r in shared
+        if r <= until
+    }

@@ -1,0 +1,193 @@
+"""What needs no training: studies of the gain and of gossip on many graphs.
+
+`python -m experiments.tables init_topology/figure5` computes, prints and draws them. A study is an
+object in the `studies` of experiments/PAPER/TABLE/computed.json:
+
+  study         steady         ||v_steady|| against n, with its exponent
+                assortativity  ||v_steady|| against the degree assortativity of rewired graphs
+                limits         sigma_ap / sigma_init at the end of the numerical model against n,
+                               beside ||v_steady||
+                stabilisation  rounds until sigma_an is stable against n, beside the spectral gap's
+                               ln(sigma_init / sigma_noise) / -ln |lambda_2|
+                evolution      sigma_an and sigma_ap of the numerical model against rounds, beside
+                               the noise and the limit sigma_init ||v_steady||
+  title         of its panel
+  families      [{label, family, and what families.Settings takes besides clients}, ...]
+  sizes, draws  the numbers of clients n, and graphs of each
+  targets       of assortativity
+  parameters, rounds, sigma_noise
+                of the numerical model; sigma_init is 1
+"""
+
+import itertools
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import scipy.sparse
+from scipy.sparse import csgraph
+
+from dfl_jax.cli.run.rundir import Row, write_atomically
+from dfl_jax.cli.tables.fits import confidence, power_law
+from dfl_jax.cli.tables.metrics import short
+from dfl_jax.cli.tables.study_results import FITTED, HEADS, Found, Points, Result
+from dfl_jax.gossip import untrained as numerical_model
+from dfl_jax.gossip.gain import gain_of, uniform_matrix
+from dfl_jax.gossip.spectra import spectrum
+from dfl_jax.topology import families
+from dfl_jax.topology.rewiring import rewire
+
+
+def graphs(study: Row) -> Iterator[tuple[str, int, list[int], np.ndarray]]:
+    """Of every graph of a study its label, n, seed and links [E, 2]."""
+    for place, family in enumerate(study['families']):
+        options = {k: value for k, value in family.items() if k not in ('label', 'family')}
+        for n, draw in itertools.product(study['sizes'], range(study['draws'])):
+            settings = families.Settings(n, **options)
+            families.check(family['family'], 1, settings)
+            seed = [draw, n, place]
+            links = families.draw(family['family'], settings, np.random.default_rng(seed))
+            yield family['label'], n, seed, links
+
+
+def steady(study: Row) -> Iterator[Found]:
+    for label, n, _, links in graphs(study):
+        matrix = _largest_component(uniform_matrix(links, n))
+        yield label, n, 1 / gain_of(matrix), None
+
+
+def rewired(study: Row) -> Iterator[Found]:
+    for label, n, seed, links in graphs(study):
+        plain = 1 / gain_of(_largest_component(uniform_matrix(links, n)))
+        for target in study['targets']:
+            moved = rewire(links, target, np.random.default_rng([*seed, 1]))
+            matrix = _largest_component(uniform_matrix(moved, n))
+            yield label, target, 1 / gain_of(matrix), plain
+
+
+def limits(study: Row) -> Iterator[Found]:
+    for label, n, seed, links in graphs(study):
+        matrix = _largest_component(uniform_matrix(links, n))
+        found = _simulate(study, matrix, seed, study['rounds'])
+        yield label, n, float(found.among_parameters[-1]), 1 / gain_of(matrix)
+
+
+def stabilisation(study: Row) -> Iterator[Found]:
+    for label, n, seed, links in graphs(study):
+        matrix = _largest_component(uniform_matrix(links, n))
+        rate = -math.log(spectrum(matrix).second_modulus)
+        expected = -math.log(study['sigma_noise']) / rate
+        found = _simulate(study, matrix, seed, 2 * math.ceil(expected) + 40)
+        yield label, n, numerical_model.stabilisation(found.among_nodes), expected
+
+
+def evolution(study: Row) -> Iterator[Found]:
+    for label, n, seed, links in graphs(study):
+        matrix = uniform_matrix(links, n)
+        found = _simulate(study, matrix, seed, study['rounds'])
+        limit = 1 / gain_of(matrix)
+        for t in range(1, study['rounds'] + 1):
+            yield f'sigma_an, {label}', t, float(found.among_nodes[t]), study['sigma_noise']
+            yield f'sigma_ap, {label}', t, float(found.among_parameters[t]), limit
+
+
+STUDIES: dict[str, Callable[[Row], Iterator[Found]]] = {
+    'steady': steady,
+    'assortativity': rewired,
+    'limits': limits,
+    'stabilisation': stabilisation,
+    'evolution': evolution,
+}
+
+
+def run_study(study: Row) -> Result:
+    """All of a study, under a progress bar."""
+    from tqdm import tqdm
+
+    result = Result({}, {})
+    found = len(study['families']) * len(study['sizes']) * study['draws']
+    if study['study'] == 'assortativity':
+        found *= len(study['targets'])
+    if study['study'] == 'evolution':
+        found *= 2 * study['rounds']
+    bar = tqdm(STUDIES[study['study']](study), study['title'], found, leave=False)
+    for label, x, value, expected in bar:
+        result.measured.setdefault(label, {}).setdefault(x, []).append(value)
+        if expected is not None:
+            result.theory.setdefault(label, {}).setdefault(x, []).append(expected)
+    return result
+
+
+def _simulate(study: Row, matrix: scipy.sparse.csr_array, seed: list[int], rounds: int):
+    return numerical_model.simulate(
+        jax.random.key(int(np.random.SeedSequence(seed).generate_state(1)[0]), impl='rbg'),
+        matrix,
+        parameters=study['parameters'],
+        rounds=rounds,
+        sigma_noise=study['sigma_noise'],
+    )
+
+
+def _largest_component(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    """Without the few clients that a sparse random graph leaves alone; n still counts them."""
+    _, names = csgraph.connected_components(matrix, directed=False)
+    kept = np.flatnonzero(names == np.bincount(names).argmax())
+    return matrix[kept][:, kept]
+
+
+def report(study: Row, result: Result) -> str:
+    """Markdown: a row a line of the figure and x, means with 95 % intervals, and the exponents."""
+    heads = HEADS[study['study']]
+    escaped = [head.replace('|', '\\|') for head in heads]
+    lines = [['', *escaped], ['---', *['--:'] * len(heads)]]
+    for label, points in result.measured.items():
+        for x, values in shown(points).items():
+            line = [label, f'{x:.4g}', interval(values)]
+            if expected := result.theory.get(label, {}).get(x):
+                mean = statistics.mean(expected)
+                line += [f'{mean:.4g}', f'{statistics.mean(values) / mean:.3f}']
+            lines.append(line)
+    text = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    if study['study'] in FITTED:
+        laws = {label: power_law(points) for label, points in result.measured.items()}
+        text += '\n' + ''.join(
+            f'\n- {label}: {heads[1]} ~ n^{law} ± {law.error:.2g}'
+            for label, law in laws.items()
+            if law
+        )
+    return text
+
+
+def shown(points: Points) -> Points:
+    """All of a few points; of many the first, second, fifth, tenth, twentieth ... ."""
+    if len(points) <= 20:
+        return points
+    return {
+        x: values
+        for x, values in points.items()
+        if f'{x:.0e}'[0] in '125' and x == float(f'{x:.0e}')
+    }
+
+
+def interval(values: list[float]) -> str:
+    mean = short(statistics.mean(values), 4)
+    return mean if len(values) == 1 else f'{mean} ± {short(confidence(values), 1)}'
+
+
+def main(computed: Row, name: str, out: Path) -> None:
+    """Computes the studies of a computed.json, prints them and writes NAME.md, .json and .png."""
+    found = [(study, run_study(study)) for study in computed['studies']]
+    text = '\n\n'.join(f'{study["title"]}\n\n{report(study, result)}' for study, result in found)
+    print(f'{computed["title"]}\n({computed["source"]})\n\n{text}')
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / f'{name}.md', text + '\n')
+    results = [{'study': study, **result._asdict()} for study, result in found]
+    write_atomically(out / f'{name}.json', json.dumps(results, separators=(',', ':')) + '\n')
+
+    from dfl_jax.cli.tables.plot_studies import plot_numerical
+
+    plot_numerical(found, out / f'{name}.png')

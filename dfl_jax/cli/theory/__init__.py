@@ -1,0 +1,1 @@
+"""The convergence theorem on a run: `dfl-jax theory`."""

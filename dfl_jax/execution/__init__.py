@@ -1,0 +1,1 @@
+"""Where a run is computed and how much at once: devices, memory, chunks."""

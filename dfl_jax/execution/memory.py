@@ -1,0 +1,110 @@
+"""How many hubs or clients fit into memory at once, and working through them so many at a time."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dfl_jax.base import PyTree
+from dfl_jax.host import free_bytes, in_bytes
+from dfl_jax.models import Model
+
+ROUND_COPIES = 2  # of the state beside its own: the averages, and what they are trained to
+SHARE = 0.5  # of the memory that is free: the rest is for data, state and the allocator
+
+
+def available_bytes() -> int:
+    """Free memory of the default device; of the machine for a CPU."""
+    device = jax.local_devices()[0]
+    stats = device.memory_stats()
+    if stats and 'bytes_limit' in stats:
+        return stats['bytes_limit'] - stats['bytes_in_use']
+    return free_bytes()
+
+
+def bytes_of(tree: PyTree) -> int:
+    """Of arrays, or of what has their shape and dtype."""
+    return sum(
+        math.prod(leaf.shape) * jnp.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree)
+    )
+
+
+def hub_bytes(samples: int, model: Model) -> int:
+    """Bytes that one hub's evolution takes: four N~ x N~ matrices, three copies of the inputs and
+    eight of the weights; a network with large activations takes more.
+
+    samples: N~, padded samples of the hub and its neighbours.
+    """
+    inputs = samples * math.prod(model.input_shape)
+    return 4 * (4 * samples**2 + 3 * inputs + 8 * model.size)
+
+
+def projected_bytes(samples: int, model: Model, explicit: bool, dimension: int) -> int:
+    """Bytes that one hub's evolution under a projected Jacobian takes: three copies of the inputs,
+    ten of the weights, forty of the outputs, and twice the Jacobian itself where it is formed.
+
+    samples: N~, padded samples of the hub and its neighbours; dimension: k.
+    """
+    inputs = samples * math.prod(model.input_shape)
+    jacobian = samples * model.classes * dimension if explicit else 0
+    outputs = samples * model.classes
+    return 4 * (3 * inputs + 10 * model.size + 40 * outputs + 2 * jacobian)
+
+
+def client_bytes(samples: int, model: Model, orders: int = 1) -> int:
+    """Bytes that the local training of one client takes: two copies of its data, eight of the
+    weights (gradient, update, moments, ascent) and three of the orders of its samples; a network
+    with large activations takes more.
+
+    samples: N, padded samples of a client; orders: epochs, or steps, for each of which its samples
+    are shuffled.
+    """
+    return 4 * (2 * samples * math.prod(model.input_shape) + 8 * model.size + 3 * samples * orders)
+
+
+class Footprint(NamedTuple):
+    """Bytes that a run takes of the memory of a device, about; a CPU's devices share theirs."""
+
+    data: int  # of the clients and the test set
+    state: int
+    copies: int  # of the state, that a round makes
+    work: int  # of what is worked on at once: kernels, activations, gradients
+    graphs: int = 0  # of the schedule, and of the rounds of a block
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+    def __str__(self) -> str:
+        parts = ', '.join(f'{name} {in_bytes(size)}' for name, size in self._asdict().items())
+        return f'{in_bytes(self.total)} ({parts})'
+
+
+def choose_chunk(count: int, each: int, asked: int | None = None, advice: str = '') -> int:
+    """How many of `count` hubs or clients to work on at once: `asked`, or what the memory holds.
+
+    One on a CPU. A single hub's matrix products fill its cores: two hubs at once took 34 to 36 ms a
+    hub, one at a time 33 to 35 (`python -m benchmarks.round --chunk=2`, 1,194 samples, 2-core AMD
+    EPYC, 2026-11-20). Ten clients at once train a sixth faster than one, all 300 slower, and one is
+    as good as any with momentum (benchmarks/local.py).
+
+    Args:
+      count: hubs or clients.
+      each: bytes of one, from `hub_bytes` or `client_bytes`.
+      asked: the user's choice.
+      advice: what to do if not even one fits.
+
+    Raises ValueError when even one does not fit, or `asked` of them do not.
+    """
+    free = available_bytes()
+    fitting = int(SHARE * free / each)
+    if fitting < (asked or 1):
+        raise ValueError(
+            f'{asked or 1} at once need {(asked or 1) * each / 2**30:.1f} GiB '
+            f'and {SHARE:.0%} of the free memory is {SHARE * free / 2**30:.1f} GiB; '
+            + ('lower --chunk' if asked and fitting else advice)
+        )
+    if asked:
+        return min(asked, count)
+    return 1 if jax.default_backend() == 'cpu' else min(count, fitting)

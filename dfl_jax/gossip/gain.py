@@ -1,0 +1,244 @@
+"""How much gossip shrinks independent initial weights, and the gain that makes up for it.
+
+Initialisation and topology paper, sections 4.1 and 4.2. Averaging takes every client to the mean of
+the initial weights under v_steady, the stationary vector of A' (Eq. 3), which is the transpose of
+our mixing matrix W: what was drawn with the standard deviation sigma has ||v_steady|| sigma then.
+The gain is 1 / ||v_steady||: sqrt(M) where all clients count the same, less elsewhere.
+
+Everything here is NumPy on the host and runs before the first round.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.sparse
+from scipy.sparse import csgraph, linalg
+
+from dfl_jax import topology
+from dfl_jax.base import Graph
+from dfl_jax.gossip import spectra
+from dfl_jax.topology.families import TopologyError
+
+TOLERANCE = 1e-12  # on the change of v_steady in a step, summed over clients
+AGREEMENT = 2  # of the estimates of push-sum
+POWER_STEPS = 2000  # slower networks are solved directly: few links leave, and factors are sparse
+
+
+def steady_vector(*matrices: scipy.sparse.sparray) -> np.ndarray:
+    """v_steady, the share that each client's initial weights have in the consensus.
+
+    Args:
+      *matrices: the mixing matrices of successive rounds, [M, M], rows sum to one; the network goes
+        through them again and again. One of them for a static graph, whose weights, directions
+        and self-loops may be any.
+
+    Returns:
+      [M] float64, non-negative, sums to one: v = W^T v, of a schedule v = (W_T ... W_1)^T v.
+
+    Raises:
+      TopologyError: some clients never hear, over all rounds, from some others.
+    """
+    steps = [scipy.sparse.csr_array(matrix.T) for matrix in reversed(matrices)]
+    _check_connected(matrices)
+    clients = steps[0].shape[0]
+    v = np.full(clients, 1 / clients)
+    for _ in range(POWER_STEPS):
+        before = v
+        for step in steps:
+            v = step @ v
+        v /= v.sum()
+        if np.abs(v - before).sum() < TOLERANCE:
+            return v
+    if len(steps) > 1:
+        raise TopologyError(
+            f'the weights of {clients} clients do not settle in {POWER_STEPS} times the '
+            f'{len(steps)} graphs of the schedule; raise the degree'
+        )
+    # One redundant equation of (W^T - 1) v = 0 gives way to sum v = 1, after v[0] = 1.
+    system = (steps[0] - scipy.sparse.eye_array(clients)).tocsc()
+    rest = linalg.spsolve(system[1:, 1:], -system[1:, [0]].toarray()[:, 0])
+    v = np.abs(np.concatenate([[1.0], np.atleast_1d(rest)]))
+    return v / v.sum()
+
+
+def gain_of(*matrices: scipy.sparse.sparray) -> float:
+    """1 / ||v_steady|| of a network that is known; arguments and errors as `steady_vector`."""
+    return float(1 / np.linalg.norm(steady_vector(*matrices)))
+
+
+def settling_rounds(
+    graphs: Graph, sizes: np.ndarray, kind: str, norm: float, *, share: float = 0.1, seed: int = 0
+) -> int | None:
+    """Rounds of averaging until clients that began apart agree, but for a small share.
+
+    Until then gain-corrected weights are larger than the model was made for, by up to the gain, and
+    training on them can destroy the network. Clients would see it from what they receive; here 16
+    random numbers of each client are averaged beforehand.
+
+    Args:
+      graphs: the schedule as it happens, without the links and clients that fail.
+      sizes, kind: as `spectra.mixing_matrix`.
+      norm: ||v_steady||, to which what they agree on shrinks.
+      share: of that, the standard deviation among clients that may be left.
+      seed: of the numbers.
+
+    Returns:
+      The number of rounds; None where the schedule ends before.
+    """
+    x = np.random.default_rng(seed).standard_normal((len(sizes), 16))
+    for r in range(len(graphs.members)):
+        if x.std(axis=0).mean() <= share * norm:
+            return r
+        members, mask, active = (np.asarray(a[r]) for a in graphs)
+        x = spectra.mixing_matrix(members, mask, active, sizes, kind) @ x
+    return None
+
+
+def mixing_matrices(graphs: Graph, sizes: np.ndarray, kind: str) -> list[scipy.sparse.csr_array]:
+    """The mixing matrices of a schedule [T, ...], only the first where all rounds are alike."""
+    alike = all(np.asarray(a).strides[0] == 0 for a in graphs)
+    rounds = 1 if alike else len(graphs.members)
+    each = (Graph(*(np.asarray(a[r]) for a in graphs)) for r in range(rounds))
+    return [spectra.mixing_matrix(*graph, sizes, kind) for graph in each]
+
+
+def uniform_matrix(links: np.ndarray, clients: int) -> scipy.sparse.csr_array:
+    """The mixing matrix of uniform averaging [M, M] over undirected links [E, 2].
+
+    As `spectra.mixing_matrix` of the schedule, without its padding to the largest degree.
+    """
+    itself = np.arange(clients)
+    links = np.unique(np.sort(links, axis=1), axis=0)
+    rows = np.concatenate([links[:, 0], links[:, 1], itself])
+    columns = np.concatenate([links[:, 1], links[:, 0], itself])
+    shares = 1 / np.bincount(rows, minlength=clients)
+    entries = (shares[rows], (rows, columns))
+    return scipy.sparse.coo_array(entries, shape=(clients, clients)).tocsr()
+
+
+# ------------------------------------------------------------- without the whole graph, section 4.2
+
+
+def gain_of_family(
+    family: str,
+    clients: int,
+    *,
+    mixing: str = 'uniform',
+    rounds: int = 1,
+    draws: int = 10,
+    seed: int = 0,
+    **options,
+) -> float:
+    """The mean gain of networks of a family, for who knows how the network came about.
+
+    Args:
+      family, options: as `topology.schedule` takes them.
+      clients: n, as far as it is known.
+      mixing: `uniform` or `metropolis`; sample counts are taken as equal.
+      rounds: of each schedule, more than one where the graph changes.
+      draws: networks drawn; of those that are not connected others take the place.
+      seed: non-negative.
+
+    Raises:
+      TopologyError: ten times as many draws did not give so many connected networks.
+    """
+    gains: list[float] = []
+    for each in np.random.SeedSequence(seed).generate_state(10 * draws):
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore', UserWarning)  # of a draw that is not connected
+            graphs = topology.schedule(
+                family, clients, rounds, seed=int(each), static=rounds == 1, **options
+            )
+        matrices = mixing_matrices(graphs, np.ones(clients), mixing)
+        if _components(matrices).max() == 0:
+            gains.append(gain_of(*matrices))
+        if len(gains) == draws:
+            return float(np.mean(gains))
+    raise TopologyError(
+        f'{family} of {clients} clients is rarely connected, {len(gains)} times in {10 * draws}; '
+        'raise the degree'
+    )
+
+
+def gain_of_degrees(degrees: Sequence[int] | np.ndarray, clients: int) -> float:
+    """The gain of a network of n clients, from the degrees of some that were asked.
+
+    In an undirected graph with uniform averaging v_i is proportional to k_i + 1, whatever the
+    links: ||v||^2 = <(k + 1)^2> / (n <k + 1>^2), and the polled degrees give the two means. A
+    simulated configuration model of that degree distribution has this gain too, by drawing.
+
+    Args:
+      degrees: [polled], neighbours of each client that was asked.
+      clients: n, as far as it is known.
+
+    Raises:
+      TopologyError: nobody was asked.
+    """
+    with_self = np.asarray(degrees, np.float64) + 1
+    if not with_self.size:
+        raise TopologyError('no degree was polled; ask at least one client')
+    return float(math.sqrt(clients / (with_self**2).mean()) * with_self.mean())
+
+
+def gain_of_size(clients: int | np.ndarray, exponent: float = 0.5) -> np.ndarray:
+    """n^exponent: the gain where ||v_steady|| = n^-exponent (Figure 5a, b); n may be an array."""
+    return np.asarray(clients, np.float64) ** exponent
+
+
+def push_sum_size(graph: Graph, rounds: int, leader: int = 0) -> np.ndarray:
+    """Every client's own estimate of n by gossip (push-sum: Kempe, Dobra & Gehrke 2003).
+
+    Every client starts with a one, the leader alone with a weight; each round they share both
+    equally among themselves and their neighbours. What they hold over its weight tends to n.
+
+    Args:
+      graph: a schedule, [T, M, K]; gossip goes through it again when it is used up.
+      rounds: of gossip.
+      leader: the client that begins.
+
+    Returns:
+      [M] float64.
+
+    Raises:
+      TopologyError: the network is not connected, or estimates differ by more than a factor of
+        AGREEMENT.
+    """
+    clients = graph.members.shape[1]
+    shares = mixing_matrices(graph, np.ones(clients), 'uniform')
+    _check_connected(shares)
+    held = np.stack([np.ones(clients), np.arange(clients) == leader], axis=1).astype(float)
+    for r in range(rounds):
+        held = shares[r % len(shares)].T @ held
+    estimates = held[:, 0] / np.maximum(held[:, 1], np.finfo(float).tiny)
+    if estimates.max() > AGREEMENT * estimates.min():
+        raise TopologyError(
+            f'after {rounds} rounds of gossip the clients take themselves for '
+            f'{estimates.min():.4g} to {estimates.max():.4g}; raise the rounds'
+        )
+    return estimates
+
+
+def polled_degrees(graph: Graph, sample: int, seed: int) -> np.ndarray:
+    """Neighbours in the first round of `sample` random clients, [sample]."""
+    degrees = np.asarray(graph.mask[0]).sum(axis=1) - 1
+    if not 1 <= sample <= len(degrees):
+        raise TopologyError(f'{sample} polled clients of {len(degrees)}: use 1 to {len(degrees)}')
+    return np.random.default_rng(seed).choice(degrees, sample, replace=False)
+
+
+def _components(matrices: Sequence[scipy.sparse.sparray]) -> np.ndarray:
+    """Of every client the number of its component, [M], over all rounds and both ways."""
+    heard = sum(map(abs, matrices[1:]), abs(matrices[0]))
+    return csgraph.connected_components(heard, directed=True, connection='strong')[1]
+
+
+def _check_connected(matrices: Sequence[scipy.sparse.sparray]) -> None:
+    names = _components(matrices)
+    if parts := names.max():
+        raise TopologyError(
+            f'the graph is not connected: its {len(names)} clients fall into {parts + 1} '
+            f'components, the largest of {np.bincount(names).max()}, and each would need a gain of '
+            'its own; raise the degree, or take another --seed or init'
+        )

@@ -1,0 +1,141 @@
+"""The mixing step of gossip: every hub replaces its model by a weighted mean of its members'.
+
+The mixing matrix is never stored as M x M: its rows live in [H, K] beside `Graph.members`.
+`benchmarks/mixing.py` measures the two forms of the multiply and sets the threshold between them.
+"""
+
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dfl_jax.base import Array, Graph, PyTree
+from dfl_jax.execution.devices import spread
+
+MIXINGS = ('size', 'uniform', 'metropolis')
+METHODS = ('auto', 'gather', 'dense')
+
+# A dense product costs M, a gather K; they cross between M = 5 K and 15 K (benchmarks/mixing.py).
+DENSE_UP_TO_CLIENTS_PER_MEMBER = 8
+GATHER_UNROLL = 16
+
+
+def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
+    """The rows of the mixing matrix of one round.
+
+    Works on JAX arrays, traced or not; when every argument is a NumPy array (the host's analysis
+    of a schedule) it computes and returns NumPy in float64.
+
+    Args:
+      graph: one round; members [H, K], mask [H, K], active [H].
+      sizes: [M], the number of true samples of each client.
+      kind: `size`, N_j over the sum of N over the delivered links and the hub itself (NTK-DFL,
+        Eq. (1)); `uniform`, one over their number; `metropolis`, Metropolis-Hastings weights
+        1 / (1 + max(d_i, d_j)) with d the delivered links of this round without self, the rest to
+        the hub itself (Xiao, Boyd & Lall 2005): doubly stochastic when links are symmetric.
+
+    Returns:
+      [H, K] floating point. Rows sum to one; masked links weigh zero; a hub that is inactive or
+      receives no sample at all keeps its own model (column 0 weighs one).
+
+    Raises:
+      ValueError: unknown kind, or `metropolis` on hubs that are not the clients (H != M).
+    """
+    if kind not in MIXINGS:
+        raise ValueError(f'unknown mixing {kind!r}; known: {", ".join(MIXINGS)}')
+    xp: ModuleType = jnp if any(isinstance(a, jax.Array) for a in (*graph, sizes)) else np
+    members, mask, active, sizes = (xp.asarray(a) for a in (*graph, sizes))
+    dtype = xp.result_type(float)
+    members = xp.where(mask, members, 0)
+
+    if kind == 'metropolis':
+        if members.shape[0] != sizes.shape[0]:
+            raise ValueError(
+                f'metropolis mixing needs every hub to be a client, got {members.shape[0]} hubs '
+                f'and {sizes.shape[0]} clients; use size or uniform'
+            )
+        degrees = mask[:, 1:].sum(axis=1)  # [M]
+        largest = xp.maximum(degrees[:, None], degrees[members[:, 1:]])
+        links = xp.where(mask[:, 1:], 1 / (1 + largest.astype(dtype)), 0)
+        rows = xp.concatenate([1 - links.sum(axis=1, keepdims=True), links], axis=1)
+        keeps = ~active
+    else:
+        share = sizes[members].astype(dtype) if kind == 'size' else xp.ones(mask.shape, dtype)
+        share = xp.where(mask, share, 0)
+        total = share.sum(axis=1, keepdims=True)
+        rows = share / xp.where(total > 0, total, 1)
+        keeps = ~(active & (total[:, 0] > 0))
+    itself = (xp.arange(mask.shape[1]) == 0).astype(dtype)
+    return xp.where(keeps[:, None], itself[None], rows)
+
+
+def mix(weights: Array, members: Array, tree: PyTree, method: str = 'auto') -> PyTree:
+    """Mixes stacked parameters: out[h] = sum_k weights[h, k] * leaf[members[h, k]].
+
+    Over several devices each one mixes for its share of the hubs, which needs the whole tree there.
+
+    Args:
+      weights: [H, K], from `mixing_weights`.
+      members: [H, K] int32.
+      tree: leaves [M, ...], floating point; each keeps its dtype.
+      method: `gather` accumulates over the K members without forming [H, K, P]; `dense` forms the
+        [H, M] mixing matrix and multiplies once, in full precision; `auto` takes the one measured
+        faster for these shapes.
+
+    Returns:
+      The tree with leaves [H, ...].
+
+    Raises:
+      ValueError: unknown method.
+      TypeError: a leaf is not of floating point.
+    """
+    if method not in METHODS:
+        raise ValueError(f'unknown method {method!r}; known: {", ".join(METHODS)}')
+
+    def of_hubs(rows: tuple[Array, Array]) -> PyTree:
+        return _mixed(*rows, tree, method)
+
+    return spread(of_hubs, (jnp.asarray(weights), jnp.asarray(members)))
+
+
+def mix_at_hub(weights: Array, members: Array, tree: PyTree) -> PyTree:
+    """`mix` at a single hub, weights and members [K]: leaves [M, ...] to [...]."""
+    mixed = _mixed(weights[None], members[None], tree, 'gather')
+    return jax.tree.map(lambda leaf: leaf[0], mixed)
+
+
+def _mixed(weights: Array, members: Array, tree: PyTree, method: str) -> PyTree:
+    def leaf_mix(leaf: Array) -> Array:
+        leaf = jnp.asarray(leaf)
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise TypeError(f'only floating-point leaves can be mixed, got {leaf.dtype}')
+        clients, width = leaf.shape[0], members.shape[1]
+        dense = method == 'dense' or (
+            method == 'auto' and clients <= DENSE_UP_TO_CLIENTS_PER_MEMBER * width
+        )
+        form = _dense if dense else _gather
+        mixed = form(weights.astype(leaf.dtype), members, leaf.reshape(clients, -1))
+        return mixed.reshape(members.shape[0], *leaf.shape[1:])
+
+    return jax.tree.map(leaf_mix, tree)
+
+
+def _gather(weights: Array, members: Array, flat: Array) -> Array:
+    """weights [H, K], members [H, K], flat [M, P] -> [H, P]."""
+
+    def add(k: Array, total: Array) -> Array:
+        # Not flat[...]: within `devices.spread` that asks for a sharding of the mesh around it.
+        return total + weights[:, k, None] * jnp.take(flat, members[:, k], axis=0, mode='clip')
+
+    start = jnp.zeros((members.shape[0], flat.shape[1]), flat.dtype)
+    width = members.shape[1]
+    return lax.fori_loop(0, width, add, start, unroll=min(GATHER_UNROLL, width))
+
+
+def _dense(weights: Array, members: Array, flat: Array) -> Array:
+    """weights [H, K], members [H, K], flat [M, P] -> [H, P]."""
+    hubs = jnp.arange(members.shape[0])[:, None]
+    matrix = jnp.zeros((members.shape[0], flat.shape[0]), flat.dtype).at[hubs, members].add(weights)
+    return jnp.matmul(matrix, flat, precision='highest')

@@ -1,0 +1,81 @@
+"""Mixing matrices of a round as sparse matrices on the host, and their eigenvalues."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse
+from scipy.sparse import csgraph, linalg
+
+from dfl_jax.base import Graph
+from dfl_jax.gossip.mixing import mixing_weights
+
+DENSE_SPECTRUM_UP_TO = 1000
+
+
+class Spectrum(NamedTuple):
+    """How fast gossip with one fixed mixing matrix reaches consensus."""
+
+    second_modulus: float  # |lambda_2|, the second largest modulus of an eigenvalue
+    spectral_gap: float  # 1 - |lambda_2|
+
+
+def mixing_matrix(
+    members: np.ndarray, mask: np.ndarray, active: np.ndarray, sizes: np.ndarray, kind: str = 'size'
+) -> scipy.sparse.csr_array:
+    """The mixing matrix of one round, of the weights that `mixing.mixing_weights` defines.
+
+    Args:
+      members: [M, K] int32.
+      mask: [M, K] bool.
+      active: [M] bool.
+      sizes: [M], samples of each client.
+      kind: `size`, `uniform` or `metropolis`.
+
+    Returns:
+      [M, M] float64, rows sum to one.
+    """
+    members, mask, active, sizes = (np.asarray(a) for a in (members, mask, active, sizes))
+    weights = mixing_weights(Graph(members, mask, active), sizes, kind)
+    hubs, columns = np.nonzero(weights)
+    entries = (weights[hubs, columns], (hubs, members[hubs, columns]))
+    return scipy.sparse.coo_array(entries, shape=(len(sizes), len(sizes))).tocsr()
+
+
+def spectrum(matrix: scipy.sparse.sparray) -> Spectrum:
+    """The second largest modulus of the eigenvalues of a mixing matrix, and the gap to one.
+
+    The gap is 1 - |lambda_2|; NTK-DFL, Definition 4.2, calls (1 - lambda)^2 the gap instead.
+    Dense eigenvalues up to M = 1000, Arnoldi or Lanczos iterations beyond.
+
+    Args:
+      matrix: [M, M], rows sum to one.
+
+    Returns:
+      `Spectrum`; a disconnected network has second modulus one and gap zero.
+    """
+    matrix = scipy.sparse.csr_array(matrix)
+    clients = matrix.shape[0]
+    if clients == 1:
+        return Spectrum(0.0, 1.0)
+    if csgraph.connected_components(matrix, directed=False)[0] > 1:
+        return Spectrum(1.0, 0.0)
+    symmetric = abs(matrix - matrix.T).max() < 1e-12
+    if clients <= DENSE_SPECTRUM_UP_TO:
+        eigenvalues = (np.linalg.eigvalsh if symmetric else np.linalg.eigvals)(matrix.toarray())
+    else:
+        eigenvalues = _extreme_eigenvalues(matrix, linalg.eigsh if symmetric else linalg.eigs)
+    second = min(float(np.sort(np.abs(eigenvalues))[-2]), 1.0)
+    return Spectrum(second, 1.0 - second)
+
+
+def _extreme_eigenvalues(matrix: scipy.sparse.csr_array, solve: Callable) -> np.ndarray:
+    """The few eigenvalues of largest modulus, the eigenvalue one among them."""
+    start = np.random.default_rng(0).standard_normal(matrix.shape[0])
+    options = {'k': 4, 'v0': start, 'return_eigenvectors': False}
+    try:
+        return solve(matrix, which='LM', ncv=64, maxiter=300, tol=1e-10, **options)
+    except linalg.ArpackNoConvergence:
+        # A slowly mixing network separates easily: its factorisation about +-1 is sparse.
+        ends = [solve(matrix.tocsc(), sigma=s * (1 + 1e-6), **options) for s in (1, -1)]
+        return np.concatenate(ends)

@@ -1,0 +1,1 @@
+"""Clients of different architectures: populations, aggregation, sub-models, mutual learning."""

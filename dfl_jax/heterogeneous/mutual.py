@@ -1,0 +1,197 @@
+"""Mutual learning: models of any architecture teach each other on the data of an aggregator.
+
+DFML section 3.2. All participants see the same batches, everything meets in logit space, [H, K, B,
+C]: hub, seat at it, sample, class. A step takes two passes, one for the logits and one for the
+gradients, which repeats the first: 4/3 of the operations, for the activations of one model in
+place of those of all.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from dfl_jax.base import Array, Clients, Graph
+from dfl_jax.execution.chunks import map_present
+from dfl_jax.heterogeneous.population import Population, Slots, Stacked, by_seat
+from dfl_jax.training.batches import epoch_orders, take
+from dfl_jax.training.local import LocalTraining, augmented, optimiser_of, weighted_mean
+from dfl_jax.training.losses import class_shares, supervised_losses
+
+
+class Balance(NamedTuple):
+    """L = gamma L_supervised + alpha L_KL, DFML Eq. (10); gamma = 1 - alpha is Eq. (1)."""
+
+    gamma: Array  # scalar
+    alpha: Array  # scalar
+
+
+class Mutual(NamedTuple):
+    """How models teach each other."""
+
+    epochs: int  # K, over the aggregator's data
+    by_size: bool = True  # teachers weigh as their numbers of parameters, or all alike
+    vanilla: bool = False  # only the aggregator's model learns
+    weighted_samples: bool = False  # WSL: see `sample_weights`
+    temperature: float = 1.0
+
+
+def teacher_weights(sizes: Array) -> Array:
+    """Phi_q / sum_{u != n} Phi_u of DFML Eq. (3): rows n of students, columns q, [K, K].
+
+    sizes: [K], of the models at one hub, zero at an empty seat. A row without a teacher is zero.
+    """
+    others = jnp.where(jnp.eye(len(sizes), dtype=bool), 0, sizes[None])
+    total = others.sum(axis=1, keepdims=True)
+    return others / jnp.where(total > 0, total, 1)
+
+
+def sample_weights(student: Array, teacher: Array) -> Array:
+    """1 - exp(-L_student / L_teacher) of weighted soft labels (Zhou et al. 2021), from the
+    cross-entropies [B] of both; constants to the gradient."""
+    ratio = lax.stop_gradient(student) / jnp.maximum(teacher, jnp.finfo(teacher.dtype).tiny)
+    return 1 - jnp.exp(-ratio)
+
+
+def mutual_learning(
+    population: Population, settings: LocalTraining, mutual: Mutual, chunk: int | None
+) -> Callable[..., tuple[Stacked, dict[str, Array]]]:
+    """learn(key, models, slots, graph, clients, round, balance) -> (models, losses).
+
+    Every hub's members go through the data of its client, column 0, `mutual.epochs` times. The
+    optimiser and its learning rate are those of `settings`, its state starts afresh. Models have
+    leaves [S, ...]; losses [S] are means over the steps of the loss of the labels alone.
+
+    Raises ValueError for a proximal term or sharpness-aware steps, which this loss has not.
+    """
+    for name in ('proximal', 'sam_radius'):
+        if getattr(settings, name):
+            raise ValueError(
+                f'mutual learning has no {name}, got {getattr(settings, name)}; leave it out'
+            )
+
+    def learn(
+        key: Array,
+        models: Stacked,
+        slots: dict[str, Slots],
+        graph: Graph,
+        clients: Clients,
+        round: Array,
+        balance: Balance,
+    ) -> tuple[Stacked, dict[str, Array]]:
+        k_orders, k_steps = jax.random.split(key)
+        hubs, members = graph.members.shape
+        data = Clients(*(a[graph.members[:, 0]] for a in clients))  # [H, N, ...]
+        dtype = data.x.dtype
+        size = min(settings.batch_size, data.mask.shape[1])
+        samples = data.mask.sum(axis=1, dtype=jnp.int32)  # [H]
+        in_epoch = (samples + size - 1) // size
+        steps = mutual.epochs * in_epoch
+        orders = jax.vmap(lambda k, m: epoch_orders(k, m, mutual.epochs))(
+            jax.random.split(k_orders, hubs), data.mask
+        )
+        orders = jnp.pad(orders, [(0, 0), (0, 0), (0, -data.mask.shape[1] % size)])
+        shares = jax.vmap(lambda y, m: class_shares(y, m, population.classes, dtype))(
+            data.y, data.mask
+        )
+        weights = jax.vmap(teacher_weights)(_sizes(population, mutual, slots, graph, dtype))
+        optimiser = optimiser_of(settings, round.astype(dtype))
+
+        def batch_of(hub_key, x, y, orders, in_epoch, samples, number):
+            epoch, first = number // in_epoch, number % in_epoch * size
+            rows = lax.dynamic_slice(orders, (epoch, first), (1, size))[0]
+            batch = take(x, y, rows, first + jnp.arange(size) < samples)
+            return batch._replace(x=augmented(settings, hub_key, batch.x))
+
+        def step(number, carry):
+            models, moments, losses = carry
+            k_crop, k_apply = jax.random.split(jax.random.fold_in(k_steps, number))
+            batches = jax.vmap(batch_of, (0, 0, 0, 0, 0, 0, None))(
+                jax.random.split(k_crop, hubs), *data[:2], orders, in_epoch, samples, number
+            )
+            logits = {}
+            for name, slot in slots.items():
+                apply, shape = population.models[name].apply, (size, population.classes)
+                logits[name] = map_present(
+                    lambda one, f=apply: f(one[0], batches.x[one[1] // members], one[2]),
+                    lambda one, s=shape: jnp.zeros(s, dtype),
+                    (models[name], slot.seat, _keys(k_apply, slot)),
+                    slot.taken,
+                    chunk,
+                )
+            taught = jax.nn.softmax(by_seat(logits, slots, graph) / mutual.temperature)
+            targets = jnp.einsum('hnq,hqbc->hnbc', weights, taught, precision='highest')
+
+            def update(one, apply):
+                params, moments, total, seat, key = one
+                hub = seat // members
+                batch = jax.tree.map(lambda a: a[hub], batches)
+                target = targets[hub, seat % members]
+
+                def loss(params):
+                    z = apply(params, batch.x, key)
+                    each = supervised_losses(z, batch.y, shares[hub], settings.supervision)
+                    supervised = weighted_mean(each, batch.weight)
+                    distilled = weighted_mean(
+                        _distillation(z, target, batch.y, mutual), batch.weight
+                    )
+                    return balance.gamma * supervised + balance.alpha * distilled, supervised
+
+                gradient, supervised = jax.grad(loss, has_aux=True)(params)
+                change, moments = optimiser.update(gradient, moments, params)
+                return optax.apply_updates(params, change), moments, total + supervised
+
+            learnt = {}
+            for name, slot in slots.items():
+                learns = slot.taken & (number < steps[slot.seat // members])
+                if mutual.vanilla:
+                    learns &= slot.seat % members == 0
+                learnt[name] = map_present(
+                    lambda one, f=population.models[name].apply: update(one, f),
+                    lambda one: one[:3],
+                    (models[name], moments[name], losses[name], slot.seat, _keys(k_apply, slot)),
+                    learns,
+                    chunk,
+                )
+            return tuple({name: found[i] for name, found in learnt.items()} for i in range(3))
+
+        moments = {name: jax.vmap(optimiser.init)(stacked) for name, stacked in models.items()}
+        losses = {name: jnp.zeros(len(slot.seat), dtype) for name, slot in slots.items()}
+        running = jnp.max(jnp.where(graph.active, steps, 0))
+        models, _, losses = lax.fori_loop(0, running, step, (models, moments, losses))
+        means = {name: losses[name] / steps[slot.seat // members] for name, slot in slots.items()}
+        return models, means
+
+    return learn
+
+
+def _distillation(z: Array, target: Array, y: Array, mutual: Mutual) -> Array:
+    """sum_q w_q KL(p_q || p_n) of each sample, DFML Eq. (3), up to the teachers' entropies.
+
+    z: [B, C] the student's logits; target: [B, C] sum_q w_q p_q, zero without a teacher.
+    """
+    distilled = -jnp.sum(target * jax.nn.log_softmax(z / mutual.temperature), axis=1)
+    distilled *= mutual.temperature**2
+    if not mutual.weighted_samples:
+        return distilled
+    labels = jax.nn.one_hot(y, z.shape[1], dtype=z.dtype)
+    student = -jnp.sum(labels * jax.nn.log_softmax(z), axis=1)
+    teacher = -jnp.log(jnp.sum(labels * target, axis=1))
+    return sample_weights(student, teacher) * distilled
+
+
+def _sizes(population, mutual, slots, graph, dtype):
+    """Phi of every seat, [H, K], zero where nobody sits."""
+    phi = {
+        name: jnp.full(len(slot.seat), population.models[name].size if mutual.by_size else 1, dtype)
+        for name, slot in slots.items()
+    }
+    return by_seat(phi, slots, graph)
+
+
+def _keys(key, slots):
+    """A key for every slot that does not depend on the slot, for dropout in both passes."""
+    return jax.vmap(lambda client: jax.random.fold_in(key, client))(slots.client)

@@ -1,0 +1,277 @@
+"""What the methods share whose clients meet at an aggregator and may have any architecture.
+
+The graphs of these methods are `meetings.meetings`: hubs are a round's aggregators, members their
+senders, and who is no member does nothing. A state holds `params` by architecture, leaves [M_a,
+...].
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.execution.chunks import map_in_chunks, map_present
+from dfl_jax.heterogeneous.population import (
+    Population,
+    Slots,
+    Stacked,
+    by_client,
+    by_seat,
+    gather,
+    initial_stacked,
+    scatter,
+    take_seats,
+)
+from dfl_jax.metrics import consensus_model
+from dfl_jax.models import Model
+from dfl_jax.training.local import LocalTraining, client_training
+
+FLOAT_BITS = 32
+TRAINING = LocalTraining(  # DFML, A.2
+    lr=0.01, momentum=0.9, weight_decay=5e-4, batch_size=64, supervision='wsm'
+)
+
+
+class MeetingState(NamedTuple):
+    """Of the methods in which every client holds one model and nothing else."""
+
+    params: Stacked  # leaves [M_a, ...]
+    round: Array  # scalar int32, t
+
+
+def meeting_rounds(
+    population: Population,
+    settings: LocalTraining,
+    combine: Callable[[Array, Stacked, dict[str, Slots], Graph, Clients, Array], Stacked],
+    *,
+    init: str = 'same',
+    chunk: int | None = None,
+    aggregators_train: bool = True,
+    back: bool = True,
+    shared: bool = False,
+) -> Algorithm:
+    """A method in which participants train and what they send is combined at the aggregator.
+
+    Args:
+      population: the clients and their networks.
+      settings: of the local training.
+      combine: (key, models, slots, graph, clients, round) -> the models that clients go on with,
+        both leaves [S, ...].
+      init: `same` initial weights in an architecture, or `independent`.
+      chunk: models of an architecture worked on at once; None for all.
+      aggregators_train: whether aggregators train on their own data before, as their senders do.
+      back: whether models travel back to the senders.
+      shared: whether all clients of an architecture go on with its first participant's model, as
+        if they asked a server for it before their next training.
+    """
+    local = participants_training(population, settings, chunk)
+
+    def init_state(key: Array, clients: Clients) -> MeetingState:
+        return MeetingState(initial_stacked(key, population, init), jnp.int32(0))
+
+    def step(
+        key: Array, state: MeetingState, graph: Graph, clients: Clients
+    ) -> tuple[MeetingState, Info]:
+        k_train, k_combine = jax.random.split(key)
+        params, t = state
+        slots = take_seats(population, graph)
+        training = slots if aggregators_train else without_aggregators(slots, graph)
+        models, losses = local(k_train, gather(params, slots), training, clients, t)
+        models = combine(k_combine, models, slots, graph, clients, t)
+        info = {
+            'loss': losses_of_round(sound(models, losses), training, graph, population.size),
+            **weights_sent(population, graph, back=back),
+        }
+        new = to_everyone(params, models, slots) if shared else scatter(params, models, slots)
+        return MeetingState(new, t + 1), info
+
+    return Algorithm(
+        init_state,
+        step,
+        lambda state, x: predictions(population, state.params, x, chunk),
+        unit_bits=weight_bits(population),
+        consensus=lambda state, weights=None: consensus_of_architectures(
+            population, state.params, weights
+        ),
+        predict_own=lambda state, x: own_predictions(population, state.params, x, chunk),
+    )
+
+
+def without_aggregators(slots: dict[str, Slots], graph: Graph) -> dict[str, Slots]:
+    """The slots of the senders; those of the aggregators count as empty."""
+    members = graph.members.shape[1]
+    return {
+        name: slot._replace(taken=slot.taken & (slot.seat % members != 0))
+        for name, slot in slots.items()
+    }
+
+
+def to_everyone(stacked: Stacked, models: Stacked, slots: dict[str, Slots]) -> Stacked:
+    """Leaves [M_a, ...] that all hold the first slot's model, where an architecture took part."""
+    return {
+        name: jax.tree.map(
+            lambda old, new, s=slot: jnp.where(s.taken[0], new[:1], old),
+            stacked[name],
+            models[name],
+        )
+        for name, slot in slots.items()
+    }
+
+
+def architecture_means(
+    models: Stacked, slots: dict[str, Slots], graph: Graph, weights: Array
+) -> Stacked:
+    """At every hub the weighted mean of the models of one architecture (DFML Eq. 5).
+
+    models: leaves [S, ...]; weights: [M] of the clients. Returns leaves [H, ...].
+    """
+    hubs, members = graph.members.shape
+    means = {}
+    for name, slot in slots.items():
+        share = jnp.where(slot.taken, weights[slot.client], 0)
+        where = jax.nn.one_hot(slot.seat // members, hubs, dtype=share.dtype) * share[:, None]
+        total = where.sum(axis=0, keepdims=True)
+        where = where / jnp.maximum(total, jnp.finfo(share.dtype).tiny)  # [S, H]
+        means[name] = jax.tree.map(
+            lambda leaf, w=where: jnp.tensordot(w.T, leaf, 1, precision='highest'), models[name]
+        )
+    return means
+
+
+def at_hubs(means: Stacked, slots: dict[str, Slots], graph: Graph) -> Stacked:
+    """Of leaves [H, ...] the entry of every slot's hub, [S, ...]."""
+    members = graph.members.shape[1]
+    return {
+        name: jax.tree.map(lambda leaf, s=slot: leaf[s.seat // members], means[name])
+        for name, slot in slots.items()
+    }
+
+
+def participants_training(
+    population: Population, settings: LocalTraining, chunk: int | None
+) -> Callable[..., tuple[Stacked, dict[str, Array]]]:
+    """train(key, models, slots, clients, round) -> (models, losses), leaves [S, ...] and [S]."""
+
+    def train(
+        key: Array, models: Stacked, slots: dict[str, Slots], clients: Clients, round: Array
+    ) -> tuple[Stacked, dict[str, Array]]:
+        keys = jax.random.split(key, len(clients.x))
+        found = {}
+        for name, slot in slots.items():
+            train_one = client_training(population.models[name], settings)
+
+            def one(args, train_one=train_one):
+                params, client = args
+                data = Clients(*(a[client] for a in clients))
+                return train_one(keys[client], params, data, round)
+
+            found[name] = map_present(
+                one,
+                lambda args: (args[0], jnp.zeros((), clients.x.dtype)),
+                (models[name], slot.client),
+                slot.taken,
+                chunk,
+            )
+        return {n: f[0] for n, f in found.items()}, {n: f[1] for n, f in found.items()}
+
+    return train
+
+
+def losses_of_round(losses: dict[str, Array], slots: dict[str, Slots], graph: Graph, clients: int):
+    """Each client's training loss, [M]; that of clients who sat out is the participants' mean.
+
+    losses: by architecture, [S].
+    """
+    values = by_seat(losses, slots, graph).ravel()
+    present = by_seat({n: s.taken for n, s in slots.items()}, slots, graph).ravel()
+    mean = jnp.sum(jnp.where(present, values, 0)) / jnp.maximum(present.sum(), 1)
+    who = jnp.where(present, graph.members.ravel(), clients)
+    return jnp.full(clients, mean, values.dtype).at[who].set(values, mode='drop')
+
+
+def sound(models: Stacked, losses: dict[str, Array]) -> dict[str, Array]:
+    """The losses [S], not a number for a model whose weights [S, ...] are not finite."""
+
+    def of_model(model: PyTree) -> Array:
+        return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(model)]).all()
+
+    return {
+        name: jnp.where(jax.vmap(of_model)(models[name]), losses[name], jnp.nan) for name in losses
+    }
+
+
+def weights_sent(
+    population: Population, graph: Graph, *, there: bool = True, back: bool = True
+) -> Info:
+    """'sent/weights/ARCHITECTURE' [M]: models from senders to aggregators, and updated ones back.
+
+    What a client sends or is sent is of its own architecture.
+    """
+    delivered = (graph.mask[:, 1:] & graph.active[:, None]).astype(jnp.int32)  # [H, K - 1]
+    senders = graph.members[:, 1:]
+    hubs = jnp.broadcast_to(graph.members[:, :1], senders.shape)
+    sent = {}
+    for name, clients in population.clients.items():
+        has = jnp.zeros(population.size, jnp.int32).at[clients].set(1)
+        counts = jnp.zeros(population.size, jnp.int32)
+        if there:
+            counts = counts.at[senders].add(delivered * has[senders])
+        if back:
+            counts = counts.at[hubs].add(delivered * has[senders])
+        sent[f'sent/weights/{name}'] = counts
+    return sent
+
+
+def weight_bits(population: Population) -> dict[str, int]:
+    """`Algorithm.unit_bits` of `weights_sent`."""
+    return {f'weights/{name}': FLOAT_BITS * model.size for name, model in population.models.items()}
+
+
+def consensus_of_architectures(
+    population: Population, stacked: Stacked, weights: Array | None = None
+) -> Stacked:
+    """The mean model of every architecture; weights [M] of the clients, None for the plain mean."""
+    return {
+        name: consensus_model(stacked[name], None if weights is None else weights[clients])
+        for name, clients in population.clients.items()
+    }
+
+
+def logits_of(model: Model, stacked: PyTree, x: Array, chunk: int | None) -> Array:
+    """Logits [M_a, B, C] of the models of one architecture, leaves [M_a, ...], on x [B, ...]."""
+    return map_in_chunks(lambda params: model.apply(params, x), stacked, chunk)
+
+
+def predictions(
+    population: Population, stacked: Stacked, x: Array, chunk: int | None
+) -> dict[str, Array]:
+    """Logits of the models [M_a, ...] on x [B, ...], and of what they average to.
+
+    'client' [M, B, C]; 'consensus' [B, C] of the largest architecture's consensus model; where
+    there are several, 'client/ARCHITECTURE' [M_a, B, C] and 'consensus/ARCHITECTURE' [B, C].
+    """
+    models = population.models
+    each = {name: logits_of(models[name], stacked[name], x, chunk) for name in models}
+    means = consensus_of_architectures(population, stacked)
+    consensus = {name: models[name].apply(means[name], x) for name in models}
+    largest = max(models, key=lambda name: models[name].size)
+    found = {'client': by_client(each, population), 'consensus': consensus[largest]}
+    if len(models) > 1:
+        found |= {f'client/{name}': logits for name, logits in each.items()}
+        found |= {f'consensus/{name}': logits for name, logits in consensus.items()}
+    return found
+
+
+def own_predictions(population: Population, stacked: Stacked, x: Array, chunk: int | None) -> Array:
+    """Logits [M, B, C] of every client's model on samples of its own, x [M, B, ...]."""
+    each = {
+        name: map_in_chunks(
+            lambda one, apply=model.apply: apply(*one),
+            (stacked[name], x[population.clients[name]]),
+            chunk,
+        )
+        for name, model in population.models.items()
+    }
+    return by_client(each, population)

@@ -1,0 +1,28 @@
+"""Who can talk to whom: families of graphs, the schedule of a run, failures, aggregators.
+
+Everything here is NumPy and networkx on the host. A schedule is a `Graph` with a leading axis T
+that enters the simulator's scan as data.
+"""
+
+from dfl_jax.topology.aggregators import meetings
+from dfl_jax.topology.failures import drop_clients, drop_links, isolate_clients
+from dfl_jax.topology.families import FAMILIES, WITH_DEGREE
+from dfl_jax.topology.schedule import by_cluster, check_schedule, cohorts, graph_bytes, schedule
+from dfl_jax.topology.settings import Settings, TopologyError, check_probability
+
+__all__ = [
+    'FAMILIES',
+    'WITH_DEGREE',
+    'Settings',
+    'TopologyError',
+    'by_cluster',
+    'check_probability',
+    'check_schedule',
+    'cohorts',
+    'drop_clients',
+    'drop_links',
+    'graph_bytes',
+    'isolate_clients',
+    'meetings',
+    'schedule',
+]

@@ -1,0 +1,269 @@
+"""The families of graphs that a schedule draws from, and what each of them needs."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable
+
+import networkx as nx
+import numpy as np
+
+from dfl_jax.topology.edge_list import read_edges
+from dfl_jax.topology.settings import Settings, TopologyError, check_probability
+
+STEEPEST = 1000  # exponent of a power law
+SEARCHED = 1000  # numbers of clients, for one that has a torus
+
+
+def _regular(settings: Settings, seed: int) -> nx.Graph:
+    clients, degree = settings.clients, settings.degree
+    if 2 * degree < clients:
+        return nx.random_regular_graph(degree, clients, seed=seed)
+    return nx.complement(nx.random_regular_graph(clients - 1 - degree, clients, seed=seed))
+
+
+def _erdos_renyi(settings: Settings, seed: int) -> nx.Graph:
+    probability = settings.degree / (settings.clients - 1)
+    return nx.fast_gnp_random_graph(settings.clients, probability, seed=seed)
+
+
+def _barabasi_albert(settings: Settings, seed: int) -> nx.Graph:
+    clients = settings.clients
+    attached = np.arange(1, clients // 2 + 1)
+    means = 2 * attached * (clients - attached) / clients
+    nearest = int(attached[np.argmin(np.abs(means - settings.degree))])
+    return nx.barabasi_albert_graph(clients, nearest, seed=seed)
+
+
+def _watts_strogatz(settings: Settings, seed: int) -> nx.Graph:
+    return nx.watts_strogatz_graph(settings.clients, settings.degree, settings.rewiring, seed=seed)
+
+
+def _power_law(clients: int, degree: int, exponent: float) -> tuple[np.ndarray, np.ndarray]:
+    """The law p(k) ~ k^-exponent, k_min <= k < M, whose k_min brings its mean nearest `degree`.
+
+    Returns:
+      k [D] int64, the degrees of the law ascending, and their probabilities [D] float64.
+    """
+    k = np.arange(1, clients)
+    logs = -exponent * np.log(k)
+    # Sums over the tail from every k_min, in logarithms lest a steep law underflow.
+    mass, moment = (np.logaddexp.accumulate(a[::-1])[::-1] for a in (logs, logs + np.log(k)))
+    least = int(np.argmin(np.abs(np.exp(moment - mass) - degree)))
+    return k[least:], np.exp(logs[least:] - mass[least])
+
+
+def _configuration(settings: Settings, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    k, law = _power_law(settings.clients, settings.degree, settings.exponent)
+    degrees = rng.choice(k, settings.clients, p=law / law.sum())  # [M]
+    degrees[np.argmin(degrees)] += degrees.sum() % 2
+    stubs = rng.permutation(np.repeat(np.arange(settings.clients), degrees))
+    links = np.sort(stubs.reshape(-1, 2), axis=1)
+    return np.unique(links[links[:, 0] < links[:, 1]], axis=0)
+
+
+def _sides(clients: int, dimensions: int, least: int = 3) -> list[tuple[int, ...]]:
+    """The factorisations of clients into `dimensions` ascending sides, none below `least`."""
+    if dimensions == 1:
+        return [(clients,)] if clients >= least else []
+    firsts = itertools.takewhile(lambda n: n**dimensions <= clients, itertools.count(least))
+    return [
+        (first, *rest)
+        for first in firsts
+        if clients % first == 0
+        for rest in _sides(clients // first, dimensions - 1, first)
+    ]
+
+
+def _torus(settings: Settings) -> np.ndarray:
+    sides = min(_sides(settings.clients, settings.dimensions), key=sum)
+    nodes = np.arange(settings.clients).reshape(sides)
+    links = [np.stack([nodes, np.roll(nodes, -1, axis)], axis=-1) for axis in range(nodes.ndim)]
+    return np.concatenate([along.reshape(-1, 2) for along in links])
+
+
+def _clusters(settings: Settings) -> int:
+    return max(1, round(settings.clients / (settings.degree + 1)))
+
+
+def _clustered(settings: Settings, seed: int) -> np.ndarray:
+    order = np.random.default_rng(seed).permutation(settings.clients)
+    return np.concatenate([_clique(p) for p in np.array_split(order, _clusters(settings))])
+
+
+def _two_group(settings: Settings) -> np.ndarray:
+    first, second = np.array_split(np.arange(settings.clients), 2)
+    bridge = np.array([[first[-1], second[0]]])
+    return np.concatenate([_clique(first), _clique(second), bridge])
+
+
+def _line(settings: Settings) -> np.ndarray:
+    nodes = np.arange(settings.clients, dtype=np.int32)
+    return np.stack([nodes[:-1], nodes[1:]], axis=1)
+
+
+def _ring(settings: Settings) -> np.ndarray:
+    nodes = np.arange(settings.clients, dtype=np.int32)
+    return np.stack([nodes, np.roll(nodes, -1)], axis=1)
+
+
+def _star(settings: Settings) -> np.ndarray:
+    leaves = np.arange(1, settings.clients, dtype=np.int32)
+    return np.stack([np.zeros_like(leaves), leaves], axis=1)
+
+
+def _clique(nodes: np.ndarray) -> np.ndarray:
+    """The links of a complete graph; networkx takes a hundred times the memory."""
+    first, second = np.triu_indices(len(nodes), 1)
+    return np.stack([nodes[first], nodes[second]], axis=1)
+
+
+_FIXED: dict[str, Callable[[Settings], np.ndarray]] = {
+    'ring': _ring,
+    'line': _line,
+    'complete': lambda settings: _clique(np.arange(settings.clients, dtype=np.int32)),
+    'star': _star,
+    'torus': _torus,
+    'two_group': _two_group,
+}
+WITH_DEGREE: dict[str, Callable[[Settings, int], nx.Graph | np.ndarray]] = {
+    'regular': _regular,
+    'erdos_renyi': _erdos_renyi,
+    'barabasi_albert': _barabasi_albert,
+    'watts_strogatz': _watts_strogatz,
+    'clustered': _clustered,
+    'configuration': _configuration,
+}
+BY_NETWORKX = ('regular', 'erdos_renyi', 'barabasi_albert', 'watts_strogatz')
+EQUAL_DEGREES = ('regular', 'ring', 'torus', 'complete')
+FAMILIES = (*_FIXED, *WITH_DEGREE, 'edge_list')
+
+
+def draw(family: str, settings: Settings, rng: np.random.Generator) -> np.ndarray:
+    """One graph of a family; undirected links [E, 2] int32, nodes 0 to M - 1."""
+    if family == 'edge_list' and settings.path is not None:
+        return read_edges(settings.path, settings.clients)
+    if family in _FIXED:
+        graph = _FIXED[family](settings)
+    else:
+        graph = WITH_DEGREE[family](settings, int(rng.integers(2**31)))
+    links = graph if isinstance(graph, np.ndarray) else list(graph.edges)
+    return np.asarray(links, np.int32).reshape(-1, 2)
+
+
+def most_members(family: str, rounds: int, settings: Settings) -> int:
+    """K of a schedule of so many draws: exact where the family fixes it, else hardly exceeded.
+
+    The largest of M T binomial degrees is bounded by Bernstein's inequality. Hubs of a
+    Barabasi-Albert graph have about m sqrt(M) neighbours, m = degree / 2; three times that is rare.
+    An edge list is taken for a ring, before it is read.
+    """
+    clients, degree = settings.clients, settings.degree
+    if family in ('ring', 'line', 'edge_list'):
+        neighbours: float = 2
+    elif family in ('complete', 'star'):
+        neighbours = clients - 1
+    elif family == 'torus':
+        neighbours = 2 * settings.dimensions
+    elif family == 'two_group':
+        neighbours = (clients + 1) // 2
+    elif family == 'clustered':
+        neighbours = -(-clients // _clusters(settings)) - 1
+    elif family == 'regular':
+        neighbours = degree
+    elif family == 'barabasi_albert':
+        neighbours = max(1.5 * degree * math.sqrt(clients), degree)
+    elif family == 'configuration':
+        k, law = _power_law(clients, degree, settings.exponent)
+        beyond = np.cumsum(law[::-1])[::-1]  # P(degree >= k)
+        neighbours = float(k[np.sum(beyond * clients * rounds >= 1) - 1])
+    else:
+        surprise = math.log(clients) + math.log(rounds)
+        neighbours = degree + surprise / 3 + math.sqrt(surprise**2 / 9 + 2 * degree * surprise)
+    return 1 + min(math.ceil(neighbours), clients - 1)
+
+
+def links_of(family: str, members: int, settings: Settings) -> int:
+    """E of a draw, about. members: K."""
+    clients = settings.clients
+    if family in ('star', 'ring', 'line', 'edge_list'):
+        return clients
+    if family in ('complete', 'two_group'):
+        return clients * (members - 1) // 2
+    mean = settings.degree if family in WITH_DEGREE else members - 1
+    return clients * min(mean, clients - 1) // 2
+
+
+def check(family: str, rounds: int, settings: Settings) -> None:
+    """Raises `TopologyError` for a schedule that cannot be drawn."""
+    clients, degree, path = settings.clients, settings.degree, settings.path
+    if family not in FAMILIES:
+        raise TopologyError(f'unknown topology {family!r}; known: {", ".join(FAMILIES)}')
+    if rounds < 1:
+        raise TopologyError(f'a schedule needs at least 1 round, got rounds={rounds}')
+    least = 3 if family == 'ring' else 2
+    if clients < least:
+        raise TopologyError(f'{family} needs at least {least} clients, got clients={clients}')
+    if family in WITH_DEGREE:
+        if degree < 1:
+            raise TopologyError(f'{family} needs a degree of at least 1, got degree={degree}')
+        if degree >= clients:
+            raise TopologyError(
+                f'degree {degree} needs more than {degree} clients, got clients={clients}; '
+                f'lower the degree to {clients - 1} or less'
+            )
+    if family == 'regular' and clients * degree % 2:
+        raise TopologyError(
+            f'degree {degree} needs clients*degree even, got clients={clients}; '
+            f'take {clients + 1} clients or degree {degree - 1 or degree + 1}'
+        )
+    if family == 'watts_strogatz':
+        check_probability('rewiring', settings.rewiring)
+        if degree % 2:
+            raise TopologyError(
+                f'watts_strogatz needs an even degree, got degree={degree}; '
+                f'take {degree - 1 or degree + 1}'
+            )
+    if family == 'configuration' and not 2 < settings.exponent <= STEEPEST:
+        raise TopologyError(
+            f'configuration needs a finite exponent above 2, where the mean degree of any number '
+            f'of clients is bounded, and up to {STEEPEST}, got exponent={settings.exponent}; '
+            'take 2.5'
+        )
+    if family == 'torus':
+        _check_torus(clients, settings.dimensions)
+    if family == 'edge_list' and path is None:
+        raise TopologyError('edge_list needs the path of a file of links, got none')
+    if family != 'edge_list' and path is not None:
+        raise TopologyError(f'{family} reads no file, got {path}; take edge_list')
+    if settings.assortativity is not None:
+        check_assortativity(settings.assortativity)
+        if family in EQUAL_DEGREES:
+            raise TopologyError(
+                f'the clients of {family} have equal degrees, which no assortativity tells apart, '
+                f'got assortativity={settings.assortativity}; leave it out or take erdos_renyi'
+            )
+
+
+def _check_torus(clients: int, dimensions: int) -> None:
+    if dimensions < 1:
+        raise TopologyError(f'torus needs at least 1 dimension, got dimensions={dimensions}')
+    most = 0  # dimensions, of so many clients
+    while 3 ** (most + 1) <= clients:
+        most += 1
+    if dimensions > most or not _sides(clients, dimensions):
+        near: Iterable[int] = ()
+        if dimensions <= most + 1:
+            start = max(clients, 3**dimensions)
+            near = range(start, start + SEARCHED)
+        fits = next((n for n in near if _sides(n, dimensions)), None)
+        raise TopologyError(
+            f'torus needs clients to be a product of {dimensions} sides of at least 3, got '
+            f'clients={clients}; take {fits or f"dimensions={max(min(most, dimensions - 1), 1)}"}'
+        )
+
+
+def check_assortativity(target: float) -> None:
+    """Raises `TopologyError` for a value outside [-1, 1]."""
+    if not -1 <= target <= 1:
+        raise TopologyError(f'assortativity is a correlation between -1 and 1, got {target}')

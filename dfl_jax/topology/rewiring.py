@@ -1,0 +1,112 @@
+"""Degree assortativity, and rewiring towards a wanted value (Initialisation and topology, 4.2)."""
+
+import numpy as np
+
+from dfl_jax.topology.families import TopologyError, check_assortativity
+
+COOLING = 0.93  # of the temperature, from one sweep to the next
+
+
+def assortativity(links: np.ndarray) -> float:
+    """The degree assortativity rho: the correlation of the degrees at the two ends of a link.
+
+    Args:
+      links: [E, 2] integer, every undirected link once, no self-loop.
+
+    Returns:
+      rho in [-1, 1]; nan where all degrees are equal, or there is no link.
+    """
+    products, mean, variance = _moments(links)
+    return float((products.mean() - mean**2) / variance) if variance else float('nan')
+
+
+def rewire(
+    links: np.ndarray,
+    target: float,
+    rng: np.random.Generator,
+    *,
+    tolerance: float = 0.01,
+    sweeps: int = 100,
+) -> np.ndarray:
+    """Swaps the ends of random pairs of links until the assortativity is near the target.
+
+    Simulated annealing: a swap of (a, b), (c, d) into (a, d), (c, b) that leads away from the
+    target is accepted with probability exp(-change / temperature). It keeps every degree and makes
+    no self-loop or repeated link. It can disconnect the graph: nothing here prevents that.
+
+    Args:
+      links: [E, 2] integer, undirected; repeated links count once.
+      target: of the degree assortativity, in [-1, 1].
+      rng: of the swaps.
+      tolerance: the largest distance from the target that is near enough.
+      sweeps: the most that are tried, each of E swaps at one temperature.
+
+    Returns:
+      links [E, 2] int32, each once.
+
+    Raises:
+      TopologyError: a target outside [-1, 1], a graph whose degrees are all equal, or a target that
+        is not reached, with the closest value that was.
+    """
+    check_assortativity(target)
+    links = np.unique(np.sort(links, axis=1), axis=0).astype(np.int32)
+    products, mean, variance = _moments(links)
+    if not variance:
+        raise TopologyError(
+            f'a graph of {len(links)} links whose degrees are all equal has no assortativity to '
+            f'bring to {target}; leave it out or take a family of unequal degrees'
+        )
+    # rho is linear in the sum of k_i k_j over the links, which a swap changes by one product.
+    scale = len(links) * variance
+    goal = target * scale + len(links) * mean**2
+    total = nearest = int(products.sum())
+    near = tolerance * scale
+    k = np.bincount(links.ravel()).tolist()
+    ends = links.tolist()
+    neighbours: list[set[int]] = [set() for _ in k]
+    for a, b in ends:
+        neighbours[a].add(b)
+        neighbours[b].add(a)
+    temperature = 2 * variance  # a swap of four random ends changes the sum by so much, rms
+    for _ in range(sweeps):
+        pairs = rng.integers(len(ends), size=(len(ends), 2)).tolist()
+        flips = (rng.random(len(ends)) < 0.5).tolist()
+        slacks = rng.exponential(temperature, len(ends)).tolist()
+        for (first, second), flip, slack in zip(pairs, flips, slacks, strict=True):
+            distance = abs(total - goal)
+            if distance <= near:
+                break
+            a, b = ends[first]
+            c, d = reversed(ends[second]) if flip else ends[second]
+            after = total + (k[a] - k[c]) * (k[d] - k[b])
+            if abs(after - goal) - distance > slack:
+                continue
+            if a == d or b == c or d in neighbours[a] or b in neighbours[c]:
+                continue
+            ends[first], ends[second], total = [a, d], [c, b], after
+            neighbours[a].remove(b)
+            neighbours[b].remove(a)
+            neighbours[c].remove(d)
+            neighbours[d].remove(c)
+            neighbours[a].add(d)
+            neighbours[d].add(a)
+            neighbours[c].add(b)
+            neighbours[b].add(c)
+            if abs(total - goal) < abs(nearest - goal):
+                nearest = total
+        if abs(total - goal) <= near:
+            return np.array(ends, np.int32)
+        temperature *= COOLING
+    closest = (nearest - len(ends) * mean**2) / scale
+    raise TopologyError(
+        f'assortativity {target} was not reached within {sweeps * len(ends)} swaps of '
+        f'{len(ends)} links, the closest was {closest:.4f}; take a target nearer to that'
+    )
+
+
+def _moments(links: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """k_i k_j [E] of the links, and mean and variance of the degree at the end of a link."""
+    degrees = np.bincount(links.ravel())[links].astype(np.int64)  # [E, 2]
+    if not len(links):
+        return degrees[:, 0], 0.0, 0.0
+    return degrees.prod(axis=1), float(degrees.mean()), float(degrees.var())

@@ -1,0 +1,53 @@
+"""What a topology may be asked for, how it refuses, and the random streams of its parts."""
+
+import enum
+import os
+from typing import NamedTuple
+
+from dfl_jax.host import lack_of_memory
+
+
+class Stream(enum.IntEnum):
+    """Streams of random numbers, so that a common seed does not correlate what is drawn."""
+
+    GRAPH = 0
+    LINKS = 1
+    CLIENTS = 2
+    COHORTS = 3
+    ISOLATED = 4
+    REWIRING = 5
+    MEETINGS = 6
+
+
+class TopologyError(ValueError):
+    """A topology that cannot be built from the values given."""
+
+
+class Settings(NamedTuple):
+    """What the families may be asked for; each reads what it needs."""
+
+    clients: int  # M
+    degree: int = 5  # neighbours of a client without itself, or their mean
+    path: str | os.PathLike | None = None  # edge_list
+    rewiring: float = 0.1  # watts_strogatz, probability
+    exponent: float = 2.5  # configuration
+    dimensions: int = 2  # torus
+    assortativity: float | None = None  # target of the rewiring of every draw, see rewiring.py
+
+
+def check_probability(name: str, value: float) -> None:
+    """Raises `TopologyError` for a value outside [0, 1]."""
+    if not 0 <= value <= 1:
+        raise TopologyError(f'{name} is a probability between 0 and 1, got {value}')
+
+
+BYTES_OF_PLACE = 5  # a member and its mask
+
+
+def check_memory(what: str, rounds: int, clients: int, size: int) -> None:
+    if lack := lack_of_memory(size):
+        often = f' in {rounds} rounds' if rounds > 1 else ''
+        raise TopologyError(
+            f'{what} of {clients} clients{often} take {lack}; lower the clients, '
+            f'{"the rounds, " if rounds > 1 else ""}or the degree'
+        )

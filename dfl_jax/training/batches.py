@@ -1,0 +1,31 @@
+"""Minibatches of one client's samples."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dfl_jax.base import Array
+
+
+class Batch(NamedTuple):
+    """What one step sees."""
+
+    x: Array  # [B, ...], zero where padded
+    y: Array  # [B] int32
+    weight: Array  # [B], one for a sample, zero for padding
+
+
+def epoch_orders(key: Array, mask: Array, epochs: int) -> Array:
+    """A random order of one client's samples for each epoch, [epochs, N], padding last.
+
+    More padding leaves the orders as they are: the draws of the first samples come first.
+    """
+    draws = jax.random.uniform(key, (len(mask), epochs)).T
+    return jnp.argsort(jnp.where(mask, draws, 2.0), axis=1).astype(jnp.int32)
+
+
+def take(x: Array, y: Array, rows: Array, valid: Array) -> Batch:
+    """The batch of one client's samples at `rows` [B], those not `valid` [B] as padding."""
+    inputs = jnp.where(valid.reshape(-1, *[1] * (x.ndim - 1)), x[rows], 0)
+    return Batch(inputs, y[rows], valid.astype(x.dtype))

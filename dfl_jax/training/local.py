@@ -1,0 +1,224 @@
+"""Minibatch training of every client at once: what all gradient methods share.
+
+Written for one client and mapped over the network. A client goes through its own samples in
+batches: an epoch is a fresh random order of them cut into ceil(N_i / B) batches, the last one
+shorter where B does not divide N_i, and a client with fewer than B samples has one batch of them
+all. Clients of different sizes therefore take different numbers of steps an epoch, as they would
+alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from dfl_jax.base import Array, Clients, PyTree
+from dfl_jax.data.augment import AUGMENTATIONS, standard
+from dfl_jax.execution.chunks import map_in_chunks
+from dfl_jax.models import Model
+from dfl_jax.training.batches import Batch, epoch_orders, take
+from dfl_jax.training.losses import SUPERVISIONS, class_shares, supervised_losses
+
+OPTIMIZERS = ('sgd', 'adamw')
+NORM_FLOOR = 1e-12  # keeps the ascent of SAM finite where the gradient vanishes
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How a client trains within one round. The optimiser's state starts afresh every round.
+
+    Raises ValueError for a setting out of its range, or one that would have no effect.
+    """
+
+    lr: float  # of round 0
+    lr_decay: float = 1.0  # round k uses lr * lr_decay**k
+    batch_size: int  # B; a client with fewer samples trains on all of them at each step
+    local_epochs: int | None = 1  # passes over the client's data, or ...
+    local_steps: int | None = None  # ... minibatches, reshuffled whenever the data is used up
+    optimizer: str = 'sgd'  # or adamw (beta 0.9 and 0.999, epsilon 1e-8)
+    momentum: float = 0.0  # heavy ball, sgd only
+    weight_decay: float = 0.0  # sgd: added to the gradient as weight_decay * w; adamw: decoupled
+    clip_norm: float | None = None  # bound on the gradient's norm, before decay and momentum
+    sam_radius: float = 0.0  # rho: the gradient is taken at w + rho g / ||g|| (Foret et al. 2021)
+    sam_adaptive: bool = False  # at w + rho w^2 g / || |w| g || (Kwon et al. 2021)
+    supervision: str = 'ce'  # or ace, wsm: see `dfl_jax.training.losses`
+    proximal: float = 0.0  # mu of mu/2 ||w - w_start||^2 in the loss (FedProx)
+    augmentation: str = 'none'  # or standard: see `dfl_jax.data.augment`
+
+    def __post_init__(self):
+        for name, known in (
+            ('optimizer', OPTIMIZERS),
+            ('supervision', SUPERVISIONS),
+            ('augmentation', AUGMENTATIONS),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f'unknown {name} {getattr(self, name)!r}; choose one of {", ".join(known)}'
+                )
+        if (self.local_epochs is None) == (self.local_steps is None):
+            raise ValueError(
+                f'local_epochs={self.local_epochs} and local_steps={self.local_steps}: '
+                'set one of them, and the other to None'
+            )
+        ranges = {  # name: (holds, what has to hold)
+            'lr': (isinstance(self.lr, jax.core.Tracer) or self.lr > 0, 'be positive'),
+            'lr_decay': (0 < self.lr_decay <= 1, 'lie in (0, 1], it is a factor a round'),
+            'batch_size': (self.batch_size >= 1, 'be at least 1'),
+            'local_epochs': (self.local_epochs is None or self.local_epochs >= 1, 'be at least 1'),
+            'local_steps': (self.local_steps is None or self.local_steps >= 1, 'be at least 1'),
+            'momentum': (0 <= self.momentum < 1, 'lie in [0, 1)'),
+            'weight_decay': (self.weight_decay >= 0, 'be at least 0'),
+            'clip_norm': (self.clip_norm is None or self.clip_norm > 0, 'be positive'),
+            'sam_radius': (self.sam_radius >= 0, 'be at least 0'),
+            'proximal': (self.proximal >= 0, 'be at least 0'),
+        }
+        for name, (holds, rule) in ranges.items():
+            if not holds:
+                raise ValueError(f'{name} has to {rule}, got {getattr(self, name)}')
+        if self.momentum and self.optimizer != 'sgd':
+            raise ValueError(f'momentum={self.momentum} is for sgd, not {self.optimizer}')
+        if self.sam_adaptive and not self.sam_radius:
+            raise ValueError('sam_adaptive has no effect while sam_radius is 0')
+
+
+def batch_loss(model: Model, params: PyTree, batch: Batch) -> Array:
+    """Mean cross-entropy over the samples of a batch."""
+    log_p = jax.nn.log_softmax(model.apply(params, batch.x))
+    of_label = jnp.sum(log_p * jax.nn.one_hot(batch.y, model.classes, dtype=log_p.dtype), axis=1)
+    return weighted_mean(-of_label, batch.weight)
+
+
+def weighted_mean(values: Array, weight: Array) -> Array:
+    """Mean of values [B] over the samples of a batch, weight [B]."""
+    return jnp.sum(weight * values) / jnp.sum(weight)
+
+
+def local_training(
+    model: Model, settings: LocalTraining, chunk: int | None = None
+) -> Callable[..., tuple[PyTree, Array]]:
+    """train(key, params, clients, round, support=None) -> (params, losses).
+
+    `params` and the 0/1 `support` have leaves [M, ...]; weights where the support is 0 stay as they
+    are. `round` is a scalar; `losses` [M] is each client's mean loss over its steps, not a number
+    once its weights are none.
+
+    chunk: clients trained at once; None for all.
+    """
+    train_one = client_training(model, settings)
+
+    def train(
+        key: Array, params: PyTree, clients: Clients, round: Array, support: PyTree | None = None
+    ) -> tuple[PyTree, Array]:
+        keys = jax.random.split(key, len(clients.x))
+        return map_in_chunks(
+            lambda one: train_one(one[0], one[1], Clients(*one[3:]), round, one[2]),
+            (keys, params, support, *clients),
+            chunk,
+        )
+
+    return train
+
+
+def client_training(model: Model, settings: LocalTraining) -> Callable[..., tuple[PyTree, Array]]:
+    """train(key, params, client, round, support=None) -> (params, loss) of a single client.
+
+    As `local_training`, without the leading axis M; `client` holds x [N, ...], y and mask [N].
+    """
+    epochs, fixed_steps = settings.local_epochs, settings.local_steps
+
+    def objective(params, start, batch, shares, key):
+        """(what is minimised, the loss of the labels alone)"""
+        logits = model.apply(params, batch.x, key)
+        losses = supervised_losses(logits, batch.y, shares, settings.supervision)
+        loss = weighted_mean(losses, batch.weight)
+        if not settings.proximal:
+            return loss, loss
+        away = optax.tree.norm(jax.tree.map(jnp.subtract, params, start), squared=True)
+        return loss + settings.proximal / 2 * away, loss
+
+    def train(
+        key: Array, params: PyTree, client: Clients, round: Array, support: PyTree | None = None
+    ) -> tuple[PyTree, Array]:
+        x, y, mask = client
+        size = min(settings.batch_size, len(mask))
+        samples = jnp.sum(mask, dtype=jnp.int32)
+        in_epoch = (samples + size - 1) // size
+        steps = epochs * in_epoch if fixed_steps is None else jnp.int32(fixed_steps)
+        orders = epoch_orders(key, mask, epochs or fixed_steps or 1)
+        orders = jnp.pad(orders, [(0, 0), (0, -len(mask) % size)])
+        optimiser = optimiser_of(settings, round.astype(x.dtype))
+        shares = class_shares(y, mask, model.classes, x.dtype)
+        k_steps = jax.random.fold_in(key, 0)  # `key` itself draws the orders
+        start = params
+
+        def step(number, carry):
+            params, moments, total = carry
+            epoch, first = number // in_epoch, number % in_epoch * size
+            rows = lax.dynamic_slice(orders, (epoch, first), (1, size))[0]
+            batch = take(x, y, rows, first + jnp.arange(size) < samples)
+            k_crop, k_apply = jax.random.split(jax.random.fold_in(k_steps, number))
+            batch = batch._replace(x=augmented(settings, k_crop, batch.x))
+            loss, gradient = _loss_and_gradient(
+                settings, lambda w: objective(w, start, batch, shares, k_apply), params
+            )
+            update, moments = optimiser.update(gradient, moments, params)
+            if support is not None:
+                update = jax.tree.map(jnp.multiply, update, support)
+            return optax.apply_updates(params, update), moments, total + loss
+
+        carry = (params, optimiser.init(params), jnp.zeros((), x.dtype))
+        params, _, total = lax.fori_loop(0, steps, step, carry)
+        sound = jnp.isfinite(optax.tree.norm(params))
+        return params, jnp.where(sound, total / steps, jnp.nan)
+
+    return train
+
+
+def losses_of_all_data(
+    model: Model, params: PyTree, clients: Clients, chunk: int | None = None
+) -> Array:
+    """Each client's mean loss on its own data, [M]. params: leaves [M, ...]."""
+
+    def of_client(one: tuple) -> Array:
+        own, x, y, mask = one
+        return batch_loss(model, own, take(x, y, jnp.arange(len(y)), mask))
+
+    return map_in_chunks(of_client, (params, *clients), chunk)
+
+
+def augmented(settings: LocalTraining, key: Array, x: Array) -> Array:
+    """The images of a batch [B, height, width, channels] as they are trained on."""
+    return x if settings.augmentation == 'none' else standard(key, x)
+
+
+def optimiser_of(settings: LocalTraining, round: Array) -> optax.GradientTransformation:
+    """The settings as an optax chain with the learning rate of this round."""
+    rate = settings.lr * settings.lr_decay**round
+    parts = []
+    if settings.clip_norm is not None:
+        parts.append(optax.clip_by_global_norm(settings.clip_norm))
+    if settings.optimizer == 'adamw':
+        parts.append(optax.adamw(rate, weight_decay=settings.weight_decay))
+    else:
+        if settings.weight_decay:
+            parts.append(optax.add_decayed_weights(settings.weight_decay))
+        parts.append(optax.sgd(rate, settings.momentum or None))
+    return optax.chain(*parts)
+
+
+def _loss_and_gradient(
+    settings: LocalTraining, objective: Callable[[PyTree], tuple[Array, Array]], params: PyTree
+) -> tuple[Array, PyTree]:
+    """Loss at the weights, and its gradient there or, with SAM, at the ascended weights."""
+    (_, loss), gradient = jax.value_and_grad(objective, has_aux=True)(params)
+    if settings.sam_radius:
+        scale = jax.tree.map(jnp.abs if settings.sam_adaptive else jnp.ones_like, params)
+        norm = optax.tree.norm(jax.tree.map(jnp.multiply, scale, gradient)) + NORM_FLOOR
+        ascended = jax.tree.map(
+            lambda w, s, g: w + settings.sam_radius / norm * s**2 * g, params, scale, gradient
+        )
+        gradient, _ = jax.grad(objective, has_aux=True)(ascended)
+    return loss, gradient
