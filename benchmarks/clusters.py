@@ -3,9 +3,9 @@
     python -m benchmarks.clusters
 
 One steady NTK-DFL round (MLP 784-100-10, random data) on a random regular graph, where every client
-is a hub, and in clusters of as many clients, one hub each (NTK-DFL, appendix E.2). `Jacobians` are
-the sets of rows that a client computes, its own included, `MB` what it sends on average. All rounds
-are timed in one run.
+is an aggregator, and in clusters of as many clients, one aggregator each (NTK-DFL, appendix E.2).
+`Jacobians` are the sets of rows that a client computes, its own included, `MB` what it sends on
+average. All rounds are timed in one run.
 """
 
 import jax
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
     del argv
     logging.set_verbosity(logging.WARNING)
     print(f'{common.about()}\n{_CLIENTS.value} clients of {_SAMPLES.value} samples\n')
-    print('| clients that meet | graph | hubs | Jacobians | MB | s/round | ratio |')
+    print('| clients that meet | graph | aggregators | Jacobians | MB | s/round | ratio |')
     print('|--:|---|--:|--:|--:|--:|--:|')
     for size in map(int, _SIZES.value):
         regular = measure(size, 'regular', None)

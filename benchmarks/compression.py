@@ -1,4 +1,4 @@
-"""What does a compressed Jacobian cost one hub, in time, memory and error of the kernel?
+"""What does a compressed Jacobian cost one aggregator, in time, memory and error of the kernel?
 
     python -m benchmarks.compression
 
@@ -28,7 +28,9 @@ CODECS = {
     '6 bits stochastic': quantization(6, 'stochastic'),
 }
 
-_MEMBERS = flags.DEFINE_integer('members', 6, 'clients of the hub, itself included', lower_bound=1)
+_MEMBERS = flags.DEFINE_integer(
+    'members', 6, 'clients of the aggregator, itself included', lower_bound=1
+)
 _SAMPLES = flags.DEFINE_list('samples', ['40', '200'], 'samples a client')
 _FEATURES = flags.DEFINE_list('features', ['200', '784'], 'inputs of the network')
 _CODECS = flags.DEFINE_list('codecs', list(CODECS), 'which of the codecs')

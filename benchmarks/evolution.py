@@ -1,22 +1,23 @@
 """How exact is the evolution of the outputs, and how many kernel products does it take?
 
     python -m benchmarks.evolution --method=ntk_dfl --data_dir=DIR [--partition_file=FILE]
-    python -m benchmarks.evolution --method=spark --hubs=100 --rounds=1,5,12
+    python -m benchmarks.evolution --method=spark --aggregators=100 --rounds=1,5,12
 
 The method runs with its defaults on Fashion-MNIST, 300 clients in a regular graph of degree 5 drawn
 anew every round, or without --data_dir on the handwritten digits of 30 clients. At the start of
-each of --rounds, for hubs spread evenly over the clients, the accumulated residual S_t of Eq. (5b)
-as the method takes it in float32 is compared with an integration in float64 of the same flow
-(same kernel, same projection, same outputs and targets), at all timesteps of the method.
+each of --rounds, for aggregators spread evenly over the clients, the accumulated residual S_t of
+Eq. (5b) as the method takes it in float32 is compared with an integration in float64 of the same
+flow (same kernel, same projection, same outputs and targets), at all timesteps of the method.
 
-The last line is one JSON object. `worst` and `median` are over hubs, rounds and timesteps, of
-||S_t - exact|| / ||exact||, a NaN being worst of all. `products` is the median over hubs and rounds
-of the products of the kernel with a matrix like S [C, N] that one hub's evolution takes: those of
-the stages and those of the power method, refused steps included; not the bound of the largest
-eigenvalue, products of H with a vector.
+The last line is one JSON object. `worst` and `median` are over aggregators, rounds and timesteps,
+of ||S_t - exact|| / ||exact||, a NaN being worst of all. `products` is the median over aggregators
+and rounds of the products of the kernel with a matrix like S [C, N] that one aggregator's evolution
+takes: those of the stages and those of the power method, refused steps included; not the bound of
+the largest eigenvalue, products of H with a vector.
 
 The exact flow is that of the same integrator at 1/30 of its tolerance, in float64: within 0.06 % of
-the midpoint rule with 16 substeps a time step (one hub of the digits, both methods, 2026-11-22).
+the midpoint rule with 16 substeps a time step (one aggregator of the digits, both methods,
+2026-11-22).
 """
 
 import json
@@ -34,19 +35,23 @@ from benchmarks import _common as common
 from dfl_jax import data, topology
 from dfl_jax.algorithms import ALGORITHMS, make, settings_of
 from dfl_jax.base import Array, Clients, Graph, PyTree
-from dfl_jax.gossip.mixing import mix_at_hub, mixing_weights
+from dfl_jax.gossip.mixing import mix_at_aggregator, mixing_weights
 from dfl_jax.models import MLP, Model, bind
 from dfl_jax.ntk import evolve, linearization
+from dfl_jax.ntk.aggregator_data import aggregator_data, of_members, one_hot_targets
 from dfl_jax.ntk.chebyshev import TOLERANCE
 from dfl_jax.ntk.distillation import annealing, distillation_target
 from dfl_jax.ntk.evolution import Kernel
-from dfl_jax.ntk.hub_data import hub_data, of_members, one_hot_targets
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import projection
 
 _METHOD = flags.DEFINE_enum('method', 'ntk_dfl', ['ntk_dfl', 'spark'], 'whose evolution')
-_HUBS = flags.DEFINE_integer('hubs', 100, 'hubs of each round, at most', lower_bound=1)
-_ROUNDS = flags.DEFINE_list('rounds', ['1', '5', '12'], 'rounds at whose start hubs are measured')
+_HUBS = flags.DEFINE_integer(
+    'aggregators', 100, 'aggregators of each round, at most', lower_bound=1
+)
+_ROUNDS = flags.DEFINE_list(
+    'rounds', ['1', '5', '12'], 'rounds at whose start aggregators are measured'
+)
 _DATA_DIR = flags.DEFINE_string('data_dir', None, 'folder with Fashion-MNIST; default digits')
 _PARTITION_FILE = flags.DEFINE_string(
     'partition_file', None, 'JSON; with --data_dir (default: Dirichlet, alpha = 0.1)'
@@ -56,8 +61,8 @@ REFERENCE = TOLERANCE / 30
 DEGREE = 5
 
 
-class Hub(NamedTuple):
-    """What one hub's evolution follows from."""
+class Aggregator(NamedTuple):
+    """What one aggregator's evolution follows from."""
 
     linearized: PyTree  # the operands of `Setting.kernel`
     outputs: Array  # f0 [C, N]
@@ -72,7 +77,7 @@ class Setting(NamedTuple):
     model: Model
     clients: Clients
     settings: dict[str, Any]  # of the method, its defaults
-    hub: Callable[..., Hub]  # (params, sizes, graph, clients, k, h), k from zero
+    aggregator: Callable[..., Aggregator]  # (params, sizes, graph, clients, k, h), k from zero
     kernel: Callable[[PyTree], Kernel]
 
 
@@ -90,11 +95,11 @@ def main(argv: list[str]) -> None:
     print('worst relative error of S_t at t =')
     ends = ''.join(f'{t:>9}' for t in setting.settings['timesteps'])
     print(f'{"round":12}{ends}{"products":>10}')
-    for number, hubs in hubs_of_rounds(setting, rounds, _HUBS.value):
+    for number, aggregators in aggregators_of_rounds(setting, rounds, _HUBS.value):
         found = []
-        for hub in hubs:
-            totals, count = follow(hub)
-            found.append(relative(totals, exact(hub)))
+        for aggregator in aggregators:
+            totals, count = follow(aggregator)
+            found.append(relative(totals, exact(aggregator)))
             products.append(count)
         errors += found
         worst = ''.join(f'{error:9.1e}' for error in np.max(found, axis=0))
@@ -137,94 +142,96 @@ def setting_of(name: str, clients: Clients, model: Model) -> Setting:
 def _joined(
     settings: dict[str, Any], params: PyTree, sizes: Array, graph: Graph, clients: Clients, h: int
 ) -> tuple[PyTree, Array, Array, Array]:
-    """Averaged weights of hub h, and the data around it: x [N, ...], labels [N], mask [N]."""
+    """Averaged weights of aggregator h, and the data around it: x [N, ...], labels [N], mask
+    [N]."""
     row = mixing_weights(graph, sizes, settings['mixing'])[h]
     members = graph.members[h]
-    w = mix_at_hub(row, members, params)
-    return w, *hub_data(of_members(clients, members), graph.mask[h])
+    w = mix_at_aggregator(row, members, params)
+    return w, *aggregator_data(of_members(clients, members), graph.mask[h])
 
 
-def _ntk_dfl(model: Model, settings: dict[str, Any]) -> tuple[Callable[..., Hub], Callable]:
+def _ntk_dfl(model: Model, settings: dict[str, Any]) -> tuple[Callable[..., Aggregator], Callable]:
     linearize = linearization(model, kernel=settings['kernel'])
 
-    def hub(params, sizes, graph, clients, k, h):
+    def aggregator(params, sizes, graph, clients, k, h):
         w, x, labels, mask = _joined(settings, params, sizes, graph, clients, h)
-        near = linearize(jax.random.key(0), w, x)
+        linearized = linearize(jax.random.key(0), w, x)
         y = one_hot_targets(labels, model.classes, x.dtype)
-        return Hub(near.kernel, near.outputs, y, mask)
+        return Aggregator(linearized.kernel, linearized.outputs, y, mask)
 
-    return hub, lambda kernel: kernel
+    return aggregator, lambda kernel: kernel
 
 
-def _spark(model: Model, settings: dict[str, Any]) -> tuple[Callable[..., Hub], Callable]:
+def _spark(model: Model, settings: dict[str, Any]) -> tuple[Callable[..., Aggregator], Callable]:
     random = projection(settings['projection'], model.shapes, settings['projection_dim'])
     linearize = projected(model, random, form=settings['kernel_form'], step=settings['step_form'])
     total = settings['rounds']
     ends = [(settings[f'{which}_init'], settings[f'{which}_final']) for which in ('alpha', 'tau')]
     schedule = annealing(total, settings['warmup'] or total // 6, *ends)
 
-    def near(table, w, x, mask):
+    def linearized(table, w, x, mask):
         return linearize(jax.random.key(0), table, w, x, mask)
 
-    def hub(params, sizes, graph, clients, k, h):
+    def aggregator(params, sizes, graph, clients, k, h):
         w, x, labels, mask = _joined(settings, params, sizes, graph, clients, h)
         drawn = jax.random.fold_in(jax.random.key(settings['projection_seed']), k)
         table = random.draw(jax.random.fold_in(drawn, h))
-        outputs = near(table, w, x, mask).outputs
+        outputs = linearized(table, w, x, mask).outputs
         y = one_hot_targets(labels, model.classes, x.dtype)
         target = distillation_target(y, jnp.where(mask, outputs, 0), *schedule(k + 1))
-        return Hub((table, w, x, mask), outputs, target, mask)
+        return Aggregator((table, w, x, mask), outputs, target, mask)
 
-    return hub, lambda operands: near(*operands).kernel
+    return aggregator, lambda operands: linearized(*operands).kernel
 
 
-def hubs_of_rounds(
+def aggregators_of_rounds(
     setting: Setting, rounds: list[int], count: int
-) -> Iterator[tuple[int, Iterator[Hub]]]:
-    """(round, its hubs) for each of `rounds`, with the rounds between them run."""
+) -> Iterator[tuple[int, Iterator[Aggregator]]]:
+    """(round, its aggregators) for each of `rounds`, with the rounds between them run."""
     clients = setting.clients
     size = len(clients.x)
     schedule = topology.schedule('regular', size, rounds[-1], seed=0, degree=DEGREE)
     algorithm = make(setting.name, setting.model)
     key = jax.random.key(0)
     state = jax.jit(algorithm.init)(key, clients)
-    step, hub = jax.jit(algorithm.step, donate_argnums=1), jax.jit(setting.hub)
+    step, aggregator = jax.jit(algorithm.step, donate_argnums=1), jax.jit(setting.aggregator)
     numbers = np.linspace(0, size - 1, min(count, size)).astype(int)
     for k in tqdm(range(rounds[-1]), desc='rounds', disable=None):
         graph = Graph(*(jnp.asarray(a[k]) for a in schedule))
         if k + 1 in rounds:
-            each = tqdm(numbers, desc=f'hubs of round {k + 1}', disable=None)
-            yield k + 1, (hub(state.params, state.sizes, graph, clients, k, h) for h in each)
+            each = tqdm(numbers, desc=f'aggregators of round {k + 1}', disable=None)
+            yield k + 1, (aggregator(state.params, state.sizes, graph, clients, k, h) for h in each)
         if k + 1 < rounds[-1]:
             state, _ = step(jax.random.fold_in(key, k), state, graph, clients)
 
 
-def evolution_of(setting: Setting) -> Callable[[Hub], tuple[np.ndarray, int]]:
-    """S_t [T, C, N] of a hub as the method takes it, and the kernel products that it took."""
-    return common.counted(lambda hub: _evolved(setting, hub))
+def evolution_of(setting: Setting) -> Callable[[Aggregator], tuple[np.ndarray, int]]:
+    """S_t [T, C, N] of an aggregator as the method takes it, and the kernel products that it
+    took."""
+    return common.counted(lambda aggregator: _evolved(setting, aggregator))
 
 
-def reference_of(setting: Setting) -> Callable[[Hub], np.ndarray]:
-    """S_t [T, C, N] of a hub in float64."""
-    program = jax.jit(lambda hub: _evolved(setting, hub, tolerance=REFERENCE))
+def reference_of(setting: Setting) -> Callable[[Aggregator], np.ndarray]:
+    """S_t [T, C, N] of an aggregator in float64."""
+    program = jax.jit(lambda aggregator: _evolved(setting, aggregator, tolerance=REFERENCE))
 
     def widened(leaf: Array) -> Array:
         return leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
-    def run(hub: Hub) -> np.ndarray:
+    def run(aggregator: Aggregator) -> np.ndarray:
         with jax.enable_x64(True):
-            return np.asarray(program(jax.tree.map(widened, hub)))
+            return np.asarray(program(jax.tree.map(widened, aggregator)))
 
     return run
 
 
-def _evolved(setting: Setting, hub: Hub, **options: Any) -> Array:
+def _evolved(setting: Setting, aggregator: Aggregator, **options: Any) -> Array:
     settings = setting.settings
     return evolve(
-        setting.kernel(hub.linearized),
-        hub.outputs,
-        hub.target,
-        hub.mask,
+        setting.kernel(aggregator.linearized),
+        aggregator.outputs,
+        aggregator.target,
+        aggregator.mask,
         settings['lr'],
         timesteps=settings['timesteps'],
         method=settings['evolution'],

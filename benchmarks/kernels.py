@@ -2,10 +2,10 @@
 
     python -m benchmarks.kernels
 
-The kernel of one hub, H [N~, N~], by every backend and by the dense Jacobian J [N~, C, P]: seconds
-and the temporary memory that XLA plans (which holds J whole for `dense`), in float32. Then the
-largest difference of each from the dense one, relative to the largest entry, in float64 on a small
-network.
+The kernel of one aggregator, H [N~, N~], by every backend and by the dense Jacobian J [N~, C, P]:
+seconds and the temporary memory that XLA plans (which holds J whole for `dense`), in float32. Then
+the largest difference of each from the dense one, relative to the largest entry, in float64 on a
+small network.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> None:
     ):
         print(f'\n{name}, P = {model.size}, N~ = {samples}')
         print(f'{"backend":14}{"compile s":>10}{"seconds":>10}{"temporary GiB":>15}', flush=True)
-        params, x = hub(model, samples)
+        params, x = aggregator(model, samples)
         for backend, kernel in backends(model).items():
             program = common.compiled(kernel, params, x)
             try:
@@ -57,7 +57,7 @@ def accuracy() -> None:
     print('\nMLP 64-32-10, N~ = 60, float64\nbackend       difference    target')
     with jax.enable_x64(True):
         model = bind(MLP(common.CLASSES, (32,)), (64,))
-        params, x = jax.tree.map(lambda a: a.astype(jnp.float64), hub(model, 60))
+        params, x = jax.tree.map(lambda a: a.astype(jnp.float64), aggregator(model, 60))
         kernels = {name: jax.jit(k)(params, x) for name, k in backends(model).items()}
         for name, target in TARGETS.items():
             if name in kernels:
@@ -83,8 +83,8 @@ def backends(model: Model) -> dict[str, Callable[[PyTree, Array], Array]]:
     return found | {'dense': dense}
 
 
-def hub(model: Model, samples: int) -> tuple[PyTree, Array]:
-    """Fresh weights, and the inputs of one hub."""
+def aggregator(model: Model, samples: int) -> tuple[PyTree, Array]:
+    """Fresh weights, and the inputs of one aggregator."""
     x = common.random_clients(1, samples, model.input_shape).x[0]
     return jax.jit(model.init)(jax.random.key(0)), x
 

@@ -51,8 +51,8 @@ BCOO_UP_TO_ENTRIES = 10**9  # it forms [H * K, P]: 29 GB for the complete graph
 
 def bcoo(weights: Array, members: Array, leaf: Array) -> Array:
     """The third form: a batched-coordinate sparse matrix of [H, M]; leaf [M, P] -> [H, P]."""
-    hubs = jnp.broadcast_to(jnp.arange(members.shape[0])[:, None], members.shape)
-    indices = jnp.stack([hubs.ravel(), members.ravel()], axis=1)
+    aggregators = jnp.broadcast_to(jnp.arange(members.shape[0])[:, None], members.shape)
+    indices = jnp.stack([aggregators.ravel(), members.ravel()], axis=1)
     shape = (members.shape[0], leaf.shape[0])
     return sparse.BCOO((weights.ravel(), indices), shape=shape) @ leaf
 
@@ -86,7 +86,7 @@ def measure(*arguments: Array) -> dict[str, tuple[float, float]]:
 def main() -> None:
     """Prints one line a case and form.
 
-    GB/s counts each hub's K gathered rows and the written one, GFLOP/s the 2 M K P useful
+    GB/s counts each aggregator's K gathered rows and the written one, GFLOP/s the 2 M K P useful
     operations, whatever a form moves or computes besides.
     """
     print(f'{jax.devices()[0].device_kind}, JAX {jax.__version__}, float32')

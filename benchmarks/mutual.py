@@ -17,8 +17,9 @@ loop does. Also how often the round was traced.
 
 One core of a shared Intel Xeon, JAX 0.10.2, 2026-11-22, `--width=0.0625 --samples=64`: a round
 4.03 s, the loop 4.34 s, 1.08 times as long; the first round with its compilation 36 s; one trace.
-All slots of an architecture at once, `--chunk=26`: 0.51 times, the empty slots being worked on too.
-On a CPU both spend their time in the same products; on an accelerator it has not been measured.
+All participants of an architecture at once, `--chunk=26`: 0.51 times, the empty participants being
+worked on too. On a CPU both spend their time in the same products; on an accelerator it has not
+been measured.
 """
 
 import jax

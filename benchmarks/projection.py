@@ -10,9 +10,9 @@ exact counterpart, the step of the outputs; `held out` the same for samples that
 `P J~^T R` that of the step of the weights with the exact one, which a projection to k of P weights
 leaves at sqrt(k / P).
 
-Second table: milliseconds of one hub's update (1,194 samples in 6 clients, the timesteps of spark)
-and seconds of a round of 300 such hubs, whole Jacobians for comparison and NTK-DFL's update in the
-same run.
+Second table: milliseconds of one aggregator's update (1,194 samples in 6 clients, the timesteps of
+spark) and seconds of a round of 300 such aggregators, whole Jacobians for comparison and NTK-DFL's
+update in the same run.
 
 Third table: the rate of the flow's stiffest mode, (diag(p) - p p^T) K, over the largest eigenvalue
 of K, at several times of the evolution, for the first network and after some steps of gradient
@@ -39,7 +39,9 @@ _DATA = flags.DEFINE_string('data_dir', None, 'folder with Fashion-MNIST')
 _SAMPLES = flags.DEFINE_integer('samples', 100, 'samples of the first table', lower_bound=20)
 _DIMENSIONS = flags.DEFINE_list('dimensions', ['500', '750', '1000', '5000'], 'k')
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'draws of P', lower_bound=1)
-_HUB = flags.DEFINE_integer('hub_samples', 1194, 'samples of the second table', lower_bound=1)
+_HUB = flags.DEFINE_integer(
+    'aggregator_samples', 1194, 'samples of the second table', lower_bound=1
+)
 _REPEATS = flags.DEFINE_integer('repeats', 5, 'timed updates', lower_bound=1)
 _KINDS = flags.DEFINE_list('kinds', [k for k in PROJECTIONS if k != 'none'], 'kinds of P')
 
@@ -115,10 +117,10 @@ def seen_through(
     @jax.jit
     def run(key):
         mask = jnp.ones(len(x), bool)
-        near = projected(model, random)(key, random.draw(key), params, x, mask)
+        linearized = projected(model, random)(key, random.draw(key), params, x, mask)
         units = jnp.eye(residual.size).reshape(-1, *residual.shape)
-        kernel = lax.map(near.kernel, units).reshape(len(units), -1)
-        return kernel, near.pull(residual)
+        kernel = lax.map(linearized.kernel, units).reshape(len(units), -1)
+        return kernel, linearized.vjp(residual)
 
     kernel, step = run(jax.random.key(seed))
     return kernel, ravel_pytree(step)[0]
@@ -143,7 +145,7 @@ def cost(model: Model, params: PyTree, x: Array, labels: Array) -> None:
 
     baseline = timed(ntk_dfl, params, x, y)
     print(f'{len(x)} samples, k = 1000\n')
-    print('| P | ms a hub | s a round of 300 | of NTK-DFL |')
+    print('| P | ms an aggregator | s a round of 300 | of NTK-DFL |')
     print('|---|--:|--:|--:|')
     print(f'| (NTK-DFL) | {1e3 * baseline:.0f} | {300 * baseline:.0f} | 1 |', flush=True)
     own = ntk_update(model, timesteps=SPARK_TIMESTEPS)
@@ -152,8 +154,8 @@ def cost(model: Model, params: PyTree, x: Array, labels: Array) -> None:
         linearize = projected(model, random)
 
         def spark(key, params, x, y, random=random, linearize=linearize):
-            near = linearize(key, random.draw(key), params, x, mask)
-            return own(params, near, x, y, mask, LR)
+            linearized = linearize(key, random.draw(key), params, x, mask)
+            return own(params, linearized, x, y, mask, LR)
 
         seconds = timed(spark, jax.random.key(0), params, x, y)
         ratio = f'{seconds / baseline:.1f}'
@@ -167,9 +169,14 @@ def stiffness(model: Model, params: PyTree, x: Array, labels: Array) -> None:
     @jax.jit
     def rates(params):
         table = projection('low_rank', model.shapes).draw(jax.random.key(0))
-        near = linearize(jax.random.key(0), table, params, x, jnp.ones(len(x), bool))
+        linearized = linearize(jax.random.key(0), table, params, x, jnp.ones(len(x), bool))
         totals = evolve(
-            near.kernel, near.outputs, y, jnp.ones(len(x), bool), LR, timesteps=TIMES[1:]
+            linearized.kernel,
+            linearized.outputs,
+            y,
+            jnp.ones(len(x), bool),
+            LR,
+            timesteps=TIMES[1:],
         )
 
         def radius(apply):
@@ -182,16 +189,16 @@ def stiffness(model: Model, params: PyTree, x: Array, labels: Array) -> None:
             return lax.fori_loop(0, 40, iterate, (start / jnp.linalg.norm(start), 0.0))[1]
 
         def rate(total):
-            p = jax.nn.softmax(near.outputs - LR / len(x) * near.kernel(total), axis=0)
+            p = jax.nn.softmax(linearized.outputs - LR / len(x) * linearized.kernel(total), axis=0)
 
             def saturated(v):
-                image = p * near.kernel(v)
+                image = p * linearized.kernel(v)
                 return image - p * jnp.sum(image, axis=0, keepdims=True)
 
             return radius(saturated)
 
         totals = jnp.concatenate([jnp.zeros_like(totals[:1]), totals])
-        return lax.map(rate, totals) / radius(near.kernel)
+        return lax.map(rate, totals) / radius(linearized.kernel)
 
     def mean_loss(params):
         losses = optax.softmax_cross_entropy_with_integer_labels(model.apply(params, x), labels)

@@ -6,15 +6,16 @@
 One steady round (the second: after a warm-up round) of 300 clients with 197 samples each, MLP
 784-100-10, dynamic 5-regular graph, set beside
 
-* the bare products: nothing but the matrix products of a hub, of the same shapes and as many as
-  the hub computes (the Gram products of the kernel, S H of the evolution, the VJP and the forward
-  pass of every timestep), in the same process;
+* the bare products: nothing but the matrix products of an aggregator, of the same shapes and as
+many as
+  the aggregator computes (the Gram products of the kernel, S H of the evolution, the VJP and the
+  forward pass of every timestep), in the same process;
 * the textbook: a Python loop over clients with the dense Jacobian J [N~, C, P] of each by
   `jax.jacrev`, H = J J^T / C, 800 Euler steps, J^T S for all eight timesteps, the best of them.
   A few clients of it, scaled to all.
 
-The phases are timed one by one for one hub (mixing for all hubs, divided by their number); `rest`
-is what a hub of the whole round takes beyond them.
+The phases are timed one by one for one aggregator (mixing for all aggregators, divided by their
+number); `rest` is what an aggregator of the whole round takes beyond them.
 """
 
 import math
@@ -29,11 +30,11 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from benchmarks import _common as common
-from benchmarks._textbook import Hub, Textbook
+from benchmarks._textbook import Aggregator, Textbook
 from dfl_jax import data, topology
 from dfl_jax.algorithms.ntk_dfl import ntk_dfl
 from dfl_jax.base import Array, Clients, Graph, PyTree
-from dfl_jax.execution.memory import choose_chunk, hub_bytes
+from dfl_jax.execution.memory import aggregator_bytes, choose_chunk
 from dfl_jax.gossip.mixing import mix, mixing_weights
 from dfl_jax.models import MLP, Model, bind
 from dfl_jax.ntk import (
@@ -45,7 +46,7 @@ from dfl_jax.ntk import (
     kernel_fn,
 )
 from dfl_jax.ntk import evolution as ntk_evolution
-from dfl_jax.ntk.hub_data import hub_data
+from dfl_jax.ntk.aggregator_data import aggregator_data
 
 _CLIENTS = flags.DEFINE_integer('clients', 300, 'M', lower_bound=2)
 _SAMPLES = flags.DEFINE_integer('samples', 197, 'samples of each random client', lower_bound=1)
@@ -56,7 +57,7 @@ _PARTITION_FILE = flags.DEFINE_string('partition_file', None, 'JSON, for real da
 _EVOLUTION = flags.DEFINE_enum('evolution', 'rkc', [e for e in EVOLUTIONS if e != 'eigh'], 'Eq. 4')
 _KERNEL = flags.DEFINE_enum('kernel', 'auto', KERNELS, 'backend')
 _SELECTION = flags.DEFINE_enum('selection', 'network', SELECTIONS, 'how a timestep is chosen')
-_CHUNK = flags.DEFINE_integer('chunk', None, 'hubs at once, default as memory allows')
+_CHUNK = flags.DEFINE_integer('chunk', None, 'aggregators at once, default as memory allows')
 _REPEATS = flags.DEFINE_integer('repeats', 3, 'timed rounds', lower_bound=1)
 _DENSE_CLIENTS = flags.DEFINE_integer('dense_clients', 2, 'textbook clients, 0 = none', 0)
 
@@ -69,12 +70,15 @@ def main(argv: list[str]) -> None:
     del argv
     logging.set_verbosity(logging.WARNING)
     clients, model = load()
-    hubs, width = clients.mask.shape
+    aggregators, width = clients.mask.shape
     samples = width * (_DEGREE.value + 1)  # N~
-    chunk = choose_chunk(hubs, hub_bytes(samples, model), _CHUNK.value)
-    print(f'{common.about()}\n{hubs} clients, {samples} samples a hub, {chunk} hub(s) at once')
+    chunk = choose_chunk(aggregators, aggregator_bytes(samples, model), _CHUNK.value)
+    print(
+        f'{common.about()}\n{aggregators} clients, {samples} samples each, '
+        f'{chunk} aggregator(s) at once'
+    )
 
-    schedule = topology.schedule('regular', hubs, 2, seed=0, degree=_DEGREE.value)
+    schedule = topology.schedule('regular', aggregators, 2, seed=0, degree=_DEGREE.value)
     warm_up, graph = (Graph(*(jnp.asarray(a[r]) for a in schedule)) for r in range(2))
     algorithm = ntk_dfl(
         model,
@@ -99,42 +103,44 @@ def main(argv: list[str]) -> None:
     mixed = jax.jit(mix_all)(state, graph)
     rate = jnp.asarray(LR)
 
-    def hub(h: int) -> Hub:
+    def aggregator(h: int) -> Aggregator:
         x, labels, mask = data_of(clients, graph.members[h], graph.mask[h])
-        return Hub(at(mixed, h), x, jax.nn.one_hot(labels, model.classes).T, mask, rate)
+        return Aggregator(at(mixed, h), x, jax.nn.one_hot(labels, model.classes).T, mask, rate)
 
-    some = np.linspace(0, hubs - 1, min(8, hubs)).astype(int)
-    products = round(evolution_products(model, [hub(h) for h in some]))
+    some = np.linspace(0, aggregators - 1, min(8, aggregators)).astype(int)
+    products = round(evolution_products(model, [aggregator(h) for h in some]))
     bare, flops = bare_products(model, samples, products)
     bare_seconds = sum(bare.values())
 
     print_lines(
         ('compile', step.seconds, 's'),
         (f'round (median of {len(times)})', seconds, 's'),
-        ('hub', 1e3 * seconds / hubs, 'ms'),
-        ('useful operations', flops * hubs / seconds / 1e9, 'GFLOP/s'),
+        ('aggregator', 1e3 * seconds / aggregators, 'ms'),
+        ('useful operations', flops * aggregators / seconds / 1e9, 'GFLOP/s'),
         ('peak memory', peak / common.GIB, 'GiB'),
-        ('bare products, hub', 1e3 * bare_seconds, 'ms'),
+        ('bare products, aggregator', 1e3 * bare_seconds, 'ms'),
         ('bare products', flops / bare_seconds / 1e9, 'GFLOP/s'),
-        ('round / bare products', seconds / hubs / bare_seconds, ''),
+        ('round / bare products', seconds / aggregators / bare_seconds, ''),
     )
 
-    phases = phase_seconds(model, state, graph, clients, hub(0))
-    phases['rest'] = seconds / hubs - sum(phases.values())
-    print(f'\n{"phase of one hub":20}{"ms":>10}{"bare ms":>10}{"share":>8}')
+    phases = phase_seconds(model, state, graph, clients, aggregator(0))
+    phases['rest'] = seconds / aggregators - sum(phases.values())
+    print(f'\n{"phase of one aggregator":20}{"ms":>10}{"bare ms":>10}{"share":>8}')
     for name, value in phases.items():
         alone = f'{1e3 * bare[name]:10.2f}' if name in bare else ' ' * 10
-        print(f'{name:20}{1e3 * value:10.2f}{alone}{value / (seconds / hubs):8.0%}')
-    print(f'products S H of one evolution: {products} (mean of {len(some)} hubs)', flush=True)
+        print(f'{name:20}{1e3 * value:10.2f}{alone}{value / (seconds / aggregators):8.0%}')
+    print(
+        f'products S H of one evolution: {products} (mean of {len(some)} aggregators)', flush=True
+    )
 
     if _DENSE_CLIENTS.value:
-        textbook = Textbook(model, hub(0), TIMESTEPS)
-        numbers = range(min(_DENSE_CLIENTS.value, hubs))
-        runs = [textbook.client(hub(h)) for h in numbers]
-        dense_seconds = hubs * float(np.median([run.seconds for run in runs]))
+        textbook = Textbook(model, aggregator(0), TIMESTEPS)
+        numbers = range(min(_DENSE_CLIENTS.value, aggregators))
+        runs = [textbook.client(aggregator(h)) for h in numbers]
+        dense_seconds = aggregators * float(np.median([run.seconds for run in runs]))
         print_lines(
             ('textbook: compile', textbook.compile_seconds, 's'),
-            ('textbook: client', dense_seconds / hubs, 's'),
+            ('textbook: client', dense_seconds / aggregators, 's'),
             ('textbook: round, scaled', dense_seconds, 's'),
             ('textbook / round', dense_seconds / seconds, ''),
             ('peak memory with the textbook', common.peak_bytes() / common.GIB, 'GiB'),
@@ -179,7 +185,8 @@ def at(tree: PyTree, h: int | Array) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[h], tree)
 
 
-# -------------------------------------------------------------------------- the pieces of a hub
+# -------------------------------------------------------------------------- the pieces of a
+# aggregator
 
 
 def mix_all(state: Any, graph: Graph) -> PyTree:
@@ -187,63 +194,71 @@ def mix_all(state: Any, graph: Graph) -> PyTree:
 
 
 def data_of(clients: Clients, members: Array, linked: Array) -> tuple[Array, Array, Array]:
-    return hub_data(at(clients, members), linked)
+    return aggregator_data(at(clients, members), linked)
 
 
-def kernel_of(model: Model, hub: Hub) -> Array:
-    h = kernel_fn(model, _KERNEL.value)(hub.params, hub.x)
-    return jnp.where(hub.mask[:, None] & hub.mask[None, :], h, 0)  # Eq. (3)
+def kernel_of(model: Model, aggregator: Aggregator) -> Array:
+    h = kernel_fn(model, _KERNEL.value)(aggregator.params, aggregator.x)
+    return jnp.where(aggregator.mask[:, None] & aggregator.mask[None, :], h, 0)  # Eq. (3)
 
 
-def evolve(kernel: Array, f0: Array, hub: Hub) -> Array:
+def evolve(kernel: Array, f0: Array, aggregator: Aggregator) -> Array:
     return ntk_evolution.evolve(
-        kernel, f0, hub.y, hub.mask, hub.rate, timesteps=TIMESTEPS, method=_EVOLUTION.value
+        kernel,
+        f0,
+        aggregator.y,
+        aggregator.mask,
+        aggregator.rate,
+        timesteps=TIMESTEPS,
+        method=_EVOLUTION.value,
     )
 
 
-def select(model: Model, kernel: Array, f0: Array, totals: Array, hub: Hub) -> PyTree:
+def select(model: Model, kernel: Array, f0: Array, totals: Array, aggregator: Aggregator) -> PyTree:
     """The weights of Eq. (5a) at the best timestep, as `ntk_dfl` chooses it."""
-    n = jnp.sum(hub.mask)
-    pull = jax.vjp(lambda w: model.apply(w, hub.x).T, hub.params)[1]
+    n = jnp.sum(aggregator.mask)
+    pull = jax.vjp(lambda w: model.apply(w, aggregator.x).T, aggregator.params)[1]
 
     def weights_at(total):
-        return jax.tree.map(lambda w, u: w - hub.rate / n * u, hub.params, pull(total)[0])
+        return jax.tree.map(
+            lambda w, u: w - aggregator.rate / n * u, aggregator.params, pull(total)[0]
+        )
 
     def loss(f):
-        losses = ntk_evolution.sample_losses(f, hub.y, 'cross_entropy')
-        return jnp.sum(jnp.where(hub.mask, losses, 0)) / n
+        losses = ntk_evolution.sample_losses(f, aggregator.y, 'cross_entropy')
+        return jnp.sum(jnp.where(aggregator.mask, losses, 0)) / n
 
     def loss_at(total):
         if _SELECTION.value == 'network':
-            return loss(model.apply(weights_at(total), hub.x).T)
-        return loss(f0 - hub.rate / n * ntk_evolution.apply(kernel, total))
+            return loss(model.apply(weights_at(total), aggregator.x).T)
+        return loss(f0 - aggregator.rate / n * ntk_evolution.apply(kernel, total))
 
     values = lax.map(loss_at, totals, batch_size=TRIED_AT_ONCE)
     return weights_at(totals[jnp.argmin(values)])
 
 
 def phase_seconds(
-    model: Model, state: Any, graph: Graph, clients: Clients, hub: Hub
+    model: Model, state: Any, graph: Graph, clients: Clients, aggregator: Aggregator
 ) -> dict[str, float]:
-    """Seconds of each phase for one hub, each a program of its own."""
-    f0 = jax.jit(model.apply)(hub.params, hub.x).T
-    kernel = jax.jit(lambda hub: kernel_of(model, hub))(hub)
-    totals = jax.jit(evolve)(kernel, f0, hub)
+    """Seconds of each phase for one aggregator, each a program of its own."""
+    f0 = jax.jit(model.apply)(aggregator.params, aggregator.x).T
+    kernel = jax.jit(lambda aggregator: kernel_of(model, aggregator))(aggregator)
+    totals = jax.jit(evolve)(kernel, f0, aggregator)
     one = graph.members[0], graph.mask[0]
 
     return {
         'mixing': median_seconds(mix_all, state, graph) / len(graph.active),
         'data': median_seconds(data_of, clients, *one),
-        'kernel': median_seconds(lambda hub: kernel_of(model, hub), hub),
-        'evolution': median_seconds(evolve, kernel, f0, hub),
-        'selection': median_seconds(lambda *a: select(model, *a), kernel, f0, totals, hub),
+        'kernel': median_seconds(lambda aggregator: kernel_of(model, aggregator), aggregator),
+        'evolution': median_seconds(evolve, kernel, f0, aggregator),
+        'selection': median_seconds(lambda *a: select(model, *a), kernel, f0, totals, aggregator),
     }
 
 
-def evolution_products(model: Model, hubs: Sequence[Hub]) -> float:
-    """Mean over the hubs."""
-    kernel, logits = jax.jit(lambda hub: kernel_of(model, hub)), jax.jit(model.apply)
-    runs = [(kernel(h), logits(h.params, h.x).T, h.y, h.mask, h.rate) for h in hubs]
+def evolution_products(model: Model, aggregators: Sequence[Aggregator]) -> float:
+    """Mean over the aggregators."""
+    kernel, logits = jax.jit(lambda aggregator: kernel_of(model, aggregator)), jax.jit(model.apply)
+    runs = [(kernel(h), logits(h.params, h.x).T, h.y, h.mask, h.rate) for h in aggregators]
     counts = common.count_products(runs, timesteps=TIMESTEPS, method=_EVOLUTION.value)
     return float(np.mean(counts))
 
@@ -252,7 +267,7 @@ def evolution_products(model: Model, hubs: Sequence[Hub]) -> float:
 
 
 def bare_products(model: Model, n: int, products: int) -> tuple[dict[str, float], float]:
-    """Seconds of a hub's matrix products by phase, and its floating-point operations.
+    """Seconds of an aggregator's matrix products by phase, and its floating-point operations.
 
     n: N~; products: S H of one evolution. The matrices are random, scaled so that repeated products
     stay finite, and the products of a loop differ, so that the compiler leaves none out.

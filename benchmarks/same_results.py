@@ -68,7 +68,7 @@ SETTINGS = {  # name -> the commands, `experiments.` left out; {out} is the fold
     '--client_isolation=0.3 --weight_decay=0.001 --out={out}/run',
     'dfedsam': f'run --algorithm=dfedsam {RING} --sam_adaptive --out={{out}}/run',
     'decavg': f'run --algorithm=decavg {SMALL} --init=gain_corrected --gain=push_sum '
-    '--settling_rounds=1 --out={out}/run',
+    '--warmup_rounds=1 --out={out}/run',
     'dispfl': f'run --algorithm=dispfl {SMALL} --consensus=intersection --dispfl_regrow=random '
     '--partition=shards --out={out}/run',
     'dfml': f'run --algorithm=dfml {PEERS} --dfml_mutual_epochs=2 --out={{out}}/run',

@@ -23,7 +23,7 @@ from benchmarks import _common as common
 from dfl_jax import topology
 from dfl_jax.algorithms.ntk_dfl import ntk_dfl
 from dfl_jax.base import Graph
-from dfl_jax.execution.memory import choose_chunk, hub_bytes
+from dfl_jax.execution.memory import aggregator_bytes, choose_chunk
 from dfl_jax.models import MLP, bind
 
 _CLIENTS = flags.DEFINE_list('clients', ['30', '100', '300', '1000'], 'numbers of clients M')
@@ -92,7 +92,7 @@ def rounds(clients: int, repeats: int) -> tuple[float, float]:
     graphs = [Graph(*(jnp.asarray(a[r]) for a in schedule)) for r in range(repeats + 1)]
     data = common.random_clients(clients, _SAMPLES.value)
     model = bind(MLP(common.CLASSES), data.x.shape[2:])
-    chunk = choose_chunk(clients, hub_bytes(_SAMPLES.value * (_DEGREE.value + 1), model))
+    chunk = choose_chunk(clients, aggregator_bytes(_SAMPLES.value * (_DEGREE.value + 1), model))
     algorithm = ntk_dfl(model, chunk=chunk)
     key = jax.random.key(0)
     state = jax.jit(algorithm.init)(key, data)

@@ -11,7 +11,7 @@ devices but for dfml, as in experiments.run.
 
 s/round     median of the rounds after the first; of as many as --budget seconds allow, and where
             the first alone takes longer, that one
-steps/s     minibatch steps, or updates of hubs, of all clients
+steps/s     minibatch steps, or updates of aggregators, of all clients
 GFLOP/s     operations of the round / s, beside a 2048^3 product in the same process right after,
             as what else runs on a machine changes both
 touched     bytes that these operations read and write / s, in GB/s
@@ -24,7 +24,7 @@ gradients   loss, gradient and optimiser's step of one batch; for dfml also the 
             pass; and the averages, 2 M K P operations on M (K + 1) P numbers
 ntk_dfl,    linearization and kernel, one product with the kernel, J^T S and the network at a
 spark       timestep. How many products an evolution takes depends on the data: the mean over
-            COUNTED hubs of a network of that many clients, same samples and rounds
+            COUNTED aggregators of a network of that many clients, same samples and rounds
 
 Left out: drawing (batches, projections), copies of the data, the evolution's work beside its
 products, diagnostics. Operations are those of the program as written, before XLA fuses it; bytes
@@ -53,7 +53,7 @@ from dfl_jax import simulate, topology
 from dfl_jax.algorithms import ALGORITHMS, make, settings_of
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.execution.devices import client_mesh, cores_as_devices, mesh_of_cores
-from dfl_jax.execution.memory import choose_chunk, client_bytes, hub_bytes, projected_bytes
+from dfl_jax.execution.memory import aggregator_bytes, choose_chunk, client_bytes, projected_bytes
 from dfl_jax.heterogeneous.population import Population, dealt, populate
 from dfl_jax.models import MLP, MODES, Model, architecture, bind
 from dfl_jax.ntk import evolution as ntk_evolution
@@ -255,7 +255,7 @@ def setting_of(name: str, count: int, rounds: int) -> Setting:
     model = bind(MLP(common.CLASSES), clients.x.shape[2:])
     samples = _SAMPLES.value * (_DEGREE.value + 1)
     if name == 'ntk_dfl':
-        each = hub_bytes(samples, model)
+        each = aggregator_bytes(samples, model)
     elif name == 'spark':
         random = projection_of(name, model)
         each = projected_bytes(samples, model, random.columns is not None, random.dimension)
@@ -299,7 +299,7 @@ def work_of(name: str, setting: Setting, rounds: range) -> tuple[float, Cost | N
         return mutual_work(setting, rounds)
     assert isinstance(setting.network, Model)
     if name in ('ntk_dfl', 'spark'):
-        cost = hub_cost(name, setting.network, rounds)
+        cost = aggregator_cost(name, setting.network, rounds)
         return _CLIENTS.value, cost and cost * _CLIENTS.value
     training = training_of(name)
     size = min(training.batch_size, _SAMPLES.value)
@@ -370,8 +370,8 @@ def mutual_work(setting: Setting, rounds: range) -> tuple[float, Cost | None]:
         logits = cost_of(model.apply, params, batch.x)
         if step is None or logits is None:
             return float(present.sum() / len(rounds) * (local + mutual)), None
-        seats = sum(name_of[int(c)] == name for c in members[present]) / len(rounds)
-        total = total.plus(step, seats * (local + mutual)).plus(logits, seats * mutual)
+        positions = sum(name_of[int(c)] == name for c in members[present]) / len(rounds)
+        total = total.plus(step, positions * (local + mutual)).plus(logits, positions * mutual)
     return float(present.sum() / len(rounds) * (local + mutual)), total
 
 
@@ -380,8 +380,9 @@ def projection_of(name: str, model: Model):
     return projection(settings['projection'], model.shapes, settings['projection_dim'])
 
 
-def hub_cost(name: str, model: Model, rounds: range) -> Cost | None:
-    """Of one hub's update; what differs by one product, or one timestep, is the cost of that."""
+def aggregator_cost(name: str, model: Model, rounds: range) -> Cost | None:
+    """Of one aggregator's update; what differs by one product, or one timestep, is the cost of
+    that."""
     trials = len(settings_of(ALGORITHMS[name])['timesteps'])
     samples = _SAMPLES.value * (_DEGREE.value + 1)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
@@ -392,24 +393,24 @@ def hub_cost(name: str, model: Model, rounds: range) -> Cost | None:
         random = projection_of(name, model)
         table = jax.eval_shape(random.draw, jax.random.key(0))
 
-    def hub(products: int, tried: int):
+    def aggregator(products: int, tried: int):
         def pieces(w: PyTree, table: PyTree, x: Array, mask: Array):
             if name == 'spark':
-                near = projected(model, random)(jax.random.key(0), table, w, x, mask)
+                linearized = projected(model, random)(jax.random.key(0), table, w, x, mask)
             else:
-                near = linearization(model)(jax.random.key(0), w, x)
-            total = near.outputs
+                linearized = linearization(model)(jax.random.key(0), w, x)
+            total = linearized.outputs
             for _ in range(products):
-                total = ntk_evolution.apply(near.kernel, total)
+                total = ntk_evolution.apply(linearized.kernel, total)
             found = []
             for number in range(tried):
-                pulled = near.pull(total + number)
+                pulled = linearized.vjp(total + number)
                 found.append(model.apply(jax.tree.map(jnp.subtract, w, pulled), x))
             return found, total
 
         return cost_of(pieces, shapes, table, x, mask)
 
-    one, more, tried = hub(1, 1), hub(2, 1), hub(1, 2)
+    one, more, tried = aggregator(1, 1), aggregator(2, 1), aggregator(1, 2)
     if one is None or more is None or tried is None:
         return None
     product, trial = more.plus(one, -1), tried.plus(one, -1)
@@ -417,7 +418,8 @@ def hub_cost(name: str, model: Model, rounds: range) -> Cost | None:
 
 
 def products_of(name: str, rounds: range) -> float:
-    """Products with the kernel of one evolution, the mean of these rounds of COUNTED hubs."""
+    """Products with the kernel of one evolution, the mean of these rounds of COUNTED
+    aggregators."""
     count = 0
 
     def tick() -> None:
@@ -429,9 +431,9 @@ def products_of(name: str, rounds: range) -> float:
         return plain(kernel, total)
 
     plain = ntk_evolution.apply
-    hubs = max(COUNTED, _DEGREE.value + 1)
-    hubs += hubs * _DEGREE.value % 2
-    setting = setting_of(name, hubs, rounds.stop)
+    aggregators = max(COUNTED, _DEGREE.value + 1)
+    aggregators += aggregators * _DEGREE.value % 2
+    setting = setting_of(name, aggregators, rounds.stop)
     before = 0
     with mock.patch.object(ntk_evolution, 'apply', counted):
         test = simulate.Holdout(setting.clients.x[0, :8], setting.clients.y[0, :8])
@@ -441,7 +443,7 @@ def products_of(name: str, rounds: range) -> float:
             jax.effects_barrier()
             if number + 1 == rounds.start:
                 before = count
-    return (count - before) / len(rounds) / hubs
+    return (count - before) / len(rounds) / aggregators
 
 
 if __name__ == '__main__':

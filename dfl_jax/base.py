@@ -1,8 +1,8 @@
 """The three types that every part of the simulator speaks.
 
 Axis letters, used in every docstring of the package:
-M clients, N padded samples a client, K neighbours including self (padded), H hubs, C classes,
-P parameters, T rounds, B a batch of samples.
+M clients, N padded samples a client, K neighbours including self (padded), H aggregators, C
+classes, P parameters, T rounds, B a batch of samples.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,17 +25,17 @@ class Clients(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """One communication round; a hub is a place where models or kernels combine.
+    """One communication round; an aggregator is a place where models or kernels combine.
 
-    In a decentralized network H = M and hub h is client h: column 0 of `members` is the hub itself
-    and the other columns are its neighbours. Clients that share one model meet at one hub a cluster
-    (`topology.by_cluster`), column 0 again the client that it is. A schedule is a Graph whose
-    arrays carry a leading axis T.
+    In a decentralized network H = M and aggregator h is client h: column 0 of `members` is the
+    aggregator itself and the other columns are its neighbours. Clients that share one model meet at
+    one aggregator a cluster (`topology.by_cluster`), column 0 again the client that it is. A
+    schedule is a Graph whose arrays carry a leading axis T.
     """
 
-    members: Array  # [H, K] int32; padding repeats the hub
+    members: Array  # [H, K] int32; padding repeats the aggregator
     mask: Array  # [H, K] bool, link delivered this round
-    active: Array  # [H] bool, the hub takes part this round
+    active: Array  # [H] bool, the aggregator takes part this round
 
 
 class Algorithm(NamedTuple):

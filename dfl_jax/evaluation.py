@@ -16,24 +16,25 @@ QUANTILES = np.linspace(0, 1, 21)  # of the clients' accuracies: the worst, ever
 
 
 class Holdout(NamedTuple):
-    """The global test set, on which models are judged."""
+    """The global test set, on which models are evaluated."""
 
     x: Array  # [n, ...] float32
     y: Array  # [n] int32
 
 
-class Exam(NamedTuple):
-    """The samples of an evaluation, in chunks [chunks, samples, ...] that are judged at once."""
+class Batches(NamedTuple):
+    """The samples of an evaluation, in chunks [chunks, samples, ...] that are evaluated at once."""
 
-    shared: tuple[Array, Array, Array]  # x, y, mask of the samples that judge every model
-    rest: tuple[Array, Array, Array] | None  # of those that judge the consensus model alone
+    shared: tuple[Array, Array, Array]  # x, y, mask of the samples that evaluate every model
+    rest: tuple[Array, Array, Array] | None  # of those that evaluate the consensus model alone
 
 
 class Evaluation(NamedTuple):
-    """How to judge states: `summarise(measure(state, exam, validation))`, device, then host."""
+    """How to evaluate states: `summarise(measure(state, batches, validation))`, device, then
+    host."""
 
-    exam: Exam
-    measure: Callable[[State, Exam, Clients | None], dict[str, Any]]  # traceable
+    batches: Batches
+    measure: Callable[[State, Batches, Clients | None], dict[str, Any]]  # traceable
     summarise: Callable[[dict[str, Any]], Metrics]  # of what `measure` found
 
 
@@ -45,9 +46,9 @@ def evaluator(
     **options: Any,
 ) -> Callable[[State], Metrics]:
     """state -> consensus and client accuracies and losses; arguments as of `evaluation`."""
-    exam, measure, summarise = evaluation(algorithm, state, test, client_samples, **options)
+    batches, measure, summarise = evaluation(algorithm, state, test, client_samples, **options)
     measure = jax.jit(measure)
-    return lambda state: summarise(jax.device_get(measure(state, exam, None)))
+    return lambda state: summarise(jax.device_get(measure(state, batches, None)))
 
 
 def evaluation(
@@ -59,10 +60,11 @@ def evaluation(
     own: bool = False,
     budget: float = 512 * 2**20,
 ) -> Evaluation:
-    """How states such as `state` are judged, over chunks of the test set.
+    """How states such as `state` are evaluated, over chunks of the test set.
 
-    client_samples: how many samples, from the start of the test set, judge the single clients.
-    own: whether clients are judged on samples of their own, too (`validation` of `simulate.run`).
+    client_samples: how many samples, from the start of the test set, evaluate the single clients.
+    own: whether clients are evaluated on samples of their own, too (`validation` of
+    `simulate.run`).
     budget: bytes that the clients' activations of one chunk may take, by which the chunk is chosen.
     """
     samples = len(test.y)
@@ -74,12 +76,12 @@ def evaluation(
         raise ValueError('this algorithm offers no local accuracy; leave --validation_share at 0')
     shared = client_samples or samples
     size = _chunk(algorithm, state, test.x, budget)
-    exam = Exam(
+    batches = Batches(
         _in_chunks(test.x[:shared], test.y[:shared], size),
         _in_chunks(test.x[shared:], test.y[shared:], size) if shared < samples else None,
     )
 
-    def judge(state, batches, only=None):
+    def count(state, batches, only=None):
         """{name: (hits, losses)} of the predictions, summed over chunks; of one, or of all."""
 
         def chunk(_, batch):
@@ -91,7 +93,7 @@ def evaluation(
         _, sums = lax.scan(chunk, None, batches)
         return jax.tree.map(lambda a: a.sum(axis=0), sums)
 
-    def judge_own(state, validation):
+    def evaluate_own(state, validation):
         """(hits, samples) of every client on its own samples, [M]."""
 
         def chunk(batch):
@@ -101,12 +103,12 @@ def evaluation(
 
         return jax.tree.map(lambda a: a.sum(axis=0), lax.map(chunk, _folded(validation, size)))
 
-    def measure(state: State, exam: Exam, validation: Clients | None) -> dict[str, Any]:
-        sums = judge(state, exam.shared)
-        if exam.rest is not None:
-            more = judge(state, exam.rest, only='consensus')
+    def measure(state: State, batches: Batches, validation: Clients | None) -> dict[str, Any]:
+        sums = count(state, batches.shared)
+        if batches.rest is not None:
+            more = count(state, batches.rest, only='consensus')
             sums['consensus'] = jax.tree.map(jnp.add, sums['consensus'], more['consensus'])
-        return {'sums': sums, 'own': judge_own(state, validation) if own else None}
+        return {'sums': sums, 'own': evaluate_own(state, validation) if own else None}
 
     def summarise(found: dict[str, Any]) -> Metrics:
         sums = dict(found['sums'])
@@ -135,7 +137,7 @@ def evaluation(
             }
         return metrics
 
-    return Evaluation(exam, measure, summarise)
+    return Evaluation(batches, measure, summarise)
 
 
 def _folded(validation: Clients, size: int) -> tuple[Array, Array, Array]:
@@ -153,7 +155,7 @@ def _folded(validation: Clients, size: int) -> tuple[Array, Array, Array]:
 
 
 def _chunk(algorithm: Algorithm, state: State, x: Array, budget: float) -> int:
-    """Test samples judged at once, by the memory that XLA plans for a few and twice as many."""
+    """Test samples evaluated at once, by the memory that XLA plans for a few and twice as many."""
 
     def planned(samples):
         probe = jax.ShapeDtypeStruct((samples, *x.shape[1:]), jnp.float32)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.execution.devices import spread, spread_and_sum
+from dfl_jax.execution.devices import shard_and_sum, shard_over_clients
 
 CONSENSUS = ('mean', 'size')  # plain, or weighted by sample counts
 
@@ -26,7 +26,7 @@ def consensus_model(params: PyTree, weights: Array | None = None) -> PyTree:
     return jax.tree.map(mean, params)
 
 
-def model_spread(params: PyTree) -> dict[str, Array]:
+def dispersion(params: PyTree) -> dict[str, Array]:
     """How far the M models lie from their mean, and how large their weights are, scalars.
 
     `model_deviation`: NTK-DFL Eq. (12), 1/P sum_p sqrt(sum_i (w_ip - w_bar_p)^2).
@@ -47,10 +47,10 @@ def model_spread(params: PyTree) -> dict[str, Array]:
     # One client after the other: XLA's reduction over the leading axis takes forty times as long
     # on a CPU (300 clients, 78,400 weights: 227 ms against 5, 2-core AMD EPYC, 2026-11-20).
     def of_share(params: PyTree) -> tuple[PyTree, Array]:
-        # Not zeros_like: within `spread_and_sum` that asks for a sharding of the mesh around it.
+        # Not zeros_like: within `shard_and_sum` that asks for a sharding of the mesh around it.
         return lax.scan(add, jax.tree.map(lambda m: jnp.zeros(m.shape, m.dtype), mean), params)
 
-    squares, within = spread_and_sum(of_share, params)
+    squares, within = shard_and_sum(of_share, params)
     per_weight = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(squares)])  # [P]
     deviation = jnp.sqrt(per_weight).mean()
     return {
@@ -61,7 +61,7 @@ def model_spread(params: PyTree) -> dict[str, Array]:
     }
 
 
-def movement(before: PyTree, trained: PyTree, after: PyTree, active: Array) -> dict[str, Array]:
+def update_norms(before: PyTree, trained: PyTree, after: PyTree, active: Array) -> dict[str, Array]:
     """What training and averaging did in a round (Initialisation and topology, Figure 3a).
 
     Args:
@@ -92,7 +92,7 @@ def movement(before: PyTree, trained: PyTree, after: PyTree, active: Array) -> d
         }
 
     count = jnp.maximum(active.sum(), 1)
-    found = spread(partial(lax.map, of_client), (before, trained, after))
+    found = shard_over_clients(partial(lax.map, of_client), (before, trained, after))
     return jax.tree.map(lambda each: jnp.where(active, each, 0).sum() / count, found)
 
 

@@ -75,7 +75,7 @@ def run(
 
     Raises DivergenceError when a client's training loss is not finite.
     """
-    runs = _Runs(lambda _: algorithm, None, clients, graphs, key, lifted=False)
+    runs = _Runs(lambda _: algorithm, None, clients, graphs, key, several=False)
     earlier = resume and (resume[0], [resume[1]])
     for (found,), state, (progress,) in _train(runs, test, resume=earlier, **options):
         if isinstance(found, DivergenceError):
@@ -110,23 +110,23 @@ def run_together(
       resume: state [R, ...] and progresses of an earlier, identical call.
       options: as of `run`; `validation` with a leading axis R.
     """
-    runs = _Runs(algorithm_of, values, clients, graphs, keys, lifted=True)
+    runs = _Runs(algorithm_of, values, clients, graphs, keys, several=True)
     yield from _train(runs, test, resume=resume, **options)
 
 
 class _Runs(NamedTuple):
-    """One run, or where `lifted` several, with a leading axis R on all arrays."""
+    """One run, or where `several` several, with a leading axis R on all arrays."""
 
     algorithm_of: Callable[[PyTree], Algorithm]
     values: PyTree
     clients: Clients
     graphs: Graph
     keys: Array
-    lifted: bool
+    several: bool
 
-    def lift(self, function: Callable, in_axes: tuple[int | None, ...]) -> Callable:
+    def vmap_runs(self, function: Callable, in_axes: tuple[int | None, ...]) -> Callable:
         """`function` of one run for all; a single run is not batched (see `map_in_chunks`)."""
-        if not self.lifted:
+        if not self.several:
             return function
         if len(self.keys) > 1:
             return jax.vmap(function, in_axes)
@@ -142,7 +142,7 @@ class _Runs(NamedTuple):
 
     def each(self, tree: PyTree) -> list[PyTree]:
         """What is of each run, of arrays on the host."""
-        if not self.lifted:
+        if not self.several:
             return [tree]
         return [jax.tree.map(lambda a, i=i: a[i], tree) for i in range(len(self.keys))]
 
@@ -159,7 +159,7 @@ def _train(
     mesh: Mesh | None = None,
 ) -> Iterator[tuple[list[Metrics | DivergenceError], State, list[Progress]]]:
     """`run` and `run_together`."""
-    axis, count = int(runs.lifted), len(runs.keys) if runs.lifted else 1
+    axis, count = int(runs.several), len(runs.keys) if runs.several else 1
     rounds = runs.graphs.active.shape[axis]
     if eval_every < 1:
         raise ValueError(f'eval_every has to be at least 1, got {eval_every}')
@@ -169,7 +169,7 @@ def _train(
     with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
         place = functools.partial(placed, mesh=mesh, axis=axis)
         clients, validation = place(runs.clients), place(validation)
-        k_init, k_rounds = jax.jit(runs.lift(_two_keys, (0,)), out_shardings=replicated())(
+        k_init, k_rounds = jax.jit(runs.vmap_runs(_two_keys, (0,)), out_shardings=replicated())(
             runs.keys
         )
         if resume:
@@ -219,7 +219,7 @@ def _train(
 
 def _check_shapes(runs: _Runs, test: Holdout, validation: Clients | None) -> None:
     """Raises ValueError for data, graphs and a test set that do not belong together."""
-    axis = int(runs.lifted)
+    axis = int(runs.several)
     inputs = runs.clients.x.shape[axis + 2 :]
     for what, data in (('clients', runs.clients), ('validation', validation)):
         if data is None:
@@ -251,13 +251,13 @@ def _check_shapes(runs: _Runs, test: Holdout, validation: Clients | None) -> Non
         )
     named = np.asarray(runs.graphs.members)
     named = named[:1] if named.strides[0] == 0 else named  # one round of a static schedule
-    least, most, hubs = int(named.min()), int(named.max()), members[-2]
-    # Hubs may be fewer than clients where these meet, and then they are not all the members.
-    alone = 1 < hubs != clients and most < hubs
+    least, most, aggregators = int(named.min()), int(named.max()), members[-2]
+    # Aggregators may be fewer than clients where these meet, and then they are not all the members.
+    alone = 1 < aggregators != clients and most < aggregators
     if least < 0 or most >= clients or alone:
         raise ValueError(
-            f'a graph of {hubs if alone else most + 1} clients (members {least} to {most}) with '
-            f'the data of {clients}; draw the graphs for as many clients as hold data'
+            f'a graph of {aggregators if alone else most + 1} clients (members {least} to '
+            f'{most}) with the data of {clients}; draw the graphs for as many clients as hold data'
         )
 
 
@@ -270,27 +270,29 @@ def _initial_states(runs: _Runs, keys: Array, clients: Clients) -> State:
     def start(value, key, clients):
         return runs.algorithm_of(value).init(key, clients)
 
-    return jax.jit(runs.lift(start, (0, 0, 0)))(runs.values, keys, clients)
+    return jax.jit(runs.vmap_runs(start, (0, 0, 0)))(runs.values, keys, clients)
 
 
 def _evaluate(
     runs, algorithm, state, test, client_samples, validation
 ) -> Callable[[State], list[Metrics]]:
     """state -> the metrics of each run."""
-    one = jax.eval_shape(lambda s: jax.tree.map(lambda a: a[0], s), state) if runs.lifted else state
-    exam, measure, summarise = evaluation(
+    one = (
+        jax.eval_shape(lambda s: jax.tree.map(lambda a: a[0], s), state) if runs.several else state
+    )
+    batches, measure, summarise = evaluation(
         algorithm, one, test, client_samples, own=validation is not None
     )
-    measure = jax.jit(runs.lift(measure, (0, None, 0)), out_shardings=replicated())
+    measure = jax.jit(runs.vmap_runs(measure, (0, None, 0)), out_shardings=replicated())
     return lambda state: [
-        summarise(found) for found in runs.each(jax.device_get(measure(state, exam, validation)))
+        summarise(found) for found in runs.each(jax.device_get(measure(state, batches, validation)))
     ]
 
 
 def _section(runs: _Runs, start: int, block: int) -> tuple[np.ndarray, Graph]:
     """The numbers of the block's rounds, and their graphs."""
     rounds = slice(start, start + block)
-    at = (slice(None), rounds) if runs.lifted else rounds
+    at = (slice(None), rounds) if runs.several else rounds
     return np.arange(start, start + block, dtype=np.int32), jax.tree.map(
         lambda a: np.asarray(a[at]), runs.graphs
     )
@@ -308,11 +310,11 @@ def _compile_block(runs, state, clients, keys, block):
 
         return lax.scan(one, state, (numbers, graphs))
 
-    lifted = runs.lift(rounds, (0, None, 0, 0, 0, 0))
+    several = runs.vmap_runs(rounds, (0, None, 0, 0, 0, 0))
     begin = time.perf_counter()
     arguments = (state, *_section(runs, 0, block), clients, keys, runs.values)
     kept = jax.tree.map(lambda a: a.sharding, state)
-    program = jax.jit(lifted, donate_argnums=0, out_shardings=(kept, replicated()))
+    program = jax.jit(several, donate_argnums=0, out_shardings=(kept, replicated()))
     return program.lower(*arguments).compile(), time.perf_counter() - begin
 
 

@@ -140,7 +140,7 @@ def ntk_dfl_round(
     mixing,
     averaging,
     batches=None,
-    jacobian_weights='hub',
+    jacobian_weights='aggregator',
     jacobian_sparsity=None,
     jacobian_bits=None,
     **evolving,
@@ -384,7 +384,7 @@ def dispfl_round(
 
 
 def ntk_fl_round(params, data, cohort, **options):
-    """One round of the server: NTK-DFL's of one hub that holds the joint data of the cohort.
+    """One round of the server: NTK-DFL's of one aggregator that holds the joint data of the cohort.
 
     params: of the server; data: as in `ntk_dfl_round`; cohort: the clients that answered, at least
     one. Returns the new params, the chosen timestep and its loss.
@@ -446,7 +446,7 @@ def spark_round(
     rows=None,
     averaging=True,
     average_velocity=False,
-    jacobian_weights='hub',
+    jacobian_weights='aggregator',
     logits='own',
     judge='labels',
     decode=lambda jac: jac,
@@ -455,8 +455,8 @@ def spark_round(
     """One SPARK round: Algorithm 1.
 
     params, velocity, data, neighbours: as in `ntk_dfl_round`; matrices: for each client the P
-    [P, k] of its hub; rows: for each client the samples that it draws; decode: what the receiver
-    makes of a projected Jacobian [N_j, C, k].
+    [P, k] of its aggregator; rows: for each client the samples that it draws; decode: what the
+    receiver makes of a projected Jacobian [N_j, C, k].
     """
     clients = len(params)
     sizes = [len(x) for x, _ in data]

@@ -137,10 +137,10 @@ def shapes_of(model):
 def fedavg_round(models, data, meetings, *, batches, server=False, **options):
     """One round of Algorithm 2; meetings: lists of participants, the aggregators first."""
     models = list(models)
-    for seats in meetings:
-        trained = {n: train_alone(models[n], data[n], batches[n], **options) for n in seats}
-        for n in seats:
-            alike = [m for m in seats if shapes_of(trained[m]) == shapes_of(trained[n])]
+    for positions in meetings:
+        trained = {n: train_alone(models[n], data[n], batches[n], **options) for n in positions}
+        for n in positions:
+            alike = [m for m in positions if shapes_of(trained[m]) == shapes_of(trained[n])]
             mean = averaged([trained[m] for m in alike], [len(data[m][0]) for m in alike])
             models[n] = mean
             if server:
@@ -156,12 +156,12 @@ def partial_round(models, data, meetings, held, *, batches, **options):
     Every weight of the global model is the mean over the participants that hold it, Eq. (6).
     """
     models = list(models)
-    for seats in meetings:
-        trained = {n: train_alone(models[n], data[n], batches[n], **options) for n in seats}
-        largest = max((trained[n] for n in seats), key=lambda m: flatten(m).size)
+    for positions in meetings:
+        trained = {n: train_alone(models[n], data[n], batches[n], **options) for n in positions}
+        largest = max((trained[n] for n in positions), key=lambda m: flatten(m).size)
         totals, counts = ([[np.zeros(p.shape) for p in w] for w in largest] for _ in range(2))
         places = {}
-        for n in seats:
+        for n in positions:
             places[n] = []
             before = range(largest[0][0].shape[0])  # the inputs, all of them
             for layer, (weights, _) in enumerate(trained[n]):
@@ -179,7 +179,7 @@ def partial_round(models, data, meetings, held, *, batches, **options):
                 for j, column in enumerate(out_of):
                     totals[layer][1][column] += bias[j]
                     counts[layer][1][column] += 1
-        for n in seats:
+        for n in positions:
             models[n] = [
                 (
                     (totals[layer][0] / np.maximum(counts[layer][0], 1))[into][:, out_of],
@@ -196,13 +196,13 @@ def def_kt_round(models, data, meetings, *, batches, mutual_batches, **options):
     mutual_batches: of every aggregator.
     """
     models = list(models)
-    for hub, *senders in meetings:
+    for aggregator, *senders in meetings:
         for n in senders:
             models[n] = train_alone(models[n], data[n], batches[n], **options)
-            _, models[hub] = mutual_learning(
-                [models[hub], models[n]],
-                data[hub],
-                mutual_batches[hub],
+            _, models[aggregator] = mutual_learning(
+                [models[aggregator], models[n]],
+                data[aggregator],
+                mutual_batches[aggregator],
                 gamma=1,
                 alpha=1,
                 students=(0, 1),
@@ -214,8 +214,8 @@ def def_kt_round(models, data, meetings, *, batches, mutual_batches, **options):
 def fml_round(models, memes, data, meetings, *, batches, alpha, **options):
     """Decentralized FML, A.3.4: (own models, memes) of all clients."""
     models, memes = list(models), list(memes)
-    for seats in meetings:
-        for n in seats:
+    for positions in meetings:
+        for n in positions:
             models[n], memes[n] = mutual_learning(
                 [models[n], memes[n]],
                 data[n],
@@ -225,7 +225,7 @@ def fml_round(models, memes, data, meetings, *, batches, alpha, **options):
                 students=(0, 1),
                 **options,
             )
-        mean = averaged([memes[n] for n in seats], [len(data[n][0]) for n in seats])
-        for n in seats:
+        mean = averaged([memes[n] for n in positions], [len(data[n][0]) for n in positions])
+        for n in positions:
             memes[n] = mean
     return models, memes

@@ -51,7 +51,7 @@ def schedule(senders=3, aggregators=1):
     return met._replace(mask=mask, active=active)
 
 
-def seats_of(graphs, r):
+def positions_of(graphs, r):
     """The participants of every meeting of a round, the aggregators first."""
     return [
         [int(n) for n in members[mask]]
@@ -86,11 +86,12 @@ def batches_alone(key, clients, size):
     ]
 
 
-def batches_taught(key, clients, seats, size, epochs=1):
-    """{client: batches} of the mutual learning with this key; seats: the client of every hub."""
+def batches_taught(key, clients, positions, size, epochs=1):
+    """{client: batches} of the mutual learning with this key; positions: the client of every
+    aggregator."""
     k_orders, _ = jax.random.split(key)
     samples, found = np.asarray(clients.mask.sum(axis=1)), {}
-    for k, n in zip(jax.random.split(k_orders, len(seats)), seats, strict=True):
+    for k, n in zip(jax.random.split(k_orders, len(positions)), positions, strict=True):
         orders = np.asarray(epoch_orders(k, clients.mask[n], epochs))
         found.setdefault(int(n), [rows for o in orders for rows in cut(o, samples[n], size)])
     return found
@@ -139,14 +140,14 @@ def first_losses(models, data, who, how='wsm'):
     return found
 
 
-def everybody(seats):
-    return seats
+def everybody(positions):
+    return positions
 
 
 def compare(
     network, people, algorithm, graphs, round_, size, *, trains=everybody, acts=everybody, **rest
 ):
-    """Rounds of the algorithm against `round_(models, data, seats, batches=, r=, key=, ...)`.
+    """Rounds of the algorithm against `round_(models, data, positions, batches=, r=, key=, ...)`.
 
     trains: who of a meeting trains alone; acts: whose
     model changes.
@@ -157,16 +158,16 @@ def compare(
     for r in range(ROUNDS):
         key, before = jax.random.key(10 + r), as_reference(people, state.params)
         state, info = step(key, state, round_of(graphs, r), clients)
-        seats = seats_of(graphs, r)
-        trained = [n for meeting in seats for n in trains(meeting)]
+        positions = positions_of(graphs, r)
+        trained = [n for meeting in positions for n in trains(meeting)]
         if size >= clients.mask.shape[1]:
             how = rest.get('how', 'wsm')
             check_losses(info['loss'], first_losses(models, data, trained, how))
         alone = batches_alone(key, clients, size)
-        models = round_(models, data, seats, batches=alone, r=r, key=key, **rest)
+        models = round_(models, data, positions, batches=alone, r=r, key=key, **rest)
         ours = as_reference(people, state.params)
         assert largest_difference(ours, models) < 1e-10
-        check_absentees(people, before, ours, [n for meeting in seats for n in acts(meeting)])
+        check_absentees(people, before, ours, [n for meeting in positions for n in acts(meeting)])
     assert int(state.round) == ROUNDS
     return state
 
@@ -174,8 +175,8 @@ def compare(
 # ------------------------------------------------------------------- averages of an architecture
 
 
-def fedavg(models, data, seats, *, r, key, **options):
-    return reference_dfml.fedavg_round(models, data, seats, **options)
+def fedavg(models, data, positions, *, r, key, **options):
+    return reference_dfml.fedavg_round(models, data, positions, **options)
 
 
 def test_dec_fedavg_equals_the_reference(network):
@@ -204,13 +205,13 @@ def test_a_server_gives_everybody_the_average(network):
     for r in range(ROUNDS):
         key, before = jax.random.key(r), as_reference(people, state.params)
         state, _ = step(key, state, round_of(graphs, r), clients)
-        alone, seats = batches_alone(key, clients, 64), seats_of(graphs, r)
+        alone, positions = batches_alone(key, clients, 64), positions_of(graphs, r)
         models = reference_dfml.fedavg_round(
-            models, data, seats, batches=alone, server=True, how='wsm', **OPTIMISER
+            models, data, positions, batches=alone, server=True, how='wsm', **OPTIMISER
         )
         ours = as_reference(people, state.params)
         assert largest_difference(ours, models) < 1e-10
-        met = {n % 2 for meeting in seats for n in meeting}  # the architectures
+        met = {n % 2 for meeting in positions for n in meeting}  # the architectures
         for kind in (0, 1):
             alike = np.stack([reference.flatten(ours[n]) for n in range(kind, CLIENTS, 2)])
             assert (alike == alike[0]).all()
@@ -283,8 +284,8 @@ def held_by(held, r, key):
     }[held]
 
 
-def partial(models, data, seats, *, r, key, held, **options):
-    return reference_dfml.partial_round(models, data, seats, held_by(held, r, key), **options)
+def partial(models, data, positions, *, r, key, held, **options):
+    return reference_dfml.partial_round(models, data, positions, held_by(held, r, key), **options)
 
 
 @functools.cache
@@ -423,8 +424,8 @@ def test_the_head_of_a_flattened_map_is_shared_channel_by_channel(x64):
     clients = simple_clients(rng.normal(size=(4, 3, 4, 4, 1)), rng.integers(CLASSES, size=(4, 3)))
     complete = topology.schedule('complete', 4, 1, seed=0)
     graph = round_of(meetings.meetings(complete, 2, seed=1), 0)
-    seats = [int(n) for n in graph.members[0]]
-    assert sorted(n % 2 for n in seats) in ([0, 0, 1], [0, 1, 1])
+    positions = [int(n) for n in graph.members[0]]
+    assert sorted(n % 2 for n in positions) in ([0, 0, 1], [0, 1, 1])
     # With a rate of next to nothing the models meet as they are.
     algorithm = make(
         'dec_heterofl', people, lr=1e-300, weight_decay=0.0, init='independent', chunk=1
@@ -443,11 +444,11 @@ def test_the_head_of_a_flattened_map_is_shared_channel_by_channel(x64):
         ('LayerNorm_0', 'scale', lambda w: w[:2]),
     ]:
         before = {n: leaf_of(state, n, layer, part) for n in range(4)}
-        shared = np.mean([cut_out(before[n]) for n in seats], axis=0)
-        rest = np.mean([before[n] for n in seats if n % 2 == 0], axis=0)
+        shared = np.mean([cut_out(before[n]) for n in positions], axis=0)
+        rest = np.mean([before[n] for n in positions if n % 2 == 0], axis=0)
         for n in range(4):
             after = leaf_of(new, n, layer, part)
-            if n not in seats:
+            if n not in positions:
                 assert (after == before[n]).all()
                 continue
             np.testing.assert_allclose(cut_out(after), shared, rtol=0, atol=1e-12)
@@ -473,13 +474,13 @@ def test_def_kt_equals_the_reference(network):
         'def_kt', people, mutual_epochs=2, batch_size=64, init='independent', chunk=1, **OPTIMISER
     )
 
-    def transfer(models, data, seats, *, r, key, **options):
-        hubs = graphs.members[r, :, 0]
-        taught = batches_taught(jax.random.split(key)[1], clients, hubs, 64, epochs=2)
-        new = reference_dfml.def_kt_round(models, data, seats, mutual_batches=taught, **options)
-        for hub, *senders in seats:
+    def transfer(models, data, positions, *, r, key, **options):
+        aggregators = graphs.members[r, :, 0]
+        taught = batches_taught(jax.random.split(key)[1], clients, aggregators, 64, epochs=2)
+        new = reference_dfml.def_kt_round(models, data, positions, mutual_batches=taught, **options)
+        for aggregator, *senders in positions:
             if not senders:
-                assert new[hub] is models[hub]
+                assert new[aggregator] is models[aggregator]
             for n in senders:
                 alone = reference_dfml.train_alone(
                     models[n], data[n], options['batches'][n], how='wsm', **OPTIMISER
@@ -494,8 +495,8 @@ def test_def_kt_equals_the_reference(network):
         graphs,
         transfer,
         64,
-        trains=lambda seats: seats[1:],
-        acts=lambda seats: seats if len(seats) > 1 else [],
+        trains=lambda positions: positions[1:],
+        acts=lambda positions: positions if len(positions) > 1 else [],
         how='wsm',
         **OPTIMISER,
     )
@@ -530,12 +531,12 @@ def test_dec_fml_equals_the_reference(network):
     models, memes = both(state)
     for r in range(ROUNDS):
         key, before = jax.random.key(20 + r), both(state)
-        seats = seats_of(graphs, r)
-        present = {n for meeting in seats for n in meeting}
+        positions = positions_of(graphs, r)
+        present = {n for meeting in positions for n in meeting}
         batches = batches_taught(key, clients, graphs.members[r].ravel(), 4, epochs=2)
         state, info = step(key, state, round_of(graphs, r), clients)
         models, memes = reference_dfml.fml_round(
-            models, memes, data, seats, batches=batches, alpha=0.3, how='wsm', **OPTIMISER
+            models, memes, data, positions, batches=batches, alpha=0.3, how='wsm', **OPTIMISER
         )
         ours = both(state)
         assert largest_difference(ours[0], models) < 1e-10

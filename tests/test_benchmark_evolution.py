@@ -15,7 +15,7 @@ def printed(*argv):
 
 @pytest.mark.parametrize('method', ['ntk_dfl', 'spark'])
 def test_the_last_line(method):
-    done = printed(f'--method={method}', '--hubs=2', '--rounds=1')
+    done = printed(f'--method={method}', '--aggregators=2', '--rounds=1')
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert list(found) == ['worst', 'median', 'products']

@@ -303,13 +303,13 @@ REFUSED_BY_DPSGD = [
     ('--local_steps=1000000000000000000', '--local_steps=1000', 'at most 2147483647'),
     ('--local_epochs=2000000000', '1 at once need', 'lower --local_epochs'),
     ('--local_steps=2000000000', '1 at once need', 'lower --local_epochs or --local_steps'),
-    ('--settling_rounds=1000000000000000000', '--settling_rounds=1000', 'at most 2147483647'),
+    ('--warmup_rounds=1000000000000000000', '--warmup_rounds=1000', 'at most 2147483647'),
     ('--gossip_steps=1001', '--gossip_steps=1001', 'at most 1000'),
     ('--batch_size=1000000000000000000', '--batch_size=1000', 'at most 2147483647'),
     ('--clip_norm=inf', '--clip_norm=inf', 'finite'),
     ('--momentum=nan', '--momentum=nan', 'finite'),
-    ('--init=gain_corrected', '--rounds=2 of averaging', 'none to train', '--settling_rounds'),
-    ('--settling_rounds=-1', 'settling', 'at least 0', 'got -1'),
+    ('--init=gain_corrected', '--rounds=2 of averaging', 'none to train', '--warmup_rounds'),
+    ('--warmup_rounds=-1', 'averaging_warmup', 'at least 0', 'got -1'),
     ('--local_epochs=1 --local_steps=1', 'local_epochs=1', 'local_steps=1', 'one of them'),
     ('--momentum=1', 'momentum', '[0, 1)', 'got 1.0'),
     ('--batch_size=0', 'batch_size', 'at least 1', 'got 0'),
@@ -326,9 +326,9 @@ REFUSED_BY_SPARK = [
     ('--spark_projection_dim=0', ' 0 ', 'from 1 to 99'),
     ('--spark_projection=nonsense', "'nonsense'", 'gaussian, khatri_rao'),
     ('--spark_projection=none', '20', 'projection=none', 'leave one of them out'),
-    ('--spark_projection_refresh=daily', "'daily'", 'never, round, hub'),
+    ('--spark_projection_refresh=daily', "'daily'", 'never, round, aggregator'),
     ('--ntk_jacobian_weights=own', 'jacobian_weights=own', 'projection_refresh=round or never'),
-    ('--ntk_jacobian_weights=mine', "'mine'", 'hub, own'),
+    ('--ntk_jacobian_weights=mine', "'mine'", 'aggregator, own'),
     ('--spark_kernel=half', "'half'", 'full, trace'),
     ('--spark_step=long', "'long'", 'projected, exact'),
     ('--spark_exchange=int4', "'int4'", 'float32, float16, int8'),
@@ -343,7 +343,7 @@ REFUSED_BY_SPARK = [
     ('--spark_alpha_final=1.5', 'alpha_final', '[0, 1]', 'got 1.5'),
     ('--spark_tau_init=-1', 'tau_init', 'above 0', 'got -1.0'),
     ('--spark_tau_final=0', 'tau_final', 'above 0', 'got 0.0'),
-    ('--spark_logits=all', "'all'", 'own, hub'),
+    ('--spark_logits=all', "'all'", 'own, aggregator'),
     ('--spark_judge=both', "'both'", 'labels, target'),
     ('--momentum=-0.1', 'momentum', '[0, 1]', 'got -0.1'),
     ('--evolution=eigh', 'eigh', 'use rkc or euler'),
@@ -972,7 +972,7 @@ def test_every_decentralized_method_takes_the_gain_correction(name, tiny, tmp_pa
     settings = json.loads((out / 'config.json').read_text())['algorithm']
     assert settings['init'] == 'gain_corrected'
     assert settings['gain'] == pytest.approx(6**0.5)
-    assert settings.get('settling', 3) in range(2, 8)
+    assert settings.get('averaging_warmup', 3) in range(2, 8)
 
 
 @pytest.mark.skipif(find_spec('neural_tangents') is None, reason='make nt')

@@ -50,7 +50,7 @@ ALGORITHMS_UNDER_TEST: dict[str, Callable] = {
     'decavg': lambda: make('decavg', MODEL, lr=0.05, local_steps=2, init='same'),
     'dispfl': lambda: make('dispfl', MODEL, lr=0.05, local_epochs=2, anneal_rounds=20),
     'ntk_fl': lambda: make('ntk_fl', MODEL, cohort=COHORT, lr=0.05, timesteps=(3, 8)),
-    # By default a hub's number decides its matrices: other names, other matrices.
+    # By default an aggregator's number decides its matrices: other names, other matrices.
     'spark': lambda: make(
         'spark',
         MODEL,
@@ -68,8 +68,8 @@ ALGORITHMS_UNDER_TEST: dict[str, Callable] = {
     'dec_fedrolex': lambda: make('dec_fedrolex', MIXED, **AVERAGED),
     'dec_fml': lambda: make('dec_fml', MIXED, **AVERAGED),
 }
-CENTRALIZED = ('ntk_fl',)  # one hub, which is no client; all clients hold its model
-MEETING = {  # hubs are a round's aggregators; who is not among their members does nothing
+CENTRALIZED = ('ntk_fl',)  # one aggregator, which is no client; all clients hold its model
+MEETING = {  # aggregators are a round's aggregators; who is not among their members does nothing
     'dfml': MEETINGS,
     'dec_fedavg': MEETINGS,
     'dec_fedprox': MEETINGS,
@@ -94,12 +94,13 @@ NEAR_DUPLICATES = (
 
 
 def sent_ntk_dfl(links, sizes):
-    """Weights to the hub and averaged weights back; Jacobians, outputs and labels to the hub."""
+    """Weights to the aggregator and averaged weights back; Jacobians, outputs and labels to the
+    aggregator."""
     sent = {unit: np.zeros(CLIENTS, int) for unit in ('weights', 'jacobian_rows', 'outputs')}
     sent['labels'] = np.zeros(CLIENTS, int)
-    for hub, neighbour in links:
+    for aggregator, neighbour in links:
         sent['weights'][neighbour] += 1
-        sent['weights'][hub] += 1
+        sent['weights'][aggregator] += 1
         sent['jacobian_rows'][neighbour] += sizes[neighbour] * CLASSES
         sent['outputs'][neighbour] += sizes[neighbour] * CLASSES
         sent['labels'][neighbour] += sizes[neighbour]
@@ -153,7 +154,8 @@ def sent_dec_fml(links, sizes):
     return {'weights/meme': sum(sent_meeting(links, sizes).values())}
 
 
-# What each client sends in one round: (pairs (hub, neighbour) of delivered links, N_i) -> counts.
+# What each client sends in one round: (pairs (aggregator, neighbour) of delivered links, N_i) ->
+# counts.
 SENT: dict[str, Callable] = {
     'ntk_dfl': sent_ntk_dfl,
     'dpsgd': sent_gossip,
@@ -243,8 +245,8 @@ def schedule(family, rounds=3, width=WIDTH, links_lost=0.0, clients_lost=0.0, se
     graphs = topology.schedule(drawn, CLIENTS, rounds, seed=seed, degree=degree)
     graphs = topology.drop_clients(topology.drop_links(graphs, links_lost, 1), clients_lost, 2)
     if family in SEATS:
-        hubs = SENDERS if family == PAIRS else 1
-        graphs = meetings.meetings(graphs, SENDERS, seed=seed, aggregators=hubs)
+        aggregators = SENDERS if family == PAIRS else 1
+        graphs = meetings.meetings(graphs, SENDERS, seed=seed, aggregators=aggregators)
         width = width and SEATS[family]
     extra = (width or graphs.mask.shape[2]) - graphs.mask.shape[2]
     itself = np.repeat(graphs.members[:, :, :1], extra, axis=2)
@@ -274,11 +276,12 @@ def round_of(graphs, r) -> Graph:
 
 
 def links_of(name, graphs, r):
-    """(hub, neighbour) of every delivered link; column 0 is the hub itself, unless a server."""
+    """(aggregator, neighbour) of every delivered link; column 0 is the aggregator itself, unless a
+    server."""
     first = 0 if name in CENTRALIZED else 1
     return [
-        (int(hub), int(neighbour))
-        for (hub, *_), members, mask in zip(
+        (int(aggregator), int(neighbour))
+        for (aggregator, *_), members, mask in zip(
             graphs.members[r], graphs.members[r, :, first:], graphs.mask[r, :, first:], strict=True
         )
         for neighbour, delivered in zip(members, mask, strict=True)
@@ -389,15 +392,15 @@ def test_relabelling_the_clients_relabels_the_result(name, family):
     rng, order = np.random.default_rng(8), np.arange(CLIENTS)  # new client i is the old order[i]
     order[::2], order[1::2] = rng.permutation(order[::2]), rng.permutation(order[1::2])
     new_name = np.argsort(order)
-    hubs = order if name in DECENTRALIZED else np.arange(len(graphs.active[0]))
-    seats = np.arange(graphs.mask.shape[2])
+    aggregators = order if name in DECENTRALIZED else np.arange(len(graphs.active[0]))
+    positions = np.arange(graphs.mask.shape[2])
     if name in MEETING:
-        seats[1:] = rng.permutation(seats[1:])
+        positions[1:] = rng.permutation(positions[1:])
     clients = jax.tree.map(lambda a: a[order], network())
     renamed = Graph(
-        new_name[graphs.members[:, hubs][:, :, seats]].astype(np.int32),
-        graphs.mask[:, hubs][:, :, seats],
-        graphs.active[:, hubs],
+        new_name[graphs.members[:, aggregators][:, :, positions]].astype(np.int32),
+        graphs.mask[:, aggregators][:, :, positions],
+        graphs.active[:, aggregators],
     )
     state, infos = trained(name, graphs)
     new_state, new_infos = trained(name, renamed, clients)

@@ -51,8 +51,8 @@ def test_work_is_spread_and_keeps_its_order(count, chunk):
 
     def work(x, shift):
         mapped = map_in_chunks(lambda row: {'sum': row.sum(), 'moved': row + shift}, x, chunk)
-        slots = map_present(lambda r: r + shift, lambda r: 0 * r, x, present, chunk)
-        return mapped, slots
+        participants = map_present(lambda r: r + shift, lambda r: 0 * r, x, present, chunk)
+        return mapped, participants
 
     expected = jax.jit(work)(x, shift)
     with jax.set_mesh(devices.client_mesh(8)):

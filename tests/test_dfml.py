@@ -49,7 +49,7 @@ def cut(order, samples, size):
     return [order[:samples][s : s + size] for s in range(0, samples, size)]
 
 
-def batches_of(key, clients, hub, size, epochs):
+def batches_of(key, clients, aggregator, size, epochs):
     """(every client's batches of local training, the aggregator's of mutual learning)."""
     k_train, k_learn = jax.random.split(key)
     sizes = np.asarray(clients.mask.sum(axis=1))
@@ -60,8 +60,8 @@ def batches_of(key, clients, hub, size, epochs):
         )
     ]
     k_orders, _ = jax.random.split(k_learn)
-    orders = epoch_orders(jax.random.split(k_orders, 1)[0], clients.mask[hub], epochs)
-    return alone, [rows for o in np.asarray(orders) for rows in cut(o, sizes[hub], size)]
+    orders = epoch_orders(jax.random.split(k_orders, 1)[0], clients.mask[aggregator], epochs)
+    return alone, [rows for o in np.asarray(orders) for rows in cut(o, sizes[aggregator], size)]
 
 
 def largest_difference(ours, theirs):
@@ -116,8 +116,8 @@ def test_rounds_equal_the_reference(network, options):
         alphas = reference_dfml.cyclical_alpha(ROUNDS, 4, 1, top, kind == 'half_cycle')
     for r, alpha in enumerate(alphas):
         key = jax.random.key(10 + r)
-        seats = [int(n) for n in graphs.members[r, 0]]
-        alone, together = batches_of(key, clients, seats[0], options.get('batch_size', 64), 2)
+        positions = [int(n) for n in graphs.members[r, 0]]
+        alone, together = batches_of(key, clients, positions[0], options.get('batch_size', 64), 2)
         state, info = step(key, state, round_of(graphs, r), clients)
         weight = 1 if 'scheduled' in options else alpha
         models, peaks, best = reference_dfml.dfml_round(
@@ -125,14 +125,14 @@ def test_rounds_equal_the_reference(network, options):
             peaks,
             best,
             data,
-            seats,
+            positions,
             alpha,
             balance=(1 - alpha, weight),
             batches=alone,
             mutual_batches=together,
             how=options.get('supervision', 'wsm'),
             by_size=options.get('teachers', 'size') == 'size',
-            students=[0] if options.get('transfer') == 'vanilla' else range(len(seats)),
+            students=[0] if options.get('transfer') == 'vanilla' else range(len(positions)),
             **shared,
         )
         assert largest_difference(as_reference(people, state.params), models) < 1e-10
@@ -239,15 +239,15 @@ def test_alpha_zero_is_supervised_learning_alone(network):
     algorithm = make('dfml', people, rounds=ROUNDS, schedule='fixed', alpha=0.0, lr=0.1, chunk=1)
     state, step = algorithm.init(jax.random.key(0), clients), jax.jit(algorithm.step)
     graph = round_of(graphs, 0)
-    hub = int(graph.members[0, 0])
+    aggregator = int(graph.members[0, 0])
     alone = graph._replace(mask=graph.mask.at[0, 1:].set(False))
     key = jax.random.key(5)
     together = as_reference(people, step(key, state, graph, clients)[0].params)
     lonely = as_reference(people, step(key, state, alone, clients)[0].params)
-    assert largest_difference([together[hub]], [lonely[hub]]) == 0
+    assert largest_difference([together[aggregator]], [lonely[aggregator]]) == 0
     one_more = make('dfml', people, rounds=ROUNDS, schedule='fixed', alpha=0.5, lr=0.1, chunk=1)
     taught = as_reference(people, jax.jit(one_more.step)(key, state, graph, clients)[0].params)
-    assert largest_difference([taught[hub]], [lonely[hub]]) > 1e-4
+    assert largest_difference([taught[aggregator]], [lonely[aggregator]]) > 1e-4
 
 
 @pytest.mark.parametrize(

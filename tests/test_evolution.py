@@ -207,7 +207,7 @@ def test_a_mode_that_the_start_does_not_show_is_found(x64, stiffest, excited, dt
     assert relative_errors(np.asarray(totals), concealed_flow(stiffest, excited)).max() < 0.01
 
 
-def test_hubs_at_once_take_the_steps_that_each_takes_alone(x64):
+def test_aggregators_at_once_take_the_steps_that_each_takes_alone(x64):
     """Lanes of one program: stiff, calm, with a concealed mode, without samples, hopeless."""
     stiff, calm, hidden = concealed(0, 0), concealed(2, 0.1), concealed(100, 1e-3)
     still = (np.zeros_like(stiff[0]), *stiff[1:])

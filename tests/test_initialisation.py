@@ -112,7 +112,7 @@ def test_clients_that_settle_average_and_do_not_train(clients):
         params = mix(mixing_weights(graph, jnp.full(8, 30), 'size'), graph.members, params)
     expected = np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(params)])
     first = Graph(*(a[:2] for a in graphs))
-    np.testing.assert_allclose(trained(clients, first, settling=2), expected, atol=1e-6)
-    assert np.abs(trained(clients, graphs, settling=2) - expected).max() > 1e-3
-    with pytest.raises(ValueError, match='settling has to be at least 0, got -1'):
-        trained(clients, first, settling=-1)
+    np.testing.assert_allclose(trained(clients, first, averaging_warmup=2), expected, atol=1e-6)
+    assert np.abs(trained(clients, graphs, averaging_warmup=2) - expected).max() > 1e-3
+    with pytest.raises(ValueError, match='averaging_warmup has to be at least 0, got -1'):
+        trained(clients, first, averaging_warmup=-1)

@@ -75,17 +75,19 @@ def compiled(kind, network, **options):
     def run(x, totals):
         table = random.draw(jax.random.key(5))
         mask, padded = jnp.ones(len(x), bool), jnp.asarray(MASK)
-        near = linearize(jax.random.key(6), table, unravel(flat), x, mask, len(x))
-        if not callable(near.kernel):
-            return near.kernel, jax.vmap(lambda s: ravel_pytree(near.pull(s))[0])(totals)
+        linearized = linearize(jax.random.key(6), table, unravel(flat), x, mask, len(x))
+        if not callable(linearized.kernel):
+            return linearized.kernel, jax.vmap(lambda s: ravel_pytree(linearized.vjp(s))[0])(totals)
         columns = jax.vmap(lambda u: ravel_pytree(random.lift(table, u))[0])
-        follow = functools.partial(evolve, near.kernel, near.outputs, TARGETS, padded, LR)
+        follow = functools.partial(
+            evolve, linearized.kernel, linearized.outputs, TARGETS, padded, LR
+        )
         methods = ('euler', 'rkc') if network == 'mlp' and kind in EVOLVED else ()
         return {
             'p': columns(jnp.eye(random.dimension)).T,
-            'outputs': near.outputs,
-            'images': jax.vmap(near.kernel)(totals),
-            'steps': jax.vmap(lambda s: ravel_pytree(near.pull(s))[0])(totals),
+            'outputs': linearized.outputs,
+            'images': jax.vmap(linearized.kernel)(totals),
+            'steps': jax.vmap(lambda s: ravel_pytree(linearized.vjp(s))[0])(totals),
             **{method: follow(timesteps=TIMESTEPS, method=method) for method in methods},
         }
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dfl_jax.metrics import consensus_model, correct_and_loss, model_spread, movement
+from dfl_jax.metrics import consensus_model, correct_and_loss, dispersion, update_norms
 
 CLIENTS = 5
 
@@ -48,7 +48,7 @@ def test_model_spread(params):
     for p in range(w.shape[1]):
         deviation += np.sqrt(sum((w[i, p] - w[:, p].mean()) ** 2 for i in range(CLIENTS)))
     distance = np.sqrt(np.mean(np.sum((w - w.mean(axis=0)) ** 2, axis=1)))
-    spread = jax.jit(model_spread)(params)
+    spread = jax.jit(dispersion)(params)
     assert float(spread['model_deviation']) == pytest.approx(deviation / w.shape[1], rel=1e-5)
     assert float(spread['consensus_distance']) == pytest.approx(distance, rel=1e-5)
     assert float(spread['sigma_an']) == pytest.approx(w.std(axis=0).mean(), rel=1e-5)
@@ -57,12 +57,12 @@ def test_model_spread(params):
 
 def test_no_spread_in_consensus(params):
     same = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), params)
-    spread = model_spread(same)
+    spread = dispersion(same)
     for name in ('model_deviation', 'consensus_distance', 'sigma_an'):
         assert float(spread[name]) == pytest.approx(0, abs=1e-6)
 
 
-def test_movement(params):
+def test_update_norms(params):
     """Norms and angles of the active clients, one at a time; one of them does not move."""
     rng = np.random.default_rng(0)
 
@@ -85,14 +85,14 @@ def test_movement(params):
     after = moved(trained)
     x, z, y = flat(params), flat(trained), flat(after)
     active = np.arange(CLIENTS) != 1
-    found = jax.jit(movement)(params, trained, after, jnp.asarray(active))
+    found = jax.jit(update_norms)(params, trained, after, jnp.asarray(active))
     for name, moved in (('training', z - x), ('aggregation', y - z), ('total', y - x)):
         expected = np.linalg.norm(moved, axis=1)[active].mean()
         assert float(found[f'change_{name}_mean']) == pytest.approx(expected, rel=1e-5)
     lengths = np.linalg.norm(z - x, axis=1) * np.linalg.norm(y - z, axis=1)
     cosines = np.sum((z - x) * (y - z), axis=1) / np.where(lengths > 0, lengths, 1)
     assert float(found['change_cosine_mean']) == pytest.approx(cosines[active].mean(), abs=1e-5)
-    nobody = movement(params, trained, after, jnp.zeros(CLIENTS, bool))
+    nobody = update_norms(params, trained, after, jnp.zeros(CLIENTS, bool))
     assert all(float(value) == 0 for value in nobody.values())
 
 

@@ -32,7 +32,7 @@ def tree_of(dtype=np.float64, clients=CLIENTS):
 
 
 def loop_weights(graph, sizes, kind):
-    """One hub, one link at a time, in plain Python."""
+    """One aggregator, one link at a time, in plain Python."""
     rows = np.zeros(graph.mask.shape)
     degrees = [sum(row[1:]) for row in graph.mask.tolist()]
     for h, (members, mask) in enumerate(zip(graph.members, graph.mask, strict=True)):
@@ -143,7 +143,7 @@ def test_metropolis_keeps_the_mean(family):
             assert not np.allclose(mixed[name], leaf)
 
 
-def test_central_hub():
+def test_central_aggregator():
     graph = Graph(np.array([[4, 1, 9, 0]]), np.array([[True, True, True, False]]), np.array([True]))
     sizes, leaf = np.arange(1, 13), np.random.default_rng(0).standard_normal((12, 3))
     rows = mixing_weights(graph, sizes, 'size')
@@ -152,7 +152,7 @@ def test_central_hub():
         mixed = mix(jnp.asarray(rows), graph.members, jnp.asarray(leaf), method)
         assert mixed.shape == (1, 3)
         np.testing.assert_allclose(mixed[0], rows[0, :3] @ leaf[[4, 1, 9]], atol=1e-6)
-    with pytest.raises(ValueError, match='1 hubs and 12 clients'):
+    with pytest.raises(ValueError, match='1 aggregators and 12 clients'):
         mixing_weights(graph, sizes, 'metropolis')
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from dfl_jax.execution.memory import choose_chunk, client_bytes, hub_bytes
+from dfl_jax.execution.memory import aggregator_bytes, choose_chunk, client_bytes
 from dfl_jax.initialisation import initial_params
 from dfl_jax.models import (
     CNN3,
@@ -282,10 +282,10 @@ def test_more_than_fit(each, asked, remedy):
     assert '\n' not in str(caught.value)
 
 
-def test_a_hub_holds_its_kernel_at_least(small):
+def test_a_aggregator_holds_its_kernel_at_least(small):
     kernel = 4 * 1000**2
-    assert hub_bytes(1000, small) > kernel
-    assert hub_bytes(2000, small) > 3.9 * hub_bytes(1000, small)
+    assert aggregator_bytes(1000, small) > kernel
+    assert aggregator_bytes(2000, small) > 3.9 * aggregator_bytes(1000, small)
 
 
 def test_a_client_holds_its_data_and_the_weights(small):

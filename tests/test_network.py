@@ -1,4 +1,4 @@
-"""The gain and the settling that flags ask for."""
+"""The gain and the averaging_warmup that flags ask for."""
 
 import numpy as np
 import pytest
@@ -79,8 +79,8 @@ def test_settling_counts_rounds_of_several_averages():
     graphs = drawn()
     asked = (graphs, graphs, SIZES, 'size')
     with flagsaver.flagsaver(clients=CLIENTS, rounds=20):
-        once, thrice = (network.settling(FLAGS, *asked, steps) for steps in (1, 3))
+        once, thrice = (network.averaging_warmup(FLAGS, *asked, steps) for steps in (1, 3))
         assert once > 3 and thrice == -(-once // 3)
         lost = topology.drop_links(graphs, 1.0, 0)
         with pytest.raises(ValueError, match=r'--rounds=20 of averaging do not bring 64 clients'):
-            network.settling(FLAGS, graphs, lost, SIZES, 'size', 1)
+            network.averaging_warmup(FLAGS, graphs, lost, SIZES, 'size', 1)

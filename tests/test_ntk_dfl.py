@@ -12,7 +12,7 @@ from dfl_jax import Clients, Graph, topology
 from dfl_jax.algorithms import ntk_dfl
 from dfl_jax.models import MLP, SmallCNN, bind
 from dfl_jax.ntk import compressed
-from dfl_jax.ntk.hub_data import draw_batches
+from dfl_jax.ntk.aggregator_data import draw_batches
 from dfl_jax.ntk.kernels import members_kernel_fn
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
@@ -192,16 +192,16 @@ def test_padding_never_enters_a_batch(network):
 
 
 @pytest.mark.parametrize('averaging', [True, False])
-def test_jacobians_at_weights_of_ones_own_need_no_weights_of_the_hub(network, averaging):
+def test_jacobians_at_weights_of_ones_own_need_no_weights_of_the_aggregator(network, averaging):
     """With equal weights everywhere the two readings are one; what is sent differs."""
     _, clients, graphs = network
     model = bind(MLP(CLASSES, (8,)), (FEATURES,))
     settings = {'timesteps': (3, 9), 'averaging': averaging}
-    _, hub_infos = rounds_of(ntk_dfl(model, **settings), clients, graphs)
+    _, aggregator_infos = rounds_of(ntk_dfl(model, **settings), clients, graphs)
     _, own_infos = rounds_of(ntk_dfl(model, **settings, jacobian_weights='own'), clients, graphs)
-    np.testing.assert_allclose(hub_infos[0]['loss'], own_infos[0]['loss'], rtol=1e-10)
-    assert abs(hub_infos[-1]['loss'] - own_infos[-1]['loss']).max() > 1e-4
-    for mine, theirs in zip(own_infos, hub_infos, strict=True):
+    np.testing.assert_allclose(aggregator_infos[0]['loss'], own_infos[0]['loss'], rtol=1e-10)
+    assert abs(aggregator_infos[-1]['loss'] - own_infos[-1]['loss']).max() > 1e-4
+    for mine, theirs in zip(own_infos, aggregator_infos, strict=True):
         rows = mine['sent/jacobian_rows']
         np.testing.assert_array_equal(rows, theirs['sent/jacobian_rows'])
         assert mine['sent/weights'].sum() == (theirs['sent/weights'].sum() // 2) * averaging
@@ -272,7 +272,8 @@ def test_a_compressed_row_costs_what_its_codec_says(network):
 @pytest.mark.parametrize('lost', [0.0, 0.4])
 @pytest.mark.parametrize('settings', [{}, {'batches': 2, 'subsampling': 2}], ids=str)
 def test_a_cluster_is_the_update_of_each_of_its_clients(network, lost, settings):
-    """One hub a cluster and one a client give the same models, at a fraction of the messages."""
+    """One aggregator a cluster and one a client give the same models, at a fraction of the
+    messages."""
     data, clients, _ = network
     graphs = topology.schedule('clustered', CLIENTS, 4, seed=2, degree=2)
     graphs = topology.drop_clients(graphs, lost, seed=1)
@@ -298,8 +299,8 @@ def test_a_cluster_is_the_update_of_each_of_its_clients(network, lost, settings)
 
 def test_a_cluster_of_one_evolves_on_its_own_data(network):
     data, clients, _ = network
-    hubs = np.arange(CLIENTS, dtype=np.int32)[None, :, None]
-    alone = Graph(hubs, np.ones_like(hubs, bool), np.ones((1, CLIENTS), bool))
+    aggregators = np.arange(CLIENTS, dtype=np.int32)[None, :, None]
+    alone = Graph(aggregators, np.ones_like(aggregators, bool), np.ones((1, CLIENTS), bool))
     model = bind(MLP(CLASSES, (8,)), (FEATURES,))
     algorithm = ntk_dfl(model, lr=0.05, timesteps=TIMESTEPS, evolution='euler', by_cluster=True)
     widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
@@ -339,7 +340,7 @@ def test_a_cluster_of_one_evolves_on_its_own_data(network):
         ({'jacobian_rounding': 'nearest'}, 'no effect without bits'),
         ({'jacobian_bits': 6, 'kernel': 'nt'}, 'kernel=nt needs exact Jacobians'),
         ({'by_cluster': True, 'averaging': False}, 'share one average'),
-        ({'jacobian_weights': 'all'}, "'all'; choose one of hub, own"),
+        ({'jacobian_weights': 'all'}, "'all'; choose one of aggregator, own"),
         ({'jacobian_weights': 'own', 'jacobian_bits': 6}, 'takes exact Jacobians'),
         ({'jacobian_weights': 'own', 'batches': 2}, 'leave out batches'),
         ({'by_cluster': True, 'mixing': 'metropolis'}, 'use size or uniform'),

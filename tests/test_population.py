@@ -11,14 +11,14 @@ from dfl_jax import topology
 from dfl_jax.base import Graph
 from dfl_jax.execution.chunks import map_present
 from dfl_jax.heterogeneous.population import (
+    assign_participants,
     by_client,
-    by_seat,
+    by_position,
     dealt,
     gather,
     initial_stacked,
     populate,
     scatter,
-    take_seats,
 )
 from dfl_jax.models import MLP, bind
 from dfl_jax.topology.aggregators import meetings
@@ -71,37 +71,41 @@ def test_initial_weights_of_an_architecture(init):
 
 def test_participants_take_their_architectures_slots():
     meeting = graph([[4, 0, 3], [2, 5, 2]], [[1, 1, 1], [1, 0, 0]])
-    slots = take_seats(PEOPLE, meeting)
+    participants = assign_participants(PEOPLE, meeting)
     taken = {
         name: sorted(
             (int(s), int(c), int(r))
-            for s, c, r, on in zip(slot.seat, slot.client, slot.row, slot.taken, strict=True)
+            for s, c, r, on in zip(
+                group.position, group.client, group.row, group.taken, strict=True
+            )
             if on
         )
-        for name, slot in slots.items()
+        for name, group in participants.items()
     }
     assert taken == {'wide': [(1, 0, 0), (2, 3, 1)], 'narrow': [(0, 4, 2), (3, 2, 1)]}
-    for slot in slots.values():
-        assert (np.diff(slot.taken.astype(int)) <= 0).all(), 'the taken slots come first'
-    values = {name: slot.client.astype(float) + 0.5 for name, slot in slots.items()}
+    for group in participants.values():
+        assert (np.diff(group.taken.astype(int)) <= 0).all(), 'the taken participants come first'
+    values = {name: group.client.astype(float) + 0.5 for name, group in participants.items()}
     np.testing.assert_array_equal(
-        by_seat(values, slots, meeting), [[4.5, 0.5, 3.5], [2.5, 0, 0]], strict=False
+        by_position(values, participants, meeting), [[4.5, 0.5, 3.5], [2.5, 0, 0]], strict=False
     )
 
 
-def test_an_inactive_hub_seats_nobody():
-    slots = take_seats(PEOPLE, graph([[4, 0, 3], [2, 5, 1]], np.ones((2, 3)), [False, True]))
-    assert [int(slot.taken.sum()) for slot in slots.values()] == [0, 3]
+def test_an_inactive_aggregator_seats_nobody():
+    participants = assign_participants(
+        PEOPLE, graph([[4, 0, 3], [2, 5, 1]], np.ones((2, 3)), [False, True])
+    )
+    assert [int(group.taken.sum()) for group in participants.values()] == [0, 3]
 
 
 def test_what_is_gathered_and_scattered_comes_home():
     stacked = {name: {'w': jnp.asarray(c, jnp.float32)} for name, c in PEOPLE.clients.items()}
-    slots = take_seats(PEOPLE, graph([[4, 0, 5]], [[1, 1, 1]]))
-    seen = gather(stacked, slots)
-    for name, slot in slots.items():
-        np.testing.assert_array_equal(seen[name]['w'][slot.taken], slot.client[slot.taken])
+    participants = assign_participants(PEOPLE, graph([[4, 0, 5]], [[1, 1, 1]]))
+    seen = gather(stacked, participants)
+    for name, group in participants.items():
+        np.testing.assert_array_equal(seen[name]['w'][group.taken], group.client[group.taken])
     new = jax.tree.map(lambda leaf: leaf + 100, seen)
-    after = scatter(stacked, new, slots)
+    after = scatter(stacked, new, participants)
     merged = by_client({name: after[name]['w'] for name in after}, PEOPLE)
     np.testing.assert_array_equal(merged, [100, 1, 2, 3, 104, 105])
 
@@ -147,7 +151,10 @@ def test_every_sender_is_equally_likely():
 def test_senders_are_among_those_that_are_reached():
     graphs = topology.schedule('two_group', 10, 200, seed=0, static=True)
     met = meetings(graphs, 6, seed=1)
-    heard = {hub: set(graphs.members[0, hub][graphs.mask[0, hub]]) for hub in range(10)}
+    heard = {
+        aggregator: set(graphs.members[0, aggregator][graphs.mask[0, aggregator]])
+        for aggregator in range(10)
+    }
     for members, mask in zip(met.members[:, 0], met.mask[:, 0], strict=True):
         assert set(members[mask]) <= heard[members[0]]
         assert mask.sum() == min(7, len(heard[members[0]]))
@@ -156,9 +163,9 @@ def test_senders_are_among_those_that_are_reached():
 
 def test_the_aggregator_walks_over_the_graph():
     graphs = topology.schedule('ring', 10, 100, seed=0, static=True)
-    hubs = meetings(graphs, 2, seed=1, choice='walk').members[:, 0, 0]
-    assert hubs[0] == 0
-    for before, after in itertools.pairwise(hubs):
+    aggregators = meetings(graphs, 2, seed=1, choice='walk').members[:, 0, 0]
+    assert aggregators[0] == 0
+    for before, after in itertools.pairwise(aggregators):
         assert after in graphs.members[0, before, 1:]
     assert (meetings(graphs, 2, seed=1, choice='fixed').members[:, 0, 0] == 0).all()
 

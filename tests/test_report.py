@@ -239,8 +239,8 @@ def test_what_is_drawn_anew_is_what_the_run_had(runs):
         np.testing.assert_array_equal(ours, its)
     members, mask = experiment.graphs.members[0], experiment.graphs.mask[0]
     pairs = {
-        frozenset((hub, other))
-        for hub, (row, known) in enumerate(zip(members.tolist(), mask.tolist(), strict=True))
+        frozenset((aggregator, other))
+        for aggregator, (row, known) in enumerate(zip(members.tolist(), mask.tolist(), strict=True))
         for other, real in zip(row[1:], known[1:], strict=True)
         if real
     }

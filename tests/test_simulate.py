@@ -378,7 +378,7 @@ def test_validation_samples_of_other_clients():
 
 
 @pytest.mark.parametrize('kind', ['clusters', 'cohorts', 'meetings'])
-def test_hubs_may_be_fewer_than_clients(kind):
+def test_aggregators_may_be_fewer_than_clients(kind):
     """Their shapes pass; whether the method knows such graphs is for it to say."""
     clients, graphs, test, key = setting(rounds=4)
     if kind == 'clusters':
@@ -388,7 +388,7 @@ def test_hubs_may_be_fewer_than_clients(kind):
         graphs = topology.cohorts(CLIENTS, 4, 2, seed=0)
     else:
         graphs = meetings(graphs, 2, seed=0, aggregators=2)
-    runs = simulate._Runs(lambda _: gossip(), None, clients, graphs, key, lifted=False)
+    runs = simulate._Runs(lambda _: gossip(), None, clients, graphs, key, several=False)
     simulate._check_shapes(runs, test, None)
 
 

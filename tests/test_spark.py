@@ -15,8 +15,8 @@ from dfl_jax.algorithms import ntk_dfl, spark
 from dfl_jax.initialisation import initial_params
 from dfl_jax.models import MLP, bind
 from dfl_jax.ntk import evolve
+from dfl_jax.ntk.aggregator_data import aggregator_data, one_hot_targets
 from dfl_jax.ntk.chebyshev import TOLERANCE
-from dfl_jax.ntk.hub_data import hub_data, one_hot_targets
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import projection
 
@@ -38,7 +38,7 @@ SETTINGS = {
     'momentum': 0.9,
     'average_velocity': False,
     'averaging': True,
-    'jacobian_weights': 'hub',
+    'jacobian_weights': 'aggregator',
     'exchange': 'float32',
     'selection': 'network',
     'init': 'independent',
@@ -106,7 +106,7 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
         if options['projection_refresh'] != 'never':
             seed = jax.random.fold_in(seed, r)
         seeds = [
-            jax.random.fold_in(seed, i) if options['projection_refresh'] == 'hub' else seed
+            jax.random.fold_in(seed, i) if options['projection_refresh'] == 'aggregator' else seed
             for i in members
         ]
         alpha, tau = reference.annealed(
@@ -163,8 +163,8 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
         pytest.param({'projection': 'none', 'kernel_form': 'trace'}, marks=pytest.mark.slow),
         {'kernel_form': 'trace'},
         {'projection_refresh': 'round'},
-        pytest.param({'projection_refresh': 'hub'}, marks=pytest.mark.slow),
-        {'logits': 'hub', 'judge': 'target'},
+        pytest.param({'projection_refresh': 'aggregator'}, marks=pytest.mark.slow),
+        {'logits': 'aggregator', 'judge': 'target'},
         {'average_velocity': True, 'selection': 'linearized'},
         {'jacobian_weights': 'own', 'averaging': False},
         {'step_form': 'exact'},
@@ -172,7 +172,7 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
             {'step_form': 'exact', 'jacobian_weights': 'own', 'kernel_form': 'trace'},
             marks=pytest.mark.slow,
         ),
-        {'jacobian_weights': 'own', 'projection': 'gaussian', 'logits': 'hub'},
+        {'jacobian_weights': 'own', 'projection': 'gaussian', 'logits': 'aggregator'},
         pytest.param(
             {'jacobian_weights': 'own', 'projection': 'none', 'kernel_form': 'trace'},
             marks=pytest.mark.slow,
@@ -310,8 +310,8 @@ def test_projected_rows_save_almost_99_percent():
 # --------------------------------------------------------------------------------- the real data
 
 
-@pytest.mark.parametrize('hub', [63, 126])
-def test_the_evolution_of_a_hub_on_real_data(hub, data_dir):
+@pytest.mark.parametrize('aggregator', [63, 126])
+def test_the_evolution_of_a_aggregator_on_real_data(aggregator, data_dir):
     """The first round on the authors' partition, where fixed steps with stages for the mode that
     the power method had found were off by 1.3 and 1.8 %, without a sign of it."""
     dataset = data.load('fashion_mnist', data_dir)
@@ -321,18 +321,18 @@ def test_the_evolution_of_a_hub_on_real_data(hub, data_dir):
     model = bind(MLP(dataset.classes), clients.x.shape[2:])
     w = jax.tree.map(lambda leaf: leaf[0], initial_params(jax.random.key(0), model, 1, 'same'))
     graph = topology.schedule('regular', 300, 1, seed=0, degree=5)
-    members = Clients(*(jnp.asarray(a[graph.members[0, hub]]) for a in clients))
-    x, labels, mask = hub_data(members, jnp.asarray(graph.mask[0, hub]))
+    members = Clients(*(jnp.asarray(a[graph.members[0, aggregator]]) for a in clients))
+    x, labels, mask = aggregator_data(members, jnp.asarray(graph.mask[0, aggregator]))
     y = one_hot_targets(labels, model.classes, x.dtype)
     low_rank = projection('low_rank', model.shapes)
     linearize = projected(model, low_rank)
-    table = low_rank.draw(jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 0), hub))
+    table = low_rank.draw(jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 0), aggregator))
 
     @functools.partial(jax.jit, static_argnames='tolerance')
     def run(table, w, x, y, tolerance):
-        near = linearize(jax.random.key(0), table, w, x, mask)
+        linearized = linearize(jax.random.key(0), table, w, x, mask)
         options = {'timesteps': (100, 200, 400, 800), 'tolerance': tolerance}
-        return evolve(near.kernel, near.outputs, y, mask, 0.01, **options)
+        return evolve(linearized.kernel, linearized.outputs, y, mask, 0.01, **options)
 
     totals = np.asarray(run(table, w, x, y, TOLERANCE), np.float64)
     with jax.enable_x64(True):

@@ -60,8 +60,8 @@ def test_mean_and_deviation_over_seeds_stand_beside_the_paper(folder, tmp_path):
     write_run(runs / 'ntk_dfl-iid-seed0', [0.8, 0.86, 0.84], **SETTINGS)
     write_run(runs / 'ntk_dfl-iid-seed1', [0.8, 0.82, 0.8, 0.85], **SETTINGS)
     write_run(runs / 'ntk_dfl-alpha0.1-seed0', [0.7, 0.8, 0.81], **SETTINGS)
-    found, remarks = find(folder, runs)
-    assert remarks == []
+    found, warnings = find(folder, runs)
+    assert warnings == []
     lines = tables.table(PUBLISHED, found).splitlines()
     assert lines[0] == '| method | iid paper | iid ours | alpha0.1 paper | alpha0.1 ours |'
     assert lines[2] == '| ntk_dfl | 12 | 3 ± 1.4 (2 seeds) | 18 | >3 (1 seed) |'
@@ -76,8 +76,8 @@ def test_strays_and_unfinished_runs_are_remarked_on(folder, tmp_path):
         [0.9],
         **(SETTINGS | {'partition_overlap': False, 'partition_file': 'some/where.json'}),
     )
-    _, remarks = find(folder, runs)
-    assert remarks == [
+    _, warnings = find(folder, runs)
+    assert warnings == [
         'ntk_dfl-iid-seed0 stopped at round 1',
         'ntk_dfl-iid-seed0: --clients=30, the flagfile says 300',
         'ntk_dfl-iid-seed1: partition from where.json',
@@ -285,7 +285,7 @@ def test_columns_may_have_rounds_of_their_own(metric):
 
 
 @pytest.mark.parametrize(
-    ('number', 'run', 'remark'),
+    ('number', 'run', 'warning'),
     [
         (125, reaching(97), []),
         (125, reaching(93), ['dfedavg iid: 93 against 125 (-26 %)']),
@@ -298,9 +298,9 @@ def test_columns_may_have_rounds_of_their_own(metric):
         (None, reaching(140), []),
     ],
 )
-def test_cells_far_from_the_paper_are_named(number, run, remark):
+def test_cells_far_from_the_paper_are_named(number, run, warning):
     published = PUBLISHED | {'rows': {'dfedavg': [number, None]}}
-    assert tables.off_paper(published, {'dfedavg-iid': [run]}) == remark
+    assert tables.off_paper(published, {'dfedavg-iid': [run]}) == warning
 
 
 COMPARED = PUBLISHED | {
@@ -586,12 +586,12 @@ def test_the_first_source_that_has_a_cell_gives_its_runs(folder, tmp_path):
     write_run(tmp_path / 'b' / 'ntk_dfl-alpha0.1-seed1', [0.7], done=False, **SETTINGS)
     curves.save_curves(tmp_path / 'b.json', *find(folder, tmp_path / 'b'))
     for second in (tmp_path / 'b', tmp_path / 'b.json'):
-        found, remarks = find(folder, tmp_path / 'a', second)
+        found, warnings = find(folder, tmp_path / 'a', second)
         assert {cell: run['run'] for cell, (run,) in found.items()} == {
             'ntk_dfl-alpha0.1': 'ntk_dfl-alpha0.1-seed1',
             'ntk_dfl-iid': 'ntk_dfl-iid-seed0',
         }
-        assert remarks == [
+        assert warnings == [
             'ntk_dfl-iid-seed0 stopped at round 1',
             'ntk_dfl-alpha0.1-seed1 stopped at round 1',
         ]
@@ -621,10 +621,10 @@ def test_stored_columns_are_rounded(folder, tmp_path):
 
 def test_an_old_run_serves_unless_it_lacks_what_is_needed(folder, tmp_path):
     write_run(tmp_path / 'ntk_dfl-iid-seed0', [0.8, 0.85], **SETTINGS)
-    found, remarks = find(folder, tmp_path)
-    curves.save_curves(tmp_path / 'old.json', found, remarks)
+    found, warnings = find(folder, tmp_path)
+    curves.save_curves(tmp_path / 'old.json', found, warnings)
     for source in (tmp_path, tmp_path / 'old.json'):
-        assert find(folder, source) == (found, remarks)
+        assert find(folder, source) == (found, warnings)
         names = [*curves.CURVES, 'mbytes_total']
         message = r'holds no run of table \(ntk_dfl-iid-seed0 is left out: it has no mbytes_total\)'
         with pytest.raises(ValueError, match=message):
@@ -647,9 +647,9 @@ def test_a_column_that_only_lines_show_is_needed_of_their_cells(folder, tmp_path
     assert points_of(published, runs) == [
         ('curve', {('a', 'solid'): {1: [50]}, ('b', 'solid'): {1: [90]}})
     ]
-    found, remarks = curves.find_runs('table', files, [tmp_path], names)
+    found, warnings = curves.find_runs('table', files, [tmp_path], names)
     assert [*found] == ['ntk_dfl-iid']
-    assert remarks == ['ntk_dfl-alpha0.1 is left out: it has no meme_accuracy']
+    assert warnings == ['ntk_dfl-alpha0.1 is left out: it has no meme_accuracy']
     everywhere = published | {
         'panels': [
             *published['panels'],
@@ -687,7 +687,7 @@ def test_curves_that_cannot_be_read_are_an_error(folder, tmp_path):
             find(folder, path)
     with pytest.raises(ValueError, match='cannot be read'):
         find(folder, tmp_path / 'absent.json')
-    path.write_text('{"runs": {"other-cell": []}, "remarks": []}')
+    path.write_text('{"runs": {"other-cell": []}, "warnings": []}')
     with pytest.raises(ValueError, match='holds no run of table'):
         find(folder, path)
 
@@ -858,10 +858,10 @@ def test_a_bad_run_is_left_out_and_named(file, text, folder, tmp_path):
         (bad / file).write_bytes(text)
     elif text != 'absent':
         (bad / file).write_text(text)
-    found, remarks = find(folder, tmp_path)
+    found, warnings = find(folder, tmp_path)
     assert [run['run'] for run in found['ntk_dfl-iid']] == ['ntk_dfl-iid-seed0']
-    (remark,) = remarks
-    assert remark.startswith('ntk_dfl-iid-seed1 is left out: ') and '\n' not in remark
+    (warning,) = warnings
+    assert warning.startswith('ntk_dfl-iid-seed1 is left out: ') and '\n' not in warning
 
 
 @pytest.mark.parametrize(
@@ -880,10 +880,10 @@ def test_a_bad_run_is_left_out_and_named(file, text, folder, tmp_path):
 def test_a_bad_run_of_a_file_is_left_out(changed, folder, tmp_path):
     runs = {'ntk_dfl-iid': [curve(0.8, 0.9, name='good'), curve(0.8, 0.9, name='bad') | changed]}
     path = tmp_path / 'table.json'
-    path.write_text(json.dumps({'runs': runs | {'ntk_dfl-alpha0.1': [3]}, 'remarks': []}))
-    found, remarks = find(folder, path)
+    path.write_text(json.dumps({'runs': runs | {'ntk_dfl-alpha0.1': [3]}, 'warnings': []}))
+    found, warnings = find(folder, path)
     assert found == {'ntk_dfl-iid': runs['ntk_dfl-iid'][:1]}
-    assert len(remarks) == 2 and all('is left out: ' in remark for remark in remarks)
+    assert len(warnings) == 2 and all('is left out: ' in warning for warning in warnings)
 
 
 @pytest.mark.parametrize(
@@ -891,10 +891,10 @@ def test_a_bad_run_of_a_file_is_left_out(changed, folder, tmp_path):
     [
         DEEP,
         'null',
-        '{"runs": [], "remarks": []}',
-        '{"runs": {"ntk_dfl-iid": 3}, "remarks": []}',
-        '{"runs": {}, "remarks": [3]}',
-        '{"runs": {}, "remarks": 3}',
+        '{"runs": [], "warnings": []}',
+        '{"runs": {"ntk_dfl-iid": 3}, "warnings": []}',
+        '{"runs": {}, "warnings": [3]}',
+        '{"runs": {}, "warnings": 3}',
     ],
 )
 def test_curves_that_are_none(text, folder, tmp_path):

@@ -88,7 +88,7 @@ def one_round(seed=1, absent=()):
 
 
 def expected_diagnosis(before, after, data, graph):
-    """The fields of Diagnosis from explicit Jacobians, one hub at a time."""
+    """The fields of Diagnosis from explicit Jacobians, one aggregator at a time."""
     deltas, norms, slopes = [], [], []
     for i in np.flatnonzero(graph.active):
         group = graph.members[i][graph.mask[i]]
@@ -119,7 +119,7 @@ def expected_diagnosis(before, after, data, graph):
     return {
         'delta_ntk_max': max(deltas),
         'delta_ntk_mean': np.mean(deltas),
-        'hub_gradient_norm_mean': np.mean(norms),
+        'aggregator_gradient_norm_mean': np.mean(norms),
         'smoothness_max': max(slopes),
         'smoothness_mean': np.mean(slopes),
         'gradient_norm_max': largest,
@@ -157,7 +157,7 @@ def test_a_linear_model_has_no_linearization_error(data):
     (before, _), (after, _) = draw_params((), 0), draw_params((), 1)
     found = diagnosis(hidden=())(before, after, one_round(), pad(data))
     assert found.delta_ntk_max < 1e-14
-    assert found.hub_gradient_norm_mean > 0.01 and found.smoothness_mean > 0.01
+    assert found.aggregator_gradient_norm_mean > 0.01 and found.smoothness_mean > 0.01
 
 
 def test_clients_that_stay_tell_nothing_of_the_smoothness(data):
@@ -168,10 +168,10 @@ def test_clients_that_stay_tell_nothing_of_the_smoothness(data):
     assert found.loss == found.loss_after > 0
 
 
-def test_hubs_have_to_be_clients(data):
+def test_aggregators_have_to_be_clients(data):
     before, _ = draw_params((7,), 0)
     graph = jax.tree.map(lambda a: a[:2], one_round())
-    with pytest.raises(ValueError, match='2 hubs and 6 clients'):
+    with pytest.raises(ValueError, match='2 aggregators and 6 clients'):
         diagnosis()(before, before, graph, pad(data))
 
 

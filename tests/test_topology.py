@@ -34,8 +34,8 @@ def drawn(family, clients=CLIENTS, rounds=ROUNDS, seed=0, degree=4, **options):
 def adjacency(graph, t):
     """[M, M] bool, the delivered links of round t without self."""
     dense = np.zeros((graph.members.shape[1],) * 2, bool)
-    hubs, columns = np.nonzero(graph.mask[t, :, 1:])
-    dense[hubs, graph.members[t][hubs, columns + 1]] = True
+    aggregators, columns = np.nonzero(graph.mask[t, :, 1:])
+    dense[aggregators, graph.members[t][aggregators, columns + 1]] = True
     return dense
 
 
@@ -52,9 +52,9 @@ def test_layout(family, static):
     assert graph.members.dtype == np.int32 and graph.mask.dtype == graph.active.dtype == bool
     assert graph.active.shape == (ROUNDS, CLIENTS) and graph.active.all()
     assert graph.mask[:, :, 0].all()
-    hubs = np.broadcast_to(np.arange(CLIENTS)[None, :, None], graph.members.shape)
-    assert (graph.members[:, :, 0] == hubs[:, :, 0]).all()
-    assert (graph.members[~graph.mask] == hubs[~graph.mask]).all()
+    aggregators = np.broadcast_to(np.arange(CLIENTS)[None, :, None], graph.members.shape)
+    assert (graph.members[:, :, 0] == aggregators[:, :, 0]).all()
+    assert (graph.members[~graph.mask] == aggregators[~graph.mask]).all()
     for t in range(ROUNDS):
         links = adjacency(graph, t)
         assert (links == links.T).all() and not links.diagonal().any()
@@ -123,7 +123,7 @@ def test_mean_degree(family, degree):
     assert degrees(graph).std() > 0.3
 
 
-def test_barabasi_albert_has_hubs():
+def test_barabasi_albert_has_aggregators():
     graph = drawn('barabasi_albert', clients=300, degree=4)
     assert degrees(graph).max() > 6 * degrees(graph).mean()
 
@@ -146,7 +146,7 @@ def test_configuration_degrees_follow_the_law(degree, exponent):
     links = draw('configuration', Settings(clients, degree, exponent=exponent), rng_of(3))
     found = np.bincount(links.ravel(), minlength=clients)
     k, law = law_of(clients, degree, exponent)
-    # Hubs lose repeated links, which moves few clients down by one: bins of several degrees.
+    # Aggregators lose repeated links, which moves few clients down by one: bins of several degrees.
     edges = k[0] * 2 ** np.arange(1, 4)
     expected = np.bincount(np.digitize(k, edges), law) * clients
     counts = np.bincount(np.digitize(found, edges), minlength=4)
@@ -236,7 +236,7 @@ def test_clustered(clients):
 
 def test_edge_list(tmp_path):
     file = tmp_path / 'links.txt'
-    file.write_text('# a path\n0 1\n\n2 1  # remark\n1 2\n3 3\n2 3\n')
+    file.write_text('# a path\n0 1\n\n2 1  # warning\n1 2\n3 3\n2 3\n')
     graph = schedule('edge_list', 4, 3, seed=0, path=file)
     assert (adjacency(graph, 2) == nx.to_numpy_array(nx.path_graph(4))).all()
     assert graph.members.shape == (3, 4, 3)
@@ -321,7 +321,7 @@ def test_sizes_beyond_all_machines_are_refused_at_once():
         cohorts(30, 10**12, 5, seed=0)
 
 
-def test_an_edge_list_with_a_hub_is_refused_before_it_is_laid_out(monkeypatch, tmp_path):
+def test_an_edge_list_with_a_aggregator_is_refused_before_it_is_laid_out(monkeypatch, tmp_path):
     (tmp_path / 'star.txt').write_text(''.join(f'0 {leaf}\n' for leaf in range(1, 5000)))
     monkeypatch.setattr('dfl_jax.host.free_bytes', lambda: 100 * 2**20)
     with pytest.raises(TopologyError, match=r'of 5000 clients take about 119\.2 MiB, and 100'):
@@ -465,8 +465,10 @@ def test_isolate_clients(static):
 def test_by_cluster(static, lost):
     graph = drop_clients(drawn('clustered', 37, static=static), lost, seed=0)  # of 4, 5 and 6
     shared = by_cluster(graph)
-    hubs = round(37 / 5)
-    assert shared.members.shape == shared.mask.shape == (ROUNDS, hubs, graph.members.shape[2])
+    aggregators = round(37 / 5)
+    assert (
+        shared.members.shape == shared.mask.shape == (ROUNDS, aggregators, graph.members.shape[2])
+    )
     assert shared.members.dtype == np.int32 and shared.mask.dtype == shared.active.dtype == bool
     for t in range(ROUNDS):
         heard = shared.members[t][shared.mask[t]]

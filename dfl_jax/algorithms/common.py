@@ -43,14 +43,15 @@ def consensus_of(how: str) -> Callable[..., PyTree]:
 
 
 def count_sent(graph: Graph, clients: int) -> tuple[Array, Array]:
-    """Messages over delivered links: (from the members to hubs, from the hubs back), int32 [M].
+    """Messages over delivered links: (from the members to aggregators, from the aggregators back),
+    int32 [M].
 
-    What a hub sends is counted for the client that it is, its column 0.
+    What an aggregator sends is counted for the client that it is, its column 0.
     """
     delivered = (graph.mask[:, 1:] & graph.active[:, None]).astype(jnp.int32)
-    to_hubs = jax.ops.segment_sum(delivered.ravel(), graph.members[:, 1:].ravel(), clients)
-    from_hubs = jax.ops.segment_sum(delivered.sum(axis=1), graph.members[:, 0], clients)
-    return to_hubs, from_hubs
+    to_aggregators = jax.ops.segment_sum(delivered.ravel(), graph.members[:, 1:].ravel(), clients)
+    from_aggregators = jax.ops.segment_sum(delivered.sum(axis=1), graph.members[:, 0], clients)
+    return to_aggregators, from_aggregators
 
 
 def keep_inactive(active: Array, new: PyTree, old: PyTree) -> PyTree:

@@ -10,7 +10,12 @@ from functools import partial
 from dfl_jax.base import Algorithm
 from dfl_jax.checks import check_choice
 from dfl_jax.heterogeneous.population import Population
-from dfl_jax.heterogeneous.rounds import TRAINING, architecture_means, at_hubs, meeting_rounds
+from dfl_jax.heterogeneous.rounds import (
+    TRAINING,
+    architecture_means,
+    at_aggregators,
+    meeting_rounds,
+)
 from dfl_jax.initialisation import INITS
 from dfl_jax.training.local import LocalTraining
 
@@ -37,9 +42,11 @@ def dec_fedavg(
     """
     check_choice('init', init, INITS)
 
-    def average(key, models, slots, graph, clients, round):
+    def average(key, models, participants, graph, clients, round):
         sizes = clients.mask.sum(axis=1).astype(clients.x.dtype)
-        return at_hubs(architecture_means(models, slots, graph, sizes), slots, graph)
+        return at_aggregators(
+            architecture_means(models, participants, graph, sizes), participants, graph
+        )
 
     return meeting_rounds(population, training, average, init=init, chunk=chunk, shared=server)
 

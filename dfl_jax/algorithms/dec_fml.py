@@ -16,16 +16,16 @@ from dfl_jax.heterogeneous.mutual import Balance, Mutual, mutual_learning
 from dfl_jax.heterogeneous.population import (
     Population,
     Stacked,
+    assign_participants,
     gather,
     initial_stacked,
     populate,
     scatter,
-    take_seats,
 )
 from dfl_jax.heterogeneous.rounds import (
     TRAINING,
     architecture_means,
-    at_hubs,
+    at_aggregators,
     consensus_of_architectures,
     losses_of_round,
     own_predictions,
@@ -93,28 +93,32 @@ def dec_fml(
     def step(key: Array, state: FmlState, graph: Graph, clients: Clients) -> tuple[FmlState, Info]:
         params, t = state
         own = graph.members.ravel()
-        seated = Graph(
+        placed_pairs = Graph(
             jnp.stack([own, own + count], axis=1),
             jnp.broadcast_to(graph.mask.reshape(-1, 1), (len(own), 2)),
             (graph.mask & graph.active[:, None]).ravel(),
         )
-        slots = take_seats(pairs, seated)
+        participants = assign_participants(pairs, placed_pairs)
         weight = jnp.asarray(alpha, clients.x.dtype)
         balance = Balance(1 - weight, weight)
-        models, losses = learn(key, gather(params, slots), slots, seated, clients, t, balance)
-        params = scatter(params, models, slots)
+        models, losses = learn(
+            key, gather(params, participants), participants, placed_pairs, clients, t, balance
+        )
+        params = scatter(params, models, participants)
 
-        at_meeting = take_seats(memes, graph)
+        at_meeting = assign_participants(memes, graph)
         sizes = clients.mask.sum(axis=1).astype(clients.x.dtype)
         met = gather({MEME: params[MEME]}, at_meeting)
         means = architecture_means(met, at_meeting, graph, sizes)
-        params |= scatter({MEME: params[MEME]}, at_hubs(means, at_meeting, graph), at_meeting)
+        params |= scatter(
+            {MEME: params[MEME]}, at_aggregators(means, at_meeting, graph), at_meeting
+        )
 
         losses = sound(models, losses)
         of_meme = {MEME: losses.pop(MEME)}
-        of_memes = losses_of_round(of_meme, {MEME: slots.pop(MEME)}, seated, 2 * count)
+        of_memes = losses_of_round(of_meme, {MEME: participants.pop(MEME)}, placed_pairs, 2 * count)
         info = {
-            'loss': losses_of_round(losses, slots, seated, count),
+            'loss': losses_of_round(losses, participants, placed_pairs, count),
             'meme_loss': of_memes[count:],
             **weights_sent(memes, graph),
         }

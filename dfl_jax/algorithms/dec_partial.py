@@ -55,13 +55,16 @@ def dec_partial(
             for leaf, of in zip(of_population[name], totals, strict=True)
         ]
 
-    def combine(key, models, slots, graph, clients, round):
-        hubs, members = graph.members.shape
+    def combine(key, models, participants, graph, clients, round):
+        aggregators, members = graph.members.shape
         dtype = clients.x.dtype
 
-        def at_hub(hub: Array) -> tuple[list[Array], list[Array]]:
-            """The global model of one hub, and the sizes J of its axes."""
-            present = {n: (s.taken & (s.seat // members == hub)) for n, s in slots.items()}
+        def at_aggregator(aggregator: Array) -> tuple[list[Array], list[Array]]:
+            """The global model of one aggregator, and the sizes J of its axes."""
+            present = {
+                n: (s.taken & (s.position // members == aggregator))
+                for n, s in participants.items()
+            }
             totals = [
                 jnp.max(
                     jnp.stack(
@@ -75,7 +78,7 @@ def dec_partial(
                 for same in zip(*of_population.values(), strict=True)
             ]
             canvas = [(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for shape in widest]
-            for name, slot in slots.items():
+            for name, group in participants.items():
 
                 def add(canvas, one, name=name):
                     params, client, counts = one
@@ -88,21 +91,21 @@ def dec_partial(
                         )
                     ], None
 
-                canvas, _ = lax.scan(add, canvas, (models[name], slot.client, present[name]))
+                canvas, _ = lax.scan(add, canvas, (models[name], group.client, present[name]))
             means = [total / jnp.maximum(count, 1) for total, count in canvas]  # Eq. (6)
             return means, totals
 
-        means, totals = jax.vmap(at_hub)(jnp.arange(hubs))
+        means, totals = jax.vmap(at_aggregator)(jnp.arange(aggregators))
 
-        def part(name: str, client: Array, hub: Array) -> PyTree:
-            of_hub = [a[hub] for a in totals]
-            where = places(name, of_hub, round, jax.random.fold_in(key, client))
-            leaves = [mean[hub][at] for mean, at in zip(means, where, strict=True)]
+        def part(name: str, client: Array, aggregator: Array) -> PyTree:
+            of_aggregator = [a[aggregator] for a in totals]
+            where = places(name, of_aggregator, round, jax.random.fold_in(key, client))
+            leaves = [mean[aggregator][at] for mean, at in zip(means, where, strict=True)]
             return jax.tree.unflatten(structure, leaves)
 
         return {
-            name: jax.vmap(partial(part, name))(slot.client, slot.seat // members)
-            for name, slot in slots.items()
+            name: jax.vmap(partial(part, name))(group.client, group.position // members)
+            for name, group in participants.items()
         }
 
     return meeting_rounds(population, training, combine, init=init, chunk=chunk)

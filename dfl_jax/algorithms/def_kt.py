@@ -49,19 +49,19 @@ def def_kt(
     (name,) = population.models
     learn = mutual_learning(population, training, Mutual(mutual_epochs), chunk)
 
-    def transfer(key, models, slots, graph, clients, round):
-        hubs, members = graph.members.shape
+    def transfer(key, models, participants, graph, clients, round):
+        aggregators, members = graph.members.shape
         if members != 2:
             raise ValueError(f'def_kt meets in pairs, got {members - 1} senders an aggregator')
         one = jnp.ones((), clients.x.dtype)
-        learnt, _ = learn(key, models, slots, graph, clients, round, Balance(one, one))
-        slot = slots[name]
-        # Where a seat's model is; an aggregator takes that of the seat next to its own.
-        itself = jnp.arange(len(slot.seat), dtype=jnp.int32)
-        at = jnp.zeros(hubs * members, jnp.int32).at[slot.seat].set(itself)
-        came = graph.mask[slot.seat // members, 1]
-        source = jnp.where(came, at[slot.seat // members * members + 1], itself)
-        aggregates = slot.seat % members == 0
+        learnt, _ = learn(key, models, participants, graph, clients, round, Balance(one, one))
+        group = participants[name]
+        # Where a position's model is; an aggregator takes that of the position next to its own.
+        itself = jnp.arange(len(group.position), dtype=jnp.int32)
+        at = jnp.zeros(aggregators * members, jnp.int32).at[group.position].set(itself)
+        came = graph.mask[group.position // members, 1]
+        source = jnp.where(came, at[group.position // members * members + 1], itself)
+        aggregates = group.position % members == 0
 
         def replaced(kept, taught):
             here = aggregates.reshape(-1, *[1] * (kept.ndim - 1))

@@ -18,11 +18,11 @@ from dfl_jax.heterogeneous.mutual import Balance, Mutual, mutual_learning
 from dfl_jax.heterogeneous.population import (
     Population,
     Stacked,
+    assign_participants,
     by_client,
     gather,
     initial_stacked,
     scatter,
-    take_seats,
 )
 from dfl_jax.heterogeneous.rounds import (
     TRAINING,
@@ -181,27 +181,31 @@ def dfml(
     ) -> tuple[DfmlState, Info]:
         k_train, k_learn = jax.random.split(key)
         t = state.round
-        slots = take_seats(population, graph)
+        participants = assign_participants(population, graph)
         value = jnp.asarray(plan.alpha, clients.x.dtype)[t]
 
-        models, losses = local(k_train, gather(state.params, slots), slots, clients, t)
-        models, _ = learn(k_learn, models, slots, graph, clients, t, balance_of(scheduled, value))
+        models, losses = local(
+            k_train, gather(state.params, participants), participants, clients, t
+        )
+        models, _ = learn(
+            k_learn, models, participants, graph, clients, t, balance_of(scheduled, value)
+        )
 
         renew = {
-            name: slot.taken & ((value >= state.best[slot.client]) | jnp.asarray(plan.peak)[t])
-            for name, slot in slots.items()
+            name: group.taken & ((value >= state.best[group.client]) | jnp.asarray(plan.peak)[t])
+            for name, group in participants.items()
         }
-        renewed = {name: slot._replace(taken=renew[name]) for name, slot in slots.items()}
+        renewed = {name: group._replace(taken=renew[name]) for name, group in participants.items()}
         who = (graph.mask & graph.active[:, None]).ravel()
         taking_part = jnp.where(who, graph.members.ravel(), population.size)
         new = DfmlState(
-            scatter(state.params, models, slots),
+            scatter(state.params, models, participants),
             scatter(state.peak, models, renewed),
             state.best.at[taking_part].max(value, mode='drop'),
             t + 1,
         )
         info = {
-            'loss': losses_of_round(sound(models, losses), slots, graph, population.size),
+            'loss': losses_of_round(sound(models, losses), participants, graph, population.size),
             'alpha': value,
             **weights_sent(population, graph),
         }

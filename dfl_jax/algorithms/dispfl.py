@@ -26,7 +26,7 @@ from dfl_jax.compression import FLOAT_BITS, largest
 from dfl_jax.execution.chunks import map_in_chunks
 from dfl_jax.gossip.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init, initial_params
-from dfl_jax.metrics import model_spread
+from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.training.batches import epoch_orders, take
 from dfl_jax.training.local import LocalTraining, batch_loss, local_training
@@ -177,7 +177,7 @@ def dispfl(
 
         new, new_masks = keep_inactive(graph.active, (averaged, searched), (params, masks))
         sent, _ = count_sent(graph, len(sizes))
-        info = {'sent/weights': sent, 'sent/masks': sent, 'loss': losses, **model_spread(new)}
+        info = {'sent/weights': sent, 'sent/masks': sent, 'loss': losses, **dispersion(new)}
         return State(new, new_masks, sizes, k + 1), info
 
     mean = consensus_of(consensus)

@@ -28,7 +28,7 @@ from dfl_jax.checks import check_choice
 from dfl_jax.compression import chain, codec_of
 from dfl_jax.gossip.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init
-from dfl_jax.metrics import CONSENSUS, model_spread, movement
+from dfl_jax.metrics import CONSENSUS, dispersion, update_norms
 from dfl_jax.models import Model
 from dfl_jax.training.local import LocalTraining, local_training, losses_of_all_data
 
@@ -41,7 +41,7 @@ def gossip_sgd(
     training: LocalTraining,
     averaged: str = 'trained',
     gossip_steps: int = 1,
-    settling: int = 0,
+    averaging_warmup: int = 0,
     diagnostics: bool = False,
     mixing: str = 'uniform',
     sparsity: float | None = None,
@@ -56,11 +56,11 @@ def gossip_sgd(
     Args:
       model: the network, bound to its input shape.
       training: of every client on its own data.
-      averaged: the models that meet at a hub, the `trained` or the `previous` ones.
+      averaged: the models that meet at an aggregator, the `trained` or the `previous` ones.
       gossip_steps: averaging steps a round over the same graph (DFedSAM-MGS).
-      settling: first rounds in which clients average and do not train, until weights that they drew
-        apart agree (`gain.settling_rounds`); the loss reported is that of all their data.
-      diagnostics: report what training and averaging did to the models, `metrics.movement`.
+      averaging_warmup: first rounds in which clients average and do not train, until weights that
+        they drew apart agree (`gain.warmup_rounds`); the loss reported is that of all their data.
+      diagnostics: report what training and averaging did to the models, `metrics.update_norms`.
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
       sparsity: share of the weights of every tensor that an exchange sets to zero; None for none.
       bits: quantizes every exchanged weight to so many bits; None sends 32-bit floats.
@@ -77,16 +77,16 @@ def gossip_sgd(
     check_init(init)
     if gossip_steps < 1:
         raise ValueError(f'gossip_steps has to be at least 1, got {gossip_steps}')
-    if settling < 0:
-        raise ValueError(f'settling has to be at least 0, got {settling}')
+    if averaging_warmup < 0:
+        raise ValueError(f'averaging_warmup has to be at least 0, got {averaging_warmup}')
     codec = codec_of(sparsity, bits, rounding) or chain()
     local = local_training(model, training, chunk)
 
     def train(key: Array, params: PyTree, clients: Clients, k: Array) -> tuple[PyTree, Array]:
-        if not settling:
+        if not averaging_warmup:
             return local(key, params, clients, k)
         return lax.cond(
-            k < settling,
+            k < averaging_warmup,
             lambda: (params, losses_of_all_data(model, params, clients, chunk)),
             lambda: local(key, params, clients, k),
         )
@@ -113,10 +113,10 @@ def gossip_sgd(
         info = {
             'sent/weights': gossip_steps * sent,
             'loss': losses,
-            **model_spread(new),
+            **dispersion(new),
         }
         if diagnostics:
-            info |= movement(previous, trained, new, graph.active)
+            info |= update_norms(previous, trained, new, graph.active)
         return State(new, sizes, k + 1), info
 
     mean = consensus_of(consensus)

@@ -25,16 +25,16 @@ from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.compression import FLOAT_BITS, LABEL_BITS, chain, codec_of
 from dfl_jax.execution.chunks import map_in_chunks
-from dfl_jax.gossip.mixing import MIXINGS, mix, mix_at_hub, mixing_weights
+from dfl_jax.gossip.mixing import MIXINGS, mix, mix_at_aggregator, mixing_weights
 from dfl_jax.initialisation import Init, check_init
-from dfl_jax.metrics import CONSENSUS, model_spread
+from dfl_jax.metrics import CONSENSUS, dispersion
 from dfl_jax.models import Model
 from dfl_jax.ntk import TIMESTEPS, at_precision, linearization, ntk_update
-from dfl_jax.ntk.hub_data import (
+from dfl_jax.ntk.aggregator_data import (
+    aggregator_data,
+    aggregator_of_clients,
     draw_batches,
     drawn_samples,
-    hub_data,
-    hub_of_clients,
     of_members,
     one_hot_targets,
 )
@@ -53,7 +53,7 @@ def ntk_dfl(
     precision: str = 'highest',
     mixing: str = 'size',
     averaging: bool = True,
-    jacobian_weights: str = 'hub',
+    jacobian_weights: str = 'aggregator',
     batches: int = 1,
     subsampling: int = 1,
     jacobian_sparsity: float | None = None,
@@ -74,15 +74,16 @@ def ntk_dfl(
       loss: `cross_entropy` or `mse` (half squared error, whose update carries the 1/C of Eq. 5b).
       evolution: `rkc`, `euler` or `eigh`, see `dfl_jax.ntk.evolution`.
       selection: the timestep's loss is that of the true network with the evolved weights
-        (`network`) or of the evolved outputs (`linearized`), on the hub's and its neighbours' data.
+        (`network`) or of the evolved outputs (`linearized`), on the aggregator's and its
+        neighbours' data.
       kernel: backend, see `dfl_jax.ntk.kernels`.
       precision: of the products of a round, `highest`, `high` or `default`, as
         `jax.default_matmul_precision` names them; CPUs know only one.
       mixing: weights of Eq. (1): `size` (ICML), `uniform` (preprint) or `metropolis`.
       averaging: False leaves Eq. (1) out: w_bar_i = w_i.
       jacobian_weights: a neighbour takes its Jacobian, and evaluates its outputs, at the weights of
-        the `hub` (Eq. 2) or at its `own`, w_bar_j; without averaging, `own` is the ablation of
-        Figure 7.
+        the `aggregator` (Eq. 2) or at its `own`, w_bar_j; without averaging, `own` is the ablation
+        of Figure 7.
       batches: m1, the parts of a client's data that make an update of their own, one after the
         other, each with Jacobians at the weights that the one before has reached (E.1).
       subsampling: m2; a client draws 1/m2 of its data anew every round (E.3).
@@ -90,11 +91,11 @@ def ntk_dfl(
         tensor of a Jacobian's rows; None for none (E.3).
       jacobian_bits: quantizes what is left of a row to so many bits; None sends 32-bit floats.
       jacobian_rounding: of the quantizer, `nearest` (default) or `stochastic`.
-      by_cluster: the graphs have one hub a cluster (`topology.by_cluster`), whose clients share
-        its weights and its update (E.2).
+      by_cluster: the graphs have one aggregator a cluster (`topology.by_cluster`), whose clients
+        share its weights and its update (E.2).
       consensus: the aggregated model is the `mean` (ICML) or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
-      chunk: hubs worked on at once.
+      chunk: aggregators worked on at once.
 
     Raises ValueError for settings that contradict each other, before anything is traced.
     """
@@ -117,7 +118,7 @@ def ntk_dfl(
     at_own = jacobian_weights == 'own'
     if at_own and (by_cluster or batches > 1):
         raise ValueError(
-            'jacobian_weights=own is of one batch, and of hubs that are clients; leave out batches '
+            'jacobian_weights=own takes one batch and one aggregator a client; leave out batches '
             'and clusters'
         )
     if by_cluster and not averaging:
@@ -131,52 +132,54 @@ def ntk_dfl(
         k_batches, k_codec = jax.random.split(key)
         params, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing) if averaging else None
-        w_bars = None  # averages are taken hub by hub; those of all would be the largest array
+        w_bars = None  # taken one by one; together they would be the largest array
         if at_own or not averaging:
             w_bars = params if rows is None else mix(rows, graph.members, params)  # Eq. (1)
         rate = lr * jnp.exp(-lr_decay * k)
         drawn = draw_batches(k_batches, clients, batches, share)  # [M, m1, B, ...]
 
-        def hub(inputs):  # Algorithm 4, for every batch
+        def aggregator(inputs):  # Algorithm 4, for every batch
             keys, w_bar, row, members, linked, active = inputs
             if w_bar is None:
-                w_bar = mix_at_hub(row, members, params)  # Eq. (1)
+                w_bar = mix_at_aggregator(row, members, params)  # Eq. (1)
 
             def of_batch(w: PyTree, batch: tuple[Array, Clients]):
                 key, part = batch
                 theirs = of_members(w_bars, members) if at_own else None
-                x, labels, mask = hub_data(part, linked)
-                near = linearize(key, w, x, part.y.shape[1], theirs)  # Eq. (2), (3)
+                x, labels, mask = aggregator_data(part, linked)
+                linearized = linearize(key, w, x, part.y.shape[1], theirs)  # Eq. (2), (3)
                 y = one_hot_targets(labels, model.classes, x.dtype)
-                w, *found = update(w, near, x, y, mask, rate)
+                w, *found = update(w, linearized, x, y, mask, rate)
                 return w, found
 
             parts = jax.tree.map(lambda a: a.swapaxes(0, 1), of_members(drawn, members))
             w, found = lax.scan(of_batch, w_bar, (keys, parts))
-            # An inactive hub's average is its own model.
+            # An inactive aggregator's average is its own model.
             return jax.tree.map(lambda n, o: jnp.where(active, n, o), w, w_bar), found
 
         keys = jax.random.split(k_codec, (len(graph.members), batches))
-        of_hubs = (keys, w_bars, rows, *graph)
-        evolved, (chosen, losses) = map_in_chunks(hub, of_hubs, chunk)  # [H, ...], [H, m1] twice
+        of_aggregators = (keys, w_bars, rows, *graph)
+        evolved, (chosen, losses) = map_in_chunks(
+            aggregator, of_aggregators, chunk
+        )  # [H, ...], [H, m1] twice
         losses = losses.mean(axis=1)
         if by_cluster:
-            home, heard = hub_of_clients(graph, len(sizes))
+            home, heard = aggregator_of_clients(graph, len(sizes))
             evolved, losses = jax.tree.map(lambda a: a[home], (evolved, losses))
             evolved = keep_inactive(heard, evolved, params)
 
-        to_hubs, from_hubs = count_sent(graph, len(sizes))
-        samples = to_hubs * drawn_samples(sizes, share)
+        to_aggregators, from_aggregators = count_sent(graph, len(sizes))
+        samples = to_aggregators * drawn_samples(sizes, share)
         back = batches + by_cluster  # the weights of every batch, and a cluster's new ones
         info = {
-            # w_j to the hub for Eq. (1), and w_bar back for Eq. (2), each where it is needed
-            'sent/weights': averaging * to_hubs + (0 if at_own else back) * from_hubs,
+            # w_j to the aggregator for Eq. (1), and w_bar back for Eq. (2), each where it is needed
+            'sent/weights': averaging * to_aggregators + (0 if at_own else back) * from_aggregators,
             'sent/jacobian_rows': samples * model.classes,
             'sent/outputs': samples * model.classes,
             'sent/labels': samples,
             'loss': losses,
             'timestep': chosen,
-            **model_spread(evolved),
+            **dispersion(evolved),
         }
         return State(evolved, sizes, k + 1), info
 

@@ -17,7 +17,7 @@ from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.compression import FLOAT_BITS, LABEL_BITS
 from dfl_jax.models import Model
 from dfl_jax.ntk import TIMESTEPS, at_precision, linearization, ntk_update
-from dfl_jax.ntk.hub_data import hub_data, of_members, one_hot_targets
+from dfl_jax.ntk.aggregator_data import aggregator_data, of_members, one_hot_targets
 
 
 class State(NamedTuple):
@@ -39,7 +39,7 @@ def ntk_fl(
     kernel: str = 'auto',
     precision: str = 'highest',
 ) -> Algorithm:
-    """NTK-FL; its graphs have one hub (`topology.cohorts`), and all clients hold its model.
+    """NTK-FL; its graphs have one aggregator (`topology.cohorts`), and all clients hold its model.
 
     Args:
       model: the network, bound to its input shape.
@@ -72,7 +72,7 @@ def ntk_fl(
         w, sizes, k = state
         members, present, active = graph.members[0], graph.mask[0], graph.active[0]
         rate = lr * jnp.exp(-lr_decay * k)
-        x, labels, mask = hub_data(of_members(clients, members), present)
+        x, labels, mask = aggregator_data(of_members(clients, members), present)
         y = one_hot_targets(labels, model.classes, x.dtype)
         evolved, chosen, value = update(w, linearize(key, w, x), x, y, mask, rate)
         new = jax.tree.map(lambda n, o: jnp.where(active, n, o), evolved, w)

@@ -29,16 +29,22 @@ from dfl_jax.compression import (
 from dfl_jax.execution.chunks import map_in_chunks
 from dfl_jax.gossip.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init, initial_params
-from dfl_jax.metrics import CONSENSUS, model_spread
+from dfl_jax.metrics import CONSENSUS, dispersion
 from dfl_jax.models import Model
 from dfl_jax.ntk import JACOBIAN_WEIGHTS, at_precision, ntk_update
+from dfl_jax.ntk.aggregator_data import (
+    aggregator_data,
+    draw_batches,
+    drawn_samples,
+    of_members,
+    one_hot_targets,
+)
 from dfl_jax.ntk.distillation import annealing, distillation_target
-from dfl_jax.ntk.hub_data import draw_batches, drawn_samples, hub_data, of_members, one_hot_targets
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import projection as projection_of
 
-REFRESHES = ('never', 'round', 'hub')
-LOGITS = ('own', 'hub')
+REFRESHES = ('never', 'round', 'aggregator')
+LOGITS = ('own', 'aggregator')
 JUDGES = ('labels', 'target')
 EXCHANGES: dict[str, Codec | None] = {
     'float32': None,
@@ -62,7 +68,7 @@ def spark(
     timesteps: Sequence[int] = (100, 200, 400, 800),
     projection: str = 'low_rank',
     projection_dim: int | None = None,
-    projection_refresh: str = 'hub',
+    projection_refresh: str = 'aggregator',
     projection_seed: int = 0,
     kernel_form: str = 'full',
     step_form: str = 'projected',
@@ -74,11 +80,11 @@ def spark(
     alpha_final: float = 0.1,
     tau_init: float = 1.0,
     tau_final: float = 1.0,
-    logits: str = 'hub',
+    logits: str = 'aggregator',
     momentum: float = 0.9,
     average_velocity: bool = False,
     averaging: bool = True,
-    jacobian_weights: str = 'hub',
+    jacobian_weights: str = 'aggregator',
     evolution: str = 'rkc',
     selection: str = 'network',
     judge: str = 'labels',
@@ -100,11 +106,13 @@ def spark(
         are.
       projection_dim: k, the numbers of a projected row of the Jacobian (default 1000).
       projection_refresh: `never`, one P for all rounds (the paper); another every `round`; or
-        another for every `hub` and round, which the hub's number gives without being sent.
+        another for every `aggregator` and round, which the aggregator's number gives without being
+        sent.
       projection_seed: the global seed of P.
       kernel_form: `full`, over samples and outputs (Eq. 6), or its `trace` over outputs (NTK-DFL).
       step_form: the weights move by the `projected` step P J~^T S (Eq. 16, 17), or by the `exact`
-        J^T S, for which the hub sends S to its neighbours and they return their share of the sum.
+        J^T S, for which the aggregator sends S to its neighbours and they return their share of the
+        sum.
       exchange: of Jacobians, `float32`, `float16` or `int8`.
       sampling: share of its data that a client draws anew every round.
       rounds: R of the schedules.
@@ -113,21 +121,21 @@ def spark(
         are no distillation.
       tau_init, tau_final: temperature at either end (Eq. 9).
       logits: soft labels of a client's data come from its `own` model, before averaging, or from
-        the model at which the Jacobian is taken (`hub`).
+        the model at which the Jacobian is taken (`aggregator`).
       momentum: mu of Eq. (12) and (13).
       average_velocity: neighbours average their velocities with their weights.
       averaging: False leaves the averaging of weights out.
-      jacobian_weights: a neighbour takes its Jacobian at the averaged weights of the `hub`
+      jacobian_weights: a neighbour takes its Jacobian at the averaged weights of the `aggregator`
         (NTK-DFL) or at its `own` (Algorithm 1 to the letter, together with averaging=False).
       evolution: `rkc` or `euler`, see `dfl_jax.ntk.evolution`.
       selection: the timestep's loss is that of the true `network` or of the evolved, `linearized`,
-        outputs, on the hub's and its neighbours' data.
+        outputs, on the aggregator's and its neighbours' data.
       judge: that loss is against the `labels` or the softened `target`.
       precision: as of `dfl_jax.algorithms.ntk_dfl.ntk_dfl`.
       mixing: weights of the averaging: `size`, `uniform` or `metropolis`.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
-      chunk: hubs worked on at once.
+      chunk: aggregators worked on at once.
 
     Raises ValueError for settings out of range or that contradict each other, before anything is
     traced.
@@ -148,10 +156,10 @@ def spark(
     check_choice('consensus', consensus, CONSENSUS)
     check_choice('mixing', mixing, MIXINGS)
     check_init(init)
-    if at_own and projection_refresh == 'hub':
+    if at_own and projection_refresh == 'aggregator':
         raise ValueError(
-            'projection_refresh=hub does not go with jacobian_weights=own, where a client projects '
-            'the one Jacobian that it broadcasts; choose projection_refresh=round or never'
+            'projection_refresh=aggregator does not go with jacobian_weights=own, where a client '
+            'projects the one Jacobian that it broadcasts; choose projection_refresh=round or never'
         )
     if not 0 <= momentum <= 1:
         raise ValueError(f'momentum has to lie in [0, 1], got {momentum}')
@@ -180,57 +188,63 @@ def spark(
         k_layers = jax.random.key(projection_seed)
         if projection_refresh != 'never':
             k_layers = jax.random.fold_in(k_layers, k)
-        common = None if projection_refresh == 'hub' else random.draw(k_layers)
+        common = None if projection_refresh == 'aggregator' else random.draw(k_layers)
 
-        def hub(inputs):  # lines 10 to 16
+        def aggregator(inputs):  # lines 10 to 16
             k_received, number, w, v, members, linked = inputs
             received = lambda tree: of_members(tree, members)  # noqa: E731
-            x, labels, mask = hub_data(received(drawn), linked)
+            x, labels, mask = aggregator_data(received(drawn), linked)
             table = random.draw(jax.random.fold_in(k_layers, number)) if common is None else common
             theirs = received(w_bars) if at_own else None
-            near = linearize(k_received, table, w, x, mask, drawn.y.shape[1], theirs)  # Eq. (6)
+            linearized = linearize(
+                k_received, table, w, x, mask, drawn.y.shape[1], theirs
+            )  # Eq. (6)
             y = one_hot_targets(labels, model.classes, x.dtype)
-            z = received(teachers).reshape(-1, model.classes).T if teaches else near.outputs
+            z = received(teachers).reshape(-1, model.classes).T if teaches else linearized.outputs
             z = jnp.where(mask, z, 0)
             target = distillation_target(y, z, *schedule(k + 1))  # Eq. (11)
             judged = y if judge == 'labels' else target
-            evolved, t, loss = update(w, near, x, target, mask, rate, judged)  # Eq. (14) to (17)
+            evolved, t, loss = update(
+                w, linearized, x, target, mask, rate, judged
+            )  # Eq. (14) to (17)
             delta = jax.tree.map(jnp.subtract, evolved, w)
             v = jax.tree.map(lambda v, d: momentum * v + d, v, delta)  # Eq. (12)
             w = jax.tree.map(lambda w, v, d: w + momentum * v + d, w, v, delta)  # Eq. (13)
             return w, v, t, loss
 
-        hubs = len(graph.members)
-        of_hubs = (
-            jax.random.split(k_codec, hubs),
-            jnp.arange(hubs),
+        aggregators = len(graph.members)
+        of_aggregators = (
+            jax.random.split(k_codec, aggregators),
+            jnp.arange(aggregators),
             w_bars,
             v_bars,
             graph.members,
             graph.mask,
         )
-        *new, chosen, losses = map_in_chunks(hub, of_hubs, chunk)
+        *new, chosen, losses = map_in_chunks(aggregator, of_aggregators, chunk)
         new, velocity = keep_inactive(graph.active, tuple(new), (params, velocity))
 
-        to_hubs, from_hubs = count_sent(graph, len(sizes))
+        to_aggregators, from_aggregators = count_sent(graph, len(sizes))
         own_samples = drawn_samples(sizes, share)
-        samples = to_hubs * own_samples
+        samples = to_aggregators * own_samples
         heard = graph.mask[:, 1:] & graph.active[:, None]
-        theirs = jnp.where(heard, own_samples[graph.members[:, 1:]], 0).sum(axis=1)  # of a hub
+        theirs = jnp.where(heard, own_samples[graph.members[:, 1:]], 0).sum(
+            axis=1
+        )  # of an aggregator
         # z_j are the outputs at the Jacobian's weights, unless the model was averaged since
         twice = teaches and (averaging or not at_own)
         info = {
-            # w_j and v_j to the hub for their averages, w_bar_i back for the Jacobians, and their
-            # shares of an exact step
-            'sent/weights': (averaging + average_velocity + exact) * to_hubs
-            + (not at_own) * from_hubs,
+            # w_j and v_j to the aggregator for their averages, w_bar_i back for the Jacobians, and
+            # their shares of an exact step
+            'sent/weights': (averaging + average_velocity + exact) * to_aggregators
+            + (not at_own) * from_aggregators,
             'sent/jacobian_rows': samples * model.classes,
-            'sent/jacobians': to_hubs,  # one quantization step each
+            'sent/jacobians': to_aggregators,  # one quantization step each
             'sent/outputs': (samples * (1 + twice) + exact * theirs) * model.classes,
             'sent/labels': samples,
             'loss': losses,
             'timestep': chosen,
-            **model_spread(new),
+            **dispersion(new),
         }
         return State(new, velocity, sizes, k + 1), info
 

@@ -23,7 +23,7 @@ from dfl_jax.gossip.mixing import mix, mixing_weights
 from dfl_jax.gossip.spectra import mixing_matrix, spectrum
 from dfl_jax.metrics import consensus_model
 from dfl_jax.models import Model
-from dfl_jax.ntk.hub_data import hub_data
+from dfl_jax.ntk.aggregator_data import aggregator_data
 
 # gamma of Eq. (9a) is positive while a = eta T L stays below the positive root of 32 a (a + 1) = 1.
 GAMMA_ROOT = (math.sqrt(1 + 1 / 8) - 1) / 2  # 0.0303
@@ -42,15 +42,19 @@ class Mixing(NamedTuple):
 class Diagnosis(NamedTuple):
     """What one round tells of the theory's constants; scalars.
 
-    Hub quantities are of the loss on the joint data of a hub and its neighbours, which the update
-    descends, at the weights w_i that the round ended with; hubs that did not take part are left
-    out. Consensus quantities are of the plain mean w_bar of the M models.
+    Aggregator quantities are of the loss on the joint data of an aggregator and its neighbours,
+    which the update descends, at the weights w_i that the round ended with; aggregators that did
+    not take part are left out. Consensus quantities are of the plain mean w_bar of the M models.
     """
 
-    delta_ntk_max: Array  # over hubs, norm of NTK gradient minus true gradient, Eq. (7), (45b)
+    delta_ntk_max: (
+        Array  # over aggregators, norm of NTK gradient minus true gradient, Eq. (7), (45b)
+    )
     delta_ntk_mean: Array
-    hub_gradient_norm_mean: Array  # of the true gradients that delta_ntk_mean compares with
-    smoothness_max: Array  # over hubs that moved, ||grad L_i(w_i) - grad L_i(w_bar_i)|| / distance
+    aggregator_gradient_norm_mean: Array  # of the true gradients that delta_ntk_mean compares with
+    smoothness_max: (
+        Array  # over aggregators that moved, ||grad L_i(w_i) - grad L_i(w_bar_i)|| / distance
+    )
     smoothness_mean: Array
     gradient_norm_max: Array  # over clients on their own data, at w_bar of the start: B of G.3
     gradient_variance: Array  # of the same gradients about the global one: sigma_g^2 of G.2
@@ -118,9 +122,9 @@ def diagnose(
     Args:
       model: the network.
       mixing: weights of Eq. (1), those of the run.
-      chunk: hubs or clients worked on at once.
+      chunk: aggregators or clients worked on at once.
 
-    Raises ValueError, while tracing, when the hubs are not the clients.
+    Raises ValueError, while tracing, when the aggregators are not the clients.
     """
 
     def value_and_gradient(w: PyTree, x: Array, labels: Array, mask: Array):
@@ -141,12 +145,13 @@ def diagnose(
         (gradient,) = pull(jnp.where(mask[:, None], residual, 0) / jnp.sum(mask))
         return gradient
 
-    def at_hubs(w_bar: PyTree, w: PyTree, graph: Graph, clients: Clients):
-        """Norms of one vector a hub, [M] each: NTK error, gradient, its change, the distance."""
+    def at_aggregators(w_bar: PyTree, w: PyTree, graph: Graph, clients: Clients):
+        """Norms of one vector an aggregator, [M] each: NTK error, gradient, its change, the
+        distance."""
 
-        def hub(inputs):
+        def aggregator(inputs):
             w_bar, w, members, linked = inputs
-            data = hub_data(jax.tree.map(lambda a: a[members], clients), linked)
+            data = aggregator_data(jax.tree.map(lambda a: a[members], clients), linked)
             _, start = value_and_gradient(w_bar, *data)
             _, gradient = value_and_gradient(w, *data)
             linearized = ntk_gradient(w_bar, w, *data)
@@ -160,7 +165,7 @@ def diagnose(
                 )
             )
 
-        return map_in_chunks(hub, (w_bar, w, graph.members, graph.mask), chunk)
+        return map_in_chunks(aggregator, (w_bar, w, graph.members, graph.mask), chunk)
 
     def at_consensus(params: PyTree, clients: Clients):
         """(loss, squared norm of its gradient, B, sigma_g^2) at the mean of the M models."""
@@ -168,7 +173,7 @@ def diagnose(
 
         def client(own: Clients):
             alone = jax.tree.map(lambda a: a[None], own)
-            return value_and_gradient(w_bar, *hub_data(alone, jnp.ones(1, bool)))
+            return value_and_gradient(w_bar, *aggregator_data(alone, jnp.ones(1, bool)))
 
         losses, gradients = map_in_chunks(client, clients, chunk)  # [M], leaves [M, ...]
         sizes = clients.mask.sum(axis=1)
@@ -186,14 +191,14 @@ def diagnose(
     def diagnosis(before: PyTree, after: PyTree, graph: Graph, clients: Clients) -> Diagnosis:
         if graph.members.shape[0] != len(clients.x):
             raise ValueError(
-                f'the diagnosis needs every hub to be a client, got {graph.members.shape[0]} hubs '
+                f'the diagnosis needs an aggregator a client, got {graph.members.shape[0]} aggregators '
                 f'and {len(clients.x)} clients'
             )
         # Differences of nearby gradients do not survive TF32.
         with jax.default_matmul_precision('highest'):
             weights = mixing_weights(graph, clients.mask.sum(axis=1), mixing)
             w_bar = mix(weights, graph.members, before)  # Eq. (1)
-            errors, norms, changes, distances = at_hubs(w_bar, after, graph, clients)
+            errors, norms, changes, distances = at_aggregators(w_bar, after, graph, clients)
             loss, norm_sq, largest, variance = at_consensus(before, clients)
             loss_after, norm_sq_after, _, _ = at_consensus(after, clients)
 

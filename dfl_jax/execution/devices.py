@@ -1,8 +1,8 @@
 """The client axis over many devices: one mesh of one axis, on one host or on several.
 
-Everything is jitted for the whole mesh. What is mapped over clients or hubs (`memory`, `mixing`) is
-split by `shard_map`, each device working through its share; the rest XLA partitions by the
-placement of its inputs and joins by its collectives. With the mesh set (`jax.set_mesh`) the
+Everything is jitted for the whole mesh. What is mapped over clients or aggregators (`memory`,
+`mixing`) is split by `shard_map`, each device working through its share; the rest XLA partitions by
+the placement of its inputs and joins by its collectives. With the mesh set (`jax.set_mesh`) the
 same program runs on any number of devices; without one nothing here does anything.
 """
 
@@ -100,7 +100,7 @@ def replicated() -> NamedSharding | None:
     return None if mesh.empty else NamedSharding(mesh, PartitionSpec())
 
 
-def spread(work: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
+def shard_over_clients(work: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
     """`work` on leaves [S, ...], a share of the leading axis on every device of the mesh that is
     set. `work` treats the entries apart from each other and keeps their number and order.
 
@@ -120,8 +120,9 @@ def spread(work: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
     return jax.tree.map(lambda a: a[:count], found) if fill else found
 
 
-def spread_and_sum(work: Callable[[PyTree], tuple[PyTree, PyTree]], stacked: PyTree):
-    """`spread` for work that returns (a sum over the entries, what is of each entry [S, ...])."""
+def shard_and_sum(work: Callable[[PyTree], tuple[PyTree, PyTree]], stacked: PyTree):
+    """`shard_over_clients` for work that returns (a sum over the entries, what is of each entry [S,
+    ...])."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or len(jax.tree.leaves(stacked)[0]) % mesh.shape[AXIS]:
         return work(stacked)  # a filled share would count its filling

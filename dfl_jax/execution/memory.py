@@ -1,4 +1,5 @@
-"""How many hubs or clients fit into memory at once, and working through them so many at a time."""
+"""How many aggregators or clients fit into memory at once, and working through them so many at a
+time."""
 
 import math
 from typing import NamedTuple
@@ -30,21 +31,22 @@ def bytes_of(tree: PyTree) -> int:
     )
 
 
-def hub_bytes(samples: int, model: Model) -> int:
-    """Bytes that one hub's evolution takes: four N~ x N~ matrices, three copies of the inputs and
-    eight of the weights; a network with large activations takes more.
+def aggregator_bytes(samples: int, model: Model) -> int:
+    """Bytes that one aggregator's evolution takes: four N~ x N~ matrices, three copies of the
+    inputs and eight of the weights; a network with large activations takes more.
 
-    samples: N~, padded samples of the hub and its neighbours.
+    samples: N~, padded samples of the aggregator and its neighbours.
     """
     inputs = samples * math.prod(model.input_shape)
     return 4 * (4 * samples**2 + 3 * inputs + 8 * model.size)
 
 
 def projected_bytes(samples: int, model: Model, explicit: bool, dimension: int) -> int:
-    """Bytes that one hub's evolution under a projected Jacobian takes: three copies of the inputs,
-    ten of the weights, forty of the outputs, and twice the Jacobian itself where it is formed.
+    """Bytes that one aggregator's evolution under a projected Jacobian takes: three copies of the
+    inputs, ten of the weights, forty of the outputs, and twice the Jacobian itself where it is
+    formed.
 
-    samples: N~, padded samples of the hub and its neighbours; dimension: k.
+    samples: N~, padded samples of the aggregator and its neighbours; dimension: k.
     """
     inputs = samples * math.prod(model.input_shape)
     jacobian = samples * model.classes * dimension if explicit else 0
@@ -82,16 +84,17 @@ class Footprint(NamedTuple):
 
 
 def choose_chunk(count: int, each: int, asked: int | None = None, advice: str = '') -> int:
-    """How many of `count` hubs or clients to work on at once: `asked`, or what the memory holds.
+    """How many of `count` aggregators or clients to work on at once: `asked`, or what the memory
+    holds.
 
-    One on a CPU. A single hub's matrix products fill its cores: two hubs at once took 34 to 36 ms a
-    hub, one at a time 33 to 35 (`python -m benchmarks.round --chunk=2`, 1,194 samples, 2-core AMD
-    EPYC, 2026-11-20). Ten clients at once train a sixth faster than one, all 300 slower, and one is
-    as good as any with momentum (benchmarks/local.py).
+    One on a CPU. A single aggregator's matrix products fill its cores: two aggregators at once took
+    34 to 36 ms an aggregator, one at a time 33 to 35 (`python -m benchmarks.round --chunk=2`, 1,194
+    samples, 2-core AMD EPYC, 2026-11-20). Ten clients at once train a sixth faster than one, all
+    300 slower, and one is as good as any with momentum (benchmarks/local.py).
 
     Args:
-      count: hubs or clients.
-      each: bytes of one, from `hub_bytes` or `client_bytes`.
+      count: aggregators or clients.
+      each: bytes of one, from `aggregator_bytes` or `client_bytes`.
       asked: the user's choice.
       advice: what to do if not even one fits.
 

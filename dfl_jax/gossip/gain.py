@@ -68,7 +68,7 @@ def gain_of(*matrices: scipy.sparse.sparray) -> float:
     return float(1 / np.linalg.norm(steady_vector(*matrices)))
 
 
-def settling_rounds(
+def warmup_rounds(
     graphs: Graph, sizes: np.ndarray, kind: str, norm: float, *, share: float = 0.1, seed: int = 0
 ) -> int | None:
     """Rounds of averaging until clients that began apart agree, but for a small share.

@@ -1,4 +1,5 @@
-"""The mixing step of gossip: every hub replaces its model by a weighted mean of its members'.
+"""The mixing step of gossip: every aggregator replaces its model by a weighted mean of its
+members'.
 
 The mixing matrix is never stored as M x M: its rows live in [H, K] beside `Graph.members`.
 `benchmarks/mixing.py` measures the two forms of the multiply and sets the threshold between them.
@@ -12,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from dfl_jax.base import Array, Graph, PyTree
-from dfl_jax.execution.devices import spread
+from dfl_jax.execution.devices import shard_over_clients
 
 MIXINGS = ('size', 'uniform', 'metropolis')
 METHODS = ('auto', 'gather', 'dense')
@@ -31,17 +32,18 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
     Args:
       graph: one round; members [H, K], mask [H, K], active [H].
       sizes: [M], the number of true samples of each client.
-      kind: `size`, N_j over the sum of N over the delivered links and the hub itself (NTK-DFL,
-        Eq. (1)); `uniform`, one over their number; `metropolis`, Metropolis-Hastings weights
-        1 / (1 + max(d_i, d_j)) with d the delivered links of this round without self, the rest to
-        the hub itself (Xiao, Boyd & Lall 2005): doubly stochastic when links are symmetric.
+      kind: `size`, N_j over the sum of N over the delivered links and the aggregator itself
+        (NTK-DFL, Eq. (1)); `uniform`, one over their number; `metropolis`, Metropolis-Hastings
+        weights 1 / (1 + max(d_i, d_j)) with d the delivered links of this round without self, the
+        rest to the aggregator itself (Xiao, Boyd & Lall 2005): doubly stochastic when links are
+        symmetric.
 
     Returns:
-      [H, K] floating point. Rows sum to one; masked links weigh zero; a hub that is inactive or
-      receives no sample at all keeps its own model (column 0 weighs one).
+      [H, K] floating point. Rows sum to one; masked links weigh zero; an aggregator that is
+      inactive or receives no sample at all keeps its own model (column 0 weighs one).
 
     Raises:
-      ValueError: unknown kind, or `metropolis` on hubs that are not the clients (H != M).
+      ValueError: unknown kind, or `metropolis` on aggregators that are not the clients (H != M).
     """
     if kind not in MIXINGS:
         raise ValueError(f'unknown mixing {kind!r}; known: {", ".join(MIXINGS)}')
@@ -53,7 +55,7 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
     if kind == 'metropolis':
         if members.shape[0] != sizes.shape[0]:
             raise ValueError(
-                f'metropolis mixing needs every hub to be a client, got {members.shape[0]} hubs '
+                f'metropolis mixing needs an aggregator a client, got {members.shape[0]} aggregators '
                 f'and {sizes.shape[0]} clients; use size or uniform'
             )
         degrees = mask[:, 1:].sum(axis=1)  # [M]
@@ -74,7 +76,8 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
 def mix(weights: Array, members: Array, tree: PyTree, method: str = 'auto') -> PyTree:
     """Mixes stacked parameters: out[h] = sum_k weights[h, k] * leaf[members[h, k]].
 
-    Over several devices each one mixes for its share of the hubs, which needs the whole tree there.
+    Over several devices each one mixes for its share of the aggregators, which needs the whole tree
+    there.
 
     Args:
       weights: [H, K], from `mixing_weights`.
@@ -94,14 +97,14 @@ def mix(weights: Array, members: Array, tree: PyTree, method: str = 'auto') -> P
     if method not in METHODS:
         raise ValueError(f'unknown method {method!r}; known: {", ".join(METHODS)}')
 
-    def of_hubs(rows: tuple[Array, Array]) -> PyTree:
+    def of_aggregators(rows: tuple[Array, Array]) -> PyTree:
         return _mixed(*rows, tree, method)
 
-    return spread(of_hubs, (jnp.asarray(weights), jnp.asarray(members)))
+    return shard_over_clients(of_aggregators, (jnp.asarray(weights), jnp.asarray(members)))
 
 
-def mix_at_hub(weights: Array, members: Array, tree: PyTree) -> PyTree:
-    """`mix` at a single hub, weights and members [K]: leaves [M, ...] to [...]."""
+def mix_at_aggregator(weights: Array, members: Array, tree: PyTree) -> PyTree:
+    """`mix` at a single aggregator, weights and members [K]: leaves [M, ...] to [...]."""
     mixed = _mixed(weights[None], members[None], tree, 'gather')
     return jax.tree.map(lambda leaf: leaf[0], mixed)
 
@@ -126,7 +129,8 @@ def _gather(weights: Array, members: Array, flat: Array) -> Array:
     """weights [H, K], members [H, K], flat [M, P] -> [H, P]."""
 
     def add(k: Array, total: Array) -> Array:
-        # Not flat[...]: within `devices.spread` that asks for a sharding of the mesh around it.
+        # Not flat[...]: within `devices.shard_over_clients` that asks for a sharding of the mesh
+        # around it.
         return total + weights[:, k, None] * jnp.take(flat, members[:, k], axis=0, mode='clip')
 
     start = jnp.zeros((members.shape[0], flat.shape[1]), flat.dtype)
@@ -136,6 +140,10 @@ def _gather(weights: Array, members: Array, flat: Array) -> Array:
 
 def _dense(weights: Array, members: Array, flat: Array) -> Array:
     """weights [H, K], members [H, K], flat [M, P] -> [H, P]."""
-    hubs = jnp.arange(members.shape[0])[:, None]
-    matrix = jnp.zeros((members.shape[0], flat.shape[0]), flat.dtype).at[hubs, members].add(weights)
+    aggregators = jnp.arange(members.shape[0])[:, None]
+    matrix = (
+        jnp.zeros((members.shape[0], flat.shape[0]), flat.dtype)
+        .at[aggregators, members]
+        .add(weights)
+    )
     return jnp.matmul(matrix, flat, precision='highest')

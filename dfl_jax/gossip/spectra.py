@@ -37,8 +37,8 @@ def mixing_matrix(
     """
     members, mask, active, sizes = (np.asarray(a) for a in (members, mask, active, sizes))
     weights = mixing_weights(Graph(members, mask, active), sizes, kind)
-    hubs, columns = np.nonzero(weights)
-    entries = (weights[hubs, columns], (hubs, members[hubs, columns]))
+    aggregators, columns = np.nonzero(weights)
+    entries = (weights[aggregators, columns], (aggregators, members[aggregators, columns]))
     return scipy.sparse.coo_array(entries, shape=(len(sizes), len(sizes))).tocsr()
 
 

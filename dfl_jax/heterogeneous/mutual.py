@@ -1,7 +1,8 @@
 """Mutual learning: models of any architecture teach each other on the data of an aggregator.
 
 DFML section 3.2. All participants see the same batches, everything meets in logit space, [H, K, B,
-C]: hub, seat at it, sample, class. A step takes two passes, one for the logits and one for the
+C]: aggregator, position at it, sample, class. A step takes two passes, one for the logits and one
+for the
 gradients, which repeats the first: 4/3 of the operations, for the activations of one model in
 place of those of all.
 """
@@ -16,7 +17,7 @@ from jax import lax
 
 from dfl_jax.base import Array, Clients, Graph
 from dfl_jax.execution.chunks import map_present
-from dfl_jax.heterogeneous.population import Population, Slots, Stacked, by_seat
+from dfl_jax.heterogeneous.population import Participants, Population, Stacked, by_position
 from dfl_jax.training.batches import epoch_orders, take
 from dfl_jax.training.local import LocalTraining, augmented, optimiser_of, weighted_mean
 from dfl_jax.training.losses import class_shares, supervised_losses
@@ -42,7 +43,8 @@ class Mutual(NamedTuple):
 def teacher_weights(sizes: Array) -> Array:
     """Phi_q / sum_{u != n} Phi_u of DFML Eq. (3): rows n of students, columns q, [K, K].
 
-    sizes: [K], of the models at one hub, zero at an empty seat. A row without a teacher is zero.
+    sizes: [K], of the models at one aggregator, zero at an empty position. A row without a teacher
+    is zero.
     """
     others = jnp.where(jnp.eye(len(sizes), dtype=bool), 0, sizes[None])
     total = others.sum(axis=1, keepdims=True)
@@ -59,11 +61,11 @@ def sample_weights(student: Array, teacher: Array) -> Array:
 def mutual_learning(
     population: Population, settings: LocalTraining, mutual: Mutual, chunk: int | None
 ) -> Callable[..., tuple[Stacked, dict[str, Array]]]:
-    """learn(key, models, slots, graph, clients, round, balance) -> (models, losses).
+    """learn(key, models, participants, graph, clients, round, balance) -> (models, losses).
 
-    Every hub's members go through the data of its client, column 0, `mutual.epochs` times. The
-    optimiser and its learning rate are those of `settings`, its state starts afresh. Models have
-    leaves [S, ...]; losses [S] are means over the steps of the loss of the labels alone.
+    Every aggregator's members go through the data of its client, column 0, `mutual.epochs` times.
+    The optimiser and its learning rate are those of `settings`, its state starts afresh. Models
+    have leaves [S, ...]; losses [S] are means over the steps of the loss of the labels alone.
 
     Raises ValueError for a proximal term or sharpness-aware steps, which this loss has not.
     """
@@ -76,14 +78,14 @@ def mutual_learning(
     def learn(
         key: Array,
         models: Stacked,
-        slots: dict[str, Slots],
+        participants: dict[str, Participants],
         graph: Graph,
         clients: Clients,
         round: Array,
         balance: Balance,
     ) -> tuple[Stacked, dict[str, Array]]:
         k_orders, k_steps = jax.random.split(key)
-        hubs, members = graph.members.shape
+        aggregators, members = graph.members.shape
         data = Clients(*(a[graph.members[:, 0]] for a in clients))  # [H, N, ...]
         dtype = data.x.dtype
         size = min(settings.batch_size, data.mask.shape[1])
@@ -91,49 +93,49 @@ def mutual_learning(
         in_epoch = (samples + size - 1) // size
         steps = mutual.epochs * in_epoch
         orders = jax.vmap(lambda k, m: epoch_orders(k, m, mutual.epochs))(
-            jax.random.split(k_orders, hubs), data.mask
+            jax.random.split(k_orders, aggregators), data.mask
         )
         orders = jnp.pad(orders, [(0, 0), (0, 0), (0, -data.mask.shape[1] % size)])
         shares = jax.vmap(lambda y, m: class_shares(y, m, population.classes, dtype))(
             data.y, data.mask
         )
-        weights = jax.vmap(teacher_weights)(_sizes(population, mutual, slots, graph, dtype))
+        weights = jax.vmap(teacher_weights)(_sizes(population, mutual, participants, graph, dtype))
         optimiser = optimiser_of(settings, round.astype(dtype))
 
-        def batch_of(hub_key, x, y, orders, in_epoch, samples, number):
+        def batch_of(aggregator_key, x, y, orders, in_epoch, samples, number):
             epoch, first = number // in_epoch, number % in_epoch * size
             rows = lax.dynamic_slice(orders, (epoch, first), (1, size))[0]
             batch = take(x, y, rows, first + jnp.arange(size) < samples)
-            return batch._replace(x=augmented(settings, hub_key, batch.x))
+            return batch._replace(x=augmented(settings, aggregator_key, batch.x))
 
         def step(number, carry):
             models, moments, losses = carry
             k_crop, k_apply = jax.random.split(jax.random.fold_in(k_steps, number))
             batches = jax.vmap(batch_of, (0, 0, 0, 0, 0, 0, None))(
-                jax.random.split(k_crop, hubs), *data[:2], orders, in_epoch, samples, number
+                jax.random.split(k_crop, aggregators), *data[:2], orders, in_epoch, samples, number
             )
             logits = {}
-            for name, slot in slots.items():
+            for name, group in participants.items():
                 apply, shape = population.models[name].apply, (size, population.classes)
                 logits[name] = map_present(
                     lambda one, f=apply: f(one[0], batches.x[one[1] // members], one[2]),
                     lambda one, s=shape: jnp.zeros(s, dtype),
-                    (models[name], slot.seat, _keys(k_apply, slot)),
-                    slot.taken,
+                    (models[name], group.position, _keys(k_apply, group)),
+                    group.taken,
                     chunk,
                 )
-            taught = jax.nn.softmax(by_seat(logits, slots, graph) / mutual.temperature)
+            taught = jax.nn.softmax(by_position(logits, participants, graph) / mutual.temperature)
             targets = jnp.einsum('hnq,hqbc->hnbc', weights, taught, precision='highest')
 
             def update(one, apply):
-                params, moments, total, seat, key = one
-                hub = seat // members
-                batch = jax.tree.map(lambda a: a[hub], batches)
-                target = targets[hub, seat % members]
+                params, moments, total, position, key = one
+                aggregator = position // members
+                batch = jax.tree.map(lambda a: a[aggregator], batches)
+                target = targets[aggregator, position % members]
 
                 def loss(params):
                     z = apply(params, batch.x, key)
-                    each = supervised_losses(z, batch.y, shares[hub], settings.supervision)
+                    each = supervised_losses(z, batch.y, shares[aggregator], settings.supervision)
                     supervised = weighted_mean(each, batch.weight)
                     distilled = weighted_mean(
                         _distillation(z, target, batch.y, mutual), batch.weight
@@ -145,24 +147,35 @@ def mutual_learning(
                 return optax.apply_updates(params, change), moments, total + supervised
 
             learnt = {}
-            for name, slot in slots.items():
-                learns = slot.taken & (number < steps[slot.seat // members])
+            for name, group in participants.items():
+                learns = group.taken & (number < steps[group.position // members])
                 if mutual.vanilla:
-                    learns &= slot.seat % members == 0
+                    learns &= group.position % members == 0
                 learnt[name] = map_present(
                     lambda one, f=population.models[name].apply: update(one, f),
                     lambda one: one[:3],
-                    (models[name], moments[name], losses[name], slot.seat, _keys(k_apply, slot)),
+                    (
+                        models[name],
+                        moments[name],
+                        losses[name],
+                        group.position,
+                        _keys(k_apply, group),
+                    ),
                     learns,
                     chunk,
                 )
             return tuple({name: found[i] for name, found in learnt.items()} for i in range(3))
 
         moments = {name: jax.vmap(optimiser.init)(stacked) for name, stacked in models.items()}
-        losses = {name: jnp.zeros(len(slot.seat), dtype) for name, slot in slots.items()}
+        losses = {
+            name: jnp.zeros(len(group.position), dtype) for name, group in participants.items()
+        }
         running = jnp.max(jnp.where(graph.active, steps, 0))
         models, _, losses = lax.fori_loop(0, running, step, (models, moments, losses))
-        means = {name: losses[name] / steps[slot.seat // members] for name, slot in slots.items()}
+        means = {
+            name: losses[name] / steps[group.position // members]
+            for name, group in participants.items()
+        }
         return models, means
 
     return learn
@@ -183,15 +196,17 @@ def _distillation(z: Array, target: Array, y: Array, mutual: Mutual) -> Array:
     return sample_weights(student, teacher) * distilled
 
 
-def _sizes(population, mutual, slots, graph, dtype):
-    """Phi of every seat, [H, K], zero where nobody sits."""
+def _sizes(population, mutual, participants, graph, dtype):
+    """Phi of every position, [H, K], zero where nobody sits."""
     phi = {
-        name: jnp.full(len(slot.seat), population.models[name].size if mutual.by_size else 1, dtype)
-        for name, slot in slots.items()
+        name: jnp.full(
+            len(group.position), population.models[name].size if mutual.by_size else 1, dtype
+        )
+        for name, group in participants.items()
     }
-    return by_seat(phi, slots, graph)
+    return by_position(phi, participants, graph)
 
 
-def _keys(key, slots):
-    """A key for every slot that does not depend on the slot, for dropout in both passes."""
-    return jax.vmap(lambda client: jax.random.fold_in(key, client))(slots.client)
+def _keys(key, participants):
+    """A key for every group that does not depend on the group, for dropout in both passes."""
+    return jax.vmap(lambda client: jax.random.fold_in(key, client))(participants.client)

@@ -1,8 +1,8 @@
 """Clients of different architectures: one stacked pytree an architecture, and who sits where.
 
-In a round only the members of its hubs take part, each at a seat, the H K places of the graph's
-`members`. Of every architecture as many slots are kept as could be needed, so that shapes stay what
-they are from round to round; what is worked out in an empty slot goes nowhere.
+In a round only the members of its aggregators take part, each at a position, the H K places of the
+graph's `members`. Of every architecture as many participants are kept as could be needed, so that
+shapes stay what they are from round to round; what is worked out in an empty group goes nowhere.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,11 +37,12 @@ class Population(NamedTuple):
         return next(iter(self.models.values())).classes
 
 
-class Slots(NamedTuple):
-    """The participants of one architecture in a round, in slots S of which some are empty."""
+class Participants(NamedTuple):
+    """The participants of one architecture in a round, in participants S of which some are
+    empty."""
 
     taken: Array  # [S] bool, the taken ones first
-    seat: Array  # [S] int32, in [0, H K)
+    position: Array  # [S] int32, in [0, H K)
     client: Array  # [S] int32, in [0, M)
     row: Array  # [S] int32, of the stacked parameters, in [0, M_a)
 
@@ -106,57 +107,66 @@ def initial_stacked(key: Array, population: Population, init: str = 'same') -> S
     return stacked
 
 
-def take_seats(population: Population, graph: Graph) -> dict[str, Slots]:
-    """The slots of every architecture in a round; a client sits at one hub at most."""
+def assign_participants(population: Population, graph: Graph) -> dict[str, Participants]:
+    """The participants of every architecture in a round; a client sits at one aggregator at
+    most."""
     members = graph.members.ravel()  # [H K]
     present = (graph.mask & graph.active[:, None]).ravel()
-    slots = {}
+    participants = {}
     for name, clients in population.clients.items():
         row_of = np.full(population.size, len(clients), np.int32)
         row_of[clients] = np.arange(len(clients))
         row = jnp.asarray(row_of)[members]
         here = present & (row < len(clients))
-        seat = jnp.argsort(~here, stable=True)[: min(len(clients), len(members))].astype(jnp.int32)
-        taken = here[seat]
-        row = jnp.where(taken, row[seat], 0)
-        slots[name] = Slots(taken, seat, jnp.where(taken, members[seat], int(clients[0])), row)
-    return slots
+        position = jnp.argsort(~here, stable=True)[: min(len(clients), len(members))].astype(
+            jnp.int32
+        )
+        taken = here[position]
+        row = jnp.where(taken, row[position], 0)
+        participants[name] = Participants(
+            taken, position, jnp.where(taken, members[position], int(clients[0])), row
+        )
+    return participants
 
 
-def gather(stacked: Stacked, slots: dict[str, Slots]) -> Stacked:
+def gather(stacked: Stacked, participants: dict[str, Participants]) -> Stacked:
     """The participants' entries of stacked leaves [M_a, ...], as leaves [S, ...]."""
     return {
-        name: jax.tree.map(lambda leaf, s=slot: leaf[s.row], stacked[name])
-        for name, slot in slots.items()
+        name: jax.tree.map(lambda leaf, s=group: leaf[s.row], stacked[name])
+        for name, group in participants.items()
     }
 
 
-def scatter(stacked: Stacked, new: Stacked, slots: dict[str, Slots]) -> Stacked:
+def scatter(stacked: Stacked, new: Stacked, participants: dict[str, Participants]) -> Stacked:
     """Leaves [M_a, ...] with the participants' entries replaced by `new`, leaves [S, ...]."""
 
-    def put(old: Array, fresh: Array, slot: Slots) -> Array:
-        rows = jnp.where(slot.taken, slot.row, len(old))  # the others out of bounds, to be dropped
+    def put(old: Array, fresh: Array, group: Participants) -> Array:
+        rows = jnp.where(
+            group.taken, group.row, len(old)
+        )  # the others out of bounds, to be dropped
         return old.at[rows].set(fresh, mode='drop')
 
     return {
-        name: jax.tree.map(lambda old, fresh, s=slot: put(old, fresh, s), stacked[name], new[name])
-        for name, slot in slots.items()
+        name: jax.tree.map(lambda old, fresh, s=group: put(old, fresh, s), stacked[name], new[name])
+        for name, group in participants.items()
     }
 
 
-def by_seat(values: dict[str, Array], slots: dict[str, Slots], graph: Graph) -> Array:
-    """Values [S, ...] of the participants of every architecture, at their seats: [H, K, ...].
+def by_position(
+    values: dict[str, Array], participants: dict[str, Participants], graph: Graph
+) -> Array:
+    """Values [S, ...] of the participants of every architecture, at their positions: [H, K, ...].
 
-    Empty seats hold zeros.
+    Empty positions hold zeros.
     """
-    hubs, members = graph.members.shape
+    aggregators, members = graph.members.shape
     some = next(iter(values.values()))
-    found = jnp.zeros((hubs * members, *some.shape[1:]), some.dtype)
-    for name, slot in slots.items():
-        found = found.at[jnp.where(slot.taken, slot.seat, len(found))].set(
+    found = jnp.zeros((aggregators * members, *some.shape[1:]), some.dtype)
+    for name, group in participants.items():
+        found = found.at[jnp.where(group.taken, group.position, len(found))].set(
             values[name], mode='drop'
         )
-    return found.reshape(hubs, members, *found.shape[1:])
+    return found.reshape(aggregators, members, *found.shape[1:])
 
 
 def by_client(values: dict[str, Array], population: Population) -> Array:

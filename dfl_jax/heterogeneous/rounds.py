@@ -1,8 +1,8 @@
 """What the methods share whose clients meet at an aggregator and may have any architecture.
 
-The graphs of these methods are `meetings.meetings`: hubs are a round's aggregators, members their
-senders, and who is no member does nothing. A state holds `params` by architecture, leaves [M_a,
-...].
+The graphs of these methods are `meetings.meetings`: aggregators are a round's aggregators, members
+their senders, and who is no member does nothing. A state holds `params` by architecture, leaves
+[M_a, ...].
 """
 
 from collections.abc import Callable
@@ -14,15 +14,15 @@ import jax.numpy as jnp
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.execution.chunks import map_in_chunks, map_present
 from dfl_jax.heterogeneous.population import (
+    Participants,
     Population,
-    Slots,
     Stacked,
+    assign_participants,
     by_client,
-    by_seat,
+    by_position,
     gather,
     initial_stacked,
     scatter,
-    take_seats,
 )
 from dfl_jax.metrics import consensus_model
 from dfl_jax.models import Model
@@ -44,7 +44,7 @@ class MeetingState(NamedTuple):
 def meeting_rounds(
     population: Population,
     settings: LocalTraining,
-    combine: Callable[[Array, Stacked, dict[str, Slots], Graph, Clients, Array], Stacked],
+    combine: Callable[[Array, Stacked, dict[str, Participants], Graph, Clients, Array], Stacked],
     *,
     init: str = 'same',
     chunk: int | None = None,
@@ -57,8 +57,8 @@ def meeting_rounds(
     Args:
       population: the clients and their networks.
       settings: of the local training.
-      combine: (key, models, slots, graph, clients, round) -> the models that clients go on with,
-        both leaves [S, ...].
+      combine: (key, models, participants, graph, clients, round) -> the models that clients go on
+        with, both leaves [S, ...].
       init: `same` initial weights in an architecture, or `independent`.
       chunk: models of an architecture worked on at once; None for all.
       aggregators_train: whether aggregators train on their own data before, as their senders do.
@@ -76,15 +76,19 @@ def meeting_rounds(
     ) -> tuple[MeetingState, Info]:
         k_train, k_combine = jax.random.split(key)
         params, t = state
-        slots = take_seats(population, graph)
-        training = slots if aggregators_train else without_aggregators(slots, graph)
-        models, losses = local(k_train, gather(params, slots), training, clients, t)
-        models = combine(k_combine, models, slots, graph, clients, t)
+        participants = assign_participants(population, graph)
+        training = participants if aggregators_train else without_aggregators(participants, graph)
+        models, losses = local(k_train, gather(params, participants), training, clients, t)
+        models = combine(k_combine, models, participants, graph, clients, t)
         info = {
             'loss': losses_of_round(sound(models, losses), training, graph, population.size),
             **weights_sent(population, graph, back=back),
         }
-        new = to_everyone(params, models, slots) if shared else scatter(params, models, slots)
+        new = (
+            to_everyone(params, models, participants)
+            if shared
+            else scatter(params, models, participants)
+        )
         return MeetingState(new, t + 1), info
 
     return Algorithm(
@@ -99,39 +103,46 @@ def meeting_rounds(
     )
 
 
-def without_aggregators(slots: dict[str, Slots], graph: Graph) -> dict[str, Slots]:
-    """The slots of the senders; those of the aggregators count as empty."""
+def without_aggregators(
+    participants: dict[str, Participants], graph: Graph
+) -> dict[str, Participants]:
+    """The participants of the senders; those of the aggregators count as empty."""
     members = graph.members.shape[1]
     return {
-        name: slot._replace(taken=slot.taken & (slot.seat % members != 0))
-        for name, slot in slots.items()
+        name: group._replace(taken=group.taken & (group.position % members != 0))
+        for name, group in participants.items()
     }
 
 
-def to_everyone(stacked: Stacked, models: Stacked, slots: dict[str, Slots]) -> Stacked:
-    """Leaves [M_a, ...] that all hold the first slot's model, where an architecture took part."""
+def to_everyone(
+    stacked: Stacked, models: Stacked, participants: dict[str, Participants]
+) -> Stacked:
+    """Leaves [M_a, ...] that all hold the first group's model, where an architecture took part."""
     return {
         name: jax.tree.map(
-            lambda old, new, s=slot: jnp.where(s.taken[0], new[:1], old),
+            lambda old, new, s=group: jnp.where(s.taken[0], new[:1], old),
             stacked[name],
             models[name],
         )
-        for name, slot in slots.items()
+        for name, group in participants.items()
     }
 
 
 def architecture_means(
-    models: Stacked, slots: dict[str, Slots], graph: Graph, weights: Array
+    models: Stacked, participants: dict[str, Participants], graph: Graph, weights: Array
 ) -> Stacked:
-    """At every hub the weighted mean of the models of one architecture (DFML Eq. 5).
+    """At every aggregator the weighted mean of the models of one architecture (DFML Eq. 5).
 
     models: leaves [S, ...]; weights: [M] of the clients. Returns leaves [H, ...].
     """
-    hubs, members = graph.members.shape
+    aggregators, members = graph.members.shape
     means = {}
-    for name, slot in slots.items():
-        share = jnp.where(slot.taken, weights[slot.client], 0)
-        where = jax.nn.one_hot(slot.seat // members, hubs, dtype=share.dtype) * share[:, None]
+    for name, group in participants.items():
+        share = jnp.where(group.taken, weights[group.client], 0)
+        where = (
+            jax.nn.one_hot(group.position // members, aggregators, dtype=share.dtype)
+            * share[:, None]
+        )
         total = where.sum(axis=0, keepdims=True)
         where = where / jnp.maximum(total, jnp.finfo(share.dtype).tiny)  # [S, H]
         means[name] = jax.tree.map(
@@ -140,26 +151,31 @@ def architecture_means(
     return means
 
 
-def at_hubs(means: Stacked, slots: dict[str, Slots], graph: Graph) -> Stacked:
-    """Of leaves [H, ...] the entry of every slot's hub, [S, ...]."""
+def at_aggregators(means: Stacked, participants: dict[str, Participants], graph: Graph) -> Stacked:
+    """Of leaves [H, ...] the entry of every group's aggregator, [S, ...]."""
     members = graph.members.shape[1]
     return {
-        name: jax.tree.map(lambda leaf, s=slot: leaf[s.seat // members], means[name])
-        for name, slot in slots.items()
+        name: jax.tree.map(lambda leaf, s=group: leaf[s.position // members], means[name])
+        for name, group in participants.items()
     }
 
 
 def participants_training(
     population: Population, settings: LocalTraining, chunk: int | None
 ) -> Callable[..., tuple[Stacked, dict[str, Array]]]:
-    """train(key, models, slots, clients, round) -> (models, losses), leaves [S, ...] and [S]."""
+    """train(key, models, participants, clients, round) -> (models, losses), leaves [S, ...] and
+    [S]."""
 
     def train(
-        key: Array, models: Stacked, slots: dict[str, Slots], clients: Clients, round: Array
+        key: Array,
+        models: Stacked,
+        participants: dict[str, Participants],
+        clients: Clients,
+        round: Array,
     ) -> tuple[Stacked, dict[str, Array]]:
         keys = jax.random.split(key, len(clients.x))
         found = {}
-        for name, slot in slots.items():
+        for name, group in participants.items():
             train_one = client_training(population.models[name], settings)
 
             def one(args, train_one=train_one):
@@ -170,8 +186,8 @@ def participants_training(
             found[name] = map_present(
                 one,
                 lambda args: (args[0], jnp.zeros((), clients.x.dtype)),
-                (models[name], slot.client),
-                slot.taken,
+                (models[name], group.client),
+                group.taken,
                 chunk,
             )
         return {n: f[0] for n, f in found.items()}, {n: f[1] for n, f in found.items()}
@@ -179,13 +195,17 @@ def participants_training(
     return train
 
 
-def losses_of_round(losses: dict[str, Array], slots: dict[str, Slots], graph: Graph, clients: int):
+def losses_of_round(
+    losses: dict[str, Array], participants: dict[str, Participants], graph: Graph, clients: int
+):
     """Each client's training loss, [M]; that of clients who sat out is the participants' mean.
 
     losses: by architecture, [S].
     """
-    values = by_seat(losses, slots, graph).ravel()
-    present = by_seat({n: s.taken for n, s in slots.items()}, slots, graph).ravel()
+    values = by_position(losses, participants, graph).ravel()
+    present = by_position(
+        {n: s.taken for n, s in participants.items()}, participants, graph
+    ).ravel()
     mean = jnp.sum(jnp.where(present, values, 0)) / jnp.maximum(present.sum(), 1)
     who = jnp.where(present, graph.members.ravel(), clients)
     return jnp.full(clients, mean, values.dtype).at[who].set(values, mode='drop')
@@ -211,7 +231,7 @@ def weights_sent(
     """
     delivered = (graph.mask[:, 1:] & graph.active[:, None]).astype(jnp.int32)  # [H, K - 1]
     senders = graph.members[:, 1:]
-    hubs = jnp.broadcast_to(graph.members[:, :1], senders.shape)
+    aggregators = jnp.broadcast_to(graph.members[:, :1], senders.shape)
     sent = {}
     for name, clients in population.clients.items():
         has = jnp.zeros(population.size, jnp.int32).at[clients].set(1)
@@ -219,7 +239,7 @@ def weights_sent(
         if there:
             counts = counts.at[senders].add(delivered * has[senders])
         if back:
-            counts = counts.at[hubs].add(delivered * has[senders])
+            counts = counts.at[aggregators].add(delivered * has[senders])
         sent[f'sent/weights/{name}'] = counts
     return sent
 

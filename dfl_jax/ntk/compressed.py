@@ -32,7 +32,7 @@ def decoded_jacobian(
 ) -> tuple[Array, Callable[[Array], PyTree]]:
     """H [N, N] of Eq. (3), and the map from S [C, N] to J^T S (leaves like w).
 
-    x: [N, ...]; its first `own` samples belong to the hub, whose Jacobian is never sent.
+    x: [N, ...]; its first `own` samples belong to the aggregator, whose Jacobian is never sent.
     """
     keys = jax.random.split(key, (model.classes, len(x)))
 
@@ -81,6 +81,7 @@ def row_bytes(samples: int, model: Model) -> int:
 
 
 def compressed_bytes(samples: int, model: Model) -> int:
-    """Bytes of the rows that a hub holds: those of all outputs, or of one and of its copy."""
+    """Bytes of the rows that an aggregator holds: those of all outputs, or of one and of its
+    copy."""
     each = row_bytes(samples, model)
     return each * (model.classes + 1) if each * model.classes <= STORED else 2 * each

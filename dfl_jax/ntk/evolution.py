@@ -72,7 +72,7 @@ def evolve(
     Raises ValueError for `eigh` with cross-entropy or without a matrix, and for unknown names.
     """
     check(timesteps, loss, method)
-    n = jnp.maximum(jnp.sum(mask), 1)  # a hub without samples stays where it is
+    n = jnp.maximum(jnp.sum(mask), 1)  # an aggregator without samples stays where it is
     if not callable(kernel):
         kernel = jnp.where(mask[:, None] & mask[None, :], kernel, 0)
     mask = mask[None, :]

@@ -10,8 +10,8 @@ from dfl_jax.base import Array, Clients, Graph, PyTree
 from dfl_jax.training.batches import epoch_orders
 
 
-def hub_data(members: Clients, linked: Array) -> tuple[Array, Array, Array]:
-    """The joint data of one hub: x [K N, ...], y [K N], mask [K N].
+def aggregator_data(members: Clients, linked: Array) -> tuple[Array, Array, Array]:
+    """The joint data of one aggregator: x [K N, ...], y [K N], mask [K N].
 
     members: the data of its K members, [K, N, ...]; linked: [K], those that are heard. Padding is
     zeroed, so that nothing stored there can reach a result.
@@ -23,8 +23,9 @@ def hub_data(members: Clients, linked: Array) -> tuple[Array, Array, Array]:
 
 
 def of_members(stacked: PyTree, members: Array) -> PyTree:
-    """Of leaves [M, ...] the entries of one hub's members [K], leaves [K, ...]."""
-    # Not a[members]: within `devices.spread` that asks for a sharding of the mesh around it.
+    """Of leaves [M, ...] the entries of one aggregator's members [K], leaves [K, ...]."""
+    # Not a[members]: within `devices.shard_over_clients` that asks for a sharding of the mesh
+    # around it.
     return jax.tree.map(lambda a: jnp.take(a, members, axis=0, mode='clip'), stacked)
 
 
@@ -33,12 +34,13 @@ def one_hot_targets(labels: Array, classes: int, dtype: DTypeLike) -> Array:
     return jax.nn.one_hot(labels, classes, dtype=dtype).T
 
 
-def hub_of_clients(graph: Graph, clients: int) -> tuple[Array, Array]:
-    """Of every client the hub that hears it, int32 [M], and whether there is one, bool [M]."""
+def aggregator_of_clients(graph: Graph, clients: int) -> tuple[Array, Array]:
+    """Of every client the aggregator that hears it, int32 [M], and whether there is one, bool
+    [M]."""
     heard = graph.mask & graph.active[:, None]
     who = jnp.where(heard, graph.members, clients)  # the others out of bounds, to be dropped
-    hubs = jnp.broadcast_to(jnp.arange(len(who), dtype=jnp.int32)[:, None], who.shape)
-    home = jnp.zeros(clients, jnp.int32).at[who].set(hubs, mode='drop')
+    aggregators = jnp.broadcast_to(jnp.arange(len(who), dtype=jnp.int32)[:, None], who.shape)
+    home = jnp.zeros(clients, jnp.int32).at[who].set(aggregators, mode='drop')
     return home, jnp.zeros(clients, bool).at[who].set(True, mode='drop')
 
 

@@ -1,4 +1,4 @@
-"""The network of one hub, linearized on the data of the clients that it hears.
+"""The network of one aggregator, linearized on the data of the clients that it hears.
 
 An NTK update needs three things of the Jacobian J that the messages of these clients make up: the
 outputs f0 where it was taken, the kernel under which they evolve, and J^T S for a residual S. A
@@ -23,17 +23,17 @@ from dfl_jax.ntk.precision import product
 from dfl_jax.ntk.projection import BLOCK, Projection, layer_of
 from dfl_jax.ntk.structured import plain_layers
 
-JACOBIAN_WEIGHTS = ('hub', 'own')
+JACOBIAN_WEIGHTS = ('aggregator', 'own')
 KERNEL_FORMS = ('full', 'trace')
 STEPS = ('projected', 'exact')
 
 
 class Linearization(NamedTuple):
-    """f(w + dw) = f0 + J dw on the N samples of one hub."""
+    """f(w + dw) = f0 + J dw on the N samples of one aggregator."""
 
     outputs: Array  # f0 [C, N]
     kernel: Kernel  # H [N, N] of Eq. (3), or S [C, N] -> K S of the full kernel
-    pull: Callable[[Array], PyTree]  # S [C, N] -> J^T S, leaves like w
+    vjp: Callable[[Array], PyTree]  # S [C, N] -> J^T S, leaves like w
 
 
 def linearization(
@@ -41,7 +41,7 @@ def linearization(
     *,
     kernel: str = 'auto',
     codec: Codec | None = None,
-    jacobian_weights: str = 'hub',
+    jacobian_weights: str = 'aggregator',
 ) -> Callable[..., Linearization]:
     """linearize(key, w, x, own=0, members=None) -> Linearization with the kernel of Eq. (3).
 
@@ -153,23 +153,23 @@ def projected(
         members: PyTree = None,
     ):
         if whole and form == 'trace':
-            at = 'hub' if members is None else 'own'
+            at = 'aggregator' if members is None else 'own'
             return linearization(model, jacobian_weights=at)(key, w, x, own, members)
-        near = outputs_near(model, w, x, members)
+        linearized = outputs_near(model, w, x, members)
         origin = jax.tree.map(jnp.zeros_like, w)
-        f0, forward = jax.linearize(near, origin)
+        f0, forward = jax.linearize(linearized, origin)
         u0 = jnp.zeros(projection.dimension, f0.dtype)
 
         def moved(u: Array) -> Array:
             """The outputs of the weights moved by P u."""
             step = projection.lift(table, u)
             if projection.factors is None:
-                return near(step)
+                return linearized(step)
             factors = projection.factors(table, u)
             others = jax.tree_util.tree_map_with_path(
                 lambda path, leaf: jnp.zeros_like(leaf) if layer_of(path) in adapted else leaf, step
             )
-            return near(others, {name: factors[name] for name in adapted})
+            return linearized(others, {name: factors[name] for name in adapted})
 
         narrow = jax.linearize(moved, u0)[1]  # u -> J~ u
         if explicit:
@@ -216,7 +216,7 @@ def _columns(
 
 
 def _received(codec: Codec, key: Array, jac: Array, own: int) -> Array:
-    """J~ [k, C, N] as the hub decodes it: a tensor of each member, `own` samples its own."""
+    """J~ [k, C, N] as the aggregator decodes it: a tensor of each member, `own` samples its own."""
     members = jac.reshape(*jac.shape[:2], -1, own)  # [k, C, K, own]
     keys = jax.random.split(key, members.shape[2])
     decoded = jax.vmap(codec.decoded, in_axes=(0, 2), out_axes=2)(keys, members)

@@ -1,4 +1,4 @@
-"""One NTK update of one network on one hub's data: NTK-DFL, Algorithm 4.
+"""One NTK update of one network on one aggregator's data: NTK-DFL, Algorithm 4.
 
 Evolve the outputs under the kernel (Eq. 4, 11), move the weights with them (Eq. 5), and keep the
 timestep with the lowest loss. NTK-FL does the same with the data of a cohort, SPARK with a
@@ -29,11 +29,11 @@ def ntk_update(
     evolution: str = 'rkc',
     selection: str = 'network',
 ) -> Callable[..., tuple[PyTree, Array, Array]]:
-    """update(w, near, x, target, mask, rate, judge=None) -> (new weights, t, its loss).
+    """update(w, linearized, x, target, mask, rate, judge=None) -> (new weights, t, its loss).
 
-    near: the Linearization at w on x [N, ...], which has zeros where mask [N] is False; target
-    [C, N], what the outputs evolve towards; rate, the length eta of a time step; judge [C, N], by
-    which the timestep t is chosen (default: the target). For the settings see
+    linearized: the Linearization at w on x [N, ...], which has zeros where mask [N] is False;
+    target [C, N], what the outputs evolve towards; rate, the length eta of a time step; judge [C,
+    N], by which the timestep t is chosen (default: the target). For the settings see
     `dfl_jax.algorithms.ntk_dfl`.
 
     Raises ValueError for settings that contradict each other, before anything is traced.
@@ -47,7 +47,7 @@ def ntk_update(
 
     def update(
         w: PyTree,
-        near: Linearization,
+        linearized: Linearization,
         x: Array,
         target: Array,
         mask: Array,
@@ -58,8 +58,8 @@ def ntk_update(
         if judge is None:
             judge = target
         totals = ntk_evolution.evolve(  # Eq. (4), (5b), (11)
-            near.kernel,
-            near.outputs,
+            linearized.kernel,
+            linearized.outputs,
             target,
             mask,
             rate,
@@ -74,13 +74,15 @@ def ntk_update(
             return jnp.sum(jnp.where(mask, losses, 0)) / n
 
         def weights_at(total):
-            step = near.pull(total)  # J^T S_t
+            step = linearized.vjp(total)  # J^T S_t
             return jax.tree.map(lambda w, s: w - scale * s, w, step)  # Eq. (5a)
 
         def loss_at(total):
             if selection == 'network':
                 return mean_loss(model.apply(weights_at(total), x).T)
-            return mean_loss(near.outputs - rate / n * ntk_evolution.apply(near.kernel, total))
+            return mean_loss(
+                linearized.outputs - rate / n * ntk_evolution.apply(linearized.kernel, total)
+            )
 
         values = lax.map(loss_at, totals, batch_size=TRIED_AT_ONCE)
         chosen = jnp.argmin(jnp.where(jnp.isnan(values), jnp.inf, values))

@@ -20,7 +20,7 @@ def meetings(
       graph: a schedule of neighbours, links and clients dropped or not, [T, M, K].
       senders: |S|, dealt over the aggregators; an aggregator that hears fewer takes those.
       seed: non-negative.
-      aggregators: hubs of a round, disjoint (Def-KT has as many as senders; DFML one).
+      aggregators: aggregators of a round, disjoint (Def-KT has as many as senders; DFML one).
       choice: of the aggregator, `uniform` over the active clients (DFML, Algorithm 1); `walk`,
         client 0 at first and then one that the previous aggregator hears (DFML, section 3.1);
         `fixed`, always client 0 (DFML, A.4.2).
@@ -59,13 +59,13 @@ def meetings(
     for r in range(rounds):
         chosen = _aggregators(graph, r, aggregators, choice, last, rng)
         busy = set(chosen)
-        for h, hub in enumerate(chosen):
-            free = [n for n in _heard(graph, r, hub) if n not in busy]
+        for h, aggregator in enumerate(chosen):
+            free = [n for n in _heard(graph, r, aggregator) if n not in busy]
             drawn = sorted(rng.permutation(free)[:each].astype(int))
             busy.update(drawn)
-            members[r, h] = [hub, *drawn, *[hub] * (each - len(drawn))]
-            mask[r, h, : 1 + len(drawn)] = graph.active[r, hub]
-            active[r, h] = graph.active[r, hub]
+            members[r, h] = [aggregator, *drawn, *[aggregator] * (each - len(drawn))]
+            mask[r, h, : 1 + len(drawn)] = graph.active[r, aggregator]
+            active[r, h] = graph.active[r, aggregator]
         last = chosen[0]
     return Graph(members, mask, active)
 
@@ -82,8 +82,8 @@ def _aggregators(
     return [int(n) for n in sorted(shuffled, key=lambda n: not graph.active[r, n])[:count]]
 
 
-def _heard(graph: Graph, r: int, hub: int) -> list[int]:
-    """The neighbours over whose delivered links client `hub` hears in round r."""
-    if not graph.active[r, hub]:
+def _heard(graph: Graph, r: int, aggregator: int) -> list[int]:
+    """The neighbours over whose delivered links client `aggregator` hears in round r."""
+    if not graph.active[r, aggregator]:
         return []
-    return [int(n) for n in graph.members[r, hub, 1:][graph.mask[r, hub, 1:]]]
+    return [int(n) for n in graph.members[r, aggregator, 1:][graph.mask[r, aggregator, 1:]]]

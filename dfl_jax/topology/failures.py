@@ -25,9 +25,9 @@ def drop_links(graph: Graph, probability: float, seed: int) -> Graph:
     check_memory('graphs that lose links', rounds, clients, graph.mask.size)
     rng = np.random.default_rng([seed, Stream.LINKS])
     mask = np.array(graph.mask)
-    hubs = np.arange(clients, dtype=np.int64)[:, None]
+    aggregators = np.arange(clients, dtype=np.int64)[:, None]
     for row, members in zip(mask, graph.members, strict=True):
-        low, high = np.minimum(hubs, members), np.maximum(hubs, members)
+        low, high = np.minimum(aggregators, members), np.maximum(aggregators, members)
         links = row & (low < high)
         names, which = np.unique((low * clients + high)[links], return_inverse=True)
         row[links] = (rng.random(len(names)) >= probability)[which]

@@ -67,19 +67,19 @@ def schedule(
         spaces or a comma, `#` comments; what follows the two is not used.
       rewiring: `watts_strogatz` only.
       exponent: `configuration` only, above 2: p(k) ~ k^-exponent from k_min to M - 1, with the
-        k_min >= 1 whose mean degree is nearest `degree`. Hubs lose their repeated links.
+        k_min >= 1 whose mean degree is nearest `degree`. Aggregators lose their repeated links.
       dimensions: `torus` only, d >= 1; every client has 2d neighbours, so that 1 is the ring.
       assortativity: the degree assortativity, in [-1, 1], to which every draw is rewired
         (`rewiring.rewire`); None leaves the draws as they are, which are the same for any target.
 
     Returns:
-      members [T, M, K] int32 (column 0 the hub, then its neighbours ascending, padding repeats
-      the hub), mask [T, M, K] bool, active [T, M] bool, all True; K = 1 + the largest degree of
-      any round.
+      members [T, M, K] int32 (column 0 the aggregator, then its neighbours ascending, padding
+      repeats the aggregator), mask [T, M, K] bool, active [T, M] bool, all True; K = 1 + the
+      largest degree of any round.
 
     Raises:
       TopologyError: with the numbers and the remedy; before anything is drawn, unless a draw
-        cannot be rewired to the assortativity, or has far larger hubs than most.
+        cannot be rewired to the assortativity, or has far larger aggregators than most.
 
     Warns:
       UserWarning: the graph of a static schedule is not connected, or a file has weights.
@@ -101,8 +101,8 @@ def schedule(
     degrees = [np.bincount(e[:, 0], minlength=clients) for e in links]
     shape = (len(draws), clients, 1 + max(int(d.max()) for d in degrees))
     check_memory(f'{family} graphs', len(draws), clients, BYTES_OF_PLACE * math.prod(shape))
-    hubs = np.arange(clients, dtype=np.int32)
-    members = np.broadcast_to(hubs[:, None], shape).copy()
+    aggregators = np.arange(clients, dtype=np.int32)
+    members = np.broadcast_to(aggregators[:, None], shape).copy()
     for row, e, d in zip(members, links, degrees, strict=True):
         column = 1 + np.arange(len(e)) - np.repeat(np.cumsum(d) - d, d)
         row[e[:, 0], column] = e[:, 1]
@@ -145,17 +145,17 @@ def _both_ways(links: np.ndarray, clients: int) -> np.ndarray:
 
 
 def by_cluster(graph: Graph) -> Graph:
-    """A schedule of disjoint cliques as one hub a cluster (NTK-DFL, appendix E.2).
+    """A schedule of disjoint cliques as one aggregator a cluster (NTK-DFL, appendix E.2).
 
-    The clients of a cluster meet at one of them, the first that is active, so that what a hub
-    computes is computed once for all.
+    The clients of a cluster meet at one of them, the first that is active, so that what a
+    aggregator computes is computed once for all.
 
     Args:
       graph: a schedule of `clustered`, members and mask [T, M, K], clients dropped or not.
 
     Returns:
-      members [T, H, K] int32, the hub's client in column 0, padding repeats it; mask [T, H, K]
-      bool, the clients that take part; active [T, H] bool, False where none of a cluster does.
+      members [T, H, K] int32, the aggregator's client in column 0, padding repeats it; mask [T, H,
+      K] bool, the clients that take part; active [T, H] bool, False where none of a cluster does.
 
     Raises:
       TopologyError: a link that is missing inside a cluster, or clusters that are no cliques.
@@ -164,13 +164,17 @@ def by_cluster(graph: Graph) -> Graph:
     members, mask, active = [], [], []
     for r in range(rounds):
         first = graph.members[r].min(axis=1)  # the least client of a clique names it
-        hubs = np.unique(first)
-        rows = graph.members[r, hubs]
-        real = np.concatenate([np.ones((len(hubs), 1), bool), rows[:, 1:] != rows[:, :1]], axis=1)
+        aggregators = np.unique(first)
+        rows = graph.members[r, aggregators]
+        real = np.concatenate(
+            [np.ones((len(aggregators), 1), bool), rows[:, 1:] != rows[:, :1]], axis=1
+        )
         present = real & graph.active[r][rows]
-        complete = present.sum(axis=1)[np.searchsorted(hubs, first)]
+        complete = present.sum(axis=1)[np.searchsorted(aggregators, first)]
         heard = graph.mask[r].sum(axis=1)
-        if (first[rows] != hubs[:, None]).any() or (heard != complete)[graph.active[r]].any():
+        if (first[rows] != aggregators[:, None]).any() or (heard != complete)[
+            graph.active[r]
+        ].any():
             raise TopologyError(
                 'clusters that share one model have to be cliques without lost links; '
                 'take topology clustered without link dropout'
@@ -184,7 +188,8 @@ def by_cluster(graph: Graph) -> Graph:
 
 
 def cohorts(clients: int, rounds: int, size: int, *, seed: int, dropout: float = 0.0) -> Graph:
-    """The schedule of a centralized method: one hub, the server, hears a random cohort a round.
+    """The schedule of a centralized method: one aggregator, the server, hears a random cohort a
+    round.
 
     Args:
       clients: M.
@@ -195,7 +200,7 @@ def cohorts(clients: int, rounds: int, size: int, *, seed: int, dropout: float =
 
     Returns:
       members [T, 1, size] int32, mask [T, 1, size] bool, active [T, 1] bool, False where nobody
-      takes part. No column is the hub itself.
+      takes part. No column is the aggregator itself.
 
     Raises:
       TopologyError: size outside [1, M], dropout outside [0, 1].

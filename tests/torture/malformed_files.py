@@ -54,12 +54,12 @@ RUN_CONFIGS: dict[str, str | bytes] = {
     'binary': NOISE,
 }
 CURVES = {
-    'number': {'runs': {'dpsgd-iid': 5}, 'remarks': []},
-    'null': {'runs': {'dpsgd-iid': None}, 'remarks': None},
-    'text': {'runs': {'dpsgd-iid': ['text']}, 'remarks': []},
+    'number': {'runs': {'dpsgd-iid': 5}, 'warnings': []},
+    'null': {'runs': {'dpsgd-iid': None}, 'warnings': None},
+    'text': {'runs': {'dpsgd-iid': ['text']}, 'warnings': []},
     'ragged': {
         'runs': {'dpsgd-iid': [{'run': 'dpsgd-iid', 'round': [1, 2], 'consensus_accuracy': [0.5]}]},
-        'remarks': [],
+        'warnings': [],
     },
 }
 MODULE = """

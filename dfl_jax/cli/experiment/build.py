@@ -26,11 +26,11 @@ from dfl_jax.cli.experiment.hardware import (
 )
 from dfl_jax.cli.experiment.method_flags import ALGORITHM_FLAGS
 from dfl_jax.cli.experiment.network import (
+    averaging_warmup,
     check_network,
     draw_graphs,
     gain_rules,
     initial_gain,
-    settling,
     with_failures,
 )
 from dfl_jax.cli.experiment.plugins import check_algorithm, named, of_others, told
@@ -133,10 +133,10 @@ def build(flags: Any) -> Experiment:
         found = initial_gain(flags, intact, sizes, mixing, seeds['gain'])
         settings['init'] = gain_corrected(found)
         resolved['gain'] = float(np.mean(found))
-        if 'settling' in defaults and 'settling' not in settings:
+        if 'averaging_warmup' in defaults and 'averaging_warmup' not in settings:
             steps = resolved['gossip_steps']
-            rounds = settling(flags, intact, graphs, sizes, mixing, steps)
-            settings['settling'] = resolved['settling'] = rounds
+            rounds = averaging_warmup(flags, intact, graphs, sizes, mixing, steps)
+            settings['averaging_warmup'] = resolved['averaging_warmup'] = rounds
     mesh = mesh or cores_of(flags, model, parts, graphs.members.shape[1], meeting)
     chunk, each = chunk_of(flags, model, graphs, max(map(len, parts)), resolved, meeting, mesh)
     if 'chunk' in defaults:

@@ -13,11 +13,11 @@ from dfl_jax.execution.devices import client_mesh, mesh_of_cores
 from dfl_jax.execution.memory import (
     ROUND_COPIES,
     Footprint,
+    aggregator_bytes,
     available_bytes,
     bytes_of,
     choose_chunk,
     client_bytes,
-    hub_bytes,
     in_bytes,
     projected_bytes,
 )
@@ -38,14 +38,14 @@ def chunk_of(
     meeting: bool,
     mesh: Mesh | None,
 ) -> tuple[int, int]:
-    """Hubs, clients, or participants of meetings, to work on at once, and the bytes of each.
+    """Aggregators, clients, or participants of meetings, to work on at once, and the bytes of each.
 
     model: the largest; samples: those of the largest client.
     """
-    _, hubs, members = graphs.members.shape
+    _, aggregators, members = graphs.members.shape
     if 'kernel' in resolved:
         samples = -(-samples // (resolved.get('batches', 1) * resolved.get('subsampling', 1)))
-        each = hub_bytes(samples * members, model)
+        each = aggregator_bytes(samples * members, model)
         if resolved.get('jacobian_sparsity') is not None or resolved.get('jacobian_bits'):
             each += compressed_bytes(samples * members, model)
         advice = 'lower --degree, raise --ntk_batches or use more clients'
@@ -61,14 +61,14 @@ def chunk_of(
         each = projected_bytes(drawn, model, explicit, resolved['projection_dim'] or DIMENSION)
         advice = 'lower --degree, --spark_projection_dim or --spark_sampling, or use more clients'
     elif meeting:
-        hubs *= members  # of an architecture, at most
+        aggregators *= members  # of an architecture, at most
         orders = max(resolved.get('mutual_epochs') or 1, _orders(resolved))
         each = client_bytes(samples, model, orders)
         advice = 'use smaller --architectures, or lower --dfml_mutual_epochs or --local_epochs'
     else:
         each = client_bytes(samples, model, _orders(resolved))
         advice = 'use a smaller --model, or lower --local_epochs or --local_steps'
-    on_each = -(-hubs // mesh.size) if mesh else hubs
+    on_each = -(-aggregators // mesh.size) if mesh else aggregators
     return choose_chunk(on_each, each, flags.chunk, advice), each
 
 
@@ -93,12 +93,15 @@ def mesh_of(flags: Any) -> Mesh | None:
     return None if count == 1 else client_mesh(count)
 
 
-def cores_of(flags: Any, model: Model, parts: Sequence, hubs: int, meeting: bool) -> Mesh | None:
+def cores_of(
+    flags: Any, model: Model, parts: Sequence, aggregators: int, meeting: bool
+) -> Mesh | None:
     """The cores of a CPU as devices, for --devices=auto; None where one device does better.
 
-    As many as divide the clients and the hubs: the large products of a single server are spread
-    over the cores anyway. None where their copies would need much of the memory, as each holds all
-    weights while it mixes, and the data where a method asks for neighbours'. None where clients
+    As many as divide the clients and the aggregators: the large products of a single server are
+    spread over the cores anyway. None where their copies would need much of the memory, as each
+    holds all weights while it mixes, and the data where a method asks for neighbours'. None where
+    clients
     meet, as the empty places of a meeting come last: DFML is slower on two cores as devices
     (docs/benchmarks.md).
     """
@@ -106,7 +109,7 @@ def cores_of(flags: Any, model: Model, parts: Sequence, hubs: int, meeting: bool
         return None
     samples = len(parts) * max(map(len, parts)) * math.prod(model.input_shape)
     whole = 4 * (len(parts) * model.size + samples)
-    mesh = mesh_of_cores(math.gcd(len(parts), hubs))
+    mesh = mesh_of_cores(math.gcd(len(parts), aggregators))
     return mesh if mesh and mesh.size * whole <= CORES_SHARE * available_bytes() else None
 
 

@@ -43,7 +43,7 @@ ALGORITHM_FLAGS = {  # by argument
     'chunk': flags.DEFINE_integer(
         'chunk',
         None,
-        'Hubs or clients worked on at once (default: by the memory available).',
+        'Aggregators or clients worked on at once (default: by the memory available).',
         lower_bound=1,
     ),
     # Gradient methods
@@ -89,8 +89,8 @@ ALGORITHM_FLAGS = {  # by argument
     'gossip_steps': flags.DEFINE_integer(
         'gossip_steps', None, 'Averaging steps a round over the same graph (default 1).'
     ),
-    'settling': flags.DEFINE_integer(
-        'settling_rounds',
+    'averaging_warmup': flags.DEFINE_integer(
+        'warmup_rounds',
         None,
         'First rounds in which clients only average (default: none, or with --init=gain_corrected '
         'until they agree within a tenth of what they agree on).',
@@ -135,8 +135,7 @@ ALGORITHM_FLAGS = {  # by argument
     'jacobian_weights': flags.DEFINE_string(
         'ntk_jacobian_weights',
         None,
-        'Where a neighbour takes its Jacobian: at the averaged weights of the hub (default), or at '
-        'its own.',
+        'Where a neighbour takes its Jacobian: at the averaged weights (default), or at its own.',
     ),
     'batches': flags.DEFINE_integer(
         'ntk_batches',
@@ -183,7 +182,7 @@ ALGORITHM_FLAGS = {  # by argument
     'projection_refresh': flags.DEFINE_string(
         'spark_projection_refresh',
         None,
-        'Draw the matrix again for every hub and round (hub, default), every round, or never.',
+        'Draw the matrix again for every aggregator and round (default), every round, or never.',
     ),
     'kernel_form': flags.DEFINE_string(
         'spark_kernel', None, 'Kernel over samples and outputs: full (default), or its trace.'
@@ -191,7 +190,7 @@ ALGORITHM_FLAGS = {  # by argument
     'step_form': flags.DEFINE_string(
         'spark_step',
         None,
-        'Step of the weights: projected (default), or exact, for which hubs send residuals back.',
+        'Step of the weights: projected (default), or exact, which sends residuals back.',
     ),
     'exchange': flags.DEFINE_string(
         'spark_exchange', None, 'Numbers of a sent Jacobian: float32 (default), float16 or int8.'
@@ -218,7 +217,7 @@ ALGORITHM_FLAGS = {  # by argument
     'logits': flags.DEFINE_string(
         'spark_logits',
         None,
-        "Soft labels come from the hub's model (default) or the neighbours' own.",
+        "Soft labels come from the aggregator's model (default) or the neighbours' own.",
     ),
     'average_velocity': flags.DEFINE_bool(
         'spark_average_velocity', None, 'Average the velocities with the weights.'

@@ -79,7 +79,8 @@ def family_options(flags: Any) -> dict[str, Any]:
 def with_failures(
     graphs: Graph, flags: Any, seeds: dict[str, int], resolved: dict[str, Any]
 ) -> Graph:
-    """The schedule as it happens: links and clients fail, and a cluster is one hub where it can."""
+    """The schedule as it happens: links and clients fail, and a cluster is one aggregator where it
+    can."""
     if 'cohort' in resolved:
         return graphs
     if flags.link_dropout:
@@ -147,7 +148,7 @@ def initial_gain(
         raise ValueError(f'--gain=family, networks of {round(known)} clients: {error}') from error
 
 
-def settling(
+def averaging_warmup(
     flags: Any, intact: Graph, graphs: Graph, sizes: np.ndarray, mixing: str, steps: int
 ) -> int:
     """Rounds of averaging before the first training, of `steps` averages each.
@@ -159,12 +160,12 @@ def settling(
     Raises ValueError where that is the whole run.
     """
     norm = 1 / gain.gain_of(*gain.mixing_matrices(intact, sizes, mixing))
-    averages = gain.settling_rounds(graphs, sizes, mixing, norm)
+    averages = gain.warmup_rounds(graphs, sizes, mixing, norm)
     if averages is None:
         raise ValueError(
             f'--rounds={flags.rounds} of averaging do not bring {flags.clients} clients with '
             'initial weights of their own together, and leave none to train; raise --rounds, the '
-            'degree or the links that hold, or set --settling_rounds'
+            'degree or the links that hold, or set --warmup_rounds'
         )
     return -(-averages // steps)
 

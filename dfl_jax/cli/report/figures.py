@@ -163,8 +163,8 @@ def links(run: Found) -> 'np.ndarray':
         warnings.simplefilter('ignore')  # what there was to say, the run has said
         graph = draw_graphs(flags, streams(flags), {})
     members, mask = np.asarray(graph.members[0]), np.asarray(graph.mask[0])
-    hubs = np.broadcast_to(members[:, :1], members.shape)
-    pairs = np.stack([hubs[mask], members[mask]], axis=1)
+    aggregators = np.broadcast_to(members[:, :1], members.shape)
+    pairs = np.stack([aggregators[mask], members[mask]], axis=1)
     pairs = pairs[pairs[:, 0] < pairs[:, 1]]
     if len(pairs) > MOST_LINKS:
         raise ValueError(f'{len(pairs):,} links are too many for a picture')

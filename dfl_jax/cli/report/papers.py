@@ -22,11 +22,11 @@ def beside_papers(runs: Sequence[Found]) -> str:
     found = []
     for file in sorted(tables.HERE.glob('*/*/published.json')):
         published = read_published(file)
-        cells, remarks = cells_of(published, file.parent, runs)
+        cells, warnings = cells_of(published, file.parent, runs)
         if cells:
             name, words = file.parent.relative_to(tables.HERE), what(published)
-            more = f'And {len(remarks) - MOST_REMARKS} remarks more.'
-            said = remarks[:MOST_REMARKS] + [more] * (len(remarks) > MOST_REMARKS)
+            more = f'And {len(warnings) - MOST_REMARKS} warnings more.'
+            said = warnings[:MOST_REMARKS] + [more] * (len(warnings) > MOST_REMARKS)
             notes = f'<p class="note">{"<br>".join(map(escape, said))}</p>' if said else ''
             found.append(
                 f'<h3>{escape(str(name))}: {escape(published["title"])}</h3>\n'
@@ -37,13 +37,13 @@ def beside_papers(runs: Sequence[Found]) -> str:
 
 
 def cells_of(published: Row, folder: Path, runs: Sequence[Found]) -> tuple[Runs, list[str]]:
-    """The runs of every cell of a table, by their names and settings, and remarks on them.
+    """The runs of every cell of a table, by their names and settings, and warnings on them.
 
     A run of a cell's name whose settings stray from the cell's flagfile belongs elsewhere.
     """
     names, only = table_columns(published), columns_of_cells(published)
     cells: Runs = {}
-    remarks = []
+    warnings = []
     for cell, flagfile in tables.flagfiles(published, folder).items():
         named = [run for run in runs if f'{run.path.resolve().name}-'.startswith(f'{cell}-')]
         wanted = read_flagfile(flagfile) if named else {}
@@ -51,18 +51,18 @@ def cells_of(published: Row, folder: Path, runs: Sequence[Found]) -> tuple[Runs,
             settings = run.settings | {'rounds': int(run.settings['rounds'])}
             try:
                 said = differences(run.name, wanted, run.config | {'settings': settings})
-                strays = [remark for remark in said if ': --' in remark]
-                if strays or not run.rows:
-                    remarks += [f'Left out: {remark}.' for remark in strays[:1]]
+                mismatches = [warning for warning in said if ': --' in warning]
+                if mismatches or not run.rows:
+                    warnings += [f'Left out: {warning}.' for warning in mismatches[:1]]
                     continue
                 needed = [name for name in names if cell in only.get(name, [cell])]
                 own = columns_of(run.path.name, run.rows, needed, [*{*names} - {*needed}])
             except ValueError as error:
-                remarks.append(f'{run.name} {SKIPPED}: {error}.')
+                warnings.append(f'{run.name} {SKIPPED}: {error}.')
                 continue
             for name in {*own} & {*names}:
                 own[name] = [rounded(value, name) for value in own[name]]
             cells.setdefault(cell, []).append(own)
-            remarks += [f'{remark}.' for remark in said]
-            remarks += [f'{run.name}: {run.status}.'] * (not run.done)
-    return cells, remarks
+            warnings += [f'{warning}.' for warning in said]
+            warnings += [f'{run.name}: {run.status}.'] * (not run.done)
+    return cells, warnings

@@ -23,7 +23,7 @@ from absl import flags, logging
 from dfl_jax.cli.command import fail
 from dfl_jax.cli.experiment import flags as experiment_flags
 from dfl_jax.cli.experiment.values import check_values
-from dfl_jax.cli.run import loggers as mirrors
+from dfl_jax.cli.run import loggers as loggers
 from dfl_jax.cli.run.recall import recall
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def main(argv: list[str]) -> int:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags, e.g. --dataset=digits')
     with contextlib.ExitStack() as held:
         try:
-            watched = mirrors.asked_for(FLAGS)
+            watched = loggers.asked_for(FLAGS)
             experiment, directory, longer = prepare(held)
         except (ValueError, OSError) as error:
             return fail(str(error))
@@ -272,6 +272,6 @@ def main(argv: list[str]) -> int:
             client_eval_samples=FLAGS.client_eval_samples,
             checkpoint=FLAGS.checkpoint,
             progress=FLAGS.progress,
-            mirrors=watched if leads() else (),
+            loggers=watched if leads() else (),
             longer=longer,
         )

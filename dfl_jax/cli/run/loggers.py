@@ -1,9 +1,9 @@
 """Where a run can be watched besides metrics.jsonl: TensorBoard and Weights & Biases.
 
-A mirror shows every row of metrics.jsonl at the step that is its round: numbers under their names,
+A logger shows every row of metrics.jsonl at the step that is its round: numbers under their names,
 the counts of a choice as NAME/CHOICE, a list over the clients as a histogram. Mirrors are copies:
 a resumed run shows its earlier rows anew, from metrics.jsonl, and so every round once, those of a
-session without a mirror too. The packages are imported only here and only when a flag asks.
+session without a logger too. The packages are imported only here and only when a flag asks.
 """
 
 import json
@@ -19,15 +19,15 @@ FLUSH_SECONDS = 1  # a thread writes; its own flush() would not wait for what is
 PROJECT = 'dfl_jax'
 
 
-class MirrorError(ValueError):
-    """A mirror that cannot be had; the message is one line with the remedy."""
+class LoggerError(ValueError):
+    """A logger that cannot be had; the message is one line with the remedy."""
 
 
-class Mirror(Protocol):
+class Logger(Protocol):
     """Shows the rows of one run elsewhere."""
 
     def open(self, directory: RunDirectory, rows: Sequence[Row]) -> None:
-        """Starts, with the rows of the rounds before those to come. Raises MirrorError."""
+        """Starts, with the rows of the rounds before those to come. Raises LoggerError."""
 
     def row(self, row: Row) -> None:
         """Shows one evaluation."""
@@ -36,18 +36,18 @@ class Mirror(Protocol):
         """Ends; `status` is the exit status of the run."""
 
 
-def asked_for(flags: Any) -> list[Mirror]:
-    """The mirrors of --tensorboard and --wandb. Raises MirrorError when a package is missing."""
+def asked_for(flags: Any) -> list[Logger]:
+    """The loggers of --tensorboard and --wandb. Raises LoggerError when a package is missing."""
     if flags.wandb_project is not None and not flags.wandb:
-        raise MirrorError(
+        raise LoggerError(
             f'--wandb_project={flags.wandb_project} does not apply without --wandb; add it'
         )
-    mirrors: list[Mirror] = []
+    loggers: list[Logger] = []
     if flags.tensorboard:
-        mirrors.append(TensorBoard())
+        loggers.append(TensorBoard())
     if flags.wandb:
-        mirrors.append(WeightsAndBiases(flags.wandb_project))
-    return mirrors
+        loggers.append(WeightsAndBiases(flags.wandb_project))
+    return loggers
 
 
 class TensorBoard:
@@ -123,7 +123,7 @@ class WeightsAndBiases:
                 resume='allow' if again else None,
             )
         except self._error as error:
-            raise MirrorError(
+            raise LoggerError(
                 f'--wandb: {" ".join(str(error).split()).rstrip(".")}; run `wandb login`, or set '
                 f'WANDB_MODE=offline, and go on with --out={directory.path} --resume'
             ) from error
@@ -152,5 +152,5 @@ def _flat(row: Row) -> Iterator[tuple[str, float | list[float]]]:
             yield name, value
 
 
-def _missing(flag: str, package: str) -> MirrorError:
-    return MirrorError(f'--{flag} needs {package} (pip install {package})')
+def _missing(flag: str, package: str) -> LoggerError:
+    return LoggerError(f'--{flag} needs {package} (pip install {package})')

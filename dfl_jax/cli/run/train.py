@@ -15,7 +15,7 @@ from tqdm import tqdm
 from dfl_jax import simulate
 from dfl_jax.base import State
 from dfl_jax.cli.experiment.build import Experiment
-from dfl_jax.cli.run.loggers import Mirror, MirrorError
+from dfl_jax.cli.run.loggers import Logger, LoggerError
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.data.formats import one_line
 from dfl_jax.execution.devices import agreed, agreed_text, fetched, leads, placed
@@ -44,17 +44,17 @@ def train(
     client_eval_samples: int | None,
     checkpoint: bool,
     progress: bool,
-    mirrors: Sequence[Mirror] = (),
+    loggers: Sequence[Logger] = (),
     longer: Row | None = None,
 ) -> int:
     """Runs `experiment` to its last round, from its last checkpoint; returns the exit status.
 
-    `mirrors` show every row of metrics.jsonl, those of the rounds before the checkpoint first.
+    `loggers` show every row of metrics.jsonl, those of the rounds before the checkpoint first.
     `longer` is the new config.json of a run that is extended.
     """
     rounds = len(experiment.graphs.active)
     checkpoints, rows = None, []
-    opened: list[Mirror] = []
+    opened: list[Logger] = []
     status = 1
     try:
         needed = (checkpoint or directory.checkpoints.exists()) and leads()
@@ -74,9 +74,9 @@ def train(
             directory.write_config(longer)
         directory.keep(rows)
         _announce(experiment, rounds, directory.path)
-        for mirror in mirrors:
-            mirror.open(directory, rows)
-            opened.append(mirror)
+        for logger in loggers:
+            logger.open(directory, rows)
+            opened.append(logger)
         bar = tqdm(
             total=rounds,
             initial=resume[1].round if resume else 0,
@@ -108,8 +108,8 @@ def train(
                         whole = fetched(state) if jax.process_count() > 1 else state
                         if checkpoints:
                             checkpoints.save(whole, done, notes=[before])
-                    for mirror in opened:
-                        mirror.row(row)
+                    for logger in opened:
+                        logger.row(row)
                 bar.set_postfix_str(
                     f'accuracy {row["consensus_accuracy"]:.4f}, '
                     f'mean client {row["client_accuracy_mean"]:.4f}, '
@@ -135,7 +135,7 @@ def train(
             f'{directory.path}',
             file=sys.stderr,
         )
-    except (CheckpointError, MirrorError) as error:
+    except (CheckpointError, LoggerError) as error:
         print(f'error: {error}', file=sys.stderr)
     except OSError as error:  # a full disk, a folder that is gone
         print(
@@ -144,8 +144,8 @@ def train(
             file=sys.stderr,
         )
     finally:
-        for mirror in opened:
-            mirror.close(status)
+        for logger in opened:
+            logger.close(status)
     return status
 
 

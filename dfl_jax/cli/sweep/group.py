@@ -198,7 +198,7 @@ def _padded(clients: Sequence[Clients | None]) -> Clients | None:
 
 
 def _wide(graphs: Sequence[Graph]) -> Graph:
-    """Arrays [R, T, H, K], K of the largest hub of all; padding repeats the hub."""
+    """Arrays [R, T, H, K], K of the largest aggregator of all; padding repeats the aggregator."""
     width = max(one.members.shape[2] for one in graphs)
 
     def widened(one: Graph) -> Graph:

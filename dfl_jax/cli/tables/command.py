@@ -87,7 +87,7 @@ from dfl_jax.cli.tables.metrics import (
 )
 
 FLAGS = flags.FLAGS
-OFF = 0.25  # a mean further from the paper's number than this is remarked on
+OFF = 0.25  # a mean further from the paper's number than this is warned of
 
 
 def flagfiles(published: Row, folder: Path) -> dict[str, Path]:
@@ -283,14 +283,14 @@ def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> int:
 def _write(published: Row, folder: Path, sources: Sequence[Path], out: Path, name: str) -> None:
     files = flagfiles(published, folder)
     names, only = columns(published), columns_of_cells(published)
-    runs, remarks = find_runs(folder.name, files, sources, names, only)
+    runs, warnings = find_runs(folder.name, files, sources, names, only)
     text = report(published, runs)
     print(f'{published["title"]}: {what(published)}\n({published["source"]})\n\n{text}')
-    for remark in remarks:
-        print(f'note: {in_a_line(remark)}')
+    for warning in warnings:
+        print(f'note: {in_a_line(warning)}')
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / f'{name}.md', text + '\n')
-    save_curves(out / f'{name}.json', runs, remarks)
+    save_curves(out / f'{name}.json', runs, warnings)
 
     from dfl_jax.cli.tables.panels import table_panels
     from dfl_jax.cli.tables.plot_panels import plot_panels

@@ -30,28 +30,28 @@ def find_runs(
     names: Sequence[str] = CURVES,
     only: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> tuple[Runs, list[str]]:
-    """The runs of every cell that has some, and remarks about those that stray or are unfinished.
+    """The runs of every cell that has some, and warnings about those that stray or are unfinished.
 
     flagfiles: of every cell. sources: folders of runs, or files that stand for them; a cell's runs
     are those of the first that has any. only: {column: the cells that need it}, of those that not
-    all need. A run that is damaged or lacks any of the columns `names` is left out, and a remark
+    all need. A run that is damaged or lacks any of the columns `names` is left out, and a warning
     says so. Raises ValueError when there is none at all.
     """
     found: Runs = {}
-    remarks: list[str] = []
+    warnings: list[str] = []
     for source in sources:
         wanted = {cell: file for cell, file in flagfiles.items() if cell not in found}
         read = load_curves if source.suffix == '.json' else read_directories
         new, said = read(source, wanted, names, only)
         found |= new
-        remarks += said
+        warnings += said
     found = {cell: found[cell] for cell in flagfiles if cell in found}
     if not found:
         known = ', '.join([*flagfiles][:6]) + (', ...' if len(flagfiles) > 6 else '')
         where = ','.join(map(str, sources))
-        unread = next((f' ({remark})' for remark in remarks if SKIPPED in remark), '')
+        unread = next((f' ({warning})' for warning in warnings if SKIPPED in warning), '')
         raise ValueError(f'--runs={where} holds no run of {table}{unread}; name them {known}')
-    return found, remarks
+    return found, warnings
 
 
 def read_directories(
@@ -61,7 +61,7 @@ def read_directories(
     only: Mapping[str, Collection[str]],
 ) -> tuple[Runs, list[str]]:
     found: Runs = {}
-    remarks = []
+    warnings = []
     for cell, flagfile in flagfiles.items():
         wanted = read_flagfile(flagfile)
         needed = [name for name in names if cell in only.get(name, [cell])]
@@ -71,20 +71,20 @@ def read_directories(
             directory = RunDirectory(path)
             try:
                 run = read_run(directory, needed, [name for name in names if name not in needed])
-                strays = differences(path.name, wanted, directory.config())
+                mismatches = differences(path.name, wanted, directory.config())
             except (ValueError, OSError) as error:
-                remarks.append(f'{path.name} {SKIPPED}: {reason(error, path)}')
+                warnings.append(f'{path.name} {SKIPPED}: {reason(error, path)}')
                 continue
             if not run['round']:
-                remarks.append(f'{path.name} holds no evaluation yet')
+                warnings.append(f'{path.name} holds no evaluation yet')
                 continue
             if not directory.done.exists():
-                remarks.append(f'{path.name} stopped at round {run["round"][-1]}')
-            remarks += strays
+                warnings.append(f'{path.name} stopped at round {run["round"][-1]}')
+            warnings += mismatches
             for name in {*run} & {*names}:
                 run[name] = [rounded(value, name) for value in run[name]]
             found.setdefault(cell, []).append(run)
-    return found, remarks
+    return found, warnings
 
 
 def reason(error: Exception, directory: Path) -> str:
@@ -181,7 +181,7 @@ def load_curves(
     found: Runs = {}
     try:
         content = read_json(path)
-        remarks = [remark for remark in content['remarks'] if concerns(remark, cells)]
+        warnings = [warning for warning in content['warnings'] if concerns(warning, cells)]
         those = {cell: runs for cell, runs in content['runs'].items() if cell in cells}
         pairs = [(cell, run) for cell, runs in those.items() for run in runs]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -195,19 +195,19 @@ def load_curves(
             found.setdefault(cell, []).append(run)
         except ValueError as error:
             name = run.get('run', cell) if isinstance(run, dict) else cell
-            remarks.append(f'{name} {SKIPPED}: {error}')
-    return found, remarks
+            warnings.append(f'{name} {SKIPPED}: {error}')
+    return found, warnings
 
 
-def concerns(remark: str, cells: Iterable[str]) -> bool:
+def concerns(warning: str, cells: Iterable[str]) -> bool:
     """Whether it is about a run of these cells, whose name it begins with."""
-    run = remark.partition(' ')[0].rstrip(':')
+    run = warning.partition(' ')[0].rstrip(':')
     return any(run == cell or run.startswith(f'{cell}-') for cell in cells)
 
 
-def save_curves(path: Path, runs: Runs, remarks: Sequence[str]) -> None:
-    """Writes {"remarks": [...], "runs": {cell: [run, ...]}}, a run a line."""
-    text = json.dumps({'remarks': remarks, 'runs': runs}, separators=(',', ':'))
+def save_curves(path: Path, runs: Runs, warnings: Sequence[str]) -> None:
+    """Writes {"warnings": [...], "runs": {cell: [run, ...]}}, a run a line."""
+    text = json.dumps({'warnings': warnings, 'runs': runs}, separators=(',', ':'))
     write_atomically(path, text.replace('{"run":', '\n{"run":') + '\n')
 
 
@@ -222,7 +222,7 @@ def read_flagfile(path: Path) -> dict[str, str]:
 
 
 def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
-    """Remarks on the settings in which a run strays from its flagfile.
+    """Warnings on the settings in which a run mismatches from its flagfile.
 
     Raises ValueError for settings that no run has.
     """
@@ -240,17 +240,17 @@ def _differences(
         file = Path(settings['partition_file']).name
         replaced = ('partition', 'partition_overlap', 'alpha')
         wanted = {flag: value for flag, value in wanted.items() if flag not in replaced}
-        remarks = [f'{name}: partition from {file}']
+        warnings = [f'{name}: partition from {file}']
     else:
-        remarks = []
-    remarks += [
+        warnings = []
+    warnings += [
         f'{name}: --{flag}={shown(settings.get(flag))}, the flagfile says {value}'
         for flag, value in wanted.items()
         if flag not in FREE
         and shown(settings.get(flag)) != value
         and not (flag == 'rounds' and settings['rounds'] > int(value))  # longer serves too
     ]
-    return remarks + [
+    return warnings + [
         f'{name}: --{flag}={shown(settings.get(flag))}, the flagfile has no --{flag}'
         for flag in beyond
     ]

@@ -76,7 +76,7 @@ def check() -> None:
             )
     if FLAGS.topology == 'clustered' and FLAGS.ntk_by_cluster is not False:
         raise ValueError(
-            '--topology=clustered: the theory is of hubs that are clients; add --nontk_by_cluster'
+            '--topology=clustered: the theory needs an aggregator a client; add --nontk_by_cluster'
         )
     if FLAGS.lr == 0:
         raise ValueError('--lr=0.0: no client moves, and nothing tells of L; raise it')
@@ -182,7 +182,7 @@ READING = (
     'lambda and the spectral gap (1 - lambda)^2 are of the mixing matrix (Definition 4.2). delta '
     'is the norm of NTK gradient minus true gradient at the weights that a round ends with '
     '(Assumption 4.4, Eq. 21, 45), L the change of the true gradient over the distance moved '
-    '(G.1), both on the joint data of a hub and its neighbours. B is the largest norm and '
+    '(G.1), both on the joint data of an aggregator and its neighbours. B is the largest norm and '
     "sigma_g^2 the variance of the clients' gradients on their own data (G.3, G.2), at the "
     'consensus model w_bar before the round, as are the squared norm of the global gradient and '
     'the loss. T is the mean chosen timestep; the accuracy is that after the round. delta, L, B '

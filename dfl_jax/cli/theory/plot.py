@@ -40,14 +40,19 @@ def plot_theory(rows: Sequence[Row], bounds: Mapping[str, Bound], path: Path) ->
         ('B, largest client gradient', column('gradient_norm_max'), COLOURS[2], '-'),
         (r'$\sigma_g$', [math.sqrt(v) for v in column('gradient_variance')], COLOURS[3], '-'),
         (GRADIENT, roots, COLOURS[0], '-'),
-        ('hub gradient after the round', column('hub_gradient_norm_mean'), MUTED, '--'),
+        (
+            'aggregator gradient after the round',
+            column('aggregator_gradient_norm_mean'),
+            MUTED,
+            '--',
+        ),
         (r'$\delta$, largest', column('delta_ntk_max'), COLOURS[1], '-'),
         (r'$\delta$, mean', column('delta_ntk_mean'), COLOURS[1], ':'),
     ]
     _against_rounds(gradients, rows, lines, 'linearization error and gradient norms', columns=2)
     gradients.set_yscale('log')
     lines = [
-        ('largest of the hubs', column('smoothness_max'), COLOURS[0], '-'),
+        ('largest of the aggregators', column('smoothness_max'), COLOURS[0], '-'),
         ('mean', column('smoothness_mean'), COLOURS[0], ':'),
     ]
     _against_rounds(smoothness, rows, lines, 'smoothness L along the update')
