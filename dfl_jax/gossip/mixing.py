@@ -55,7 +55,7 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
     if kind == 'metropolis':
         if members.shape[0] != sizes.shape[0]:
             raise ValueError(
-                f'metropolis mixing needs an aggregator a client, got {members.shape[0]} aggregators '
+                f'metropolis mixing needs one aggregator a client: {members.shape[0]} aggregators '
                 f'and {sizes.shape[0]} clients; use size or uniform'
             )
         degrees = mask[:, 1:].sum(axis=1)  # [M]
