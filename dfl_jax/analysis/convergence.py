@@ -191,7 +191,7 @@ def diagnose(
     def diagnosis(before: PyTree, after: PyTree, graph: Graph, clients: Clients) -> Diagnosis:
         if graph.members.shape[0] != len(clients.x):
             raise ValueError(
-                f'the diagnosis needs one aggregator a client: {graph.members.shape[0]} aggregators '
+                f'the diagnosis needs one aggregator a client: {len(graph.members)} aggregators '
                 f'and {len(clients.x)} clients'
             )
         # Differences of nearby gradients do not survive TF32.
