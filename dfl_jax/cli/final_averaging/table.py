@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from dfl_jax.cli import markdown
 from dfl_jax.cli.run.rundir import Row
 
 NEIGHBOURS = ('all', 'better half')  # with whom a client averages there, ...
@@ -48,7 +49,7 @@ def _orders_table(found: Row) -> str:
         drawn = [[curve[n - 1] for curve in curves['accuracies']] for n in [*sizes, 0]]
         means = [_percent(sum(values) / len(values)) for values in drawn]
         body.append([LABELS[how], _count(curves['reach']), _count(curves['stay']), *means])
-    return _table(heading, body)
+    return markdown.table(heading, body, 1)
 
 
 def _topologies_table(found: Row) -> str:
@@ -58,12 +59,7 @@ def _topologies_table(found: Row) -> str:
         pairs = zip(row['mean'], row['worst'], strict=True)
         line = body.setdefault(row['degree'], [str(row['degree'])])
         line += [f'{_percent(mean)}, {_percent(worst)}' for mean, worst in pairs]
-    return _table(heading, list(body.values()))
-
-
-def _table(heading: list[str], body: list[list[str]]) -> str:
-    lines = [heading, ['---', *['--:'] * (len(heading) - 1)], *body]
-    return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    return markdown.table(heading, body.values(), 1)
 
 
 def _percent(accuracy: float) -> str:

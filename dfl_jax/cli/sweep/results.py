@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dfl_jax.cli import markdown
 from dfl_jax.cli.command import in_a_line
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.cli.sweep.group import diverged
@@ -80,13 +81,13 @@ def _markdown(found: Sequence[tuple[Run, Row]]) -> str:
     for one, row in found:
         groups.setdefault(tuple(_settings(one)[name] for name in names), []).append(row)
     head = [*names, 'runs', *(heading for heading, _ in MEASURES.values())]
-    lines = [head, ['---'] * len(names) + ['--:'] * (len(head) - len(names))]
+    lines = []
     for values, rows in groups.items():
         done = [row for row in rows if row['state'] == 'done']
         count = str(len(done)) if len(done) == len(rows) else f'{len(done)} of {len(rows)}'
         cells = [_spread(done, name, digits) for name, (_, digits) in MEASURES.items()]
         lines.append([*values, count, *cells])
-    table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    table = markdown.table(head, lines, len(names))
     lost = [f'{one.name}: {row["state"]}' for one, row in found if row['state'] != 'done']
     return '\n\n'.join([table, *lost]) + '\n'
 

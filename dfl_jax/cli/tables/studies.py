@@ -31,6 +31,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
+from dfl_jax.cli import markdown
 from dfl_jax.cli.run.rundir import Row, write_atomically
 from dfl_jax.cli.tables.fits import confidence, power_law
 from dfl_jax.cli.tables.metrics import short
@@ -142,8 +143,7 @@ def _largest_component(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array
 def report(study: Row, result: Result) -> str:
     """Markdown: a row a line of the figure and x, means with 95 % intervals, and the exponents."""
     heads = HEADS[study['study']]
-    escaped = [head.replace('|', '\\|') for head in heads]
-    lines = [['', *escaped], ['---', *['--:'] * len(heads)]]
+    lines = []
     for label, points in result.measured.items():
         for x, values in shown(points).items():
             line = [label, f'{x:.4g}', interval(values)]
@@ -151,7 +151,7 @@ def report(study: Row, result: Result) -> str:
                 mean = statistics.mean(expected)
                 line += [f'{mean:.4g}', f'{statistics.mean(values) / mean:.3f}']
             lines.append(line)
-    text = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    text = markdown.table(['', *(head.replace('|', '\\|') for head in heads)], lines, 1)
     if study['study'] in FITTED:
         laws = {label: power_law(points) for label, points in result.measured.items()}
         text += '\n' + ''.join(

@@ -191,9 +191,8 @@ READING = (
 )
 
 
-def _table(heading: list[str], body: list[list[str]]) -> str:
-    lines = [heading, ['---', *['---:'] * (len(heading) - 1)], *body]
-    return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    return markdown.table(head, rows, 1, '---:')
 
 
 def _rounds(rows: list[Row]) -> str:
