@@ -1,12 +1,13 @@
-"""What the commands share: how they start and fail, and whether they may write where they are told.
+"""What the commands share: how they start and fail, and whether they may write where they should.
 
-Nothing heavy is imported here, so that a mistake is told at once.
+Nothing heavy is imported here, so that a mistake is reported at once.
 """
 
+import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def start(main: Callable[[list[str]], Any]) -> None:
 
 
 def parse(argv: list[str]) -> list[str]:
-    """Sets the flags; what is no flag. Ends the process where one is wrong, or with the help."""
+    """Sets the flags and returns the other arguments; after a wrong flag or --help, ends."""
     try:
         check_flagfiles(argv[1:])
         return flags.FLAGS(argv)
@@ -82,8 +83,26 @@ def flagfile_lines(path: str) -> list[str]:
         raise ValueError(f'--flagfile={path} cannot be read: {reason}') from error
 
 
+@contextlib.contextmanager
+def figure(path: Path, label: str = '') -> Iterator[Path]:
+    """Where the block draws a figure; prints that, or that it takes matplotlib."""
+    try:
+        yield path
+        print(f'{label}{path}')
+    except ImportError:
+        print(f'no {path.name} without matplotlib (pip install matplotlib)', file=sys.stderr)
+
+
+def check_empty(out: str | None) -> None:
+    """Raises ValueError where --out holds files already or cannot be written."""
+    folder = Path(out or 'runs')
+    check_writable(folder)
+    if out and folder.exists() and any(folder.iterdir()):
+        raise ValueError(f'--out={out} exists and is not an empty folder; choose another --out')
+
+
 def check_writable(folder: Path, files: Iterable[str] = (), flag: str = 'out') -> None:
-    """Raises ValueError where these files could not be written into the folder, and leaves nothing.
+    """Raises ValueError where these files could not be written into the folder; leaves nothing.
 
     folder: need not exist yet. flag: that named it.
     """
@@ -95,8 +114,8 @@ def check_writable(folder: Path, files: Iterable[str] = (), flag: str = 'out') -
         raise ValueError(f'--{flag}={folder}: {there} is no folder; {advice}')
     try:
         # In a folder of its own: another process may be at work on the same --out.
-        with tempfile.TemporaryDirectory(dir=there, prefix='.dfl_jax-') as own:
-            new = Path(own, *folder.parts[len(there.parts) :]) if there != folder else Path(own)
+        with tempfile.TemporaryDirectory(dir=there, prefix='.dfl_jax-') as scratch:
+            new = Path(scratch, *folder.parts[len(there.parts) :])
             new.mkdir(parents=True, exist_ok=True)
             for name in files:
                 (new / name).touch()

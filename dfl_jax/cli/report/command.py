@@ -15,10 +15,8 @@ from pathlib import Path
 from absl import flags
 
 from dfl_jax.cli.command import check_writable, fail
-from dfl_jax.cli.report import html as markup
-from dfl_jax.cli.report import papers as report_papers
-from dfl_jax.cli.report import sections
-from dfl_jax.cli.report.runs import Found, find, group
+from dfl_jax.cli.report import html, papers, pictures, sections
+from dfl_jax.cli.report.runs import SavedRun, find, group
 from dfl_jax.cli.run.rundir import write_atomically
 
 FLAGS = flags.FLAGS
@@ -52,10 +50,10 @@ def is_report(path: Path) -> bool:
     if not path.is_file():  # a pipe, say, which nobody writes to
         return False
     with open(path, errors='replace') as file:
-        return markup.MARK in file.read(1000)
+        return html.MARK in file.read(1000)
 
 
-def report(name: str, runs: Sequence[Found], broken: dict[str, str], target: float) -> str:
+def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: float) -> str:
     """The page. name: of what it reports on; broken: {directory: why it cannot be read}."""
     groups = group(runs)
     unfinished = sum(not run.done for run in runs)
@@ -65,18 +63,18 @@ def report(name: str, runs: Sequence[Found], broken: dict[str, str], target: flo
     parts: list[tuple[str, str]] = [
         ('Summary', sections.summary(groups, target)),
         ('Curves', sections.curves(groups, target)),
-        ('Beside the papers', report_papers.beside_papers(runs)),
+        ('Beside the papers', papers.beside_papers(runs)),
         ('Traffic', sections.traffic(groups, target)),
         ('Settings', sections.settings(groups)),
-        ('Data', sections.pictures_of_partitions(groups)),
-        ('Topology', sections.pictures_of_topologies(groups)),
+        ('Data', pictures.partitions(groups)),
+        ('Topology', pictures.topologies(groups)),
         ('Runs', sections.list_of_runs(groups, broken)),
         ('Timing and versions', sections.timing(groups)),
     ]
     date = datetime.now(UTC).strftime('%Y-%m-%d %H:%M UTC')
     foot = f'Written on {date} by python -m experiments.report of dfl_jax.'
     shown = [(heading, body) for heading, body in parts if body]
-    return markup.page(f'Runs of {name}', ', '.join(lead) + '.', shown, foot)
+    return html.page(f'Runs of {name}', ', '.join(lead) + '.', shown, foot)
 
 
 def _count(number: int, noun: str) -> str:
@@ -96,10 +94,10 @@ def main(argv: list[str]) -> int:
     source = Path(FLAGS.runs)
     out = Path(FLAGS.out or source / 'report.html')
     try:
-        said = write_report(source, out, FLAGS.target, FLAGS.overwrite)
+        shown = write_report(source, out, FLAGS.target, FLAGS.overwrite)
     except (ValueError, OSError, ImportError) as error:
         return fail(str(error))
     except KeyboardInterrupt:
         return fail('interrupted, and nothing written; start again', status=130)
-    print(f'{said}: {out}')
+    print(f'{shown}: {out}')
     return 0

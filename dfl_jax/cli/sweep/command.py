@@ -45,8 +45,8 @@ flags.DEFINE_integer(
 flags.DEFINE_string('shard', '0/1', 'i/n: this process takes every n-th group of runs, from i.')
 flags.adopt_module_key_flags(run)
 
-OWN = ('sweep', 'flagfiles', 'together', 'shard')
-OF_THE_SWEEP = (*OWN, 'out', 'progress', 'compilation_cache')  # the same for all runs
+# The same for all runs
+OF_THE_SWEEP = ('sweep', 'flagfiles', 'together', 'shard', 'out', 'progress', 'compilation_cache')
 REFUSED = ('resume', 'checkpoint', 'tensorboard', 'wandb', 'plot_partition')
 
 
@@ -142,20 +142,20 @@ def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: 
     if all(ended(RunDirectory(out / one.name)) for one in group):
         bar.update(_rounds(command, group))
         return
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as lock:
         members = []
         for one in group:
             command.read(one)
             directory, config = RunDirectory(out / one.name), None
             if directory.config_file.exists():
-                held.enter_context(directory.held())
+                lock.enter_context(directory.locked())
                 config = directory.config()
                 directory.check_settings(config['settings'], run.settings())
             else:
                 directory.check_free()
             experiment = build(FLAGS)
             if config is None:
-                run.claim(directory, experiment, held)
+                run.claim(directory, experiment, lock)
             else:
                 run.go_on(directory, experiment, config)
             members.append(Member(experiment, directory))

@@ -6,7 +6,7 @@ from typing import Any
 
 from dfl_jax.cli import papers
 from dfl_jax.cli.run.rundir import Row, read_json
-from dfl_jax.cli.tables.metrics import AGAINST, METRICS
+from dfl_jax.cli.tables.metrics import METRICS
 
 HERE = papers.folder()
 
@@ -17,16 +17,25 @@ def known_tables(home: Path) -> dict[str, Path]:
     return {str(file.parent.relative_to(home)): file for file in files}
 
 
+def flagfiles(published: Row, folder: Path) -> dict[str, Path]:
+    """The flagfile of every cell that has one. folder: the table's own."""
+    cells = sorted(f'{m}-{column}' for m in published['rows'] for column in published['columns'])
+    folders = [HERE / name for name in published['flags']] if 'flags' in published else [folder]
+    files = {cell: [f / f'{cell}.flags' for f in folders] for cell in cells}
+    existing = {cell: [file for file in files[cell] if file.exists()] for cell in cells}
+    return {cell: those[0] for cell, those in existing.items() if those}
+
+
 def read_published(file: Path) -> Row:
-    """A table, as experiments.tables describes it. Raises ValueError for what is none."""
+    """A table, as docs/tables.md describes it. Raises ValueError for what is none."""
     published = _read(file)
     _check(file, published, 'title', lambda v: isinstance(v, str), 'text')
     _check(file, published, 'source', lambda v: isinstance(v, str), 'text')
     _check(file, published, 'columns', lambda v: _texts(v) and bool(v), 'a list of names')
     parts = published.get('metrics', [published.get('metric')])
     names = [p.get('metric') if isinstance(p, dict) else p for p in _list(parts)]
-    if not names or any(name not in {**METRICS, **AGAINST} for name in map(str, names)):
-        raise ValueError(f'{file}: its metric is none of {", ".join([*METRICS, *AGAINST])}')
+    if not names or any(name not in METRICS for name in map(str, names)):
+        raise ValueError(f'{file}: its metric is none of {", ".join(METRICS)}')
     several, width = 'metrics' in published, len(published['columns'])
 
     def fits(row: Any) -> bool:
@@ -66,10 +75,10 @@ def read_computed(file: Path) -> Row:
 
 
 def _read(file: Path) -> Row:
-    found = read_json(file)
-    if not isinstance(found, dict):
-        raise ValueError(f'{file} is no table but a {type(found).__name__}')
-    return found
+    table = read_json(file)
+    if not isinstance(table, dict):
+        raise ValueError(f'{file} is no table but a {type(table).__name__}')
+    return table
 
 
 def _check(file: Path, table: Row, name: str, fits: Callable[[Any], bool], what: str) -> None:

@@ -1,14 +1,11 @@
-"""What a study without training finds: its lines, and what theory says of them."""
+"""The results of a study without training: its lines, and what theory says of them."""
 
 from typing import NamedTuple
 
-Points = dict[float, list[float]]  # x -> a value of every draw
-Found = tuple[str, float, float, float | None]  # label, x, measured, what theory says
+from dfl_jax.cli.tables.fits import Points
 
-
+Value = tuple[str, float, float, float | None]  # label, x, measured, what theory says
 FITTED = ('steady', 'stabilisation')
-
-
 HEADS = {
     'steady': ('n', '||v_steady||'),
     'assortativity': ('rho', '||v_steady||', 'before rewiring', 'ratio'),
