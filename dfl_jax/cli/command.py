@@ -53,6 +53,10 @@ def in_a_line(text: str) -> str:
     return shown if len(shown) <= LONGEST else f'{shown[:LONGEST]}...'
 
 
+def counted(number: int, noun: str) -> str:
+    return f'{number} {noun}{"s" * (number != 1)}'
+
+
 def check_flagfiles(arguments: Iterable[str], inside: Sequence[str] = ()) -> None:
     """Raises ValueError for a --flagfile that cannot be read or that includes itself.
 

@@ -92,7 +92,7 @@ def restore(directory: RunDirectory) -> Trained:
     if newest is None:
         raise ValueError(f'--run={directory.path} has no checkpoint yet; let it run on')
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # what there was to say, the run has said
+        warnings.simplefilter('ignore')  # the run has printed its warnings
         experiment = build(FLAGS)
     check_inputs(config.get('inputs', {}), experiment, fingerprint(experiment), directory.path)
     if 'cohort' in experiment.resolved:

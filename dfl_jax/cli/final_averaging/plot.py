@@ -59,8 +59,8 @@ def _clients(axes, selection: Row) -> None:
 
 
 def _topologies(axes, selection: Row) -> None:
-    for who, (label, colour) in NEIGHBOURS.items():
-        rows = [row for row in selection['final_topologies'] if row['neighbours'] == who]
+    for neighbours, (label, colour) in NEIGHBOURS.items():
+        rows = [row for row in selection['final_topologies'] if row['neighbours'] == neighbours]
         degrees = [row['degree'] for row in rows]
         for step, (often, style) in enumerate(TIMES):
             means = [100 * row['mean'][step] for row in rows]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from absl import flags
 
-from dfl_jax.cli.command import check_writable, fail
+from dfl_jax.cli.command import check_writable, counted, fail
 from dfl_jax.cli.report import html, papers, pictures, sections
 from dfl_jax.cli.report.runs import SavedRun, find, group
 from dfl_jax.cli.run.rundir import write_atomically
@@ -42,7 +42,7 @@ def write_report(source: Path, out: Path, target: float, overwrite: bool) -> str
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, text)
     skipped = f', {len(broken)} that cannot be read' if broken else ''
-    return f'{_count(len(runs), "run")}{skipped}'
+    return f'{counted(len(runs), "run")}{skipped}'
 
 
 def is_report(path: Path) -> bool:
@@ -57,7 +57,7 @@ def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: 
     """The page. name: of what it reports on; broken: {directory: why it cannot be read}."""
     groups = group(runs)
     unfinished = sum(not run.done for run in runs)
-    lead = [_count(len(runs), 'run'), _count(len(groups), 'setting')]
+    lead = [counted(len(runs), 'run'), counted(len(groups), 'setting')]
     lead += [f'{unfinished} unfinished'] * (unfinished > 0)
     lead += [f'{len(broken)} unreadable'] * (len(broken) > 0)
     parts: list[tuple[str, str]] = [
@@ -75,10 +75,6 @@ def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: 
     foot = f'Written on {date} by python -m experiments.report of dfl_jax.'
     shown = [(heading, body) for heading, body in parts if body]
     return html.page(f'Runs of {name}', ', '.join(lead) + '.', shown, foot)
-
-
-def _count(number: int, noun: str) -> str:
-    return f'{number} {noun}{"s" * (number != 1)}'
 
 
 def define_flags() -> None:

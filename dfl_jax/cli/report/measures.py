@@ -3,16 +3,15 @@
 from collections.abc import Callable, Sequence
 
 from dfl_jax.cli.report.runs import SavedRun
-from dfl_jax.cli.tables.curves import CURVES, Run
+from dfl_jax.cli.tables.curves import CURVES, Run, columns_of
 from dfl_jax.cli.tables.metrics import Measured, megabytes_to, rounds_to
 
 Measure = Callable[[SavedRun], Measured | None]
 
 
 def columns(run: SavedRun, names: Sequence[str]) -> Run:
-    """The run as experiments.tables takes it, without the columns that it lacks."""
-    there = [name for name in ('round', *names) if all(name in row for row in run.rows)]
-    return {'run': run.path.name} | {name: [row[name] for row in run.rows] for name in there}
+    """The run as a table takes it, without the columns that it lacks."""
+    return columns_of(run.path.name, run.rows, (), names)
 
 
 def at_end(name: str, scale: float = 1) -> Measure:

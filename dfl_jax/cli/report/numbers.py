@@ -58,9 +58,9 @@ def _with_bound(number: Measured, places: int) -> str:
 
 def aligned(column: Sequence[str]) -> list[str]:
     """The <td> cells of numbers like '16.7 ± 1.5 (3 seeds)', points below each other."""
-    found = [re.fullmatch(r'(\D*[\d,]*)(.*)', text) for text in column]
+    matches = [re.fullmatch(r'(\D*[\d,]*)(.*)', text) for text in column]
     parts = [
-        match.groups() if match else (text, '') for match, text in zip(found, column, strict=True)
+        match.groups() if match else (text, '') for match, text in zip(matches, column, strict=True)
     ]
     width = max(len(rest) for _, rest in parts)
     room = f'<span style="min-width:{0.9 * width:.1f}ch">'

@@ -1,4 +1,4 @@
-"""Pictures of what a run was made of: who holds which data, and who hears whom."""
+"""Pictures of the partitions and topologies of runs."""
 
 import base64
 import re
@@ -54,7 +54,7 @@ OF_THE_NETWORK = (
 
 
 def partitions(groups: Sequence[Group]) -> str:
-    """The section of who holds which data, a picture a partition."""
+    """The pictures of all partitions of the runs."""
 
     def draw(runs: Sequence[SavedRun], name: str) -> tuple[str, str]:
         words = partition_words(runs[0].config['settings'])
@@ -64,7 +64,7 @@ def partitions(groups: Sequence[Group]) -> str:
 
 
 def topologies(groups: Sequence[Group]) -> str:
-    """The section of who hears whom, a picture a graph."""
+    """The pictures of all topologies of the runs."""
     return _pictures(groups, OF_THE_NETWORK, topology_picture, 'topology', 'small grid')
 
 
@@ -133,7 +133,7 @@ def links(run: SavedRun) -> 'np.ndarray':
     if getattr(flags, 'torus_dimensions', 0) > MOST_DIMENSIONS:  # powers of them would be tried
         raise ValueError(f'{flags.torus_dimensions} dimensions are too many for a picture')
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # what there was to say, the run has said
+        warnings.simplefilter('ignore')  # the run has printed its warnings
         graph = draw_graphs(flags, streams(flags), {})
     members, mask = np.asarray(graph.members[0]), np.asarray(graph.mask[0])
     aggregators = np.broadcast_to(members[:, :1], members.shape)
@@ -222,7 +222,7 @@ def _drawn_by_the_run(folder: Path) -> bytes | None:
 
 
 def partition_picture(runs: Sequence[SavedRun], name: str) -> str:
-    """Who holds what in the first of the runs, or the partition.png of one that has it.
+    """The partition of the first of the runs, or the partition.png of one that has it.
 
     Raises ValueError or OSError with the reason why there is none.
     """

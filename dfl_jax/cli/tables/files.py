@@ -29,27 +29,24 @@ def flagfiles(published: Row, folder: Path) -> dict[str, Path]:
 def read_published(file: Path) -> Row:
     """A table, as docs/tables.md describes it. Raises ValueError for what is none."""
     published = _read(file)
-    _check(file, published, 'title', lambda v: isinstance(v, str), 'text')
-    _check(file, published, 'source', lambda v: isinstance(v, str), 'text')
     _check(file, published, 'columns', lambda v: _texts(v) and bool(v), 'a list of names')
     parts = published.get('metrics', [published.get('metric')])
     names = [p.get('metric') if isinstance(p, dict) else p for p in _list(parts)]
     if not names or any(name not in METRICS for name in map(str, names)):
         raise ValueError(f'{file}: its metric is none of {", ".join(METRICS)}')
-    several, width = 'metrics' in published, len(published['columns'])
+    width = len(published['columns'])
 
     def fits(row: Any) -> bool:
-        of_each = row if several else [row]
+        of_each = row if 'metrics' in published else [row]
         return len(_list(of_each)) == len(names) and all(len(_list(r)) == width for r in of_each)
 
     def rows_fit(rows: Any) -> bool:
         return isinstance(rows, dict) and bool(rows) and all(map(fits, rows.values()))
 
-    _check(file, published, 'rows', rows_fit, 'a list of numbers a method, one a column')
-
     def panels_fit(panels: Any) -> bool:
         return bool(_list(panels)) and all(isinstance(p, dict) and 'title' in p for p in panels)
 
+    _check(file, published, 'rows', rows_fit, 'a list of numbers a method, one a column')
     _check(file, published, 'panels', panels_fit, 'a list of panels with titles')
     return published
 
@@ -59,17 +56,13 @@ def read_computed(file: Path) -> Row:
     from dfl_jax.cli.tables.studies import STUDIES
 
     def is_study(study: Any) -> bool:
-        there = isinstance(study, dict) and {'study', 'title', 'families', 'sizes', 'draws'} <= {
-            *study
-        }
-        return there and str(study['study']) in STUDIES
+        needed = {'study', 'title', 'families', 'sizes', 'draws'}
+        return isinstance(study, dict) and needed <= {*study} and str(study['study']) in STUDIES
 
     def are_studies(studies: Any) -> bool:
         return bool(_list(studies)) and all(map(is_study, studies))
 
     computed = _read(file)
-    _check(file, computed, 'title', lambda v: isinstance(v, str), 'text')
-    _check(file, computed, 'source', lambda v: isinstance(v, str), 'text')
     _check(file, computed, 'studies', are_studies, f'a list of studies of {", ".join(STUDIES)}')
     return computed
 
@@ -78,6 +71,8 @@ def _read(file: Path) -> Row:
     table = read_json(file)
     if not isinstance(table, dict):
         raise ValueError(f'{file} is no table but a {type(table).__name__}')
+    for name in ('title', 'source'):
+        _check(file, table, name, lambda value: isinstance(value, str), 'text')
     return table
 
 

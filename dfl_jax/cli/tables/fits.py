@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from dfl_jax.cli.command import counted
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables.curves import Runs
 from dfl_jax.cli.tables.metrics import METRICS, Measured, by_metric, measure_cell, short
@@ -75,8 +76,8 @@ def fit_lines(published: Row, runs: Runs) -> list[str]:
         bounds = sum(map(len, cells.values())) - used
         if used + bounds == 0:
             continue
-        over = f'{_count(sizes, "size")}, {_count(used, "run")}'
-        over += f'; {_count(bounds, "bound")} left out' if bounds else ''
+        over = f'{counted(sizes, "size")}, {counted(used, "run")}'
+        over += f'; {counted(bounds, "bound")} left out' if bounds else ''
         if method in laws:
             law = laws[method]
             text = f'{head} ~ n^{law} ± {law.error:.2f} ({over})'
@@ -96,10 +97,6 @@ def _by_size(published: Row, runs: Runs) -> dict[str, dict[float, list[Measured]
 
 def _reached(cells: Mapping[float, Sequence[Measured]]) -> dict[float, list[float]]:
     return {n: [v.value for v in values if not v.bound] for n, values in cells.items()}
-
-
-def _count(number: int, what: str) -> str:
-    return f'{number} {what}{"s" * (number != 1)}'
 
 
 def slowdowns(

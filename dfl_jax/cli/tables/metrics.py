@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from dfl_jax.cli.command import counted
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables.curves import CURVES, LOCAL, LOSS, Run, Runs
 
@@ -183,7 +184,7 @@ def summary(values: Sequence[Measured]) -> str:
     """Mean and standard deviation over seeds; every one of them where only some got there."""
     if not values:
         return '-'
-    seeds = '1 seed' if len(values) == 1 else f'{len(values)} seeds'
+    seeds = counted(len(values), 'seed')
     if all(value.bound for value in values):
         return f'{min(values)} ({seeds})'
     if any(value.bound for value in values):

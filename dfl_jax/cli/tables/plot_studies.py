@@ -8,7 +8,7 @@ from pathlib import Path
 from dfl_jax.cli.run.plots import COLOURS, MUTED, plt, tidy
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables.fits import Points, confidence, power_law
-from dfl_jax.cli.tables.study_results import FITTED, HEADS, Result
+from dfl_jax.cli.tables.studies import FITTED, HEADS, Result
 
 XLABELS = {
     'n': 'number of clients n',

@@ -25,6 +25,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -35,12 +36,28 @@ from dfl_jax.cli import markdown
 from dfl_jax.cli.run.rundir import Row, write_atomically
 from dfl_jax.cli.tables.fits import Points, confidence, power_law
 from dfl_jax.cli.tables.metrics import short
-from dfl_jax.cli.tables.study_results import FITTED, HEADS, Result, Value
 from dfl_jax.gossip import untrained as numerical_model
 from dfl_jax.gossip.gain import gain_of, uniform_matrix
 from dfl_jax.gossip.spectra import spectrum
 from dfl_jax.topology import families
 from dfl_jax.topology.rewiring import rewire
+
+Value = tuple[str, float, float, float | None]  # label, x, measured, what theory says
+FITTED = ('steady', 'stabilisation')
+HEADS = {
+    'steady': ('n', '||v_steady||'),
+    'assortativity': ('rho', '||v_steady||', 'before rewiring', 'ratio'),
+    'limits': ('n', 'sigma_ap', '||v_steady||', 'ratio'),
+    'stabilisation': ('n', 'rounds', 'by the gap', 'ratio'),
+    'evolution': ('round', 'deviation', 'limit', 'ratio'),
+}
+
+
+class Result(NamedTuple):
+    """The lines of a study and what theory says of them, both by label."""
+
+    measured: dict[str, Points]
+    theory: dict[str, Points]
 
 
 def graphs(study: Row) -> Iterator[tuple[str, int, list[int], np.ndarray]]:
