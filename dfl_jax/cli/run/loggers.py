@@ -1,7 +1,7 @@
 """Where a run is shown besides metrics.jsonl: TensorBoard and Weights & Biases.
 
 A logger shows every row of metrics.jsonl at the step that is its round: numbers under their names,
-the counts of a choice as NAME/CHOICE, a list over the clients as a histogram. Loggers are copies:
+the counts of a choice as NAME/CHOICE, a list over the clients as a histogram. These are copies:
 a resumed run shows its earlier rows anew, from metrics.jsonl, and so every round once, those of a
 session without a logger too. The packages are imported only here and only when a flag asks.
 """

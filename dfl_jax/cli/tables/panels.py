@@ -84,10 +84,8 @@ def _panel(published: Row, panel: Row, runs: Runs, measure: Callable, laws: Mapp
     if 'curves' in panel:
         words = (CURVE_LABELS.get(name, name) for name in panel['curves'])
         styles = dict(zip(('solid', 'dotted'), words, strict=False))
-    if 'column' in panel:
-        return Panel(title, 'curve', x, _column(published, panel, x, runs), styles)
-    if 'lines' in panel:
-        return Panel(title, 'curve', x, _named_curves(panel, x, runs), styles)
+    if {'column', 'lines'} & set(panel):
+        return Panel(title, 'curve', x, _curves(published, panel, x, runs), styles)
     if 'points' in panel:
         return Panel(title, 'scatter', x, _scattered(published, panel, runs))
     if 'rounds' in panel:
@@ -96,36 +94,32 @@ def _panel(published: Row, panel: Row, runs: Runs, measure: Callable, laws: Mapp
     return Panel(title, 'factor', panel['label'], _laws(published, panel, lines, laws), styles)
 
 
-def _column(published: Row, panel: Row, x: str, runs: Runs) -> list[Line]:
-    """The curves of every method; a centralized one has one model, and it leaps every round."""
-    centralized = published.get('centralized', ())
-    until, scale = panel.get('until', math.inf), _scale(panel)
+def _curves(published: Row, panel: Row, x: str, runs: Runs) -> list[Line]:
+    """The curves that a panel lists, those of equal labels in equal colour, or of every method."""
+
+    def drawn(line: Row, colour: str) -> Line:
+        cell, curve = runs.get(line['cell'], []), line_curve(panel, line)
+        points = _over_seeds(cell, curve, x, panel.get('until', math.inf), _scale(panel, line))
+        return Line(line['label'], colour, points, line.get('style', 'solid'))
+
+    if 'lines' in panel:
+        labels = list(dict.fromkeys(line['label'] for line in panel['lines']))
+        places = [line.get('colour', labels.index(line['label'])) for line in panel['lines']]
+        colours = [COLOURS[place % len(COLOURS)] for place in places]
+        return list(map(drawn, panel['lines'], colours))
+    faint = published.get('centralized', ())  # these have one model, and it leaps every round
     return [
-        Line(
-            label,
+        drawn(
+            {
+                'cell': f'{method}-{panel["column"]}',
+                'label': label,
+                'curve': curve,
+                'style': 'faint' if method in faint else style,
+            },
             colour,
-            _over_seeds(runs.get(f'{method}-{panel["column"]}', []), curve, x, until, scale),
-            'faint' if method in centralized else style,
         )
         for method, (label, colour) in _methods(published, panel).items()
         for style, curve in zip(('solid', 'dotted'), panel_curves(panel), strict=False)
-    ]
-
-
-def _named_curves(panel: Row, x: str, runs: Runs) -> list[Line]:
-    """The curves that a panel lists; equal labels are of equal colour."""
-    labels = list(dict.fromkeys(line['label'] for line in panel['lines']))
-    until = panel.get('until', math.inf)
-    return [
-        Line(
-            line['label'],
-            COLOURS[line.get('colour', labels.index(line['label'])) % len(COLOURS)],
-            _over_seeds(
-                runs.get(line['cell'], []), line_curve(panel, line), x, until, _scale(panel, line)
-            ),
-            line.get('style', 'solid'),
-        )
-        for line in panel['lines']
     ]
 
 
@@ -200,7 +194,7 @@ def _methods(published: Row, panel: Row) -> dict[str, tuple[str, str]]:
     return {method: (METHODS.get(like, like), colours[like]) for method, like in shown.items()}
 
 
-def _scale(panel: Row, line: Mapping = MappingProxyType({})) -> float:
+def _scale(panel: Row, line: Row) -> float:
     """What a round is worth on the x axis of minibatches."""
     scale = line.get('scale', panel.get('scale'))
     if scale is None and panel.get('x') == 'minibatches':
@@ -226,13 +220,7 @@ def _at(run: Run, name: str, round: int) -> list:
     return [run[name][run['round'].index(round)]] if round in run['round'] else []
 
 
-def _over_seeds(
-    runs: Sequence[Run],
-    curve: str = 'consensus_accuracy',
-    x: str = 'round',
-    until: float = math.inf,
-    scale: float = 1,
-) -> Points:
+def _over_seeds(runs: Sequence[Run], curve: str, x: str, until: float, scale: float) -> Points:
     """{mean x: the curve of every run}, for the rounds up to `until` that all runs have.
 
     scale: of a round, where x is minibatches.
