@@ -77,9 +77,15 @@ def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: 
     return html.page(f'Runs of {name}', ', '.join(lead) + '.', shown, foot)
 
 
-def define_flags() -> None:
+def define_flags(_: Sequence[str]) -> None:
+    """Defines the flags of this command, whose names others use for something else."""
     flags.DEFINE_string('runs', 'runs', 'A run directory, or a folder of them at any depth.')
-    flags.DEFINE_string('out', None, 'The page (default: report.html in --runs).')
+    flags.DEFINE_string(
+        'out',
+        None,
+        'The page (default: report.html in --runs).',
+        allow_override=True,  # the flags of a run, which say what its settings mean, have one too
+    )
     flags.DEFINE_float('target', 0.85, 'Accuracy to which rounds and megabytes are counted.')
     flags.DEFINE_bool('overwrite', False, 'Replace --out even where it is no report.')
 

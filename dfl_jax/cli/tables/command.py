@@ -25,7 +25,8 @@ from dfl_jax.cli.tables.table import report
 FLAGS = flags.FLAGS
 
 
-def define_flags() -> None:
+def define_flags(_: Sequence[str]) -> None:
+    """Defines the flags of this command, whose names others use for something else."""
     flags.DEFINE_list('runs', 'runs', 'Folders whose subfolders are the runs, or .json of them.')
     flags.DEFINE_string(
         'out', None, 'Where table, curves and figure go (default: with the first of --runs).'

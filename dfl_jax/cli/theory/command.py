@@ -8,27 +8,33 @@ round), theory.md and theory.png, besides config.json, into DIR.
 
 import contextlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags, logging
 
 from dfl_jax.cli.command import check_empty, fail, figure
-from dfl_jax.cli.experiment import flags as experiment_flags
+from dfl_jax.cli.experiment import method_flags
+from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.run.rundir import write_atomically
 from dfl_jax.cli.theory.measure import evaluate, measure
 from dfl_jax.cli.theory.table import report, terms_table, verdict
 
 FLAGS = flags.FLAGS
-flags.adopt_module_key_flags(experiment_flags)
+EXAMPLES = (
+    '--rounds=5 --out=theory',
+    '--topology=ring --alpha=0.5 --rounds=10 --out=theory-ring',
+)
+flags.adopt_module_key_flags(method_flags)
 
 # Under these a round is not the one update that the theory describes.
 OTHER_UPDATES = (
     'ntk_batches',
     'ntk_subsampling',
-    'ntk_jacobian_sparsity',
-    'ntk_jacobian_bits',
+    'message_sparsity',
+    'message_bits',
     'ntk_jacobian_weights',
 )
 
@@ -62,6 +68,11 @@ def check() -> None:
         given = '--resume' if FLAGS.resume else f'--eval_every={FLAGS.eval_every}'
         raise ValueError(f'{given}: every round is measured, from the first; leave it out')
     check_empty(FLAGS.out)
+
+
+def define_flags(arguments: Sequence[str]) -> None:
+    """Defines the flags of a method of one's own."""
+    define_flags_of_others(arguments)
 
 
 def main(argv: list[str]) -> int:
