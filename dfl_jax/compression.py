@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.checks import check_choice, check_range
 
 FLOAT_BITS = 32
 LABEL_BITS = 32
@@ -88,8 +89,7 @@ def top_k(sparsity: float) -> Codec:
 
     Raises ValueError for a sparsity outside [0, 1).
     """
-    if not 0 <= sparsity < 1:
-        raise ValueError(f'sparsity has to lie in [0, 1), got {sparsity}')
+    check_range('sparsity', sparsity, least=0, below=1)
 
     def kept(size: int) -> int:
         return math.ceil(size * (1 - sparsity) - 1e-9)  # (1 - 0.9) * 10 is 1.0000000000000002
@@ -119,10 +119,8 @@ def quantization(bits: int, rounding: str = 'stochastic') -> Codec:
 
     Raises ValueError for bits outside [2, 32] or an unknown rounding.
     """
-    if not 2 <= bits <= FLOAT_BITS:
-        raise ValueError(f'bits has to lie in [2, {FLOAT_BITS}], got {bits}')
-    if rounding not in ROUNDINGS:
-        raise ValueError(f'unknown rounding {rounding!r}; choose one of {", ".join(ROUNDINGS)}')
+    check_range('bits', bits, least=2, most=FLOAT_BITS)
+    check_choice('rounding', rounding, ROUNDINGS)
     levels = 2 ** (bits - 1) - 1
 
     def decoded(key: Array, w: Array) -> Array:

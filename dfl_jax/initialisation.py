@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.models import Model
 
 INITS = ('same', 'independent')
@@ -53,5 +54,5 @@ def gain_corrected(gain: ArrayLike) -> Init:
 
 def check_init(init: Init) -> None:
     """Raises ValueError for a name that is not one of INITS."""
-    if not callable(init) and init not in INITS:
-        raise ValueError(f'unknown init {init!r}; choose one of {", ".join(INITS)}, or a function')
+    if not callable(init):
+        check_choice('init', init, INITS)

@@ -171,10 +171,10 @@ def test_auto_takes_the_dense_product_for_dense_graphs_only():
 
 def test_errors():
     graph = lossy_graph()
-    with pytest.raises(ValueError, match="unknown mixing 'mean'; known: size"):
+    with pytest.raises(ValueError, match="unknown mixing 'mean'; choose one of size"):
         mixing_weights(graph, sizes_of(), 'mean')
     rows = mixing_weights(graph, sizes_of(), 'size')
-    with pytest.raises(ValueError, match="unknown method 'bcoo'; known: auto"):
+    with pytest.raises(ValueError, match="unknown method 'bcoo'; choose one of auto"):
         mix(rows, graph.members, tree_of(), 'bcoo')
     with pytest.raises(TypeError, match='int32'):
         mix(jnp.asarray(rows), graph.members, {'count': jnp.ones(CLIENTS, jnp.int32)})

@@ -361,7 +361,7 @@ def test_bytes_of_a_schedule():
         ),
         ({'family': 'regular', 'clients': 5}, 'degree 5 needs more than 5 clients, got clients=5'),
         ({'family': 'erdos_renyi', 'degree': 0}, 'degree=0'),
-        ({'family': 'hypercube'}, "unknown topology 'hypercube'; known: ring.*edge_list"),
+        ({'family': 'hypercube'}, "unknown topology 'hypercube'; choose one of ring.*edge_list"),
         ({'family': 'watts_strogatz'}, 'even degree, got degree=5; take 4'),
         ({'family': 'watts_strogatz', 'degree': 4, 'rewiring': 1.5}, 'between 0 and 1, got 1.5'),
         ({'family': 'torus', 'clients': 37}, 'got clients=37; take 39'),

@@ -28,6 +28,7 @@ from jax import lax
 from scipy import ndimage
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.compression import Codec
 from dfl_jax.models import MLP, Model
 
@@ -113,8 +114,7 @@ def match(
 
     Returns x and its objective.
     """
-    if distance not in DISTANCES:
-        raise ValueError(f'unknown distance {distance!r}; choose one of {", ".join(DISTANCES)}')
+    check_choice('distance', distance, DISTANCES)
     apart = _squared if distance == 'squared' else _cosine
     optimizer = optax.adam(optax.cosine_decay_schedule(lr, steps))
 

@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from dfl_jax.base import Array, Graph, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.execution.devices import shard_over_clients
 
 MIXINGS = ('size', 'uniform', 'metropolis')
@@ -45,8 +46,7 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
     Raises:
       ValueError: unknown kind, or `metropolis` on aggregators that are not the clients (H != M).
     """
-    if kind not in MIXINGS:
-        raise ValueError(f'unknown mixing {kind!r}; known: {", ".join(MIXINGS)}')
+    check_choice('mixing', kind, MIXINGS)
     xp: ModuleType = jnp if any(isinstance(a, jax.Array) for a in (*graph, sizes)) else np
     members, mask, active, sizes = (xp.asarray(a) for a in (*graph, sizes))
     dtype = xp.result_type(float)
@@ -94,8 +94,7 @@ def mix(weights: Array, members: Array, tree: PyTree, method: str = 'auto') -> P
       ValueError: unknown method.
       TypeError: a leaf is not of floating point.
     """
-    if method not in METHODS:
-        raise ValueError(f'unknown method {method!r}; known: {", ".join(METHODS)}')
+    check_choice('method', method, METHODS)
 
     def of_aggregators(rows: tuple[Array, Array]) -> PyTree:
         return _mixed(*rows, tree, method)

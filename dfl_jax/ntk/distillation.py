@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dfl_jax.base import Array
+from dfl_jax.checks import check_range
 
 
 def annealing(
@@ -32,11 +33,9 @@ def annealing(
             'lower the warm-up or raise the number of rounds'
         )
     for name, value in zip(('alpha_init', 'alpha_final'), alpha, strict=True):
-        if not 0 <= value <= 1:
-            raise ValueError(f'{name} has to lie in [0, 1], got {value}')
+        check_range(name, value, least=0, most=1)
     for name, value in zip(('tau_init', 'tau_final'), temperature, strict=True):
-        if not value > 0:
-            raise ValueError(f'{name} has to be above 0, got {value}')
+        check_range(name, value, above=0)
 
     def schedule(k: Array) -> tuple[Array, Array]:
         p = jnp.clip((k - warmup) * (1 / (rounds - warmup)), 0, 1)  # Eq. (7)

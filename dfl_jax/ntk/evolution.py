@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array
+from dfl_jax.checks import check_choice
 from dfl_jax.ntk.chebyshev import TOLERANCE, integrate
 from dfl_jax.ntk.precision import product
 
@@ -113,10 +114,8 @@ def evolve(
 
 def check(timesteps: Sequence[int], loss: str, method: str) -> None:
     """Raises ValueError for settings that `evolve` cannot follow."""
-    if method not in EVOLUTIONS:
-        raise ValueError(f'unknown evolution {method!r}; choose one of {", ".join(EVOLUTIONS)}')
-    if loss not in LOSSES:
-        raise ValueError(f'unknown loss {loss!r}; choose one of {", ".join(LOSSES)}')
+    check_choice('evolution', method, EVOLUTIONS)
+    check_choice('loss', loss, LOSSES)
     if method == 'eigh' and loss != 'mse':
         raise ValueError(
             'evolution eigh is the closed form of half-MSE; use rkc or euler with cross_entropy'

@@ -18,6 +18,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.models import Model
 from dfl_jax.ntk.precision import product
 from dfl_jax.ntk.structured import (
@@ -36,8 +37,7 @@ def kernel_fn(model: Model, method: str = 'auto') -> Kernel:
     Raises ValueError for an unknown backend, or for `structured` on a network that holds
     parameters outside plain dense and convolutional layers.
     """
-    if method not in KERNELS:
-        raise ValueError(f'unknown kernel {method!r}; choose one of {", ".join(KERNELS)}')
+    check_choice('kernel', method, KERNELS)
     if method in ('auto', 'structured'):
         unknown = unstructured_parameters(model)
         if not unknown:

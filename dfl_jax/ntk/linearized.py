@@ -14,6 +14,7 @@ from flax import linen as nn
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.compression import Codec
 from dfl_jax.models import Model
 from dfl_jax.ntk.compressed import decoded_jacobian
@@ -55,11 +56,7 @@ def linearization(
     ntk = kernel_fn(model, kernel)
     if codec is not None and kernel != 'auto':
         raise ValueError(f'kernel={kernel} needs exact Jacobians; leave it out beside compression')
-    if jacobian_weights not in JACOBIAN_WEIGHTS:
-        raise ValueError(
-            f'unknown Jacobian weights {jacobian_weights!r}; '
-            f'choose one of {", ".join(JACOBIAN_WEIGHTS)}'
-        )
+    check_choice('Jacobian weights', jacobian_weights, JACOBIAN_WEIGHTS)
     at_own = jacobian_weights == 'own'
     if at_own and (codec is not None or kernel != 'auto'):
         raise ValueError('jacobian_weights=own takes exact Jacobians and kernel=auto')
@@ -134,9 +131,8 @@ def projected(
 
     Raises ValueError for settings that contradict each other, before anything is traced.
     """
-    for what, value, known in (('kernel form', form, KERNEL_FORMS), ('step', step, STEPS)):
-        if value not in known:
-            raise ValueError(f'unknown {what} {value!r}; choose one of {", ".join(known)}')
+    check_choice('kernel form', form, KERNEL_FORMS)
+    check_choice('step', step, STEPS)
     whole = projection.kind == 'none'
     if whole and codec is not None:
         raise ValueError('Jacobians are compressed after their projection; choose a projection')

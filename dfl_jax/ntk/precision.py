@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array
+from dfl_jax.checks import check_choice
 
 PRECISIONS = ('highest', 'high', 'default')
 
@@ -23,8 +24,7 @@ def at_precision(precision: str, function: Callable[..., Any]) -> Callable[..., 
 
     Raises ValueError for a precision that is not one of PRECISIONS.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f'unknown precision {precision!r}; choose one of {", ".join(PRECISIONS)}')
+    check_choice('precision', precision, PRECISIONS)
 
     @functools.wraps(function)
     def at(*args: Any, **options: Any) -> Any:

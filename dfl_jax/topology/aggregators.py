@@ -6,6 +6,7 @@ Host side, like `topology`, from whose schedules of neighbours these are drawn.
 import numpy as np
 
 from dfl_jax.base import Graph
+from dfl_jax.checks import check_choice
 from dfl_jax.topology.settings import Stream, TopologyError
 
 CHOICES = ('uniform', 'walk', 'fixed')
@@ -34,8 +35,7 @@ def meetings(
       TopologyError: numbers that do not fit each other or the network, an unknown choice.
     """
     rounds, clients, _ = graph.members.shape
-    if choice not in CHOICES:
-        raise TopologyError(f'unknown aggregator {choice!r}; choose one of {", ".join(CHOICES)}')
+    check_choice('aggregator', choice, CHOICES, TopologyError)
     if not 1 <= aggregators <= clients:
         raise TopologyError(f'{aggregators} aggregators of {clients} clients; use 1 to {clients}')
     if senders < 1 or senders + aggregators > clients:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 import networkx as nx
 import numpy as np
 
+from dfl_jax.checks import check_choice
 from dfl_jax.topology.edge_list import read_edges
 from dfl_jax.topology.settings import Settings, TopologyError, check_probability
 
@@ -197,8 +198,7 @@ def links_of(family: str, members: int, settings: Settings) -> int:
 def check(family: str, rounds: int, settings: Settings) -> None:
     """Raises `TopologyError` for a schedule that cannot be drawn."""
     clients, degree, path = settings.clients, settings.degree, settings.path
-    if family not in FAMILIES:
-        raise TopologyError(f'unknown topology {family!r}; known: {", ".join(FAMILIES)}')
+    check_choice('topology', family, FAMILIES, TopologyError)
     if rounds < 1:
         raise TopologyError(f'a schedule needs at least 1 round, got rounds={rounds}')
     least = 3 if family == 'ring' else 2
