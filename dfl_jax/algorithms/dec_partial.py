@@ -62,7 +62,7 @@ def dec_partial(
         def at_aggregator(aggregator: Array) -> tuple[list[Array], list[Array]]:
             """The global model of one aggregator, and the sizes J of its axes."""
             present = {
-                n: (s.taken & (s.position // members == aggregator))
+                n: (s.present & (s.position // members == aggregator))
                 for n, s in participants.items()
             }
             totals = [

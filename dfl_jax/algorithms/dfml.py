@@ -192,10 +192,12 @@ def dfml(
         )
 
         renew = {
-            name: group.taken & ((value >= state.best[group.client]) | jnp.asarray(plan.peak)[t])
+            name: group.present & ((value >= state.best[group.client]) | jnp.asarray(plan.peak)[t])
             for name, group in participants.items()
         }
-        renewed = {name: group._replace(taken=renew[name]) for name, group in participants.items()}
+        renewed = {
+            name: group._replace(present=renew[name]) for name, group in participants.items()
+        }
         who = (graph.mask & graph.active[:, None]).ravel()
         taking_part = jnp.where(who, graph.members.ravel(), population.size)
         new = DfmlState(
