@@ -36,6 +36,7 @@ WIDTHS = {
     'wide': bind(MLP(CLASSES, (4,)), (FEATURES,)),
     'narrow': bind(MLP(CLASSES, (3,)), (FEATURES,)),
 }
+# The odd clients are narrow.
 MIXED = populate(WIDTHS, assign_architectures(tuple(WIDTHS), CLIENTS, [1, 1]))
 ALIKE = populate({'wide': WIDTHS['wide']}, ['wide'] * CLIENTS)
 AVERAGED = {'lr': 0.05, 'chunk': 1}
