@@ -1,6 +1,10 @@
-"""Checks of settings that every part of the library shares."""
+"""Checks of settings and of a run's arrays that every part of the library shares."""
 
 from collections.abc import Iterable
+
+import numpy as np
+
+from dfl_jax.base import Clients, Graph
 
 
 def check_choice(
@@ -40,3 +44,51 @@ def check_range(
     else:
         rule = f'lie in {low}, {high}'
     raise ValueError(f'{what} has to {rule}, got {value}')
+
+
+def check_shapes(
+    data: Clients, graphs: Graph, test: tuple, validation: Clients | None = None, axis: int = 0
+) -> None:
+    """Raises ValueError for data, graphs and a test set that do not belong together.
+
+    axis: the position of M in the data and of T in the graphs; test: (x, y).
+    """
+    inputs = data.x.shape[axis + 2 :]
+    for what, each in (('clients', data), ('validation', validation)):
+        if each is None:
+            continue
+        x, y, mask = (np.shape(array) for array in each)
+        if y != mask or x[: axis + 2] != y or len(y) != axis + 2:
+            raise ValueError(
+                f'{what}: inputs {x}, labels {y} and mask {mask} do not fit each other; use '
+                'data.pack'
+            )
+        if x[axis + 2 :] != inputs:
+            raise ValueError(f'{what} have samples of shape {x[axis + 2 :]}, and clients {inputs}')
+    clients = data.y.shape[axis]
+    if validation is not None and validation.y.shape[axis] != clients:
+        raise ValueError(
+            f'validation samples of {validation.y.shape[axis]} clients, and data of {clients}'
+        )
+    samples, labels = (np.shape(array) for array in test)
+    if samples[:1] != labels or labels in ((), (0,)) or samples[1:] != inputs:
+        raise ValueError(
+            f'the test set has inputs {samples} and labels {labels}, and the clients samples of '
+            f'shape {inputs}; give a test set of at least one such sample'
+        )
+    members, mask, active = (np.shape(array) for array in graphs)
+    if members != mask or members[:-1] != active or len(members) != axis + 3 or 0 in members:
+        raise ValueError(
+            f'graphs: members {members}, mask {mask} and active {active} do not fit each other; '
+            'use topology.schedule'
+        )
+    named = np.asarray(graphs.members)
+    named = named[:1] if named.strides[0] == 0 else named  # one round of a static schedule
+    least, most, aggregators = int(named.min()), int(named.max()), members[-2]
+    # Aggregators may be fewer than clients where these meet, and then they are not all the members.
+    alone = 1 < aggregators != clients and most < aggregators
+    if least < 0 or most >= clients or alone:
+        raise ValueError(
+            f'a graph of {aggregators if alone else most + 1} clients (members {least} to '
+            f'{most}) with the data of {clients}; draw the graphs for as many clients as hold data'
+        )
