@@ -41,7 +41,7 @@ class Progress:
 
 
 def divergence(losses: np.ndarray, start: int) -> DivergenceError | None:
-    """The error of losses [rounds, M] that are not finite, the first after round `start`, or None."""
+    """The error of the first of some rounds, after `start`, whose losses [rounds, M] diverge."""
     bad = ~np.isfinite(losses)
     if not bad.any():
         return None
