@@ -1,4 +1,4 @@
-"""Codecs of what clients exchange, the exact number of bits that they send, and top-k masks."""
+"""Codecs of messages, the exact number of bits that they take, and top-k masks."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ ROUNDINGS = ('stochastic', 'nearest')
 
 
 class Message(NamedTuple):
-    """One tensor on its way: `values` numbers of `width` bits each, and `beside` more bits."""
+    """A tensor's message: `values` numbers of `width` bits each, and `beside` more bits."""
 
     values: int
     width: int
@@ -31,8 +31,7 @@ class Message(NamedTuple):
 class Codec(NamedTuple):
     """A lossy channel: what the receiver decodes from a tensor, and the bits that it costs.
 
-    Codecs work tensor by tensor, on a client's weights as on a row of its Jacobian, which has the
-    same tensors. They compose by `chain`.
+    Codecs work tensor by tensor, on weights or on a row of a Jacobian, and compose by `chain`.
     """
 
     decoded: Callable[[Array, Array], Array]  # (key, tensor) -> tensor as the receiver decodes it
@@ -68,7 +67,7 @@ def chain(*codecs: Codec) -> Codec:
 
 
 def codec_of(sparsity: float | None, bits: int | None, rounding: str | None) -> Codec | None:
-    """The codec that the settings of an algorithm ask for: top-k, then quantization; None if none.
+    """The codec of an algorithm's settings: top-k, then quantization; None where neither is set.
 
     rounding: None is `stochastic`.
     """
@@ -113,9 +112,8 @@ def quantization(bits: int, rounding: str = 'stochastic') -> Codec:
     The largest modulus of the tensor takes the highest level, L = 2^(bits - 1) - 1; a message holds
     `bits` for every value and one 32-bit float, the step, for every tensor. `stochastic` rounding
     goes up with the probability of the remainder, so that its expectation is the value itself;
-    `nearest` rounds to the nearest level. Weights themselves are quantized, as in NTK-DFL;
-    quantizing their change would need copies of the neighbours' models, which graphs that change
-    every round do not leave.
+    `nearest` rounds to the nearest level. Weights themselves are quantized, as in NTK-DFL, not
+    their change: that would need copies of the neighbours' models, and neighbours change.
 
     Raises ValueError for bits outside [2, 32] or an unknown rounding.
     """

@@ -36,8 +36,7 @@ def gain_corrected(gain: ArrayLike) -> Init:
     Averaging shrinks what clients draw independently by ||v_steady||, and leaves what they agree on
     (zero biases, unit scales of norms) as it is: only the former is scaled.
 
-    Args:
-      gain: of all clients, or [M], each client's own estimate; see `dfl_jax.gossip.gain`.
+    gain: one for all clients, or [M], each client's estimate; see `dfl_jax.gossip.gain`.
     """
 
     def draw(key: Array, model: Model, clients: int) -> PyTree:

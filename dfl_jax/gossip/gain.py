@@ -220,7 +220,7 @@ def polled_degrees(graph: Graph, sample: int, seed: int) -> np.ndarray:
 
 
 def _components(matrices: Sequence[scipy.sparse.sparray]) -> np.ndarray:
-    """The number of each client's strongly connected component over all rounds, [M]."""
+    """The index of each client's strongly connected component over all rounds, [M]."""
     heard = sum(map(abs, matrices[1:]), abs(matrices[0]))
     return csgraph.connected_components(heard, directed=True, connection='strong')[1]
 
