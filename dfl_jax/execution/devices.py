@@ -172,7 +172,7 @@ def agreed_text(text: str | None) -> str | None:
 
 
 def agreed(tree: PyTree | None, like: PyTree) -> PyTree:
-    """The first process' arrays, on all; like: their structure, shapes and dtypes, for the others."""
+    """The first process' arrays, on all; like: structure, shapes and dtypes, for the others."""
     if jax.process_count() == 1:
         return tree
     if tree is None:

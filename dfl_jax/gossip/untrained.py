@@ -102,7 +102,7 @@ def _simulate(key, coupling, scales, *, parameters, rounds):
 
 
 def stabilisation(curve: np.ndarray, tolerance: float = 0.1) -> int:
-    """The round from which a deviation stays within `tolerance`, relative, of its end (section 4.3).
+    """The round from which a deviation stays near its end, by a relative tolerance (section 4.3).
 
     curve: [T + 1], e.g. sigma_an; its end is the mean of the last tenth. Raises ValueError where it
     is outside the tolerance somewhere in its last fifth.
