@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -66,17 +67,34 @@ def chain(*codecs: Codec) -> Codec:
     return Codec(decoded, shrunk)
 
 
-def codec_of(sparsity: float | None, bits: int | None, rounding: str | None) -> Codec | None:
-    """The codec of an algorithm's settings: top-k, then quantization; None where neither is set.
+@dataclass(frozen=True, kw_only=True)
+class Compression:
+    """How clients compress what they send, weights or rows of Jacobians: top-k, then quantization.
 
-    rounding: None is `stochastic`.
+    Args:
+      sparsity: set this share of the entries of every tensor to zero, the smallest; None: none.
+      bits: quantize every entry that is left to so many bits; None sends 32-bit floats.
+      rounding: of the quantizer, `stochastic` (default of weights) or `nearest` (default of
+        Jacobians).
+
+    Raises ValueError for settings out of range, and for a rounding without bits.
     """
-    if bits is None and rounding is not None:
-        raise ValueError(f'rounding={rounding} has no effect without bits')
-    codecs = [] if sparsity is None else [top_k(sparsity)]
-    if bits is not None:
-        codecs.append(quantization(bits, rounding or 'stochastic'))
-    return chain(*codecs) if codecs else None
+
+    sparsity: float | None = None
+    bits: int | None = None
+    rounding: str | None = None
+
+    def __post_init__(self):
+        if self.bits is None and self.rounding is not None:
+            raise ValueError(f'rounding={self.rounding} has no effect without bits')
+        self.codec('stochastic')
+
+    def codec(self, rounding: str) -> 'Codec | None':
+        """The codec of these settings, None where nothing is compressed; rounding: the default."""
+        codecs = [] if self.sparsity is None else [top_k(self.sparsity)]
+        if self.bits is not None:
+            codecs.append(quantization(self.bits, self.rounding or rounding))
+        return chain(*codecs) if codecs else None
 
 
 def top_k(sparsity: float) -> Codec:

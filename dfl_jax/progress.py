@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dfl_jax.base import Algorithm
+from dfl_jax.base import Algorithm, Choices, Info, Mean
 from dfl_jax.evaluation import Metrics
 
 
@@ -28,16 +28,14 @@ class Progress:
     seconds: float = 0.0  # wall time of the rounds, compilation and evaluation apart
     sent: dict[str, list[int]] = field(default_factory=dict)  # units sent by each client so far
 
-    def add(self, rounds: int, seconds: float, info: dict[str, np.ndarray]) -> None:
-        """Counts the rounds of a block, the info of which has a leading axis."""
+    def add(self, rounds: int, seconds: float, info: Info) -> None:
+        """Counts the rounds of a block, whose info has a leading axis."""
         self.round += rounds
         self.seconds += seconds
-        for name, counts in info.items():
-            if name.startswith('sent/'):
-                unit = name.removeprefix('sent/')
-                block = counts.astype(np.int64).sum(axis=0)
-                before = self.sent.get(unit, [0] * len(block))
-                self.sent[unit] = [old + int(new) for old, new in zip(before, block, strict=True)]
+        for unit, counts in info.sent.items():
+            block = np.asarray(counts, np.int64).sum(axis=0)
+            before = self.sent.get(unit, [0] * len(block))
+            self.sent[unit] = [old + int(new) for old, new in zip(before, block, strict=True)]
 
 
 def divergence(losses: np.ndarray, start: int) -> DivergenceError | None:
@@ -61,21 +59,18 @@ def traffic(progress: Progress, algorithm: Algorithm) -> Metrics:
     }
 
 
-def diagnostics(info: dict[str, np.ndarray]) -> Metrics:
-    """Scalars, means of arrays and counts of integer choices, of the last round of a block."""
-    metrics: Metrics = {}
-    for name, values in info.items():
-        last = values[-1]
-        if name.startswith('sent/'):
+def diagnostics(info: Info) -> Metrics:
+    """The metrics that the last round of a block reported."""
+    metrics: Metrics = {'train_loss_mean': float(np.asarray(info.loss[-1]).mean())}
+    for name, metric in info.metrics.items():
+        if not isinstance(metric, (Mean, Choices)):
+            metrics[name] = metric[-1].item()
             continue
-        if last.ndim == 0:
-            metrics[name] = last.item()
-        elif np.issubdtype(last.dtype, np.integer):
+        last = np.asarray(metric.values[-1])
+        metrics[f'{name}_mean'] = float(last.mean())
+        if isinstance(metric, Choices):
             choices, counts = np.unique(last, return_counts=True)
-            metrics[f'{name}_mean'] = float(last.mean())
             metrics[f'{name}_counts'] = {
-                str(v): int(c) for v, c in zip(choices, counts, strict=True)
+                str(choice): int(count) for choice, count in zip(choices, counts, strict=True)
             }
-        else:
-            metrics[f'train_{name}_mean' if name == 'loss' else f'{name}_mean'] = float(last.mean())
     return metrics

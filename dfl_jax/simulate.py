@@ -172,7 +172,7 @@ def _train(
             seconds = (time.perf_counter() - begin) / count
             infos = runs.each(jax.device_get(info))
             for number, (each, info) in enumerate(zip(progress, infos, strict=True)):
-                if error := divergence(info['loss'], start):
+                if error := divergence(info.loss, start):
                     errors.setdefault(number, error)
                 each.add(block, seconds, info)
             if len(errors) == count:

@@ -27,7 +27,6 @@ from dfl_jax.execution.memory import (
     bytes_of,
     choose_chunk,
     client_bytes,
-    projected_bytes,
 )
 
 __all__ = [
@@ -50,7 +49,6 @@ __all__ = [
     'map_present',
     'mesh_of_cores',
     'placed',
-    'projected_bytes',
     'replicated',
     'shard_and_sum',
     'shard_over_clients',

@@ -80,10 +80,10 @@ def meeting_rounds(
         training = participants if aggregators_train else without_aggregators(participants, graph)
         models, losses = local(k_train, gather(params, participants), training, clients, t)
         models = combine(k_combine, models, participants, graph, clients, t)
-        info = {
-            'loss': losses_of_round(sound(models, losses), training, graph, population.size),
-            **weights_sent(population, graph, back=back),
-        }
+        info = Info(
+            losses_of_round(sound(models, losses), training, graph, population.size),
+            weights_sent(population, graph, back=back),
+        )
         replace = to_everyone if shared else scatter
         return MeetingState(replace(params, models, participants), t + 1), info
 
@@ -217,8 +217,8 @@ def sound(models: Stacked, losses: dict[str, Array]) -> dict[str, Array]:
 
 def weights_sent(
     population: Population, graph: Graph, *, there: bool = True, back: bool = True
-) -> Info:
-    """'sent/weights/ARCHITECTURE' [M]: models from senders to aggregators, and updated ones back.
+) -> dict[str, Array]:
+    """`Info.sent`, 'weights/ARCHITECTURE' [M]: models to aggregators, and updated ones back.
 
     A client sends and receives models of its own architecture.
     """
@@ -233,7 +233,7 @@ def weights_sent(
             counts = counts.at[senders].add(delivered * has[senders])
         if back:
             counts = counts.at[aggregators].add(delivered * has[senders])
-        sent[f'sent/weights/{name}'] = counts
+        sent[f'weights/{name}'] = counts
     return sent
 
 
