@@ -10,8 +10,8 @@ outputs follow from it, so S is what is evolved here:
          the error of every step, see `dfl_jax.ntk.chebyshev`.
 `eigh`   the closed form of Eq. (4), half-MSE only.
 
-Outputs and residuals are stored [C, N]: a short, wide S times the symmetric H runs 1.5 to 1.8 times
-as fast as H times a tall, narrow S^T (C = 10, N = 1180, 2-core AMD EPYC, 2026-11-20).
+Outputs and residuals are stored [C, N]: S H, with S short and wide, runs 1.5 to 1.8 times as fast
+as H S^T (C = 10, N = 1180, 2-core AMD EPYC, 2026-11-20).
 """
 
 from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ def evolve(
 
     Args:
       kernel: H of Eq. (3), [N, N], which acts on every output alike, or any symmetric positive
-        semi-definite map of S [C, N]. What belongs to padding is never read.
+        semi-definite map of S [C, N]. Entries of padding are never read.
       f0: outputs at the start, [C, N].
       y: targets, [C, N]: one-hot labels, or distributions.
       mask: [N] bool, False for padding, whose residual stays zero.
