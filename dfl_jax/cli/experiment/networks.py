@@ -1,0 +1,118 @@
+"""The networks of the clients, as the flags describe them: one model, or several architectures."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flax import linen as nn
+
+from dfl_jax import data
+<<<<<<< HEAD:dfl_jax/cli/experiment/population.py
+from dfl_jax.base import Graph
+from dfl_jax.heterogeneous.population import Population, assign_architectures, populate
+=======
+from dfl_jax.algorithms import Method
+from dfl_jax.cli.experiment.plugins import named, told
+from dfl_jax.cli.experiment.values import whole_numbers
+from dfl_jax.heterogeneous.population import Population, assign_architectures, populate
+>>>>>>> main:dfl_jax/cli/experiment/networks.py
+from dfl_jax.host import read_text
+from dfl_jax.models import MLP, MODELS, MODES, Model, architecture, bind, expand, with_initializer
+
+
+class Network(NamedTuple):
+    """What the clients train."""
+
+    model: Model  # of every client, or the largest of the population
+    population: Population | None = None  # where clients may differ
+
+    @property
+    def trained(self) -> Model | Population:
+        """What the factory of a method takes."""
+        return self.population or self.model
+
+
+def build_network(flags: Any, dataset: data.Dataset, method: Method) -> Network:
+    """The networks of the flags. Raises ValueError for what does not fit them or the data."""
+    if not method.heterogeneous:
+        return Network(build_model(flags, dataset))
+    population = build_population(flags, dataset, method)
+    return Network(max(population.models.values(), key=lambda each: each.size), population)
+
+
+def build_model(flags: Any, dataset: data.Dataset) -> Model:
+    """The one --model, bound to the shape of the inputs."""
+    shape = dataset.train_x.shape[1:]
+    factory = named('model', flags.model, MODELS)
+    if flags.hidden is None:
+        with told('model', flags.model, f'factory, called with the {dataset.classes} classes,'):
+            module = factory(dataset.classes)
+        if not isinstance(module, nn.Module):
+            raise ValueError(
+                f'--model={flags.model} returns {type(module).__name__}, not a flax.linen.Module'
+            )
+        with told('model', flags.model, 'module'):
+            model = bind(module, shape)
+    elif flags.model != 'mlp':
+        raise ValueError(f'--hidden shapes --model=mlp, not --model={flags.model}; leave it out')
+    else:
+        widths = whole_numbers('hidden', flags.hidden)
+        if any(width < 1 for width in widths):
+            raise ValueError(f'--hidden={",".join(flags.hidden)}: use widths of at least 1')
+        model = bind(MLP(dataset.classes, widths), shape)
+    return with_initializer(model, flags.initializer) if flags.initializer else model
+
+
+def build_population(flags: Any, dataset: data.Dataset, method: Method) -> Population:
+    """Who has which network. Raises ValueError for what does not fit the flags or the images."""
+    if flags.init == 'gain_corrected':
+        raise ValueError(f'--init=gain_corrected does not apply to --algorithm={flags.algorithm}')
+    listed = None
+    if flags.architecture_file is not None:
+        listed = _listed(flags.architecture_file)
+    asked = flags.architectures or list(dict.fromkeys(listed or [method.architectures]))
+    names = expand(asked)
+    shape = dataset.train_x.shape[1:]
+    models: dict[str, Model] = {}
+    for name in names:
+        try:
+            bound = bind(architecture(name, dataset.classes, flags.dfml_width), shape)
+        except ValueError as error:
+            modes = ', '.join(MODES)
+            raise ValueError(
+                f'--architectures={",".join(asked)}: {name} on inputs of shape {shape}: {error}; '
+                f'take others (the modes {modes}, or e.g. cnn-32-64) or another --dataset'
+            ) from error
+        models[name] = with_initializer(bound, flags.initializer) if flags.initializer else bound
+    return populate(models, _assigned(flags, names, listed))
+
+
+def _listed(path: str) -> list[str]:
+    """The architectures of a file. Raises ValueError where it names none."""
+    try:
+        listed = read_text(path).split()
+    except (OSError, ValueError) as error:
+        raise ValueError(f'--architecture_file={path} cannot be read: {error}') from None
+    if not listed:
+        raise ValueError(
+            f'--architecture_file={path} is empty; name one architecture a line, client by client'
+        )
+    return listed
+
+
+def _assigned(flags: Any, names: Sequence[str], listed: list[str] | None) -> list[str]:
+    """The architecture of every client: assigned evenly, in ratios, or as the file lists them."""
+    if listed is None:
+        ratios = flags.architecture_ratios or [1.0] * len(names)
+        try:
+            return assign_architectures(names, flags.clients, [float(ratio) for ratio in ratios])
+        except ValueError as error:
+            given = ','.join(map(str, ratios))
+            raise ValueError(f'--architecture_ratios={given}: {error}') from error
+    if flags.architecture_ratios:
+        raise ValueError('--architecture_ratios and --architecture_file exclude each other')
+    if len(listed) != flags.clients:
+        raise ValueError(
+            f'--architecture_file={flags.architecture_file} lists {len(listed)} architectures for '
+            f'--clients={flags.clients}; name one a line, client by client'
+        )
+    return listed
