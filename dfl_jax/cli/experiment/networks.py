@@ -6,15 +6,10 @@ from typing import Any, NamedTuple
 from flax import linen as nn
 
 from dfl_jax import data
-<<<<<<< HEAD:dfl_jax/cli/experiment/population.py
-from dfl_jax.base import Graph
-from dfl_jax.heterogeneous.population import Population, assign_architectures, populate
-=======
 from dfl_jax.algorithms import Method
 from dfl_jax.cli.experiment.plugins import named, told
 from dfl_jax.cli.experiment.values import whole_numbers
 from dfl_jax.heterogeneous.population import Population, assign_architectures, populate
->>>>>>> main:dfl_jax/cli/experiment/networks.py
 from dfl_jax.host import read_text
 from dfl_jax.models import MLP, MODELS, MODES, Model, architecture, bind, expand, with_initializer
 
