@@ -543,7 +543,7 @@ def test_cohorts_that_are_refused(size, dropout, message):
 def matrix_of(family, clients, kind='uniform', sizes=None, **options):
     graph = drawn(family, clients=clients, rounds=1, static=True, **options)
     sizes = np.full(clients, 100) if sizes is None else sizes
-    return mixing_matrix(graph.members[0], graph.mask[0], graph.active[0], sizes, kind)
+    return mixing_matrix(graph._make(a[0] for a in graph), sizes, kind)
 
 
 @pytest.mark.parametrize('clients', [10, 37, 1500])

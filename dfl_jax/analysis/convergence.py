@@ -103,7 +103,7 @@ def mixing_of(graph: Graph, sizes: np.ndarray, kind: str = 'size') -> Mixing:
       sizes: [M], samples of each client.
       kind: `size`, `uniform` or `metropolis`.
     """
-    matrix = mixing_matrix(graph.members, graph.mask, graph.active, sizes, kind)
+    matrix = mixing_matrix(graph, sizes, kind)
     second = spectrum(matrix).second_modulus
     return Mixing(second, (1 - second) ** 2, bool(abs(matrix - matrix.T).max() < 1e-12))
 

@@ -107,7 +107,7 @@ def final_topology(graph: Graph, steps: int = 1, *, sizes: np.ndarray | None = N
     kind = 'uniform' if sizes is None else 'size'
     if sizes is None:
         sizes = np.ones(len(graph.members), int)
-    matrix = mixing_matrix(*graph, sizes, kind)
+    matrix = mixing_matrix(graph, sizes, kind)
     return np.linalg.matrix_power(matrix.toarray(), steps)
 
 

@@ -18,7 +18,7 @@ from scipy.sparse import csgraph, linalg
 
 from dfl_jax import topology
 from dfl_jax.base import Graph
-from dfl_jax.gossip import spectra
+from dfl_jax.gossip.spectra import mixing_matrix
 from dfl_jax.topology import TopologyError
 
 TOLERANCE = 1e-12  # on the change of v_steady in a step, summed over clients
@@ -76,7 +76,7 @@ def warmup_rounds(
 
     Args:
       graphs: the schedule, without the links and clients that fail.
-      sizes, kind: as in `spectra.mixing_matrix`.
+      sizes, kind: as in `mixing_matrix`.
       norm: ||v_steady||, to which the standard deviation of what they agree on shrinks.
       share: the part of it that the standard deviation among clients may still have.
       seed: of the numbers.
@@ -88,7 +88,7 @@ def warmup_rounds(
     for r in range(len(graphs.members)):
         if x.std(axis=0).mean() <= share * norm:
             return r
-        x = spectra.mixing_matrix(*(a[r] for a in graphs), sizes, kind) @ x
+        x = mixing_matrix(graphs._make(a[r] for a in graphs), sizes, kind) @ x
     return None
 
 
@@ -96,13 +96,13 @@ def mixing_matrices(graphs: Graph, sizes: np.ndarray, kind: str) -> list[scipy.s
     """The mixing matrices of a schedule [T, ...], only the first where all rounds are alike."""
     alike = all(np.asarray(a).strides[0] == 0 for a in graphs)
     rounds = 1 if alike else len(graphs.members)
-    return [spectra.mixing_matrix(*(a[r] for a in graphs), sizes, kind) for r in range(rounds)]
+    return [mixing_matrix(graphs._make(a[r] for a in graphs), sizes, kind) for r in range(rounds)]
 
 
 def uniform_matrix(links: np.ndarray, clients: int) -> scipy.sparse.csr_array:
     """The mixing matrix of uniform averaging [M, M] over undirected links [E, 2].
 
-    As `spectra.mixing_matrix` of the schedule, without its padding to the largest degree.
+    As `mixing_matrix` of the schedule, without its padding to the largest degree.
     """
     itself = np.arange(clients)
     links = np.unique(np.sort(links, axis=1), axis=0)

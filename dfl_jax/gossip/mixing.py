@@ -90,7 +90,7 @@ def mix(weights: Array, members: Array, tree: PyTree, method: str = 'auto') -> P
     check_choice('method', method, METHODS)
 
     rows = (jnp.asarray(weights), jnp.asarray(members))
-    return shard_over_clients(lambda share: _mixed(*share, tree, method), rows)
+    return shard_over_clients(lambda share: _mixed(share[0], share[1], tree, method), rows)
 
 
 def mix_at_aggregator(weights: Array, members: Array, tree: PyTree) -> PyTree:

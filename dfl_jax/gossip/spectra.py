@@ -20,18 +20,13 @@ class Spectrum(NamedTuple):
     spectral_gap: float  # 1 - |lambda_2|
 
 
-def mixing_matrix(
-    members: np.ndarray, mask: np.ndarray, active: np.ndarray, sizes: np.ndarray, kind: str = 'size'
-) -> scipy.sparse.csr_array:
+def mixing_matrix(graph: Graph, sizes: np.ndarray, kind: str = 'size') -> scipy.sparse.csr_array:
     """The mixing matrix of one round, [M, M] float64, whose rows sum to one.
 
-    Args:
-      members, mask, active: [M, K], [M, K] and [M], as in `Graph`.
-      sizes: [M], samples of each client.
-      kind: as in `mixing_weights`.
+    graph: one round, [M, K]; sizes: [M], samples of each client; kind: as in `mixing_weights`.
     """
-    members, mask, active, sizes = (np.asarray(a) for a in (members, mask, active, sizes))
-    weights = mixing_weights(Graph(members, mask, active), sizes, kind)
+    graph, sizes = Graph(*map(np.asarray, graph)), np.asarray(sizes)
+    members, weights = graph.members, mixing_weights(graph, sizes, kind)
     aggregators, columns = np.nonzero(weights)
     entries = (weights[aggregators, columns], (aggregators, members[aggregators, columns]))
     return scipy.sparse.coo_array(entries, shape=(len(sizes), len(sizes))).tocsr()
