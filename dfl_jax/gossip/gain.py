@@ -88,7 +88,7 @@ def warmup_rounds(
     for r in range(len(graphs.members)):
         if x.std(axis=0).mean() <= share * norm:
             return r
-        x = mixing_matrix(graphs._make(a[r] for a in graphs), sizes, kind) @ x
+        x = mixing_matrix(Graph(*(a[r] for a in graphs)), sizes, kind) @ x
     return None
 
 
@@ -96,7 +96,7 @@ def mixing_matrices(graphs: Graph, sizes: np.ndarray, kind: str) -> list[scipy.s
     """The mixing matrices of a schedule [T, ...], only the first where all rounds are alike."""
     alike = all(np.asarray(a).strides[0] == 0 for a in graphs)
     rounds = 1 if alike else len(graphs.members)
-    return [mixing_matrix(graphs._make(a[r] for a in graphs), sizes, kind) for r in range(rounds)]
+    return [mixing_matrix(Graph(*(a[r] for a in graphs)), sizes, kind) for r in range(rounds)]
 
 
 def uniform_matrix(links: np.ndarray, clients: int) -> scipy.sparse.csr_array:
