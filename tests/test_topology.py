@@ -300,7 +300,7 @@ def test_what_is_no_plain_file(tmp_path):
 def narrow(monkeypatch):
     """A machine on which 100 MiB are free, and drawing a graph is a failure."""
     monkeypatch.setattr('dfl_jax.host.free_bytes', lambda: 100 * 2**20)
-    monkeypatch.setattr('dfl_jax.topology.draw', lambda *_: pytest.fail('a graph was drawn'))
+    monkeypatch.setattr(drawing, 'draw', lambda *_: pytest.fail('a graph was drawn'))
 
 
 @pytest.mark.parametrize('family', [name for name in FAMILIES if name != 'edge_list'])
