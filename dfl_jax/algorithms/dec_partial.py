@@ -13,11 +13,10 @@ from jax import lax
 
 from dfl_jax.base import Algorithm, Array, PyTree
 from dfl_jax.checks import check_choice
-from dfl_jax.heterogeneous.population import Population
-from dfl_jax.heterogeneous.rounds import TRAINING, meeting_rounds
+from dfl_jax.heterogeneous import TRAINING, Population, meeting_rounds
 from dfl_jax.heterogeneous.submodels import RULES, axes, indices
 from dfl_jax.initialisation import INITS
-from dfl_jax.training.local import LocalTraining
+from dfl_jax.training import LocalTraining
 
 
 def dec_partial(

@@ -22,7 +22,7 @@ from dfl_jax.execution import map_in_chunks
 from dfl_jax.gossip import mix, mixing_matrix, mixing_weights, spectrum
 from dfl_jax.metrics import consensus_model
 from dfl_jax.models import Model
-from dfl_jax.ntk.aggregator_data import aggregator_data
+from dfl_jax.ntk import aggregator_data
 
 # gamma of Eq. (9a) is positive while a = eta T L stays below the positive root of 32 a (a + 1) = 1.
 GAMMA_ROOT = (math.sqrt(1 + 1 / 8) - 1) / 2  # 0.0303

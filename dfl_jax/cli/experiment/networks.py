@@ -9,7 +9,7 @@ from dfl_jax import data
 from dfl_jax.algorithms import Method
 from dfl_jax.cli.experiment.plugins import named, told
 from dfl_jax.cli.experiment.values import whole_numbers
-from dfl_jax.heterogeneous.population import Population, assign_architectures, populate
+from dfl_jax.heterogeneous import Population, assign_architectures, populate
 from dfl_jax.host import read_text
 from dfl_jax.models import MLP, MODELS, MODES, Model, architecture, bind, expand, with_initializer
 
