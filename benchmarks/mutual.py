@@ -32,7 +32,7 @@ from benchmarks import _common as common
 from dfl_jax import topology
 from dfl_jax.algorithms import make
 from dfl_jax.base import Clients, Graph
-from dfl_jax.heterogeneous.population import Population, dealt, populate
+from dfl_jax.heterogeneous.population import Population, assign_architectures, populate
 from dfl_jax.models import MODES, architecture, bind
 from dfl_jax.topology.aggregators import meetings
 from dfl_jax.training.batches import epoch_orders
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> None:
         name: bind(architecture(name, common.CLASSES, _WIDTH.value), clients.x.shape[2:])
         for name in names
     }
-    population = populate(models, dealt(names, count, [1] * len(names)))
+    population = populate(models, assign_architectures(names, count, [1] * len(names)))
     graphs = topology.schedule('complete', count, ROUNDS, seed=0)
     schedule = meetings(graphs, count // 2, seed=0)
     chunk = _CHUNK.value or (1 if jax.default_backend() == 'cpu' else None)

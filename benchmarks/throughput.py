@@ -54,7 +54,7 @@ from dfl_jax.algorithms import ALGORITHMS, make, settings_of
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.execution.devices import client_mesh, cores_as_devices, mesh_of_cores
 from dfl_jax.execution.memory import aggregator_bytes, choose_chunk, client_bytes, projected_bytes
-from dfl_jax.heterogeneous.population import Population, dealt, populate
+from dfl_jax.heterogeneous.population import Population, assign_architectures, populate
 from dfl_jax.models import MLP, MODES, Model, architecture, bind
 from dfl_jax.ntk import evolution as ntk_evolution
 from dfl_jax.ntk.linearized import linearization, projected
@@ -274,7 +274,7 @@ def mutual_setting(rounds: int) -> Setting:
         name: bind(architecture(name, common.CLASSES, _WIDTH.value), clients.x.shape[2:])
         for name in names
     }
-    population = populate(models, dealt(names, MUTUAL_CLIENTS, [1] * len(names)))
+    population = populate(models, assign_architectures(names, MUTUAL_CLIENTS, [1] * len(names)))
     graphs = topology.schedule('complete', MUTUAL_CLIENTS, rounds, seed=0)
     algorithm = make(
         'dfml',
