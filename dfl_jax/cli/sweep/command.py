@@ -20,7 +20,7 @@ from pathlib import Path
 from absl import flags, logging
 from tqdm import tqdm
 
-from dfl_jax.cli.command import check_flagfiles, check_writable, fail
+from dfl_jax.cli.command import check_writable, fail, with_flagfiles
 from dfl_jax.cli.experiment import flags as experiment_flags
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.run.rundir import RunDirectory
@@ -70,8 +70,8 @@ class Command:
             for name in FLAGS:
                 FLAGS[name].unparse()
                 FLAGS[name].present = 0
-            check_flagfiles(first)
-            _, *rest = FLAGS([self.name, *first, *self.arguments, *swept])
+            given = with_flagfiles([*first, *self.arguments, *swept])
+            _, *rest = FLAGS([self.name, *given])
         finally:  # absl looks at flags of its own when the process ends
             FLAGS.mark_as_parsed()
             for name, value in kept.items():
