@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dfl_jax import __version__
 from dfl_jax.cli import command, papers
 from dfl_jax.cli.__main__ import COMMANDS
 
@@ -56,7 +57,8 @@ def home(tmp_path):
 
 def test_a_wheel_owns_one_name(installed):
     package, metadata = sorted(file.name for file in installed.iterdir())
-    assert package == 'dfl_jax' and metadata.endswith('.dist-info')
+    assert package == 'dfl_jax'
+    assert metadata == f'dfl_jax-{__version__}.dist-info'
     script = (installed / metadata / 'entry_points.txt').read_text()
     assert script.split() == ['[console_scripts]', 'dfl-jax', '=', 'dfl_jax.cli.__main__:main']
 
@@ -80,6 +82,10 @@ def test_the_commands_of_a_wheel_beside_a_folder_of_the_same_name(installed, hom
     settings = json.loads((home / 'out' / 'config.json').read_text())['settings']
     assert settings['alpha'] == 0.3 and settings['partition'] == 'dirichlet'
     assert (home / 'out' / 'done').exists()
+
+
+def test_the_citation_has_the_version():
+    assert f'\nversion: {__version__}\n' in (ROOT / 'CITATION.cff').read_text()
 
 
 def test_a_flagfile_is_found_here_first(tmp_path, monkeypatch):
