@@ -13,7 +13,6 @@ import jax
 Array = jax.Array
 PyTree = Any
 State = Any
-Info = dict[str, Array]
 
 
 class Clients(NamedTuple):
@@ -38,16 +37,32 @@ class Graph(NamedTuple):
     active: Array  # [H] bool, the aggregator takes part this round
 
 
+class Mean(NamedTuple):
+    """A metric of many clients, written to the metrics as NAME_mean."""
+
+    values: Array  # any shape
+
+
+class Choices(NamedTuple):
+    """Whole numbers that clients chose, written as NAME_mean and, how often each, NAME_counts."""
+
+    values: Array  # int32, any shape
+
+
+class Info(NamedTuple):
+    """What one round reports."""
+
+    loss: Array  # [M], each client's training loss, by which the simulator notices divergence
+    # What each client sent over delivered links: unit -> [M] int32, in units of `unit_bits` bits
+    sent: Mapping[str, Array]
+    metrics: Mapping[str, Array | Mean | Choices] = {}
+
+
 class Algorithm(NamedTuple):
     """A method of (decentralized) federated learning as pure functions.
 
     `init` and `step` are traced once a run. The simulator never looks inside the state: it steps
     it, saves it and asks `predict` for logits.
-
-    `info` holds what a round reports. Entries named 'sent/UNIT' ([M] int32) count what each client
-    sent over delivered links, in units whose size in bits is `unit_bits[UNIT]`; 'loss' ([M]) is
-    each client's training loss in the round, by which the simulator notices divergence. Every other
-    entry is written to the metrics: a scalar as it is, an array by its mean.
 
     `consensus` takes weights [M] of the clients in place of the algorithm's own, e.g. ones for the
     clients that are to be averaged. Where clients differ in architecture it returns one of each.
@@ -59,7 +74,7 @@ class Algorithm(NamedTuple):
     init: Callable[[Array, Clients], State]  # (key, clients) -> state
     step: Callable[[Array, State, Graph, Clients], tuple[State, Info]]
     predict: Callable[[State, Array], dict[str, Array]]  # 'client' [M, B, C], 'consensus' [B, C]
-    unit_bits: Mapping[str, int]
+    unit_bits: Mapping[str, int]  # size in bits of each unit that `Info.sent` counts
     consensus: Callable[..., PyTree]  # (state, weights=None) -> parameters of the consensus model
     # (state, x [M, B, ...]) -> each client's logits on its own samples [M, B, C]; None: not offered
     predict_own: Callable[[State, Array], Array] | None = None

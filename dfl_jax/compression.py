@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.checks import check_choice
 
 FLOAT_BITS = 32
 LABEL_BITS = 32
@@ -66,17 +68,34 @@ def chain(*codecs: Codec) -> Codec:
     return Codec(decoded, shrunk)
 
 
-def codec_of(sparsity: float | None, bits: int | None, rounding: str | None) -> Codec | None:
-    """The codec that the settings of an algorithm ask for: top-k, then quantization; None if none.
+@dataclass(frozen=True, kw_only=True)
+class Compression:
+    """How clients compress what they send, weights or rows of Jacobians: top-k, then quantization.
 
-    rounding: None is `stochastic`.
+    Args:
+      sparsity: set this share of the entries of every tensor to zero, the smallest; None: none.
+      bits: quantize every entry that is left to so many bits; None sends 32-bit floats.
+      rounding: of the quantizer, `stochastic` (default of weights) or `nearest` (default of
+        Jacobians).
+
+    Raises ValueError for settings out of range, and for a rounding without bits.
     """
-    if bits is None and rounding is not None:
-        raise ValueError(f'rounding={rounding} has no effect without bits')
-    codecs = [] if sparsity is None else [top_k(sparsity)]
-    if bits is not None:
-        codecs.append(quantization(bits, rounding or 'stochastic'))
-    return chain(*codecs) if codecs else None
+
+    sparsity: float | None = None
+    bits: int | None = None
+    rounding: str | None = None
+
+    def __post_init__(self):
+        if self.bits is None and self.rounding is not None:
+            raise ValueError(f'rounding={self.rounding} has no effect without bits')
+        self.codec('stochastic')
+
+    def codec(self, rounding: str) -> 'Codec | None':
+        """The codec of these settings, None where nothing is compressed; rounding: the default."""
+        codecs = [] if self.sparsity is None else [top_k(self.sparsity)]
+        if self.bits is not None:
+            codecs.append(quantization(self.bits, self.rounding or rounding))
+        return chain(*codecs) if codecs else None
 
 
 def top_k(sparsity: float) -> Codec:
@@ -121,8 +140,7 @@ def quantization(bits: int, rounding: str = 'stochastic') -> Codec:
     """
     if not 2 <= bits <= FLOAT_BITS:
         raise ValueError(f'bits has to lie in [2, {FLOAT_BITS}], got {bits}')
-    if rounding not in ROUNDINGS:
-        raise ValueError(f'unknown rounding {rounding!r}; choose one of {", ".join(ROUNDINGS)}')
+    check_choice('rounding', rounding, ROUNDINGS)
     levels = 2 ** (bits - 1) - 1
 
     def decoded(key: Array, w: Array) -> Array:

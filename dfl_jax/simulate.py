@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
-from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree, State
+from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, Mean, PyTree, State
 from dfl_jax.evaluation import Holdout, Metrics, evaluation
 from dfl_jax.execution.devices import placed, replicated
 
@@ -193,7 +193,7 @@ def _train(
             seconds = (time.perf_counter() - begin) / count
             infos = runs.each(jax.device_get(info))
             for number, (each, found) in enumerate(zip(progress, infos, strict=True)):
-                error = _divergence(found['loss'], start)
+                error = _divergence(found.loss, start)
                 if error:
                     lost.setdefault(number, error)
                 each.seconds += seconds
@@ -327,13 +327,11 @@ def _divergence(losses: np.ndarray, first: int) -> DivergenceError | None:
     return DivergenceError(first + row + 1, np.flatnonzero(bad[row]))
 
 
-def _count_traffic(progress: Progress, info: dict[str, np.ndarray]) -> None:
-    for name, counts in info.items():
-        if name.startswith('sent/'):
-            unit = name.removeprefix('sent/')
-            block = counts.astype(np.int64).sum(axis=0)
-            before = progress.sent.get(unit, [0] * len(block))
-            progress.sent[unit] = [old + int(new) for old, new in zip(before, block, strict=True)]
+def _count_traffic(progress: Progress, info: Info) -> None:
+    for unit, counts in info.sent.items():
+        block = np.asarray(counts, np.int64).sum(axis=0)
+        before = progress.sent.get(unit, [0] * len(block))
+        progress.sent[unit] = [old + int(new) for old, new in zip(before, block, strict=True)]
 
 
 def traffic(progress: Progress, algorithm: Algorithm) -> Metrics:
@@ -348,19 +346,18 @@ def traffic(progress: Progress, algorithm: Algorithm) -> Metrics:
     }
 
 
-def _report(info: dict[str, np.ndarray]) -> Metrics:
-    """The last round's diagnostics: scalars, means of arrays, counts of integer choices."""
-    report: Metrics = {}
-    for name, values in info.items():
-        last = values[-1]
-        if name.startswith('sent/'):
+def _report(info: Info) -> Metrics:
+    """The metrics of the last round of a block."""
+    report: Metrics = {'train_loss_mean': float(np.asarray(info.loss[-1]).mean())}
+    for name, metric in info.metrics.items():
+        if not isinstance(metric, (Mean, Choices)):
+            report[name] = metric[-1].item()
             continue
-        if last.ndim == 0:
-            report[name] = last.item()
-        elif np.issubdtype(last.dtype, np.integer):
-            found, counts = np.unique(last, return_counts=True)
-            report[f'{name}_mean'] = float(last.mean())
-            report[f'{name}_counts'] = {str(v): int(c) for v, c in zip(found, counts, strict=True)}
-        else:
-            report[f'train_{name}_mean' if name == 'loss' else f'{name}_mean'] = float(last.mean())
+        last = np.asarray(metric.values[-1])
+        report[f'{name}_mean'] = float(last.mean())
+        if isinstance(metric, Choices):
+            choices, counts = np.unique(last, return_counts=True)
+            report[f'{name}_counts'] = {
+                str(choice): int(count) for choice, count in zip(choices, counts, strict=True)
+            }
     return report

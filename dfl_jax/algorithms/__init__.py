@@ -1,11 +1,14 @@
-"""One file per paper's method, the table from names to factories, and how to call one by name."""
+"""The methods: a file each, the table of what each of them needs, and how to make one by name.
 
-import dataclasses
-import difflib
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+A method is a factory of `Algorithm`, and a row of METHODS says what else the program has to know.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
+from dfl_jax.algorithms import ntk_dfl as _ntk_dfl
+from dfl_jax.algorithms import ntk_fl as _ntk_fl
+from dfl_jax.algorithms import spark as _spark
 from dfl_jax.algorithms.dec_fedavg import dec_fedavg, dec_fedprox
 from dfl_jax.algorithms.dec_fml import dec_fml
 from dfl_jax.algorithms.dec_partial import dec_fed_dropout, dec_fedrolex, dec_heterofl
@@ -17,53 +20,103 @@ from dfl_jax.algorithms.dfml import dfml
 from dfl_jax.algorithms.dispfl import dispfl
 from dfl_jax.algorithms.dpsgd import dpsgd
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
+from dfl_jax.algorithms.method import Method, Run
 from dfl_jax.algorithms.ntk_dfl import ntk_dfl
 from dfl_jax.algorithms.ntk_fl import ntk_fl
 from dfl_jax.algorithms.spark import spark
 from dfl_jax.base import Algorithm
 from dfl_jax.heterogeneous.population import Population
 from dfl_jax.models import Model
-from dfl_jax.training.local import LocalTraining
+from dfl_jax.settings import REQUIRED, assemble, nearest, settings_of
 
+CHUNK = {'chunk': lambda run: run.chunk}
+WARMUP = CHUNK | {'averaging_warmup': lambda run: run.averaging_warmup}
+ROUNDS = CHUNK | {'rounds': lambda run: run.rounds}
+MEETINGS = {  # the defaults of DFML's comparison
+    'topology': 'complete',
+    'partition': 'dirichlet_split',
+    'validation_share': 0.2,
+}
+NTK_ADVICE = 'lower --degree, raise --ntk_batches or use more clients'
+MEETING_ADVICE = 'use smaller --architectures, or lower --dfml_mutual_epochs or --local_epochs'
+
+
+def _peak_updates(run: Run) -> int:
+    """DFML, A.4.6: clients over senders where fewer than half of the clients send."""
+    few = run.senders < run.clients // 2
+    return round(run.clients / max(run.senders, 1)) if few else 1
+
+
+def _of_meetings(factory: Callable[..., Algorithm], label: str, **options: Any) -> Method:
+    """The row of a method of DFML's comparison."""
+    architectures = options.pop('architectures', 'h2_cnn')
+    defaults = MEETINGS | {'architectures': [architectures]}
+    options = {'graphs': 'meetings', 'from_run': CHUNK} | options
+    return Method(factory, label, 'DFML', advice=MEETING_ADVICE, defaults=defaults, **options)
+
+
+METHODS: dict[str, Method] = {
+    'ntk_dfl': Method(
+        ntk_dfl,
+        'NTK-DFL',
+        'NTK-DFL',
+        memory=_ntk_dfl.memory,
+        advice=NTK_ADVICE,
+        from_run=CHUNK | {'by_cluster': lambda run: run.clustered},
+    ),
+    'dpsgd': Method(dpsgd, 'D-PSGD', 'NTK-DFL', from_run=WARMUP),
+    'dfedavg': Method(dfedavg, 'DFedAvg', 'NTK-DFL', from_run=WARMUP),
+    'dfedavgm': Method(dfedavgm, 'DFedAvgM', 'NTK-DFL', from_run=WARMUP),
+    'dfedsam': Method(dfedsam, 'DFedSAM', 'NTK-DFL', from_run=WARMUP),
+    'dispfl': Method(
+        dispfl,
+        'DisPFL',
+        'NTK-DFL',
+        from_run=CHUNK | {'anneal_rounds': lambda run: run.rounds},
+    ),
+    'ntk_fl': Method(
+        ntk_fl,
+        'NTK-FL',
+        'NTK-DFL',
+        graphs='cohort',
+        memory=_ntk_fl.memory,
+        advice='lower --ntk_fl_cohort or use more clients',
+    ),
+    'decavg': Method(decavg, 'DecAvg', 'Initialisation and topology', from_run=WARMUP),
+    'spark': Method(
+        spark,
+        'SPARK',
+        'SPARK',
+        memory=_spark.memory,
+        advice='lower --degree, --spark_projection_dim or --spark_sampling, or use more clients',
+        from_run=ROUNDS | {'projection_seed': lambda run: run.projection_seed},
+    ),
+    'dfml': _of_meetings(dfml, 'DFML', from_run=ROUNDS | {'peak_updates': _peak_updates}),
+    'dec_fedavg': _of_meetings(dec_fedavg, 'Dec. FedAvg'),
+    'dec_fedprox': _of_meetings(dec_fedprox, 'Dec. FedProx', architectures='h0'),
+    'def_kt': _of_meetings(def_kt, 'Def-KT', graphs='pairs', architectures='h0'),
+    'dec_fed_dropout': _of_meetings(
+        dec_fed_dropout, 'Dec. Federated Dropout', architectures='h1_cnn'
+    ),
+    'dec_heterofl': _of_meetings(dec_heterofl, 'Dec. HeteroFL', architectures='h1_cnn'),
+    'dec_fedrolex': _of_meetings(dec_fedrolex, 'Dec. FedRolex', architectures='h1_cnn'),
+    'dec_fml': _of_meetings(dec_fml, 'Dec. FML'),
+}
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
-    'ntk_dfl': ntk_dfl,
-    'dpsgd': dpsgd,
-    'dfedavg': dfedavg,
-    'dfedavgm': dfedavgm,
-    'dfedsam': dfedsam,
-    'dispfl': dispfl,
-    'ntk_fl': ntk_fl,
-    'decavg': decavg,
-    'spark': spark,
-    'dfml': dfml,
-    'dec_fedavg': dec_fedavg,
-    'dec_fedprox': dec_fedprox,
-    'def_kt': def_kt,
-    'dec_fed_dropout': dec_fed_dropout,
-    'dec_heterofl': dec_heterofl,
-    'dec_fedrolex': dec_fedrolex,
-    'dec_fml': dec_fml,
+    name: method.factory for name, method in METHODS.items()
 }
 
-__all__ = ['ALGORITHMS', 'gossip_sgd', 'make', 'settings_of', *ALGORITHMS]
-
-REQUIRED = inspect.Parameter.empty
-TRAINING = tuple(field.name for field in dataclasses.fields(LocalTraining))
-
-
-def settings_of(factory: Callable[..., Algorithm]) -> dict[str, Any]:
-    """The settings of a method by name, with their defaults, `REQUIRED` where there is none.
-
-    Those of its local training are among them, in place of `training` itself.
-    """
-    _network, *parameters = inspect.signature(factory).parameters.values()
-    found: dict[str, Any] = {}
-    for parameter in parameters:
-        if isinstance(parameter.default, LocalTraining):
-            found |= {name: getattr(parameter.default, name) for name in TRAINING}
-        else:
-            found[parameter.name] = parameter.default
-    return found
+__all__ = [
+    'ALGORITHMS',
+    'METHODS',
+    'REQUIRED',
+    'Method',
+    'Run',
+    'gossip_sgd',
+    'make',
+    'settings_of',
+    *ALGORITHMS,
+]
 
 
 def make(
@@ -72,46 +125,24 @@ def make(
     """A method with some of its published settings replaced: `make('dfedavg', model, lr=0.05)`.
 
     Args:
-      method: a name of `ALGORITHMS`, or a factory.
+      method: a name of `METHODS`, or a factory.
       network: the model of all clients, or the population of a method that takes one.
-      settings: any of `settings_of`, those of the local training by their own names.
+      settings: any of `settings_of`, those of its dataclasses by their own names.
 
     Raises ValueError for a name that is not known or a setting out of range, TypeError for a
     setting that the method does not have, with the nearest of those that it has.
     """
-    name = method if isinstance(method, str) else getattr(method, '__name__', str(method))
     if isinstance(method, str):
-        if method not in ALGORITHMS:
+        if method not in METHODS:
             raise ValueError(
-                f'unknown algorithm {method!r}{_nearest(method, ALGORITHMS)}; choose one of '
-                f'{", ".join(ALGORITHMS)}'
+                f'unknown algorithm {method!r}{nearest(method, METHODS)}; choose one of '
+                f'{", ".join(METHODS)}'
             )
-        method = ALGORITHMS[method]
-    _check_settings(name, method, settings)
-    training = inspect.signature(method).parameters.get('training')
-    if training is not None and isinstance(training.default, LocalTraining):
-        given = {name: settings.pop(name) for name in TRAINING if name in settings}
-        base = settings.get('training', training.default)
-        settings['training'] = dataclasses.replace(base, **given)
-    return method(network, **settings)
-
-
-def _check_settings(
-    name: str, method: Callable[..., Algorithm], settings: Mapping[str, Any]
-) -> None:
-    """Raises TypeError for a setting that the method does not have."""
-    parameters = inspect.signature(method).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    known = settings_of(method)
-    for setting in settings:
-        if setting not in known and setting not in parameters:
-            raise TypeError(
-                f'{name} has no setting {setting!r}{_nearest(setting, known)}; it has '
-                f'{", ".join(known)}'
-            )
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(word, known, 1)
-    return f', did you mean {found[0]}?' if found else ''
+        name, factory = method, METHODS[method].factory
+    else:
+        name, factory = getattr(method, '__name__', str(method)), method
+    try:
+        arguments = assemble(factory, settings)
+    except TypeError as error:
+        raise TypeError(f'{name}: {error}') from error
+    return factory(network, **arguments)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, Mean
 from dfl_jax.checks import check_choice
 from dfl_jax.heterogeneous.mutual import Balance, Mutual, mutual_learning
 from dfl_jax.heterogeneous.population import (
@@ -117,11 +117,11 @@ def dec_fml(
         losses = sound(models, losses)
         of_meme = {MEME: losses.pop(MEME)}
         of_memes = losses_of_round(of_meme, {MEME: participants.pop(MEME)}, placed_pairs, 2 * count)
-        info = {
-            'loss': losses_of_round(losses, participants, placed_pairs, count),
-            'meme_loss': of_memes[count:],
-            **weights_sent(memes, graph),
-        }
+        info = Info(
+            losses_of_round(losses, participants, placed_pairs, count),
+            weights_sent(memes, graph),
+            {'meme_loss': Mean(of_memes[count:])},
+        )
         return FmlState(params, t + 1), info
 
     def predict(state: FmlState, x: Array) -> dict[str, Array]:

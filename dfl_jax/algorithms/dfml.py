@@ -204,11 +204,11 @@ def dfml(
             state.best.at[taking_part].max(value, mode='drop'),
             t + 1,
         )
-        info = {
-            'loss': losses_of_round(sound(models, losses), participants, graph, population.size),
-            'alpha': value,
-            **weights_sent(population, graph),
-        }
+        info = Info(
+            losses_of_round(sound(models, losses), participants, graph, population.size),
+            weights_sent(population, graph),
+            {'alpha': value},
+        )
         return new, info
 
     def consensus(state: DfmlState, weights: Array | None = None) -> PyTree:

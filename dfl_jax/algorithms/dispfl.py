@@ -33,7 +33,6 @@ from dfl_jax.training.local import LocalTraining, batch_loss, local_training
 
 REGROW = ('gradient', 'random')
 CONSENSUS = ('mean', 'size', 'intersection')
-MASKS = ('same', 'independent')
 TRAINING = LocalTraining(
     lr=0.1, lr_decay=0.998, batch_size=10, local_epochs=10, weight_decay=5e-4, clip_norm=10.0
 )
@@ -80,7 +79,6 @@ def dispfl(
     prune_rate: float = 0.5,
     anneal_rounds: int = 200,
     regrow: str = 'gradient',
-    initial_masks: str = 'same',
     mixing: str = 'uniform',
     consensus: str = 'mean',
     init: Init = 'same',
@@ -96,7 +94,6 @@ def dispfl(
         prune_rate / 2 (1 + cos(pi k / anneal_rounds)).
       anneal_rounds: rounds until nothing is replaced.
       regrow: by the `gradient` of one minibatch, or `random`.
-      initial_masks: the first masks are the `same` for all clients or `independent`.
       mixing: W, see `dfl_jax.gossip.mixing`.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M sparse models,
         or each weight's mean over the clients whose mask holds it (`intersection`).
@@ -109,7 +106,6 @@ def dispfl(
     check_choice('consensus', consensus, CONSENSUS)
     check_init(init)
     check_choice('regrow', regrow, REGROW)
-    check_choice('initial_masks', initial_masks, MASKS)
     if not 0 < density <= 1:
         raise ValueError(f'density has to lie in (0, 1], got {density}')
     if not 0 <= prune_rate <= 1:
@@ -134,9 +130,8 @@ def dispfl(
         k_weights, k_masks = jax.random.split(key)
         sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
         number = len(sizes)
-        same = jnp.broadcast_to(k_masks, (number,))
-        keys = same if initial_masks == 'same' else jax.random.split(k_masks, number)
-        first = jax.vmap(random_mask)(keys)
+        mask = random_mask(k_masks)  # the same for all clients
+        first = jax.tree.map(lambda m: jnp.broadcast_to(m, (number, *m.shape)), mask)
         weights = initial_params(k_weights, model, number, init)
         return State(_masked(weights, first), first, sizes, jnp.int32(0))
 
@@ -177,7 +172,7 @@ def dispfl(
 
         new, new_masks = keep_inactive(graph.active, (averaged, searched), (params, masks))
         sent, _ = count_sent(graph, len(sizes))
-        info = {'sent/weights': sent, 'sent/masks': sent, 'loss': losses, **dispersion(new)}
+        info = Info(losses, {'weights': sent, 'masks': sent}, dispersion(new))
         return State(new, new_masks, sizes, k + 1), info
 
     mean = consensus_of(consensus)

@@ -25,7 +25,7 @@ from dfl_jax.algorithms.common import (
 )
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice
-from dfl_jax.compression import chain, codec_of
+from dfl_jax.compression import Compression, chain
 from dfl_jax.gossip.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init
 from dfl_jax.metrics import CONSENSUS, dispersion, update_norms
@@ -44,9 +44,7 @@ def gossip_sgd(
     averaging_warmup: int = 0,
     diagnostics: bool = False,
     mixing: str = 'uniform',
-    sparsity: float | None = None,
-    bits: int | None = None,
-    rounding: str | None = None,
+    compression: Compression = Compression(),
     consensus: str = 'mean',
     init: Init = 'same',
     chunk: int | None = None,
@@ -62,9 +60,7 @@ def gossip_sgd(
         they drew apart agree (`gain.warmup_rounds`); the loss reported is that of all their data.
       diagnostics: report what training and averaging did to the models, `metrics.update_norms`.
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
-      sparsity: share of the weights of every tensor that an exchange sets to zero; None for none.
-      bits: quantizes every exchanged weight to so many bits; None sends 32-bit floats.
-      rounding: of the quantizer, `stochastic` (default) or `nearest`.
+      compression: of the exchanged weights.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
       chunk: clients trained at once; None for all.
@@ -79,7 +75,7 @@ def gossip_sgd(
         raise ValueError(f'gossip_steps has to be at least 1, got {gossip_steps}')
     if averaging_warmup < 0:
         raise ValueError(f'averaging_warmup has to be at least 0, got {averaging_warmup}')
-    codec = codec_of(sparsity, bits, rounding) or chain()
+    codec = compression.codec('stochastic') or chain()
     local = local_training(model, training, chunk)
 
     def train(key: Array, params: PyTree, clients: Clients, k: Array) -> tuple[PyTree, Array]:
@@ -110,13 +106,10 @@ def gossip_sgd(
             new = jax.tree.map(lambda m, z, x: m + (z - x), met, trained, previous)
         new = keep_inactive(graph.active, new, previous)
         sent, _ = count_sent(graph, len(sizes))
-        info = {
-            'sent/weights': gossip_steps * sent,
-            'loss': losses,
-            **dispersion(new),
-        }
+        metrics = dispersion(new)
         if diagnostics:
-            info |= update_norms(previous, trained, new, graph.active)
+            metrics |= update_norms(previous, trained, new, graph.active)
+        info = Info(losses, {'weights': gossip_steps * sent}, metrics)
         return State(new, sizes, k + 1), info
 
     mean = consensus_of(consensus)

@@ -7,16 +7,17 @@ networks it is compared with, so that the server is no busier than a client ther
 2025, appendix C.1).
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.compression import FLOAT_BITS, LABEL_BITS
+from dfl_jax.execution.memory import aggregator_bytes
 from dfl_jax.models import Model
-from dfl_jax.ntk import TIMESTEPS, at_precision, linearization, ntk_update
+from dfl_jax.ntk import NtkUpdate, at_precision, linearization, ntk_update
 from dfl_jax.ntk.aggregator_data import aggregator_data, of_members, one_hot_targets
 
 
@@ -30,34 +31,22 @@ def ntk_fl(
     model: Model,
     *,
     cohort: int = 5,
-    lr: float = 0.01,
-    lr_decay: float = 0.0,
-    timesteps: Sequence[int] = TIMESTEPS,
-    loss: str = 'cross_entropy',
-    evolution: str = 'rkc',
-    selection: str = 'network',
+    ntk: NtkUpdate = NtkUpdate(),
     kernel: str = 'auto',
-    precision: str = 'highest',
 ) -> Algorithm:
-    """NTK-FL; its graphs have one aggregator (`topology.cohorts`), and all clients hold its model.
+    """NTK-FL; its graphs have one aggregator (`topology.cohorts`), whose model all clients hold.
 
     Args:
       model: the network, bound to its input shape.
-      cohort: clients a round, the K of its graphs.
-      lr ... precision: as of `dfl_jax.algorithms.ntk_dfl.ntk_dfl`.
+      cohort: clients that the server hears in a round, the K of its graphs.
+      ntk: the update of the server.
+      kernel: backend, see `dfl_jax.ntk.kernels`.
 
     What the server sends back is not counted as traffic of the clients.
 
-    Raises ValueError for settings that contradict each other, before anything is traced, and for
-    graphs of another shape, when the round is traced.
+    Raises ValueError for graphs of another shape, when the round is traced.
     """
-    update = ntk_update(
-        model,
-        timesteps=timesteps,
-        loss=loss,
-        evolution=evolution,
-        selection=selection,
-    )
+    update = ntk_update(model, ntk)
     linearize = linearization(model, kernel=kernel)
 
     def init_state(key: Array, clients: Clients) -> State:
@@ -71,20 +60,22 @@ def ntk_fl(
             )
         w, sizes, k = state
         members, present, active = graph.members[0], graph.mask[0], graph.active[0]
-        rate = lr * jnp.exp(-lr_decay * k)
+        rate = ntk.rate(k)
         x, labels, mask = aggregator_data(of_members(clients, members), present)
         y = one_hot_targets(labels, model.classes, x.dtype)
         evolved, chosen, value = update(w, linearize(key, w, x), x, y, mask, rate)
         new = jax.tree.map(lambda n, o: jnp.where(active, n, o), evolved, w)
         heard = jnp.zeros_like(sizes).at[members].add(present.astype(jnp.int32))
         samples = heard * sizes
-        info = {
-            'sent/jacobian_rows': samples * model.classes,
-            'sent/outputs': samples * model.classes,
-            'sent/labels': samples,
-            'loss': jnp.where(active, value, 0) * jnp.ones(len(sizes)),
-            'timestep': chosen,
-        }
+        info = Info(
+            jnp.where(active, value, 0) * jnp.ones(len(sizes)),
+            {
+                'jacobian_rows': samples * model.classes,
+                'outputs': samples * model.classes,
+                'labels': samples,
+            },
+            {'timestep': chosen},
+        )
         return State(new, sizes, k + 1), info
 
     def predict(state: State, x: Array) -> dict[str, Array]:
@@ -96,7 +87,7 @@ def ntk_fl(
 
     return Algorithm(
         init_state,
-        at_precision(precision, step),
+        at_precision(ntk.precision, step),
         predict,
         unit_bits={
             'jacobian_rows': FLOAT_BITS * model.size,
@@ -105,3 +96,9 @@ def ntk_fl(
         },
         consensus=lambda state, weights=None: state.params,
     )
+
+
+def memory(model: Model, samples: int, members: int, settings: Mapping[str, Any]) -> int:
+    """Bytes of the server's update; samples: N of a client, members: K of the cohort."""
+    del settings
+    return aggregator_bytes(samples * members, model)

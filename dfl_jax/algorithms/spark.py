@@ -7,15 +7,17 @@ labels softened by the neighbours' logits (Eq. 10, 11), map the residual back to
 (Eq. 16, 17), and add the step to a velocity that looks ahead (Eq. 12, 13).
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dfl_jax.algorithms.common import consensus_of, count_sent, keep_inactive, stacked_predictions
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.compression import (
     FLOAT_BITS,
@@ -31,7 +33,7 @@ from dfl_jax.gossip.mixing import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.metrics import CONSENSUS, dispersion
 from dfl_jax.models import Model
-from dfl_jax.ntk import JACOBIAN_WEIGHTS, at_precision, ntk_update
+from dfl_jax.ntk import NtkUpdate, at_precision, ntk_update
 from dfl_jax.ntk.aggregator_data import (
     aggregator_data,
     draw_batches,
@@ -39,18 +41,56 @@ from dfl_jax.ntk.aggregator_data import (
     of_members,
     one_hot_targets,
 )
-from dfl_jax.ntk.distillation import annealing, distillation_target
+from dfl_jax.ntk.distillation import Distillation, distillation_target
 from dfl_jax.ntk.linearized import projected
+from dfl_jax.ntk.projection import DIMENSION
 from dfl_jax.ntk.projection import projection as projection_of
 
 REFRESHES = ('never', 'round', 'aggregator')
-LOGITS = ('own', 'aggregator')
-JUDGES = ('labels', 'target')
 EXCHANGES: dict[str, Codec | None] = {
     'float32': None,
     'float16': half_precision(),
     'int8': quantization(8, 'nearest'),
 }
+NTK = NtkUpdate(timesteps=(100, 200, 400, 800))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """How Jacobians are projected and sent.
+
+    Args:
+      projection: kind of P, `low_rank`, `sparse_sign`, `gaussian` (the paper's; slow) or `none`:
+        Jacobians are sent as they are; see `dfl_jax.ntk.projection`.
+      projection_dim: k, the numbers of a projected row of the Jacobian (default 1000).
+      projection_refresh: `never`, one P for all rounds (the paper); another every `round`; or
+        another for every `aggregator` and round, which the aggregator's number gives without being
+        sent.
+      projection_seed: the global seed of P.
+      kernel_form: `full`, over samples and outputs (Eq. 6), or its `trace` over outputs (NTK-DFL).
+      step_form: the weights move by the `projected` step P J~^T S (Eq. 16, 17), or by the `exact`
+        J^T S, for which the aggregator sends S to its neighbours and they return their share.
+      exchange: numbers of a sent Jacobian, `float32`, `float16` or `int8`.
+
+    Raises ValueError for settings out of range.
+    """
+
+    projection: str = 'low_rank'
+    projection_dim: int | None = None
+    projection_refresh: str = 'aggregator'
+    projection_seed: int = 0
+    kernel_form: str = 'full'
+    step_form: str = 'projected'
+    exchange: str = 'float32'
+
+    def __post_init__(self):
+        check_choice('projection_refresh', self.projection_refresh, REFRESHES)
+        check_choice('exchange', self.exchange, tuple(EXCHANGES))
+
+    def key(self, k: Array) -> Array:
+        """The key from which P of round k + 1 is drawn."""
+        key = jax.random.key(self.projection_seed)
+        return key if self.projection_refresh == 'never' else jax.random.fold_in(key, k)
 
 
 class State(NamedTuple):
@@ -63,32 +103,12 @@ class State(NamedTuple):
 def spark(
     model: Model,
     *,
-    lr: float = 0.01,
-    lr_decay: float = 0.0,
-    timesteps: Sequence[int] = (100, 200, 400, 800),
-    projection: str = 'low_rank',
-    projection_dim: int | None = None,
-    projection_refresh: str = 'aggregator',
-    projection_seed: int = 0,
-    kernel_form: str = 'full',
-    step_form: str = 'projected',
-    exchange: str = 'float32',
+    ntk: NtkUpdate = NTK,
+    projection: Projection = Projection(),
+    distillation: Distillation = Distillation(),
     sampling: float = 1.0,
-    rounds: int = 30,
-    warmup: int | None = None,
-    alpha_init: float = 1.0,
-    alpha_final: float = 0.1,
-    tau_init: float = 1.0,
-    tau_final: float = 1.0,
-    logits: str = 'aggregator',
     momentum: float = 0.9,
-    average_velocity: bool = False,
     averaging: bool = True,
-    jacobian_weights: str = 'aggregator',
-    evolution: str = 'rkc',
-    selection: str = 'network',
-    judge: str = 'labels',
-    precision: str = 'highest',
     mixing: str = 'size',
     consensus: str = 'mean',
     init: Init = 'same',
@@ -99,40 +119,13 @@ def spark(
 
     Args:
       model: the network, bound to its input shape.
-      lr: eta, the length of a time step.
-      lr_decay: round k = 0, 1, ... uses lr * exp(-lr_decay * k).
-      timesteps: candidates t among which each client chooses, increasing.
-      projection: kind of P, see `dfl_jax.ntk.projection`, or `none`: Jacobians are sent as they
-        are.
-      projection_dim: k, the numbers of a projected row of the Jacobian (default 1000).
-      projection_refresh: `never`, one P for all rounds (the paper); another every `round`; or
-        another for every `aggregator` and round, which the aggregator's number gives without being
-        sent.
-      projection_seed: the global seed of P.
-      kernel_form: `full`, over samples and outputs (Eq. 6), or its `trace` over outputs (NTK-DFL).
-      step_form: the weights move by the `projected` step P J~^T S (Eq. 16, 17), or by the `exact`
-        J^T S, for which the aggregator sends S to its neighbours and they return their share of the
-        sum.
-      exchange: of Jacobians, `float32`, `float16` or `int8`.
-      sampling: share of its data that a client draws anew every round.
-      rounds: R of the schedules.
-      warmup: R_warm, rounds on labels alone (default: a sixth of R, 5 of 30).
-      alpha_init, alpha_final: weight of the labels at either end of the schedule (Eq. 8); 1 and 1
-        are no distillation.
-      tau_init, tau_final: temperature at either end (Eq. 9).
-      logits: soft labels of a client's data come from its `own` model, before averaging, or from
-        the model at which the Jacobian is taken (`aggregator`).
+      ntk: the update of one aggregator; its loss is cross-entropy.
+      projection: of the Jacobians.
+      distillation: of labels and the logits of the model at which the Jacobian is taken.
+      sampling: share of its data that a client draws anew every round, in [0.001, 1].
       momentum: mu of Eq. (12) and (13).
-      average_velocity: neighbours average their velocities with their weights.
       averaging: False leaves the averaging of weights out.
-      jacobian_weights: a neighbour takes its Jacobian at the averaged weights of the `aggregator`
-        (NTK-DFL) or at its `own` (Algorithm 1 to the letter, together with averaging=False).
-      evolution: `rkc` or `euler`, see `dfl_jax.ntk.evolution`.
-      selection: the timestep's loss is that of the true `network` or of the evolved, `linearized`,
-        outputs, on the aggregator's and its neighbours' data.
-      judge: that loss is against the `labels` or the softened `target`.
-      precision: as of `dfl_jax.algorithms.ntk_dfl.ntk_dfl`.
-      mixing: weights of the averaging: `size`, `uniform` or `metropolis`.
+      mixing: weights of the averaging, `size`, `uniform` or `metropolis`.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
       chunk: aggregators worked on at once.
@@ -140,35 +133,21 @@ def spark(
     Raises ValueError for settings out of range or that contradict each other, before anything is
     traced.
     """
-    check_choice('exchange', exchange, tuple(EXCHANGES))
-    check_choice('jacobian_weights', jacobian_weights, JACOBIAN_WEIGHTS)
-    update = ntk_update(model, timesteps=timesteps, evolution=evolution, selection=selection)
-    at_own, exact = jacobian_weights == 'own', step_form == 'exact'
-    distils = alpha_init < 1 or alpha_final < 1
-    teaches = distils and logits == 'own'
-    random = projection_of(projection, model.shapes, projection_dim)
+    codec, exact = EXCHANGES[projection.exchange], projection.step_form == 'exact'
+    random = projection_of(projection.projection, model.shapes, projection.projection_dim)
     linearize = projected(
-        model, random, form=kernel_form, step=step_form, codec=EXCHANGES[exchange]
+        model, random, form=projection.kernel_form, step=projection.step_form, codec=codec
     )
-    check_choice('projection_refresh', projection_refresh, REFRESHES)
-    check_choice('logits', logits, LOGITS)
-    check_choice('judge', judge, JUDGES)
+    update = ntk_update(model, ntk)
+    check_choice('loss', ntk.loss, ('cross_entropy',))
     check_choice('consensus', consensus, CONSENSUS)
     check_choice('mixing', mixing, MIXINGS)
     check_init(init)
-    if at_own and projection_refresh == 'aggregator':
-        raise ValueError(
-            'projection_refresh=aggregator does not go with jacobian_weights=own, where a client '
-            'projects the one Jacobian that it broadcasts; choose projection_refresh=round or never'
-        )
     if not 0 <= momentum <= 1:
         raise ValueError(f'momentum has to lie in [0, 1], got {momentum}')
     if not 0.001 <= sampling <= 1:
         raise ValueError(f'sampling has to lie in [0.001, 1], got {sampling}')
     share = Fraction(sampling).limit_denominator(1000)
-    if warmup is None:
-        warmup = rounds // 6
-    schedule = annealing(rounds, warmup, (alpha_init, alpha_final), (tau_init, tau_final))
 
     def init_state(key: Array, clients: Clients) -> State:
         sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
@@ -178,35 +157,27 @@ def spark(
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_batch, k_codec = jax.random.split(key)
         params, velocity, sizes, k = state
-        averages = mixing_weights(graph, sizes, mixing)
-        w_bars = mix(averages, graph.members, params) if averaging else params
-        v_bars = mix(averages, graph.members, velocity) if average_velocity else velocity
-        rate = lr * jnp.exp(-lr_decay * k)
+        w_bars = (
+            mix(mixing_weights(graph, sizes, mixing), graph.members, params)
+            if averaging
+            else params
+        )
+        rate = ntk.rate(k)
         drawn = draw_batches(k_batch, clients, 1, share)
         drawn = jax.tree.map(lambda a: a[:, 0], drawn)  # [M, B, ...]
-        teachers = jax.vmap(model.apply)(params, drawn.x) if teaches else None  # z_j [M, B, C]
-        k_layers = jax.random.key(projection_seed)
-        if projection_refresh != 'never':
-            k_layers = jax.random.fold_in(k_layers, k)
-        common = None if projection_refresh == 'aggregator' else random.draw(k_layers)
+        k_layers = projection.key(k)
+        for_each = projection.projection_refresh == 'aggregator'
+        common = None if for_each else random.draw(k_layers)
 
         def aggregator(inputs):  # lines 10 to 16
             k_received, number, w, v, members, linked = inputs
-            received = lambda tree: of_members(tree, members)  # noqa: E731
-            x, labels, mask = aggregator_data(received(drawn), linked)
-            table = random.draw(jax.random.fold_in(k_layers, number)) if common is None else common
-            theirs = received(w_bars) if at_own else None
-            linearized = linearize(
-                k_received, table, w, x, mask, drawn.y.shape[1], theirs
-            )  # Eq. (6)
+            x, labels, mask = aggregator_data(of_members(drawn, members), linked)
+            table = random.draw(jax.random.fold_in(k_layers, number)) if for_each else common
+            linearized = linearize(k_received, table, w, x, mask, drawn.y.shape[1])  # Eq. (6)
             y = one_hot_targets(labels, model.classes, x.dtype)
-            z = received(teachers).reshape(-1, model.classes).T if teaches else linearized.outputs
-            z = jnp.where(mask, z, 0)
-            target = distillation_target(y, z, *schedule(k + 1))  # Eq. (11)
-            judged = y if judge == 'labels' else target
-            evolved, t, loss = update(
-                w, linearized, x, target, mask, rate, judged
-            )  # Eq. (14) to (17)
+            z = jnp.where(mask, linearized.outputs, 0)
+            target = distillation_target(y, z, *distillation.schedule(k + 1))  # Eq. (11)
+            evolved, t, loss = update(w, linearized, x, target, mask, rate, y)  # Eq. (14) to (17)
             delta = jax.tree.map(jnp.subtract, evolved, w)
             v = jax.tree.map(lambda v, d: momentum * v + d, v, delta)  # Eq. (12)
             w = jax.tree.map(lambda w, v, d: w + momentum * v + d, w, v, delta)  # Eq. (13)
@@ -217,7 +188,7 @@ def spark(
             jax.random.split(k_codec, aggregators),
             jnp.arange(aggregators),
             w_bars,
-            v_bars,
+            velocity,
             graph.members,
             graph.mask,
         )
@@ -228,31 +199,25 @@ def spark(
         own_samples = drawn_samples(sizes, share)
         samples = to_aggregators * own_samples
         heard = graph.mask[:, 1:] & graph.active[:, None]
-        theirs = jnp.where(heard, own_samples[graph.members[:, 1:]], 0).sum(
-            axis=1
-        )  # of an aggregator
-        # z_j are the outputs at the Jacobian's weights, unless the model was averaged since
-        twice = teaches and (averaging or not at_own)
-        info = {
-            # w_j and v_j to the aggregator for their averages, w_bar_i back for the Jacobians, and
-            # their shares of an exact step
-            'sent/weights': (averaging + average_velocity + exact) * to_aggregators
-            + (not at_own) * from_aggregators,
-            'sent/jacobian_rows': samples * model.classes,
-            'sent/jacobians': to_aggregators,  # one quantization step each
-            'sent/outputs': (samples * (1 + twice) + exact * theirs) * model.classes,
-            'sent/labels': samples,
-            'loss': losses,
-            'timestep': chosen,
-            **dispersion(new),
+        # Samples of its neighbours, whose residuals an aggregator sends back
+        theirs = jnp.where(heard, own_samples[graph.members[:, 1:]], 0).sum(axis=1)
+        sent = {
+            # w_j to the aggregator for its average, w_bar_i back for the Jacobians, and their
+            # shares of an exact step
+            'weights': (averaging + exact) * to_aggregators + from_aggregators,
+            'jacobian_rows': samples * model.classes,
+            'jacobians': to_aggregators,  # one quantization step each
+            'outputs': (samples + exact * theirs) * model.classes,
+            'labels': samples,
         }
+        info = Info(losses, sent, {'timestep': Choices(chosen), **dispersion(new)})
         return State(new, velocity, sizes, k + 1), info
 
     mean = consensus_of(consensus)
-    sent = (EXCHANGES[exchange] or chain()).shrunk(Message(random.dimension, FLOAT_BITS, 0))
+    sent = (codec or chain()).shrunk(Message(random.dimension, FLOAT_BITS, 0))
     return Algorithm(
         init_state,
-        at_precision(precision, step),
+        at_precision(ntk.precision, step),
         stacked_predictions(model, mean),
         unit_bits={
             'weights': FLOAT_BITS * model.size,
@@ -263,3 +228,21 @@ def spark(
         },
         consensus=mean,
     )
+
+
+def memory(model: Model, samples: int, members: int, settings: Mapping[str, Any]) -> int:
+    """Bytes of one aggregator's update; samples: N of a client, members: K.
+
+    Three copies of the inputs, ten of the weights, forty of the outputs, and twice the Jacobian
+    itself where it is formed.
+    """
+    drawn = math.ceil(samples * settings['sampling']) * members
+    explicit = (
+        settings['projection'] == 'gaussian'
+        or settings['kernel_form'] == 'trace'
+        or settings['exchange'] != 'float32'
+    )
+    outputs = drawn * model.classes
+    jacobian = outputs * (settings['projection_dim'] or DIMENSION) if explicit else 0
+    inputs = drawn * math.prod(model.input_shape)
+    return 4 * (3 * inputs + 10 * model.size + 40 * outputs + 2 * jacobian)

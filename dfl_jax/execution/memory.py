@@ -41,19 +41,6 @@ def aggregator_bytes(samples: int, model: Model) -> int:
     return 4 * (4 * samples**2 + 3 * inputs + 8 * model.size)
 
 
-def projected_bytes(samples: int, model: Model, explicit: bool, dimension: int) -> int:
-    """Bytes that one aggregator's evolution under a projected Jacobian takes: three copies of the
-    inputs, ten of the weights, forty of the outputs, and twice the Jacobian itself where it is
-    formed.
-
-    samples: N~, padded samples of the aggregator and its neighbours; dimension: k.
-    """
-    inputs = samples * math.prod(model.input_shape)
-    jacobian = samples * model.classes * dimension if explicit else 0
-    outputs = samples * model.classes
-    return 4 * (3 * inputs + 10 * model.size + 40 * outputs + 2 * jacobian)
-
-
 def client_bytes(samples: int, model: Model, orders: int = 1) -> int:
     """Bytes that the local training of one client takes: two copies of its data, eight of the
     weights (gradient, update, moments, ascent) and three of the orders of its samples; a network
@@ -94,7 +81,7 @@ def choose_chunk(count: int, each: int, asked: int | None = None, advice: str = 
 
     Args:
       count: aggregators or clients.
-      each: bytes of one, from `aggregator_bytes` or `client_bytes`.
+      each: bytes of one, from the method's memory formula.
       asked: the user's choice.
       advice: what to do if not even one fits.
 

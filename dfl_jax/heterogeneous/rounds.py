@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.execution.chunks import map_in_chunks, map_present
 from dfl_jax.heterogeneous.population import (
     Participants,
@@ -28,7 +29,6 @@ from dfl_jax.metrics import consensus_model
 from dfl_jax.models import Model
 from dfl_jax.training.local import LocalTraining, client_training
 
-FLOAT_BITS = 32
 TRAINING = LocalTraining(  # DFML, A.2
     lr=0.01, momentum=0.9, weight_decay=5e-4, batch_size=64, supervision='wsm'
 )
@@ -80,10 +80,10 @@ def meeting_rounds(
         training = participants if aggregators_train else without_aggregators(participants, graph)
         models, losses = local(k_train, gather(params, participants), training, clients, t)
         models = combine(k_combine, models, participants, graph, clients, t)
-        info = {
-            'loss': losses_of_round(sound(models, losses), training, graph, population.size),
-            **weights_sent(population, graph, back=back),
-        }
+        info = Info(
+            losses_of_round(sound(models, losses), training, graph, population.size),
+            weights_sent(population, graph, back=back),
+        )
         new = (
             to_everyone(params, models, participants)
             if shared
@@ -224,8 +224,8 @@ def sound(models: Stacked, losses: dict[str, Array]) -> dict[str, Array]:
 
 def weights_sent(
     population: Population, graph: Graph, *, there: bool = True, back: bool = True
-) -> Info:
-    """'sent/weights/ARCHITECTURE' [M]: models from senders to aggregators, and updated ones back.
+) -> dict[str, Array]:
+    """`Info.sent`, 'weights/ARCHITECTURE' [M]: models to aggregators, and updated ones back.
 
     What a client sends or is sent is of its own architecture.
     """
@@ -240,7 +240,7 @@ def weights_sent(
             counts = counts.at[senders].add(delivered * has[senders])
         if back:
             counts = counts.at[aggregators].add(delivered * has[senders])
-        sent[f'sent/weights/{name}'] = counts
+        sent[f'weights/{name}'] = counts
     return sent
 
 

@@ -23,7 +23,7 @@ from dfl_jax.ntk.precision import product
 from dfl_jax.ntk.projection import BLOCK, Projection, layer_of
 from dfl_jax.ntk.structured import plain_layers
 
-JACOBIAN_WEIGHTS = ('aggregator', 'own')
+JACOBIAN_WEIGHTS = ('averaged', 'neighbours')
 KERNEL_FORMS = ('full', 'trace')
 STEPS = ('projected', 'exact')
 
@@ -41,12 +41,12 @@ def linearization(
     *,
     kernel: str = 'auto',
     codec: Codec | None = None,
-    jacobian_weights: str = 'aggregator',
+    jacobian_weights: str = 'averaged',
 ) -> Callable[..., Linearization]:
     """linearize(key, w, x, own=0, members=None) -> Linearization with the kernel of Eq. (3).
 
     x [N, ...]. Without a codec no Jacobian is formed, and neither the key nor `own`, the number of
-    leading samples whose Jacobian is not sent, means anything. Under jacobian_weights='own'
+    leading samples whose Jacobian is not sent, means anything. Under jacobian_weights='neighbours'
     `members`, leaves [K, ...], are the weights of the members whose data x holds one after the
     other. For the settings see `dfl_jax.algorithms.ntk_dfl`.
 
@@ -60,10 +60,10 @@ def linearization(
             f'unknown Jacobian weights {jacobian_weights!r}; '
             f'choose one of {", ".join(JACOBIAN_WEIGHTS)}'
         )
-    at_own = jacobian_weights == 'own'
-    if at_own and (codec is not None or kernel != 'auto'):
-        raise ValueError('jacobian_weights=own takes exact Jacobians and kernel=auto')
-    members_ntk = members_kernel_fn(model) if at_own else None
+    at_neighbours = jacobian_weights == 'neighbours'
+    if at_neighbours and (codec is not None or kernel != 'auto'):
+        raise ValueError('jacobian_weights=neighbours takes exact Jacobians and kernel=auto')
+    members_ntk = members_kernel_fn(model) if at_neighbours else None
 
     def linearize(key: Array, w: PyTree, x: Array, own: int = 0, members: PyTree = None):
         f0, vjp = jax.vjp(outputs_near(model, w, x, members), jax.tree.map(jnp.zeros_like, w))
@@ -122,7 +122,7 @@ def projected(
     step: str = 'projected',
     codec: Codec | None = None,
 ) -> Callable[..., Linearization]:
-    """linearize(key, table, w, x, mask, own=0, members=None) -> Linearization of J~ = J P.
+    """linearize(key, table, w, x, mask, own=0) -> Linearization of J~ = J P.
 
     SPARK, section 3.2. The kernel is the `full` one of samples x outputs, J~ J~^T (Eq. 6), which
     is applied and never formed, or its `trace` over outputs [N, N] as in Eq. (3) of NTK-DFL. The
@@ -150,12 +150,10 @@ def projected(
         x: Array,
         mask: Array,
         own: int = 0,
-        members: PyTree = None,
     ):
         if whole and form == 'trace':
-            at = 'aggregator' if members is None else 'own'
-            return linearization(model, jacobian_weights=at)(key, w, x, own, members)
-        linearized = outputs_near(model, w, x, members)
+            return linearization(model)(key, w, x, own)
+        linearized = outputs_near(model, w, x)
         origin = jax.tree.map(jnp.zeros_like, w)
         f0, forward = jax.linearize(linearized, origin)
         u0 = jnp.zeros(projection.dimension, f0.dtype)

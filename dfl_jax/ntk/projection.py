@@ -6,13 +6,11 @@ in all (Eq. 4). E[P P^T] = I, hence inner products of rows survive in expectatio
 in what P u and P^T g cost, for weights of d numbers, a layer of them a matrix [d_in, d_out]:
 
 `gaussian`     entries N(0, 1/k), the paper's: 2 d k operations.
-`khatri_rao`   column j is vec(a_j b_j^T) / sqrt(k), Gaussian a_j [d_in], b_j [d_out]; kept in
-               (d_in + d_out) k numbers.
-`low_rank`     the same with every a_j shared by 10 columns, so that the update of a dense layer is
-               A V with A [d_in, k / 10], and J P u costs a few times less than J w does: X A is
-               formed once, then products with V alone.
+`low_rank`     column j is vec(a b_j^T) / sqrt(k), Gaussian a [d_in], b_j [d_out], every a shared by
+               10 columns, so that the update of a dense layer is A V with A [d_in, k / 10], and
+               J P u costs a few times less than J w does: X A is formed once, then products with V
+               alone.
 `sparse_sign`  every weight goes to one random column with a random sign: 2 d.
-`hadamard`     random signs, a Walsh-Hadamard transform, k random coordinates of it: d log d.
 `none`         P = I, k = P.
 
 benchmarks/projection.py measures the kernels that they give, and their time.
@@ -26,17 +24,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from scipy.linalg import hadamard
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.ntk.precision import asked
 
-PROJECTIONS = ('gaussian', 'khatri_rao', 'low_rank', 'sparse_sign', 'hadamard', 'none')
+PROJECTIONS = ('gaussian', 'low_rank', 'sparse_sign', 'none')
 DIMENSION = 1000  # section 5.1
 BLOCK = 50  # columns formed together
 STORED = 2**30  # bytes up to which a Gaussian matrix is kept rather than drawn again
 SHARED = 10  # columns of `low_rank` with the same a
-LONGEST_FACTOR = 64  # of a Hadamard transform, done by one product with the matrix
 
 
 class Layer(NamedTuple):
@@ -102,10 +98,8 @@ def projection(kind: str, shapes: PyTree, k: int | None = None) -> Projection:
         )
     make = {
         'gaussian': _gaussian,
-        'khatri_rao': _khatri_rao,
         'low_rank': _low_rank,
         'sparse_sign': _sparse_sign,
-        'hadamard': _hadamard,
         'none': _none,
     }
     of_layer = make[kind](k)
@@ -208,22 +202,6 @@ def _gaussian(k: int) -> Kind:
     return Kind(draw, lift, columns=columns)
 
 
-def _khatri_rao(k: int) -> Kind:
-    def draw(key: Array, layer: Layer) -> tuple[Array, Array]:
-        k_in, k_out = jax.random.split(key)
-        a = jax.random.normal(k_in, (layer.size // layer.width, k))
-        b = jax.random.normal(k_out, (layer.width, k))
-        if layer.width == 1:  # a vector: plain Gaussian columns
-            b = jnp.ones_like(b)
-        return a, b / math.sqrt(k)
-
-    def lift(table: tuple[Array, Array], u: Array, layer: Layer) -> Array:
-        a, b = table
-        return jnp.matmul(a * u[None, :], b.T, precision=asked()).ravel()
-
-    return Kind(draw, lift)
-
-
 def _low_rank(k: int) -> Kind:
     rank = -(-k // SHARED)
 
@@ -255,33 +233,3 @@ def _sparse_sign(k: int) -> Kind:
         return sign * u[place]
 
     return Kind(draw, lift)
-
-
-def _hadamard(k: int) -> Kind:
-    def draw(key: Array, layer: Layer) -> tuple[Array, Array]:
-        k_place, k_sign = jax.random.split(key)
-        place = jax.random.randint(k_place, (k,), 0, _power_of_two(layer.size))
-        return place, jax.random.rademacher(k_sign, (layer.size,), jnp.float32)
-
-    def lift(table: tuple[Array, Array], u: Array, layer: Layer) -> Array:
-        place, sign = table
-        spread = jnp.zeros(_power_of_two(layer.size)).at[place].add(u / math.sqrt(k))
-        return sign * _walsh_hadamard(spread)[: layer.size]
-
-    return Kind(draw, lift)
-
-
-def _power_of_two(size: int) -> int:
-    return 2 ** (size - 1).bit_length()
-
-
-def _walsh_hadamard(x: Array) -> Array:
-    """H x with H [n, n] of entries 1 and -1, n = len(x) a power of two."""
-    size, done = len(x), 1
-    while done < size:
-        factor = min(LONGEST_FACTOR, size // done)
-        parts = x.reshape(size // (done * factor), factor, done)
-        matrix = jnp.asarray(hadamard(factor), x.dtype)
-        x = jnp.einsum('fg,agd->afd', matrix, parts, precision=asked()).ravel()
-        done *= factor
-    return x

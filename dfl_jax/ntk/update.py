@@ -6,44 +6,70 @@ projected Jacobian and a target that is not one-hot.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.models import Model
 from dfl_jax.ntk import evolution as ntk_evolution
 from dfl_jax.ntk.linearized import Linearization
+from dfl_jax.ntk.precision import PRECISIONS
 
 SELECTIONS = ('network', 'linearized')
 TIMESTEPS = (100, 200, 300, 400, 500, 600, 700, 800)
 TRIED_AT_ONCE = 4  # timesteps: their networks run as one wide product
 
 
-def ntk_update(
-    model: Model,
-    *,
-    timesteps: Sequence[int] = TIMESTEPS,
-    loss: str = 'cross_entropy',
-    evolution: str = 'rkc',
-    selection: str = 'network',
-) -> Callable[..., tuple[PyTree, Array, Array]]:
-    """update(w, linearized, x, target, mask, rate, judge=None) -> (new weights, t, its loss).
+@dataclass(frozen=True, kw_only=True)
+class NtkUpdate:
+    """How an aggregator evolves its outputs, and its weights with them.
+
+    Args:
+      lr: eta, the length of a time step.
+      lr_decay: round k = 0, 1, ... uses lr * exp(-lr_decay * k).
+      timesteps: candidates t among which each client chooses, increasing.
+      loss: `cross_entropy` or `mse` (half squared error, whose update carries the 1/C of Eq. 5b).
+      evolution: of the outputs, `rkc`, `euler` or `eigh` (of mse), see `dfl_jax.ntk.evolution`.
+      selection: the timestep's loss is that of the true network with the evolved weights
+        (`network`) or of the evolved outputs (`linearized`), on the data of an aggregator and its
+        neighbours.
+      precision: of the products of a round, `highest`, `high` or `default`, as
+        `jax.default_matmul_precision` names them; CPUs know only one.
+
+    Raises ValueError for settings out of range or that contradict each other.
+    """
+
+    lr: float = 0.01
+    lr_decay: float = 0.0
+    timesteps: Sequence[int] = TIMESTEPS
+    loss: str = 'cross_entropy'
+    evolution: str = 'rkc'
+    selection: str = 'network'
+    precision: str = 'highest'
+
+    def __post_init__(self):
+        ntk_evolution.check(self.timesteps, self.loss, self.evolution)
+        check_choice('timestep selection', self.selection, SELECTIONS)
+        check_choice('precision', self.precision, PRECISIONS)
+
+    def rate(self, k: Array) -> Array:
+        """The length of a time step in round k."""
+        return self.lr * jnp.exp(-self.lr_decay * k)
+
+
+def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree, Array, Array]]:
+    """update(w, linearized, x, target, mask, rate, labels=None) -> (new weights, t, its loss).
 
     linearized: the Linearization at w on x [N, ...], which has zeros where mask [N] is False;
-    target [C, N], what the outputs evolve towards; rate, the length eta of a time step; judge [C,
-    N], by which the timestep t is chosen (default: the target). For the settings see
-    `dfl_jax.algorithms.ntk_dfl`.
-
-    Raises ValueError for settings that contradict each other, before anything is traced.
+    target [C, N], what the outputs evolve towards; rate, the length eta of a time step; labels
+    [C, N], by whose loss the timestep t is chosen (default: the target).
     """
-    ntk_evolution.check(timesteps, loss, evolution)
-    if selection not in SELECTIONS:
-        raise ValueError(
-            f'unknown timestep selection {selection!r}; choose one of {", ".join(SELECTIONS)}'
-        )
-    ts = jnp.array(timesteps)
+    loss, selection = settings.loss, settings.selection
+    timesteps = jnp.array(settings.timesteps)
 
     def update(
         w: PyTree,
@@ -52,25 +78,25 @@ def ntk_update(
         target: Array,
         mask: Array,
         rate: Array,
-        judge: Array | None = None,
+        labels: Array | None = None,
     ):
         n = jnp.maximum(jnp.sum(mask), 1)  # a cohort of which nobody answered
-        if judge is None:
-            judge = target
+        if labels is None:
+            labels = target
         totals = ntk_evolution.evolve(  # Eq. (4), (5b), (11)
             linearized.kernel,
             linearized.outputs,
             target,
             mask,
             rate,
-            timesteps=timesteps,
+            timesteps=settings.timesteps,
             loss=loss,
-            method=evolution,
+            method=settings.evolution,
         )
         scale = rate / n / (model.classes if loss == 'mse' else 1)
 
         def mean_loss(f):
-            losses = ntk_evolution.sample_losses(f, judge, loss)
+            losses = ntk_evolution.sample_losses(f, labels, loss)
             return jnp.sum(jnp.where(mask, losses, 0)) / n
 
         def weights_at(total):
@@ -86,6 +112,6 @@ def ntk_update(
 
         values = lax.map(loss_at, totals, batch_size=TRIED_AT_ONCE)
         chosen = jnp.argmin(jnp.where(jnp.isnan(values), jnp.inf, values))
-        return weights_at(totals[chosen]), ts[chosen], values[chosen]
+        return weights_at(totals[chosen]), timesteps[chosen], values[chosen]
 
     return update

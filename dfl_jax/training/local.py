@@ -7,8 +7,9 @@ all. Clients of different sizes therefore take different numbers of steps an epo
 alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,10 @@ import optax
 from jax import lax
 
 from dfl_jax.base import Array, Clients, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.data.augment import AUGMENTATIONS, standard
 from dfl_jax.execution.chunks import map_in_chunks
+from dfl_jax.execution.memory import client_bytes
 from dfl_jax.models import Model
 from dfl_jax.training.batches import Batch, epoch_orders, take
 from dfl_jax.training.losses import SUPERVISIONS, class_shares, supervised_losses
@@ -30,34 +33,46 @@ NORM_FLOOR = 1e-12  # keeps the ascent of SAM finite where the gradient vanishes
 class LocalTraining:
     """How a client trains within one round. The optimiser's state starts afresh every round.
 
+    Args:
+      lr: learning rate of round 0.
+      lr_decay: round k = 0, 1, ... uses lr * lr_decay**k.
+      batch_size: B; a client that holds fewer samples trains on all of them at each step.
+      local_epochs: passes over its data that a client makes in a round, unless local_steps are
+        set.
+      local_steps: minibatches of a round, reshuffled whenever the data is used up.
+      optimizer: `sgd`, or `adamw` (beta 0.9 and 0.999, epsilon 1e-8).
+      momentum: heavy ball, of sgd only, in [0, 1).
+      weight_decay: of sgd, added to the gradient as weight_decay * w; of adamw decoupled.
+      clip_norm: bound on the norm of the gradient, before decay and momentum.
+      sam_radius: rho of sharpness-aware minimisation, which takes the gradient at w + rho g / ||g||
+        (Foret et al. 2021); 0 turns it off.
+      sam_adaptive: take it at w + rho w^2 g / || |w| g || (ASAM, Kwon et al. 2021).
+      supervision: loss of the labels, `ce`, `ace` (asymmetric) or `wsm` (re-weighted softmax).
+      proximal: mu of mu/2 ||w - w_start||^2 in the loss (FedProx).
+      augmentation: of training images, `none` or `standard` (shift and mirror).
+
     Raises ValueError for a setting out of its range, or one that would have no effect.
     """
 
-    lr: float  # of round 0
-    lr_decay: float = 1.0  # round k uses lr * lr_decay**k
-    batch_size: int  # B; a client with fewer samples trains on all of them at each step
-    local_epochs: int | None = 1  # passes over the client's data, or ...
-    local_steps: int | None = None  # ... minibatches, reshuffled whenever the data is used up
-    optimizer: str = 'sgd'  # or adamw (beta 0.9 and 0.999, epsilon 1e-8)
-    momentum: float = 0.0  # heavy ball, sgd only
-    weight_decay: float = 0.0  # sgd: added to the gradient as weight_decay * w; adamw: decoupled
-    clip_norm: float | None = None  # bound on the gradient's norm, before decay and momentum
-    sam_radius: float = 0.0  # rho: the gradient is taken at w + rho g / ||g|| (Foret et al. 2021)
-    sam_adaptive: bool = False  # at w + rho w^2 g / || |w| g || (Kwon et al. 2021)
-    supervision: str = 'ce'  # or ace, wsm: see `dfl_jax.training.losses`
-    proximal: float = 0.0  # mu of mu/2 ||w - w_start||^2 in the loss (FedProx)
-    augmentation: str = 'none'  # or standard: see `dfl_jax.data.augment`
+    lr: float
+    lr_decay: float = 1.0
+    batch_size: int
+    local_epochs: int | None = 1
+    local_steps: int | None = None
+    optimizer: str = 'sgd'
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    sam_radius: float = 0.0
+    sam_adaptive: bool = False
+    supervision: str = 'ce'
+    proximal: float = 0.0
+    augmentation: str = 'none'
 
     def __post_init__(self):
-        for name, known in (
-            ('optimizer', OPTIMIZERS),
-            ('supervision', SUPERVISIONS),
-            ('augmentation', AUGMENTATIONS),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f'unknown {name} {getattr(self, name)!r}; choose one of {", ".join(known)}'
-                )
+        check_choice('optimizer', self.optimizer, OPTIMIZERS)
+        check_choice('supervision', self.supervision, SUPERVISIONS)
+        check_choice('augmentation', self.augmentation, AUGMENTATIONS)
         if (self.local_epochs is None) == (self.local_steps is None):
             raise ValueError(
                 f'local_epochs={self.local_epochs} and local_steps={self.local_steps}: '
@@ -82,6 +97,13 @@ class LocalTraining:
             raise ValueError(f'momentum={self.momentum} is for sgd, not {self.optimizer}')
         if self.sam_adaptive and not self.sam_radius:
             raise ValueError('sam_adaptive has no effect while sam_radius is 0')
+
+
+def training_bytes(model: Model, samples: int, members: int, settings: Mapping[str, Any]) -> int:
+    """Bytes of the local training of one client; samples: N, members: K, of no effect."""
+    del members
+    names = ('local_epochs', 'local_steps', 'mutual_epochs')
+    return client_bytes(samples, model, max(settings.get(name) or 1 for name in names))
 
 
 def batch_loss(model: Model, params: PyTree, batch: Batch) -> Array:
