@@ -39,9 +39,8 @@ def main() -> None:
             algorithm = make('ntk_dfl', common.mlp(), by_cluster=shared)
             timed = common.timed_rounds(algorithm, clients, graphs)
             bits = sum(
-                algorithm.unit_bits[name.removeprefix('sent/')] * int(np.sum(sent, dtype=np.int64))
-                for name, sent in timed.info.items()
-                if name.startswith('sent/')
+                algorithm.unit_bits[unit] * int(np.sum(sent, dtype=np.int64))
+                for unit, sent in timed.info.sent.items()
             )
             table.row(
                 size,

@@ -32,14 +32,16 @@ from absl import flags
 from tqdm import tqdm
 
 from benchmarks import _common as common
-from dfl_jax.algorithms import ALGORITHMS, make, settings_of
+from dfl_jax.algorithms import make
+from dfl_jax.algorithms.spark import NTK as SPARK
+from dfl_jax.algorithms.spark import Projection
 from dfl_jax.base import Array, Clients, Graph, PyTree
 from dfl_jax.gossip.mixing import mix_at_aggregator, mixing_weights
 from dfl_jax.models import Model
-from dfl_jax.ntk import evolve, linearization
+from dfl_jax.ntk import NtkUpdate, evolve, linearization
 from dfl_jax.ntk.aggregator_data import aggregator_data, of_members, one_hot_targets
 from dfl_jax.ntk.chebyshev import TOLERANCE
-from dfl_jax.ntk.distillation import annealing, distillation_target
+from dfl_jax.ntk.distillation import Distillation, distillation_target
 from dfl_jax.ntk.evolution import Kernel
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import projection
@@ -70,7 +72,7 @@ class Aggregator(NamedTuple):
 class Setting(NamedTuple):
     """A method with its defaults."""
 
-    settings: dict[str, Any]
+    ntk: NtkUpdate
     aggregator: Callable[..., Aggregator]  # (k from zero, h, w, x, labels, mask)
     kernel: Callable[[PyTree], Kernel]
 
@@ -81,9 +83,9 @@ class Setting(NamedTuple):
             aggregator.outputs,
             aggregator.target,
             aggregator.mask,
-            self.settings['lr'],
-            timesteps=self.settings['timesteps'],
-            method=self.settings['evolution'],
+            self.ntk.lr,
+            timesteps=self.ntk.timesteps,
+            method=self.ntk.evolution,
             **options,
         )
 
@@ -103,7 +105,7 @@ def main() -> None:
     follow, exact = common.counted(setting.evolved), exactly(setting)
     errors, products = [], []
     print('worst relative error of S_t at t =\n')
-    table = common.Table('round', *map(str, setting.settings['timesteps']), 'products')
+    table = common.Table('round', *map(str, setting.ntk.timesteps), 'products')
     for number, aggregators in aggregators_of_rounds(setting, model, clients, rounds):
         first = len(errors)
         for aggregator in aggregators:
@@ -128,37 +130,34 @@ def rounds_of(listed: list[str]) -> list[int]:
 
 
 def _ntk_dfl(model: Model) -> Setting:
-    settings = settings_of(ALGORITHMS['ntk_dfl'])
-    linearize = linearization(model, kernel=settings['kernel'])
+    linearize = linearization(model)
 
     def aggregator(k, h, w, x, labels, mask) -> Aggregator:
         linearized = linearize(jax.random.key(0), w, x)
         y = one_hot_targets(labels, model.classes, x.dtype)
         return Aggregator(linearized.kernel, linearized.outputs, y, mask)
 
-    return Setting(settings, aggregator, lambda kernel: kernel)
+    return Setting(NtkUpdate(), aggregator, lambda kernel: kernel)
 
 
 def _spark(model: Model) -> Setting:
-    settings = settings_of(ALGORITHMS['spark'])
-    random = projection(settings['projection'], model.shapes, settings['projection_dim'])
-    linearize = projected(model, random, form=settings['kernel_form'], step=settings['step_form'])
-    total = settings['rounds']
-    ends = [(settings[f'{which}_init'], settings[f'{which}_final']) for which in ('alpha', 'tau')]
-    schedule = annealing(total, settings['warmup'] or total // 6, *ends)
+    settings = Projection()
+    random = projection(settings.projection, model.shapes, settings.projection_dim)
+    linearize = projected(model, random, form=settings.kernel_form, step=settings.step_form)
 
     def linearized(table, w, x, mask):
         return linearize(jax.random.key(0), table, w, x, mask)
 
     def aggregator(k, h, w, x, labels, mask) -> Aggregator:
-        drawn = jax.random.fold_in(jax.random.key(settings['projection_seed']), k)
-        table = random.draw(jax.random.fold_in(drawn, h))
+        table = random.draw(jax.random.fold_in(settings.key(k), h))
         outputs = linearized(table, w, x, mask).outputs
         y = one_hot_targets(labels, model.classes, x.dtype)
-        target = distillation_target(y, jnp.where(mask, outputs, 0), *schedule(k + 1))
+        target = distillation_target(
+            y, jnp.where(mask, outputs, 0), *Distillation().schedule(k + 1)
+        )
         return Aggregator((table, w, x, mask), outputs, target, mask)
 
-    return Setting(settings, aggregator, lambda operands: linearized(*operands).kernel)
+    return Setting(SPARK, aggregator, lambda operands: linearized(*operands).kernel)
 
 
 def aggregators_of_rounds(
@@ -173,7 +172,7 @@ def aggregators_of_rounds(
 
     @jax.jit
     def aggregator(params: PyTree, sizes: Array, graph: Graph, k: int, h: int) -> Aggregator:
-        row = mixing_weights(graph, sizes, setting.settings['mixing'])[h]
+        row = mixing_weights(graph, sizes)[h]
         members = graph.members[h]
         w = mix_at_aggregator(row, members, params)
         joined = aggregator_data(of_members(clients, members), graph.mask[h])

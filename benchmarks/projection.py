@@ -31,9 +31,10 @@ from jax.flatten_util import ravel_pytree
 
 from benchmarks import _common as common
 from dfl_jax import data
+from dfl_jax.algorithms.spark import NTK as SPARK
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models import Model
-from dfl_jax.ntk import TIMESTEPS, evolve, linearization, ntk_update
+from dfl_jax.ntk import NtkUpdate, evolve, linearization, ntk_update
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import PROJECTIONS, projection
 
@@ -45,7 +46,6 @@ _AGGREGATOR = flags.DEFINE_integer('aggregator_samples', 1194, 'samples of the s
 _REPEATS = flags.DEFINE_integer('repeats', 5, 'timed updates', lower_bound=1)
 _KINDS = flags.DEFINE_list('kinds', [k for k in PROJECTIONS if k != 'none'], 'kinds of P')
 
-SPARK_TIMESTEPS = (100, 200, 400, 800)
 SHOWN = (0, 1, 9)  # eigenvalues
 TIMES = (0, 1, 10, 100, 400, 800)
 LR, DESCENT = 0.01, 100
@@ -133,8 +133,8 @@ def cost(model: Model, params: PyTree, x: Array, labels: Array) -> None:
         jax.random.key(0),
     )
 
-    def seconds_by(linearize, timesteps) -> float:
-        update = ntk_update(model, timesteps=timesteps)
+    def seconds_by(linearize, settings) -> float:
+        update = ntk_update(model, settings)
 
         def run(key, params, x, y):
             return update(params, linearize(key, params, x), x, y, mask, LR)
@@ -147,14 +147,14 @@ def cost(model: Model, params: PyTree, x: Array, labels: Array) -> None:
     baseline = 0.0
     for kind in ('(NTK-DFL)', *_KINDS.value, 'none'):
         if kind == '(NTK-DFL)':
-            seconds = baseline = seconds_by(linearization(model), TIMESTEPS)
+            seconds = baseline = seconds_by(linearization(model), NtkUpdate())
         else:
             random = projection(kind, model.shapes)
 
             def linearize(key, params, x, random=random):
                 return projected(model, random)(key, random.draw(key), params, x, mask)
 
-            seconds = seconds_by(linearize, SPARK_TIMESTEPS)
+            seconds = seconds_by(linearize, SPARK)
         table.row(kind, (1e3 * seconds, '.0f'), (300 * seconds, '.0f'), (seconds / baseline, '.1f'))
     print()
 

@@ -42,6 +42,7 @@ from dfl_jax.ntk import (
     SELECTIONS,
     TIMESTEPS,
     Linearization,
+    NtkUpdate,
     evolve,
     kernel_fn,
     ntk_update,
@@ -139,13 +140,14 @@ def main() -> None:
     table.row('round, scaled', (dense_seconds * aggregators, '.2f'), 's')
     table.row('textbook / round', (dense_seconds / seconds, '.2f'), '')
     table.row('peak memory with it', (common.peak_bytes() / common.GIB, '.2f'), 'GiB')
+    chosen = info.metrics['timestep'].values
     for h, (_, (params, timestep)) in zip(numbers, runs, strict=True):
         ours, theirs, start = (
             ravel_pytree(p)[0] for p in (at(after.params, h), params, at(averaged, h))
         )
         apart = jnp.linalg.norm(ours - theirs) / jnp.linalg.norm(theirs - start)
         print(
-            f'client {h}: timestep {info["timestep"][h, 0]}, textbook {timestep}; '
+            f'client {h}: timestep {chosen[h, 0]}, textbook {timestep}; '
             f'the updates differ by {apart:.1e} of their length'
         )
 
@@ -191,7 +193,8 @@ def phase_seconds(
     model: Model, state: Any, graph: Graph, clients: Clients, aggregator: Aggregator
 ) -> dict[str, float]:
     """Seconds of each phase for one aggregator, each a program of its own."""
-    update = ntk_update(model, evolution=_EVOLUTION.value, selection=_SELECTION.value)
+    settings = NtkUpdate(lr=LR, evolution=_EVOLUTION.value, selection=_SELECTION.value)
+    update = ntk_update(model, settings)
 
     def updated(kernel: Array, f0: Array, aggregator: Aggregator) -> PyTree:
         w, x, y, mask, rate = aggregator

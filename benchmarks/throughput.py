@@ -33,10 +33,11 @@ they say how much is touched, and what caches serve never reaches the memory. A 
 rate is therefore possible, and no bandwidth. A cell is empty where a piece has a loop.
 """
 
+import inspect
 import json
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -47,15 +48,16 @@ from jax.sharding import Mesh
 
 from benchmarks import _common as common
 from dfl_jax import simulate, topology
-from dfl_jax.algorithms import ALGORITHMS, make, settings_of
+from dfl_jax.algorithms import METHODS, make, settings_of
+from dfl_jax.algorithms.spark import Projection
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.execution.devices import client_mesh, cores_as_devices, mesh_of_cores
-from dfl_jax.execution.memory import aggregator_bytes, choose_chunk, client_bytes, projected_bytes
+from dfl_jax.execution.memory import choose_chunk
 from dfl_jax.heterogeneous.population import Population
 from dfl_jax.models import Model
 from dfl_jax.ntk import evolution, linearization
 from dfl_jax.ntk.linearized import projected
-from dfl_jax.ntk.projection import Projection, projection
+from dfl_jax.ntk.projection import projection
 from dfl_jax.training.batches import Batch
 from dfl_jax.training.local import LocalTraining, batch_loss, optimiser_of
 
@@ -79,7 +81,7 @@ COUNTED = 8
 MUTUAL_EPOCHS, MUTUAL_BATCH, MUTUAL_CLIENTS, MUTUAL_SAMPLES = 10, 64, 50, 64
 SIDE, COPIED = 2048, 2**28  # of the matrix product; bytes of the copy
 UNKNOWN = np.full(2, np.nan)
-Cost = np.ndarray  # [2], operations and bytes that a program reads and writes
+Cost: TypeAlias = np.ndarray  # [2], operations and bytes that a program reads and writes
 
 
 class Setting(NamedTuple):
@@ -210,14 +212,8 @@ def setting_of(name: str, count: int, rounds: int) -> Setting:
         )
         clients = common.random_clients(MUTUAL_CLIENTS, MUTUAL_SAMPLES)
         return Setting(algorithm, population, clients, schedule)
-    model, samples = common.mlp(), _SAMPLES.value * (_DEGREE.value + 1)
-    if name == 'ntk_dfl':
-        each = aggregator_bytes(samples, model)
-    elif name == 'spark':
-        random = projection_of(model)
-        each = projected_bytes(samples, model, random.columns is not None, random.dimension)
-    else:
-        each = client_bytes(_SAMPLES.value, model)
+    model, method = common.mlp(), METHODS[name]
+    each = method.memory(model, _SAMPLES.value, _DEGREE.value + 1, settings_of(method.factory))
     schedule = topology.schedule('regular', count, rounds, seed=0, degree=_DEGREE.value)
     algorithm = make(name, model, chunk=choose_chunk(count, each))
     return Setting(algorithm, model, common.random_clients(count, _SAMPLES.value), schedule)
@@ -253,9 +249,7 @@ def cost_of(function: Callable[..., Any], *args: Any) -> Cost:
 
 def training_of(name: str) -> LocalTraining:
     """The published local training of a gradient method."""
-    settings = settings_of(ALGORITHMS[name])
-    fields = LocalTraining.__dataclass_fields__
-    return LocalTraining(**{field: settings[field] for field in fields})
+    return inspect.signature(METHODS[name].factory).parameters['training'].default
 
 
 def step_costs(model: Model, training: LocalTraining, size: int) -> tuple[Cost, Cost]:
@@ -292,11 +286,6 @@ def mutual_work(population: Population, schedule: Graph, rounds: range) -> tuple
     return len(present) / len(rounds) * (local + mutual), total
 
 
-def projection_of(model: Model) -> Projection:
-    settings = settings_of(ALGORITHMS['spark'])
-    return projection(settings['projection'], model.shapes, settings['projection_dim'])
-
-
 def aggregator_cost(name: str, model: Model, rounds: range) -> Cost:
     """Cost of one aggregator's update; that of one product, or one timestep, is the difference
     which another makes."""
@@ -304,7 +293,8 @@ def aggregator_cost(name: str, model: Model, rounds: range) -> Cost:
     samples = _SAMPLES.value * (_DEGREE.value + 1)
     x = jax.ShapeDtypeStruct((samples, *model.input_shape), jnp.float32)
     mask = jax.ShapeDtypeStruct((samples,), bool)
-    random = projection_of(model) if name == 'spark' else None
+    kind, k = Projection().projection, Projection().projection_dim
+    random = projection(kind, model.shapes, k) if name == 'spark' else None
     table = jax.eval_shape(random.draw, jax.random.key(0)) if random else None
 
     def cost(products: int, tried: int) -> Cost:
@@ -323,7 +313,8 @@ def aggregator_cost(name: str, model: Model, rounds: range) -> Cost:
         return cost_of(pieces, shapes, table, x, mask)
 
     one = cost(1, 1)
-    products, trials = products_of(name, rounds), len(settings_of(ALGORITHMS[name])['timesteps'])
+    trials = len(settings_of(METHODS[name].factory)['timesteps'])
+    products = products_of(name, rounds)
     return one + (products - 1) * (cost(2, 1) - one) + (trials - 1) * (cost(1, 2) - one)
 
 
