@@ -103,7 +103,8 @@ def main() -> None:
     print(f'{common.about()}\n{_METHOD.value}, {count} clients')
     setting = (_spark if _METHOD.value == 'spark' else _ntk_dfl)(model)
     follow, exact = common.counted(setting.evolved), exactly(setting)
-    errors, products = [], []
+    errors: list[np.ndarray] = []
+    products: list[int] = []
     print('worst relative error of S_t at t =\n')
     table = common.Table('round', *map(str, setting.ntk.timesteps), 'products')
     for number, aggregators in aggregators_of_rounds(setting, model, clients, rounds):
@@ -152,9 +153,8 @@ def _spark(model: Model) -> Setting:
         table = random.draw(jax.random.fold_in(settings.key(k), h))
         outputs = linearized(table, w, x, mask).outputs
         y = one_hot_targets(labels, model.classes, x.dtype)
-        target = distillation_target(
-            y, jnp.where(mask, outputs, 0), *Distillation().schedule(k + 1)
-        )
+        annealed = Distillation().schedule(k + 1)
+        target = distillation_target(y, jnp.where(mask, outputs, 0), *annealed)
         return Aggregator((table, w, x, mask), outputs, target, mask)
 
     return Setting(SPARK, aggregator, lambda operands: linearized(*operands).kernel)
