@@ -15,8 +15,8 @@ bare products  the matrix products that the round cannot avoid, and nothing else
                client after the other (`map`) and once as batched products over all clients
                (`batch`); the faster counts
 
-Also the number of programs compiled after the first block of a run. By --chunk, one run each on two
-cores of a shared AMD EPYC (2026-11-20): 1 client at once 267 ms, 2 237 ms, 10 221 ms, 300 297 ms.
+By --chunk, one run each on two cores of a shared AMD EPYC (2026-11-20): 1 client at once 267 ms,
+2 237 ms, 10 221 ms, 300 297 ms.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from absl import flags
 from jax import lax
 
 from benchmarks import _common as common
-from dfl_jax import simulate, topology
+from dfl_jax import topology
 from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.execution.memory import choose_chunk, client_bytes
@@ -74,7 +74,6 @@ def main() -> None:
     bare = min(medians['bare products, map'], medians['bare products, batch'])
     print(f'\nclient loop / round    {medians["client loop"] / medians["round"]:.2f}')
     print(f'round / bare products  {medians["round"] / bare:.2f}')
-    print(f'compiled after the first block: {programs_compiled(algorithm, schedule, clients)}')
 
 
 def jitted_rounds(algorithm: Algorithm, schedule: Graph, clients: Clients) -> Callable[[], Any]:
@@ -168,23 +167,6 @@ def bare_products(clients: Clients, mapped: bool) -> Callable[[], Any]:
 
     program = common.compiled(one_by_one if mapped else at_once, w1, w2, batches).call
     return lambda: program(w1, w2, batches)
-
-
-def programs_compiled(algorithm: Algorithm, schedule: Graph, clients: Clients) -> int:
-    """How many programs the simulator compiles between its first and its last evaluation."""
-    compiled = 0
-
-    def listen(event: str, duration_secs: float, **_) -> None:
-        nonlocal compiled
-        compiled += event == '/jax/core/compile/backend_compile_duration'
-
-    test = simulate.Holdout(clients.x[0], clients.y[0])
-    run = simulate.run(algorithm, clients, schedule, test, jax.random.key(0))
-    next(run)
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    for _ in run:
-        pass
-    return compiled
 
 
 if __name__ == '__main__':

@@ -13,7 +13,7 @@ participant loop  what a per-client simulator does: a Python loop over batches a
 
 Both do the same steps on the same shapes. On a CPU a round cannot be faster than its products; what
 it saves is the way between the calls, and it pays a second forward pass (`mutual.py`), as the
-loop does. Also how often the round was traced.
+loop does.
 
 One core of a shared Intel Xeon (2026-11-22, `--width=0.0625 --samples=64`): 4.03 s, the loop 1.08
 times as long, the first round with its compilation 36 s; all participants of an architecture at
@@ -62,10 +62,9 @@ def main() -> None:
     participants = schedule.members.shape[2]
     print(f'{common.about()}\n{participants} participants, width {_WIDTH.value:g}\n')
 
-    traces: list[int] = []
     medians = common.in_turns(
         {
-            'round': jitted_round(algorithm, graphs, clients, traces),
+            'round': jitted_round(algorithm, graphs, clients),
             'participant loop': participant_loop(population, graphs, clients),
         },
         _REPEATS.value,
@@ -73,22 +72,14 @@ def main() -> None:
     table = common.Table('', 's')
     for name, seconds in medians.items():
         table.row(name, (seconds, '.2f'))
-    print(f'\nloop / round         {medians["participant loop"] / medians["round"]:.2f}')
-    print(f'traces of the round  {len(traces)}')
+    print(f'\nloop / round  {medians["participant loop"] / medians["round"]:.2f}')
 
 
-def jitted_round(
-    algorithm: Algorithm, graphs: list[Graph], clients: Clients, traces: list[int]
-) -> Callable[[], Any]:
-    """A call that advances the network by one round; every trace of it is noted in `traces`."""
+def jitted_round(algorithm: Algorithm, graphs: list[Graph], clients: Clients) -> Callable[[], Any]:
+    """A call that advances the network by one round."""
     state = jax.jit(algorithm.init)(jax.random.key(0), clients)
     done = 0
-
-    def noted(key, state, graph, clients):
-        traces.append(1)
-        return algorithm.step(key, state, graph, clients)
-
-    step = jax.jit(noted, donate_argnums=1)
+    step = jax.jit(algorithm.step, donate_argnums=1)
 
     def call():
         nonlocal state, done

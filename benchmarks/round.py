@@ -36,35 +36,20 @@ from dfl_jax.base import Array, Clients, Graph, PyTree
 from dfl_jax.execution.memory import aggregator_bytes, choose_chunk
 from dfl_jax.gossip.mixing import mix, mixing_weights
 from dfl_jax.models import Model
-from dfl_jax.ntk import (
-    EVOLUTIONS,
-    KERNELS,
-    SELECTIONS,
-    TIMESTEPS,
-    Linearization,
-    NtkUpdate,
-    evolve,
-    kernel_fn,
-    ntk_update,
-)
-from dfl_jax.ntk.aggregator_data import aggregator_data
+from dfl_jax.ntk import TIMESTEPS, Linearization, NtkUpdate, evolve, kernel_fn, ntk_update
+from dfl_jax.ntk.aggregator_data import aggregator_data, one_hot_targets
 
 _CLIENTS = flags.DEFINE_integer('clients', 300, 'M', lower_bound=2)
 _SAMPLES = flags.DEFINE_integer('samples', 197, 'samples of each random client', lower_bound=1)
 _DEGREE = flags.DEFINE_integer('degree', 5, 'neighbours of a client', lower_bound=1)
-_DATASET = flags.DEFINE_string('dataset', 'random', 'random, or a name that --data_dir holds')
-_DATA_DIR = flags.DEFINE_string('data_dir', None, 'folder of real data; implies fashion_mnist')
+_DATA_DIR = flags.DEFINE_string('data_dir', None, 'folder of Fashion-MNIST (default: random data)')
 _PARTITION_FILE = flags.DEFINE_string('partition_file', None, 'JSON, for real data')
-_EVOLUTION = flags.DEFINE_enum('evolution', 'rkc', [e for e in EVOLUTIONS if e != 'eigh'], 'Eq. 4')
-_KERNEL = flags.DEFINE_enum('kernel', 'auto', KERNELS, 'backend')
-_SELECTION = flags.DEFINE_enum('selection', 'network', SELECTIONS, 'how a timestep is chosen')
 _CHUNK = flags.DEFINE_integer('chunk', None, 'aggregators at once, default as memory allows')
 _REPEATS = flags.DEFINE_integer('repeats', 3, 'timed rounds', lower_bound=1)
 _DENSE_CLIENTS = flags.DEFINE_integer('dense_clients', 2, 'textbook clients, 0 = none', 0)
 
 HIDDEN = 100
 LR = 0.01
-HIGHEST = lax.Precision.HIGHEST
 
 
 def main() -> None:
@@ -76,15 +61,7 @@ def main() -> None:
         f'{common.about()}\n{aggregators} clients, {samples} samples an aggregator, '
         f'{chunk} aggregator(s) at once\n'
     )
-    algorithm = make(
-        'ntk_dfl',
-        model,
-        lr=LR,
-        evolution=_EVOLUTION.value,
-        selection=_SELECTION.value,
-        kernel=_KERNEL.value,
-        chunk=chunk,
-    )
+    algorithm = make('ntk_dfl', model, lr=LR, chunk=chunk)
     warm_up, graph = common.regular_graphs(aggregators, 2, _DEGREE.value)
     key = jax.random.key(0)
     state = jax.jit(algorithm.init)(key, clients)
@@ -102,23 +79,23 @@ def main() -> None:
 
     def aggregator(h: int) -> Aggregator:
         x, labels, mask = data_of(clients, graph.members[h], graph.mask[h])
-        y = jax.nn.one_hot(labels, model.classes).T
+        y = one_hot_targets(labels, model.classes, x.dtype)
         return Aggregator(at(averaged, h), x, y, mask, jnp.asarray(LR))
 
     some = np.linspace(0, aggregators - 1, min(8, aggregators)).astype(int)
     products = round(evolution_products(model, [aggregator(h) for h in some]))
     bare, operations = bare_products(model, samples, products)
     bare_seconds = sum(bare.values())
-    table = common.Table('', '', 'unit')
-    table.row('compile', (step.seconds, '.2f'), 's')
-    table.row(f'round (median of {len(times)})', (seconds * aggregators, '.2f'), 's')
-    table.row('aggregator', (1e3 * seconds, '.2f'), 'ms')
-    table.row('useful operations', (operations / seconds / 1e9, '.2f'), 'GFLOP/s')
-    table.row('peak memory', (peak / common.GIB, '.2f'), 'GiB')
-    table.row('bare products, aggregator', (1e3 * bare_seconds, '.2f'), 'ms')
-    table.row('bare products', (operations / bare_seconds / 1e9, '.2f'), 'GFLOP/s')
-    table.row('round / bare products', (seconds / bare_seconds, '.2f'), '')
-    print()
+    figures(
+        ('compile', step.seconds, 's'),
+        (f'round (median of {len(times)})', seconds * aggregators, 's'),
+        ('aggregator', 1e3 * seconds, 'ms'),
+        ('useful operations', operations / seconds / 1e9, 'GFLOP/s'),
+        ('peak memory', peak / common.GIB, 'GiB'),
+        ('bare products, aggregator', 1e3 * bare_seconds, 'ms'),
+        ('bare products', operations / bare_seconds / 1e9, 'GFLOP/s'),
+        ('round / bare products', seconds / bare_seconds, ''),
+    )
 
     phases = phase_seconds(model, state, graph, clients, aggregator(0))
     phases['rest'] = seconds - sum(phases.values())
@@ -134,12 +111,13 @@ def main() -> None:
     dense = common.compiled(textbook(model, TIMESTEPS), aggregator(0))
     runs = [common.seconds_of(dense.call, aggregator(h)) for h in numbers]
     dense_seconds = float(np.median([each for each, _ in runs]))
-    table = common.Table('textbook', '', 'unit')
-    table.row('compile', (dense.seconds, '.2f'), 's')
-    table.row('client', (dense_seconds, '.2f'), 's')
-    table.row('round, scaled', (dense_seconds * aggregators, '.2f'), 's')
-    table.row('textbook / round', (dense_seconds / seconds, '.2f'), '')
-    table.row('peak memory with it', (common.peak_bytes() / common.GIB, '.2f'), 'GiB')
+    figures(
+        ('textbook: compile', dense.seconds, 's'),
+        ('textbook: client', dense_seconds, 's'),
+        ('textbook: round, scaled', dense_seconds * aggregators, 's'),
+        ('textbook / round', dense_seconds / seconds, ''),
+        ('peak memory with the textbook', common.peak_bytes() / common.GIB, 'GiB'),
+    )
     chosen = info.metrics['timestep'].values
     for h, (_, (params, timestep)) in zip(numbers, runs, strict=True):
         ours, theirs, start = (
@@ -154,10 +132,19 @@ def main() -> None:
 
 def load() -> tuple[Clients, Model]:
     """The network's data, and the MLP that fits it."""
-    if _DATASET.value == 'random' and not _DATA_DIR.value:
+    if not _DATA_DIR.value:
         return common.random_clients(_CLIENTS.value, _SAMPLES.value), common.mlp()
-    name = 'fashion_mnist' if _DATASET.value == 'random' else _DATASET.value
-    return common.real_clients(name, _DATA_DIR.value, _CLIENTS.value, _PARTITION_FILE.value)
+    return common.real_clients(
+        'fashion_mnist', _DATA_DIR.value, _CLIENTS.value, _PARTITION_FILE.value
+    )
+
+
+def figures(*lines: tuple[str, float, str]) -> None:
+    """Prints a table of numbers and their units."""
+    table = common.Table('', 'value', 'unit')
+    for name, value, unit in lines:
+        table.row(name, (value, '.2f'), unit)
+    print()
 
 
 def median_seconds(function: Callable[..., Any], *args: Any) -> float:
@@ -180,21 +167,20 @@ def data_of(clients: Clients, members: Array, linked: Array) -> tuple[Array, Arr
 
 
 def kernel_of(model: Model, aggregator: Aggregator) -> Array:
-    h = kernel_fn(model, _KERNEL.value)(aggregator.params, aggregator.x)
+    h = kernel_fn(model)(aggregator.params, aggregator.x)
     return jnp.where(aggregator.mask[:, None] & aggregator.mask[None, :], h, 0)  # Eq. (3)
 
 
 def evolved(kernel: Array, f0: Array, aggregator: Aggregator) -> Array:
     _, _, y, mask, rate = aggregator
-    return evolve(kernel, f0, y, mask, rate, timesteps=TIMESTEPS, method=_EVOLUTION.value)
+    return evolve(kernel, f0, y, mask, rate, timesteps=TIMESTEPS)
 
 
 def phase_seconds(
     model: Model, state: Any, graph: Graph, clients: Clients, aggregator: Aggregator
 ) -> dict[str, float]:
     """Seconds of each phase for one aggregator, each a program of its own."""
-    settings = NtkUpdate(lr=LR, evolution=_EVOLUTION.value, selection=_SELECTION.value)
-    update = ntk_update(model, settings)
+    update = ntk_update(model, NtkUpdate())
 
     def updated(kernel: Array, f0: Array, aggregator: Aggregator) -> PyTree:
         w, x, y, mask, rate = aggregator
@@ -234,43 +220,32 @@ def bare_products(model: Model, n: int, products: int) -> tuple[dict[str, float]
     stay finite, and the products of a loop differ, so that the compiler leaves none out.
     """
     d, c, t = math.prod(model.input_shape), model.classes, len(TIMESTEPS)
-    by_network = _SELECTION.value == 'network'
-    steps = t if by_network else 1
     rng = np.random.default_rng(0)
 
-    def matrix(*shape):
+    def matrix(*shape: int) -> Array:
         return jnp.asarray(rng.standard_normal(shape, np.float32) / shape[-1] ** 0.5)
 
-    def grams(inputs, hidden, gate):
-        return [jnp.matmul(m, m.T, precision=HIGHEST) for m in (inputs, hidden, gate)]
+    def grams(*matrices: Array) -> list[Array]:
+        return [jnp.matmul(m, m.T, precision='highest') for m in matrices]
 
-    def evolution(s, h):
-        return lax.fori_loop(0, products, lambda _, s: jnp.matmul(s, h, precision=HIGHEST), s)
+    def evolution(s: Array, h: Array) -> Array:
+        return lax.fori_loop(0, products, lambda _, s: jnp.matmul(s, h, precision='highest'), s)
 
-    def selection(inputs, hidden, h, w1, w2, totals):  # w1 [steps + 1, d, hidden], totals [t, C, n]
-        def one(_, candidate):
+    def selection(x: Array, a: Array, w1: Array, w2: Array, totals: Array) -> PyTree:
+        def one(candidate: tuple[Array, Array]) -> PyTree:
             s, w = candidate
-            step = inputs.T @ (s.T @ w2.T), hidden.T @ s.T
-            return None, (step, (inputs @ w) @ w2 if by_network else None)
+            return x.T @ (s.T @ w2.T), a.T @ s.T, (x @ w) @ w2
 
-        results = lax.scan(one, None, (totals[:steps], w1[1:]))[1], (inputs @ w1[0]) @ w2
-        return results if by_network else (results, jnp.matmul(totals, h, precision=HIGHEST))
+        return lax.map(one, (totals, w1))
 
-    inputs, hidden, h = matrix(n, d), matrix(n, HIDDEN), matrix(n, n)
-    w1, w2, totals = matrix(steps + 1, d, HIDDEN), matrix(HIDDEN, c), matrix(t, c, n)
+    x, a, w2, totals = matrix(n, d), matrix(n, HIDDEN), matrix(HIDDEN, c), matrix(t, c, n)
     seconds = {
-        'kernel': median_seconds(grams, inputs, hidden, matrix(n, HIDDEN)),
-        'evolution': median_seconds(evolution, totals[0], h),
-        'selection': median_seconds(selection, inputs, hidden, h, w1, w2, totals),
+        'kernel': median_seconds(grams, x, a, matrix(n, HIDDEN)),
+        'evolution': median_seconds(evolution, totals[0], matrix(n, n)),
+        'selection': median_seconds(selection, x, a, matrix(t, d, HIDDEN), w2, totals),
     }
-    forward = n * (d * HIDDEN + HIDDEN * c)
-    operations = (
-        n * n * (d + 2 * HIDDEN)
-        + products * c * n * n
-        + steps * (forward + n * HIDDEN * c)  # inputs' and hidden layer's, and the signal
-        + (1 + steps if by_network else 1) * forward
-        + (0 if by_network else t * c * n * n)
-    )
+    forward, signal = n * (d * HIDDEN + HIDDEN * c), n * HIDDEN * c
+    operations = n * n * (d + 2 * HIDDEN) + products * c * n * n + t * (2 * forward + signal)
     return seconds, 2.0 * operations
 
 

@@ -9,16 +9,13 @@ algorithm runs in a process of its own, whose peak memory is therefore its own: 
 it says so, else of the whole process, with Python, JAX and the data. On a CPU its cores are the
 devices but for dfml, as in experiments.run.
 
-s/round     median of the rounds after the first; of as many as --budget seconds allow, and where
-            the first alone takes longer, that one
+s/round     median of the rounds after the first, as many as --budget seconds allow, or the first
 steps/s     minibatch steps, or updates of aggregators, of all clients
-GFLOP/s     operations of the round / s, beside a 2048^3 product in the same process right after,
-            as what else runs on a machine changes both
+GFLOP/s     operations of the round / s, beside a 2048^3 product in the same process right after
 touched     bytes that these operations read and write / s, in GB/s
 
 Operations and bytes are XLA's (`cost_analysis`), of the pieces of a round without a loop, times how
-often the round does them: it counts the body of a loop once, and every round here is loops, so that
-its figure for a whole round would be wrong by orders of magnitude. The pieces are
+often the round does them: XLA counts the body of a loop once. The pieces are
 
 gradients   loss, gradient and optimiser's step of one batch; for dfml also the logits of the other
             pass; and the averages, 2 M K P operations on M (K + 1) P numbers
@@ -28,9 +25,8 @@ spark       timestep. How many products an evolution takes depends on the data: 
 
 Left out: drawing (batches, projections), copies of the data, the evolution's work beside its
 products, diagnostics. Operations are those of the program as written, before XLA fuses it; bytes
-those of the compiled pieces, with each fusion's operands counted once, wherever they came from:
-they say how much is touched, and what caches serve never reaches the memory. A rate above the copy
-rate is therefore possible, and no bandwidth. A cell is empty where a piece has a loop.
+those of the compiled pieces, each fusion's operands counted once, wherever they lie, caches
+included: no bandwidth. A cell is empty where a piece has a loop.
 """
 
 import inspect
@@ -160,15 +156,17 @@ def product_rate() -> float:
 def measure(name: str) -> dict[str, Any]:
     """Seconds, bytes and work of one algorithm."""
     setting = setting_of(name, _CLIENTS.value, _ROUNDS.value + 1)
-    mesh = mesh_for(name, len(setting.clients.y))
+    if _DEVICES.value:
+        mesh = client_mesh(_DEVICES.value)
+    else:
+        mesh = None if name == 'dfml' else mesh_of_cores(len(setting.clients.y))
     devices = mesh.size if mesh else 1
-    compiled: list[float] = []
-    times = round_seconds(setting, _BUDGET.value, on_compile=compiled.append, mesh=mesh)
+    compiled, times = round_seconds(setting, mesh)
     peak, product = common.peak_bytes(), product_rate()
     rounds = range(1, len(times)) if len(times) > 1 else range(1)
     steps, (operations, touched) = work_of(name, setting, rounds)
     return {
-        'compile': compiled[0],
+        'compile': compiled,
         'seconds': float(np.median([times[r] for r in rounds])),
         'timed': len(times) - 1,
         'steps': steps,
@@ -180,23 +178,19 @@ def measure(name: str) -> dict[str, Any]:
     }
 
 
-def mesh_for(name: str, clients: int) -> Mesh | None:
-    if _DEVICES.value:
-        return client_mesh(_DEVICES.value)
-    return None if name == 'dfml' else mesh_of_cores(clients)
-
-
-def round_seconds(setting: Setting, budget: float, **options: Any) -> list[float]:
-    """The seconds of each round, as many as `budget` seconds allow and at least one."""
-    test = simulate.Holdout(setting.clients.x[0, :8], setting.clients.y[0, :8])
-    ends = [0.0]
-    key = jax.random.key(0)
-    run = simulate.run(setting.algorithm, setting.clients, setting.schedule, test, key, **options)
-    for _, _, progress in run:
+def round_seconds(setting: Setting, mesh: Mesh | None) -> tuple[float, list[float]]:
+    """Seconds to compile, and of each round, as many as --budget allows and at least one."""
+    algorithm, _, clients, schedule = setting
+    test = simulate.Holdout(clients.x[0, :8], clients.y[0, :8])
+    compiled, ends = [0.0], [0.0]
+    options = {'on_compile': compiled.append, 'mesh': mesh}
+    for _, _, progress in simulate.run(
+        algorithm, clients, schedule, test, jax.random.key(0), **options
+    ):
         ends.append(progress.seconds)
-        if ends[-1] >= budget:
+        if ends[-1] >= _BUDGET.value:
             break
-    return np.diff(ends).tolist()
+    return compiled[1], np.diff(ends).tolist()
 
 
 def setting_of(name: str, count: int, rounds: int) -> Setting:
