@@ -16,6 +16,7 @@ from absl import app, flags, logging
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from benchmarks.peers._common import CLASSES, random_samples
 from dfl_jax import data, topology
 from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
@@ -24,7 +25,6 @@ from dfl_jax.models import MLP, MODES, Model, architecture, bind
 from dfl_jax.ntk import evolution
 
 GIB = 2**30
-CLASSES = 10
 IMAGE = (28, 28, 1)
 MUTUAL_LR, MUTUAL_ALPHA = 0.01, 0.5
 
@@ -161,18 +161,8 @@ def peak_bytes() -> int:
 
 
 def random_clients(clients: int, samples: int, shape: Sequence[int] = IMAGE) -> Clients:
-    """Gaussian noise on a Gaussian image of each class and one that all share; random labels.
-
-    Sized such that kernels are as stiff, and so `rkc` as dear, as on Fashion-MNIST: without the
-    shared image the largest eigenvalue of the first H / N~ is 35 instead of 250, and with labels
-    that cannot be learned it falls to a tenth in the first round.
-    """
-    rng = np.random.default_rng(0)
-    y = rng.integers(CLASSES, size=(clients, samples), dtype=np.int32)
-    x = rng.standard_normal((clients, samples, *shape), np.float32)
-    x += 0.6 * rng.standard_normal(shape, np.float32)
-    for label in range(CLASSES):
-        x[y == label] += 0.5 * rng.standard_normal(shape, np.float32)
+    """Clients of `random_samples`, none of them padded."""
+    x, y = random_samples(clients, samples, shape)
     return Clients(jnp.asarray(x), jnp.asarray(y), jnp.ones((clients, samples), bool))
 
 
