@@ -5,32 +5,30 @@
 Median milliseconds of one multiply in float32, 2026-11-20, 2-core AMD EPYC CPU, JAX 0.10.2.
 P = 79,510, from M = 1000 on a quarter of it.
 
-    family      M    K   gather    dense     bcoo
-    regular    30    6      0.5      0.6     21.1
-    complete   30   30      1.5      0.6     95.7
-    regular   300    6     35.0     62.2    214.2
-    regular   300   20     56.5     62.7    686.0
-    regular   300   60     84.8     59.6        -
-    regular   300  100    120.4     62.3        -
-    complete  300  300    261.6     64.9        -
-    regular  1000   60     75.4    129.0        -
-    regular  3000    6    100.5   1270.4    513.9
+    family      M    K   gather    dense
+    regular    30    6      0.5      0.6
+    complete   30   30      1.5      0.6
+    regular   300    6     35.0     62.2
+    regular   300   20     56.5     62.7
+    regular   300   60     84.8     59.6
+    regular   300  100    120.4     62.3
+    complete  300  300    261.6     64.9
+    regular  1000   60     75.4    129.0
+    regular  3000    6    100.5   1270.4
 
 Gather wins at M = 15 K and the dense product at M = 5 K; nothing between was measured, and M = 8 K
-between them sets `DENSE_UP_TO_CLIENTS_PER_MEMBER`. GB/s counts each aggregator's K gathered rows
+between them sets `DENSE_UP_TO_CLIENTS_PER_MEMBER`. A sparse matrix (BCOO) took 4 to 200 times as
+long as the faster of the two and is no longer among them. GB/s counts each aggregator's K gathered rows
 and the written one, GFLOP/s the 2 M K P useful operations, whatever a form does besides.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import sparse
 
 from benchmarks import _common as common
 from dfl_jax import topology
-from dfl_jax.base import Array
 from dfl_jax.gossip.mixing import mix, mixing_weights
 
 PARAMETERS = 79_510  # the MLP 784-100-10
@@ -46,22 +44,6 @@ CASES = (  # family, M, degree, P
     ('regular', 3000, 5, PARAMETERS // 4),
 )
 REPEATS = 15
-BCOO_UP_TO_ENTRIES = 10**9  # it forms [H * K, P]: 29 GB for the complete graph
-
-
-def bcoo(weights: Array, members: Array, leaf: Array) -> Array:
-    """The third form: a batched-coordinate sparse matrix of [H, M]; leaf [M, P] -> [H, P]."""
-    aggregators = jnp.broadcast_to(jnp.arange(members.shape[0])[:, None], members.shape)
-    indices = jnp.stack([aggregators.ravel(), members.ravel()], axis=1)
-    shape = (members.shape[0], leaf.shape[0])
-    return sparse.BCOO((weights.ravel(), indices), shape=shape) @ leaf
-
-
-FORMS: dict[str, Callable[[Array, Array, Array], Array]] = {
-    'gather': partial(mix, method='gather'),
-    'dense': partial(mix, method='dense'),
-    'bcoo': bcoo,
-}
 
 
 def main() -> None:
@@ -71,10 +53,8 @@ def main() -> None:
         (graph,) = common.graphs_of(topology.schedule(family, clients, 1, seed=0, degree=degree))
         weights, width = mixing_weights(graph, jnp.full(clients, 200)), degree + 1
         leaf = jax.random.normal(jax.random.key(0), (clients, parameters))
-        for name, form in FORMS.items():
-            if name == 'bcoo' and clients * width * parameters > BCOO_UP_TO_ENTRIES:
-                continue
-            multiply = common.compiled(form, weights, graph.members, leaf)
+        for name in ('gather', 'dense'):
+            multiply = common.compiled(partial(mix, method=name), weights, graph.members, leaf)
             seconds = common.median_seconds(
                 multiply.call, weights, graph.members, leaf, repeats=REPEATS
             )

@@ -12,28 +12,26 @@ devices but for dfml, as in experiments.run.
 s/round     median of the rounds after the first, as many as --budget seconds allow, or the first
 steps/s     minibatch steps, or updates of aggregators, of all clients
 GFLOP/s     operations of the round / s, beside a 2048^3 product in the same process right after
-touched     bytes that these operations read and write / s, in GB/s
 
-Operations and bytes are XLA's (`cost_analysis`), of the pieces of a round without a loop, times how
-often the round does them: XLA counts the body of a loop once. The pieces are
+Operations are XLA's (`cost_analysis`), before it fuses them, of the pieces of a round without a
+loop, times how often the round does them: XLA counts the body of a loop once. The pieces are
 
 gradients   loss, gradient and optimiser's step of one batch; for dfml also the logits of the other
-            pass; and the averages, 2 M K P operations on M (K + 1) P numbers
+            pass; and the averages, 2 M K P operations
 ntk_dfl,    linearization and kernel, one product with the kernel, J^T S and the network at a
 spark       timestep. How many products an evolution takes depends on the data: the mean over
             COUNTED aggregators of a network of that many clients, same samples and rounds
 
 Left out: drawing (batches, projections), copies of the data, the evolution's work beside its
-products, diagnostics. Operations are those of the program as written, before XLA fuses it; bytes
-those of the compiled pieces, each fusion's operands counted once, wherever they lie, caches
-included: no bandwidth. A cell is empty where a piece has a loop.
+products, diagnostics. A cell is empty where a piece has a loop.
 """
 
 import inspect
 import json
+import math
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -72,12 +70,9 @@ _DEVICES = flags.DEFINE_integer(
 _WIDTH = flags.DEFINE_float('width', 0.0625, 'factor on all channels of the CNNs of dfml')
 _WORKER = flags.DEFINE_string('worker', None, 'measure this one algorithm and print it as JSON')
 
-MACHINE = 'machine'  # the worker that measures the device itself
 COUNTED = 8
 MUTUAL_EPOCHS, MUTUAL_BATCH, MUTUAL_CLIENTS, MUTUAL_SAMPLES = 10, 64, 50, 64
-SIDE, COPIED = 2048, 2**28  # of the matrix product; bytes of the copy
-UNKNOWN = np.full(2, np.nan)
-Cost: TypeAlias = np.ndarray  # [2], operations and bytes that a program reads and writes
+SIDE = 2048  # of the matrix product
 
 
 class Setting(NamedTuple):
@@ -92,22 +87,21 @@ class Setting(NamedTuple):
 def main() -> None:
     if _WORKER.value:
         cores_as_devices(_DEVICES.value)
-        print(json.dumps(machine() if _WORKER.value == MACHINE else measure(_WORKER.value)))
+        print(json.dumps(measure(_WORKER.value)))
         return
     for name in _ALGORITHMS.value:
         if name not in OFFERED:
             raise app.UsageError(f'--algorithms={name}: choose some of {", ".join(OFFERED)}')
-    device = in_process(MACHINE)
+    cores = f', {os.cpu_count()} cores' if jax.default_backend() == 'cpu' else ''
     print(
-        f'{device["about"]}\n'
+        f'{common.about()}{cores}\n'
         f'{_CLIENTS.value} clients x {_SAMPLES.value} samples, degree {_DEGREE.value}\n'
-        f'{SIDE}^3 product at highest {device["product"] / 1e9:.0f} GFLOP/s, '
-        f'copy {device["copy"] / 1e9:.1f} GB/s\n'
     )
     columns = 'algorithm,devices,compile s,s/round,rounds,steps/s,GFLOP/s,of the product rate'
-    table = common.Table(*columns.split(','), 'touched GB/s', 'peak GiB')
+    table = common.Table(*columns.split(','), 'peak GiB')
+    passed = (_CLIENTS, _SAMPLES, _DEGREE, _ROUNDS, _BUDGET, _DEVICES, _WIDTH)
     for name in _ALGORITHMS.value:
-        row = in_process(name)
+        row = common.in_process('throughput', name, *passed)
         seconds, known = row['seconds'], np.isfinite(row['flops'])
         rate = row['flops'] / seconds
         table.row(
@@ -119,30 +113,8 @@ def main() -> None:
             (row['steps'] / seconds, ',.0f'),
             (rate / 1e9, '.1f') if known else '',
             (rate / row['product'], '.0%') if known else '',
-            (row['touched'] / seconds / 1e9, '.1f') if known else '',
             (row['peak'] / common.GIB, '.2f'),
         )
-
-
-def in_process(name: str) -> dict[str, Any]:
-    """What a fresh process measures; this one leaves the device alone."""
-    passed = (_CLIENTS, _SAMPLES, _DEGREE, _ROUNDS, _BUDGET, _DEVICES, _WIDTH)
-    return common.in_process('throughput', name, *passed)
-
-
-def machine() -> dict[str, Any]:
-    """What one device does at its best: operations and bytes a second."""
-    copy = jax.jit(lambda x: x + 1, donate_argnums=0)  # else the system's new pages are timed
-    x, passes = jnp.zeros(COPIED // 4, jnp.float32), []
-    for _ in range(16):
-        seconds, x = common.seconds_of(copy, x)
-        passes.append(seconds)
-    cores = f', {os.cpu_count()} cores' if jax.default_backend() == 'cpu' else ''
-    return {
-        'about': common.about() + cores,
-        'product': product_rate(),
-        'copy': 2 * COPIED / float(np.median(passes[1:])),
-    }
 
 
 def product_rate() -> float:
@@ -154,7 +126,7 @@ def product_rate() -> float:
 
 
 def measure(name: str) -> dict[str, Any]:
-    """Seconds, bytes and work of one algorithm."""
+    """Seconds, memory and work of one algorithm."""
     setting = setting_of(name, _CLIENTS.value, _ROUNDS.value + 1)
     if _DEVICES.value:
         mesh = client_mesh(_DEVICES.value)
@@ -164,14 +136,13 @@ def measure(name: str) -> dict[str, Any]:
     compiled, times = round_seconds(setting, mesh)
     peak, product = common.peak_bytes(), product_rate()
     rounds = range(1, len(times)) if len(times) > 1 else range(1)
-    steps, (operations, touched) = work_of(name, setting, rounds)
+    steps, operations = work_of(name, setting, rounds)
     return {
         'compile': compiled,
         'seconds': float(np.median([times[r] for r in rounds])),
         'timed': len(times) - 1,
         'steps': steps,
-        'flops': float(operations),
-        'touched': float(touched),
+        'flops': operations,
         'peak': peak,
         'devices': devices,
         'product': product * (1 if jax.default_backend() == 'cpu' else devices),
@@ -216,8 +187,8 @@ def setting_of(name: str, count: int, rounds: int) -> Setting:
 # ------------------------------------------------------------------------------ the work of a round
 
 
-def work_of(name: str, setting: Setting, rounds: range) -> tuple[float, Cost]:
-    """(steps, cost) of a round, the mean of `rounds`."""
+def work_of(name: str, setting: Setting, rounds: range) -> tuple[float, float]:
+    """(steps, operations) of a round, the mean of `rounds`."""
     if isinstance(setting.network, Population):
         return mutual_work(setting.network, setting.schedule, rounds)
     if name in ('ntk_dfl', 'spark'):
@@ -225,20 +196,16 @@ def work_of(name: str, setting: Setting, rounds: range) -> tuple[float, Cost]:
     training = training_of(name)
     size = min(training.batch_size, _SAMPLES.value)
     steps = _CLIENTS.value * (training.local_epochs or 0) * -(-_SAMPLES.value // size)
-    members, weights = _DEGREE.value + 1, _CLIENTS.value * setting.network.size
-    averages = np.array([2 * members * weights, 4 * (members + 1) * weights])
+    averages = 2 * (_DEGREE.value + 1) * _CLIENTS.value * setting.network.size
     return steps, averages + steps * step_costs(setting.network, training, size)[0]
 
 
-def cost_of(function: Callable[..., Any], *args: Any) -> Cost:
-    """XLA's count for arguments of these shapes, UNKNOWN for a program with a loop."""
+def cost_of(function: Callable[..., Any], *args: Any) -> float:
+    """XLA's count of operations for arguments of these shapes, NaN for a program with a loop."""
     lowered = jax.jit(function).lower(*args)
     if 'stablehlo.while' in lowered.as_text():
-        return UNKNOWN
-    program, written = lowered.compile().cost_analysis(), lowered.cost_analysis()
-    if not program or not written or 'flops' not in written:
-        return UNKNOWN
-    return np.array([written['flops'], program['bytes accessed']])
+        return math.nan
+    return (lowered.cost_analysis() or {}).get('flops', math.nan)
 
 
 def training_of(name: str) -> LocalTraining:
@@ -246,8 +213,8 @@ def training_of(name: str) -> LocalTraining:
     return inspect.signature(METHODS[name].factory).parameters['training'].default
 
 
-def step_costs(model: Model, training: LocalTraining, size: int) -> tuple[Cost, Cost]:
-    """Cost of local training on one batch, and of the batch's logits."""
+def step_costs(model: Model, training: LocalTraining, size: int) -> tuple[float, float]:
+    """Operations of local training on one batch, and of the batch's logits."""
     optimiser = optimiser_of(training, jnp.zeros(()))
 
     def step(params: PyTree, moments: PyTree, batch: Batch) -> tuple[PyTree, PyTree]:
@@ -264,8 +231,8 @@ def step_costs(model: Model, training: LocalTraining, size: int) -> tuple[Cost, 
     return cost_of(step, params, moments, batch), cost_of(model.apply, params, batch.x)
 
 
-def mutual_work(population: Population, schedule: Graph, rounds: range) -> tuple[float, Cost]:
-    """Steps and cost of DFML, whose participants train an epoch and learn together for K."""
+def mutual_work(population: Population, schedule: Graph, rounds: range) -> tuple[float, float]:
+    """Steps and operations of DFML, whose participants train an epoch and learn together for K."""
     training = training_of('dfml')
     size = min(MUTUAL_BATCH, MUTUAL_SAMPLES)
     epoch = -(-MUTUAL_SAMPLES // size)
@@ -273,16 +240,16 @@ def mutual_work(population: Population, schedule: Graph, rounds: range) -> tuple
     members, mask = (np.asarray(a)[list(rounds), 0] for a in (schedule.members, schedule.mask))
     name_of = common.architectures_of(population)
     present = [name_of[int(client)] for client in members[mask]]
-    total = np.zeros(2)
+    total = 0.0
     for name, model in population.models.items():
         step, logits = step_costs(model, training, size)
         total += present.count(name) / len(rounds) * ((local + mutual) * step + mutual * logits)
     return len(present) / len(rounds) * (local + mutual), total
 
 
-def aggregator_cost(name: str, model: Model, rounds: range) -> Cost:
-    """Cost of one aggregator's update; that of one product, or one timestep, is the difference
-    which another makes."""
+def aggregator_cost(name: str, model: Model, rounds: range) -> float:
+    """Operations of one aggregator's update; those of one product, or one timestep, are the
+    difference which another makes."""
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     samples = _SAMPLES.value * (_DEGREE.value + 1)
     x = jax.ShapeDtypeStruct((samples, *model.input_shape), jnp.float32)
@@ -291,7 +258,7 @@ def aggregator_cost(name: str, model: Model, rounds: range) -> Cost:
     random = projection(kind, model.shapes, k) if name == 'spark' else None
     table = jax.eval_shape(random.draw, jax.random.key(0)) if random else None
 
-    def cost(products: int, tried: int) -> Cost:
+    def cost(products: int, tried: int) -> float:
         def pieces(w: PyTree, table: PyTree, x: Array, mask: Array):
             key = jax.random.key(0)
             if random:
