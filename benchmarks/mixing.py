@@ -17,9 +17,9 @@ P = 79,510, from M = 1000 on a quarter of it.
     regular  3000    6    100.5   1270.4
 
 Gather wins at M = 15 K and the dense product at M = 5 K; nothing between was measured, and M = 8 K
-between them sets `DENSE_UP_TO_CLIENTS_PER_MEMBER`. A sparse matrix (BCOO) took 4 to 200 times as
-long as the faster of the two and is no longer among them. GB/s counts each aggregator's K gathered rows
-and the written one, GFLOP/s the 2 M K P useful operations, whatever a form does besides.
+between them sets `DENSE_UP_TO_CLIENTS_PER_MEMBER`. A sparse matrix (BCOO) took 5 to 160 times as
+long as the faster of the two. GB/s counts each aggregator's K gathered rows and the written one,
+GFLOP/s the 2 M K P useful operations, whatever a form does besides.
 """
 
 from functools import partial

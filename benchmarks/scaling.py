@@ -33,14 +33,15 @@ def main() -> None:
     if _WORKER.value:
         print(json.dumps(measure(_WORKER.value)))
         return
-    print(f'{common.about()}\n{_SAMPLES.value} samples a client, degree {_DEGREE.value}\n')
-    table = common.Table(
-        'M', 'compile s', 's/round', 'ms/client', 'peak GiB', 'MiB/client above the base'
-    )
-    rows = []
+    print(f'{_SAMPLES.value} samples a client, degree {_DEGREE.value}')
+    columns = 'M', 'compile s', 's/round', 'ms/client', 'peak GiB', 'MiB/client above the base'
+    table, rows = None, []
     for clients in map(int, _CLIENTS.value):
         row = common.in_process('scaling', clients, _SAMPLES, _DEGREE, _REPEATS)
         rows.append(row)
+        if table is None:  # this process leaves the device to the others
+            print(f'{row["about"]}\n')
+            table = common.Table(*columns)
         table.row(
             clients,
             (row['compile'], '.1f'),
@@ -63,6 +64,7 @@ def measure(clients: int) -> dict[str, Any]:
     base = common.peak_bytes()
     timed = rounds(clients, _REPEATS.value)
     return {
+        'about': common.about(),
         'clients': clients,
         'compile': timed.compile_seconds,
         'seconds': timed.seconds,

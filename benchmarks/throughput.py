@@ -92,16 +92,15 @@ def main() -> None:
     for name in _ALGORITHMS.value:
         if name not in OFFERED:
             raise app.UsageError(f'--algorithms={name}: choose some of {", ".join(OFFERED)}')
-    cores = f', {os.cpu_count()} cores' if jax.default_backend() == 'cpu' else ''
-    print(
-        f'{common.about()}{cores}\n'
-        f'{_CLIENTS.value} clients x {_SAMPLES.value} samples, degree {_DEGREE.value}\n'
-    )
+    print(f'{_CLIENTS.value} clients x {_SAMPLES.value} samples, degree {_DEGREE.value}')
     columns = 'algorithm,devices,compile s,s/round,rounds,steps/s,GFLOP/s,of the product rate'
-    table = common.Table(*columns.split(','), 'peak GiB')
+    table = None
     passed = (_CLIENTS, _SAMPLES, _DEGREE, _ROUNDS, _BUDGET, _DEVICES, _WIDTH)
     for name in _ALGORITHMS.value:
         row = common.in_process('throughput', name, *passed)
+        if table is None:  # this process leaves the device to the others
+            print(f'{row["about"]}\n')
+            table = common.Table(*columns.split(','), 'peak GiB')
         seconds, known = row['seconds'], np.isfinite(row['flops'])
         rate = row['flops'] / seconds
         table.row(
@@ -137,7 +136,9 @@ def measure(name: str) -> dict[str, Any]:
     peak, product = common.peak_bytes(), product_rate()
     rounds = range(1, len(times)) if len(times) > 1 else range(1)
     steps, operations = work_of(name, setting, rounds)
+    cores = f', {os.cpu_count()} cores' if jax.default_backend() == 'cpu' else ''
     return {
+        'about': common.about() + cores,
         'compile': compiled,
         'seconds': float(np.median([times[r] for r in rounds])),
         'timed': len(times) - 1,
