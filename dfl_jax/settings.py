@@ -72,8 +72,23 @@ def assemble(factory: Callable, values: Mapping[str, Any]) -> dict[str, Any]:
             )
     for part, replaced in parts.items():
         given = arguments.get(part, parameters[part].default)
-        arguments[part] = dataclasses.replace(given, **replaced)
+        # A part may have a `replace` of its own, where one setting stands in place of another
+        replace = getattr(given, 'replace', functools.partial(dataclasses.replace, given))
+        arguments[part] = replace(**replaced)
     return arguments
+
+
+def resolve(factory: Callable, values: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a factory by name, those given and the defaults of the others."""
+    arguments = assemble(factory, values)
+    parameters = inspect.signature(factory).parameters
+    resolved = {name: value for name, value in arguments.items() if name not in parameters}
+    for name, setting in described(factory).items():
+        holder = setting.part or name
+        value = arguments.get(holder, parameters[holder].default)
+        if value is not REQUIRED:
+            resolved[name] = getattr(value, name) if setting.part else value
+    return resolved
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -49,10 +49,8 @@ def _peak_updates(run: Run) -> int:
 
 def _of_meetings(factory: Callable[..., Algorithm], label: str, **options: Any) -> Method:
     """The row of a method of DFML's comparison."""
-    architectures = options.pop('architectures', 'h2_cnn')
-    defaults = MEETINGS | {'architectures': [architectures]}
-    options = {'graphs': 'meetings', 'from_run': CHUNK} | options
-    return Method(factory, label, 'DFML', advice=MEETING_ADVICE, defaults=defaults, **options)
+    options = {'graphs': 'meetings', 'from_run': CHUNK, 'architectures': 'h2_cnn'} | options
+    return Method(factory, label, 'DFML', advice=MEETING_ADVICE, defaults=MEETINGS, **options)
 
 
 METHODS: dict[str, Method] = {

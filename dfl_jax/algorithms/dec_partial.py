@@ -23,7 +23,7 @@ from dfl_jax.training.local import LocalTraining
 def dec_partial(
     population: Population,
     *,
-    held: str,
+    channels: str,
     training: LocalTraining = TRAINING,
     init: str = 'same',
     chunk: int | None = None,
@@ -35,14 +35,14 @@ def dec_partial(
 
     Args:
       population: clients whose architectures differ in width alone.
-      held: the channels of the global model that a sub-model holds, see `submodels.channels`.
+      channels: the channels of the global model that a sub-model holds, see `submodels.channels`.
       training: of the participants on their own data.
       init: `same` initial weights in an architecture, or `independent`.
       chunk: models of an architecture worked on at once; None for all.
 
     Raises ValueError for settings out of range or other architectures, before anything is traced.
     """
-    check_choice('held', held, RULES)
+    check_choice('channels', channels, RULES)
     check_choice('init', init, INITS)
     of_population = axes(population)
     structure = jax.tree.structure(next(iter(population.models.values())).shapes)
@@ -51,7 +51,9 @@ def dec_partial(
     def places(name: str, totals: list[Array], round: Array, key: Array) -> list[tuple]:
         """Where a model's parameters lie in the global model: an index for every leaf."""
         return [
-            jnp.ix_(*(indices(held, axis, j, round, key) for axis, j in zip(leaf, of, strict=True)))
+            jnp.ix_(
+                *(indices(channels, axis, j, round, key) for axis, j in zip(leaf, of, strict=True))
+            )
             for leaf, of in zip(of_population[name], totals, strict=True)
         ]
 
@@ -111,6 +113,6 @@ def dec_partial(
     return meeting_rounds(population, training, combine, init=init, chunk=chunk)
 
 
-dec_heterofl = partial(dec_partial, held='first')
-dec_fedrolex = partial(dec_partial, held='rolled')
-dec_fed_dropout = partial(dec_partial, held='random')
+dec_heterofl = partial(dec_partial, channels='first')
+dec_fedrolex = partial(dec_partial, channels='rolled')
+dec_fed_dropout = partial(dec_partial, channels='random')

@@ -36,6 +36,7 @@ class Method(NamedTuple):
     # setting -> what it is in a run, where the user does not say
     from_run: Mapping[str, Callable[[Run], Any]] = {}
     defaults: Mapping[str, Any] = {}
+    architectures: str = ''  # where clients may differ, those of the paper's comparison
 
     @property
     def heterogeneous(self) -> bool:

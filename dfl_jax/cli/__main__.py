@@ -35,9 +35,7 @@ def main(name: str | None = None) -> None:
     command = importlib.import_module(f'dfl_jax.cli.{package}.command')
     from dfl_jax.cli.command import start
 
-    if define_flags := getattr(command, 'define_flags', None):
-        define_flags()
-    start(command.main)
+    start(command)
 
 
 def _usage() -> str:

@@ -3,34 +3,45 @@
 Nothing heavy is imported here, so that a mistake is told at once.
 """
 
+import functools
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from absl import app, flags
 
 LONGEST = 1000  # characters of an error
+HELP = ('--help', '-help', '-h', '--helpshort', '--helpfull')
 
 
-def start(main: Callable[[list[str]], Any]) -> None:
-    """Runs the command that this process is."""
+def start(command: ModuleType) -> None:
+    """Runs the command that this process is: a module with a `main`.
+
+    Its `define_flags(arguments)`, if any, defines flags that are not there when it is imported.
+    """
     for stream in (sys.stdout, sys.stderr):  # names of files need not be text
         stream.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]
-    app.run(main, flags_parser=parse)
+    app.run(command.main, flags_parser=functools.partial(parse, command=command))
 
 
-def parse(argv: list[str]) -> list[str]:
+def parse(argv: list[str], command: ModuleType) -> list[str]:
     """Sets the flags; what is no flag. Ends the process where one is wrong, or with the help."""
     try:
         check_flagfiles(argv[1:])
+        if define_flags := getattr(command, 'define_flags', None):
+            define_flags(argv[1:])
+        if asked_for := [a for a in argv[1:] if a in HELP]:
+            from dfl_jax.cli.help import show
+
+            rest = [a for a in argv if a not in HELP]
+            show(command, _called(), rest, full='--helpfull' in asked_for)
+            sys.exit(0)
         return flags.FLAGS(argv)
     except (flags.Error, ValueError) as error:  # ValueError: --noprogress=1
         sys.exit(fail(f'{error}; see {_called()} --help'))
-    except SystemExit:  # --help, which absl ends with status 1
-        sys.exit(0)
 
 
 def _called() -> str:

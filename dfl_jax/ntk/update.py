@@ -55,6 +55,8 @@ class NtkUpdate:
         ntk_evolution.check(self.timesteps, self.loss, self.evolution)
         check_choice('timestep selection', self.selection, SELECTIONS)
         check_choice('precision', self.precision, PRECISIONS)
+        if not isinstance(self.lr, jax.core.Tracer) and not self.lr > 0:
+            raise ValueError(f'lr has to be positive, got {self.lr}')
 
     def rate(self, k: Array) -> Array:
         """The length of a time step in round k."""

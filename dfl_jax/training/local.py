@@ -7,6 +7,7 @@ all. Clients of different sizes therefore take different numbers of steps an epo
 alone.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -97,6 +98,14 @@ class LocalTraining:
             raise ValueError(f'momentum={self.momentum} is for sgd, not {self.optimizer}')
         if self.sam_adaptive and not self.sam_radius:
             raise ValueError('sam_adaptive has no effect while sam_radius is 0')
+
+    def replace(self, **settings: Any) -> 'LocalTraining':
+        """These settings with some of them replaced; steps stand in place of epochs, and back."""
+        if 'local_steps' in settings and 'local_epochs' not in settings:
+            settings['local_epochs'] = None
+        elif 'local_epochs' in settings and 'local_steps' not in settings:
+            settings['local_steps'] = None
+        return dataclasses.replace(self, **settings)
 
 
 def training_bytes(model: Model, samples: int, members: int, settings: Mapping[str, Any]) -> int:

@@ -7,6 +7,7 @@ digits, in under a minute on two cores. Writes attack.md (PSNR and SSIM by setti
 attack.png (Figure 17) into --out.
 """
 
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -33,8 +34,9 @@ from dfl_jax.cli.experiment.values import check_values
 from dfl_jax.cli.run.rundir import write_atomically
 
 FLAGS = flags.FLAGS
-flags.adopt_module_key_flags(experiment_flags)
-SHARED = ('dataset', 'data_dir', 'seed', 'out', 'progress')  # the flags of experiments.run used
+SHARED = ('dataset', 'data_dir', 'seed', 'out', 'progress')  # with experiments.run
+for _name in SHARED:
+    flags.declare_key_flag(_name)
 
 flags.DEFINE_integer('images', 8, 'Images of the training set that are attacked.', lower_bound=1)
 flags.DEFINE_float('attack_sparsity', 0.25, 'Share of the entries of a tensor that top-k drops.')
@@ -56,8 +58,9 @@ flags.DEFINE_integer(
 
 def check() -> None:
     """Raises ValueError for a flag that the attack ignores, a negative seed or a full --out."""
-    for flag in experiment_flags.of_a_run():
-        if flag.present and flag.name not in SHARED:
+    for name in itertools.chain(*experiment_flags.GROUPS.values()):
+        flag = FLAGS[name]
+        if flag.present and name not in SHARED:
             raise ValueError(f'{flag.serialize()} does not apply to the attack; leave it out')
     check_values(FLAGS)
     if FLAGS.attack_smoothness < 0:

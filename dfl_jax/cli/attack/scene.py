@@ -228,9 +228,10 @@ def results(plan: Plan, scene: Scene, victim: Victim, setting: Setting) -> Itera
     import jax
 
     from dfl_jax.analysis.reconstruction import received
-    from dfl_jax.compression import codec_of
+    from dfl_jax.compression import Compression
 
-    codec, originals = codec_of(setting.sparsity, setting.bits, None), victim.scaled(victim.images)
+    compression = Compression(sparsity=setting.sparsity, bits=setting.bits)
+    codec, originals = compression.codec('stochastic'), victim.scaled(victim.images)
     k_codec, k_noise = (
         jax.random.split(jax.random.key(plan.stream(purpose)), len(originals))
         for purpose in ('codec', 'noise')

@@ -1,22 +1,26 @@
-"""The flags of `python -m experiments.run`; those of its methods are in `algorithm_flags`.
-
-Nothing heavy is imported here, so that `--help` is quick.
-"""
+"""The flags that every run has, in groups; those of its methods are in `method_flags`."""
 
 from absl import flags
 
-from dfl_jax.cli.experiment import method_flags as algorithm_flags
+FLAGS = flags.FLAGS
+GROUPS: dict[str, list[str]] = {}  # title -> names of flags
+_BEFORE = set(FLAGS)  # absl's own
 
-flags.adopt_module_key_flags(algorithm_flags)
 
-# What to run
+def _section(title: str) -> None:
+    """Ends the group of flags before and begins the next."""
+    if GROUPS:
+        last, known = list(GROUPS)[-1], {name for group in GROUPS.values() for name in group}
+        GROUPS[last] = [name for name in FLAGS if name not in known | _BEFORE]
+    if title:
+        GROUPS[title] = []
+
+
+_section('run')
 flags.DEFINE_string(
     'algorithm',
     'ntk_dfl',
-    'ntk_dfl, spark, dpsgd, dfedavg, dfedavgm, dfedsam, dispfl, decavg, the centralized ntk_fl, '
-    'for clients of different architectures dfml, dec_fedavg, dec_fedprox, def_kt, '
-    'dec_fed_dropout, dec_heterofl, dec_fedrolex, dec_fml, or package.module:factory. Its flags '
-    'default to its published hyperparameters.',
+    'One of METHODS, or package.module:factory.',
 )
 flags.DEFINE_string(
     'model',
@@ -33,12 +37,12 @@ flags.DEFINE_string(
 flags.DEFINE_integer('rounds', 10, 'Communication rounds T.', lower_bound=1)
 flags.DEFINE_integer('seed', 0, 'One seed for partition, graphs, initialisation and training.')
 
-# Data
+_section('data')
 flags.DEFINE_string(
     'dataset',
     'digits',
-    'digits, synthetic, mnist, fashion_mnist, cifar10, cifar100, so2sat, image_folder, or a .npz '
-    'of train_x [n, ...], train_y [n] (whole numbers from 0), test_x and test_y.',
+    'One of digits, synthetic, mnist, fashion_mnist, cifar10, cifar100, so2sat, image_folder, or a '
+    '.npz of train_x [n, ...], train_y [n] (whole numbers from 0), test_x and test_y.',
 )
 flags.DEFINE_string(
     'data_dir', None, 'Folder with the data sets; missing files are downloaded into it.'
@@ -50,7 +54,9 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer('clients', 30, 'Number of clients M.', lower_bound=1)
 flags.DEFINE_string(
-    'partition', 'dirichlet', 'iid, balanced, dirichlet, dirichlet_split, zipf, writer or shards.'
+    'partition',
+    'dirichlet',
+    'iid, balanced, dirichlet, dirichlet_split, zipf, writer or shards.',
 )
 flags.DEFINE_float('alpha', 0.1, 'Dirichlet concentration; smaller is more heterogeneous.')
 flags.DEFINE_float('zipf_exponent', 1.0, 'Exponent of --partition=zipf.')
@@ -80,12 +86,12 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_bool('plot_partition', False, 'Draw who holds what into partition.png.')
 
-# Network
+_section('network')
 flags.DEFINE_string(
     'topology',
     'regular',
-    'regular, ring, line, complete, star, erdos_renyi, barabasi_albert, watts_strogatz, torus, '
-    'configuration, clustered, two_group, or edge_list with --topology_file.',
+    'One of regular, ring, line, complete, star, erdos_renyi, barabasi_albert, watts_strogatz, '
+    'torus, configuration, clustered, two_group, or edge_list with --topology_file.',
 )
 flags.DEFINE_integer('degree', 5, 'Neighbours of a client (mean, where the family is random).')
 flags.DEFINE_float(
@@ -108,10 +114,12 @@ flags.DEFINE_string(
 flags.DEFINE_float('link_dropout', 0.0, 'Probability that a link fails in a round.')
 flags.DEFINE_float('client_dropout', 0.0, 'Probability that a client sits out a round.')
 flags.DEFINE_float(
-    'client_isolation', 0.0, 'Probability that a client has no link in a round and trains alone.'
+    'client_isolation',
+    0.0,
+    'Probability that a client has no link in a round and trains alone.',
 )
 
-# Clients of different architectures
+_section('clients of different architectures')
 flags.DEFINE_list(
     'architectures',
     None,
@@ -138,7 +146,7 @@ flags.DEFINE_enum(
     'Drawn each round from all clients, from those that the last one hears, or always client 0.',
 )
 
-# Gain of --init=gain_corrected
+_section('gain of --init=gain_corrected')
 flags.DEFINE_enum(
     'gain',
     'graph',
@@ -154,7 +162,7 @@ flags.DEFINE_float('gain_exponent', 0.5, 'Of --gain=size and push_sum.')
 flags.DEFINE_integer('gain_polled', 20, 'Clients whose degrees --gain=degrees asks for.')
 flags.DEFINE_integer('gain_rounds', 50, 'Rounds of gossip of --gain=push_sum.', lower_bound=1)
 
-# Evaluation and output
+_section('evaluation and output')
 flags.DEFINE_integer('eval_every', 1, 'Rounds between evaluations.', lower_bound=1)
 flags.DEFINE_integer(
     'client_eval_samples',
@@ -190,7 +198,9 @@ flags.DEFINE_string(
 )
 flags.DEFINE_bool('progress', True, 'Show a progress bar.')
 flags.DEFINE_bool(
-    'tensorboard', False, 'Show every evaluation in TensorBoard: event files in the run directory.'
+    'tensorboard',
+    False,
+    'Show every evaluation in TensorBoard: event files in the run directory.',
 )
 flags.DEFINE_bool(
     'wandb',
@@ -203,6 +213,8 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     'compilation_cache', None, "Folder of XLA's persistent compilation cache, or 'off'."
 )
+
+_section('')
 
 # Where and how a run is watched; they may differ between a run and its continuation
 NOT_SETTINGS = (
@@ -218,32 +230,4 @@ NOT_SETTINGS = (
     'plot_partition',
     'compilation_cache',
     'checkpoint',
-    'allow_imports',
 )
-
-
-# Of the methods whose clients may have different architectures, in place of the flags' defaults
-OF_POPULATIONS = {'topology': 'complete', 'partition': 'dirichlet_split', 'validation_share': 0.2}
-POPULATIONS = (
-    'dfml',
-    'dec_fedavg',
-    'dec_fedprox',
-    'def_kt',
-    'dec_fed_dropout',
-    'dec_heterofl',
-    'dec_fedrolex',
-    'dec_fml',
-)
-
-
-def settle_defaults() -> None:
-    """Gives the flags that were left out the defaults of the --algorithm."""
-    if flags.FLAGS.algorithm in POPULATIONS:
-        for name, value in OF_POPULATIONS.items():
-            if not flags.FLAGS[name].present:
-                flags.FLAGS[name].value = value
-
-
-def of_a_run() -> list[flags.Flag]:
-    """Every flag here and of the methods."""
-    return flags.FLAGS.get_key_flags_for_module(__name__)

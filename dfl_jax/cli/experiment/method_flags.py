@@ -1,296 +1,165 @@
-"""The flags that a method takes as arguments of its factory.
+"""The flags of the methods, which come from the settings of their factories.
 
-A flag whose default is None leaves the method at its published hyperparameter; a flag that a method
-does not take is an error, never ignored.
+A flag is typed by the setting, and its help is what the factory's docstring says; a method of one's
+own gets flags for its arguments in the same way. The default is None, which leaves the setting at
+the method's own default.
 """
+
+import sys
+from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
-ALGORITHM_FLAGS = {  # by argument
-    # Of several methods
-    'lr': flags.DEFINE_float(
-        'lr',
-        None,
-        'Learning rate of the first round (dpsgd, dfedavg, dispfl: 0.1; decavg: 0.001; others: '
-        '0.01).',
-        lower_bound=0.0,
-    ),
-    'lr_decay': flags.DEFINE_float(
-        'lr_decay',
-        None,
-        'Decay a round: round k uses lr * lr_decay**k (gradient methods: a factor, e.g. 0.998), '
-        'or lr * exp(-lr_decay * k) (ntk_dfl, ntk_fl and spark: a rate, e.g. 0.07).',
-    ),
-    'loss': flags.DEFINE_string('loss', None, 'cross_entropy (default) or mse (half the square).'),
-    'mixing': flags.DEFINE_string(
-        'mixing',
-        None,
-        'Averaging weights: size (default of ntk_dfl, spark and decavg), uniform (of the others) '
-        'or metropolis.',
-    ),
-    'consensus': flags.DEFINE_string(
-        'consensus',
-        None,
-        'Aggregated model: mean of the M models (default), weighted by size, or of dispfl the mean '
-        'over the intersection of masks.',
-    ),
-    'init': flags.DEFINE_string(
-        'init',
-        None,
-        'Initial weights: same (default), independent (default of decavg), or gain_corrected: '
-        'independent times the --gain that averaging takes away.',
-    ),
-    'chunk': flags.DEFINE_integer(
-        'chunk',
-        None,
-        'Aggregators or clients worked on at once (default: by the memory available).',
-        lower_bound=1,
-    ),
-    # Gradient methods
-    'local_epochs': flags.DEFINE_integer(
-        'local_epochs', None, 'Passes over its data that a client makes in a round.'
-    ),
-    'local_steps': flags.DEFINE_integer(
-        'local_steps', None, 'Minibatches of a round, in place of --local_epochs.'
-    ),
-    'batch_size': flags.DEFINE_integer(
-        'batch_size', None, 'Minibatch; a client that holds less trains on all it has.'
-    ),
-    'optimizer': flags.DEFINE_string('optimizer', None, 'sgd (default) or adamw.'),
-    'momentum': flags.DEFINE_float(
-        'momentum', None, "Momentum in [0, 1): heavy-ball of sgd, Nesterov's of spark (spark: 0.9)."
-    ),
-    'weight_decay': flags.DEFINE_float('weight_decay', None, 'L2 decay (adamw: decoupled).'),
-    'clip_norm': flags.DEFINE_float('clip_norm', None, 'Bound on the norm of the gradient.'),
-    'sam_radius': flags.DEFINE_float(
-        'sam_radius', None, 'rho of sharpness-aware minimisation (dfedsam: 0.01); 0 turns it off.'
-    ),
-    'sam_adaptive': flags.DEFINE_bool('sam_adaptive', None, 'Scale-invariant ascent (ASAM).'),
-    'supervision': flags.DEFINE_string(
-        'supervision',
-        None,
-        'Loss of the labels: ce, wsm (re-weighted softmax) or ace (dfml and its baselines: wsm; '
-        'others: ce).',
-    ),
-    'augmentation': flags.DEFINE_string(
-        'augmentation', None, 'Of training images: none (default) or standard (shift and mirror).'
-    ),
-    'proximal': flags.DEFINE_float(
-        'fedprox_mu',
-        None,
-        'mu of mu/2 ||w - w_start||^2 in the loss (dec_fedprox: 0.5; others: 0).',
-    ),
-    'averaged': flags.DEFINE_string(
-        'averaged',
-        None,
-        'Models that neighbours average: the trained ones (default), or the previous ones, to '
-        'which each client adds its update (D-PSGD as first published, with --local_steps=1).',
-    ),
-    'gossip_steps': flags.DEFINE_integer(
-        'gossip_steps', None, 'Averaging steps a round over the same graph (default 1).'
-    ),
-    'averaging_warmup': flags.DEFINE_integer(
-        'warmup_rounds',
-        None,
-        'First rounds in which clients only average (default: none, or with --init=gain_corrected '
-        'until they agree within a tenth of what they agree on).',
-    ),
-    'diagnostics': flags.DEFINE_bool(
-        'diagnostics',
-        None,
-        'Report how far training and averaging move the models, and the angle between them.',
-    ),
-    'sparsity': flags.DEFINE_float(
-        'weight_sparsity',
-        None,
-        'Set this share of the exchanged weights to zero, the smallest of every tensor.',
-    ),
-    'bits': flags.DEFINE_integer(
-        'weight_bits', None, 'Quantize the exchanged weights to so many bits (default: floats).'
-    ),
-    'rounding': flags.DEFINE_string(
-        'weight_rounding', None, 'Of --weight_bits: stochastic (default) or nearest.'
-    ),
-    # NTK methods
-    'kernel': flags.DEFINE_string(
-        'kernel', None, 'auto (default), structured, output_scan or nt (neural-tangents).'
-    ),
-    'precision': flags.DEFINE_string(
-        'ntk_precision',
-        None,
-        'Of the products of an NTK round: highest (default), high or default.',
-    ),
-    'evolution': flags.DEFINE_string('evolution', None, 'rkc (default), euler, or eigh with mse.'),
-    'selection': flags.DEFINE_string(
-        'timestep_selection', None, 'Loss that chooses t: of the network (default) or linearized.'
-    ),
-    'timesteps': flags.DEFINE_list(
-        'ntk_timesteps',
-        None,
-        'Candidates for t, increasing (default 100,200,...,800; spark: 100,200,400,800).',
-    ),
-    'averaging': flags.DEFINE_bool(
-        'ntk_averaging', None, 'Per-round averaging of weights (default true).'
-    ),
-    'jacobian_weights': flags.DEFINE_string(
-        'ntk_jacobian_weights',
-        None,
-        'Where a neighbour takes its Jacobian: at the averaged weights (default), or at its own.',
-    ),
-    'batches': flags.DEFINE_integer(
-        'ntk_batches',
-        None,
-        'Jacobian batching: deal the data into m1 parts, an update for each (default 1).',
-        lower_bound=1,
-    ),
-    'subsampling': flags.DEFINE_integer(
-        'ntk_subsampling',
-        None,
-        'A client draws 1/m2 of its data each round (default 1: all).',
-        lower_bound=1,
-    ),
-    'jacobian_sparsity': flags.DEFINE_float(
-        'ntk_jacobian_sparsity',
-        None,
-        'Set this share of the sent Jacobian entries to zero, the smallest of every tensor.',
-    ),
-    'jacobian_bits': flags.DEFINE_integer(
-        'ntk_jacobian_bits', None, 'Quantize the sent Jacobian to so many bits (default: floats).'
-    ),
-    'jacobian_rounding': flags.DEFINE_string(
-        'ntk_jacobian_rounding', None, 'Of --ntk_jacobian_bits: nearest (default) or stochastic.'
-    ),
-    'by_cluster': flags.DEFINE_bool(
-        'ntk_by_cluster',
-        None,
-        'With --topology=clustered: one update a cluster, shared by its clients (default true '
-        'there).',
-    ),
-    'cohort': flags.DEFINE_integer(
-        'ntk_fl_cohort', None, 'Clients that the server of ntk_fl hears in a round (default 5).'
-    ),
-    # SPARK
-    'projection': flags.DEFINE_string(
-        'spark_projection',
-        None,
-        'Random matrix that shrinks Jacobians: low_rank (default), sparse_sign, khatri_rao, '
-        "hadamard, gaussian (the paper's; slow), or none.",
-    ),
-    'projection_dim': flags.DEFINE_integer(
-        'spark_projection_dim', None, 'k, the numbers of a projected row (default 1000).'
-    ),
-    'projection_refresh': flags.DEFINE_string(
-        'spark_projection_refresh',
-        None,
-        'Draw the matrix again for every aggregator and round (default), every round, or never.',
-    ),
-    'kernel_form': flags.DEFINE_string(
-        'spark_kernel', None, 'Kernel over samples and outputs: full (default), or its trace.'
-    ),
-    'step_form': flags.DEFINE_string(
-        'spark_step',
-        None,
-        'Step of the weights: projected (default), or exact, which sends residuals back.',
-    ),
-    'exchange': flags.DEFINE_string(
-        'spark_exchange', None, 'Numbers of a sent Jacobian: float32 (default), float16 or int8.'
-    ),
-    'sampling': flags.DEFINE_float(
-        'spark_sampling', None, 'Share of its data that a client draws each round (default 1).'
-    ),
-    'rounds': flags.DEFINE_integer(
-        'spark_schedule_rounds', None, 'Rounds R of the distillation schedule (default: --rounds).'
-    ),
-    'warmup': flags.DEFINE_integer(
-        'spark_warmup', None, 'R_warm, rounds on labels alone (default: a sixth of them).'
-    ),
-    'alpha_init': flags.DEFINE_float(
-        'spark_alpha_init', None, 'Weight of the labels after the warm-up (default 1).'
-    ),
-    'alpha_final': flags.DEFINE_float(
-        'spark_alpha_final', None, 'Weight of the labels at the end (default 0.1; 1: labels alone).'
-    ),
-    'tau_init': flags.DEFINE_float(
-        'spark_tau_init', None, 'Temperature after the warm-up (default 1).'
-    ),
-    'tau_final': flags.DEFINE_float('spark_tau_final', None, 'Temperature at the end (default 1).'),
-    'logits': flags.DEFINE_string(
-        'spark_logits',
-        None,
-        "Soft labels come from the aggregator's model (default) or the neighbours' own.",
-    ),
-    'average_velocity': flags.DEFINE_bool(
-        'spark_average_velocity', None, 'Average the velocities with the weights.'
-    ),
-    'judge': flags.DEFINE_string(
-        'spark_judge', None, 'Loss that chooses t is against the labels (default) or the target.'
-    ),
-    # DFML and its baselines
-    'mutual_epochs': flags.DEFINE_integer(
-        'dfml_mutual_epochs', None, "K, passes over the aggregator's data (default 10)."
-    ),
-    'schedule': flags.DEFINE_string(
-        'dfml_schedule',
-        None,
-        'Of alpha, the weight of the distillation: half_cycle (default), cycle, fixed, or annealed '
-        '(ANL-KD).',
-    ),
-    'alpha': flags.DEFINE_float(
-        'dfml_alpha', None, 'Largest alpha, in [0, 1] (default 0.9; dec_fml: 0.5, in all rounds).'
-    ),
-    'period': flags.DEFINE_integer('dfml_period', None, 'Rounds of the first cycle (default 10).'),
-    'period_growth': flags.DEFINE_integer(
-        'dfml_period_growth', None, 'Rounds by which every next cycle is longer (default 1).'
-    ),
-    'peak_updates': flags.DEFINE_integer(
-        'dfml_peak_updates',
-        None,
-        'Rounds of a cycle, of the largest alpha, that renew the peak models (default 1, and '
-        'clients over senders where fewer than half of the clients send).',
-    ),
-    'scheduled': flags.DEFINE_string(
-        'dfml_scheduled',
-        None,
-        'Terms that alpha moves: both (default), supervision, distillation, or common.',
-    ),
-    'teachers': flags.DEFINE_string(
-        'dfml_teachers', None, 'Teachers weigh as their size (default) or are equal.'
-    ),
-    'transfer': flags.DEFINE_string(
-        'dfml_transfer', None, 'mutual (default), or vanilla: only the aggregator learns.'
-    ),
-    'weighted_samples': flags.DEFINE_bool(
-        'dfml_weighted_samples', None, 'Weighted soft labels (WSL).'
-    ),
-    'temperature': flags.DEFINE_float(
-        'dfml_temperature', None, 'Of the softmax of the distillation (default 1).'
-    ),
-    'server': flags.DEFINE_bool(
-        'dec_fedavg_server', None, 'Centralized FedAvg: all clients go on with the average.'
-    ),
-    'held': flags.DEFINE_string(
-        'partial_channels',
-        None,
-        'Channels that sub-models hold: first (dec_heterofl), rolled or sorted (dec_fedrolex), '
-        'random (dec_fed_dropout).',
-    ),
-    'meme': flags.DEFINE_string(
-        'fml_meme', None, 'Architecture of the memes of dec_fml (default: the median in size).'
-    ),
-    # DisPFL
-    'density': flags.DEFINE_float(
-        'dispfl_density', None, 'Share of the weights that a mask keeps, in (0, 1] (default 0.5).'
-    ),
-    'prune_rate': flags.DEFINE_float(
-        'dispfl_prune_rate', None, 'Share of a mask replaced after the first round (default 0.5).'
-    ),
-    'anneal_rounds': flags.DEFINE_integer(
-        'dispfl_anneal_rounds', None, 'Rounds until nothing is replaced (default: --rounds).'
-    ),
-    'regrow': flags.DEFINE_string(
-        'dispfl_regrow', None, 'What grows back: by gradient (default) or random.'
-    ),
-    'initial_masks': flags.DEFINE_string(
-        'dispfl_initial_masks', None, 'First masks: same (default) or independent.'
-    ),
+from dfl_jax.algorithms import METHODS, Method
+from dfl_jax.cli.experiment.flags import FLAGS, GROUPS, NOT_SETTINGS
+from dfl_jax.cli.experiment.values import whole_numbers
+from dfl_jax.settings import Setting, described
+
+METHOD = 'method'  # title of their group
+GROUPS[METHOD] = []
+NAMES = {  # setting -> flag, where they differ
+    'proximal': 'fedprox_mu',
+    'sparsity': 'message_sparsity',
+    'bits': 'message_bits',
+    'rounding': 'message_rounding',
+    'precision': 'ntk_precision',
+    'selection': 'timestep_selection',
+    'timesteps': 'ntk_timesteps',
+    'averaging': 'ntk_averaging',
+    'jacobian_weights': 'ntk_jacobian_weights',
+    'batches': 'ntk_batches',
+    'subsampling': 'ntk_subsampling',
+    'by_cluster': 'ntk_by_cluster',
+    'cohort': 'ntk_fl_cohort',
+    'projection': 'spark_projection',
+    'projection_dim': 'spark_projection_dim',
+    'projection_refresh': 'spark_projection_refresh',
+    'kernel_form': 'spark_kernel',
+    'step_form': 'spark_step',
+    'exchange': 'spark_exchange',
+    'sampling': 'spark_sampling',
+    'rounds': 'spark_schedule_rounds',
+    'warmup': 'spark_warmup',
+    'alpha_init': 'spark_alpha_init',
+    'alpha_final': 'spark_alpha_final',
+    'tau_init': 'spark_tau_init',
+    'tau_final': 'spark_tau_final',
+    'mutual_epochs': 'dfml_mutual_epochs',
+    'schedule': 'dfml_schedule',
+    'alpha': 'dfml_alpha',
+    'period': 'dfml_period',
+    'period_growth': 'dfml_period_growth',
+    'peak_updates': 'dfml_peak_updates',
+    'scheduled': 'dfml_scheduled',
+    'teachers': 'dfml_teachers',
+    'transfer': 'dfml_transfer',
+    'weighted_samples': 'dfml_weighted_samples',
+    'temperature': 'dfml_temperature',
+    'server': 'dec_fedavg_server',
+    'channels': 'partial_channels',
+    'meme': 'fml_meme',
+    'density': 'dispfl_density',
+    'prune_rate': 'dispfl_prune_rate',
+    'anneal_rounds': 'dispfl_anneal_rounds',
+    'regrow': 'dispfl_regrow',
 }
+WITHOUT_FLAG = ('projection_seed',)  # a stream of --seed
+OLD_NAMES = {  # flags that were renamed; they work for one more release
+    'settling_rounds': 'averaging_warmup',
+    'weight_sparsity': 'message_sparsity',
+    'weight_bits': 'message_bits',
+    'weight_rounding': 'message_rounding',
+    'ntk_jacobian_sparsity': 'message_sparsity',
+    'ntk_jacobian_bits': 'message_bits',
+    'ntk_jacobian_rounding': 'message_rounding',
+}
+OLD_VALUES = {  # likewise
+    ('ntk_jacobian_weights', 'hub'): 'averaged',
+    ('ntk_jacobian_weights', 'own'): 'neighbours',
+    ('spark_projection_refresh', 'hub'): 'aggregator',
+}
+DEFINE: dict[type, Callable] = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    str: flags.DEFINE_string,
+    tuple: flags.DEFINE_list,
+}
+
+
+def settings_with_flags(method: Method) -> dict[str, Setting]:
+    """The settings of a method that flags can give, by the names of the flags.
+
+    A setting of the library has its flag everywhere; an argument of a method of one's own is named
+    by itself.
+    """
+    known = any(method.factory is each.factory for each in METHODS.values())
+    return {
+        NAMES.get(name, name) if known or setting.part else name: setting
+        for name, setting in described(method.factory).items()
+        if setting.kind is not None and name not in WITHOUT_FLAG
+    }
+
+
+def define_flags(method: Method) -> None:
+    """Defines the flags of a method's settings that there are not yet.
+
+    Raises ValueError where a setting is named like a flag of every run.
+    """
+    for name, setting in settings_with_flags(method).items():
+        if name in GROUPS[METHOD]:
+            continue
+        if name in FLAGS:
+            if setting.name in method.from_run:
+                continue
+            raise ValueError(
+                f'its argument {name} is named like the flag --{name}, which every run has; rename '
+                'it, or take it from the run by Method(..., from_run=...)'
+            )
+        DEFINE[setting.kind](name, None, setting.help)  # type: ignore[index]
+        GROUPS[METHOD].append(name)
+
+
+def given_settings(flags: flags.FlagValues, method: Method) -> dict[str, Any]:
+    """The settings of the method that flags give. Raises ValueError, one line."""
+    given: dict[str, Any] = {}
+    for name, setting in settings_with_flags(method).items():
+        value = flags[name].value if name in GROUPS[METHOD] else None
+        if value is not None:
+            given[setting.name] = whole_numbers(name, value) if setting.kind is tuple else value
+    return given
+
+
+FLAGS['algorithm'].help = f'One of {", ".join(METHODS)}, or package.module:factory.'
+for _method in METHODS.values():
+    define_flags(_method)
+for _old, _new in OLD_NAMES.items():
+    flags.DEFINE_alias(_old, _new)
+
+
+def renew(given: flags.FlagValues) -> None:
+    """Replaces old values by the new, with a warning of one line for these and for old names."""
+    for old, new in OLD_NAMES.items():
+        if given[old].present:
+            print(f'warning: --{old} is now --{new}', file=sys.stderr)
+    for (name, old), new in OLD_VALUES.items():
+        if given[name].value == old:
+            print(f'warning: --{name}={old} is now --{name}={new}', file=sys.stderr)
+            given[name].value = new
+
+
+def settings_of_a_run() -> dict[str, Any]:
+    """Every flag that decides a run's result, by name."""
+    return {flag.name: flag.value for flag in of_a_run() if flag.name not in NOT_SETTINGS}
+
+
+def flag_of(setting: str) -> str | None:
+    """The flag of a setting of the library's methods, None where it has none."""
+    name = NAMES.get(setting, setting)
+    return name if name in GROUPS[METHOD] else None
+
+
+def of_a_run() -> list[flags.Flag]:
+    """Every flag of a run and of its methods."""
+    return [FLAGS[name] for names in GROUPS.values() for name in names]

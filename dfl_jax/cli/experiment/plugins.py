@@ -6,14 +6,17 @@ line that names the flag, before the first round.
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from absl import flags
 
-from dfl_jax.base import Algorithm, Clients, Graph
+from dfl_jax.algorithms import METHODS, Method
+from dfl_jax.base import Algorithm, Clients, Graph, Info
 from dfl_jax.cli.command import in_a_line
+from dfl_jax.cli.experiment.method_flags import define_flags
 from dfl_jax.models import Model
 
 BATCH = 2  # samples whose predictions are asked for
@@ -24,13 +27,49 @@ def of_others(name: str) -> bool:
     return ':' in name
 
 
-def named(flag: str, name: str, known: dict[str, Callable]) -> Callable:
-    """A factory by its name in the table, or by package.module:factory."""
+def method_named(name: str) -> Method:
+    """A method of the table, or one's own: a factory, or a `Method` that says what it needs.
+
+    Raises ValueError, one line.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    factory = named('algorithm', name, {}, METHODS)
+    return factory if isinstance(factory, Method) else Method(factory, name)
+
+
+def settle_defaults(given: flags.FlagValues) -> None:
+    """Gives the flags that were left out the defaults of the --algorithm. Raises ValueError."""
+    for name, value in method_named(given.algorithm).defaults.items():
+        if not given[name].present:
+            given[name].value = value
+
+
+def define_flags_of_others(arguments: Sequence[str]) -> None:
+    """Defines the flags of the methods of one's own that a command line names.
+
+    arguments: of the command, which are not parsed yet. Raises ValueError, one line.
+    """
+    for argument in flags.FLAGS.read_flags_from_files(list(arguments)):
+        flag, _, value = argument.lstrip('-').partition('=')
+        if flag == 'sweep':
+            flag, _, value = value.partition(':')
+        for name in value.split(',') if flag == 'algorithm' else ():
+            if of_others(name):
+                with told('algorithm', name, 'factory'):
+                    define_flags(method_named(name))
+
+
+def named(
+    flag: str, name: str, known: Mapping[str, Callable], listed: Iterable[str] = ()
+) -> Callable:
+    """A factory by its name in the table, or by package.module:factory; listed: in an error."""
     if name in known:
         return known[name]
     if not of_others(name):
         raise ValueError(
-            f'unknown --{flag}={name}; choose one of {", ".join(known)}, or package.module:factory'
+            f'unknown --{flag}={name}; choose one of {", ".join(listed or known)}, or '
+            'package.module:factory'
         )
     module, _, attribute = name.partition(':')
     try:
@@ -39,7 +78,7 @@ def named(flag: str, name: str, known: dict[str, Callable]) -> Callable:
         raise
     except BaseException as error:  # a module may do anything while it is imported, even sys.exit
         raise ValueError(f'--{flag}={name} cannot be imported: {_reason(error)}') from error
-    if not callable(factory):
+    if not callable(factory) and not isinstance(factory, Method):
         raise ValueError(f'--{flag}={name} is no factory but of type {type(factory).__name__}')
     return factory
 
@@ -93,14 +132,18 @@ def check_algorithm(
     expected = {'client': (count, BATCH, classes), 'consensus': (BATCH, classes)}
     found = logits if isinstance(logits, dict) else {}
     _check_shapes(name, 'predict', expected, found, f'of {BATCH} samples')
-    told_of = info if isinstance(info, dict) else {}
-    sent = [entry for entry in told_of if str(entry).startswith('sent/')]
-    for entry in sent:
-        if (unit := entry.removeprefix('sent/')) not in algorithm.unit_bits:
+    if not isinstance(info, Info):
+        raise ValueError(
+            f'--algorithm={name}: its step returns {type(info).__name__} beside the state, not a '
+            'dfl_jax.base.Info'
+        )
+    for unit in info.sent:
+        if unit not in algorithm.unit_bits:
             raise ValueError(
-                f"--algorithm={name}: its step counts '{entry}', but unit_bits has no {unit}"
+                f"--algorithm={name}: its step counts '{unit}', but unit_bits has no {unit}"
             )
-    each = dict.fromkeys(('loss', *sent), (count,))
+    told_of = {'loss': info.loss} | dict(info.sent)
+    each = dict.fromkeys(told_of, (count,))
     _check_shapes(name, 'step', each, told_of, f'of {count} clients')
 
 

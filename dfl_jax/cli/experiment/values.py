@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from collections.abc import Sequence
 from typing import Any
 
 NUMBERS = ('hidden', 'ntk_timesteps', 'architecture_ratios')  # flags that are lists of numbers
@@ -45,3 +46,13 @@ def _as_number(value: Any) -> Any:
 
 def _given(value: Any) -> str:
     return ','.join(value) if isinstance(value, list) else str(value)
+
+
+def whole_numbers(flag: str, values: Sequence[str]) -> tuple[int, ...]:
+    """The whole numbers of a flag that is a list. Raises ValueError naming it."""
+    try:
+        return tuple(int(value) for value in values)
+    except ValueError:
+        raise ValueError(
+            f'--{flag} takes whole numbers separated by commas, got {",".join(values)}'
+        ) from None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from absl import flags, logging
 
 from dfl_jax.cli import command
-from dfl_jax.cli.experiment import flags as experiment_flags
+from dfl_jax.cli.experiment.method_flags import of_a_run
 from dfl_jax.cli.final_averaging.table import LABELS, NEIGHBOURS, TIMES, report
 from dfl_jax.cli.run.recall import recall
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
@@ -61,7 +61,7 @@ def check() -> tuple[RunDirectory, Path]:
     directory = RunDirectory(FLAGS.run)
     if not os.path.lexists(directory.config_file):
         raise ValueError(f'--run={FLAGS.run} holds no run; name the folder of its config.json')
-    for flag in experiment_flags.of_a_run():
+    for flag in of_a_run():
         if flag.present and flag.name not in SHARED:
             raise ValueError(
                 f'{flag.serialize()} does not apply: the run keeps its settings, all but '
@@ -96,7 +96,7 @@ def restore(directory: RunDirectory) -> Trained:
         warnings.simplefilter('ignore')  # what there was to say, the run has said
         experiment = build(FLAGS)
     check_inputs(config.get('inputs', {}), experiment, fingerprint(experiment), directory.path)
-    if 'cohort' in experiment.resolved:
+    if experiment.chosen.method.graphs == 'cohort':
         raise ValueError(
             f'--run={directory.path}: {FLAGS.algorithm} is centralized, its clients have no models '
             'of their own to average; choose a decentralized run'

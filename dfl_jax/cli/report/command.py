@@ -83,7 +83,8 @@ def _count(number: int, noun: str) -> str:
     return f'{number} {noun}{"s" * (number != 1)}'
 
 
-def define_flags() -> None:
+def define_flags(_: Sequence[str]) -> None:
+    """Defines the flags of this command, whose names others use for something else."""
     flags.DEFINE_string('runs', 'runs', 'A run directory, or a folder of them at any depth.')
     flags.DEFINE_string('out', None, 'The page (default: report.html in --runs).')
     flags.DEFINE_float('target', 0.85, 'Accuracy to which rounds and megabytes are counted.')

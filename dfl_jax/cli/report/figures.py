@@ -148,8 +148,8 @@ def links(run: Found) -> 'np.ndarray':
     """
     import numpy as np
 
-    from dfl_jax.cli.experiment.build import streams
-    from dfl_jax.cli.experiment.network import draw_graphs
+    from dfl_jax.cli.experiment.graphs import neighbours
+    from dfl_jax.cli.experiment.seeds import streams
 
     refuse_files(run, 'topology_file')
     flags = namespace(run, rounds=1)
@@ -161,7 +161,7 @@ def links(run: Found) -> 'np.ndarray':
         raise ValueError(f'{flags.torus_dimensions} dimensions are too many for a picture')
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # what there was to say, the run has said
-        graph = draw_graphs(flags, streams(flags), {})
+        graph = neighbours(flags, streams(flags.seed)['graph'])
     members, mask = np.asarray(graph.members[0]), np.asarray(graph.mask[0])
     aggregators = np.broadcast_to(members[:, :1], members.shape)
     pairs = np.stack([aggregators[mask], members[mask]], axis=1)
@@ -271,13 +271,14 @@ def partition_picture(runs: Sequence[Found], name: str) -> str:
         raise ValueError(f'{settings["clients"]} clients are too many for a picture')
     from matplotlib import rc_context
 
-    from dfl_jax.cli.experiment.build import deal, load_data, streams
+    from dfl_jax.cli.experiment.data import load_data, partition
+    from dfl_jax.cli.experiment.seeds import streams
     from dfl_jax.data import plot_partition
 
     flags = namespace(runs[0], progress=False)
-    seeds = streams(flags)
+    seeds = streams(flags.seed)
     dataset = load_data(flags, seeds)
-    parts, _ = deal(flags, dataset, seeds)
+    parts, _ = partition(flags, dataset, seeds)
     with (
         tempfile.TemporaryDirectory() as folder,
         rc_context({'svg.fonttype': 'none', 'svg.hashsalt': name}),

@@ -141,39 +141,23 @@ def inside(folder: Path, file: Path) -> bool:
 
 def settled(config: Row) -> dict[str, str]:
     """The settings of a run that are in effect: those given, and the method's defaults."""
-    from dfl_jax.cli.experiment.method_flags import ALGORITHM_FLAGS
+    from dfl_jax.cli.experiment.method_flags import flag_of
 
     given = {name: value for name, value in config['settings'].items() if value is not None}
     of_method = {
-        ALGORITHM_FLAGS[argument].name: value
+        flag: value
         for argument, value in config.get('algorithm', {}).items()
-        if argument in ALGORITHM_FLAGS and argument not in UNRESOLVED and value is not None
+        if (flag := flag_of(argument)) and argument not in UNRESOLVED and value is not None
     }
     return _applying({name: _typed(value) for name, value in (given | of_method).items()})
 
 
 def _applying(settings: dict[str, str]) -> dict[str, str]:
     """Without the data and network settings that have no effect beside the others."""
-    from dfl_jax.topology.families import FAMILIES, WITH_DEGREE
+    from dfl_jax.cli.experiment.applicable import idle_inputs
 
-    partition, topology = settings.get('partition', ''), settings.get('topology', '')
-    dirichlet = partition.startswith('dirichlet') or 'partition_file' in settings
-    idle = {
-        'alpha': not dirichlet,
-        'partition_overlap': not dirichlet,
-        'zipf_exponent': partition != 'zipf',
-        'shards_per_client': partition != 'shards',
-        'samples_per_client': partition != 'balanced',
-        'degree': topology in FAMILIES and topology not in WITH_DEGREE,
-        'degree_exponent': topology != 'configuration',
-        'torus_dimensions': topology != 'torus',
-    }
-    corrected = settings.get('init') == 'gain_corrected'
-    return {
-        name: value
-        for name, value in settings.items()
-        if not idle.get(name) and (corrected or not name.startswith('gain'))
-    }
+    idle = idle_inputs(settings.get)
+    return {name: value for name, value in settings.items() if name not in idle}
 
 
 def _typed(value: object) -> str:

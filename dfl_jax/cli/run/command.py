@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from absl import flags, logging
 
 from dfl_jax.cli.command import fail
-from dfl_jax.cli.experiment import flags as experiment_flags
+from dfl_jax.cli.experiment import method_flags
+from dfl_jax.cli.experiment.method_flags import renew, settings_of_a_run
+from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
 from dfl_jax.cli.experiment.values import check_values
 from dfl_jax.cli.run import loggers as loggers
 from dfl_jax.cli.run.recall import recall
@@ -31,13 +34,11 @@ if TYPE_CHECKING:
     from dfl_jax.cli.run.rundir import RunDirectory
 
 FLAGS = flags.FLAGS
-flags.adopt_module_key_flags(experiment_flags)
-
-
-def settings() -> dict[str, Any]:
-    """Every flag that decides a run's result, by name."""
-    defined = experiment_flags.of_a_run()
-    return {f.name: f.value for f in defined if f.name not in experiment_flags.NOT_SETTINGS}
+EXAMPLES = (
+    '--algorithm=spark --clients=50 --alpha=0.5 --rounds=20 --out=runs/spark',
+    '--algorithm=dfedavg --topology=ring --local_epochs=5 --link_dropout=0.2',
+)
+flags.adopt_module_key_flags(method_flags)
 
 
 def describe(experiment: 'Experiment', chosen: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def agree(done: bool) -> bool:
     """Gives all processes the settings of the first, and whether its run is done."""
     from dfl_jax.execution.devices import agreed_text, leads
 
-    text = agreed_text(json.dumps([done, settings()]) if leads() else None)
+    text = agreed_text(json.dumps([done, settings_of_a_run()]) if leads() else None)
     done, chosen = json.loads(str(text))
     for name, value in chosen.items():
         FLAGS[name].value = value
@@ -121,7 +122,7 @@ def recalled(directory: 'RunDirectory') -> dict[str, Any]:
     Raises ValueError, one line, for another value than the run's, apart from more rounds.
     """
     config = recall(directory)
-    before, now = config['settings'], settings()
+    before, now = config['settings'], settings_of_a_run()
     if _extends(before):
         before = before | {'rounds': now['rounds']}
     directory.check_settings(before, now)
@@ -151,6 +152,7 @@ def prepare(held: contextlib.ExitStack) -> Prepared:
     """
     from dfl_jax.cli.run.rundir import RunDirectory, unused
 
+    renew(FLAGS)
     check_values(FLAGS)
     if FLAGS.distributed:
         join_others()
@@ -168,7 +170,7 @@ def prepare(held: contextlib.ExitStack) -> Prepared:
         config = recalled(directory)
         done = not _extends(config['settings']) and directory.unfinished() is None
     else:
-        experiment_flags.settle_defaults()
+        settle_defaults(FLAGS)
         if FLAGS.out is not None:
             directory.check_free()
     if FLAGS.distributed:
@@ -201,7 +203,7 @@ def claim(directory: 'RunDirectory', experiment: 'Experiment', held: contextlib.
     directory.path.mkdir(parents=True, exist_ok=True)
     held.enter_context(directory.held())
     directory.check_free()
-    directory.write_config(describe(experiment, settings()))
+    directory.write_config(describe(experiment, settings_of_a_run()))
 
 
 def go_on(
@@ -213,7 +215,7 @@ def go_on(
     """
     from dfl_jax.cli.run.fingerprint import check_same
 
-    now = json.loads(json.dumps(describe(experiment, settings())))
+    now = json.loads(json.dumps(describe(experiment, settings_of_a_run())))
     check_same(config, experiment, now, directory.path)
     for name in ('versions', 'device', 'devices'):
         if config.get(name) != now[name]:
@@ -245,6 +247,11 @@ def _plot_partition(experiment, path: Path) -> None:
         print(f'who holds what: {path}')
     except ImportError:
         print('no partition.png without matplotlib (pip install matplotlib)', file=sys.stderr)
+
+
+def define_flags(arguments: Sequence[str]) -> None:
+    """Defines the flags of a method of one's own."""
+    define_flags_of_others(arguments)
 
 
 def main(argv: list[str]) -> int:

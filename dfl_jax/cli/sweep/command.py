@@ -21,12 +21,17 @@ from absl import flags, logging
 from tqdm import tqdm
 
 from dfl_jax.cli.command import check_flagfiles, check_writable, fail
-from dfl_jax.cli.experiment import flags as experiment_flags
+from dfl_jax.cli.experiment.method_flags import of_a_run, renew, settings_of_a_run
+from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.sweep.plan import Plan, Run, grid, grouped, settled, share
 
 FLAGS = flags.FLAGS
+EXAMPLES = (
+    '--sweep=alpha:0.1,0.5 --sweep=seed:0..4 --algorithm=dpsgd --out=runs/alphas',
+    '--flagfiles=a.flags,b.flags --sweep=seed:0..2 --shard=0/4 --out=runs/grid',
+)
 flags.DEFINE_multi_string(
     'sweep',
     [],
@@ -78,7 +83,8 @@ class Command:
                 FLAGS[name].value = value
         if rest:
             raise ValueError(f'{one.flagfile or "the command"} holds {rest[0]!r}, which is no flag')
-        experiment_flags.settle_defaults()
+        renew(FLAGS)
+        settle_defaults(FLAGS)
 
 
 def _without(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
@@ -98,7 +104,7 @@ def _without(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
 def make_plan(command: Command, out: Path) -> Plan:
     """The plan of the command. Raises ValueError or flags.Error for flags no run can start with."""
     runs = grid(FLAGS.sweep, FLAGS.flagfiles)
-    known = experiment_flags.of_a_run()
+    known = of_a_run()
     for name in runs[0].values:
         if name not in {flag.name for flag in known} - {*OF_THE_SWEEP, *REFUSED}:
             raise ValueError(f'--sweep={name}:... is no setting of a run; see --help')
@@ -150,7 +156,7 @@ def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: 
             if directory.config_file.exists():
                 held.enter_context(directory.held())
                 config = directory.config()
-                directory.check_settings(config['settings'], run.settings())
+                directory.check_settings(config['settings'], settings_of_a_run())
             else:
                 directory.check_free()
             experiment = build(FLAGS)
@@ -203,6 +209,11 @@ def sweep(command: Command, groups: Sequence[list[Run]], out: Path) -> dict[str,
                         if last:
                             failed |= dict.fromkeys((r.name for r in group), str(error))
     return failed
+
+
+def define_flags(arguments: Sequence[str]) -> None:
+    """Defines the flags of a method of one's own."""
+    define_flags_of_others(arguments)
 
 
 def main(argv: list[str]) -> int:

@@ -171,7 +171,9 @@ def _stacked(experiments: Sequence[Experiment]) -> tuple[Any, ...]:
     }
 
     def algorithm_of(values: dict[str, Any]) -> Algorithm:
-        return make(first.factory, first.population or first.model, **first.settings | values)
+        return make(
+            first.chosen.method.factory, first.population or first.model, **first.settings | values
+        )
 
     return (
         algorithm_of,

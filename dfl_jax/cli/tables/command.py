@@ -237,7 +237,8 @@ def report(published: Row, runs: Runs) -> str:
     return text
 
 
-def define_flags() -> None:
+def define_flags(_: Sequence[str]) -> None:
+    """Defines the flags of this command, whose names others use for something else."""
     flags.DEFINE_list('runs', 'runs', 'Folders whose subfolders are the runs, or .json of them.')
     flags.DEFINE_string(
         'out', None, 'Where table, curves and figure go (default: with the first of --runs).'

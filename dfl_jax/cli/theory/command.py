@@ -10,14 +10,15 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from absl import flags, logging
 
 from dfl_jax.cli.command import check_writable, fail
-from dfl_jax.cli.experiment import flags as experiment_flags
+from dfl_jax.cli.experiment import method_flags
+from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.run.rundir import Row, write_atomically
 
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
     from dfl_jax.analysis.convergence import Bound
 
 FLAGS = flags.FLAGS
-flags.adopt_module_key_flags(experiment_flags)
+EXAMPLES = (
+    '--rounds=5 --out=theory',
+    '--topology=ring --alpha=0.5 --rounds=10 --out=theory-ring',
+)
+flags.adopt_module_key_flags(method_flags)
 
 COLUMNS = {  # of the table of rounds: heading -> name in theory.jsonl
     'round': 'round',
@@ -52,8 +57,8 @@ TERMS = {  # of the bound, by the fields of dfl_jax.analysis.convergence.Terms
 OTHER_UPDATES = (
     'ntk_batches',
     'ntk_subsampling',
-    'ntk_jacobian_sparsity',
-    'ntk_jacobian_bits',
+    'message_sparsity',
+    'message_bits',
     'ntk_jacobian_weights',
 )
 
@@ -267,6 +272,11 @@ def verdict(bounds: dict[str, 'Bound']) -> str:
 def _dominant(bound: 'Bound') -> str:
     field, share = max(bound.shares._asdict().items(), key=lambda item: item[1])
     return f'"{TERMS[field]}" dominates with {share:.1%}'
+
+
+def define_flags(arguments: Sequence[str]) -> None:
+    """Defines the flags of a method of one's own."""
+    define_flags_of_others(arguments)
 
 
 def main(argv: list[str]) -> int:

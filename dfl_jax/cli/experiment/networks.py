@@ -1,58 +1,70 @@
-"""The clients' networks where they may differ, and their meetings, as the flags describe them."""
+"""The networks of the clients, as the flags describe them: one model, or several architectures."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+from flax import linen as nn
 
 from dfl_jax import data
-from dfl_jax.base import Graph
+from dfl_jax.algorithms import Method
+from dfl_jax.cli.experiment.plugins import named, told
+from dfl_jax.cli.experiment.values import whole_numbers
 from dfl_jax.heterogeneous.population import Population, dealt, populate
 from dfl_jax.host import read_text
-from dfl_jax.models import MODES, Model, architecture, bind, expand, with_initializer
-from dfl_jax.topology.aggregators import meetings
-
-ARCHITECTURES = {  # of the paper's comparison, where they are not those of mode H2
-    'dec_fedprox': 'h0',
-    'def_kt': 'h0',
-    'dec_fed_dropout': 'h1_cnn',
-    'dec_heterofl': 'h1_cnn',
-    'dec_fedrolex': 'h1_cnn',
-}
-FLAGS = (
-    'architectures',
-    'architecture_ratios',
-    'architecture_file',
-    'dfml_width',
-    'senders',
-    'aggregators',
-    'aggregator',
-)
+from dfl_jax.models import MLP, MODELS, MODES, Model, architecture, bind, expand, with_initializer
 
 
-def check_no_population(flags: Any) -> None:
-    """Raises ValueError for a flag of populations given to a method whose clients are alike."""
-    for name in FLAGS:
-        if flags[name].present:
+class Network(NamedTuple):
+    """What the clients train."""
+
+    model: Model  # of every client, or the largest of the population
+    population: Population | None = None  # where clients may differ
+
+    @property
+    def trained(self) -> Model | Population:
+        """What the factory of a method takes."""
+        return self.population or self.model
+
+
+def build_network(flags: Any, dataset: data.Dataset, method: Method) -> Network:
+    """The networks of the flags. Raises ValueError for what does not fit them or the data."""
+    if not method.heterogeneous:
+        return Network(build_model(flags, dataset))
+    population = build_population(flags, dataset, method)
+    return Network(max(population.models.values(), key=lambda each: each.size), population)
+
+
+def build_model(flags: Any, dataset: data.Dataset) -> Model:
+    """The one --model, bound to the shape of the inputs."""
+    shape = dataset.train_x.shape[1:]
+    factory = named('model', flags.model, MODELS)
+    if flags.hidden is None:
+        with told('model', flags.model, f'factory, called with the {dataset.classes} classes,'):
+            module = factory(dataset.classes)
+        if not isinstance(module, nn.Module):
             raise ValueError(
-                f'--{name}={flags[name].serialize().split("=", 1)[-1]} does not apply to '
-                f'--algorithm={flags.algorithm}, whose clients have one --model; leave it out'
+                f'--model={flags.model} returns {type(module).__name__}, not a flax.linen.Module'
             )
+        with told('model', flags.model, 'module'):
+            model = bind(module, shape)
+    elif flags.model != 'mlp':
+        raise ValueError(f'--hidden shapes --model=mlp, not --model={flags.model}; leave it out')
+    else:
+        widths = whole_numbers('hidden', flags.hidden)
+        if any(width < 1 for width in widths):
+            raise ValueError(f'--hidden={",".join(flags.hidden)}: use widths of at least 1')
+        model = bind(MLP(dataset.classes, widths), shape)
+    return with_initializer(model, flags.initializer) if flags.initializer else model
 
 
-def build_population(flags: Any, dataset: data.Dataset) -> Population:
+def build_population(flags: Any, dataset: data.Dataset, method: Method) -> Population:
     """Who has which network. Raises ValueError for what does not fit the flags or the images."""
-    for name in ('model', 'hidden'):
-        if flags[name].present:
-            raise ValueError(
-                f'--{name} does not apply to --algorithm={flags.algorithm}; name the networks by '
-                '--architectures'
-            )
     if flags.init == 'gain_corrected':
         raise ValueError(f'--init=gain_corrected does not apply to --algorithm={flags.algorithm}')
     listed = None
     if flags.architecture_file is not None:
         listed = _listed(flags.architecture_file)
-    usual = list(dict.fromkeys(listed or [ARCHITECTURES.get(flags.algorithm, 'h2_cnn')]))
-    asked = flags.architectures or usual
+    asked = flags.architectures or list(dict.fromkeys(listed or [method.architectures]))
     names = expand(asked)
     shape = dataset.train_x.shape[1:]
     models: dict[str, Model] = {}
@@ -99,17 +111,3 @@ def _assigned(flags: Any, names: Sequence[str], listed: list[str] | None) -> lis
             f'--clients={flags.clients}; name one a line, client by client'
         )
     return listed
-
-
-def senders_of(flags: Any) -> int:
-    """|S|: half of the clients unless the flag says otherwise."""
-    return flags.clients // 2 if flags.senders is None else flags.senders
-
-
-def draw_meetings(flags: Any, graphs: Graph, seed: int) -> Graph:
-    """Who meets at whom in every round of a schedule of neighbours as it happens."""
-    senders = senders_of(flags)
-    aggregators = flags.aggregators
-    if aggregators is None:
-        aggregators = senders if flags.algorithm == 'def_kt' else 1
-    return meetings(graphs, senders, seed=seed, aggregators=aggregators, choice=flags.aggregator)

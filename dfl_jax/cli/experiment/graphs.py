@@ -1,4 +1,4 @@
-"""The network that the flags describe: its graphs, and the gain of the initial weights in it."""
+"""The graphs that the flags describe, and the gain of the initial weights in them."""
 
 import math
 from typing import Any
@@ -6,62 +6,77 @@ from typing import Any
 import numpy as np
 
 from dfl_jax import topology
+from dfl_jax.algorithms import Method
 from dfl_jax.base import Graph
+from dfl_jax.cli.experiment.method import Chosen
 from dfl_jax.gossip import gain
 
 FAMILY_ROUNDS = 20  # of the schedules from which --gain=family takes the gain of a changing graph
-OF_THE_TOPOLOGY = (
-    'topology',
-    'degree',
-    'degree_exponent',
-    'torus_dimensions',
-    'assortativity',
-    'static_topology',
-    'topology_file',
-    'link_dropout',
-    'client_isolation',
-)
 
 
-def check_network(flags: Any, resolved: dict[str, Any]) -> None:
-    """Raises ValueError for a network that cannot be drawn, before any data is read.
-
-    resolved: the algorithm's settings.
-    """
+def check_graphs(flags: Any, method: Method) -> None:
+    """Raises ValueError for a network that cannot be drawn, before any data is read."""
     for name in ('link_dropout', 'client_isolation', 'client_dropout'):
         topology.check_probability(name.replace('_', ' '), flags[name].value)
-    if 'cohort' not in resolved:
+    if method.graphs != 'cohort':
         settings = topology.Settings(flags.clients, **family_options(flags))
         topology.check_schedule(flags.topology, flags.rounds, flags.static_topology, settings)
-        return
-    for name in OF_THE_TOPOLOGY:
-        if flags[name].present:
-            raise ValueError(
-                f'--{name}={flags[name].value} does not apply to --algorithm={flags.algorithm}, '
-                'whose server hears a cohort; leave it out'
-            )
 
 
-def draw_graphs(flags: Any, seeds: dict[str, int], resolved: dict[str, Any]) -> Graph:
-    """The schedule before any failure: of cohorts for a centralized method, else of the topology.
+def draw_graphs(
+    flags: Any, seeds: dict[str, int], chosen: Chosen, sizes: np.ndarray
+) -> tuple[Graph, Chosen]:
+    """The schedule of the flags as it happens, in the form that the method takes, and the method.
 
-    resolved: the algorithm's settings. The dropout of clients from cohorts is in it already.
+    The method comes back with the gain of its initial weights in this schedule, and how long they
+    are averaged first, where it asks for them.
+
+    sizes: [M], samples of each client. Raises ValueError for settings that contradict the network.
     """
-    if 'cohort' not in resolved:
-        return topology.schedule(
-            flags.topology,
+    settings, method = chosen.resolved, chosen.method
+    if method.graphs == 'cohort':  # the dropout of clients is in it
+        graphs = topology.cohorts(
             flags.clients,
             flags.rounds,
+            settings['cohort'],
             seed=seeds['graph'],
-            static=flags.static_topology,
-            **family_options(flags),
+            dropout=flags.client_dropout,
         )
-    return topology.cohorts(
+        return graphs, chosen
+    intact = neighbours(flags, seeds['graph'])
+    graphs = with_failures(intact, flags, seeds)
+    if settings.get('by_cluster'):
+        graphs = _by_cluster(flags, graphs)
+    if method.heterogeneous:
+        aggregators = chosen.run.senders if method.graphs == 'pairs' else 1
+        if flags.aggregators is not None:
+            aggregators = flags.aggregators
+        graphs = topology.meetings(
+            graphs,
+            chosen.run.senders,
+            seed=seeds['meetings'],
+            aggregators=aggregators,
+            choice=flags.aggregator,
+        )
+    if chosen.corrected:
+        mixing = settings['mixing']
+        chosen = chosen.replace(gain=initial_gain(flags, intact, sizes, mixing, seeds['gain']))
+        if 'averaging_warmup' in method.from_run and 'averaging_warmup' not in chosen.given:
+            steps = settings['gossip_steps']
+            warmup = averaging_warmup(flags, intact, graphs, sizes, mixing, steps)
+            chosen = chosen.replace(averaging_warmup=warmup)
+    return graphs, chosen
+
+
+def neighbours(flags: Any, seed: int) -> Graph:
+    """The graphs of --topology before any failure."""
+    return topology.schedule(
+        flags.topology,
         flags.clients,
         flags.rounds,
-        resolved['cohort'],
-        seed=seeds['graph'],
-        dropout=flags.client_dropout,
+        seed=seed,
+        static=flags.static_topology,
+        **family_options(flags),
     )
 
 
@@ -76,21 +91,19 @@ def family_options(flags: Any) -> dict[str, Any]:
     }
 
 
-def with_failures(
-    graphs: Graph, flags: Any, seeds: dict[str, int], resolved: dict[str, Any]
-) -> Graph:
-    """The schedule as it happens: links and clients fail, and a cluster is one aggregator where it
-    can."""
-    if 'cohort' in resolved:
-        return graphs
+def with_failures(graphs: Graph, flags: Any, seeds: dict[str, int]) -> Graph:
+    """The schedule as it happens: links and clients fail."""
     if flags.link_dropout:
         graphs = topology.drop_links(graphs, flags.link_dropout, seeds['links'])
     if flags.client_isolation:
         graphs = topology.isolate_clients(graphs, flags.client_isolation, seeds['isolation'])
     if flags.client_dropout:
         graphs = topology.drop_clients(graphs, flags.client_dropout, seeds['participation'])
-    if not resolved.get('by_cluster'):
-        return graphs
+    return graphs
+
+
+def _by_cluster(flags: Any, graphs: Graph) -> Graph:
+    """One aggregator a cluster. Raises ValueError where its clients would not stay alike."""
     if flags.topology != 'clustered':
         raise ValueError(f'--ntk_by_cluster needs --topology=clustered, not {flags.topology}')
     for name in ('link_dropout', 'client_isolation'):
@@ -153,11 +166,8 @@ def averaging_warmup(
 ) -> int:
     """Rounds of averaging before the first training, of `steps` averages each.
 
-    Args:
-      intact, graphs: the schedule before any failure, and as it happens.
-      sizes, mixing: as `initial_gain`.
-
-    Raises ValueError where that is the whole run.
+    intact, graphs: the schedule before any failure, and as it happens; sizes, mixing: as in
+    `initial_gain`. Raises ValueError where that is the whole run.
     """
     norm = 1 / gain.gain_of(*gain.mixing_matrices(intact, sizes, mixing))
     averages = gain.warmup_rounds(graphs, sizes, mixing, norm)
@@ -165,21 +175,6 @@ def averaging_warmup(
         raise ValueError(
             f'--rounds={flags.rounds} of averaging do not bring {flags.clients} clients with '
             'initial weights of their own together, and leave none to train; raise --rounds, the '
-            'degree or the links that hold, or set --warmup_rounds'
+            'degree or the links that hold, or set --averaging_warmup'
         )
     return -(-averages // steps)
-
-
-def gain_rules(flags: Any) -> dict[str, tuple[bool, str]]:
-    """Of every flag of the gain whether it has an effect, and what it would be lost on."""
-    corrected = flags.init == 'gain_corrected'
-    if not corrected:
-        against = f'--init={flags.init}' if flags.init else 'the default --init'
-        return {name: (False, against) for name in flags if name.startswith('gain')}
-    against = f'--gain={flags.gain}'
-    return {
-        'gain_size_factor': (flags.gain in ('family', 'degrees', 'size'), against),
-        'gain_exponent': (flags.gain in ('size', 'push_sum'), against),
-        'gain_polled': (flags.gain == 'degrees', against),
-        'gain_rounds': (flags.gain == 'push_sum', against),
-    }

@@ -1,0 +1,90 @@
+"""Which flags have an effect beside the others: one rule a flag, for the checks and for --help."""
+
+from collections.abc import Callable
+from typing import Any
+
+from dfl_jax.algorithms import Method
+from dfl_jax.cli.experiment.flags import GROUPS
+from dfl_jax.cli.experiment.method_flags import METHOD, settings_with_flags
+from dfl_jax.topology import FAMILIES, WITH_DEGREE
+
+ARCHITECTURES = 'clients of different architectures'  # title of their flags
+
+
+def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
+    """The data and network flags without effect, each with the flag that makes it so.
+
+    value: of a flag by its name, None where it has none.
+    """
+    dataset, partition, topology = (
+        str(value(name) or '') for name in ('dataset', 'partition', 'topology')
+    )
+    from_file = value('partition_file') is not None
+    dirichlet = partition.startswith('dirichlet') or from_file
+    embedded = dataset in ('digits', 'synthetic') or dataset.endswith('.npz')
+    with_degree = topology in WITH_DEGREE or topology not in FAMILIES
+    gain = value('gain')
+    rules = {
+        f'--partition={partition}': {
+            'alpha': dirichlet,
+            'partition_overlap': dirichlet,
+            'zipf_exponent': partition == 'zipf',
+            'shards_per_client': partition == 'shards',
+            'samples_per_client': partition == 'balanced',
+        },
+        '--partition_file, whose indices mean the whole set': {'train_samples': not from_file},
+        f'--dataset={dataset}': {
+            'image_size': dataset == 'image_folder',
+            'data_dir': not embedded,
+        },
+        f'--topology={topology}': {
+            'topology_file': topology == 'edge_list',
+            'degree': with_degree,
+            'degree_exponent': topology == 'configuration',
+            'torus_dimensions': topology == 'torus',
+        },
+    }
+    if value('init') == 'gain_corrected':
+        rules[f'--gain={gain}'] = {
+            'gain_size_factor': gain in ('family', 'degrees', 'size'),
+            'gain_exponent': gain in ('size', 'push_sum'),
+            'gain_polled': gain == 'degrees',
+            'gain_rounds': gain == 'push_sum',
+        }
+    else:
+        init = f'--init={value("init")}' if value('init') else 'the default --init'
+        rules[init] = dict.fromkeys(GROUPS['gain of --init=gain_corrected'], False)
+    return {
+        name: against
+        for against, flags in rules.items()
+        for name, applies in flags.items()
+        if not applies
+    }
+
+
+def idle_flags(flags: Any, method: Method) -> dict[str, str]:
+    """All flags without effect, each with what makes it so and the remedy.
+
+    flags: with their values; a method's defaults are settled.
+    """
+    idle = {n: f'{a}; leave it out' for n, a in idle_inputs(lambda n: flags[n].value).items()}
+    of_method = f'--algorithm={flags.algorithm}'
+    settings = settings_with_flags(method)
+    idle |= {n: f'{of_method}; leave it out' for n in GROUPS[METHOD] if n not in settings}
+    if method.graphs == 'cohort':
+        server = f'{of_method}, whose server hears a cohort; leave it out'
+        idle |= {n: server for n in GROUPS['network'] if n != 'client_dropout'}
+    if method.heterogeneous:
+        name_them = f'{of_method}; name the networks by --architectures'
+        idle |= dict.fromkeys(('model', 'hidden'), name_them)
+    else:
+        alike = f'{of_method}, whose clients have one --model; leave it out'
+        idle |= dict.fromkeys(GROUPS[ARCHITECTURES], alike)
+    return idle
+
+
+def check_applicable(flags: Any, method: Method) -> None:
+    """Raises ValueError for a flag that was given and would be ignored."""
+    for name, reason in idle_flags(flags, method).items():
+        if flags[name].present:
+            raise ValueError(f'{flags[name].serialize()} does not apply to {reason}')
