@@ -20,7 +20,7 @@ from benchmarks.peers._common import CLASSES, random_samples
 from dfl_jax import data, topology
 from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.heterogeneous.population import Population, dealt, populate
+from dfl_jax.heterogeneous.population import Population, populate
 from dfl_jax.models import MLP, MODES, Model, architecture, bind
 from dfl_jax.ntk import evolution
 
@@ -201,7 +201,7 @@ def mutual_network(
     """
     names = MODES['h2_cnn']
     models = {name: bind(architecture(name, CLASSES, width), IMAGE) for name in names}
-    population = populate(models, dealt(names, clients, [1] * len(names)))
+    population = populate(models, (names * clients)[:clients])
     complete = topology.schedule('complete', clients, rounds, seed=0)
     algorithm = make(
         'dfml',

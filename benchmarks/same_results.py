@@ -167,7 +167,7 @@ def difference(before: Any, after: Any, where: str = '') -> str | None:
 
 def main(argv: list[str]) -> int:
     del argv
-    folders = {'before': Path(_BEFORE.value).resolve(), 'after': Path(_AFTER.value).resolve()}
+    folders = {'before': Path(_BEFORE.value or '').resolve(), 'after': Path(_AFTER.value).resolve()}
     chosen = [name for name in COMMANDS if _ONLY.value in name]
     differing = 0
     for name in chosen:

@@ -127,18 +127,16 @@ def product_rate() -> float:
 def measure(name: str) -> dict[str, Any]:
     """Seconds, memory and work of one algorithm."""
     setting = setting_of(name, _CLIENTS.value, _ROUNDS.value + 1)
-    if _DEVICES.value:
-        mesh = client_mesh(_DEVICES.value)
-    else:
-        mesh = None if name == 'dfml' else mesh_of_cores(len(setting.clients.y))
+    cores = None if name == 'dfml' else mesh_of_cores(len(setting.clients.y))
+    mesh = client_mesh(_DEVICES.value) if _DEVICES.value else cores
     devices = mesh.size if mesh else 1
     compiled, times = round_seconds(setting, mesh)
     peak, product = common.peak_bytes(), product_rate()
     rounds = range(1, len(times)) if len(times) > 1 else range(1)
     steps, operations = work_of(name, setting, rounds)
-    cores = f', {os.cpu_count()} cores' if jax.default_backend() == 'cpu' else ''
+    count = f', {os.cpu_count()} cores' if jax.default_backend() == 'cpu' else ''
     return {
-        'about': common.about() + cores,
+        'about': common.about() + count,
         'compile': compiled,
         'seconds': float(np.median([times[r] for r in rounds])),
         'timed': len(times) - 1,
@@ -155,10 +153,9 @@ def round_seconds(setting: Setting, mesh: Mesh | None) -> tuple[float, list[floa
     algorithm, _, clients, schedule = setting
     test = simulate.Holdout(clients.x[0, :8], clients.y[0, :8])
     compiled, ends = [0.0], [0.0]
-    options = {'on_compile': compiled.append, 'mesh': mesh}
-    for _, _, progress in simulate.run(
-        algorithm, clients, schedule, test, jax.random.key(0), **options
-    ):
+    key, noted = jax.random.key(0), compiled.append
+    run = simulate.run(algorithm, clients, schedule, test, key, on_compile=noted, mesh=mesh)
+    for _, _, progress in run:
         ends.append(progress.seconds)
         if ends[-1] >= _BUDGET.value:
             break

@@ -125,12 +125,13 @@ def _find(name: str, source: Source, data_dir: str | Path | None) -> list[Path]:
     folders = (home, root / name, root / source.folder, root)
     folder = next((f for f in folders if any(_present(f, file) for file in files)), home)
     missing = [file for file in files if not _present(folder, file)]
-    for path in (path for file in missing for path in _candidates(folder, file) if path.exists()):
+    for there in (path for file in missing for path in _candidates(folder, file)):
         try:
-            check_file(path)
+            if there.exists():
+                check_file(there)
         except OSError as error:
             raise DataError(
-                f'cannot read {path}: {error}; replace it by the official file'
+                f'cannot read {there}: {error}; replace it by the official file'
             ) from None
     if missing:
         folder = home if source.folder else folder
