@@ -103,7 +103,7 @@ def main() -> None:
     for name, value in phases.items():
         alone = (1e3 * bare[name], '.2f') if name in bare else ''
         table.row(name, (1e3 * value, '.2f'), alone, (value / seconds, '.0%'))
-    print(f'products S H of one evolution: {products} (mean of {len(some)} aggregators)\n')
+    print(f'\nproducts S H of one evolution: {products} (mean of {len(some)} aggregators)\n')
 
     numbers = range(min(_DENSE_CLIENTS.value, aggregators))
     if not numbers:
