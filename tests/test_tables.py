@@ -690,7 +690,7 @@ def test_curves_that_cannot_be_read_are_an_error(folder, tmp_path):
             find(folder, path)
     with pytest.raises(ValueError, match='cannot be read'):
         find(folder, tmp_path / 'absent.json')
-    path.write_text('{"runs": {"other-cell": []}, "remarks": []}')
+    path.write_text('{"runs": {"other-cell": []}, "warnings": []}')
     with pytest.raises(ValueError, match='holds no run of table'):
         find(folder, path)
 
@@ -883,7 +883,7 @@ def test_a_bad_run_is_left_out_and_named(file, text, folder, tmp_path):
 def test_a_bad_run_of_a_file_is_left_out(changed, folder, tmp_path):
     runs = {'ntk_dfl-iid': [curve(0.8, 0.9, name='good'), curve(0.8, 0.9, name='bad') | changed]}
     path = tmp_path / 'table.json'
-    path.write_text(json.dumps({'runs': runs | {'ntk_dfl-alpha0.1': [3]}, 'remarks': []}))
+    path.write_text(json.dumps({'runs': runs | {'ntk_dfl-alpha0.1': [3]}, 'warnings': []}))
     found, warnings = find(folder, path)
     assert found == {'ntk_dfl-iid': runs['ntk_dfl-iid'][:1]}
     assert len(warnings) == 2 and all('is left out: ' in warning for warning in warnings)
@@ -894,10 +894,10 @@ def test_a_bad_run_of_a_file_is_left_out(changed, folder, tmp_path):
     [
         DEEP,
         'null',
-        '{"runs": [], "remarks": []}',
-        '{"runs": {"ntk_dfl-iid": 3}, "remarks": []}',
-        '{"runs": {}, "remarks": [3]}',
-        '{"runs": {}, "remarks": 3}',
+        '{"runs": [], "warnings": []}',
+        '{"runs": {"ntk_dfl-iid": 3}, "warnings": []}',
+        '{"runs": {}, "warnings": [3]}',
+        '{"runs": {}, "warnings": 3}',
     ],
 )
 def test_curves_that_are_none(text, folder, tmp_path):

@@ -14,7 +14,7 @@ from dfl_jax.base import State
 from dfl_jax.cli.experiment.build import Experiment
 from dfl_jax.cli.run.rundir import Row, RunDirectory
 from dfl_jax.data.formats import one_line
-from dfl_jax.execution.devices import agreed, agreed_text, placed
+from dfl_jax.execution import agreed, agreed_text, placed
 
 if TYPE_CHECKING:
     from dfl_jax.checkpoint import Checkpoints, Saved

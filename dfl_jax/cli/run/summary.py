@@ -8,7 +8,7 @@ import jax
 from dfl_jax.cli.command import figure
 from dfl_jax.cli.experiment.build import Experiment
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
-from dfl_jax.execution.devices import fetched, leads
+from dfl_jax.execution import fetched, leads
 
 REPORTED = {  # of the methods that have it
     'regular_accuracy': '  regular models',

@@ -17,7 +17,7 @@ from dfl_jax.cli.run import restore, summary
 from dfl_jax.cli.run.loggers import Logger, LoggerError
 from dfl_jax.cli.run.rundir import Row, RunDirectory
 from dfl_jax.data.formats import one_line
-from dfl_jax.execution.devices import fetched, leads
+from dfl_jax.execution import fetched, leads
 
 if TYPE_CHECKING:
     from dfl_jax.checkpoint import Checkpoints

@@ -15,7 +15,6 @@ from dfl_jax.cli.tables.flagfiles import differences, read_flagfile
 CURVES = ('consensus_accuracy', 'client_accuracy_mean')
 LOSS = 'client_loss_mean'
 LOCAL = 'local_accuracy_mean'
-WARNINGS = 'remarks'  # where a file keeps them: so called in all that were ever written
 SKIPPED = 'is left out'  # of a run that cannot be read
 COARSE = ('accuracy', 'mbytes', 'model_deviation')  # columns of four decimals
 
@@ -194,7 +193,8 @@ def load_curves(
     runs: Runs = {}
     try:
         content = read_json(path)
-        warnings = [warning for warning in content[WARNINGS] if concerns(warning, cells)]
+        kept = content['warnings'] if 'warnings' in content else content['remarks']  # older files
+        warnings = [warning for warning in kept if concerns(warning, cells)]
         those = {cell: several for cell, several in content['runs'].items() if cell in cells}
         pairs = [(cell, run) for cell, several in those.items() for run in several]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -219,6 +219,6 @@ def concerns(warning: str, cells: Iterable[str]) -> bool:
 
 
 def save_curves(path: Path, runs: Runs, warnings: Sequence[str]) -> None:
-    """Writes {"remarks": [...], "runs": {cell: [run, ...]}}, a run a line."""
-    text = json.dumps({WARNINGS: warnings, 'runs': runs}, separators=(',', ':'))
+    """Writes {"warnings": [...], "runs": {cell: [run, ...]}}, a run a line."""
+    text = json.dumps({'warnings': warnings, 'runs': runs}, separators=(',', ':'))
     write_atomically(path, text.replace('{"run":', '\n{"run":') + '\n')

@@ -36,11 +36,10 @@ from dfl_jax.cli import markdown
 from dfl_jax.cli.run.rundir import Row, write_atomically
 from dfl_jax.cli.tables.fits import Points, confidence, power_law
 from dfl_jax.cli.tables.metrics import short
+from dfl_jax.gossip import spectrum
 from dfl_jax.gossip import untrained as numerical_model
 from dfl_jax.gossip.gain import gain_of, uniform_matrix
-from dfl_jax.gossip.spectra import spectrum
-from dfl_jax.topology import families
-from dfl_jax.topology.rewiring import rewire
+from dfl_jax.topology import families, rewire
 
 Value = tuple[str, float, float, float | None]  # label, x, measured, what theory says
 FITTED = ('steady', 'stabilisation')
