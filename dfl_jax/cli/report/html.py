@@ -7,42 +7,7 @@ from pathlib import Path
 from dfl_jax.cli.report.runs import STYLES, Look
 
 MARK = '<meta name="generator" content="dfl_jax experiments.report">'  # by which it is known again
-# On a dark page, in place of plots.COLOURS
-DARK_COLOURS = (
-    '#5aa9e6',
-    '#f27d8b',
-    '#5cc98f',
-    '#c595d1',
-    '#f2ad66',
-    '#63d3e6',
-    '#aab6c2',
-    '#cfd451',
-    '#f4a1d6',
-    '#c9956b',
-    '#f2f4f6',
-    '#abe05f',
-    '#dfc3ee',
-)
 DASHES = dict(zip(STYLES, ('', '6 2.5', '2 2.5'), strict=True))
-
-LIGHT = {
-    'ink': '#1c2329',
-    'muted': '#56616c',
-    'paper': '#ffffff',
-    'line': '#e2e6ea',
-    'rule': '#8b96a1',
-    'link': '#175d92',
-    'warn': '#9a4a00',
-}
-DARK = {
-    'ink': '#e6eaee',
-    'muted': '#a3aeb9',
-    'paper': '#14181c',
-    'line': '#2c343c',
-    'rule': '#64707c',
-    'link': '#79bbee',
-    'warn': '#f0b072',
-}
 
 
 def page(title: str, lead: str, sections: Sequence[tuple[str, str]], foot: str) -> str:
@@ -50,7 +15,6 @@ def page(title: str, lead: str, sections: Sequence[tuple[str, str]], foot: str) 
     links = ''.join(
         f'<li><a href="#{_anchor(name)}">{escape(name)}</a></li>' for name, _ in sections
     )
-    style = Path(__file__).with_name('style.css').read_text()
     body = '\n'.join(
         f'<section id="{_anchor(name)}">\n<h2>{escape(name)}</h2>\n{html}\n</section>'
         for name, html in sections
@@ -63,8 +27,7 @@ def page(title: str, lead: str, sections: Sequence[tuple[str, str]], foot: str) 
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
-<style>{_colours()}
-{style}</style>
+<style>{_style()}</style>
 </head>
 <body>
 <header>
@@ -85,18 +48,12 @@ def _anchor(heading: str) -> str:
     return heading.lower().replace(' ', '-')
 
 
-def _colours() -> str:
+def _style() -> str:
+    """style.css with the colours that the figures have on a light page."""
     from dfl_jax.cli.run.plots import COLOURS
 
-    def variables(named: dict[str, str], lines: Sequence[str]) -> str:
-        pairs = [*named.items(), *((f'c{i}', colour) for i, colour in enumerate(lines))]
-        return ';'.join(f'--{name}:{value}' for name, value in pairs)
-
-    return (
-        f':root{{color-scheme:light dark;{variables(LIGHT, COLOURS)}}}\n'
-        '@media screen and (prefers-color-scheme:dark)'
-        f'{{:root{{{variables(DARK, DARK_COLOURS)}}}}}'
-    )
+    lines = ';'.join(f'--c{place}:{colour}' for place, colour in enumerate(COLOURS))
+    return Path(__file__).with_name('style.css').read_text().replace('--c:COLOURS', lines)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> str:

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from dfl_jax.cli.run.rundir import RunDirectory
 
 FLAGS = flags.FLAGS
+define_flags = define_flags_of_others  # those of a method of one's own
 EXAMPLES = (
     '--algorithm=spark --clients=50 --alpha=0.5 --rounds=20 --out=runs/spark',
     '--algorithm=dfedavg --topology=ring --local_epochs=5 --link_dropout=0.2',
@@ -258,11 +258,6 @@ def _plot_partition(experiment, path: Path) -> None:
     data = experiment.dataset
     with figure(path, 'who holds what: '):
         plot_partition(data.train_y, experiment.parts, data.classes, path)
-
-
-def define_flags(arguments: Sequence[str]) -> None:
-    """Defines the flags of a method of one's own."""
-    define_flags_of_others(arguments)
 
 
 def main(argv: list[str]) -> int:

@@ -28,6 +28,7 @@ from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.sweep.plan import Plan, Run, grid, grouped, settled, share
 
 FLAGS = flags.FLAGS
+define_flags = define_flags_of_others  # those of a method of one's own
 EXAMPLES = (
     '--sweep=alpha:0.1,0.5 --sweep=seed:0..4 --algorithm=dpsgd --out=runs/alphas',
     '--flagfiles=a.flags,b.flags --sweep=seed:0..2 --shard=0/4 --out=runs/grid',
@@ -209,11 +210,6 @@ def sweep(command: Command, groups: Sequence[list[Run]], out: Path) -> dict[str,
                         if last:
                             failed |= dict.fromkeys((r.name for r in group), str(error))
     return failed
-
-
-def define_flags(arguments: Sequence[str]) -> None:
-    """Defines the flags of a method of one's own."""
-    define_flags_of_others(arguments)
 
 
 def main(argv: list[str]) -> int:

@@ -8,7 +8,6 @@ round), theory.md and theory.png, besides config.json, into DIR.
 
 import contextlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from dfl_jax.cli.theory.measure import evaluate, measure
 from dfl_jax.cli.theory.table import report, terms_table, verdict
 
 FLAGS = flags.FLAGS
+define_flags = define_flags_of_others  # those of a method of one's own
 EXAMPLES = (
     '--rounds=5 --out=theory',
     '--topology=ring --alpha=0.5 --rounds=10 --out=theory-ring',
@@ -68,11 +68,6 @@ def check() -> None:
         given = '--resume' if FLAGS.resume else f'--eval_every={FLAGS.eval_every}'
         raise ValueError(f'{given}: every round is measured, from the first; leave it out')
     check_empty(FLAGS.out)
-
-
-def define_flags(arguments: Sequence[str]) -> None:
-    """Defines the flags of a method of one's own."""
-    define_flags_of_others(arguments)
 
 
 def main(argv: list[str]) -> int:
