@@ -67,7 +67,7 @@ def here(*argv: object) -> Finished:
         contextlib.redirect_stderr(err),
     ):
         try:
-            status = cli.main(parse(['run.py', *QUIET, *map(str, argv)]))
+            status = cli.main(parse(['run.py', *QUIET, *map(str, argv)], cli))
         except SystemExit as stop:
             status = stop.code
         finally:

@@ -232,7 +232,7 @@ def test_pictures_are_of_the_run_or_drawn_anew(page):
 def test_what_is_drawn_anew_is_what_the_run_had(runs):
     with flagsaver.flagsaver():
         try:
-            parse(['run.py', *DIGITS])
+            parse(['run.py', *DIGITS], cli)
             experiment = build(cli.FLAGS)
         finally:
             cli.FLAGS.unparse_flags()
