@@ -13,7 +13,7 @@ from test_dfml import cut, doubled, largest_difference, round_of
 from dfl_jax import Clients, topology
 from dfl_jax.algorithms import ALGORITHMS, make, settings_of
 from dfl_jax.algorithms.dec_partial import dec_partial
-from dfl_jax.heterogeneous.population import dealt, populate
+from dfl_jax.heterogeneous.population import assign_architectures, populate
 from dfl_jax.heterogeneous.submodels import Axis, axes, channels, indices
 from dfl_jax.models import MLP, ConvNet, PreActResNet, bind
 from dfl_jax.topology import aggregators as meetings
@@ -37,7 +37,7 @@ jit = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_lev
 
 def population(*names, clients=CLIENTS):
     models = {name: bind(MLP(CLASSES, HIDDEN[name]), (FEATURES,)) for name in names}
-    return populate(models, dealt(names, clients, [1] * len(names)))
+    return populate(models, assign_architectures(names, clients, [1] * len(names)))
 
 
 def schedule(senders=3, aggregators=1):
@@ -162,7 +162,7 @@ def compare(
         trained = [n for meeting in positions for n in trains(meeting)]
         if size >= clients.mask.shape[1]:
             how = rest.get('how', 'wsm')
-            check_losses(info['loss'], first_losses(models, data, trained, how))
+            check_losses(info.loss, first_losses(models, data, trained, how))
         alone = batches_alone(key, clients, size)
         models = round_(models, data, positions, batches=alone, r=r, key=key, **rest)
         ours = as_reference(people, state.params)
@@ -252,7 +252,7 @@ def test_one_architecture_and_everybody_is_gossip_on_the_complete_graph(network)
         jax.tree.leaves(state.params['deep']), jax.tree.leaves(expected.params), strict=True
     ):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(info['loss'], gossip['loss'], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(info.loss, gossip.loss, rtol=0, atol=1e-10)
 
 
 # ------------------------------------------------------------------------------- partial training
@@ -291,7 +291,7 @@ def partial(models, data, positions, *, r, key, held, **options):
 @functools.cache
 def parts(held):
     return make(
-        dec_partial, population(*WIDTHS), held=held, init='independent', chunk=1, **OPTIMISER
+        dec_partial, population(*WIDTHS), channels=held, init='independent', chunk=1, **OPTIMISER
     )
 
 
@@ -301,15 +301,17 @@ def parts(held):
 )
 def test_partial_training_equals_the_reference(network, held):
     people, graphs = population(*WIDTHS), schedule(senders=4, aggregators=2)
-    compare(network, people, parts(held), graphs, partial, 64, held=held, how='wsm', **OPTIMISER)
+    compare(
+        network, people, parts(held), graphs, partial, 64, channels=held, how='wsm', **OPTIMISER
+    )
 
 
 def test_the_names_of_partial_training():
     for name, held in (('heterofl', 'first'), ('fedrolex', 'rolled'), ('fed_dropout', 'random')):
         method = ALGORITHMS[f'dec_{name}']
-        assert method.func is dec_partial and method.keywords == {'held': held}
-    with pytest.raises(ValueError, match="unknown held 'last'; choose one of first, rolled"):
-        make(dec_partial, population(*WIDTHS), held='last')
+        assert method.func is dec_partial and method.keywords == {'channels': held}
+    with pytest.raises(ValueError, match="unknown channels 'last'; choose one of first, rolled"):
+        make(dec_partial, population(*WIDTHS), channels='last')
 
 
 def test_models_that_roll_alike_are_those_that_do_not_roll(network):
@@ -394,7 +396,7 @@ def test_heterofl_of_one_architecture_is_fedavg(network):
         state, step = started(algorithm, equal), jit(algorithm.step)
         for r in range(ROUNDS):
             state, info = step(jax.random.key(r), state, round_of(graphs, r), equal)
-            assert np.isfinite(info['loss']).all()
+            assert np.isfinite(info.loss).all()
         found[name] = as_reference(people, state.params)
     assert largest_difference(*found.values()) < 1e-12
 

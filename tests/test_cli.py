@@ -494,7 +494,7 @@ def test_an_input_that_is_no_text_file(flag, small, tiny, tmp_path):
     ],
 )
 def test_what_is_wrong_is_refused_before_a_graph_is_drawn(flag, small, tmp_path, monkeypatch):
-    monkeypatch.setattr('dfl_jax.topology.draw', lambda *_: pytest.fail('a graph was drawn'))
+    monkeypatch.setattr(drawing, 'draw', lambda *_: pytest.fail('a graph was drawn'))
     small = without('degree', small) if 'complete' in flag else small
     assert here(*small, *flag.split(), f'--out={tmp_path}/out').error
 

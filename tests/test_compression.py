@@ -9,8 +9,8 @@ from dfl_jax import Clients, simulate, topology
 from dfl_jax.algorithms import make
 from dfl_jax.compression import (
     ROUNDINGS,
+    Compression,
     chain,
-    codec_of,
     half_precision,
     largest,
     quantization,
@@ -19,6 +19,12 @@ from dfl_jax.compression import (
 from dfl_jax.models import MLP, bind
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
+
+
+def codec_of(sparsity, bits, rounding):
+    return Compression(sparsity=sparsity, bits=bits, rounding=rounding).codec('stochastic')
+
+
 MODEL = bind(MLP(CLASSES, (8,)), (FEATURES,))
 TENSORS, SIZE = 4, FEATURES * 8 + 8 + 8 * CLASSES + CLASSES
 

@@ -149,7 +149,7 @@ def test_three_rounds_equal_the_reference(network, name, settings, lossy):
         params, losses = reference.gossip_sgd_round(
             params, data, neighbours, graphs.active[r], batches, lr=lr * decay**r, **training
         )
-        np.testing.assert_allclose(info['loss'], losses, rtol=1e-10)
+        np.testing.assert_allclose(info.loss, losses, rtol=1e-10)
     for i, expected in enumerate(params):
         ours = reference.flatten(as_reference(state.params, i))
         theirs = reference.flatten(expected)
