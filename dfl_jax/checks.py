@@ -36,10 +36,10 @@ def check_range(
         return
     low = (f'[{least}', f'at least {least}') if above is None else (f'({above}', f'above {above}')
     high = (f'{most}]', f'at most {most}') if below is None else (f'{below})', f'below {below}')
-    if most is below is None:
+    if most is None and below is None:
         rule = f'be {low[1]}'
     else:
-        rule = f'be {high[1]}' if least is above is None else f'lie in {low[0]}, {high[0]}'
+        rule = f'be {high[1]}' if least is None and above is None else f'lie in {low[0]}, {high[0]}'
     raise ValueError(f'{what} has to {rule}, got {value}')
 
 

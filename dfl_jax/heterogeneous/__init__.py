@@ -1,4 +1,4 @@
-"""Clients of different architectures: who has which, and a round in which some meet.
+"""Clients of different architectures: which client has which, and rounds in which some meet.
 
 Participants of a round, the rounds of methods whose clients meet at an aggregator, sub-models of
 wider networks, and mutual learning.
