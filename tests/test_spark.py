@@ -35,7 +35,6 @@ SETTINGS = {
     'tau_final': 3.0,
     'momentum': 0.9,
     'averaging': True,
-    'jacobian_weights': 'aggregator',
     'exchange': 'float32',
     'selection': 'network',
     'init': 'independent',
