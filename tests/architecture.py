@@ -24,6 +24,7 @@ PACKAGES = [
     ('base', 0, 1.8, 'the types: `Clients`, `Graph`, `Algorithm`, `Info`'),
     ('host', 0, 3.2, 'NumPy on the host: random streams of the one seed, plain helpers'),
     ('checks', 0, 4.6, 'one check of a choice, a range, a count, for all settings'),
+    ('settings', 0, 6.0, 'the settings of a method as one flat list: names, types, defaults, help'),
     ('data', 1, 1.8, 'sources, partitions over clients, packing into `Clients`'),
     ('models', 1, 3.2, 'flax networks, and what binds one to the shapes of a data set'),
     ('topology', 1, 4.6, 'families of graphs, the schedule of a run, failures'),
@@ -45,7 +46,7 @@ PACKAGES = [
 ORDER = [name for name, *_ in PACKAGES]
 CLI = [
     ('papers', 'where the flagfiles and published numbers of the papers are'),
-    ('command', 'how a command starts and fails; flagfiles'),
+    ('command', 'flagfiles, errors of one line, folders that can be written'),
     ('interrupts', 'Ctrl-C while a command starts'),
     ('experiment', 'flags to objects: data, network, model, method, devices'),
     ('run', 'one run and its directory'),
@@ -55,6 +56,8 @@ CLI = [
     ('final_averaging', '`dfl-jax select`: whose models to average in the end'),
     ('theory', 'the convergence theorem on a run'),
     ('attack', 'reconstruction of images from Jacobians'),
+    ('help', '`--help`, in groups, with what applies to a method'),
+    ('start', 'how a command starts: its flags, or its help'),
     ('__main__', '`dfl-jax COMMAND`'),
 ]
 COLOURS = ('#dfe7ef', '#d9ead3', '#fff2cc', '#fce5cd', '#fce5cd', '#ead1dc', '#d0e0e3', '#d9d2e9')

@@ -25,10 +25,10 @@ from safetensors.numpy import load_file
 
 from dfl_jax import data
 from dfl_jax.algorithms import ALGORITHMS
-from dfl_jax.cli.command import parse
 from dfl_jax.cli.experiment import flags as experiment_flags
 from dfl_jax.cli.experiment.flags import POPULATIONS
 from dfl_jax.cli.run import command as cli
+from dfl_jax.cli.start import parse
 from dfl_jax.topology.families import FAMILIES, WITH_DEGREE
 
 ROOT = Path(__file__).resolve().parent.parent

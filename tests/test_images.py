@@ -13,9 +13,9 @@ from absl.testing import flagsaver
 from tqdm import tqdm
 
 from dfl_jax import data
-from dfl_jax.cli.command import parse
 from dfl_jax.cli.experiment.build import build
 from dfl_jax.cli.run import command as cli
+from dfl_jax.cli.start import parse
 from dfl_jax.data import DataError, PartitionError, augment, image_folder
 
 COLOURS = {
@@ -259,7 +259,7 @@ def test_progress_goes_to_stderr(tmp_path, capsys, monkeypatch):
 
 
 def parsed(*argv):
-    return parse(['run.py', '--noprogress', '--compilation_cache=off', *map(str, argv)])
+    return parse(['run.py', '--noprogress', '--compilation_cache=off', *map(str, argv)], cli)
 
 
 def test_flags(tmp_path):

@@ -18,7 +18,6 @@ import pytest
 from absl.testing import flagsaver
 from test_cli import NETWORK, ROOT, SMALL, contents, here, rows_of, write_clusters
 
-from dfl_jax.cli.command import parse
 from dfl_jax.cli.experiment.build import build
 from dfl_jax.cli.experiment.data import load_data, partition
 from dfl_jax.cli.experiment.seeds import streams
@@ -28,6 +27,7 @@ from dfl_jax.cli.report import pictures
 from dfl_jax.cli.report import runs as report_runs
 from dfl_jax.cli.report.numbers import number_column
 from dfl_jax.cli.run import command as cli
+from dfl_jax.cli.start import parse
 from dfl_jax.cli.tables import files
 from dfl_jax.cli.tables.metrics import Measured, summary
 

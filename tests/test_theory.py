@@ -25,8 +25,8 @@ from dfl_jax.analysis.convergence import (
     diagnose,
     mixing_of,
 )
-from dfl_jax.cli.command import parse
 from dfl_jax.cli.run import command as cli
+from dfl_jax.cli.start import parse
 from dfl_jax.cli.theory import command, table
 from dfl_jax.models import MLP, bind
 
