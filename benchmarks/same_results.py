@@ -28,7 +28,10 @@ _KEEP = flags.DEFINE_string(
 )
 _ONLY = flags.DEFINE_string('only', '', 'settings whose name contains it')
 
-RENAMED: dict[str, str] = {}  # keys of metrics.jsonl, before -> after
+RENAMED = {  # keys of what is written, before -> after
+    'hub_gradient_norm_mean': 'aggregator_gradient_norm_mean',
+    'remarks': 'warnings',
+}
 UNEQUAL = ('seconds', 'digest', 'wall', 'commit')  # what differs from run to run
 
 SMALL = '--dataset=digits --train_samples=240 --test_samples=100 --clients=6 --degree=2 --rounds=2'

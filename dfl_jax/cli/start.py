@@ -44,5 +44,7 @@ def parse(argv: list[str], command: ModuleType) -> list[str]:
 
 def _called() -> str:
     """The command as it was typed."""
+    if sys.argv[0].startswith('dfl-jax'):
+        return sys.argv[0]
     spec = getattr(sys.modules['__main__'], '__spec__', None)
     return f'python -m {spec.name.removesuffix(".__main__")}' if spec else Path(sys.argv[0]).name
