@@ -140,9 +140,9 @@ def ntk_dfl_round(
     mixing,
     averaging,
     batches=None,
-    jacobian_weights='aggregator',
-    jacobian_sparsity=None,
-    jacobian_bits=None,
+    jacobian_weights='averaged',
+    sparsity=None,
+    bits=None,
     **evolving,
 ):
     """One NTK-DFL round: Algorithms 2, 3 and 4, and appendix E.
@@ -171,15 +171,12 @@ def ntk_dfl_round(
                 continue
             jacobians, outputs = [], []  # J_{j,i}, Eq. (2), at the weights reached so far
             for j, rows in group:
-                at = averaged[j] if jacobian_weights == 'own' else w
+                at = averaged[j] if jacobian_weights == 'neighbours' else w
                 outputs.append(mlp(at, data[j][0][rows]))
                 jac = jacobian(at, data[j][0][rows])
                 if j != i:
                     jac = np.array(
-                        [
-                            [decoded(row, w, jacobian_sparsity, jacobian_bits) for row in sample]
-                            for sample in jac
-                        ]
+                        [[decoded(row, w, sparsity, bits) for row in sample] for sample in jac]
                     ).reshape(jac.shape)
                 jacobians.append(jac)
             x, y = (np.concatenate([data[j][part][rows] for j, rows in group]) for part in (0, 1))
@@ -408,7 +405,7 @@ def annealed(k, *, rounds, warmup, alpha, temperature):
     return share, temperature[0] + (temperature[1] - temperature[0]) * p
 
 
-def spark_update(w, jac, f0, target, judge, x, *, lr, timesteps, form, exact_step, selection):
+def spark_update(w, jac, f0, target, y, x, *, lr, timesteps, form, exact_step, selection):
     """Eq. (5), (6), (14) to (17) with the Jacobian [B, C, P], the projected one, and P [P, k]."""
     true, projected, matrix = jac
     n, classes = target.shape
@@ -427,7 +424,7 @@ def spark_update(w, jac, f0, target, judge, x, *, lr, timesteps, form, exact_ste
         if exact_step:
             step = true.reshape(n * classes, -1).T @ total.reshape(-1)
         w_t = unflatten(flatten(w) - lr / n * step, w)
-        value = sample_loss(mlp(w_t, x) if selection == 'network' else f, judge, 'cross_entropy')
+        value = sample_loss(mlp(w_t, x) if selection == 'network' else f, y, 'cross_entropy')
         if best is None or value < best[2]:
             best = (w_t, now, value)
     return best
@@ -445,10 +442,6 @@ def spark_round(
     momentum,
     rows=None,
     averaging=True,
-    average_velocity=False,
-    jacobian_weights='aggregator',
-    logits='own',
-    judge='labels',
     decode=lambda jac: jac,
     **evolving,
 ):
@@ -472,31 +465,28 @@ def spark_round(
     averaged = [mean(params, i) if averaging else params[i] for i in range(clients)]
     new_params, new_velocity, chosen, losses = [], [], [], []
     for i, w in enumerate(averaged):
-        true, jacobians, outputs, soft = [], [], [], []
+        true, jacobians, outputs = [], [], []
         for j in [i, *neighbours[i]]:
             x = data[j][0][rows[j]]
-            at = averaged[j] if jacobian_weights == 'own' else w
-            true.append(jacobian(at, x))
+            true.append(jacobian(w, x))
             projected = true[-1] @ matrices[i]  # Eq. (3)
             jacobians.append(projected if j == i else decode(projected))
-            outputs.append(mlp(at, x))
-            soft.append(mlp(params[j], x) if logits == 'own' else outputs[-1])
+            outputs.append(mlp(w, x))
         x, y = (
             np.concatenate([data[j][part][rows[j]] for j in [i, *neighbours[i]]]) for part in (0, 1)
         )
-        target = alpha * y + (1 - alpha) * softmax(np.concatenate(soft) / tau)  # Eq. (10), (11)
+        target = alpha * y + (1 - alpha) * softmax(np.concatenate(outputs) / tau)  # Eq. (10), (11)
         evolved, t, value = spark_update(
             w,
             (np.concatenate(true), np.concatenate(jacobians), matrices[i]),  # Eq. (5)
             np.concatenate(outputs),
             target,
-            y if judge == 'labels' else target,
+            y,
             x,
             **evolving,
         )
         delta = flatten(evolved) - flatten(w)
-        before = flatten(mean(velocity, i) if average_velocity else velocity[i])
-        v = momentum * before + delta  # Eq. (12)
+        v = momentum * flatten(velocity[i]) + delta  # Eq. (12)
         new_params.append(unflatten(flatten(w) + momentum * v + delta, w))  # Eq. (13)
         new_velocity.append(unflatten(v, w))
         chosen.append(t)

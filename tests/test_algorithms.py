@@ -2,7 +2,7 @@
 
 import pytest
 
-from dfl_jax.algorithms import ALGORITHMS, REQUIRED, make, settings_of
+from dfl_jax.algorithms import ALGORITHMS, METHODS, REQUIRED, make, settings_of
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
 from dfl_jax.models import MLP, bind
 from dfl_jax.training.local import LocalTraining
@@ -24,9 +24,10 @@ def test_settings_of_a_method_without_local_training():
 
 @pytest.mark.parametrize('name', ALGORITHMS)
 def test_every_setting_of_a_method_has_a_flag_or_comes_from_the_run(name):
-    from dfl_jax.cli.experiment.method_flags import ALGORITHM_FLAGS
+    from dfl_jax.cli.experiment.method_flags import WITHOUT_FLAG, flag_of
 
-    assert settings_of(ALGORITHMS[name]).keys() <= ALGORITHM_FLAGS.keys() | {'projection_seed'}
+    for setting in settings_of(ALGORITHMS[name]):
+        assert flag_of(setting) or setting in (*WITHOUT_FLAG, *METHODS[name].from_run), setting
 
 
 def test_what_is_given_replaces_a_published_setting_and_leaves_the_others():

@@ -162,7 +162,7 @@ def compare(
         trained = [n for meeting in positions for n in trains(meeting)]
         if size >= clients.mask.shape[1]:
             how = rest.get('how', 'wsm')
-            check_losses(info['loss'], first_losses(models, data, trained, how))
+            check_losses(info.loss, first_losses(models, data, trained, how))
         alone = batches_alone(key, clients, size)
         models = round_(models, data, positions, batches=alone, r=r, key=key, **rest)
         ours = as_reference(people, state.params)
@@ -252,7 +252,7 @@ def test_one_architecture_and_everybody_is_gossip_on_the_complete_graph(network)
         jax.tree.leaves(state.params['deep']), jax.tree.leaves(expected.params), strict=True
     ):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(info['loss'], gossip['loss'], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(info.loss, gossip.loss, rtol=0, atol=1e-10)
 
 
 # ------------------------------------------------------------------------------- partial training
@@ -394,7 +394,7 @@ def test_heterofl_of_one_architecture_is_fedavg(network):
         state, step = started(algorithm, equal), jit(algorithm.step)
         for r in range(ROUNDS):
             state, info = step(jax.random.key(r), state, round_of(graphs, r), equal)
-            assert np.isfinite(info['loss']).all()
+            assert np.isfinite(info.loss).all()
         found[name] = as_reference(people, state.params)
     assert largest_difference(*found.values()) < 1e-12
 

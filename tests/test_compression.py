@@ -9,8 +9,8 @@ from dfl_jax import Clients, simulate, topology
 from dfl_jax.algorithms import make
 from dfl_jax.compression import (
     ROUNDINGS,
+    Compression,
     chain,
-    codec_of,
     half_precision,
     largest,
     quantization,
@@ -21,6 +21,12 @@ from dfl_jax.models import MLP, bind
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
 MODEL = bind(MLP(CLASSES, (8,)), (FEATURES,))
 TENSORS, SIZE = 4, FEATURES * 8 + 8 + 8 * CLASSES + CLASSES
+
+
+def codec_of(sparsity=None, bits=None, rounding=None):
+    """The codec of weights, whose default is stochastic rounding."""
+    return Compression(sparsity=sparsity, bits=bits, rounding=rounding).codec('stochastic')
+
 
 every_rounding = pytest.mark.parametrize('rounding', ROUNDINGS)
 

@@ -5,9 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dfl_jax.ntk.distillation import annealing, distillation_target
+from dfl_jax.ntk.distillation import Distillation, distillation_target
 
-SETTINGS = {'rounds': 13, 'warmup': 5, 'alpha': (0.9, 0.1), 'temperature': (2.0, 4.0)}
+SETTINGS = {
+    **{'rounds': 13, 'warmup': 5, 'alpha_init': 0.9, 'alpha_final': 0.1},
+    **{'tau_init': 2.0, 'tau_final': 4.0},
+}
 
 # round k: (alpha, tau), p = (k - 5) / 8; cos(pi / 8) = 0.9238795325, cos(pi / 4) = 0.7071067812
 BY_HAND = {
@@ -24,7 +27,7 @@ BY_HAND = {
 
 
 def test_the_schedule_by_hand():
-    schedule = jax.jit(annealing(**SETTINGS))
+    schedule = jax.jit(Distillation(**SETTINGS).schedule)
     for k, expected in BY_HAND.items():
         assert np.array(schedule(jnp.int32(k))) == pytest.approx(expected, rel=1e-6), k
     together = jnp.stack(schedule(jnp.array(list(BY_HAND))), axis=1)
@@ -32,7 +35,7 @@ def test_the_schedule_by_hand():
 
 
 def test_without_a_warm_up_the_first_round_is_on_its_way():
-    schedule = annealing(2, 0, (1.0, 0.0), (1.0, 5.0))
+    schedule = Distillation(rounds=2, warmup=0, alpha_final=0.0, tau_final=5.0).schedule
     assert np.array(schedule(1)) == pytest.approx((0.5, 3.0))
     assert np.array(schedule(2)) == pytest.approx((0.0, 5.0), abs=1e-7)
 
@@ -66,15 +69,15 @@ def test_a_target_is_a_distribution_and_alpha_1_gives_the_labels():
         ({'warmup': 13}, 'warm-up of 13 rounds .* before the last of 13; lower the warm-up'),
         ({'warmup': 20}, 'warm-up of 20 rounds .* before the last of 13; lower the warm-up'),
         ({'warmup': -1}, 'warm-up .* at least 0 rounds, got -1'),
-        ({'alpha': (1.1, 0.1)}, r'alpha_init has to lie in \[0, 1\], got 1.1'),
-        ({'alpha': (0.9, -0.1)}, r'alpha_final has to lie in \[0, 1\], got -0.1'),
-        ({'alpha': (float('nan'), 0.1)}, r'alpha_init has to lie in \[0, 1\], got nan'),
-        ({'temperature': (0.0, 1.0)}, 'tau_init has to be above 0, got 0.0'),
-        ({'temperature': (1.0, -2.0)}, 'tau_final has to be above 0, got -2.0'),
+        ({'alpha_init': 1.1}, r'alpha_init has to lie in \[0, 1\], got 1.1'),
+        ({'alpha_final': -0.1}, r'alpha_final has to lie in \[0, 1\], got -0.1'),
+        ({'alpha_init': float('nan')}, r'alpha_init has to lie in \[0, 1\], got nan'),
+        ({'tau_init': 0.0}, 'tau_init has to be above 0, got 0.0'),
+        ({'tau_final': -2.0}, 'tau_final has to be above 0, got -2.0'),
     ],
 )
 def test_what_is_refused(change, message):
-    annealing(**SETTINGS)
+    Distillation(**SETTINGS)
     with pytest.raises(ValueError, match=message) as caught:
-        annealing(**SETTINGS | change)
+        Distillation(**SETTINGS | change)
     assert '\n' not in str(caught.value)

@@ -8,11 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from absl import flags
 
-from dfl_jax.algorithms import ALGORITHMS, REQUIRED, settings_of
-from dfl_jax.cli.experiment.flags import POPULATIONS
-from dfl_jax.cli.experiment.method_flags import ALGORITHM_FLAGS
+from dfl_jax.algorithms import METHODS
+from dfl_jax.cli.experiment.method_flags import settings_with_flags
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -53,87 +51,6 @@ def test_the_library_example_of_the_readme(tmp_path):
     assert float(lines[-1].split()[1]) > 0.9
 
 
-DEFAULTS = {  # by argument, of every method that takes it
-    argument: {
-        name: settings_of(factory)[argument]
-        for name, factory in ALGORITHMS.items()
-        if settings_of(factory).get(argument, REQUIRED) is not REQUIRED
-    }
-    for argument in ALGORITHM_FLAGS
-}
-SETTLED_BY_OTHER_FLAGS = {'by_cluster'}  # on the command line, whatever the signature says
-
-
-def help_of(argument):
-    return ' '.join(flags.FLAGS[ALGORITHM_FLAGS[argument].name].help.split())
-
-
-def methods_in(text):
-    text = text.replace('dfml and its baselines', ', '.join(POPULATIONS))
-    names = re.split(r', | and ', text)
-    return names if set(names) <= ALGORITHMS.keys() else []
-
-
-def defaults_in(text):
-    """(methods, default) as a help names them; the methods are None for those not named."""
-    for word, of in re.findall(r'(?:^|[:,] |or )([\w]+) \(default(?: of ([^)]*))?\)', text):
-        yield (methods_in(of) if of else None), word
-    for group in re.findall(r'\(([^()]*)\)', text):
-        for clause in group.split('; '):
-            if found := re.fullmatch(r'(?:default(?! of)|others):? (\S+).*', clause):
-                yield None, found[1].rstrip(',:')
-            elif found := re.fullmatch(r'(.*?)(?:: (\S+)| ([\d.]+)).*', clause):
-                yield methods_in(found[1]), (found[2] or found[3]).rstrip(',:')
-
-
-def says(text, default):
-    """Whether a help's word for a default is true; of prose, and of None, nothing is known."""
-    if isinstance(default, tuple):
-        numbers = [int(number) for number in text.split(',') if number != '...']
-        if '...' in text:
-            first, second, last = numbers
-            numbers = range(first, last + 1, second - first)
-        return default == tuple(numbers)
-    if isinstance(default, bool):
-        return text == str(default).lower()
-    if isinstance(default, int | float):
-        return not re.fullmatch(r'[\d.e-]+', text) or float(text) == default
-    return default is None or text == default
-
-
-@pytest.mark.parametrize('argument', sorted(ALGORITHM_FLAGS.keys() - SETTLED_BY_OTHER_FLAGS))
-def test_defaults_in_the_help_are_those_of_the_signatures(argument):
-    claims = list(defaults_in(help_of(argument)))
-    named = {name for methods, _ in claims for name in methods or ()}
-    assert named <= DEFAULTS[argument].keys(), 'methods that do not take it'
-    for methods, text in claims:
-        for name in DEFAULTS[argument].keys() - named if methods is None else methods:
-            default = DEFAULTS[argument][name]
-            assert says(text, default), f'{name}: {default!r}, the help says {text}'
-
-
-def test_the_help_of_a_default_is_understood():
-    """What the test above reads, so that it cannot pass because it reads nothing."""
-    assert list(defaults_in('K (default 10; def_kt: 1).')) == [(None, '10'), (['def_kt'], '1')]
-    assert list(defaults_in('K (default 10; def_kt 1).')) == [(None, '10'), (['def_kt'], '1')]
-    assert list(defaults_in('Of it: a (default), b (default of dpsgd) or c.')) == [
-        (None, 'a'),
-        (['dpsgd'], 'b'),
-    ]
-    assert list(defaults_in('(ntk_dfl and spark: 0.5; others: 0)')) == [
-        (['ntk_dfl', 'spark'], '0.5'),
-        (None, '0'),
-    ]
-    assert says('1', 1.0) and not says('1', 10)
-    assert says('1,2,...,4', (1, 2, 3, 4)) and not says('1,2,...,4', (1, 2, 4))
-
-
-def test_the_help_of_the_decay_names_all_methods_that_take_a_rate():
-    rates = {name for name, default in DEFAULTS['lr_decay'].items() if default == 0}
-    (named,) = re.findall(r'\(([^()]*): a rate', help_of('lr_decay'))
-    assert set(methods_in(named)) == rates
-
-
 def test_choices_the_papers_leave_open_name_the_default_first():
     """That of ntk_dfl where it has one, else of the first method that does."""
     text = (ROOT / 'docs/how_it_works.md').read_text()
@@ -142,10 +59,13 @@ def test_choices_the_papers_leave_open_name_the_default_first():
     )
     (table,) = re.findall(r'\| flag \| values \(default first\)[^\n]*\n((?:\|[^\n]*\n)+)', section)
     assert table.count('\n|') == section.count('\n|') - 2, 'a blank line ends a table'
-    arguments = {holder.name: argument for argument, holder in ALGORITHM_FLAGS.items()}
+    defaults: dict[str, object] = {}
+    for method in METHODS.values():
+        for name, setting in settings_with_flags(method).items():
+            defaults.setdefault(name, setting.default)
     checked = 0
     for flag, first in re.findall(r'^\| `--(\w+)` \| `(\w+)`', table, flags=re.MULTILINE):
-        if flag in arguments:
-            assert first == next(iter(DEFAULTS[arguments[flag]].values())), flag
+        if flag in defaults:
+            assert first == str(defaults[flag]), flag
             checked += 1
     assert checked > 10

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from helpers import as_reference, round_of, widen
 
 from dfl_jax import Clients, Graph, topology
 from dfl_jax.algorithms import make
@@ -13,7 +14,6 @@ from dfl_jax.training.batches import epoch_orders
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
 SIZES = (4, 7, 5, 6, 3, 7)  # in batches of 3 or 4: several, shorter last ones, clients below one
-LAYERS = ('Dense_0', 'Dense_1')
 
 
 @pytest.fixture
@@ -53,10 +53,6 @@ def batches_of(key, clients, batch_size, epochs, steps):
         starts = range(0, orders.shape[1], batch_size)
         cut.append([order[s : s + batch_size] for order in orders for s in starts][:steps])
     return cut
-
-
-def as_reference(params, i):
-    return [(np.asarray(params[n]['kernel'][i]), np.asarray(params[n]['bias'][i])) for n in LAYERS]
 
 
 PUBLISHED = {  # the settings of the papers, written out again
@@ -127,8 +123,7 @@ def test_three_rounds_equal_the_reference(network, name, settings, lossy):
     graphs = schedule(lossy)
     algorithm = make(name, bind(MLP(CLASSES, (8,)), (FEATURES,)), init='independent', **settings)
     state = algorithm.init(jax.random.key(0), clients)
-    widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
-    state = state._replace(params=jax.tree.map(widen, state.params))
+    state = widen(state)
     params = [as_reference(state.params, i) for i in range(CLIENTS)]
 
     plain = {'mixing': 'uniform', 'averaged': 'trained', 'gossip_steps': 1, 'lr_decay': 1.0}
@@ -141,7 +136,7 @@ def test_three_rounds_equal_the_reference(network, name, settings, lossy):
     lr, decay = training.pop('lr'), training.pop('lr_decay')
     step = jax.jit(algorithm.step)
     for r in range(len(graphs.active)):
-        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
+        graph = round_of(graphs, r)
         key = jax.random.key(r)
         state, info = step(key, state, graph, clients)
         neighbours = reference.neighbours_of(graphs.members[r], graphs.mask[r])
@@ -149,7 +144,7 @@ def test_three_rounds_equal_the_reference(network, name, settings, lossy):
         params, losses = reference.gossip_sgd_round(
             params, data, neighbours, graphs.active[r], batches, lr=lr * decay**r, **training
         )
-        np.testing.assert_allclose(info['loss'], losses, rtol=1e-10)
+        np.testing.assert_allclose(info.loss, losses, rtol=1e-10)
     for i, expected in enumerate(params):
         ours = reference.flatten(as_reference(state.params, i))
         theirs = reference.flatten(expected)

@@ -259,7 +259,7 @@ def test_progress_goes_to_stderr(tmp_path, capsys, monkeypatch):
 
 
 def parsed(*argv):
-    return parse(['run.py', '--noprogress', '--compilation_cache=off', *map(str, argv)])
+    return parse(['run.py', '--noprogress', '--compilation_cache=off', *map(str, argv)], cli)
 
 
 def test_flags(tmp_path):

@@ -6,7 +6,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 from dfl_jax import topology
-from dfl_jax.cli.experiment import network
+from dfl_jax.cli.experiment import graphs as network
 from dfl_jax.gossip import gain
 
 FLAGS = flags.FLAGS

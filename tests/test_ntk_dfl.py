@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from helpers import as_reference, assert_close, round_of, widen
+from helpers import rounds_of as all_rounds_of
 
 from dfl_jax import Clients, Graph, topology
-from dfl_jax.algorithms import ntk_dfl
+from dfl_jax.algorithms import make
 from dfl_jax.models import MLP, SmallCNN, bind
 from dfl_jax.ntk import compressed
 from dfl_jax.ntk.aggregator_data import draw_batches
@@ -17,6 +19,7 @@ from dfl_jax.ntk.kernels import members_kernel_fn
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
 TIMESTEPS = (3, 10, 25)
+MODEL = bind(MLP(CLASSES, (8,)), (FEATURES,))
 
 
 def as_indices(key, clients, batches, share):
@@ -48,7 +51,8 @@ def run_both(
         'averaging': True,
     } | settings
     model = bind(MLP(CLASSES, hidden), (FEATURES,))
-    algorithm = ntk_dfl(
+    algorithm = make(
+        'ntk_dfl',
         model,
         init=init,
         lr=lr,
@@ -59,19 +63,11 @@ def run_both(
         **options,
     )
     state = algorithm.init(jax.random.key(0), clients)
-    widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
-    state = state._replace(params=jax.tree.map(widen, state.params))
-    layers = [f'Dense_{i}' for i in range(len(hidden) + 1)]
-
-    def as_reference(params, i):
-        return [
-            (np.asarray(params[n]['kernel'][i]), np.asarray(params[n]['bias'][i])) for n in layers
-        ]
-
+    state = widen(state)
     params = [as_reference(state.params, i) for i in range(CLIENTS)]
     step = jax.jit(algorithm.step)
     for r in range(len(graphs.active)):
-        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
+        graph = round_of(graphs, r)
         key = jax.random.key(r)
         state, info = step(key, state, graph, clients)
         neighbours = reference.neighbours_of(graphs.members[r], graphs.mask[r])
@@ -86,7 +82,7 @@ def run_both(
             ),
             **options,
         )
-    return state, info, as_reference, params, chosen, losses
+    return state, info, params, chosen, losses
 
 
 @pytest.mark.parametrize(
@@ -100,43 +96,31 @@ def run_both(
         {'loss': 'mse', 'evolution': 'eigh'},
         {'hidden': (6, 4)},
         {'hidden': (), 'init': 'same'},
-        {'jacobian_weights': 'own'},
-        {'jacobian_weights': 'own', 'averaging': False, 'hidden': (6, 4)},
+        {'jacobian_weights': 'neighbours'},
+        {'jacobian_weights': 'neighbours', 'averaging': False, 'hidden': (6, 4)},
         {'batches': 2},
         {'batches': 3, 'subsampling': 2, 'averaging': False},
         {'subsampling': 3},
-        {'jacobian_sparsity': 0.5},
-        {'jacobian_bits': 4, 'hidden': (6, 4)},
-        {'jacobian_sparsity': 0.25, 'jacobian_bits': 6, 'batches': 2, 'subsampling': 2},
+        {'sparsity': 0.5},
+        {'bits': 4, 'hidden': (6, 4)},
+        {'sparsity': 0.25, 'bits': 6, 'batches': 2, 'subsampling': 2},
     ],
     ids=str,
 )
 def test_three_rounds_equal_the_reference(network, settings):
-    state, info, as_reference, params, chosen, losses = run_both(network, **settings)
+    state, info, params, chosen, losses = run_both(network, **settings)
     for i, expected in enumerate(params):
         ours = reference.flatten(as_reference(state.params, i))
         theirs = reference.flatten(expected)
         assert np.linalg.norm(ours - theirs) <= 1e-10 * np.linalg.norm(theirs)
-    np.testing.assert_array_equal(info['timestep'], chosen)
-    np.testing.assert_allclose(info['loss'], losses, rtol=1e-10)
+    np.testing.assert_array_equal(info.metrics['timestep'].values, chosen)
+    np.testing.assert_allclose(info.loss, losses, rtol=1e-10)
 
 
-def rounds_of(algorithm, clients, graphs):
-    """State after the schedule, in float64, and the infos."""
-    state, infos = algorithm.init(jax.random.key(0), clients), []
-    widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
-    state = state._replace(params=jax.tree.map(widen, state.params))
-    step = jax.jit(algorithm.step)
-    for r in range(len(graphs.active)):
-        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
-        state, info = step(jax.random.key(r), state, graph, clients)
-        infos.append(jax.device_get(info))
-    return state, infos
-
-
-def assert_close(first, second, tolerance=1e-10):
-    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
-        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+def rounds_of(clients, graphs, model=MODEL, **settings):
+    """The state after the schedule, and the infos of its rounds."""
+    states, infos = all_rounds_of(clients, graphs, **settings)
+    return states[-1], infos
 
 
 # ------------------------------------------------------------------- batches and parts of the data
@@ -174,17 +158,10 @@ def test_padding_never_enters_a_batch(network):
         jnp.where(padding, 77, clients.y),
         clients.mask,
     )
-    algorithm = ntk_dfl(
-        bind(MLP(CLASSES, (8,)), (FEATURES,)),
-        timesteps=(3,),
-        batches=2,
-        subsampling=2,
-        jacobian_sparsity=0.5,
-        jacobian_bits=4,
-        jacobian_rounding='stochastic',
-    )
-    clean, _ = rounds_of(algorithm, clients, graphs)
-    dirty, _ = rounds_of(algorithm, garbage, graphs)
+    settings = {'timesteps': (3,), 'batches': 2, 'subsampling': 2}
+    settings |= {'sparsity': 0.5, 'bits': 4, 'rounding': 'stochastic'}
+    clean, _ = rounds_of(clients, graphs, **settings)
+    dirty, _ = rounds_of(garbage, graphs, **settings)
     assert_close(clean, dirty, 0)
 
 
@@ -195,16 +172,15 @@ def test_padding_never_enters_a_batch(network):
 def test_jacobians_at_weights_of_ones_own_need_no_weights_of_the_aggregator(network, averaging):
     """With equal weights everywhere the two readings are one; what is sent differs."""
     _, clients, graphs = network
-    model = bind(MLP(CLASSES, (8,)), (FEATURES,))
     settings = {'timesteps': (3, 9), 'averaging': averaging}
-    _, aggregator_infos = rounds_of(ntk_dfl(model, **settings), clients, graphs)
-    _, own_infos = rounds_of(ntk_dfl(model, **settings, jacobian_weights='own'), clients, graphs)
-    np.testing.assert_allclose(aggregator_infos[0]['loss'], own_infos[0]['loss'], rtol=1e-10)
-    assert abs(aggregator_infos[-1]['loss'] - own_infos[-1]['loss']).max() > 1e-4
+    _, aggregator_infos = rounds_of(clients, graphs, **settings)
+    _, own_infos = rounds_of(clients, graphs, **settings, jacobian_weights='neighbours')
+    np.testing.assert_allclose(aggregator_infos[0].loss, own_infos[0].loss, rtol=1e-10)
+    assert abs(aggregator_infos[-1].loss - own_infos[-1].loss).max() > 1e-4
     for mine, theirs in zip(own_infos, aggregator_infos, strict=True):
-        rows = mine['sent/jacobian_rows']
-        np.testing.assert_array_equal(rows, theirs['sent/jacobian_rows'])
-        assert mine['sent/weights'].sum() == (theirs['sent/weights'].sum() // 2) * averaging
+        rows = mine.sent['jacobian_rows']
+        np.testing.assert_array_equal(rows, theirs.sent['jacobian_rows'])
+        assert mine.sent['weights'].sum() == (theirs.sent['weights'].sum() // 2) * averaging
 
 
 @pytest.mark.slow
@@ -236,34 +212,29 @@ def test_the_kernel_of_members_is_that_of_their_jacobians(x64):
 @pytest.mark.slow
 def test_rows_kept_or_computed_again_are_the_same(network, monkeypatch):
     _, clients, graphs = network
-    model = bind(MLP(CLASSES, (8,)), (FEATURES,))
-    settings = {'timesteps': (3, 9), 'jacobian_sparsity': 0.5, 'jacobian_bits': 3}
+    settings = {'timesteps': (3, 9), 'sparsity': 0.5, 'bits': 3}
     for rounding in ('nearest', 'stochastic'):
-        kept, _ = rounds_of(ntk_dfl(model, **settings, jacobian_rounding=rounding), *network[1:])
+        kept, _ = rounds_of(*network[1:], **settings, rounding=rounding)
         with monkeypatch.context() as patch:
             patch.setattr(compressed, 'STORED', 0)
-            again, _ = rounds_of(
-                ntk_dfl(model, **settings, jacobian_rounding=rounding), clients, graphs
-            )
+            again, _ = rounds_of(clients, graphs, **settings, rounding=rounding)
         assert_close(kept, again)
 
 
 def test_a_codec_that_loses_nothing_changes_nothing(network):
-    model = bind(MLP(CLASSES, (8,)), (FEATURES,))
-    exact, _ = rounds_of(ntk_dfl(model, timesteps=(3, 9)), *network[1:])
-    rows, _ = rounds_of(ntk_dfl(model, timesteps=(3, 9), jacobian_sparsity=0.0), *network[1:])
-    coarse, _ = rounds_of(ntk_dfl(model, timesteps=(3, 9), jacobian_sparsity=0.9), *network[1:])
+    exact, _ = rounds_of(make('ntk_dfl', model, timesteps=(3, 9)), *network[1:])
+    rows, _ = rounds_of(make('ntk_dfl', model, timesteps=(3, 9), sparsity=0.0), *network[1:])
+    coarse, _ = rounds_of(make('ntk_dfl', model, timesteps=(3, 9), sparsity=0.9), *network[1:])
     assert_close(exact.params, rows.params)
     lost = jax.tree.leaves(jax.tree.map(lambda a, b: abs(a - b).max(), exact, coarse))
     assert max(lost) > 1e-4
 
 
 def test_a_compressed_row_costs_what_its_codec_says(network):
-    model = bind(MLP(CLASSES, (8,)), (FEATURES,))
-    rows = ntk_dfl(model, jacobian_sparsity=0.5, jacobian_bits=6).unit_bits['jacobian_rows']
+    rows = make('ntk_dfl', MODEL, sparsity=0.5, bits=6).unit_bits['jacobian_rows']
     tensors = (FEATURES * 8, 8, 8 * CLASSES, CLASSES)  # half of each in 6 bits, bitmap, step
     assert rows == sum(-(-size // 2) * 6 + size + 32 for size in tensors)
-    assert ntk_dfl(model).unit_bits['jacobian_rows'] == 32 * sum(tensors)
+    assert make('ntk_dfl', MODEL).unit_bits['jacobian_rows'] == 32 * sum(tensors)
 
 
 # ------------------------------------------------------------------------------------- clusters
@@ -279,10 +250,9 @@ def test_a_cluster_is_the_update_of_each_of_its_clients(network, lost, settings)
     graphs = topology.drop_clients(graphs, lost, seed=1)
     shared = topology.by_cluster(graphs)
     assert shared.members.shape[1] == 2
-    model = bind(MLP(CLASSES, (8,)), (FEATURES,))
     settings = {'timesteps': (3, 9), 'mixing': 'uniform', 'init': 'independent'} | settings
-    alone, _ = rounds_of(ntk_dfl(model, **settings), clients, graphs)
-    together, infos = rounds_of(ntk_dfl(model, **settings, by_cluster=True), clients, shared)
+    alone, _ = rounds_of(clients, graphs, **settings)
+    together, infos = rounds_of(clients, shared, **settings, by_cluster=True)
     assert_close(alone.params, together.params)
 
     parts, divisor = settings.get('batches', 1), settings.get('subsampling', 1)
@@ -293,8 +263,8 @@ def test_a_cluster_is_the_update_of_each_of_its_clients(network, lost, settings)
                 weights[client] += 1  # its own
                 weights[members[0]] += parts + 1  # the average, those between, the new ones
                 rows[client] += CLASSES * -(-len(data[client][0]) // divisor)
-        np.testing.assert_array_equal(info['sent/weights'], weights)
-        np.testing.assert_array_equal(info['sent/jacobian_rows'], rows)
+        np.testing.assert_array_equal(info.sent['weights'], weights)
+        np.testing.assert_array_equal(info.sent['jacobian_rows'], rows)
 
 
 def test_a_cluster_of_one_evolves_on_its_own_data(network):
@@ -302,16 +272,14 @@ def test_a_cluster_of_one_evolves_on_its_own_data(network):
     aggregators = np.arange(CLIENTS, dtype=np.int32)[None, :, None]
     alone = Graph(aggregators, np.ones_like(aggregators, bool), np.ones((1, CLIENTS), bool))
     model = bind(MLP(CLASSES, (8,)), (FEATURES,))
-    algorithm = ntk_dfl(model, lr=0.05, timesteps=TIMESTEPS, evolution='euler', by_cluster=True)
-    widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
-    start = algorithm.init(jax.random.key(0), clients)
-    start = start._replace(params=jax.tree.map(widen, start.params))
-    graph = jax.tree.map(lambda a: jnp.asarray(a[0]), topology.by_cluster(alone))
+    algorithm = make(
+        'ntk_dfl', model, lr=0.05, timesteps=TIMESTEPS, evolution='euler', by_cluster=True
+    )
+    start = widen(algorithm.init(jax.random.key(0), clients))
+    graph = round_of(topology.by_cluster(alone), 0)
     state, info = jax.jit(algorithm.step)(jax.random.key(0), start, graph, clients)
-    names = ('Dense_0', 'Dense_1')
-    of = lambda params, i: [(params[n]['kernel'][i], params[n]['bias'][i]) for n in names]  # noqa: E731
     for i, (x, y) in enumerate(data):
-        w = [tuple(np.asarray(part) for part in layer) for layer in of(start.params, i)]
+        w = as_reference(start.params, i)
         expected, chosen, loss = reference.ntk_update(
             w,
             reference.jacobian(w, x),
@@ -324,10 +292,9 @@ def test_a_cluster_of_one_evolves_on_its_own_data(network):
             evolution='euler',
             selection='network',
         )
-        for (kernel, bias), theirs in zip(of(state.params, i), expected, strict=True):
-            assert_close((kernel, bias), theirs)
-        assert info['timestep'][i] == chosen and info['loss'][i] == pytest.approx(loss)
-    assert not any(v.any() for k, v in info.items() if k.startswith('sent/'))
+        assert_close(as_reference(state.params, i), expected)
+        assert info.metrics['timestep'].values[i] == chosen and info.loss[i] == pytest.approx(loss)
+    assert not any(v.any() for v in info.sent.values())
 
 
 @pytest.mark.parametrize(
@@ -335,18 +302,18 @@ def test_a_cluster_of_one_evolves_on_its_own_data(network):
     [
         ({'batches': 0}, 'batches has to be at least 1, got 0'),
         ({'subsampling': -2}, 'subsampling has to be at least 1, got -2'),
-        ({'jacobian_sparsity': 1.0}, r'sparsity .* got 1.0'),
-        ({'jacobian_bits': 1}, r'bits .* got 1'),
-        ({'jacobian_rounding': 'nearest'}, 'no effect without bits'),
-        ({'jacobian_bits': 6, 'kernel': 'nt'}, 'kernel=nt needs exact Jacobians'),
+        ({'sparsity': 1.0}, r'sparsity .* got 1.0'),
+        ({'bits': 1}, r'bits .* got 1'),
+        ({'rounding': 'nearest'}, 'no effect without bits'),
+        ({'bits': 6, 'kernel': 'nt'}, 'kernel=nt needs exact Jacobians'),
         ({'by_cluster': True, 'averaging': False}, 'share one average'),
-        ({'jacobian_weights': 'all'}, "'all'; choose one of aggregator, own"),
-        ({'jacobian_weights': 'own', 'jacobian_bits': 6}, 'takes exact Jacobians'),
-        ({'jacobian_weights': 'own', 'batches': 2}, 'leave out batches'),
+        ({'jacobian_weights': 'all'}, "'all'; choose one of averaged, neighbours"),
+        ({'jacobian_weights': 'neighbours', 'bits': 6}, 'takes exact Jacobians'),
+        ({'jacobian_weights': 'neighbours', 'batches': 2}, 'leave out batches'),
         ({'by_cluster': True, 'mixing': 'metropolis'}, 'use size or uniform'),
     ],
     ids=str,
 )
 def test_what_is_refused(settings, pattern):
     with pytest.raises(ValueError, match=pattern):
-        ntk_dfl(bind(MLP(CLASSES), (FEATURES,)), **settings)
+        make('ntk_dfl', bind(MLP(CLASSES), (FEATURES,)), **settings)

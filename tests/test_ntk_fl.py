@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from helpers import widen
 
 from dfl_jax import Clients, Graph, topology
 from dfl_jax.algorithms import ntk_fl
@@ -66,8 +67,7 @@ def test_three_rounds_equal_the_reference_and_an_empty_one_changes_nothing(setti
         model, cohort=COHORT, lr=lr, lr_decay=lr_decay, timesteps=TIMESTEPS, **options
     )
     state = algorithm.init(jax.random.key(0), clients)
-    widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
-    state = state._replace(params=jax.tree.map(widen, state.params))
+    state = widen(state)
     params = of_server(state.params)
     step = jax.jit(algorithm.step)
     for r, (members, present) in enumerate(zip(graphs.members, graphs.mask, strict=True)):
@@ -77,15 +77,15 @@ def test_three_rounds_equal_the_reference_and_an_empty_one_changes_nothing(setti
         if not cohort:
             for old, new in zip(*map(jax.tree.leaves, (before, state.params)), strict=True):
                 np.testing.assert_array_equal(old, new)
-            assert not any(v.any() for k, v in info.items() if k.startswith('sent/'))
+            assert not any(v.any() for v in info.sent.values())
             continue
         params, chosen, loss = reference.ntk_fl_round(
             params, data, cohort, lr=lr * np.exp(-lr_decay * r), timesteps=TIMESTEPS, **options
         )
         ours, theirs = reference.flatten(of_server(state.params)), reference.flatten(params)
         assert np.linalg.norm(ours - theirs) <= 1e-10 * np.linalg.norm(theirs)
-        assert info['timestep'] == chosen
-        np.testing.assert_allclose(info['loss'], [loss] * CLIENTS, rtol=1e-10)
+        assert info.metrics['timestep'].values == chosen
+        np.testing.assert_allclose(info.loss, [loss] * CLIENTS, rtol=1e-10)
 
 
 def test_all_clients_predict_what_the_server_predicts(x64):

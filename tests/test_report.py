@@ -19,7 +19,9 @@ from absl.testing import flagsaver
 from test_cli import NETWORK, ROOT, SMALL, contents, here, rows_of, write_clusters
 
 from dfl_jax.cli.command import parse
-from dfl_jax.cli.experiment.build import build, deal, load_data, streams
+from dfl_jax.cli.experiment.build import build
+from dfl_jax.cli.experiment.data import load_data, partition
+from dfl_jax.cli.experiment.seeds import streams
 from dfl_jax.cli.report import command as report
 from dfl_jax.cli.report import figures as report_figures
 from dfl_jax.cli.report import html as report_html
@@ -227,14 +229,14 @@ def test_pictures_are_of_the_run_or_drawn_anew(page):
 def test_what_is_drawn_anew_is_what_the_run_had(runs):
     with flagsaver.flagsaver():
         try:
-            parse(['run.py', *DIGITS])
+            parse(['run.py', *DIGITS], cli)
             experiment = build(cli.FLAGS)
         finally:
             cli.FLAGS.unparse_flags()
     run = next(run for run in report_runs.find(runs)[0] if run.name == HOSTILE)
     flags = report_figures.namespace(run, data_dir=None, progress=False)
-    seeds = streams(flags)
-    parts, _ = deal(flags, load_data(flags, seeds), seeds)
+    seeds = streams(flags.seed)
+    parts, _ = partition(flags, load_data(flags, seeds), seeds)
     for ours, its in zip(parts, experiment.parts, strict=True):
         np.testing.assert_array_equal(ours, its)
     members, mask = experiment.graphs.members[0], experiment.graphs.mask[0]

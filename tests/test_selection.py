@@ -181,7 +181,7 @@ def command(module, *argv) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with flagsaver.flagsaver(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            status = module.main(parse(['command', '--noprogress', *map(str, argv)]))
+            status = module.main(parse(['command', '--noprogress', *map(str, argv)], module))
         except SystemExit as stop:
             status = stop.code
         finally:

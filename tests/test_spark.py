@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from helpers import as_reference, round_of, rounds_of, widen
 from test_ntk_dfl import as_indices
 
 from dfl_jax import Clients, data, topology
-from dfl_jax.algorithms import ntk_dfl, spark
+from dfl_jax.algorithms import make
 from dfl_jax.initialisation import initial_params
 from dfl_jax.models import MLP, bind
 from dfl_jax.ntk import evolve
@@ -33,22 +34,12 @@ SETTINGS = {
     'alpha_final': 0.3,
     'tau_init': 1.5,
     'tau_final': 3.0,
-    'logits': 'own',
-    'judge': 'labels',
     'momentum': 0.9,
-    'average_velocity': False,
     'averaging': True,
-    'jacobian_weights': 'aggregator',
     'exchange': 'float32',
     'selection': 'network',
     'init': 'independent',
 }
-
-
-def as_reference(tree, i):
-    """Client i's weights as the reference's list of layers."""
-    names = sorted(tree)
-    return [(np.asarray(tree[n]['kernel'][i]), np.asarray(tree[n]['bias'][i])) for n in names]
 
 
 def as_matrix(random, key):
@@ -77,7 +68,8 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
     if options['projection'] == 'none':
         dimension = None
     model = bind(MLP(3, hidden), (5,))
-    algorithm = spark(
+    algorithm = make(
+        'spark',
         model,
         lr=lr,
         lr_decay=lr_decay,
@@ -89,16 +81,13 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
     )
     random = projection(options['projection'], model.shapes, dimension)
     state = algorithm.init(jax.random.key(0), clients)
-    widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
-    state = state._replace(
-        params=jax.tree.map(widen, state.params), velocity=jax.tree.map(widen, state.velocity)
-    )
+    state = widen(state)
     members = range(len(data))
     params = [as_reference(state.params, i) for i in members]
     velocity = [as_reference(state.velocity, i) for i in members]
     step = jax.jit(algorithm.step)
     for r in range(len(graphs.active)):
-        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
+        graph = round_of(graphs, r)
         key = jax.random.key(r)
         state, info = step(key, state, graph, clients)
         neighbours = reference.neighbours_of(graphs.members[r], graphs.mask[r])
@@ -131,18 +120,7 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
             exact_step=options['step_form'] == 'exact',
             lr=lr * np.exp(-lr_decay * r),
             timesteps=TIMESTEPS,
-            **{
-                name: options[name]
-                for name in (
-                    'momentum',
-                    'averaging',
-                    'average_velocity',
-                    'jacobian_weights',
-                    'logits',
-                    'judge',
-                    'selection',
-                )
-            },
+            **{name: options[name] for name in ('momentum', 'averaging', 'selection')},
         )
     return state, info, params, velocity, chosen, losses
 
@@ -150,37 +128,13 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
 @pytest.mark.parametrize(
     'settings',
     [
-        {},
-        pytest.param({'projection': 'gaussian'}, marks=pytest.mark.slow),
-        {'projection': 'khatri_rao', 'hidden': (6, 4)},
-        {'projection': 'low_rank'},
-        pytest.param(
-            {'projection': 'low_rank', 'kernel_form': 'trace', 'jacobian_weights': 'own'},
-            marks=pytest.mark.slow,
-        ),
-        {'projection': 'hadamard'},
-        {'projection': 'none'},
-        pytest.param({'projection': 'none', 'kernel_form': 'trace'}, marks=pytest.mark.slow),
-        {'kernel_form': 'trace'},
-        {'projection_refresh': 'round'},
-        pytest.param({'projection_refresh': 'aggregator'}, marks=pytest.mark.slow),
-        {'logits': 'aggregator', 'judge': 'target'},
-        {'average_velocity': True, 'selection': 'linearized'},
-        {'jacobian_weights': 'own', 'averaging': False},
-        {'step_form': 'exact'},
-        pytest.param(
-            {'step_form': 'exact', 'jacobian_weights': 'own', 'kernel_form': 'trace'},
-            marks=pytest.mark.slow,
-        ),
-        {'jacobian_weights': 'own', 'projection': 'gaussian', 'logits': 'aggregator'},
-        pytest.param(
-            {'jacobian_weights': 'own', 'projection': 'none', 'kernel_form': 'trace'},
-            marks=pytest.mark.slow,
-        ),
-        {'sampling': 0.45},
+        {'projection': 'low_rank', 'projection_refresh': 'aggregator'},  # the defaults
+        {'projection_refresh': 'round', 'kernel_form': 'trace', 'hidden': (6, 4)},
+        {'projection': 'gaussian', 'averaging': False},
+        {'projection': 'none', 'selection': 'linearized'},
+        {'step_form': 'exact', 'sampling': 0.45},
         {'exchange': 'float16', 'momentum': 0.5},
-        pytest.param({'exchange': 'float16', 'projection': 'gaussian'}, marks=pytest.mark.slow),
-        {'exchange': 'int8', 'sampling': 0.6},
+        {'exchange': 'int8', 'sampling': 0.6, 'projection': 'low_rank'},
     ],
     ids=str,
 )
@@ -190,8 +144,8 @@ def test_three_rounds_equal_the_reference(network, settings):
         for ours, theirs in ((state.params, expected), (state.velocity, velocity[i])):
             ours, theirs = reference.flatten(as_reference(ours, i)), reference.flatten(theirs)
             assert np.linalg.norm(ours - theirs) <= 1e-10 * np.linalg.norm(theirs)
-    np.testing.assert_array_equal(info['timestep'], chosen)
-    np.testing.assert_allclose(info['loss'], losses, rtol=1e-10)
+    np.testing.assert_array_equal(info.metrics['timestep'].values, chosen)
+    np.testing.assert_allclose(info.loss, losses, rtol=1e-10)
 
 
 # ------------------------------------------------------------------- ends that are other methods
@@ -199,17 +153,11 @@ def test_three_rounds_equal_the_reference(network, settings):
 
 def three_rounds(network, algorithm):
     """The weights after every round and each round's loss and timestep, in float64."""
-    _, clients, graphs = network
-    state, found = algorithm.init(jax.random.key(0), clients), []
-    state = jax.tree.map(
-        lambda leaf: leaf.astype(jnp.float64) if leaf.dtype == jnp.float32 else leaf, state
-    )
-    step = jax.jit(algorithm.step)
-    for r in range(len(graphs.active)):
-        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
-        state, info = step(jax.random.key(r), state, graph, clients)
-        found.append((state.params, info['loss'], info['timestep'].ravel()))
-    return jax.device_get(found)
+    states, infos = rounds_of(algorithm, *network[1:])
+    return [
+        (state.params, info.loss, info.metrics['timestep'].values.ravel())
+        for state, info in zip(states[1:], infos, strict=True)
+    ]
 
 
 MODEL = bind(MLP(3, (8,)), (5,))
@@ -221,18 +169,16 @@ SHARED = {'lr': 0.05, 'lr_decay': 0.2, 'timesteps': TIMESTEPS, 'init': 'independ
     [
         ({}, {}),
         ({'sampling': 0.5, 'evolution': 'euler'}, {'subsampling': 2, 'evolution': 'euler'}),
-        (
-            {'jacobian_weights': 'own', 'averaging': False, 'projection_refresh': 'never'},
-            {'jacobian_weights': 'own', 'averaging': False},
-        ),
     ],
     ids=str,
 )
 def test_without_its_stages_it_is_ntk_dfl(network, ours, theirs):
     """No projection, the kernel's trace, labels alone and no momentum."""
     stages = {'projection': 'none', 'kernel_form': 'trace', 'alpha_final': 1.0, 'momentum': 0.0}
-    plain = three_rounds(network, spark(MODEL, **SHARED, **stages, **ours, rounds=3, warmup=0))
-    expected = three_rounds(network, ntk_dfl(MODEL, **SHARED, **theirs))
+    plain = three_rounds(
+        network, make('spark', MODEL, **SHARED, **stages, **ours, rounds=3, warmup=0)
+    )
+    expected = three_rounds(network, make('ntk_dfl', MODEL, **SHARED, **theirs))
     for a, b in zip(*map(jax.tree.leaves, (plain, expected)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
@@ -242,10 +188,10 @@ def test_distillation_begins_after_the_warm_up_and_never_at_alpha_1(network):
 
     def run(**schedule):
         settings = {**SHARED, 'projection_dim': 12, 'evolution': 'euler', 'rounds': 3}
-        return three_rounds(network, spark(MODEL, **settings, **schedule))
+        return three_rounds(network, make('spark', MODEL, **settings, **schedule))
 
     labels = run(alpha_final=1.0)
-    soft = {'tau_init': 2.0, 'tau_final': 5.0, 'logits': 'own'}
+    soft = {'tau_init': 2.0, 'tau_final': 5.0}
     same = run(alpha_init=1.0, alpha_final=1.0, warmup=0, **soft)
     late = run(alpha_init=0.5, alpha_final=0.5, warmup=2, **soft)
     for others, rounds in ((same, 3), (late, 2)):
@@ -263,12 +209,7 @@ AROUND = np.array([14, 9, 13, 8, 13, 7])  # samples of both neighbours in the ri
 # its neighbours a client of N samples sends 2 * 3 N rows, as many outputs and 2 N labels.
 SENT = [
     ({}, 4 * 2400 + SIZES * (6 * 384 + 6 * 32 + 2 * 32)),
-    ({'logits': 'own'}, 4 * 2400 + SIZES * (6 * 384 + 12 * 32 + 2 * 32)),
-    ({'average_velocity': True}, 6 * 2400 + SIZES * 2560),
-    (
-        {'jacobian_weights': 'own', 'averaging': False, 'projection_refresh': 'never'},
-        SIZES * (6 * 384 + 6 * 32 + 2 * 32),
-    ),
+    ({'averaging': False}, 2 * 2400 + SIZES * 2560),
     ({'step_form': 'exact'}, 6 * 2400 + SIZES * 2560 + AROUND * 3 * 32),
     ({'exchange': 'float16'}, 4 * 2400 + SIZES * (6 * 192 + 6 * 32 + 2 * 32)),
     (
@@ -281,7 +222,7 @@ SENT = [
 @pytest.mark.parametrize(('settings', 'expected'), SENT, ids=lambda value: str(value)[:60])
 def test_the_bits_of_a_round_on_a_ring(network, settings, expected):
     _, clients, _ = network
-    algorithm = spark(MODEL, projection_dim=12, **settings)
+    algorithm = make('spark', MODEL, projection_dim=12, **settings)
     graph = jax.tree.map(lambda a: a[0], topology.schedule('ring', 6, 1, seed=0, static=True))
     around = [
         set(members[linked]) for members, linked in zip(graph.members, graph.mask, strict=True)
@@ -291,7 +232,7 @@ def test_the_bits_of_a_round_on_a_ring(network, settings, expected):
     @jax.jit
     def sent(key):  # all else is not even compiled
         info = algorithm.step(key, algorithm.init(key, clients), graph, clients)[1]
-        return {name[5:]: count for name, count in info.items() if name.startswith('sent/')}
+        return info.sent
 
     counts = jax.device_get(sent(jax.random.key(0)))
     assert counts.keys() == algorithm.unit_bits.keys()
@@ -302,7 +243,7 @@ def test_the_bits_of_a_round_on_a_ring(network, settings, expected):
 def test_projected_rows_save_almost_99_percent():
     """k = 1000, the default, of the 79,510 weights of an MLP 784-100-10."""
     model = bind(MLP(10, (100,)), (784,))
-    ours, theirs = (make(model).unit_bits['jacobian_rows'] for make in (spark, ntk_dfl))
+    ours, theirs = (make(name, model).unit_bits['jacobian_rows'] for name in ('spark', 'ntk_dfl'))
     assert (ours, theirs) == (32 * 1000, 32 * 79510)
     assert round(100 * (1 - ours / theirs), 2) == 98.74
 

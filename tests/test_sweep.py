@@ -35,7 +35,7 @@ def swept(*argv: object) -> Finished:
         contextlib.redirect_stderr(err),
     ):
         try:
-            status = sweep.main(parse(command))
+            status = sweep.main(parse(command, sweep))
         except SystemExit as stop:
             status = stop.code
         finally:

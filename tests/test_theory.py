@@ -253,7 +253,7 @@ def here(*argv: object) -> Finished:
     out, err = io.StringIO(), io.StringIO()
     with flagsaver.flagsaver(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            status = command.main(parse(['theory.py', *QUIET, *map(str, argv)]))
+            status = command.main(parse(['theory.py', *QUIET, *map(str, argv)], command))
         except SystemExit as stop:
             status = stop.code
         finally:

@@ -1,4 +1,5 @@
 import os
+import sys
 import warnings
 
 import networkx as nx
@@ -20,6 +21,8 @@ from dfl_jax.topology import (
 )
 from dfl_jax.topology.families import Settings, draw, most_members
 from dfl_jax.topology.rewiring import assortativity
+
+drawing = sys.modules['dfl_jax.topology.schedule']
 
 DRAWN = tuple(f for f in FAMILIES if f != 'edge_list')
 CLIENTS, ROUNDS = 36, 4
