@@ -291,7 +291,7 @@ def partial(models, data, positions, *, r, key, held, **options):
 @functools.cache
 def parts(held):
     return make(
-        dec_partial, population(*WIDTHS), held=held, init='independent', chunk=1, **OPTIMISER
+        dec_partial, population(*WIDTHS), channels=held, init='independent', chunk=1, **OPTIMISER
     )
 
 
@@ -301,15 +301,17 @@ def parts(held):
 )
 def test_partial_training_equals_the_reference(network, held):
     people, graphs = population(*WIDTHS), schedule(senders=4, aggregators=2)
-    compare(network, people, parts(held), graphs, partial, 64, held=held, how='wsm', **OPTIMISER)
+    compare(
+        network, people, parts(held), graphs, partial, 64, channels=held, how='wsm', **OPTIMISER
+    )
 
 
 def test_the_names_of_partial_training():
     for name, held in (('heterofl', 'first'), ('fedrolex', 'rolled'), ('fed_dropout', 'random')):
         method = ALGORITHMS[f'dec_{name}']
-        assert method.func is dec_partial and method.keywords == {'held': held}
-    with pytest.raises(ValueError, match="unknown held 'last'; choose one of first, rolled"):
-        make(dec_partial, population(*WIDTHS), held='last')
+        assert method.func is dec_partial and method.keywords == {'channels': held}
+    with pytest.raises(ValueError, match="unknown channels 'last'; choose one of first, rolled"):
+        make(dec_partial, population(*WIDTHS), channels='last')
 
 
 def test_models_that_roll_alike_are_those_that_do_not_roll(network):

@@ -19,6 +19,8 @@ from dfl_jax.compression import (
 from dfl_jax.models import MLP, bind
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
+
+
 MODEL = bind(MLP(CLASSES, (8,)), (FEATURES,))
 TENSORS, SIZE = 4, FEATURES * 8 + 8 + 8 * CLASSES + CLASSES
 

@@ -439,7 +439,7 @@ def test_an_empty_graph_sends_nothing_and_trains_alone(name, family):
     mask = np.zeros_like(graphs.mask)
     mask[:, :, 0] = True
     state, infos = trained(name, graphs._replace(mask=mask))
-    sent = [v for info in infos for k, v in info.items() if k.startswith('sent/')]
+    sent = [v for info in infos for v in info.sent.values()]
     assert sent and not any(v.any() for v in sent)
     together = logits(name, state)['client']
     alone = Graph(np.zeros((3, 1, 1), np.int32), np.ones((3, 1, 1), bool), np.ones((3, 1), bool))
@@ -452,11 +452,11 @@ def test_an_empty_graph_sends_nothing_and_trains_alone(name, family):
 def test_an_empty_cohort_sends_nothing_and_keeps_the_model(name):
     graphs = schedule(COHORTS)
     _, once = trained(name, graphs)
-    assert all(v.any() for info in once for k, v in info.items() if k.startswith('sent/'))
+    assert all(v.any() for info in once for v in info.sent.values())
     nobody = graphs._replace(mask=graphs.mask & False, active=graphs.active & False)
     state, infos = trained(name, nobody)
     assert_same(logits(name, jitted(name)[0](jax.random.key(3), network())), logits(name, state))
-    assert not any(v.any() for info in infos for k, v in info.items() if k.startswith('sent/'))
+    assert not any(v.any() for info in infos for v in info.sent.values())
 
 
 @every_meeting
@@ -468,9 +468,9 @@ def test_an_aggregator_that_hears_nobody_sends_nothing(name, family):
         here = graphs.mask & (np.arange(graphs.mask.shape[2]) == 0) & active
         lonely = graphs._replace(mask=here, active=graphs.active & active)
         state, infos = trained(name, lonely)
-        sent = [v for info in infos for k, v in info.items() if k.startswith('sent/')]
+        sent = [v for info in infos for v in info.sent.values()]
         assert sent and not any(v.any() for v in sent)
-        assert all(np.isfinite(info['loss']).all() for info in infos)
+        assert all(np.isfinite(info.loss).all() for info in infos)
         before, after = logits(name, start)['client'], logits(name, state)['client']
         moved = np.isin(np.arange(CLIENTS), graphs.members[:, :, 0]) & active & (name != 'def_kt')
         np.testing.assert_array_equal((before != after).any(axis=(1, 2)), moved)
@@ -485,7 +485,7 @@ def test_traffic_over_delivered_links(name, family):
     for r, info in enumerate(infos):
         links = links_of(name, graphs, r)
         some += len(links)
-        counted = {k.removeprefix('sent/'): v for k, v in info.items() if k.startswith('sent/')}
+        counted = info.sent
         assert set(counted) == set(units)
         for unit, expected in SENT[name](links, SIZES).items():
             assert np.issubdtype(counted[unit].dtype, np.integer)

@@ -138,7 +138,7 @@ def test_rounds_equal_the_reference(network, options):
         assert largest_difference(as_reference(people, state.params), models) < 1e-10
         assert largest_difference(as_reference(people, state.peak), peaks) < 1e-10
         np.testing.assert_allclose(state.best, best, rtol=0, atol=1e-12)
-        assert abs(float(info['alpha']) - alpha) < 1e-12
+        assert abs(float(info.metrics['alpha']) - alpha) < 1e-12
     assert largest_difference(models, peaks) > 1e-3 or kind == 'fixed'
 
 

@@ -8,8 +8,12 @@ import pytest
 from dfl_jax.ntk.distillation import Distillation, distillation_target
 
 SETTINGS = {
-    **{'rounds': 13, 'warmup': 5, 'alpha_init': 0.9, 'alpha_final': 0.1},
-    **{'tau_init': 2.0, 'tau_final': 4.0},
+    'rounds': 13,
+    'warmup': 5,
+    'alpha_init': 0.9,
+    'alpha_final': 0.1,
+    'tau_init': 2.0,
+    'tau_final': 4.0,
 }
 
 # round k: (alpha, tau), p = (k - 5) / 8; cos(pi / 8) = 0.9238795325, cos(pi / 4) = 0.7071067812

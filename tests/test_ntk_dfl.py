@@ -119,7 +119,7 @@ def test_three_rounds_equal_the_reference(network, settings):
 
 def rounds_of(clients, graphs, model=MODEL, **settings):
     """The state after the schedule, and the infos of its rounds."""
-    states, infos = all_rounds_of(clients, graphs, **settings)
+    states, infos = all_rounds_of(make('ntk_dfl', model, **settings), clients, graphs)
     return states[-1], infos
 
 
@@ -222,9 +222,9 @@ def test_rows_kept_or_computed_again_are_the_same(network, monkeypatch):
 
 
 def test_a_codec_that_loses_nothing_changes_nothing(network):
-    exact, _ = rounds_of(make('ntk_dfl', model, timesteps=(3, 9)), *network[1:])
-    rows, _ = rounds_of(make('ntk_dfl', model, timesteps=(3, 9), sparsity=0.0), *network[1:])
-    coarse, _ = rounds_of(make('ntk_dfl', model, timesteps=(3, 9), sparsity=0.9), *network[1:])
+    exact, _ = rounds_of(*network[1:], timesteps=(3, 9))
+    rows, _ = rounds_of(*network[1:], timesteps=(3, 9), sparsity=0.0)
+    coarse, _ = rounds_of(*network[1:], timesteps=(3, 9), sparsity=0.9)
     assert_close(exact.params, rows.params)
     lost = jax.tree.leaves(jax.tree.map(lambda a, b: abs(a - b).max(), exact, coarse))
     assert max(lost) > 1e-4

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dfl_jax import Algorithm, Clients, data, evaluation, simulate, topology
-from dfl_jax.algorithms import ntk_dfl
+from dfl_jax.algorithms import make
 from dfl_jax.base import Graph
 from dfl_jax.evaluation import evaluator
 from dfl_jax.models import MLP, SmallCNN, bind
@@ -408,7 +408,7 @@ def learn(dataset, model, train_samples, rounds, clients=10, degree=3, **options
     graphs = topology.schedule('regular', clients, rounds, seed=0, degree=degree)
     test = simulate.Holdout(dataset.test_x, dataset.test_y)
     packed = data.pack(dataset.train_x, dataset.train_y, parts)
-    algorithm = ntk_dfl(model, timesteps=(100, 400), **options)
+    algorithm = make('ntk_dfl', model, timesteps=(100, 400), **options)
     run = simulate.run(algorithm, packed, graphs, test, jax.random.key(0))
     return [metrics for metrics, *_ in run]
 
