@@ -11,12 +11,12 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 TYPED := dfl_jax experiments benchmarks tests/torture
 
 .DEFAULT_GOAL := help
-.PHONY: help run test torture lint bench nt clean
+.PHONY: help run quick test faults torture lint bench nt clean
 .NOTPARALLEL:
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##/  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
-	@echo 'Variables: PYTHON=python3.12, ARGS="--rounds=5" (run, test, torture),'
+	@echo 'Variables: PYTHON=python3.12, ARGS="--rounds=5" (run, quick, test, faults, torture),'
 	@echo '           WORKERS=2 (test, torture),'
 	@echo '           BENCH=benchmarks.round (bench)'
 
@@ -25,6 +25,12 @@ run: $(VENV)/.installed  ## NTK-DFL on the handwritten digits; other settings by
 
 test: $(VENV)/.installed-test $(VENV)/.installed-nt  ## all tests but the slow ones
 	@$(BIN)/python -m pytest -q -m 'not slow' -n $(WORKERS) --dist=loadfile $(ARGS)
+
+quick: $(VENV)/.installed-test  ## the tests to run while working, under 90 seconds
+	@$(BIN)/python -m pytest -q -m quick $(ARGS)
+
+faults: $(VENV)/.installed-test $(VENV)/.installed-nt  ## deliberate faults that the tests must catch, hours
+	@$(BIN)/python -m tests.faults $(ARGS)
 
 torture: $(VENV)/.installed-test  ## mistreat the program: kills, damage, full disks, bad input
 	@$(BIN)/python -m tests.torture --workers=$(WORKERS) $(ARGS)

@@ -1,24 +1,89 @@
-"""What several benchmarks share: timing, memory, random networks, counted kernel products."""
+"""What benchmarks share: the start, networks, times, tables, counted kernel products."""
 
+import json
 import resource
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import app, flags, logging
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from dfl_jax.base import Array, Clients, PyTree
-from dfl_jax.models import Model
+from benchmarks.peers._common import CLASSES, random_samples
+from dfl_jax import data, topology
+from dfl_jax.algorithms import make
+from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
+from dfl_jax.heterogeneous.population import Population, populate
+from dfl_jax.models import MLP, MODES, Model, architecture, bind
 from dfl_jax.ntk import evolution
 
 GIB = 2**30
-CLASSES = 10
+IMAGE = (28, 28, 1)
+MUTUAL_LR, MUTUAL_ALPHA = 0.01, 0.5
+
+
+# ---------------------------------------------------------------------------- start and output
+
+
+def start(main: Callable[[], None]) -> None:
+    """Reads the flags and runs a benchmark, logging warnings only."""
+
+    def run(argv: list[str]) -> None:
+        del argv
+        logging.set_verbosity(logging.WARNING)
+        main()
+
+    app.run(run)
+
+
+def about() -> str:
+    """The device and the version, the head of every table."""
+    device = jax.devices()[0]
+    return f'{device.platform} {device.device_kind}, JAX {jax.__version__}, float32'
+
+
+class Table:
+    """A Markdown table whose rows are printed as soon as they are measured."""
+
+    def __init__(self, *columns: str) -> None:
+        self.row(*columns)
+        print(f'|---|{"--:|" * (len(columns) - 1)}')
+
+    def row(self, *cells: object) -> None:
+        """Prints a row, numbers as `format` makes them when they come as (number, format)."""
+        shown = (format(*cell) if isinstance(cell, tuple) else str(cell) for cell in cells)
+        print(f'| {" | ".join(shown)} |', flush=True)
+
+
+def in_process(benchmark: str, worker: object, *passed: flags.FlagHolder) -> dict[str, Any]:
+    """What a fresh process of `benchmark` with this --worker and these flags prints, as JSON."""
+    command = [sys.executable, '-m', f'benchmarks.{benchmark}', f'--worker={worker}']
+    command += [f'--{flag.name}={flag.value}' for flag in passed if flag.value is not None]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def command(module: str, *arguments: str) -> tuple[float, str]:
+    """Wall-clock seconds of `python -m experiments.MODULE`, and what it printed."""
+    begin = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, '-m', f'experiments.{module}', *arguments],
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return time.perf_counter() - begin, done.stdout
+
+
+# --------------------------------------------------------------------------- times and memory
 
 
 class Compiled(NamedTuple):
@@ -30,18 +95,18 @@ class Compiled(NamedTuple):
 
 
 def compiled(function: Callable[..., Any], *args: Any, donate: int | None = None) -> Compiled:
-    """Compiles `function` for arguments of these shapes; `donate` is the number of one of them."""
-    start = time.perf_counter()
+    """`function` compiled for arguments of these shapes; `donate` is the number of one of them."""
+    begin = time.perf_counter()
     program = jax.jit(function, donate_argnums=donate).lower(*args).compile()
-    seconds, memory = time.perf_counter() - start, program.memory_analysis()
+    seconds, memory = time.perf_counter() - begin, program.memory_analysis()
     return Compiled(program, seconds, memory.temp_size_in_bytes if memory else 0)
 
 
 def seconds_of(call: Callable[..., Any], *args: Any) -> tuple[float, Any]:
     """Seconds until the results are there, and the results."""
-    start = time.perf_counter()
+    begin = time.perf_counter()
     results = jax.block_until_ready(call(*args))
-    return time.perf_counter() - start, results
+    return time.perf_counter() - begin, results
 
 
 def median_seconds(
@@ -57,6 +122,32 @@ def median_seconds(
     return float(np.median(times[1:] or times))
 
 
+def in_turns(contenders: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Median seconds of each contender, called in turns so that a busy machine slows all alike."""
+    times = [[seconds_of(call)[0] for call in contenders.values()] for _ in range(repeats)]
+    return dict(zip(contenders, np.median(times, axis=0).tolist(), strict=True))
+
+
+class Rounds(NamedTuple):
+    """What rounds of a method took, and what the last one reported."""
+
+    compile_seconds: float
+    seconds: float  # median of the rounds after the first
+    info: Any
+
+
+def timed_rounds(algorithm: Algorithm, clients: Clients, graphs: Sequence[Graph]) -> Rounds:
+    """The times of one round a graph, the state donated; the first round warms up."""
+    key = jax.random.key(0)
+    state = jax.jit(algorithm.init)(key, clients)
+    step = compiled(algorithm.step, key, state, graphs[0], clients, donate=1)
+    times, info = [], None
+    for graph in graphs:
+        seconds, (state, info) = seconds_of(step.call, key, state, graph, clients)
+        times.append(seconds)
+    return Rounds(step.seconds, float(np.median(times[1:])), info)
+
+
 def peak_bytes() -> int:
     """The most memory held so far: on the device where it says so, else by the process."""
     stats = jax.devices()[0].memory_stats()
@@ -66,26 +157,71 @@ def peak_bytes() -> int:
     return peak if sys.platform == 'darwin' else 1024 * peak
 
 
-def about() -> str:
-    """The device and the version, the head of every table."""
-    device = jax.devices()[0]
-    return f'{device.platform} {device.device_kind}, JAX {jax.__version__}, float32'
+# -------------------------------------------------------------------------------- networks
 
 
-def random_clients(clients: int, samples: int, shape: Sequence[int] = (28, 28, 1)) -> Clients:
-    """Gaussian noise on a Gaussian image of each class and one that all share; random labels.
-
-    Sized such that kernels are as stiff, and so `rkc` as dear, as on Fashion-MNIST: without the
-    shared image the largest eigenvalue of the first H / N~ is 35 instead of 250, and with labels
-    that cannot be learned it falls to a tenth in the first round.
-    """
-    rng = np.random.default_rng(0)
-    y = rng.integers(CLASSES, size=(clients, samples), dtype=np.int32)
-    x = rng.standard_normal((clients, samples, *shape), np.float32)
-    x += 0.6 * rng.standard_normal(shape, np.float32)
-    for label in range(CLASSES):
-        x[y == label] += 0.5 * rng.standard_normal(shape, np.float32)
+def random_clients(clients: int, samples: int, shape: Sequence[int] = IMAGE) -> Clients:
+    """Clients of `random_samples`, none of them padded."""
+    x, y = random_samples(clients, samples, shape)
     return Clients(jnp.asarray(x), jnp.asarray(y), jnp.ones((clients, samples), bool))
+
+
+def real_clients(
+    name: str, data_dir: str | None, clients: int, partition_file: str | None
+) -> tuple[Clients, Model]:
+    """A data set over clients by the file, else by Dirichlet(0.1), and the MLP that fits it."""
+    dataset = data.load(name, data_dir)
+    parts = data.partition('dirichlet', dataset, clients, seed=0, path=partition_file)
+    packed = data.pack(dataset.train_x, dataset.train_y, parts)
+    return packed, bind(MLP(dataset.classes), packed.x.shape[2:])
+
+
+def mlp(shape: Sequence[int] = IMAGE) -> Model:
+    """The two-layer network of most benchmarks, 784-100-10 on the random images."""
+    return bind(MLP(CLASSES), shape)
+
+
+def graphs_of(schedule: Graph) -> list[Graph]:
+    """The graph of each round of a schedule, on the device."""
+    return [Graph(*(jnp.asarray(a[r]) for a in schedule)) for r in range(len(schedule.active))]
+
+
+def regular_graphs(clients: int, rounds: int, degree: int) -> list[Graph]:
+    """A random regular graph a round."""
+    return graphs_of(topology.schedule('regular', clients, rounds, seed=0, degree=degree))
+
+
+def mutual_network(
+    clients: int, rounds: int, *, width: float, chunk: int | None, **settings: Any
+) -> tuple[Algorithm, Population, Graph]:
+    """DFML among the five CNNs of mode H2, narrowed by `width`, and its schedule.
+
+    Half of the clients send to one aggregator. chunk: models at once (default: 1 on a CPU, else
+    all).
+    """
+    names = MODES['h2_cnn']
+    models = {name: bind(architecture(name, CLASSES, width), IMAGE) for name in names}
+    population = populate(models, (names * clients)[:clients])
+    complete = topology.schedule('complete', clients, rounds, seed=0)
+    algorithm = make(
+        'dfml',
+        population,
+        rounds=10**3,
+        schedule='fixed',
+        alpha=MUTUAL_ALPHA,
+        lr=MUTUAL_LR,
+        chunk=chunk or (1 if jax.default_backend() == 'cpu' else None),
+        **settings,
+    )
+    return algorithm, population, topology.meetings(complete, clients // 2, seed=0)
+
+
+def architectures_of(population: Population) -> dict[int, str]:
+    """The name of each client's architecture."""
+    return {int(c): name for name, group in population.clients.items() for c in group}
+
+
+# ------------------------------------------------------------------- Jacobians, kernel products
 
 
 def jacobian(model: Model, params: PyTree, x: Array, block: int = 128) -> Array:
@@ -123,18 +259,9 @@ def counted(function: Callable[..., Any]) -> Callable[..., tuple[Any, int]]:
     def run(*args: Any) -> tuple[Any, int]:
         nonlocal products
         products = 0
-        results = jax.device_get(program(*args))
+        results = jax.block_until_ready(program(*args))
         jax.effects_barrier()
         return results, products
 
     plain, program = evolution.apply, jax.jit(traced)
     return run
-
-
-def count_products(runs: Sequence[tuple[Array, ...]], **settings: Any) -> list[int]:
-    """How many products with the kernel `evolve(*run, **settings)` takes, for each of `runs`.
-
-    runs: positional arguments of equal shapes.
-    """
-    program = counted(lambda *run: evolution.evolve(*run, **settings))
-    return [program(*run)[1] for run in runs]

@@ -28,27 +28,26 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags, logging
+from absl import flags
 from tqdm import tqdm
 
 from benchmarks import _common as common
-from dfl_jax import data, topology
-from dfl_jax.algorithms import ALGORITHMS, make, settings_of
+from dfl_jax.algorithms import make
+from dfl_jax.algorithms.spark import NTK as SPARK
+from dfl_jax.algorithms.spark import Projection
 from dfl_jax.base import Array, Clients, Graph, PyTree
 from dfl_jax.gossip.mixing import mix_at_aggregator, mixing_weights
-from dfl_jax.models import MLP, Model, bind
-from dfl_jax.ntk import evolve, linearization
+from dfl_jax.models import Model
+from dfl_jax.ntk import NtkUpdate, evolve, linearization
 from dfl_jax.ntk.aggregator_data import aggregator_data, of_members, one_hot_targets
 from dfl_jax.ntk.chebyshev import TOLERANCE
-from dfl_jax.ntk.distillation import annealing, distillation_target
+from dfl_jax.ntk.distillation import Distillation, distillation_target
 from dfl_jax.ntk.evolution import Kernel
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import projection
 
 _METHOD = flags.DEFINE_enum('method', 'ntk_dfl', ['ntk_dfl', 'spark'], 'whose evolution')
-_HUBS = flags.DEFINE_integer(
-    'aggregators', 100, 'aggregators of each round, at most', lower_bound=1
-)
+_AGGREGATORS = flags.DEFINE_integer('aggregators', 100, 'aggregators of each round, at most', 1)
 _ROUNDS = flags.DEFINE_list(
     'rounds', ['1', '5', '12'], 'rounds at whose start aggregators are measured'
 )
@@ -71,48 +70,57 @@ class Aggregator(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A method on its data."""
+    """A method with its defaults."""
 
-    name: str
-    model: Model
-    clients: Clients
-    settings: dict[str, Any]  # of the method, its defaults
-    aggregator: Callable[..., Aggregator]  # (params, sizes, graph, clients, k, h), k from zero
+    ntk: NtkUpdate
+    aggregator: Callable[..., Aggregator]  # (k from zero, h, w, x, labels, mask)
     kernel: Callable[[PyTree], Kernel]
 
+    def evolved(self, aggregator: Aggregator, **options: Any) -> Array:
+        """S_t [T, C, N] at all timesteps of the method."""
+        return evolve(
+            self.kernel(aggregator.linearized),
+            aggregator.outputs,
+            aggregator.target,
+            aggregator.mask,
+            self.ntk.lr,
+            timesteps=self.ntk.timesteps,
+            method=self.ntk.evolution,
+            **options,
+        )
 
-def main(argv: list[str]) -> None:
-    del argv
-    logging.set_verbosity(logging.WARNING)
+
+def main() -> None:
+    folder, partition_file = _DATA_DIR.value, _PARTITION_FILE.value
     try:
         rounds = rounds_of(_ROUNDS.value)
-        setting = setting_of(_METHOD.value, *load(_DATA_DIR.value, _PARTITION_FILE.value))
+        if folder is None and partition_file is not None:
+            raise ValueError(f'--partition_file={partition_file} needs --data_dir')
+        name, count = ('fashion_mnist', 300) if folder else ('digits', 30)
+        clients, model = common.real_clients(name, folder, count, partition_file)
     except (ValueError, OSError) as error:
         sys.exit(str(error))
-    print(f'{common.about()}\n{setting.name}, {len(setting.clients.x)} clients')
-    follow, exact = evolution_of(setting), reference_of(setting)
-    errors, products = [], []
-    print('worst relative error of S_t at t =')
-    ends = ''.join(f'{t:>9}' for t in setting.settings['timesteps'])
-    print(f'{"round":12}{ends}{"products":>10}')
-    for number, aggregators in aggregators_of_rounds(setting, rounds, _HUBS.value):
-        found = []
+    print(f'{common.about()}\n{_METHOD.value}, {count} clients')
+    setting = (_spark if _METHOD.value == 'spark' else _ntk_dfl)(model)
+    follow, exact = common.counted(setting.evolved), exactly(setting)
+    errors: list[np.ndarray] = []
+    products: list[int] = []
+    print('worst relative error of S_t at t =\n')
+    table = common.Table('round', *map(str, setting.ntk.timesteps), 'products')
+    for number, aggregators in aggregators_of_rounds(setting, model, clients, rounds):
+        first = len(errors)
         for aggregator in aggregators:
             totals, count = follow(aggregator)
-            found.append(relative(totals, exact(aggregator)))
+            errors.append(relative(np.asarray(totals), exact(aggregator)))
             products.append(count)
-        errors += found
-        worst = ''.join(f'{error:9.1e}' for error in np.max(found, axis=0))
-        print(f'{number:<12}{worst}{np.median(products[-len(found) :]):10.0f}', flush=True)
-    print(
-        json.dumps(
-            {
-                'worst': float(np.max(errors)),
-                'median': float(np.median(errors)),
-                'products': float(np.median(products)),
-            }
-        )
-    )
+        worst = np.max(errors[first:], axis=0)
+        table.row(number, *((e, '.1e') for e in worst), (np.median(products[first:]), '.0f'))
+    last = {
+        'worst': float(np.max(errors)),
+        'median': float(np.median(errors)),
+        'products': float(np.median(products)),
+    }
+    print(f'\n{json.dumps(last)}')
 
 
 def rounds_of(listed: list[str]) -> list[int]:
@@ -122,98 +130,67 @@ def rounds_of(listed: list[str]) -> list[int]:
     return sorted({int(r) for r in listed})
 
 
-def load(folder: str | None, partition_file: str | None) -> tuple[Clients, Model]:
-    """The data of the clients, and the MLP that fits it."""
-    if folder is None and partition_file is not None:
-        raise ValueError(f'--partition_file={partition_file} needs --data_dir')
-    name, count = ('fashion_mnist', 300) if folder else ('digits', 30)
-    dataset = data.load(name, folder)
-    parts = data.partition('dirichlet', dataset, count, seed=0, path=partition_file)
-    clients = jax.tree.map(jnp.asarray, data.pack(dataset.train_x, dataset.train_y, parts))
-    return clients, bind(MLP(dataset.classes), clients.x.shape[2:])
+def _ntk_dfl(model: Model) -> Setting:
+    linearize = linearization(model)
 
-
-def setting_of(name: str, clients: Clients, model: Model) -> Setting:
-    settings = settings_of(ALGORITHMS[name])
-    of_method = (_spark if name == 'spark' else _ntk_dfl)(model, settings)
-    return Setting(name, model, clients, settings, *of_method)
-
-
-def _joined(
-    settings: dict[str, Any], params: PyTree, sizes: Array, graph: Graph, clients: Clients, h: int
-) -> tuple[PyTree, Array, Array, Array]:
-    """Averaged weights of aggregator h, and the data around it: x [N, ...], labels [N], mask
-    [N]."""
-    row = mixing_weights(graph, sizes, settings['mixing'])[h]
-    members = graph.members[h]
-    w = mix_at_aggregator(row, members, params)
-    return w, *aggregator_data(of_members(clients, members), graph.mask[h])
-
-
-def _ntk_dfl(model: Model, settings: dict[str, Any]) -> tuple[Callable[..., Aggregator], Callable]:
-    linearize = linearization(model, kernel=settings['kernel'])
-
-    def aggregator(params, sizes, graph, clients, k, h):
-        w, x, labels, mask = _joined(settings, params, sizes, graph, clients, h)
+    def aggregator(k, h, w, x, labels, mask) -> Aggregator:
         linearized = linearize(jax.random.key(0), w, x)
         y = one_hot_targets(labels, model.classes, x.dtype)
         return Aggregator(linearized.kernel, linearized.outputs, y, mask)
 
-    return aggregator, lambda kernel: kernel
+    return Setting(NtkUpdate(), aggregator, lambda kernel: kernel)
 
 
-def _spark(model: Model, settings: dict[str, Any]) -> tuple[Callable[..., Aggregator], Callable]:
-    random = projection(settings['projection'], model.shapes, settings['projection_dim'])
-    linearize = projected(model, random, form=settings['kernel_form'], step=settings['step_form'])
-    total = settings['rounds']
-    ends = [(settings[f'{which}_init'], settings[f'{which}_final']) for which in ('alpha', 'tau')]
-    schedule = annealing(total, settings['warmup'] or total // 6, *ends)
+def _spark(model: Model) -> Setting:
+    settings = Projection()
+    random = projection(settings.projection, model.shapes, settings.projection_dim)
+    linearize = projected(model, random, form=settings.kernel_form, step=settings.step_form)
 
     def linearized(table, w, x, mask):
         return linearize(jax.random.key(0), table, w, x, mask)
 
-    def aggregator(params, sizes, graph, clients, k, h):
-        w, x, labels, mask = _joined(settings, params, sizes, graph, clients, h)
-        drawn = jax.random.fold_in(jax.random.key(settings['projection_seed']), k)
-        table = random.draw(jax.random.fold_in(drawn, h))
+    def aggregator(k, h, w, x, labels, mask) -> Aggregator:
+        table = random.draw(jax.random.fold_in(settings.key(k), h))
         outputs = linearized(table, w, x, mask).outputs
         y = one_hot_targets(labels, model.classes, x.dtype)
-        target = distillation_target(y, jnp.where(mask, outputs, 0), *schedule(k + 1))
+        annealed = Distillation().schedule(k + 1)
+        target = distillation_target(y, jnp.where(mask, outputs, 0), *annealed)
         return Aggregator((table, w, x, mask), outputs, target, mask)
 
-    return aggregator, lambda operands: linearized(*operands).kernel
+    return Setting(SPARK, aggregator, lambda operands: linearized(*operands).kernel)
 
 
 def aggregators_of_rounds(
-    setting: Setting, rounds: list[int], count: int
+    setting: Setting, model: Model, clients: Clients, rounds: list[int]
 ) -> Iterator[tuple[int, Iterator[Aggregator]]]:
     """(round, its aggregators) for each of `rounds`, with the rounds between them run."""
-    clients = setting.clients
     size = len(clients.x)
-    schedule = topology.schedule('regular', size, rounds[-1], seed=0, degree=DEGREE)
-    algorithm = make(setting.name, setting.model)
+    algorithm = make(_METHOD.value, model)
     key = jax.random.key(0)
     state = jax.jit(algorithm.init)(key, clients)
-    step, aggregator = jax.jit(algorithm.step, donate_argnums=1), jax.jit(setting.aggregator)
-    numbers = np.linspace(0, size - 1, min(count, size)).astype(int)
-    for k in tqdm(range(rounds[-1]), desc='rounds', disable=None):
-        graph = Graph(*(jnp.asarray(a[k]) for a in schedule))
+    step = jax.jit(algorithm.step, donate_argnums=1)
+
+    @jax.jit
+    def aggregator(params: PyTree, sizes: Array, graph: Graph, k: int, h: int) -> Aggregator:
+        row = mixing_weights(graph, sizes)[h]
+        members = graph.members[h]
+        w = mix_at_aggregator(row, members, params)
+        joined = aggregator_data(of_members(clients, members), graph.mask[h])
+        return setting.aggregator(k, h, w, *joined)
+
+    numbers = np.linspace(0, size - 1, min(_AGGREGATORS.value, size)).astype(int)
+    graphs = common.regular_graphs(size, rounds[-1], DEGREE)
+    for k, graph in enumerate(tqdm(graphs, desc='rounds', disable=None)):
         if k + 1 in rounds:
             each = tqdm(numbers, desc=f'aggregators of round {k + 1}', disable=None)
-            yield k + 1, (aggregator(state.params, state.sizes, graph, clients, k, h) for h in each)
+            yield k + 1, (aggregator(state.params, state.sizes, graph, k, h) for h in each)
         if k + 1 < rounds[-1]:
             state, _ = step(jax.random.fold_in(key, k), state, graph, clients)
 
 
-def evolution_of(setting: Setting) -> Callable[[Aggregator], tuple[np.ndarray, int]]:
-    """S_t [T, C, N] of an aggregator as the method takes it, and the kernel products that it
-    took."""
-    return common.counted(lambda aggregator: _evolved(setting, aggregator))
-
-
-def reference_of(setting: Setting) -> Callable[[Aggregator], np.ndarray]:
+def exactly(setting: Setting) -> Callable[[Aggregator], np.ndarray]:
     """S_t [T, C, N] of an aggregator in float64."""
-    program = jax.jit(lambda aggregator: _evolved(setting, aggregator, tolerance=REFERENCE))
+    program = jax.jit(lambda aggregator: setting.evolved(aggregator, tolerance=REFERENCE))
 
     def widened(leaf: Array) -> Array:
         return leaf.astype(jnp.float64) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
@@ -225,25 +202,11 @@ def reference_of(setting: Setting) -> Callable[[Aggregator], np.ndarray]:
     return run
 
 
-def _evolved(setting: Setting, aggregator: Aggregator, **options: Any) -> Array:
-    settings = setting.settings
-    return evolve(
-        setting.kernel(aggregator.linearized),
-        aggregator.outputs,
-        aggregator.target,
-        aggregator.mask,
-        settings['lr'],
-        timesteps=settings['timesteps'],
-        method=settings['evolution'],
-        **options,
-    )
-
-
 def relative(totals: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """||totals - expected|| / ||expected|| at each timestep."""
-    norm = lambda a: np.linalg.norm(a, axis=(1, 2))  # noqa: E731
-    return norm(totals - expected) / norm(expected)
+    apart = np.linalg.norm(totals - expected, axis=(1, 2))
+    return apart / np.linalg.norm(expected, axis=(1, 2))
 
 
 if __name__ == '__main__':
-    app.run(main)
+    common.start(main)

@@ -15,27 +15,26 @@ bare products  the matrix products that the round cannot avoid, and nothing else
                client after the other (`map`) and once as batched products over all clients
                (`batch`); the faster counts
 
-Also the number of programs compiled after the first block of a run.
-
-2 cores of a shared AMD EPYC, JAX 0.10.2, 2026-11-20, over six runs of the command: a round 229 to
-267 ms, 11,200 to 13,100 client-steps/s; the loop 2.0 to 2.5 times as long; 1.06 to 1.14 times the
-bare products; nothing compiled after the first block. By --chunk, one run each: 1 client at once
-267 ms, 2 237 ms, 10 221 ms, 300 297 ms.
+By --chunk, one run each on two cores of a shared AMD EPYC (2026-11-20): 1 client at once 267 ms,
+2 237 ms, 10 221 ms, 300 297 ms.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags, logging
+from absl import flags
 from jax import lax
 
 from benchmarks import _common as common
-from dfl_jax import simulate, topology
+from dfl_jax import topology
 from dfl_jax.algorithms import make
-from dfl_jax.base import Array, Clients, Graph, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.execution.memory import choose_chunk, client_bytes
 from dfl_jax.gossip.mixing import mix, mixing_weights
-from dfl_jax.models import MLP, Model, bind
+from dfl_jax.models import Model
 from dfl_jax.training.batches import Batch
 from dfl_jax.training.local import batch_loss
 
@@ -51,38 +50,33 @@ HIDDEN = 100
 ROUNDS = 5  # of one block
 
 
-def main(argv: list[str]) -> None:
-    del argv
-    logging.set_verbosity(logging.WARNING)
-    clients = common.random_clients(_CLIENTS.value, _SAMPLES.value)
-    model = bind(MLP(common.CLASSES, (HIDDEN,)), clients.x.shape[2:])
+def main() -> None:
+    clients, model = common.random_clients(_CLIENTS.value, _SAMPLES.value), common.mlp()
     schedule = topology.schedule('regular', _CLIENTS.value, ROUNDS, seed=0, degree=_DEGREE.value)
     chunk = choose_chunk(_CLIENTS.value, client_bytes(_SAMPLES.value, model), _CHUNK.value)
     algorithm = make('dpsgd', model, lr=LR, batch_size=_BATCH.value, chunk=chunk)
     steps = _CLIENTS.value * -(-_SAMPLES.value // _BATCH.value)
     print(f'{common.about()}\n{steps} client-steps a round, {chunk} client(s) at once\n')
 
-    contenders = {
-        'round': jitted_rounds(algorithm, schedule, clients),
-        'client loop': client_loop(model, algorithm, schedule, clients),
-        'bare products, map': bare_products(clients, mapped=True),
-        'bare products, batch': bare_products(clients, mapped=False),
-    }
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(_REPEATS.value):
-        for name, call in contenders.items():
-            seconds = common.seconds_of(call)[0]
-            times[name].append(seconds / ROUNDS if name == 'round' else seconds)
-    medians = {name: float(np.median(t)) for name, t in times.items()}
+    medians = common.in_turns(
+        {
+            'round': jitted_rounds(algorithm, schedule, clients),
+            'client loop': client_loop(model, algorithm, schedule, clients),
+            'bare products, map': bare_products(clients, mapped=True),
+            'bare products, batch': bare_products(clients, mapped=False),
+        },
+        _REPEATS.value,
+    )
+    medians['round'] /= ROUNDS
+    table = common.Table('', 'ms', 'client-steps/s')
     for name, seconds in medians.items():
-        print(f'{name:22} {1e3 * seconds:9.1f} ms {steps / seconds:12,.0f} client-steps/s')
+        table.row(name, (1e3 * seconds, '.1f'), (steps / seconds, ',.0f'))
     bare = min(medians['bare products, map'], medians['bare products, batch'])
     print(f'\nclient loop / round    {medians["client loop"] / medians["round"]:.2f}')
     print(f'round / bare products  {medians["round"] / bare:.2f}')
-    print(f'compiled after the first block: {programs_compiled(algorithm, schedule, clients)}')
 
 
-def jitted_rounds(algorithm, schedule: Graph, clients: Clients):
+def jitted_rounds(algorithm: Algorithm, schedule: Graph, clients: Clients) -> Callable[[], Any]:
     """A call that trains ROUNDS more rounds in one program, as `simulate.run` does."""
     graphs = jax.tree.map(jnp.asarray, schedule)
     state = jax.jit(algorithm.init)(jax.random.key(0), clients)
@@ -95,7 +89,7 @@ def jitted_rounds(algorithm, schedule: Graph, clients: Clients):
         return lax.scan(one, state, (jax.random.split(jax.random.key(1), ROUNDS), graphs))
 
     program = common.compiled(rounds, state, graphs, clients, donate=0)
-    print(f'compile                {program.seconds:.2f} s')
+    print(f'compile {program.seconds:.2f} s\n')
 
     def call():
         nonlocal state
@@ -106,9 +100,11 @@ def jitted_rounds(algorithm, schedule: Graph, clients: Clients):
     return call
 
 
-def client_loop(model: Model, algorithm, schedule: Graph, clients: Clients):
+def client_loop(
+    model: Model, algorithm: Algorithm, schedule: Graph, clients: Clients
+) -> Callable[[], Any]:
     """A call that trains one more round, client by client and batch by batch."""
-    graph = Graph(*(jnp.asarray(a[0]) for a in schedule))
+    graph = common.graphs_of(schedule)[0]
     rows = mixing_weights(graph, clients.mask.sum(axis=1), 'uniform')
     params = jax.jit(algorithm.init)(jax.random.key(0), clients).params
     networks = [jax.tree.map(lambda w, i=i: w[i], params) for i in range(len(clients.x))]
@@ -142,7 +138,7 @@ def client_loop(model: Model, algorithm, schedule: Graph, clients: Clients):
     return call
 
 
-def bare_products(clients: Clients, mapped: bool):
+def bare_products(clients: Clients, mapped: bool) -> Callable[[], Any]:
     """A call that does the matrix products of a round and nothing else.
 
     The gradients of one step are the weights of the next, so that no product can be left out or
@@ -173,22 +169,5 @@ def bare_products(clients: Clients, mapped: bool):
     return lambda: program(w1, w2, batches)
 
 
-def programs_compiled(algorithm, schedule: Graph, clients: Clients) -> int:
-    """How many programs the simulator compiles between its first and its last evaluation."""
-    compiled = 0
-
-    def listen(event: str, duration_secs: float, **_) -> None:
-        nonlocal compiled
-        compiled += event == '/jax/core/compile/backend_compile_duration'
-
-    test = simulate.Holdout(clients.x[0], clients.y[0])
-    run = simulate.run(algorithm, clients, schedule, test, jax.random.key(0))
-    next(run)
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    for _ in run:
-        pass
-    return compiled
-
-
 if __name__ == '__main__':
-    app.run(main)
+    common.start(main)

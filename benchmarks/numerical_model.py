@@ -1,19 +1,11 @@
-"""How long the numerical model of gossip takes on tens of thousands of nodes.
+"""How long does the numerical model of gossip take on tens of thousands of nodes?
 
     python -m benchmarks.numerical_model
 
 Seconds to draw the graph, to find ||v_steady||, to compile, and of all rounds of a second run.
 
-One core of an Intel Xeon that other work shared, JAX 0.10.2, 2026-11-21; 65,536 nodes of 10
-parameters, 200 rounds:
-
-| family | graph s | v_steady s | compile s | rounds s |
-|---|--:|--:|--:|--:|
-| regular | 7.4 | 0.1 | 6.0 | 26.6 |
-| erdos_renyi | 8.4 | 0.5 | 9.5 | 33.0 |
-| barabasi_albert | 3.8 | 0.3 | 4.6 | 26.9 |
-| configuration | 0.7 | 0.5 | 7.4 | 24.3 |
-| torus | 0.0 | 0.0 | 6.6 | 21.1 |
+One core of a shared Intel Xeon, JAX 0.10.2, 2026-11-21: 21 to 33 s of rounds, 5 to 10 s to compile,
+up to 8.4 s to draw a graph and 0.5 s for ||v_steady||.
 """
 
 from functools import partial
@@ -21,7 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import app, flags, logging
+from absl import flags
 
 from benchmarks import _common as common
 from dfl_jax.gossip import untrained as numerical_model
@@ -41,34 +33,24 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def main(argv: list[str]) -> None:
-    del argv
-    logging.set_verbosity(logging.WARNING)
-    size = f'{_NODES.value:,} nodes of {_PARAMETERS.value} parameters, {_ROUNDS.value} rounds'
-    print(f'{common.about()}\n{size}\n')
-    print('| family | graph s | v_steady s | compile s | rounds s |\n|---|--:|--:|--:|--:|')
-    for family, options in FAMILIES.items():
-        print(f'| {family} | {" | ".join(f"{t:.1f}" for t in measure(family, options))} |')
-
-
-def measure(family: str, options: dict[str, Any]) -> list[float]:
-    """Seconds of graph, ||v_steady||, compilation, and of a second simulation."""
-    nodes = _NODES.value
-    settings = families.Settings(nodes, **options)
-    drawing, links = common.seconds_of(families.draw, family, settings, np.random.default_rng(0))
-    matrix = uniform_matrix(links, nodes)
-    solving, _ = common.seconds_of(gain_of, matrix)
+def main() -> None:
+    nodes, rounds = _NODES.value, _ROUNDS.value
+    print(f'{common.about()}\n{nodes:,} nodes of {_PARAMETERS.value} parameters, {rounds} rounds\n')
+    table = common.Table('family', 'graph s', 'v_steady s', 'compile s', 'rounds s')
     simulate = partial(
-        numerical_model.simulate,
-        parameters=_PARAMETERS.value,
-        rounds=_ROUNDS.value,
-        sigma_noise=1e-3,
+        numerical_model.simulate, parameters=_PARAMETERS.value, rounds=rounds, sigma_noise=1e-3
     )
-    first, second = (
-        common.seconds_of(simulate, jax.random.key(seed), matrix)[0] for seed in (0, 1)
-    )
-    return [drawing, solving, first - second, second]
+    for family, options in FAMILIES.items():
+        drawing, links = common.seconds_of(
+            families.draw, family, families.Settings(nodes, **options), np.random.default_rng(0)
+        )
+        matrix = uniform_matrix(links, nodes)
+        solving, _ = common.seconds_of(gain_of, matrix)
+        first, second = (
+            common.seconds_of(simulate, jax.random.key(seed), matrix)[0] for seed in (0, 1)
+        )
+        table.row(family, *((s, '.1f') for s in (drawing, solving, first - second, second)))
 
 
 if __name__ == '__main__':
-    app.run(main)
+    common.start(main)

@@ -19,50 +19,47 @@ of K, at several times of the evolution, for the first network and after some st
 descent: what `dfl_jax.ntk.evolution` relies on when it follows that mode.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from absl import app, flags, logging
+from absl import flags
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from benchmarks import _common as common
 from dfl_jax import data
+from dfl_jax.algorithms.spark import NTK as SPARK
 from dfl_jax.base import Array, PyTree
-from dfl_jax.models import MLP, Model, bind
-from dfl_jax.ntk import TIMESTEPS, evolve, linearization, ntk_update
+from dfl_jax.models import Model
+from dfl_jax.ntk import NtkUpdate, evolve, linearization, ntk_update
 from dfl_jax.ntk.linearized import projected
-from dfl_jax.ntk.projection import PROJECTIONS, Projection, projection
+from dfl_jax.ntk.projection import PROJECTIONS, projection
 
 _DATA = flags.DEFINE_string('data_dir', None, 'folder with Fashion-MNIST')
 _SAMPLES = flags.DEFINE_integer('samples', 100, 'samples of the first table', lower_bound=20)
 _DIMENSIONS = flags.DEFINE_list('dimensions', ['500', '750', '1000', '5000'], 'k')
 _SEEDS = flags.DEFINE_integer('seeds', 3, 'draws of P', lower_bound=1)
-_HUB = flags.DEFINE_integer(
-    'aggregator_samples', 1194, 'samples of the second table', lower_bound=1
-)
+_AGGREGATOR = flags.DEFINE_integer('aggregator_samples', 1194, 'samples of the second table', 1)
 _REPEATS = flags.DEFINE_integer('repeats', 5, 'timed updates', lower_bound=1)
 _KINDS = flags.DEFINE_list('kinds', [k for k in PROJECTIONS if k != 'none'], 'kinds of P')
 
-SPARK_TIMESTEPS = (100, 200, 400, 800)
 SHOWN = (0, 1, 9)  # eigenvalues
 TIMES = (0, 1, 10, 100, 400, 800)
 LR, DESCENT = 0.01, 100
 
 
-def main(argv: list[str]) -> None:
-    del argv
-    logging.set_verbosity(logging.WARNING)
-    model = bind(MLP(common.CLASSES), (28, 28, 1))
+def main() -> None:
+    model = common.mlp()
     params = model.init(jax.random.key(0))
-    x, labels = samples(2 * max(_SAMPLES.value, _HUB.value))
+    x, labels = samples(2 * max(_SAMPLES.value, _AGGREGATOR.value))
+    here = x[: _AGGREGATOR.value], labels[: _AGGREGATOR.value]
     print(f'{common.about()}\n')
     distortion(model, params, x, labels)
-    print()
-    cost(model, params, x[: _HUB.value], labels[: _HUB.value])
-    print()
-    stiffness(model, params, x[: _HUB.value], labels[: _HUB.value])
+    cost(model, params, *here)
+    stiffness(model, params, *here)
 
 
 def samples(count: int) -> tuple[Array, Array]:
@@ -71,59 +68,53 @@ def samples(count: int) -> tuple[Array, Array]:
         clients = common.random_clients(1, count)
         return clients.x[0], clients.y[0]
     dataset = data.load('fashion_mnist', _DATA.value)
-    return jnp.asarray(dataset.train_x[:count]).reshape(count, 28, 28, 1), jnp.asarray(
-        dataset.train_y[:count]
-    )
+    return jnp.asarray(dataset.train_x[:count]), jnp.asarray(dataset.train_y[:count])
 
 
 def distortion(model: Model, params: PyTree, x: Array, labels: Array) -> None:
+    """Prints what P leaves of eigenvalues and steps."""
     n, classes = _SAMPLES.value, model.classes
     jac = common.jacobian(model, params, x[: 2 * n]).swapaxes(0, 1)  # [C, 2 n, P]
-    mine, held_out = (part.reshape(n * classes, -1) for part in jnp.split(jac, 2, axis=1))
+    train, held_out = (part.reshape(n * classes, -1) for part in jnp.split(jac, 2, axis=1))
     y = jax.nn.one_hot(labels[:n], classes)
     residual = (jax.nn.softmax(model.apply(params, x[:n])) - y).T  # [C, n]
-    step = mine.T @ residual.ravel()
-    largest = eigenvalues(mine @ mine.T)
+    step = train.T @ residual.ravel()
+    largest = eigenvalues(train @ train.T)
+
+    def errors(draw: Callable[[Array], tuple[Array, Array]], seed: int) -> list[float]:
+        kernel, projected_step = draw(jax.random.key(seed))
+        return [
+            *np.abs(eigenvalues(kernel) / largest - 1),
+            cosine(train @ projected_step, train @ step),
+            cosine(held_out @ projected_step, held_out @ step),
+            cosine(projected_step, step),
+        ]
 
     print(f'{n} samples, mean over {_SEEDS.value} draws of P\n')
-    print('| P | k | top 1 | top 2 | top 10 | train | held out | P J~^T R |')
-    print('|---|--:|--:|--:|--:|--:|--:|--:|')
+    table = common.Table('P', 'k', 'top 1', 'top 2', 'top 10', 'train', 'held out', 'P J~^T R')
     for kind in _KINDS.value:
         for k in map(int, _DIMENSIONS.value):
-            drawn = [
-                seen_through(
-                    model, projection(kind, model.shapes, k), seed, params, x[:n], residual
-                )
-                for seed in range(_SEEDS.value)
-            ]
-            found = [
-                [
-                    *np.abs(eigenvalues(kernel) / largest - 1),
-                    cosine(mine @ projected_step, mine @ step),
-                    cosine(held_out @ projected_step, held_out @ step),
-                    cosine(projected_step, step),
-                ]
-                for kernel, projected_step in drawn
-            ]
-            numbers = ' | '.join(f'{value:.3f}' for value in np.mean(found, axis=0))
-            print(f'| {kind} | {k} | {numbers} |', flush=True)
+            draw = kernel_and_step(model, kind, k, params, x[:n], residual)
+            means = np.mean([errors(draw, seed) for seed in range(_SEEDS.value)], axis=0)
+            table.row(kind, k, *((value, '.3f') for value in means))
+    print()
 
 
-def seen_through(
-    model: Model, random: Projection, seed: int, params: PyTree, x: Array, residual: Array
-) -> tuple[Array, Array]:
-    """K [C n, C n] and the step of the weights [P] of one draw of P."""
+def kernel_and_step(
+    model: Model, kind: str, k: int, params: PyTree, x: Array, residual: Array
+) -> Callable[[Array], tuple[Array, Array]]:
+    """draw(key) -> K [C n, C n] and the step of the weights [P] of one draw of P."""
+    random = projection(kind, model.shapes, k)
 
     @jax.jit
-    def run(key):
+    def draw(key: Array) -> tuple[Array, Array]:
         mask = jnp.ones(len(x), bool)
         linearized = projected(model, random)(key, random.draw(key), params, x, mask)
         units = jnp.eye(residual.size).reshape(-1, *residual.shape)
         kernel = lax.map(linearized.kernel, units).reshape(len(units), -1)
-        return kernel, linearized.vjp(residual)
+        return kernel, ravel_pytree(linearized.vjp(residual))[0]
 
-    kernel, step = run(jax.random.key(seed))
-    return kernel, ravel_pytree(step)[0]
+    return draw
 
 
 def eigenvalues(kernel: Array) -> np.ndarray:
@@ -135,49 +126,49 @@ def cosine(a: Array, b: Array) -> float:
 
 
 def cost(model: Model, params: PyTree, x: Array, labels: Array) -> None:
-    y = jax.nn.one_hot(labels, model.classes).T
-    mask = jnp.ones(len(x), bool)
-    exact = linearization(model)
-    update = ntk_update(model, timesteps=TIMESTEPS)
+    """Prints the time of an aggregator's update by each kind of P."""
+    y, mask, key = (
+        jax.nn.one_hot(labels, model.classes).T,
+        jnp.ones(len(x), bool),
+        jax.random.key(0),
+    )
 
-    def ntk_dfl(params, x, y):
-        return update(params, exact(jax.random.key(0), params, x), x, y, mask, LR)
+    def seconds_by(linearize, settings) -> float:
+        update = ntk_update(model, settings)
 
-    baseline = timed(ntk_dfl, params, x, y)
+        def run(key, params, x, y):
+            return update(params, linearize(key, params, x), x, y, mask, LR)
+
+        program = common.compiled(run, key, params, x, y).call
+        return common.median_seconds(program, key, params, x, y, repeats=_REPEATS.value, budget=20)
+
     print(f'{len(x)} samples, k = 1000\n')
-    print('| P | ms an aggregator | s a round of 300 | of NTK-DFL |')
-    print('|---|--:|--:|--:|')
-    print(f'| (NTK-DFL) | {1e3 * baseline:.0f} | {300 * baseline:.0f} | 1 |', flush=True)
-    own = ntk_update(model, timesteps=SPARK_TIMESTEPS)
-    for kind in (*_KINDS.value, 'none'):
-        random = projection(kind, model.shapes)
-        linearize = projected(model, random)
+    table = common.Table('P', 'ms an aggregator', 's a round of 300', 'of NTK-DFL')
+    baseline = 0.0
+    for kind in ('(NTK-DFL)', *_KINDS.value, 'none'):
+        if kind == '(NTK-DFL)':
+            seconds = baseline = seconds_by(linearization(model), NtkUpdate())
+        else:
+            random = projection(kind, model.shapes)
 
-        def spark(key, params, x, y, random=random, linearize=linearize):
-            linearized = linearize(key, random.draw(key), params, x, mask)
-            return own(params, linearized, x, y, mask, LR)
+            def linearize(key, params, x, random=random):
+                return projected(model, random)(key, random.draw(key), params, x, mask)
 
-        seconds = timed(spark, jax.random.key(0), params, x, y)
-        ratio = f'{seconds / baseline:.1f}'
-        print(f'| {kind} | {1e3 * seconds:.0f} | {300 * seconds:.0f} | {ratio} |', flush=True)
+            seconds = seconds_by(linearize, SPARK)
+        table.row(kind, (1e3 * seconds, '.0f'), (300 * seconds, '.0f'), (seconds / baseline, '.1f'))
+    print()
 
 
 def stiffness(model: Model, params: PyTree, x: Array, labels: Array) -> None:
-    y = jax.nn.one_hot(labels, model.classes).T
-    linearize = projected(model, projection('low_rank', model.shapes))
+    """Prints the rate of the stiffest mode at the times of the evolution."""
+    y, mask = jax.nn.one_hot(labels, model.classes).T, jnp.ones(len(x), bool)
+    random = projection('low_rank', model.shapes)
 
     @jax.jit
-    def rates(params):
-        table = projection('low_rank', model.shapes).draw(jax.random.key(0))
-        linearized = linearize(jax.random.key(0), table, params, x, jnp.ones(len(x), bool))
-        totals = evolve(
-            linearized.kernel,
-            linearized.outputs,
-            y,
-            jnp.ones(len(x), bool),
-            LR,
-            timesteps=TIMES[1:],
-        )
+    def rates(params: PyTree) -> Array:
+        key = jax.random.key(0)
+        f0, kernel, _ = projected(model, random)(key, random.draw(key), params, x, mask)
+        totals = evolve(kernel, f0, y, mask, LR, timesteps=TIMES[1:])
 
         def radius(apply):
             def iterate(_, carry):
@@ -185,44 +176,36 @@ def stiffness(model: Model, params: PyTree, x: Array, labels: Array) -> None:
                 norm = jnp.linalg.norm(image)
                 return image / norm, norm
 
-            start = jax.random.normal(jax.random.key(1), y.shape)
-            return lax.fori_loop(0, 40, iterate, (start / jnp.linalg.norm(start), 0.0))[1]
+            first = jax.random.normal(jax.random.key(1), y.shape)
+            return lax.fori_loop(0, 40, iterate, (first / jnp.linalg.norm(first), 0.0))[1]
 
         def rate(total):
-            p = jax.nn.softmax(linearized.outputs - LR / len(x) * linearized.kernel(total), axis=0)
+            p = jax.nn.softmax(f0 - LR / len(x) * kernel(total), axis=0)
 
             def saturated(v):
-                image = p * linearized.kernel(v)
+                image = p * kernel(v)
                 return image - p * jnp.sum(image, axis=0, keepdims=True)
 
             return radius(saturated)
 
         totals = jnp.concatenate([jnp.zeros_like(totals[:1]), totals])
-        return lax.map(rate, totals) / radius(linearized.kernel)
+        return lax.map(rate, totals) / radius(kernel)
 
-    def mean_loss(params):
+    def mean_loss(params: PyTree) -> Array:
         losses = optax.softmax_cross_entropy_with_integer_labels(model.apply(params, x), labels)
         return losses.mean()
 
     @jax.jit
-    def trained(params):
-        def descend(params, _):
-            step = jax.grad(mean_loss)(params)
-            return jax.tree.map(lambda w, g: w - 0.1 * g, params, step), None
+    def trained(params: PyTree) -> PyTree:
+        def descend(_, params):
+            return jax.tree.map(lambda w, g: w - 0.1 * g, params, jax.grad(mean_loss)(params))
 
-        return lax.scan(descend, params, length=DESCENT)[0]
+        return lax.fori_loop(0, DESCENT, descend, params)
 
-    print('| steps of gradient descent before | ' + ' | '.join(f't = {t}' for t in TIMES) + ' |')
-    print('|--:|' + '--:|' * len(TIMES))
+    table = common.Table('steps of gradient descent before', *(f't = {t}' for t in TIMES))
     for steps, network in ((0, params), (DESCENT, trained(params))):
-        numbers = ' | '.join(f'{value:.3f}' for value in rates(network))
-        print(f'| {steps} | {numbers} |', flush=True)
-
-
-def timed(function, *args) -> float:
-    program = common.compiled(function, *args).call
-    return common.median_seconds(program, *args, repeats=_REPEATS.value, budget=20)
+        table.row(steps, *((value, '.3f') for value in rates(network).tolist()))
 
 
 if __name__ == '__main__':
-    app.run(main)
+    common.start(main)

@@ -9,42 +9,33 @@ rounds themselves and the plot.
 """
 
 import re
-import subprocess
-import sys
 import tempfile
-import time
 
-from absl import app, flags
+from absl import flags
+
+from benchmarks import _common as common
 
 _RUN_FLAGS = flags.DEFINE_multi_string(
     'run_flag', [], 'a flag of the run, e.g. --run_flag=--rounds=5'
 )
 
 
-def main(argv: list[str]) -> None:
-    del argv
-    print(f'{"":8}{"compile s":>12}{"wall-clock s":>14}')
-    found = []
+def main() -> None:
+    table = common.Table('', 'compile s', 'wall-clock s')
+    times = []
     with tempfile.TemporaryDirectory() as folder:
         for name in ('first', 'second'):
-            found.append(started(f'--compilation_cache={folder}/cache', f'--out={folder}/{name}'))
-            print(f'{name:8}{found[-1][0]:12.1f}{found[-1][1]:14.1f}', flush=True)
-    (cold, long), (warm, short) = found
-    ratio = f'{cold / warm:12.1f}' if warm else f'{"over " + str(round(cold / 0.05)):>12}'
-    print(f'{"ratio":8}{ratio}{long / short:14.2f}')
-
-
-def started(*arguments: str) -> tuple[float, float]:
-    """Seconds of the compilation and of the whole command."""
-    command = [sys.executable, '-m', 'experiments.run', *arguments, *_RUN_FLAGS.value]
-    start = time.perf_counter()
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    seconds = time.perf_counter() - start
-    compiled = re.search(r'compiled in ([\d.]+) s', done.stderr + done.stdout)
-    if compiled is None:
-        raise RuntimeError(f'the run did not say how long it compiled:\n{done.stderr}')
-    return float(compiled[1]), seconds
+            paths = f'--compilation_cache={folder}/cache', f'--out={folder}/{name}'
+            seconds, printed = common.command('run', *paths, *_RUN_FLAGS.value)
+            compiled = re.search(r'compiled in ([\d.]+) s', printed)
+            if compiled is None:
+                raise RuntimeError(f'the run did not say how long it compiled:\n{printed}')
+            times.append((float(compiled[1]), seconds))
+            table.row(name, *((t, '.1f') for t in times[-1]))
+    (cold, long), (warm, short) = times
+    ratio = f'{cold / warm:.1f}' if warm else f'over {round(cold / 0.05)}'
+    table.row('ratio', ratio, (long / short, '.2f'))
 
 
 if __name__ == '__main__':
-    app.run(main)
+    common.start(main)

@@ -1,14 +1,11 @@
-"""Whether two checkouts compute the same: `python -m benchmarks.same_results --before=DIR`
+"""Do two checkouts compute the same?
 
-Runs the commands of SETTINGS in a checkout of an earlier commit and in this one, and compares what
-they write bit for bit: every row of metrics.jsonl, the weights of the trained model, and the tables
-and numbers of the other commands. Times, digests and the names in RENAMED are left out. Prints one
-line a setting; ends with status 1 where one differs.
+    python -m benchmarks.same_results --before=DIR
 
-  --before=DIR   a checkout of the earlier commit (`git worktree add DIR COMMIT`)
-  --after=DIR    the other (default: the one in which it is called)
-  --keep=DIR     where results go and are taken from again, one folder a checkout (default: none)
-  --only=TEXT    settings whose name contains it
+Runs the commands of RUNS and COMMANDS in a checkout of an earlier commit and in this one, and
+compares what they write bit for bit: every row of metrics.jsonl, the weights of the trained model,
+and the tables and numbers of the other commands. Times, digests and the names in RENAMED are left
+out. Prints one line a setting; ends with status 1 where one differs.
 """
 
 import json
@@ -22,7 +19,14 @@ from typing import Any
 
 from absl import app, flags
 
-FLAGS = flags.FLAGS
+_BEFORE = flags.DEFINE_string(
+    'before', None, 'a checkout of the earlier commit (`git worktree add DIR COMMIT`)'
+)
+_AFTER = flags.DEFINE_string('after', '.', 'the other checkout')
+_KEEP = flags.DEFINE_string(
+    'keep', None, 'where results go and are taken from again, one folder a checkout'
+)
+_ONLY = flags.DEFINE_string('only', '', 'settings whose name contains it')
 
 RENAMED: dict[str, str] = {}  # keys of metrics.jsonl, before -> after
 UNEQUAL = ('seconds', 'digest', 'wall', 'commit')  # what differs from run to run
@@ -33,66 +37,59 @@ WIDE = f'{SMALL} --clients=8 --degree=3 --devices=1'
 MANY = SMALL.replace('--degree=2 ', '')
 PEERS = f'{MANY} --architectures=cnn-4-8,cnn-8-16 --validation_share=0.2 --dfml_width=1'
 ALIKE = f'{MANY} --architectures=cnn-4-8 --validation_share=0.2'
-TRAINED = 'run --algorithm=dfedavg ' + SMALL
 
-SETTINGS = {  # name -> the commands, `experiments.` left out; {out} is the folder of the setting
-    'ntk_dfl': f'run --algorithm=ntk_dfl {SMALL} --out={{out}}/run',
-    'ntk_dfl batches': f'run --algorithm=ntk_dfl {WIDE} --ntk_batches=2 --ntk_subsampling=2 '
-    '--link_dropout=0.3 --client_dropout=0.2 --lr_decay=0.07 --out={out}/run',
-    'ntk_dfl compressed': f'run --algorithm=ntk_dfl {SMALL} --ntk_jacobian_sparsity=0.25 '
-    '--ntk_jacobian_bits=7 --out={out}/run',
-    'ntk_dfl own': f'run --algorithm=ntk_dfl {SMALL} --ntk_jacobian_weights=own --nontk_averaging '
-    '--out={out}/run',
-    'ntk_dfl mse': f'run --algorithm=ntk_dfl {SMALL} --loss=mse --evolution=eigh '
-    '--timestep_selection=linearized --ntk_timesteps=50,100 --kernel=output_scan --out={out}/run',
-    'ntk_dfl clusters': f'run --algorithm=ntk_dfl {SMALL} --topology=clustered --out={{out}}/run',
-    'ntk_dfl gain': f'run --algorithm=ntk_dfl {SMALL} --topology=watts_strogatz --static_topology '
-    '--init=gain_corrected --rounds=24 --eval_every=12 --ntk_timesteps=100 --out={out}/run',
-    'ntk_fl': f'run --algorithm=ntk_fl {SMALL.replace("--degree=2 ", "")} --ntk_fl_cohort=3 '
-    '--client_dropout=0.2 --out={out}/run',
-    'spark': f'run --algorithm=spark {SMALL} --spark_schedule_rounds=2 --spark_warmup=1 '
-    '--out={out}/run',
-    'spark gaussian': f'run --algorithm=spark {SMALL} --spark_projection=gaussian '
-    '--spark_projection_dim=50 --spark_exchange=int8 --spark_sampling=0.5 --out={out}/run',
-    'spark trace': f'run --algorithm=spark {SMALL} --spark_kernel=trace --spark_projection=none '
-    '--spark_step=exact --spark_projection_refresh=round --out={out}/run',
-    'spark sign': f'run --algorithm=spark {SMALL} --spark_projection=sparse_sign '
-    '--spark_exchange=float16 --hidden=20,10 --spark_tau_final=2 --out={out}/run',
-    'dpsgd': f'run --algorithm=dpsgd {SMALL} --averaged=previous --local_steps=1 --diagnostics '
-    '--out={out}/run',
-    'dfedavg': f'{TRAINED} --weight_sparsity=0.5 --weight_bits=6 --gossip_steps=2 '
-    '--out={out}/run',
-    'dfedavg model': f'run --algorithm=dfedavg {SMALL} --model=cnn --optimizer=adamw '
-    '--lr=0.001 --augmentation=standard --clip_norm=1 --topology=barabasi_albert --out={out}/run',
-    'dfedavgm': f'run --algorithm=dfedavgm {SMALL} --topology=watts_strogatz --mixing=metropolis '
-    '--client_isolation=0.3 --weight_decay=0.001 --out={out}/run',
-    'dfedsam': f'run --algorithm=dfedsam {RING} --sam_adaptive --out={{out}}/run',
-    'decavg': f'run --algorithm=decavg {SMALL} --init=gain_corrected --gain=push_sum '
-    '--warmup_rounds=1 --out={out}/run',
-    'dispfl': f'run --algorithm=dispfl {SMALL} --consensus=intersection --dispfl_regrow=random '
-    '--partition=shards --out={out}/run',
-    'dfml': f'run --algorithm=dfml {PEERS} --dfml_mutual_epochs=2 --out={{out}}/run',
-    'dfml annealed': f'run --algorithm=dfml {PEERS} --dfml_schedule=annealed '
-    '--dfml_transfer=vanilla '
+RUNS = {  # name -> method and flags of `experiments.run`
+    'ntk_dfl': f'ntk_dfl {SMALL}',
+    'ntk_dfl batches': f'ntk_dfl {WIDE} --ntk_batches=2 --ntk_subsampling=2 --link_dropout=0.3 '
+    '--client_dropout=0.2 --lr_decay=0.07',
+    'ntk_dfl compressed': f'ntk_dfl {SMALL} --ntk_jacobian_sparsity=0.25 --ntk_jacobian_bits=7',
+    'ntk_dfl own': f'ntk_dfl {SMALL} --ntk_jacobian_weights=own --nontk_averaging',
+    'ntk_dfl mse': f'ntk_dfl {SMALL} --loss=mse --evolution=eigh --timestep_selection=linearized '
+    '--ntk_timesteps=50,100 --kernel=output_scan',
+    'ntk_dfl clusters': f'ntk_dfl {SMALL} --topology=clustered',
+    'ntk_dfl gain': f'ntk_dfl {SMALL} --topology=watts_strogatz --static_topology '
+    '--init=gain_corrected --rounds=24 --eval_every=12 --ntk_timesteps=100',
+    'ntk_fl': f'ntk_fl {MANY} --ntk_fl_cohort=3 --client_dropout=0.2',
+    'spark': f'spark {SMALL} --spark_schedule_rounds=2 --spark_warmup=1',
+    'spark gaussian': f'spark {SMALL} --spark_projection=gaussian --spark_projection_dim=50 '
+    '--spark_exchange=int8 --spark_sampling=0.5',
+    'spark trace': f'spark {SMALL} --spark_kernel=trace --spark_projection=none --spark_step=exact '
+    '--spark_projection_refresh=round',
+    'spark sign': f'spark {SMALL} --spark_projection=sparse_sign --spark_exchange=float16 '
+    '--hidden=20,10 --spark_tau_final=2',
+    'dpsgd': f'dpsgd {SMALL} --averaged=previous --local_steps=1 --diagnostics',
+    'dfedavg': f'dfedavg {SMALL} --weight_sparsity=0.5 --weight_bits=6 --gossip_steps=2',
+    'dfedavg model': f'dfedavg {SMALL} --model=cnn --optimizer=adamw --lr=0.001 '
+    '--augmentation=standard --clip_norm=1 --topology=barabasi_albert',
+    'dfedavgm': f'dfedavgm {SMALL} --topology=watts_strogatz --mixing=metropolis '
+    '--client_isolation=0.3 --weight_decay=0.001',
+    'dfedsam': f'dfedsam {RING} --sam_adaptive',
+    'decavg': f'decavg {SMALL} --init=gain_corrected --gain=push_sum --warmup_rounds=1',
+    'dispfl': f'dispfl {SMALL} --consensus=intersection --dispfl_regrow=random --partition=shards',
+    'dfml': f'dfml {PEERS} --dfml_mutual_epochs=2',
+    'dfml annealed': f'dfml {PEERS} --dfml_schedule=annealed --dfml_transfer=vanilla '
     '--dfml_teachers=equal --dfml_weighted_samples --aggregator=walk --supervision=ace '
-    '--dfml_mutual_epochs=1 --out={out}/run',
-    'dec_fedavg': f'run --algorithm=dec_fedavg {PEERS} --dec_fedavg_server --out={{out}}/run',
-    'dec_fedprox': f'run --algorithm=dec_fedprox {ALIKE} --fedprox_mu=0.1 --out={{out}}/run',
-    'def_kt': f'run --algorithm=def_kt {ALIKE} --topology=ring --out={{out}}/run',
-    'dec_fed_dropout': f'run --algorithm=dec_fed_dropout {PEERS} --out={{out}}/run',
-    'dec_heterofl': f'run --algorithm=dec_heterofl {PEERS} --senders=4 --aggregators=2 '
-    '--out={out}/run',
-    'dec_fedrolex': f'run --algorithm=dec_fedrolex {PEERS} --partial_channels=sorted '
-    '--out={out}/run',
-    'dec_fml': f'run --algorithm=dec_fml {PEERS} --fml_meme=cnn-4-8 --out={{out}}/run',
+    '--dfml_mutual_epochs=1',
+    'dec_fedavg': f'dec_fedavg {PEERS} --dec_fedavg_server',
+    'dec_fedprox': f'dec_fedprox {ALIKE} --fedprox_mu=0.1',
+    'def_kt': f'def_kt {ALIKE} --topology=ring',
+    'dec_fed_dropout': f'dec_fed_dropout {PEERS}',
+    'dec_heterofl': f'dec_heterofl {PEERS} --senders=4 --aggregators=2',
+    'dec_fedrolex': f'dec_fedrolex {PEERS} --partial_channels=sorted',
+    'dec_fml': f'dec_fml {PEERS} --fml_meme=cnn-4-8',
+}
+TRAINED = f'run --algorithm=dfedavg {SMALL} --out={{out}}/run'
+COMMANDS = {  # name -> commands, `experiments.` left out; {out} is the folder of the setting
+    name: f'run --algorithm={flags} --out={{out}}/run' for name, flags in RUNS.items()
+} | {
     'sweep': f'sweep --sweep=seed:0..1 --sweep=lr:0.05,0.1 --algorithm=dpsgd {SMALL} --out={{out}}',
-    'select': f'{TRAINED} --out={{out}}/run; select --run={{out}}/run --noprogress',
+    'select': f'{TRAINED}; select --run={{out}}/run --noprogress',
     'theory': f'theory --algorithm=ntk_dfl {SMALL} --out={{out}}/theory',
     'attack': 'attack --images=1 --attack_steps=5 --attack_restarts=1 --attack_training=5 '
     '--attack_known=10 --out={out}/attack',
     'tables': 'tables ntk_dfl/figure3 --runs=docs/results/ntk_dfl-figure3.json --out={out}',
     'tables computed': 'tables init_topology/stabilisation --out={out}',
-    'report': f'{TRAINED} --out={{out}}/run; report --runs={{out}}',
+    'report': f'{TRAINED}; report --runs={{out}}',
 }
 
 
@@ -103,7 +100,7 @@ def results_of(checkout: Path, name: str, keep: Path | None) -> dict[str, Any]:
         finished = out / 'finished'
         if not finished.exists():
             out.mkdir(parents=True, exist_ok=True)
-            for command in SETTINGS[name].format(out=out).split(';'):
+            for command in COMMANDS[name].format(out=out).split(';'):
                 module, *arguments = shlex.split(command)
                 if module in ('run', 'sweep'):
                     arguments.append('--noprogress')
@@ -129,10 +126,6 @@ def results_of(checkout: Path, name: str, keep: Path | None) -> dict[str, Any]:
         }
 
 
-def _table(path: Path) -> list[str]:
-    return [line for line in path.read_text().splitlines() if line.startswith('|')]
-
-
 def _content(path: Path) -> Any:
     if path.suffix == '.safetensors':
         return path.read_bytes().hex()
@@ -140,7 +133,7 @@ def _content(path: Path) -> Any:
         return [_plain(json.loads(line)) for line in path.read_text().splitlines()]
     if path.suffix == '.json':
         return _plain(json.loads(path.read_text()))
-    return _table(path)
+    return [line for line in path.read_text().splitlines() if line.startswith('|')]
 
 
 def _plain(value: Any) -> Any:
@@ -160,12 +153,12 @@ def difference(before: Any, after: Any, where: str = '') -> str | None:
         for key in sorted({*before, *after}):
             if key not in before or key not in after:
                 return f'{where}/{key} is only {"before" if key in before else "after"}'
-            if found := difference(before[key], after[key], f'{where}/{key}'):
-                return found
+            if unlike := difference(before[key], after[key], f'{where}/{key}'):
+                return unlike
         return None
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         pairs = enumerate(zip(before, after, strict=True))
-        return next((f for i, (b, a) in pairs if (f := difference(b, a, f'{where}[{i}]'))), None)
+        return next((d for i, (b, a) in pairs if (d := difference(b, a, f'{where}[{i}]'))), None)
     # NaN is equal to itself here
     if json.dumps(before) == json.dumps(after):
         return None
@@ -173,26 +166,22 @@ def difference(before: Any, after: Any, where: str = '') -> str | None:
 
 
 def main(argv: list[str]) -> int:
-    folders = {'before': Path(FLAGS.before).resolve(), 'after': Path(FLAGS.after).resolve()}
+    del argv
+    folders = {'before': Path(_BEFORE.value or '').resolve(), 'after': Path(_AFTER.value).resolve()}
+    chosen = [name for name in COMMANDS if _ONLY.value in name]
     differing = 0
-    chosen = [name for name in SETTINGS if FLAGS.only in name]
     for name in chosen:
-        found = {
-            side: results_of(folder, name, Path(FLAGS.keep, side).resolve() if FLAGS.keep else None)
+        before, after = (
+            results_of(folder, name, Path(_KEEP.value, side).resolve() if _KEEP.value else None)
             for side, folder in folders.items()
-        }
-        failed = next((each['failed'] for each in found.values() if 'failed' in each), None)
-        files = len(found['before'])
-        unlike = failed or difference(found['before'], found['after'])
+        )
+        unlike = before.get('failed') or after.get('failed') or difference(before, after)
         differing += bool(unlike)
-        print(f'{name:20} {unlike or f"equal, {files} files"}', flush=True)
+        print(f'{name:20} {unlike or f"equal, {len(before)} files"}', flush=True)
     print(f'{len(chosen) - differing} of {len(chosen)} equal')
     return int(differing > 0)
 
 
 if __name__ == '__main__':
-    flags.DEFINE_string('before', None, 'Checkout of the earlier commit.', required=True)
-    flags.DEFINE_string('after', '.', 'The other checkout.')
-    flags.DEFINE_string('keep', None, 'Where results are kept.')
-    flags.DEFINE_string('only', '', 'Settings whose name contains it.')
+    flags.mark_flag_as_required('before')
     app.run(main)

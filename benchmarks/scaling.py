@@ -9,22 +9,15 @@ graph allows.
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from absl import app, flags, logging
+from absl import flags
 
 from benchmarks import _common as common
-from dfl_jax import topology
-from dfl_jax.algorithms.ntk_dfl import ntk_dfl
-from dfl_jax.base import Graph
+from dfl_jax.algorithms import make
 from dfl_jax.execution.memory import aggregator_bytes, choose_chunk
-from dfl_jax.models import MLP, bind
 
 _CLIENTS = flags.DEFINE_list('clients', ['30', '100', '300', '1000'], 'numbers of clients M')
 _SAMPLES = flags.DEFINE_integer('samples', 60, 'samples a client', lower_bound=1)
@@ -36,24 +29,26 @@ _WORKER = flags.DEFINE_integer('worker', None, 'measure this one M and print it 
 MIB = 2**20
 
 
-def main(argv: list[str]) -> None:
-    del argv
-    logging.set_verbosity(logging.WARNING)
+def main() -> None:
     if _WORKER.value:
         print(json.dumps(measure(_WORKER.value)))
         return
-    print(f'{common.about()}\n{_SAMPLES.value} samples a client, degree {_DEGREE.value}\n')
-    print('| M | compile s | s/round | ms/client | peak GiB | MiB/client above the base |')
-    print('|--:|--:|--:|--:|--:|--:|')
-    rows = []
+    print(f'{_SAMPLES.value} samples a client, degree {_DEGREE.value}')
+    columns = 'M', 'compile s', 's/round', 'ms/client', 'peak GiB', 'MiB/client above the base'
+    table, rows = None, []
     for clients in map(int, _CLIENTS.value):
-        row = in_process(clients)
+        row = common.in_process('scaling', clients, _SAMPLES, _DEGREE, _REPEATS)
         rows.append(row)
-        seconds, above = row['seconds'], row['peak'] - row['base']
-        print(
-            f'| {clients} | {row["compile"]:.1f} | {seconds:.3g} | {1e3 * seconds / clients:.1f} '
-            f'| {row["peak"] / common.GIB:.2f} | {above / MIB / clients:.2f} |',
-            flush=True,
+        if table is None:  # this process leaves the device to the others
+            print(f'{row["about"]}\n')
+            table = common.Table(*columns)
+        table.row(
+            clients,
+            (row['compile'], '.1f'),
+            (row['seconds'], '.3g'),
+            (1e3 * row['seconds'] / clients, '.1f'),
+            (row['peak'] / common.GIB, '.2f'),
+            ((row['peak'] - row['base']) / MIB / clients, '.2f'),
         )
     if len(rows) > 1:
         m, s = np.log([[row['clients'], row['seconds']] for row in rows]).T
@@ -62,50 +57,33 @@ def main(argv: list[str]) -> None:
         plot(rows, Path(_PLOT.value))
 
 
-def in_process(clients: int) -> dict[str, Any]:
-    """`measure` in a fresh process."""
-    command = [sys.executable, '-m', 'benchmarks.scaling', f'--worker={clients}']
-    command += [f'--{f.name}={f.value}' for f in (_SAMPLES, _DEGREE, _REPEATS)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def measure(clients: int) -> dict[str, Any]:
     """Seconds and bytes of one M; compilation apart."""
     smallest = _DEGREE.value + 1
-    smallest += smallest * _DEGREE.value % 2
-    rounds(smallest, 1)
+    rounds(smallest + smallest * _DEGREE.value % 2, 1)
     base = common.peak_bytes()
-    compile_seconds, seconds = rounds(clients, _REPEATS.value)
+    timed = rounds(clients, _REPEATS.value)
     return {
+        'about': common.about(),
         'clients': clients,
-        'compile': compile_seconds,
-        'seconds': seconds,
+        'compile': timed.compile_seconds,
+        'seconds': timed.seconds,
         'base': base,
         'peak': common.peak_bytes(),
     }
 
 
-def rounds(clients: int, repeats: int) -> tuple[float, float]:
-    """Seconds to compile, and the median seconds of `repeats` rounds after a warm-up round."""
-    schedule = topology.schedule('regular', clients, repeats + 1, seed=0, degree=_DEGREE.value)
-    graphs = [Graph(*(jnp.asarray(a[r]) for a in schedule)) for r in range(repeats + 1)]
-    data = common.random_clients(clients, _SAMPLES.value)
-    model = bind(MLP(common.CLASSES), data.x.shape[2:])
+def rounds(clients: int, repeats: int) -> common.Rounds:
+    """`repeats` rounds of a network after one to warm up."""
+    model = common.mlp()
     chunk = choose_chunk(clients, aggregator_bytes(_SAMPLES.value * (_DEGREE.value + 1), model))
-    algorithm = ntk_dfl(model, chunk=chunk)
-    key = jax.random.key(0)
-    state = jax.jit(algorithm.init)(key, data)
-    step = common.compiled(algorithm.step, key, state, graphs[0], data, donate=1)
-    times = []
-    for graph in graphs:
-        seconds, (state, _) = common.seconds_of(step.call, key, state, graph, data)
-        times.append(seconds)
-    return step.seconds, float(np.median(times[1:]))
+    graphs = common.regular_graphs(clients, repeats + 1, _DEGREE.value)
+    data = common.random_clients(clients, _SAMPLES.value)
+    return common.timed_rounds(make('ntk_dfl', model, chunk=chunk), data, graphs)
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Time and memory against M on logarithmic axes, with lines of slope one."""
+    """Draws time and memory against M on logarithmic axes, with lines of slope one."""
     import matplotlib
 
     matplotlib.use('Agg')
@@ -132,4 +110,4 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 if __name__ == '__main__':
-    app.run(main)
+    common.start(main)

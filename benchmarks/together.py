@@ -8,40 +8,31 @@ handwritten digits, NTK-DFL, all settings at their defaults, no compilation cach
 directories and checkpoints.
 """
 
-import subprocess
-import sys
 import tempfile
-import time
 
-from absl import app, flags
+from absl import flags
+
+from benchmarks import _common as common
 
 _SEEDS = flags.DEFINE_integer('seeds', 5, 'runs', lower_bound=2)
 _RUN_FLAGS = flags.DEFINE_multi_string('run_flag', [], 'a flag of both, e.g. --run_flag=--rounds=5')
 
 
-def main(argv: list[str]) -> None:
-    del argv
+def main() -> None:
+    settings = [*_RUN_FLAGS.value, '--compilation_cache=off', '--noprogress']
+    seeds = _SEEDS.value
     with tempfile.TemporaryDirectory() as folder:
-        sweep = [f'--sweep=seed:0..{_SEEDS.value - 1}', f'--out={folder}/sweep']
-        together = seconds_of('experiments.sweep', *sweep)
-        print(f'{_SEEDS.value} seeds, one program    {together:8.1f} s', flush=True)
+        sweep = f'--sweep=seed:0..{seeds - 1}'
+        together = common.command('sweep', sweep, f'--out={folder}/sweep', *settings)[0]
+        print(f'{seeds} seeds, one program    {together:8.1f} s', flush=True)
         single = [
-            seconds_of('experiments.run', f'--seed={seed}', f'--out={folder}/{seed}')
-            for seed in range(_SEEDS.value)
+            common.command('run', f'--seed={seed}', f'--out={folder}/{seed}', *settings)[0]
+            for seed in range(seeds)
         ]
     print(f'one after the other     {sum(single):8.1f} s')
     print(f'of these                {", ".join(f"{seconds:.1f}" for seconds in single)}')
     print(f'in sequence / together  {sum(single) / together:8.2f}')
 
 
-def seconds_of(module: str, *arguments: str) -> float:
-    """Wall-clock of a command, from its start to its end."""
-    command = [sys.executable, '-m', module, *arguments, *_RUN_FLAGS.value]
-    command += ['--compilation_cache=off', '--noprogress']
-    start = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - start
-
-
 if __name__ == '__main__':
-    app.run(main)
+    common.start(main)

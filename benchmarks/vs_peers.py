@@ -19,9 +19,10 @@ import subprocess
 import sys
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
-from benchmarks.peers._turns import OURS, ROOT, interpreter, names, table
+from benchmarks import _common as common
+from benchmarks.peers._turns import OURS, ROOT, interpreter, names, print_table
 
 _PEER = flags.DEFINE_multi_string('peer', [], 'NAME:PYTHON, repeatable')
 _CLIENTS = flags.DEFINE_list('clients', ['20', '300'], 'numbers of clients M')
@@ -31,14 +32,13 @@ _ROUNDS = flags.DEFINE_integer('rounds', 5, 'timed rounds of a turn', lower_boun
 _TURNS = flags.DEFINE_integer('turns', 3, 'runs of every simulator', lower_bound=1)
 
 
-def main(argv: list[str]) -> None:
-    del argv
+def main() -> None:
     pythons = {OURS: sys.executable} | dict(map(interpreter, _PEER.value))
     for clients in map(int, _CLIENTS.value):
         turns = []
         for _ in range(_TURNS.value):
             turns.append({name: measure(name, path, clients) for name, path in pythons.items()})
-        print(f'{table(turns)}\n', flush=True)
+        print_table(turns)
     if not _PEER.value:
         print('dfl_jax alone; for other simulators --peer=NAME:PYTHON, NAME one of', *names())
 
@@ -58,4 +58,4 @@ def measure(name: str, python: str, clients: int) -> dict[str, Any]:
 
 
 if __name__ == '__main__':
-    app.run(main)
+    common.start(main)

@@ -19,10 +19,10 @@ import jax
 import numpy as np
 
 from dfl_jax.base import State
-from dfl_jax.simulate import Progress
+from dfl_jax.progress import Progress
 
 KEPT = 2
-LATE = 0.2  # seconds that the threads of a read that failed are waited for
+LATE = 0.2  # seconds to wait for the threads of a failed read
 
 
 class Saved(NamedTuple):
@@ -56,7 +56,7 @@ class Checkpoints:
         )
 
     def rounds(self) -> list[int]:
-        """Of the checkpoints, the newest first."""
+        """The rounds that have a checkpoint, the newest first."""
         return sorted(self._manager.all_steps(), reverse=True)
 
     def latest(self) -> int | None:
@@ -68,7 +68,7 @@ class Checkpoints:
 
         state: arrays on any devices of this process, or on the host. notes: JSON to keep beside.
 
-        Raises OSError when it cannot be written; the checkpoints before stay as they are.
+        Raises OSError when it cannot be written; earlier checkpoints stay as they are.
         """
         whole = jax.device_get(state)
         record = {'runs': list(map(asdict, progress)), 'notes': list(notes)}
@@ -97,19 +97,19 @@ class Checkpoints:
         args = self._ocp.args
         hosted = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), like)
         with _late_threads_hidden():
-            found = self._manager.restore(
+            restored = self._manager.restore(
                 round,
                 args=args.Composite(
                     state=args.StandardRestore(hosted), progress=args.JsonRestore()
                 ),
             )
-        record = dict(found.progress)
+        record = dict(restored.progress)
         digest = record.pop('digest', None)
         if digest is None:
             raise ValueError('it has no digest to be compared with')
-        if digest != _digest(found.state, record):
+        if digest != _digest(restored.state, record):
             raise ValueError('it is not what was saved')
-        return Saved(found.state, [Progress(**one) for one in record['runs']], record['notes'])
+        return Saved(restored.state, [Progress(**one) for one in record['runs']], record['notes'])
 
     def set_aside(self, round: int) -> Path:
         """Renames a checkpoint, which does not count from then on; returns its new path."""
@@ -125,10 +125,10 @@ class Checkpoints:
 
 @contextlib.contextmanager
 def _late_threads_hidden() -> Iterator[None]:
-    """Hides what threads of tensorstore say to an event loop that is gone.
+    """Hides the tracebacks of tensorstore's threads after a failed read.
 
-    orbax reads all arrays at once and closes its loop at the first fault; the threads of the others
-    then print a traceback each.
+    orbax reads all arrays at once and closes its event loop at the first fault; the threads of the
+    others then print a traceback each.
     """
     before = sys.unraisablehook
 

@@ -1,9 +1,94 @@
-"""Checks of settings that every part of the library shares."""
+"""Checks of settings and of a run's arrays that every part of the library shares."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+
+import numpy as np
+
+from dfl_jax.base import Clients, Graph
 
 
-def check_choice(what: str, value: str, known: Sequence[str]) -> None:
-    """Raises ValueError when a setting is not one of its known values."""
-    if value not in known:
-        raise ValueError(f'unknown {what} {value!r}; choose one of {", ".join(known)}')
+def check_choice(
+    what: str, value: str, choices: Iterable[str], error: type[ValueError] = ValueError
+) -> None:
+    """Raises `error` for a value that is not one of the choices."""
+    choices = tuple(choices)
+    if value not in choices:
+        raise error(f'unknown {what} {value!r}; choose one of {", ".join(choices)}')
+
+
+def check_range(
+    what: str,
+    value: float,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> None:
+    """Raises ValueError for a number that is not at least `least`, above `above`, at most `most`
+    and below `below`; None does not bound it."""
+    inside = (
+        (least is None or value >= least)
+        and (above is None or value > above)
+        and (most is None or value <= most)
+        and (below is None or value < below)
+    )
+    if inside:
+        return
+    low = f'[{least}' if above is None else f'({above}'
+    high = f'{most}]' if below is None else f'{below})'
+    if most is None and below is None:
+        rule = f'be at least {least}' if above is None else f'be above {above}'
+    elif least is None and above is None:
+        rule = f'be at most {most}' if below is None else f'be below {below}'
+    else:
+        rule = f'lie in {low}, {high}'
+    raise ValueError(f'{what} has to {rule}, got {value}')
+
+
+def check_shapes(
+    data: Clients, graphs: Graph, test: tuple, validation: Clients | None = None, axis: int = 0
+) -> None:
+    """Raises ValueError for data, graphs and a test set that do not belong together.
+
+    axis: the position of M in the data and of T in the graphs; test: (x, y).
+    """
+    inputs = data.x.shape[axis + 2 :]
+    for what, each in (('clients', data), ('validation', validation)):
+        if each is None:
+            continue
+        x, y, mask = (np.shape(array) for array in each)
+        if y != mask or x[: axis + 2] != y or len(y) != axis + 2:
+            raise ValueError(
+                f'{what}: inputs {x}, labels {y} and mask {mask} do not fit each other; use '
+                'data.pack'
+            )
+        if x[axis + 2 :] != inputs:
+            raise ValueError(f'{what} have samples of shape {x[axis + 2 :]}, and clients {inputs}')
+    clients = data.y.shape[axis]
+    if validation is not None and validation.y.shape[axis] != clients:
+        raise ValueError(
+            f'validation samples of {validation.y.shape[axis]} clients, and data of {clients}'
+        )
+    samples, labels = (np.shape(array) for array in test)
+    if samples[:1] != labels or labels in ((), (0,)) or samples[1:] != inputs:
+        raise ValueError(
+            f'the test set has inputs {samples} and labels {labels}, and the clients samples of '
+            f'shape {inputs}; give a test set of at least one such sample'
+        )
+    members, mask, active = (np.shape(array) for array in graphs)
+    if members != mask or members[:-1] != active or len(members) != axis + 3 or 0 in members:
+        raise ValueError(
+            f'graphs: members {members}, mask {mask} and active {active} do not fit each other; '
+            'use topology.schedule'
+        )
+    named = np.asarray(graphs.members)
+    named = named[:1] if named.strides[0] == 0 else named  # one round of a static schedule
+    least, most, aggregators = int(named.min()), int(named.max()), members[-2]
+    # Aggregators may be fewer than clients where these meet, and then they are not all the members.
+    alone = 1 < aggregators != clients and most < aggregators
+    if least < 0 or most >= clients or alone:
+        raise ValueError(
+            f'a graph of {aggregators if alone else most + 1} clients (members {least} to '
+            f'{most}) with the data of {clients}; draw the graphs for as many clients as hold data'
+        )

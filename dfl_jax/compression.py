@@ -1,4 +1,4 @@
-"""Codecs of what clients exchange, the exact number of bits that they send, and top-k masks."""
+"""Codecs of messages, the exact number of bits that they take, and top-k masks."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.checks import check_choice
+from dfl_jax.checks import check_choice, check_range
 
 FLOAT_BITS = 32
 LABEL_BITS = 32
@@ -18,7 +18,7 @@ ROUNDINGS = ('stochastic', 'nearest')
 
 
 class Message(NamedTuple):
-    """One tensor on its way: `values` numbers of `width` bits each, and `beside` more bits."""
+    """A tensor's message: `values` numbers of `width` bits each, and `beside` more bits."""
 
     values: int
     width: int
@@ -32,8 +32,7 @@ class Message(NamedTuple):
 class Codec(NamedTuple):
     """A lossy channel: what the receiver decodes from a tensor, and the bits that it costs.
 
-    Codecs work tensor by tensor, on a client's weights as on a row of its Jacobian, which has the
-    same tensors. They compose by `chain`.
+    Codecs work tensor by tensor, on weights or on a row of a Jacobian, and compose by `chain`.
     """
 
     decoded: Callable[[Array, Array], Array]  # (key, tensor) -> tensor as the receiver decodes it
@@ -107,8 +106,7 @@ def top_k(sparsity: float) -> Codec:
 
     Raises ValueError for a sparsity outside [0, 1).
     """
-    if not 0 <= sparsity < 1:
-        raise ValueError(f'sparsity has to lie in [0, 1), got {sparsity}')
+    check_range('sparsity', sparsity, least=0, below=1)
 
     def kept(size: int) -> int:
         return math.ceil(size * (1 - sparsity) - 1e-9)  # (1 - 0.9) * 10 is 1.0000000000000002
@@ -132,14 +130,12 @@ def quantization(bits: int, rounding: str = 'stochastic') -> Codec:
     The largest modulus of the tensor takes the highest level, L = 2^(bits - 1) - 1; a message holds
     `bits` for every value and one 32-bit float, the step, for every tensor. `stochastic` rounding
     goes up with the probability of the remainder, so that its expectation is the value itself;
-    `nearest` rounds to the nearest level. Weights themselves are quantized, as in NTK-DFL;
-    quantizing their change would need copies of the neighbours' models, which graphs that change
-    every round do not leave.
+    `nearest` rounds to the nearest level. Weights themselves are quantized, as in NTK-DFL, not
+    their change: that would need copies of the neighbours' models, and neighbours change.
 
     Raises ValueError for bits outside [2, 32] or an unknown rounding.
     """
-    if not 2 <= bits <= FLOAT_BITS:
-        raise ValueError(f'bits has to lie in [2, {FLOAT_BITS}], got {bits}')
+    check_range('bits', bits, least=2, most=FLOAT_BITS)
     check_choice('rounding', rounding, ROUNDINGS)
     levels = 2 ** (bits - 1) - 1
 

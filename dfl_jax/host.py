@@ -1,4 +1,4 @@
-"""What the host lends to a run: its memory, and the files that a user names."""
+"""The host: its free memory, and the files that a user names."""
 
 import os
 import stat
@@ -16,7 +16,7 @@ _KINDS = {
 
 
 def free_bytes() -> int:
-    """Free memory of the machine, what its file cache holds included."""
+    """Free bytes of the machine's memory, its file cache included."""
     meminfo = Path('/proc/meminfo')
     if meminfo.exists():
         fields = dict(line.split(':', 1) for line in meminfo.read_text().splitlines())
@@ -25,12 +25,12 @@ def free_bytes() -> int:
 
 
 def in_bytes(size: float) -> str:
-    """A number of bytes as people read it."""
+    """A number of bytes in MiB or GiB."""
     return f'{size / 2**30:.1f} GiB' if size >= 2**30 else f'{size / 2**20:.1f} MiB'
 
 
 def lack_of_memory(size: float) -> str:
-    """What to say of something that takes `size` bytes of the host; '' where they are free."""
+    """A message about `size` bytes that the host lacks; '' where they are free."""
     free = free_bytes()
     return '' if size <= free else f'about {in_bytes(size)}, and {in_bytes(free)} are free'
 
@@ -44,7 +44,7 @@ def expand(path: str | os.PathLike) -> Path:
 
 
 def check_file(path: str | os.PathLike) -> None:
-    """Raises OSError for what is no plain file: a pipe is waited for, and a device never ends."""
+    """Raises OSError unless it is a plain file: a pipe would block, and a device never ends."""
     kind = stat.S_IFMT(os.stat(path).st_mode)
     if kind != stat.S_IFREG:
         raise OSError(f'it is {_KINDS.get(kind, "something else")}, not a file')
@@ -53,7 +53,7 @@ def check_file(path: str | os.PathLike) -> None:
 def read_text(path: str | os.PathLike) -> str:
     """The text of a file, in UTF-8 with or without a byte order mark; a ~ is a home folder.
 
-    Raises OSError, of one line, for a file that is missing, locked, none, or holds no text.
+    Raises OSError with a message of one line for anything but a readable text file.
     """
     path = expand(path)
     check_file(path)

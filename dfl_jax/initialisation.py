@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.models import Model
 
 INITS = ('same', 'independent')
@@ -35,8 +36,7 @@ def gain_corrected(gain: ArrayLike) -> Init:
     Averaging shrinks what clients draw independently by ||v_steady||, and leaves what they agree on
     (zero biases, unit scales of norms) as it is: only the former is scaled.
 
-    Args:
-      gain: of all clients, or [M], each client's own estimate; see `dfl_jax.gossip.gain`.
+    gain: one for all clients, or [M], each client's estimate; see `dfl_jax.gossip.gain`.
     """
 
     def draw(key: Array, model: Model, clients: int) -> PyTree:
@@ -53,5 +53,5 @@ def gain_corrected(gain: ArrayLike) -> Init:
 
 def check_init(init: Init) -> None:
     """Raises ValueError for a name that is not one of INITS."""
-    if not callable(init) and init not in INITS:
-        raise ValueError(f'unknown init {init!r}; choose one of {", ".join(INITS)}, or a function')
+    if not callable(init):
+        check_choice('init', init, INITS)

@@ -1,4 +1,4 @@
-"""What an evaluation reports."""
+"""Measures of models and predictions: consensus, dispersion, update norms, accuracy and loss."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.execution.devices import shard_and_sum, shard_over_clients
+from dfl_jax.execution import shard_and_sum, shard_over_clients
 
 CONSENSUS = ('mean', 'size')  # plain, or weighted by sample counts
 
@@ -27,7 +27,7 @@ def consensus_model(params: PyTree, weights: Array | None = None) -> PyTree:
 
 
 def dispersion(params: PyTree) -> dict[str, Array]:
-    """How far the M models lie from their mean, and how large their weights are, scalars.
+    """How far the M models lie from their mean, and how widely their weights scatter, scalars.
 
     `model_deviation`: NTK-DFL Eq. (12), 1/P sum_p sqrt(sum_i (w_ip - w_bar_p)^2).
     `consensus_distance`: root mean square over clients of ||w_i - w_bar||.
@@ -46,11 +46,11 @@ def dispersion(params: PyTree) -> dict[str, Array]:
 
     # One client after the other: XLA's reduction over the leading axis takes forty times as long
     # on a CPU (300 clients, 78,400 weights: 227 ms against 5, 2-core AMD EPYC, 2026-11-20).
-    def of_share(params: PyTree) -> tuple[PyTree, Array]:
+    def sums_of_share(params: PyTree) -> tuple[PyTree, Array]:
         # Not zeros_like: within `shard_and_sum` that asks for a sharding of the mesh around it.
         return lax.scan(add, jax.tree.map(lambda m: jnp.zeros(m.shape, m.dtype), mean), params)
 
-    squares, within = shard_and_sum(of_share, params)
+    squares, within = shard_and_sum(sums_of_share, params)
     per_weight = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(squares)])  # [P]
     deviation = jnp.sqrt(per_weight).mean()
     return {
@@ -62,7 +62,7 @@ def dispersion(params: PyTree) -> dict[str, Array]:
 
 
 def update_norms(before: PyTree, trained: PyTree, after: PyTree, active: Array) -> dict[str, Array]:
-    """What training and averaging did in a round (Initialisation and topology, Figure 3a).
+    """Norms of the changes that a round made to models (Initialisation and topology, Figure 3a).
 
     Args:
       before, trained, after: models at the start, after training and after averaging, [M, ...].
@@ -70,30 +70,30 @@ def update_norms(before: PyTree, trained: PyTree, after: PyTree, active: Array) 
 
     Returns:
       Means over active clients, scalars, zero without any: `change_training_mean`,
-      `change_aggregation_mean`, `change_total_mean` of the norms of the changes;
-      `change_cosine_mean` of the cosine between the first two, zero where either vanishes.
+      `change_aggregation_mean`, `change_total_mean` of the norms; `change_cosine_mean` of the
+      cosine between the first two, zero where either vanishes.
     """
 
-    def of_client(models: tuple[PyTree, PyTree, PyTree]) -> dict[str, Array]:
+    def client_norms(models: tuple[PyTree, PyTree, PyTree]) -> dict[str, Array]:
         x, z, y = (jax.tree.leaves(model) for model in models)
         dot = sum(jnp.sum((b - a) * (c - b)) for a, b, c in zip(x, z, y, strict=True))
-        moved = [
+        norms = [
             jnp.sqrt(sum(jnp.sum((b - a) ** 2) for a, b in zip(start, end, strict=True)))
             for start, end in ((x, z), (z, y), (x, y))
         ]
-        lengths = moved[0] * moved[1]
+        product = norms[0] * norms[1]
         return {
-            'change_training_mean': moved[0],
-            'change_aggregation_mean': moved[1],
-            'change_total_mean': moved[2],
+            'change_training_mean': norms[0],
+            'change_aggregation_mean': norms[1],
+            'change_total_mean': norms[2],
             'change_cosine_mean': jnp.where(
-                lengths > 0, dot / jnp.where(lengths > 0, lengths, 1), 0
+                product > 0, dot / jnp.where(product > 0, product, 1), 0
             ),
         }
 
     count = jnp.maximum(active.sum(), 1)
-    found = shard_over_clients(partial(lax.map, of_client), (before, trained, after))
-    return jax.tree.map(lambda each: jnp.where(active, each, 0).sum() / count, found)
+    norms = shard_over_clients(partial(lax.map, client_norms), (before, trained, after))
+    return jax.tree.map(lambda each: jnp.where(active, each, 0).sum() / count, norms)
 
 
 def correct_and_loss(logits: Array, y: Array, mask: Array) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ from test_dfml import cut, doubled, largest_difference, round_of
 from dfl_jax import Clients, topology
 from dfl_jax.algorithms import ALGORITHMS, make, settings_of
 from dfl_jax.algorithms.dec_partial import dec_partial
-from dfl_jax.heterogeneous.population import dealt, populate
+from dfl_jax.heterogeneous.population import assign_architectures, populate
 from dfl_jax.heterogeneous.submodels import Axis, axes, channels, indices
 from dfl_jax.models import MLP, ConvNet, PreActResNet, bind
 from dfl_jax.topology import aggregators as meetings
@@ -37,7 +37,7 @@ jit = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_lev
 
 def population(*names, clients=CLIENTS):
     models = {name: bind(MLP(CLASSES, HIDDEN[name]), (FEATURES,)) for name in names}
-    return populate(models, dealt(names, clients, [1] * len(names)))
+    return populate(models, assign_architectures(names, clients, [1] * len(names)))
 
 
 def schedule(senders=3, aggregators=1):

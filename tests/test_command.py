@@ -49,10 +49,17 @@ def test_a_flagfile_may_stand_twice_but_not_in_itself(tmp_path):
     one, two = tmp_path / 'one', tmp_path / 'two'
     one.write_text('--rounds=2\n')
     two.write_text(f'# --flagfile={two}\n--flagfile={one}\n--flagfile {one}\n')
-    command.check_flagfiles([f'--flagfile={two}', '--flagfile', str(one), '--', '--flagfile=no'])
+    given = [f'--flagfile={two}', '--flagfile', str(one), '--', '--flagfile=no']
+    assert command.with_flagfiles(given) == [
+        '--rounds=2',
+        f'--flagfile {one}',  # of one word, which is no flag
+        '--rounds=2',
+        '--',
+        '--flagfile=no',
+    ]
     one.write_text(f'  --flagfile={two}\n')
     with pytest.raises(ValueError, match='includes itself'):
-        command.check_flagfiles([f'--flagfile={two}'])
+        command.with_flagfiles([f'--flagfile={two}'])
 
 
 COMMANDS = {

@@ -19,7 +19,7 @@ from dfl_jax import Clients, Graph, simulate, topology
 from dfl_jax.algorithms import ALGORITHMS, make
 from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.execution.devices import client_mesh
-from dfl_jax.heterogeneous.population import dealt, populate
+from dfl_jax.heterogeneous.population import assign_architectures, populate
 from dfl_jax.models import MLP, bind
 from dfl_jax.topology import aggregators as meetings
 
@@ -36,7 +36,8 @@ WIDTHS = {
     'wide': bind(MLP(CLASSES, (4,)), (FEATURES,)),
     'narrow': bind(MLP(CLASSES, (3,)), (FEATURES,)),
 }
-MIXED = populate(WIDTHS, dealt(tuple(WIDTHS), CLIENTS, [1, 1]))  # the odd clients are narrow
+# The odd clients are narrow.
+MIXED = populate(WIDTHS, assign_architectures(tuple(WIDTHS), CLIENTS, [1, 1]))
 ALIKE = populate({'wide': WIDTHS['wide']}, ['wide'] * CLIENTS)
 AVERAGED = {'lr': 0.05, 'chunk': 1}
 TAUGHT = AVERAGED | {'mutual_epochs': 1}

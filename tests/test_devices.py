@@ -20,7 +20,7 @@ from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.cli.experiment import placement
 from dfl_jax.execution import devices
 from dfl_jax.execution.chunks import map_in_chunks, map_present
-from dfl_jax.heterogeneous.population import dealt, populate
+from dfl_jax.heterogeneous.population import assign_architectures, populate
 from dfl_jax.models import MLP, bind
 from dfl_jax.simulate import Progress
 
@@ -108,7 +108,7 @@ def test_the_command_on_several_devices(tiny, whole, tmp_path):
 def test_a_checkpoint_is_read_on_any_number_of_devices(method, tmp_path):
     clients = Clients(jnp.ones((8, 2, 4)), jnp.zeros((8, 2), jnp.int32), jnp.ones((8, 2), bool))
     models = {name: bind(MLP(3, (width,)), (4,)) for name, width in (('a', 3), ('b', 5))}
-    mixed = populate(models, dealt(tuple(models), 8, [1, 1]))
+    mixed = populate(models, assign_architectures(tuple(models), 8, [1, 1]))
     settings = {'spark': {'projection_dim': 5}, 'dfml': {'rounds': 3}}.get(method, {})
     algorithm = make(method, mixed if method == 'dfml' else models['a'], **settings)
     state = algorithm.init(jax.random.key(0), clients)

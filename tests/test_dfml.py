@@ -11,7 +11,7 @@ from dfl_jax import topology
 from dfl_jax.algorithms import make
 from dfl_jax.algorithms.dfml import SCHEDULED, alpha_schedule, balance_of
 from dfl_jax.heterogeneous.mutual import sample_weights, teacher_weights
-from dfl_jax.heterogeneous.population import dealt, populate
+from dfl_jax.heterogeneous.population import assign_architectures, populate
 from dfl_jax.models import MLP, bind
 from dfl_jax.topology import aggregators as meetings
 from dfl_jax.training.batches import epoch_orders
@@ -24,7 +24,7 @@ ROUNDS = 6
 
 def population(*names, clients=CLIENTS):
     models = {name: bind(MLP(CLASSES, HIDDEN[name]), (FEATURES,)) for name in names}
-    return populate(models, dealt(names, clients, [1] * len(names)))
+    return populate(models, assign_architectures(names, clients, [1] * len(names)))
 
 
 def schedule(senders=3, rounds=ROUNDS, **options):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from absl import flags
 
 from dfl_jax.algorithms import METHODS
 from dfl_jax.cli.experiment.method_flags import settings_with_flags
@@ -49,6 +50,41 @@ def test_the_library_example_of_the_readme(tmp_path):
     lines = run('-c', example, cwd=tmp_path).splitlines()
     assert [int(line.split()[0]) for line in lines] == [1, 2, 3, 4, 5]
     assert float(lines[-1].split()[1]) > 0.9
+
+
+OF_OTHERS = {  # of absl, make, Slurm, gcloud and XLA
+    'help', 'flagfile', 'array', 'ntasks', 'worker', 'command', 'no', 'xla_cpu_multi_thread_eigen'
+}  # fmt: skip
+
+
+def test_the_flags_of_the_documents_exist():
+    """But for those that a line calls removed, with the commit that had them."""
+    known = {*flags.FLAGS, *OF_OTHERS}
+    for folder in ('dfl_jax', 'benchmarks', 'tests/torture'):
+        for file in (ROOT / folder).rglob('*.py'):
+            defined = r"""(?:DEFINE_\w+\(\s*|add_argument\(\s*)'(?:--)?(\w+)'"""
+            known.update(re.findall(defined, file.read_text()))
+    pages = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *ROOT.glob('experiments/*/README.md')]
+    for page in (*pages, *ROOT.glob('docs/*.md')):
+        for line in page.read_text().splitlines():
+            for name in re.findall(r'--([a-z]\w*[a-z0-9])\b(?!_)', line):
+                exists = name in known or name.removeprefix('no') in known
+                assert exists or '(removed; last in' in line, f'{page.name}: --{name}'
+
+
+def test_the_links_of_the_documents_lead_somewhere():
+    pages = [*ROOT.glob('*.md'), *ROOT.glob('docs/**/*.md'), *ROOT.glob('experiments/*/README.md')]
+    for page in pages:
+        for target in re.findall(r'\]\(([^)\s]+)\)', page.read_text()):
+            if '://' in target:
+                continue
+            path, _, heading = target.partition('#')
+            file = page.parent / path if path else page
+            assert file.exists(), f'{page.name}: {target}'
+            if heading:
+                lines = re.findall(r'^#+ (.*)$', file.read_text(), flags=re.MULTILINE)
+                slugs = {re.sub(r'[^\w -]', '', line.lower()).replace(' ', '-') for line in lines}
+                assert heading in slugs, f'{page.name}: {target}'
 
 
 def test_choices_the_papers_leave_open_name_the_default_first():

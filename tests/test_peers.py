@@ -66,7 +66,7 @@ def test_ours_trains_and_prints_one_line(monkeypatch, capsys):
     assert after < 0.7 * before
 
 
-def test_the_table_has_medians_and_quotients_within_a_turn():
+def test_the_table_has_medians_and_quotients_within_a_turn(capsys):
     def line(peer, median):
         return {
             'peer': peer,
@@ -81,7 +81,8 @@ def test_the_table_has_medians_and_quotients_within_a_turn():
         {'ours': line('dfl_jax', a), 'flower': line('Flower', b)}
         for a, b in [(0.02, 0.2), (0.01, 0.4), (0.04, 0.8)]
     ]
-    rows = _turns.table(turns).splitlines()
+    _turns.print_table(turns)
+    rows = capsys.readouterr().out.splitlines()
     assert rows[0].startswith('| 20 clients |')
     assert rows[2] == '| dfl_jax 1.0 | 20 | 10,000 | 1.0 (1.0-1.0) | 3.70, 0.25 |'
     assert rows[3] == '| Flower 1.0 | 400 | 500 | 20.0 (10.0-40.0) | 3.70, 0.25 |'

@@ -11,10 +11,10 @@ from dfl_jax import topology
 from dfl_jax.base import Graph
 from dfl_jax.execution.chunks import map_present
 from dfl_jax.heterogeneous.population import (
+    assign_architectures,
     assign_participants,
     by_client,
     by_position,
-    dealt,
     gather,
     initial_stacked,
     populate,
@@ -34,9 +34,9 @@ def graph(members, mask, active=None):
 
 
 def test_architectures_are_dealt_evenly_and_in_ratios():
-    assert dealt(['a', 'b', 'c'], 7, [1, 1, 1]) == list('abcabca')
-    assert dealt(['a', 'b'], 9, [2, 1]) == list('abaabaaba')
-    shared = dealt(['a', 'b', 'c'], 1000, [5, 3, 2])
+    assert assign_architectures(['a', 'b', 'c'], 7, [1, 1, 1]) == list('abcabca')
+    assert assign_architectures(['a', 'b'], 9, [2, 1]) == list('abaabaaba')
+    shared = assign_architectures(['a', 'b', 'c'], 1000, [5, 3, 2])
     assert [shared.count(name) for name in 'abc'] == [500, 300, 200]
     assert [shared[:10].count(name) for name in 'abc'] == [5, 3, 2]
 
@@ -44,8 +44,8 @@ def test_architectures_are_dealt_evenly_and_in_ratios():
 @pytest.mark.parametrize(
     ('call', 'message'),
     [
-        (lambda: dealt(['a', 'b'], 3, [1]), '1 ratios for 2'),
-        (lambda: dealt(['a', 'b'], 3, [1, 0]), 'positive, got 1, 0'),
+        (lambda: assign_architectures(['a', 'b'], 3, [1]), '1 ratios for 2'),
+        (lambda: assign_architectures(['a', 'b'], 3, [1, 0]), 'positive, got 1, 0'),
         (lambda: populate(MODELS, ['wide', 'wide']), 'architecture narrow has no client among 2'),
         (lambda: populate(MODELS, ['wide', 'narrow', 'tall']), 'client 2 .* unknown .* tall'),
         (
@@ -76,7 +76,7 @@ def test_participants_take_their_architectures_slots():
         name: sorted(
             (int(s), int(c), int(r))
             for s, c, r, on in zip(
-                group.position, group.client, group.row, group.taken, strict=True
+                group.position, group.client, group.row, group.present, strict=True
             )
             if on
         )
@@ -84,7 +84,7 @@ def test_participants_take_their_architectures_slots():
     }
     assert taken == {'wide': [(1, 0, 0), (2, 3, 1)], 'narrow': [(0, 4, 2), (3, 2, 1)]}
     for group in participants.values():
-        assert (np.diff(group.taken.astype(int)) <= 0).all(), 'the taken participants come first'
+        assert (np.diff(group.present.astype(int)) <= 0).all(), 'those present come first'
     values = {name: group.client.astype(float) + 0.5 for name, group in participants.items()}
     np.testing.assert_array_equal(
         by_position(values, participants, meeting), [[4.5, 0.5, 3.5], [2.5, 0, 0]], strict=False
@@ -95,7 +95,7 @@ def test_an_inactive_aggregator_seats_nobody():
     participants = assign_participants(
         PEOPLE, graph([[4, 0, 3], [2, 5, 1]], np.ones((2, 3)), [False, True])
     )
-    assert [int(group.taken.sum()) for group in participants.values()] == [0, 3]
+    assert [int(group.present.sum()) for group in participants.values()] == [0, 3]
 
 
 def test_what_is_gathered_and_scattered_comes_home():
@@ -103,7 +103,7 @@ def test_what_is_gathered_and_scattered_comes_home():
     participants = assign_participants(PEOPLE, graph([[4, 0, 5]], [[1, 1, 1]]))
     seen = gather(stacked, participants)
     for name, group in participants.items():
-        np.testing.assert_array_equal(seen[name]['w'][group.taken], group.client[group.taken])
+        np.testing.assert_array_equal(seen[name]['w'][group.present], group.client[group.present])
     new = jax.tree.map(lambda leaf: leaf + 100, seen)
     after = scatter(stacked, new, participants)
     merged = by_client({name: after[name]['w'] for name in after}, PEOPLE)

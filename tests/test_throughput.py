@@ -21,4 +21,4 @@ def test_operations_of_a_gradient_round():
     assert found['steps'] == clients * samples / 10
     assert found['flops'] == pytest.approx(training + averages, rel=0.06)
     assert found['timed'] == 1
-    assert min(found[name] for name in ('compile', 'seconds', 'touched', 'peak', 'product')) > 0
+    assert min(found[name] for name in ('compile', 'seconds', 'peak', 'product')) > 0

@@ -364,7 +364,7 @@ def test_bytes_of_a_schedule():
         ),
         ({'family': 'regular', 'clients': 5}, 'degree 5 needs more than 5 clients, got clients=5'),
         ({'family': 'erdos_renyi', 'degree': 0}, 'degree=0'),
-        ({'family': 'hypercube'}, "unknown topology 'hypercube'; known: ring.*edge_list"),
+        ({'family': 'hypercube'}, "unknown topology 'hypercube'; choose one of ring.*edge_list"),
         ({'family': 'watts_strogatz'}, 'even degree, got degree=5; take 4'),
         ({'family': 'watts_strogatz', 'degree': 4, 'rewiring': 1.5}, 'between 0 and 1, got 1.5'),
         ({'family': 'torus', 'clients': 37}, 'got clients=37; take 39'),
@@ -546,7 +546,7 @@ def test_cohorts_that_are_refused(size, dropout, message):
 def matrix_of(family, clients, kind='uniform', sizes=None, **options):
     graph = drawn(family, clients=clients, rounds=1, static=True, **options)
     sizes = np.full(clients, 100) if sizes is None else sizes
-    return mixing_matrix(graph.members[0], graph.mask[0], graph.active[0], sizes, kind)
+    return mixing_matrix(graph._make(a[0] for a in graph), sizes, kind)
 
 
 @pytest.mark.parametrize('clients', [10, 37, 1500])

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from absl import app
 
+from benchmarks._common import Table
+
 OURS = 'ours'
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,22 +27,22 @@ def interpreter(peer: str) -> tuple[str, str]:
     return name, os.path.abspath(python)
 
 
-def table(turns: list[dict[str, dict[str, Any]]]) -> str:
-    """Markdown: medians over `turns`, of which each has what every script reported."""
-    rows = [
-        f'| {turns[0][OURS]["clients"]} clients | ms a round | client-steps/s | rounds of ours '
-        '| loss before, after |',
-        '| --- | --: | --: | --: | --: |',
-    ]
-    for name in turns[0]:
-        lines = [turn[name] for turn in turns]
-        ratios = [turn[name]['median'] / turn[OURS]['median'] for turn in turns]
-        before, after = lines[0]['loss']
-        rows.append(
-            f'| {lines[0]["peer"]} {lines[0]["version"]} '
-            f'| {1e3 * np.median([line["median"] for line in lines]):,.0f} '
-            f'| {np.median([line["steps_per_second"] for line in lines]):,.0f} '
-            f'| {np.median(ratios):.1f} ({min(ratios):.1f}-{max(ratios):.1f}) '
-            f'| {before:.2f}, {after:.2f} |'
+def print_table(turns: list[dict[str, dict[str, Any]]]) -> None:
+    """Prints medians over `turns`, each of which holds what every script reported."""
+    clients = f'{turns[0][OURS]["clients"]} clients'
+    table = Table(clients, 'ms a round', 'client-steps/s', 'rounds of ours', 'loss before, after')
+    for name, first in turns[0].items():
+        seconds, steps = (
+            float(np.median([turn[name][key] for turn in turns]))
+            for key in ('median', 'steps_per_second')
         )
-    return '\n'.join(rows)
+        ratios = [turn[name]['median'] / turn[OURS]['median'] for turn in turns]
+        before, after = first['loss']
+        table.row(
+            f'{first["peer"]} {first["version"]}',
+            (1e3 * seconds, ',.0f'),
+            (steps, ',.0f'),
+            f'{np.median(ratios):.1f} ({min(ratios):.1f}-{max(ratios):.1f})',
+            f'{before:.2f}, {after:.2f}',
+        )
+    print()

@@ -25,7 +25,7 @@ from dfl_jax.algorithms.ntk_dfl import ntk_dfl
 from dfl_jax.algorithms.ntk_fl import ntk_fl
 from dfl_jax.algorithms.spark import spark
 from dfl_jax.base import Algorithm
-from dfl_jax.heterogeneous.population import Population
+from dfl_jax.heterogeneous import Population
 from dfl_jax.models import Model
 from dfl_jax.settings import REQUIRED, assemble, nearest, settings_of
 

@@ -9,15 +9,15 @@ from functools import partial
 
 from dfl_jax.base import Algorithm
 from dfl_jax.checks import check_choice
-from dfl_jax.heterogeneous.population import Population
-from dfl_jax.heterogeneous.rounds import (
+from dfl_jax.heterogeneous import (
     TRAINING,
+    Population,
     architecture_means,
     at_aggregators,
     meeting_rounds,
 )
 from dfl_jax.initialisation import INITS
-from dfl_jax.training.local import LocalTraining
+from dfl_jax.training import LocalTraining
 
 
 def dec_fedavg(

@@ -12,30 +12,30 @@ import numpy as np
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, Mean
 from dfl_jax.checks import check_choice
-from dfl_jax.heterogeneous.mutual import Balance, Mutual, mutual_learning
-from dfl_jax.heterogeneous.population import (
+from dfl_jax.heterogeneous import (
+    TRAINING,
+    Balance,
+    Mutual,
     Population,
     Stacked,
-    assign_participants,
-    gather,
-    initial_stacked,
-    populate,
-    scatter,
-)
-from dfl_jax.heterogeneous.rounds import (
-    TRAINING,
     architecture_means,
+    assign_participants,
     at_aggregators,
     consensus_of_architectures,
+    gather,
+    initial_stacked,
     losses_of_round,
+    mutual_learning,
     own_predictions,
+    populate,
     predictions,
+    scatter,
     sound,
     weight_bits,
     weights_sent,
 )
 from dfl_jax.initialisation import INITS
-from dfl_jax.training.local import LocalTraining
+from dfl_jax.training import LocalTraining
 
 MEME = 'meme'
 

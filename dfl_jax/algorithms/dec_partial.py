@@ -13,11 +13,10 @@ from jax import lax
 
 from dfl_jax.base import Algorithm, Array, PyTree
 from dfl_jax.checks import check_choice
-from dfl_jax.heterogeneous.population import Population
-from dfl_jax.heterogeneous.rounds import TRAINING, meeting_rounds
+from dfl_jax.heterogeneous import TRAINING, Population, meeting_rounds
 from dfl_jax.heterogeneous.submodels import RULES, axes, indices
 from dfl_jax.initialisation import INITS
-from dfl_jax.training.local import LocalTraining
+from dfl_jax.training import LocalTraining
 
 
 def dec_partial(
@@ -64,7 +63,7 @@ def dec_partial(
         def at_aggregator(aggregator: Array) -> tuple[list[Array], list[Array]]:
             """The global model of one aggregator, and the sizes J of its axes."""
             present = {
-                n: (s.taken & (s.position // members == aggregator))
+                n: (s.present & (s.position // members == aggregator))
                 for n, s in participants.items()
             }
             totals = [

@@ -8,7 +8,7 @@ the optimiser starts afresh after every aggregation. Clients draw their first we
 from functools import partial
 
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
-from dfl_jax.training.local import LocalTraining
+from dfl_jax.training import LocalTraining
 
 decavg = partial(
     gossip_sgd,

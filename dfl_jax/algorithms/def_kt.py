@@ -10,11 +10,16 @@ import jax.numpy as jnp
 
 from dfl_jax.base import Algorithm
 from dfl_jax.checks import check_choice
-from dfl_jax.heterogeneous.mutual import Balance, Mutual, mutual_learning
-from dfl_jax.heterogeneous.population import Population
-from dfl_jax.heterogeneous.rounds import TRAINING, meeting_rounds
+from dfl_jax.heterogeneous import (
+    TRAINING,
+    Balance,
+    Mutual,
+    Population,
+    meeting_rounds,
+    mutual_learning,
+)
 from dfl_jax.initialisation import INITS
-from dfl_jax.training.local import LocalTraining
+from dfl_jax.training import LocalTraining
 
 
 def def_kt(

@@ -7,7 +7,7 @@ NTK-DFL (ICML 2025), appendix C.2. The momentum starts at zero every round (Algo
 from functools import partial
 
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
-from dfl_jax.training.local import LocalTraining
+from dfl_jax.training import LocalTraining
 
 dfedavg = partial(gossip_sgd, training=LocalTraining(lr=0.1, batch_size=25, local_epochs=20))
 dfedavgm = partial(

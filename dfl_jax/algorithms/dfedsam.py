@@ -7,7 +7,7 @@ Hyperparameters of NTK-DFL (ICML 2025), appendix C.2, which uses a single gossip
 from functools import partial
 
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
-from dfl_jax.training.local import LocalTraining
+from dfl_jax.training import LocalTraining
 
 dfedsam = partial(
     gossip_sgd,

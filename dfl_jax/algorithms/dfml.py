@@ -14,14 +14,16 @@ import numpy as np
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice
-from dfl_jax.heterogeneous.mutual import Balance, Mutual, mutual_learning
-from dfl_jax.heterogeneous.population import (
+from dfl_jax.heterogeneous import (
+    Balance,
+    Mutual,
     Population,
     Stacked,
     assign_participants,
     by_client,
     gather,
     initial_stacked,
+    mutual_learning,
     scatter,
 )
 from dfl_jax.heterogeneous.rounds import (
@@ -36,7 +38,7 @@ from dfl_jax.heterogeneous.rounds import (
     weight_bits,
     weights_sent,
 )
-from dfl_jax.training.local import LocalTraining
+from dfl_jax.training import LocalTraining
 
 OPEN_ENDED = ('half_cycle', 'cycle', 'fixed')  # the number of rounds does not change the first
 SCHEDULES = (*OPEN_ENDED, 'annealed')
@@ -192,10 +194,12 @@ def dfml(
         )
 
         renew = {
-            name: group.taken & ((value >= state.best[group.client]) | jnp.asarray(plan.peak)[t])
+            name: group.present & ((value >= state.best[group.client]) | jnp.asarray(plan.peak)[t])
             for name, group in participants.items()
         }
-        renewed = {name: group._replace(taken=renew[name]) for name, group in participants.items()}
+        renewed = {
+            name: group._replace(present=renew[name]) for name, group in participants.items()
+        }
         who = (graph.mask & graph.active[:, None]).ravel()
         taking_part = jnp.where(who, graph.members.ravel(), population.size)
         new = DfmlState(

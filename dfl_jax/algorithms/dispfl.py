@@ -23,13 +23,12 @@ from dfl_jax.algorithms.common import consensus_of, count_sent, keep_inactive, s
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.compression import FLOAT_BITS, largest
-from dfl_jax.execution.chunks import map_in_chunks
-from dfl_jax.gossip.mixing import MIXINGS, mix, mixing_weights
+from dfl_jax.execution import map_in_chunks
+from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
-from dfl_jax.training.batches import epoch_orders, take
-from dfl_jax.training.local import LocalTraining, batch_loss, local_training
+from dfl_jax.training import LocalTraining, batch_loss, epoch_orders, local_training, take
 
 REGROW = ('gradient', 'random')
 CONSENSUS = ('mean', 'size', 'intersection')

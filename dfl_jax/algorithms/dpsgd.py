@@ -8,6 +8,6 @@ and averages the models of before it: `local_epochs=None, local_steps=1, average
 from functools import partial
 
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
-from dfl_jax.training.local import LocalTraining
+from dfl_jax.training import LocalTraining
 
 dpsgd = partial(gossip_sgd, training=LocalTraining(lr=0.1, batch_size=10))

@@ -26,11 +26,11 @@ from dfl_jax.algorithms.common import (
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.compression import Compression, chain
-from dfl_jax.gossip.mixing import MIXINGS, mix, mixing_weights
+from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init
 from dfl_jax.metrics import CONSENSUS, dispersion, update_norms
 from dfl_jax.models import Model
-from dfl_jax.training.local import LocalTraining, local_training, losses_of_all_data
+from dfl_jax.training import LocalTraining, local_training, losses_of_all_data
 
 AVERAGED = ('trained', 'previous')
 

@@ -25,18 +25,20 @@ from dfl_jax.algorithms.common import (
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.compression import FLOAT_BITS, LABEL_BITS, Compression, chain
-from dfl_jax.execution.chunks import map_in_chunks
-from dfl_jax.execution.memory import aggregator_bytes
-from dfl_jax.gossip.mixing import MIXINGS, mix, mix_at_aggregator, mixing_weights
+from dfl_jax.execution import aggregator_bytes, map_in_chunks
+from dfl_jax.gossip import MIXINGS, mix, mix_at_aggregator, mixing_weights
 from dfl_jax.initialisation import Init, check_init
 from dfl_jax.metrics import CONSENSUS, dispersion
 from dfl_jax.models import Model
-from dfl_jax.ntk import NtkUpdate, at_precision, linearization, ntk_update
-from dfl_jax.ntk.aggregator_data import (
+from dfl_jax.ntk import (
+    NtkUpdate,
     aggregator_data,
     aggregator_of_clients,
+    at_precision,
     draw_batches,
     drawn_samples,
+    linearization,
+    ntk_update,
     of_members,
     one_hot_targets,
 )

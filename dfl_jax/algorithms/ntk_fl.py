@@ -15,10 +15,17 @@ import jax.numpy as jnp
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.compression import FLOAT_BITS, LABEL_BITS
-from dfl_jax.execution.memory import aggregator_bytes
+from dfl_jax.execution import aggregator_bytes
 from dfl_jax.models import Model
-from dfl_jax.ntk import NtkUpdate, at_precision, linearization, ntk_update
-from dfl_jax.ntk.aggregator_data import aggregator_data, of_members, one_hot_targets
+from dfl_jax.ntk import (
+    NtkUpdate,
+    aggregator_data,
+    at_precision,
+    linearization,
+    ntk_update,
+    of_members,
+    one_hot_targets,
+)
 
 
 class State(NamedTuple):

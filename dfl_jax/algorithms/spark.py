@@ -28,21 +28,24 @@ from dfl_jax.compression import (
     half_precision,
     quantization,
 )
-from dfl_jax.execution.chunks import map_in_chunks
-from dfl_jax.gossip.mixing import MIXINGS, mix, mixing_weights
+from dfl_jax.execution import map_in_chunks
+from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.metrics import CONSENSUS, dispersion
 from dfl_jax.models import Model
-from dfl_jax.ntk import NtkUpdate, at_precision, ntk_update
-from dfl_jax.ntk.aggregator_data import (
+from dfl_jax.ntk import (
+    Distillation,
+    NtkUpdate,
     aggregator_data,
+    at_precision,
+    distillation_target,
     draw_batches,
     drawn_samples,
+    ntk_update,
     of_members,
     one_hot_targets,
+    projected,
 )
-from dfl_jax.ntk.distillation import Distillation, distillation_target
-from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import DIMENSION
 from dfl_jax.ntk.projection import projection as projection_of
 

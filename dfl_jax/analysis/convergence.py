@@ -4,8 +4,8 @@
 assumes: delta_NTK (Assumption 4.4), the smoothness L (G.1), the gradient variance sigma_g^2 (G.2)
 and the gradient bound B (G.3). `bound` evaluates Theorem 4.5 with them.
 
-Every such constant bounds a quantity over all weights; what is measured at the weights a run
-visits is a lower bound of it, and so is the bound computed from them.
+Each constant bounds a quantity over all weights; measured at the weights that a run visits it is a
+lower bound, and so is the bound computed from it.
 """
 
 import math
@@ -18,12 +18,11 @@ import numpy as np
 import optax
 
 from dfl_jax.base import Array, Clients, Graph, PyTree
-from dfl_jax.execution.chunks import map_in_chunks
-from dfl_jax.gossip.mixing import mix, mixing_weights
-from dfl_jax.gossip.spectra import mixing_matrix, spectrum
+from dfl_jax.execution import map_in_chunks
+from dfl_jax.gossip import mix, mixing_matrix, mixing_weights, spectrum
 from dfl_jax.metrics import consensus_model
 from dfl_jax.models import Model
-from dfl_jax.ntk.aggregator_data import aggregator_data
+from dfl_jax.ntk import aggregator_data
 
 # gamma of Eq. (9a) is positive while a = eta T L stays below the positive root of 32 a (a + 1) = 1.
 GAMMA_ROOT = (math.sqrt(1 + 1 / 8) - 1) / 2  # 0.0303
@@ -40,21 +39,19 @@ class Mixing(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """What one round tells of the theory's constants; scalars.
+    """Estimates of the theory's constants from one round; scalars.
 
-    Aggregator quantities are of the loss on the joint data of an aggregator and its neighbours,
-    which the update descends, at the weights w_i that the round ended with; aggregators that did
-    not take part are left out. Consensus quantities are of the plain mean w_bar of the M models.
+    Aggregator quantities belong to the loss on the joint data of an aggregator and its neighbours,
+    at the weights w_i that the round ended with; inactive aggregators are left out. Consensus
+    quantities belong to the plain mean w_bar of the M models.
     """
 
-    delta_ntk_max: (
-        Array  # over aggregators, norm of NTK gradient minus true gradient, Eq. (7), (45b)
-    )
+    # Over aggregators, the norm of NTK gradient minus true gradient, Eq. (7), (45b)
+    delta_ntk_max: Array
     delta_ntk_mean: Array
-    aggregator_gradient_norm_mean: Array  # of the true gradients that delta_ntk_mean compares with
-    smoothness_max: (
-        Array  # over aggregators that moved, ||grad L_i(w_i) - grad L_i(w_bar_i)|| / distance
-    )
+    aggregator_gradient_norm_mean: Array  # of the true gradients
+    # Over aggregators that moved, ||grad L_i(w_i) - grad L_i(w_bar_i)|| / distance
+    smoothness_max: Array
     smoothness_mean: Array
     gradient_norm_max: Array  # over clients on their own data, at w_bar of the start: B of G.3
     gradient_variance: Array  # of the same gradients about the global one: sigma_g^2 of G.2
@@ -91,7 +88,7 @@ class Bound(NamedTuple):
 
     @property
     def shares(self) -> Terms:
-        """Of each summand in their sum; one that is infinite takes all."""
+        """The share of each summand in their sum; an infinite one takes all."""
         total = sum(self.numerators)
         if math.isinf(total):
             return Terms(*(float(math.isinf(n)) for n in self.numerators))
@@ -106,7 +103,7 @@ def mixing_of(graph: Graph, sizes: np.ndarray, kind: str = 'size') -> Mixing:
       sizes: [M], samples of each client.
       kind: `size`, `uniform` or `metropolis`.
     """
-    matrix = mixing_matrix(graph.members, graph.mask, graph.active, sizes, kind)
+    matrix = mixing_matrix(graph, sizes, kind)
     second = spectrum(matrix).second_modulus
     return Mixing(second, (1 - second) ** 2, bool(abs(matrix - matrix.T).max() < 1e-12))
 
@@ -141,13 +138,12 @@ def diagnose(
     def ntk_gradient(w_bar: PyTree, w: PyTree, x: Array, labels: Array, mask: Array) -> PyTree:
         """1/N~ J(w_bar)^T r(w), Eq. (21a)."""
         residual = jax.nn.softmax(model.apply(w, x)) - jax.nn.one_hot(labels, model.classes)
-        _, pull = jax.vjp(lambda v: model.apply(v, x), w_bar)
-        (gradient,) = pull(jnp.where(mask[:, None], residual, 0) / jnp.sum(mask))
+        _, vjp = jax.vjp(lambda v: model.apply(v, x), w_bar)
+        (gradient,) = vjp(jnp.where(mask[:, None], residual, 0) / jnp.sum(mask))
         return gradient
 
     def at_aggregators(w_bar: PyTree, w: PyTree, graph: Graph, clients: Clients):
-        """Norms of one vector an aggregator, [M] each: NTK error, gradient, its change, the
-        distance."""
+        """Norms [M] of each aggregator's NTK error, gradient, its change, and step."""
 
         def aggregator(inputs):
             w_bar, w, members, linked = inputs
@@ -171,20 +167,20 @@ def diagnose(
         """(loss, squared norm of its gradient, B, sigma_g^2) at the mean of the M models."""
         w_bar = consensus_model(params)
 
-        def client(own: Clients):
-            alone = jax.tree.map(lambda a: a[None], own)
+        def client_gradient(client: Clients):
+            alone = jax.tree.map(lambda a: a[None], client)
             return value_and_gradient(w_bar, *aggregator_data(alone, jnp.ones(1, bool)))
 
-        losses, gradients = map_in_chunks(client, clients, chunk)  # [M], leaves [M, ...]
+        losses, gradients = map_in_chunks(client_gradient, clients, chunk)  # [M], leaves [M, ...]
         sizes = clients.mask.sum(axis=1)
         shared = consensus_model(gradients, sizes)  # gradient of Eq. (6)
         norms = jax.vmap(optax.tree.norm)(gradients)
-        apart = jax.vmap(lambda own: optax.tree.norm(optax.tree.sub(own, shared), squared=True))
+        distances = jax.vmap(lambda g: optax.tree.norm(optax.tree.sub(g, shared), squared=True))
         return (
             jnp.sum(losses * sizes) / jnp.sum(sizes),
             optax.tree.norm(shared, squared=True),
             jnp.max(norms),
-            jnp.mean(apart(gradients)),
+            jnp.mean(distances(gradients)),
         )
 
     @jax.jit
@@ -220,13 +216,13 @@ def diagnose(
 
 
 def _max_and_mean(values: Array, mask: Array) -> tuple[Array, Array]:
-    """Over the non-negative entries of values [M] that count; zeros when none does."""
-    kept = jnp.where(mask, values, 0)
-    return jnp.max(kept), jnp.sum(kept) / jnp.maximum(jnp.sum(mask), 1)
+    """Maximum and mean of the masked values [M], non-negative; zeros where the mask is empty."""
+    masked = jnp.where(mask, values, 0)
+    return jnp.max(masked), jnp.sum(masked) / jnp.maximum(jnp.sum(mask), 1)
 
 
 def admissible_eta(timesteps: float, smoothness: float) -> float:
-    """The step for which eta T L is half of what makes gamma vanish.
+    """The step size eta for which eta T L is half of that which makes gamma vanish.
 
     Theorem 4.5 asks for eta T L <= 1/8, but gamma, by which it divides, is positive only below
     `GAMMA_ROOT`; in the middle of that range the terms of Eq. (8) can be compared.

@@ -13,8 +13,8 @@ Two attacks are here, for one sample; map them over samples with `jax.vmap` or `
 * Closed form: where the first layer is dense, the row of output c holds x d_c^T for its weights
   and d_c for its bias, d_c [d_h] the backpropagated signal, so that a ratio is the input.
 
-Where inputs are projected, z = x P comes out of either and x has to be found from fewer numbers
-than it has: with the least norm, with the image priors of `match`, or from images of one's own.
+Where inputs are projected, either gives z = x P, and x follows from fewer numbers than it has: with
+the least norm, with the image priors of `match`, or by a Gaussian fitted to known images.
 """
 
 import math
@@ -28,6 +28,7 @@ from jax import lax
 from scipy import ndimage
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.compression import Codec
 from dfl_jax.models import MLP, Model
 
@@ -97,7 +98,7 @@ def match(
     steps: int = 1000,
     lr: float = 0.1,
 ) -> tuple[Array, Array]:
-    """Searches x, from Gaussian noise and by Adam, such that encode(x) is the target.
+    """The x whose encode(x) is nearest the target, by Adam from Gaussian noise, and its objective.
 
     Args:
       encode: image -> what is observed of it.
@@ -110,19 +111,16 @@ def match(
         differences.
       restarts: searches from different noise, of which the best is returned.
       lr: of the first step, in units of x; it falls to zero on a half cosine.
-
-    Returns x and its objective.
     """
-    if distance not in DISTANCES:
-        raise ValueError(f'unknown distance {distance!r}; choose one of {", ".join(DISTANCES)}')
-    apart = _squared if distance == 'squared' else _cosine
+    check_choice('distance', distance, DISTANCES)
+    distance_of = _squared if distance == 'squared' else _cosine
     optimizer = optax.adam(optax.cosine_decay_schedule(lr, steps))
 
     def objective(x: Array) -> Array:
-        found = encode(x)
+        encoded = encode(x)
         if on_support:
-            found = jax.tree.map(lambda a, b: jnp.where(b != 0, a, 0), found, target)
-        return apart(found, target) + (smoothness * variation(x) if smoothness else 0)
+            encoded = jax.tree.map(lambda a, b: jnp.where(b != 0, a, 0), encoded, target)
+        return distance_of(encoded, target) + (smoothness * variation(x) if smoothness else 0)
 
     def step(carry: PyTree, _: None) -> tuple[PyTree, None]:
         x, state = carry
@@ -140,21 +138,17 @@ def match(
     return images[best], values[best]
 
 
-def _inner(a: PyTree, b: PyTree) -> Array:
-    return optax.tree.vdot(a, b)
+def _squared(a: PyTree, b: PyTree) -> Array:
+    return optax.tree.norm(optax.tree.sub(a, b), squared=True) / optax.tree.vdot(b, b)
 
 
-def _squared(found: PyTree, target: PyTree) -> Array:
-    return optax.tree.norm(optax.tree.sub(found, target), squared=True) / _inner(target, target)
-
-
-def _cosine(found: PyTree, target: PyTree) -> Array:
-    lengths = jnp.sqrt(_inner(found, found) * _inner(target, target))
-    return 1 - _inner(found, target) / lengths
+def _cosine(a: PyTree, b: PyTree) -> Array:
+    lengths = jnp.sqrt(optax.tree.vdot(a, a) * optax.tree.vdot(b, b))
+    return 1 - optax.tree.vdot(a, b) / lengths
 
 
 def variation(x: Array) -> Array:
-    """Total variation of an image [height, width, channels], a pixel's mean."""
+    """Total variation of an image [height, width, channels], the mean over pixels."""
     down, right = jnp.diff(x, axis=0), jnp.diff(x, axis=1)
     return (jnp.sum(jnp.abs(down)) + jnp.sum(jnp.abs(right))) / x.size
 
@@ -170,8 +164,8 @@ def closed_form(model: Model, sent: PyTree, *, on_support: bool = False) -> tupl
       on_support: use only entries that are not zero, as top-k leaves them. Stochastic rounding
         makes zeros that are right on average: with it, use them all.
 
-    Returns x of the model's input shape, and bool of the same shape, whether an entry of the pixel
-    survived; where none did x is 0, since all its entries were among the smallest.
+    Returns x of the model's input shape, and bool of the same shape: whether an entry of the pixel
+    survived. Where none did, all were among the smallest, and x is 0.
 
     Raises ValueError where the model is no MLP.
     """
@@ -203,8 +197,8 @@ def most_likely(z: Array, projection: Array, known: Array, ridge: float = 0.1) -
     mean = known.mean(0)
     deviations = (known - mean[None]) / math.sqrt(len(known))
     floor = ridge * jnp.sum(deviations**2) / mean.size
-    spread = deviations.T @ (deviations @ projection) + floor * projection  # S P, [d1, d1']
-    return mean + spread @ jnp.linalg.solve(projection.T @ spread, z - mean @ projection)
+    covariance = deviations.T @ (deviations @ projection) + floor * projection  # S P, [d1, d1']
+    return mean + covariance @ jnp.linalg.solve(projection.T @ covariance, z - mean @ projection)
 
 
 # ------------------------------------------------------------------------------ how close they come
@@ -225,7 +219,7 @@ def similarity(image: np.ndarray, original: np.ndarray) -> np.ndarray:
     """Structural similarity at every pixel of images [height, width, channels] in [0, 1].
 
     Wang et al. 2004: a Gaussian window of 11 x 11 pixels with sigma 1.5, K1 = 0.01, K2 = 0.03. The
-    images are mirrored at their border, so that those smaller than the window can be judged too.
+    images are mirrored at their border, so that those smaller than the window have one, too.
     """
 
     def blurred(x: np.ndarray) -> np.ndarray:

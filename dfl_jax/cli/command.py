@@ -13,6 +13,8 @@ from types import ModuleType
 
 from absl import app, flags
 
+from dfl_jax.cli import papers
+
 LONGEST = 1000  # characters of an error
 HELP = ('--help', '-help', '-h', '--helpshort', '--helpfull')
 
@@ -30,16 +32,16 @@ def start(command: ModuleType) -> None:
 def parse(argv: list[str], command: ModuleType) -> list[str]:
     """Sets the flags; what is no flag. Ends the process where one is wrong, or with the help."""
     try:
-        check_flagfiles(argv[1:])
+        arguments = with_flagfiles(argv[1:])
         if define_flags := getattr(command, 'define_flags', None):
-            define_flags(argv[1:])
-        if asked_for := [a for a in argv[1:] if a in HELP]:
+            define_flags(arguments)
+        if asked_for := [a for a in arguments if a in HELP]:
             from dfl_jax.cli.help import show
 
-            rest = [a for a in argv if a not in HELP]
+            rest = [argv[0], *(a for a in arguments if a not in HELP)]
             show(command, _called(), rest, full='--helpfull' in asked_for)
             sys.exit(0)
-        return flags.FLAGS(argv)
+        return flags.FLAGS([argv[0], *arguments])
     except (flags.Error, ValueError) as error:  # ValueError: --noprogress=1
         sys.exit(fail(f'{error}; see {_called()} --help'))
 
@@ -63,34 +65,42 @@ def in_a_line(text: str) -> str:
     return shown if len(shown) <= LONGEST else f'{shown[:LONGEST]}...'
 
 
-def check_flagfiles(arguments: Iterable[str], inside: Sequence[str] = ()) -> None:
-    """Raises ValueError for a --flagfile that cannot be read or that includes itself.
+def with_flagfiles(arguments: Iterable[str], inside: Sequence[str] = ()) -> list[str]:
+    """The arguments, with the lines of each flagfile in place of its --flagfile.
+
+    A flagfile that is not in the current directory is one of the papers' (`papers.flagfile`).
 
     inside: the flagfiles that lead here.
+
+    Raises ValueError for a flagfile that cannot be read or that includes itself.
     """
+    expanded: list[str] = []
     rest = iter(arguments)
     for argument in rest:
         if argument == '--':
-            return
-        name, equals, path = argument.strip().partition('=')
+            return [*expanded, argument, *rest]
+        name, equals, path = argument.partition('=')
         if name not in ('--flagfile', '-flagfile'):
+            expanded.append(argument)
             continue
         path = path if equals else next(rest, '')
-        if path:  # absl passes over an empty one
-            path = os.path.expanduser(path)
+        if path:  # an empty one stands for none, as in absl
+            path = papers.flagfile(path)
             if path in inside:
                 raise ValueError(f'--flagfile={path} includes itself; take that line out')
-            check_flagfiles(flagfile_lines(path), (*inside, path))
+            expanded += with_flagfiles(flagfile_lines(path), (*inside, path))
+    return expanded
 
 
 def flagfile_lines(path: str) -> list[str]:
-    """Raises ValueError, one line."""
+    """The lines of a flagfile but comments and empty ones. Raises ValueError, one line."""
     try:
         with open(path, encoding='utf-8') as file:
-            return file.read().splitlines()
+            lines = file.read().splitlines()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else 'it is no text'
         raise ValueError(f'--flagfile={path} cannot be read: {reason}') from error
+    return [line.strip() for line in lines if line.strip() and not line.startswith(('#', '//'))]
 
 
 def check_writable(folder: Path, files: Iterable[str] = (), flag: str = 'out') -> None:

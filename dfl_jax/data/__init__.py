@@ -1,6 +1,7 @@
 """Data of the network: sources, partitions over clients, packing into Clients."""
 
 from dfl_jax.data import augment
+from dfl_jax.data.formats import DataError, Dataset
 from dfl_jax.data.label_skew import (
     PartitionError,
     balanced,
@@ -13,7 +14,7 @@ from dfl_jax.data.packing import pack
 from dfl_jax.data.partitions import KINDS, from_file, iid, partition, writer
 from dfl_jax.data.plot import plot_partition
 from dfl_jax.data.projection import project, projection_matrix
-from dfl_jax.data.sources import DATASETS, DataError, Dataset, load, subsample, synthetic
+from dfl_jax.data.sources import DATASETS, load, subsample, synthetic
 from dfl_jax.data.validation import split_validation
 
 __all__ = [

@@ -11,7 +11,7 @@ AUGMENTATIONS = ('none', 'standard')
 
 
 def standard(key: Array, x: Array, padding: int = 4) -> Array:
-    """Shifts every image at random and mirrors it left to right with probability 1/2.
+    """The images shifted at random, and mirrored left to right with probability 1/2.
 
     The usual augmentation of CIFAR (He et al., 2016, section 4.2): a random window of the original
     size out of the image padded by zeros. Inputs are standardised, so that zero is the mean pixel.

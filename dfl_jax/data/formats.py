@@ -1,24 +1,61 @@
-"""Readers of the official files: IDX, CIFAR's binary records, and MNIST's writers.
-
-And what readers share: the error, and which samples make a subset.
-"""
+"""What all readers of data share, and those of official files: IDX, CIFAR, MNIST's writers."""
 
 import gzip
+import importlib
 import lzma
 import math
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dfl_jax.host import check_file, in_bytes, lack_of_memory
+from dfl_jax.host import check_file, expand, in_bytes, lack_of_memory
 
 LARGEST = 2**30  # bytes of an official file, uncompressed; those of CIFAR-100 have 154 MB
+ANEW = 'delete it, then load again or download it anew'
 
 
 class DataError(ValueError):
     """Data that is missing, damaged or unknown; the message is one line with the remedy."""
+
+
+class Dataset(NamedTuple):
+    """A training and a test set; n counts the samples of each."""
+
+    train_x: np.ndarray  # [n, ...] float32, scaled and normalised; images are [n, H, W, channels]
+    train_y: np.ndarray  # [n] int32
+    test_x: np.ndarray  # [n, ...] float32
+    test_y: np.ndarray  # [n] int32
+    classes: int
+    writers: np.ndarray | None = None  # [n] int32, who wrote each training sample
+
+
+def folder_of(data_dir: str | Path) -> Path:
+    """The folder of that name. Raises DataError where there is none."""
+    root = expand(data_dir)
+    if not root.is_dir():
+        raise DataError(f'data_dir {root} is not a folder: make it, or correct the path')
+    return root
+
+
+def imported(module: str, use: str, package: str) -> Any:
+    """A module that one data set alone needs. Raises DataError where it is not installed."""
+    try:
+        importlib.import_module(module.partition('.')[0])
+        return importlib.import_module(module)
+    except ImportError:
+        raise DataError(f'{use}, which is not installed: pip install {package}') from None
+
+
+def normalised(pixels: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
+    """float32 inputs of bytes [n, H, W, channels]: scaled to [0, 1], then by mean and deviation."""
+    x = pixels.astype(np.float32, order='C')
+    x /= 255
+    x -= np.asarray(mean, np.float32)
+    x /= np.asarray(std, np.float32)
+    return x
 
 
 def choose_rows(size: int, n: int | None, seed: int, what: str = 'training') -> np.ndarray:
@@ -65,7 +102,7 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
     if not fault and len(content) >= 4 and content[:4] != magic:
         raise DataError(
             f'{path} starts with the bytes {content[:4].hex()}, expected {magic.hex()}: '
-            'it is not the official IDX file; delete it, then load again or download it anew'
+            f'it is not the official IDX file; {ANEW}'
         )
     if fault or len(content) < header:
         raise _damaged(path, f'{header:,}', len(content), fault)
@@ -74,19 +111,15 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
     if min(sizes) < 1 or expected > LARGEST:
         raise DataError(
             f'{path} announces an array of {" x ".join(map(str, sizes))} bytes, and official files '
-            f'have some, up to {in_bytes(LARGEST)}; delete it, then load again or download it anew'
+            f'have some, up to {in_bytes(LARGEST)}; {ANEW}'
         )
     content, fault = _read_bytes(path, expected + 1)
     if fault or len(content) != expected:
-        raise _damaged(path, f'{expected:,}', _found(path, content, expected), fault)
+        size = len(content)
+        if size > expected and path.suffix not in ('.gz', '.xz'):
+            size = path.stat().st_size  # no more was read than one byte too many
+        raise _damaged(path, f'{expected:,}', size, fault)
     return np.frombuffer(content, np.uint8, offset=header).reshape(sizes)
-
-
-def _found(path: Path, content: bytes, expected: int) -> int:
-    """The bytes of a file of which no more were read than one that is too many."""
-    if len(content) <= expected or path.suffix in ('.gz', '.xz'):
-        return len(content)
-    return path.stat().st_size
 
 
 def read_cifar(path: Path, label_bytes: int) -> np.ndarray:
@@ -100,10 +133,10 @@ def read_cifar(path: Path, label_bytes: int) -> np.ndarray:
     return np.frombuffer(content, np.uint8).reshape(-1, width)
 
 
-def _damaged(path: Path, expected: str, found: int, fault: str) -> DataError:
+def _damaged(path: Path, expected: str, size: int, fault: str) -> DataError:
     return DataError(
         f'{path} is damaged or cut short: expected {expected} bytes uncompressed, '
-        f'found {found:,}{fault}; delete it, then load again or download it anew'
+        f'found {size:,}{fault}; {ANEW}'
     )
 
 

@@ -9,8 +9,16 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from dfl_jax.data.formats import DataError, check_memory, one_line
-from dfl_jax.host import check_file, expand
+from dfl_jax.data.formats import (
+    DataError,
+    Dataset,
+    check_memory,
+    folder_of,
+    imported,
+    normalised,
+    one_line,
+)
+from dfl_jax.host import check_file
 
 SUFFIXES = ('.jpg', '.jpeg', '.png')
 LAYOUT = 'CLASS/FILE.jpg (.jpeg, .png), or train/CLASS/FILE.jpg and test/CLASS/FILE.jpg'
@@ -18,14 +26,14 @@ SIZE = 64  # default S, rows and columns
 SIZES = (8, 1024)  # smallest and largest S
 
 
-def load_arrays(
+def load(
     data_dir: str | Path | None,
     image_size: int | None = None,
     *,
     seed: int = 0,
     progress: bool = False,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
-    """Inputs [n, S, S, 3] float32 and labels [n] int32, of training and test set, and classes C.
+) -> Dataset:
+    """The data set of a folder, its inputs images [n, S, S, 3].
 
     Labels number the sorted names of the classes; samples are sorted by class and file name. Where
     data_dir lacks the folders train and test, a fifth of all images, rounded up, is the test set.
@@ -52,9 +60,7 @@ def load_arrays(
         raise DataError(f'image_size is {size}: use {SIZES[0]} to {SIZES[1]}')
     if not data_dir:
         raise DataError(f'image_folder: set data_dir to a folder that holds {LAYOUT}')
-    root = expand(data_dir)
-    if not root.is_dir():
-        raise DataError(f'data_dir {root} is not a folder: make it, or correct the path')
+    root = folder_of(data_dir)
     halves = [root / 'train', root / 'test']
     split = all(half.is_dir() for half in halves)
     sets = [_classes(folder) for folder in (halves if split else [root])]
@@ -79,33 +85,26 @@ def load_arrays(
     check_memory(root, len(paths) * size * size * 3 * 5)  # as they are read, and as float32
 
     images = _read(paths, size, progress)
-    mean, std = _moments(images[~test], root)
-
-    def inputs(chosen: np.ndarray) -> np.ndarray:
-        x = images[chosen].astype(np.float32)
-        x /= 255
-        x -= mean
-        x /= std
-        return x
-
-    return inputs(~test), y[~test], inputs(test), y[test], len(numbers)
+    moments = _moments(images[~test], root)
+    train_x, test_x = (normalised(images[chosen], *moments) for chosen in (~test, test))
+    return Dataset(train_x, y[~test], test_x, y[test], len(numbers))
 
 
 def _classes(folder: Path) -> dict[str, list[Path]]:
     """The images of every class, both sorted by name."""
-    found = {
+    classes = {
         home.name: [path for path in _visible(home) if path.suffix.lower() in SUFFIXES]
         for home in _visible(folder)
         if home.is_dir()
     }
-    if not found:
+    if not classes:
         raise DataError(f'{folder} holds no class folders: lay the images out as {LAYOUT}')
-    empty = [name for name, files in found.items() if not files]
+    empty = [name for name, files in classes.items() if not files]
     if empty:
         raise DataError(
             f'{folder / empty[0]} holds no image: remove it, or lay the images out as {LAYOUT}'
         )
-    return found
+    return classes
 
 
 def _visible(folder: Path) -> list[Path]:
@@ -131,12 +130,7 @@ def _fifth(n: int, seed: int, root: Path) -> np.ndarray:
 
 def _read(paths: list[Path], size: int, progress: bool) -> np.ndarray:
     """[n, size, size, 3] uint8, n images in the order of their paths."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise DataError(
-            'image_folder is read by Pillow, which is not installed: pip install pillow'
-        ) from None
+    Image = imported('PIL.Image', 'image_folder is read by Pillow', 'pillow')
 
     def read(path: Path) -> np.ndarray:
         try:
@@ -149,17 +143,10 @@ def _read(paths: list[Path], size: int, progress: bool) -> np.ndarray:
             raise _unreadable(path, error) from None
 
     images = np.empty((len(paths), size, size, 3), np.uint8)
+    options = {'delay': 1, 'leave': False, 'disable': not progress, 'dynamic_ncols': True}
     with (
         ThreadPoolExecutor() as pool,
-        tqdm(
-            pool.map(read, paths),
-            total=len(paths),
-            unit='image',
-            delay=1,
-            leave=False,
-            disable=not progress,
-            dynamic_ncols=True,
-        ) as bar,
+        tqdm(pool.map(read, paths), total=len(paths), unit='image', **options) as bar,
     ):
         for row, image in enumerate(bar):
             images[row] = image

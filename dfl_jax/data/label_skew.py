@@ -17,7 +17,7 @@ class PartitionError(ValueError):
 def balanced(
     rng: np.random.Generator, labels: np.ndarray, clients: int, samples_per_client: int | None
 ) -> list[np.ndarray]:
-    """Every client holds equally many samples of every class: disjoint, the others are not used.
+    """Clients with equally many samples of every class: disjoint, the other samples not used.
 
     Args:
       labels: [n], classes.
@@ -37,17 +37,17 @@ def balanced(
             f'{size} balanced samples for each of {clients} clients, and the scarcest of {classes} '
             f'classes has {stock.min()}: use a multiple of {classes}, at most {most}'
         )
-    hands = [
+    by_class = [
         rng.choice(np.flatnonzero(labels == label), (clients, size // classes), replace=False)
         for label in range(classes)
     ]
-    return [np.sort(hand) for hand in np.concatenate(hands, axis=1)]
+    return [np.sort(part) for part in np.concatenate(by_class, axis=1)]
 
 
 def dirichlet(
     rng: np.random.Generator, labels: np.ndarray, clients: int, alpha: float, overlap: bool = False
 ) -> list[np.ndarray]:
-    """Every client has its own class mix q_i ~ Dir(alpha); all clients are about equally large.
+    """About equally large clients, each of which has a class mix q_i ~ Dir(alpha).
 
     Disjoint clients together hold every sample, n / M each up to one. A class that they want more
     of than there is is shared out in proportion to what each wants, and the rest of a client comes
@@ -67,7 +67,7 @@ def dirichlet(
 def dirichlet_split(
     rng: np.random.Generator, labels: np.ndarray, clients: int, alpha: float, min_samples: int = 1
 ) -> list[np.ndarray]:
-    """Splits each class over the clients by Dir(alpha): disjoint, complete, of unequal sizes.
+    """Clients of unequal sizes, each class split over them by Dir(alpha): disjoint, complete.
 
     The split of Hsu et al. (2019) and of DFML. It is drawn anew, at most `RETRIES` times, until
     every client has `min_samples`. The default 1 asks no more than that no client is empty: every
@@ -89,7 +89,7 @@ def dirichlet_split(
         shares = _dirichlet(rng, alpha, (len(stock), clients))
         counts = rng.multinomial(stock, shares).T  # [M, C]
         if counts.sum(axis=1).min() >= min_samples:
-            return _deal(rng, labels, counts)
+            return _assign(rng, labels, counts)
     raise PartitionError(
         f'no split in {RETRIES} tries left each of {clients} clients {min_samples} of {n} samples '
         f'at alpha {alpha}: raise alpha, or lower clients or min_samples'
@@ -99,7 +99,7 @@ def dirichlet_split(
 def zipf(
     rng: np.random.Generator, labels: np.ndarray, clients: int, exponent: float
 ) -> list[np.ndarray]:
-    """Class frequencies of a client fall as rank**-exponent, the ranking being its own.
+    """Clients whose class frequencies fall as rank**-exponent, each with a random ranking.
 
     Disjoint and complete, sizes equal up to one sample; scarce classes are shared out as by
     `dirichlet`.
@@ -120,7 +120,7 @@ def zipf(
 def shards(
     rng: np.random.Generator, labels: np.ndarray, clients: int, shards_per_client: int = 2
 ) -> list[np.ndarray]:
-    """Sorts by label, cuts into equal shards, deals `shards_per_client` to everyone.
+    """Clients of `shards_per_client` random shards, equal cuts of the samples sorted by label.
 
     Disjoint and complete: the pathological split of McMahan et al. (2017).
 
@@ -138,8 +138,8 @@ def shards(
     shuffled = rng.permutation(n)
     by_label = shuffled[np.argsort(labels[shuffled], kind='stable')]
     pieces = np.array_split(by_label, total)
-    hands = rng.permutation(total).reshape(clients, shards_per_client)
-    return [np.sort(np.concatenate([pieces[shard] for shard in hand])) for hand in hands]
+    drawn = rng.permutation(total).reshape(clients, shards_per_client)
+    return [np.sort(np.concatenate([pieces[shard] for shard in each])) for each in drawn]
 
 
 def check_clients(clients: int, available: int, what: str = 'training samples') -> None:
@@ -157,12 +157,12 @@ def _dirichlet(rng: np.random.Generator, alpha: float, shape: tuple[int, int]) -
 def _draw(
     rng: np.random.Generator, labels: np.ndarray, mix: np.ndarray, overlap: bool
 ) -> list[np.ndarray]:
-    """Gives equally large clients samples by their class mix [M, C]."""
+    """Equally large clients, samples drawn by their class mix [M, C]."""
     clients, n = len(mix), len(labels)
     stock, sizes = np.bincount(labels), np.full(clients, n // clients)
     if not overlap:
         sizes[rng.permutation(clients)[: n % clients]] += 1
-        return _deal(rng, labels, _allocate(rng, mix, sizes, stock))
+        return _assign(rng, labels, _allocate(rng, mix, sizes, stock))
     counts = _allocate(rng, mix, sizes, np.tile(stock, (clients, 1)))
     pools = [np.flatnonzero(labels == label) for label in range(len(stock))]
     return [
@@ -176,8 +176,8 @@ def _allocate(
 ) -> np.ndarray:
     """How many samples [M, C] of each class a client gets, rows adding up to sizes [M].
 
-    The stock is everybody's ([C]) or each client's own ([M, C]). Every pass asks for all that is
-    still needed, so it is the last one or exhausts a class.
+    The stock of samples is one for all clients ([C]) or one for each ([M, C]). Every pass asks for
+    all that is still needed, so it is the last one or exhausts a class.
     """
     counts = np.zeros(mix.shape, np.int64)
     while (need := sizes - counts.sum(axis=1)).any():
@@ -201,16 +201,16 @@ def _allocate(
     return counts
 
 
-def _deal(rng: np.random.Generator, labels: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
-    """Deals every sample out at random, counts [M, C] of each class to each client."""
-    owner = np.empty(len(labels), np.int64)
+def _assign(rng: np.random.Generator, labels: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
+    """The samples of each client at random, counts [M, C] of each class; none is left over."""
+    client_of = np.empty(len(labels), np.int64)
     for label in range(counts.shape[1]):
         pool = rng.permutation(np.flatnonzero(labels == label))
-        owner[pool] = np.repeat(np.arange(len(counts)), counts[:, label])
-    return by_owner(owner, len(counts))
+        client_of[pool] = np.repeat(np.arange(len(counts)), counts[:, label])
+    return by_client(client_of, len(counts))
 
 
-def by_owner(owner: np.ndarray, clients: int) -> list[np.ndarray]:
-    """The samples of each client, given the owner [n] of each sample."""
-    order = np.argsort(owner, kind='stable')
-    return np.split(order, np.searchsorted(owner[order], np.arange(1, clients)))
+def by_client(client_of: np.ndarray, clients: int) -> list[np.ndarray]:
+    """The samples of each client, given the client [n] of each sample."""
+    order = np.argsort(client_of, kind='stable')
+    return np.split(order, np.searchsorted(client_of[order], np.arange(1, clients)))

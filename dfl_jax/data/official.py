@@ -5,38 +5,46 @@ where they are missing.
 """
 
 import hashlib
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from dfl_jax.data.formats import DataError, one_line, read_cifar, read_idx, read_writers
-from dfl_jax.host import check_file, expand
+from dfl_jax.data.formats import (
+    DataError,
+    Dataset,
+    folder_of,
+    normalised,
+    one_line,
+    read_cifar,
+    read_idx,
+    read_writers,
+)
+from dfl_jax.host import check_file
 
 
 class Source(NamedTuple):
-    train: tuple[str, ...]  # official file names, without a suffix of compression
-    test: tuple[str, ...]
-    classes: int
+    """Where the files of an image set are, and what is in them; the defaults are MNIST's."""
+
     mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
     std: tuple[float, ...]
     url: str
     sha256: tuple[str, ...]  # of each download
+    # Official file names, without a suffix of compression
+    train: tuple[str, ...] = ('train-images-idx3-ubyte', 'train-labels-idx1-ubyte')
+    test: tuple[str, ...] = ('t10k-images-idx3-ubyte', 't10k-labels-idx1-ubyte')
+    classes: int = 10
     folder: str = ''  # where the official archive keeps its files
     label_bytes: int = 1  # CIFAR-100 puts the coarse label before the fine one
     labels_md5: str = ''  # of the uncompressed training labels
 
 
-_IDX_TRAIN = ('train-images-idx3-ubyte', 'train-labels-idx1-ubyte')
-_IDX_TEST = ('t10k-images-idx3-ubyte', 't10k-labels-idx1-ubyte')
 # The sums of MNIST and Fashion-MNIST are of files whose MD5 is the published one. Those of CIFAR
 # are from the lists of TensorFlow Datasets (url_checksums/cifar10.txt and cifar100.txt); other
 # libraries, MLDatasets.jl and GoMLX, have the same.
 SOURCES = {
     'mnist': Source(
-        train=_IDX_TRAIN,
-        test=_IDX_TEST,
-        classes=10,
         mean=(0.1307,),
         std=(0.3081,),
         url='https://ossci-datasets.s3.amazonaws.com/mnist/',
@@ -49,9 +57,6 @@ SOURCES = {
         labels_md5='e86ee40d66677c011a9abda399ec8c4d',
     ),
     'fashion_mnist': Source(
-        train=_IDX_TRAIN,
-        test=_IDX_TEST,
-        classes=10,
         mean=(0.2860,),
         std=(0.3530,),
         url='https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/',
@@ -66,7 +71,6 @@ SOURCES = {
     'cifar10': Source(
         train=tuple(f'data_batch_{i}.bin' for i in range(1, 6)),
         test=('test_batch.bin',),
-        classes=10,
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),
         url='https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz',
@@ -87,13 +91,10 @@ SOURCES = {
 }
 
 
-def load_arrays(
-    name: str, data_dir: str | Path | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int, np.ndarray | None]:
-    """train_x [n, H, W, channels] float32, train_y [n] int32, test_x, test_y, the number of
-    classes, and who wrote each training sample, [n] int32, where `mnist` knows.
+def load(name: str, data_dir: str | Path | None) -> Dataset:
+    """The data set of that name, one of SOURCES; `mnist` may know its writers.
 
-    name: one of SOURCES. Raises DataError for files that are missing and not to be had, or damaged.
+    Raises DataError for files that are missing and not to be had, or damaged.
     """
     source = SOURCES[name]
     paths = _find(name, source, data_dir)
@@ -109,7 +110,7 @@ def load_arrays(
     writers = None
     if name == 'mnist':
         writers = read_writers(paths[0].parent / 'train-writer-ids.npy', len(train_y))
-    return train_x, train_y, test_x, test_y, source.classes, writers
+    return Dataset(train_x, train_y, test_x, test_y, source.classes, writers)
 
 
 def _by(images: np.ndarray) -> str:
@@ -117,39 +118,24 @@ def _by(images: np.ndarray) -> str:
 
 
 def _find(name: str, source: Source, data_dir: str | Path | None) -> list[Path]:
-    """The paths of a source's files, training first, downloading what is missing."""
+    """The paths of a source's files, training first; those that are missing are downloaded."""
     files = source.train + source.test
-    if data_dir:
-        root = expand(data_dir)
-        if not root.is_dir():
-            raise DataError(f'data_dir {root} is not a folder: make it, or correct the path')
-    else:
-        root = _cache_folder(name, files)
+    root = folder_of(data_dir) if data_dir else _cache_folder(name, files)
     home = root / name / source.folder
-    for folder in (home, root / name, root / source.folder, root):
-        if any(_present(folder, file) for file in files):
-            break
-    else:
-        folder = home
+    folders = (home, root / name, root / source.folder, root)
+    folder = next((f for f in folders if any(_present(f, file) for file in files)), home)
     missing = [file for file in files if not _present(folder, file)]
     for there in (path for file in missing for path in _candidates(folder, file)):
-        if there.exists():  # and is no file
-            try:
+        try:
+            if there.exists():
                 check_file(there)
-            except OSError as error:
-                raise DataError(
-                    f'cannot read {there}: {error}; replace it by the official file'
-                ) from None
+        except OSError as error:
+            raise DataError(
+                f'cannot read {there}: {error}; replace it by the official file'
+            ) from None
     if missing:
         folder = home if source.folder else folder
-        try:
-            _download(source, missing, folder)
-        except ImportError:
-            reason = 'pooch, which downloads them, is not installed'
-        except Exception as error:  # requests, tarfile and the checksum each have their own
-            reason = f'the download failed: {one_line(error)}'
-        else:
-            reason = 'the download does not hold them'
+        reason = _download(source, missing, folder)
         missing = [file for file in files if not _present(folder, file)]
         if missing:
             raise DataError(
@@ -178,30 +164,27 @@ def _candidates(folder: Path, file: str) -> list[Path]:
     return [folder / f'{file}{suffix}' for suffix in ('', '.gz', '.xz')]
 
 
-def _download(source: Source, missing: list[str], folder: Path) -> None:
-    import pooch
+def _download(source: Source, missing: list[str], folder: Path) -> str:
+    """Why files may be missing still, after an attempt to download those into the folder."""
+    try:
+        import pooch
 
-    downloader = pooch.HTTPDownloader(timeout=30)
-    if source.folder:
-        archive = source.url.rsplit('/', 1)[1]
-        pooch.retrieve(
-            source.url,
-            f'sha256:{source.sha256[0]}',
-            fname=archive,
-            path=folder.parent,
-            processor=pooch.Untar(extract_dir='.'),
-            downloader=downloader,
-        )
-        return
-    for file, digest in zip(source.train + source.test, source.sha256, strict=True):
-        if file in missing:
-            pooch.retrieve(
-                f'{source.url}{file}.gz',
-                f'sha256:{digest}',
-                fname=f'{file}.gz',
-                path=folder,
-                downloader=downloader,
-            )
+        get = partial(pooch.retrieve, downloader=pooch.HTTPDownloader(timeout=30))
+        if source.folder:
+            archive = source.url.rsplit('/', 1)[1]
+            unpack = pooch.Untar(extract_dir='.')
+            digest = f'sha256:{source.sha256[0]}'
+            get(source.url, digest, fname=archive, path=folder.parent, processor=unpack)
+        else:
+            for file, digest in zip(source.train + source.test, source.sha256, strict=True):
+                if file in missing:
+                    url, packed = f'{source.url}{file}.gz', f'{file}.gz'
+                    get(url, f'sha256:{digest}', fname=packed, path=folder)
+    except ImportError:
+        return 'pooch, which downloads them, is not installed'
+    except Exception as error:  # requests, tarfile and the checksum each have their own
+        return f'the download failed: {one_line(error)}'
+    return 'the download does not hold them'
 
 
 def _read_split(source: Source, paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
@@ -222,15 +205,11 @@ def _read_split(source: Source, paths: list[Path]) -> tuple[np.ndarray, np.ndarr
             f'{paths[-1]} holds the label {y.max()} of {source.classes} classes: '
             'replace it by the official file'
         )
-    x = pixels.astype(np.float32, order='C')
-    x /= 255
-    x -= np.asarray(source.mean, np.float32)
-    x /= np.asarray(source.std, np.float32)
-    return x, y.astype(np.int32)
+    return normalised(pixels, source.mean, source.std), y.astype(np.int32)
 
 
 def _check_identity(name: str, labels: np.ndarray, path: Path) -> None:
-    """MNIST and Fashion-MNIST share their file names; a mix-up must not pass for a result."""
+    """Raises DataError where MNIST stands for Fashion-MNIST, which shares its file names."""
     md5 = hashlib.md5(labels.astype(np.uint8).tobytes(), usedforsecurity=False).hexdigest()
     for other, source in SOURCES.items():
         if other != name and md5 == source.labels_md5:

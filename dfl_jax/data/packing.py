@@ -10,7 +10,7 @@ from dfl_jax.data.formats import DataError
 
 
 def pack(x: np.ndarray, y: np.ndarray, parts: Sequence[np.ndarray]) -> Clients:
-    """Stacks every client's samples, padded to the largest client by zeros.
+    """The samples of all clients, stacked and padded to the largest client by zeros.
 
     Args:
       x: [n, ...], inputs; their dtype is kept.
@@ -24,14 +24,14 @@ def pack(x: np.ndarray, y: np.ndarray, parts: Sequence[np.ndarray]) -> Clients:
     if not sizes.size or not sizes.all():
         empty = np.flatnonzero(sizes == 0).tolist()
         raise DataError(f'{len(parts)} clients, empty ones {empty}: give every client a sample')
-    held = np.concatenate(parts)
-    if held.min() < 0 or held.max() >= len(y):
+    indices = np.concatenate(parts)
+    if indices.min() < 0 or indices.max() >= len(y):
         raise DataError(
-            f'the clients hold the indices {held.min()} to {held.max()} of {len(y)} samples: '
+            f'the clients hold the indices {indices.min()} to {indices.max()} of {len(y)} samples: '
             'use a partition of this very training set'
         )
     mask = np.arange(sizes.max()) < sizes[:, None]  # [M, N]
     packed_x = np.zeros(mask.shape + x.shape[1:], x.dtype)
     packed_y = np.zeros(mask.shape, np.int32)
-    packed_x[mask], packed_y[mask] = x[held], y[held]
+    packed_x[mask], packed_y[mask] = x[indices], y[indices]
     return Clients(jnp.asarray(packed_x), jnp.asarray(packed_y), jnp.asarray(mask))

@@ -1,4 +1,4 @@
-"""Who holds which training samples.
+"""Partitions of the training samples over the clients.
 
 A partition is a list of M arrays of indices [n_i] int64 into the training set, none of them empty.
 All but `from_file` sort them and take a NumPy generator first, whose state fixes the partition.
@@ -12,17 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
+from dfl_jax.data.formats import Dataset
 from dfl_jax.data.label_skew import (
     PartitionError,
     balanced,
-    by_owner,
+    by_client,
     check_clients,
     dirichlet,
     dirichlet_split,
     shards,
     zipf,
 )
-from dfl_jax.data.sources import Dataset
 from dfl_jax.host import read_text
 
 KINDS = ('iid', 'balanced', 'dirichlet', 'dirichlet_split', 'zipf', 'writer', 'shards')
@@ -42,7 +42,7 @@ def partition(
     min_samples: int = 1,
     path: str | Path | None = None,
 ) -> list[np.ndarray]:
-    """Partitions the training set of a dataset over M = clients.
+    """The indices of the training samples of each of M = clients.
 
     Args:
       kind: one of `KINDS`; the function of that name says what it means.
@@ -61,27 +61,24 @@ def partition(
     if path:
         return from_file(path, len(labels), clients)
     if kind not in KINDS:
-        raise PartitionError(f'unknown partition {kind!r}: use one of {", ".join(KINDS)}')
+        raise PartitionError(f'unknown partition {kind!r}; choose one of {", ".join(KINDS)}')
     if overlap and kind != 'dirichlet':
         raise PartitionError(f'overlap is for the partition dirichlet only, got {kind}: drop it')
     rng = np.random.default_rng(seed)
-    if kind == 'dirichlet':
-        return dirichlet(rng, labels, clients, alpha, overlap)
-    if kind == 'dirichlet_split':
-        return dirichlet_split(rng, labels, clients, alpha, min_samples)
-    if kind == 'zipf':
-        return zipf(rng, labels, clients, exponent)
-    if kind == 'writer':
-        return writer(rng, dataset.writers, clients)
-    if kind == 'shards':
-        return shards(rng, labels, clients, shards_per_client)
-    if kind == 'balanced':
-        return balanced(rng, labels, clients, samples_per_client)
-    return iid(rng, labels, clients)
+    draw = {
+        'iid': lambda: iid(rng, labels, clients),
+        'balanced': lambda: balanced(rng, labels, clients, samples_per_client),
+        'dirichlet': lambda: dirichlet(rng, labels, clients, alpha, overlap),
+        'dirichlet_split': lambda: dirichlet_split(rng, labels, clients, alpha, min_samples),
+        'zipf': lambda: zipf(rng, labels, clients, exponent),
+        'writer': lambda: writer(rng, dataset.writers, clients),
+        'shards': lambda: shards(rng, labels, clients, shards_per_client),
+    }
+    return draw[kind]()
 
 
 def iid(rng: np.random.Generator, labels: np.ndarray, clients: int) -> list[np.ndarray]:
-    """Deals all samples at random: disjoint and complete, sizes equal up to one sample."""
+    """Random shares of all samples: disjoint and complete, sizes equal up to one sample."""
     check_clients(clients, len(labels))
     return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
 
@@ -99,18 +96,18 @@ def writer(rng: np.random.Generator, writers: np.ndarray | None, clients: int) -
             'the partition writer needs a dataset that knows its writers: mnist, with '
             'train-writer-ids.npy beside its files'
         )
-    names, own = np.unique(writers, return_inverse=True)
+    names, number = np.unique(writers, return_inverse=True)
     check_clients(clients, len(names), 'writers')
-    holder = np.empty(len(names), np.int64)
+    client_of = np.empty(len(names), np.int64)
     for client, group in enumerate(np.array_split(rng.permutation(len(names)), clients)):
-        holder[group] = client
-    return by_owner(holder[own], clients)
+        client_of[group] = client
+    return by_client(client_of[number], clients)
 
 
 def from_file(path: str | Path, n: int, clients: int | None = None) -> list[np.ndarray]:
-    """Reads a partition: JSON, a list of M lists of training indices in the official order.
+    """The partition in a JSON file, a list of M lists of training indices in the official order.
 
-    The order of the file is kept. Clients may share samples; none holds a sample twice.
+    The order of the file is kept. Clients may share samples; none may hold a sample twice.
 
     Args:
       n: training samples that there are.
@@ -118,13 +115,9 @@ def from_file(path: str | Path, n: int, clients: int | None = None) -> list[np.n
     """
     try:
         parts = json.loads(read_text(path))
-    except RecursionError:
-        raise PartitionError(
-            f'cannot read the partition file {path}: its brackets nest too deep; it must hold a '
-            'list of lists of training indices'
-        ) from None
-    except (OSError, ValueError) as error:
-        raise PartitionError(f'cannot read the partition file {path}: {error}') from None
+    except (OSError, ValueError, RecursionError) as error:
+        why = 'its brackets nest too deep' if isinstance(error, RecursionError) else error
+        raise PartitionError(f'cannot read the partition file {path}: {why}') from None
     if not isinstance(parts, list) or not parts:
         raise PartitionError(f'{path} must hold a list of lists of training indices')
     if clients is not None and len(parts) != clients:

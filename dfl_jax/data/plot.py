@@ -12,7 +12,7 @@ GAP_CLIENTS = 60
 def plot_partition(
     labels: np.ndarray, parts: Sequence[np.ndarray], classes: int, path: str | Path
 ) -> None:
-    """Draws who holds what: one bar a client, stacked by class.
+    """Draws the samples of each client as a bar, stacked by class.
 
     Args:
       labels: [n], classes of the training samples.

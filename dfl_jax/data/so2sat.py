@@ -10,20 +10,28 @@ from typing import Any
 
 import numpy as np
 
-from dfl_jax.data.formats import DataError, check_memory, choose_rows, one_line
-from dfl_jax.host import expand
+from dfl_jax.data.formats import (
+    DataError,
+    Dataset,
+    check_memory,
+    choose_rows,
+    folder_of,
+    imported,
+    one_line,
+)
 
 FILES = ('training.h5', 'testing.h5')
 URL = 'https://mediatum.ub.tum.de/1613658'
+REMEDY = f'replace the file by the one of {URL}'
 CLASSES = 17
 PATCH = (32, 32, 10)  # rows, columns, bands B2 to B8, B8A, B11, B12
 BLOCK = 1024  # rows read at once: 84 MB of the file's float64
 
 
-def load_arrays(
+def load(
     data_dir: str | Path | None, train_samples: int | None, test_samples: int | None, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Inputs [n, 32, 32, 10] float32 and labels [n] int32, of training and test set.
+) -> Dataset:
+    """A seeded random subset of both sets, inputs [n, 32, 32, 10]; all where the number is None.
 
     Every band is shifted and scaled to mean 0 and standard deviation 1 over the training rows that
     were read: neither the data set nor the papers on it publish constants, and a network whose
@@ -39,12 +47,12 @@ def load_arrays(
     if not std.all():
         raise DataError(
             f'{paths[0]}: sen2 does not vary in band {std.argmin()} of {len(train_y)} training '
-            f'rows; replace the file by the one of {URL}'
+            f'rows; {REMEDY}'
         )
     train_x /= std
     test_x -= mean
     test_x /= std
-    return train_x, train_y, test_x, test_y
+    return Dataset(train_x, train_y, test_x, test_y, CLASSES)
 
 
 def _find(data_dir: str | Path | None) -> list[Path]:
@@ -54,9 +62,7 @@ def _find(data_dir: str | Path | None) -> list[Path]:
             f'so2sat is too large to be downloaded here: set data_dir to a folder that holds '
             f'{" and ".join(FILES)}; {remedy}'
         )
-    root = expand(data_dir)
-    if not root.is_dir():
-        raise DataError(f'data_dir {root} is not a folder: make it, or correct the path')
+    root = folder_of(data_dir)
     home = root / 'so2sat'
     folders = (home, home / 'random', root, root / 'random')  # the archive has it in random/
     present = [folder for folder in folders if any((folder / file).is_file() for file in FILES)]
@@ -69,12 +75,7 @@ def _find(data_dir: str | Path | None) -> list[Path]:
 
 def _read(path: Path, n: int | None, seed: int, what: str) -> tuple[np.ndarray, np.ndarray]:
     """A seeded random subset of n rows, all if None: [n, 32, 32, 10] float32 and [n] int32."""
-    try:
-        import h5py
-    except ImportError:
-        raise DataError(
-            'so2sat is read by h5py, which is not installed: pip install h5py'
-        ) from None
+    h5py = imported('h5py', 'so2sat is read by h5py', 'h5py')
     try:
         with h5py.File(path, 'r') as file:
             patches, labels = (_dataset(file, path, name) for name in ('sen2', 'label'))
@@ -82,7 +83,7 @@ def _read(path: Path, n: int | None, seed: int, what: str) -> tuple[np.ndarray, 
             if patches.shape != (size, *PATCH) or labels.shape != (size, CLASSES) or not size:
                 raise DataError(
                     f'{path}: sen2 is {patches.shape} and label is {labels.shape}, expected '
-                    f'[n, 32, 32, 10] and [n, {CLASSES}]; replace the file by the one of {URL}'
+                    f'[n, 32, 32, 10] and [n, {CLASSES}]; {REMEDY}'
                 )
             rows = choose_rows(size, n, seed, what)
             check_memory(path, len(rows) * math.prod(PATCH) * 4)
@@ -97,25 +98,20 @@ def _read(path: Path, n: int | None, seed: int, what: str) -> tuple[np.ndarray, 
             f'{path} is damaged or cut short ({one_line(error)}): download it anew from {URL}'
         ) from None
     if not np.isfinite(x).all():
-        raise DataError(f'{path}: sen2 is not finite; replace the file by the one of {URL}')
+        raise DataError(f'{path}: sen2 is not finite; {REMEDY}')
     return x, y
 
 
 def _dataset(file: Any, path: Path, name: str) -> Any:
-    found = file.get(name)
-    if getattr(found, 'shape', None) and found.dtype.kind in 'fiu':
-        return found
-    raise DataError(
-        f'{path} has no array of numbers {name}, only {", ".join(file) or "nothing"}; '
-        f'replace the file by the one of {URL}'
-    )
+    array = file.get(name)
+    if getattr(array, 'shape', None) and array.dtype.kind in 'fiu':
+        return array
+    present = ', '.join(file) or 'nothing'
+    raise DataError(f'{path} has no array of numbers {name}, only {present}; {REMEDY}')
 
 
 def _classes(one_hot: np.ndarray, path: Path, rows: np.ndarray) -> np.ndarray:
     good = ((one_hot == 0) | (one_hot == 1)).all(axis=1) & (one_hot.sum(axis=1) == 1)
     if not good.all():
-        raise DataError(
-            f'{path}: label is not one-hot in row {rows[good.argmin()]}; '
-            f'replace the file by the one of {URL}'
-        )
+        raise DataError(f'{path}: label is not one-hot in row {rows[good.argmin()]}; {REMEDY}')
     return one_hot.argmax(axis=1)

@@ -6,25 +6,19 @@ downloaded by `official`, So2Sat and folders of images have modules of their own
 
 import zipfile
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from dfl_jax.data import image_folder, official, so2sat
-from dfl_jax.data.formats import DataError, check_memory, choose_rows, one_line
+from dfl_jax.data.formats import (
+    DataError,
+    Dataset,
+    check_memory,
+    choose_rows,
+    imported,
+    one_line,
+)
 from dfl_jax.host import check_file, expand
-
-
-class Dataset(NamedTuple):
-    """A training and a test set; n counts the samples of each."""
-
-    train_x: np.ndarray  # [n, ...] float32, scaled and normalised; images are [n, H, W, channels]
-    train_y: np.ndarray  # [n] int32
-    test_x: np.ndarray  # [n, ...] float32
-    test_y: np.ndarray  # [n] int32
-    classes: int
-    writers: np.ndarray | None = None  # [n] int32, who wrote each training sample
-
 
 NPZ = ('train_x', 'train_y', 'test_x', 'test_y')
 # And any path that ends in .npz
@@ -41,7 +35,7 @@ def load(
     image_size: int | None = None,
     progress: bool = False,
 ) -> Dataset:
-    """Loads a dataset by name, or a seeded random subset of it.
+    """A dataset by name, or a seeded random subset of it.
 
     `digits` is scikit-learn's bundled set (8x8 images) and `synthetic` is made on the spot; neither
     reads a file. The others are read from `data_dir/NAME/` or from `data_dir` itself, and what is
@@ -65,13 +59,12 @@ def load(
         subset larger than the set, or an image_size with another dataset.
     """
     if name == 'image_folder':
-        whole = Dataset(*image_folder.load_arrays(data_dir, image_size, progress=progress))
+        whole = image_folder.load(data_dir, image_size, progress=progress)
         return subsample(whole, train_samples, seed, test_samples)
     if image_size is not None:
         raise DataError(f'image_size is for image_folder only, got {name}: drop it')
     if name == 'so2sat':
-        arrays = so2sat.load_arrays(data_dir, train_samples, test_samples, seed)
-        return Dataset(*arrays, so2sat.CLASSES)
+        return so2sat.load(data_dir, train_samples, test_samples, seed)
     return subsample(_load(name, data_dir), train_samples, seed, test_samples)
 
 
@@ -108,7 +101,7 @@ def _load(name: str, data_dir: str | Path | None) -> Dataset:
         return _npz(expand(name))
     if name not in official.SOURCES:
         raise DataError(f'unknown dataset {name!r}: use one of {", ".join(DATASETS)}, or FILE.npz')
-    return Dataset(*official.load_arrays(name, data_dir))
+    return official.load(name, data_dir)
 
 
 def synthetic(
@@ -130,21 +123,11 @@ def synthetic(
 
 
 def _digits() -> Dataset:
-    try:
-        from sklearn.datasets import load_digits
-        from sklearn.model_selection import train_test_split
-    except ImportError:
-        raise DataError(
-            'digits comes with scikit-learn, which is not installed: pip install scikit-learn'
-        ) from None
-    bunch = load_digits()
-    train_x, test_x, train_y, test_y = train_test_split(
-        bunch.images[..., None] / 16,
-        bunch.target,
-        test_size=0.2,
-        random_state=0,
-        stratify=bunch.target,
-    )
+    use, package = 'digits comes with scikit-learn', 'scikit-learn'
+    bunch = imported('sklearn.datasets', use, package).load_digits()
+    split = imported('sklearn.model_selection', use, package).train_test_split
+    x, y = bunch.images[..., None] / 16, bunch.target
+    train_x, test_x, train_y, test_y = split(x, y, test_size=0.2, random_state=0, stratify=y)
     return _standardised(train_x, train_y, test_x, test_y, 10)
 
 
@@ -171,9 +154,9 @@ def _npz(path: Path) -> Dataset:
         if not x.size:
             raise DataError(f'{path}: {which}_x is {x.shape}, inputs without a feature: give some')
         if y.dtype.kind not in 'iu' or y.min() < 0:
-            found = f'{y.dtype}, the least {y.min()}' if y.dtype.kind in 'iu' else y.dtype
+            given = f'{y.dtype}, the least {y.min()}' if y.dtype.kind in 'iu' else y.dtype
             raise DataError(
-                f'{path}: {which}_y must be integers from 0 to classes - 1, found {found}'
+                f'{path}: {which}_y must be integers from 0 to classes - 1, found {given}'
             )
     # In Python's integers: labels of 64 bits must not wrap, nor 10**9 of them be allocated for.
     classes, samples = 1 + max(int(y.max()) for y in arrays[1::2]), sum(map(len, arrays[1::2]))
@@ -208,9 +191,9 @@ def _arrays_of(path: Path) -> list[np.ndarray]:
         raise DataError(f'cannot read {path} as a .npz ({one_line(error)}): {how}') from None
     lacking = [name for name in NPZ if f'{name}.npy' not in sizes]
     if lacking:
-        held = ', '.join(name.removesuffix('.npy') for name in sizes)
+        present = ', '.join(name.removesuffix('.npy') for name in sizes)
         raise DataError(
-            f'{path} lacks {", ".join(lacking)} and holds {held[:200] or "nothing"}: {how}'
+            f'{path} lacks {", ".join(lacking)} and holds {present[:200] or "nothing"}: {how}'
         )
     check_memory(path, sum(sizes[f'{name}.npy'] for name in NPZ))
     try:
@@ -225,9 +208,9 @@ def _arrays_of(path: Path) -> list[np.ndarray]:
 def _inputs(path: Path, name: str, x: np.ndarray) -> np.ndarray:
     if x.dtype.kind in 'fiu':
         with np.errstate(over='ignore'):
-            found = x.astype(np.float32)
+            inputs = x.astype(np.float32)
         if x.dtype == np.uint8:
-            found /= 255
-        if np.isfinite(found).all():
-            return found
+            inputs /= 255
+        if np.isfinite(inputs).all():
+            return inputs
     raise DataError(f'{path}: {name} ({x.dtype}) must be finite real numbers, as float32 holds')

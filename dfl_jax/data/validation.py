@@ -8,11 +8,11 @@ from dfl_jax.data.label_skew import PartitionError
 def split_validation(
     parts: list[np.ndarray], share: float, seed: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Splits every client's own samples at random into training and validation.
+    """Each client's samples, split at random into training and validation.
 
     DFML (section 4.1) takes share = 0.2. The nearest whole number of a client's samples validates,
-    but one always trains, so that a client of a single sample has an empty validation set. The
-    split of client i is fixed by seed, i and what it holds; both halves keep the client's order.
+    but at least one trains, so that a client of a single sample has an empty validation set. The
+    split of client i follows from seed, i and its samples; both halves keep the client's order.
 
     Args:
       parts: M arrays [n_i] of indices, none of them empty.
@@ -29,9 +29,9 @@ def split_validation(
     training, validation = [], []
     for part, stream in zip(parts, np.random.SeedSequence(seed).spawn(len(parts)), strict=True):
         n = len(part)
-        held = np.zeros(n, bool)
+        validates = np.zeros(n, bool)
         size = min(int(share * n + 0.5), n - 1)
-        held[np.random.default_rng(stream).permutation(n)[:size]] = True
-        training.append(part[~held])
-        validation.append(part[held])
+        validates[np.random.default_rng(stream).permutation(n)[:size]] = True
+        training.append(part[~validates])
+        validation.append(part[validates])
     return training, validation

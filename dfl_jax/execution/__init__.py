@@ -1,1 +1,55 @@
-"""Where a run is computed and how much at once: devices, memory, chunks."""
+"""Where a run is computed and how much of it at once: devices, memory, chunks.
+
+What is mapped over clients or aggregators goes through `map_in_chunks`, which shares the work
+between devices and keeps to `chunk` entries at a time.
+"""
+
+from dfl_jax.execution.chunks import folded, map_in_chunks, map_present
+from dfl_jax.execution.devices import (
+    agreed,
+    agreed_text,
+    client_mesh,
+    cores_as_devices,
+    fetched,
+    join,
+    leads,
+    mesh_of_cores,
+    placed,
+    replicated,
+    shard_and_sum,
+    shard_over_clients,
+)
+from dfl_jax.execution.memory import (
+    SHARE,
+    Footprint,
+    aggregator_bytes,
+    available_bytes,
+    bytes_of,
+    choose_chunk,
+    client_bytes,
+)
+
+__all__ = [
+    'SHARE',
+    'Footprint',
+    'aggregator_bytes',
+    'agreed',
+    'agreed_text',
+    'available_bytes',
+    'bytes_of',
+    'choose_chunk',
+    'client_bytes',
+    'client_mesh',
+    'cores_as_devices',
+    'fetched',
+    'folded',
+    'join',
+    'leads',
+    'map_in_chunks',
+    'map_present',
+    'mesh_of_cores',
+    'placed',
+    'replicated',
+    'shard_and_sum',
+    'shard_over_clients',
+]

@@ -1,13 +1,31 @@
-"""Working through clients or aggregation places a few at a time."""
+"""Working through clients, aggregators or samples a few at a time."""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.execution.devices import shard_over_clients
+
+
+def folded(tree: PyTree, size: int, axis: int = 0) -> PyTree:
+    """Leaves [..., n, ...], n at `axis`, as [chunks, ..., size, ...]; zeros fill the last chunk.
+
+    NumPy arrays stay NumPy arrays.
+    """
+
+    def fold(leaf: Array) -> Array:
+        xp = jnp if isinstance(leaf, jax.Array) else np
+        chunks = -(-leaf.shape[axis] // size)
+        fill = [(0, 0)] * leaf.ndim
+        fill[axis] = (0, chunks * size - leaf.shape[axis])
+        shape = (*leaf.shape[:axis], chunks, size, *leaf.shape[axis + 1 :])
+        return xp.moveaxis(xp.pad(leaf, fill).reshape(shape), axis, 0)
+
+    return jax.tree.map(fold, tree)
 
 
 def map_in_chunks(one: Callable, stacked: PyTree, chunk: int | None) -> PyTree:
@@ -29,35 +47,34 @@ def map_in_chunks(one: Callable, stacked: PyTree, chunk: int | None) -> PyTree:
 def map_present(
     one: Callable, otherwise: Callable, stacked: PyTree, present: Array, chunk: int | None
 ) -> PyTree:
-    """`map_in_chunks` over participants of which only some are `present` [S]; `otherwise` for the
+    """`map_in_chunks` of `one` over the entries that are `present` [S], of `otherwise` over the
     rest.
 
     A chunk in which nothing is present costs nothing; `otherwise` returns what `one` does in
     structure.
     """
 
-    def of_participant(group: tuple) -> PyTree:
-        return lax.cond(group[0], one, otherwise, group[1])
+    def of_entry(entry: tuple) -> PyTree:
+        return lax.cond(entry[0], one, otherwise, entry[1])
+
+    def of_chunk(part: tuple) -> PyTree:
+        return lax.cond(
+            part[0].any(), jax.vmap(of_entry), lambda p: jax.vmap(otherwise)(p[1]), part
+        )
 
     def work(share: tuple) -> PyTree:
         present, stacked = share
         count = len(present)
         size = min(chunk or count, count)
         if size == 1:
-            return lax.map(of_participant, share)
+            return lax.map(of_entry, share)
         fill = -count % size
 
         def fold(leaf: Array) -> Array:
             padded = jnp.concatenate([leaf, leaf[:1].repeat(fill, axis=0)]) if fill else leaf
             return padded.reshape(-1, size, *leaf.shape[1:])
 
-        chunks = jnp.pad(present, (0, fill)).reshape(-1, size), jax.tree.map(fold, stacked)
-        found = lax.map(
-            lambda part: lax.cond(
-                part[0].any(), jax.vmap(of_participant), lambda p: jax.vmap(otherwise)(p[1]), part
-            ),
-            chunks,
-        )
-        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], found)
+        results = lax.map(of_chunk, (folded(present, size), jax.tree.map(fold, stacked)))
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], results)
 
     return shard_over_clients(work, (present, stacked))

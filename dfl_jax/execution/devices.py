@@ -1,9 +1,9 @@
 """The client axis over many devices: one mesh of one axis, on one host or on several.
 
-Everything is jitted for the whole mesh. What is mapped over clients or aggregators (`memory`,
-`mixing`) is split by `shard_map`, each device working through its share; the rest XLA partitions by
-the placement of its inputs and joins by its collectives. With the mesh set (`jax.set_mesh`) the
-same program runs on any number of devices; without one nothing here does anything.
+Everything is jitted for the whole mesh. What is mapped over clients or aggregators is split by
+`shard_map`, each device working through its share; the rest XLA partitions by the placement of its
+inputs. With the mesh set (`jax.set_mesh`) the same program runs on any number of devices; without
+one nothing here does anything.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from dfl_jax.base import PyTree
 
 AXIS = 'clients'
-MOST_CORES = 16  # of a CPU that become devices; more has not been measured
+MOST_CORES = 16  # of a CPU that become devices; more were not measured
 # XLA ends the process where a core waits for another for longer than a minute.
 PATIENCE = (
     '--xla_cpu_collective_call_warn_stuck_timeout_seconds=86400 '
@@ -27,11 +27,11 @@ PATIENCE = (
 
 
 def cores_as_devices(count: int | None = None) -> None:
-    """Makes devices of the CPU, `count` or one a core, before JAX is first used; later it does
-    nothing, and nothing where XLA_FLAGS say how many.
+    """Makes `count` devices of the CPU, one a core by default.
 
-    XLA's CPU backend spreads large matrix products over the cores and little else. With clients on
-    a device for each of two cores local training takes 0.4 times as long (docs/benchmarks.md).
+    Does nothing after JAX's first use, or where XLA_FLAGS say how many. XLA's CPU backend spreads
+    large matrix products over the cores and little else: with a device for each of two cores local
+    training takes 0.4 times as long (docs/benchmarks.md).
     """
     flags = os.environ.get('XLA_FLAGS', '')
     if PATIENCE not in flags:
@@ -43,14 +43,16 @@ def cores_as_devices(count: int | None = None) -> None:
 
 
 def _cores() -> int:
-    """Those that this process may use."""
+    """The number of cores that this process may use."""
     bound = hasattr(os, 'sched_getaffinity')  # Linux; a batch system hands out some of the cores
     return min(len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1, MOST_CORES)
 
 
 def mesh_of_cores(clients: int) -> Mesh | None:
-    """As many cores of the CPU as divide the clients, where they are devices (`cores_as_devices`);
-    None, for the default device, on an accelerator and where no more than one does."""
+    """A mesh of as many cores as divide the clients, where they are devices (`cores_as_devices`).
+
+    None, for the default device, on an accelerator and where no more than one core does.
+    """
     if jax.default_backend() != 'cpu' or jax.process_count() > 1:
         return None
     most = min(_cores(), len(jax.devices()))
@@ -59,28 +61,28 @@ def mesh_of_cores(clients: int) -> Mesh | None:
 
 
 def client_mesh(count: int | None = None) -> Mesh:
-    """A mesh of `count` devices, None for all of them, of all hosts.
+    """A mesh of `count` devices, None for all of them, on all hosts.
 
     Raises ValueError when there are fewer, or where hosts would be left out.
     """
-    found = jax.devices()
-    count = len(found) if count is None else count
-    if not 1 <= count <= len(found):
+    devices = jax.devices()
+    count = len(devices) if count is None else count
+    if not 1 <= count <= len(devices):
         raise ValueError(
-            f'{count} devices asked for, and JAX sees {len(found)} ({found[0].device_kind}); on a '
-            f'CPU, devices.cores_as_devices({count}) makes them, before JAX is first used'
+            f'{count} devices asked for, and JAX sees {len(devices)} ({devices[0].device_kind}); '
+            f'on a CPU, devices.cores_as_devices({count}) makes them, before JAX is first used'
         )
-    if jax.process_count() > 1 and count < len(found):
+    if jax.process_count() > 1 and count < len(devices):
         raise ValueError(
-            f'{count} of the {len(found)} devices of {jax.process_count()} processes; several '
+            f'{count} of the {len(devices)} devices of {jax.process_count()} processes; several '
             'processes work on all of their devices'
         )
-    return Mesh(np.asarray(found[:count]), (AXIS,), axis_types=(AxisType.Auto,))
+    return Mesh(np.asarray(devices[:count]), (AXIS,), axis_types=(AxisType.Auto,))
 
 
 def placed(tree: PyTree, mesh: Mesh | None, axis: int = 0) -> PyTree:
-    """Arrays on the default device, or over those of the mesh: split along `axis` where the devices
-    divide it, whole on each where not."""
+    """Arrays on the default device, or on the mesh: split along `axis` where its devices divide it,
+    whole on each where not."""
     if mesh is None:
         return jax.device_put(tree)
     split = NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
@@ -95,17 +97,17 @@ def placed(tree: PyTree, mesh: Mesh | None, axis: int = 0) -> PyTree:
 
 
 def replicated() -> NamedSharding | None:
-    """Whole on every device of the mesh that is set; None without one."""
+    """The sharding of arrays that are whole on every device of the mesh; None without a mesh."""
     mesh = jax.sharding.get_mesh()
     return None if mesh.empty else NamedSharding(mesh, PartitionSpec())
 
 
 def shard_over_clients(work: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
-    """`work` on leaves [S, ...], a share of the leading axis on every device of the mesh that is
-    set. `work` treats the entries apart from each other and keeps their number and order.
+    """The result of `work` on leaves [S, ...], each device of the mesh working on its share of S.
 
-    Where the devices do not divide S, the first entry fills the last shares and is dropped again.
-    What `work` closes over is whole on every device.
+    `work` treats entries apart from each other and keeps their number and order; what it closes
+    over is whole on every device. Where the devices do not divide S, the first entry fills the last
+    shares and is dropped again.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.shape[AXIS] == 1:
@@ -116,13 +118,12 @@ def shard_over_clients(work: Callable[[PyTree], PyTree], stacked: PyTree) -> PyT
         stacked = jax.tree.map(lambda a: jnp.concatenate([a, a[:1].repeat(fill, 0)]), stacked)
     shares = PartitionSpec(AXIS)
     # check_vma: loops that start from constants would each have to mark them as varying
-    found = jax.shard_map(work, in_specs=shares, out_specs=shares, check_vma=False)(stacked)
-    return jax.tree.map(lambda a: a[:count], found) if fill else found
+    results = jax.shard_map(work, in_specs=shares, out_specs=shares, check_vma=False)(stacked)
+    return jax.tree.map(lambda a: a[:count], results) if fill else results
 
 
 def shard_and_sum(work: Callable[[PyTree], tuple[PyTree, PyTree]], stacked: PyTree):
-    """`shard_over_clients` for work that returns (a sum over the entries, what is of each entry [S,
-    ...])."""
+    """`shard_over_clients` for work that returns (a sum over entries, entries [S, ...])."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or len(jax.tree.leaves(stacked)[0]) % mesh.shape[AXIS]:
         return work(stacked)  # a filled share would count its filling
@@ -139,11 +140,9 @@ def shard_and_sum(work: Callable[[PyTree], tuple[PyTree, PyTree]], stacked: PyTr
 def join(how: str) -> None:
     """Makes this process one of several that share all of their devices.
 
-    Args:
-      how: `auto` where Slurm, a TPU pod or another cluster tells each process its place, or
-        HOST:PORT,i,n: process i of n, the first of which listens there.
-
-    Raises ValueError for anything else, RuntimeError when the others don't come.
+    how: `auto` where Slurm, a TPU pod or another cluster tells each process its number, or
+    HOST:PORT,i,n: process i of n, the first of which listens there. Raises ValueError for anything
+    else, RuntimeError when the other processes do not come.
     """
     if how == 'auto':
         jax.distributed.initialize()
@@ -155,25 +154,25 @@ def join(how: str) -> None:
 
 
 def leads() -> bool:
-    """Whether this process is the one that writes and speaks."""
+    """Whether this process is the one that writes and prints."""
     return jax.process_index() == 0
 
 
 def agreed_text(text: str | None) -> str | None:
-    """What the first process has, on all of them."""
+    """The first process' text, on all of them."""
     if jax.process_count() == 1:
         return text
-    mine = np.frombuffer((text or '').encode(), np.uint8)
-    length = int(_from_the_first(np.int32(-1 if text is None else len(mine))))
+    letters = np.frombuffer((text or '').encode(), np.uint8)
+    length = int(_from_the_first(np.int32(-1 if text is None else len(letters))))
     if length < 0:
         return None
     if text is None:
-        mine = np.zeros(length, np.uint8)
-    return np.asarray(_from_the_first(mine), np.uint8).tobytes().decode()
+        letters = np.zeros(length, np.uint8)
+    return np.asarray(_from_the_first(letters), np.uint8).tobytes().decode()
 
 
 def agreed(tree: PyTree | None, like: PyTree) -> PyTree:
-    """The first process' arrays on all; like: structure, shapes and dtypes, for the others."""
+    """The first process' arrays, on all; like: structure, shapes and dtypes, for the others."""
     if jax.process_count() == 1:
         return tree
     if tree is None:
@@ -188,7 +187,7 @@ def _from_the_first(tree: PyTree) -> PyTree:
 
 
 def fetched(tree: PyTree) -> PyTree:
-    """The whole of every array on this host, wherever its parts are; all processes have to ask."""
+    """Whole arrays on this host, wherever their parts are; all processes have to call it."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
     from jax.experimental import multihost_utils

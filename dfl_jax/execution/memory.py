@@ -1,5 +1,4 @@
-"""How many aggregators or clients fit into memory at once, and working through them so many at a
-time."""
+"""How much memory things take, and how many aggregators or clients fit into it at once."""
 
 import math
 from typing import NamedTuple
@@ -11,12 +10,12 @@ from dfl_jax.base import PyTree
 from dfl_jax.host import free_bytes, in_bytes
 from dfl_jax.models import Model
 
-ROUND_COPIES = 2  # of the state beside its own: the averages, and what they are trained to
-SHARE = 0.5  # of the memory that is free: the rest is for data, state and the allocator
+ROUND_COPIES = 2  # of the state, beside it: the averages, and the models trained from them
+SHARE = 0.5  # of the free memory: the rest is for data, state and the allocator
 
 
 def available_bytes() -> int:
-    """Free memory of the default device; of the machine for a CPU."""
+    """Free bytes of the default device; of the machine for a CPU."""
     device = jax.local_devices()[0]
     stats = device.memory_stats()
     if stats and 'bytes_limit' in stats:
@@ -25,15 +24,16 @@ def available_bytes() -> int:
 
 
 def bytes_of(tree: PyTree) -> int:
-    """Of arrays, or of what has their shape and dtype."""
+    """Bytes of arrays, or of anything with shapes and dtypes."""
     return sum(
         math.prod(leaf.shape) * jnp.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree)
     )
 
 
 def aggregator_bytes(samples: int, model: Model) -> int:
-    """Bytes that one aggregator's evolution takes: four N~ x N~ matrices, three copies of the
-    inputs and eight of the weights; a network with large activations takes more.
+    """Bytes that one aggregator's evolution takes; more with large activations.
+
+    Four N~ x N~ matrices, three copies of the inputs and eight of the weights.
 
     samples: N~, padded samples of the aggregator and its neighbours.
     """
@@ -42,24 +42,22 @@ def aggregator_bytes(samples: int, model: Model) -> int:
 
 
 def client_bytes(samples: int, model: Model, orders: int = 1) -> int:
-    """Bytes that the local training of one client takes: two copies of its data, eight of the
-    weights (gradient, update, moments, ascent) and three of the orders of its samples; a network
-    with large activations takes more.
+    """Bytes that the local training of one client takes; more with large activations.
 
-    samples: N, padded samples of a client; orders: epochs, or steps, for each of which its samples
-    are shuffled.
+    Two copies of its data, eight of the weights (gradient, update, moments, ascent) and three of
+    the orders of its samples. samples: N, padded; orders: how often its samples are shuffled.
     """
     return 4 * (2 * samples * math.prod(model.input_shape) + 8 * model.size + 3 * samples * orders)
 
 
 class Footprint(NamedTuple):
-    """Bytes that a run takes of the memory of a device, about; a CPU's devices share theirs."""
+    """About the bytes that a run takes of a device's memory; a CPU's devices share theirs."""
 
-    data: int  # of the clients and the test set
+    data: int  # clients and test set
     state: int
-    copies: int  # of the state, that a round makes
-    work: int  # of what is worked on at once: kernels, activations, gradients
-    graphs: int = 0  # of the schedule, and of the rounds of a block
+    copies: int  # of the state, made by a round
+    work: int  # what is computed at once: kernels, activations, gradients
+    graphs: int = 0  # the schedule, and the rounds of a block
 
     @property
     def total(self) -> int:
@@ -71,13 +69,12 @@ class Footprint(NamedTuple):
 
 
 def choose_chunk(count: int, each: int, asked: int | None = None, advice: str = '') -> int:
-    """How many of `count` aggregators or clients to work on at once: `asked`, or what the memory
-    holds.
+    """How many of `count` aggregators or clients to work on at once: `asked`, or what memory holds.
 
-    One on a CPU. A single aggregator's matrix products fill its cores: two aggregators at once took
-    34 to 36 ms an aggregator, one at a time 33 to 35 (`python -m benchmarks.round --chunk=2`, 1,194
-    samples, 2-core AMD EPYC, 2026-11-20). Ten clients at once train a sixth faster than one, all
-    300 slower, and one is as good as any with momentum (benchmarks/local.py).
+    One on a CPU, whose cores the products of a single aggregator fill: two at once took 34 to 36 ms
+    an aggregator, one 33 to 35 (`python -m benchmarks.round --chunk=2`, 1,194 samples, 2-core AMD
+    EPYC, 2026-11-20). Ten clients at once train a sixth faster than one, all 300 slower, and one is
+    as good as any with momentum (benchmarks/local.py).
 
     Args:
       count: aggregators or clients.
@@ -85,7 +82,7 @@ def choose_chunk(count: int, each: int, asked: int | None = None, advice: str = 
       asked: the user's choice.
       advice: what to do if not even one fits.
 
-    Raises ValueError when even one does not fit, or `asked` of them do not.
+    Raises ValueError when not even one fits, or not `asked` of them.
     """
     free = available_bytes()
     fitting = int(SHARE * free / each)

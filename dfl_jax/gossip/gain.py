@@ -18,24 +18,22 @@ from scipy.sparse import csgraph, linalg
 
 from dfl_jax import topology
 from dfl_jax.base import Graph
-from dfl_jax.gossip import spectra
-from dfl_jax.topology.families import TopologyError
+from dfl_jax.gossip.spectra import mixing_matrix
+from dfl_jax.topology import TopologyError
 
 TOLERANCE = 1e-12  # on the change of v_steady in a step, summed over clients
-AGREEMENT = 2  # of the estimates of push-sum
-POWER_STEPS = 2000  # slower networks are solved directly: few links leave, and factors are sparse
+AGREEMENT = 2  # the largest ratio of two estimates of push-sum
+POWER_STEPS = 2000  # slower networks are solved directly, which their sparse factors make cheap
 
 
 def steady_vector(*matrices: scipy.sparse.sparray) -> np.ndarray:
-    """v_steady, the share that each client's initial weights have in the consensus.
+    """v_steady [M], the share that each client's initial weights have in the consensus.
+
+    v = W^T v, and of a schedule v = (W_T ... W_1)^T v; float64, non-negative, sums to one.
 
     Args:
       *matrices: the mixing matrices of successive rounds, [M, M], rows sum to one; the network goes
-        through them again and again. One of them for a static graph, whose weights, directions
-        and self-loops may be any.
-
-    Returns:
-      [M] float64, non-negative, sums to one: v = W^T v, of a schedule v = (W_T ... W_1)^T v.
+        through them again and again. One for a static graph, of any weights and directions.
 
     Raises:
       TopologyError: some clients never hear, over all rounds, from some others.
@@ -71,17 +69,16 @@ def gain_of(*matrices: scipy.sparse.sparray) -> float:
 def warmup_rounds(
     graphs: Graph, sizes: np.ndarray, kind: str, norm: float, *, share: float = 0.1, seed: int = 0
 ) -> int | None:
-    """Rounds of averaging until clients that began apart agree, but for a small share.
+    """The number of averaging warm-up rounds: until clients agree, but for a small share.
 
     Until then gain-corrected weights are larger than the model was made for, by up to the gain, and
-    training on them can destroy the network. Clients would see it from what they receive; here 16
-    random numbers of each client are averaged beforehand.
+    training on them can destroy the network. Found by averaging 16 random numbers of each client.
 
     Args:
-      graphs: the schedule as it happens, without the links and clients that fail.
-      sizes, kind: as `spectra.mixing_matrix`.
-      norm: ||v_steady||, to which what they agree on shrinks.
-      share: of that, the standard deviation among clients that may be left.
+      graphs: the schedule, without the links and clients that fail.
+      sizes, kind: as in `mixing_matrix`.
+      norm: ||v_steady||, to which the standard deviation of what they agree on shrinks.
+      share: the part of it that the standard deviation among clients may still have.
       seed: of the numbers.
 
     Returns:
@@ -91,8 +88,7 @@ def warmup_rounds(
     for r in range(len(graphs.members)):
         if x.std(axis=0).mean() <= share * norm:
             return r
-        members, mask, active = (np.asarray(a[r]) for a in graphs)
-        x = spectra.mixing_matrix(members, mask, active, sizes, kind) @ x
+        x = mixing_matrix(Graph(*(a[r] for a in graphs)), sizes, kind) @ x
     return None
 
 
@@ -100,14 +96,13 @@ def mixing_matrices(graphs: Graph, sizes: np.ndarray, kind: str) -> list[scipy.s
     """The mixing matrices of a schedule [T, ...], only the first where all rounds are alike."""
     alike = all(np.asarray(a).strides[0] == 0 for a in graphs)
     rounds = 1 if alike else len(graphs.members)
-    each = (Graph(*(np.asarray(a[r]) for a in graphs)) for r in range(rounds))
-    return [spectra.mixing_matrix(*graph, sizes, kind) for graph in each]
+    return [mixing_matrix(Graph(*(a[r] for a in graphs)), sizes, kind) for r in range(rounds)]
 
 
 def uniform_matrix(links: np.ndarray, clients: int) -> scipy.sparse.csr_array:
     """The mixing matrix of uniform averaging [M, M] over undirected links [E, 2].
 
-    As `spectra.mixing_matrix` of the schedule, without its padding to the largest degree.
+    As `mixing_matrix` of the schedule, without its padding to the largest degree.
     """
     itself = np.arange(clients)
     links = np.unique(np.sort(links, axis=1), axis=0)
@@ -131,23 +126,23 @@ def gain_of_family(
     seed: int = 0,
     **options,
 ) -> float:
-    """The mean gain of networks of a family, for who knows how the network came about.
+    """The mean gain of networks of a family, where it is known how the network came about.
 
     Args:
       family, options: as `topology.schedule` takes them.
       clients: n, as far as it is known.
       mixing: `uniform` or `metropolis`; sample counts are taken as equal.
       rounds: of each schedule, more than one where the graph changes.
-      draws: networks drawn; of those that are not connected others take the place.
+      draws: connected networks drawn.
       seed: non-negative.
 
     Raises:
-      TopologyError: ten times as many draws did not give so many connected networks.
+      TopologyError: ten times as many draws did not give as many connected networks.
     """
     gains: list[float] = []
     for each in np.random.SeedSequence(seed).generate_state(10 * draws):
         with warnings.catch_warnings():
-            warnings.simplefilter('ignore', UserWarning)  # of a draw that is not connected
+            warnings.simplefilter('ignore', UserWarning)  # a draw that is not connected
             graphs = topology.schedule(
                 family, clients, rounds, seed=int(each), static=rounds == 1, **options
             )
@@ -163,18 +158,17 @@ def gain_of_family(
 
 
 def gain_of_degrees(degrees: Sequence[int] | np.ndarray, clients: int) -> float:
-    """The gain of a network of n clients, from the degrees of some that were asked.
+    """The gain of a network of n clients, from the degrees of some polled clients.
 
     In an undirected graph with uniform averaging v_i is proportional to k_i + 1, whatever the
-    links: ||v||^2 = <(k + 1)^2> / (n <k + 1>^2), and the polled degrees give the two means. A
-    simulated configuration model of that degree distribution has this gain too, by drawing.
+    links: ||v||^2 = <(k + 1)^2> / (n <k + 1>^2), and the polled degrees give the two means.
 
     Args:
-      degrees: [polled], neighbours of each client that was asked.
+      degrees: [polled], neighbours of each polled client.
       clients: n, as far as it is known.
 
     Raises:
-      TopologyError: nobody was asked.
+      TopologyError: no client was polled.
     """
     with_self = np.asarray(degrees, np.float64) + 1
     if not with_self.size:
@@ -188,18 +182,15 @@ def gain_of_size(clients: int | np.ndarray, exponent: float = 0.5) -> np.ndarray
 
 
 def push_sum_size(graph: Graph, rounds: int, leader: int = 0) -> np.ndarray:
-    """Every client's own estimate of n by gossip (push-sum: Kempe, Dobra & Gehrke 2003).
+    """Every client's estimate of n by gossip, [M] (push-sum: Kempe, Dobra & Gehrke 2003).
 
-    Every client starts with a one, the leader alone with a weight; each round they share both
-    equally among themselves and their neighbours. What they hold over its weight tends to n.
+    Every client starts with the value one, the leader alone with the weight one; each round they
+    share both equally among themselves and their neighbours. Value over weight tends to n.
 
     Args:
       graph: a schedule, [T, M, K]; gossip goes through it again when it is used up.
-      rounds: of gossip.
-      leader: the client that begins.
-
-    Returns:
-      [M] float64.
+      rounds: number of rounds of gossip.
+      leader: the client that starts with the weight.
 
     Raises:
       TopologyError: the network is not connected, or estimates differ by more than a factor of
@@ -208,10 +199,10 @@ def push_sum_size(graph: Graph, rounds: int, leader: int = 0) -> np.ndarray:
     clients = graph.members.shape[1]
     shares = mixing_matrices(graph, np.ones(clients), 'uniform')
     _check_connected(shares)
-    held = np.stack([np.ones(clients), np.arange(clients) == leader], axis=1).astype(float)
+    pairs = np.stack([np.ones(clients), np.arange(clients) == leader], axis=1).astype(float)
     for r in range(rounds):
-        held = shares[r % len(shares)].T @ held
-    estimates = held[:, 0] / np.maximum(held[:, 1], np.finfo(float).tiny)
+        pairs = shares[r % len(shares)].T @ pairs
+    estimates = pairs[:, 0] / np.maximum(pairs[:, 1], np.finfo(float).tiny)
     if estimates.max() > AGREEMENT * estimates.min():
         raise TopologyError(
             f'after {rounds} rounds of gossip the clients take themselves for '
@@ -229,7 +220,7 @@ def polled_degrees(graph: Graph, sample: int, seed: int) -> np.ndarray:
 
 
 def _components(matrices: Sequence[scipy.sparse.sparray]) -> np.ndarray:
-    """Of every client the number of its component, [M], over all rounds and both ways."""
+    """The index of each client's strongly connected component over all rounds, [M]."""
     heard = sum(map(abs, matrices[1:]), abs(matrices[0]))
     return csgraph.connected_components(heard, directed=True, connection='strong')[1]
 

@@ -1,5 +1,4 @@
-"""The mixing step of gossip: every aggregator replaces its model by a weighted mean of its
-members'.
+"""The mixing step of gossip: every aggregator takes a weighted mean of its members' models.
 
 The mixing matrix is never stored as M x M: its rows live in [H, K] beside `Graph.members`.
 `benchmarks/mixing.py` measures the two forms of the multiply and sets the threshold between them.
@@ -13,12 +12,13 @@ import numpy as np
 from jax import lax
 
 from dfl_jax.base import Array, Graph, PyTree
-from dfl_jax.execution.devices import shard_over_clients
+from dfl_jax.checks import check_choice
+from dfl_jax.execution import shard_over_clients
 
 MIXINGS = ('size', 'uniform', 'metropolis')
 METHODS = ('auto', 'gather', 'dense')
 
-# A dense product costs M, a gather K; they cross between M = 5 K and 15 K (benchmarks/mixing.py).
+# A dense product costs M, a gather K; they cross between M = 5 K and 15 K.
 DENSE_UP_TO_CLIENTS_PER_MEMBER = 8
 GATHER_UNROLL = 16
 
@@ -26,17 +26,15 @@ GATHER_UNROLL = 16
 def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
     """The rows of the mixing matrix of one round.
 
-    Works on JAX arrays, traced or not; when every argument is a NumPy array (the host's analysis
-    of a schedule) it computes and returns NumPy in float64.
+    JAX where any argument is a JAX array; NumPy in float64 where all are NumPy arrays.
 
     Args:
       graph: one round; members [H, K], mask [H, K], active [H].
       sizes: [M], the number of true samples of each client.
       kind: `size`, N_j over the sum of N over the delivered links and the aggregator itself
-        (NTK-DFL, Eq. (1)); `uniform`, one over their number; `metropolis`, Metropolis-Hastings
-        weights 1 / (1 + max(d_i, d_j)) with d the delivered links of this round without self, the
-        rest to the aggregator itself (Xiao, Boyd & Lall 2005): doubly stochastic when links are
-        symmetric.
+        (NTK-DFL, Eq. (1)); `uniform`, one over their number; `metropolis`, 1 / (1 + max(d_i, d_j))
+        with d the delivered links without self, the rest to the aggregator itself (Xiao, Boyd &
+        Lall 2005): doubly stochastic when links are symmetric.
 
     Returns:
       [H, K] floating point. Rows sum to one; masked links weigh zero; an aggregator that is
@@ -45,8 +43,7 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
     Raises:
       ValueError: unknown kind, or `metropolis` on aggregators that are not the clients (H != M).
     """
-    if kind not in MIXINGS:
-        raise ValueError(f'unknown mixing {kind!r}; known: {", ".join(MIXINGS)}')
+    check_choice('mixing', kind, MIXINGS)
     xp: ModuleType = jnp if any(isinstance(a, jax.Array) for a in (*graph, sizes)) else np
     members, mask, active, sizes = (xp.asarray(a) for a in (*graph, sizes))
     dtype = xp.result_type(float)
@@ -74,10 +71,9 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
 
 
 def mix(weights: Array, members: Array, tree: PyTree, method: str = 'auto') -> PyTree:
-    """Mixes stacked parameters: out[h] = sum_k weights[h, k] * leaf[members[h, k]].
+    """Mixed parameters, leaves [H, ...]: out[h] = sum_k weights[h, k] * leaf[members[h, k]].
 
-    Over several devices each one mixes for its share of the aggregators, which needs the whole tree
-    there.
+    Over several devices each mixes for its share of the aggregators and needs the whole tree.
 
     Args:
       weights: [H, K], from `mixing_weights`.
@@ -87,20 +83,14 @@ def mix(weights: Array, members: Array, tree: PyTree, method: str = 'auto') -> P
         [H, M] mixing matrix and multiplies once, in full precision; `auto` takes the one measured
         faster for these shapes.
 
-    Returns:
-      The tree with leaves [H, ...].
-
     Raises:
       ValueError: unknown method.
       TypeError: a leaf is not of floating point.
     """
-    if method not in METHODS:
-        raise ValueError(f'unknown method {method!r}; known: {", ".join(METHODS)}')
+    check_choice('method', method, METHODS)
 
-    def of_aggregators(rows: tuple[Array, Array]) -> PyTree:
-        return _mixed(*rows, tree, method)
-
-    return shard_over_clients(of_aggregators, (jnp.asarray(weights), jnp.asarray(members)))
+    rows = (jnp.asarray(weights), jnp.asarray(members))
+    return shard_over_clients(lambda share: _mixed(share[0], share[1], tree, method), rows)
 
 
 def mix_at_aggregator(weights: Array, members: Array, tree: PyTree) -> PyTree:
@@ -129,8 +119,7 @@ def _gather(weights: Array, members: Array, flat: Array) -> Array:
     """weights [H, K], members [H, K], flat [M, P] -> [H, P]."""
 
     def add(k: Array, total: Array) -> Array:
-        # Not flat[...]: within `devices.shard_over_clients` that asks for a sharding of the mesh
-        # around it.
+        # Not flat[...], which needs a sharding of the mesh within `shard_over_clients`.
         return total + weights[:, k, None] * jnp.take(flat, members[:, k], axis=0, mode='clip')
 
     start = jnp.zeros((members.shape[0], flat.shape[1]), flat.dtype)
@@ -141,9 +130,6 @@ def _gather(weights: Array, members: Array, flat: Array) -> Array:
 def _dense(weights: Array, members: Array, flat: Array) -> Array:
     """weights [H, K], members [H, K], flat [M, P] -> [H, P]."""
     aggregators = jnp.arange(members.shape[0])[:, None]
-    matrix = (
-        jnp.zeros((members.shape[0], flat.shape[0]), flat.dtype)
-        .at[aggregators, members]
-        .add(weights)
-    )
+    zeros = jnp.zeros((members.shape[0], flat.shape[0]), flat.dtype)
+    matrix = zeros.at[aggregators, members].add(weights)
     return jnp.matmul(matrix, flat, precision='highest')

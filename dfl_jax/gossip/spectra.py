@@ -20,23 +20,13 @@ class Spectrum(NamedTuple):
     spectral_gap: float  # 1 - |lambda_2|
 
 
-def mixing_matrix(
-    members: np.ndarray, mask: np.ndarray, active: np.ndarray, sizes: np.ndarray, kind: str = 'size'
-) -> scipy.sparse.csr_array:
-    """The mixing matrix of one round, of the weights that `mixing.mixing_weights` defines.
+def mixing_matrix(graph: Graph, sizes: np.ndarray, kind: str = 'size') -> scipy.sparse.csr_array:
+    """The mixing matrix of one round, [M, M] float64, whose rows sum to one.
 
-    Args:
-      members: [M, K] int32.
-      mask: [M, K] bool.
-      active: [M] bool.
-      sizes: [M], samples of each client.
-      kind: `size`, `uniform` or `metropolis`.
-
-    Returns:
-      [M, M] float64, rows sum to one.
+    graph: one round, [M, K]; sizes: [M], samples of each client; kind: as in `mixing_weights`.
     """
-    members, mask, active, sizes = (np.asarray(a) for a in (members, mask, active, sizes))
-    weights = mixing_weights(Graph(members, mask, active), sizes, kind)
+    graph, sizes = Graph(*map(np.asarray, graph)), np.asarray(sizes)
+    members, weights = graph.members, mixing_weights(graph, sizes, kind)
     aggregators, columns = np.nonzero(weights)
     entries = (weights[aggregators, columns], (aggregators, members[aggregators, columns]))
     return scipy.sparse.coo_array(entries, shape=(len(sizes), len(sizes))).tocsr()
@@ -45,14 +35,11 @@ def mixing_matrix(
 def spectrum(matrix: scipy.sparse.sparray) -> Spectrum:
     """The second largest modulus of the eigenvalues of a mixing matrix, and the gap to one.
 
-    The gap is 1 - |lambda_2|; NTK-DFL, Definition 4.2, calls (1 - lambda)^2 the gap instead.
-    Dense eigenvalues up to M = 1000, Arnoldi or Lanczos iterations beyond.
+    The gap is 1 - |lambda_2|; NTK-DFL, Definition 4.2, calls (1 - lambda)^2 the gap instead. A
+    disconnected network has second modulus one and gap zero. Dense eigenvalues up to M = 1000,
+    Arnoldi or Lanczos iterations beyond.
 
-    Args:
-      matrix: [M, M], rows sum to one.
-
-    Returns:
-      `Spectrum`; a disconnected network has second modulus one and gap zero.
+    matrix: [M, M], rows sum to one.
     """
     matrix = scipy.sparse.csr_array(matrix)
     clients = matrix.shape[0]

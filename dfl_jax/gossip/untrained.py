@@ -18,9 +18,9 @@ from jax.experimental import sparse
 
 from dfl_jax.base import Array
 
-# Of the entries of the mixing matrix that are not zero, one in so many makes it dense.
+# The mixing matrix is dense from one entry in so many that is not zero.
 DENSE_FROM_SHARE = 8
-ROW_SUM_TOLERANCE = 1e-6  # the rounding of weights that come in float32
+ROW_SUM_TOLERANCE = 1e-6  # allows for the rounding of float32 weights
 
 
 class Deviations(NamedTuple):
@@ -44,10 +44,10 @@ def simulate(
     sigma_init: float = 1.0,
     sigma_noise: float = 0.0,
 ) -> Deviations:
-    """w <- W w + noise, from Gaussian w.
+    """The deviations of w <- W w + noise over `rounds`, from Gaussian w.
 
     Args:
-      key: of the initial values and the noise.
+      key: draws the initial values and the noise.
       matrix: [n, n], the mixing matrix W of every round (`spectra.mixing_matrix`), rows sum to one.
       parameters: d.
       rounds: T.
@@ -71,8 +71,8 @@ def simulate(
     dense = coupling.nnz * DENSE_FROM_SHARE > math.prod(coupling.shape)
     w = jnp.asarray(coupling.toarray()) if dense else sparse.BCOO.from_scipy_sparse(coupling)
     scales = jnp.asarray([sigma_init, sigma_noise], jnp.float32)
-    found = _simulate(key, w, scales, parameters=parameters, rounds=rounds)
-    return Deviations(*(np.asarray(each) for each in found))
+    curves = _simulate(key, w, scales, parameters=parameters, rounds=rounds)
+    return Deviations(*map(np.asarray, curves))
 
 
 @partial(jax.jit, static_argnames=('parameters', 'rounds'))
@@ -81,7 +81,7 @@ def _simulate(key, coupling, scales, *, parameters, rounds):
     shape = (coupling.shape[0], parameters)
     multiply = sparse.sparsify(partial(jnp.matmul, precision='highest'))
 
-    def found(common, rest):
+    def measured(common, rest):
         return deviations(rest)[0], deviations(common + rest)[1]
 
     # The parameters are common [1, d] + rest [n, d], and averaging leaves `common` alone. When both
@@ -94,28 +94,24 @@ def _simulate(key, coupling, scales, *, parameters, rounds):
         rest = multiply(coupling, rest) + scales[1] * noise
         mean = rest.mean(axis=0, keepdims=True)
         common, rest = common + mean, rest - mean
-        return (common, rest), found(common, rest)
+        return (common, rest), measured(common, rest)
 
     start = jnp.zeros((1, parameters)), scales[0] * jax.random.normal(k_init, shape)
     _, curves = lax.scan(one, start, jnp.arange(rounds))
-    return [jnp.concatenate([f[None], c]) for f, c in zip(found(*start), curves, strict=True)]
+    return [jnp.concatenate([s[None], c]) for s, c in zip(measured(*start), curves, strict=True)]
 
 
 def stabilisation(curve: np.ndarray, tolerance: float = 0.1) -> int:
-    """The round from which a deviation is within `tolerance` of where it ends (section 4.3).
+    """The round from which a deviation stays near its end, by a relative tolerance (section 4.3).
 
-    Args:
-      curve: [T + 1], e.g. sigma_an; its end is the mean of the last tenth.
-      tolerance: relative.
-
-    Raises:
-      ValueError: it is outside the tolerance somewhere in its last fifth.
+    curve: [T + 1], e.g. sigma_an; its end is the mean of the last tenth. Raises ValueError where it
+    is outside the tolerance somewhere in its last fifth.
     """
     curve = np.asarray(curve)
     tail = max(1, len(curve) // 10)
     end = curve[-tail:].mean()
     inside = np.abs(curve - end) <= tolerance * end
-    settled = len(curve) - int(np.argmin(inside[::-1])) if not inside.all() else 0
-    if settled > len(curve) - 2 * tail:
+    stable_from = len(curve) - int(np.argmin(inside[::-1])) if not inside.all() else 0
+    if stable_from > len(curve) - 2 * tail:
         raise ValueError(f'not stable after {len(curve) - 1} rounds; raise the rounds')
-    return settled
+    return stable_from

@@ -1,1 +1,69 @@
-"""Clients of different architectures: populations, aggregation, sub-models, mutual learning."""
+"""Clients of different architectures: who has which, and a round in which some meet.
+
+Participants of a round, the rounds of methods whose clients meet at an aggregator, sub-models of
+wider networks, and mutual learning.
+"""
+
+from dfl_jax.heterogeneous.mutual import Balance, Mutual, mutual_learning
+from dfl_jax.heterogeneous.population import (
+    Participants,
+    Population,
+    Stacked,
+    assign_architectures,
+    assign_participants,
+    by_client,
+    by_position,
+    gather,
+    initial_stacked,
+    populate,
+    scatter,
+)
+from dfl_jax.heterogeneous.rounds import (
+    TRAINING,
+    MeetingState,
+    architecture_means,
+    at_aggregators,
+    consensus_of_architectures,
+    losses_of_round,
+    meeting_rounds,
+    own_predictions,
+    participants_training,
+    predictions,
+    sound,
+    to_everyone,
+    weight_bits,
+    weights_sent,
+    without_aggregators,
+)
+
+__all__ = [
+    'TRAINING',
+    'Balance',
+    'MeetingState',
+    'Mutual',
+    'Participants',
+    'Population',
+    'Stacked',
+    'architecture_means',
+    'assign_architectures',
+    'assign_participants',
+    'at_aggregators',
+    'by_client',
+    'by_position',
+    'consensus_of_architectures',
+    'gather',
+    'initial_stacked',
+    'losses_of_round',
+    'meeting_rounds',
+    'mutual_learning',
+    'own_predictions',
+    'participants_training',
+    'populate',
+    'predictions',
+    'scatter',
+    'sound',
+    'to_everyone',
+    'weight_bits',
+    'weights_sent',
+    'without_aggregators',
+]

@@ -1,10 +1,9 @@
 """Mutual learning: models of any architecture teach each other on the data of an aggregator.
 
-DFML section 3.2. All participants see the same batches, everything meets in logit space, [H, K, B,
-C]: aggregator, position at it, sample, class. A step takes two passes, one for the logits and one
-for the
-gradients, which repeats the first: 4/3 of the operations, for the activations of one model in
-place of those of all.
+DFML section 3.2. All participants see the same batches and exchange logits [H, K, B, C]:
+aggregator, member, sample, class. A step takes two passes, one for the logits and one for the
+gradients, which repeats the first: 4/3 of the operations, for the activations of one model in place
+of those of all.
 """
 
 from collections.abc import Callable
@@ -16,11 +15,18 @@ import optax
 from jax import lax
 
 from dfl_jax.base import Array, Clients, Graph
-from dfl_jax.execution.chunks import map_present
+from dfl_jax.execution import map_present
 from dfl_jax.heterogeneous.population import Participants, Population, Stacked, by_position
-from dfl_jax.training.batches import epoch_orders, take
-from dfl_jax.training.local import LocalTraining, augmented, optimiser_of, weighted_mean
-from dfl_jax.training.losses import class_shares, supervised_losses
+from dfl_jax.training import (
+    LocalTraining,
+    augmented,
+    batch_at,
+    class_shares,
+    epoch_orders,
+    optimiser_of,
+    supervised_losses,
+    weighted_mean,
+)
 
 
 class Balance(NamedTuple):
@@ -43,8 +49,8 @@ class Mutual(NamedTuple):
 def teacher_weights(sizes: Array) -> Array:
     """Phi_q / sum_{u != n} Phi_u of DFML Eq. (3): rows n of students, columns q, [K, K].
 
-    sizes: [K], of the models at one aggregator, zero at an empty position. A row without a teacher
-    is zero.
+    sizes: [K], of the models at one aggregator, zero where no participant is present. A row without
+    a teacher is zero.
     """
     others = jnp.where(jnp.eye(len(sizes), dtype=bool), 0, sizes[None])
     total = others.sum(axis=1, keepdims=True)
@@ -52,8 +58,8 @@ def teacher_weights(sizes: Array) -> Array:
 
 
 def sample_weights(student: Array, teacher: Array) -> Array:
-    """1 - exp(-L_student / L_teacher) of weighted soft labels (Zhou et al. 2021), from the
-    cross-entropies [B] of both; constants to the gradient."""
+    """1 - exp(-L_student / L_teacher) of weighted soft labels (Zhou et al. 2021), constant to the
+    gradient, from the cross-entropies [B] of student and teacher."""
     ratio = lax.stop_gradient(student) / jnp.maximum(teacher, jnp.finfo(teacher.dtype).tiny)
     return 1 - jnp.exp(-ratio)
 
@@ -64,8 +70,8 @@ def mutual_learning(
     """learn(key, models, participants, graph, clients, round, balance) -> (models, losses).
 
     Every aggregator's members go through the data of its client, column 0, `mutual.epochs` times.
-    The optimiser and its learning rate are those of `settings`, its state starts afresh. Models
-    have leaves [S, ...]; losses [S] are means over the steps of the loss of the labels alone.
+    The optimiser is that of `settings`, and its state starts afresh. Models have leaves [S, ...];
+    losses [S] are means over the steps of the loss of the labels alone.
 
     Raises ValueError for a proximal term or sharpness-aware steps, which this loss has not.
     """
@@ -90,8 +96,7 @@ def mutual_learning(
         dtype = data.x.dtype
         size = min(settings.batch_size, data.mask.shape[1])
         samples = data.mask.sum(axis=1, dtype=jnp.int32)  # [H]
-        in_epoch = (samples + size - 1) // size
-        steps = mutual.epochs * in_epoch
+        steps = mutual.epochs * ((samples + size - 1) // size)
         orders = jax.vmap(lambda k, m: epoch_orders(k, m, mutual.epochs))(
             jax.random.split(k_orders, aggregators), data.mask
         )
@@ -102,17 +107,15 @@ def mutual_learning(
         weights = jax.vmap(teacher_weights)(_sizes(population, mutual, participants, graph, dtype))
         optimiser = optimiser_of(settings, round.astype(dtype))
 
-        def batch_of(aggregator_key, x, y, orders, in_epoch, samples, number):
-            epoch, first = number // in_epoch, number % in_epoch * size
-            rows = lax.dynamic_slice(orders, (epoch, first), (1, size))[0]
-            batch = take(x, y, rows, first + jnp.arange(size) < samples)
+        def aggregator_batch(aggregator_key, x, y, orders, samples, number):
+            batch = batch_at(x, y, orders, samples, number, size)
             return batch._replace(x=augmented(settings, aggregator_key, batch.x))
 
         def step(number, carry):
             models, moments, losses = carry
             k_crop, k_apply = jax.random.split(jax.random.fold_in(k_steps, number))
-            batches = jax.vmap(batch_of, (0, 0, 0, 0, 0, 0, None))(
-                jax.random.split(k_crop, aggregators), *data[:2], orders, in_epoch, samples, number
+            batches = jax.vmap(aggregator_batch, (0, 0, 0, 0, 0, None))(
+                jax.random.split(k_crop, aggregators), *data[:2], orders, samples, number
             )
             logits = {}
             for name, group in participants.items():
@@ -121,7 +124,7 @@ def mutual_learning(
                     lambda one, f=apply: f(one[0], batches.x[one[1] // members], one[2]),
                     lambda one, s=shape: jnp.zeros(s, dtype),
                     (models[name], group.position, _keys(k_apply, group)),
-                    group.taken,
+                    group.present,
                     chunk,
                 )
             taught = jax.nn.softmax(by_position(logits, participants, graph) / mutual.temperature)
@@ -148,7 +151,7 @@ def mutual_learning(
 
             learnt = {}
             for name, group in participants.items():
-                learns = group.taken & (number < steps[group.position // members])
+                learns = group.present & (number < steps[group.position // members])
                 if mutual.vanilla:
                     learns &= group.position % members == 0
                 learnt[name] = map_present(
@@ -164,7 +167,7 @@ def mutual_learning(
                     learns,
                     chunk,
                 )
-            return tuple({name: found[i] for name, found in learnt.items()} for i in range(3))
+            return tuple({name: each[i] for name, each in learnt.items()} for i in range(3))
 
         moments = {name: jax.vmap(optimiser.init)(stacked) for name, stacked in models.items()}
         losses = {
@@ -197,16 +200,12 @@ def _distillation(z: Array, target: Array, y: Array, mutual: Mutual) -> Array:
 
 
 def _sizes(population, mutual, participants, graph, dtype):
-    """Phi of every position, [H, K], zero where nobody sits."""
-    phi = {
-        name: jnp.full(
-            len(group.position), population.models[name].size if mutual.by_size else 1, dtype
-        )
-        for name, group in participants.items()
-    }
-    return by_position(phi, participants, graph)
+    """Phi of every position, [H, K], zero where no participant is present."""
+    phi = {name: model.size if mutual.by_size else 1 for name, model in population.models.items()}
+    each = {n: jnp.full(len(group.position), phi[n], dtype) for n, group in participants.items()}
+    return by_position(each, participants, graph)
 
 
-def _keys(key, participants):
-    """A key for every group that does not depend on the group, for dropout in both passes."""
-    return jax.vmap(lambda client: jax.random.fold_in(key, client))(participants.client)
+def _keys(key, group):
+    """A key for each participant's client, [S], for the same dropout in both passes."""
+    return jax.vmap(lambda client: jax.random.fold_in(key, client))(group.client)

@@ -1,8 +1,9 @@
-"""Clients of different architectures: one stacked pytree an architecture, and who sits where.
+"""Clients of different architectures, one stacked pytree each, and the participants of a round.
 
 In a round only the members of its aggregators take part, each at a position, the H K places of the
-graph's `members`. Of every architecture as many participants are kept as could be needed, so that
-shapes stay what they are from round to round; what is worked out in an empty group goes nowhere.
+graph's `members`. Every architecture keeps room for as many participants, S, as a round could have,
+so that shapes stay what they are from round to round; what is computed where nobody is present goes
+nowhere.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,19 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from dfl_jax.base import Array, Graph, PyTree
-from dfl_jax.initialisation import INITS
+from dfl_jax.initialisation import initial_params
 from dfl_jax.models import Model
 
 Stacked = dict[str, PyTree]  # by architecture
 
 
 class Population(NamedTuple):
-    """Who has which network."""
+    """The architectures of a network, and the clients that have each of them."""
 
     models: Mapping[str, Model]  # by architecture
-    clients: Mapping[
-        str, np.ndarray
-    ]  # by architecture: the numbers of its clients, [M_a] ascending
+    clients: Mapping[str, np.ndarray]  # numbers of an architecture's clients, [M_a] ascending
 
     @property
     def size(self) -> int:
@@ -38,10 +37,9 @@ class Population(NamedTuple):
 
 
 class Participants(NamedTuple):
-    """The participants of one architecture in a round, in participants S of which some are
-    empty."""
+    """A round's group of participants of one architecture; only those `present` mean anything."""
 
-    taken: Array  # [S] bool, the taken ones first
+    present: Array  # [S] bool, those present first
     position: Array  # [S] int32, in [0, H K)
     client: Array  # [S] int32, in [0, M)
     row: Array  # [S] int32, of the stacked parameters, in [0, M_a)
@@ -69,10 +67,12 @@ def populate(models: Mapping[str, Model], assigned: Sequence[str]) -> Population
     return Population(dict(models), {name: np.flatnonzero(names == name) for name in models})
 
 
-def dealt(architectures: Sequence[str], clients: int, ratios: Sequence[float]) -> list[str]:
+def assign_architectures(
+    architectures: Sequence[str], clients: int, ratios: Sequence[float]
+) -> list[str]:
     """Architectures of clients 0 to M - 1, in the given ratios and as evenly interleaved as can be.
 
-    Equal ratios deal them in turn. Raises ValueError for ratios that are not positive or not as
+    With equal ratios they take turns. Raises ValueError for ratios that are not positive or not as
     many as architectures.
     """
     if len(ratios) != len(architectures):
@@ -80,59 +80,49 @@ def dealt(architectures: Sequence[str], clients: int, ratios: Sequence[float]) -
     if not all(ratio > 0 for ratio in ratios):
         raise ValueError(f'ratios have to be positive, got {", ".join(map(str, ratios))}')
     shares = np.array(ratios) / sum(ratios)
-    due, found = np.zeros(len(shares)), []
+    due, assigned = np.zeros(len(shares)), []
     for _ in range(clients):
         due += shares
         most = int(np.argmax(due.round(9)))  # the first where several are due alike
         due[most] -= 1
-        found.append(architectures[most])
-    return found
+        assigned.append(architectures[most])
+    return assigned
 
 
 def initial_stacked(key: Array, population: Population, init: str = 'same') -> Stacked:
-    """Initial weights, of each architecture leaves [M_a, ...]: one draw for all its clients
+    """Initial weights, leaves [M_a, ...] of each architecture: one draw for all its clients
     (`same`) or a draw for each (`independent`)."""
-    if init not in INITS:
-        raise ValueError(f'unknown init {init!r}; choose one of {", ".join(INITS)}')
-    stacked = {}
-    for number, (name, model) in enumerate(population.models.items()):
-        k_model, count = jax.random.fold_in(key, number), len(population.clients[name])
-        if init == 'same':
-            one = model.init(k_model)
-            stacked[name] = jax.tree.map(
-                lambda leaf, n=count: jnp.broadcast_to(leaf, (n, *leaf.shape)), one
-            )
-        else:
-            stacked[name] = jax.vmap(model.init)(jax.random.split(k_model, count))
-    return stacked
+    return {
+        name: initial_params(
+            jax.random.fold_in(key, number), model, len(population.clients[name]), init
+        )
+        for number, (name, model) in enumerate(population.models.items())
+    }
 
 
 def assign_participants(population: Population, graph: Graph) -> dict[str, Participants]:
-    """The participants of every architecture in a round; a client sits at one aggregator at
-    most."""
+    """A round's participants by architecture; a client is a member of one aggregator at most."""
     members = graph.members.ravel()  # [H K]
-    present = (graph.mask & graph.active[:, None]).ravel()
+    delivered = (graph.mask & graph.active[:, None]).ravel()
     participants = {}
     for name, clients in population.clients.items():
         row_of = np.full(population.size, len(clients), np.int32)
         row_of[clients] = np.arange(len(clients))
         row = jnp.asarray(row_of)[members]
-        here = present & (row < len(clients))
-        position = jnp.argsort(~here, stable=True)[: min(len(clients), len(members))].astype(
-            jnp.int32
-        )
-        taken = here[position]
-        row = jnp.where(taken, row[position], 0)
-        participants[name] = Participants(
-            taken, position, jnp.where(taken, members[position], int(clients[0])), row
-        )
+        here = delivered & (row < len(clients))
+        places = min(len(clients), len(members))
+        position = jnp.argsort(~here, stable=True)[:places].astype(jnp.int32)
+        present = here[position]
+        row = jnp.where(present, row[position], 0)
+        client = jnp.where(present, members[position], int(clients[0]))
+        participants[name] = Participants(present, position, client, row)
     return participants
 
 
 def gather(stacked: Stacked, participants: dict[str, Participants]) -> Stacked:
     """The participants' entries of stacked leaves [M_a, ...], as leaves [S, ...]."""
     return {
-        name: jax.tree.map(lambda leaf, s=group: leaf[s.row], stacked[name])
+        name: jax.tree.map(lambda leaf, rows=group.row: leaf[rows], stacked[name])
         for name, group in participants.items()
     }
 
@@ -141,13 +131,11 @@ def scatter(stacked: Stacked, new: Stacked, participants: dict[str, Participants
     """Leaves [M_a, ...] with the participants' entries replaced by `new`, leaves [S, ...]."""
 
     def put(old: Array, fresh: Array, group: Participants) -> Array:
-        rows = jnp.where(
-            group.taken, group.row, len(old)
-        )  # the others out of bounds, to be dropped
+        rows = jnp.where(group.present, group.row, len(old))  # the others are dropped
         return old.at[rows].set(fresh, mode='drop')
 
     return {
-        name: jax.tree.map(lambda old, fresh, s=group: put(old, fresh, s), stacked[name], new[name])
+        name: jax.tree.map(lambda old, fresh, g=group: put(old, fresh, g), stacked[name], new[name])
         for name, group in participants.items()
     }
 
@@ -157,16 +145,15 @@ def by_position(
 ) -> Array:
     """Values [S, ...] of the participants of every architecture, at their positions: [H, K, ...].
 
-    Empty positions hold zeros.
+    Positions without a participant hold zeros.
     """
     aggregators, members = graph.members.shape
-    some = next(iter(values.values()))
-    found = jnp.zeros((aggregators * members, *some.shape[1:]), some.dtype)
+    example = next(iter(values.values()))
+    table = jnp.zeros((aggregators * members, *example.shape[1:]), example.dtype)
     for name, group in participants.items():
-        found = found.at[jnp.where(group.taken, group.position, len(found))].set(
-            values[name], mode='drop'
-        )
-    return found.reshape(aggregators, members, *found.shape[1:])
+        places = jnp.where(group.present, group.position, len(table))  # the others are dropped
+        table = table.at[places].set(values[name], mode='drop')
+    return table.reshape(aggregators, members, *table.shape[1:])
 
 
 def by_client(values: dict[str, Array], population: Population) -> Array:

@@ -1,8 +1,8 @@
 """What the methods share whose clients meet at an aggregator and may have any architecture.
 
-The graphs of these methods are `meetings.meetings`: aggregators are a round's aggregators, members
-their senders, and who is no member does nothing. A state holds `params` by architecture, leaves
-[M_a, ...].
+Their graphs are `topology.meetings`: the members of an aggregator are itself and its senders, and a
+client that is no member of any does nothing in the round. A state holds `params` by architecture,
+leaves [M_a, ...].
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.compression import FLOAT_BITS
-from dfl_jax.execution.chunks import map_in_chunks, map_present
+from dfl_jax.execution import map_in_chunks, map_present
 from dfl_jax.heterogeneous.population import (
     Participants,
     Population,
@@ -27,7 +27,7 @@ from dfl_jax.heterogeneous.population import (
 )
 from dfl_jax.metrics import consensus_model
 from dfl_jax.models import Model
-from dfl_jax.training.local import LocalTraining, client_training
+from dfl_jax.training import LocalTraining, client_training
 
 TRAINING = LocalTraining(  # DFML, A.2
     lr=0.01, momentum=0.9, weight_decay=5e-4, batch_size=64, supervision='wsm'
@@ -35,7 +35,7 @@ TRAINING = LocalTraining(  # DFML, A.2
 
 
 class MeetingState(NamedTuple):
-    """Of the methods in which every client holds one model and nothing else."""
+    """The state of methods in which every client holds one model and nothing else."""
 
     params: Stacked  # leaves [M_a, ...]
     round: Array  # scalar int32, t
@@ -52,19 +52,19 @@ def meeting_rounds(
     back: bool = True,
     shared: bool = False,
 ) -> Algorithm:
-    """A method in which participants train and what they send is combined at the aggregator.
+    """A method in which participants train and aggregators combine what they send.
 
     Args:
       population: the clients and their networks.
       settings: of the local training.
-      combine: (key, models, participants, graph, clients, round) -> the models that clients go on
-        with, both leaves [S, ...].
+      combine: (key, models, participants, graph, clients, round) -> the models that participants
+        go on with, both leaves [S, ...].
       init: `same` initial weights in an architecture, or `independent`.
       chunk: models of an architecture worked on at once; None for all.
       aggregators_train: whether aggregators train on their own data before, as their senders do.
       back: whether models travel back to the senders.
       shared: whether all clients of an architecture go on with its first participant's model, as
-        if they asked a server for it before their next training.
+        if a server handed it out before their next training.
     """
     local = participants_training(population, settings, chunk)
 
@@ -84,12 +84,8 @@ def meeting_rounds(
             losses_of_round(sound(models, losses), training, graph, population.size),
             weights_sent(population, graph, back=back),
         )
-        new = (
-            to_everyone(params, models, participants)
-            if shared
-            else scatter(params, models, participants)
-        )
-        return MeetingState(new, t + 1), info
+        replace = to_everyone if shared else scatter
+        return MeetingState(replace(params, models, participants), t + 1), info
 
     return Algorithm(
         init_state,
@@ -106,10 +102,10 @@ def meeting_rounds(
 def without_aggregators(
     participants: dict[str, Participants], graph: Graph
 ) -> dict[str, Participants]:
-    """The participants of the senders; those of the aggregators count as empty."""
+    """The participants that are senders; aggregators count as not present."""
     members = graph.members.shape[1]
     return {
-        name: group._replace(taken=group.taken & (group.position % members != 0))
+        name: group._replace(present=group.present & (group.position % members != 0))
         for name, group in participants.items()
     }
 
@@ -117,10 +113,10 @@ def without_aggregators(
 def to_everyone(
     stacked: Stacked, models: Stacked, participants: dict[str, Participants]
 ) -> Stacked:
-    """Leaves [M_a, ...] that all hold the first group's model, where an architecture took part."""
+    """Leaves [M_a, ...] that all hold their architecture's first participant's model, if any."""
     return {
         name: jax.tree.map(
-            lambda old, new, s=group: jnp.where(s.taken[0], new[:1], old),
+            lambda old, new, g=group: jnp.where(g.present[0], new[:1], old),
             stacked[name],
             models[name],
         )
@@ -138,24 +134,22 @@ def architecture_means(
     aggregators, members = graph.members.shape
     means = {}
     for name, group in participants.items():
-        share = jnp.where(group.taken, weights[group.client], 0)
-        where = (
-            jax.nn.one_hot(group.position // members, aggregators, dtype=share.dtype)
-            * share[:, None]
-        )
-        total = where.sum(axis=0, keepdims=True)
-        where = where / jnp.maximum(total, jnp.finfo(share.dtype).tiny)  # [S, H]
+        weight = jnp.where(group.present, weights[group.client], 0)
+        at = jax.nn.one_hot(group.position // members, aggregators, dtype=weight.dtype)  # [S, H]
+        shares = at * weight[:, None]
+        total = shares.sum(axis=0, keepdims=True)
+        shares = shares / jnp.maximum(total, jnp.finfo(weight.dtype).tiny)
         means[name] = jax.tree.map(
-            lambda leaf, w=where: jnp.tensordot(w.T, leaf, 1, precision='highest'), models[name]
+            lambda leaf, s=shares: jnp.tensordot(s.T, leaf, 1, precision='highest'), models[name]
         )
     return means
 
 
 def at_aggregators(means: Stacked, participants: dict[str, Participants], graph: Graph) -> Stacked:
-    """Of leaves [H, ...] the entry of every group's aggregator, [S, ...]."""
+    """Every participant's entry of leaves [H, ...], that of its aggregator: [S, ...]."""
     members = graph.members.shape[1]
     return {
-        name: jax.tree.map(lambda leaf, s=group: leaf[s.position // members], means[name])
+        name: jax.tree.map(lambda leaf, g=group: leaf[g.position // members], means[name])
         for name, group in participants.items()
     }
 
@@ -174,7 +168,7 @@ def participants_training(
         round: Array,
     ) -> tuple[Stacked, dict[str, Array]]:
         keys = jax.random.split(key, len(clients.x))
-        found = {}
+        new, losses = {}, {}
         for name, group in participants.items():
             train_one = client_training(population.models[name], settings)
 
@@ -183,14 +177,14 @@ def participants_training(
                 data = Clients(*(a[client] for a in clients))
                 return train_one(keys[client], params, data, round)
 
-            found[name] = map_present(
+            new[name], losses[name] = map_present(
                 one,
                 lambda args: (args[0], jnp.zeros((), clients.x.dtype)),
                 (models[name], group.client),
-                group.taken,
+                group.present,
                 chunk,
             )
-        return {n: f[0] for n, f in found.items()}, {n: f[1] for n, f in found.items()}
+        return new, losses
 
     return train
 
@@ -198,17 +192,16 @@ def participants_training(
 def losses_of_round(
     losses: dict[str, Array], participants: dict[str, Participants], graph: Graph, clients: int
 ):
-    """Each client's training loss, [M]; that of clients who sat out is the participants' mean.
+    """Each client's training loss, [M]; the participants' mean for those that took no part.
 
     losses: by architecture, [S].
     """
     values = by_position(losses, participants, graph).ravel()
-    present = by_position(
-        {n: s.taken for n, s in participants.items()}, participants, graph
-    ).ravel()
-    mean = jnp.sum(jnp.where(present, values, 0)) / jnp.maximum(present.sum(), 1)
-    who = jnp.where(present, graph.members.ravel(), clients)
-    return jnp.full(clients, mean, values.dtype).at[who].set(values, mode='drop')
+    present = {name: group.present for name, group in participants.items()}
+    trained = by_position(present, participants, graph).ravel()
+    mean = jnp.sum(jnp.where(trained, values, 0)) / jnp.maximum(trained.sum(), 1)
+    members = jnp.where(trained, graph.members.ravel(), clients)  # the others are dropped
+    return jnp.full(clients, mean, values.dtype).at[members].set(values, mode='drop')
 
 
 def sound(models: Stacked, losses: dict[str, Array]) -> dict[str, Array]:
@@ -227,7 +220,7 @@ def weights_sent(
 ) -> dict[str, Array]:
     """`Info.sent`, 'weights/ARCHITECTURE' [M]: models to aggregators, and updated ones back.
 
-    What a client sends or is sent is of its own architecture.
+    A client sends and receives models of its own architecture.
     """
     delivered = (graph.mask[:, 1:] & graph.active[:, None]).astype(jnp.int32)  # [H, K - 1]
     senders = graph.members[:, 1:]
@@ -267,7 +260,7 @@ def logits_of(model: Model, stacked: PyTree, x: Array, chunk: int | None) -> Arr
 def predictions(
     population: Population, stacked: Stacked, x: Array, chunk: int | None
 ) -> dict[str, Array]:
-    """Logits of the models [M_a, ...] on x [B, ...], and of what they average to.
+    """Logits of the models [M_a, ...] on x [B, ...], and of their consensus models.
 
     'client' [M, B, C]; 'consensus' [B, C] of the largest architecture's consensus model; where
     there are several, 'client/ARCHITECTURE' [M_a, B, C] and 'consensus/ARCHITECTURE' [B, C].
@@ -277,15 +270,15 @@ def predictions(
     means = consensus_of_architectures(population, stacked)
     consensus = {name: models[name].apply(means[name], x) for name in models}
     largest = max(models, key=lambda name: models[name].size)
-    found = {'client': by_client(each, population), 'consensus': consensus[largest]}
+    logits = {'client': by_client(each, population), 'consensus': consensus[largest]}
     if len(models) > 1:
-        found |= {f'client/{name}': logits for name, logits in each.items()}
-        found |= {f'consensus/{name}': logits for name, logits in consensus.items()}
-    return found
+        logits |= {f'client/{name}': z for name, z in each.items()}
+        logits |= {f'consensus/{name}': z for name, z in consensus.items()}
+    return logits
 
 
 def own_predictions(population: Population, stacked: Stacked, x: Array, chunk: int | None) -> Array:
-    """Logits [M, B, C] of every client's model on samples of its own, x [M, B, ...]."""
+    """Logits [M, B, C] of every client's model on its own samples, x [M, B, ...]."""
     each = {
         name: map_in_chunks(
             lambda one, apply=model.apply: apply(*one),

@@ -1,9 +1,9 @@
 """Sub-models: networks of one family whose layers are parts of the widest one's (DFML, A.3.3).
 
-A sub-model of d channels in a layer of J holds the channels `indices` of it. Axes of a parameter
-that differ between the architectures of a population are such layers; the others (pixels of a
-kernel, input colours, classes) are held whole. Where a dense layer follows a flattened map, an axis
-is a run of pixels for every channel.
+A sub-model with d of a layer's J channels holds those that `channels` names. An axis of a
+parameter whose length differs between the architectures of a population is such a layer; the other
+axes (pixels of a kernel, input colours, classes) are held whole. Where a dense layer follows a
+flattened map, its axis has a run of pixels for every channel.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class Axis(NamedTuple):
 
 
 def axes(population: Population) -> dict[str, list[tuple[Axis, ...]]]:
-    """Of every architecture the axes of its parameters, in the order of `jax.tree.leaves`.
+    """The axes of every architecture's parameters, in the order of `jax.tree.leaves`.
 
     Raises ValueError where the architectures are not sub-models of one.
     """
@@ -60,7 +60,7 @@ def axes(population: Population) -> dict[str, list[tuple[Axis, ...]]]:
 
 
 def _pixels(model: Model, path: tuple, axis: int, size: int) -> int:
-    """How many pixels a dense layer after a flattened map sees."""
+    """Pixels a channel on the axis of a dense layer after a flattened map, else 1."""
     names = [getattr(key, 'key', key) for key in path]
     if isinstance(model.module, ConvNet) and names == ['Dense_0', 'kernel'] and axis == 0:
         return size // model.module.channels[-1]
@@ -70,9 +70,9 @@ def _pixels(model: Model, path: tuple, axis: int, size: int) -> int:
 def channels(rule: str, size: int, total: Array, widest: int, round: Array, key: Array) -> Array:
     """The channels of a layer of `total` that a sub-model of `size` channels holds, int32 [size].
 
-    `first`: 0 to size - 1 (HeteroFL, Eq. 8); `rolled`: from t mod J on and around, in this order
-    (FedRolex, Eq. 9); `sorted`: the same channels ascending; `random`: any, ascending (Federated
-    Dropout, Eq. 7), of a layer the same for the same key.
+    `first`: 0 to size - 1 (HeteroFL, Eq. 8); `rolled`: size channels from t mod J on, around the
+    end, in this order (FedRolex, Eq. 9); `sorted`: the same ascending; `random`: any, ascending
+    (Federated Dropout, Eq. 7).
 
     Args:
       rule: one of RULES.
@@ -93,7 +93,7 @@ def channels(rule: str, size: int, total: Array, widest: int, round: Array, key:
 
 
 def indices(rule: str, axis: Axis, total: Array, round: Array, key: Array) -> Array:
-    """The places of an axis of the widest model that a sub-model's axis holds, int32 [axis.size].
+    """The entries of the widest model's axis that a sub-model's axis holds, int32 [axis.size].
 
     total: entries of the axis in the largest model available, scalar int32.
     """

@@ -70,7 +70,7 @@ def architecture(name: str, classes: int, width: float = 1.0) -> nn.Module:
 
 
 def expand(names: Sequence[str]) -> tuple[str, ...]:
-    """The architectures of a list of names, each a mode's or an architecture's own.
+    """The architectures that a list of names of modes and of architectures stands for.
 
     Raises:
       ValueError: a name that is neither.

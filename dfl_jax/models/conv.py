@@ -44,7 +44,7 @@ class Conv(nn.Conv):
 
 
 class DepthwiseConv(nn.Module):
-    """A filter of its own for every channel, without bias; k // 2 zeros on every side."""
+    """A convolution with one filter a channel, without bias; k // 2 zeros on every side."""
 
     kernel_size: tuple[int, int]
     strides: int = 1

@@ -1,9 +1,10 @@
-"""Other laws of the initial weights than the model's own."""
+"""Initial weights by another law than that of the model."""
 
 import jax
 from jax.nn import initializers
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.models.model import Model
 
 INITIALIZERS = (
@@ -21,7 +22,7 @@ def with_initializer(model: Model, name: str) -> Model:
     """The model with its kernels drawn by another law, and all other parameters as before.
 
     Kernels are the leaves of that name, [..., fan-in axis, fan-out axis], as those of flax's dense
-    and convolutional layers; each has a key of its own.
+    and convolutional layers; each is drawn by another key.
 
     Args:
       name: one of INITIALIZERS, a function of `jax.nn.initializers` with its defaults.
@@ -29,8 +30,7 @@ def with_initializer(model: Model, name: str) -> Model:
     Raises:
       ValueError: unknown name, or a model without kernels.
     """
-    if name not in INITIALIZERS:
-        raise ValueError(f'unknown initializer {name!r}; choose one of {", ".join(INITIALIZERS)}')
+    check_choice('initializer', name, INITIALIZERS)
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(model.shapes)]
     if not any(map(_is_kernel, paths)):
         raise ValueError(

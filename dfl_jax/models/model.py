@@ -31,7 +31,7 @@ class Model(NamedTuple):
     just before; the structured kernel is cheaper then.
 
     With a key `apply` trains: a module whose `__call__` takes the keyword `train` gets train=True
-    and the key for its dropout. Without one it judges, which is all that other modules do.
+    and the key for its dropout. Without a key it evaluates, which is all that other modules do.
     """
 
     module: nn.Module
@@ -44,7 +44,7 @@ class Model(NamedTuple):
 
 
 def bind(module: nn.Module, input_shape: Sequence[int]) -> Model:
-    """Binds a flax module to inputs of `input_shape` (one sample, without the batch axis).
+    """A flax module bound to inputs of `input_shape` (one sample, without the batch axis).
 
     Raises ValueError when the module does not take such inputs, maps a batch [B, ...] to anything
     but [B, C], or carries state besides its parameters (batch statistics would leak between
@@ -53,10 +53,10 @@ def bind(module: nn.Module, input_shape: Sequence[int]) -> Model:
     sample = jax.ShapeDtypeStruct((2, *input_shape), jnp.float32)
     key = jax.eval_shape(lambda: jax.random.key(0))
     trains = 'train' in inspect.signature(module.__call__).parameters
-    judging = {'train': False} if trains else {}
+    evaluating = {'train': False} if trains else {}
     try:
         logits, variables = jax.eval_shape(
-            lambda key, x: module.init_with_output(key, x, **judging), key, sample
+            lambda key, x: module.init_with_output(key, x, **evaluating), key, sample
         )
     except (TypeError, ValueError, ScopeParamShapeError) as error:
         raise ValueError(
@@ -75,11 +75,11 @@ def bind(module: nn.Module, input_shape: Sequence[int]) -> Model:
         )
 
     def init(key: Array) -> PyTree:
-        return module.init(key, jnp.zeros((1, *input_shape), jnp.float32), **judging)['params']
+        return module.init(key, jnp.zeros((1, *input_shape), jnp.float32), **evaluating)['params']
 
     def apply(params: PyTree, x: Array, key: Array | None = None) -> Array:
         if key is None or not trains:
-            return module.apply({'params': params}, x, **judging)
+            return module.apply({'params': params}, x, **evaluating)
         return module.apply({'params': params}, x, train=True, rngs={'dropout': key})
 
     shapes = variables['params']

@@ -1,4 +1,4 @@
-"""The data that an aggregation place works on: its members' samples, joint or in batches."""
+"""The data that an aggregator works on: its members' samples, joint or in batches."""
 
 from fractions import Fraction
 
@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from dfl_jax.base import Array, Clients, Graph, PyTree
-from dfl_jax.training.batches import epoch_orders
+from dfl_jax.training import epoch_orders
 
 
 def aggregator_data(members: Clients, linked: Array) -> tuple[Array, Array, Array]:
     """The joint data of one aggregator: x [K N, ...], y [K N], mask [K N].
 
-    members: the data of its K members, [K, N, ...]; linked: [K], those that are heard. Padding is
-    zeroed, so that nothing stored there can reach a result.
+    members: the data of its K members, [K, N, ...]; linked: [K], whose data count. Padding is set
+    to zero, so that nothing stored there can reach a result.
     """
     mask = members.mask & linked[:, None]
     x = members.x
@@ -23,48 +23,45 @@ def aggregator_data(members: Clients, linked: Array) -> tuple[Array, Array, Arra
 
 
 def of_members(stacked: PyTree, members: Array) -> PyTree:
-    """Of leaves [M, ...] the entries of one aggregator's members [K], leaves [K, ...]."""
-    # Not a[members]: within `devices.shard_over_clients` that asks for a sharding of the mesh
-    # around it.
+    """The entries of one aggregator's members [K] in leaves [M, ...], leaves [K, ...]."""
+    # Not a[members], which needs a sharding of the mesh within `shard_over_clients`.
     return jax.tree.map(lambda a: jnp.take(a, members, axis=0, mode='clip'), stacked)
 
 
 def one_hot_targets(labels: Array, classes: int, dtype: DTypeLike) -> Array:
-    """Labels [N] as the outputs that they ask for, [C, N]."""
+    """One-hot labels [C, N] of labels [N]."""
     return jax.nn.one_hot(labels, classes, dtype=dtype).T
 
 
 def aggregator_of_clients(graph: Graph, clients: int) -> tuple[Array, Array]:
-    """Of every client the aggregator that hears it, int32 [M], and whether there is one, bool
-    [M]."""
+    """Index of each client's aggregator, int32 [M], and whether it has one, bool [M]."""
     heard = graph.mask & graph.active[:, None]
-    who = jnp.where(heard, graph.members, clients)  # the others out of bounds, to be dropped
-    aggregators = jnp.broadcast_to(jnp.arange(len(who), dtype=jnp.int32)[:, None], who.shape)
-    home = jnp.zeros(clients, jnp.int32).at[who].set(aggregators, mode='drop')
-    return home, jnp.zeros(clients, bool).at[who].set(True, mode='drop')
+    members = jnp.where(heard, graph.members, clients)  # the others are dropped
+    numbers = jnp.arange(len(members), dtype=jnp.int32)
+    aggregators = jnp.broadcast_to(numbers[:, None], members.shape)
+    index = jnp.zeros(clients, jnp.int32).at[members].set(aggregators, mode='drop')
+    return index, jnp.zeros(clients, bool).at[members].set(True, mode='drop')
 
 
 def draw_batches(key: Array, clients: Clients, batches: int, share: Fraction) -> Clients:
-    """A random part of every client's data, dealt into batches of equal size up to one sample.
+    """Random batches of every client's data, arrays [M, batches, B, ...].
 
-    Client i draws ceil(share N_i) of its samples. Returns arrays [M, batches, B, ...], B =
-    ceil(share N / batches); all samples in their own order for one batch of everything.
+    Client i draws ceil(share N_i) of its samples, in batches whose sizes differ by at most one, B =
+    ceil(share N / batches). One batch of everything keeps the order of the samples.
     """
     if batches == share == 1:
         return Clients(*(a[:, None] for a in clients))
 
-    def of_client(key, x, y, mask):
+    def client_batches(key, x, y, mask):
         (order,) = epoch_orders(key, mask, 1)
         width = -(-len(mask) * share.numerator // (share.denominator * batches))
-        places = (
-            jnp.arange(width * batches).reshape(width, batches).T
-        )  # dealt in turn, [batches, B]
+        places = jnp.arange(width * batches).reshape(width, batches).T  # [batches, B]
         rows = order[jnp.minimum(places, len(mask) - 1)]
         return Clients(x[rows], y[rows], places < drawn_samples(mask.sum(dtype=jnp.int32), share))
 
-    return jax.vmap(of_client)(jax.random.split(key, len(clients.x)), *clients)
+    return jax.vmap(client_batches)(jax.random.split(key, len(clients.x)), *clients)
 
 
 def drawn_samples(sizes: Array, share: Fraction) -> Array:
-    """ceil(share N_i), in whole numbers."""
+    """ceil(share N_i) of sizes N_i, in integers."""
     return -(-sizes * share.numerator // share.denominator)

@@ -51,7 +51,7 @@ class _Progress(NamedTuple):
     mode: Array  # that mode, [C, N], of length one
     refused: Array  # bool: the last step was
     steps: Array  # tried, int32
-    found: Array  # S at the timesteps that are passed, NaN at the others, [T, C, N]
+    totals: Array  # S at the timesteps that are passed, NaN at the others, [T, C, N]
 
 
 def integrate(
@@ -93,9 +93,9 @@ def integrate(
     for _ in range(POWER_ITERATIONS - 1):
         mode, rate = follow(mode, slope)
 
-    def going(at: _Progress) -> Array:
-        hopeful = at.rate * (ends[-1] - at.time) < _WIDEST * (MAX_STEPS - at.steps)
-        return (at.time < ends[-1]) & hopeful  # a rate of NaN offers no hope either
+    def goes_on(at: _Progress) -> Array:
+        reachable = at.rate * (ends[-1] - at.time) < _WIDEST * (MAX_STEPS - at.steps)
+        return (at.time < ends[-1]) & reachable  # False for a rate of NaN, too
 
     def advance(at: _Progress) -> _Progress:
         left = ends[-1] - at.time
@@ -143,7 +143,7 @@ def integrate(
             mode=mode,
             refused=~good,
             steps=at.steps + 1,
-            found=jnp.where(passed[:, None, None], between, at.found),
+            totals=jnp.where(passed[:, None, None], between, at.totals),
         )
 
     at = _Progress(
@@ -155,9 +155,9 @@ def integrate(
         mode=mode,
         refused=jnp.zeros_like(rate, bool),
         steps=jnp.int32(0),
-        found=jnp.full((len(ends), *start.shape), jnp.nan, start.dtype),
+        totals=jnp.full((len(ends), *start.shape), jnp.nan, start.dtype),
     )
-    return lax.while_loop(going, advance, at).found
+    return lax.while_loop(goes_on, advance, at).totals
 
 
 def _unit(v: Array) -> tuple[Array, Array]:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dfl_jax.base import Array
+from dfl_jax.checks import check_range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +41,9 @@ class Distillation:
                 'lower the warm-up or raise the number of rounds'
             )
         for name in ('alpha_init', 'alpha_final'):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f'{name} has to lie in [0, 1], got {getattr(self, name)}')
+            check_range(name, getattr(self, name), least=0, most=1)
         for name in ('tau_init', 'tau_final'):
-            if not getattr(self, name) > 0:
-                raise ValueError(f'{name} has to be above 0, got {getattr(self, name)}')
+            check_range(name, getattr(self, name), above=0)
 
     @property
     def warmup_rounds(self) -> int:

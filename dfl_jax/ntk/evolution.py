@@ -10,8 +10,8 @@ outputs follow from it, so S is what is evolved here:
          the error of every step, see `dfl_jax.ntk.chebyshev`.
 `eigh`   the closed form of Eq. (4), half-MSE only.
 
-Outputs and residuals are stored [C, N]: a short, wide S times the symmetric H runs 1.5 to 1.8 times
-as fast as H times a tall, narrow S^T (C = 10, N = 1180, 2-core AMD EPYC, 2026-11-20).
+Outputs and residuals are stored [C, N]: S H, with S short and wide, runs 1.5 to 1.8 times as fast
+as H S^T (C = 10, N = 1180, 2-core AMD EPYC, 2026-11-20).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array
+from dfl_jax.checks import check_choice
 from dfl_jax.ntk.chebyshev import TOLERANCE, integrate
 from dfl_jax.ntk.precision import product
 
@@ -59,7 +60,7 @@ def evolve(
 
     Args:
       kernel: H of Eq. (3), [N, N], which acts on every output alike, or any symmetric positive
-        semi-definite map of S [C, N]. What belongs to padding is never read.
+        semi-definite map of S [C, N]. Entries of padding are never read.
       f0: outputs at the start, [C, N].
       y: targets, [C, N]: one-hot labels, or distributions.
       mask: [N] bool, False for padding, whose residual stays zero.
@@ -113,10 +114,8 @@ def evolve(
 
 def check(timesteps: Sequence[int], loss: str, method: str) -> None:
     """Raises ValueError for settings that `evolve` cannot follow."""
-    if method not in EVOLUTIONS:
-        raise ValueError(f'unknown evolution {method!r}; choose one of {", ".join(EVOLUTIONS)}')
-    if loss not in LOSSES:
-        raise ValueError(f'unknown loss {loss!r}; choose one of {", ".join(LOSSES)}')
+    check_choice('evolution', method, EVOLUTIONS)
+    check_choice('loss', loss, LOSSES)
     if method == 'eigh' and loss != 'mse':
         raise ValueError(
             'evolution eigh is the closed form of half-MSE; use rkc or euler with cross_entropy'

@@ -18,13 +18,11 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.checks import check_choice
+from dfl_jax.execution import folded
 from dfl_jax.models import Model
 from dfl_jax.ntk.precision import product
-from dfl_jax.ntk.structured import (
-    structured,
-    structured_members,
-    unstructured_parameters,
-)
+from dfl_jax.ntk.structured import structured, structured_members, unstructured_parameters
 
 KERNELS = ('auto', 'structured', 'output_scan', 'nt')
 Kernel = Callable[[PyTree, Array], Array]  # (params, x [N, ...]) -> H [N, N]
@@ -36,8 +34,7 @@ def kernel_fn(model: Model, method: str = 'auto') -> Kernel:
     Raises ValueError for an unknown backend, or for `structured` on a network that holds
     parameters outside plain dense and convolutional layers.
     """
-    if method not in KERNELS:
-        raise ValueError(f'unknown kernel {method!r}; choose one of {", ".join(KERNELS)}')
+    check_choice('kernel', method, KERNELS)
     if method in ('auto', 'structured'):
         unknown = unstructured_parameters(model)
         if not unknown:
@@ -53,9 +50,9 @@ def kernel_fn(model: Model, method: str = 'auto') -> Kernel:
 
 
 def members_kernel_fn(model: Model) -> Kernel:
-    """The kernel of Jacobians that members take at weights of their own, layer by layer.
+    """The kernel of Jacobians that members take at their own weights, layer by layer.
 
-    (params with leaves [K, ...], x [K, N, ...]) -> H [K N, K N], the member's data one after the
+    (params with leaves [K, ...], x [K, N, ...]) -> H [K N, K N], the members' data one after the
     other. Raises ValueError where `structured` does not know the network.
     """
     unknown = unstructured_parameters(model)
@@ -68,21 +65,19 @@ def members_kernel_fn(model: Model) -> Kernel:
 
 
 def _in_blocks(block_fn, model: Model, budget: int) -> Kernel:
-    """H assembled from blocks(params, x_i, x_j) small enough that per-sample gradients fit.
+    """H assembled from block_fn(params, x_i, x_j), in blocks whose per-sample gradients fit.
 
-    budget: bytes that the gradients of two blocks may take; what neural-tangents holds beside them
-    is several times that. Recomputing the gradients of x_j for
-    every x_i costs little beside the inner products, which grow with the block.
+    budget: bytes that the gradients of two blocks may take; neural-tangents takes several times as
+    much. Recomputing the gradients of x_j for every x_i costs little beside the inner products,
+    which grow with the block.
     """
 
     def kernel(params, x):
         n, itemsize = len(x), jnp.result_type(x).itemsize
         b = max(1, min(n, 128, budget // (2 * model.size * itemsize)))
-        blocks = -(-n // b)
-        padded = jnp.pad(x, [(0, blocks * b - n)] + [(0, 0)] * (x.ndim - 1))
-        xs = padded.reshape(blocks, b, *x.shape[1:])
+        xs = folded(x, b)
         rows = lax.map(lambda xi: lax.map(lambda xj: block_fn(params, xi, xj), xs), xs)
-        return rows.transpose(0, 2, 1, 3).reshape(blocks * b, blocks * b)[:n, :n]
+        return rows.transpose(0, 2, 1, 3).reshape(len(xs) * b, len(xs) * b)[:n, :n]
 
     return kernel
 

@@ -1,8 +1,8 @@
 """The network of one aggregator, linearized on the data of the clients that it hears.
 
-An NTK update needs three things of the Jacobian J that the messages of these clients make up: the
-outputs f0 where it was taken, the kernel under which they evolve, and J^T S for a residual S. A
-linearization is these three, however J was taken, sent and stored.
+An NTK update needs three things of the Jacobian J that these clients' messages make up: the outputs
+f0 where it was taken, the kernel under which they evolve, and J^T S for a residual S. A
+linearization holds these three, however J was taken, sent and stored.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from flax import linen as nn
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.compression import Codec
 from dfl_jax.models import Model
 from dfl_jax.ntk.compressed import decoded_jacobian
@@ -43,10 +44,10 @@ def linearization(
     codec: Codec | None = None,
     jacobian_weights: str = 'averaged',
 ) -> Callable[..., Linearization]:
-    """linearize(key, w, x, own=0, members=None) -> Linearization with the kernel of Eq. (3).
+    """linearize(key, w, x, unsent=0, members=None) -> Linearization with the kernel of Eq. (3).
 
-    x [N, ...]. Without a codec no Jacobian is formed, and neither the key nor `own`, the number of
-    leading samples whose Jacobian is not sent, means anything. Under jacobian_weights='neighbours'
+    x [N, ...]. Without a codec no Jacobian is formed and the key is not used; with one, the first
+    `unsent` samples, the aggregator's, keep exact Jacobians. Under jacobian_weights='neighbours'
     `members`, leaves [K, ...], are the weights of the members whose data x holds one after the
     other. For the settings see `dfl_jax.algorithms.ntk_dfl`.
 
@@ -55,40 +56,41 @@ def linearization(
     ntk = kernel_fn(model, kernel)
     if codec is not None and kernel != 'auto':
         raise ValueError(f'kernel={kernel} needs exact Jacobians; leave it out beside compression')
-    if jacobian_weights not in JACOBIAN_WEIGHTS:
-        raise ValueError(
-            f'unknown Jacobian weights {jacobian_weights!r}; '
-            f'choose one of {", ".join(JACOBIAN_WEIGHTS)}'
-        )
+    check_choice('Jacobian weights', jacobian_weights, JACOBIAN_WEIGHTS)
     at_neighbours = jacobian_weights == 'neighbours'
     if at_neighbours and (codec is not None or kernel != 'auto'):
         raise ValueError('jacobian_weights=neighbours takes exact Jacobians and kernel=auto')
     members_ntk = members_kernel_fn(model) if at_neighbours else None
 
-    def linearize(key: Array, w: PyTree, x: Array, own: int = 0, members: PyTree = None):
-        f0, vjp = jax.vjp(outputs_near(model, w, x, members), jax.tree.map(jnp.zeros_like, w))
-        if members_ntk is not None:
-            h, pull = members_ntk(members, by_member(x, members)), lambda s: vjp(s)[0]
-        elif codec is not None:
-            h, pull = decoded_jacobian(model, codec, key, w, x, own)
-        else:
-            h, pull = ntk(w, x), lambda s: vjp(s)[0]
-        return Linearization(f0, h, pull)
+    def linearize(key: Array, w: PyTree, x: Array, unsent: int = 0, members: PyTree = None):
+        def outputs(step: PyTree) -> Array:
+            if members is None:
+                return model.apply(jax.tree.map(jnp.add, w, step), x).T
+            logits = jax.vmap(lambda w, x: model.apply(jax.tree.map(jnp.add, w, step), x))(
+                members, by_member
+            )
+            return logits.reshape(len(x), -1).T
+
+        if members is not None:  # x [K N, ...] as [K, N, ...]
+            by_member = x.reshape(len(jax.tree.leaves(members)[0]), -1, *x.shape[1:])
+        f0, transpose = jax.vjp(outputs, jax.tree.map(jnp.zeros_like, w))
+        if codec is not None:
+            return Linearization(f0, *decoded_jacobian(model, codec, key, w, x, unsent))
+        kernel = ntk(w, x) if members_ntk is None else members_ntk(members, by_member)
+        return Linearization(f0, kernel, lambda s: transpose(s)[0])
 
     return linearize
 
 
-def outputs_near(model: Model, w: PyTree, x: Array, members: PyTree = None) -> Callable[..., Array]:
-    """(step, factors={}) -> outputs [C, N] of the weights moved by it.
+def _outputs(model: Model, w: PyTree, x: Array) -> Callable[..., Array]:
+    """(step, factors={}) -> outputs [C, N] of the weights w + step on x [N, ...].
 
-    The weights are w, or those of each of `members` on its own data. `factors` are steps A V of
-    dense layers, A [1 + d_in, r] and V [r, d_out] with the bias, if any, in A's first row, by the
-    layers' names: such a layer adds (1, a) A V to its output, and A V is not formed.
-
-    x: [N, ...]; members: leaves [K, ...], whose data x holds one after the other.
+    `factors` are steps A V of dense layers by the layers' names, A [1 + d_in, r] and V [r, d_out]
+    with the bias, if any, in A's first row: such a layer adds (1, a) A V to its output, and A V is
+    not formed.
     """
 
-    def moved(w: PyTree, x: Array, step: PyTree, factors: dict) -> Array:
+    def moved(step: PyTree, factors: dict = {}) -> Array:  # noqa: B006
         def adapt(call, args, kwargs, context):
             y = call(*args, **kwargs)
             name = '/'.join(context.module.path)
@@ -100,18 +102,9 @@ def outputs_near(model: Model, w: PyTree, x: Array, members: PyTree = None) -> C
             return y
 
         with nn.intercept_methods(adapt):
-            return model.apply(jax.tree.map(jnp.add, w, step), x)
+            return model.apply(jax.tree.map(jnp.add, w, step), x).T
 
-    if members is None:
-        return lambda step, factors={}: moved(w, x, step, factors).T
-    each = by_member(x, members)
-    of_members = jax.vmap(moved, (0, 0, None, None))
-    return lambda step, factors={}: of_members(members, each, step, factors).reshape(len(x), -1).T
-
-
-def by_member(x: Array, members: PyTree) -> Array:
-    """x [K N, ...] as [K, N, ...]."""
-    return x.reshape(len(jax.tree.leaves(members)[0]), -1, *x.shape[1:])
+    return moved
 
 
 def projected(
@@ -122,58 +115,50 @@ def projected(
     step: str = 'projected',
     codec: Codec | None = None,
 ) -> Callable[..., Linearization]:
-    """linearize(key, table, w, x, mask, own=0) -> Linearization of J~ = J P.
+    """linearize(key, table, w, x, mask, unsent=0) -> Linearization of J~ = J P.
 
-    SPARK, section 3.2. The kernel is the `full` one of samples x outputs, J~ J~^T (Eq. 6), which
-    is applied and never formed, or its `trace` over outputs [N, N] as in Eq. (3) of NTK-DFL. The
-    step of a residual S is the `projected` one, P J~^T S (Eq. 16, 17), or the `exact` J^T S.
-    J~ itself [k, C, N] is formed where a codec or the trace needs its entries, or P is too dear to
+    SPARK, section 3.2. The kernel is the `full` one of samples x outputs, J~ J~^T (Eq. 6), applied
+    and never formed, or its `trace` over outputs [N, N] as in Eq. (3) of NTK-DFL. The step of a
+    residual S is the `projected` one, P J~^T S (Eq. 16, 17), or the `exact` J^T S. J~ itself
+    [k, C, N] is formed where a codec or the trace needs its entries, or where P costs too much to
     be applied twice a time step; else J~ u is the derivative of the network in the direction P u.
 
     table: what `projection.draw` kept of P; the rest as in `linearization`.
 
     Raises ValueError for settings that contradict each other, before anything is traced.
     """
-    for what, value, known in (('kernel form', form, KERNEL_FORMS), ('step', step, STEPS)):
-        if value not in known:
-            raise ValueError(f'unknown {what} {value!r}; choose one of {", ".join(known)}')
+    check_choice('kernel form', form, KERNEL_FORMS)
+    check_choice('step', step, STEPS)
     whole = projection.kind == 'none'
     if whole and codec is not None:
         raise ValueError('Jacobians are compressed after their projection; choose a projection')
     explicit = codec is not None or form == 'trace' or projection.columns is not None
     adapted = _dense_layers(model) if projection.factors is not None else set()
 
-    def linearize(
-        key: Array,
-        table: PyTree,
-        w: PyTree,
-        x: Array,
-        mask: Array,
-        own: int = 0,
-    ):
+    def linearize(key: Array, table: PyTree, w: PyTree, x: Array, mask: Array, unsent: int = 0):
         if whole and form == 'trace':
-            return linearization(model)(key, w, x, own)
-        linearized = outputs_near(model, w, x)
+            return linearization(model)(key, w, x)
+        outputs = _outputs(model, w, x)
         origin = jax.tree.map(jnp.zeros_like, w)
-        f0, forward = jax.linearize(linearized, origin)
+        f0, forward = jax.linearize(outputs, origin)
         u0 = jnp.zeros(projection.dimension, f0.dtype)
 
         def moved(u: Array) -> Array:
             """The outputs of the weights moved by P u."""
             step = projection.lift(table, u)
             if projection.factors is None:
-                return linearized(step)
+                return outputs(step)
             factors = projection.factors(table, u)
             others = jax.tree_util.tree_map_with_path(
                 lambda path, leaf: jnp.zeros_like(leaf) if layer_of(path) in adapted else leaf, step
             )
-            return linearized(others, {name: factors[name] for name in adapted})
+            return outputs(others, {name: factors[name] for name in adapted})
 
         narrow = jax.linearize(moved, u0)[1]  # u -> J~ u
         if explicit:
             jac = _columns(projection, table, forward, narrow, u0, origin)  # [k, C, N]
             if codec is not None:
-                jac = _received(codec, key, jnp.where(mask, jac, 0), own)
+                jac = _received(codec, key, jnp.where(mask, jac, 0), unsent)
             flat = jac.reshape(len(jac), -1)
             narrow = lambda u: product(u, flat).reshape(f0.shape)  # noqa: E731
         back = jax.linear_transpose(narrow, u0)  # S -> J~^T S
@@ -200,7 +185,7 @@ def _columns(
 ) -> Array:
     """J~ [k, C, N], BLOCK columns at a time: J of the columns of P, or J~ of unit vectors."""
 
-    def of_block(block: Array) -> Array:
+    def columns_of(block: Array) -> Array:
         if projection.columns is None:
             places = block * BLOCK + jnp.arange(BLOCK)
             units = places[:, None] == jnp.arange(len(u0))[None, :]
@@ -209,13 +194,13 @@ def _columns(
         directions = jax.tree.map(lambda d, o: d.astype(o.dtype), directions, origin)
         return jax.vmap(forward)(directions)
 
-    blocks = lax.map(of_block, jnp.arange(-(-len(u0) // BLOCK)))
+    blocks = lax.map(columns_of, jnp.arange(-(-len(u0) // BLOCK)))
     return blocks.reshape(-1, *blocks.shape[2:])[: len(u0)]
 
 
-def _received(codec: Codec, key: Array, jac: Array, own: int) -> Array:
-    """J~ [k, C, N] as the aggregator decodes it: a tensor of each member, `own` samples its own."""
-    members = jac.reshape(*jac.shape[:2], -1, own)  # [k, C, K, own]
+def _received(codec: Codec, key: Array, jac: Array, each: int) -> Array:
+    """J~ [k, C, K each] as the aggregator decodes it, a tensor of each member; its own is exact."""
+    members = jac.reshape(*jac.shape[:2], -1, each)  # [k, C, K, each]
     keys = jax.random.split(key, members.shape[2])
     decoded = jax.vmap(codec.decoded, in_axes=(0, 2), out_axes=2)(keys, members)
     return decoded.at[:, :, 0].set(members[:, :, 0]).reshape(jac.shape)

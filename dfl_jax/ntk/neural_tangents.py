@@ -1,9 +1,9 @@
 """Imports neural-tangents 0.6.5, its last release, on the JAX of today.
 
-neural-tangents is one backend of the kernel and the oracle of its tests. It asks JAX for names that
-have moved since, and its `experimental` subpackage asks for TensorFlow. `load` lends it those names
-for the time of its import. Of its implementations, `JACOBIAN_CONTRACTION` and `NTK_VECTOR_PRODUCTS`
-then run, also under `jit` and `vmap`; `STRUCTURED_DERIVATIVES` and `AUTO`, which tries it, do not.
+neural-tangents is one backend of the kernel and the oracle of its tests. It imports names that JAX
+has moved since, and its `experimental` subpackage TensorFlow. `load` provides those names during
+its import. `JACOBIAN_CONTRACTION` and `NTK_VECTOR_PRODUCTS` then run, also under `jit` and `vmap`;
+`STRUCTURED_DERIVATIVES` and `AUTO`, which tries it, do not.
 
 Source: Novak et al., "Neural Tangents: Fast and Easy Infinite Neural Networks in Python" (2020) and
 "Fast Finite Width Neural Tangent Kernel" (2022); https://github.com/google/neural-tangents
@@ -30,13 +30,9 @@ _MOVED = ('Jaxpr', 'JaxprEqn', 'Literal', 'Var', 'Primitive', 'ClosedJaxpr')  # 
 
 @functools.cache
 def load() -> types.ModuleType:
-    """Returns the neural_tangents module; the first call imports it.
+    """The neural_tangents module; the first call imports it and leaves JAX's modules as they were.
 
-    JAX's own modules are left as they were: neural-tangents binds the names at its import, and
-    looks up again only what `STRUCTURED_DERIVATIVES` needs, which no longer runs anyway.
-
-    Raises:
-        ImportError: neural-tangents or frozendict is not installed; the message says how to.
+    Raises ImportError where neural-tangents or frozendict is not installed; the message says how.
     """
     try:
         with warnings.catch_warnings(), _names_of_old_jax(), _without_experimental():

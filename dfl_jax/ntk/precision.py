@@ -1,8 +1,8 @@
 """The precision of the products that an NTK round is made of.
 
-A TPU multiplies float32 in bfloat16, a GPU of NVIDIA's in TF32 where it may, unless they are asked
-for more. Kernels, outputs, residuals and the networks that judge a timestep ask for the precision
-that `at_precision` sets around the trace of a round; by themselves, for the highest.
+Without an explicit precision a TPU multiplies float32 in bfloat16, and NVIDIA's GPUs may in TF32.
+Kernels, outputs, residuals and the networks that evaluate a timestep take the precision that
+`at_precision` sets around the trace of a round; outside of it, the highest.
 """
 
 import functools
@@ -14,17 +14,17 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array
+from dfl_jax.checks import check_choice
 
 PRECISIONS = ('highest', 'high', 'default')
 
 
 def at_precision(precision: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, whose products ask for `precision` unless they name their own.
+    """`function` with products of `precision`, unless they name another.
 
     Raises ValueError for a precision that is not one of PRECISIONS.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f'unknown precision {precision!r}; choose one of {", ".join(PRECISIONS)}')
+    check_choice('precision', precision, PRECISIONS)
 
     @functools.wraps(function)
     def at(*args: Any, **options: Any) -> Any:
@@ -34,12 +34,12 @@ def at_precision(precision: str, function: Callable[..., Any]) -> Callable[..., 
     return at
 
 
-def asked() -> lax.Precision | None:
-    """The highest precision, or None, which means the one set around the trace."""
+def traced_precision() -> lax.Precision | None:
+    """The precision of products: None, which is the one set around the trace, else the highest."""
     around = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
     return None if around else lax.Precision.HIGHEST
 
 
 def product(a: Array, b: Array) -> Array:
-    """The matrix product a b at the precision `asked`."""
-    return jnp.matmul(a, b, precision=asked())
+    """The matrix product a b at the `traced_precision`."""
+    return jnp.matmul(a, b, precision=traced_precision())

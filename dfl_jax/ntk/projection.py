@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.ntk.precision import asked
+from dfl_jax.ntk.precision import traced_precision
 
 PROJECTIONS = ('gaussian', 'low_rank', 'sparse_sign', 'none')
 DIMENSION = 1000  # section 5.1
@@ -194,7 +194,7 @@ def _gaussian(k: int) -> Kind:
 
         def add(total: Array, block: Array) -> tuple[Array, None]:
             return total + jnp.matmul(
-                parts[block], columns(table, block, layer), precision=asked()
+                parts[block], columns(table, block, layer), precision=traced_precision()
             ), None
 
         return lax.scan(add, jnp.zeros(layer.size, u.dtype), jnp.arange(blocks))[0]
@@ -217,7 +217,7 @@ def _low_rank(k: int) -> Kind:
         return a, jnp.sum(padded[:, :, None] * b, axis=1)
 
     def lift(table: tuple[Array, Array], u: Array, layer: Layer) -> Array:
-        return jnp.matmul(*factors(table, u), precision=asked()).ravel()
+        return jnp.matmul(*factors(table, u), precision=traced_precision()).ravel()
 
     return Kind(draw, lift, factors)
 

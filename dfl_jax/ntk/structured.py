@@ -2,8 +2,8 @@
 
 Eq. (3) of NTK-DFL, H[m, n] = 1/C sum_c <J_c(x_m), J_c(x_n)>. The Jacobian of a dense layer is
 an outer product a (x) d_c of its input and the backpropagated signal of output c, so its share of
-the kernel is (A A^T + 1) * sum_c D_c D_c^T. A convolution contributes the Gram matrix of its own,
-small, parameter Jacobian, one output at a time.
+the kernel is (A A^T + 1) * sum_c D_c D_c^T. A convolution contributes the Gram matrix of its small
+parameter Jacobian, one output at a time.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from jax import lax
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models import Model
-from dfl_jax.ntk.precision import asked, product
+from dfl_jax.ntk.precision import product, traced_precision
 
 
 def _record_layers(model: Model, params: PyTree, x: Array, taps: dict | None = None):
@@ -42,11 +42,11 @@ def _record_layers(model: Model, params: PyTree, x: Array, taps: dict | None = N
 
 def plain_layers(model: Model) -> dict[tuple[str, ...], type[nn.Module]]:
     """The paths of the plain dense and convolutional layers that the network calls once."""
-    found: list = []
+    calls: list = []
 
     def trace(key, x):
         layers = _record_layers(model, model.init(key), x)[1]
-        found.extend((path, module, a.ndim) for path, module, a, _ in layers)
+        calls.extend((path, module, a.ndim) for path, module, a, _ in layers)
 
     jax.eval_shape(
         trace,
@@ -67,8 +67,8 @@ def plain_layers(model: Model) -> dict[tuple[str, ...], type[nn.Module]]:
             and (not isinstance(module.padding, str) or module.padding in ('SAME', 'VALID'))
         )
 
-    paths = [path for path, _, _ in found]
-    return {path: type(m) for path, m, ndim in found if plain(m, ndim) and paths.count(path) == 1}
+    paths = [path for path, _, _ in calls]
+    return {path: type(m) for path, m, ndim in calls if plain(m, ndim) and paths.count(path) == 1}
 
 
 def unstructured_parameters(model: Model) -> list[str]:
@@ -83,6 +83,7 @@ def unstructured_parameters(model: Model) -> list[str]:
 
 
 def structured(model: Model, params: PyTree, x: Array) -> Array:
+    """H [N, N] of the weights `params` on x [N, ...]."""
     logits, layers = _record_layers(model, params, x)
     taps = {path: jnp.zeros_like(y) for path, _, _, y in layers}
     classes = model.classes
@@ -111,6 +112,7 @@ def structured(model: Model, params: PyTree, x: Array) -> Array:
 
 
 def structured_members(model: Model, params: PyTree, x: Array) -> Array:
+    """H [K N, K N] of members' weights, leaves [K, ...], each on its own data, x [K, N, ...]."""
     modules: list = []
 
     def record(w: PyTree, x: Array):
@@ -145,8 +147,8 @@ def _gate(model: Model, params: PyTree, x: Array, path, tap: Array) -> Array:
     def head_input(tap):
         return _record_layers(model, params, x, {path: tap})[1][-1][2]
 
-    a, pull = jax.vjp(head_input, tap)
-    return pull(jnp.ones_like(a))[0]
+    a, vjp = jax.vjp(head_input, tap)
+    return vjp(jnp.ones_like(a))[0]
 
 
 def _remaining_layers(forward: Callable[[dict], Array], layers, taps: dict) -> Array:
@@ -154,14 +156,13 @@ def _remaining_layers(forward: Callable[[dict], Array], layers, taps: dict) -> A
 
     forward: perturbations of these layers' outputs -> logits [N, C].
     """
-    mine = {path: taps[path] for path, *_ in layers}
-    logits, pull = jax.vjp(forward, mine)
+    logits, vjp = jax.vjp(forward, {path: taps[path] for path, *_ in layers})
     dense = [layer for layer in layers if isinstance(layer[1], nn.Dense)]
     patches = {p: (m, _patches(m, a)) for p, m, a, _ in layers if isinstance(m, nn.Conv)}
 
     def one_output(carry, c):
         signals_gram, conv_gram = carry
-        (signals,) = pull(jnp.zeros_like(logits).at[:, c].set(1))
+        (signals,) = vjp(jnp.zeros_like(logits).at[:, c].set(1))
         signals_gram = {
             path: gram + product(signals[path], signals[path].T)
             for path, gram in signals_gram.items()
@@ -186,7 +187,7 @@ def _dense_inputs(module: nn.Dense, a: Array) -> Array:
 
 
 def _patches(module: nn.Conv, a: Array) -> Array:
-    """What each place of a convolution's output sees of its input, [N, places, channels kernel].
+    """The input patch of each place of a convolution's output, [N, places, channels kernel].
 
     a: [N, height, width, channels].
     """
@@ -202,13 +203,13 @@ def _patches(module: nn.Conv, a: Array) -> Array:
 
 
 def _convolution_rows(module: nn.Conv, patches: Array, signal: Array) -> Array:
-    """Jacobian of one output by a convolution's own parameters, [N, parameters of the layer].
+    """The Jacobian of one output by a convolution's parameters, [N, parameters of the layer].
 
     patches: [N, places, channels kernel]; signal: [N, height', width', features].
     """
     n = len(patches)
     places = signal.reshape(n, -1, signal.shape[-1])
-    rows = jnp.einsum('npk,npf->nkf', patches, places, precision=asked())
+    rows = jnp.einsum('npk,npf->nkf', patches, places, precision=traced_precision())
     rows = rows.reshape(n, -1)
     if module.use_bias:
         rows = jnp.concatenate([rows, places.sum(axis=1)], axis=1)

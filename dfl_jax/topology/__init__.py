@@ -1,13 +1,14 @@
-"""Who can talk to whom: families of graphs, the schedule of a run, failures, aggregators.
+"""The network of a run: families of graphs, schedules, failures, and where clients meet.
 
 Everything here is NumPy and networkx on the host. A schedule is a `Graph` with a leading axis T
 that enters the simulator's scan as data.
 """
 
-from dfl_jax.topology.aggregators import meetings
+from dfl_jax.topology.aggregators import by_cluster, cohorts, meetings
 from dfl_jax.topology.failures import drop_clients, drop_links, isolate_clients
 from dfl_jax.topology.families import FAMILIES, WITH_DEGREE
-from dfl_jax.topology.schedule import by_cluster, check_schedule, cohorts, graph_bytes, schedule
+from dfl_jax.topology.rewiring import assortativity, rewire
+from dfl_jax.topology.schedule import check_schedule, graph_bytes, schedule
 from dfl_jax.topology.settings import Settings, TopologyError, check_probability
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     'WITH_DEGREE',
     'Settings',
     'TopologyError',
+    'assortativity',
     'by_cluster',
     'check_probability',
     'check_schedule',
@@ -24,5 +26,6 @@ __all__ = [
     'graph_bytes',
     'isolate_clients',
     'meetings',
+    'rewire',
     'schedule',
 ]

@@ -1,4 +1,9 @@
-"""Links and clients that fail in a round: what is left of a schedule."""
+"""Links and clients that fail in a round.
+
+Each function takes a schedule (members and mask [T, M, K], active [T, M]), a probability in [0, 1]
+and a non-negative seed, returns the schedule with new arrays, and raises TopologyError for another
+probability. The self column is never lost.
+"""
 
 import numpy as np
 
@@ -7,27 +12,15 @@ from dfl_jax.topology.settings import Stream, check_memory, check_probability
 
 
 def drop_links(graph: Graph, probability: float, seed: int) -> Graph:
-    """Loses every undirected link with `probability`, each round anew, in both directions.
-
-    Args:
-      graph: a schedule, members and mask [T, M, K]; the self column is never lost.
-      probability: in [0, 1].
-      seed: non-negative.
-
-    Returns:
-      The schedule with a new mask.
-
-    Raises:
-      TopologyError: probability outside [0, 1].
-    """
+    """The schedule without the undirected links that are lost, each round anew."""
     check_probability('link dropout', probability)
     rounds, clients, _ = graph.mask.shape
     check_memory('graphs that lose links', rounds, clients, graph.mask.size)
     rng = np.random.default_rng([seed, Stream.LINKS])
     mask = np.array(graph.mask)
-    aggregators = np.arange(clients, dtype=np.int64)[:, None]
+    ends = np.arange(clients, dtype=np.int64)[:, None]
     for row, members in zip(mask, graph.members, strict=True):
-        low, high = np.minimum(aggregators, members), np.maximum(aggregators, members)
+        low, high = np.minimum(ends, members), np.maximum(ends, members)
         links = row & (low < high)
         names, which = np.unique((low * clients + high)[links], return_inverse=True)
         row[links] = (rng.random(len(names)) >= probability)[which]
@@ -35,42 +28,16 @@ def drop_links(graph: Graph, probability: float, seed: int) -> Graph:
 
 
 def drop_clients(graph: Graph, probability: float, seed: int) -> Graph:
-    """Makes every client inactive with `probability`, each round anew.
-
-    Args:
-      graph: a schedule, members and mask [T, M, K], active [T, M].
-      probability: in [0, 1].
-      seed: non-negative.
-
-    Returns:
-      The schedule with new `active` and with every link of an inactive client masked at both
-      ends; the self column stays.
-
-    Raises:
-      TopologyError: probability outside [0, 1].
-    """
+    """The schedule with clients inactive, each round anew, and their links masked at both ends."""
     check_probability('client dropout', probability)
     active, mask = _cut_off(graph, probability, np.random.default_rng([seed, Stream.CLIENTS]))
     return graph._replace(mask=mask, active=active)
 
 
 def isolate_clients(graph: Graph, probability: float, seed: int) -> Graph:
-    """Cuts every client off with `probability`, each round anew; it goes on training alone.
+    """The schedule with clients isolated, each round anew: links masked, but they train on alone.
 
-    The node occupation of Initialisation and topology, Figure 2(b), whose p is 1 - probability;
-    in `drop_clients` a client that is away does not train either.
-
-    Args:
-      graph: a schedule, members and mask [T, M, K], active [T, M].
-      probability: in [0, 1].
-      seed: non-negative.
-
-    Returns:
-      The schedule with every link of an isolated client masked at both ends; the self column and
-      `active` stay.
-
-    Raises:
-      TopologyError: probability outside [0, 1].
+    The node occupation of Initialisation and topology, Figure 2(b), whose p is 1 - probability.
     """
     check_probability('client isolation', probability)
     _, mask = _cut_off(graph, probability, np.random.default_rng([seed, Stream.ISOLATED]))
@@ -80,7 +47,7 @@ def isolate_clients(graph: Graph, probability: float, seed: int) -> Graph:
 def _cut_off(
     graph: Graph, probability: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The active clients that are reached [T, M], and the mask [T, M, K] of their links."""
+    """The active clients that are still reached [T, M], and the mask [T, M, K] of their links."""
     rounds, clients, _ = graph.mask.shape
     check_memory('graphs that lose clients', rounds, clients, 3 * graph.mask.size)
     reached = graph.active & (rng.random(graph.active.shape) >= probability)

@@ -7,11 +7,17 @@ from collections.abc import Callable, Iterable
 import networkx as nx
 import numpy as np
 
+from dfl_jax.checks import check_choice
 from dfl_jax.topology.edge_list import read_edges
-from dfl_jax.topology.settings import Settings, TopologyError, check_probability
+from dfl_jax.topology.settings import (
+    Settings,
+    TopologyError,
+    check_assortativity,
+    check_probability,
+)
 
-STEEPEST = 1000  # exponent of a power law
-SEARCHED = 1000  # numbers of clients, for one that has a torus
+STEEPEST = 1000  # the largest exponent of a power law
+SEARCHED = 1000  # how many numbers of clients are searched for one that has a torus
 
 
 def _regular(settings: Settings, seed: int) -> nx.Graph:
@@ -39,7 +45,7 @@ def _watts_strogatz(settings: Settings, seed: int) -> nx.Graph:
 
 
 def _power_law(clients: int, degree: int, exponent: float) -> tuple[np.ndarray, np.ndarray]:
-    """The law p(k) ~ k^-exponent, k_min <= k < M, whose k_min brings its mean nearest `degree`.
+    """The law p(k) ~ k^-exponent, k_min <= k < M, with the k_min whose mean is nearest `degree`.
 
     Returns:
       k [D] int64, the degrees of the law ascending, and their probabilities [D] float64.
@@ -152,7 +158,7 @@ def draw(family: str, settings: Settings, rng: np.random.Generator) -> np.ndarra
 
 
 def most_members(family: str, rounds: int, settings: Settings) -> int:
-    """K of a schedule of so many draws: exact where the family fixes it, else hardly exceeded.
+    """K of a schedule: exact where the family fixes it, else a bound that is rarely exceeded.
 
     The largest of M T binomial degrees is bounded by Bernstein's inequality. Hubs of a
     Barabasi-Albert graph have about m sqrt(M) neighbours, m = degree / 2; three times that is rare.
@@ -184,7 +190,7 @@ def most_members(family: str, rounds: int, settings: Settings) -> int:
 
 
 def links_of(family: str, members: int, settings: Settings) -> int:
-    """E of a draw, about. members: K."""
+    """About the number of links E of one draw. members: K."""
     clients = settings.clients
     if family in ('star', 'ring', 'line', 'edge_list'):
         return clients
@@ -197,8 +203,7 @@ def links_of(family: str, members: int, settings: Settings) -> int:
 def check(family: str, rounds: int, settings: Settings) -> None:
     """Raises `TopologyError` for a schedule that cannot be drawn."""
     clients, degree, path = settings.clients, settings.degree, settings.path
-    if family not in FAMILIES:
-        raise TopologyError(f'unknown topology {family!r}; known: {", ".join(FAMILIES)}')
+    check_choice('topology', family, FAMILIES, TopologyError)
     if rounds < 1:
         raise TopologyError(f'a schedule needs at least 1 round, got rounds={rounds}')
     least = 3 if family == 'ring' else 2
@@ -261,9 +266,3 @@ def _check_torus(clients: int, dimensions: int) -> None:
             f'torus needs clients to be a product of {dimensions} sides of at least 3, got '
             f'clients={clients}; take {fits or f"dimensions={max(min(most, dimensions - 1), 1)}"}'
         )
-
-
-def check_assortativity(target: float) -> None:
-    """Raises `TopologyError` for a value outside [-1, 1]."""
-    if not -1 <= target <= 1:
-        raise TopologyError(f'assortativity is a correlation between -1 and 1, got {target}')

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from dfl_jax.topology.families import TopologyError, check_assortativity
+from dfl_jax.topology.settings import TopologyError, check_assortativity
 
-COOLING = 0.93  # of the temperature, from one sweep to the next
+COOLING = 0.93  # factor of the temperature from one sweep to the next
 
 
 def assortativity(links: np.ndarray) -> float:
@@ -28,7 +28,7 @@ def rewire(
     tolerance: float = 0.01,
     sweeps: int = 100,
 ) -> np.ndarray:
-    """Swaps the ends of random pairs of links until the assortativity is near the target.
+    """The links with ends of random pairs swapped until the assortativity is near the target.
 
     Simulated annealing: a swap of (a, b), (c, d) into (a, d), (c, b) that leads away from the
     target is accepted with probability exp(-change / temperature). It keeps every degree and makes

@@ -1,9 +1,4 @@
-"""Who talks to whom: graph schedules drawn on the host, their dropouts and their spectra.
-
-Everything here is NumPy and networkx (the families themselves are in `families.py`); a schedule is
-a `Graph` with a leading axis T that enters the simulator's scan as data. Equal seeds give equal
-graphs.
-"""
+"""The schedule of a run: the graphs of all rounds, drawn on the host. Equal seeds, equal graphs."""
 
 import math
 import os
@@ -20,14 +15,12 @@ from dfl_jax.topology.settings import (
     BYTES_OF_PLACE,
     Settings,
     Stream,
-    TopologyError,
     check_memory,
-    check_probability,
 )
 
 ALWAYS_STATIC = ('complete', 'edge_list')
-# Of a link while its graph is drawn (tracemalloc, 2026-11-22: complete graph of 3,000, 104; regular
-# graphs of degree 10 and others of 20,000 clients, 200 to 280)
+# Bytes of a link while its graph is drawn, by NumPy and by networkx (tracemalloc, 2026-11-22: a
+# complete graph of 3,000 took 104; regular graphs of degree 10 and others of 20,000, 200 to 280)
 DRAWING, NETWORKX = 100, 280
 
 
@@ -67,7 +60,7 @@ def schedule(
         spaces or a comma, `#` comments; what follows the two is not used.
       rewiring: `watts_strogatz` only.
       exponent: `configuration` only, above 2: p(k) ~ k^-exponent from k_min to M - 1, with the
-        k_min >= 1 whose mean degree is nearest `degree`. Aggregators lose their repeated links.
+        k_min >= 1 whose mean degree is nearest `degree`; repeated links are lost.
       dimensions: `torus` only, d >= 1; every client has 2d neighbours, so that 1 is the ring.
       assortativity: the degree assortativity, in [-1, 1], to which every draw is rewired
         (`rewiring.rewire`); None leaves the draws as they are, which are the same for any target.
@@ -79,7 +72,7 @@ def schedule(
 
     Raises:
       TopologyError: with the numbers and the remedy; before anything is drawn, unless a draw
-        cannot be rewired to the assortativity, or has far larger aggregators than most.
+        cannot be rewired to the assortativity, or has clients of far higher degree than most.
 
     Warns:
       UserWarning: the graph of a static schedule is not connected, or a file has weights.
@@ -101,8 +94,7 @@ def schedule(
     degrees = [np.bincount(e[:, 0], minlength=clients) for e in links]
     shape = (len(draws), clients, 1 + max(int(d.max()) for d in degrees))
     check_memory(f'{family} graphs', len(draws), clients, BYTES_OF_PLACE * math.prod(shape))
-    aggregators = np.arange(clients, dtype=np.int32)
-    members = np.broadcast_to(aggregators[:, None], shape).copy()
+    members = np.broadcast_to(np.arange(clients, dtype=np.int32)[:, None], shape).copy()
     for row, e, d in zip(members, links, degrees, strict=True):
         column = 1 + np.arange(len(e)) - np.repeat(np.cumsum(d) - d, d)
         row[e[:, 0], column] = e[:, 1]
@@ -142,80 +134,6 @@ def _both_ways(links: np.ndarray, clients: int) -> np.ndarray:
     names = np.sort(np.concatenate([low * clients + high, high * clients + low]))
     names = names[np.diff(names, prepend=-1) != 0]
     return np.stack(np.divmod(names, clients), axis=1).astype(np.int32)
-
-
-def by_cluster(graph: Graph) -> Graph:
-    """A schedule of disjoint cliques as one aggregator a cluster (NTK-DFL, appendix E.2).
-
-    The clients of a cluster meet at one of them, the first that is active, so that what a
-    aggregator computes is computed once for all.
-
-    Args:
-      graph: a schedule of `clustered`, members and mask [T, M, K], clients dropped or not.
-
-    Returns:
-      members [T, H, K] int32, the aggregator's client in column 0, padding repeats it; mask [T, H,
-      K] bool, the clients that take part; active [T, H] bool, False where none of a cluster does.
-
-    Raises:
-      TopologyError: a link that is missing inside a cluster, or clusters that are no cliques.
-    """
-    rounds = len(graph.members)
-    members, mask, active = [], [], []
-    for r in range(rounds):
-        first = graph.members[r].min(axis=1)  # the least client of a clique names it
-        aggregators = np.unique(first)
-        rows = graph.members[r, aggregators]
-        real = np.concatenate(
-            [np.ones((len(aggregators), 1), bool), rows[:, 1:] != rows[:, :1]], axis=1
-        )
-        present = real & graph.active[r][rows]
-        complete = present.sum(axis=1)[np.searchsorted(aggregators, first)]
-        heard = graph.mask[r].sum(axis=1)
-        if (first[rows] != aggregators[:, None]).any() or (heard != complete)[
-            graph.active[r]
-        ].any():
-            raise TopologyError(
-                'clusters that share one model have to be cliques without lost links; '
-                'take topology clustered without link dropout'
-            )
-        order = np.argsort(~present, axis=1, kind='stable')
-        rows, present = np.take_along_axis(rows, order, 1), np.take_along_axis(present, order, 1)
-        members.append(np.where(present, rows, rows[:, :1]))
-        mask.append(present)
-        active.append(present.any(axis=1))
-    return Graph(np.stack(members), np.stack(mask), np.stack(active))
-
-
-def cohorts(clients: int, rounds: int, size: int, *, seed: int, dropout: float = 0.0) -> Graph:
-    """The schedule of a centralized method: one aggregator, the server, hears a random cohort a
-    round.
-
-    Args:
-      clients: M.
-      rounds: T.
-      size: clients drawn each round without replacement.
-      seed: non-negative.
-      dropout: probability that a client which was drawn does not take part; it is not replaced.
-
-    Returns:
-      members [T, 1, size] int32, mask [T, 1, size] bool, active [T, 1] bool, False where nobody
-      takes part. No column is the aggregator itself.
-
-    Raises:
-      TopologyError: size outside [1, M], dropout outside [0, 1].
-    """
-    if not 1 <= size <= clients:
-        raise TopologyError(
-            f'a cohort of {size} has to lie in [1, {clients}], the clients of the network'
-        )
-    check_probability('client dropout', dropout)
-    # The draw of a round is an array of its own until all are stacked.
-    check_memory('cohorts', rounds, clients, rounds * (128 + (16 + BYTES_OF_PLACE) * size))
-    rng = np.random.default_rng([seed, Stream.COHORTS])
-    members = np.stack([rng.choice(clients, size, replace=False) for _ in range(rounds)])
-    mask = rng.random(members.shape) >= dropout
-    return Graph(members.astype(np.int32)[:, None], mask[:, None], mask.any(axis=1, keepdims=True))
 
 
 def _warn_if_disconnected(family: str, links: np.ndarray, clients: int) -> None:

@@ -1,10 +1,12 @@
-"""What a topology may be asked for, how it refuses, and the random streams of its parts."""
+"""The settings of a topology, its errors and checks, and the random streams of its parts."""
 
 import enum
 import os
 from typing import NamedTuple
 
 from dfl_jax.host import lack_of_memory
+
+BYTES_OF_PLACE = 5  # a member and its mask
 
 
 class Stream(enum.IntEnum):
@@ -24,7 +26,7 @@ class TopologyError(ValueError):
 
 
 class Settings(NamedTuple):
-    """What the families may be asked for; each reads what it needs."""
+    """The settings of all families; each reads what it needs."""
 
     clients: int  # M
     degree: int = 5  # neighbours of a client without itself, or their mean
@@ -32,7 +34,7 @@ class Settings(NamedTuple):
     rewiring: float = 0.1  # watts_strogatz, probability
     exponent: float = 2.5  # configuration
     dimensions: int = 2  # torus
-    assortativity: float | None = None  # target of the rewiring of every draw, see rewiring.py
+    assortativity: float | None = None  # target to which every draw is rewired
 
 
 def check_probability(name: str, value: float) -> None:
@@ -41,10 +43,14 @@ def check_probability(name: str, value: float) -> None:
         raise TopologyError(f'{name} is a probability between 0 and 1, got {value}')
 
 
-BYTES_OF_PLACE = 5  # a member and its mask
+def check_assortativity(target: float) -> None:
+    """Raises `TopologyError` for a value outside [-1, 1]."""
+    if not -1 <= target <= 1:
+        raise TopologyError(f'assortativity is a correlation between -1 and 1, got {target}')
 
 
 def check_memory(what: str, rounds: int, clients: int, size: int) -> None:
+    """Raises `TopologyError` for graphs of `size` bytes that the host has not free."""
     if lack := lack_of_memory(size):
         often = f' in {rounds} rounds' if rounds > 1 else ''
         raise TopologyError(

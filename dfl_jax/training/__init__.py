@@ -1,12 +1,18 @@
-"""What a client does alone: minibatches, losses, and a round of local training."""
+"""What a client does alone: minibatches, losses, and a round of local training.
 
-from dfl_jax.training.batches import Batch, epoch_orders, take
+Everything is written for one client and mapped over the network.
+"""
+
+from dfl_jax.training.batches import Batch, batch_at, epoch_orders, take
 from dfl_jax.training.local import (
     LocalTraining,
+    augmented,
     batch_loss,
     client_training,
     local_training,
     losses_of_all_data,
+    optimiser_of,
+    weighted_mean,
 )
 from dfl_jax.training.losses import SUPERVISIONS, class_shares, supervised_losses
 
@@ -14,12 +20,16 @@ __all__ = [
     'SUPERVISIONS',
     'Batch',
     'LocalTraining',
+    'augmented',
+    'batch_at',
     'batch_loss',
     'class_shares',
     'client_training',
     'epoch_orders',
     'local_training',
     'losses_of_all_data',
+    'optimiser_of',
     'supervised_losses',
     'take',
+    'weighted_mean',
 ]

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from dfl_jax.base import Array
 
@@ -23,6 +24,22 @@ def epoch_orders(key: Array, mask: Array, epochs: int) -> Array:
     """
     draws = jax.random.uniform(key, (len(mask), epochs)).T
     return jnp.argsort(jnp.where(mask, draws, 2.0), axis=1).astype(jnp.int32)
+
+
+def batch_at(x: Array, y: Array, orders: Array, samples: Array, number: Array, size: int) -> Batch:
+    """Batch `number` of one client's samples, counted through its epochs.
+
+    Args:
+      x, y: [N, ...] and [N].
+      orders: [epochs, at least N], from `epoch_orders`, padded to a multiple of `size`.
+      samples: true samples, scalar; they make ceil(samples / size) batches an epoch.
+      number: scalar.
+      size: B.
+    """
+    in_epoch = (samples + size - 1) // size
+    epoch, first = number // in_epoch, number % in_epoch * size
+    rows = lax.dynamic_slice(orders, (epoch, first), (1, size))[0]
+    return take(x, y, rows, first + jnp.arange(size) < samples)
 
 
 def take(x: Array, y: Array, rows: Array, valid: Array) -> Batch:

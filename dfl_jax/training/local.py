@@ -1,10 +1,9 @@
 """Minibatch training of every client at once: what all gradient methods share.
 
-Written for one client and mapped over the network. A client goes through its own samples in
-batches: an epoch is a fresh random order of them cut into ceil(N_i / B) batches, the last one
-shorter where B does not divide N_i, and a client with fewer than B samples has one batch of them
-all. Clients of different sizes therefore take different numbers of steps an epoch, as they would
-alone.
+An epoch of a client is a fresh random order of its samples, cut into ceil(N_i / B) batches, the
+last one shorter where B does not divide N_i; a client with fewer than B samples has one batch of
+them all. Clients of different sizes therefore take different numbers of steps an epoch, as they
+would alone.
 """
 
 import dataclasses
@@ -20,10 +19,9 @@ from jax import lax
 from dfl_jax.base import Array, Clients, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.data.augment import AUGMENTATIONS, standard
-from dfl_jax.execution.chunks import map_in_chunks
-from dfl_jax.execution.memory import client_bytes
+from dfl_jax.execution import client_bytes, map_in_chunks
 from dfl_jax.models import Model
-from dfl_jax.training.batches import Batch, epoch_orders, take
+from dfl_jax.training.batches import Batch, batch_at, epoch_orders, take
 from dfl_jax.training.losses import SUPERVISIONS, class_shares, supervised_losses
 
 OPTIMIZERS = ('sgd', 'adamw')
@@ -118,8 +116,8 @@ def training_bytes(model: Model, samples: int, members: int, settings: Mapping[s
 def batch_loss(model: Model, params: PyTree, batch: Batch) -> Array:
     """Mean cross-entropy over the samples of a batch."""
     log_p = jax.nn.log_softmax(model.apply(params, batch.x))
-    of_label = jnp.sum(log_p * jax.nn.one_hot(batch.y, model.classes, dtype=log_p.dtype), axis=1)
-    return weighted_mean(-of_label, batch.weight)
+    label_log_p = jnp.sum(log_p * jax.nn.one_hot(batch.y, model.classes, dtype=log_p.dtype), axis=1)
+    return weighted_mean(-label_log_p, batch.weight)
 
 
 def weighted_mean(values: Array, weight: Array) -> Array:
@@ -133,8 +131,8 @@ def local_training(
     """train(key, params, clients, round, support=None) -> (params, losses).
 
     `params` and the 0/1 `support` have leaves [M, ...]; weights where the support is 0 stay as they
-    are. `round` is a scalar; `losses` [M] is each client's mean loss over its steps, not a number
-    once its weights are none.
+    are. `round` is a scalar; `losses` [M] is each client's mean loss over its steps, NaN once its
+    weights are not finite.
 
     chunk: clients trained at once; None for all.
     """
@@ -154,21 +152,19 @@ def local_training(
 
 
 def client_training(model: Model, settings: LocalTraining) -> Callable[..., tuple[PyTree, Array]]:
-    """train(key, params, client, round, support=None) -> (params, loss) of a single client.
-
-    As `local_training`, without the leading axis M; `client` holds x [N, ...], y and mask [N].
-    """
+    """train(key, params, client, round, support=None) -> (params, loss) of a single client:
+    `local_training` without the leading axis M; `client` holds x [N, ...], y and mask [N]."""
     epochs, fixed_steps = settings.local_epochs, settings.local_steps
 
     def objective(params, start, batch, shares, key):
-        """(what is minimised, the loss of the labels alone)"""
+        """(the loss that is minimised, the loss of the labels alone)"""
         logits = model.apply(params, batch.x, key)
         losses = supervised_losses(logits, batch.y, shares, settings.supervision)
         loss = weighted_mean(losses, batch.weight)
         if not settings.proximal:
             return loss, loss
-        away = optax.tree.norm(jax.tree.map(jnp.subtract, params, start), squared=True)
-        return loss + settings.proximal / 2 * away, loss
+        distance = optax.tree.norm(jax.tree.map(jnp.subtract, params, start), squared=True)
+        return loss + settings.proximal / 2 * distance, loss
 
     def train(
         key: Array, params: PyTree, client: Clients, round: Array, support: PyTree | None = None
@@ -187,9 +183,7 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
 
         def step(number, carry):
             params, moments, total = carry
-            epoch, first = number // in_epoch, number % in_epoch * size
-            rows = lax.dynamic_slice(orders, (epoch, first), (1, size))[0]
-            batch = take(x, y, rows, first + jnp.arange(size) < samples)
+            batch = batch_at(x, y, orders, samples, number, size)
             k_crop, k_apply = jax.random.split(jax.random.fold_in(k_steps, number))
             batch = batch._replace(x=augmented(settings, k_crop, batch.x))
             loss, gradient = _loss_and_gradient(
@@ -202,8 +196,8 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
 
         carry = (params, optimiser.init(params), jnp.zeros((), x.dtype))
         params, _, total = lax.fori_loop(0, steps, step, carry)
-        sound = jnp.isfinite(optax.tree.norm(params))
-        return params, jnp.where(sound, total / steps, jnp.nan)
+        finite = jnp.isfinite(optax.tree.norm(params))
+        return params, jnp.where(finite, total / steps, jnp.nan)
 
     return train
 
@@ -213,20 +207,20 @@ def losses_of_all_data(
 ) -> Array:
     """Each client's mean loss on its own data, [M]. params: leaves [M, ...]."""
 
-    def of_client(one: tuple) -> Array:
-        own, x, y, mask = one
-        return batch_loss(model, own, take(x, y, jnp.arange(len(y)), mask))
+    def client_loss(client: tuple) -> Array:
+        weights, x, y, mask = client
+        return batch_loss(model, weights, take(x, y, jnp.arange(len(y)), mask))
 
-    return map_in_chunks(of_client, (params, *clients), chunk)
+    return map_in_chunks(client_loss, (params, *clients), chunk)
 
 
 def augmented(settings: LocalTraining, key: Array, x: Array) -> Array:
-    """The images of a batch [B, height, width, channels] as they are trained on."""
+    """The images of a batch [B, height, width, channels], augmented as the settings say."""
     return x if settings.augmentation == 'none' else standard(key, x)
 
 
 def optimiser_of(settings: LocalTraining, round: Array) -> optax.GradientTransformation:
-    """The settings as an optax chain with the learning rate of this round."""
+    """The settings' optimiser with the learning rate of this round."""
     rate = settings.lr * settings.lr_decay**round
     parts = []
     if settings.clip_norm is not None:

@@ -1,4 +1,4 @@
-"""What labels ask of a network: cross-entropy and its forms for clients that lack classes."""
+"""The losses of labels: cross-entropy, and its forms for clients that lack classes."""
 
 import jax
 import jax.numpy as jnp
@@ -30,5 +30,5 @@ def supervised_losses(logits: Array, y: Array, shares: Array, supervision: str) 
         'ace': (shares > 0).astype(shares.dtype),
         'wsm': shares,
     }[supervision]
-    of_label = jnp.sum(logits * jax.nn.one_hot(y, logits.shape[1], dtype=logits.dtype), axis=1)
-    return jax.nn.logsumexp(logits, axis=1, b=weights[None]) - of_label
+    label_logits = jnp.sum(logits * jax.nn.one_hot(y, logits.shape[1], dtype=logits.dtype), axis=1)
+    return jax.nn.logsumexp(logits, axis=1, b=weights[None]) - label_logits

@@ -59,8 +59,8 @@ FAULTS = [
     Fault(
         'architectures that share an initialisation key',
         'dfl_jax/heterogeneous/population.py',
-        'jax.random.fold_in(key, number), len(',
-        'key, len(',
+        'jax.random.fold_in(key, number), model, len(',
+        'key, model, len(',
         ('test_population.py',),
     ),
     Fault(
@@ -158,8 +158,8 @@ FAULTS = [
     Fault(
         'senders of an absent aggregator that train',
         'dfl_jax/heterogeneous/population.py',
-        'present = (graph.mask & graph.active[:, None]).ravel()',
-        'present = graph.mask.ravel()',
+        'delivered = (graph.mask & graph.active[:, None]).ravel()',
+        'delivered = graph.mask.ravel()',
         ('test_population.py', 'test_contract.py'),
     ),
     # ---------------------------------------------------------- what is chosen, shown, divided by
@@ -398,7 +398,7 @@ FAULTS = [
     ),
     Fault(
         'megabytes of 2^20 bytes',
-        'dfl_jax/simulate.py',
+        'dfl_jax/progress.py',
         "'mbytes_total': sum(by_client) / 8e6",
         "'mbytes_total': sum(by_client) / 2**23",
         ('test_contract.py', 'test_simulate.py'),
@@ -434,7 +434,7 @@ FAULTS = [
     Fault(
         'a checkpoint that is damaged and taken',
         'dfl_jax/checkpoint.py',
-        'if digest != _digest(found.state, record):',
+        'if digest != _digest(restored.state, record):',
         'if digest == "":',
         ('test_resume.py',),
     ),

@@ -21,8 +21,8 @@ from dfl_jax.cli.experiment.placement import footprint_of, place
 from dfl_jax.cli.experiment.plugins import check_algorithm, of_others
 from dfl_jax.cli.experiment.seeds import streams
 from dfl_jax.evaluation import Holdout
-from dfl_jax.execution.memory import Footprint
-from dfl_jax.heterogeneous.population import Population
+from dfl_jax.execution import Footprint
+from dfl_jax.heterogeneous import Population
 from dfl_jax.models import Model
 
 

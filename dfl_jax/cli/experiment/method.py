@@ -11,7 +11,7 @@ from dfl_jax.cli.experiment.applicable import check_applicable
 from dfl_jax.cli.experiment.method_flags import given_settings
 from dfl_jax.cli.experiment.plugins import method_named, told
 from dfl_jax.cli.experiment.values import check_values
-from dfl_jax.heterogeneous.population import Population
+from dfl_jax.heterogeneous import Population
 from dfl_jax.initialisation import gain_corrected
 from dfl_jax.models import Model
 from dfl_jax.settings import resolve

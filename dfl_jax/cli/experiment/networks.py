@@ -9,7 +9,7 @@ from dfl_jax import data
 from dfl_jax.algorithms import Method
 from dfl_jax.cli.experiment.plugins import named, told
 from dfl_jax.cli.experiment.values import whole_numbers
-from dfl_jax.heterogeneous.population import Population, dealt, populate
+from dfl_jax.heterogeneous import Population, assign_architectures, populate
 from dfl_jax.host import read_text
 from dfl_jax.models import MLP, MODELS, MODES, Model, architecture, bind, expand, with_initializer
 
@@ -95,11 +95,11 @@ def _listed(path: str) -> list[str]:
 
 
 def _assigned(flags: Any, names: Sequence[str], listed: list[str] | None) -> list[str]:
-    """The architecture of every client: dealt evenly, in ratios, or as the file lists them."""
+    """The architecture of every client: assigned evenly, in ratios, or as the file lists them."""
     if listed is None:
         ratios = flags.architecture_ratios or [1.0] * len(names)
         try:
-            return dealt(names, flags.clients, [float(ratio) for ratio in ratios])
+            return assign_architectures(names, flags.clients, [float(ratio) for ratio in ratios])
         except ValueError as error:
             given = ','.join(map(str, ratios))
             raise ValueError(f'--architecture_ratios={given}: {error}') from error

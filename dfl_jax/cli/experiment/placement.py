@@ -11,7 +11,7 @@ from dfl_jax.algorithms import Method
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.cli.experiment.method import Chosen
 from dfl_jax.evaluation import Holdout
-from dfl_jax.execution.devices import client_mesh, mesh_of_cores
+from dfl_jax.execution import client_mesh, mesh_of_cores
 from dfl_jax.execution.memory import (
     ROUND_COPIES,
     Footprint,

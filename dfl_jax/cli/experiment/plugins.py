@@ -48,9 +48,11 @@ def settle_defaults(given: flags.FlagValues) -> None:
 def define_flags_of_others(arguments: Sequence[str]) -> None:
     """Defines the flags of the methods of one's own that a command line names.
 
-    arguments: of the command, which are not parsed yet. Raises ValueError, one line.
+    arguments: of the command, those of its flagfiles among them, which are not parsed yet.
+
+    Raises ValueError, one line.
     """
-    for argument in flags.FLAGS.read_flags_from_files(list(arguments)):
+    for argument in arguments:
         flag, _, value = argument.lstrip('-').partition('=')
         if flag == 'sweep':
             flag, _, value = value.partition(':')

@@ -81,7 +81,7 @@ def prepare_jax() -> None:
     """Devices of a CPU, and the compilation cache, as the flags have it."""
     import jax
 
-    from dfl_jax.execution.devices import cores_as_devices
+    from dfl_jax.execution import cores_as_devices
 
     if FLAGS.devices != 'all' and not FLAGS.distributed:
         cores_as_devices(int(FLAGS.devices) if FLAGS.devices.isdecimal() else None)
@@ -95,7 +95,7 @@ def prepare_jax() -> None:
 
 def join_others() -> None:
     """Joins the processes of --distributed, all but the first with a scratch folder, and silent."""
-    from dfl_jax.execution.devices import join, leads
+    from dfl_jax.execution import join, leads
 
     join(FLAGS.distributed)
     if not leads():
@@ -107,7 +107,7 @@ def join_others() -> None:
 
 def agree(done: bool) -> bool:
     """Gives all processes the settings of the first, and whether its run is done."""
-    from dfl_jax.execution.devices import agreed_text, leads
+    from dfl_jax.execution import agreed_text, leads
 
     text = agreed_text(json.dumps([done, settings_of_a_run()]) if leads() else None)
     done, chosen = json.loads(str(text))
@@ -267,7 +267,7 @@ def main(argv: list[str]) -> int:
         except KeyboardInterrupt:
             return fail('interrupted before the first round; start again', status=130)
         from dfl_jax.cli.run.train import train
-        from dfl_jax.execution.devices import leads
+        from dfl_jax.execution import leads
 
         if experiment is None:
             print(f'{directory.path} is done; nothing to resume')

@@ -18,7 +18,7 @@ from dfl_jax.cli.experiment.build import Experiment
 from dfl_jax.cli.run.loggers import Logger, LoggerError
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.data.formats import one_line
-from dfl_jax.execution.devices import agreed, agreed_text, fetched, leads, placed
+from dfl_jax.execution import agreed, agreed_text, fetched, leads, placed
 
 if TYPE_CHECKING:
     from dfl_jax.checkpoint import Checkpoints, Saved

@@ -20,7 +20,7 @@ from pathlib import Path
 from absl import flags, logging
 from tqdm import tqdm
 
-from dfl_jax.cli.command import check_flagfiles, check_writable, fail
+from dfl_jax.cli.command import check_writable, fail, with_flagfiles
 from dfl_jax.cli.experiment.method_flags import of_a_run, renew, settings_of_a_run
 from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
 from dfl_jax.cli.run import command as run
@@ -75,8 +75,8 @@ class Command:
             for name in FLAGS:
                 FLAGS[name].unparse()
                 FLAGS[name].present = 0
-            check_flagfiles(first)
-            _, *rest = FLAGS([self.name, *first, *self.arguments, *swept])
+            given = with_flagfiles([*first, *self.arguments, *swept])
+            _, *rest = FLAGS([self.name, *given])
         finally:  # absl looks at flags of its own when the process ends
             FLAGS.mark_as_parsed()
             for name, value in kept.items():

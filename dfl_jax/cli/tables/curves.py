@@ -181,7 +181,8 @@ def load_curves(
     found: Runs = {}
     try:
         content = read_json(path)
-        warnings = [warning for warning in content['warnings'] if concerns(warning, cells)]
+        said = content['warnings'] if 'warnings' in content else content['remarks']  # older files
+        warnings = [warning for warning in said if concerns(warning, cells)]
         those = {cell: runs for cell, runs in content['runs'].items() if cell in cells}
         pairs = [(cell, run) for cell, runs in those.items() for run in runs]
     except (ValueError, LookupError, TypeError, AttributeError) as error:

@@ -35,11 +35,10 @@ from dfl_jax.cli.run.rundir import Row, write_atomically
 from dfl_jax.cli.tables.fits import confidence, power_law
 from dfl_jax.cli.tables.metrics import short
 from dfl_jax.cli.tables.study_results import FITTED, HEADS, Found, Points, Result
+from dfl_jax.gossip import spectrum
 from dfl_jax.gossip import untrained as numerical_model
 from dfl_jax.gossip.gain import gain_of, uniform_matrix
-from dfl_jax.gossip.spectra import spectrum
-from dfl_jax.topology import families
-from dfl_jax.topology.rewiring import rewire
+from dfl_jax.topology import families, rewire
 
 
 def graphs(study: Row) -> Iterator[tuple[str, int, list[int], np.ndarray]]:

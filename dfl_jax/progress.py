@@ -1,0 +1,76 @@
+"""What a run has done so far, and what its rounds report."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dfl_jax.base import Algorithm, Choices, Info, Mean
+from dfl_jax.evaluation import Metrics
+
+
+class DivergenceError(FloatingPointError):
+    """The training loss of some clients stopped being a number."""
+
+    def __init__(self, round: int, clients: np.ndarray):
+        some = ', '.join(map(str, clients[:5])) + (', ...' if len(clients) > 5 else '')
+        super().__init__(
+            f'round {round}: the training loss of {len(clients)} client(s) is not finite '
+            f'(client {some}); lower --lr'
+        )
+        self.round, self.clients = round, clients
+
+
+@dataclass
+class Progress:
+    """What a run carries besides the state, saved with each checkpoint."""
+
+    round: int = 0
+    seconds: float = 0.0  # wall time of the rounds, compilation and evaluation apart
+    sent: dict[str, list[int]] = field(default_factory=dict)  # units sent by each client so far
+
+    def add(self, rounds: int, seconds: float, info: Info) -> None:
+        """Counts the rounds of a block, whose info has a leading axis."""
+        self.round += rounds
+        self.seconds += seconds
+        for unit, counts in info.sent.items():
+            block = np.asarray(counts, np.int64).sum(axis=0)
+            before = self.sent.get(unit, [0] * len(block))
+            self.sent[unit] = [old + int(new) for old, new in zip(before, block, strict=True)]
+
+
+def divergence(losses: np.ndarray, start: int) -> DivergenceError | None:
+    """The error of the first of some rounds, after `start`, whose losses [rounds, M] diverge."""
+    bad = ~np.isfinite(losses)
+    if not bad.any():
+        return None
+    row = int(np.argmax(bad.any(axis=1)))
+    return DivergenceError(start + row + 1, np.flatnonzero(bad[row]))
+
+
+def traffic(progress: Progress, algorithm: Algorithm) -> Metrics:
+    """Megabytes (10^6 bytes) sent so far, from exact bits in Python integers."""
+    by_client = [0] * max(map(len, progress.sent.values()), default=0)
+    for unit, counts in progress.sent.items():
+        bits = algorithm.unit_bits[unit]
+        by_client = [total + bits * count for total, count in zip(by_client, counts, strict=True)]
+    return {
+        'mbytes_total': sum(by_client) / 8e6,
+        'mbytes_busiest_client': max(by_client, default=0) / 8e6,
+    }
+
+
+def diagnostics(info: Info) -> Metrics:
+    """The metrics that the last round of a block reported."""
+    metrics: Metrics = {'train_loss_mean': float(np.asarray(info.loss[-1]).mean())}
+    for name, metric in info.metrics.items():
+        if not isinstance(metric, (Mean, Choices)):
+            metrics[name] = metric[-1].item()
+            continue
+        last = np.asarray(metric.values[-1])
+        metrics[f'{name}_mean'] = float(last.mean())
+        if isinstance(metric, Choices):
+            choices, counts = np.unique(last, return_counts=True)
+            metrics[f'{name}_counts'] = {
+                str(choice): int(count) for choice, count in zip(choices, counts, strict=True)
+            }
+    return metrics
