@@ -9,6 +9,7 @@ from helpers import as_reference, round_of, widen
 
 from dfl_jax import Clients, Graph, topology
 from dfl_jax.algorithms import make
+from dfl_jax.compression import Codec
 from dfl_jax.models import MLP, bind
 from dfl_jax.training.batches import epoch_orders
 
@@ -177,3 +178,31 @@ def test_the_gradient_of_the_reference_is_that_of_its_loss():
 def test_what_is_refused(settings, pattern):
     with pytest.raises(ValueError, match=pattern):
         make('dpsgd', bind(MLP(CLASSES), (FEATURES,)), **settings)
+
+
+class Noisy:
+    """A compression that adds a zero or a one to every weight, at random."""
+
+    def codec(self, rounding):
+        def decoded(key, tensor):
+            return tensor + jax.random.bernoulli(key, 0.5, tensor.shape)
+
+        return Codec(decoded, lambda message: message)
+
+
+def test_every_gossip_step_rounds_anew(network):
+    """With one key for two steps every weight would receive nothing or two."""
+    _, clients = network
+    alone = schedule(False)
+    alone = alone._replace(mask=alone.mask & (np.arange(alone.mask.shape[2]) == 0))
+    model = bind(MLP(CLASSES, (8,)), (FEATURES,))
+    settings = {'lr': 1e-12, 'batch_size': 64, 'gossip_steps': 2, 'compression': Noisy()}
+    algorithm = make('dpsgd', model, **settings)
+    before = jax.jit(algorithm.init)(jax.random.key(0), clients)
+    after, _ = jax.jit(algorithm.step)(jax.random.key(1), before, round_of(alone, 0), clients)
+    added = jax.tree.map(lambda a, b: np.round(a - b), after.params, before.params)
+    found = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(added)])
+    assert [np.isclose((found == n).mean(), p, atol=0.1) for n, p in enumerate((0.25, 0.5, 0.25))]
+    assert 0.4 < (found == 1).mean() < 0.6
+    first, second = (leaf.reshape(CLIENTS, -1)[:2] for leaf in (added['Dense_0']['kernel'],) * 2)
+    assert (first[0] != second[1]).any(), 'nor do two clients round alike'

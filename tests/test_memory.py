@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from dfl_jax import Clients, simulate, topology
+from dfl_jax import Clients, host, simulate, topology
 from dfl_jax.algorithms import make
 from dfl_jax.cli.experiment.placement import Placement, bytes_of_graphs, footprint_of
 from dfl_jax.execution.devices import client_mesh
@@ -113,3 +113,10 @@ def test_a_round_makes_no_more_than_two_copies_of_the_state(name):
     step = jax.jit(algorithm.step, donate_argnums=1, compiler_options=options)
     found = step.lower(jax.random.key(0), state, graph, clients).compile().memory_analysis()
     assert found.temp_size_in_bytes < 2 * bytes_of(state) + bytes_of(clients)
+
+
+def test_what_is_available_is_not_all_that_there_is(monkeypatch, tmp_path):
+    meminfo = 'MemTotal: 900 kB\nMemFree: 100 kB\nMemAvailable: 400 kB\nCached: 250 kB\n'
+    (tmp_path / 'meminfo').write_text(meminfo)
+    monkeypatch.setattr(host, 'Path', lambda name: tmp_path / Path(name).name)
+    assert host.free_bytes() == 400 * 1024

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from helpers import as_reference, round_of, rounds_of, widen
+from helpers import as_reference, compiled, round_of, rounds_of, widen
 from test_ntk_dfl import as_indices
 
 from dfl_jax import Clients, data, topology
@@ -68,7 +68,7 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
     if options['projection'] == 'none':
         dimension = None
     model = bind(MLP(3, hidden), (5,))
-    algorithm = make(
+    method = compiled(
         'spark',
         model,
         lr=lr,
@@ -80,16 +80,14 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
         **options,
     )
     random = projection(options['projection'], model.shapes, dimension)
-    state = algorithm.init(jax.random.key(0), clients)
-    state = widen(state)
+    state = widen(method.init(jax.random.key(0), clients))
     members = range(len(data))
     params = [as_reference(state.params, i) for i in members]
     velocity = [as_reference(state.velocity, i) for i in members]
-    step = jax.jit(algorithm.step)
     for r in range(len(graphs.active)):
         graph = round_of(graphs, r)
         key = jax.random.key(r)
-        state, info = step(key, state, graph, clients)
+        state, info = method.step(key, state, graph, clients)
         neighbours = reference.neighbours_of(graphs.members[r], graphs.mask[r])
         seed = jax.random.key(7)
         if options['projection_refresh'] != 'never':
@@ -178,7 +176,7 @@ def test_without_its_stages_it_is_ntk_dfl(network, ours, theirs):
     plain = three_rounds(
         network, make('spark', MODEL, **SHARED, **stages, **ours, rounds=3, warmup=0)
     )
-    expected = three_rounds(network, make('ntk_dfl', MODEL, **SHARED, **theirs))
+    expected = three_rounds(network, compiled('ntk_dfl', MODEL, **SHARED, **theirs))
     for a, b in zip(*map(jax.tree.leaves, (plain, expected)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
@@ -188,7 +186,7 @@ def test_distillation_begins_after_the_warm_up_and_never_at_alpha_1(network):
 
     def run(**schedule):
         settings = {**SHARED, 'projection_dim': 12, 'evolution': 'euler', 'rounds': 3}
-        return three_rounds(network, make('spark', MODEL, **settings, **schedule))
+        return three_rounds(network, compiled('spark', MODEL, **settings, **schedule))
 
     labels = run(alpha_final=1.0)
     soft = {'tau_init': 2.0, 'tau_final': 5.0}

@@ -126,6 +126,14 @@ def test_mean_degree(family, degree):
     assert degrees(graph).std() > 0.3
 
 
+@pytest.mark.parametrize('degree', range(2, 10))
+def test_the_mean_degree_of_few_nodes_by_preferential_attachment_is_the_nearest(degree):
+    """m links of each new node make a mean of 2 m (n - m) / n, less than 2 m where n is small."""
+    links = draw('barabasi_albert', Settings(20, degree), rng_of(0))
+    means = np.array([2 * m * (20 - m) / 20 for m in range(1, 11)])
+    assert 2 * len(links) / 20 == means[np.argmin(np.abs(means - degree))]
+
+
 def test_barabasi_albert_has_aggregators():
     graph = drawn('barabasi_albert', clients=300, degree=4)
     assert degrees(graph).max() > 6 * degrees(graph).mean()
