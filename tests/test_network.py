@@ -1,12 +1,15 @@
 """The gain and the averaging_warmup that flags ask for."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from absl import flags
 from absl.testing import flagsaver
 
 from dfl_jax import topology
-from dfl_jax.cli.experiment import network
+from dfl_jax.cli.experiment import graphs as network
+from dfl_jax.cli.experiment.seeds import streams
 from dfl_jax.gossip import gain
 
 FLAGS = flags.FLAGS
@@ -84,3 +87,25 @@ def test_settling_counts_rounds_of_several_averages():
         lost = topology.drop_links(graphs, 1.0, 0)
         with pytest.raises(ValueError, match=r'--rounds=20 of averaging do not bring 64 clients'):
             network.averaging_warmup(FLAGS, graphs, lost, SIZES, 'size', 1)
+
+
+class Reads(dict):
+    """Seeds that remember which of them were asked for."""
+
+    def __getitem__(self, name):
+        self.setdefault('asked', []).append(name)
+        return super().get(name)
+
+
+def test_every_failure_has_a_stream_of_its_own():
+    flags = SimpleNamespace(link_dropout=0.5, client_isolation=0.5, client_dropout=0.5)
+    seeds = Reads(streams(0))
+    failed = network.with_failures(drawn(static=False), flags, seeds)
+    assert seeds.get('asked') == ['links', 'isolation', 'participation']
+    assert not failed.active.all()
+
+
+def test_the_streams_of_a_seed_are_all_different():
+    """Those of neighbouring seeds, too."""
+    drawn = [number for seed in range(20) for number in streams(seed).values()]
+    assert len(set(drawn)) == len(drawn) == 20 * len(streams(0))
