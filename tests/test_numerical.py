@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from dfl_jax.cli.tables import command as tables
+from dfl_jax.cli.tables import files
 from dfl_jax.cli.tables import studies as numerical
 from dfl_jax.cli.tables.plot_studies import plot_numerical
 
@@ -56,7 +56,7 @@ def test_the_evolution_ends_at_its_limits():
     assert '| sigma_an, random | 20 |' in text and '| 21 |' not in text
 
 
-COMPUTED = sorted(tables.HERE.glob('*/*/computed.json'))
+COMPUTED = sorted(files.HERE.glob('*/*/computed.json'))
 
 
 @pytest.mark.parametrize('path', COMPUTED, ids=lambda path: path.parent.name)

@@ -1,12 +1,13 @@
 """What the commands share: flagfiles, errors of one line, and whether a folder can be written.
 
-Nothing heavy is imported here, so that a mistake is told at once.
+Nothing heavy is imported here, so that a mistake is reported at once.
 """
 
+import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dfl_jax.cli import papers
@@ -25,6 +26,10 @@ def in_a_line(text: str) -> str:
     line = ' '.join(text.splitlines())
     shown = ''.join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
     return shown if len(shown) <= LONGEST else f'{shown[:LONGEST]}...'
+
+
+def counted(number: int, noun: str) -> str:
+    return f'{number} {noun}{"s" * (number != 1)}'
 
 
 def with_flagfiles(arguments: Iterable[str], inside: Sequence[str] = ()) -> list[str]:
@@ -65,8 +70,26 @@ def flagfile_lines(path: str) -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.startswith(('#', '//'))]
 
 
+@contextlib.contextmanager
+def figure(path: Path, label: str = '') -> Iterator[Path]:
+    """Where the block draws a figure; prints that, or that it takes matplotlib."""
+    try:
+        yield path
+        print(f'{label}{path}')
+    except ImportError:
+        print(f'no {path.name} without matplotlib (pip install matplotlib)', file=sys.stderr)
+
+
+def check_empty(out: str | None) -> None:
+    """Raises ValueError where --out holds files already or cannot be written."""
+    folder = Path(out or 'runs')
+    check_writable(folder)
+    if out and folder.exists() and any(folder.iterdir()):
+        raise ValueError(f'--out={out} exists and is not an empty folder; choose another --out')
+
+
 def check_writable(folder: Path, files: Iterable[str] = (), flag: str = 'out') -> None:
-    """Raises ValueError where these files could not be written into the folder, and leaves nothing.
+    """Raises ValueError where these files could not be written into the folder; leaves nothing.
 
     folder: need not exist yet. flag: that named it.
     """
@@ -78,8 +101,8 @@ def check_writable(folder: Path, files: Iterable[str] = (), flag: str = 'out') -
         raise ValueError(f'--{flag}={folder}: {there} is no folder; {advice}')
     try:
         # In a folder of its own: another process may be at work on the same --out.
-        with tempfile.TemporaryDirectory(dir=there, prefix='.dfl_jax-') as own:
-            new = Path(own, *folder.parts[len(there.parts) :]) if there != folder else Path(own)
+        with tempfile.TemporaryDirectory(dir=there, prefix='.dfl_jax-') as scratch:
+            new = Path(scratch, *folder.parts[len(there.parts) :])
             new.mkdir(parents=True, exist_ok=True)
             for name in files:
                 (new / name).touch()
