@@ -8,7 +8,7 @@ import reference
 from helpers import widen
 
 from dfl_jax import Clients, Graph, topology
-from dfl_jax.algorithms import ntk_fl
+from dfl_jax.algorithms import make
 from dfl_jax.models import MLP, bind
 
 CLIENTS, FEATURES, CLASSES, COHORT = 6, 5, 3, 3
@@ -63,8 +63,8 @@ def test_three_rounds_equal_the_reference_and_an_empty_one_changes_nothing(setti
     (data, clients), graphs, lr, lr_decay = network(), lossy_cohorts(), 0.05, 0.2
     options = {'loss': 'cross_entropy', 'evolution': 'euler', 'selection': 'network'} | settings
     model = bind(MLP(CLASSES, options.pop('hidden', (8,))), (FEATURES,))
-    algorithm = ntk_fl(
-        model, cohort=COHORT, lr=lr, lr_decay=lr_decay, timesteps=TIMESTEPS, **options
+    algorithm = make(
+        'ntk_fl', model, cohort=COHORT, lr=lr, lr_decay=lr_decay, timesteps=TIMESTEPS, **options
     )
     state = algorithm.init(jax.random.key(0), clients)
     state = widen(state)
@@ -90,7 +90,9 @@ def test_three_rounds_equal_the_reference_and_an_empty_one_changes_nothing(setti
 
 def test_all_clients_predict_what_the_server_predicts(x64):
     _, clients = network()
-    algorithm = ntk_fl(bind(MLP(CLASSES, (8,)), (FEATURES,)), cohort=COHORT, timesteps=TIMESTEPS)
+    algorithm = make(
+        'ntk_fl', bind(MLP(CLASSES, (8,)), (FEATURES,)), cohort=COHORT, timesteps=TIMESTEPS
+    )
     state = algorithm.init(jax.random.key(0), clients)
     x = np.random.default_rng(0).normal(size=(9, FEATURES))
     logits = algorithm.predict(state, x)
@@ -102,7 +104,9 @@ def test_all_clients_predict_what_the_server_predicts(x64):
 
 def test_another_graph_is_refused():
     _, clients = network()
-    algorithm = ntk_fl(bind(MLP(CLASSES, (8,)), (FEATURES,)), cohort=COHORT, timesteps=TIMESTEPS)
+    algorithm = make(
+        'ntk_fl', bind(MLP(CLASSES, (8,)), (FEATURES,)), cohort=COHORT, timesteps=TIMESTEPS
+    )
     state = algorithm.init(jax.random.key(0), clients)
     for graphs, shape in (
         (topology.cohorts(CLIENTS, 1, 2, seed=0), r'\(1, 2\)'),
