@@ -84,7 +84,7 @@ def test_three_rounds_equal_the_reference_and_an_empty_one_changes_nothing(setti
         )
         ours, theirs = reference.flatten(of_server(state.params)), reference.flatten(params)
         assert np.linalg.norm(ours - theirs) <= 1e-10 * np.linalg.norm(theirs)
-        assert info.metrics['timestep'].values == chosen
+        assert info.metrics['timestep'] == chosen
         np.testing.assert_allclose(info.loss, [loss] * CLIENTS, rtol=1e-10)
 
 

@@ -1,5 +1,6 @@
 """The algorithm of a run: made of its settings, and checked where the code is not the library's."""
 
+import re
 from typing import Any
 
 import jax
@@ -8,7 +9,8 @@ import jax.numpy as jnp
 from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm, Clients, Graph, Info
 from dfl_jax.cli.experiment.method import Chosen
-from dfl_jax.cli.experiment.plugins import told
+from dfl_jax.cli.experiment.method_flags import flag_of
+from dfl_jax.cli.experiment.plugins import of_others, told
 from dfl_jax.heterogeneous import Population
 from dfl_jax.models import Model
 
@@ -16,12 +18,18 @@ BATCH = 2  # samples whose predictions are asked for
 
 
 def make_algorithm(chosen: Chosen, network: Model | Population) -> Algorithm:
-    """The method of a run. Raises ValueError for settings out of range."""
+    """The method of a run. Raises ValueError for settings out of range, naming the flag."""
     try:
         with told('algorithm', chosen.name, 'factory'):
             return make(chosen.method.factory, network, **chosen.settings)
     except ImportError as error:  # a backend that is not installed
         raise ValueError(f'--algorithm={chosen.name}: {error}') from error
+    except ValueError as error:
+        setting = re.split(r'[ =]', str(error), maxsplit=1)[0]  # messages begin with its name
+        flag = flag_of(setting)
+        if of_others(chosen.name) or setting not in chosen.given or flag is None:
+            raise
+        raise ValueError(f'--{flag}={chosen.given[setting]}: {error}') from error
 
 
 def check_algorithm(
