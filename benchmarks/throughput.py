@@ -11,7 +11,7 @@ as in experiments.run.
 
 s/round     median of the rounds after the first, as many as --budget seconds allow, or the first
 steps/s     minibatch steps, or updates of aggregators, of all clients
-product     GFLOP/s of a 2048^3 product in the same process right after: the machine's speed then
+product     rate of a 2048^3 product in the same process right after: the machine's speed then
 """
 
 import inspect
@@ -69,7 +69,7 @@ def main() -> None:
         if name not in OFFERED:
             raise app.UsageError(f'--algorithms={name}: choose some of {", ".join(OFFERED)}')
     print(f'{_CLIENTS.value} clients x {_SAMPLES.value} samples, degree {_DEGREE.value}')
-    columns = 'algorithm,devices,compile s,s/round,rounds,steps/s,product,peak GiB'
+    columns = 'algorithm,devices,compile s,s/round,rounds,steps/s,product GFLOP/s,peak GiB'
     table = None
     passed = (_CLIENTS, _SAMPLES, _DEGREE, _ROUNDS, _BUDGET, _DEVICES, _WIDTH)
     for name in _ALGORITHMS.value:
@@ -162,9 +162,8 @@ def steps_of(name: str, schedule: Graph, rounds: range) -> float:
     """Steps of a round, the mean of `rounds`."""
     if name in ('ntk_dfl', 'spark'):
         return _CLIENTS.value
-    training: LocalTraining = (
-        inspect.signature(METHODS[name].factory).parameters['training'].default
-    )
+    parameters = inspect.signature(METHODS[name].factory).parameters
+    training: LocalTraining = parameters['training'].default
     if name == 'dfml':
         participants = float(schedule.mask[list(rounds), 0].sum(axis=1).mean())
         epochs = (training.local_epochs or 0) + MUTUAL_EPOCHS
