@@ -284,8 +284,10 @@ def held_by(held, r, key):
     }[held]
 
 
-def partial(models, data, positions, *, r, key, held, **options):
-    return reference_dfml.partial_round(models, data, positions, held_by(held, r, key), **options)
+def partial(models, data, positions, *, r, key, channels, **options):
+    return reference_dfml.partial_round(
+        models, data, positions, held_by(channels, r, key), **options
+    )
 
 
 @functools.cache
@@ -545,8 +547,7 @@ def test_dec_fml_equals_the_reference(network):
         assert largest_difference(ours[1], memes) < 1e-10
         for kind in (0, 1):
             check_absentees(people, before[kind], ours[kind], present)
-        for name in ('loss', 'meme_loss'):
-            losses = np.asarray(info[name])
+        for losses in map(np.asarray, (info.loss, info.metrics['meme_loss'].values)):
             assert np.isfinite(losses).all()
             absent = losses[sorted(set(range(CLIENTS)) - present)]
             mean = losses[sorted(present)].mean() if present else 0.0
