@@ -20,7 +20,7 @@ OLD_VALUES = {  # likewise
 
 
 def renewed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run by the names and values of today; an old name without one is left out."""
+    """The settings of a run by the names and values of today."""
     today = {name: value for name, value in settings.items() if name not in OLD_NAMES}
     for old, new in OLD_NAMES.items():
         if settings.get(old) is not None:
