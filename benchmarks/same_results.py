@@ -28,7 +28,10 @@ _KEEP = flags.DEFINE_string(
 )
 _ONLY = flags.DEFINE_string('only', '', 'settings whose name contains it')
 
-RENAMED: dict[str, str] = {}  # keys of metrics.jsonl, before -> after
+RENAMED = {  # keys of what is written, before -> after
+    'hub_gradient_norm_mean': 'aggregator_gradient_norm_mean',
+    'remarks': 'warnings',
+}
 UNEQUAL = ('seconds', 'digest', 'wall', 'commit')  # what differs from run to run
 
 SMALL = '--dataset=digits --train_samples=240 --test_samples=100 --clients=6 --degree=2 --rounds=2'
@@ -64,7 +67,7 @@ RUNS = {  # name -> method and flags of `experiments.run`
     'dfedavgm': f'dfedavgm {SMALL} --topology=watts_strogatz --mixing=metropolis '
     '--client_isolation=0.3 --weight_decay=0.001',
     'dfedsam': f'dfedsam {RING} --sam_adaptive',
-    'decavg': f'decavg {SMALL} --init=gain_corrected --gain=push_sum --warmup_rounds=1',
+    'decavg': f'decavg {SMALL} --init=gain_corrected --gain=push_sum --settling_rounds=1',
     'dispfl': f'dispfl {SMALL} --consensus=intersection --dispfl_regrow=random --partition=shards',
     'dfml': f'dfml {PEERS} --dfml_mutual_epochs=2',
     'dfml annealed': f'dfml {PEERS} --dfml_schedule=annealed --dfml_transfer=vanilla '

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dfl_jax.base import Algorithm, Clients, Graph
+    from dfl_jax.base import Algorithm, Clients, Graph, Info
 
 __version__ = '0.1.0'
-__all__ = ['Algorithm', 'Clients', 'Graph', '__version__']
+__all__ = ['Algorithm', 'Clients', 'Graph', 'Info', '__version__']
 
 
 def __getattr__(name: str) -> Any:

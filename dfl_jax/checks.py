@@ -27,22 +27,19 @@ def check_range(
 ) -> None:
     """Raises ValueError for a number that is not at least `least`, above `above`, at most `most`
     and below `below`; None does not bound it."""
-    inside = (
+    if (
         (least is None or value >= least)
         and (above is None or value > above)
         and (most is None or value <= most)
         and (below is None or value < below)
-    )
-    if inside:
+    ):
         return
-    low = f'[{least}' if above is None else f'({above}'
-    high = f'{most}]' if below is None else f'{below})'
+    low = (f'[{least}', f'at least {least}') if above is None else (f'({above}', f'above {above}')
+    high = (f'{most}]', f'at most {most}') if below is None else (f'{below})', f'below {below}')
     if most is None and below is None:
-        rule = f'be at least {least}' if above is None else f'be above {above}'
-    elif least is None and above is None:
-        rule = f'be at most {most}' if below is None else f'be below {below}'
+        rule = f'be {low[1]}'
     else:
-        rule = f'lie in {low}, {high}'
+        rule = f'be {high[1]}' if least is None and above is None else f'lie in {low[0]}, {high[0]}'
     raise ValueError(f'{what} has to {rule}, got {value}')
 
 

@@ -25,9 +25,9 @@ from safetensors.numpy import load_file
 
 from dfl_jax import data
 from dfl_jax.algorithms import METHODS
-from dfl_jax.cli.command import parse
 from dfl_jax.cli.experiment.method_flags import of_a_run, settings_of_a_run
 from dfl_jax.cli.run import command as cli
+from dfl_jax.cli.start import parse
 from dfl_jax.topology.families import FAMILIES, WITH_DEGREE
 
 drawing = sys.modules['dfl_jax.topology.schedule']

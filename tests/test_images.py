@@ -13,9 +13,9 @@ from absl.testing import flagsaver
 from tqdm import tqdm
 
 from dfl_jax import data
-from dfl_jax.cli.command import parse
 from dfl_jax.cli.experiment.build import build
 from dfl_jax.cli.run import command as cli
+from dfl_jax.cli.start import parse
 from dfl_jax.data import DataError, PartitionError, augment, image_folder
 
 COLOURS = {

@@ -261,8 +261,8 @@ def test_unknown_init(small):
 
 
 def test_as_many_as_fit():
-    assert choose_chunk(5, 1000, asked=3) == 3
-    assert choose_chunk(2, 1000, asked=3) == 2
+    assert choose_chunk(5, 1000, chunk=3) == 3
+    assert choose_chunk(2, 1000, chunk=3) == 2
     assert choose_chunk(5, 1000) == (1 if jax.default_backend() == 'cpu' else 5)
 
 

@@ -1,4 +1,4 @@
-"""The gain and the averaging_warmup that flags ask for."""
+"""The gain and the averaging warm-up that flags ask for."""
 
 from types import SimpleNamespace
 
@@ -8,6 +8,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 from dfl_jax import topology
+from dfl_jax.cli.experiment import gain as known
 from dfl_jax.cli.experiment import graphs as network
 from dfl_jax.cli.experiment.seeds import streams
 from dfl_jax.gossip import gain
@@ -30,7 +31,8 @@ def found():
 
     def of(mixing='uniform', graphs=None, **given):
         with flagsaver.flagsaver(**settings, **given):
-            return network.initial_gain(FLAGS, graphs or drawn(), SIZES, mixing, 3)
+            family = network.family_options(FLAGS)
+            return known.initial_gain(FLAGS, family, graphs or drawn(), SIZES, mixing, 3)
 
     return of
 
@@ -82,11 +84,11 @@ def test_settling_counts_rounds_of_several_averages():
     graphs = drawn()
     asked = (graphs, graphs, SIZES, 'size')
     with flagsaver.flagsaver(clients=CLIENTS, rounds=20):
-        once, thrice = (network.averaging_warmup(FLAGS, *asked, steps) for steps in (1, 3))
+        once, thrice = (known.averaging_warmup(FLAGS, *asked, steps) for steps in (1, 3))
         assert once > 3 and thrice == -(-once // 3)
         lost = topology.drop_links(graphs, 1.0, 0)
         with pytest.raises(ValueError, match=r'--rounds=20 of averaging do not bring 64 clients'):
-            network.averaging_warmup(FLAGS, graphs, lost, SIZES, 'size', 1)
+            known.averaging_warmup(FLAGS, graphs, lost, SIZES, 'size', 1)
 
 
 class Reads(dict):

@@ -18,17 +18,18 @@ import pytest
 from absl.testing import flagsaver
 from test_cli import NETWORK, ROOT, SMALL, contents, here, rows_of, write_clusters
 
-from dfl_jax.cli.command import parse
 from dfl_jax.cli.experiment.build import build
 from dfl_jax.cli.experiment.data import load_data, partition
 from dfl_jax.cli.experiment.seeds import streams
 from dfl_jax.cli.report import command as report
-from dfl_jax.cli.report import figures as report_figures
 from dfl_jax.cli.report import html as report_html
+from dfl_jax.cli.report import pictures
 from dfl_jax.cli.report import runs as report_runs
+from dfl_jax.cli.report.numbers import number_column
 from dfl_jax.cli.run import command as cli
-from dfl_jax.cli.tables import command as tables
-from dfl_jax.cli.tables.metrics import Measured
+from dfl_jax.cli.start import parse
+from dfl_jax.cli.tables import files
+from dfl_jax.cli.tables.metrics import Measured, summary
 
 HOSTILE = '<b>x & "y"'
 VOID = ('meta', 'img', 'br', 'wbr')
@@ -154,8 +155,10 @@ def luminance(colour: str) -> float:
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-@pytest.mark.parametrize('scheme', [report_html.LIGHT, report_html.DARK])
-def test_text_stands_out_from_the_page(scheme):
+@pytest.mark.parametrize('line', [0, 1], ids=['light', 'dark'])
+def test_text_stands_out_from_the_page(line):
+    style = Path(report_html.__file__).with_name('style.css').read_text()
+    scheme = dict(re.findall(r'--(\w+):(#\w{6})', style.splitlines()[line]))
     for name in ('ink', 'muted', 'link', 'warn'):
         low, high = sorted((luminance(scheme[name]), luminance(scheme['paper'])))
         assert (high + 0.05) / (low + 0.05) >= 4.5, name  # WCAG AA
@@ -234,7 +237,7 @@ def test_what_is_drawn_anew_is_what_the_run_had(runs):
         finally:
             cli.FLAGS.unparse_flags()
     run = next(run for run in report_runs.find(runs)[0] if run.name == HOSTILE)
-    flags = report_figures.namespace(run, data_dir=None, progress=False)
+    flags = pictures.namespace(run, data_dir=None, progress=False)
     seeds = streams(flags.seed)
     parts, _ = partition(flags, load_data(flags, seeds), seeds)
     for ours, its in zip(parts, experiment.parts, strict=True):
@@ -246,7 +249,7 @@ def test_what_is_drawn_anew_is_what_the_run_had(runs):
         for other, real in zip(row[1:], known[1:], strict=True)
         if real
     }
-    assert {frozenset(pair) for pair in report_figures.links(run).tolist()} == pairs
+    assert {frozenset(pair) for pair in pictures.links(run).tolist()} == pairs
 
 
 def test_runs_stand_in_the_tables_that_they_belong_to(runs, tmp_path, monkeypatch):
@@ -267,12 +270,12 @@ def test_runs_stand_in_the_tables_that_they_belong_to(runs, tmp_path, monkeypatc
             'panels': [{'title': 'T', 'column': 'few'}],
         }
         (folder / 'published.json').write_text(json.dumps(published))
-    monkeypatch.setattr(tables, 'HERE', home)
+    monkeypatch.setattr(files, 'HERE', home)
     out = tmp_path / 'page.html'
     report.write_report(runs, out, 0.85, False)
     page = Page(out.read_text())
     ends = [rows_of(runs / 'deep' / f'ntk_dfl-few-seed{seed}')[-1] for seed in (0, 1)]
-    ours = tables.summary([Measured(100 * round(row['consensus_accuracy'], 4)) for row in ends])
+    ours = summary([Measured(100 * round(row['consensus_accuracy'], 4)) for row in ends])
     assert page.table('The paper') == [
         ['method', 'few paper', 'few ours'],
         ['ntk_dfl', '98.5', ours],
@@ -513,13 +516,13 @@ def test_ctrl_c_while_it_reads(monkeypatch, tmp_path, capsys):
     ],
 )
 def test_numbers_of_a_column_have_equally_many_decimals(cells, expected):
-    column = report_html.number_column([[Measured(value) for value in cell] for cell in cells])
+    column = number_column([[Measured(value) for value in cell] for cell in cells])
     assert [re.sub('<[^>]*>', '', cell) for cell in column] == expected
 
 
 def test_bounds_stand_by_themselves():
     cells = [[Measured(12), Measured(20, True)], [Measured(1500, True), Measured(1600, True)]]
-    column = report_html.number_column(cells)
+    column = number_column(cells)
     assert [re.sub('<[^>]*>', '', cell) for cell in column] == ['12, &gt;20', '&gt;1,500']
 
 

@@ -81,12 +81,12 @@ def test_why_a_run_is_not_done(directory):
 
 def test_one_holder_at_a_time(directory):
     with (
-        directory.held(),
+        directory.locked(),
         pytest.raises(ValueError, match='another process works in'),
-        RunDirectory(directory.path).held(),
+        RunDirectory(directory.path).locked(),
     ):
         pass
-    with directory.held():
+    with directory.locked():
         pass
 
 

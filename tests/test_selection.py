@@ -14,9 +14,9 @@ from dfl_jax import data, topology
 from dfl_jax.algorithms import dfedavg, dispfl, make
 from dfl_jax.analysis import final_averaging as selection
 from dfl_jax.base import Graph
-from dfl_jax.cli.command import parse
 from dfl_jax.cli.final_averaging import command as select
 from dfl_jax.cli.run import command as cli
+from dfl_jax.cli.start import parse
 from dfl_jax.evaluation import evaluator
 from dfl_jax.models import MLP, bind
 from dfl_jax.simulate import Holdout

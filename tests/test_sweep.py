@@ -18,8 +18,8 @@ import pytest
 from absl.testing import flagsaver
 from test_cli import QUIET, ROOT, SMALL, Finished, here, rows_of, wait_for, write_clusters
 
-from dfl_jax.cli.command import parse
 from dfl_jax.cli.run import command as cli
+from dfl_jax.cli.start import parse
 from dfl_jax.cli.sweep import command as sweep
 from dfl_jax.cli.sweep import group as sweep_group
 from dfl_jax.cli.sweep.plan import Plan, grid, grouped, settled, share

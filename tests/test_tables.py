@@ -8,10 +8,13 @@ from absl import flags
 
 from dfl_jax.cli.run.plots import COLOURS, plt
 from dfl_jax.cli.tables import command as tables
-from dfl_jax.cli.tables import curves
-from dfl_jax.cli.tables.metrics import AGAINST, HEADS, by_metric
-from dfl_jax.cli.tables.panels import table_panels
+from dfl_jax.cli.tables import comparisons, curves, metrics
+from dfl_jax.cli.tables import files as table_files
+from dfl_jax.cli.tables.flagfiles import read_flagfile
+from dfl_jax.cli.tables.metrics import METRICS, by_metric
+from dfl_jax.cli.tables.panels import table_panels, ylabel
 from dfl_jax.cli.tables.plot_panels import draw_panels, plot_panels
+from dfl_jax.cli.tables.table import table as table_of
 
 PUBLISHED = {
     'metric': 'rounds_to',
@@ -49,7 +52,7 @@ def folder(tmp_path):
 
 
 def find(folder, *sources, names=curves.CURVES):
-    return curves.find_runs(folder.name, tables.flagfiles(PUBLISHED, folder), sources, names)
+    return curves.find_runs(folder.name, table_files.flagfiles(PUBLISHED, folder), sources, names)
 
 
 SETTINGS = {'clients': 300, 'partition': 'dirichlet', 'partition_overlap': True, 'seed': 0}
@@ -62,7 +65,7 @@ def test_mean_and_deviation_over_seeds_stand_beside_the_paper(folder, tmp_path):
     write_run(runs / 'ntk_dfl-alpha0.1-seed0', [0.7, 0.8, 0.81], **SETTINGS)
     found, warnings = find(folder, runs)
     assert warnings == []
-    lines = tables.table(PUBLISHED, found).splitlines()
+    lines = table_of(PUBLISHED, found).splitlines()
     assert lines[0] == '| method | iid paper | iid ours | alpha0.1 paper | alpha0.1 ours |'
     assert lines[2] == '| ntk_dfl | 12 | 3 ± 1.4 (2 seeds) | 18 | >3 (1 seed) |'
     assert lines[3] == '| dfedavg | 18 | - | 83 | - |'
@@ -126,14 +129,14 @@ def test_a_seed_that_never_got_there_is_shown_not_averaged():
         'ntk_dfl-iid': [reaching(9), curve(0.8, 0.8, 0.8), reaching(12)],
         'dfedavg-iid': [curve(0.8, 0.8), curve(0.8, 0.8, 0.8)],
     }
-    lines = tables.table(PUBLISHED, runs).splitlines()
+    lines = table_of(PUBLISHED, runs).splitlines()
     assert lines[2].startswith('| ntk_dfl | 12 | 9, >3, 12 (3 seeds) |')
     assert lines[3].startswith('| dfedavg | 18 | >2 (2 seeds) |')
 
 
 def test_a_number_that_the_paper_does_not_print_is_a_dash():
     published = PUBLISHED | {'rows': {'ntk_dfl': [12, None], 'dfedavg': [None, '>200']}}
-    lines = tables.table(published, {'ntk_dfl-alpha0.1': [reaching(18)]}).splitlines()
+    lines = table_of(published, {'ntk_dfl-alpha0.1': [reaching(18)]}).splitlines()
     assert lines[2:] == ['| ntk_dfl | 12 | - | - | 18 (1 seed) |', '| dfedavg | - | - | >200 | - |']
 
 
@@ -144,7 +147,7 @@ def test_a_paper_without_numbers_has_no_column():
         'rows': {'ntk_dfl': [None, None]},
     }
     runs = {'ntk_dfl-iid': [curve(0.8, 0.8512, 0.9), curve(0.8)], 'ntk_dfl-alpha0.1': [curve(0.8)]}
-    lines = tables.table(published, runs).splitlines()
+    lines = table_of(published, runs).splitlines()
     assert lines[0] == '| method | iid ours | alpha0.1 ours |'
     assert lines[2] == '| ntk_dfl | 85.12 (1 seed) | - |'
 
@@ -164,11 +167,11 @@ def test_the_gap_is_between_the_aggregated_model_and_the_mean_client():
         'dfedavg-iid': [curve(0.8, 0.9, client_accuracy_mean=[0.7, 0.7])],
         'dfedavg-alpha0.1': [curve(0.8)],
     }
-    assert tables.table(published, runs).splitlines()[2:] == [
+    assert table_of(published, runs).splitlines()[2:] == [
         '| ntk_dfl | 10 | 11 ± 1.4 (2 seeds) | - | 10 (1 seed) |',
         '| dfedavg | 12 | 20 (1 seed) | 20 | - |',
     ]
-    assert tables.off_paper(published, runs) == ['dfedavg iid: 20 against 12 (+67 %)']
+    assert comparisons.off_paper(published, runs) == ['dfedavg iid: 20 against 12 (+67 %)']
 
 
 def test_the_megabytes_are_those_of_the_first_round_at_the_target():
@@ -184,11 +187,11 @@ def test_the_megabytes_are_those_of_the_first_round_at_the_target():
         'ntk_dfl-alpha0.1': [curve(0.8, 0.84, mbytes_total=[942651.5, 1885303])],
         'dfedavg-iid': [curve(0.8, 0.86, mbytes_total=[0.5, 119.262])],
     }
-    assert tables.table(published, runs).splitlines()[2:] == [
+    assert table_of(published, runs).splitlines()[2:] == [
         '| ntk_dfl | - | 1543000 ± 480000 (2 seeds) | 2000000.0 | >1885000 (1 seed) |',
         '| dfedavg | - | 119.3 (1 seed) | - | - |',
     ]
-    assert tables.off_paper(published, runs) == []
+    assert comparisons.off_paper(published, runs) == []
 
 
 def test_several_metrics_stand_side_by_side_in_every_column():
@@ -211,7 +214,7 @@ def test_several_metrics_stand_side_by_side_in_every_column():
         ],
         'spark-alpha0.1': [curve(0.8, mbytes_total=[12.5])],  # nothing to compare with
     }
-    assert tables.table(published, runs).splitlines() == [
+    assert table_of(published, runs).splitlines() == [
         '| method '
         '| iid MB saved paper | iid MB saved ours '
         '| iid rounds paper | iid rounds ours '
@@ -227,7 +230,7 @@ def test_several_metrics_stand_side_by_side_in_every_column():
     assert tables.report(published, runs).splitlines()[-1:] == [
         '- ntk_dfl iid rounds: 2 against 4 (-50 %)'
     ]
-    assert tables.what(published) == (
+    assert metrics.what(published) == (
         'megabytes a round saved against ntk_dfl (%); rounds to 85 % consensus accuracy; '
         'mean client accuracy at round 2 (%)'
     )
@@ -248,14 +251,14 @@ def test_the_rounds_to_a_reference_are_to_where_its_mean_client_is_at_the_round(
         'dfml-iid': [curve(0.5, 0.5625, 0.5), curve(0.5, 0.875), curve(0.25)],
         'dfml-alpha0.1': [curve(0.5)],  # nothing to compare with
     }
-    assert tables.table(published, runs).splitlines()[::2] == [
+    assert table_of(published, runs).splitlines()[::2] == [
         '| method | iid as at 2 paper | iid as at 2 ours | iid rounds paper | iid rounds ours '
         '| alpha0.1 as at 2 paper | alpha0.1 as at 2 ours '
         '| alpha0.1 rounds paper | alpha0.1 rounds ours |',
         '| dfml | 10 | 2, 2, >1 (3 seeds) | - | >3, 2, >1 (3 seeds) | 20 | - | 30 | - |',
     ]
-    assert tables.table(published, runs).splitlines()[3] == '| dec_fedavg ' + 8 * '| - ' + '|'
-    assert tables.what(published) == (
+    assert table_of(published, runs).splitlines()[3] == '| dec_fedavg ' + 8 * '| - ' + '|'
+    assert metrics.what(published) == (
         'rounds to the mean client accuracy of dec_fedavg at round 2; '
         'rounds to the mean client accuracy of dec_fedavg at round 3'
     )
@@ -276,10 +279,10 @@ def test_columns_may_have_rounds_of_their_own(metric):
         'dfml-alpha0.1': [curve(0.5, 0.75, 0.5, **local)],
         'dec_fedavg-iid': [curve(0.25, 0.5, 0.5, **local)],
     }
-    assert tables.table(published, runs).splitlines()[2] == '| dfml | 65 (1 seed) | 40 (1 seed) |'
-    assert 'at round 1 or 3 (%)' in tables.what(published)
+    assert table_of(published, runs).splitlines()[2] == '| dfml | 65 (1 seed) | 40 (1 seed) |'
+    assert 'at round 1 or 3 (%)' in metrics.what(published)
     whose, points = (' of the mean client', 25) if metric == 'client_accuracy_at' else ('', 25)
-    assert tables.comparisons(published, runs) == [
+    assert comparisons.comparisons(published, runs) == [
         f'iid: lead{whose} over the best baseline at round 3: {points:.1f} points (dec_fedavg)'
     ]
 
@@ -300,7 +303,7 @@ def test_columns_may_have_rounds_of_their_own(metric):
 )
 def test_cells_far_from_the_paper_are_named(number, run, warning):
     published = PUBLISHED | {'rows': {'dfedavg': [number, None]}}
-    assert tables.off_paper(published, {'dfedavg-iid': [run]}) == warning
+    assert comparisons.off_paper(published, {'dfedavg-iid': [run]}) == warning
 
 
 COMPARED = PUBLISHED | {
@@ -318,27 +321,27 @@ def test_ours_is_compared_with_the_best_decentralized_baseline():
         'dpsgd-iid': [curve(0.7, 0.79, *[0.8] * 7, 0.85)],
         'dfedavg-iid': [curve(0.7, 0.78, *[0.8] * 4, 0.85)],
     }
-    assert tables.comparisons(COMPARED, runs) == [
+    assert comparisons.comparisons(COMPARED, runs) == [
         'iid: fewer rounds than the best baseline: 2.3 times (dfedavg); paper: 1.5 times (dfedavg)',
         'iid: lead over the best baseline at round 2: 3.0 points (dpsgd)',
     ]
-    assert tables.comparisons(PUBLISHED, runs) == []
+    assert comparisons.comparisons(PUBLISHED, runs) == []
     runs['ntk_dfl_compressed-iid'] = [curve(0.85)]
     rows = {'rows': COMPARED['rows'] | {'ntk_dfl_compressed': [None, None]}}
     variants = COMPARED | rows | {'variants': ['ntk_dfl_compressed']}
-    assert tables.comparisons(variants, runs) == tables.comparisons(COMPARED, runs)
+    assert comparisons.comparisons(variants, runs) == comparisons.comparisons(COMPARED, runs)
 
 
 def test_a_baseline_that_never_got_there_bounds_the_comparison():
     runs = {'ntk_dfl-alpha0.1': [reaching(10)], 'dpsgd-alpha0.1': [curve(*[0.8] * 25)]}
-    assert tables.comparisons(COMPARED, runs)[0] == (
+    assert comparisons.comparisons(COMPARED, runs)[0] == (
         'alpha0.1: fewer rounds than the best baseline: more than 2.5 times (dpsgd); '
         'paper: 6.9 times (dpsgd)'
     )
     runs['dpsgd-alpha0.1'] = [curve(0.8)]  # has hardly begun
-    assert tables.comparisons(COMPARED, runs) == []
+    assert comparisons.comparisons(COMPARED, runs) == []
     runs['ntk_dfl-alpha0.1'] = [curve(0.8)]
-    assert tables.comparisons(COMPARED, runs) == []
+    assert comparisons.comparisons(COMPARED, runs) == []
 
 
 def points_of(published, runs):
@@ -406,7 +409,7 @@ def test_both_curves_of_a_column_against_megabytes():
         'mean client',
         '85 %',
     ]
-    assert tables.ylabel(published) == 'test accuracy (%)'
+    assert ylabel(published) == 'test accuracy (%)'
 
 
 def test_chosen_lines_against_rounds_or_megabytes():
@@ -561,7 +564,7 @@ def test_the_written_curves_stand_for_the_runs(folder, tmp_path, monkeypatch, ca
     write_run(runs / 'ntk_dfl-iid-seed0', [0.8, 0.84996, 0.84], more=MORE, **SETTINGS)
     less = {name: values[:1] for name, values in MORE.items()}
     write_run(runs / 'ntk_dfl-iid-seed1', [0.8], done=False, more=less, **SETTINGS)
-    monkeypatch.setattr(tables, 'HERE', home)
+    monkeypatch.setattr(table_files, 'HERE', home)
 
     def draw(source, out):
         monkeypatch.setattr(tables, 'FLAGS', SimpleNamespace(runs=[str(source)], out=str(out)))
@@ -598,12 +601,12 @@ def test_the_first_source_that_has_a_cell_gives_its_runs(folder, tmp_path):
 
 
 def test_flagfiles_may_be_those_of_other_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, 'HERE', tmp_path)
+    monkeypatch.setattr(table_files, 'HERE', tmp_path)
     files = ['p/a/ntk_dfl-iid.flags', 'p/b/ntk_dfl-iid.flags', 'p/b/ntk_dfl-alpha0.1.flags']
     for file in [*files, 'p/b/dpsgd-iid.flags', 'p/own/dfedavg-iid.flags']:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
-    assert tables.flagfiles(PUBLISHED | {'flags': ['p/a', 'p/b']}, tmp_path / 'p/own') == {
+    assert table_files.flagfiles(PUBLISHED | {'flags': ['p/a', 'p/b']}, tmp_path / 'p/own') == {
         'ntk_dfl-alpha0.1': tmp_path / files[2],
         'ntk_dfl-iid': tmp_path / files[0],
     }
@@ -641,7 +644,7 @@ def test_a_column_that_only_lines_show_is_needed_of_their_cells(folder, tmp_path
     assert names == (*curves.CURVES, 'meme_accuracy') and only == {'meme_accuracy': {'ntk_dfl-iid'}}
     write_run(tmp_path / 'ntk_dfl-alpha0.1', [0.9], **SETTINGS)
     write_run(tmp_path / 'ntk_dfl-iid', [0.8], more={'meme_accuracy': [0.5]}, **SETTINGS)
-    files = tables.flagfiles(PUBLISHED, folder)
+    files = table_files.flagfiles(PUBLISHED, folder)
     runs, _ = curves.find_runs('table', files, [tmp_path], names, only)
     assert 'meme_accuracy' not in runs['ntk_dfl-alpha0.1'][0]
     assert points_of(published, runs) == [
@@ -702,7 +705,7 @@ def test_runs_of_another_cell_are_left_alone(folder, tmp_path):
 
 
 INITS = {'he': 'independent', 'gain': 'gain_corrected', 'same': 'same'}
-TABLES = sorted(tables.HERE.glob('*/*/published.json'))
+TABLES = sorted(table_files.HERE.glob('*/*/published.json'))
 IDS = [f'{path.parent.parent.name}/{path.parent.name}' for path in TABLES]
 
 
@@ -711,18 +714,18 @@ def test_every_shipped_cell_has_a_flagfile_with_known_flags(published):
     import dfl_jax.cli.experiment.flags  # noqa: F401
 
     content = json.loads(published.read_text())
-    files = tables.flagfiles(content, published.parent)
+    files = table_files.flagfiles(content, published.parent)
     assert files.keys() >= {path.stem for path in published.parent.glob('*.flags')}
     assert {cell.partition('-')[0] for cell in files} == set(content['rows'])
     assert {cell.partition('-')[2] for cell in files} == set(content['columns'])
     for cell, file in files.items():
-        wanted = curves.read_flagfile(file)
+        wanted = read_flagfile(file)
         for name, value in wanted.items():
             flags.FLAGS[name].parser.parse(value)
         stem, algorithm = cell.partition('-')[0], wanted['algorithm']
         init = INITS.get(stem.partition('_')[0])
         assert stem == algorithm or stem.startswith(f'{algorithm}_') or init == wanted['init']
-        assert f'--flagfile=experiments/{file.relative_to(tables.HERE)} ' in file.read_text()
+        assert f'--flagfile=experiments/{file.relative_to(table_files.HERE)} ' in file.read_text()
 
 
 @pytest.mark.parametrize('published', TABLES, ids=IDS)
@@ -731,9 +734,9 @@ def test_every_shipped_table_is_whole(published):
     needed = {'rounds_to': 'target', 'megabytes_to': 'target', 'megabytes_saved': 'reference'}
     needed['loss_to'] = 'target_loss'
     for part in by_metric(content):
-        assert part['metric'] in HEADS
+        assert part['metric'] in METRICS
         assert needed.get(part['metric'], 'round') in part
-        assert part['metric'] not in AGAINST or part['reference'] in content['rows']
+        assert part.get('reference') is None or part['reference'] in content['rows']
         if isinstance(part.get('round'), dict):
             assert part['round'].keys() == set(content['columns'])
         assert all(len(numbers) == len(content['columns']) for numbers in part['rows'].values())
@@ -741,8 +744,8 @@ def test_every_shipped_table_is_whole(published):
     named = {content.get('ours'), content.get('reference')}
     named |= {*content.get('centralized', ()), *content.get('variants', ())}
     assert named <= {None, *content['rows']}
-    assert tables.table(content, {}).count('\n') == 1 + len(content['rows'])
-    assert tables.what(content) and tables.ylabel(content)
+    assert table_of(content, {}).count('\n') == 1 + len(content['rows'])
+    assert metrics.what(content) and ylabel(content)
     assert content.get('errors', 'range') in ('range', 'confidence')
     columns = set(content['columns'])
     assert columns >= content.get('slowdown', {}).keys()
@@ -774,7 +777,7 @@ def cells_of(content, panel):
 @pytest.mark.parametrize('published', TABLES, ids=IDS)
 def test_every_shipped_panel_draws_the_cells_that_there_are(published):
     content = json.loads(published.read_text())
-    cells = set(tables.flagfiles(content, published.parent))
+    cells = set(table_files.flagfiles(content, published.parent))
     named = [cells_of(content, panel) for panel in content['panels']]
     assert set().union(*named) == cells
     rounds = 20
@@ -790,7 +793,7 @@ def test_every_shipped_panel_draws_the_cells_that_there_are(published):
     assert len({line.colour for line in colours}) == len(content['rows'])
     panels = table_panels(content, runs, lambda cell: [80.0 for _ in cell])
     assert all(line.points for panel in panels for line in panel.lines)
-    figure = draw_panels(panels, tables.ylabel(content), content.get('target'))
+    figure = draw_panels(panels, ylabel(content), content.get('target'))
     shown = legend_of(figure)
     for axes, panel in zip(figure.axes, panels, strict=True):
         legend = axes.get_legend()
@@ -936,7 +939,7 @@ def test_a_table_that_is_none(changed, words, folder, tmp_path, monkeypatch, cap
 
 def refused(monkeypatch, capsys, HERE=None, **given):
     if HERE:
-        monkeypatch.setattr(tables, 'HERE', HERE)
+        monkeypatch.setattr(table_files, 'HERE', HERE)
     monkeypatch.setattr(tables, 'FLAGS', SimpleNamespace(**given))
     table = 'paper/table' if HERE else 'ntk_dfl/figure2'
     assert tables.main(['tables', table]) != 0

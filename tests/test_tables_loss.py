@@ -9,11 +9,14 @@ from scipy.stats import linregress, t
 from test_tables import SETTINGS, curve, draw, legend_of, write_run
 
 from dfl_jax.cli.tables import command as tables
-from dfl_jax.cli.tables import curves
+from dfl_jax.cli.tables import curves, metrics
+from dfl_jax.cli.tables import files as table_files
 from dfl_jax.cli.tables import fits as table_fits
+from dfl_jax.cli.tables.flagfiles import read_flagfile
 from dfl_jax.cli.tables.metrics import Measured, measure
-from dfl_jax.cli.tables.panels import table_panels
+from dfl_jax.cli.tables.panels import table_panels, ylabel
 from dfl_jax.cli.tables.plot_panels import draw_panels
+from dfl_jax.cli.tables.table import table as table_of
 
 LOSS = 'client_loss_mean'
 SIZES = {'n8': 8, 'n16': 16, 'n32': 32, 'n64': 64}
@@ -47,16 +50,16 @@ def test_the_round_of_a_loss_is_the_first_at_or_below_the_target():
     runs = [losses(2.3, 1.0, 1.1, 0.4, every=10), losses(2.3, 1.1, 0.9), losses(2.3, 1.01, every=5)]
     assert measure(PUBLISHED, runs) == [Measured(20), Measured(3), Measured(10, bound=True)]
     assert [str(value) for value in measure(PUBLISHED, runs)] == ['20', '3', '>10']
-    assert tables.what(PUBLISHED) == 'rounds to a mean test loss of 1'
+    assert metrics.what(PUBLISHED) == 'rounds to a mean test loss of 1'
 
 
 def test_the_loss_at_a_round_is_not_in_percent():
     published = PUBLISHED | {'metric': 'loss_at', 'round': 20}
     runs = [losses(2.3, 0.4, every=10), losses(2.3, 0.2), losses(2.3, 0.2, every=10)]
     assert measure(published, runs) == [Measured(0.4), Measured(0.2)]
-    assert tables.what(published) == 'mean test loss at round 20'
+    assert metrics.what(published) == 'mean test loss at round 20'
     several = {'metrics': ['loss_to', 'loss_at'], 'rows': {'he': [[5, None, None, None]] * 2}}
-    lines = tables.table(published | several, {'he-n8': runs}).splitlines()
+    lines = table_of(published | several, {'he-n8': runs}).splitlines()
     assert lines[0].startswith('| method | n8 rounds paper | n8 rounds ours | n8 loss paper |')
     assert lines[2].startswith('| he | 5 | 14 ± 10 (3 seeds) | 5 | 0.3 ± 0.14 (2 seeds) |')
 
@@ -160,7 +163,7 @@ def drawn(published, runs):
         lambda cell: [m.value for m in measure(published, cell) if not m.bound],
         table_fits.fits(published, runs),
     )
-    return draw_panels(panels, tables.ylabel(published), None)
+    return draw_panels(panels, ylabel(published), None)
 
 
 def test_a_power_law_is_a_dashed_line_through_its_sizes():
@@ -211,7 +214,7 @@ def test_losses_are_drawn_as_they_are_below_the_line_of_the_target():
     assert [list(line.get_ydata()) for line in axes.lines] == [[2.0, 0.5], [1.0, 1.0]]
     assert (axes.get_xscale(), axes.get_yscale()) == ('log', 'log')
     assert legend_of(figure) == ['He', 'test loss of the mean client', 'loss 1']
-    assert tables.ylabel(PUBLISHED | {'panels': [panel]}) == 'mean test loss'
+    assert ylabel(PUBLISHED | {'panels': [panel]}) == 'mean test loss'
 
 
 def test_several_columns_are_lines_with_own_axes():
@@ -265,11 +268,11 @@ def test_panels_stand_abreast_in_rows():
     'figure', ['figure1', 'figure2', 'figure3', 'figure4', 'figure6', 'figure7']
 )
 def test_settings_of_the_initialisation_paper(figure):
-    folder = tables.HERE / 'init_topology' / figure
+    folder = table_files.HERE / 'init_topology' / figure
     content = json.loads((folder / 'published.json').read_text())
     assert content['errors'] == 'confidence'
-    for cell, file in tables.flagfiles(content, folder).items():
-        wanted = curves.read_flagfile(file)
+    for cell, file in table_files.flagfiles(content, folder).items():
+        wanted = read_flagfile(file)
         clients = int(wanted['clients'])
         assert wanted['partition'] == 'balanced' or int(wanted['train_samples']) % clients == 0
         assert int(wanted['rounds']) % int(wanted['eval_every']) == 0
@@ -280,6 +283,6 @@ def test_settings_of_the_initialisation_paper(figure):
         )
     for panel in content['panels']:
         for line in panel.get('lines', ()) if panel.get('x') == 'minibatches' else ():
-            wanted = curves.read_flagfile(tables.flagfiles(content, folder)[line['cell']])
+            wanted = read_flagfile(table_files.flagfiles(content, folder)[line['cell']])
             batches = -(-int(wanted['samples_per_client']) // 16)
             assert line['scale'] == batches * int(wanted['local_epochs'])

@@ -25,9 +25,9 @@ from dfl_jax.analysis.convergence import (
     diagnose,
     mixing_of,
 )
-from dfl_jax.cli.command import parse
 from dfl_jax.cli.run import command as cli
-from dfl_jax.cli.theory import command
+from dfl_jax.cli.start import parse
+from dfl_jax.cli.theory import command, table
 from dfl_jax.models import MLP, bind
 
 FEATURES, CLASSES = 4, 3
@@ -284,7 +284,7 @@ def test_the_files_of_a_run(small, tmp_path):
     assert all(row['spectral_gap'] == (1 - row['lambda']) ** 2 for row in rows)
 
     text = (tmp_path / 'theory' / 'theory.md').read_text()
-    for words in (*command.COLUMNS, *command.TERMS.values(), 'admissible step', 'dominates with'):
+    for words in (*table.COLUMNS, *table.TERMS.values(), 'admissible step', 'dominates with'):
         assert words in text
     assert text.count(f'{rows[0]["delta_ntk_max"]:.4g}') >= 1
     assert done.out.split('\n\n')[1].splitlines()[0] in text

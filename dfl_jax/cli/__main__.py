@@ -33,7 +33,7 @@ def main(name: str | None = None) -> None:
         sys.argv[:2] = [f'dfl-jax {name}']
     package, _ = COMMANDS[name]
     command = importlib.import_module(f'dfl_jax.cli.{package}.command')
-    from dfl_jax.cli.command import start
+    from dfl_jax.cli.start import start
 
     start(command)
 

@@ -1,55 +1,18 @@
-"""What the commands share: how they start and fail, and whether they may write where they are told.
+"""What the commands share: flagfiles, errors of one line, and whether a folder can be written.
 
-Nothing heavy is imported here, so that a mistake is told at once.
+Nothing heavy is imported here, so that a mistake is reported at once.
 """
 
-import functools
+import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
-
-from absl import app, flags
 
 from dfl_jax.cli import papers
 
 LONGEST = 1000  # characters of an error
-HELP = ('--help', '-help', '-h', '--helpshort', '--helpfull')
-
-
-def start(command: ModuleType) -> None:
-    """Runs the command that this process is: a module with a `main`.
-
-    Its `define_flags(arguments)`, if any, defines flags that are not there when it is imported.
-    """
-    for stream in (sys.stdout, sys.stderr):  # names of files need not be text
-        stream.reconfigure(errors='backslashreplace')  # type: ignore[union-attr]
-    app.run(command.main, flags_parser=functools.partial(parse, command=command))
-
-
-def parse(argv: list[str], command: ModuleType) -> list[str]:
-    """Sets the flags; what is no flag. Ends the process where one is wrong, or with the help."""
-    try:
-        arguments = with_flagfiles(argv[1:])
-        if define_flags := getattr(command, 'define_flags', None):
-            define_flags(arguments)
-        if asked_for := [a for a in arguments if a in HELP]:
-            from dfl_jax.cli.help import show
-
-            rest = [argv[0], *(a for a in arguments if a not in HELP)]
-            show(command, _called(), rest, full='--helpfull' in asked_for)
-            sys.exit(0)
-        return flags.FLAGS([argv[0], *arguments])
-    except (flags.Error, ValueError) as error:  # ValueError: --noprogress=1
-        sys.exit(fail(f'{error}; see {_called()} --help'))
-
-
-def _called() -> str:
-    """The command as it was typed."""
-    spec = getattr(sys.modules['__main__'], '__spec__', None)
-    return f'python -m {spec.name}' if spec else Path(sys.argv[0]).name
 
 
 def fail(message: str, status: int = 1) -> int:
@@ -63,6 +26,10 @@ def in_a_line(text: str) -> str:
     line = ' '.join(text.splitlines())
     shown = ''.join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
     return shown if len(shown) <= LONGEST else f'{shown[:LONGEST]}...'
+
+
+def counted(number: int, noun: str) -> str:
+    return f'{number} {noun}{"s" * (number != 1)}'
 
 
 def with_flagfiles(arguments: Iterable[str], inside: Sequence[str] = ()) -> list[str]:
@@ -103,8 +70,26 @@ def flagfile_lines(path: str) -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.startswith(('#', '//'))]
 
 
+@contextlib.contextmanager
+def figure(path: Path, label: str = '') -> Iterator[Path]:
+    """Where the block draws a figure; prints that, or that it takes matplotlib."""
+    try:
+        yield path
+        print(f'{label}{path}')
+    except ImportError:
+        print(f'no {path.name} without matplotlib (pip install matplotlib)', file=sys.stderr)
+
+
+def check_empty(out: str | None) -> None:
+    """Raises ValueError where --out holds files already or cannot be written."""
+    folder = Path(out or 'runs')
+    check_writable(folder)
+    if out and folder.exists() and any(folder.iterdir()):
+        raise ValueError(f'--out={out} exists and is not an empty folder; choose another --out')
+
+
 def check_writable(folder: Path, files: Iterable[str] = (), flag: str = 'out') -> None:
-    """Raises ValueError where these files could not be written into the folder, and leaves nothing.
+    """Raises ValueError where these files could not be written into the folder; leaves nothing.
 
     folder: need not exist yet. flag: that named it.
     """
@@ -116,8 +101,8 @@ def check_writable(folder: Path, files: Iterable[str] = (), flag: str = 'out') -
         raise ValueError(f'--{flag}={folder}: {there} is no folder; {advice}')
     try:
         # In a folder of its own: another process may be at work on the same --out.
-        with tempfile.TemporaryDirectory(dir=there, prefix='.dfl_jax-') as own:
-            new = Path(own, *folder.parts[len(there.parts) :]) if there != folder else Path(own)
+        with tempfile.TemporaryDirectory(dir=there, prefix='.dfl_jax-') as scratch:
+            new = Path(scratch, *folder.parts[len(there.parts) :])
             new.mkdir(parents=True, exist_ok=True)
             for name in files:
                 (new / name).touch()

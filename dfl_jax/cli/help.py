@@ -55,7 +55,8 @@ def _groups(full: bool) -> Iterator[tuple[str, Iterator[str]]]:
 
     method = method_named(FLAGS.algorithm)
     settle_defaults(FLAGS)
-    idle: Container[str] = () if full else idle_flags(FLAGS, method)
+    settings = settings_with_flags(method)
+    idle: Container[str] = () if full else idle_flags(FLAGS, method, settings)
     titles = [title for title in GROUPS if title != METHOD]
     for title in (*titles[:-1], METHOD, titles[-1]):
         names = GROUPS[title]
@@ -65,7 +66,6 @@ def _groups(full: bool) -> Iterator[tuple[str, Iterator[str]]]:
         elif full:
             yield 'methods', (_line(FLAGS[name], _defaults(name)) for name in shown)
         else:
-            settings = settings_with_flags(method)
             yield (
                 f'method {FLAGS.algorithm}',
                 (_line(FLAGS[n], _default(settings[n].default), settings[n].help) for n in shown),

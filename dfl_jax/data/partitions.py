@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dfl_jax.checks import check_choice
 from dfl_jax.data.formats import Dataset
 from dfl_jax.data.label_skew import (
     PartitionError,
@@ -60,8 +61,7 @@ def partition(
     labels = dataset.train_y
     if path:
         return from_file(path, len(labels), clients)
-    if kind not in KINDS:
-        raise PartitionError(f'unknown partition {kind!r}; choose one of {", ".join(KINDS)}')
+    check_choice('partition', kind, KINDS, PartitionError)
     if overlap and kind != 'dirichlet':
         raise PartitionError(f'overlap is for the partition dirichlet only, got {kind}: drop it')
     rng = np.random.default_rng(seed)

@@ -20,6 +20,7 @@ from dfl_jax.execution.devices import (
     shard_over_clients,
 )
 from dfl_jax.execution.memory import (
+    ROUND_COPIES,
     SHARE,
     Footprint,
     aggregator_bytes,
@@ -30,6 +31,7 @@ from dfl_jax.execution.memory import (
 )
 
 __all__ = [
+    'ROUND_COPIES',
     'SHARE',
     'Footprint',
     'aggregator_bytes',

@@ -68,8 +68,8 @@ class Footprint(NamedTuple):
         return f'{in_bytes(self.total)} ({parts})'
 
 
-def choose_chunk(count: int, each: int, asked: int | None = None, advice: str = '') -> int:
-    """How many of `count` aggregators or clients to work on at once: `asked`, or what memory holds.
+def choose_chunk(count: int, each: int, chunk: int | None = None, advice: str = '') -> int:
+    """How many of `count` aggregators or clients to work on at once: `chunk`, or what memory holds.
 
     One on a CPU, whose cores the products of a single aggregator fill: two at once took 34 to 36 ms
     an aggregator, one 33 to 35 (`python -m benchmarks.round --chunk=2`, 1,194 samples, 2-core AMD
@@ -79,19 +79,19 @@ def choose_chunk(count: int, each: int, asked: int | None = None, advice: str = 
     Args:
       count: aggregators or clients.
       each: bytes of one, from the method's memory formula.
-      asked: the user's choice.
+      chunk: the user's choice.
       advice: what to do if not even one fits.
 
-    Raises ValueError when not even one fits, or not `asked` of them.
+    Raises ValueError when not even one fits, or not `chunk` of them.
     """
     free = available_bytes()
     fitting = int(SHARE * free / each)
-    if fitting < (asked or 1):
+    if fitting < (chunk or 1):
         raise ValueError(
-            f'{asked or 1} at once need {(asked or 1) * each / 2**30:.1f} GiB '
+            f'{chunk or 1} at once need {(chunk or 1) * each / 2**30:.1f} GiB '
             f'and {SHARE:.0%} of the free memory is {SHARE * free / 2**30:.1f} GiB; '
-            + ('lower --chunk' if asked and fitting else advice)
+            + ('lower --chunk' if chunk and fitting else advice)
         )
-    if asked:
-        return min(asked, count)
+    if chunk:
+        return min(chunk, count)
     return 1 if jax.default_backend() == 'cpu' else min(count, fitting)

@@ -4,15 +4,33 @@ Spectra of mixing matrices, the gain that makes up for averaging independent ini
 gossip without learning.
 """
 
+from dfl_jax.gossip.gain import (
+    gain_of,
+    gain_of_degrees,
+    gain_of_family,
+    gain_of_size,
+    mixing_matrices,
+    polled_degrees,
+    push_sum_size,
+    warmup_rounds,
+)
 from dfl_jax.gossip.mixing import MIXINGS, mix, mix_at_aggregator, mixing_weights
 from dfl_jax.gossip.spectra import Spectrum, mixing_matrix, spectrum
 
 __all__ = [
     'MIXINGS',
     'Spectrum',
+    'gain_of',
+    'gain_of_degrees',
+    'gain_of_family',
+    'gain_of_size',
     'mix',
     'mix_at_aggregator',
+    'mixing_matrices',
     'mixing_matrix',
     'mixing_weights',
+    'polled_degrees',
+    'push_sum_size',
     'spectrum',
+    'warmup_rounds',
 ]

@@ -1,4 +1,4 @@
-"""Clients of different architectures: who has which, and a round in which some meet.
+"""Clients of different architectures: which client has which, and rounds in which some meet.
 
 Participants of a round, the rounds of methods whose clients meet at an aggregator, sub-models of
 wider networks, and mutual learning.
@@ -6,13 +6,11 @@ wider networks, and mutual learning.
 
 from dfl_jax.heterogeneous.mutual import Balance, Mutual, mutual_learning
 from dfl_jax.heterogeneous.population import (
-    Participants,
     Population,
     Stacked,
     assign_architectures,
     assign_participants,
     by_client,
-    by_position,
     gather,
     initial_stacked,
     populate,
@@ -20,7 +18,6 @@ from dfl_jax.heterogeneous.population import (
 )
 from dfl_jax.heterogeneous.rounds import (
     TRAINING,
-    MeetingState,
     architecture_means,
     at_aggregators,
     consensus_of_architectures,
@@ -30,18 +27,14 @@ from dfl_jax.heterogeneous.rounds import (
     participants_training,
     predictions,
     sound,
-    to_everyone,
     weight_bits,
     weights_sent,
-    without_aggregators,
 )
 
 __all__ = [
     'TRAINING',
     'Balance',
-    'MeetingState',
     'Mutual',
-    'Participants',
     'Population',
     'Stacked',
     'architecture_means',
@@ -49,7 +42,6 @@ __all__ = [
     'assign_participants',
     'at_aggregators',
     'by_client',
-    'by_position',
     'consensus_of_architectures',
     'gather',
     'initial_stacked',
@@ -62,8 +54,6 @@ __all__ = [
     'predictions',
     'scatter',
     'sound',
-    'to_everyone',
     'weight_bits',
     'weights_sent',
-    'without_aggregators',
 ]

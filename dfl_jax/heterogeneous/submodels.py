@@ -100,6 +100,6 @@ def indices(rule: str, axis: Axis, total: Array, round: Array, key: Array) -> Ar
     if axis.widest == axis.narrowest:
         return jnp.arange(axis.size, dtype=jnp.int32)
     each, width = axis.size // axis.pixels, axis.widest // axis.pixels
-    held = channels(rule, each, total // axis.pixels, width, round, key)
+    kept = channels(rule, each, total // axis.pixels, width, round, key)
     pixels = jnp.arange(axis.pixels, dtype=jnp.int32)
-    return (held[:, None] * axis.pixels + pixels[None]).ravel()
+    return (kept[:, None] * axis.pixels + pixels[None]).ravel()

@@ -8,7 +8,6 @@ attack.png (Figure 17) into --out.
 """
 
 import itertools
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from dfl_jax.cli.attack.scene import (
     set_up,
 )
 from dfl_jax.cli.attack.table import table
-from dfl_jax.cli.command import check_writable, fail
+from dfl_jax.cli.command import check_empty, fail, figure
 from dfl_jax.cli.experiment import flags as experiment_flags
 from dfl_jax.cli.experiment.values import check_values
 from dfl_jax.cli.run.rundir import write_atomically
@@ -69,10 +68,7 @@ def check() -> None:
         )
     if FLAGS.seed < 0:
         raise ValueError(f'--seed has to be at least 0, got {FLAGS.seed}')
-    out = FLAGS.out and Path(FLAGS.out)
-    check_writable(out or Path('runs'))
-    if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f'--out={out} exists and is not an empty folder; choose another --out')
+    check_empty(FLAGS.out)
 
 
 def settings(features: int) -> list[Setting]:
@@ -108,7 +104,7 @@ def plan() -> Plan:
 
 
 def main(argv: list[str]) -> int:
-    logging.set_verbosity(logging.ERROR)  # jax tells of backends that it did not find
+    logging.set_verbosity(logging.ERROR)  # jax reports backends that it lacks
     if len(argv) > 1:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags')
     try:
@@ -130,7 +126,7 @@ def follow(dataset: Any, victim: Victim, chosen: list[Setting], directory: Path)
     """Attacks under a progress bar and writes the two files; the exit status."""
     from tqdm import tqdm
 
-    found: list[Result] = []
+    outcomes: list[Result] = []
     scenes: dict[int | None, Scene] = {}  # by projection, so that each is compiled once
     bar = tqdm(chosen, unit='setting', disable=not FLAGS.progress, dynamic_ncols=True)
     try:
@@ -138,28 +134,24 @@ def follow(dataset: Any, victim: Victim, chosen: list[Setting], directory: Path)
             bar.set_description(str(setting))
             if setting.projection not in scenes:
                 scenes[setting.projection] = set_up(plan(), dataset, victim, setting.projection)
-            found += results(plan(), scenes[setting.projection], victim, setting)
+            outcomes += results(plan(), scenes[setting.projection], victim, setting)
     except KeyboardInterrupt:
         return fail(f'interrupted: nothing was written to {directory}', status=130)
     try:
-        write(found, victim, directory)
+        write(outcomes, victim, directory)
     except OSError as error:
         return fail(str(error))
     return 0
 
 
-def write(found: list[Result], victim: Victim, directory: Path) -> None:
+def write(outcomes: list[Result], victim: Victim, directory: Path) -> None:
     """The two files, and the table on stdout."""
     directory.mkdir(parents=True, exist_ok=True)
-    text = table(sorted(found, key=lambda result: result.weights), FLAGS.dataset, plan())
+    text = table(sorted(outcomes, key=lambda result: result.weights), FLAGS.dataset, plan())
     write_atomically(directory / 'attack.md', text)
     print(f'{text}\n{directory / "attack.md"}')
-    try:
+    with figure(directory / 'attack.png') as file:
         from dfl_jax.cli.attack.plot import plot_attack
 
-        first = [r for r in found if r.weights == 'initial' and r.attack != MATCHING_SMOOTH]
-        originals = victim.scaled(victim.images)
-        plot_attack(first, originals, SIMILAR, directory / 'attack.png')
-        print(directory / 'attack.png')
-    except ImportError:
-        print('no attack.png without matplotlib (pip install matplotlib)', file=sys.stderr)
+        first = [r for r in outcomes if r.weights == 'initial' and r.attack != MATCHING_SMOOTH]
+        plot_attack(first, victim.scaled(victim.images), SIMILAR, file)

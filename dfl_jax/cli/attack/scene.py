@@ -1,4 +1,4 @@
-"""Of experiments.attack: the client's network and images, and the neighbour's attacks on them."""
+"""A client's network and images, and the attacks of its neighbour on them."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -101,9 +101,9 @@ def choose_victim(dataset: Any, plan: Plan) -> Victim:
             'samples; lower one of them'
         )
     order = np.random.default_rng(plan.stream('images')).permutation(len(y))
-    mine, known = np.split(order[: plan.images + plan.known], [plan.images])
+    attacked, known = np.split(order[: plan.images + plan.known], [plan.images])
     bounds = float(x.min()), float(x.max())
-    return Victim(x[mine], y[mine], x[known].reshape(len(known), -1), bounds)
+    return Victim(x[attacked], y[attacked], x[known].reshape(len(known), -1), bounds)
 
 
 def trained(model: 'Model', w: Any, dataset: Any, steps: int, seed: int) -> Any:
@@ -201,7 +201,7 @@ def attacks(
         z = first_input(given, key, sent)
         return attack.match(key, encode, z, shape, **search, **prior)[0]
 
-    def own_images(given, key, sent):
+    def known_images(given, key, sent):
         z = first_input(given, key, sent)
         return attack.most_likely(z, given.projection, given.known)
 
@@ -215,7 +215,7 @@ def attacks(
         MATCHING_SMOOTH: on_all(matching_smooth),
         'closed form, least norm': on_all(least_norm),
         'closed form, smooth image': on_all(smooth),
-        'closed form, own images': on_all(own_images),
+        'closed form, own images': on_all(known_images),
     }
 
 
@@ -259,7 +259,9 @@ def results(plan: Plan, scene: Scene, victim: Victim, setting: Setting) -> Itera
             outcomes = []
             for compared, attack_of in choices.items():
                 images = victim.scaled(attack_of[name](given, k_noise, sent))
-                outcomes.append(Result(*common, name, compared, images, *judge(images, originals)))
+                outcomes.append(
+                    Result(*common, name, compared, images, *similarities(images, originals))
+                )
             yield max(outcomes, key=lambda outcome: outcome.psnr.mean())
 
 
@@ -270,7 +272,7 @@ def _nonzero(tree: Any) -> Any:
     return sum(jnp.count_nonzero(leaf) for leaf in jax.tree.leaves(tree))
 
 
-def judge(images: np.ndarray, originals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def similarities(images: np.ndarray, originals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """PSNR in dB, cut off at SIMILAR, and SSIM of each image, [B]."""
     from dfl_jax.analysis.reconstruction import psnr, ssim
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from dfl_jax.cli import markdown
 from dfl_jax.cli.attack.scene import SIMILAR, Plan, Result
 
 COLUMNS: dict[str, Callable[[Result], str]] = {
@@ -17,11 +18,9 @@ COLUMNS: dict[str, Callable[[Result], str]] = {
 }
 
 
-def table(found: list[Result], dataset: str, plan: Plan) -> str:
+def table(results: list[Result], dataset: str, plan: Plan) -> str:
     """A row for every weights, setting and attack, and how to read it."""
-    lines = [list(COLUMNS), ['---'] * len(COLUMNS)]
-    lines += [[show(r) for show in COLUMNS.values()] for r in found]
-    rows = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    rows = markdown.table([*COLUMNS], [[show(r) for show in COLUMNS.values()] for r in results])
     title = f'# Reconstruction attack on {plan.images} images of {dataset}'
     return f'{title}\n\n{rows}\n\n{reading(plan)}\n'
 

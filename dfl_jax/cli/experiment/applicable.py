@@ -1,11 +1,11 @@
 """Which flags have an effect beside the others: one rule a flag, for the checks and for --help."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from dfl_jax.algorithms import Method
 from dfl_jax.cli.experiment.flags import GROUPS
-from dfl_jax.cli.experiment.method_flags import METHOD, settings_with_flags
+from dfl_jax.cli.experiment.method_flags import METHOD
 from dfl_jax.topology import FAMILIES, WITH_DEGREE
 
 ARCHITECTURES = 'clients of different architectures'  # title of their flags
@@ -62,14 +62,13 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
     }
 
 
-def idle_flags(flags: Any, method: Method) -> dict[str, str]:
+def idle_flags(flags: Any, method: Method, settings: Container[str]) -> dict[str, str]:
     """All flags without effect, each with what makes it so and the remedy.
 
-    flags: with their values; a method's defaults are settled.
+    flags: with their values, a method's defaults among them; settings: the flags of the method.
     """
     idle = {n: f'{a}; leave it out' for n, a in idle_inputs(lambda n: flags[n].value).items()}
     of_method = f'--algorithm={flags.algorithm}'
-    settings = settings_with_flags(method)
     idle |= {n: f'{of_method}; leave it out' for n in GROUPS[METHOD] if n not in settings}
     if method.graphs == 'cohort':
         server = f'{of_method}, whose server hears a cohort; leave it out'
@@ -83,8 +82,8 @@ def idle_flags(flags: Any, method: Method) -> dict[str, str]:
     return idle
 
 
-def check_applicable(flags: Any, method: Method) -> None:
+def check_applicable(flags: Any, method: Method, settings: Container[str]) -> None:
     """Raises ValueError for a flag that was given and would be ignored."""
-    for name, reason in idle_flags(flags, method).items():
+    for name, reason in idle_flags(flags, method, settings).items():
         if flags[name].present:
             raise ValueError(f'{flags[name].serialize()} does not apply to {reason}')

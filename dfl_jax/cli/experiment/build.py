@@ -4,7 +4,7 @@ Everything that can be wrong with the input is found here, before any long compu
 as a ValueError of one line.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -13,12 +13,14 @@ from jax.sharding import Mesh
 
 from dfl_jax import data
 from dfl_jax.base import Algorithm, Clients, Graph
+from dfl_jax.cli.experiment.algorithm import check_algorithm, make_algorithm
 from dfl_jax.cli.experiment.data import build_data
+from dfl_jax.cli.experiment.gain import gain_and_warmup
 from dfl_jax.cli.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.cli.experiment.method import Chosen, choose_method
 from dfl_jax.cli.experiment.networks import Network, build_network
-from dfl_jax.cli.experiment.placement import footprint_of, place
-from dfl_jax.cli.experiment.plugins import check_algorithm, of_others
+from dfl_jax.cli.experiment.placement import place
+from dfl_jax.cli.experiment.plugins import of_others
 from dfl_jax.cli.experiment.seeds import streams
 from dfl_jax.evaluation import Holdout
 from dfl_jax.execution import Footprint
@@ -73,16 +75,21 @@ def build(flags: Any) -> Experiment:
     """Builds the experiment that the flags describe. Raises ValueError naming the bad one."""
     seeds = streams(flags.seed)
     chosen = choose_method(flags, seeds['jacobians'])
-    check_graphs(flags, chosen.method)
+    family = check_graphs(flags, chosen.method)
     dataset, parts, kept = build_data(flags, seeds)
     network = build_network(flags, dataset, chosen.method)
-    chosen.make(network.trained)  # for its checks
-    # Last of the input, as it takes the longest
-    graphs, chosen = draw_graphs(flags, seeds, chosen, np.array([len(part) for part in parts]))
-    placement = place(flags, chosen, network.model, parts, graphs)
-    chosen = chosen.replace(chunk=placement.chunk)
-    algorithm, key = chosen.make(network.trained), jax.random.key(seeds['training'])
+    algorithm = make_algorithm(chosen, network.trained)  # for its checks; the last comes below
+    # Late, as it takes the longest
+    intact, graphs = draw_graphs(flags, seeds, chosen)
+    sizes = np.array([len(part) for part in parts])
+    gain, warmup = gain_and_warmup(flags, chosen, family, intact, graphs, sizes, seeds['gain'])
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
+    test = Holdout(dataset.test_x, dataset.test_y)
+    placement = place(flags, chosen, network.model, algorithm, graphs, clients, test)
+    run = chosen.run._replace(averaging_warmup=warmup, chunk=placement.chunk)
+    chosen = replace(chosen, gain=gain, run=run)
+    key = jax.random.key(seeds['training'])
+    algorithm = make_algorithm(chosen, network.trained)
     if of_others(chosen.name) and network.population is None:
         check_algorithm(chosen.name, algorithm, network.model, key, clients, graphs)
     keeps = any(map(len, kept))
@@ -91,7 +98,6 @@ def build(flags: Any) -> Experiment:
             f'--validation_share={flags.validation_share}: {chosen.name} offers no local accuracy; '
             'leave it out'
         )
-    test = Holdout(dataset.test_x, dataset.test_y)
     return Experiment(
         chosen=chosen,
         dataset=dataset,
@@ -102,7 +108,7 @@ def build(flags: Any) -> Experiment:
         network=network,
         algorithm=algorithm,
         key=key,
-        footprint=footprint_of(algorithm, key, clients, test, placement, graphs, flags.eval_every),
+        footprint=placement.footprint,
         mesh=placement.mesh,
         validation=data.pack(dataset.train_x, dataset.train_y, kept) if keeps else None,
     )

@@ -1,19 +1,16 @@
 """The method of a run, and its settings by flags, by the run, and by default."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dfl_jax.algorithms import Method, Run, make
-from dfl_jax.base import Algorithm
+from dfl_jax.algorithms import Method, Run
 from dfl_jax.cli.experiment.applicable import check_applicable
-from dfl_jax.cli.experiment.method_flags import given_settings
-from dfl_jax.cli.experiment.plugins import method_named, told
+from dfl_jax.cli.experiment.method_flags import given_settings, settings_with_flags
+from dfl_jax.cli.experiment.plugins import method_named
 from dfl_jax.cli.experiment.values import check_values
-from dfl_jax.heterogeneous import Population
 from dfl_jax.initialisation import gain_corrected
-from dfl_jax.models import Model
 from dfl_jax.settings import resolve
 
 
@@ -55,19 +52,6 @@ class Chosen:
             resolved['gain'] = float(np.mean(self.gain))
         return resolved
 
-    def replace(self, *, gain: float | np.ndarray | None = None, **run: Any) -> 'Chosen':
-        """The same with what became known: the gain, and facts of the run."""
-        known = self.gain if gain is None else gain
-        return replace(self, gain=known, run=self.run._replace(**run))
-
-    def make(self, network: Model | Population) -> Algorithm:
-        """The method. Raises ValueError for settings out of range."""
-        try:
-            with told('algorithm', self.name, 'factory'):
-                return make(self.method.factory, network, **self.settings)
-        except ImportError as error:  # a backend that is not installed
-            raise ValueError(f'--algorithm={self.name}: {error}') from error
-
 
 def choose_method(flags: Any, projection_seed: int) -> Chosen:
     """The method of the flags. Raises ValueError for flags that are wrong or without effect."""
@@ -75,7 +59,8 @@ def choose_method(flags: Any, projection_seed: int) -> Chosen:
     if flags.seed < 0:
         raise ValueError(f'--seed has to be at least 0, got {flags.seed}')
     method = method_named(flags.algorithm)
-    check_applicable(flags, method)
+    settings = settings_with_flags(method)
+    check_applicable(flags, method, settings)
     run = Run(
         rounds=flags.rounds,
         clients=flags.clients,
@@ -83,5 +68,4 @@ def choose_method(flags: Any, projection_seed: int) -> Chosen:
         clustered=flags.topology == 'clustered',
         projection_seed=projection_seed,
     )
-    with told('algorithm', flags.algorithm, 'factory'):
-        return Chosen(flags.algorithm, method, given_settings(flags, method), run)
+    return Chosen(flags.algorithm, method, given_settings(flags, settings), run)

@@ -6,14 +6,13 @@ the method's own default.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import flags
 
 from dfl_jax.algorithms import METHODS, Method
 from dfl_jax.cli.experiment.flags import FLAGS, GROUPS, NOT_SETTINGS
-from dfl_jax.cli.experiment.values import whole_numbers
 from dfl_jax.settings import Setting, described
 
 METHOD = 'method'  # title of their group
@@ -121,13 +120,13 @@ def define_flags(method: Method) -> None:
         GROUPS[METHOD].append(name)
 
 
-def given_settings(flags: flags.FlagValues, method: Method) -> dict[str, Any]:
-    """The settings of the method that flags give. Raises ValueError, one line."""
+def given_settings(flags: flags.FlagValues, settings: Mapping[str, Setting]) -> dict[str, Any]:
+    """The settings that flags give, of those by the flags' names; `values` has checked them."""
     given: dict[str, Any] = {}
-    for name, setting in settings_with_flags(method).items():
+    for name, setting in settings.items():
         value = flags[name].value if name in GROUPS[METHOD] else None
         if value is not None:
-            given[setting.name] = whole_numbers(name, value) if setting.kind is tuple else value
+            given[setting.name] = tuple(map(int, value)) if setting.kind is tuple else value
     return given
 
 

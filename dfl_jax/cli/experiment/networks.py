@@ -5,13 +5,11 @@ from typing import Any, NamedTuple
 
 from flax import linen as nn
 
-from dfl_jax import data
+from dfl_jax import data, host, models
 from dfl_jax.algorithms import Method
 from dfl_jax.cli.experiment.plugins import named, told
-from dfl_jax.cli.experiment.values import whole_numbers
 from dfl_jax.heterogeneous import Population, assign_architectures, populate
-from dfl_jax.host import read_text
-from dfl_jax.models import MLP, MODELS, MODES, Model, architecture, bind, expand, with_initializer
+from dfl_jax.models import MLP, MODELS, MODES, Model, bind, with_initializer
 
 
 class Network(NamedTuple):
@@ -28,10 +26,10 @@ class Network(NamedTuple):
 
 def build_network(flags: Any, dataset: data.Dataset, method: Method) -> Network:
     """The networks of the flags. Raises ValueError for what does not fit them or the data."""
-    if not method.heterogeneous:
-        return Network(build_model(flags, dataset))
-    population = build_population(flags, dataset, method)
-    return Network(max(population.models.values(), key=lambda each: each.size), population)
+    if method.heterogeneous:
+        population = build_population(flags, dataset, method)
+        return Network(max(population.models.values(), key=lambda each: each.size), population)
+    return Network(build_model(flags, dataset))
 
 
 def build_model(flags: Any, dataset: data.Dataset) -> Model:
@@ -50,7 +48,7 @@ def build_model(flags: Any, dataset: data.Dataset) -> Model:
     elif flags.model != 'mlp':
         raise ValueError(f'--hidden shapes --model=mlp, not --model={flags.model}; leave it out')
     else:
-        widths = whole_numbers('hidden', flags.hidden)
+        widths = tuple(map(int, flags.hidden))
         if any(width < 1 for width in widths):
             raise ValueError(f'--hidden={",".join(flags.hidden)}: use widths of at least 1')
         model = bind(MLP(dataset.classes, widths), shape)
@@ -65,26 +63,26 @@ def build_population(flags: Any, dataset: data.Dataset, method: Method) -> Popul
     if flags.architecture_file is not None:
         listed = _listed(flags.architecture_file)
     asked = flags.architectures or list(dict.fromkeys(listed or [method.architectures]))
-    names = expand(asked)
+    names = models.expand(asked)
     shape = dataset.train_x.shape[1:]
-    models: dict[str, Model] = {}
+    networks: dict[str, Model] = {}
     for name in names:
         try:
-            bound = bind(architecture(name, dataset.classes, flags.dfml_width), shape)
+            bound = bind(models.architecture(name, dataset.classes, flags.dfml_width), shape)
         except ValueError as error:
             modes = ', '.join(MODES)
             raise ValueError(
                 f'--architectures={",".join(asked)}: {name} on inputs of shape {shape}: {error}; '
                 f'take others (the modes {modes}, or e.g. cnn-32-64) or another --dataset'
             ) from error
-        models[name] = with_initializer(bound, flags.initializer) if flags.initializer else bound
-    return populate(models, _assigned(flags, names, listed))
+        networks[name] = with_initializer(bound, flags.initializer) if flags.initializer else bound
+    return populate(networks, _assigned(flags, names, listed))
 
 
 def _listed(path: str) -> list[str]:
     """The architectures of a file. Raises ValueError where it names none."""
     try:
-        listed = read_text(path).split()
+        listed = host.read_text(path).split()
     except (OSError, ValueError) as error:
         raise ValueError(f'--architecture_file={path} cannot be read: {error}') from None
     if not listed:

@@ -1,27 +1,18 @@
 """What a run asks of the machine, as the flags and the method have it: devices, chunk, memory."""
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
+from dfl_jax import execution, topology
 from dfl_jax.algorithms import Method
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.cli.experiment.method import Chosen
 from dfl_jax.evaluation import Holdout
-from dfl_jax.execution import client_mesh, mesh_of_cores
-from dfl_jax.execution.memory import (
-    ROUND_COPIES,
-    Footprint,
-    available_bytes,
-    bytes_of,
-    choose_chunk,
-    in_bytes,
-)
+from dfl_jax.host import in_bytes
 from dfl_jax.models import Model
-from dfl_jax.topology import graph_bytes
 
 CORES_SHARE = 0.25  # of the free memory, that copies of the network may take on cores as devices
 
@@ -31,41 +22,52 @@ class Placement(NamedTuple):
 
     mesh: Mesh | None  # the devices, where there are several
     chunk: int  # aggregators, clients, or participants of meetings that are worked on at once
-    work: int  # bytes of a chunk
+    footprint: execution.Footprint
 
 
-def place(flags: Any, chosen: Chosen, model: Model, parts: Sequence, graphs: Graph) -> Placement:
+def place(
+    flags: Any,
+    chosen: Chosen,
+    model: Model,
+    algorithm: Algorithm,
+    graphs: Graph,
+    clients: Clients,
+    test: Holdout,
+) -> Placement:
     """The placement that the flags ask for, or what the machine holds.
 
-    model: the largest; parts: the samples of each client.
+    model: the largest; algorithm: with any chunk.
 
-    Raises ValueError where not even one would fit.
+    Raises ValueError where not even one would fit, or the run as a whole would not.
     """
     _, count, members = graphs.members.shape
-    method = chosen.method
-    mesh = mesh_of(flags) or cores_of(flags, model, parts, count, method)
-    each = method.memory(model, max(map(len, parts)), members, chosen.resolved)
+    method, samples = chosen.method, clients.y.shape[1]
+    mesh = mesh_of(flags) or cores_of(flags, model, clients, count, method)
+    each = method.memory(model, samples, members, chosen.resolved)
     if method.heterogeneous:
         count *= members  # of an architecture, at most
     on_each = -(-count // mesh.size) if mesh else count
-    chunk = choose_chunk(on_each, each, flags.chunk, method.advice)
-    return Placement(mesh, chunk, chunk * each)
+    chunk = execution.choose_chunk(on_each, each, flags.chunk, method.advice)
+    of_graphs = bytes_of_graphs(graphs, flags.eval_every)
+    return Placement(
+        mesh, chunk, footprint_of(algorithm, clients, test, chunk * each, mesh, of_graphs)
+    )
 
 
 def mesh_of(flags: Any) -> Mesh | None:
     """The devices of --devices, None for a single one; for `auto` see `cores_of`."""
     if flags.devices == 'all' or flags.distributed:
-        return client_mesh() if len(jax.devices()) > 1 else None
+        return execution.client_mesh() if len(jax.devices()) > 1 else None
     if flags.devices == 'auto':
         return None
     if not flags.devices.isdecimal():
         raise ValueError(f'--devices={flags.devices}: write a number, auto or all')
     count = int(flags.devices)
-    return None if count == 1 else client_mesh(count)
+    return None if count == 1 else execution.client_mesh(count)
 
 
 def cores_of(
-    flags: Any, model: Model, parts: Sequence, aggregators: int, method: Method
+    flags: Any, model: Model, clients: Clients, aggregators: int, method: Method
 ) -> Mesh | None:
     """The cores of a CPU as devices, for --devices=auto; None where one device does better.
 
@@ -77,34 +79,35 @@ def cores_of(
     """
     if flags.devices != 'auto' or flags.distributed or method.heterogeneous:
         return None
-    samples = len(parts) * max(map(len, parts)) * math.prod(model.input_shape)
-    whole = 4 * (len(parts) * model.size + samples)
-    mesh = mesh_of_cores(math.gcd(len(parts), aggregators))
-    return mesh if mesh and mesh.size * whole <= CORES_SHARE * available_bytes() else None
+    count = len(clients.y)
+    whole = 4 * (count * model.size + clients.y.size * math.prod(model.input_shape))
+    mesh = execution.mesh_of_cores(math.gcd(count, aggregators))
+    return mesh if mesh and mesh.size * whole <= CORES_SHARE * execution.available_bytes() else None
 
 
 def footprint_of(
     algorithm: Algorithm,
-    key: jax.Array,
     clients: Clients,
     test: Holdout,
-    placement: Placement,
-    graphs: Graph,
-    eval_every: int,
-) -> Footprint:
-    """The memory of a run. Raises ValueError when it would not fit into what is free."""
-    mesh, bytes_for_graphs = placement.mesh, bytes_of_graphs(graphs, eval_every)
+    work: int,
+    mesh: Mesh | None,
+    graphs: int = 0,
+) -> execution.Footprint:
+    """The memory of a run. Raises ValueError when it would not fit into what is free.
+
+    work: bytes of what is worked on at once; graphs: those of `bytes_of_graphs`.
+    """
     shares = mesh.size if mesh and len(clients.y) % mesh.size == 0 else 1
-    whole = bytes_of(jax.eval_shape(algorithm.init, key, clients))
+    whole = execution.bytes_of(jax.eval_shape(algorithm.init, jax.random.key(0), clients))
     state, gathered = whole // shares, whole if mesh else 0
-    of_data = bytes_of(clients) // shares + bytes_of(test)
-    each = Footprint(of_data, state, ROUND_COPIES * state + gathered, placement.work)
+    of_data = execution.bytes_of(clients) // shares + execution.bytes_of(test)
+    each = execution.Footprint(of_data, state, execution.ROUND_COPIES * state + gathered, work)
     together = mesh.size if mesh and jax.default_backend() == 'cpu' else 1  # in one memory
-    found = Footprint(*(together * part for part in each))._replace(graphs=bytes_for_graphs)
-    free = available_bytes()
+    found = execution.Footprint(*(together * part for part in each))._replace(graphs=graphs)
+    free = execution.available_bytes()
     if found.total > free:
         remedy = 'use fewer --clients, a smaller --model, or more --devices'
-        if bytes_for_graphs > found.total / 2:
+        if graphs > found.total / 2:
             remedy = 'use fewer --clients or --rounds, lower --degree or --eval_every'
         raise ValueError(f'the run needs about {found} and {in_bytes(free)} are free; {remedy}')
     return found
@@ -115,4 +118,4 @@ def bytes_of_graphs(graphs: Graph, eval_every: int) -> int:
     are written out even where the schedule is static."""
     rounds = len(graphs.members)
     block = math.gcd(min(eval_every, rounds), rounds)
-    return graph_bytes(graphs) + bytes_of(graphs) // rounds * block
+    return topology.graph_bytes(graphs) + execution.bytes_of(graphs) // rounds * block

@@ -2,10 +2,10 @@
 
 import contextlib
 import math
-from collections.abc import Sequence
 from typing import Any
 
-NUMBERS = ('hidden', 'ntk_timesteps', 'architecture_ratios')  # flags that are lists of numbers
+WHOLE = ('hidden', 'ntk_timesteps')  # flags that are lists of whole numbers
+NUMBERS = (*WHOLE, 'architecture_ratios')
 # The largest that ends within days; of all other whole numbers what 32 bits hold
 MOST = {
     'rounds': 10**6,
@@ -28,6 +28,10 @@ def check_values(flags: Any) -> None:
             raise ValueError(f'--{name}= has no value; give one, or leave it out')
         several = value if name in NUMBERS and value is not None else [value]
         for one in map(_as_number, several):
+            if name in WHOLE and value is not None and not isinstance(one, int):
+                raise ValueError(
+                    f'--{name} takes whole numbers separated by commas, got {_given(value)}'
+                )
             if isinstance(one, float) and not math.isfinite(one):
                 raise ValueError(f'--{name}={_given(value)}: give finite numbers')
             most = MOST.get(name, 2**31 - 1)
@@ -46,13 +50,3 @@ def _as_number(value: Any) -> Any:
 
 def _given(value: Any) -> str:
     return ','.join(value) if isinstance(value, list) else str(value)
-
-
-def whole_numbers(flag: str, values: Sequence[str]) -> tuple[int, ...]:
-    """The whole numbers of a flag that is a list. Raises ValueError naming it."""
-    try:
-        return tuple(int(value) for value in values)
-    except ValueError:
-        raise ValueError(
-            f'--{flag} takes whole numbers separated by commas, got {",".join(values)}'
-        ) from None

@@ -11,7 +11,6 @@ move between machines.
 
 import json
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -93,7 +92,7 @@ def restore(directory: RunDirectory) -> Trained:
     if newest is None:
         raise ValueError(f'--run={directory.path} has no checkpoint yet; let it run on')
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # what there was to say, the run has said
+        warnings.simplefilter('ignore')  # the run has printed its warnings
         experiment = build(FLAGS)
     check_inputs(config.get('inputs', {}), experiment, fingerprint(experiment), directory.path)
     if experiment.chosen.method.graphs == 'cohort':
@@ -151,12 +150,12 @@ def final_topologies(
             continue
         drawn = topology.schedule('regular', clients, 1, seed=seed, degree=degree)
         everyone = jax.tree.map(lambda a: a[0], drawn)
-        for who, graph in zip(
+        for neighbours, graph in zip(
             NEIGHBOURS, (everyone, selection.shortlist(everyone, validation)), strict=True
         ):
             name = {
                 'degree': degree,
-                'neighbours': who,
+                'neighbours': neighbours,
                 'messages_an_averaging': int(graph.mask[:, 1:].sum()),
             }
             steps = range(1, len(TIMES) + 1)
@@ -164,14 +163,14 @@ def final_topologies(
 
 
 def examine(trained: Trained, seed: int, target: float, progress: bool) -> Row:
-    """Judges every average on the test half: what selection.json holds."""
+    """What selection.json holds: every average, evaluated on the test half."""
     from tqdm import tqdm
 
     from dfl_jax.analysis import final_averaging as selection
 
     experiment, state, round = trained
     validation, test = selection.split(experiment.test, seed)
-    ranking, own = (
+    ranking, reported = (
         selection.client_accuracies(experiment.algorithm, state, half)
         for half in (validation, test)
     )
@@ -181,7 +180,7 @@ def examine(trained: Trained, seed: int, target: float, progress: bool) -> Row:
     total = sum(len(weights) for _, weights in (*growing, *graphs))
     with tqdm(total=total, unit='model', disable=not progress, dynamic_ncols=True) as bar:
 
-        def judged(weights: 'np.ndarray') -> 'np.ndarray':
+        def evaluated(weights: 'np.ndarray') -> 'np.ndarray':
             accuracies = selection.averaged_accuracy(
                 experiment.algorithm, experiment.model, state, weights, test
             )
@@ -189,9 +188,9 @@ def examine(trained: Trained, seed: int, target: float, progress: bool) -> Row:
             return accuracies
 
         for how, weights in growing:
-            curves[how].append(_rounded(judged(weights)))
+            curves[how].append(_rounded(evaluated(weights)))
         for name, weights in graphs:
-            accuracies = judged(weights).reshape(len(TIMES), -1)
+            accuracies = evaluated(weights).reshape(len(TIMES), -1)
             mean, worst = _rounded(accuracies.mean(axis=1)), _rounded(accuracies.min(axis=1))
             topologies.append(name | {'mean': mean, 'worst': worst})
     return {
@@ -203,7 +202,7 @@ def examine(trained: Trained, seed: int, target: float, progress: bool) -> Row:
         'target': target,
         'validation_samples': len(validation.y),
         'test_samples': len(test.y),
-        'client_accuracies': _rounded(own),
+        'client_accuracies': _rounded(reported),
         'average_of_all': curves['best_to_worst'][0][-1],
         'orders': {
             how: {
@@ -236,20 +235,17 @@ def _rounded(values: Sequence[float]) -> list[float]:
 # -------------------------------------------------------------------------------------- command
 
 
-def write(found: Row, out: Path) -> None:
+def write(selection: Row, out: Path) -> None:
     """The three files, and the report on stdout."""
     out.mkdir(parents=True, exist_ok=True)
     data, text, figure = (out / name for name in FILES)
-    write_atomically(data, json.dumps(found, separators=(',', ':')) + '\n')
-    write_atomically(text, report(found))
-    print(f'{report(found)}\n{data}\n{text}')
-    try:
+    write_atomically(data, json.dumps(selection, separators=(',', ':')) + '\n')
+    write_atomically(text, report(selection))
+    print(f'{report(selection)}\n{data}\n{text}')
+    with command.figure(figure):
         from dfl_jax.cli.final_averaging.plot import plot_select
 
-        plot_select(found, figure)
-        print(figure)
-    except ImportError:
-        print(f'no {figure.name} without matplotlib (pip install matplotlib)', file=sys.stderr)
+        plot_select(selection, figure)
 
 
 def main(argv: list[str]) -> int:
@@ -260,8 +256,7 @@ def main(argv: list[str]) -> int:
     try:
         directory, out = check()
         trained = restore(directory)
-        found = examine(trained, seed, FLAGS.target, FLAGS.progress)
-        write(found, out)
+        write(examine(trained, seed, FLAGS.target, FLAGS.progress), out)
     except (ValueError, OSError, MemoryError, OverflowError) as error:  # of absurd settings
         return command.fail(str(error) or type(error).__name__)
     except KeyboardInterrupt:

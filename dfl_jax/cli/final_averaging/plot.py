@@ -15,26 +15,26 @@ NEIGHBOURS = {'all': ('all neighbours', COLOURS[0]), 'better half': ('better hal
 TIMES = (('once', '-'), ('twice', '--'))
 
 
-def plot_select(found: Row, path: Path) -> None:
+def plot_select(selection: Row, path: Path) -> None:
     """Figure 6, accuracy against clients averaged beside the clients, and final topologies.
 
-    found: what selection.json holds.
+    selection: what selection.json holds.
     """
     figure = plt.figure(figsize=(11, 4.2), layout='constrained')
     panels = figure.subplots(1, 3, width_ratios=(2.2, 0.7, 1.5))
     panels[1].sharey(panels[0])
-    _orders(panels[0], found)
-    _clients(panels[1], found)
-    _topologies(panels[2], found)
+    _orders(panels[0], selection)
+    _clients(panels[1], selection)
+    _topologies(panels[2], selection)
     for axes in panels:
         tidy(axes)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
 
-def _orders(axes, found: Row) -> None:
+def _orders(axes, selection: Row) -> None:
     for how, (label, colour) in ORDERS.items():
-        curves = found['orders'][how]['accuracies']
+        curves = selection['orders'][how]['accuracies']
         spans = [
             (100 * min(v), 100 * sum(v) / len(v), 100 * max(v)) for v in zip(*curves, strict=True)
         ]
@@ -43,7 +43,7 @@ def _orders(axes, found: Row) -> None:
         axes.fill_between(sizes, low, high, color=colour, alpha=0.18, linewidth=0)
         label += f' (range of {len(curves)})' if len(curves) > 1 else ''
         axes.plot(sizes, mean, color=colour, lw=2, label=label)
-    target = 100 * found['target']
+    target = 100 * selection['target']
     axes.axhline(target, color=MUTED, lw=1, ls=':', label=f'{target:.4g} %')
     axes.set_xscale('log')
     _ticks(axes, [n for n in (1, 3, 10, 30, 100, 300, 1000) if n <= len(spans)])
@@ -51,23 +51,25 @@ def _orders(axes, found: Row) -> None:
     axes.legend(frameon=False, loc='lower right')
 
 
-def _clients(axes, found: Row) -> None:
-    own = [100 * accuracy for accuracy in found['client_accuracies']]
-    axes.hist(own, bins=25, orientation='horizontal', color=MUTED)
+def _clients(axes, selection: Row) -> None:
+    accuracies = [100 * accuracy for accuracy in selection['client_accuracies']]
+    axes.hist(accuracies, bins=25, orientation='horizontal', color=MUTED)
     axes.set_xlabel('number of clients')
     axes.tick_params(labelleft=False)
 
 
-def _topologies(axes, found: Row) -> None:
-    for who, (label, colour) in NEIGHBOURS.items():
-        rows = [row for row in found['final_topologies'] if row['neighbours'] == who]
+def _topologies(axes, selection: Row) -> None:
+    for neighbours, (label, colour) in NEIGHBOURS.items():
+        rows = [row for row in selection['final_topologies'] if row['neighbours'] == neighbours]
         degrees = [row['degree'] for row in rows]
         for step, (often, style) in enumerate(TIMES):
             means = [100 * row['mean'][step] for row in rows]
             axes.plot(
                 degrees, means, style, color=colour, marker='o', ms=4, label=f'{label}, {often}'
             )
-    axes.axhline(100 * found['average_of_all'], color=COLOURS[6], lw=1.2, label='average of all')
+    axes.axhline(
+        100 * selection['average_of_all'], color=COLOURS[6], lw=1.2, label='average of all'
+    )
     axes.set_xscale('log')
     _ticks(axes, degrees)
     axes.set(xlabel='degree of the final topology', ylabel='accuracy of the mean client (%)')

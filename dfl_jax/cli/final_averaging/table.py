@@ -1,7 +1,8 @@
-"""What `experiments.select` found, as the tables of selection.md."""
+"""The results of `experiments.select` as the tables of selection.md."""
 
 from collections.abc import Sequence
 
+from dfl_jax.cli import markdown
 from dfl_jax.cli.run.rundir import Row
 
 NEIGHBOURS = ('all', 'better half')  # with whom a client averages there, ...
@@ -14,56 +15,55 @@ LABELS = {
 }
 
 
-def report(found: Row) -> str:
+def report(selection: Row) -> str:
     """selection.md: clients needed in every order, and what final topologies are worth."""
-    own = found['client_accuracies']
-    clients, draws = len(own), len(found['orders']['random']['reach'])
+    accuracies = selection['client_accuracies']
+    clients, draws = len(accuracies), len(selection['orders']['random']['reach'])
     text = (
-        f'# Whom to average: {found["algorithm"]} on {found["dataset"]}, '
-        f'{clients} clients after round {found["round"]}\n\n'
-        f'Test accuracy in percent on {found["test_samples"]} samples; the other '
-        f'{found["validation_samples"]} rank the clients. The mean client has '
-        f'{_percent(sum(own) / clients)}, the worst {_percent(min(own))} and the best '
-        f'{_percent(max(own))}; the average of all {_percent(found["average_of_all"])}.\n\n'
-        f'{_orders_table(found)}\n\n'
+        f'# Whom to average: {selection["algorithm"]} on {selection["dataset"]}, '
+        f'{clients} clients after round {selection["round"]}\n\n'
+        f'Test accuracy in percent on {selection["test_samples"]} samples; the other '
+        f'{selection["validation_samples"]} rank the clients. The mean client has '
+        f'{_percent(sum(accuracies) / clients)}, the worst {_percent(min(accuracies))} and the '
+        f'best {_percent(max(accuracies))}; the average of all '
+        f'{_percent(selection["average_of_all"])}.\n\n'
+        f'{_orders_table(selection)}\n\n'
         f'Random: the mean of {draws} orders (and their range). The ring takes {clients - 1} '
         f'messages, one after the other, until one client holds the average of all, and as many '
         f'to hand it round; a fully connected network takes {clients * (clients - 1)} at once.\n'
     )
-    if found['final_topologies']:
+    if selection['final_topologies']:
         text += (
             '\nAveraging over one regular graph with uniform weights: the mean client and the '
             'worst, when a client averages with all its neighbours or with the half that is '
-            f'better on the validation samples.\n\n{_topologies_table(found)}\n'
+            f'better on the validation samples.\n\n{_topologies_table(selection)}\n'
         )
     return text
 
 
-def _orders_table(found: Row) -> str:
-    sizes = [n for n in (1, 3, 10, 30, 100) if n < len(found['client_accuracies'])]
-    target = f'{100 * found["target"]:.4g} %'
+def _orders_table(selection: Row) -> str:
+    sizes = [n for n in (1, 3, 10, 30, 100) if n < len(selection['client_accuracies'])]
+    target = f'{100 * selection["target"]:.4g} %'
     heading = ['order', f'clients to reach {target}', 'to stay there', *map(str, sizes), 'all']
     body = []
-    for how, curves in found['orders'].items():
+    for how, curves in selection['orders'].items():
         drawn = [[curve[n - 1] for curve in curves['accuracies']] for n in [*sizes, 0]]
         means = [_percent(sum(values) / len(values)) for values in drawn]
         body.append([LABELS[how], _count(curves['reach']), _count(curves['stay']), *means])
-    return _table(heading, body)
+    return markdown.table(heading, body, 1)
 
 
-def _topologies_table(found: Row) -> str:
-    heading = ['degree', *(f'{who}, {times}' for who in NEIGHBOURS for times in TIMES)]
+def _topologies_table(selection: Row) -> str:
+    heading = [
+        'degree',
+        *(f'{neighbours}, {times}' for neighbours in NEIGHBOURS for times in TIMES),
+    ]
     body: dict[int, list[str]] = {}
-    for row in found['final_topologies']:
+    for row in selection['final_topologies']:
         pairs = zip(row['mean'], row['worst'], strict=True)
         line = body.setdefault(row['degree'], [str(row['degree'])])
         line += [f'{_percent(mean)}, {_percent(worst)}' for mean, worst in pairs]
-    return _table(heading, list(body.values()))
-
-
-def _table(heading: list[str], body: list[list[str]]) -> str:
-    lines = [heading, ['---', *['--:'] * (len(heading) - 1)], *body]
-    return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    return markdown.table(heading, body.values(), 1)
 
 
 def _percent(accuracy: float) -> str:
@@ -72,10 +72,11 @@ def _percent(accuracy: float) -> str:
 
 def _count(counts: Sequence[int | None]) -> str:
     """The count of one order; of several the mean and the range."""
-    found = [count for count in counts if count is not None]
-    if not found:
+    numbers = [count for count in counts if count is not None]
+    if not numbers:
         return 'never'
     if len(counts) == 1:
-        return str(found[0])
-    text = f'{sum(found) / len(found):.1f} ({min(found)} to {max(found)})'
-    return text if len(found) == len(counts) else f'{text}, {len(counts) - len(found)} never'
+        return str(numbers[0])
+    text = f'{sum(numbers) / len(numbers):.1f} ({min(numbers)} to {max(numbers)})'
+    never = len(counts) - len(numbers)
+    return f'{text}, {never} never' if never else text

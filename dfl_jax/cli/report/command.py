@@ -14,11 +14,9 @@ from pathlib import Path
 
 from absl import flags
 
-from dfl_jax.cli.command import check_writable, fail
-from dfl_jax.cli.report import html as markup
-from dfl_jax.cli.report import papers as report_papers
-from dfl_jax.cli.report import sections
-from dfl_jax.cli.report.runs import Found, find, group
+from dfl_jax.cli.command import check_writable, counted, fail
+from dfl_jax.cli.report import html, papers, pictures, sections
+from dfl_jax.cli.report.runs import SavedRun, find, group
 from dfl_jax.cli.run.rundir import write_atomically
 
 FLAGS = flags.FLAGS
@@ -44,7 +42,7 @@ def write_report(source: Path, out: Path, target: float, overwrite: bool) -> str
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, text)
     skipped = f', {len(broken)} that cannot be read' if broken else ''
-    return f'{_count(len(runs), "run")}{skipped}'
+    return f'{counted(len(runs), "run")}{skipped}'
 
 
 def is_report(path: Path) -> bool:
@@ -52,41 +50,42 @@ def is_report(path: Path) -> bool:
     if not path.is_file():  # a pipe, say, which nobody writes to
         return False
     with open(path, errors='replace') as file:
-        return markup.MARK in file.read(1000)
+        return html.MARK in file.read(1000)
 
 
-def report(name: str, runs: Sequence[Found], broken: dict[str, str], target: float) -> str:
+def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: float) -> str:
     """The page. name: of what it reports on; broken: {directory: why it cannot be read}."""
     groups = group(runs)
     unfinished = sum(not run.done for run in runs)
-    lead = [_count(len(runs), 'run'), _count(len(groups), 'setting')]
+    lead = [counted(len(runs), 'run'), counted(len(groups), 'setting')]
     lead += [f'{unfinished} unfinished'] * (unfinished > 0)
     lead += [f'{len(broken)} unreadable'] * (len(broken) > 0)
     parts: list[tuple[str, str]] = [
         ('Summary', sections.summary(groups, target)),
         ('Curves', sections.curves(groups, target)),
-        ('Beside the papers', report_papers.beside_papers(runs)),
+        ('Beside the papers', papers.beside_papers(runs)),
         ('Traffic', sections.traffic(groups, target)),
         ('Settings', sections.settings(groups)),
-        ('Data', sections.pictures_of_partitions(groups)),
-        ('Topology', sections.pictures_of_topologies(groups)),
+        ('Data', pictures.partitions(groups)),
+        ('Topology', pictures.topologies(groups)),
         ('Runs', sections.list_of_runs(groups, broken)),
         ('Timing and versions', sections.timing(groups)),
     ]
     date = datetime.now(UTC).strftime('%Y-%m-%d %H:%M UTC')
     foot = f'Written on {date} by python -m experiments.report of dfl_jax.'
     shown = [(heading, body) for heading, body in parts if body]
-    return markup.page(f'Runs of {name}', ', '.join(lead) + '.', shown, foot)
-
-
-def _count(number: int, noun: str) -> str:
-    return f'{number} {noun}{"s" * (number != 1)}'
+    return html.page(f'Runs of {name}', ', '.join(lead) + '.', shown, foot)
 
 
 def define_flags(_: Sequence[str]) -> None:
     """Defines the flags of this command, whose names others use for something else."""
     flags.DEFINE_string('runs', 'runs', 'A run directory, or a folder of them at any depth.')
-    flags.DEFINE_string('out', None, 'The page (default: report.html in --runs).')
+    flags.DEFINE_string(
+        'out',
+        None,
+        'The page (default: report.html in --runs).',
+        allow_override=True,  # the flags of a run, which say what its settings mean, have one too
+    )
     flags.DEFINE_float('target', 0.85, 'Accuracy to which rounds and megabytes are counted.')
     flags.DEFINE_bool('overwrite', False, 'Replace --out even where it is no report.')
 
@@ -97,10 +96,10 @@ def main(argv: list[str]) -> int:
     source = Path(FLAGS.runs)
     out = Path(FLAGS.out or source / 'report.html')
     try:
-        said = write_report(source, out, FLAGS.target, FLAGS.overwrite)
+        shown = write_report(source, out, FLAGS.target, FLAGS.overwrite)
     except (ValueError, OSError, ImportError) as error:
         return fail(str(error))
     except KeyboardInterrupt:
         return fail('interrupted, and nothing written; start again', status=130)
-    print(f'{said}: {out}')
+    print(f'{shown}: {out}')
     return 0

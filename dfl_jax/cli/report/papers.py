@@ -4,65 +4,76 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from dfl_jax.cli.report import html as markup
-from dfl_jax.cli.report.runs import Found
+from dfl_jax.cli.report import html
+from dfl_jax.cli.report.numbers import aligned
+from dfl_jax.cli.report.runs import SavedRun
 from dfl_jax.cli.run.rundir import Row
-from dfl_jax.cli.tables import command as tables
-from dfl_jax.cli.tables.columns import columns as table_columns
-from dfl_jax.cli.tables.columns import columns_of_cells
-from dfl_jax.cli.tables.curves import SKIPPED, Runs, columns_of, differences, read_flagfile, rounded
-from dfl_jax.cli.tables.files import read_published
+from dfl_jax.cli.tables import files
+from dfl_jax.cli.tables.columns import columns, columns_of_cells
+from dfl_jax.cli.tables.curves import SKIPPED, Runs, run_of_cell
+from dfl_jax.cli.tables.flagfiles import differences, read_flagfile
 from dfl_jax.cli.tables.metrics import what
+from dfl_jax.cli.tables.table import OFF_PAPER, below, cells
 
-MOST_REMARKS = 6  # on a table
+MOST_WARNINGS = 6  # on a table
 
 
-def beside_papers(runs: Sequence[Found]) -> str:
+def beside_papers(runs: Sequence[SavedRun]) -> str:
     """The tables of the papers to which any of the runs belongs."""
-    found = []
-    for file in sorted(tables.HERE.glob('*/*/published.json')):
-        published = read_published(file)
-        cells, warnings = cells_of(published, file.parent, runs)
-        if cells:
-            name, words = file.parent.relative_to(tables.HERE), what(published)
-            more = f'And {len(warnings) - MOST_REMARKS} warnings more.'
-            said = warnings[:MOST_REMARKS] + [more] * (len(warnings) > MOST_REMARKS)
-            notes = f'<p class="note">{"<br>".join(map(escape, said))}</p>' if said else ''
-            found.append(
+    parts = []
+    for file in sorted(files.HERE.glob('*/*/published.json')):
+        published = files.read_published(file)
+        runs_of_cells, warnings = runs_of_table(published, file.parent, runs)
+        if runs_of_cells:
+            name, words = file.parent.relative_to(files.HERE), what(published)
+            more = f'And {len(warnings) - MOST_WARNINGS} warnings more.'
+            lines = warnings[:MOST_WARNINGS] + [more] * (len(warnings) > MOST_WARNINGS)
+            notes = f'<p class="note">{"<br>".join(map(escape, lines))}</p>' if lines else ''
+            parts.append(
                 f'<h3>{escape(str(name))}: {escape(published["title"])}</h3>\n'
                 f'<p>{escape(words[:1].upper() + words[1:])} ({escape(published["source"])})</p>\n'
-                f'{markup.markdown(tables.report(published, cells))}\n{notes}'
+                f'{_table(published, runs_of_cells)}\n{notes}'
             )
-    return '\n'.join(found)
+    return '\n'.join(parts)
 
 
-def cells_of(published: Row, folder: Path, runs: Sequence[Found]) -> tuple[Runs, list[str]]:
-    """The runs of every cell of a table, by their names and settings, and warnings on them.
+def _table(published: Row, runs: Runs) -> str:
+    """What `dfl-jax tables` prints of a table, as HTML."""
+    head, rows = cells(published, runs)
+    numbers = zip(*(aligned(column) for column in [*zip(*rows, strict=True)][1:]), strict=True)
+    bodies = [[escape(row[0]), *those] for row, those in zip(rows, numbers, strict=True)]
+    caption = 'The paper beside these runs, mean ± deviation over seeds'
+    findings, off = below(published, runs)
+    parts = [html.table([*map(escape, head)], bodies, caption)]
+    parts += [html.bullets(findings)] * bool(findings)
+    parts += [f'<p>{escape(OFF_PAPER)}</p>', html.bullets(off)] * bool(off)
+    return '\n'.join(parts)
 
-    A run of a cell's name whose settings stray from the cell's flagfile belongs elsewhere.
+
+def runs_of_table(published: Row, folder: Path, runs: Sequence[SavedRun]) -> tuple[Runs, list[str]]:
+    """The runs of every cell of a table, by their names and settings, and warnings of them.
+
+    A run of a cell's name whose settings differ from the cell's flagfile belongs elsewhere.
     """
-    names, only = table_columns(published), columns_of_cells(published)
-    cells: Runs = {}
+    names, only = columns(published), columns_of_cells(published)
+    of_cells: Runs = {}
     warnings = []
-    for cell, flagfile in tables.flagfiles(published, folder).items():
+    for cell, flagfile in files.flagfiles(published, folder).items():
         named = [run for run in runs if f'{run.path.resolve().name}-'.startswith(f'{cell}-')]
         wanted = read_flagfile(flagfile) if named else {}
         for run in named:
             settings = run.settings | {'rounds': int(run.settings['rounds'])}
             try:
-                said = differences(run.name, wanted, run.config | {'settings': settings})
-                mismatches = [warning for warning in said if ': --' in warning]
+                all_of_run = differences(run.name, wanted, run.config | {'settings': settings})
+                mismatches = [warning for warning in all_of_run if ': --' in warning]
                 if mismatches or not run.rows:
                     warnings += [f'Left out: {warning}.' for warning in mismatches[:1]]
                     continue
-                needed = [name for name in names if cell in only.get(name, [cell])]
-                own = columns_of(run.path.name, run.rows, needed, [*{*names} - {*needed}])
+                kept = run_of_cell(run.path.name, run.rows, cell, names, only)
             except ValueError as error:
                 warnings.append(f'{run.name} {SKIPPED}: {error}.')
                 continue
-            for name in {*own} & {*names}:
-                own[name] = [rounded(value, name) for value in own[name]]
-            cells.setdefault(cell, []).append(own)
-            warnings += [f'{warning}.' for warning in said]
+            of_cells.setdefault(cell, []).append(kept)
+            warnings += [f'{warning}.' for warning in all_of_run]
             warnings += [f'{run.name}: {run.status}.'] * (not run.done)
-    return cells, warnings
+    return of_cells, warnings

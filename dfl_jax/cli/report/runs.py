@@ -1,16 +1,15 @@
-"""The runs of a report: found below a folder, grouped over seeds, measured."""
+"""The runs of a report: read below a folder and grouped over seeds."""
 
 import os
 import re
-import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from dfl_jax.cli.command import in_a_line
 from dfl_jax.cli.run.rundir import Row, RunDirectory, shown
-from dfl_jax.cli.tables.curves import CURVES, FREE, Run, columns_of, reason
-from dfl_jax.cli.tables.metrics import Measured, megabytes_to, rounds_to
+from dfl_jax.cli.tables.curves import CURVES, columns_of, reason
+from dfl_jax.cli.tables.flagfiles import FREE
 
 OF_A_RUN = ('checkpoints', 'config.json', 'metrics.jsonl')  # no folders of runs
 NUMBERS = ('mbytes_total', 'mbytes_busiest_client', 'seconds')  # columns that a report shows, too
@@ -19,7 +18,7 @@ STYLES = ('solid', 'dashed', 'dotted')  # of lines
 UNRESOLVED = ('rounds', 'chunk')  # arguments of a method that no setting of a run tells
 
 
-class Found(NamedTuple):
+class SavedRun(NamedTuple):
     """A run directory that can be read."""
 
     name: str  # its path below the folder of the report
@@ -56,7 +55,7 @@ class Group(NamedTuple):
     method: str
     note: str  # what sets it apart from the other groups
     settings: dict[str, str]
-    runs: list[Found]
+    runs: list[SavedRun]
     look: Look
 
     @property
@@ -64,13 +63,13 @@ class Group(NamedTuple):
         return ', '.join(filter(None, (self.method, self.note)))
 
     @property
-    def counted(self) -> list[Found]:
+    def counted(self) -> list[SavedRun]:
         """Those whose numbers stand for the group: the finished ones, where there are any."""
         evaluated = [run for run in self.runs if run.rows]
         return [run for run in evaluated if run.done] or evaluated
 
 
-def find(source: Path) -> tuple[list[Found], dict[str, str]]:
+def find(source: Path) -> tuple[list[SavedRun], dict[str, str]]:
     """The runs at and below `source`, and {directory: why it cannot be read}.
 
     Raises ValueError when there is no run that can be read.
@@ -94,12 +93,12 @@ def find(source: Path) -> tuple[list[Found], dict[str, str]]:
 
 def _directories(source: Path) -> list[Path]:
     """Every folder that a run has written to, in natural order."""
-    found = []
+    directories = []
     for folder, folders, files in os.walk(source):
         if {'config.json', 'metrics.jsonl'} & {*files, *folders}:
-            found.append(Path(folder))
+            directories.append(Path(folder))
         folders[:] = [name for name in folders if name not in OF_A_RUN]
-    return sorted(found, key=lambda path: natural(str(path)))
+    return sorted(directories, key=lambda path: natural(str(path)))
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -108,7 +107,7 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), '') if part.isdecimal() else (-1, part) for part in parts]
 
 
-def _read(name: str, path: Path) -> Found:
+def _read(name: str, path: Path) -> SavedRun:
     """Raises ValueError or OSError with what is wrong."""
     directory = RunDirectory(path)
     if not os.path.lexists(directory.config_file):
@@ -128,7 +127,7 @@ def _read(name: str, path: Path) -> Found:
         columns_of(name, rows, CURVES, NUMBERS)
     except ValueError as error:
         raise ValueError(f'metrics.jsonl is damaged: {error}') from error
-    return Found(name, path, config, settings, rows, directory.done.exists())
+    return SavedRun(name, path, config, settings, rows, directory.done.exists())
 
 
 def inside(folder: Path, file: Path) -> bool:
@@ -164,11 +163,11 @@ def _typed(value: object) -> str:
     return shown([str(each) for each in value] if isinstance(value, list) else value)
 
 
-def group(runs: Sequence[Found]) -> list[Group]:
+def group(runs: Sequence[SavedRun]) -> list[Group]:
     """The runs by all settings but the seed, in the order of their names."""
-    from dfl_jax.cli.tables.panels import METHODS
+    from dfl_jax.cli.tables.labels import METHODS
 
-    by_settings: dict[tuple, list[Found]] = {}
+    by_settings: dict[tuple, list[SavedRun]] = {}
     for run in runs:
         key = tuple(sorted(_grouping(run.settings).items()))
         by_settings.setdefault(key, []).append(run)
@@ -220,56 +219,3 @@ def _telling(several: Sequence[dict[str, str]]) -> list[str]:
         others = [n for n in left if n != 'rounds' and apart([*chosen, n]) > apart(chosen)]
         chosen.append(max(others or ['rounds'], key=lambda name: apart([*chosen, name])))
     return [name for name in left if name in chosen[1:]]
-
-
-def columns(run: Found, names: Sequence[str]) -> Run:
-    """The run as experiments.tables takes it, without the columns that it lacks."""
-    there = [name for name in ('round', *names) if all(name in row for row in run.rows)]
-    return {'run': run.path.name} | {name: [row[name] for row in run.rows] for name in there}
-
-
-Measure = Callable[[Found], Measured | None]
-
-
-def at_end(name: str, scale: float = 1) -> Measure:
-    """A column in the last round evaluated; None where the run lacks it."""
-    return lambda run: Measured(scale * run.rows[-1][name]) if name in run.rows[-1] else None
-
-
-def a_round(name: str) -> Measure:
-    """A column that adds up over rounds, for each of them; None likewise."""
-    return lambda run: (
-        Measured(run.rows[-1][name] / run.rows[-1]['round']) if name in run.rows[-1] else None
-    )
-
-
-def best(run: Found) -> Measured:
-    """The highest consensus accuracy of any evaluation, in percent."""
-    return Measured(100 * max(row['consensus_accuracy'] for row in run.rows))
-
-
-def until(target: float, unit: str) -> Measure:
-    """Rounds or megabytes to the consensus accuracy `target` in [0, 1], or their lower bound."""
-    measure, name = {
-        'rounds': (rounds_to, 'round'),
-        'megabytes': (megabytes_to, 'mbytes_total'),
-    }[unit]
-    return lambda run: (
-        measure({'target': target}, columns(run, (name, *CURVES))) if name in run.rows[-1] else None
-    )
-
-
-def measured(runs: Sequence[Found], measure: Measure) -> list[Measured]:
-    return [value for run in runs if run.rows and (value := measure(run)) is not None]
-
-
-def spread(values: Sequence[Measured]) -> tuple[float, float | None]:
-    """Mean, and the standard deviation over several."""
-    numbers = [value.value for value in values]
-    return statistics.mean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None
-
-
-def decimals(several: Iterator[float]) -> int:
-    """So many that the smallest number of a column shows three digits, and no more than three."""
-    sizes = [abs(value) for value in several if value]
-    return 0 if not sizes else next((n for n in range(3) if min(sizes) * 10**n >= 100), 3)

@@ -1,27 +1,15 @@
 """The sections of a report: HTML of the runs' groups."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 
-from dfl_jax.cli.command import in_a_line
-from dfl_jax.cli.report import html as markup
-from dfl_jax.cli.report.runs import (
-    STYLES,
-    UNGROUPED,
-    Found,
-    Group,
-    Measure,
-    Measured,
-    a_round,
-    at_end,
-    best,
-    differing,
-    measured,
-    until,
-)
+from dfl_jax.cli.report import html
+from dfl_jax.cli.report.measures import Measure, a_round, at_end, best, measured, until
+from dfl_jax.cli.report.numbers import number_column
+from dfl_jax.cli.report.runs import STYLES, UNGROUPED, Group, SavedRun, differing
+from dfl_jax.cli.tables.metrics import Measured
 
 MOST_LINES = 8  # in one figure, where they can be set apart
-MOST_PICTURES = 8  # of partitions, and of topologies
 
 
 def summary(groups: Sequence[Group], target: float) -> str:
@@ -81,11 +69,11 @@ def measures(
     ]
     rows = zip(
         [label(each) for each in groups],
-        map(markup.number_cell, counts),
-        *(markup.number_column(cells[name], of[name][1]) for name in known),
+        map(html.number_cell, counts),
+        *(number_column(cells[name], of[name][1]) for name in known),
         strict=True,
     )
-    return markup.table(['Setting', 'Runs', *map(escape, known)], [[*row] for row in rows], caption)
+    return html.table(['Setting', 'Runs', *map(escape, known)], [[*row] for row in rows], caption)
 
 
 def label(each: Group) -> str:
@@ -93,7 +81,7 @@ def label(each: Group) -> str:
     badge = ''
     if unfinished:
         badge = unfinished[0].status if len(each.runs) == 1 else 'unfinished'
-    return markup.group_label(each.method, each.note, each.look, badge)
+    return html.group_label(each.method, each.note, each.look, badge)
 
 
 def curves(groups: Sequence[Group], target: float) -> str:
@@ -148,7 +136,7 @@ def traffic(groups: Sequence[Group], target: float) -> str:
     )
 
 
-def _of_mean_client(run: Found) -> Measured | None:
+def _of_mean_client(run: SavedRun) -> Measured | None:
     return at_end('mbytes_total', 1 / int(run.settings['clients']))(run)
 
 
@@ -159,72 +147,22 @@ def settings(groups: Sequence[Group]) -> str:
     apart = ''
     if names:
         caption = 'What differs; a dash where it does not apply'
-        labels = [markup.group_label(each.method, each.note, each.look) for each in groups]
-        values = [[own.get(name, '-') for name in names] for own in several]
+        labels = [html.group_label(each.method, each.note, each.look) for each in groups]
+        values = [[group.get(name, '-') for name in names] for group in several]
         if len(names) > len(groups):
             head = ['Setting', *labels]
             firsts, bodies = [escape(name) for name in names], [*zip(*values, strict=True)]
         else:
             head = ['Setting', *map(escape, names)]
             firsts, bodies = labels, [tuple(row) for row in values]
-        rows = [[f, *map(markup.text_cell, body)] for f, body in zip(firsts, bodies, strict=True)]
-        apart = markup.table(head, rows, caption) + '\n<h3>The same in all</h3>\n'
+        rows = [[f, *map(html.text_cell, body)] for f, body in zip(firsts, bodies, strict=True)]
+        apart = html.table(head, rows, caption) + '\n<h3>The same in all</h3>\n'
     pairs = ''.join(
-        f'<div><dt>{escape(name)}</dt><dd>{markup.wrappable(value)}</dd></div>'
+        f'<div><dt>{escape(name)}</dt><dd>{html.wrappable(value)}</dd></div>'
         for name, value in sorted(shared.items())
     )
     free = ', '.join(UNGROUPED)
     return f'{apart}<dl>{pairs}</dl>\n<p class="note">Left out: {free}.</p>'
-
-
-def pictures_of_partitions(groups: Sequence[Group]) -> str:
-    from dfl_jax.cli.report import figures as report_figures
-
-    alike: dict[tuple, list[Found]] = {}
-    for run in (run for each in groups for run in each.runs):
-        key = tuple(run.settings.get(name) for name in report_figures.OF_THE_PARTITION)
-        alike.setdefault(key, []).append(run)
-
-    def draw(place: int, runs: list[Found]) -> tuple[str, str]:
-        words = report_figures.partition_words(runs[0].config['settings'])
-        picture = report_figures.partition_picture(runs, f'partition-{place}')
-        return picture, f'{words} (seed {runs[0].seed})'
-
-    return pictures([*alike.values()], draw, 'grid')
-
-
-def pictures_of_topologies(groups: Sequence[Group]) -> str:
-    from dfl_jax.cli.report import figures as report_figures
-
-    alike: dict[tuple, list[Found]] = {}
-    for run in (run for each in groups for run in each.runs):
-        key = tuple(run.settings.get(name) for name in report_figures.OF_THE_NETWORK)
-        alike.setdefault(key, []).append(run)
-
-    def draw(place: int, runs: list[Found]) -> tuple[str, str]:
-        return report_figures.topology_picture(runs[0], f'topology-{place}')
-
-    return pictures([*alike.values()], draw, 'small grid')
-
-
-def pictures(
-    alike: Sequence[list[Found]],
-    draw: Callable[[int, list[Found]], tuple[str, str]],
-    kind: str,
-) -> str:
-    """A picture for each list of runs, and why others have none."""
-    drawn: list[str] = []
-    missing: dict[str, list[str]] = {}
-    for place, runs in enumerate(alike[:MOST_PICTURES]):
-        try:
-            drawn.append(markup.figure(*draw(place, runs)))
-        except Exception as error:  # of settings that are odd or old, whatever draws from them
-            missing.setdefault(in_a_line(str(error)), []).append(runs[0].name)
-    said = [f'No picture for {", ".join(names)}: {why}.' for why, names in missing.items()]
-    if len(alike) > MOST_PICTURES:
-        said.append(f'The first {MOST_PICTURES} of {len(alike)} are drawn.')
-    notes = ''.join(f'<p class="note">{escape(note)}</p>' for note in said)
-    return f'<div class="{kind}">{"".join(drawn)}</div>\n{notes}' if drawn else notes
 
 
 def list_of_runs(groups: Sequence[Group], broken: dict[str, str]) -> str:
@@ -232,11 +170,11 @@ def list_of_runs(groups: Sequence[Group], broken: dict[str, str]) -> str:
     runs = [(each.look, run) for each in groups for run in each.runs]
 
     def column(measure: Measure, digits: int | None = None) -> list[str]:
-        return markup.number_column([measured([run], measure) for _, run in runs], digits)
+        return number_column([measured([run], measure) for _, run in runs], digits)
 
     rows = zip(
-        [markup.group_label(run.name, '', look) for look, run in runs],
-        [markup.number_cell(run.seed) for _, run in runs],
+        [html.group_label(run.name, '', look) for look, run in runs],
+        [html.number_cell(run.seed) for _, run in runs],
         [_status(run) for _, run in runs],
         column(at_end('round'), 0),
         column(at_end('consensus_accuracy', 100), 2),
@@ -255,24 +193,24 @@ def list_of_runs(groups: Sequence[Group], broken: dict[str, str]) -> str:
         'Mean client (%)',
         'Seconds',
     ]
-    listed = markup.table(head, [[*row] for row in rows], 'Every run at its last evaluation')
+    listed = html.table(head, [[*row] for row in rows], 'Every run at its last evaluation')
     if not broken:
         return listed
-    items = [[escape(name), markup.text_cell(reason)] for name, reason in broken.items()]
-    return f'{listed}\n<h3>Directories that cannot be read</h3>\n' + markup.table(
+    items = [[escape(name), html.text_cell(reason)] for name, reason in broken.items()]
+    return f'{listed}\n<h3>Directories that cannot be read</h3>\n' + html.table(
         ['Directory', 'Reason'], items, 'Not counted above'
     )
 
 
-def _status(run: Found) -> str:
+def _status(run: SavedRun) -> str:
     if run.done:
-        return markup.text_cell(run.status)
-    return f'<td>{markup.badge(run.status)}</td>'
+        return html.text_cell(run.status)
+    return f'<td>{html.badge(run.status)}</td>'
 
 
 def timing(groups: Sequence[Group]) -> str:
     """How fast the runs were, where they were made, and with which versions."""
-    alike: dict[tuple[str, ...], list[Found]] = {}
+    alike: dict[tuple[str, ...], list[SavedRun]] = {}
     for run in (run for each in groups for run in each.runs):
         versions = ', '.join(f'{k} {v}' for k, v in run.config.get('versions', {}).items())
         commit = str(run.config.get('commit') or '-')[:12]
@@ -281,10 +219,10 @@ def timing(groups: Sequence[Group]) -> str:
     rows = [
         [
             escape(device),
-            markup.number_cell(cores),
-            markup.text_cell(commit),
-            markup.text_cell(versions),
-            markup.text_cell('all' if len(alike) == 1 else ', '.join(run.name for run in those)),
+            html.number_cell(cores),
+            html.text_cell(commit),
+            html.text_cell(versions),
+            html.text_cell('all' if len(alike) == 1 else ', '.join(run.name for run in those)),
         ]
         for (device, cores, commit, versions), those in alike.items()
     ]
@@ -299,6 +237,6 @@ def timing(groups: Sequence[Group]) -> str:
         'mean ± standard deviation over seeds',
     )
     head = ['Device', 'Cores', 'Commit', 'Versions', 'Runs']
-    return f'{seconds}\n<h3>Machines and versions</h3>\n' + markup.table(
+    return f'{seconds}\n<h3>Machines and versions</h3>\n' + html.table(
         head, rows, 'Where the runs were made'
     )

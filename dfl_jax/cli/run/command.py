@@ -14,19 +14,18 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags, logging
 
-from dfl_jax.cli.command import fail
+from dfl_jax.cli.command import fail, figure
 from dfl_jax.cli.experiment import method_flags
 from dfl_jax.cli.experiment.method_flags import renew, settings_of_a_run
 from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
 from dfl_jax.cli.experiment.values import check_values
-from dfl_jax.cli.run import loggers as loggers
+from dfl_jax.cli.run.loggers import requested
 from dfl_jax.cli.run.recall import recall
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from dfl_jax.cli.run.rundir import RunDirectory
 
 FLAGS = flags.FLAGS
+define_flags = define_flags_of_others  # those of a method of one's own
 EXAMPLES = (
     '--algorithm=spark --clients=50 --alpha=0.5 --rounds=20 --out=runs/spark',
     '--algorithm=dfedavg --topology=ring --local_epochs=5 --link_dropout=0.2',
@@ -71,10 +71,10 @@ def _commit() -> str | None:
     if not shutil.which('git'):
         return None
     here = Path(__file__).parent
-    found = subprocess.run(
+    git = subprocess.run(
         ['git', 'rev-parse', 'HEAD'], cwd=here, capture_output=True, text=True, check=False
     )
-    return found.stdout.strip() or None
+    return git.stdout.strip() or None
 
 
 def prepare_jax() -> None:
@@ -143,10 +143,10 @@ class Prepared(NamedTuple):
     longer: dict[str, Any] | None = None  # the new config.json of a run that is extended
 
 
-def prepare(held: contextlib.ExitStack) -> Prepared:
+def prepare(lock: contextlib.ExitStack) -> Prepared:
     """Checks the flags, builds the experiment and claims the run directory.
 
-    held: keeps the directory until it is closed.
+    lock: keeps other processes out of the directory until it is closed.
 
     Raises ValueError or OSError, one line, for whatever is wrong with the flags or their files.
     """
@@ -156,19 +156,11 @@ def prepare(held: contextlib.ExitStack) -> Prepared:
     check_values(FLAGS)
     if FLAGS.distributed:
         join_others()
-    name = f'{FLAGS.algorithm}-{Path(FLAGS.dataset).stem}'.replace(':', '.')
-    default = Path('runs') / f'{name}-{time.strftime("%Y%m%d-%H%M%S")}'
-    if FLAGS.resume and FLAGS.out is None:
-        raise ValueError('--resume: name the run to go on with, --out=DIR')
+    default = _default_out()
     directory = RunDirectory(FLAGS.out or default)
-    config = longer = None
-    done = False
+    config, done = None, False
     if FLAGS.resume:
-        if not directory.config_file.exists():
-            raise ValueError(f'--resume: {directory.path} holds no run; start it without --resume')
-        held.enter_context(directory.held())
-        config = recalled(directory)
-        done = not _extends(config['settings']) and directory.unfinished() is None
+        config, done = _resume(directory, lock)
     else:
         settle_defaults(FLAGS)
         if FLAGS.out is not None:
@@ -179,29 +171,51 @@ def prepare(held: contextlib.ExitStack) -> Prepared:
         return Prepared(None, directory)
 
     prepare_jax()
-    from dfl_jax.cli.experiment.build import build
-
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: print(f'warning: {message}', file=sys.stderr)
-        experiment = build(FLAGS)
-    if config is None:
+    experiment = _build()
+    longer = None
+    if config is not None:
+        longer = go_on(directory, experiment, config)
+    else:
         if FLAGS.out is None:
             directory = RunDirectory(unused(default))
-        claim(directory, experiment, held)
-    else:
-        longer = go_on(directory, experiment, config)
+        claim(directory, experiment, lock)
     if FLAGS.plot_partition:
         _plot_partition(experiment, directory.path / 'partition.png')
     return Prepared(experiment, directory, longer)
 
 
-def claim(directory: 'RunDirectory', experiment: 'Experiment', held: contextlib.ExitStack) -> None:
-    """Makes the directory and writes config.json; `held` keeps other processes out of it.
+def _default_out() -> Path:
+    name = f'{FLAGS.algorithm}-{Path(FLAGS.dataset).stem}'.replace(':', '.')
+    return Path('runs') / f'{name}-{time.strftime("%Y%m%d-%H%M%S")}'
+
+
+def _resume(directory: 'RunDirectory', lock: contextlib.ExitStack) -> tuple[dict[str, Any], bool]:
+    """Sets the flags to those of the run; returns its config.json, and whether it is done."""
+    if FLAGS.out is None:
+        raise ValueError('--resume: name the run to go on with, --out=DIR')
+    if not directory.config_file.exists():
+        raise ValueError(f'--resume: {directory.path} holds no run; start it without --resume')
+    lock.enter_context(directory.locked())
+    config = recalled(directory)
+    return config, not _extends(config['settings']) and directory.unfinished() is None
+
+
+def _build() -> 'Experiment':
+    """The experiment of the flags; warnings are printed, a line each."""
+    from dfl_jax.cli.experiment.build import build
+
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: print(f'warning: {message}', file=sys.stderr)
+        return build(FLAGS)
+
+
+def claim(directory: 'RunDirectory', experiment: 'Experiment', lock: contextlib.ExitStack) -> None:
+    """Makes the directory and writes config.json; `lock` keeps other processes out of it.
 
     Raises ValueError when another run was faster, OSError when it cannot be written.
     """
     directory.path.mkdir(parents=True, exist_ok=True)
-    held.enter_context(directory.held())
+    lock.enter_context(directory.locked())
     directory.check_free()
     directory.write_config(describe(experiment, settings_of_a_run()))
 
@@ -242,26 +256,18 @@ def _plot_partition(experiment, path: Path) -> None:
     from dfl_jax.data import plot_partition
 
     data = experiment.dataset
-    try:
+    with figure(path, 'who holds what: '):
         plot_partition(data.train_y, experiment.parts, data.classes, path)
-        print(f'who holds what: {path}')
-    except ImportError:
-        print('no partition.png without matplotlib (pip install matplotlib)', file=sys.stderr)
-
-
-def define_flags(arguments: Sequence[str]) -> None:
-    """Defines the flags of a method of one's own."""
-    define_flags_of_others(arguments)
 
 
 def main(argv: list[str]) -> int:
-    logging.set_verbosity(logging.FATAL)  # what orbax logs is told again, in one line
+    logging.set_verbosity(logging.FATAL)  # what orbax logs is reported again, in one line
     if len(argv) > 1:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags, e.g. --dataset=digits')
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as lock:
         try:
-            watched = loggers.asked_for(FLAGS)
-            experiment, directory, longer = prepare(held)
+            loggers = requested(FLAGS)
+            experiment, directory, longer = prepare(lock)
         except (ValueError, OSError) as error:
             return fail(str(error))
         except KeyboardInterrupt:
@@ -279,6 +285,6 @@ def main(argv: list[str]) -> int:
             client_eval_samples=FLAGS.client_eval_samples,
             checkpoint=FLAGS.checkpoint,
             progress=FLAGS.progress,
-            loggers=watched if leads() else (),
+            loggers=loggers if leads() else (),
             longer=longer,
         )

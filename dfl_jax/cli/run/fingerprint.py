@@ -41,7 +41,7 @@ def fingerprint(experiment: Experiment) -> dict[str, Any]:
 
 
 def digest_of_graphs(graphs: Graph, rounds: int, width: int) -> str | None:
-    """That of the first rounds, members and mask [rounds, H, width]; None where they are wider."""
+    """The digest of the first rounds, members and mask [rounds, H, width]; None if wider."""
     if rounds > len(graphs.members) or graphs.mask[:rounds, :, width:].any():
         return None
     arrays = (graphs.members[:, :, :width], graphs.mask[:, :, :width], graphs.active)
@@ -68,18 +68,18 @@ def check_same(
     """
     check_inputs(before.get('inputs', {}), experiment, now['inputs'], path)
     old, new = before['settings']['rounds'], now['settings']['rounds']
-    was, found = before.get('algorithm', {}), now['algorithm']
-    free = {*FREE} | ({'rounds'} if found.get('schedule') in OPEN_ENDED else set())
-    for name in sorted((was.keys() & found.keys()) - free):
-        if was[name] != found[name] and new > old:
+    was, has = before.get('algorithm', {}), now['algorithm']
+    free = {*FREE} | ({'rounds'} if has.get('schedule') in OPEN_ENDED else set())
+    for name in sorted((was.keys() & has.keys()) - free):
+        if was[name] != has[name] and new > old:
             raise ValueError(
                 f'--rounds={new} cannot extend {path}, a run of {old} rounds: its {name} follows '
-                f'the number of rounds ({was[name]} then, {found[name]} now), and its first rounds '
+                f'the number of rounds ({was[name]} then, {has[name]} now), and its first rounds '
                 'would have been others; start a new run with another --out'
             )
-        if was[name] != found[name]:
+        if was[name] != has[name]:
             raise ValueError(
-                f'--resume: {name} of {path} was {was[name]} by default and is {found[name]} in '
+                f'--resume: {name} of {path} was {was[name]} by default and is {has[name]} in '
                 'this version; resume with the version that it was started with'
             )
 

@@ -1,7 +1,7 @@
-"""Where a run can be watched besides metrics.jsonl: TensorBoard and Weights & Biases.
+"""Where a run is shown besides metrics.jsonl: TensorBoard and Weights & Biases.
 
 A logger shows every row of metrics.jsonl at the step that is its round: numbers under their names,
-the counts of a choice as NAME/CHOICE, a list over the clients as a histogram. Mirrors are copies:
+the counts of a choice as NAME/CHOICE, a list over the clients as a histogram. These are copies:
 a resumed run shows its earlier rows anew, from metrics.jsonl, and so every round once, those of a
 session without a logger too. The packages are imported only here and only when a flag asks.
 """
@@ -36,7 +36,7 @@ class Logger(Protocol):
         """Ends; `status` is the exit status of the run."""
 
 
-def asked_for(flags: Any) -> list[Logger]:
+def requested(flags: Any) -> list[Logger]:
     """The loggers of --tensorboard and --wandb. Raises LoggerError when a package is missing."""
     if flags.wandb_project is not None and not flags.wandb:
         raise LoggerError(

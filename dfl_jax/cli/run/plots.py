@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
+
+from dfl_jax.cli.run.rundir import Row
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
-Row = dict[str, Any]
 MUTED = '#7b8794'
 COLOURS = (
     '#1b6ca8',

@@ -50,7 +50,7 @@ class RunDirectory:
             raise ValueError(f'--out={self.path} exists and holds no run; choose another --out')
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Keeps other processes out of the directory, which has to exist, for the block's length.
 
         The operating system frees the lock of a process that dies. Raises ValueError when another
@@ -134,17 +134,17 @@ class RunDirectory:
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
-                found = row.pop('digest', None)
+                kept = row.pop('digest', None)
                 late = row['round'] > (rows[-1][0]['round'] if rows else 0)
             except (ValueError, RecursionError, AttributeError, LookupError, TypeError):
                 return rows, f'line {number} of {self.metrics_file} is no evaluation'
             digest = digest_of(row, digest)
-            if not late or (found != digest and not (plain and found is None)):
+            if not late or (kept != digest and not (plain and kept is None)):
                 return rows, (
                     f'line {number} of {self.metrics_file} does not follow the line before as it '
                     'was written: one of them is lost, repeated or changed'
                 )
-            plain = plain and found is None
+            plain = plain and kept is None
             rows.append((row, digest))
         return rows, None
 
@@ -158,8 +158,8 @@ class RunDirectory:
     def append(self, row: Row) -> str:
         """Adds an evaluation; returns the digest of those before it."""
         if self._digest is None:
-            found = self.sound_rows()[0]
-            self._digest = found[-1][1] if found else ''
+            rows = self.sound_rows()[0]
+            self._digest = rows[-1][1] if rows else ''
         before = self._digest
         # A file that is gone is not begun again in the middle.
         create = 0 if before else os.O_CREAT
@@ -253,7 +253,7 @@ def read_json(path: Path) -> Any:
 
 
 def digest_of(content: Row, before: str = '') -> str:
-    """Of what JSON keeps of an object, and of what came before it; 16 hexadecimal digits."""
+    """16 hexadecimal digits of what JSON keeps of an object, and of what came before it."""
     text = before + json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

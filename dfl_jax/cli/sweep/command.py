@@ -28,6 +28,7 @@ from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.sweep.plan import Plan, Run, grid, grouped, settled, share
 
 FLAGS = flags.FLAGS
+define_flags = define_flags_of_others  # those of a method of one's own
 EXAMPLES = (
     '--sweep=alpha:0.1,0.5 --sweep=seed:0..4 --algorithm=dpsgd --out=runs/alphas',
     '--flagfiles=a.flags,b.flags --sweep=seed:0..2 --shard=0/4 --out=runs/grid',
@@ -50,8 +51,8 @@ flags.DEFINE_integer(
 flags.DEFINE_string('shard', '0/1', 'i/n: this process takes every n-th group of runs, from i.')
 flags.adopt_module_key_flags(run)
 
-OWN = ('sweep', 'flagfiles', 'together', 'shard')
-OF_THE_SWEEP = (*OWN, 'out', 'progress', 'compilation_cache')  # the same for all runs
+# The same for all runs
+OF_THE_SWEEP = ('sweep', 'flagfiles', 'together', 'shard', 'out', 'progress', 'compilation_cache')
 REFUSED = ('resume', 'checkpoint', 'tensorboard', 'wandb', 'plot_partition')
 
 
@@ -148,20 +149,20 @@ def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: 
     if all(ended(RunDirectory(out / one.name)) for one in group):
         bar.update(_rounds(command, group))
         return
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as lock:
         members = []
         for one in group:
             command.read(one)
             directory, config = RunDirectory(out / one.name), None
             if directory.config_file.exists():
-                held.enter_context(directory.held())
+                lock.enter_context(directory.locked())
                 config = directory.config()
                 directory.check_settings(config['settings'], settings_of_a_run())
             else:
                 directory.check_free()
             experiment = build(FLAGS)
             if config is None:
-                run.claim(directory, experiment, held)
+                run.claim(directory, experiment, lock)
             else:
                 run.go_on(directory, experiment, config)
             members.append(Member(experiment, directory))
@@ -209,11 +210,6 @@ def sweep(command: Command, groups: Sequence[list[Run]], out: Path) -> dict[str,
                         if last:
                             failed |= dict.fromkeys((r.name for r in group), str(error))
     return failed
-
-
-def define_flags(arguments: Sequence[str]) -> None:
-    """Defines the flags of a method of one's own."""
-    define_flags_of_others(arguments)
 
 
 def main(argv: list[str]) -> int:

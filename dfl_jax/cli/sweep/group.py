@@ -17,8 +17,10 @@ from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.checkpoint import Checkpoints, Saved
 from dfl_jax.cli.experiment.build import Experiment
+from dfl_jax.cli.run.restore import evaluations_until, lacking, restored
 from dfl_jax.cli.run.rundir import RunDirectory, read_json, write_atomically
-from dfl_jax.cli.run.train import evaluations_until, lacking, restored, save_consensus, undisturbed
+from dfl_jax.cli.run.summary import save_consensus
+from dfl_jax.cli.run.train import undisturbed
 from dfl_jax.execution import SHARE, available_bytes, placed
 
 TRACED = ('lr', 'projection_seed')  # settings of a method that may differ within a program
@@ -52,10 +54,10 @@ def diverged(directory: RunDirectory) -> str | None:
     file = _divergence_file(directory)
     if not os.path.lexists(file):
         return None
-    found = read_json(file)
-    if not isinstance(found, dict) or not isinstance(found.get('error'), str):
+    content = read_json(file)
+    if not isinstance(content, dict) or not isinstance(content.get('error'), str):
         raise ValueError(f'{file} is damaged; remove it, and the run goes on')
-    return found['error']
+    return content['error']
 
 
 def _divergence_file(directory: RunDirectory) -> Path:
@@ -146,8 +148,8 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm, options: dict[str
     bar.update(len(program) * (rounds - kept))
     for number, one in enumerate(program):
         if diverged(one.directory) is None:
-            own = jax.tree.map(lambda leaf, n=number: leaf[n], state)
-            save_consensus(one.experiment.algorithm.consensus(own), one.directory.consensus)
+            last = jax.tree.map(lambda leaf, n=number: leaf[n], state)
+            save_consensus(one.experiment.algorithm.consensus(last), one.directory.consensus)
             one.directory.finish()
 
 

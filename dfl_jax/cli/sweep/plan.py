@@ -168,17 +168,19 @@ def settled(path: Path, plan: Plan) -> Plan:
 
 def _read(path: Path) -> Plan:
     """Raises ValueError, one line, for a file that is no plan."""
-    found = read_json(path)
+    content = read_json(path)
     try:
-        groups = [[Run(**run) for run in group] for group in found['groups']]
+        groups = [[Run(**run) for run in group] for group in content['groups']]
         fits = (
-            _texts(found['arguments']) and all(groups) and all(map(_fits, itertools.chain(*groups)))
+            _texts(content['arguments'])
+            and all(groups)
+            and all(map(_fits, itertools.chain(*groups)))
         )
     except (LookupError, TypeError):
         fits = False
     if not fits:
         raise ValueError(f'{path} is damaged, or not of a sweep; choose another --out')
-    return Plan(found['arguments'], groups)
+    return Plan(content['arguments'], groups)
 
 
 def _fits(run: Run) -> bool:
@@ -196,7 +198,7 @@ def share(text: str, groups: Sequence[Any]) -> list[int]:
 
     Raises ValueError for what is no shard.
     """
-    found = re.fullmatch(r'(\d{1,18})/(\d{1,18})', text, re.ASCII)
-    if not found or not int(found[1]) < int(found[2]):
+    numbers = re.fullmatch(r'(\d{1,18})/(\d{1,18})', text, re.ASCII)
+    if not numbers or not int(numbers[1]) < int(numbers[2]):
         raise ValueError(f'--shard={text}: write i/n with i from 0 to n - 1, e.g. --shard=0/4')
-    return list(range(int(found[1]), len(groups), int(found[2])))
+    return list(range(int(numbers[1]), len(groups), int(numbers[2])))

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from dfl_jax.cli import markdown
 from dfl_jax.cli.command import in_a_line
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.cli.sweep.group import diverged
 from dfl_jax.cli.sweep.plan import Run
-from dfl_jax.cli.tables.curves import CURVES, read_run
+from dfl_jax.cli.tables.curves import CURVES, columns_of
 
 TARGET = 0.85  # accuracy of the aggregated model whose rounds are counted
 MEASURES = {  # of a run: (heading, digits)
@@ -26,9 +27,9 @@ MEASURES = {  # of a run: (heading, digits)
 
 def write_results(runs: Sequence[Run], out: Path) -> str:
     """Writes results.csv and results.md of the runs that have ended, and returns the latter."""
-    found = [(one, measures(RunDirectory(out / one.name))) for one in runs]
-    table = _markdown(found)
-    write_atomically(out / 'results.csv', _csv(found))
+    results = [(one, measures(RunDirectory(out / one.name))) for one in runs]
+    table = _markdown(results)
+    write_atomically(out / 'results.csv', _csv(results))
     write_atomically(out / 'results.md', table)
     return table
 
@@ -42,7 +43,7 @@ def measures(directory: RunDirectory) -> Row:
             return {'state': 'unfinished'}
         if reason := directory.unfinished():
             raise ValueError(f'{reason}; remove its folder, and the command makes it anew')
-        run = read_run(directory, (*CURVES, 'mbytes_total'))
+        run = columns_of(directory.path.name, directory.rows(), (*CURVES, 'mbytes_total'))
         if not run['round']:
             raise ValueError('it is done and has no evaluation')
     except (ValueError, OSError, LookupError, TypeError, RecursionError) as error:
@@ -63,35 +64,35 @@ def _settings(one: Run) -> dict[str, str]:
     return ({'flagfile': Path(one.flagfile).stem} if one.flagfile else {}) | one.values
 
 
-def _csv(found: Sequence[tuple[Run, Row]]) -> str:
+def _csv(results: Sequence[tuple[Run, Row]]) -> str:
     text = io.StringIO()
-    names = ['run', *_settings(found[0][0]), 'state', *MEASURES]
+    names = ['run', *_settings(results[0][0]), 'state', *MEASURES]
     lines = csv.DictWriter(text, names, lineterminator='\n')
     lines.writeheader()
-    for one, row in found:
+    for one, row in results:
         lines.writerow({'run': one.name, **_settings(one), **row})
     return text.getvalue()
 
 
-def _markdown(found: Sequence[tuple[Run, Row]]) -> str:
+def _markdown(results: Sequence[tuple[Run, Row]]) -> str:
     """A row for every combination of flags but the seed, in the order of the sweep."""
-    names = [name for name in _settings(found[0][0]) if name != 'seed']
+    names = [name for name in _settings(results[0][0]) if name != 'seed']
     groups: dict[tuple[str, ...], list[Row]] = {}
-    for one, row in found:
+    for one, row in results:
         groups.setdefault(tuple(_settings(one)[name] for name in names), []).append(row)
     head = [*names, 'runs', *(heading for heading, _ in MEASURES.values())]
-    lines = [head, ['---'] * len(names) + ['--:'] * (len(head) - len(names))]
+    lines = []
     for values, rows in groups.items():
         done = [row for row in rows if row['state'] == 'done']
         count = str(len(done)) if len(done) == len(rows) else f'{len(done)} of {len(rows)}'
-        cells = [_spread(done, name, digits) for name, (_, digits) in MEASURES.items()]
+        cells = [_mean_and_std(done, name, digits) for name, (_, digits) in MEASURES.items()]
         lines.append([*values, count, *cells])
-    table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
-    lost = [f'{one.name}: {row["state"]}' for one, row in found if row['state'] != 'done']
+    table = markdown.table(head, lines, len(names))
+    lost = [f'{one.name}: {row["state"]}' for one, row in results if row['state'] != 'done']
     return '\n\n'.join([table, *lost]) + '\n'
 
 
-def _spread(rows: Sequence[Row], name: str, digits: int) -> str:
+def _mean_and_std(rows: Sequence[Row], name: str, digits: int) -> str:
     """Mean, and std where there are several; of rounds only where every run got there."""
     values: list[Any] = [row[name] for row in rows]
     if not values or None in values:

@@ -1,4 +1,4 @@
-"""What a table (see experiments.tables) takes from metrics.jsonl, and from which of its runs."""
+"""What a table (see docs/tables.md) takes from metrics.jsonl, and from which of its runs."""
 
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables.curves import CURVES, LOCAL, LOSS, line_curve, panel_curves
@@ -17,11 +17,11 @@ def columns_of_cells(published: Row) -> dict[str, set[str]]:
 
 
 def _of_lines(published: Row) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    cells: dict[str, set[str]] = {}
     for panel in published['panels']:
         for line in panel.get('lines', ()):
-            found.setdefault(line_curve(panel, line), set()).add(line['cell'])
-    return {name: cells for name, cells in found.items() if name not in CURVES}
+            cells.setdefault(line_curve(panel, line), set()).add(line['cell'])
+    return {name: cells[name] for name in cells if name not in CURVES}
 
 
 def _of_all(published: Row) -> set[str]:

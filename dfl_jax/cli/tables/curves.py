@@ -9,10 +9,9 @@ from types import MappingProxyType
 from typing import Any
 
 from dfl_jax.cli.command import in_a_line
-from dfl_jax.cli.run.rundir import Row, RunDirectory, read_json, shown, write_atomically
+from dfl_jax.cli.run.rundir import Row, RunDirectory, read_json, write_atomically
+from dfl_jax.cli.tables.flagfiles import differences, read_flagfile
 
-FREE = ('seed', 'data_dir')  # a run may differ from its flagfile in these
-BESIDE = (*FREE, 'partition_file', 'chunk')  # and be given these, which the flagfile has not
 CURVES = ('consensus_accuracy', 'client_accuracy_mean')
 LOSS = 'client_loss_mean'
 LOCAL = 'local_accuracy_mean'
@@ -30,47 +29,47 @@ def find_runs(
     names: Sequence[str] = CURVES,
     only: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> tuple[Runs, list[str]]:
-    """The runs of every cell that has some, and warnings about those that stray or are unfinished.
+    """The runs of every cell that has some, and warnings of other settings and unfinished runs.
 
     flagfiles: of every cell. sources: folders of runs, or files that stand for them; a cell's runs
     are those of the first that has any. only: {column: the cells that need it}, of those that not
     all need. A run that is damaged or lacks any of the columns `names` is left out, and a warning
     says so. Raises ValueError when there is none at all.
     """
-    found: Runs = {}
+    runs: Runs = {}
     warnings: list[str] = []
     for source in sources:
-        wanted = {cell: file for cell, file in flagfiles.items() if cell not in found}
+        missing = {cell: file for cell, file in flagfiles.items() if cell not in runs}
         read = load_curves if source.suffix == '.json' else read_directories
-        new, said = read(source, wanted, names, only)
-        found |= new
-        warnings += said
-    found = {cell: found[cell] for cell in flagfiles if cell in found}
-    if not found:
+        more, more_warnings = read(source, missing, names, only)
+        runs |= more
+        warnings += more_warnings
+    runs = {cell: runs[cell] for cell in flagfiles if cell in runs}
+    if not runs:
         known = ', '.join([*flagfiles][:6]) + (', ...' if len(flagfiles) > 6 else '')
         where = ','.join(map(str, sources))
         unread = next((f' ({warning})' for warning in warnings if SKIPPED in warning), '')
         raise ValueError(f'--runs={where} holds no run of {table}{unread}; name them {known}')
-    return found, warnings
+    return runs, warnings
 
 
 def read_directories(
-    runs: Path,
+    folder: Path,
     flagfiles: Mapping[str, Path],
     names: Sequence[str],
     only: Mapping[str, Collection[str]],
 ) -> tuple[Runs, list[str]]:
-    found: Runs = {}
+    """The runs of every cell in the subfolders of a folder, and warnings of them."""
+    runs: Runs = {}
     warnings = []
     for cell, flagfile in flagfiles.items():
         wanted = read_flagfile(flagfile)
-        needed = [name for name in names if cell in only.get(name, [cell])]
         for path in sorted(
-            path for path in (runs / cell, *runs.glob(f'{cell}-*')) if path.is_dir()
+            path for path in (folder / cell, *folder.glob(f'{cell}-*')) if path.is_dir()
         ):
             directory = RunDirectory(path)
             try:
-                run = read_run(directory, needed, [name for name in names if name not in needed])
+                run = run_of_cell(path.name, directory.rows(), cell, names, only)
                 mismatches = differences(path.name, wanted, directory.config())
             except (ValueError, OSError) as error:
                 warnings.append(f'{path.name} {SKIPPED}: {reason(error, path)}')
@@ -81,10 +80,27 @@ def read_directories(
             if not directory.done.exists():
                 warnings.append(f'{path.name} stopped at round {run["round"][-1]}')
             warnings += mismatches
-            for name in {*run} & {*names}:
-                run[name] = [rounded(value, name) for value in run[name]]
-            found.setdefault(cell, []).append(run)
-    return found, warnings
+            runs.setdefault(cell, []).append(run)
+    return runs, warnings
+
+
+def run_of_cell(
+    name: str,
+    rows: Sequence[Row],
+    cell: str,
+    names: Sequence[str],
+    only: Mapping[str, Collection[str]],
+) -> Run:
+    """What a table keeps of the rows of a run, rounded. Raises ValueError as `columns_of` does."""
+    needed = needed_by(cell, names, only)
+    run = columns_of(name, rows, needed, [n for n in names if n not in needed])
+    for column in {*run} & {*names}:
+        run[column] = [rounded(value, column) for value in run[column]]
+    return run
+
+
+def needed_by(cell: str, names: Sequence[str], only: Mapping[str, Collection[str]]) -> list[str]:
+    return [name for name in names if cell in only.get(name, [cell])]
 
 
 def reason(error: Exception, directory: Path) -> str:
@@ -92,18 +108,14 @@ def reason(error: Exception, directory: Path) -> str:
     return in_a_line(str(error).replace(f'{directory}{os.sep}', ''))
 
 
-def read_run(directory: RunDirectory, needed: Sequence[str], more: Sequence[str] = ()) -> Run:
-    """The rounds of a run and these columns, `more` where it has them.
-
-    Raises ValueError or OSError, one line, for what no run writes, and where it lacks a column.
-    """
-    return columns_of(directory.path.name, directory.rows(), needed, more)
-
-
 def columns_of(
     name: str, rows: Sequence[Row], needed: Sequence[str], more: Sequence[str] = ()
 ) -> Run:
-    """Likewise, of the rows of the run `name`."""
+    """The rounds of a run and the columns `needed`, `more` where it has them.
+
+    rows: of metrics.jsonl. Raises ValueError, one line, for what no run writes, and where the run
+    lacks a column.
+    """
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError('metrics.jsonl is damaged')
     if not rows:
@@ -178,13 +190,13 @@ def load_curves(
     only: Mapping[str, Collection[str]],
 ) -> tuple[Runs, list[str]]:
     """What `save_curves` wrote of these cells. Raises ValueError."""
-    found: Runs = {}
+    runs: Runs = {}
     try:
         content = read_json(path)
-        said = content['warnings'] if 'warnings' in content else content['remarks']  # older files
-        warnings = [warning for warning in said if concerns(warning, cells)]
-        those = {cell: runs for cell, runs in content['runs'].items() if cell in cells}
-        pairs = [(cell, run) for cell, runs in those.items() for run in runs]
+        kept = content['warnings'] if 'warnings' in content else content['remarks']  # older files
+        warnings = [warning for warning in kept if concerns(warning, cells)]
+        those = {cell: several for cell, several in content['runs'].items() if cell in cells}
+        pairs = [(cell, run) for cell, several in those.items() for run in several]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         reason = f': {error}' if isinstance(error, ValueError) else ''
         raise ValueError(
@@ -192,12 +204,12 @@ def load_curves(
         ) from error
     for cell, run in pairs:
         try:
-            check_run(run, [name for name in names if cell in only.get(name, [cell])])
-            found.setdefault(cell, []).append(run)
+            check_run(run, needed_by(cell, names, only))
+            runs.setdefault(cell, []).append(run)
         except ValueError as error:
             name = run.get('run', cell) if isinstance(run, dict) else cell
             warnings.append(f'{name} {SKIPPED}: {error}')
-    return found, warnings
+    return runs, warnings
 
 
 def concerns(warning: str, cells: Iterable[str]) -> bool:
@@ -210,48 +222,3 @@ def save_curves(path: Path, runs: Runs, warnings: Sequence[str]) -> None:
     """Writes {"warnings": [...], "runs": {cell: [run, ...]}}, a run a line."""
     text = json.dumps({'warnings': warnings, 'runs': runs}, separators=(',', ':'))
     write_atomically(path, text.replace('{"run":', '\n{"run":') + '\n')
-
-
-def read_flagfile(path: Path) -> dict[str, str]:
-    """{flag: value} of a flagfile without nested ones; --flag is True, --noflag False."""
-    lines = (line.strip() for line in path.read_text().splitlines())
-    pairs = (line.lstrip('-').partition('=') for line in lines if line.startswith('--'))
-    return {
-        name if sign else name.removeprefix('no'): value if sign else str(name[:2] != 'no')
-        for name, sign, value in pairs
-    }
-
-
-def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
-    """Warnings on the settings in which a run mismatches from its flagfile.
-
-    Raises ValueError for settings that no run has.
-    """
-    try:
-        return _differences(name, wanted, config['settings'], config.get('given', ()))
-    except (TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise ValueError('config.json is damaged, or not of a run') from error
-
-
-def _differences(
-    name: str, wanted: dict[str, str], settings: Row, given: Collection[str]
-) -> list[str]:
-    beyond = [flag for flag in given if flag not in (*wanted, *BESIDE)]
-    if settings.get('partition_file'):
-        file = Path(settings['partition_file']).name
-        replaced = ('partition', 'partition_overlap', 'alpha')
-        wanted = {flag: value for flag, value in wanted.items() if flag not in replaced}
-        warnings = [f'{name}: partition from {file}']
-    else:
-        warnings = []
-    warnings += [
-        f'{name}: --{flag}={shown(settings.get(flag))}, the flagfile says {value}'
-        for flag, value in wanted.items()
-        if flag not in FREE
-        and shown(settings.get(flag)) != value
-        and not (flag == 'rounds' and settings['rounds'] > int(value))  # longer serves too
-    ]
-    return warnings + [
-        f'{name}: --{flag}={shown(settings.get(flag))}, the flagfile has no --{flag}'
-        for flag in beyond
-    ]

@@ -5,12 +5,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from dfl_jax.cli.command import counted
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables.curves import Runs
-from dfl_jax.cli.tables.metrics import HEADS, Measured, by_metric, measure_cell, short
+from dfl_jax.cli.tables.metrics import METRICS, Measured, by_metric, measure_cell, short
 
 LEVEL = 0.95  # of every interval
 SIZES = 3  # the fewest that a power law is fitted to
+
+Points = dict[float, list[float]]  # x -> one value a seed or draw
 
 
 class PowerLaw(NamedTuple):
@@ -47,7 +50,7 @@ def power_law(values: Mapping[float, Sequence[float]]) -> PowerLaw | None:
     """
     from scipy.stats import linregress
 
-    pairs = [(math.log(n), math.log(value)) for n, found in values.items() for value in found]
+    pairs = [(math.log(n), math.log(value)) for n, several in values.items() for value in several]
     if len({n for n, _ in pairs}) < SIZES:
         return None
     line = linregress(*zip(*pairs, strict=True))
@@ -57,24 +60,24 @@ def power_law(values: Mapping[float, Sequence[float]]) -> PowerLaw | None:
 
 
 def fits(published: Row, runs: Runs) -> dict[str, PowerLaw]:
-    """Of every method in `fit` the power law of the table's first metric, where there is one."""
-    found = {m: power_law(_reached(cells)) for m, cells in _by_size(published, runs).items()}
-    return {method: law for method, law in found.items() if law}
+    """The power law of the table's first metric for every method in `fit` that has one."""
+    laws = {m: power_law(_reached(cells)) for m, cells in _by_size(published, runs).items()}
+    return {method: law for method, law in laws.items() if law}
 
 
 def fit_lines(published: Row, runs: Runs) -> list[str]:
     """The fits in words, bounds left out; nothing of a method that has no run."""
     lines = []
     laws = fits(published, runs)
-    head = HEADS[by_metric(published)[0]['metric']]
+    head = METRICS[by_metric(published)[0]['metric']].head
     for method, cells in _by_size(published, runs).items():
         reached = _reached(cells)
         sizes, used = sum(map(bool, reached.values())), sum(map(len, reached.values()))
         bounds = sum(map(len, cells.values())) - used
         if used + bounds == 0:
             continue
-        over = f'{_count(sizes, "size")}, {_count(used, "run")}'
-        over += f'; {_count(bounds, "bound")} left out' if bounds else ''
+        over = f'{counted(sizes, "size")}, {counted(used, "run")}'
+        over += f'; {counted(bounds, "bound")} left out' if bounds else ''
         if method in laws:
             law = laws[method]
             text = f'{head} ~ n^{law} ± {law.error:.2f} ({over})'
@@ -94,10 +97,6 @@ def _by_size(published: Row, runs: Runs) -> dict[str, dict[float, list[Measured]
 
 def _reached(cells: Mapping[float, Sequence[Measured]]) -> dict[float, list[float]]:
     return {n: [v.value for v in values if not v.bound] for n, values in cells.items()}
-
-
-def _count(number: int, what: str) -> str:
-    return f'{number} {what}{"s" * (number != 1)}'
 
 
 def slowdowns(
@@ -127,10 +126,10 @@ def slowdown_lines(published: Row, runs: Runs) -> list[str]:
     for method in published['rows'] if minibatches else ():
         cells = {c: measure_cell(part, runs, method, c) for c in minibatches}
         rounds = {c: [v.value for v in values if not v.bound] for c, values in cells.items()}
-        found = slowdowns(rounds, minibatches)
+        by_column = slowdowns(rounds, minibatches)
         words = [
             f'{column} {short(statistics.mean(values), 3)} ± {short(confidence(values), 2)}'
-            for column, values in found.items()
+            for column, values in by_column.items()
             if values
         ]
         if words:

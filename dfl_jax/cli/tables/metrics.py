@@ -1,11 +1,15 @@
-"""The metrics of the tables (see experiments.tables): a number of a run, and its words."""
+"""The metrics of the tables (see docs/tables.md): a number of a run, and its words."""
 
+import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from dfl_jax.cli.command import counted
 from dfl_jax.cli.run.rundir import Row
-from dfl_jax.cli.tables.curves import LOCAL, LOSS, Run, Runs
+from dfl_jax.cli.tables.curves import CURVES, LOCAL, LOSS, Run, Runs
+
+CONSENSUS, CLIENT = CURVES
 
 
 class Measured(NamedTuple):
@@ -23,61 +27,45 @@ def short(value: float, digits: int) -> str:
     return f'{float(f"{value:.{digits}g}"):.12g}'
 
 
-def rounds_to(published: Row, run: Run) -> Measured:
-    """The first evaluated round whose consensus accuracy reaches the target."""
-    return first(published, run, 'round')
-
-
-def megabytes_to(published: Row, run: Run) -> Measured:
-    """What all clients together have sent by that round, in megabytes."""
-    return first(published, run, 'mbytes_total')
-
-
-def first(published: Row, run: Run, name: str) -> Measured:
-    pairs = zip(run[name], run['consensus_accuracy'], strict=True)
-    reached = (value for value, accuracy in pairs if accuracy >= published['target'])
-    value = next(reached, None)
+def first(run: Run, name: str, reached: Iterable[bool]) -> Measured:
+    """The column at the first evaluation that has `reached`, else its last value as a bound."""
+    value = next(itertools.compress(run[name], reached), None)
     return Measured(run[name][-1], True) if value is None else Measured(value)
 
 
-def loss_to(published: Row, run: Run) -> Measured:
+def rounds_to(table: Row, run: Run, _: Sequence[Run] = ()) -> Measured:
+    """The first evaluated round whose consensus accuracy reaches the target."""
+    return first(run, 'round', (accuracy >= table['target'] for accuracy in run[CONSENSUS]))
+
+
+def megabytes_to(table: Row, run: Run, _: Sequence[Run] = ()) -> Measured:
+    """What all clients together have sent by that round, in megabytes."""
+    return first(run, 'mbytes_total', (accuracy >= table['target'] for accuracy in run[CONSENSUS]))
+
+
+def loss_to(table: Row, run: Run, _: Sequence[Run]) -> Measured:
     """The first evaluated round whose mean client loss is at or below the target."""
-    pairs = zip(run['round'], run[LOSS], strict=True)
-    value = next((round for round, loss in pairs if loss <= published['target_loss']), None)
-    return Measured(run['round'][-1], True) if value is None else Measured(value)
+    return first(run, 'round', (loss <= table['target_loss'] for loss in run[LOSS]))
 
 
-def accuracy_at(published: Row, run: Run) -> Measured | None:
-    """Consensus accuracy in percent at the round; None where the run has not evaluated it."""
-    return at_round(published, run, run['consensus_accuracy'])
+def at_round(column: str, scale: float = 100) -> Callable[..., Measured | None]:
+    """The metric that is a column at the table's round; None where the run has not evaluated it."""
+
+    def metric(table: Row, run: Run, _: Sequence[Run] = ()) -> Measured | None:
+        value = dict(zip(run['round'], run[column], strict=True)).get(table['round'])
+        return None if value is None else Measured(scale * value)
+
+    return metric
 
 
-def client_accuracy_at(published: Row, run: Run) -> Measured | None:
-    """The mean client's accuracy in percent at the round; None likewise."""
-    return at_round(published, run, run['client_accuracy_mean'])
+client_accuracy_at = at_round(CLIENT)
 
 
-def local_accuracy_at(published: Row, run: Run) -> Measured | None:
-    """The mean client's accuracy in percent on what it kept from training; None likewise."""
-    return at_round(published, run, run[LOCAL])
-
-
-def gap_at(published: Row, run: Run) -> Measured | None:
+def gap_at(table: Row, run: Run, _: Sequence[Run]) -> Measured | None:
     """Consensus accuracy minus the mean client's at the round, in points; None likewise."""
-    pairs = zip(run['consensus_accuracy'], run['client_accuracy_mean'], strict=True)
-    return at_round(published, run, [consensus - client for consensus, client in pairs])
-
-
-def loss_at(published: Row, run: Run) -> Measured | None:
-    """The mean client's test loss at the round; None likewise."""
-    return at_round(published, run, run[LOSS], scale=1)
-
-
-def at_round(
-    published: Row, run: Run, values: Sequence[float], scale: float = 100
-) -> Measured | None:
-    value = dict(zip(run['round'], values, strict=True)).get(published['round'])
-    return None if value is None else Measured(scale * value)
+    pairs = zip(run[CONSENSUS], run[CLIENT], strict=True)
+    gaps = [consensus - client for consensus, client in pairs]
+    return at_round('gap')(table, run | {'gap': gaps})
 
 
 def megabytes_saved(_: Row, run: Run, reference: Sequence[Run]) -> Measured | None:
@@ -87,18 +75,16 @@ def megabytes_saved(_: Row, run: Run, reference: Sequence[Run]) -> Measured | No
     return Measured(100 - 100 * a_round(run) / statistics.mean(map(a_round, reference)))
 
 
-def rounds_to_reference(published: Row, run: Run, reference: Sequence[Run]) -> Measured | None:
+def rounds_to_reference(table: Row, run: Run, reference: Sequence[Run]) -> Measured | None:
     """The first evaluated round whose mean client is as accurate as the reference's at the round.
 
     None where no run of the reference has evaluated that round.
     """
-    reached = [m.value for other in reference if (m := client_accuracy_at(published, other))]
-    if not reached:
+    accuracies = [m.value for other in reference if (m := client_accuracy_at(table, other))]
+    if not accuracies:
         return None
-    target = statistics.mean(reached)
-    pairs = zip(run['round'], run['client_accuracy_mean'], strict=True)
-    value = next((round for round, accuracy in pairs if 100 * accuracy >= target), None)
-    return Measured(run['round'][-1], True) if value is None else Measured(value)
+    target = statistics.mean(accuracies)
+    return first(run, 'round', (100 * accuracy >= target for accuracy in run[CLIENT]))
 
 
 def a_round(run: Run) -> float:
@@ -106,101 +92,125 @@ def a_round(run: Run) -> float:
     return run['mbytes_total'][-1] / run['round'][-1]
 
 
+class Metric(NamedTuple):
+    """What a table may measure of a run."""
+
+    of: Callable[[Row, Run, Sequence[Run]], Measured | None]  # table, run, runs of its reference
+    head: str  # above its columns, where a table has several metrics
+    words: Callable[[Row], str]  # of a table
+
+
 METRICS = {
-    'rounds_to': rounds_to,
-    'megabytes_to': megabytes_to,
-    'accuracy_at': accuracy_at,
-    'client_accuracy_at': client_accuracy_at,
-    'local_accuracy_at': local_accuracy_at,
-    'gap_at': gap_at,
-    'loss_to': loss_to,
-    'loss_at': loss_at,
-}
-AGAINST = {  # those that compare with another cell, the `reference`
-    'megabytes_saved': megabytes_saved,
-    'rounds_to_reference': rounds_to_reference,
-}
-HEADS = {  # of the columns of a table with several metrics
-    'rounds_to': 'rounds',
-    'megabytes_to': 'MB',
-    'accuracy_at': 'aggregated',
-    'client_accuracy_at': 'mean client',
-    'local_accuracy_at': 'local',
-    'gap_at': 'gap',
-    'loss_to': 'rounds',
-    'loss_at': 'loss',
-    'megabytes_saved': 'MB saved',
-    'rounds_to_reference': 'rounds',
+    'rounds_to': Metric(rounds_to, 'rounds', lambda t: f'rounds to {_target(t)}'),
+    'megabytes_to': Metric(megabytes_to, 'MB', lambda t: f'megabytes to {_target(t)}'),
+    'accuracy_at': Metric(
+        at_round(CONSENSUS), 'aggregated', lambda t: f'consensus accuracy at {when(t)} (%)'
+    ),
+    'client_accuracy_at': Metric(
+        client_accuracy_at, 'mean client', lambda t: f'mean client accuracy at {when(t)} (%)'
+    ),
+    'local_accuracy_at': Metric(
+        at_round(LOCAL), 'local', lambda t: f'mean local accuracy at {when(t)} (%)'
+    ),
+    'gap_at': Metric(
+        gap_at,
+        'gap',
+        lambda t: f'gap from consensus to mean client accuracy at {when(t)} (points)',
+    ),
+    'loss_to': Metric(
+        loss_to, 'rounds', lambda t: f'rounds to a mean test loss of {t["target_loss"]:.4g}'
+    ),
+    'loss_at': Metric(at_round(LOSS, 1), 'loss', lambda t: f'mean test loss at {when(t)}'),
+    'megabytes_saved': Metric(
+        megabytes_saved,
+        'MB saved',
+        lambda t: f'megabytes a round saved against {t["reference"]} (%)',
+    ),
+    'rounds_to_reference': Metric(
+        rounds_to_reference,
+        'rounds',
+        lambda t: f'rounds to the mean client accuracy of {t["reference"]} at {when(t)}',
+    ),
 }
 
 
-def by_metric(published: Row) -> list[Row]:
+def _target(table: Row) -> str:
+    return f'{100 * table["target"]:.4g} % consensus accuracy'
+
+
+def by_metric(table: Row) -> list[Row]:
     """The table once for each of its metrics, with the rows of that one."""
     return [
-        published
-        | (own if isinstance(own, dict) else {'metric': own})
-        | {'rows': {m: row[i] for m, row in published['rows'].items()}}
-        for i, own in enumerate(published.get('metrics', ()))
-    ] or [published]
+        table
+        | (metric if isinstance(metric, dict) else {'metric': metric})
+        | {'rows': {m: row[i] for m, row in table['rows'].items()}}
+        for i, metric in enumerate(table.get('metrics', ()))
+    ] or [table]
 
 
-def in_column(published: Row, column: str) -> Row:
+def in_column(table: Row, column: str) -> Row:
     """The table with the `round` of that column, where columns have rounds of their own."""
-    rounds = published.get('round')
-    return published | {'round': rounds[column]} if isinstance(rounds, dict) else published
+    rounds = table.get('round')
+    return table | {'round': rounds[column]} if isinstance(rounds, dict) else table
 
 
-def when(published: Row) -> str:
+def when(table: Row) -> str:
     """The `round`, e.g. 'round 30', or the rounds of the columns."""
-    rounds = published['round']
+    rounds = table['round']
     numbers = sorted({*rounds.values()}) if isinstance(rounds, dict) else [rounds]
     return f'round {" or ".join(map(str, numbers))}'
 
 
-def measure(published: Row, runs: Sequence[Run]) -> list[Measured]:
+def measure(table: Row, runs: Sequence[Run], reference: Sequence[Run] = ()) -> list[Measured]:
     """The table's metric of every run that has it."""
-    metric = METRICS[published['metric']]
-    return [value for run in runs if (value := metric(published, run)) is not None]
+    metric = METRICS[table['metric']].of
+    return [value for run in runs if (value := metric(table, run, reference)) is not None]
 
 
-def measure_cell(published: Row, runs: Runs, method: str, column: str) -> list[Measured]:
-    """Likewise in a column, also of a metric that compares with another cell."""
-    part, cell = in_column(published, column), runs.get(f'{method}-{column}', [])
-    if part['metric'] not in AGAINST:
-        return measure(part, cell)
-    against = AGAINST[part['metric']]
-    if part['metric'] == 'rounds_to_reference' and method == part['reference']:
+def measure_cell(table: Row, runs: Runs, method: str, column: str) -> list[Measured]:
+    """Likewise in a column, beside the runs of its `reference` there."""
+    part, reference = in_column(table, column), table.get('reference')
+    if part['metric'] == 'rounds_to_reference' and method == reference:
         return []
-    reference = runs.get(f'{part["reference"]}-{column}', [])
-    return [value for run in cell if (value := against(part, run, reference)) is not None]
+    cell, beside = (runs.get(f'{name}-{column}', []) for name in (method, reference))
+    return measure(part, cell, beside)
 
 
 def mean(values: Sequence[Measured]) -> Measured:
     return Measured(statistics.mean(v.value for v in values), any(v.bound for v in values))
 
 
-def what(published: Row) -> str:
+def summary(values: Sequence[Measured]) -> str:
+    """Mean and standard deviation over seeds; every one of them where only some got there."""
+    if not values:
+        return '-'
+    seeds = counted(len(values), 'seed')
+    if all(value.bound for value in values):
+        return f'{min(values)} ({seeds})'
+    if any(value.bound for value in values):
+        return f'{", ".join(map(str, values))} ({seeds})'
+    text = f'{mean(values)}'
+    if len(values) > 1:
+        text += f' ± {short(statistics.stdev(v.value for v in values), 2)}'
+    return f'{text} ({seeds})'
+
+
+def paper_number(number: float | str) -> Measured:
+    """A number of `rows`, e.g. 83 or '>200'."""
+    return Measured(float(str(number).lstrip('>')), str(number).startswith('>'))
+
+
+def heading(table: Row, column: str) -> str:
+    """The column, and the metric where there are several."""
+    if 'metrics' not in table:
+        return column
+    return f'{column} {table.get("head", METRICS[table["metric"]].head)}'
+
+
+def metric_words(table: Row) -> str:
+    return METRICS[table['metric']].words(table)
+
+
+def what(table: Row) -> str:
     """The metric, or all of them, in words."""
-    return '; '.join(metric_words(part) for part in by_metric(published))
-
-
-def metric_words(published: Row) -> str:
-    if published['metric'] == 'loss_to':
-        return f'rounds to a mean test loss of {published["target_loss"]:.4g}'
-    if published['metric'] == 'loss_at':
-        return f'mean test loss at {when(published)}'
-    if published['metric'].endswith('_to'):
-        unit = published['metric'].removesuffix('_to')
-        return f'{unit} to {100 * published["target"]:.4g} % consensus accuracy'
-    if published['metric'] == 'megabytes_saved':
-        return f'megabytes a round saved against {published["reference"]} (%)'
-    if published['metric'] == 'rounds_to_reference':
-        where = f'{published["reference"]} at {when(published)}'
-        return f'rounds to the mean client accuracy of {where}'
-    if published['metric'] == 'client_accuracy_at':
-        return f'mean client accuracy at {when(published)} (%)'
-    if published['metric'] == 'local_accuracy_at':
-        return f'mean local accuracy at {when(published)} (%)'
-    if published['metric'] == 'gap_at':
-        return f'gap from consensus to mean client accuracy at {when(published)} (points)'
-    return f'consensus accuracy at {when(published)} (%)'
+    return '; '.join(map(metric_words, by_metric(table)))

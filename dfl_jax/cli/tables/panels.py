@@ -11,72 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from dfl_jax.cli.run.plots import COLOURS, Row
-from dfl_jax.cli.tables.curves import LOSS, line_curve, panel_curves
-from dfl_jax.cli.tables.fits import PowerLaw, slowdowns
-
-Runs = Mapping[str, Sequence[Row]]  # by cell
-Points = dict[float, list[float]]  # x -> one value a seed
-METHODS = {  # as papers print them; a method's place is its colour in every figure, where
-    # colours come again after the last, but never twice in one table
-    'ntk_dfl': 'NTK-DFL',
-    'dfedavg': 'DFedAvg',
-    'dfedavgm': 'DFedAvgM',
-    'dfedsam': 'DFedSAM',
-    'dispfl': 'DisPFL',
-    'dpsgd': 'D-PSGD',
-    'ntk_fl': 'NTK-FL',
-    'decavg': 'DecAvg',
-    'ntk_dfl_compressed': 'NTK-DFL, compressed',
-    'spark_no_momentum': 'SPARK w/o momentum',
-    'spark': 'SPARK',
-    'spark_a': 'SPARK, projection only',
-    'spark_c': 'SPARK w/o distillation',
-    'spark_k530': 'SPARK, k = 530',
-    'spark_never': 'SPARK, one projection',
-    'spark_round': 'SPARK, one projection a round',
-    'spark_k500': 'SPARK w/o momentum, k = 500',
-    'spark_k750': 'SPARK w/o momentum, k = 750',
-    'spark_k5000': 'SPARK w/o momentum, k = 5000',
-    'spark_sampled': 'SPARK, k = 530, sampled',
-    'spark_fp16': 'SPARK, k = 530, sampled, FP16',
-    'spark_int8': 'SPARK, k = 530, sampled, INT8',
-    'he': 'He',
-    'gain': 'gain-corrected',
-    'same': 'same start',
-    'dec_fedavg_server': 'FedAvg with a server',
-    'dfml': 'DFML',
-    'dec_fedavg': 'Dec. FedAvg',
-    'dec_heterofl': 'Dec. HeteroFL',
-    'dec_fedrolex': 'Dec. FedRolex',
-    'dec_fedprox': 'Dec. FedProx',
-    'def_kt': 'Def-KT',
-    'dec_fml': 'Dec. FML',
-    'dfml_fixed': 'DFML, alpha = 0.5',
-    'dfml_ce_fixed': 'DFML, CE, alpha = 0.5',
-    'dfml_ce': 'DFML, CE',
-    'dfml_ace': 'DFML, ACE',
-    'dfml_client0': 'DFML, client 0 aggregates',
-    'dfml_full': 'DFML, full cycles',
-    'dfml_ce_anl': 'DFML, CE, ANL-KD',
-    'dfml_supervision': 'DFML, supervision only',
-    'dfml_ce_full': 'DFML, CE, full cycles',
-    'dfml_equal': 'DFML, equal teachers',
-    'dfml_k1': 'DFML, K = 1',
-    'dfml_k5': 'DFML, K = 5',
-    'dfml_k20': 'DFML, K = 20',
-    'dfml_ce_wsl': 'DFML, CE, WSL',
-    'dfml_constant_period': 'DFML, periods of 10',
-    'dfml_vanilla': 'DFML, vanilla transfer',
-    'dfml_ce_supervision': 'DFML, CE, alpha on supervision',
-    'dfml_ce_distillation': 'DFML, CE, alpha on distillation',
-    'dfml_ce_common': 'DFML, CE, alpha on both alike',
-}
-CURVES = {
-    'consensus_accuracy': 'aggregated model',
-    'client_accuracy_mean': 'mean client',
-    LOSS: 'test loss of the mean client',
-}
+from dfl_jax.cli.run.plots import COLOURS
+from dfl_jax.cli.run.rundir import Row
+from dfl_jax.cli.tables.curves import LOSS, Run, Runs, line_curve, panel_curves
+from dfl_jax.cli.tables.fits import Points, PowerLaw, slowdowns
+from dfl_jax.cli.tables.labels import CURVE_LABELS, METHODS
+from dfl_jax.cli.tables.metrics import by_metric, metric_words, when
 
 
 class Line(NamedTuple):
@@ -117,12 +57,12 @@ class Panel(NamedTuple):
 def table_panels(
     published: Row,
     runs: Runs,
-    measure: Callable[[Sequence[Row]], list[float]],
+    measure: Callable[[Sequence[Run]], list[float]],
     laws: Mapping[str, PowerLaw] = MappingProxyType({}),
 ) -> list[Panel]:
     """The panels of a table's figure as dfl_jax.cli.tables.plot_panels takes them.
 
-    published, runs: as in experiments.tables. measure: from the runs of a cell to the metric.
+    published, runs: as in tables.command. measure: from the runs of a cell to the metric.
     laws: the fits of `fit` that there are.
     """
     panels = []
@@ -142,12 +82,10 @@ def table_panels(
 def _panel(published: Row, panel: Row, runs: Runs, measure: Callable, laws: Mapping) -> Panel:
     title, x, styles = panel['title'], panel.get('x', 'round'), panel.get('styles', {})
     if 'curves' in panel:
-        words = (CURVES.get(name, name) for name in panel['curves'])
+        words = (CURVE_LABELS.get(name, name) for name in panel['curves'])
         styles = dict(zip(('solid', 'dotted'), words, strict=False))
-    if 'column' in panel:
-        return Panel(title, 'curve', x, _column(published, panel, x, runs), styles)
-    if 'lines' in panel:
-        return Panel(title, 'curve', x, _named_curves(panel, x, runs), styles)
+    if {'column', 'lines'} & set(panel):
+        return Panel(title, 'curve', x, _curves(published, panel, x, runs), styles)
     if 'points' in panel:
         return Panel(title, 'scatter', x, _scattered(published, panel, runs))
     if 'rounds' in panel:
@@ -156,36 +94,32 @@ def _panel(published: Row, panel: Row, runs: Runs, measure: Callable, laws: Mapp
     return Panel(title, 'factor', panel['label'], _laws(published, panel, lines, laws), styles)
 
 
-def _column(published: Row, panel: Row, x: str, runs: Runs) -> list[Line]:
-    """The curves of every method; a centralized one has one model, and it leaps every round."""
-    centralized = published.get('centralized', ())
-    until, scale = panel.get('until', math.inf), _scale(panel)
+def _curves(published: Row, panel: Row, x: str, runs: Runs) -> list[Line]:
+    """The curves that a panel lists, those of equal labels in equal colour, or of every method."""
+
+    def drawn(line: Row, colour: str) -> Line:
+        cell, curve = runs.get(line['cell'], []), line_curve(panel, line)
+        points = _over_seeds(cell, curve, x, panel.get('until', math.inf), _scale(panel, line))
+        return Line(line['label'], colour, points, line.get('style', 'solid'))
+
+    if 'lines' in panel:
+        labels = list(dict.fromkeys(line['label'] for line in panel['lines']))
+        places = [line.get('colour', labels.index(line['label'])) for line in panel['lines']]
+        colours = [COLOURS[place % len(COLOURS)] for place in places]
+        return list(map(drawn, panel['lines'], colours))
+    faint = published.get('centralized', ())  # these have one model, and it leaps every round
     return [
-        Line(
-            label,
+        drawn(
+            {
+                'cell': f'{method}-{panel["column"]}',
+                'label': label,
+                'curve': curve,
+                'style': 'faint' if method in faint else style,
+            },
             colour,
-            _over_seeds(runs.get(f'{method}-{panel["column"]}', []), curve, x, until, scale),
-            'faint' if method in centralized else style,
         )
         for method, (label, colour) in _methods(published, panel).items()
         for style, curve in zip(('solid', 'dotted'), panel_curves(panel), strict=False)
-    ]
-
-
-def _named_curves(panel: Row, x: str, runs: Runs) -> list[Line]:
-    """The curves that a panel lists; equal labels are of equal colour."""
-    labels = list(dict.fromkeys(line['label'] for line in panel['lines']))
-    until = panel.get('until', math.inf)
-    return [
-        Line(
-            line['label'],
-            COLOURS[line.get('colour', labels.index(line['label'])) % len(COLOURS)],
-            _over_seeds(
-                runs.get(line['cell'], []), line_curve(panel, line), x, until, _scale(panel, line)
-            ),
-            line.get('style', 'solid'),
-        )
-        for line in panel['lines']
     ]
 
 
@@ -204,29 +138,29 @@ def _factors(published: Row, panel: Row, runs: Runs, measure: Callable) -> list[
     lines, places = [], panel['columns']
     for method, (label, colour) in _methods(published, panel).items():
         for style, values in zip(('solid', 'dotted'), measures, strict=False):
-            found = {column: values(runs.get(f'{method}-{column}', [])) for column in places}
+            by_column = {column: values(runs.get(f'{method}-{column}', [])) for column in places}
             if panel.get('slowdown'):
-                found = slowdowns(found, published['slowdown'])
-            points = {places[column]: values for column, values in found.items() if values}
+                by_column = slowdowns(by_column, published['slowdown'])
+            points = {places[column]: numbers for column, numbers in by_column.items() if numbers}
             lines.append(Line(label, colour, points, style))
     return lines
 
 
 def _laws(published: Row, panel: Row, lines: Sequence[Line], laws: Mapping) -> list[Line]:
     """Below the lines the power law of each that is the metric against the sizes of its fit."""
-    found = []
+    fitted = []
     for method, line in zip(_methods(published, panel), lines, strict=False):
         sizes = published.get('fit', {}).get(method, {})
         plain = not ({'curves', 'slowdown'} & set(panel))
         if method in laws and plain and line.points and panel['columns'].items() <= sizes.items():
             ends = {n: [laws[method].at(n)] for n in (min(line.points), max(line.points))}
             note = f'$n^{{{laws[method]}}}$'
-            found.append(Line('power law', line.colour, ends, 'law', note))
-    return [*lines, *found]
+            fitted.append(Line('power law', line.colour, ends, 'law', note))
+    return [*lines, *fitted]
 
 
 def _scattered(published: Row, panel: Row, runs: Runs) -> list[Line]:
-    """Of every method a dot a run: consensus accuracy against x, both at the table's round."""
+    """A dot a run for every method: consensus accuracy against x, both at the table's round."""
     lines = []
     for method, (label, colour) in _methods(published, panel).items():
         points: Points = {}
@@ -242,14 +176,14 @@ def _scattered(published: Row, panel: Row, runs: Runs) -> list[Line]:
 def _distributions(panel: Row, runs: Runs) -> list[Line]:
     """The quantiles over clients in the panel's rounds, each a mean over the seeds that have it."""
     lines = []
-    for own, colour in zip(panel['cells'], itertools.cycle(COLOURS), strict=False):
+    for shown, colour in zip(panel['cells'], itertools.cycle(COLOURS), strict=False):
         points = {}
         for round in panel['rounds']:
-            cell = runs.get(own['cell'], [])
-            found = [q for run in cell for q in _at(run, 'client_accuracy_quantiles', round)]
-            if found:
-                points[round] = [100 * statistics.mean(qs) for qs in zip(*found, strict=True)]
-        lines.append(Line(own['label'], colour, points))
+            cell = runs.get(shown['cell'], [])
+            quantiles = [q for run in cell for q in _at(run, 'client_accuracy_quantiles', round)]
+            if quantiles:
+                points[round] = [100 * statistics.mean(qs) for qs in zip(*quantiles, strict=True)]
+        lines.append(Line(shown['label'], colour, points))
     return lines
 
 
@@ -260,7 +194,7 @@ def _methods(published: Row, panel: Row) -> dict[str, tuple[str, str]]:
     return {method: (METHODS.get(like, like), colours[like]) for method, like in shown.items()}
 
 
-def _scale(panel: Row, line: Mapping = MappingProxyType({})) -> float:
+def _scale(panel: Row, line: Row) -> float:
     """What a round is worth on the x axis of minibatches."""
     scale = line.get('scale', panel.get('scale'))
     if scale is None and panel.get('x') == 'minibatches':
@@ -281,18 +215,12 @@ def _colours(published: Row) -> dict[str, str]:
     return {method: COLOURS[i % len(COLOURS)] for i, method in enumerate(order)}
 
 
-def _at(run: Row, name: str, round: int) -> list:
+def _at(run: Run, name: str, round: int) -> list:
     """The column `name` of a run in a round, as a list of one; empty where it is not evaluated."""
     return [run[name][run['round'].index(round)]] if round in run['round'] else []
 
 
-def _over_seeds(
-    runs: Sequence[Row],
-    curve: str = 'consensus_accuracy',
-    x: str = 'round',
-    until: float = math.inf,
-    scale: float = 1,
-) -> Points:
+def _over_seeds(runs: Sequence[Run], curve: str, x: str, until: float, scale: float) -> Points:
     """{mean x: the curve of every run}, for the rounds up to `until` that all runs have.
 
     scale: of a round, where x is minibatches.
@@ -306,3 +234,18 @@ def _over_seeds(
         for r in shared
         if r <= until
     }
+
+
+def ylabel(published: Row) -> str:
+    """The label of the y axis that panels without a label of their own share."""
+    shared = [panel for panel in published['panels'] if 'ylabel' not in panel]
+    panel = (shared or published['panels'])[0]
+    if 'rounds' in panel:
+        return 'test accuracy of a client (%)'
+    loss = set(panel_curves(panel)) == {LOSS}
+    if {'columns', 'curves'} <= set(panel):
+        where = f'at {when(published)}'
+        return f'mean test loss {where}' if loss else f'test accuracy {where} (%)'
+    if {'columns', 'points'} & set(panel):
+        return metric_words(by_metric(published)[0])
+    return 'mean test loss' if loss else 'test accuracy (%)'

@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
-from dfl_jax.cli.run.plots import MUTED, Row, plt, tidy
-from dfl_jax.cli.tables.fits import confidence
-from dfl_jax.cli.tables.panels import Line, Panel, Points
+from dfl_jax.cli.run.plots import MUTED, plt, tidy
+from dfl_jax.cli.run.rundir import Row
+from dfl_jax.cli.tables.fits import Points, confidence
+from dfl_jax.cli.tables.panels import Line, Panel
 
 STYLES: dict[str, Row] = {  # what comes first lies below
     'faint': {'lw': 0.8, 'alpha': 0.45},
@@ -240,13 +241,13 @@ def _legend(figure, panels: Sequence[Panel], target: float | None) -> None:
 
 
 def _handles(panels: Sequence[Panel]) -> dict[str, Line2D]:
-    """Of every label its first line."""
-    found: dict[str, Line2D] = {}
+    """{label: the handle of its first line}."""
+    handles: dict[str, Line2D] = {}
     for panel in panels:
         for line in panel.lines:
             if line.points:
-                found.setdefault(line.label, _handle(panel, line))
-    return found
+                handles.setdefault(line.label, _handle(panel, line))
+    return handles
 
 
 def _handle(panel: Panel, line: Line) -> Line2D:

@@ -5,9 +5,10 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from dfl_jax.cli.run.plots import COLOURS, MUTED, Row, plt, tidy
-from dfl_jax.cli.tables.fits import confidence, power_law
-from dfl_jax.cli.tables.study_results import FITTED, HEADS, Points, Result
+from dfl_jax.cli.run.plots import COLOURS, MUTED, plt, tidy
+from dfl_jax.cli.run.rundir import Row
+from dfl_jax.cli.tables.fits import Points, confidence, power_law
+from dfl_jax.cli.tables.studies import FITTED, HEADS, Result
 
 XLABELS = {
     'n': 'number of clients n',
@@ -16,12 +17,12 @@ XLABELS = {
 }
 
 
-def plot_numerical(found: Sequence[tuple[Row, Result]], path: Path) -> None:
+def plot_numerical(results: Sequence[tuple[Row, Result]], path: Path) -> None:
     """A panel a study: means over draws with 95 % intervals, and what theory says, dashed."""
     figure, grid = plt.subplots(
-        1, len(found), figsize=(1 + 4.2 * len(found), 4.4), squeeze=False, layout='constrained'
+        1, len(results), figsize=(1 + 4.2 * len(results), 4.4), squeeze=False, layout='constrained'
     )
-    for axes, (study, result) in zip(grid[0], found, strict=True):
+    for axes, (study, result) in zip(grid[0], results, strict=True):
         x, y, *theory = HEADS[study['study']]
         _draw(axes, study, result)
         axes.set(title=study['title'], xlabel=XLABELS[x], ylabel=y)

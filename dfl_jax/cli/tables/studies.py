@@ -25,24 +25,42 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
+from dfl_jax.cli import markdown
 from dfl_jax.cli.run.rundir import Row, write_atomically
-from dfl_jax.cli.tables.fits import confidence, power_law
+from dfl_jax.cli.tables.fits import Points, confidence, power_law
 from dfl_jax.cli.tables.metrics import short
-from dfl_jax.cli.tables.study_results import FITTED, HEADS, Found, Points, Result
 from dfl_jax.gossip import spectrum
 from dfl_jax.gossip import untrained as numerical_model
 from dfl_jax.gossip.gain import gain_of, uniform_matrix
 from dfl_jax.topology import families, rewire
 
+Value = tuple[str, float, float, float | None]  # label, x, measured, what theory says
+FITTED = ('steady', 'stabilisation')
+HEADS = {
+    'steady': ('n', '||v_steady||'),
+    'assortativity': ('rho', '||v_steady||', 'before rewiring', 'ratio'),
+    'limits': ('n', 'sigma_ap', '||v_steady||', 'ratio'),
+    'stabilisation': ('n', 'rounds', 'by the gap', 'ratio'),
+    'evolution': ('round', 'deviation', 'limit', 'ratio'),
+}
+
+
+class Result(NamedTuple):
+    """The lines of a study and what theory says of them, both by label."""
+
+    measured: dict[str, Points]
+    theory: dict[str, Points]
+
 
 def graphs(study: Row) -> Iterator[tuple[str, int, list[int], np.ndarray]]:
-    """Of every graph of a study its label, n, seed and links [E, 2]."""
+    """The graphs of a study: label, n, seed and links [E, 2] of each."""
     for place, family in enumerate(study['families']):
         options = {k: value for k, value in family.items() if k not in ('label', 'family')}
         for n, draw in itertools.product(study['sizes'], range(study['draws'])):
@@ -53,13 +71,13 @@ def graphs(study: Row) -> Iterator[tuple[str, int, list[int], np.ndarray]]:
             yield family['label'], n, seed, links
 
 
-def steady(study: Row) -> Iterator[Found]:
+def steady(study: Row) -> Iterator[Value]:
     for label, n, _, links in graphs(study):
         matrix = _largest_component(uniform_matrix(links, n))
         yield label, n, 1 / gain_of(matrix), None
 
 
-def rewired(study: Row) -> Iterator[Found]:
+def rewired(study: Row) -> Iterator[Value]:
     for label, n, seed, links in graphs(study):
         plain = 1 / gain_of(_largest_component(uniform_matrix(links, n)))
         for target in study['targets']:
@@ -68,33 +86,33 @@ def rewired(study: Row) -> Iterator[Found]:
             yield label, target, 1 / gain_of(matrix), plain
 
 
-def limits(study: Row) -> Iterator[Found]:
+def limits(study: Row) -> Iterator[Value]:
     for label, n, seed, links in graphs(study):
         matrix = _largest_component(uniform_matrix(links, n))
-        found = _simulate(study, matrix, seed, study['rounds'])
-        yield label, n, float(found.among_parameters[-1]), 1 / gain_of(matrix)
+        deviations = _simulate(study, matrix, seed, study['rounds'])
+        yield label, n, float(deviations.among_parameters[-1]), 1 / gain_of(matrix)
 
 
-def stabilisation(study: Row) -> Iterator[Found]:
+def stabilisation(study: Row) -> Iterator[Value]:
     for label, n, seed, links in graphs(study):
         matrix = _largest_component(uniform_matrix(links, n))
         rate = -math.log(spectrum(matrix).second_modulus)
         expected = -math.log(study['sigma_noise']) / rate
-        found = _simulate(study, matrix, seed, 2 * math.ceil(expected) + 40)
-        yield label, n, numerical_model.stabilisation(found.among_nodes), expected
+        deviations = _simulate(study, matrix, seed, 2 * math.ceil(expected) + 40)
+        yield label, n, numerical_model.stabilisation(deviations.among_nodes), expected
 
 
-def evolution(study: Row) -> Iterator[Found]:
+def evolution(study: Row) -> Iterator[Value]:
     for label, n, seed, links in graphs(study):
         matrix = uniform_matrix(links, n)
-        found = _simulate(study, matrix, seed, study['rounds'])
+        deviations = _simulate(study, matrix, seed, study['rounds'])
         limit = 1 / gain_of(matrix)
         for t in range(1, study['rounds'] + 1):
-            yield f'sigma_an, {label}', t, float(found.among_nodes[t]), study['sigma_noise']
-            yield f'sigma_ap, {label}', t, float(found.among_parameters[t]), limit
+            yield f'sigma_an, {label}', t, float(deviations.among_nodes[t]), study['sigma_noise']
+            yield f'sigma_ap, {label}', t, float(deviations.among_parameters[t]), limit
 
 
-STUDIES: dict[str, Callable[[Row], Iterator[Found]]] = {
+STUDIES: dict[str, Callable[[Row], Iterator[Value]]] = {
     'steady': steady,
     'assortativity': rewired,
     'limits': limits,
@@ -108,12 +126,12 @@ def run_study(study: Row) -> Result:
     from tqdm import tqdm
 
     result = Result({}, {})
-    found = len(study['families']) * len(study['sizes']) * study['draws']
+    total = len(study['families']) * len(study['sizes']) * study['draws']
     if study['study'] == 'assortativity':
-        found *= len(study['targets'])
+        total *= len(study['targets'])
     if study['study'] == 'evolution':
-        found *= 2 * study['rounds']
-    bar = tqdm(STUDIES[study['study']](study), study['title'], found, leave=False)
+        total *= 2 * study['rounds']
+    bar = tqdm(STUDIES[study['study']](study), study['title'], total, leave=False)
     for label, x, value, expected in bar:
         result.measured.setdefault(label, {}).setdefault(x, []).append(value)
         if expected is not None:
@@ -141,8 +159,7 @@ def _largest_component(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array
 def report(study: Row, result: Result) -> str:
     """Markdown: a row a line of the figure and x, means with 95 % intervals, and the exponents."""
     heads = HEADS[study['study']]
-    escaped = [head.replace('|', '\\|') for head in heads]
-    lines = [['', *escaped], ['---', *['--:'] * len(heads)]]
+    lines = []
     for label, points in result.measured.items():
         for x, values in shown(points).items():
             line = [label, f'{x:.4g}', interval(values)]
@@ -150,7 +167,7 @@ def report(study: Row, result: Result) -> str:
                 mean = statistics.mean(expected)
                 line += [f'{mean:.4g}', f'{statistics.mean(values) / mean:.3f}']
             lines.append(line)
-    text = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    text = markdown.table(['', *(head.replace('|', '\\|') for head in heads)], lines, 1)
     if study['study'] in FITTED:
         laws = {label: power_law(points) for label, points in result.measured.items()}
         text += '\n' + ''.join(
@@ -177,16 +194,13 @@ def interval(values: list[float]) -> str:
     return mean if len(values) == 1 else f'{mean} ± {short(confidence(values), 1)}'
 
 
-def main(computed: Row, name: str, out: Path) -> None:
-    """Computes the studies of a computed.json, prints them and writes NAME.md, .json and .png."""
-    found = [(study, run_study(study)) for study in computed['studies']]
-    text = '\n\n'.join(f'{study["title"]}\n\n{report(study, result)}' for study, result in found)
+def main(computed: Row, name: str, out: Path) -> list[tuple[Row, Result]]:
+    """Computes the studies of a computed.json, prints them and writes NAME.md and NAME.json."""
+    results = [(study, run_study(study)) for study in computed['studies']]
+    text = '\n\n'.join(f'{study["title"]}\n\n{report(study, result)}' for study, result in results)
     print(f'{computed["title"]}\n({computed["source"]})\n\n{text}')
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / f'{name}.md', text + '\n')
-    results = [{'study': study, **result._asdict()} for study, result in found]
-    write_atomically(out / f'{name}.json', json.dumps(results, separators=(',', ':')) + '\n')
-
-    from dfl_jax.cli.tables.plot_studies import plot_numerical
-
-    plot_numerical(found, out / f'{name}.png')
+    content = [{'study': study, **result._asdict()} for study, result in results]
+    write_atomically(out / f'{name}.json', json.dumps(content, separators=(',', ':')) + '\n')
+    return results

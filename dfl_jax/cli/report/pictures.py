@@ -1,0 +1,272 @@
+"""Pictures of the partitions and topologies of runs."""
+
+import base64
+import re
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from dfl_jax.cli.command import in_a_line
+from dfl_jax.cli.report import html
+from dfl_jax.cli.report.figures import svg, themed
+from dfl_jax.cli.report.runs import Group, SavedRun, inside
+from dfl_jax.cli.run.rundir import Row
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MOST_PICTURES = 8  # of partitions, and of topologies
+MOST_CLIENTS, MOST_LINKS = 300, 4000  # of a picture of the topology
+MOST_DIMENSIONS = 20  # of a torus
+MOST_HOLDERS = 10_000  # clients of a picture of the partition
+MOST_BYTES = 5_000_000  # of a partition.png
+FILES = ('topology_file', 'partition_file', 'architecture_file', 'data_dir')  # settings
+NUMBERED = 40  # clients up to which it names them
+EMBEDDED = ('digits', 'synthetic')  # data sets at hand
+OF_THE_PARTITION = (
+    'dataset',
+    'train_samples',
+    'clients',
+    'partition',
+    'alpha',
+    'zipf_exponent',
+    'shards_per_client',
+    'samples_per_client',
+    'partition_overlap',
+    'partition_file',
+    'validation_share',
+)
+OF_THE_NETWORK = (
+    'clients',
+    'topology',
+    'degree',
+    'degree_exponent',
+    'torus_dimensions',
+    'assortativity',
+    'static_topology',
+    'topology_file',
+    'ntk_fl_cohort',
+)
+
+
+def partitions(groups: Sequence[Group]) -> str:
+    """The pictures of all partitions of the runs."""
+
+    def draw(runs: Sequence[SavedRun], name: str) -> tuple[str, str]:
+        words = partition_words(runs[0].config['settings'])
+        return partition_picture(runs, name), f'{words} (seed {runs[0].seed})'
+
+    return _pictures(groups, OF_THE_PARTITION, draw, 'partition', 'grid')
+
+
+def topologies(groups: Sequence[Group]) -> str:
+    """The pictures of all topologies of the runs."""
+    return _pictures(groups, OF_THE_NETWORK, topology_picture, 'topology', 'small grid')
+
+
+def _pictures(
+    groups: Sequence[Group],
+    settings: Sequence[str],
+    draw: Callable[[Sequence[SavedRun], str], tuple[str, str]],
+    name: str,
+    style: str,
+) -> str:
+    """A picture for all runs that are alike in these settings, and why others have none.
+
+    draw: from runs and the name of a picture to its HTML and its caption.
+    """
+    alike: dict[tuple, list[SavedRun]] = {}
+    for run in (run for group in groups for run in group.runs):
+        alike.setdefault(tuple(map(run.settings.get, settings)), []).append(run)
+    drawn: list[str] = []
+    missing: dict[str, list[str]] = {}
+    for place, runs in enumerate([*alike.values()][:MOST_PICTURES]):
+        try:
+            drawn.append(html.figure(*draw(runs, f'{name}-{place}')))
+        except Exception as error:  # of settings that are odd or old, whatever draws from them
+            missing.setdefault(in_a_line(str(error)), []).append(runs[0].name)
+    notes = [f'No picture for {", ".join(names)}: {why}.' for why, names in missing.items()]
+    if len(alike) > MOST_PICTURES:
+        notes.append(f'The first {MOST_PICTURES} of {len(alike)} are drawn.')
+    below = ''.join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    return f'<div class="{style}">{"".join(drawn)}</div>\n{below}' if drawn else below
+
+
+def namespace(run: SavedRun, **changed: Any) -> SimpleNamespace:
+    """The settings of a run as the flags that they were, without the files that they name."""
+    return SimpleNamespace(**(run.config['settings'] | dict.fromkeys(FILES) | changed))
+
+
+def refuse_files(run: SavedRun, *names: str) -> None:
+    """Raises ValueError where a picture would be drawn from one of these files.
+
+    A config.json may be anybody's, and a page is made to be passed on: nothing that lies outside of
+    the run directories goes into it, and be it in an error that quotes a line.
+    """
+    for name in names:
+        if run.config['settings'].get(name) is not None:
+            raise ValueError(
+                f'it depends on the file of --{name}, outside the run directory, which is not read'
+            )
+
+
+def links(run: SavedRun) -> 'np.ndarray':
+    """The links of a run's first round before any fails, [E, 2], each once.
+
+    Raises ValueError where the settings draw none, or too many to be told apart.
+    """
+    import numpy as np
+
+    from dfl_jax.cli.experiment.graphs import neighbours
+    from dfl_jax.cli.experiment.seeds import streams
+
+    refuse_files(run, 'topology_file')
+    flags = namespace(run, rounds=1)
+    if 'cohort' in run.config.get('algorithm', {}):
+        raise ValueError('one server hears a cohort of clients')
+    if flags.clients > MOST_CLIENTS:
+        raise ValueError(f'{flags.clients} clients are too many for a picture')
+    if getattr(flags, 'torus_dimensions', 0) > MOST_DIMENSIONS:  # powers of them would be tried
+        raise ValueError(f'{flags.torus_dimensions} dimensions are too many for a picture')
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # the run has printed its warnings
+        graph = neighbours(flags, streams(flags.seed)['graph'])
+    members, mask = np.asarray(graph.members[0]), np.asarray(graph.mask[0])
+    aggregators = np.broadcast_to(members[:, :1], members.shape)
+    pairs = np.stack([aggregators[mask], members[mask]], axis=1)
+    pairs = pairs[pairs[:, 0] < pairs[:, 1]]
+    if len(pairs) > MOST_LINKS:
+        raise ValueError(f'{len(pairs):,} links are too many for a picture')
+    return pairs
+
+
+def topology_picture(runs: Sequence[SavedRun], name: str) -> tuple[str, str]:
+    """SVG and caption of the graph of the first of the runs. Raises ValueError as `links` does."""
+    import networkx as nx
+    import numpy as np
+
+    from dfl_jax.cli.run.plots import COLOURS, MUTED, plt
+
+    run, pairs = runs[0], links(runs[0])
+    clients, family = run.config['settings']['clients'], run.config['settings']['topology']
+    graph = nx.Graph()
+    graph.add_nodes_from(range(clients))
+    graph.add_edges_from(pairs.tolist())
+    places = _places(graph)
+    figure, axes = plt.subplots(figsize=(4.2, 4.2), layout='constrained')
+    ends = np.full((len(pairs), 3, 2), np.nan)
+    ends[:, :2] = places[pairs]
+    axes.plot(*ends.reshape(-1, 2).T, color=MUTED, lw=0.9, alpha=0.6 if clients <= 100 else 0.35)
+    numbered = clients <= NUMBERED
+    size = 170 if numbered else max(8, 5000 / clients)
+    axes.scatter(
+        places[:, 0], places[:, 1], s=size, color=COLOURS[0], edgecolors='white', lw=0.8, zorder=2
+    )
+    if numbered:
+        for client, place in enumerate(places):
+            axes.annotate(
+                str(client),
+                place,
+                ha='center',
+                va='center_baseline',
+                color='white',
+                size=8,
+                zorder=3,
+            )
+    axes.set_aspect('equal')
+    axes.margins(0.07)
+    axes.axis('off')
+    degrees = [degree for _, degree in graph.degree]
+    each = (
+        str(min(degrees)) if min(degrees) == max(degrees) else f'{min(degrees)} to {max(degrees)}'
+    )
+    whole = 'connected' if nx.is_connected(graph) else 'not connected'
+    fixed = run.config['settings'].get('static_topology') or family in ('complete', 'edge_list')
+    when = 'the same in all rounds' if fixed else 'round 1; every round draws anew'
+    caption = (
+        f'{family.replace("_", " ")}: {clients} clients, {len(pairs):,} links, {each} a client, '
+        f'{whole}; {when} (seed {run.seed})'
+    )
+    return svg(figure, name, f'Graph of who hears whom, {caption}'), caption
+
+
+def _places(graph: Any) -> 'np.ndarray':
+    """Where clients are drawn, [M, 2]: on a circle where all have two or all other neighbours."""
+    import networkx as nx
+    import numpy as np
+
+    clients = len(graph)
+    degrees = {degree for _, degree in graph.degree}
+    if degrees == {2} and nx.is_connected(graph):
+        circle = nx.circular_layout([node for node, _ in nx.find_cycle(graph)])
+    elif degrees <= {clients - 1}:
+        circle = nx.circular_layout(graph)
+    elif clients <= 100 and nx.is_connected(graph):
+        circle = nx.kamada_kawai_layout(graph)
+    else:
+        circle = nx.spring_layout(graph, seed=0, method='force')
+    return np.array([circle[node] for node in range(clients)])
+
+
+def _drawn_by_the_run(folder: Path) -> bytes | None:
+    """The partition.png of a run directory, None where it has none, or one that is no picture."""
+    file = folder / 'partition.png'
+    if not file.is_file() or not inside(folder, file) or file.stat().st_size > MOST_BYTES:
+        return None
+    content = file.read_bytes()
+    return content if content.startswith(b'\x89PNG\r\n') else None
+
+
+def partition_picture(runs: Sequence[SavedRun], name: str) -> str:
+    """The partition of the first of the runs, or the partition.png of one that has it.
+
+    Raises ValueError or OSError with the reason why there is none.
+    """
+    label = 'Training samples of every client, stacked by class'
+    for run in runs:
+        if (picture := _drawn_by_the_run(run.path)) is not None:
+            content = base64.b64encode(picture).decode()
+            return (
+                f'<img src="data:image/png;base64,{content}" alt="{label}, run {escape(run.name)}">'
+            )
+    settings = runs[0].config['settings']
+    if settings['dataset'] not in EMBEDDED:
+        raise ValueError(
+            f'{Path(settings["dataset"]).name}: the data is not read for this page; '
+            '--plot_partition lets a run draw who holds what'
+        )
+    refuse_files(runs[0], 'partition_file')
+    if settings['clients'] > MOST_HOLDERS:
+        raise ValueError(f'{settings["clients"]} clients are too many for a picture')
+    from matplotlib import rc_context
+
+    from dfl_jax.cli.experiment.data import load_data, partition
+    from dfl_jax.cli.experiment.seeds import streams
+    from dfl_jax.data import plot_partition
+
+    flags = namespace(runs[0], progress=False)
+    seeds = streams(flags.seed)
+    dataset = load_data(flags, seeds)
+    parts, _ = partition(flags, dataset, seeds)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        rc_context({'svg.fonttype': 'none', 'svg.hashsalt': name}),
+    ):
+        path = Path(folder) / 'partition.svg'
+        plot_partition(dataset.train_y, parts, dataset.classes, path)
+        text = re.sub(r'<metadata>.*?</metadata>', '', path.read_text(), flags=re.DOTALL)
+    return themed(text, label)
+
+
+def partition_words(settings: Row) -> str:
+    """The partition in words, of the settings of a run."""
+    kind = str(settings['partition']).replace('_', ' ')
+    if settings.get('partition_file'):
+        kind = Path(settings['partition_file']).name
+    elif settings['partition'].startswith('dirichlet'):
+        kind += f', alpha {settings["alpha"]}'
+    return f'{Path(settings["dataset"]).stem}, {settings["clients"]} clients, {kind}'

@@ -1,0 +1,89 @@
+"""The constants of the convergence theorem, measured round by round, and its bound with them."""
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dfl_jax.cli.run.rundir import Row
+
+if TYPE_CHECKING:
+    from dfl_jax.analysis.convergence import Bound
+
+
+def measure(experiment: Any, client_eval_samples: int | None) -> Iterator[Row]:
+    """Trains and yields the objects of theory.jsonl, round by round.
+
+    All but `consensus_accuracy`, `timestep_mean` and the names ending in `_after` are of the
+    round's start, where the theorem has w_bar^(k), or of its update.
+    """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from dfl_jax import simulate
+    from dfl_jax.analysis import convergence as theory
+
+    settings, sizes = experiment.resolved, np.array([len(part) for part in experiment.parts])
+    clients = jax.device_put(experiment.clients)
+    diagnosis = theory.diagnose(
+        experiment.model, mixing=settings['mixing'], chunk=settings['chunk']
+    )
+    k_init, _ = jax.random.split(experiment.key)  # as simulate.run does
+    initial = jax.jit(experiment.algorithm.init)(k_init, clients)
+    before = jax.tree.map(jnp.copy, initial.params)  # every round donates its state
+    for metrics, state, _ in simulate.run(
+        experiment.algorithm,
+        clients,
+        experiment.graphs,
+        experiment.test,
+        experiment.key,
+        client_eval_samples=client_eval_samples,
+        resume=(initial, simulate.Progress()),
+    ):
+        k = metrics['round'] - 1
+        graph = jax.tree.map(lambda a, k=k: np.asarray(a[k]), experiment.graphs)
+        mixing = theory.mixing_of(graph, sizes, settings['mixing'])
+        diagnosed = jax.device_get(diagnosis(before, state.params, graph, clients))
+        yield {
+            'round': metrics['round'],
+            'lambda': mixing.second_modulus,
+            'spectral_gap': mixing.spectral_gap,
+            'symmetric': mixing.symmetric,
+            **{name: float(value) for name, value in diagnosed._asdict().items()},
+            'rate': settings['lr'] * math.exp(-settings['lr_decay'] * k),
+            'timestep_mean': metrics['timestep_mean'],
+            'consensus_accuracy': metrics['consensus_accuracy'],
+        }
+        before = jax.tree.map(jnp.copy, state.params)
+
+
+def constants(rows: list[Row]) -> dict[str, Any]:
+    """The arguments of `theory.bound` but eta: what bounds every round is the largest measured.
+
+    T is the mean over rounds of the clients' mean chosen timestep, since so many steps were made.
+    """
+    largest = lambda name: max(row[name] for row in rows)  # noqa: E731
+    lowest = min(*(row['loss'] for row in rows), rows[-1]['loss_after'])
+    return {
+        'timesteps': sum(row['timestep_mean'] for row in rows) / len(rows),
+        'rounds': len(rows),
+        'smoothness': largest('smoothness_max'),
+        'delta': largest('delta_ntk_max'),
+        'gradient_norm': largest('gradient_norm_max'),
+        'gradient_variance': largest('gradient_variance'),
+        'second_modulus': largest('lambda'),
+        'descent': rows[0]['loss'] - lowest,
+    }
+
+
+def evaluate(rows: list[Row]) -> dict[str, 'Bound']:
+    """The bound with the run's own step, its mean over rounds, and with an admissible one."""
+    from dfl_jax.analysis.convergence import admissible_eta, bound
+
+    measured = constants(rows)
+    mean = sum(row['rate'] for row in rows) / len(rows)
+    admissible = admissible_eta(measured['timesteps'], measured['smoothness'])
+    return {
+        "the run's step": bound(eta=mean, **measured),
+        'admissible step': bound(eta=admissible, **measured),
+    }
