@@ -8,7 +8,7 @@ from test_cli import NETWORK, here, write_clusters
 ALGORITHM = """
 import jax, jax.numpy as jnp
 from dfl_jax.algorithms import dpsgd
-from dfl_jax.base import Algorithm
+from dfl_jax.base import Algorithm, Info
 
 def factory(model, *, lr=0.1):
     whole = dpsgd(model)
@@ -91,13 +91,13 @@ def test_a_model_that_is_none(body, words, refused):
         ('init=lambda key: 0', 'its init failed: TypeError'),
         ('step=lambda *args: 1 / 0', 'its step failed: ZeroDivisionError: division by zero'),
         ('step=lambda k, s, g, c: (jnp.zeros(3), {})', 'its step returns another state'),
-        ('step=lambda k, s, g, c: (s, {})', "its step returns no 'loss'"),
+        ('step=lambda k, s, g, c: (s, {})', 'its step returns dict beside the state, not a'),
         (
-            "step=lambda k, s, g, c: (s, {'loss': jnp.zeros(2)})",
+            'step=lambda k, s, g, c: (s, Info(jnp.zeros(2), {}))',
             "its step returns 'loss' (2,) of 6 clients, not (6,)",
         ),
         (
-            "step=lambda k, s, g, c: (s, {'loss': jnp.zeros(6), 'sent/x': jnp.zeros(6)})",
+            "step=lambda k, s, g, c: (s, Info(jnp.zeros(6), {'x': jnp.zeros(6)}))",
             'unit_bits has no x',
         ),
         ('predict=lambda s, x: {}', "its predict returns no 'client'"),

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm, Clients, Graph, Info
@@ -18,10 +19,13 @@ BATCH = 2  # samples whose predictions are asked for
 
 
 def make_algorithm(chosen: Chosen, network: Model | Population) -> Algorithm:
-    """The method of a run. Raises ValueError for settings out of range, naming the flag."""
+    """The method of a run, checked where its code is not the library's.
+
+    Raises ValueError for settings out of range, naming the flag.
+    """
     try:
         with reporting('algorithm', chosen.name, 'factory'):
-            return make(chosen.method.factory, network, **chosen.settings)
+            algorithm = make(chosen.method.factory, network, **chosen.settings)
     except ImportError as error:  # a backend that is not installed
         raise ValueError(f'--algorithm={chosen.name}: {error}') from error
     except ValueError as error:
@@ -30,15 +34,14 @@ def make_algorithm(chosen: Chosen, network: Model | Population) -> Algorithm:
         if of_others(chosen.name) or setting not in chosen.given or flag is None:
             raise
         raise ValueError(f'--{flag}={chosen.given[setting]}: {error}') from error
+    if of_others(chosen.name) and isinstance(network, Model):
+        check_algorithm(chosen, algorithm, network)
+    return algorithm
 
 
-def check_algorithm(
-    name: str, algorithm: Any, model: Model, key: jax.Array, clients: Clients, graphs: Graph
-) -> None:
-    """Raises ValueError where an algorithm of others is none, without computing anything.
-
-    graphs: a schedule, of which the first round is taken.
-    """
+def check_algorithm(chosen: Chosen, algorithm: Any, model: Model) -> None:
+    """Raises ValueError where an algorithm of others is none, without computing anything."""
+    name, count = chosen.name, chosen.run.clients
     if not isinstance(algorithm, Algorithm):
         raise ValueError(
             f'--algorithm={name} returns {type(algorithm).__name__}, not a dfl_jax.base.Algorithm'
@@ -54,7 +57,12 @@ def check_algorithm(
                     f'{tuple(found[entry].shape)} {whose}, not {shape}'
                 )
 
-    graph = jax.tree.map(lambda leaf: leaf[0], graphs)
+    places = (1, chosen.resolved['cohort']) if chosen.method.graphs == 'cohort' else (count, 3)
+    link, sample = np.zeros(places, np.int32), np.zeros((count, BATCH), np.int32)
+    graph = Graph(link, link > 0, link[:, 0] > 0)
+    inputs = np.zeros((count, BATCH, *model.input_shape), np.float32)
+    clients = Clients(inputs, sample, sample > 0)
+    key = jax.random.key(0)
     x = jax.ShapeDtypeStruct((BATCH, *model.input_shape), jnp.float32)
     with reporting('algorithm', name, 'init'):
         state = jax.eval_shape(algorithm.init, key, clients)
@@ -67,7 +75,7 @@ def check_algorithm(
         )
     with reporting('algorithm', name, 'predict'):
         logits = jax.eval_shape(algorithm.predict, state, x)
-    count, classes = len(clients.y), model.classes
+    classes = model.classes
     expected = {'client': (count, BATCH, classes), 'consensus': (BATCH, classes)}
     found = logits if isinstance(logits, dict) else {}
     check_shapes('predict', expected, found, f'of {BATCH} samples')
@@ -81,9 +89,9 @@ def check_algorithm(
             raise ValueError(
                 f"--algorithm={name}: its step counts '{unit}', but unit_bits has no {unit}"
             )
-    told_of = {'loss': info.loss} | dict(info.sent)
-    each = dict.fromkeys(told_of, (count,))
-    check_shapes('step', each, told_of, f'of {count} clients')
+    reported = {'loss': info.loss} | dict(info.sent)
+    each = dict.fromkeys(reported, (count,))
+    check_shapes('step', each, reported, f'of {count} clients')
 
 
 def _shapes(state: Any) -> dict[str, str]:

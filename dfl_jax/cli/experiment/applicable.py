@@ -69,7 +69,9 @@ def idle_flags(flags: Any, method: Method, settings: Container[str]) -> dict[str
     """
     idle = {n: f'{a}; leave it out' for n, a in idle_inputs(lambda n: flags[n].value).items()}
     of_method = f'--algorithm={flags.algorithm}'
-    idle |= {n: f'{of_method}; leave it out' for n in GROUPS[METHOD] if n not in settings}
+    idle |= {
+        n: f'{of_method}; leave it out' for n in GROUPS[METHOD] if n not in settings and n in flags
+    }
     if method.graphs == 'cohort':
         server = f'{of_method}, whose server hears a cohort; leave it out'
         idle |= {n: server for n in GROUPS['network'] if n != 'client_dropout'}

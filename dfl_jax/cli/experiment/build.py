@@ -13,14 +13,13 @@ from jax.sharding import Mesh
 
 from dfl_jax import data
 from dfl_jax.base import Algorithm, Clients, Graph
-from dfl_jax.cli.experiment.algorithm import check_algorithm, make_algorithm
+from dfl_jax.cli.experiment.algorithm import make_algorithm
 from dfl_jax.cli.experiment.data import build_data
 from dfl_jax.cli.experiment.gain import gain_and_warmup
 from dfl_jax.cli.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.cli.experiment.method import Chosen, choose_method
 from dfl_jax.cli.experiment.networks import Network, build_network
 from dfl_jax.cli.experiment.placement import place
-from dfl_jax.cli.experiment.plugins import of_others
 from dfl_jax.cli.experiment.seeds import streams
 from dfl_jax.evaluation import Holdout
 from dfl_jax.execution import Footprint
@@ -88,10 +87,7 @@ def build(flags: Any) -> Experiment:
     placement = place(flags, chosen, network.model, algorithm, graphs, clients, test)
     run = chosen.run._replace(averaging_warmup=warmup, chunk=placement.chunk)
     chosen = replace(chosen, gain=gain, run=run)
-    key = jax.random.key(seeds['training'])
     algorithm = make_algorithm(chosen, network.trained)
-    if of_others(chosen.name) and network.population is None:
-        check_algorithm(chosen.name, algorithm, network.model, key, clients, graphs)
     keeps = any(map(len, kept))
     if keeps and algorithm.predict_own is None:
         raise ValueError(
@@ -107,7 +103,7 @@ def build(flags: Any) -> Experiment:
         test=test,
         network=network,
         algorithm=algorithm,
-        key=key,
+        key=jax.random.key(seeds['training']),
         footprint=placement.footprint,
         mesh=placement.mesh,
         validation=data.pack(dataset.train_x, dataset.train_y, kept) if keeps else None,

@@ -94,17 +94,17 @@ def define_flags(method: Method) -> None:
     Raises ValueError where a setting is named like a flag of every run.
     """
     for name, setting in settings_with_flags(method).items():
-        if name in GROUPS[METHOD]:
-            continue
+        known = name in GROUPS[METHOD]
         if name in FLAGS:
-            if setting.name in method.from_run:
+            if known or setting.name in method.from_run:
                 continue
             raise ValueError(
                 f'its argument {name} is named like the flag --{name}, which every run has; rename '
                 'it, or take it from the run by Method(..., from_run=...)'
             )
         DEFINE[setting.kind](name, None, setting.help)  # type: ignore[index]
-        GROUPS[METHOD].append(name)
+        if not known:
+            GROUPS[METHOD].append(name)
 
 
 def given_settings(flags: flags.FlagValues, settings: Mapping[str, Setting]) -> dict[str, Any]:
@@ -148,4 +148,5 @@ def flag_of(setting: str) -> str | None:
 
 def of_a_run() -> list[flags.Flag]:
     """Every flag of a run and of its methods."""
-    return [FLAGS[name] for names in GROUPS.values() for name in names]
+    # A flag of a method of one's own is gone where a process has put its flags back
+    return [FLAGS[name] for names in GROUPS.values() for name in names if name in FLAGS]

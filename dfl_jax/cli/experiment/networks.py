@@ -1,6 +1,5 @@
 """The networks of the clients, as the flags describe them: one model, or several architectures."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from flax import linen as nn
@@ -29,11 +28,6 @@ def build_network(flags: Any, dataset: data.Dataset, method: Method) -> Network:
     if method.heterogeneous:
         population = build_population(flags, dataset, method)
         return Network(max(population.models.values(), key=lambda each: each.size), population)
-    return Network(build_model(flags, dataset))
-
-
-def build_model(flags: Any, dataset: data.Dataset) -> Model:
-    """The one --model, bound to the shape of the inputs."""
     shape = dataset.train_x.shape[1:]
     factory = named('model', flags.model, MODELS)
     if flags.hidden is None:
@@ -54,7 +48,7 @@ def build_model(flags: Any, dataset: data.Dataset) -> Model:
         if any(width < 1 for width in widths):
             raise ValueError(f'--hidden={",".join(flags.hidden)}: use widths of at least 1')
         model = bind(MLP(dataset.classes, widths), shape)
-    return with_initializer(model, flags.initializer) if flags.initializer else model
+    return Network(with_initializer(model, flags.initializer) if flags.initializer else model)
 
 
 def build_population(flags: Any, dataset: data.Dataset, method: Method) -> Population:
@@ -63,7 +57,9 @@ def build_population(flags: Any, dataset: data.Dataset, method: Method) -> Popul
         raise ValueError(f'--init=gain_corrected does not apply to --algorithm={flags.algorithm}')
     listed = None
     if flags.architecture_file is not None:
-        listed = _listed(flags.architecture_file)
+        if flags.architecture_ratios:
+            raise ValueError('--architecture_ratios and --architecture_file exclude each other')
+        listed = _listed(flags.architecture_file, flags.clients)
     asked = flags.architectures or list(dict.fromkeys(listed or [method.architectures]))
     names = models.expand(asked)
     shape = dataset.train_x.shape[1:]
@@ -78,11 +74,17 @@ def build_population(flags: Any, dataset: data.Dataset, method: Method) -> Popul
                 f'take others (the modes {modes}, or e.g. cnn-32-64) or another --dataset'
             ) from error
         networks[name] = with_initializer(bound, flags.initializer) if flags.initializer else bound
-    return populate(networks, _assigned(flags, names, listed))
+    ratios = flags.architecture_ratios or [1.0] * len(names)
+    try:
+        even = assign_architectures(names, flags.clients, [float(ratio) for ratio in ratios])
+    except ValueError as error:
+        given = ','.join(map(str, ratios))
+        raise ValueError(f'--architecture_ratios={given}: {error}') from error
+    return populate(networks, listed or even)
 
 
-def _listed(path: str) -> list[str]:
-    """The architectures of a file. Raises ValueError where it names none."""
+def _listed(path: str, clients: int) -> list[str]:
+    """The architecture of every client in a file. Raises ValueError where it names others."""
     try:
         listed = host.read_text(path).split()
     except (OSError, ValueError) as error:
@@ -91,23 +93,9 @@ def _listed(path: str) -> list[str]:
         raise ValueError(
             f'--architecture_file={path} is empty; name one architecture a line, client by client'
         )
-    return listed
-
-
-def _assigned(flags: Any, names: Sequence[str], listed: list[str] | None) -> list[str]:
-    """The architecture of every client: assigned evenly, in ratios, or as the file lists them."""
-    if listed is None:
-        ratios = flags.architecture_ratios or [1.0] * len(names)
-        try:
-            return assign_architectures(names, flags.clients, [float(ratio) for ratio in ratios])
-        except ValueError as error:
-            given = ','.join(map(str, ratios))
-            raise ValueError(f'--architecture_ratios={given}: {error}') from error
-    if flags.architecture_ratios:
-        raise ValueError('--architecture_ratios and --architecture_file exclude each other')
-    if len(listed) != flags.clients:
+    if len(listed) != clients:
         raise ValueError(
-            f'--architecture_file={flags.architecture_file} lists {len(listed)} architectures for '
-            f'--clients={flags.clients}; name one a line, client by client'
+            f'--architecture_file={path} lists {len(listed)} architectures for '
+            f'--clients={clients}; name one a line, client by client'
         )
     return listed
