@@ -74,13 +74,15 @@ def build_population(flags: Any, dataset: data.Dataset, method: Method) -> Popul
                 f'take others (the modes {modes}, or e.g. cnn-32-64) or another --dataset'
             ) from error
         networks[name] = with_initializer(bound, flags.initializer) if flags.initializer else bound
+    if listed is not None:
+        return populate(networks, listed)
     ratios = flags.architecture_ratios or [1.0] * len(names)
     try:
-        even = assign_architectures(names, flags.clients, [float(ratio) for ratio in ratios])
+        assigned = assign_architectures(names, flags.clients, [float(ratio) for ratio in ratios])
     except ValueError as error:
         given = ','.join(map(str, ratios))
         raise ValueError(f'--architecture_ratios={given}: {error}') from error
-    return populate(networks, listed or even)
+    return populate(networks, assigned)
 
 
 def _listed(path: str, clients: int) -> list[str]:
