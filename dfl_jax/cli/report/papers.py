@@ -5,7 +5,6 @@ from html import escape
 from pathlib import Path
 
 from dfl_jax.cli.report import html
-from dfl_jax.cli.report.numbers import aligned
 from dfl_jax.cli.report.runs import SavedRun
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables import files
@@ -39,12 +38,9 @@ def beside_papers(runs: Sequence[SavedRun]) -> str:
 
 def _table(published: Row, runs: Runs) -> str:
     """What `dfl-jax tables` prints of a table, as HTML."""
-    head, rows = cells(published, runs)
-    numbers = zip(*(aligned(column) for column in [*zip(*rows, strict=True)][1:]), strict=True)
-    bodies = [[escape(row[0]), *those] for row, those in zip(rows, numbers, strict=True)]
     caption = 'The paper beside these runs, mean ± deviation over seeds'
     findings, off = below(published, runs)
-    parts = [html.table([*map(escape, head)], bodies, caption)]
+    parts = [html.table(*cells(published, runs), caption)]
     parts += [html.bullets(findings)] * bool(findings)
     parts += [f'<p>{escape(OFF_PAPER)}</p>', html.bullets(off)] * bool(off)
     return '\n'.join(parts)
