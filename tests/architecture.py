@@ -21,8 +21,8 @@ DOCS = ROOT / 'docs'
 # From the ground up: name, floor, place on the floor, what belongs there. A package imports only
 # those that come before it.
 PACKAGES = [
-    ('base', 0, 1.8, 'the types: `Clients`, `Graph`, `Algorithm`, `Info`'),
-    ('host', 0, 3.2, 'NumPy on the host: random streams of the one seed, plain helpers'),
+    ('base', 0, 3.2, 'the types: `Clients`, `Graph`, `Algorithm`, `Info`'),
+    ('host', 0, 1.8, 'NumPy on the host: random streams of the one seed, plain helpers'),
     ('checks', 0, 4.6, 'one check of a choice, a range, a count, for all settings'),
     ('settings', 0, 6.0, 'the settings of a method as one flat list: names, types, defaults, help'),
     ('data', 1, 1.8, 'sources, partitions over clients, packing into `Clients`'),
@@ -37,16 +37,18 @@ PACKAGES = [
     ('ntk', 5, 0.4, 'kernels, linearized networks, evolution, random projections, the update'),
     ('heterogeneous', 5, 2.4, 'clients of different architectures: meetings, mutual learning'),
     ('evaluation', 5, 4.6, 'accuracy and loss of the clients and of the consensus model'),
+    ('progress', 6, 6.0, 'what a run has done so far, and the rows of its metrics'),
     ('simulate', 6, 4.6, 'a run: blocks of rounds, evaluation between them, exact traffic'),
-    ('checkpoint', 6, 6.0, 'the state and progress of a run on disk'),
+    ('checkpoint', 7, 6.0, 'the state and progress of a run on disk'),
     ('algorithms', 7, 1.4, 'one file a method, and the table of the methods'),
-    ('analysis', 7, 4.2, 'after a run: final averaging, the convergence theorem, the attack'),
+    ('analysis', 7, 3.5, 'after a run: final averaging, the convergence theorem, the attack'),
     ('cli', 8, 3.2, 'flags to objects in `experiment`; one package a command'),
 ]
 ORDER = [name for name, *_ in PACKAGES]
 CLI = [
     ('papers', 'where the flagfiles and published numbers of the papers are'),
     ('command', 'flagfiles, errors of one line, folders that can be written'),
+    ('markdown', 'tables in Markdown, as all commands print and write them'),
     ('interrupts', 'Ctrl-C while a command starts'),
     ('experiment', 'flags to objects: data, network, model, method, devices'),
     ('run', 'one run and its directory'),

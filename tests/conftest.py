@@ -10,10 +10,12 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # JAX_PLATFORMS=cuda runs everyth
 # optimisations 4.4 s, without the emitters of fused kernels and their threads 1.2 s (jaxlib 0.10.2,
 # 2026-11-22). XLA ends the process at a flag that it does not know, and newer ones may not.
 # Eight virtual devices are there for the tests of many; all others run on the first.
-FLAGS = ['--xla_force_host_platform_device_count=8', '--xla_backend_optimization_level=0']
-if importlib.metadata.version('jaxlib').startswith('0.10.'):
-    FLAGS += ['--xla_cpu_use_fusion_emitters=false', '--xla_cpu_parallel_codegen_split_count=1']
-os.environ.setdefault('XLA_FLAGS', ' '.join(FLAGS))
+os.environ.setdefault(
+    'XLA_FLAGS',
+    '--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0'
+    + ' --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1'
+    * importlib.metadata.version('jaxlib').startswith('0.10.'),
+)
 
 import jax
 import jax.numpy as jnp

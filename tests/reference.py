@@ -405,7 +405,7 @@ def annealed(k, *, rounds, warmup, alpha, temperature):
     return share, temperature[0] + (temperature[1] - temperature[0]) * p
 
 
-def spark_update(w, jac, f0, target, judge, x, *, lr, timesteps, form, exact_step, selection):
+def spark_update(w, jac, f0, target, y, x, *, lr, timesteps, form, exact_step, selection):
     """Eq. (5), (6), (14) to (17) with the Jacobian [B, C, P], the projected one, and P [P, k]."""
     true, projected, matrix = jac
     n, classes = target.shape
@@ -424,7 +424,7 @@ def spark_update(w, jac, f0, target, judge, x, *, lr, timesteps, form, exact_ste
         if exact_step:
             step = true.reshape(n * classes, -1).T @ total.reshape(-1)
         w_t = unflatten(flatten(w) - lr / n * step, w)
-        value = sample_loss(mlp(w_t, x) if selection == 'network' else f, judge, 'cross_entropy')
+        value = sample_loss(mlp(w_t, x) if selection == 'network' else f, y, 'cross_entropy')
         if best is None or value < best[2]:
             best = (w_t, now, value)
     return best

@@ -1,8 +1,11 @@
 """Methods by name, and their settings."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from dfl_jax.algorithms import ALGORITHMS, REQUIRED, make, settings_of
+from dfl_jax.algorithms import ALGORITHMS, METHODS, REQUIRED, make, settings_of
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
 from dfl_jax.models import MLP, bind
 from dfl_jax.training.local import LocalTraining
@@ -24,9 +27,10 @@ def test_settings_of_a_method_without_local_training():
 
 @pytest.mark.parametrize('name', ALGORITHMS)
 def test_every_setting_of_a_method_has_a_flag_or_comes_from_the_run(name):
-    from dfl_jax.cli.experiment.method_flags import ALGORITHM_FLAGS
+    from dfl_jax.cli.experiment.method_flags import WITHOUT_FLAG, flag_of
 
-    assert settings_of(ALGORITHMS[name]).keys() <= ALGORITHM_FLAGS.keys() | {'projection_seed'}
+    for setting in settings_of(ALGORITHMS[name]):
+        assert flag_of(setting) or setting in (*WITHOUT_FLAG, *METHODS[name].from_run), setting
 
 
 def test_what_is_given_replaces_a_published_setting_and_leaves_the_others():
@@ -53,10 +57,35 @@ def test_what_is_refused():
         make('dfedavg', MODEL, momentum=2)
     with pytest.raises(ValueError, match=r"unknown algorithm 'dfedavgg', did you mean dfedavg\?"):
         make('dfedavgg', MODEL)
-    with pytest.raises(TypeError, match=r"dfedavg has no setting 'density'; it has .*momentum"):
+    with pytest.raises(TypeError, match=r"dfedavg: no setting 'density'; there are .*momentum"):
         make('dfedavg', MODEL, density=0.5)
-    message = r"dfedavg has no setting 'batchsize', did you mean batch_size\?; it has "
+    message = r"dfedavg: no setting 'batchsize', did you mean batch_size\?; there "
     with pytest.raises(TypeError, match=message):
         make('dfedavg', MODEL, batchsize=5)
-    with pytest.raises(TypeError, match=r"ntk_dfl has no setting 'timestep', did you mean timeste"):
+    with pytest.raises(TypeError, match=r"ntk_dfl: no setting 'timestep', did you mean timestep"):
         make(ALGORITHMS['ntk_dfl'], MODEL, timestep=(5,))
+
+
+PUBLISHED = json.loads((Path(__file__).parent / 'published_defaults.json').read_text())
+
+
+@pytest.mark.parametrize('name', ALGORITHMS)
+def test_the_defaults_are_the_published_ones(name):
+    """All of them: a setting that is added is written down beside the paper that asks for it."""
+    row = PUBLISHED['methods'][name]
+    expected: dict[str, object] = {}
+    for group in row['groups']:
+        expected |= PUBLISHED['groups'][group]['settings']
+    expected |= row['settings']
+    for without in row.get('without', ()):
+        del expected[without]
+    found = {
+        setting: 'required' if default is REQUIRED else default
+        for setting, default in settings_of(ALGORITHMS[name]).items()
+    }
+    assert json.loads(json.dumps(found)) == expected
+    assert row['source'] and all(PUBLISHED['groups'][group]['source'] for group in row['groups'])
+
+
+def test_every_default_that_is_published_is_of_a_method():
+    assert PUBLISHED['methods'].keys() == ALGORITHMS.keys()

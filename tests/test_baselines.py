@@ -284,8 +284,8 @@ def held_by(held, r, key):
     }[held]
 
 
-def partial(models, data, positions, *, r, key, held, **options):
-    return reference_dfml.partial_round(models, data, positions, held_by(held, r, key), **options)
+def partial(models, data, positions, *, r, key, channels, **options):
+    return reference_dfml.partial_round(models, data, positions, held_by(channels, r, key), **options)
 
 
 @functools.cache

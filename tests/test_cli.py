@@ -24,12 +24,13 @@ from absl.testing import flagsaver
 from safetensors.numpy import load_file
 
 from dfl_jax import data
-from dfl_jax.algorithms import ALGORITHMS
-from dfl_jax.cli.experiment import flags as experiment_flags
-from dfl_jax.cli.experiment.flags import POPULATIONS
+from dfl_jax.algorithms import METHODS
+from dfl_jax.cli.experiment.method_flags import of_a_run, settings_of_a_run
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
 from dfl_jax.topology.families import FAMILIES, WITH_DEGREE
+
+drawing = sys.modules['dfl_jax.topology.schedule']
 
 ROOT = Path(__file__).resolve().parent.parent
 NETWORK = ('--clients=6', '--degree=2', '--rounds=2')
@@ -437,7 +438,7 @@ def test_a_partition_file_that_is_absent(small, tmp_path):
 
 def test_every_float_of_a_run_is_refused_where_it_is_no_number(tiny, tmp_path):
     """One check for all: a flag that is added is covered, whatever its method."""
-    floats = [f.name for f in experiment_flags.of_a_run() if isinstance(f.parser, absl_float)]
+    floats = [f.name for f in of_a_run() if isinstance(f.parser, absl_float)]
     assert len(floats) > 25
     for name in floats:
         for value in ('nan', 'inf', '-inf'):
@@ -446,7 +447,7 @@ def test_every_float_of_a_run_is_refused_where_it_is_no_number(tiny, tmp_path):
 
 
 def test_every_whole_number_of_a_run_is_refused_where_it_is_absurd(tiny, tmp_path):
-    whole = [f.name for f in experiment_flags.of_a_run() if isinstance(f.parser, absl_integer)]
+    whole = [f.name for f in of_a_run() if isinstance(f.parser, absl_integer)]
     assert len(whole) > 30
     for name in whole:
         if name != 'seed':
@@ -727,7 +728,7 @@ def test_the_files_of_a_run(tiny, tmp_path):
     assert f'runs/{out.name}' in done.out
 
     config = json.loads((out / 'config.json').read_text())
-    flags = cli.settings()
+    flags = settings_of_a_run()
     assert config['settings'].keys() == flags.keys()
     assert config['settings']['rounds'] == 3 and config['settings']['alpha'] == 0.1
     names = {flag.removeprefix('--').partition('=')[0] for flag in argv} - {'plot_partition'}
@@ -958,7 +959,8 @@ def test_ntk_fl_hears_cohorts(tiny, tmp_path):
     'name',
     [
         name if name in ('dfedavgm', 'ntk_dfl') else pytest.param(name, marks=pytest.mark.slow)
-        for name in sorted(set(ALGORITHMS) - {'ntk_fl', *POPULATIONS})
+        for name, method in sorted(METHODS.items())
+        if method.graphs == 'neighbours'
     ],
 )
 def test_every_decentralized_method_takes_the_gain_correction(name, tiny, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 from test_cli import here, rows_of
 
-from dfl_jax.cli.experiment.flags import POPULATIONS
+from dfl_jax.algorithms import METHODS
 
 NETWORK = ('--clients=8', '--rounds=2', '--architectures=cnn-4-8,cnn-4', '--alpha=10')
 
@@ -61,7 +61,11 @@ def test_dfml_runs_resumes_and_reports(images, tmp_path):
 
 @pytest.mark.parametrize(
     'name',
-    [n if n == 'dec_heterofl' else pytest.param(n, marks=pytest.mark.slow) for n in POPULATIONS],
+    [
+        name if name == 'dec_heterofl' else pytest.param(name, marks=pytest.mark.slow)
+        for name, method in METHODS.items()
+        if method.heterogeneous
+    ],
 )
 def test_every_baseline_runs_by_its_name(name, images, tmp_path):
     alike = name in ('def_kt', 'dec_fedprox', 'dec_heterofl', 'dec_fedrolex', 'dec_fed_dropout')

@@ -21,12 +21,14 @@ from dfl_jax.models import MLP, bind
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
 
 
-def codec_of(sparsity, bits, rounding):
-    return Compression(sparsity=sparsity, bits=bits, rounding=rounding).codec('stochastic')
-
-
 MODEL = bind(MLP(CLASSES, (8,)), (FEATURES,))
 TENSORS, SIZE = 4, FEATURES * 8 + 8 + 8 * CLASSES + CLASSES
+
+
+def codec_of(sparsity=None, bits=None, rounding=None):
+    """The codec of weights, whose default is stochastic rounding."""
+    return Compression(sparsity=sparsity, bits=bits, rounding=rounding).codec('stochastic')
+
 
 every_rounding = pytest.mark.parametrize('rounding', ROUNDINGS)
 

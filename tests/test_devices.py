@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from test_cli import ROOT, SMALL, here, rows_of, write_clusters
 
-from dfl_jax import Clients
-from dfl_jax.algorithms import make
+from dfl_jax import Clients, execution
+from dfl_jax.algorithms import METHODS, make
 from dfl_jax.checkpoint import Checkpoints
-from dfl_jax.cli.experiment import hardware
+from dfl_jax.cli.experiment import placement
 from dfl_jax.execution import devices
 from dfl_jax.execution.chunks import map_in_chunks, map_present
 from dfl_jax.heterogeneous.population import assign_architectures, populate
@@ -161,15 +161,16 @@ def test_a_command_of_its_own_makes_devices_of_the_cpu(asked, tiny, whole, tmp_p
 def test_cores_are_devices_where_their_copies_fit(monkeypatch):
     monkeypatch.setattr(devices, '_cores', lambda: 2)
     flags = SimpleNamespace(devices='auto', distributed=None)
-    model, parts = bind(MLP(3, (4,)), (5,)), [range(9), range(10)] * 3
+    model = bind(MLP(3, (4,)), (5,))
+    clients = Clients(np.zeros((6, 10, 5)), np.zeros((6, 10), int), np.ones((6, 10), bool))
     whole = 2 * 4 * 6 * (model.size + 10 * 5)  # weights and data on two devices
     for share, fits in ((1.01, True), (0.99, False)):
-        monkeypatch.setattr(hardware, 'available_bytes', lambda s=share: 4 * whole * s)
-        assert bool(hardware.cores_of(flags, model, parts, 6, meeting=False)) == fits
-    assert hardware.cores_of(flags, model, parts, 6, meeting=True) is None
-    assert hardware.cores_of(flags, model, parts, 1, meeting=False) is None
+        monkeypatch.setattr(execution, 'available_bytes', lambda s=share: 4 * whole * s)
+        assert bool(placement.cores_of(flags, model, clients, 6, METHODS['dpsgd'])) == fits
+    assert placement.cores_of(flags, model, clients, 6, METHODS['dfml']) is None
+    assert placement.cores_of(flags, model, clients, 1, METHODS['dpsgd']) is None
     flags.devices = '1'
-    assert hardware.cores_of(flags, model, parts, 6, meeting=False) is None
+    assert placement.cores_of(flags, model, clients, 6, METHODS['dpsgd']) is None
 
 
 def processes(count, *argv):

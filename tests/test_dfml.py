@@ -1,5 +1,7 @@
 """DFML against the plain NumPy reference, in float64, and what its parts have to satisfy."""
 
+import collections
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,11 +12,23 @@ import reference_dfml
 from dfl_jax import topology
 from dfl_jax.algorithms import make
 from dfl_jax.algorithms.dfml import SCHEDULED, alpha_schedule, balance_of
-from dfl_jax.heterogeneous.mutual import sample_weights, teacher_weights
-from dfl_jax.heterogeneous.population import assign_architectures, populate
+from dfl_jax.heterogeneous.mutual import (
+    Balance,
+    Mutual,
+    mutual_learning,
+    sample_weights,
+    teacher_weights,
+)
+from dfl_jax.heterogeneous.population import (
+    assign_architectures,
+    assign_participants,
+    gather,
+    populate,
+)
 from dfl_jax.models import MLP, bind
 from dfl_jax.topology import aggregators as meetings
 from dfl_jax.training.batches import epoch_orders
+from dfl_jax.training.local import LocalTraining
 from dfl_jax.training.losses import supervised_losses
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
@@ -265,3 +279,40 @@ def test_alpha_zero_is_supervised_learning_alone(network):
 def test_bad_settings(options, message):
     with pytest.raises(ValueError, match=message):
         make('dfml', population('linear'), rounds=3, **options)
+
+
+def test_the_consensus_is_of_the_peak_models_which_are_evaluated(network):
+    _, clients, _ = network
+    algorithm = make('dfml', population('linear', 'narrow'), rounds=3, init='independent')
+    state = jax.eval_shape(algorithm.init, jax.random.key(0), clients)
+    rng = np.random.default_rng(0)
+    state = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), state)
+    for name, params in algorithm.consensus(state).items():
+        mean = jax.tree.map(lambda leaf: leaf.mean(axis=0), state.peak[name])
+        for ours, theirs in zip(*map(jax.tree.leaves, (params, mean)), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+def test_a_model_learns_with_the_dropout_that_it_teaches_with(network):
+    """Its outputs in both passes of a step are of one and the same network."""
+    _, clients, _ = network
+    keys = []
+
+    def apply(params, x, key=None):
+        jax.debug.callback(lambda data: keys.append(data.tobytes()), jax.random.key_data(key))
+        return x @ params['w']
+
+    model = bind(MLP(CLASSES, ()), (FEATURES,))._replace(apply=apply)
+    people = populate({'only': model}, ['only'] * CLIENTS)
+    training = LocalTraining(lr=0.1, batch_size=64)
+    learn = mutual_learning(people, training, Mutual(epochs=2), 1)
+    graph = round_of(schedule(senders=2, rounds=1), 0)
+    participants = assign_participants(people, graph)
+    models = {'only': {'w': jnp.zeros((CLIENTS, FEATURES, CLASSES))}}
+    models = gather(models, participants)
+    balance = Balance(jnp.float64(0.5), jnp.float64(0.5))
+    learn(jax.random.key(0), models, participants, graph, clients, jnp.int32(0), balance)
+    jax.effects_barrier()
+    times = collections.Counter(keys)
+    assert len(times) == 3 * 2, 'three models in each of two steps'
+    assert set(times.values()) == {2}, 'once to teach and once to learn'

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from test_gossip_sgd import CLASSES, CLIENTS, FEATURES, SIZES, as_reference, batches_of, schedule
+from helpers import as_reference, round_of, widen
+from test_gossip_sgd import CLASSES, CLIENTS, FEATURES, SIZES, batches_of, schedule
 
 from dfl_jax import Clients, topology
 from dfl_jax.algorithms import make
@@ -55,7 +56,7 @@ def rounds_of(graphs, **settings):
     algorithm = make('dispfl', MODEL, batch_size=3, local_epochs=1, **settings)
     states, step = [jax.jit(algorithm.init)(jax.random.key(0), network())], jax.jit(algorithm.step)
     for r in range(len(graphs.active)):
-        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
+        graph = round_of(graphs, r)
         states.append(step(jax.random.key(r), states[-1], graph, network())[0])
     return jax.device_get(states)
 
@@ -102,8 +103,7 @@ def test_three_rounds_equal_the_reference(settings, lossy, x64):
     clients, data, graphs = network(), samples(), schedule(lossy)
     algorithm = make('dispfl', MODEL, init='independent', **settings)
     state = jax.jit(algorithm.init)(jax.random.key(0), clients)
-    widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
-    state = state._replace(params=jax.tree.map(widen, state.params))
+    state = widen(state)
     params = [as_reference(state.params, i) for i in range(CLIENTS)]
     masks = [flat(state.masks, i) for i in range(CLIENTS)]
 
@@ -113,9 +113,10 @@ def test_three_rounds_equal_the_reference(settings, lossy, x64):
     lr, decay = options.pop('lr'), options.pop('lr_decay')
     counts = reference.erdos_renyi_kernel_counts(SHAPES, options.pop('density'))
     assert [mask.sum() for mask in masks] == [sum(counts)] * CLIENTS
+    assert all((mask == masks[0]).all() for mask in masks)
     step = jax.jit(algorithm.step)
     for r in range(len(graphs.active)):
-        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
+        graph = round_of(graphs, r)
         key = jax.random.key(r)
         state, info = step(key, state, graph, clients)
         neighbours = reference.neighbours_of(graphs.members[r], graphs.mask[r])

@@ -5,15 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from helpers import as_reference, round_of, widen
 
 from dfl_jax import Clients, Graph, topology
 from dfl_jax.algorithms import make
+from dfl_jax.compression import Codec
 from dfl_jax.models import MLP, bind
 from dfl_jax.training.batches import epoch_orders
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
 SIZES = (4, 7, 5, 6, 3, 7)  # in batches of 3 or 4: several, shorter last ones, clients below one
-LAYERS = ('Dense_0', 'Dense_1')
 
 
 @pytest.fixture
@@ -53,10 +54,6 @@ def batches_of(key, clients, batch_size, epochs, steps):
         starts = range(0, orders.shape[1], batch_size)
         cut.append([order[s : s + batch_size] for order in orders for s in starts][:steps])
     return cut
-
-
-def as_reference(params, i):
-    return [(np.asarray(params[n]['kernel'][i]), np.asarray(params[n]['bias'][i])) for n in LAYERS]
 
 
 PUBLISHED = {  # the settings of the papers, written out again
@@ -127,8 +124,7 @@ def test_three_rounds_equal_the_reference(network, name, settings, lossy):
     graphs = schedule(lossy)
     algorithm = make(name, bind(MLP(CLASSES, (8,)), (FEATURES,)), init='independent', **settings)
     state = algorithm.init(jax.random.key(0), clients)
-    widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
-    state = state._replace(params=jax.tree.map(widen, state.params))
+    state = widen(state)
     params = [as_reference(state.params, i) for i in range(CLIENTS)]
 
     plain = {'mixing': 'uniform', 'averaged': 'trained', 'gossip_steps': 1, 'lr_decay': 1.0}
@@ -141,7 +137,7 @@ def test_three_rounds_equal_the_reference(network, name, settings, lossy):
     lr, decay = training.pop('lr'), training.pop('lr_decay')
     step = jax.jit(algorithm.step)
     for r in range(len(graphs.active)):
-        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
+        graph = round_of(graphs, r)
         key = jax.random.key(r)
         state, info = step(key, state, graph, clients)
         neighbours = reference.neighbours_of(graphs.members[r], graphs.mask[r])
@@ -182,3 +178,31 @@ def test_the_gradient_of_the_reference_is_that_of_its_loss():
 def test_what_is_refused(settings, pattern):
     with pytest.raises(ValueError, match=pattern):
         make('dpsgd', bind(MLP(CLASSES), (FEATURES,)), **settings)
+
+
+class Noisy:
+    """A compression that adds a zero or a one to every weight, at random."""
+
+    def codec(self, rounding):
+        def decoded(key, tensor):
+            return tensor + jax.random.bernoulli(key, 0.5, tensor.shape)
+
+        return Codec(decoded, lambda message: message)
+
+
+def test_every_gossip_step_rounds_anew(network):
+    """With one key for two steps every weight would receive nothing or two."""
+    _, clients = network
+    alone = schedule(False)
+    alone = alone._replace(mask=alone.mask & (np.arange(alone.mask.shape[2]) == 0))
+    model = bind(MLP(CLASSES, (8,)), (FEATURES,))
+    settings = {'lr': 1e-12, 'batch_size': 64, 'gossip_steps': 2, 'compression': Noisy()}
+    algorithm = make('dpsgd', model, **settings)
+    before = jax.jit(algorithm.init)(jax.random.key(0), clients)
+    after, _ = jax.jit(algorithm.step)(jax.random.key(1), before, round_of(alone, 0), clients)
+    added = jax.tree.map(lambda a, b: np.round(a - b), after.params, before.params)
+    found = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(added)])
+    assert [np.isclose((found == n).mean(), p, atol=0.1) for n, p in enumerate((0.25, 0.5, 0.25))]
+    assert 0.4 < (found == 1).mean() < 0.6
+    first, second = (leaf.reshape(CLIENTS, -1)[:2] for leaf in (added['Dense_0']['kernel'],) * 2)
+    assert (first[0] != second[1]).any(), 'nor do two clients round alike'

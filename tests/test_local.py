@@ -2,6 +2,8 @@
 with the reference in test_gossip_sgd.py.
 """
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -288,3 +290,48 @@ def test_what_is_refused(settings, pattern):
 def test_what_is_accepted(settings):
     accepted = LocalTraining(lr=0.1, batch_size=4, **settings)
     assert all(getattr(accepted, name) == value for name, value in settings.items())
+
+
+# --------------------------------------------------------------------- keys of successive steps
+
+
+def changes(model, x, **settings):
+    """What each of three steps adds to the weights of one client."""
+    clients = Clients(x[None], jnp.zeros((1, len(x)), jnp.int32), jnp.ones((1, len(x)), bool))
+    found = [{'w': jnp.zeros((1, *model.shapes['w'].shape))}]
+    for steps in (1, 2, 3):
+        training = LocalTraining(lr=1.0, batch_size=64, local_epochs=None, local_steps=steps)
+        training = training.replace(**settings)
+        train = jax.jit(local_training(model, training))
+        found.append(train(jax.random.key(0), found[0], clients, jnp.int32(0))[0])
+    return [np.asarray(b['w'] - a['w'])[0] for a, b in itertools.pairwise(found)]
+
+
+def test_every_step_draws_its_own_dropout():
+    """The gradient of a step is of the units that its key leaves."""
+
+    def apply(params, x, key=None):
+        kept = jax.random.bernoulli(key, 0.5, (50,)).astype(jnp.float32)
+        first = jnp.sum(params['w'] * kept) + 0 * x.sum(axis=1)
+        return jnp.stack([first, jnp.zeros_like(first)], axis=1)
+
+    shapes = {'w': jax.ShapeDtypeStruct((50,), jnp.float32)}
+    model = MODEL._replace(apply=apply, classes=2, shapes=shapes)
+    units = [change != 0 for change in changes(model, jnp.ones((3, 4)))]
+    assert all(10 < kept.sum() < 40 for kept in units)
+    assert (units[0] != units[1]).any() and (units[1] != units[2]).any()
+
+
+def test_every_step_draws_its_own_crops():
+    """The gradient of an image with one bright pixel lies where the crop has put it."""
+
+    def apply(params, x, key=None):
+        first = x.reshape(len(x), -1) @ params['w']
+        return jnp.stack([first, jnp.zeros_like(first)], axis=1)
+
+    shapes = {'w': jax.ShapeDtypeStruct((81,), jnp.float32)}
+    model = MODEL._replace(apply=apply, classes=2, shapes=shapes)
+    image = jnp.zeros((1, 9, 9, 1)).at[0, 4, 4, 0].set(1.0)
+    places = [np.flatnonzero(change) for change in changes(model, image, augmentation='standard')]
+    assert all(len(place) == 1 for place in places)
+    assert len({int(place[0]) for place in places}) == 3

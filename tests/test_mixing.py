@@ -128,6 +128,17 @@ def test_padding_and_masked_links_change_nothing(method, kind):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), clean, mixed)
 
 
+@pytest.mark.parametrize('kind', ['size', 'uniform'])
+def test_an_aggregator_that_receives_no_sample_keeps_its_model(kind):
+    graph = Graph(
+        np.array([[0, 1], [1, 2], [2, 0]], np.int32), np.ones((3, 2), bool), np.ones(3, bool)
+    )
+    sizes = np.array([0, 0, 7])
+    expected = {'size': [[1, 0], [0, 1], [1, 0]], 'uniform': [[0.5, 0.5]] * 3}[kind]
+    for weights in (mixing_weights, jitted_weights):
+        np.testing.assert_array_equal(weights(graph, sizes, kind), expected)
+
+
 @pytest.mark.parametrize('family', ['regular', 'star', 'erdos_renyi'])
 def test_metropolis_keeps_the_mean(family):
     graph, tree = lossy_graph(family), tree_of()

@@ -1,4 +1,6 @@
-"""The gain and the averaging_warmup that flags ask for."""
+"""The gain and the averaging warm-up that flags ask for."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -6,7 +8,9 @@ from absl import flags
 from absl.testing import flagsaver
 
 from dfl_jax import topology
-from dfl_jax.cli.experiment import network
+from dfl_jax.cli.experiment import gain as known
+from dfl_jax.cli.experiment import graphs as network
+from dfl_jax.cli.experiment.seeds import streams
 from dfl_jax.gossip import gain
 
 FLAGS = flags.FLAGS
@@ -27,7 +31,8 @@ def found():
 
     def of(mixing='uniform', graphs=None, **given):
         with flagsaver.flagsaver(**settings, **given):
-            return network.initial_gain(FLAGS, graphs or drawn(), SIZES, mixing, 3)
+            family = network.family_options(FLAGS)
+            return known.initial_gain(FLAGS, family, graphs or drawn(), SIZES, mixing, 3)
 
     return of
 
@@ -79,8 +84,30 @@ def test_settling_counts_rounds_of_several_averages():
     graphs = drawn()
     asked = (graphs, graphs, SIZES, 'size')
     with flagsaver.flagsaver(clients=CLIENTS, rounds=20):
-        once, thrice = (network.averaging_warmup(FLAGS, *asked, steps) for steps in (1, 3))
+        once, thrice = (known.averaging_warmup(FLAGS, *asked, steps) for steps in (1, 3))
         assert once > 3 and thrice == -(-once // 3)
         lost = topology.drop_links(graphs, 1.0, 0)
         with pytest.raises(ValueError, match=r'--rounds=20 of averaging do not bring 64 clients'):
-            network.averaging_warmup(FLAGS, graphs, lost, SIZES, 'size', 1)
+            known.averaging_warmup(FLAGS, graphs, lost, SIZES, 'size', 1)
+
+
+class Reads(dict):
+    """Seeds that remember which of them were asked for."""
+
+    def __getitem__(self, name):
+        self.setdefault('asked', []).append(name)
+        return super().get(name)
+
+
+def test_every_failure_has_a_stream_of_its_own():
+    flags = SimpleNamespace(link_dropout=0.5, client_isolation=0.5, client_dropout=0.5)
+    seeds = Reads(streams(0))
+    failed = network.with_failures(drawn(static=False), flags, seeds)
+    assert seeds.get('asked') == ['links', 'isolation', 'participation']
+    assert not failed.active.all()
+
+
+def test_the_streams_of_a_seed_are_all_different():
+    """Those of neighbouring seeds, too."""
+    drawn = [number for seed in range(20) for number in streams(seed).values()]
+    assert len(set(drawn)) == len(drawn) == 20 * len(streams(0))

@@ -80,7 +80,8 @@ def test_every_shipped_study_is_known_and_draws(path, tmp_path):
 def test_what_a_study_writes(tmp_path, capsys):
     asked = study('steady', families=[RING], sizes=[9, 16, 25])
     computed = {'title': 'Rings', 'source': 'nowhere', 'studies': [asked]}
-    numerical.main(computed, 'paper-rings', tmp_path / 'out')
+    results = numerical.main(computed, 'paper-rings', tmp_path / 'out')
+    plot_numerical(results, tmp_path / 'out' / 'paper-rings.png')
     assert 'n^-0.50' in capsys.readouterr().out
     assert {f.name for f in (tmp_path / 'out').iterdir()} == {
         f'paper-rings.{kind}' for kind in ('md', 'json', 'png')

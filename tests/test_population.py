@@ -194,3 +194,14 @@ def test_clients_that_are_away_do_not_meet():
 def test_bad_meetings(options, message):
     with pytest.raises(TopologyError, match=message):
         meetings(complete(rounds=1), seed=0, **options)
+
+
+@pytest.mark.parametrize('init', ['same', 'independent'])
+def test_every_architecture_has_an_initialisation_key_of_its_own(init):
+    """Two architectures of the same shapes start from different weights."""
+    model = bind(MLP(3, (4,)), (5,))
+    twins = populate({'one': model, 'two': model}, ['one', 'two', 'one', 'two'])
+    stacked = jax.jit(lambda key: initial_stacked(key, twins, init))(jax.random.key(0))
+    one, two = (np.asarray(stacked[name]['Dense_0']['kernel']) for name in ('one', 'two'))
+    assert (one != two).all()
+    assert (one[0] == one[1]).all() == (init == 'same')

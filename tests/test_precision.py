@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 from dfl_jax import Clients, topology
-from dfl_jax.algorithms import ntk_dfl, ntk_fl, spark
+from dfl_jax.algorithms import make
 from dfl_jax.base import Graph
 from dfl_jax.models import MLP, MODELS, bind
 from dfl_jax.ntk import at_precision, kernel_fn
@@ -18,23 +18,21 @@ LOW = {None, lax.Precision.DEFAULT}
 SMALL = {'timesteps': (3, 10)}
 PROJECTED = {**SMALL, 'projection_dim': 12, 'projection_refresh': 'round'}
 ROUNDS = [
-    (ntk_dfl, {}),
-    (ntk_dfl, {'evolution': 'euler', 'selection': 'linearized'}),
-    (ntk_dfl, {'loss': 'mse', 'evolution': 'eigh'}),
-    (ntk_dfl, {'kernel': 'output_scan'}),
-    (ntk_dfl, {'jacobian_weights': 'own'}),
-    (ntk_dfl, {'jacobian_sparsity': 0.5, 'jacobian_bits': 8}),
-    (ntk_dfl, {'batches': 2, 'subsampling': 2}),
-    (ntk_dfl, {'by_cluster': True}),
-    (ntk_dfl, {'chunk': 3}),
-    (ntk_fl, {'cohort': COHORT}),
-    *((spark, {'projection': kind}) for kind in ('low_rank', 'sparse_sign', 'khatri_rao')),
-    *((spark, {'projection': kind}) for kind in ('hadamard', 'gaussian')),
-    (spark, {'projection': 'none', 'projection_dim': None}),
-    (spark, {'exchange': 'int8'}),
-    (spark, {'kernel_form': 'trace'}),
-    (spark, {'step_form': 'exact'}),
-    (spark, {'jacobian_weights': 'own', 'averaging': False, 'logits': 'own'}),
+    ('ntk_dfl', {}),
+    ('ntk_dfl', {'evolution': 'euler', 'selection': 'linearized'}),
+    ('ntk_dfl', {'loss': 'mse', 'evolution': 'eigh'}),
+    ('ntk_dfl', {'kernel': 'output_scan'}),
+    ('ntk_dfl', {'jacobian_weights': 'neighbours'}),
+    ('ntk_dfl', {'sparsity': 0.5, 'bits': 8}),
+    ('ntk_dfl', {'batches': 2, 'subsampling': 2}),
+    ('ntk_dfl', {'by_cluster': True}),
+    ('ntk_dfl', {'chunk': 3}),
+    ('ntk_fl', {'cohort': COHORT}),
+    *(('spark', {'projection': kind}) for kind in ('low_rank', 'sparse_sign', 'gaussian')),
+    ('spark', {'projection': 'none', 'projection_dim': None}),
+    ('spark', {'exchange': 'int8'}),
+    ('spark', {'kernel_form': 'trace'}),
+    ('spark', {'step_form': 'exact'}),
 ]
 
 
@@ -55,52 +53,50 @@ def precisions(jaxpr, found=None):
     return found
 
 
-def of_round(factory, model, **settings):
+def of_round(name, model, **settings):
     """The precisions of all products of one round."""
     shape = (CLIENTS, 4)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(*shape, *model.input_shape)), jnp.float32)
     clients = Clients(x, jnp.zeros(shape, jnp.int32), jnp.ones(shape, bool))
-    if factory is ntk_fl:
+    if name == 'ntk_fl':
         graphs = topology.cohorts(CLIENTS, 1, COHORT, seed=0)
     else:
         family = 'clustered' if settings.get('by_cluster') else 'ring'
         graphs = topology.schedule(family, CLIENTS, 1, seed=0, degree=2)
         if settings.get('by_cluster'):
             graphs = topology.by_cluster(graphs)
-    algorithm = factory(model, **(PROJECTED if factory is spark else SMALL) | settings)
+    algorithm = make(name, model, **(PROJECTED if name == 'spark' else SMALL) | settings)
     key = jax.random.key(0)
     state = jax.eval_shape(algorithm.init, key, clients)
     graph = Graph(*(None if a is None else jnp.asarray(a[0]) for a in graphs))
     return precisions(jax.make_jaxpr(algorithm.step)(key, state, graph, clients).jaxpr)
 
 
-@pytest.mark.parametrize(
-    ('factory', 'settings'), ROUNDS, ids=lambda given: getattr(given, '__name__', str(given))
-)
-def test_all_products_of_a_round_ask_for_the_highest(factory, settings):
-    found = of_round(factory, bind(MLP(CLASSES, (8,)), (5,)), **settings)
+@pytest.mark.parametrize(('name', 'settings'), ROUNDS, ids=str)
+def test_all_products_of_a_round_ask_for_the_highest(name, settings):
+    found = of_round(name, bind(MLP(CLASSES, (8,)), (5,)), **settings)
     assert found == {('dot_general', lax.Precision.HIGHEST)}
 
 
-@pytest.mark.parametrize('factory', [ntk_dfl, ntk_fl, spark])
-def test_convolutions_do_too(factory):
-    settings = {'cohort': COHORT} if factory is ntk_fl else {}
-    found = of_round(factory, bind(MODELS['cnn'](CLASSES), (8, 8, 1)), **settings)
+@pytest.mark.parametrize('name', ['ntk_dfl', 'ntk_fl', 'spark'])
+def test_convolutions_do_too(name):
+    settings = {'cohort': COHORT} if name == 'ntk_fl' else {}
+    found = of_round(name, bind(MODELS['cnn'](CLASSES), (8, 8, 1)), **settings)
     # Layers multiply patches on a CPU; those of the kernel are cut out by a convolution.
     assert {asked for _, asked in found} == {lax.Precision.HIGHEST}
-    assert factory is spark or ('conv_general_dilated', lax.Precision.HIGHEST) in found
+    assert name == 'spark' or ('conv_general_dilated', lax.Precision.HIGHEST) in found
 
 
 @pytest.mark.parametrize(
     ('precision', 'asked'), [('high', lax.Precision.HIGH), ('default', lax.Precision.DEFAULT)]
 )
-@pytest.mark.parametrize('factory', [ntk_dfl, ntk_fl, spark])
-def test_a_run_may_ask_for_less(factory, precision, asked):
-    settings = {'cohort': COHORT} if factory is ntk_fl else {}
+@pytest.mark.parametrize('name', ['ntk_dfl', 'ntk_fl', 'spark'])
+def test_a_run_may_ask_for_less(name, precision, asked):
+    settings = {'cohort': COHORT} if name == 'ntk_fl' else {}
     model = bind(MLP(CLASSES, (8,)), (5,))
-    found = {each for _, each in of_round(factory, model, precision=precision, **settings)}
+    found = {each for _, each in of_round(name, model, precision=precision, **settings)}
     assert asked in found and found <= {asked, lax.Precision.HIGHEST}  # averages never do
-    if factory is ntk_fl:  # which has none
+    if name == 'ntk_fl':  # which has none
         assert found == {asked}
 
 
@@ -115,8 +111,8 @@ def test_a_kernel_by_itself_asks_for_the_highest():
         assert lax.Precision[asked] in found and len(found - LOW) == 1
 
 
-@pytest.mark.parametrize('factory', [ntk_dfl, ntk_fl, spark])
-def test_another_precision_is_refused(factory):
-    settings = {'projection_dim': 12} if factory is spark else {}
+@pytest.mark.parametrize('name', ['ntk_dfl', 'ntk_fl', 'spark'])
+def test_another_precision_is_refused(name):
+    settings = {'projection_dim': 12} if name == 'spark' else {}
     with pytest.raises(ValueError, match="unknown precision 'tf32'; choose one of highest, high"):
-        factory(bind(MLP(CLASSES, (8,)), (5,)), precision='tf32', **settings)
+        make(name, bind(MLP(CLASSES, (8,)), (5,)), precision='tf32', **settings)

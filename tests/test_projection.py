@@ -180,20 +180,11 @@ def test_none_is_the_identity():
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, np.float32(b)), lifted, tree)
 
 
-@pytest.mark.parametrize('longest', [64, 4])
-@pytest.mark.parametrize('size', [1, 2, 16, 64, 128, 2048])
-def test_the_walsh_hadamard_transform(size, longest, monkeypatch, x64):
-    monkeypatch.setattr(module, 'LONGEST_FACTOR', longest)
-    x = np.random.default_rng(size).normal(size=size)
-    transformed = jax.jit(module._walsh_hadamard)(x)
-    np.testing.assert_allclose(transformed, scipy.linalg.hadamard(size) @ x, atol=1e-11)
-
-
 @pytest.mark.parametrize(
     ('kind', 'k', 'message'),
     [
         ('gaussian', 0, 'to 0 dimensions of a network with 40 weights; choose from 1 to 40'),
-        ('hadamard', -3, 'to -3 dimensions of a network with 40 weights; choose from 1 to 40'),
+        ('sparse_sign', -3, 'to -3 dimensions of a network with 40 weights; choose from 1 to 40'),
         ('sparse_sign', 41, 'to 41 dimensions of a network with 40 weights; choose from 1 to 40'),
         ('low_rank', None, 'to 1000 dimensions of a network with 40 weights'),
         ('dense', 5, f"unknown projection 'dense'; choose one of {', '.join(PROJECTIONS)}"),

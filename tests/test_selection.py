@@ -373,3 +373,11 @@ def test_what_cannot_be_written_is_told_before_the_work(finished, tmp_path):
     for out in (tmp_path / 'file', tmp_path / 'file' / 'deep', '/proc/nowhere'):
         line = refused(f'--run={finished}', f'--out={out}')
         assert f'--out={out}' in line and 'choose another --out' in line
+
+
+def test_the_random_order_has_a_stream_of_its_own():
+    """Not that of the split: as many clients as test samples would stand in the order of these."""
+    for seed in range(5):
+        test = Holdout(np.arange(20.0)[:, None], np.arange(20))
+        rows = np.concatenate([half.y for half in selection.split(test, seed)])
+        assert (selection.order(np.zeros(20), 'random', seed) != rows).any()

@@ -12,7 +12,7 @@ import pytest
 
 from dfl_jax import Algorithm, Clients, data, evaluation, simulate, topology
 from dfl_jax.algorithms import make
-from dfl_jax.base import Graph
+from dfl_jax.base import Choices, Graph, Info
 from dfl_jax.checks import check_shapes
 from dfl_jax.evaluation import evaluator
 from dfl_jax.models import MLP, SmallCNN, bind
@@ -42,12 +42,11 @@ def gossip(units=1, bits=32, diverges=None, step_hook=None):
         if diverges:
             now = state['round'] + 1 == diverges[0]
             loss = jnp.where(now & (jnp.arange(len(loss)) == diverges[1]), jnp.nan, loss)
-        info = {
-            'sent/things': units * graph.mask[:, 1:].sum(axis=1, dtype=jnp.int32),
-            'loss': loss,
-            'choice': jnp.arange(len(loss)) % 2,
-            'norm': jnp.linalg.norm(weights),
-        }
+        info = Info(
+            loss,
+            {'things': units * graph.mask[:, 1:].sum(axis=1, dtype=jnp.int32)},
+            {'choice': Choices(jnp.arange(len(loss)) % 2), 'norm': jnp.linalg.norm(weights)},
+        )
         return {'weights': weights, 'round': state['round'] + 1}, info
 
     def consensus(state):
@@ -258,11 +257,18 @@ def scores(logits, y):
     return right / len(y), loss / len(y)
 
 
-@pytest.mark.parametrize('budget', [512 * 2**20, 4_000, 1], ids=['one chunk', 'several', 'single'])
-@pytest.mark.parametrize('client_samples', [None, 1, 50, 101])
+@pytest.mark.parametrize(
+    ('budget', 'client_samples'), [(512 * 2**20, 50), (4_000, None), (4_000, 50), (1, 1), (1, 101)]
+)
 def test_evaluation_equals_numpy(client_samples, budget):
     clients, _, test, key = setting(samples=101)
-    algorithm = gossip()
+    plain = gossip()
+
+    def predict(state, x):
+        logits = plain.predict(state, x)
+        return logits | {'regular': -logits['client'], 'client/odd': logits['client'][1::2]}
+
+    algorithm = plain._replace(predict=predict)
     state = algorithm.init(key, clients)
     weights = np.asarray(state['weights'])
     size = evaluation._chunk(algorithm, state, test.x, budget)
@@ -275,6 +281,7 @@ def test_evaluation_equals_numpy(client_samples, budget):
     n = client_samples or 101
     consensus = scores(test.x @ weights.mean(axis=0), test.y)
     each = np.array([scores(test.x[:n] @ w, test.y[:n]) for w in weights])
+    regular = np.array([scores(test.x[:n] @ -w, test.y[:n])[0] for w in weights])
     expected = {
         'consensus_accuracy': consensus[0],
         'consensus_loss': consensus[1],
@@ -284,6 +291,8 @@ def test_evaluation_equals_numpy(client_samples, budget):
         'client_accuracy_p10': np.percentile(each[:, 0], 10),
         'client_accuracy_quantiles': np.percentile(each[:, 0], np.arange(0, 101, 5)).round(5),
         'client_loss_mean': each[:, 1].mean(),
+        'regular_accuracy': regular.mean(),
+        'client_accuracy/odd': each[1::2, 0].mean(),
     }
     metrics = judge(state)
     assert metrics.keys() == expected.keys()

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from helpers import as_reference, compiled, round_of, rounds_of, widen
 from test_ntk_dfl import as_indices
 
 from dfl_jax import Clients, data, topology
@@ -41,12 +42,6 @@ SETTINGS = {
 }
 
 
-def as_reference(tree, i):
-    """Client i's weights as the reference's list of layers."""
-    names = sorted(tree)
-    return [(np.asarray(tree[n]['kernel'][i]), np.asarray(tree[n]['bias'][i])) for n in names]
-
-
 def as_matrix(random, key):
     """P [P, k] in the reference's order of weights."""
     table = random.draw(key)
@@ -73,7 +68,7 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
     if options['projection'] == 'none':
         dimension = None
     model = bind(MLP(3, hidden), (5,))
-    algorithm = make(
+    method = compiled(
         'spark',
         model,
         lr=lr,
@@ -85,19 +80,14 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
         **options,
     )
     random = projection(options['projection'], model.shapes, dimension)
-    state = algorithm.init(jax.random.key(0), clients)
-    widen = lambda leaf: leaf.astype(jnp.float64)  # noqa: E731
-    state = state._replace(
-        params=jax.tree.map(widen, state.params), velocity=jax.tree.map(widen, state.velocity)
-    )
+    state = widen(method.init(jax.random.key(0), clients))
     members = range(len(data))
     params = [as_reference(state.params, i) for i in members]
     velocity = [as_reference(state.velocity, i) for i in members]
-    step = jax.jit(algorithm.step)
     for r in range(len(graphs.active)):
-        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
+        graph = round_of(graphs, r)
         key = jax.random.key(r)
-        state, info = step(key, state, graph, clients)
+        state, info = method.step(key, state, graph, clients)
         neighbours = reference.neighbours_of(graphs.members[r], graphs.mask[r])
         seed = jax.random.key(7)
         if options['projection_refresh'] != 'never':
@@ -128,14 +118,7 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
             exact_step=options['step_form'] == 'exact',
             lr=lr * np.exp(-lr_decay * r),
             timesteps=TIMESTEPS,
-            **{
-                name: options[name]
-                for name in (
-                    'momentum',
-                    'averaging',
-                    'selection',
-                )
-            },
+            **{name: options[name] for name in ('momentum', 'averaging', 'selection')},
         )
     return state, info, params, velocity, chosen, losses
 
@@ -143,24 +126,13 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
 @pytest.mark.parametrize(
     'settings',
     [
-        {},
-        pytest.param({'projection': 'gaussian'}, marks=pytest.mark.slow),
-        {'projection': 'low_rank', 'hidden': (6, 4)},
-        pytest.param(
-            {'projection': 'low_rank', 'kernel_form': 'trace'},
-            marks=pytest.mark.slow,
-        ),
-        {'projection': 'none'},
-        pytest.param({'projection': 'none', 'kernel_form': 'trace'}, marks=pytest.mark.slow),
-        {'kernel_form': 'trace'},
-        {'projection_refresh': 'round'},
-        {'projection_refresh': 'aggregator'},
-        {'averaging': False, 'selection': 'linearized'},
-        {'step_form': 'exact'},
-        {'sampling': 0.45},
+        {'projection': 'low_rank', 'projection_refresh': 'aggregator'},  # the defaults
+        {'projection_refresh': 'round', 'kernel_form': 'trace', 'hidden': (6, 4)},
+        {'projection': 'gaussian', 'averaging': False},
+        {'projection': 'none', 'selection': 'linearized'},
+        {'step_form': 'exact', 'sampling': 0.45},
         {'exchange': 'float16', 'momentum': 0.5},
-        pytest.param({'exchange': 'float16', 'projection': 'gaussian'}, marks=pytest.mark.slow),
-        {'exchange': 'int8', 'sampling': 0.6},
+        {'exchange': 'int8', 'sampling': 0.6, 'projection': 'low_rank'},
     ],
     ids=str,
 )
@@ -179,17 +151,11 @@ def test_three_rounds_equal_the_reference(network, settings):
 
 def three_rounds(network, algorithm):
     """The weights after every round and each round's loss and timestep, in float64."""
-    _, clients, graphs = network
-    state, found = algorithm.init(jax.random.key(0), clients), []
-    state = jax.tree.map(
-        lambda leaf: leaf.astype(jnp.float64) if leaf.dtype == jnp.float32 else leaf, state
-    )
-    step = jax.jit(algorithm.step)
-    for r in range(len(graphs.active)):
-        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
-        state, info = step(jax.random.key(r), state, graph, clients)
-        found.append((state.params, info.loss, info.metrics['timestep'].values.ravel()))
-    return jax.device_get(found)
+    states, infos = rounds_of(algorithm, *network[1:])
+    return [
+        (state.params, info.loss, info.metrics['timestep'].values.ravel())
+        for state, info in zip(states[1:], infos, strict=True)
+    ]
 
 
 MODEL = bind(MLP(3, (8,)), (5,))
@@ -210,7 +176,7 @@ def test_without_its_stages_it_is_ntk_dfl(network, ours, theirs):
     plain = three_rounds(
         network, make('spark', MODEL, **SHARED, **stages, **ours, rounds=3, warmup=0)
     )
-    expected = three_rounds(network, make('ntk_dfl', MODEL, **SHARED, **theirs))
+    expected = three_rounds(network, compiled('ntk_dfl', MODEL, **SHARED, **theirs))
     for a, b in zip(*map(jax.tree.leaves, (plain, expected)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
@@ -220,7 +186,7 @@ def test_distillation_begins_after_the_warm_up_and_never_at_alpha_1(network):
 
     def run(**schedule):
         settings = {**SHARED, 'projection_dim': 12, 'evolution': 'euler', 'rounds': 3}
-        return three_rounds(network, make('spark', MODEL, **settings, **schedule))
+        return three_rounds(network, compiled('spark', MODEL, **settings, **schedule))
 
     labels = run(alpha_final=1.0)
     soft = {'tau_init': 2.0, 'tau_final': 5.0}
@@ -275,7 +241,7 @@ def test_the_bits_of_a_round_on_a_ring(network, settings, expected):
 def test_projected_rows_save_almost_99_percent():
     """k = 1000, the default, of the 79,510 weights of an MLP 784-100-10."""
     model = bind(MLP(10, (100,)), (784,))
-    ours, theirs = (make(n, model).unit_bits['jacobian_rows'] for n in ('spark', 'ntk_dfl'))
+    ours, theirs = (make(name, model).unit_bits['jacobian_rows'] for name in ('spark', 'ntk_dfl'))
     assert (ours, theirs) == (32 * 1000, 32 * 79510)
     assert round(100 * (1 - ours / theirs), 2) == 98.74
 

@@ -11,7 +11,9 @@ import shutil
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from absl.testing import flagsaver
 from test_cli import QUIET, ROOT, SMALL, Finished, here, rows_of, wait_for, write_clusters
@@ -371,3 +373,27 @@ def _lines(file) -> int:
     with contextlib.suppress(FileNotFoundError):
         return file.read_text().count('\n')
     return 0
+
+
+def test_runs_of_different_test_sets_are_not_one_program():
+    """A run evaluates all members of a group on one test set."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(4, 3)), np.arange(4)
+    graphs = SimpleNamespace(active=np.ones((2, 3), bool))
+
+    def experiment(x=x, y=y, lr=0.1, mixing='size', rounds=2):
+        return SimpleNamespace(
+            settings={'lr': lr, 'mixing': mixing},
+            population=None,
+            test=SimpleNamespace(x=x, y=y),
+            graphs=SimpleNamespace(active=graphs.active[:rounds]),
+        )
+
+    assert sweep_group._alike([experiment(), experiment(lr=0.2)])
+    for other in (
+        experiment(x=-x),
+        experiment(y=y[::-1]),
+        experiment(mixing='uniform'),
+        experiment(rounds=1),
+    ):
+        assert not sweep_group._alike([experiment(), other])

@@ -975,3 +975,10 @@ def test_ctrl_c_while_reading(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tables, 'FLAGS', SimpleNamespace(runs=[str(tmp_path)], out=None))
     assert tables.main(['tables', 'ntk_dfl/figure2']) == 130
     assert capsys.readouterr().err == 'error: interrupted; start again\n'
+
+
+def test_a_run_shorter_than_its_flagfile_is_remarked_on_and_a_longer_one_is_not(folder, tmp_path):
+    (folder / 'ntk_dfl-iid.flags').write_text('--rounds=20\n')
+    for seed, rounds in enumerate((20, 10, 30)):
+        write_run(tmp_path / f'ntk_dfl-iid-seed{seed}', [0.9] * rounds, rounds=rounds)
+    assert find(folder, tmp_path)[1] == ['ntk_dfl-iid-seed1: --rounds=10, the flagfile says 20']

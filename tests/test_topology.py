@@ -1,4 +1,5 @@
 import os
+import sys
 import warnings
 
 import networkx as nx
@@ -20,6 +21,8 @@ from dfl_jax.topology import (
 )
 from dfl_jax.topology.families import Settings, draw, most_members
 from dfl_jax.topology.rewiring import assortativity
+
+drawing = sys.modules['dfl_jax.topology.schedule']
 
 DRAWN = tuple(f for f in FAMILIES if f != 'edge_list')
 CLIENTS, ROUNDS = 36, 4
@@ -121,6 +124,14 @@ def test_mean_degree(family, degree):
     graph = drawn(family, clients=300, rounds=5, degree=degree)
     assert degrees(graph).mean() == pytest.approx(degree, rel=0.1)
     assert degrees(graph).std() > 0.3
+
+
+@pytest.mark.parametrize('degree', range(2, 10))
+def test_the_mean_degree_of_few_nodes_by_preferential_attachment_is_the_nearest(degree):
+    """m links of each new node make a mean of 2 m (n - m) / n, less than 2 m where n is small."""
+    links = draw('barabasi_albert', Settings(20, degree), rng_of(0))
+    means = np.array([2 * m * (20 - m) / 20 for m in range(1, 11)])
+    assert 2 * len(links) / 20 == means[np.argmin(np.abs(means - degree))]
 
 
 def test_barabasi_albert_has_aggregators():

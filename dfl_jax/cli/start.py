@@ -1,6 +1,6 @@
 """How a command starts: its flags are read, or its help is shown.
 
-Nothing heavy is imported here, so that a mistake is told at once.
+Nothing heavy is imported here, so that a mistake is reported at once.
 """
 
 import functools
@@ -26,7 +26,7 @@ def start(command: ModuleType) -> None:
 
 
 def parse(argv: list[str], command: ModuleType) -> list[str]:
-    """Sets the flags; what is no flag. Ends the process where one is wrong, or with the help."""
+    """Sets the flags and returns the other arguments; after a wrong flag or --help, ends."""
     try:
         arguments = with_flagfiles(argv[1:])
         if define_flags := getattr(command, 'define_flags', None):

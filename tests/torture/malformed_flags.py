@@ -1,10 +1,11 @@
 """Wrong values for every flag of a run, generated from absl's registry, and flags out of place."""
 
-import inspect
 from collections.abc import Iterator
 
 from absl import flags
 
+from dfl_jax.algorithms import METHODS
+from dfl_jax.cli.experiment.method_flags import of_a_run, settings_with_flags
 from tests.torture.processes import Command
 
 HUGE = '99999999999999999999'  # beyond 64 bits
@@ -42,8 +43,7 @@ BESIDE = {  # flags that need another to apply
     'gain_exponent': ('--init=gain_corrected', '--gain=size'),
     'gain_polled': ('--init=gain_corrected', '--gain=degrees', '--static_topology'),
     'gain_rounds': ('--init=gain_corrected', '--gain=push_sum'),
-    'weight_rounding': ('--weight_bits=8',),
-    'ntk_jacobian_rounding': ('--ntk_jacobian_bits=8',),
+    'message_rounding': ('--message_bits=8',),
 }
 OF_POPULATIONS = (
     *('architectures', 'architecture_ratios', 'dfml_width', 'senders', 'aggregators'),
@@ -58,8 +58,6 @@ GROWING = ('lr_decay',)  # a negative decay is a growth
 
 def generated() -> Iterator[Command]:
     """Every flag with every value that is wrong for its type, then every flag out of place."""
-    from dfl_jax.cli.experiment.flags import of_a_run
-
     takers = _takers()
     for flag in of_a_run():
         if flag.name in (*NO_VALUE_IS_WRONG, *FILES):
@@ -97,24 +95,13 @@ def _run(method: str, name: str, value: str) -> Command:
 
 
 def _takers() -> dict[str, str]:
-    """Of every flag that is an argument of a method, the first of BASES that takes it."""
-    from dfl_jax.cli.experiment.method_flags import ALGORITHM_FLAGS
-
-    found = {}
-    for holder in ALGORITHM_FLAGS.values():
-        if methods := _takers_of(holder.name):
-            found[holder.name] = methods[0]
+    """The first of BASES that takes a flag, for every flag of a method."""
+    found: dict[str, str] = {}
+    for method in BASES:
+        for name in settings_with_flags(METHODS[method]):
+            found.setdefault(name, method)
     return found
 
 
 def _takers_of(name: str) -> list[str]:
-    from dfl_jax.algorithms import ALGORITHMS, settings_of
-    from dfl_jax.cli.experiment.method_flags import ALGORITHM_FLAGS
-
-    (argument,) = (each for each, holder in ALGORITHM_FLAGS.items() if holder.name == name)
-    return [
-        method
-        for method in BASES
-        if argument in settings_of(ALGORITHMS[method])
-        or argument in inspect.signature(ALGORITHMS[method]).parameters
-    ]
+    return [method for method in BASES if name in settings_with_flags(METHODS[method])]

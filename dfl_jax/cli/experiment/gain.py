@@ -34,11 +34,11 @@ def gain_and_warmup(
     mixing, warmup = chosen.resolved['mixing'], 0
     if 'averaging_warmup' in chosen.method.from_run and 'averaging_warmup' not in chosen.given:
         steps = chosen.resolved['gossip_steps']
-        warmup = _averaging_warmup(flags, intact, graphs, sizes, mixing, steps)
-    return _gain(flags, family, intact, sizes, mixing, seed), warmup
+        warmup = averaging_warmup(flags, intact, graphs, sizes, mixing, steps)
+    return initial_gain(flags, family, intact, sizes, mixing, seed), warmup
 
 
-def _gain(
+def initial_gain(
     flags: Any,
     family: Mapping[str, Any],
     graphs: Graph,
@@ -89,7 +89,7 @@ def _gain(
         raise ValueError(f'--gain=family, networks of {round(known)} clients: {error}') from error
 
 
-def _averaging_warmup(
+def averaging_warmup(
     flags: Any, intact: Graph, graphs: Graph, sizes: np.ndarray, mixing: str, steps: int
 ) -> int:
     """Rounds of averaging before the first training, of `steps` averages each.

@@ -57,9 +57,10 @@ def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> int:
     check_writable(out, names_of_files, flag='out' if FLAGS.out else 'runs')
     try:
         if file.stem == 'computed':
-            from dfl_jax.cli.tables import studies
+            from dfl_jax.cli.tables import plot_studies, studies
 
-            studies.main(files.read_computed(file), name, out)
+            results = studies.main(files.read_computed(file), name, out)
+            plot_studies.plot_numerical(results, out / f'{name}.png')
         else:
             _write(files.read_published(file), file.parent, sources, out, name)
     except (LookupError, TypeError, AttributeError) as error:

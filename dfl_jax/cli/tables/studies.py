@@ -194,8 +194,8 @@ def interval(values: list[float]) -> str:
     return mean if len(values) == 1 else f'{mean} ± {short(confidence(values), 1)}'
 
 
-def main(computed: Row, name: str, out: Path) -> None:
-    """Computes the studies of a computed.json, prints them and writes NAME.md, .json and .png."""
+def main(computed: Row, name: str, out: Path) -> list[tuple[Row, Result]]:
+    """Computes the studies of a computed.json, prints them and writes NAME.md and NAME.json."""
     results = [(study, run_study(study)) for study in computed['studies']]
     text = '\n\n'.join(f'{study["title"]}\n\n{report(study, result)}' for study, result in results)
     print(f'{computed["title"]}\n({computed["source"]})\n\n{text}')
@@ -203,7 +203,4 @@ def main(computed: Row, name: str, out: Path) -> None:
     write_atomically(out / f'{name}.md', text + '\n')
     content = [{'study': study, **result._asdict()} for study, result in results]
     write_atomically(out / f'{name}.json', json.dumps(content, separators=(',', ':')) + '\n')
-
-    from dfl_jax.cli.tables.plot_studies import plot_numerical
-
-    plot_numerical(results, out / f'{name}.png')
+    return results

@@ -1,0 +1,1 @@
+"""Deliberate faults that the suite has to catch, and a script that tries them."""

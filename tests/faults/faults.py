@@ -1,0 +1,448 @@
+"""Deliberate faults, each of which the suite has to catch.
+
+A fault is a small change of one file, of the kinds that people make: a sign, an axis, an index, a
+missing mask, a stale or shared key, a shared stream of random numbers, a wrong default, a swallowed
+error, a wrong unit, an inverted condition, an option that is not passed on. `tests` are the files
+of the suite that are to see it.
+"""
+
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    """A change of one file, and the tests that see it."""
+
+    name: str
+    file: str  # from the root of the checkout
+    old: str  # what stands there, exactly once
+    new: str
+    tests: tuple[str, ...]  # files below tests/
+
+
+FAULTS = [
+    # -------------------------------------------------------------- random keys and streams
+    Fault(
+        'one crop and dropout key for all steps of local training',
+        'dfl_jax/training/local.py',
+        'jax.random.split(jax.random.fold_in(k_steps, number))',
+        'jax.random.split(k_steps)',
+        ('test_local.py',),
+    ),
+    Fault(
+        'one order of the samples for all epochs',
+        'dfl_jax/training/batches.py',
+        'jax.random.uniform(key, (len(mask), epochs)).T',
+        'jnp.tile(jax.random.uniform(key, (len(mask), 1)).T, (epochs, 1))',
+        ('test_local.py',),
+    ),
+    Fault(
+        'the rounding key of a gossip step reused in the next',
+        'dfl_jax/algorithms/gossip_sgd.py',
+        'jax.random.split(k_step, len(rows))',
+        'jax.random.split(key, len(rows))',
+        ('test_gossip_sgd.py',),
+    ),
+    Fault(
+        'one rounding key for all tensors of a message',
+        'dfl_jax/compression.py',
+        'keys = jax.random.split(key, len(leaves))',
+        'keys = [key] * len(leaves)',
+        ('test_compression.py',),
+    ),
+    Fault(
+        'other dropout in the pass that is taught than in the one that teaches',
+        'dfl_jax/heterogeneous/mutual.py',
+        '(models[name], group.position, _keys(k_apply, group)),',
+        '(models[name], group.position, _keys(k_crop, group)),',
+        ('test_dfml.py',),
+    ),
+    Fault(
+        'architectures that share an initialisation key',
+        'dfl_jax/heterogeneous/population.py',
+        'jax.random.fold_in(key, number), model, len(',
+        'key, model, len(',
+        ('test_population.py',),
+    ),
+    Fault(
+        'clients that draw the same weights where they are to be independent',
+        'dfl_jax/initialisation.py',
+        'jax.random.split(key, clients)',
+        'jnp.broadcast_to(key, clients)',
+        ('test_initialisation.py',),
+    ),
+    Fault(
+        'client dropout from the stream of the links',
+        'dfl_jax/cli/experiment/graphs.py',
+        "flags.client_dropout, seeds['participation']",
+        "flags.client_dropout, seeds['links']",
+        ('test_network.py',),
+    ),
+    Fault(
+        'isolated clients drawn like clients that are away',
+        'dfl_jax/topology/failures.py',
+        'Stream.ISOLATED',
+        'Stream.CLIENTS',
+        ('test_topology.py',),
+    ),
+    Fault(
+        'the order of final averaging from the stream of the split',
+        'dfl_jax/analysis/final_averaging.py',
+        '[seed, _ORDER]',
+        '[seed, _SPLIT]',
+        ('test_selection.py',),
+    ),
+    Fault(
+        'two streams of a seed that are one',
+        'dfl_jax/cli/experiment/seeds.py',
+        '[seed, number]',
+        '[seed, number // 2]',
+        ('test_network.py',),
+    ),
+    Fault(
+        'a projection that all aggregators share',
+        'dfl_jax/algorithms/spark.py',
+        'random.draw(jax.random.fold_in(k_layers, number))',
+        'random.draw(k_layers)',
+        ('test_spark.py',),
+    ),
+    Fault(
+        'a projection that is never renewed',
+        'dfl_jax/algorithms/spark.py',
+        "key if self.projection_refresh == 'never' else",
+        "key if self.projection_refresh != 'round' else",
+        ('test_spark.py',),
+    ),
+    # ---------------------------------------------------------------------- masks and padding
+    Fault(
+        'kernel rows of padding in the evolution',
+        'dfl_jax/ntk/evolution.py',
+        'kernel = jnp.where(mask[:, None] & mask[None, :], kernel, 0)',
+        'kernel = jnp.asarray(kernel)',
+        ('test_evolution.py',),
+    ),
+    Fault(
+        'residuals of padding in the evolution',
+        'dfl_jax/ntk/evolution.py',
+        'return jnp.where(mask, prediction - y, 0)',
+        'return prediction - y',
+        ('test_evolution.py',),
+    ),
+    Fault(
+        'data of neighbours whose link is lost',
+        'dfl_jax/ntk/aggregator_data.py',
+        'mask = members.mask & linked[:, None]',
+        'mask = members.mask',
+        ('test_ntk_dfl.py',),
+    ),
+    Fault(
+        'class shares that count padding',
+        'dfl_jax/training/losses.py',
+        'dtype=dtype) * mask[:, None], axis=0)',
+        'dtype=dtype), axis=0)',
+        ('test_baselines.py', 'test_dfml.py'),
+    ),
+    Fault(
+        'hits on padding',
+        'dfl_jax/metrics.py',
+        'jnp.sum(hits & valid, axis=-1, dtype=jnp.int32)',
+        'jnp.sum(hits, axis=-1, dtype=jnp.int32)',
+        ('test_metrics.py',),
+    ),
+    Fault(
+        'an aggregator without samples mixes a row of zeros',
+        'dfl_jax/gossip/mixing.py',
+        'keeps = ~(active & (total[:, 0] > 0))',
+        'keeps = ~active',
+        ('test_mixing.py',),
+    ),
+    Fault(
+        'senders of an absent aggregator that train',
+        'dfl_jax/heterogeneous/population.py',
+        'delivered = (graph.mask & graph.active[:, None]).ravel()',
+        'delivered = graph.mask.ravel()',
+        ('test_population.py', 'test_contract.py'),
+    ),
+    # ---------------------------------------------------------- what is chosen, shown, divided by
+    Fault(
+        'a timestep whose loss is not a number wins',
+        'dfl_jax/ntk/update.py',
+        'jnp.argmin(jnp.where(jnp.isnan(values), jnp.inf, values))',
+        'jnp.argmin(values)',
+        ('test_ntk_update.py',),
+    ),
+    Fault(
+        "DFML's consensus of the regular models",
+        'dfl_jax/algorithms/dfml.py',
+        'consensus_of_architectures(population, state.peak, weights)',
+        'consensus_of_architectures(population, state.params, weights)',
+        ('test_dfml.py',),
+    ),
+    Fault(
+        'peak models renewed where alpha is lowest',
+        'dfl_jax/algorithms/dfml.py',
+        'value >= state.best[group.client]',
+        'value < state.best[group.client]',
+        ('test_dfml.py',),
+    ),
+    Fault(
+        'accuracies of an architecture over the wrong count',
+        'dfl_jax/evaluation.py',
+        'float(np.mean(more)) / shared',
+        'float(np.mean(more)) / samples',
+        ('test_simulate.py',),
+    ),
+    Fault(
+        'the loss of the consensus over the samples of the clients',
+        'dfl_jax/evaluation.py',
+        "'consensus_loss': float(losses) / samples",
+        "'consensus_loss': float(losses) / shared",
+        ('test_simulate.py',),
+    ),
+    Fault(
+        'runs of different test sets in one program',
+        'dfl_jax/cli/sweep/group.py',
+        '        and np.array_equal(other.test.y, first.test.y)\n',
+        '',
+        ('test_sweep.py',),
+    ),
+    Fault(
+        'runs of different test inputs in one program',
+        'dfl_jax/cli/sweep/group.py',
+        '        and np.array_equal(other.test.x, first.test.x)\n',
+        '',
+        ('test_sweep.py',),
+    ),
+    Fault(
+        'a shorter run than its flagfile shown without a warning',
+        'dfl_jax/cli/tables/curves.py',
+        "settings['rounds'] > int(value)",
+        "settings['rounds'] != int(value)",
+        ('test_tables.py',),
+    ),
+    Fault(
+        'the worst neighbours kept in place of the best',
+        'dfl_jax/analysis/final_averaging.py',
+        'np.argsort(-rated, axis=1',
+        'np.argsort(rated, axis=1',
+        ('test_selection.py',),
+    ),
+    # ------------------------------------------------------------------- signs, axes, indices
+    Fault(
+        'Eq. (5b) without 1 / C',
+        'dfl_jax/ntk/update.py',
+        "scale = rate / n / (model.classes if loss == 'mse' else 1)",
+        'scale = rate / n',
+        ('test_ntk_dfl.py',),
+    ),
+    Fault(
+        'a rate that grows where it is to decay',
+        'dfl_jax/ntk/update.py',
+        'jnp.exp(-self.lr_decay * k)',
+        'jnp.exp(self.lr_decay * k)',
+        ('test_ntk_dfl.py',),
+    ),
+    Fault(
+        'the softmax of the evolution over samples',
+        'dfl_jax/ntk/evolution.py',
+        "f if loss == 'mse' else jax.nn.softmax(f, axis=0)",
+        "f if loss == 'mse' else jax.nn.softmax(f, axis=1)",
+        ('test_evolution.py',),
+    ),
+    Fault(
+        'an integrator that accepts every step',
+        'dfl_jax/ntk/chebyshev.py',
+        'good = finite & (error <= 1)',
+        'good = finite',
+        ('test_evolution.py',),
+    ),
+    Fault(
+        'the slope at the end of a step with the other sign',
+        'dfl_jax/ntk/chebyshev.py',
+        '(rest * slope - share * late_slope)',
+        '(rest * slope + share * late_slope)',
+        ('test_evolution.py',),
+    ),
+    Fault(
+        'annealing that goes up',
+        'dfl_jax/ntk/distillation.py',
+        '(1 + jnp.cos(jnp.pi * p))',
+        '(1 - jnp.cos(jnp.pi * p))',
+        ('test_distillation.py',),
+    ),
+    Fault(
+        'a warm-up that ends a round early',
+        'dfl_jax/ntk/distillation.py',
+        'warm = k <= warmup',
+        'warm = k < warmup',
+        ('test_distillation.py',),
+    ),
+    Fault(
+        'momentum of SPARK that does not look ahead',
+        'dfl_jax/algorithms/spark.py',
+        'w + momentum * v + d, w, v, delta)',
+        'w + v + 0 * d, w, v, delta)',
+        ('test_spark.py',),
+    ),
+    Fault(
+        'a quantizer that looks at positive weights alone',
+        'dfl_jax/compression.py',
+        'step = jnp.max(jnp.abs(w)) / levels',
+        'step = jnp.max(w) / levels',
+        ('test_compression.py',),
+    ),
+    Fault(
+        'a level of the quantizer too many',
+        'dfl_jax/compression.py',
+        'levels = 2 ** (bits - 1) - 1',
+        'levels = 2 ** (bits - 1)',
+        ('test_compression.py',),
+    ),
+    Fault(
+        'Metropolis weights by the smaller degree',
+        'dfl_jax/gossip/mixing.py',
+        'largest = xp.maximum(degrees',
+        'largest = xp.minimum(degrees',
+        ('test_mixing.py',),
+    ),
+    Fault(
+        'the steady vector of the matrix in place of its transpose',
+        'dfl_jax/gossip/gain.py',
+        'scipy.sparse.csr_array(matrix.T) for matrix in reversed(matrices)',
+        'scipy.sparse.csr_array(matrix) for matrix in reversed(matrices)',
+        ('test_gain.py',),
+    ),
+    Fault(
+        'the second eigenvalue without its modulus',
+        'dfl_jax/gossip/spectra.py',
+        'np.sort(np.abs(eigenvalues))[-2]',
+        'np.sort(np.real(eigenvalues))[-2]',
+        ('test_topology.py', 'test_mixing.py'),
+    ),
+    Fault(
+        "Barabasi-Albert's degree taken as 2 m",
+        'dfl_jax/topology/families.py',
+        '2 * attached * (clients - attached) / clients',
+        '2 * attached',
+        ('test_topology.py',),
+    ),
+    Fault(
+        'links that are lost in one direction',
+        'dfl_jax/topology/failures.py',
+        'links = row & (low < high)',
+        'links = row & (aggregators < members)',
+        ('test_topology.py',),
+    ),
+    Fault(
+        'a client that is away still heard',
+        'dfl_jax/topology/failures.py',
+        ' & reached[:, :, None] & reached[numbers, graph.members]',
+        ' & reached[:, :, None]',
+        ('test_topology.py',),
+    ),
+    Fault(
+        'an aggregator among its own senders',
+        'dfl_jax/topology/aggregators.py',
+        'busy = set(chosen)',
+        'busy = set()',
+        ('test_population.py', 'test_topology.py', 'test_cli_dfml.py'),
+    ),
+    Fault(
+        'FedRolex that rolls the other way',
+        'dfl_jax/heterogeneous/submodels.py',
+        'rolled = (round % total + jnp.arange(',
+        'rolled = (-round % total + jnp.arange(',
+        ('test_baselines.py',),
+    ),
+    Fault(
+        'images turned upside down in place of mirrored',
+        'dfl_jax/data/augment.py',
+        'jnp.where(flip, window[:, ::-1], window)',
+        'jnp.where(flip, window[::-1], window)',
+        ('test_images.py',),
+    ),
+    Fault(
+        'gains of weights that all clients share',
+        'dfl_jax/initialisation.py',
+        'jnp.where(jnp.all(leaf == leaf[:1]), leaf, by_client * leaf)',
+        'by_client * leaf',
+        ('test_initialisation.py',),
+    ),
+    Fault(
+        'sharpness-aware steps that descend first',
+        'dfl_jax/training/local.py',
+        'w + settings.sam_radius / norm',
+        'w - settings.sam_radius / norm',
+        ('test_gossip_sgd.py',),
+    ),
+    # --------------------------------------------------------- options, defaults, units, errors
+    Fault(
+        'a rounding that is asked for and not used',
+        'dfl_jax/compression.py',
+        'quantization(self.bits, self.rounding or rounding)',
+        'quantization(self.bits, rounding)',
+        ('test_compression.py',),
+    ),
+    Fault(
+        "SPARK's default refresh",
+        'dfl_jax/algorithms/spark.py',
+        "projection_refresh: str = 'aggregator'",
+        "projection_refresh: str = 'round'",
+        ('test_algorithms.py',),
+    ),
+    Fault(
+        "DFedSAM's rate without its decay",
+        'dfl_jax/algorithms/dfedsam.py',
+        'lr_decay=0.95',
+        'lr_decay=1.0',
+        ('test_algorithms.py',),
+    ),
+    Fault(
+        'megabytes of 2^20 bytes',
+        'dfl_jax/progress.py',
+        "'mbytes_total': sum(by_client) / 8e6",
+        "'mbytes_total': sum(by_client) / 2**23",
+        ('test_contract.py', 'test_simulate.py'),
+    ),
+    Fault(
+        'all memory of the machine taken for free',
+        'dfl_jax/host.py',
+        "fields['MemAvailable']",
+        "fields['MemTotal']",
+        ('test_memory.py',),
+    ),
+    Fault(
+        'a projection of the inputs that lengthens them',
+        'dfl_jax/data/projection.py',
+        'entries / np.float32(math.sqrt(dimensions))',
+        'entries / np.float32(math.sqrt(features))',
+        ('test_data.py',),
+    ),
+    Fault(
+        'an edge list whose nodes count from 1',
+        'dfl_jax/topology/edge_list.py',
+        'link = [int(f) for f in fields[:2]]',
+        'link = [int(f) - 1 for f in fields[:2]]',
+        ('test_topology.py',),
+    ),
+    Fault(
+        'a partition file that may name a sample twice',
+        'dfl_jax/data/partitions.py',
+        'if len(set(part)) < len(part):',
+        'if len(set(part)) > len(part):',
+        ('test_data.py', 'test_cli.py'),
+    ),
+    Fault(
+        'a checkpoint that is damaged and taken',
+        'dfl_jax/checkpoint.py',
+        'if digest != _digest(restored.state, record):',
+        'if digest == "":',
+        ('test_resume.py',),
+    ),
+    Fault(
+        'the bits of a sparse message without the places of its values',
+        'dfl_jax/compression.py',
+        'message.beside + positions',
+        'message.beside',
+        ('test_compression.py',),
+    ),
+]

@@ -1,0 +1,80 @@
+"""What the tests of many methods share: compiled methods, precision, the weights of one client."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dfl_jax import Graph
+from dfl_jax.algorithms import make
+from dfl_jax.base import Algorithm
+
+
+class Compiled(NamedTuple):
+    """A method whose functions are compiled once for all tests of a process."""
+
+    algorithm: Algorithm
+    init: Callable
+    step: Callable
+    predict: Callable
+
+
+_COMPILED: dict[tuple, tuple] = {}
+
+
+def compiled(method, network, **settings) -> Compiled:
+    """`make(method, network, **settings)`, compiled; the same one for the same arguments."""
+    name = (method, id(network), repr(sorted(settings.items(), key=lambda item: item[0])))
+    if name not in _COMPILED:
+        algorithm = make(method, network, **settings)
+        functions = map(jax.jit, (algorithm.init, algorithm.step, algorithm.predict))
+        _COMPILED[name] = network, Compiled(algorithm, *functions)  # held, so that its id stays
+    return _COMPILED[name][1]
+
+
+def round_of(graphs, r) -> Graph:
+    """Round r of a schedule, on the device."""
+    return Graph(*(None if a is None else jnp.asarray(a[r]) for a in graphs))
+
+
+def widen(tree):
+    """Float32 leaves in double precision, all others as they are."""
+    return jax.tree.map(
+        lambda leaf: np.asarray(leaf, np.float64) if leaf.dtype == jnp.float32 else leaf, tree
+    )
+
+
+def as_reference(tree, i):
+    """Client i's weights of an MLP, leaves [M, ...], as the reference's list of layers."""
+    return [
+        (np.asarray(tree[name]['kernel'][i]), np.asarray(tree[name]['bias'][i]))
+        for name in sorted(tree)
+    ]
+
+
+def rounds_of(method: Compiled, clients, graphs):
+    """The states before and after every round, in double precision if there is one, and infos."""
+    state = method.init(jax.random.key(0), clients)
+    if jax.config.jax_enable_x64:
+        state = widen(state)
+    states, infos = [state], []
+    for r in range(len(graphs.active)):
+        state, info = method.step(jax.random.key(r), state, round_of(graphs, r), clients)
+        states.append(state)
+        infos.append(info)
+    return jax.device_get(states), jax.device_get(infos)
+
+
+def assert_close(first, second, tolerance=1e-10):
+    """Two trees equal up to a relative and absolute tolerance."""
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def split(key, count=2):
+    """Keys from one, without a program a call."""
+    return jax.random.split(key, count)

@@ -1,0 +1,25 @@
+"""The deliberate faults of tests/faults are faults of this program."""
+
+import collections
+from pathlib import Path
+
+import pytest
+
+from tests.faults.faults import FAULTS
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize('fault', FAULTS, ids=lambda fault: fault.name.replace(' ', '_'))
+def test_a_fault_still_applies(fault):
+    text = (ROOT / fault.file).read_text()
+    assert text.count(fault.old) == 1 and fault.new != fault.old
+    changed = text.replace(fault.old, fault.new)
+    compile(changed, fault.file, 'exec')
+    assert fault.tests and all((ROOT / 'tests' / name).is_file() for name in fault.tests)
+
+
+def test_there_are_many_and_they_are_spread():
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 60
+    packages = collections.Counter(fault.file.split('/')[1] for fault in FAULTS)
+    assert len(packages) >= 12

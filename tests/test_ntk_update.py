@@ -1,0 +1,63 @@
+"""One update of an aggregator: which timestep it keeps."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dfl_jax.models import MLP, bind
+from dfl_jax.ntk import NtkUpdate, ntk_update
+from dfl_jax.ntk.linearized import Linearization
+
+SAMPLES, CLASSES = 4, 3
+TIMESTEPS = (1, 2, 5)
+
+
+def update(losses, **settings):
+    """The update where the network at the t-th of TIMESTEPS has the t-th of these losses."""
+    y = jnp.eye(CLASSES)[jnp.arange(SAMPLES) % CLASSES].T
+    steps = []  # what J^T S_t is at each timestep, by which the network knows where it is
+
+    def vjp(total):
+        return {'w': jnp.sum(jnp.abs(total))[None]}
+
+    def apply(w, x, key=None):
+        moved = -w['w'][0] * SAMPLES / 0.1
+        t = jnp.argmin(jnp.abs(jnp.array(steps) - moved)) if steps else 0
+        logit = jnp.log(jnp.expm1(jnp.array(losses)))[t]  # softplus of it is the loss
+        wrong = jnp.log(CLASSES - 1.0)
+        return jnp.where(y.T > 0, -logit + wrong, 0.0)
+
+    model = bind(MLP(CLASSES, ()), (2,))._replace(apply=apply)
+    linearized = Linearization(jnp.zeros((CLASSES, SAMPLES)), jnp.eye(SAMPLES), vjp)
+    options = {'lr': 0.1, 'timesteps': TIMESTEPS, 'evolution': 'euler'} | settings
+    arguments = (linearized, jnp.zeros((SAMPLES, 2)), y, jnp.ones(SAMPLES, bool), jnp.float32(0.1))
+    total = jnp.zeros_like(y)
+    for t in range(1, max(TIMESTEPS) + 1):  # Eq. (5)
+        total = total + jax.nn.softmax(-0.1 / SAMPLES * total, axis=0) - y
+        if t in TIMESTEPS:
+            steps.append(float(jnp.abs(total).sum()))
+    _, t, loss = ntk_update(model, NtkUpdate(**options))({'w': jnp.zeros(1)}, *arguments)
+    return int(t), float(loss)
+
+
+@pytest.mark.parametrize(
+    ('losses', 'chosen'),
+    [
+        ((0.5, 0.2, 0.3), 2),
+        ((0.1, 0.2, 0.3), 1),
+        ((np.nan, 0.2, 0.3), 2),
+        ((0.5, np.nan, 0.3), 5),
+        ((0.5, 0.6, np.nan), 1),
+        ((np.nan, np.nan, 0.9), 5),
+    ],
+)
+def test_the_timestep_of_the_lowest_loss_is_kept(losses, chosen):
+    """One whose network overflows never is."""
+    t, loss = update(losses)
+    assert t == chosen
+    assert loss == pytest.approx(losses[TIMESTEPS.index(chosen)], rel=1e-4)
+
+
+def test_where_no_timestep_has_a_loss_the_run_learns_of_it():
+    assert np.isnan(update((np.nan,) * 3)[1])
