@@ -10,9 +10,8 @@ attack.png (Figure 17) into --out.
 import itertools
 import time
 from pathlib import Path
-from typing import Any
 
-from absl import flags, logging
+from absl import flags
 
 from dfl_jax.cli.attack.scene import (
     MATCHING_SMOOTH,
@@ -27,7 +26,7 @@ from dfl_jax.cli.attack.scene import (
     set_up,
 )
 from dfl_jax.cli.attack.table import table
-from dfl_jax.cli.command import check_empty, fail, figure
+from dfl_jax.cli.command import check_empty, figure, one_line_errors
 from dfl_jax.cli.experiment import flags as experiment_flags
 from dfl_jax.cli.experiment.values import check_values
 from dfl_jax.cli.run.rundir import write_atomically
@@ -103,44 +102,25 @@ def plan() -> Plan:
     )
 
 
-def main(argv: list[str]) -> int:
-    logging.set_verbosity(logging.ERROR)  # jax reports backends that it lacks
-    if len(argv) > 1:
-        return fail(f'unexpected argument {argv[1]!r}; settings are flags')
-    try:
-        check()
-        from dfl_jax import data
-
-        dataset = data.load(FLAGS.dataset, FLAGS.data_dir)
-        victim = choose_victim(dataset, plan())
-        chosen = settings(victim.known.shape[1])
-        directory = Path(FLAGS.out or f'runs/attack-{time.strftime("%Y%m%d-%H%M%S")}')
-    except (ValueError, OSError) as error:
-        return fail(str(error))
-    except KeyboardInterrupt:
-        return fail('interrupted before the first attack; start again', status=130)
-    return follow(dataset, victim, chosen, directory)
-
-
-def follow(dataset: Any, victim: Victim, chosen: list[Setting], directory: Path) -> int:
-    """Attacks under a progress bar and writes the two files; the exit status."""
+@one_line_errors('interrupted, and nothing written; start again')
+def main(_: list[str]) -> int:
+    check()
     from tqdm import tqdm
 
+    from dfl_jax import data
+
+    dataset = data.load(FLAGS.dataset, FLAGS.data_dir)
+    victim = choose_victim(dataset, plan())
+    chosen = settings(victim.known.shape[1])
     outcomes: list[Result] = []
     scenes: dict[int | None, Scene] = {}  # by projection, so that each is compiled once
     bar = tqdm(chosen, unit='setting', disable=not FLAGS.progress, dynamic_ncols=True)
-    try:
-        for setting in bar:
-            bar.set_description(str(setting))
-            if setting.projection not in scenes:
-                scenes[setting.projection] = set_up(plan(), dataset, victim, setting.projection)
-            outcomes += results(plan(), scenes[setting.projection], victim, setting)
-    except KeyboardInterrupt:
-        return fail(f'interrupted: nothing was written to {directory}', status=130)
-    try:
-        write(outcomes, victim, directory)
-    except OSError as error:
-        return fail(str(error))
+    for setting in bar:
+        bar.set_description(str(setting))
+        if setting.projection not in scenes:
+            scenes[setting.projection] = set_up(plan(), dataset, victim, setting.projection)
+        outcomes += results(plan(), scenes[setting.projection], victim, setting)
+    write(outcomes, victim, Path(FLAGS.out or f'runs/attack-{time.strftime("%Y%m%d-%H%M%S")}'))
     return 0
 
 

@@ -17,10 +17,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from absl import flags, logging
+from absl import flags
 from tqdm import tqdm
 
-from dfl_jax.cli.command import check_writable, fail, with_flagfiles
+from dfl_jax.cli.command import check_writable, fail, one_line_errors, with_flagfiles
 from dfl_jax.cli.experiment.method_flags import of_a_run, renew, settings_of_a_run
 from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
 from dfl_jax.cli.run import command as run
@@ -212,21 +212,14 @@ def sweep(command: Command, groups: Sequence[list[Run]], out: Path) -> dict[str,
     return failed
 
 
-def main(argv: list[str]) -> int:
-    logging.set_verbosity(logging.FATAL)
-    if len(argv) > 1:
-        return fail(f'unexpected argument {argv[1]!r}; settings are flags')
+@one_line_errors('interrupted before the first run; start again')
+def main(_: list[str]) -> int:
     command = Command(sys.argv)
     out = Path(FLAGS.out or f'runs/sweep-{time.strftime("%Y%m%d-%H%M%S")}')
-    try:
-        share(FLAGS.shard, ())  # before anything is written
-        run.prepare_jax()
-        plan = make_plan(command, out)
-        mine = [plan.groups[i] for i in share(FLAGS.shard, plan.groups)]
-    except (ValueError, OSError, flags.Error) as error:
-        return fail(str(error))
-    except KeyboardInterrupt:
-        return fail('interrupted before the first run; start again', status=130)
+    share(FLAGS.shard, ())  # before anything is written
+    run.prepare_jax()
+    plan = make_plan(command, out)
+    mine = [plan.groups[i] for i in share(FLAGS.shard, plan.groups)]
     from dfl_jax.cli.sweep.results import write_results
 
     print(f'{len(plan.runs)} runs in {len(plan.groups)} programs, {len(mine)} of them here: {out}')

@@ -171,26 +171,12 @@ def _read(path: Path) -> Plan:
     content = read_json(path)
     try:
         groups = [[Run(**run) for run in group] for group in content['groups']]
-        fits = (
-            _texts(content['arguments'])
-            and all(groups)
-            and all(map(_fits, itertools.chain(*groups)))
-        )
+        plan = Plan([*map(str, content['arguments'])], groups)
     except (LookupError, TypeError):
-        fits = False
-    if not fits:
+        groups = []
+    if not groups or not all(groups):
         raise ValueError(f'{path} is damaged, or not of a sweep; choose another --out')
-    return Plan(content['arguments'], groups)
-
-
-def _fits(run: Run) -> bool:
-    """Whether what was read is of the right types."""
-    named = _texts([run.name]) and (run.flagfile is None or _texts([run.flagfile]))
-    return named and isinstance(run.values, dict) and _texts([*run.values.values()])
-
-
-def _texts(values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+    return plan
 
 
 def share(text: str, groups: Sequence[Any]) -> list[int]:
