@@ -212,12 +212,10 @@ def test_what_is_refused(small, tmp_path, argv, parts):
 
 def test_what_another_process_works_on_is_left_to_it(small, tmp_path):
     folder = tmp_path / 'out' / 'groups' / 'seed=0'
-    with sweep.alone(folder) as free:
-        assert free
-        with sweep.alone(folder) as second:
-            assert not second
-    with sweep.alone(folder) as free:
-        assert free
+    folder.mkdir(parents=True)
+    with sweep.RunDirectory(folder).locked():
+        done = swept(*small, '--sweep=seed:0,1', f'--out={tmp_path}/out')
+    assert done.status == 1 and done.err.count(f'another process works in {folder}') == 2
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from absl import flags
 from dfl_jax.cli.attack.scene import (
     MATCHING_SMOOTH,
     SIMILAR,
-    Plan,
     Result,
     Scene,
     Setting,
@@ -90,18 +89,6 @@ def settings(features: int) -> list[Setting]:
     ]
 
 
-def plan() -> Plan:
-    return Plan(
-        seed=FLAGS.seed,
-        images=FLAGS.images,
-        known=FLAGS.attack_known,
-        training=FLAGS.attack_training,
-        steps=FLAGS.attack_steps,
-        restarts=FLAGS.attack_restarts,
-        smoothness=FLAGS.attack_smoothness,
-    )
-
-
 @one_line_errors('interrupted, and nothing written; start again')
 def main(_: list[str]) -> int:
     check()
@@ -110,7 +97,7 @@ def main(_: list[str]) -> int:
     from dfl_jax import data
 
     dataset = data.load(FLAGS.dataset, FLAGS.data_dir)
-    victim = choose_victim(dataset, plan())
+    victim = choose_victim(dataset)
     chosen = settings(victim.known.shape[1])
     outcomes: list[Result] = []
     scenes: dict[int | None, Scene] = {}  # by projection, so that each is compiled once
@@ -118,8 +105,8 @@ def main(_: list[str]) -> int:
     for setting in bar:
         bar.set_description(str(setting))
         if setting.projection not in scenes:
-            scenes[setting.projection] = set_up(plan(), dataset, victim, setting.projection)
-        outcomes += results(plan(), scenes[setting.projection], victim, setting)
+            scenes[setting.projection] = set_up(dataset, victim, setting.projection)
+        outcomes += results(scenes[setting.projection], victim, setting)
     write(outcomes, victim, Path(FLAGS.out or f'runs/attack-{time.strftime("%Y%m%d-%H%M%S")}'))
     return 0
 
@@ -127,7 +114,7 @@ def main(_: list[str]) -> int:
 def write(outcomes: list[Result], victim: Victim, directory: Path) -> None:
     """The two files, and the table on stdout."""
     directory.mkdir(parents=True, exist_ok=True)
-    text = table(sorted(outcomes, key=lambda result: result.weights), FLAGS.dataset, plan())
+    text = table(sorted(outcomes, key=lambda result: result.weights))
     write_atomically(directory / 'attack.md', text)
     print(f'{text}\n{directory / "attack.md"}')
     with figure(directory / 'attack.png') as file:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from dfl_jax.cli import markdown
-from dfl_jax.cli.attack.scene import SIMILAR, Plan, Result
+from dfl_jax.cli.attack.scene import FLAGS, SIMILAR, Result
 
 COLUMNS: dict[str, Callable[[Result], str]] = {
     'weights': lambda r: r.weights,
@@ -18,14 +18,14 @@ COLUMNS: dict[str, Callable[[Result], str]] = {
 }
 
 
-def table(results: list[Result], dataset: str, plan: Plan) -> str:
+def table(results: list[Result]) -> str:
     """A row for every weights, setting and attack, and how to read it."""
     rows = markdown.table([*COLUMNS], [[show(r) for show in COLUMNS.values()] for r in results])
-    title = f'# Reconstruction attack on {plan.images} images of {dataset}'
-    return f'{title}\n\n{rows}\n\n{reading(plan)}\n'
+    title = f'# Reconstruction attack on {FLAGS.images} images of {FLAGS.dataset}'
+    return f'{title}\n\n{rows}\n\n{reading()}\n'
 
 
-def reading(plan: Plan) -> str:
+def reading() -> str:
     return (
         f'PSNR and SSIM: mean and standard deviation over images in [0, 1]; {SIMILAR:.0f} dB '
         'stands for an image that is exact up to float32 rounding. Entries lost: the share of the '
@@ -33,6 +33,6 @@ def reading(plan: Plan) -> str:
         'top-k was used those received, whichever is stronger. The protocol sends the label in the '
         'clear; the last column counts the images whose largest output, which is sent too, names '
         'it. Smooth image: pixels within their range and total variation with weight '
-        f'{plan.smoothness:g}; own images: Gaussian prior of {plan.known} other '
+        f'{FLAGS.attack_smoothness:g}; own images: Gaussian prior of {FLAGS.attack_known} other '
         'training images, which the neighbour holds itself.'
     )

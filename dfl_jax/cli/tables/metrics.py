@@ -97,45 +97,40 @@ class Metric(NamedTuple):
 
     of: Callable[[Row, Run, Sequence[Run]], Measured | None]  # table, run, runs of its reference
     head: str  # above its columns, where a table has several metrics
-    words: Callable[[Row], str]  # of a table
+    words: str  # with places for what `metric_words` fills in
 
 
 METRICS = {
-    'rounds_to': Metric(rounds_to, 'rounds', lambda t: f'rounds to {_target(t)}'),
-    'megabytes_to': Metric(megabytes_to, 'MB', lambda t: f'megabytes to {_target(t)}'),
-    'accuracy_at': Metric(
-        at_round(CONSENSUS), 'aggregated', lambda t: f'consensus accuracy at {when(t)} (%)'
-    ),
+    'rounds_to': Metric(rounds_to, 'rounds', 'rounds to {target}'),
+    'megabytes_to': Metric(megabytes_to, 'MB', 'megabytes to {target}'),
+    'accuracy_at': Metric(at_round(CONSENSUS), 'aggregated', 'consensus accuracy at {when} (%)'),
     'client_accuracy_at': Metric(
-        client_accuracy_at, 'mean client', lambda t: f'mean client accuracy at {when(t)} (%)'
+        client_accuracy_at, 'mean client', 'mean client accuracy at {when} (%)'
     ),
-    'local_accuracy_at': Metric(
-        at_round(LOCAL), 'local', lambda t: f'mean local accuracy at {when(t)} (%)'
-    ),
+    'local_accuracy_at': Metric(at_round(LOCAL), 'local', 'mean local accuracy at {when} (%)'),
     'gap_at': Metric(
-        gap_at,
-        'gap',
-        lambda t: f'gap from consensus to mean client accuracy at {when(t)} (points)',
+        gap_at, 'gap', 'gap from consensus to mean client accuracy at {when} (points)'
     ),
-    'loss_to': Metric(
-        loss_to, 'rounds', lambda t: f'rounds to a mean test loss of {t["target_loss"]:.4g}'
-    ),
-    'loss_at': Metric(at_round(LOSS, 1), 'loss', lambda t: f'mean test loss at {when(t)}'),
+    'loss_to': Metric(loss_to, 'rounds', 'rounds to a mean test loss of {loss}'),
+    'loss_at': Metric(at_round(LOSS, 1), 'loss', 'mean test loss at {when}'),
     'megabytes_saved': Metric(
-        megabytes_saved,
-        'MB saved',
-        lambda t: f'megabytes a round saved against {t["reference"]} (%)',
+        megabytes_saved, 'MB saved', 'megabytes a round saved against {reference} (%)'
     ),
     'rounds_to_reference': Metric(
-        rounds_to_reference,
-        'rounds',
-        lambda t: f'rounds to the mean client accuracy of {t["reference"]} at {when(t)}',
+        rounds_to_reference, 'rounds', 'rounds to the mean client accuracy of {reference} at {when}'
     ),
 }
 
 
-def _target(table: Row) -> str:
-    return f'{100 * table["target"]:.4g} % consensus accuracy'
+def metric_words(table: Row) -> str:
+    """The metric of a table that has one, in words."""
+    target, loss = table.get('target', 0), table.get('target_loss', 0)
+    return METRICS[table['metric']].words.format(
+        target=f'{100 * target:.4g} % consensus accuracy',
+        when=when(table) if 'round' in table else '',
+        loss=f'{loss:.4g}',
+        reference=table.get('reference'),
+    )
 
 
 def by_metric(table: Row) -> list[Row]:
@@ -205,10 +200,6 @@ def heading(table: Row, column: str) -> str:
     if 'metrics' not in table:
         return column
     return f'{column} {table.get("head", METRICS[table["metric"]].head)}'
-
-
-def metric_words(table: Row) -> str:
-    return METRICS[table['metric']].words(table)
 
 
 def what(table: Row) -> str:

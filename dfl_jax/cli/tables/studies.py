@@ -60,15 +60,17 @@ class Result(NamedTuple):
 
 
 def graphs(study: Row) -> Iterator[tuple[str, int, list[int], np.ndarray]]:
-    """The graphs of a study: label, n, seed and links [E, 2] of each."""
-    for place, family in enumerate(study['families']):
+    """The graphs of a study, under a progress bar: label, n, seed and links [E, 2] of each."""
+    from tqdm import tqdm
+
+    each = [*itertools.product(enumerate(study['families']), study['sizes'], range(study['draws']))]
+    for (place, family), n, draw in tqdm(each, study['title'], leave=False):
         options = {k: value for k, value in family.items() if k not in ('label', 'family')}
-        for n, draw in itertools.product(study['sizes'], range(study['draws'])):
-            settings = families.Settings(n, **options)
-            families.check(family['family'], 1, settings)
-            seed = [draw, n, place]
-            links = families.draw(family['family'], settings, np.random.default_rng(seed))
-            yield family['label'], n, seed, links
+        settings = families.Settings(n, **options)
+        families.check(family['family'], 1, settings)
+        seed = [draw, n, place]
+        links = families.draw(family['family'], settings, np.random.default_rng(seed))
+        yield family['label'], n, seed, links
 
 
 def steady(study: Row) -> Iterator[Value]:
@@ -122,17 +124,9 @@ STUDIES: dict[str, Callable[[Row], Iterator[Value]]] = {
 
 
 def run_study(study: Row) -> Result:
-    """All of a study, under a progress bar."""
-    from tqdm import tqdm
-
+    """What a study measures on all its graphs, and what theory says."""
     result = Result({}, {})
-    total = len(study['families']) * len(study['sizes']) * study['draws']
-    if study['study'] == 'assortativity':
-        total *= len(study['targets'])
-    if study['study'] == 'evolution':
-        total *= 2 * study['rounds']
-    bar = tqdm(STUDIES[study['study']](study), study['title'], total, leave=False)
-    for label, x, value, expected in bar:
+    for label, x, value, expected in STUDIES[study['study']](study):
         result.measured.setdefault(label, {}).setdefault(x, []).append(value)
         if expected is not None:
             result.theory.setdefault(label, {}).setdefault(x, []).append(expected)
