@@ -25,7 +25,7 @@ from dfl_jax.cli.report import command as report
 from dfl_jax.cli.report import html as report_html
 from dfl_jax.cli.report import pictures
 from dfl_jax.cli.report import runs as report_runs
-from dfl_jax.cli.report.numbers import number_column
+from dfl_jax.cli.report.measures import number_column
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
 from dfl_jax.cli.tables import files

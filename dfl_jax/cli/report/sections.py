@@ -4,8 +4,15 @@ from collections.abc import Sequence
 from html import escape
 
 from dfl_jax.cli.report import html
-from dfl_jax.cli.report.measures import Measure, a_round, at_end, best, measured, until
-from dfl_jax.cli.report.numbers import number_column
+from dfl_jax.cli.report.measures import (
+    Measure,
+    a_round,
+    at_end,
+    best,
+    measured,
+    number_column,
+    until,
+)
 from dfl_jax.cli.report.runs import UNGROUPED, Group, SavedRun, differing
 from dfl_jax.cli.tables.metrics import Measured
 
@@ -27,7 +34,7 @@ def summary(groups: Sequence[Group], target: float) -> str:
             'Accuracy at the end (%)': (at_end('consensus_accuracy', 100), 2),
             'Best (%)': (best, 2),
             'Mean client (%)': (at_end('client_accuracy_mean', 100), 2),
-            f'Rounds to {_percent(target)}': (until(target, 'rounds'), None),
+            f'Rounds to {_percent(target)}': (until(target, 'round'), None),
             'Sent (MB)': (at_end('mbytes_total'), None),
             'Seconds a round': (a_round('seconds'), None),
         },
@@ -108,7 +115,7 @@ def traffic(groups: Sequence[Group], target: float) -> str:
             'A round': (a_round('mbytes_total'), None),
             'Busiest client': (at_end('mbytes_busiest_client'), None),
             'Mean client': (_of_mean_client, None),
-            f'To {_percent(target)}': (until(target, 'megabytes'), None),
+            f'To {_percent(target)}': (until(target, 'mbytes_total'), None),
         },
         'Megabytes sent until the end; mean ± standard deviation over seeds',
     )

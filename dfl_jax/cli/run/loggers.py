@@ -42,8 +42,12 @@ def requested(flags: Any) -> list[Logger]:
         raise LoggerError(
             f'--wandb_project={flags.wandb_project} does not apply without --wandb; add it'
         )
-    loggers: list[Logger] = [TensorBoard()] if flags.tensorboard else []
-    return loggers + [WeightsAndBiases(flags.wandb_project)] * bool(flags.wandb)
+    loggers: list[Logger] = []
+    if flags.tensorboard:
+        loggers.append(TensorBoard())
+    if flags.wandb:
+        loggers.append(WeightsAndBiases(flags.wandb_project))
+    return loggers
 
 
 class TensorBoard:

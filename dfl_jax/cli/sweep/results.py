@@ -14,7 +14,7 @@ from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.cli.sweep.group import diverged
 from dfl_jax.cli.sweep.plan import Run
 from dfl_jax.cli.tables.curves import CURVES, columns_of
-from dfl_jax.cli.tables.metrics import rounds_to
+from dfl_jax.cli.tables.metrics import to_target
 
 TARGET = 0.85  # accuracy of the aggregated model whose rounds are counted
 MEASURES = {  # of a run: (heading, digits)
@@ -49,7 +49,7 @@ def measures(directory: RunDirectory) -> Row:
             raise ValueError('it is done and has no evaluation')
     except (ValueError, OSError, LookupError, TypeError, RecursionError) as error:
         return {'state': in_a_line(f'cannot be read: {error}')}
-    curve, rounds = run[CURVES[0]], rounds_to({'target': TARGET}, run)
+    curve, rounds = run[CURVES[0]], to_target('round')({'target': TARGET}, run)
     return {
         'state': 'done',
         'accuracy': curve[-1],

@@ -33,14 +33,13 @@ def first(run: Run, name: str, reached: Iterable[bool]) -> Measured:
     return Measured(run[name][-1], True) if value is None else Measured(value)
 
 
-def rounds_to(table: Row, run: Run, _: Sequence[Run] = ()) -> Measured:
-    """The first evaluated round whose consensus accuracy reaches the target."""
-    return first(run, 'round', (accuracy >= table['target'] for accuracy in run[CONSENSUS]))
+def to_target(column: str) -> Callable[..., Measured]:
+    """The metric that is a column where the consensus accuracy first reaches the target."""
 
+    def metric(table: Row, run: Run, _: Sequence[Run] = ()) -> Measured:
+        return first(run, column, (accuracy >= table['target'] for accuracy in run[CONSENSUS]))
 
-def megabytes_to(table: Row, run: Run, _: Sequence[Run] = ()) -> Measured:
-    """What all clients together have sent by that round, in megabytes."""
-    return first(run, 'mbytes_total', (accuracy >= table['target'] for accuracy in run[CONSENSUS]))
+    return metric
 
 
 def loss_to(table: Row, run: Run, _: Sequence[Run]) -> Measured:
@@ -101,8 +100,8 @@ class Metric(NamedTuple):
 
 
 METRICS = {
-    'rounds_to': Metric(rounds_to, 'rounds', 'rounds to {target}'),
-    'megabytes_to': Metric(megabytes_to, 'MB', 'megabytes to {target}'),
+    'rounds_to': Metric(to_target('round'), 'rounds', 'rounds to {target}'),
+    'megabytes_to': Metric(to_target('mbytes_total'), 'MB', 'megabytes to {target}'),
     'accuracy_at': Metric(at_round(CONSENSUS), 'aggregated', 'consensus accuracy at {when} (%)'),
     'client_accuracy_at': Metric(
         client_accuracy_at, 'mean client', 'mean client accuracy at {when} (%)'

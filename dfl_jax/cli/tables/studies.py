@@ -75,29 +75,28 @@ def graphs(study: Row) -> Iterator[tuple[str, int, list[int], np.ndarray]]:
 
 def steady(study: Row) -> Iterator[Value]:
     for label, n, _, links in graphs(study):
-        matrix = _largest_component(uniform_matrix(links, n))
-        yield label, n, 1 / gain_of(matrix), None
+        yield label, n, 1 / gain_of(_largest_component(links, n)), None
 
 
 def rewired(study: Row) -> Iterator[Value]:
     for label, n, seed, links in graphs(study):
-        plain = 1 / gain_of(_largest_component(uniform_matrix(links, n)))
+        plain = 1 / gain_of(_largest_component(links, n))
         for target in study['targets']:
             moved = rewire(links, target, np.random.default_rng([*seed, 1]))
-            matrix = _largest_component(uniform_matrix(moved, n))
+            matrix = _largest_component(moved, n)
             yield label, target, 1 / gain_of(matrix), plain
 
 
 def limits(study: Row) -> Iterator[Value]:
     for label, n, seed, links in graphs(study):
-        matrix = _largest_component(uniform_matrix(links, n))
+        matrix = _largest_component(links, n)
         deviations = _simulate(study, matrix, seed, study['rounds'])
         yield label, n, float(deviations.among_parameters[-1]), 1 / gain_of(matrix)
 
 
 def stabilisation(study: Row) -> Iterator[Value]:
     for label, n, seed, links in graphs(study):
-        matrix = _largest_component(uniform_matrix(links, n))
+        matrix = _largest_component(links, n)
         rate = -math.log(spectrum(matrix).second_modulus)
         expected = -math.log(study['sigma_noise']) / rate
         deviations = _simulate(study, matrix, seed, 2 * math.ceil(expected) + 40)
@@ -143,8 +142,9 @@ def _simulate(study: Row, matrix: scipy.sparse.csr_array, seed: list[int], round
     )
 
 
-def _largest_component(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-    """Without the few clients that a sparse random graph leaves alone; n still counts them."""
+def _largest_component(links: np.ndarray, n: int) -> scipy.sparse.csr_array:
+    """The mixing matrix without the few clients that a sparse random graph leaves alone."""
+    matrix = uniform_matrix(links, n)
     _, names = csgraph.connected_components(matrix, directed=False)
     kept = np.flatnonzero(names == np.bincount(names).argmax())
     return matrix[kept][:, kept]
