@@ -18,15 +18,13 @@ from jax.flatten_util import ravel_pytree
 
 from benchmarks.peers._common import CLASSES, random_samples
 from dfl_jax import data, topology
-from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.heterogeneous.population import Population, populate
-from dfl_jax.models import MLP, MODES, Model, architecture, bind
+from dfl_jax.models import MLP, Model, bind
 from dfl_jax.ntk import evolution
 
 GIB = 2**30
 IMAGE = (28, 28, 1)
-MUTUAL_LR, MUTUAL_ALPHA = 0.01, 0.5
+SIDE = 2048  # of `product_rate`
 
 
 # ---------------------------------------------------------------------------- start and output
@@ -70,19 +68,6 @@ def in_process(benchmark: str, worker: object, *passed: flags.FlagHolder) -> dic
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def command(module: str, *arguments: str) -> tuple[float, str]:
-    """Wall-clock seconds of `python -m experiments.MODULE`, and what it printed."""
-    begin = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, '-m', f'experiments.{module}', *arguments],
-        check=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    return time.perf_counter() - begin, done.stdout
-
-
 # --------------------------------------------------------------------------- times and memory
 
 
@@ -120,6 +105,14 @@ def median_seconds(
     while len(times) <= repeats and sum(times) < budget:
         times.append(seconds_of(call, *args)[0])
     return float(np.median(times[1:] or times))
+
+
+def product_rate() -> float:
+    """Operations a second of a large square matrix product."""
+    rng = np.random.default_rng(0)
+    a, b = (jnp.asarray(rng.standard_normal((SIDE, SIDE)), jnp.float32) for _ in range(2))
+    multiply = jax.jit(lambda a, b: jnp.matmul(a, b, precision='highest'))
+    return 2 * SIDE**3 / median_seconds(multiply, a, b, repeats=7)
 
 
 def in_turns(contenders: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
@@ -189,36 +182,6 @@ def graphs_of(schedule: Graph) -> list[Graph]:
 def regular_graphs(clients: int, rounds: int, degree: int) -> list[Graph]:
     """A random regular graph a round."""
     return graphs_of(topology.schedule('regular', clients, rounds, seed=0, degree=degree))
-
-
-def mutual_network(
-    clients: int, rounds: int, *, width: float, chunk: int | None, **settings: Any
-) -> tuple[Algorithm, Population, Graph]:
-    """DFML among the five CNNs of mode H2, narrowed by `width`, and its schedule.
-
-    Half of the clients send to one aggregator. chunk: models at once (default: 1 on a CPU, else
-    all).
-    """
-    names = MODES['h2_cnn']
-    models = {name: bind(architecture(name, CLASSES, width), IMAGE) for name in names}
-    population = populate(models, (names * clients)[:clients])
-    complete = topology.schedule('complete', clients, rounds, seed=0)
-    algorithm = make(
-        'dfml',
-        population,
-        rounds=10**3,
-        schedule='fixed',
-        alpha=MUTUAL_ALPHA,
-        lr=MUTUAL_LR,
-        chunk=chunk or (1 if jax.default_backend() == 'cpu' else None),
-        **settings,
-    )
-    return algorithm, population, topology.meetings(complete, clients // 2, seed=0)
-
-
-def architectures_of(population: Population) -> dict[int, str]:
-    """The name of each client's architecture."""
-    return {int(c): name for name, group in population.clients.items() for c in group}
 
 
 # ------------------------------------------------------------------- Jacobians, kernel products

@@ -1,24 +1,24 @@
-"""How fast is a gradient round, beside a loop over clients and beside its bare matrix products?
+"""How fast is a gradient round, beside a loop over clients and beside a large matrix product?
 
     python -m benchmarks.local
 
 One round of D-PSGD with the work of a small baseline: 300 clients of 200 random samples, one epoch
-of 10 steps of batch 20, MLP 784-100-10, dynamic 5-regular graph. Three things are timed in one
-process, in turns, so that a busy machine slows all of them:
+of 10 steps of batch 20, MLP 784-100-10, dynamic 5-regular graph. Two things are timed in one
+process, in turns, so that a busy machine slows both:
 
-round          a block of five rounds as `simulate.run` compiles it, local training and mixing,
-               state donated; the time of one
-client loop    what a per-client simulator does: a Python loop over clients and batches, one jitted,
-               donated training step a call, then the same mixing
-bare products  the matrix products that the round cannot avoid, and nothing else: per step and
-               client X W1, A W2, D W2^T, A^T D, X^T E on arrays of these shapes, once as one
-               client after the other (`map`) and once as batched products over all clients
-               (`batch`); the faster counts
+round        a block of five rounds as `simulate.run` compiles it, local training and mixing,
+             state donated; the time of one
+client loop  what a per-client simulator does: a Python loop over clients and batches, one jitted,
+             donated training step a call, then the same mixing
+
+The rate of the matrix products that the round cannot avoid (per step and client X W1, A W2, D W2^T,
+A^T D, X^T E) stands beside that of a 2048^3 product in the same process.
 
 By --chunk, one run each on two cores of a shared AMD EPYC (2026-11-20): 1 client at once 267 ms,
 2 237 ms, 10 221 ms, 300 297 ms.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +31,7 @@ from jax import lax
 from benchmarks import _common as common
 from dfl_jax import topology
 from dfl_jax.algorithms import make
-from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
+from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.execution.memory import choose_chunk, client_bytes
 from dfl_jax.gossip.mixing import mix, mixing_weights
 from dfl_jax.models import Model
@@ -62,8 +62,6 @@ def main() -> None:
         {
             'round': jitted_rounds(algorithm, schedule, clients),
             'client loop': client_loop(model, algorithm, schedule, clients),
-            'bare products, map': bare_products(clients, mapped=True),
-            'bare products, batch': bare_products(clients, mapped=False),
         },
         _REPEATS.value,
     )
@@ -71,9 +69,16 @@ def main() -> None:
     table = common.Table('', 'ms', 'client-steps/s')
     for name, seconds in medians.items():
         table.row(name, (1e3 * seconds, '.1f'), (steps / seconds, ',.0f'))
-    bare = min(medians['bare products, map'], medians['bare products, batch'])
     print(f'\nclient loop / round    {medians["client loop"] / medians["round"]:.2f}')
-    print(f'round / bare products  {medians["round"] / bare:.2f}')
+    rate, product = operations() / medians['round'], common.product_rate()
+    print(f'useful operations      {rate / 1e9:.1f} GFLOP/s')
+    print(f'large product          {product / 1e9:.1f} GFLOP/s, {product / rate:.1f} times as fast')
+
+
+def operations() -> int:
+    """Floating-point operations of a round's matrix products; the images have no gradient."""
+    first, second = math.prod(common.IMAGE) * HIDDEN, HIDDEN * common.CLASSES
+    return _CLIENTS.value * _SAMPLES.value * 2 * (2 * first + 3 * second)
 
 
 def jitted_rounds(algorithm: Algorithm, schedule: Graph, clients: Clients) -> Callable[[], Any]:
@@ -136,37 +141,6 @@ def client_loop(
 
     call()
     return call
-
-
-def bare_products(clients: Clients, mapped: bool) -> Callable[[], Any]:
-    """A call that does the matrix products of a round and nothing else.
-
-    The gradients of one step are the weights of the next, so that no product can be left out or
-    moved out of the loop; unit columns keep the numbers from growing.
-    """
-    size, (count, samples) = _BATCH.value, clients.mask.shape
-    x = clients.x.reshape(count, samples, -1)
-    x = x / jnp.linalg.norm(x, axis=(1, 2), keepdims=True)
-    batches = x[:, : samples // size * size].reshape(count, -1, size, x.shape[-1])
-    rng = np.random.default_rng(0)
-    w1 = jnp.asarray(rng.standard_normal((count, x.shape[-1], HIDDEN)), jnp.float32)
-    w2 = jnp.asarray(rng.standard_normal((count, HIDDEN, common.CLASSES)), jnp.float32)
-
-    def step(weights: PyTree, x: Array) -> tuple[PyTree, None]:
-        w1, w2 = weights
-        hidden = x @ w1
-        outputs = hidden @ w2
-        signal = outputs @ w2.swapaxes(-1, -2)
-        return (x.swapaxes(-1, -2) @ signal, hidden.swapaxes(-1, -2) @ outputs), None
-
-    def one_by_one(w1, w2, batches):
-        return lax.map(lambda one: lax.scan(step, one[:2], one[2])[0], (w1, w2, batches))
-
-    def at_once(w1, w2, batches):
-        return lax.scan(step, (w1, w2), batches.swapaxes(0, 1))[0]
-
-    program = common.compiled(one_by_one if mapped else at_once, w1, w2, batches).call
-    return lambda: program(w1, w2, batches)
 
 
 if __name__ == '__main__':

@@ -13,10 +13,6 @@ leaves at sqrt(k / P).
 Second table: milliseconds of one aggregator's update (1,194 samples in 6 clients, the timesteps of
 spark) and seconds of a round of 300 such aggregators, whole Jacobians for comparison and NTK-DFL's
 update in the same run.
-
-Third table: the rate of the flow's stiffest mode, (diag(p) - p p^T) K, over the largest eigenvalue
-of K, at several times of the evolution, for the first network and after some steps of gradient
-descent: what `dfl_jax.ntk.evolution` relies on when it follows that mode.
 """
 
 from collections.abc import Callable
@@ -24,7 +20,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from absl import flags
 from jax import lax
 from jax.flatten_util import ravel_pytree
@@ -34,7 +29,7 @@ from dfl_jax import data
 from dfl_jax.algorithms.spark import NTK as SPARK
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models import Model
-from dfl_jax.ntk import NtkUpdate, evolve, linearization, ntk_update
+from dfl_jax.ntk import NtkUpdate, linearization, ntk_update
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import PROJECTIONS, projection
 
@@ -47,19 +42,16 @@ _REPEATS = flags.DEFINE_integer('repeats', 5, 'timed updates', lower_bound=1)
 _KINDS = flags.DEFINE_list('kinds', [k for k in PROJECTIONS if k != 'none'], 'kinds of P')
 
 SHOWN = (0, 1, 9)  # eigenvalues
-TIMES = (0, 1, 10, 100, 400, 800)
-LR, DESCENT = 0.01, 100
+LR = 0.01
 
 
 def main() -> None:
     model = common.mlp()
     params = model.init(jax.random.key(0))
     x, labels = samples(2 * max(_SAMPLES.value, _AGGREGATOR.value))
-    here = x[: _AGGREGATOR.value], labels[: _AGGREGATOR.value]
     print(f'{common.about()}\n')
     distortion(model, params, x, labels)
-    cost(model, params, *here)
-    stiffness(model, params, *here)
+    cost(model, params, x[: _AGGREGATOR.value], labels[: _AGGREGATOR.value])
 
 
 def samples(count: int) -> tuple[Array, Array]:
@@ -156,55 +148,6 @@ def cost(model: Model, params: PyTree, x: Array, labels: Array) -> None:
 
             seconds = seconds_by(linearize, SPARK)
         table.row(kind, (1e3 * seconds, '.0f'), (300 * seconds, '.0f'), (seconds / baseline, '.1f'))
-    print()
-
-
-def stiffness(model: Model, params: PyTree, x: Array, labels: Array) -> None:
-    """Prints the rate of the stiffest mode at the times of the evolution."""
-    y, mask = jax.nn.one_hot(labels, model.classes).T, jnp.ones(len(x), bool)
-    random = projection('low_rank', model.shapes)
-
-    @jax.jit
-    def rates(params: PyTree) -> Array:
-        key = jax.random.key(0)
-        f0, kernel, _ = projected(model, random)(key, random.draw(key), params, x, mask)
-        totals = evolve(kernel, f0, y, mask, LR, timesteps=TIMES[1:])
-
-        def radius(apply):
-            def iterate(_, carry):
-                image = apply(carry[0])
-                norm = jnp.linalg.norm(image)
-                return image / norm, norm
-
-            first = jax.random.normal(jax.random.key(1), y.shape)
-            return lax.fori_loop(0, 40, iterate, (first / jnp.linalg.norm(first), 0.0))[1]
-
-        def rate(total):
-            p = jax.nn.softmax(f0 - LR / len(x) * kernel(total), axis=0)
-
-            def saturated(v):
-                image = p * kernel(v)
-                return image - p * jnp.sum(image, axis=0, keepdims=True)
-
-            return radius(saturated)
-
-        totals = jnp.concatenate([jnp.zeros_like(totals[:1]), totals])
-        return lax.map(rate, totals) / radius(kernel)
-
-    def mean_loss(params: PyTree) -> Array:
-        losses = optax.softmax_cross_entropy_with_integer_labels(model.apply(params, x), labels)
-        return losses.mean()
-
-    @jax.jit
-    def trained(params: PyTree) -> PyTree:
-        def descend(_, params):
-            return jax.tree.map(lambda w, g: w - 0.1 * g, params, jax.grad(mean_loss)(params))
-
-        return lax.fori_loop(0, DESCENT, descend, params)
-
-    table = common.Table('steps of gradient descent before', *(f't = {t}' for t in TIMES))
-    for steps, network in ((0, params), (DESCENT, trained(params))):
-        table.row(steps, *((value, '.3f') for value in rates(network).tolist()))
 
 
 if __name__ == '__main__':

@@ -157,10 +157,10 @@ def plugins(tmp_path, monkeypatch):
     """A module of a user's own, importable for the length of one test."""
     (tmp_path / 'their_methods.py').write_text(
         'from flax import linen as nn\n'
-        'from dfl_jax.algorithms import ntk_dfl\n\n'
+        'from dfl_jax.algorithms import make\n\n'
         'number = 3\n\n'
         'def short(model, *, lr=0.02):\n'
-        '    return ntk_dfl(model, lr=lr, timesteps=(5,), evolution="euler")\n\n'
+        '    return make("ntk_dfl", model, lr=lr, timesteps=(5,), evolution="euler")\n\n'
         'class Linear(nn.Module):\n'
         '    classes: int\n\n'
         '    @nn.compact\n'
@@ -190,11 +190,11 @@ REFUSED = [
     ('--dataset=digits --data_dir=absent', '--data_dir=absent', '--dataset=digits'),
     ('--partition_file=p.json --train_samples=9', '--train_samples=9', 'whole set'),
     ('--topology=edge_list --topology_file=absent.txt', 'absent.txt', 'No such file'),
-    ('--ntk_batches=0', '--ntk_batches=0', 'positive'),
-    ('--ntk_subsampling=0', '--ntk_subsampling=0', 'positive'),
-    ('--ntk_jacobian_sparsity=1', 'sparsity', '[0, 1)', 'got 1.0'),
-    ('--ntk_jacobian_bits=33', 'bits', '[2, 32]', 'got 33'),
-    ('--ntk_jacobian_rounding=up', 'rounding=up', 'without bits'),
+    ('--ntk_batches=0', '--ntk_batches=0', 'at least 1'),
+    ('--ntk_subsampling=0', '--ntk_subsampling=0', 'at least 1'),
+    ('--message_sparsity=1', 'sparsity', '[0, 1)', 'got 1.0'),
+    ('--message_bits=33', 'bits', '[2, 32]', 'got 33'),
+    ('--message_rounding=up', 'rounding=up', 'without bits'),
     ('--ntk_by_cluster', '--ntk_by_cluster', '--topology=clustered', 'regular'),
     ('--topology=clustered --degree=2 --link_dropout=0.5', '0.5', '--nontk_by_cluster'),
     ('--topology=clustered --degree=2 --nontk_averaging', 'share one average'),
@@ -245,7 +245,7 @@ REFUSED = [
     ('--rounds=0', '--rounds=0', 'positive'),
     ('--eval_every=0', '--eval_every=0', 'positive'),
     ('--seed=-1', '--seed', '-1', 'at least 0'),
-    ('--lr=-0.1', '--lr=-0.1', 'non-negative'),
+    ('--lr=-0.1', '--lr=-0.1', 'positive'),
     ('--algorithm=adam', '--algorithm=adam', 'ntk_dfl', 'package.module:factory'),
     ('--algorithm=absent.module:f', 'absent.module:f', 'cannot be imported', 'absent'),
     ('--algorithm=math:absent', 'math:absent', 'absent'),
@@ -304,19 +304,19 @@ REFUSED_BY_DPSGD = [
     ('--local_steps=1000000000000000000', '--local_steps=1000', 'at most 2147483647'),
     ('--local_epochs=2000000000', '1 at once need', 'lower --local_epochs'),
     ('--local_steps=2000000000', '1 at once need', 'lower --local_epochs or --local_steps'),
-    ('--warmup_rounds=1000000000000000000', '--warmup_rounds=1000', 'at most 2147483647'),
+    ('--averaging_warmup=1000000000000000000', '--averaging_warmup=1000', 'at most 2147483647'),
     ('--gossip_steps=1001', '--gossip_steps=1001', 'at most 1000'),
     ('--batch_size=1000000000000000000', '--batch_size=1000', 'at most 2147483647'),
     ('--clip_norm=inf', '--clip_norm=inf', 'finite'),
     ('--momentum=nan', '--momentum=nan', 'finite'),
-    ('--init=gain_corrected', '--rounds=2 of averaging', 'none to train', '--warmup_rounds'),
-    ('--warmup_rounds=-1', 'averaging_warmup', 'at least 0', 'got -1'),
+    ('--init=gain_corrected', '--rounds=2 of averaging', 'none to train', '--averaging_warmup'),
+    ('--averaging_warmup=-1', 'averaging_warmup', 'at least 0', 'got -1'),
     ('--local_epochs=1 --local_steps=1', 'local_epochs=1', 'local_steps=1', 'one of them'),
     ('--momentum=1', 'momentum', '[0, 1)', 'got 1.0'),
     ('--batch_size=0', 'batch_size', 'at least 1', 'got 0'),
-    ('--weight_bits=1', 'bits', '[2, 32]', 'got 1'),
-    ('--weight_rounding=nearest', 'rounding=nearest', 'without bits'),
-    ('--weight_sparsity=-0.5', 'sparsity', '[0, 1)', 'got -0.5'),
+    ('--message_bits=1', 'bits', '[2, 32]', 'got 1'),
+    ('--message_rounding=nearest', 'rounding=nearest', 'without bits'),
+    ('--message_sparsity=-0.5', 'sparsity', '[0, 1)', 'got -0.5'),
     ('--ntk_batches=2', '--ntk_batches=2', '--algorithm=dpsgd', 'leave it out'),
     ('--ntk_timesteps=1', '--ntk_timesteps=1', '--algorithm=dpsgd', 'leave it out'),
 ]
@@ -325,11 +325,10 @@ REFUSED_BY_DPSGD = [
 REFUSED_BY_SPARK = [
     ('--spark_projection_dim=100', '100', '99 weights', 'from 1 to 99'),
     ('--spark_projection_dim=0', ' 0 ', 'from 1 to 99'),
-    ('--spark_projection=nonsense', "'nonsense'", 'gaussian, khatri_rao'),
+    ('--spark_projection=nonsense', "'nonsense'", 'gaussian, low_rank'),
     ('--spark_projection=none', '20', 'projection=none', 'leave one of them out'),
     ('--spark_projection_refresh=daily', "'daily'", 'never, round, aggregator'),
-    ('--ntk_jacobian_weights=own', 'jacobian_weights=own', 'projection_refresh=round or never'),
-    ('--ntk_jacobian_weights=mine', "'mine'", 'aggregator, own'),
+    ('--ntk_jacobian_weights=averaged', 'does not apply to --algorithm=spark'),
     ('--spark_kernel=half', "'half'", 'full, trace'),
     ('--spark_step=long', "'long'", 'projected, exact'),
     ('--spark_exchange=int4', "'int4'", 'float32, float16, int8'),
@@ -344,8 +343,6 @@ REFUSED_BY_SPARK = [
     ('--spark_alpha_final=1.5', 'alpha_final', '[0, 1]', 'got 1.5'),
     ('--spark_tau_init=-1', 'tau_init', 'above 0', 'got -1.0'),
     ('--spark_tau_final=0', 'tau_final', 'above 0', 'got 0.0'),
-    ('--spark_logits=all', "'all'", 'own, aggregator'),
-    ('--spark_judge=both', "'both'", 'labels, target'),
     ('--momentum=-0.1', 'momentum', '[0, 1]', 'got -0.1'),
     ('--evolution=eigh', 'eigh', 'use rkc or euler'),
     ('--batch_size=5', '--batch_size=5', '--algorithm=spark', 'leave it out'),
@@ -491,7 +488,7 @@ def test_an_input_that_is_no_text_file(flag, small, tiny, tmp_path):
         '--evolution=rk4',
         '--hidden=wide',
         '--init=none',
-        '--ntk_jacobian_bits=99',
+        '--message_bits=99',
     ],
 )
 def test_what_is_wrong_is_refused_before_a_graph_is_drawn(flag, small, tmp_path, monkeypatch):
@@ -734,7 +731,7 @@ def test_the_files_of_a_run(tiny, tmp_path):
     names = {flag.removeprefix('--').partition('=')[0] for flag in argv} - {'plot_partition'}
     assert set(config['given']) == names
     unset = {name for name, value in config['algorithm'].items() if value is None}
-    assert unset == {'jacobian_sparsity', 'jacobian_bits', 'jacobian_rounding'}
+    assert unset == {'sparsity', 'bits', 'rounding'}
     assert config['algorithm']['evolution'] == 'rkc'
     assert config['algorithm']['timesteps'] == [10, 20] and config['algorithm']['lr'] == 0.01
     assert config['versions']['jax'] == jax.__version__
@@ -797,27 +794,25 @@ def test_how_a_run_is_watched_does_not_change_it(small, finished, tmp_path):
 # ------------------------------------------------------------------------------- what can be asked
 
 
-def test_help_is_quick_and_names_every_flag():
-    begin = time.perf_counter()
+def test_the_help_names_every_flag_and_imports_nothing_to_draw_or_save():
     done = subprocess.run(
-        [sys.executable, '-X', 'importtime', '-m', 'experiments.run', '--help'],
+        [sys.executable, '-X', 'importtime', '-m', 'experiments.run', '--helpfull'],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert time.perf_counter() - begin < 2  # 0.1 s where nothing else runs
     assert done.returncode == 0
     imported = {line.split('|')[-1].strip().split('.')[0] for line in done.stderr.splitlines()}
     assert 'absl' in imported
-    assert not imported & {'jax', 'numpy', 'flax', 'networkx', 'matplotlib', 'orbax', 'sklearn'}
+    assert not imported & {'matplotlib', 'orbax', 'sklearn', 'pooch'}
     fixed = (
         'algorithm dataset data_dir partition alpha clients topology degree rounds eval_every seed '
         'out resume train_samples partition_file partition_overlap static_topology topology_file '
         'mixing link_dropout client_dropout init model kernel evolution lr lr_decay ntk_timesteps'
     )
     for name in fixed.split():
-        assert re.search(rf'--(\[no\])?{name}:', done.stdout), name
+        assert re.search(rf'^  --(\[no\])?{name}(=|$)', done.stdout, re.MULTILINE), name
 
 
 def test_a_flagfile(tiny, finished, tmp_path):
@@ -900,7 +895,7 @@ def test_settings_run_and_are_recorded(flags, small, finished, tmp_path):
             '--local_steps=1 --averaged=previous',
             {'local_epochs': None, 'local_steps': 1, 'averaged': 'previous'},
         ),
-        ('--weight_bits=8 --lr=0.2', {'bits': 8, 'rounding': None, 'lr': 0.2}),
+        ('--message_bits=8 --lr=0.2', {'bits': 8, 'rounding': None, 'lr': 0.2}),
     ],
 )
 def test_a_gradient_method_runs_and_is_recorded(flags, recorded, tmp_path):
@@ -990,7 +985,7 @@ def test_everything_that_ntk_dfl_saves_at_once(tiny, tmp_path):
     done = here(
         f'--dataset={tiny}', '--clients=6', '--rounds=2', '--hidden=8', '--partition=iid',
         '--ntk_timesteps=10,20', '--topology=clustered', '--degree=2', '--ntk_subsampling=2',
-        '--input_projection=4', '--ntk_jacobian_sparsity=0.5', '--ntk_jacobian_bits=6',
+        '--input_projection=4', '--message_sparsity=0.5', '--message_bits=6',
         '--nocheckpoint', f'--out={out}',
     )  # fmt: skip
     assert done.status == 0 and done.err == ''

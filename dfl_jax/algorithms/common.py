@@ -14,7 +14,7 @@ from dfl_jax.models import Model
 
 
 class State(NamedTuple):
-    """Of the methods in which every client holds one model and nothing else."""
+    """The state of the methods in which every client holds one model and nothing else."""
 
     params: PyTree  # leaves [M, ...]
     sizes: Array  # [M] int32, N_i

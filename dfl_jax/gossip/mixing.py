@@ -1,7 +1,7 @@
 """The mixing step of gossip: every aggregator takes a weighted mean of its members' models.
 
 The mixing matrix is never stored as M x M: its rows live in [H, K] beside `Graph.members`.
-`benchmarks/mixing.py` measures the two forms of the multiply and sets the threshold between them.
+docs/benchmarks.md has the times of the two forms of the multiply, which set the threshold.
 """
 
 from types import ModuleType

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.ntk.precision import traced_precision
 
 PROJECTIONS = ('gaussian', 'low_rank', 'sparse_sign', 'none')
@@ -83,8 +84,7 @@ def projection(kind: str, shapes: PyTree, k: int | None = None) -> Projection:
 
     Raises ValueError for an unknown kind, for k outside [1, P], and for a k of `none`.
     """
-    if kind not in PROJECTIONS:
-        raise ValueError(f'unknown projection {kind!r}; choose one of {", ".join(PROJECTIONS)}')
+    check_choice('projection', kind, PROJECTIONS)
     layers, treedef = _layers(shapes)
     size = sum(layer.size for layer in layers)
     if kind == 'none' and k is not None:

@@ -1,5 +1,6 @@
 """The algorithm of a run: made of its settings, and checked where the code is not the library's."""
 
+import re
 from typing import Any
 
 import jax
@@ -8,7 +9,8 @@ import jax.numpy as jnp
 from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm, Clients, Graph, Info
 from dfl_jax.cli.experiment.method import Chosen
-from dfl_jax.cli.experiment.plugins import told
+from dfl_jax.cli.experiment.method_flags import flag_of
+from dfl_jax.cli.experiment.plugins import of_others, reporting
 from dfl_jax.heterogeneous import Population
 from dfl_jax.models import Model
 
@@ -16,12 +18,18 @@ BATCH = 2  # samples whose predictions are asked for
 
 
 def make_algorithm(chosen: Chosen, network: Model | Population) -> Algorithm:
-    """The method of a run. Raises ValueError for settings out of range."""
+    """The method of a run. Raises ValueError for settings out of range, naming the flag."""
     try:
-        with told('algorithm', chosen.name, 'factory'):
+        with reporting('algorithm', chosen.name, 'factory'):
             return make(chosen.method.factory, network, **chosen.settings)
     except ImportError as error:  # a backend that is not installed
         raise ValueError(f'--algorithm={chosen.name}: {error}') from error
+    except ValueError as error:
+        setting = re.split(r'[ =]', str(error), maxsplit=1)[0]  # messages begin with its name
+        flag = flag_of(setting)
+        if of_others(chosen.name) or setting not in chosen.given or flag is None:
+            raise
+        raise ValueError(f'--{flag}={chosen.given[setting]}: {error}') from error
 
 
 def check_algorithm(
@@ -48,16 +56,16 @@ def check_algorithm(
 
     graph = jax.tree.map(lambda leaf: leaf[0], graphs)
     x = jax.ShapeDtypeStruct((BATCH, *model.input_shape), jnp.float32)
-    with told('algorithm', name, 'init'):
+    with reporting('algorithm', name, 'init'):
         state = jax.eval_shape(algorithm.init, key, clients)
-    with told('algorithm', name, 'step'):
+    with reporting('algorithm', name, 'step'):
         after, info = jax.eval_shape(algorithm.step, key, state, graph, clients)
     if _shapes(after) != _shapes(state):
         raise ValueError(
             f'--algorithm={name}: its step returns another state than it is given: '
             f'{_difference(state, after)}'
         )
-    with told('algorithm', name, 'predict'):
+    with reporting('algorithm', name, 'predict'):
         logits = jax.eval_shape(algorithm.predict, state, x)
     count, classes = len(clients.y), model.classes
     expected = {'client': (count, BATCH, classes), 'consensus': (BATCH, classes)}

@@ -123,7 +123,7 @@ _section('clients of different architectures')
 flags.DEFINE_list(
     'architectures',
     None,
-    'Networks of dfml and its baselines, dealt to the clients in turn: a mode of the paper (h0, '
+    'Networks of dfml and its baselines, given to the clients in turn: a mode of the paper (h0, '
     'h1_cnn, h1_resnet, h1_vit, h2_cnn, h2_efficientnet, h2_mixed) or names like cnn-32-64, '
     'resnet-64-128-256-512, vit-512-512, efficientnet-b0 (default: h2_cnn, or what the baseline '
     'can train).',
@@ -137,7 +137,7 @@ flags.DEFINE_integer('senders', None, 'Clients that meet at the aggregator (defa
 flags.DEFINE_integer(
     'aggregators',
     None,
-    'Meetings a round, over which senders are dealt (default 1; def_kt: one each).',
+    'Aggregators a round, to which senders are assigned (default 1; def_kt: one each).',
 )
 flags.DEFINE_enum(
     'aggregator',

@@ -56,8 +56,6 @@ class Chosen:
 def choose_method(flags: Any, projection_seed: int) -> Chosen:
     """The method of the flags. Raises ValueError for flags that are wrong or without effect."""
     check_values(flags)
-    if flags.seed < 0:
-        raise ValueError(f'--seed has to be at least 0, got {flags.seed}')
     method = method_named(flags.algorithm)
     settings = settings_with_flags(method)
     check_applicable(flags, method, settings)

@@ -13,6 +13,7 @@ from absl import flags
 
 from dfl_jax.algorithms import METHODS, Method
 from dfl_jax.cli.experiment.flags import FLAGS, GROUPS, NOT_SETTINGS
+from dfl_jax.cli.experiment.old_names import OLD_NAMES, OLD_VALUES
 from dfl_jax.settings import Setting, described
 
 METHOD = 'method'  # title of their group
@@ -64,20 +65,6 @@ NAMES = {  # setting -> flag, where they differ
     'regrow': 'dispfl_regrow',
 }
 WITHOUT_FLAG = ('projection_seed',)  # a stream of --seed
-OLD_NAMES = {  # flags that were renamed; they work for one more release
-    'settling_rounds': 'averaging_warmup',
-    'weight_sparsity': 'message_sparsity',
-    'weight_bits': 'message_bits',
-    'weight_rounding': 'message_rounding',
-    'ntk_jacobian_sparsity': 'message_sparsity',
-    'ntk_jacobian_bits': 'message_bits',
-    'ntk_jacobian_rounding': 'message_rounding',
-}
-OLD_VALUES = {  # likewise
-    ('ntk_jacobian_weights', 'hub'): 'averaged',
-    ('ntk_jacobian_weights', 'own'): 'neighbours',
-    ('spark_projection_refresh', 'hub'): 'aggregator',
-}
 DEFINE: dict[type, Callable] = {
     bool: flags.DEFINE_bool,
     int: flags.DEFINE_integer,

@@ -7,7 +7,7 @@ from flax import linen as nn
 
 from dfl_jax import data, host, models
 from dfl_jax.algorithms import Method
-from dfl_jax.cli.experiment.plugins import named, told
+from dfl_jax.cli.experiment.plugins import named, reporting
 from dfl_jax.heterogeneous import Population, assign_architectures, populate
 from dfl_jax.models import MLP, MODELS, MODES, Model, bind, with_initializer
 
@@ -37,13 +37,15 @@ def build_model(flags: Any, dataset: data.Dataset) -> Model:
     shape = dataset.train_x.shape[1:]
     factory = named('model', flags.model, MODELS)
     if flags.hidden is None:
-        with told('model', flags.model, f'factory, called with the {dataset.classes} classes,'):
+        with reporting(
+            'model', flags.model, f'factory, called with the {dataset.classes} classes,'
+        ):
             module = factory(dataset.classes)
         if not isinstance(module, nn.Module):
             raise ValueError(
                 f'--model={flags.model} returns {type(module).__name__}, not a flax.linen.Module'
             )
-        with told('model', flags.model, 'module'):
+        with reporting('model', flags.model, 'module'):
             model = bind(module, shape)
     elif flags.model != 'mlp':
         raise ValueError(f'--hidden shapes --model=mlp, not --model={flags.model}; leave it out')

@@ -51,7 +51,7 @@ def define_flags_of_others(arguments: Sequence[str]) -> None:
             flag, _, value = value.partition(':')
         for name in value.split(',') if flag == 'algorithm' else ():
             if of_others(name):
-                with told('algorithm', name, 'factory'):
+                with reporting('algorithm', name, 'factory'):
                     define_flags(method_named(name))
 
 
@@ -83,7 +83,7 @@ def _reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def told(flag: str, name: str, what: str) -> Iterator[None]:
+def reporting(flag: str, name: str, what: str) -> Iterator[None]:
     """What code of others raises in this block, in one line that names it.
 
     The library's own methods say themselves what is wrong, and a fault of theirs is to be seen.

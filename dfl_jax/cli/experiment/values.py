@@ -28,12 +28,12 @@ def check_values(flags: Any) -> None:
             raise ValueError(f'--{name}= has no value; give one, or leave it out')
         several = value if name in NUMBERS and value is not None else [value]
         for one in map(_as_number, several):
+            if isinstance(one, float) and not math.isfinite(one):
+                raise ValueError(f'--{name}={_given(value)}: give finite numbers')
             if name in WHOLE and value is not None and not isinstance(one, int):
                 raise ValueError(
                     f'--{name} takes whole numbers separated by commas, got {_given(value)}'
                 )
-            if isinstance(one, float) and not math.isfinite(one):
-                raise ValueError(f'--{name}={_given(value)}: give finite numbers')
             most = MOST.get(name, 2**31 - 1)
             if isinstance(one, int) and name != 'seed' and not -(2**31) <= one <= most:
                 raise ValueError(f'--{name}={_given(value)} is out of range; use at most {most}')

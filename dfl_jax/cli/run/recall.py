@@ -6,7 +6,7 @@ from typing import Any
 
 from absl import flags
 
-from dfl_jax.cli.experiment.method_flags import NOT_SETTINGS, OLD_NAMES, OLD_VALUES, of_a_run
+from dfl_jax.cli.experiment.method_flags import NOT_SETTINGS, of_a_run
 from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.run.rundir import Row, RunDirectory
 
@@ -32,7 +32,6 @@ def recall(directory: RunDirectory, typed: Container[str] | None = None) -> Row:
     Raises ValueError, one line.
     """
     file, config = directory.config_file, directory.config()
-    config['settings'] = _renewed(config['settings'])
     algorithm = config['settings'].get('algorithm')
     if FLAGS.allow_imports and isinstance(algorithm, str):
         define_flags_of_others([f'--algorithm={algorithm}'])
@@ -56,16 +55,6 @@ def recall(directory: RunDirectory, typed: Container[str] | None = None) -> Row:
             )
         FLAGS[name].value = value
     return config
-
-
-def _renewed(settings: Row) -> Row:
-    """The settings by the flags' names and values of today."""
-    renewed = {n: v for n, v in settings.items() if n not in OLD_NAMES}
-    renewed |= {OLD_NAMES[n]: v for n, v in settings.items() if n in OLD_NAMES and v is not None}
-    return {
-        name: OLD_VALUES.get((name, value), value) if isinstance(value, str) else value
-        for name, value in renewed.items()
-    }
 
 
 def _fits(flag: Any, value: Any) -> bool:

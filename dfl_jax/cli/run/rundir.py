@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dfl_jax.cli.experiment.old_names import renewed
+
 Row = dict[str, Any]
 LOCK = 'lock'
 MOVED = ('data_dir', 'partition_file', 'topology_file', 'architecture_file')
@@ -73,7 +75,7 @@ class RunDirectory:
         write_atomically(self.config_file, json.dumps(sealed(config), indent=2) + '\n')
 
     def config(self) -> Row:
-        """What config.json records, without its digest.
+        """What config.json records, without its digest, its settings by the flags of today.
 
         Raises ValueError for a file that is missing, damaged, or not of a run.
         """
@@ -81,7 +83,8 @@ class RunDirectory:
             config = read_json(self.config_file)
             if not isinstance(config, dict) or not isinstance(config.get('settings'), dict):
                 raise ValueError(f'{self.config_file} is not of a run')
-            return unsealed(config, self.config_file)
+            config = unsealed(config, self.config_file)
+            return config | {'settings': renewed(config['settings'])}
         except ValueError as error:
             raise ValueError(f'{error}; bring a copy back, or choose another run') from None
 

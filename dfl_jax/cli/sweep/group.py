@@ -37,7 +37,7 @@ def fitting(experiment: Experiment) -> int:
     """How many runs such as this one the memory holds in one program.
 
     One for clients of several architectures on a CPU: under vmap the places that nobody takes in a
-    meeting are computed, too (half as fast, `benchmarks.mutual --chunk=26`).
+    meeting are computed, too (half as fast, docs/results_dfml.md).
     """
     if experiment.population is not None and jax.default_backend() == 'cpu':
         return 1

@@ -1,0 +1,29 @@
+"""Every flagfile of the papers is read, and its method takes its settings."""
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from dfl_jax.cli import papers
+from dfl_jax.cli.attack import command as _attack  # noqa: F401  its flags
+from dfl_jax.cli.command import with_flagfiles
+from dfl_jax.cli.experiment.method import choose_method
+from dfl_jax.cli.experiment.plugins import settle_defaults
+
+FLAGS = flags.FLAGS
+FILES = sorted(papers.folder().rglob('*.flags'))
+
+
+@pytest.mark.parametrize('paper', ['dfml', 'init_topology', 'ntk_dfl', 'spark'])
+def test_the_flagfiles_of_a_paper(paper):
+    files = [file for file in FILES if paper in file.parts]
+    for file in files:
+        with flagsaver.flagsaver():
+            FLAGS(['run', *with_flagfiles([f'--flagfile={file}'])])
+            if not FLAGS['images'].present:  # of the attack
+                settle_defaults(FLAGS)
+                choose_method(FLAGS, 0)
+
+
+def test_none_is_missed():
+    assert len(FILES) == 474
