@@ -122,7 +122,6 @@ def links(run: SavedRun) -> 'np.ndarray':
 def topology_picture(runs: Sequence[SavedRun]) -> str:
     """The graph of the first of the runs. Raises ValueError as `links` does."""
     import networkx as nx
-    import numpy as np
 
     from dfl_jax.cli.run.plots import COLOURS, MUTED, plt
 
@@ -131,23 +130,22 @@ def topology_picture(runs: Sequence[SavedRun]) -> str:
     graph = nx.Graph()
     graph.add_nodes_from(range(clients))
     graph.add_edges_from(pairs.tolist())
-    places = _places(graph)
     figure, axes = plt.subplots(figsize=(4.2, 4.2), layout='constrained')
-    ends = np.full((len(pairs), 3, 2), np.nan)
-    ends[:, :2] = places[pairs]
-    axes.plot(*ends.reshape(-1, 2).T, color=MUTED, lw=0.9, alpha=0.6 if clients <= 100 else 0.35)
     numbered = clients <= NUMBERED
-    size = 170 if numbered else max(8, 5000 / clients)
-    axes.scatter(
-        places[:, 0], places[:, 1], s=size, color=COLOURS[0], edgecolors='white', lw=0.8, zorder=2
+    nx.draw(
+        graph,
+        _places(graph),
+        axes,
+        with_labels=numbered,
+        node_size=170 if numbered else max(8, 5000 / clients),
+        node_color=COLOURS[0],
+        edgecolors='white',
+        edge_color=MUTED,
+        width=0.6,
+        font_color='white',
+        font_size=8,
     )
-    if numbered:
-        for client, place in enumerate(places):
-            centre = {'ha': 'center', 'va': 'center_baseline'}
-            axes.annotate(str(client), place, **centre, color='white', size=8, zorder=3)
     axes.set_aspect('equal')
-    axes.margins(0.07)
-    axes.axis('off')
     degrees = [degree for _, degree in graph.degree]
     low, high = min(degrees), max(degrees)
     each = str(low) if low == high else f'{low} to {high}'
@@ -161,22 +159,19 @@ def topology_picture(runs: Sequence[SavedRun]) -> str:
     return html.figure(svg(figure), 'svg+xml', f'Graph of who hears whom, {caption}', caption)
 
 
-def _places(graph: Any) -> 'np.ndarray':
-    """Where clients are drawn, [M, 2]: on a circle where all have two or all other neighbours."""
+def _places(graph: Any) -> dict[int, Any]:
+    """Where clients are drawn: on a circle where all have two or all other neighbours."""
     import networkx as nx
-    import numpy as np
 
     clients = len(graph)
     degrees = {degree for _, degree in graph.degree}
     if degrees == {2} and nx.is_connected(graph):
-        circle = nx.circular_layout([node for node, _ in nx.find_cycle(graph)])
-    elif degrees <= {clients - 1}:
-        circle = nx.circular_layout(graph)
-    elif clients <= 100 and nx.is_connected(graph):
-        circle = nx.kamada_kawai_layout(graph)
-    else:
-        circle = nx.spring_layout(graph, seed=0, method='force')
-    return np.array([circle[node] for node in range(clients)])
+        return nx.circular_layout([node for node, _ in nx.find_cycle(graph)])
+    if degrees <= {clients - 1}:
+        return nx.circular_layout(graph)
+    if clients <= 100 and nx.is_connected(graph):
+        return nx.kamada_kawai_layout(graph)
+    return nx.spring_layout(graph, seed=0, method='force')
 
 
 def _drawn_by_the_run(folder: Path) -> bytes | None:

@@ -74,7 +74,7 @@ def check() -> None:
 def main(_: list[str]) -> int:
     with contextlib.ExitStack() as lock:
         check()
-        experiment, directory, _ = run.prepare(lock)
+        experiment, directory = run.prepare(lock)[:2]
         return follow(experiment, directory.path)
 
 
