@@ -52,7 +52,8 @@ def folder(tmp_path):
 
 
 def find(folder, *sources, names=curves.CURVES):
-    return curves.find_runs(folder.name, table_files.flagfiles(PUBLISHED, folder), sources, names)
+    flagfiles = table_files.flagfiles(PUBLISHED, folder)
+    return curves.find_runs(folder.name, flagfiles, sources, dict.fromkeys(flagfiles, names))
 
 
 SETTINGS = {'clients': 300, 'partition': 'dirichlet', 'partition_overlap': True, 'seed': 0}
@@ -640,32 +641,36 @@ def test_a_column_that_only_lines_show_is_needed_of_their_cells(folder, tmp_path
         {'cell': 'ntk_dfl-alpha0.1', 'label': 'b'},
     ]
     published = PUBLISHED | {'panels': [{'title': '', 'lines': lines}]}
-    names, only = tables.columns(published), tables.columns_of_cells(published)
-    assert names == (*curves.CURVES, 'meme_accuracy') and only == {'meme_accuracy': {'ntk_dfl-iid'}}
+    files = table_files.flagfiles(PUBLISHED, folder)
+    needed = tables.columns(published, files)
+    assert needed == {
+        'ntk_dfl-alpha0.1': [*curves.CURVES],
+        'ntk_dfl-iid': [*curves.CURVES, 'meme_accuracy'],
+    }
     write_run(tmp_path / 'ntk_dfl-alpha0.1', [0.9], **SETTINGS)
     write_run(tmp_path / 'ntk_dfl-iid', [0.8], more={'meme_accuracy': [0.5]}, **SETTINGS)
-    files = table_files.flagfiles(PUBLISHED, folder)
-    runs, _ = curves.find_runs('table', files, [tmp_path], names, only)
+    runs, _ = curves.find_runs('table', files, [tmp_path], needed)
     assert 'meme_accuracy' not in runs['ntk_dfl-alpha0.1'][0]
     assert points_of(published, runs) == [
         ('curve', {('a', 'solid'): {1: [50]}, ('b', 'solid'): {1: [90]}})
     ]
-    found, warnings = curves.find_runs('table', files, [tmp_path], names)
-    assert [*found] == ['ntk_dfl-iid']
-    assert warnings == ['ntk_dfl-alpha0.1 is left out: it has no meme_accuracy']
     everywhere = published | {
         'panels': [
             *published['panels'],
             {'title': '', 'column': 'iid', 'curves': ['meme_accuracy']},
         ]
     }
-    assert tables.columns_of_cells(everywhere) == {}
+    needed = tables.columns(everywhere, files)
+    found, warnings = curves.find_runs('table', files, [tmp_path], needed)
+    assert [*found] == ['ntk_dfl-iid']
+    assert warnings == ['ntk_dfl-alpha0.1 is left out: it has no meme_accuracy']
 
 
 def test_what_metric_and_panels_need():
     def needed(metric, *kinds):
         panels = [panel for kind in kinds for panel in PANELS[kind]]
-        return tables.columns({'metric': metric, 'panels': panels})[len(curves.CURVES) :]
+        (names,) = tables.columns({'metric': metric, 'panels': panels}, ['ntk_dfl-iid']).values()
+        return tuple(names[len(curves.CURVES) :])
 
     assert needed('rounds_to', 'curves', 'factor') == ()
     assert needed('megabytes_to', 'curves') == ('mbytes_total',)
@@ -711,7 +716,7 @@ IDS = [f'{path.parent.parent.name}/{path.parent.name}' for path in TABLES]
 
 @pytest.mark.parametrize('published', TABLES, ids=IDS)
 def test_every_shipped_cell_has_a_flagfile_with_known_flags(published):
-    import dfl_jax.cli.experiment.flags  # noqa: F401
+    import dfl_jax.cli.experiment.method_flags  # noqa: F401
 
     content = json.loads(published.read_text())
     files = table_files.flagfiles(content, published.parent)
@@ -783,11 +788,12 @@ def test_every_shipped_panel_draws_the_cells_that_there_are(published):
     rounds = 20
     run = curve(*[0.8] * rounds, **{name: values[:1] * rounds for name, values in MORE.items()})
     run['mbytes_total'] = list(range(1, rounds + 1))
-    for name in set(tables.columns(content)) - run.keys():
-        run[name] = [0.5] * rounds
     runs = {
-        cell: [{name: run[name] for name in ('run', 'round', *tables.columns(content))}]
-        for cell in cells
+        cell: [
+            {'run': 'run', 'round': run['round']}
+            | {name: run.get(name, [0.5] * rounds) for name in names}
+        ]
+        for cell, names in tables.columns(content, cells).items()
     }
     colours = table_panels({**content, 'panels': [{'title': '', 'column': ''}]}, {}, len)[0].lines
     assert len({line.colour for line in colours}) == len(content['rows'])
@@ -915,13 +921,14 @@ WHOLE = PUBLISHED | {'title': 'T', 'source': 'S', 'panels': PANELS['curves']}
         (DEEP, 'is damaged: nested too deeply'),
         ('', 'is damaged: no JSON'),
         ('null', 'is no table but a NoneType'),
-        ({'title': 3}, "its 'title' has to be text"),
-        ({'columns': 'iid'}, "its 'columns' has to be a list of names"),
-        ({'metric': 'speed'}, 'its metric is none of rounds_to, '),
-        ({'metric': {}}, 'its metric is none of rounds_to, '),
-        ({'rows': {'ntk_dfl': [1]}}, "its 'rows' has to be a list of numbers a method"),
-        ({'rows': []}, "its 'rows' has to be"),
-        ({'panels': [3]}, "its 'panels' has to be a list of panels"),
+        ({'title': ''}, 'has no title'),
+        ({'columns': 'iid'}, "its row 'ntk_dfl' has to have a number for every column"),
+        ({'metric': 'speed'}, 'its metric speed is none of rounds_to, '),
+        ({'metric': {}}, 'its metric {} is none of rounds_to, '),
+        ({'rows': {'ntk_dfl': [1]}}, "its row 'ntk_dfl' has to have a number"),
+        ({'rows': []}, 'has no rows'),
+        ({'rows': [3]}, 'is no table as it should be'),
+        ({'panels': [3]}, 'is no table as it should be'),
         ({'panels': [{'title': 'T'}]}, 'is no table as it should be'),
         ({'target': None}, 'is no table as it should be'),
     ],

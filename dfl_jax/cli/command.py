@@ -4,21 +4,54 @@ Nothing heavy is imported here, so that a mistake is reported at once.
 """
 
 import contextlib
+import functools
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+
+from absl import flags, logging
 
 from dfl_jax.cli import papers
 
 LONGEST = 1000  # characters of an error
+
+Main = Callable[[list[str]], int]
 
 
 def fail(message: str, status: int = 1) -> int:
     """Prints the error in one line; returns the status."""
     print(f'error: {in_a_line(message)}', file=sys.stderr)
     return status
+
+
+def one_line_errors(interrupted: str, hint: str | None = 'settings are flags') -> Callable:
+    """Decorates the `main` of a command: what goes wrong is one line and its exit status.
+
+    interrupted: what Ctrl-C leaves behind. hint: what to give instead of an argument, None for a
+    command that takes some.
+    """
+
+    def decorate(main: Main) -> Main:
+        @functools.wraps(main)
+        def guarded(argv: list[str]) -> int:
+            logging.set_verbosity(logging.FATAL)  # what libraries log is an error's second line
+            if hint is not None and len(argv) > 1:
+                return fail(f'unexpected argument {argv[1]!r}; {hint}')
+            try:
+                return main(argv)
+            except (
+                *(ValueError, OSError, ImportError, flags.Error),
+                *(MemoryError, OverflowError),  # of absurd settings
+            ) as error:
+                return fail(str(error) or type(error).__name__)
+            except KeyboardInterrupt:
+                return fail(interrupted, status=130)
+
+        return guarded
+
+    return decorate
 
 
 def in_a_line(text: str) -> str:

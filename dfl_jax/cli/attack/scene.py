@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from absl import flags
 
 if TYPE_CHECKING:
     from dfl_jax.models import Model
 
 
+FLAGS = flags.FLAGS
 SIMILAR = 120.0  # dB, to which float32 carries; PSNR is cut off here
 BATCH, TRAINING_RATE = 100, 1e-3  # of Adam
 STREAMS = ('images', 'projection', 'weights', 'training', 'codec', 'noise')
@@ -16,20 +18,10 @@ COMPARED = ('all', 'received')  # entries of the rows
 MATCHING_SMOOTH = 'gradient matching, smooth image'
 
 
-class Plan(NamedTuple):
-    """How hard the neighbour tries."""
-
-    seed: int
-    images: int  # attacked
-    known: int  # other training images, which the neighbour holds itself
-    training: int  # steps of Adam before the second attack; 0: none
-    steps: int  # of a search
-    restarts: int  # searches from different noise
-    smoothness: float  # weight of the total variation where it is a prior
-
-    def stream(self, name: str) -> int:
-        """A seed of its own for each purpose, one of STREAMS."""
-        return int(np.random.SeedSequence([self.seed, STREAMS.index(name)]).generate_state(1)[0])
+def stream(name: str) -> int:
+    """A seed of its own for each purpose, one of STREAMS."""
+    sequence = np.random.SeedSequence([FLAGS.seed, STREAMS.index(name)])
+    return int(sequence.generate_state(1)[0])
 
 
 class Setting(NamedTuple):
@@ -40,12 +32,9 @@ class Setting(NamedTuple):
     projection: int | None = None
 
     def __str__(self) -> str:
-        parts = {
-            'sparsity {}': self.sparsity,
-            '{} bits': self.bits,
-            'projection {}': self.projection,
-        }
-        named = [text.format(value) for text, value in parts.items() if value is not None]
+        texts = ('sparsity {}', '{} bits', 'projection {}')
+        pairs = zip(texts, self, strict=True)
+        named = [text.format(value) for text, value in pairs if value is not None]
         return ', '.join(named) or 'no compression'
 
 
@@ -88,20 +77,21 @@ class Victim(NamedTuple):
         return np.clip((np.asarray(x).reshape(self.images.shape) - low) / (high - low), 0, 1)
 
 
-def choose_victim(dataset: Any, plan: Plan) -> Victim:
+def choose_victim(dataset: Any) -> Victim:
     """Raises ValueError where the inputs are no images, or too few."""
     x, y = dataset.train_x, dataset.train_y
     if x.ndim != 4:
         raise ValueError(
             f'inputs of shape {x.shape[1:]}: choose a --dataset of images [height, width, channels]'
         )
-    if plan.images + plan.known > len(y):
+    images, taken = FLAGS.images, FLAGS.images + FLAGS.attack_known
+    if taken > len(y):
         raise ValueError(
-            f'--images={plan.images} and --attack_known={plan.known} of {len(y)} training '
+            f'--images={images} and --attack_known={FLAGS.attack_known} of {len(y)} training '
             'samples; lower one of them'
         )
-    order = np.random.default_rng(plan.stream('images')).permutation(len(y))
-    attacked, known = np.split(order[: plan.images + plan.known], [plan.images])
+    order = np.random.default_rng(stream('images')).permutation(len(y))
+    attacked, known = np.split(order[:taken], [images])
     bounds = float(x.min()), float(x.max())
     return Victim(x[attacked], y[attacked], x[known].reshape(len(known), -1), bounds)
 
@@ -139,7 +129,7 @@ class Scene(NamedTuple):
     attacks: dict[str, dict[str, Attack]]  # by what is compared, then by name
 
 
-def set_up(plan: Plan, dataset: Any, victim: Victim, dimensions: int | None) -> Scene:
+def set_up(dataset: Any, victim: Victim, dimensions: int | None) -> Scene:
     """The network for inputs projected to so many dimensions, initial and trained."""
     import jax
     import jax.numpy as jnp
@@ -149,26 +139,25 @@ def set_up(plan: Plan, dataset: Any, victim: Victim, dimensions: int | None) -> 
 
     seen, projection = victim.images, None
     if dimensions is not None:
-        seed, flat = plan.stream('projection'), seen.reshape(len(seen), -1)
+        seed, flat = stream('projection'), seen.reshape(len(seen), -1)
         projection = jnp.asarray(projection_matrix(flat.shape[1], dimensions, seed))
         dataset = project(dataset, dimensions, seed)
         seen = flat @ projection
     model = bind(MODELS['mlp'](dataset.classes), dataset.train_x.shape[1:])
-    weights = {'initial': model.init(jax.random.key(plan.stream('weights')))}
-    if plan.training:
-        seed = plan.stream('training')
-        weights['trained'] = trained(model, weights['initial'], dataset, plan.training, seed)
+    weights = {'initial': model.init(jax.random.key(stream('weights')))}
+    if steps := FLAGS.attack_training:
+        weights['trained'] = trained(model, weights['initial'], dataset, steps, stream('training'))
     known = jnp.asarray(victim.known)
     return Scene(
         model,
         jnp.asarray(seen),
         {name: Knowledge(w, projection, known) for name, w in weights.items()},
-        {entries: attacks(plan, model, victim, dimensions, entries) for entries in COMPARED},
+        {entries: attacks(model, victim, dimensions, entries) for entries in COMPARED},
     )
 
 
 def attacks(
-    plan: Plan, model: 'Model', victim: Victim, dimensions: int | None, entries: str
+    model: 'Model', victim: Victim, dimensions: int | None, entries: str
 ) -> dict[str, Attack]:
     """By name, what makes images [B, ...] of keys [B] and received rows, leaves [B, C, ...]."""
     import jax
@@ -176,8 +165,8 @@ def attacks(
     from dfl_jax.analysis import reconstruction as attack
 
     shape, on_support = victim.images.shape[1:], entries == 'received'
-    search = {'steps': plan.steps, 'restarts': plan.restarts}
-    prior = {'bounds': victim.bounds, 'smoothness': plan.smoothness}
+    search = {'steps': FLAGS.attack_steps, 'restarts': FLAGS.attack_restarts}
+    prior = {'bounds': victim.bounds, 'smoothness': FLAGS.attack_smoothness}
 
     def matching(given, key, sent, **priors):
         w, projection, _ = given
@@ -219,7 +208,7 @@ def attacks(
     }
 
 
-def results(plan: Plan, scene: Scene, victim: Victim, setting: Setting) -> Iterator[Result]:
+def results(scene: Scene, victim: Victim, setting: Setting) -> Iterator[Result]:
     """All attacks under one setting, at the initial and at the trained weights.
 
     On sparse rows an attack compares all entries or those received, and the choice of the higher
@@ -233,7 +222,7 @@ def results(plan: Plan, scene: Scene, victim: Victim, setting: Setting) -> Itera
     compression = Compression(sparsity=setting.sparsity, bits=setting.bits)
     codec, originals = compression.codec('stochastic'), victim.scaled(victim.images)
     k_codec, k_noise = (
-        jax.random.split(jax.random.key(plan.stream(purpose)), len(originals))
+        jax.random.split(jax.random.key(stream(purpose)), len(originals))
         for purpose in ('codec', 'noise')
     )
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from absl import flags, logging
+from absl import flags
 
 from dfl_jax.cli import command
 from dfl_jax.cli.experiment.method_flags import of_a_run
@@ -248,17 +248,10 @@ def write(selection: Row, out: Path) -> None:
         plot_select(selection, figure)
 
 
-def main(argv: list[str]) -> int:
-    logging.set_verbosity(logging.FATAL)
-    if len(argv) > 1:
-        return command.fail(f'unexpected argument {argv[1]!r}; name the run by --run=DIR')
-    seed = FLAGS.seed
-    try:
-        directory, out = check()
-        trained = restore(directory)
-        write(examine(trained, seed, FLAGS.target, FLAGS.progress), out)
-    except (ValueError, OSError, MemoryError, OverflowError) as error:  # of absurd settings
-        return command.fail(str(error) or type(error).__name__)
-    except KeyboardInterrupt:
-        return command.fail('interrupted, and nothing written; start again', status=130)
+@command.one_line_errors('interrupted, and nothing written; start again', 'the run is --run=DIR')
+def main(_: list[str]) -> int:
+    seed = FLAGS.seed  # before it is the run's
+    directory, out = check()
+    trained = restore(directory)
+    write(examine(trained, seed, FLAGS.target, FLAGS.progress), out)
     return 0

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from dfl_jax.cli.final_averaging.table import LABELS
 from dfl_jax.cli.run.plots import COLOURS, MUTED, plt, tidy
 from dfl_jax.cli.run.rundir import Row
 
-ORDERS = {  # of selection.json: label and colour; the last lies on top
-    'best_to_worst': ('best to worst', COLOURS[1]),
-    'random': ('random', COLOURS[2]),
-    'worst_to_best': ('worst to best', COLOURS[0]),
+ORDERS = {  # of selection.json; the last lies on top
+    'best_to_worst': COLOURS[1],
+    'random': COLOURS[2],
+    'worst_to_best': COLOURS[0],
 }
 NEIGHBOURS = {'all': ('all neighbours', COLOURS[0]), 'better half': ('better half', COLOURS[3])}
 TIMES = (('once', '-'), ('twice', '--'))
@@ -33,7 +34,7 @@ def plot_select(selection: Row, path: Path) -> None:
 
 
 def _orders(axes, selection: Row) -> None:
-    for how, (label, colour) in ORDERS.items():
+    for how, colour in ORDERS.items():
         curves = selection['orders'][how]['accuracies']
         spans = [
             (100 * min(v), 100 * sum(v) / len(v), 100 * max(v)) for v in zip(*curves, strict=True)
@@ -41,7 +42,7 @@ def _orders(axes, selection: Row) -> None:
         low, mean, high = zip(*spans, strict=True)
         sizes = range(1, len(spans) + 1)
         axes.fill_between(sizes, low, high, color=colour, alpha=0.18, linewidth=0)
-        label += f' (range of {len(curves)})' if len(curves) > 1 else ''
+        label = LABELS[how] + (f' (range of {len(curves)})' if len(curves) > 1 else '')
         axes.plot(sizes, mean, color=colour, lw=2, label=label)
     target = 100 * selection['target']
     axes.axhline(target, color=MUTED, lw=1, ls=':', label=f'{target:.4g} %')

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from absl import flags
 
-from dfl_jax.cli.command import check_writable, counted, fail
+from dfl_jax.cli.command import check_writable, counted, one_line_errors
 from dfl_jax.cli.report import html, papers, pictures, sections
 from dfl_jax.cli.report.runs import SavedRun, find, group
 from dfl_jax.cli.run.rundir import write_atomically
@@ -90,16 +90,9 @@ def define_flags(_: Sequence[str]) -> None:
     flags.DEFINE_bool('overwrite', False, 'Replace --out even where it is no report.')
 
 
-def main(argv: list[str]) -> int:
-    if len(argv) > 1:
-        return fail(f'unexpected argument {argv[1]!r}; --runs=DIR names the runs')
+@one_line_errors('interrupted, and nothing written; start again', '--runs=DIR names the runs')
+def main(_: list[str]) -> int:
     source = Path(FLAGS.runs)
     out = Path(FLAGS.out or source / 'report.html')
-    try:
-        shown = write_report(source, out, FLAGS.target, FLAGS.overwrite)
-    except (ValueError, OSError, ImportError) as error:
-        return fail(str(error))
-    except KeyboardInterrupt:
-        return fail('interrupted, and nothing written; start again', status=130)
-    print(f'{shown}: {out}')
+    print(f'{write_report(source, out, FLAGS.target, FLAGS.overwrite)}: {out}')
     return 0

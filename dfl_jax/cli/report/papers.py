@@ -5,12 +5,11 @@ from html import escape
 from pathlib import Path
 
 from dfl_jax.cli.report import html
-from dfl_jax.cli.report.numbers import aligned
 from dfl_jax.cli.report.runs import SavedRun
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables import files
-from dfl_jax.cli.tables.columns import columns, columns_of_cells
-from dfl_jax.cli.tables.curves import SKIPPED, Runs, run_of_cell
+from dfl_jax.cli.tables.columns import columns
+from dfl_jax.cli.tables.curves import SKIPPED, Runs, kept_columns
 from dfl_jax.cli.tables.flagfiles import differences, read_flagfile
 from dfl_jax.cli.tables.metrics import what
 from dfl_jax.cli.tables.table import OFF_PAPER, below, cells
@@ -39,12 +38,9 @@ def beside_papers(runs: Sequence[SavedRun]) -> str:
 
 def _table(published: Row, runs: Runs) -> str:
     """What `dfl-jax tables` prints of a table, as HTML."""
-    head, rows = cells(published, runs)
-    numbers = zip(*(aligned(column) for column in [*zip(*rows, strict=True)][1:]), strict=True)
-    bodies = [[escape(row[0]), *those] for row, those in zip(rows, numbers, strict=True)]
     caption = 'The paper beside these runs, mean ± deviation over seeds'
     findings, off = below(published, runs)
-    parts = [html.table([*map(escape, head)], bodies, caption)]
+    parts = [html.table(*cells(published, runs), caption)]
     parts += [html.bullets(findings)] * bool(findings)
     parts += [f'<p>{escape(OFF_PAPER)}</p>', html.bullets(off)] * bool(off)
     return '\n'.join(parts)
@@ -55,10 +51,11 @@ def runs_of_table(published: Row, folder: Path, runs: Sequence[SavedRun]) -> tup
 
     A run of a cell's name whose settings differ from the cell's flagfile belongs elsewhere.
     """
-    names, only = columns(published), columns_of_cells(published)
     of_cells: Runs = {}
     warnings = []
-    for cell, flagfile in files.flagfiles(published, folder).items():
+    flagfiles = files.flagfiles(published, folder)
+    needed = columns(published, flagfiles)
+    for cell, flagfile in flagfiles.items():
         named = [run for run in runs if f'{run.path.resolve().name}-'.startswith(f'{cell}-')]
         wanted = read_flagfile(flagfile) if named else {}
         for run in named:
@@ -69,7 +66,7 @@ def runs_of_table(published: Row, folder: Path, runs: Sequence[SavedRun]) -> tup
                 if mismatches or not run.rows:
                     warnings += [f'Left out: {warning}.' for warning in mismatches[:1]]
                     continue
-                kept = run_of_cell(run.path.name, run.rows, cell, names, only)
+                kept = kept_columns(run.path.name, run.rows, needed[cell])
             except ValueError as error:
                 warnings.append(f'{run.name} {SKIPPED}: {error}.')
                 continue

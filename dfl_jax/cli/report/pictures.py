@@ -1,10 +1,8 @@
 """Pictures of the partitions and topologies of runs."""
 
-import base64
-import re
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from html import escape
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dfl_jax.cli.command import in_a_line
 from dfl_jax.cli.report import html
-from dfl_jax.cli.report.figures import svg, themed
+from dfl_jax.cli.report.figures import svg
 from dfl_jax.cli.report.runs import Group, SavedRun, inside
 from dfl_jax.cli.run.rundir import Row
 
@@ -27,66 +25,43 @@ MOST_BYTES = 5_000_000  # of a partition.png
 FILES = ('topology_file', 'partition_file', 'architecture_file', 'data_dir')  # settings
 NUMBERED = 40  # clients up to which it names them
 EMBEDDED = ('digits', 'synthetic')  # data sets at hand
-OF_THE_PARTITION = (
-    'dataset',
-    'train_samples',
-    'clients',
-    'partition',
-    'alpha',
-    'zipf_exponent',
-    'shards_per_client',
-    'samples_per_client',
-    'partition_overlap',
-    'partition_file',
-    'validation_share',
-)
-OF_THE_NETWORK = (
-    'clients',
-    'topology',
-    'degree',
-    'degree_exponent',
-    'torus_dimensions',
-    'assortativity',
-    'static_topology',
-    'topology_file',
-    'ntk_fl_cohort',
-)
+HIDDEN = ('data_dir', 'test_samples', 'image_size', 'input_projection', 'plot_partition')
+FAILURES = ('link_dropout', 'client_dropout', 'client_isolation')  # settings, likewise hidden
 
 
 def partitions(groups: Sequence[Group]) -> str:
     """The pictures of all partitions of the runs."""
+    from dfl_jax.cli.experiment.flags import GROUPS
 
-    def draw(runs: Sequence[SavedRun], name: str) -> tuple[str, str]:
-        words = partition_words(runs[0].config['settings'])
-        return partition_picture(runs, name), f'{words} (seed {runs[0].seed})'
-
-    return _pictures(groups, OF_THE_PARTITION, draw, 'partition', 'grid')
+    return _pictures(groups, {*GROUPS['data']} - {*HIDDEN}, partition_picture, 'grid')
 
 
 def topologies(groups: Sequence[Group]) -> str:
     """The pictures of all topologies of the runs."""
-    return _pictures(groups, OF_THE_NETWORK, topology_picture, 'topology', 'small grid')
+    from dfl_jax.cli.experiment.flags import GROUPS
+
+    settings = {*GROUPS['network'], 'clients', 'ntk_fl_cohort'} - {*FAILURES}
+    return _pictures(groups, settings, topology_picture, 'small grid')
 
 
 def _pictures(
     groups: Sequence[Group],
-    settings: Sequence[str],
-    draw: Callable[[Sequence[SavedRun], str], tuple[str, str]],
-    name: str,
+    settings: Collection[str],
+    draw: Callable[[Sequence[SavedRun]], str],
     style: str,
 ) -> str:
     """A picture for all runs that are alike in these settings, and why others have none.
 
-    draw: from runs and the name of a picture to its HTML and its caption.
+    draw: from runs to the HTML of their picture.
     """
     alike: dict[tuple, list[SavedRun]] = {}
     for run in (run for group in groups for run in group.runs):
         alike.setdefault(tuple(map(run.settings.get, settings)), []).append(run)
     drawn: list[str] = []
     missing: dict[str, list[str]] = {}
-    for place, runs in enumerate([*alike.values()][:MOST_PICTURES]):
+    for runs in [*alike.values()][:MOST_PICTURES]:
         try:
-            drawn.append(html.figure(*draw(runs, f'{name}-{place}')))
+            drawn.append(draw(runs))
         except Exception as error:  # of settings that are odd or old, whatever draws from them
             missing.setdefault(in_a_line(str(error)), []).append(runs[0].name)
     notes = [f'No picture for {", ".join(names)}: {why}.' for why, names in missing.items()]
@@ -144,10 +119,9 @@ def links(run: SavedRun) -> 'np.ndarray':
     return pairs
 
 
-def topology_picture(runs: Sequence[SavedRun], name: str) -> tuple[str, str]:
-    """SVG and caption of the graph of the first of the runs. Raises ValueError as `links` does."""
+def topology_picture(runs: Sequence[SavedRun]) -> str:
+    """The graph of the first of the runs. Raises ValueError as `links` does."""
     import networkx as nx
-    import numpy as np
 
     from dfl_jax.cli.run.plots import COLOURS, MUTED, plt
 
@@ -156,34 +130,25 @@ def topology_picture(runs: Sequence[SavedRun], name: str) -> tuple[str, str]:
     graph = nx.Graph()
     graph.add_nodes_from(range(clients))
     graph.add_edges_from(pairs.tolist())
-    places = _places(graph)
     figure, axes = plt.subplots(figsize=(4.2, 4.2), layout='constrained')
-    ends = np.full((len(pairs), 3, 2), np.nan)
-    ends[:, :2] = places[pairs]
-    axes.plot(*ends.reshape(-1, 2).T, color=MUTED, lw=0.9, alpha=0.6 if clients <= 100 else 0.35)
     numbered = clients <= NUMBERED
-    size = 170 if numbered else max(8, 5000 / clients)
-    axes.scatter(
-        places[:, 0], places[:, 1], s=size, color=COLOURS[0], edgecolors='white', lw=0.8, zorder=2
+    nx.draw(
+        graph,
+        _places(graph),
+        axes,
+        with_labels=numbered,
+        node_size=170 if numbered else max(8, 5000 / clients),
+        node_color=COLOURS[0],
+        edgecolors='white',
+        edge_color=MUTED,
+        width=0.6,
+        font_color='white',
+        font_size=8,
     )
-    if numbered:
-        for client, place in enumerate(places):
-            axes.annotate(
-                str(client),
-                place,
-                ha='center',
-                va='center_baseline',
-                color='white',
-                size=8,
-                zorder=3,
-            )
     axes.set_aspect('equal')
-    axes.margins(0.07)
-    axes.axis('off')
     degrees = [degree for _, degree in graph.degree]
-    each = (
-        str(min(degrees)) if min(degrees) == max(degrees) else f'{min(degrees)} to {max(degrees)}'
-    )
+    low, high = min(degrees), max(degrees)
+    each = str(low) if low == high else f'{low} to {high}'
     whole = 'connected' if nx.is_connected(graph) else 'not connected'
     fixed = run.config['settings'].get('static_topology') or family in ('complete', 'edge_list')
     when = 'the same in all rounds' if fixed else 'round 1; every round draws anew'
@@ -191,25 +156,22 @@ def topology_picture(runs: Sequence[SavedRun], name: str) -> tuple[str, str]:
         f'{family.replace("_", " ")}: {clients} clients, {len(pairs):,} links, {each} a client, '
         f'{whole}; {when} (seed {run.seed})'
     )
-    return svg(figure, name, f'Graph of who hears whom, {caption}'), caption
+    return html.figure(svg(figure), 'svg+xml', f'Graph of who hears whom, {caption}', caption)
 
 
-def _places(graph: Any) -> 'np.ndarray':
-    """Where clients are drawn, [M, 2]: on a circle where all have two or all other neighbours."""
+def _places(graph: Any) -> dict[int, Any]:
+    """Where clients are drawn: on a circle where all have two or all other neighbours."""
     import networkx as nx
-    import numpy as np
 
     clients = len(graph)
     degrees = {degree for _, degree in graph.degree}
     if degrees == {2} and nx.is_connected(graph):
-        circle = nx.circular_layout([node for node, _ in nx.find_cycle(graph)])
-    elif degrees <= {clients - 1}:
-        circle = nx.circular_layout(graph)
-    elif clients <= 100 and nx.is_connected(graph):
-        circle = nx.kamada_kawai_layout(graph)
-    else:
-        circle = nx.spring_layout(graph, seed=0, method='force')
-    return np.array([circle[node] for node in range(clients)])
+        return nx.circular_layout([node for node, _ in nx.find_cycle(graph)])
+    if degrees <= {clients - 1}:
+        return nx.circular_layout(graph)
+    if clients <= 100 and nx.is_connected(graph):
+        return nx.kamada_kawai_layout(graph)
+    return nx.spring_layout(graph, seed=0, method='force')
 
 
 def _drawn_by_the_run(folder: Path) -> bytes | None:
@@ -221,18 +183,16 @@ def _drawn_by_the_run(folder: Path) -> bytes | None:
     return content if content.startswith(b'\x89PNG\r\n') else None
 
 
-def partition_picture(runs: Sequence[SavedRun], name: str) -> str:
+def partition_picture(runs: Sequence[SavedRun]) -> str:
     """The partition of the first of the runs, or the partition.png of one that has it.
 
     Raises ValueError or OSError with the reason why there is none.
     """
     label = 'Training samples of every client, stacked by class'
+    caption = f'{partition_words(runs[0].config["settings"])} (seed {runs[0].seed})'
     for run in runs:
         if (picture := _drawn_by_the_run(run.path)) is not None:
-            content = base64.b64encode(picture).decode()
-            return (
-                f'<img src="data:image/png;base64,{content}" alt="{label}, run {escape(run.name)}">'
-            )
+            return html.figure(picture, 'png', f'{label}, run {run.name}', caption)
     settings = runs[0].config['settings']
     if settings['dataset'] not in EMBEDDED:
         raise ValueError(
@@ -242,8 +202,6 @@ def partition_picture(runs: Sequence[SavedRun], name: str) -> str:
     refuse_files(runs[0], 'partition_file')
     if settings['clients'] > MOST_HOLDERS:
         raise ValueError(f'{settings["clients"]} clients are too many for a picture')
-    from matplotlib import rc_context
-
     from dfl_jax.cli.experiment.data import load_data, partition
     from dfl_jax.cli.experiment.seeds import streams
     from dfl_jax.data import plot_partition
@@ -252,14 +210,10 @@ def partition_picture(runs: Sequence[SavedRun], name: str) -> str:
     seeds = streams(flags.seed)
     dataset = load_data(flags, seeds)
     parts, _ = partition(flags, dataset, seeds)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        rc_context({'svg.fonttype': 'none', 'svg.hashsalt': name}),
-    ):
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / 'partition.svg'
         plot_partition(dataset.train_y, parts, dataset.classes, path)
-        text = re.sub(r'<metadata>.*?</metadata>', '', path.read_text(), flags=re.DOTALL)
-    return themed(text, label)
+        return html.figure(path.read_bytes(), 'svg+xml', label, caption)
 
 
 def partition_words(settings: Row) -> str:

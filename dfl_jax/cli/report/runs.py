@@ -14,7 +14,6 @@ from dfl_jax.cli.tables.flagfiles import FREE
 OF_A_RUN = ('checkpoints', 'config.json', 'metrics.jsonl')  # no folders of runs
 NUMBERS = ('mbytes_total', 'mbytes_busiest_client', 'seconds')  # columns that a report shows, too
 UNGROUPED = (*FREE, 'chunk')  # settings in which the runs of a group may differ
-STYLES = ('solid', 'dashed', 'dotted')  # of lines
 UNRESOLVED = ('rounds', 'chunk')  # arguments of a method that no setting of a run tells
 
 
@@ -42,13 +41,6 @@ class SavedRun(NamedTuple):
         return f'unfinished, round {self.rows[-1]["round"]} of {self.settings.get("rounds", "?")}'
 
 
-class Look(NamedTuple):
-    """How the figures draw a group."""
-
-    colour: int  # a place in plots.COLOURS
-    style: str  # one of STYLES
-
-
 class Group(NamedTuple):
     """Runs that differ in nothing but their seed."""
 
@@ -56,7 +48,6 @@ class Group(NamedTuple):
     note: str  # what sets it apart from the other groups
     settings: dict[str, str]
     runs: list[SavedRun]
-    look: Look
 
     @property
     def label(self) -> str:
@@ -139,28 +130,25 @@ def inside(folder: Path, file: Path) -> bool:
 
 
 def settled(config: Row) -> dict[str, str]:
-    """The settings of a run that are in effect: those given, and the method's defaults."""
+    """The settings of a run that are in effect, as they are typed.
+
+    Those given and the method's defaults, without data and network settings that have no effect
+    beside the others.
+    """
+    from dfl_jax.cli.experiment.applicable import idle_inputs
     from dfl_jax.cli.experiment.method_flags import flag_of
 
-    given = {name: value for name, value in config['settings'].items() if value is not None}
-    of_method = {
-        flag: value
-        for argument, value in config.get('algorithm', {}).items()
-        if (flag := flag_of(argument)) and argument not in UNRESOLVED and value is not None
+    settings = dict(config['settings'])
+    for argument, value in config.get('algorithm', {}).items():
+        if (flag := flag_of(argument)) and argument not in UNRESOLVED and value is not None:
+            settings[flag] = value
+    typed = {
+        name: shown([str(each) for each in value] if isinstance(value, list) else value)
+        for name, value in settings.items()
+        if value is not None
     }
-    return _applying({name: _typed(value) for name, value in (given | of_method).items()})
-
-
-def _applying(settings: dict[str, str]) -> dict[str, str]:
-    """Without the data and network settings that have no effect beside the others."""
-    from dfl_jax.cli.experiment.applicable import idle_inputs
-
-    idle = idle_inputs(settings.get)
-    return {name: value for name, value in settings.items() if name not in idle}
-
-
-def _typed(value: object) -> str:
-    return shown([str(each) for each in value] if isinstance(value, list) else value)
+    idle = idle_inputs(typed.get)
+    return {name: value for name, value in typed.items() if name not in idle}
 
 
 def group(runs: Sequence[SavedRun]) -> list[Group]:
@@ -173,29 +161,12 @@ def group(runs: Sequence[SavedRun]) -> list[Group]:
         by_settings.setdefault(key, []).append(run)
     several = [_grouping(those[0].settings) for those in by_settings.values()]
     telling = _telling(several)
-    names = []
-    for settings in several:
+    groups = []
+    for settings, those in zip(several, by_settings.values(), strict=True):
         method = settings.get('algorithm', 'unknown method')
-        values = (f'{name} {settings[name]}' for name in telling if name in settings)
-        names.append((METHODS.get(method, method), ', '.join(values)))
-    return [
-        Group(*name, settings, those, look)
-        for name, settings, those, look in zip(
-            names, several, by_settings.values(), _looks(names), strict=True
-        )
-    ]
-
-
-def _looks(names: Sequence[tuple[str, str]]) -> list[Look]:
-    """A colour a method and a style a note where these suffice, else a colour a group."""
-    from dfl_jax.cli.run.plots import COLOURS
-
-    methods = list(dict.fromkeys(method for method, _ in names))
-    notes = list(dict.fromkeys(note for _, note in names))
-    if 1 < len(methods) <= len(COLOURS) and len(notes) <= len(STYLES):
-        return [Look(methods.index(method), STYLES[notes.index(note)]) for method, note in names]
-    places = (divmod(place, len(COLOURS)) for place in range(len(names)))
-    return [Look(colour, STYLES[turn % len(STYLES)]) for turn, colour in places]
+        note = ', '.join(f'{name} {settings[name]}' for name in telling if name in settings)
+        groups.append(Group(METHODS.get(method, method), note, settings, those))
+    return groups
 
 
 def _grouping(settings: dict[str, str]) -> dict[str, str]:

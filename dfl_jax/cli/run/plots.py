@@ -13,19 +13,8 @@ from matplotlib.ticker import MaxNLocator
 
 MUTED = '#7b8794'
 COLOURS = (
-    '#1b6ca8',
-    '#d1495b',
-    '#2e8b57',
-    '#8d5a97',
-    '#e08e45',
-    '#35b5c9',
-    '#3d4852',
-    '#a0a51c',
-    '#e377c2',
-    '#7a4b2a',
-    '#111418',
-    '#8fc93a',
-    '#c9a0dc',
+    *('#1b6ca8', '#d1495b', '#2e8b57', '#8d5a97', '#e08e45', '#35b5c9', '#3d4852'),
+    *('#a0a51c', '#e377c2', '#7a4b2a', '#111418', '#8fc93a', '#c9a0dc'),
 )
 
 
@@ -50,15 +39,9 @@ def plot_run(rows: Sequence[Row], path: Path) -> None:
         1, 2, figsize=(10, 4), width_ratios=(1.6, 1), layout='constrained'
     )
     mean, std = column('client_accuracy_mean'), column('client_accuracy_std')
-    left.fill_between(
-        rounds,
-        [m - s for m, s in zip(mean, std, strict=True)],
-        [m + s for m, s in zip(mean, std, strict=True)],
-        color=COLOURS[1],
-        alpha=0.15,
-        linewidth=0,
-        label='one standard deviation over clients',
-    )
+    low, high = zip(*((m - s, m + s) for m, s in zip(mean, std, strict=True)), strict=True)
+    label = 'one standard deviation over clients'
+    left.fill_between(rounds, low, high, color=COLOURS[1], alpha=0.15, linewidth=0, label=label)
     left.plot(rounds, column('consensus_accuracy'), color=COLOURS[0], lw=2, label='consensus model')
     left.plot(rounds, mean, color=COLOURS[1], lw=2, label='mean client')
     for name, label in MORE_CURVES.items():

@@ -11,16 +11,15 @@ what is finished.
 """
 
 import contextlib
-import fcntl
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from absl import flags, logging
+from absl import flags
 from tqdm import tqdm
 
-from dfl_jax.cli.command import check_writable, fail, with_flagfiles
+from dfl_jax.cli.command import check_writable, fail, one_line_errors, with_flagfiles
 from dfl_jax.cli.experiment.method_flags import of_a_run, renew, settings_of_a_run
 from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
 from dfl_jax.cli.run import command as run
@@ -128,19 +127,6 @@ def make_plan(command: Command, out: Path) -> Plan:
     return settled(file, Plan(command.arguments, grouped(runs, together or 1)))
 
 
-@contextlib.contextmanager
-def alone(folder: Path) -> Iterator[bool]:
-    """Whether no other process works in this folder, for the length of the block."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / 'lock', 'w') as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-
-
 def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: tqdm) -> None:
     """Brings the runs of a group to their ends. Raises ValueError or OSError for wrong flags."""
     from dfl_jax.cli.experiment.build import build
@@ -193,40 +179,33 @@ def sweep(command: Command, groups: Sequence[list[Run]], out: Path) -> dict[str,
     with tqdm(total=total, unit='round', disable=not FLAGS.progress, dynamic_ncols=True) as bar:
         for group in groups:
             folder = out / 'groups' / group[0].name
-            with alone(folder) as free:
-                if not free:
-                    failed |= dict.fromkeys((r.name for r in group), 'another process has it')
-                    continue
-                before = bar.n
-                for last in (False, True):
-                    try:
+            folder.mkdir(parents=True, exist_ok=True)
+            before, why = bar.n, None
+            for _ in range(2):
+                try:
+                    with RunDirectory(folder).locked():
                         train(command, group, out, folder / 'checkpoints', bar)
-                        break
-                    except (ValueError, OSError, flags.Error) as error:
-                        failed |= dict.fromkeys((r.name for r in group), str(error))
-                        break
-                    except RuntimeError as error:  # of the device, its memory above all
-                        bar.update(before - bar.n)
-                        if last:
-                            failed |= dict.fromkeys((r.name for r in group), str(error))
+                    why = None
+                    break
+                except RuntimeError as error:  # of the device, its memory above all
+                    bar.update(before - bar.n)
+                    why = str(error)
+                except (ValueError, OSError, flags.Error) as error:
+                    why = str(error)
+                    break
+            if why is not None:
+                failed |= dict.fromkeys((one.name for one in group), why)
     return failed
 
 
-def main(argv: list[str]) -> int:
-    logging.set_verbosity(logging.FATAL)
-    if len(argv) > 1:
-        return fail(f'unexpected argument {argv[1]!r}; settings are flags')
+@one_line_errors('interrupted before the first run; start again')
+def main(_: list[str]) -> int:
     command = Command(sys.argv)
     out = Path(FLAGS.out or f'runs/sweep-{time.strftime("%Y%m%d-%H%M%S")}')
-    try:
-        share(FLAGS.shard, ())  # before anything is written
-        run.prepare_jax()
-        plan = make_plan(command, out)
-        mine = [plan.groups[i] for i in share(FLAGS.shard, plan.groups)]
-    except (ValueError, OSError, flags.Error) as error:
-        return fail(str(error))
-    except KeyboardInterrupt:
-        return fail('interrupted before the first run; start again', status=130)
+    share(FLAGS.shard, ())  # before anything is written
+    run.prepare_jax()
+    plan = make_plan(command, out)
+    mine = [plan.groups[i] for i in share(FLAGS.shard, plan.groups)]
     from dfl_jax.cli.sweep.results import write_results
 
     print(f'{len(plan.runs)} runs in {len(plan.groups)} programs, {len(mine)} of them here: {out}')

@@ -33,10 +33,7 @@ TRACED = (
     'client_isolation',
     'static_topology',
 )
-
-
 MOST_RUNS = 100_000  # of a sweep
-MOST_DIGITS = 18  # of FIRST and LAST
 RESERVED = ('groups', 'sweep.json', 'results.csv', 'results.md')  # names in its folder
 
 
@@ -76,11 +73,13 @@ def grid(specs: Sequence[str], flagfiles: Sequence[str]) -> list[Run]:
         raise ValueError(f'--sweep names a flag twice: {", ".join(specs)}')
     count = math.prod(map(len, axes.values())) * max(1, len(flagfiles))
     if count > MOST_RUNS:
-        raise _too_many(f'{count:,}')
+        raise ValueError(
+            f'--sweep makes {count:,} runs, more than {MOST_RUNS:,}; sweep fewer values at a time'
+        )
     runs = []
     for flagfile in flagfiles or (None,):
         for values in itertools.product(*axes.values()):
-            chosen = dict(zip(axes, values, strict=True))
+            chosen = dict(zip(axes, map(str, values), strict=True))
             parts = [Path(flagfile).stem] if flagfile else []
             parts += [
                 f'{name}={Path(value).stem if "/" in value else value}'
@@ -97,30 +96,20 @@ def grid(specs: Sequence[str], flagfiles: Sequence[str]) -> list[Run]:
     return runs
 
 
-def _too_many(count: str) -> ValueError:
-    return ValueError(
-        f'--sweep makes {count} runs, more than {MOST_RUNS:,}; sweep fewer values at a time'
-    )
-
-
-def _axis(spec: str) -> tuple[str, list[str]]:
-    name, colon, text = spec.partition(':')
-    numbers = re.fullmatch(r'(-?\d+)\.\.(-?\d+)', text, re.ASCII)
-    if numbers and max(map(len, numbers.groups())) > MOST_DIGITS:
-        raise ValueError(f'--sweep={name}:... has a number of more than {MOST_DIGITS} digits')
-    if numbers:
-        first, last = int(numbers[1]), int(numbers[2])
-        if last - first >= MOST_RUNS:  # before they are written out
-            raise _too_many(f'{last - first + 1:,}')
-        values = [str(number) for number in range(first, last + 1)]
+def _axis(spec: str) -> tuple[str, Sequence[str | int]]:
+    """The flag of a spec and its values."""
+    name, _, text = spec.partition(':')
+    numbers = re.fullmatch(r'(-?\d{1,18})\.\.(-?\d{1,18})', text, re.ASCII)
+    if numbers:  # not written out before they are counted
+        values: Sequence[str | int] = range(int(numbers[1]), int(numbers[2]) + 1)
     else:
-        values = text.split(',')
-    if not colon or not name or not values or '' in values:
+        values = text.split(',') if all(text.split(',')) else []
+        if len(set(values)) < len(values):
+            raise ValueError(f'--sweep={spec} has a value twice')
+    if not name or not values:
         raise ValueError(
             f'--sweep={spec} cannot be read; write --sweep=alpha:0.1,0.5 or --sweep=seed:0..4'
         )
-    if len(set(values)) < len(values):
-        raise ValueError(f'--sweep={spec} has a value twice')
     return name, values
 
 
@@ -171,26 +160,12 @@ def _read(path: Path) -> Plan:
     content = read_json(path)
     try:
         groups = [[Run(**run) for run in group] for group in content['groups']]
-        fits = (
-            _texts(content['arguments'])
-            and all(groups)
-            and all(map(_fits, itertools.chain(*groups)))
-        )
+        plan = Plan([*map(str, content['arguments'])], groups)
     except (LookupError, TypeError):
-        fits = False
-    if not fits:
+        groups = []
+    if not groups or not all(groups):
         raise ValueError(f'{path} is damaged, or not of a sweep; choose another --out')
-    return Plan(content['arguments'], groups)
-
-
-def _fits(run: Run) -> bool:
-    """Whether what was read is of the right types."""
-    named = _texts([run.name]) and (run.flagfile is None or _texts([run.flagfile]))
-    return named and isinstance(run.values, dict) and _texts([*run.values.values()])
-
-
-def _texts(values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+    return plan
 
 
 def share(text: str, groups: Sequence[Any]) -> list[int]:

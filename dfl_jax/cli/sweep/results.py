@@ -14,6 +14,7 @@ from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.cli.sweep.group import diverged
 from dfl_jax.cli.sweep.plan import Run
 from dfl_jax.cli.tables.curves import CURVES, columns_of
+from dfl_jax.cli.tables.metrics import to_target
 
 TARGET = 0.85  # accuracy of the aggregated model whose rounds are counted
 MEASURES = {  # of a run: (heading, digits)
@@ -48,13 +49,12 @@ def measures(directory: RunDirectory) -> Row:
             raise ValueError('it is done and has no evaluation')
     except (ValueError, OSError, LookupError, TypeError, RecursionError) as error:
         return {'state': in_a_line(f'cannot be read: {error}')}
-    curve = run[CURVES[0]]
-    reached = [round for round, value in zip(run['round'], curve, strict=True) if value >= TARGET]
+    curve, rounds = run[CURVES[0]], to_target('round')({'target': TARGET}, run)
     return {
         'state': 'done',
         'accuracy': curve[-1],
         'best': max(curve),
-        'rounds': reached[0] if reached else None,
+        'rounds': None if rounds.bound else rounds.value,
         'client': run[CURVES[1]][-1],
         'mbytes': run['mbytes_total'][-1],
     }
@@ -76,20 +76,20 @@ def _csv(results: Sequence[tuple[Run, Row]]) -> str:
 
 def _markdown(results: Sequence[tuple[Run, Row]]) -> str:
     """A row for every combination of flags but the seed, in the order of the sweep."""
-    names = [name for name in _settings(results[0][0]) if name != 'seed']
     groups: dict[tuple[str, ...], list[Row]] = {}
     for one, row in results:
-        groups.setdefault(tuple(_settings(one)[name] for name in names), []).append(row)
-    head = [*names, 'runs', *(heading for heading, _ in MEASURES.values())]
+        values = tuple(v for name, v in _settings(one).items() if name != 'seed')
+        groups.setdefault(values, []).append(row)
+    names = [name for name in _settings(results[0][0]) if name != 'seed']
     lines = []
     for values, rows in groups.items():
         done = [row for row in rows if row['state'] == 'done']
         count = str(len(done)) if len(done) == len(rows) else f'{len(done)} of {len(rows)}'
         cells = [_mean_and_std(done, name, digits) for name, (_, digits) in MEASURES.items()]
         lines.append([*values, count, *cells])
-    table = markdown.table(head, lines, len(names))
+    head = [*names, 'runs', *(heading for heading, _ in MEASURES.values())]
     lost = [f'{one.name}: {row["state"]}' for one, row in results if row['state'] != 'done']
-    return '\n\n'.join([table, *lost]) + '\n'
+    return '\n\n'.join([markdown.table(head, lines, len(names)), *lost]) + '\n'
 
 
 def _mean_and_std(rows: Sequence[Row], name: str, digits: int) -> str:
@@ -97,5 +97,5 @@ def _mean_and_std(rows: Sequence[Row], name: str, digits: int) -> str:
     values: list[Any] = [row[name] for row in rows]
     if not values or None in values:
         return '-'
-    mean = f'{np.mean(values):.{digits}f}'
-    return mean if len(values) == 1 else f'{mean} ± {np.std(values, ddof=1):.{digits}f}'
+    std = f' ± {np.std(values, ddof=1):.{digits}f}' if len(values) > 1 else ''
+    return f'{np.mean(values):.{digits}f}{std}'

@@ -1,27 +1,21 @@
 """What a table (see docs/tables.md) takes from metrics.jsonl, and from which of its runs."""
 
+from collections.abc import Iterable
+
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables.curves import CURVES, LOCAL, LOSS, line_curve, panel_curves
 from dfl_jax.cli.tables.metrics import by_metric
 
 
-def columns(published: Row) -> tuple[str, ...]:
-    """What metric and panels take from the rows of a run, 'round' apart."""
-    return (*CURVES, *sorted(_of_all(published) | _of_lines(published).keys()))
-
-
-def columns_of_cells(published: Row) -> dict[str, set[str]]:
-    """{column: the cells that need it}, of those that only single lines of the figure show."""
-    shared = {*CURVES, *_of_all(published)}
-    return {name: cells for name, cells in _of_lines(published).items() if name not in shared}
-
-
-def _of_lines(published: Row) -> dict[str, set[str]]:
-    cells: dict[str, set[str]] = {}
-    for panel in published['panels']:
-        for line in panel.get('lines', ()):
-            cells.setdefault(line_curve(panel, line), set()).add(line['cell'])
-    return {name: cells[name] for name in cells if name not in CURVES}
+def columns(published: Row, cells: Iterable[str]) -> dict[str, list[str]]:
+    """{cell: what metric and panels take from the rows of its runs, 'round' apart}."""
+    lines = [(p, line) for p in published['panels'] for line in p.get('lines', ())]
+    shown = {(line['cell'], line_curve(panel, line)) for panel, line in lines}
+    shared = _of_all(published)
+    return {
+        cell: [*CURVES, *sorted((shared | {name for c, name in shown if c == cell}) - {*CURVES})]
+        for cell in cells
+    }
 
 
 def _of_all(published: Row) -> set[str]:
@@ -36,4 +30,4 @@ def _of_all(published: Row) -> set[str]:
         wanted.add(LOCAL)
     if any('rounds' in panel for panel in panels):
         wanted.add('client_accuracy_quantiles')
-    return wanted - {*CURVES}
+    return wanted

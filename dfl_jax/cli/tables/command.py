@@ -11,12 +11,12 @@ those of the first that has any.
 from collections.abc import Sequence
 from pathlib import Path
 
-from absl import flags, logging
+from absl import flags
 
-from dfl_jax.cli.command import check_writable, fail, in_a_line
+from dfl_jax.cli.command import check_writable, in_a_line, one_line_errors
 from dfl_jax.cli.run.rundir import Row, write_atomically
 from dfl_jax.cli.tables import files
-from dfl_jax.cli.tables.columns import columns, columns_of_cells
+from dfl_jax.cli.tables.columns import columns
 from dfl_jax.cli.tables.curves import Run, find_runs, save_curves
 from dfl_jax.cli.tables.fits import fits
 from dfl_jax.cli.tables.metrics import by_metric, measure, what
@@ -33,23 +33,19 @@ def define_flags(_: Sequence[str]) -> None:
     )
 
 
+@one_line_errors('interrupted; start again', None)
 def main(argv: list[str]) -> int:
-    logging.set_verbosity(logging.FATAL)
     known = files.known_tables(files.HERE)
     if len(argv) != 2 or argv[1] not in known:
-        return fail(f'name one table of {", ".join(sorted(known))}')
+        raise ValueError(f'name one table of {", ".join(sorted(known))}')
     sources = [Path(source) for source in FLAGS.runs if source]
     if not sources:
-        return fail('--runs is empty; name a folder of runs, or leave it out')
-    try:
-        return write_table(argv[1], known[argv[1]], sources)
-    except (ValueError, OSError, ImportError) as error:
-        return fail(str(error))
-    except KeyboardInterrupt:
-        return fail('interrupted; start again', status=130)
+        raise ValueError('--runs is empty; name a folder of runs, or leave it out')
+    write_table(argv[1], known[argv[1]], sources)
+    return 0
 
 
-def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> int:
+def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> None:
     """Prints the table and writes its files. Raises ValueError or OSError, one line."""
     name, first = table_name.replace('/', '-'), sources[0]
     out = Path(FLAGS.out or (first.parent if first.suffix == '.json' else first))
@@ -67,13 +63,11 @@ def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> int:
         why = f'{type(error).__name__}: {error}'
         raise ValueError(f'{file} is no table as it should be ({why})') from error
     print('written: ' + ', '.join(str(out / each) for each in names_of_files))
-    return 0
 
 
 def _write(published: Row, folder: Path, sources: Sequence[Path], out: Path, name: str) -> None:
-    flagfiles, names = files.flagfiles(published, folder), columns(published)
-    only = columns_of_cells(published)
-    runs, warnings = find_runs(folder.name, flagfiles, sources, names, only)
+    flagfiles = files.flagfiles(published, folder)
+    runs, warnings = find_runs(folder.name, flagfiles, sources, columns(published, flagfiles))
     text = report(published, runs)
     print(f'{published["title"]}: {what(published)}\n({published["source"]})\n\n{text}')
     for warning in warnings:

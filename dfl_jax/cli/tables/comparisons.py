@@ -50,23 +50,23 @@ def comparisons(published: Row, runs: Runs) -> list[str]:
 
 def fewer(ours: str, rounds: Mapping[str, Measured]) -> str | None:
     """How many times fewer rounds `ours` takes than the best other method; None if unknown."""
-    others = {method: number for method, number in rounds.items() if method != ours}
+    others = [method for method in rounds if method != ours]
     if not others or ours not in rounds or rounds[ours].bound:
         return None
-    best = min(others, key=lambda method: others[method])
-    times = others[best].value / rounds[ours].value
-    if others[best].bound and times <= 1:  # a run that has hardly begun tells nothing
+    best = min(others, key=lambda method: rounds[method])
+    times, bound = rounds[best].value / rounds[ours].value, rounds[best].bound
+    if bound and times <= 1:  # a run that has hardly begun tells nothing
         return None
-    return f'{"more than " * others[best].bound}{times:.1f} times ({best})'
+    return f'{"more than " * bound}{times:.1f} times ({best})'
 
 
 def lead(ours: str, accuracies: Mapping[str, Measured]) -> str | None:
     """By how many points `ours` is more accurate than the best other method; None if unknown."""
-    others = {method: number for method, number in accuracies.items() if method != ours}
+    others = [method for method in accuracies if method != ours]
     if not others or ours not in accuracies:
         return None
-    best = max(others, key=lambda method: others[method])
-    return f'{accuracies[ours].value - others[best].value:.1f} points ({best})'
+    best = max(others, key=lambda method: accuracies[method])
+    return f'{accuracies[ours].value - accuracies[best].value:.1f} points ({best})'
 
 
 def off_paper(published: Row, runs: Runs) -> list[str]:

@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from dfl_jax.cli.command import in_a_line
@@ -26,22 +25,20 @@ def find_runs(
     table: str,
     flagfiles: Mapping[str, Path],
     sources: Sequence[Path],
-    names: Sequence[str] = CURVES,
-    only: Mapping[str, Collection[str]] = MappingProxyType({}),
+    needed: Mapping[str, Sequence[str]],
 ) -> tuple[Runs, list[str]]:
     """The runs of every cell that has some, and warnings of other settings and unfinished runs.
 
     flagfiles: of every cell. sources: folders of runs, or files that stand for them; a cell's runs
-    are those of the first that has any. only: {column: the cells that need it}, of those that not
-    all need. A run that is damaged or lacks any of the columns `names` is left out, and a warning
-    says so. Raises ValueError when there is none at all.
+    are those of the first that has any. needed: columns, by cell; a run that is damaged or lacks
+    any of them is left out, and a warning says so. Raises ValueError when there is none at all.
     """
     runs: Runs = {}
     warnings: list[str] = []
     for source in sources:
         missing = {cell: file for cell, file in flagfiles.items() if cell not in runs}
         read = load_curves if source.suffix == '.json' else read_directories
-        more, more_warnings = read(source, missing, names, only)
+        more, more_warnings = read(source, missing, needed)
         runs |= more
         warnings += more_warnings
     runs = {cell: runs[cell] for cell in flagfiles if cell in runs}
@@ -54,22 +51,17 @@ def find_runs(
 
 
 def read_directories(
-    folder: Path,
-    flagfiles: Mapping[str, Path],
-    names: Sequence[str],
-    only: Mapping[str, Collection[str]],
+    folder: Path, flagfiles: Mapping[str, Path], needed: Mapping[str, Sequence[str]]
 ) -> tuple[Runs, list[str]]:
     """The runs of every cell in the subfolders of a folder, and warnings of them."""
     runs: Runs = {}
     warnings = []
     for cell, flagfile in flagfiles.items():
         wanted = read_flagfile(flagfile)
-        for path in sorted(
-            path for path in (folder / cell, *folder.glob(f'{cell}-*')) if path.is_dir()
-        ):
+        for path in sorted(filter(Path.is_dir, (folder / cell, *folder.glob(f'{cell}-*')))):
             directory = RunDirectory(path)
             try:
-                run = run_of_cell(path.name, directory.rows(), cell, names, only)
+                run = kept_columns(path.name, directory.rows(), needed[cell])
                 mismatches = differences(path.name, wanted, directory.config())
             except (ValueError, OSError) as error:
                 warnings.append(f'{path.name} {SKIPPED}: {reason(error, path)}')
@@ -84,23 +76,10 @@ def read_directories(
     return runs, warnings
 
 
-def run_of_cell(
-    name: str,
-    rows: Sequence[Row],
-    cell: str,
-    names: Sequence[str],
-    only: Mapping[str, Collection[str]],
-) -> Run:
+def kept_columns(name: str, rows: Sequence[Row], needed: Sequence[str]) -> Run:
     """What a table keeps of the rows of a run, rounded. Raises ValueError as `columns_of` does."""
-    needed = needed_by(cell, names, only)
-    run = columns_of(name, rows, needed, [n for n in names if n not in needed])
-    for column in {*run} & {*names}:
-        run[column] = [rounded(value, column) for value in run[column]]
-    return run
-
-
-def needed_by(cell: str, names: Sequence[str], only: Mapping[str, Collection[str]]) -> list[str]:
-    return [name for name in names if cell in only.get(name, [cell])]
+    run = columns_of(name, rows, needed)
+    return run | {c: [rounded(value, c) for value in run[c]] for c in needed if c in run}
 
 
 def reason(error: Exception, directory: Path) -> str:
@@ -133,35 +112,29 @@ def check_run(run: Any, needed: Iterable[str]) -> None:
     """
     if not isinstance(run, dict) or not isinstance(run.get('run'), str):
         raise ValueError('it is no run')
-    lists = {name: column for name, column in run.items() if name != 'run'}
-    rounds = lists.get('round')
-    if not isinstance(rounds, list) or not all(type(r) is int and 0 < r < 2**53 for r in rounds):
-        raise ValueError('its rounds are not whole numbers from 1')
-    if any(later <= earlier for earlier, later in itertools.pairwise(rounds)):
-        raise ValueError('its rounds do not increase')
-    if not rounds:
-        raise ValueError('it has no round')
+    rounds = run.get('round')
+    whole = isinstance(rounds, list) and all(type(r) is int and r < 2**53 for r in rounds)
+    if not rounds or not whole:
+        raise ValueError('its rounds are not whole numbers')
+    if any(later <= earlier for earlier, later in itertools.pairwise([0, *rounds])):
+        raise ValueError('its rounds do not increase from 1')
     never = [None] * len(rounds)
-    if absent := [n for n in needed if lists.get(n, never) == never]:
+    if absent := [n for n in needed if run.get(n, never) == never]:
         raise ValueError(f'it has no {" and no ".join(absent)}')
-    for name, column in lists.items():
+    for name in run.keys() - {'run'}:
+        column = run[name]
         if not isinstance(column, list) or len(column) != len(rounds):
             raise ValueError(f'its {name} is not a value a round')
         for round, value in zip(rounds, column, strict=True):
             several = value if name.endswith('_quantiles') else [value]
             if not isinstance(several, list) or not several or not all(map(is_number, several)):
-                raise ValueError(f'its {name} of round {round} is {_in_short(value)}')
+                shown = 'missing' if value is None else in_a_line(repr(value))[:40]
+                raise ValueError(f'its {name} of round {round} is {shown}')
 
 
 def is_number(value: Any) -> bool:
     """Whether it is a finite number, of a size that can be worked with."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e100
-
-
-def _in_short(value: Any) -> str:
-    if value is None:
-        return 'missing'
-    return f'a {type(value).__name__}' if isinstance(value, list | dict) else repr(value)[:40]
 
 
 def panel_curves(panel: Row) -> list[str]:
@@ -184,10 +157,7 @@ def rounded(value: Any, name: str = 'accuracy') -> Any:
 
 
 def load_curves(
-    path: Path,
-    cells: Collection[str],
-    names: Sequence[str],
-    only: Mapping[str, Collection[str]],
+    path: Path, cells: Collection[str], needed: Mapping[str, Sequence[str]]
 ) -> tuple[Runs, list[str]]:
     """What `save_curves` wrote of these cells. Raises ValueError."""
     runs: Runs = {}
@@ -195,8 +165,9 @@ def load_curves(
         content = read_json(path)
         kept = content['warnings'] if 'warnings' in content else content['remarks']  # older files
         warnings = [warning for warning in kept if concerns(warning, cells)]
-        those = {cell: several for cell, several in content['runs'].items() if cell in cells}
-        pairs = [(cell, run) for cell, several in those.items() for run in several]
+        pairs = [
+            (c, run) for c, several in content['runs'].items() if c in cells for run in several
+        ]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         reason = f': {error}' if isinstance(error, ValueError) else ''
         raise ValueError(
@@ -204,7 +175,7 @@ def load_curves(
         ) from error
     for cell, run in pairs:
         try:
-            check_run(run, needed_by(cell, names, only))
+            check_run(run, needed[cell])
             runs.setdefault(cell, []).append(run)
         except ValueError as error:
             name = run.get('run', cell) if isinstance(run, dict) else cell

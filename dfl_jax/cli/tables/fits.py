@@ -76,14 +76,11 @@ def fit_lines(published: Row, runs: Runs) -> list[str]:
         bounds = sum(map(len, cells.values())) - used
         if used + bounds == 0:
             continue
-        over = f'{counted(sizes, "size")}, {counted(used, "run")}'
-        over += f'; {counted(bounds, "bound")} left out' if bounds else ''
-        if method in laws:
-            law = laws[method]
-            text = f'{head} ~ n^{law} ± {law.error:.2f} ({over})'
-        else:
-            text = f'{head} ~ n^mu not fitted, it takes {SIZES} sizes ({over})'
-        lines.append(f'{method}: {text}')
+        law = laws.get(method)
+        fit = f'^{law} ± {law.error:.2f}' if law else f'^mu not fitted, it takes {SIZES} sizes'
+        left_out = f'; {counted(bounds, "bound")} left out' if bounds else ''
+        over = f'{counted(sizes, "size")}, {counted(used, "run")}{left_out}'
+        lines.append(f'{method}: {head} ~ n{fit} ({over})')
     return lines
 
 

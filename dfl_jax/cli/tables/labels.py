@@ -1,17 +1,14 @@
 """What methods and curves are called in tables, figures and reports."""
 
+from dfl_jax import algorithms
 from dfl_jax.cli.tables.curves import LOSS
 
-METHODS = {  # as papers print them; a method's place is its colour in every figure, where
-    # colours come again after the last, but never twice in one table
-    'ntk_dfl': 'NTK-DFL',
-    'dfedavg': 'DFedAvg',
-    'dfedavgm': 'DFedAvgM',
-    'dfedsam': 'DFedSAM',
-    'dispfl': 'DisPFL',
-    'dpsgd': 'D-PSGD',
-    'ntk_fl': 'NTK-FL',
-    'decavg': 'DecAvg',
+EARLY = ('ntk_dfl', 'dfedavg', 'dfedavgm', 'dfedsam', 'dispfl', 'dpsgd', 'ntk_fl', 'decavg')
+LATER = ('dfml', 'dec_fedavg', 'dec_heterofl', 'dec_fedrolex', 'dec_fedprox', 'def_kt', 'dec_fml')
+METHODS: dict[str, str] = {
+    # A method's place is its colour in every figure, where colours come again after the last, but
+    # never twice in one table.
+    **{name: algorithms.METHODS[name].label for name in EARLY},
     'ntk_dfl_compressed': 'NTK-DFL, compressed',
     'spark_no_momentum': 'SPARK w/o momentum',
     'spark': 'SPARK',
@@ -30,13 +27,7 @@ METHODS = {  # as papers print them; a method's place is its colour in every fig
     'gain': 'gain-corrected',
     'same': 'same start',
     'dec_fedavg_server': 'FedAvg with a server',
-    'dfml': 'DFML',
-    'dec_fedavg': 'Dec. FedAvg',
-    'dec_heterofl': 'Dec. HeteroFL',
-    'dec_fedrolex': 'Dec. FedRolex',
-    'dec_fedprox': 'Dec. FedProx',
-    'def_kt': 'Def-KT',
-    'dec_fml': 'Dec. FML',
+    **{name: algorithms.METHODS[name].label for name in LATER},
     'dfml_fixed': 'DFML, alpha = 0.5',
     'dfml_ce_fixed': 'DFML, CE, alpha = 0.5',
     'dfml_ce': 'DFML, CE',

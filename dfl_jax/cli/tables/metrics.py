@@ -33,14 +33,13 @@ def first(run: Run, name: str, reached: Iterable[bool]) -> Measured:
     return Measured(run[name][-1], True) if value is None else Measured(value)
 
 
-def rounds_to(table: Row, run: Run, _: Sequence[Run] = ()) -> Measured:
-    """The first evaluated round whose consensus accuracy reaches the target."""
-    return first(run, 'round', (accuracy >= table['target'] for accuracy in run[CONSENSUS]))
+def to_target(column: str) -> Callable[..., Measured]:
+    """The metric that is a column where the consensus accuracy first reaches the target."""
 
+    def metric(table: Row, run: Run, _: Sequence[Run] = ()) -> Measured:
+        return first(run, column, (accuracy >= table['target'] for accuracy in run[CONSENSUS]))
 
-def megabytes_to(table: Row, run: Run, _: Sequence[Run] = ()) -> Measured:
-    """What all clients together have sent by that round, in megabytes."""
-    return first(run, 'mbytes_total', (accuracy >= table['target'] for accuracy in run[CONSENSUS]))
+    return metric
 
 
 def loss_to(table: Row, run: Run, _: Sequence[Run]) -> Measured:
@@ -97,45 +96,40 @@ class Metric(NamedTuple):
 
     of: Callable[[Row, Run, Sequence[Run]], Measured | None]  # table, run, runs of its reference
     head: str  # above its columns, where a table has several metrics
-    words: Callable[[Row], str]  # of a table
+    words: str  # with places for what `metric_words` fills in
 
 
 METRICS = {
-    'rounds_to': Metric(rounds_to, 'rounds', lambda t: f'rounds to {_target(t)}'),
-    'megabytes_to': Metric(megabytes_to, 'MB', lambda t: f'megabytes to {_target(t)}'),
-    'accuracy_at': Metric(
-        at_round(CONSENSUS), 'aggregated', lambda t: f'consensus accuracy at {when(t)} (%)'
-    ),
+    'rounds_to': Metric(to_target('round'), 'rounds', 'rounds to {target}'),
+    'megabytes_to': Metric(to_target('mbytes_total'), 'MB', 'megabytes to {target}'),
+    'accuracy_at': Metric(at_round(CONSENSUS), 'aggregated', 'consensus accuracy at {when} (%)'),
     'client_accuracy_at': Metric(
-        client_accuracy_at, 'mean client', lambda t: f'mean client accuracy at {when(t)} (%)'
+        client_accuracy_at, 'mean client', 'mean client accuracy at {when} (%)'
     ),
-    'local_accuracy_at': Metric(
-        at_round(LOCAL), 'local', lambda t: f'mean local accuracy at {when(t)} (%)'
-    ),
+    'local_accuracy_at': Metric(at_round(LOCAL), 'local', 'mean local accuracy at {when} (%)'),
     'gap_at': Metric(
-        gap_at,
-        'gap',
-        lambda t: f'gap from consensus to mean client accuracy at {when(t)} (points)',
+        gap_at, 'gap', 'gap from consensus to mean client accuracy at {when} (points)'
     ),
-    'loss_to': Metric(
-        loss_to, 'rounds', lambda t: f'rounds to a mean test loss of {t["target_loss"]:.4g}'
-    ),
-    'loss_at': Metric(at_round(LOSS, 1), 'loss', lambda t: f'mean test loss at {when(t)}'),
+    'loss_to': Metric(loss_to, 'rounds', 'rounds to a mean test loss of {loss}'),
+    'loss_at': Metric(at_round(LOSS, 1), 'loss', 'mean test loss at {when}'),
     'megabytes_saved': Metric(
-        megabytes_saved,
-        'MB saved',
-        lambda t: f'megabytes a round saved against {t["reference"]} (%)',
+        megabytes_saved, 'MB saved', 'megabytes a round saved against {reference} (%)'
     ),
     'rounds_to_reference': Metric(
-        rounds_to_reference,
-        'rounds',
-        lambda t: f'rounds to the mean client accuracy of {t["reference"]} at {when(t)}',
+        rounds_to_reference, 'rounds', 'rounds to the mean client accuracy of {reference} at {when}'
     ),
 }
 
 
-def _target(table: Row) -> str:
-    return f'{100 * table["target"]:.4g} % consensus accuracy'
+def metric_words(table: Row) -> str:
+    """The metric of a table that has one, in words."""
+    target, loss = table.get('target', 0), table.get('target_loss', 0)
+    return METRICS[table['metric']].words.format(
+        target=f'{100 * target:.4g} % consensus accuracy',
+        when=when(table) if 'round' in table else '',
+        loss=f'{loss:.4g}',
+        reference=table.get('reference'),
+    )
 
 
 def by_metric(table: Row) -> list[Row]:
@@ -205,10 +199,6 @@ def heading(table: Row, column: str) -> str:
     if 'metrics' not in table:
         return column
     return f'{column} {table.get("head", METRICS[table["metric"]].head)}'
-
-
-def metric_words(table: Row) -> str:
-    return METRICS[table['metric']].words(table)
 
 
 def what(table: Row) -> str:

@@ -65,33 +65,35 @@ def table_panels(
     published, runs: as in tables.command. measure: from the runs of a cell to the metric.
     laws: the fits of `fit` that there are.
     """
-    panels = []
-    for panel in published['panels']:
-        curves = set(panel_curves(panel)) if {'column', 'lines'} & set(panel) else set()
-        drawn = _panel(published, panel, runs, measure, laws)._replace(
-            errors=published.get('errors', 'range'),
-            percent=all('accuracy' in curve for curve in curves),
-            loss=published.get('target_loss') if curves == {LOSS} else None,
-            legend=panel.get('legend', False),
-            **{name: panel.get(name) for name in ('xscale', 'yscale', 'ylabel')},
-        )
-        panels.append(drawn)
-    return panels
+    return [_panel(published, panel, runs, measure, laws) for panel in published['panels']]
 
 
 def _panel(published: Row, panel: Row, runs: Runs, measure: Callable, laws: Mapping) -> Panel:
-    title, x, styles = panel['title'], panel.get('x', 'round'), panel.get('styles', {})
+    x, styles, curves = panel.get('x', 'round'), panel.get('styles', {}), set()
     if 'curves' in panel:
         words = (CURVE_LABELS.get(name, name) for name in panel['curves'])
         styles = dict(zip(('solid', 'dotted'), words, strict=False))
     if {'column', 'lines'} & set(panel):
-        return Panel(title, 'curve', x, _curves(published, panel, x, runs), styles)
-    if 'points' in panel:
-        return Panel(title, 'scatter', x, _scattered(published, panel, runs))
-    if 'rounds' in panel:
-        return Panel(title, 'distribution', 'round', _distributions(panel, runs))
-    lines = _factors(published, panel, runs, measure)
-    return Panel(title, 'factor', panel['label'], _laws(published, panel, lines, laws), styles)
+        kind, lines = 'curve', _curves(published, panel, x, runs)
+        curves = set(panel_curves(panel))
+    elif 'points' in panel:
+        kind, lines = 'scatter', _scattered(published, panel, runs)
+    elif 'rounds' in panel:
+        kind, lines = 'distribution', _distributions(panel, runs)
+    else:
+        kind, x = 'factor', panel['label']
+        lines = _laws(published, panel, _factors(published, panel, runs, measure), laws)
+    return Panel(
+        panel['title'],
+        kind,
+        x,
+        lines,
+        styles,
+        errors=published.get('errors', 'range'),
+        percent=all('accuracy' in curve for curve in curves),
+        loss=published.get('target_loss') if curves == {LOSS} else None,
+        **{name: panel[name] for name in ('xscale', 'yscale', 'ylabel', 'legend') if name in panel},
+    )
 
 
 def _curves(published: Row, panel: Row, x: str, runs: Runs) -> list[Line]:
@@ -99,7 +101,8 @@ def _curves(published: Row, panel: Row, x: str, runs: Runs) -> list[Line]:
 
     def drawn(line: Row, colour: str) -> Line:
         cell, curve = runs.get(line['cell'], []), line_curve(panel, line)
-        points = _over_seeds(cell, curve, x, panel.get('until', math.inf), _scale(panel, line))
+        scale = line.get('scale') or panel['scale'] if x == 'minibatches' else 1
+        points = _over_seeds(cell, curve, x, panel.get('until', math.inf), scale)
         return Line(line['label'], colour, points, line.get('style', 'solid'))
 
     if 'lines' in panel:
@@ -190,29 +193,13 @@ def _distributions(panel: Row, runs: Runs) -> list[Line]:
 def _methods(published: Row, panel: Row) -> dict[str, tuple[str, str]]:
     """Label and colour of every method that the panel shows."""
     shown = panel.get('methods') or {method: method for method in published['rows']}
-    colours = _colours(published)
+    order = [*METHODS, *(method for method in published['rows'] if method not in METHODS)]
+    colours = {method: COLOURS[i % len(COLOURS)] for i, method in enumerate(order)}
     return {method: (METHODS.get(like, like), colours[like]) for method, like in shown.items()}
-
-
-def _scale(panel: Row, line: Row) -> float:
-    """What a round is worth on the x axis of minibatches."""
-    scale = line.get('scale', panel.get('scale'))
-    if scale is None and panel.get('x') == 'minibatches':
-        raise ValueError(
-            f"panel '{panel['title']}' is over minibatches; give it, or every line of it, a scale: "
-            'the minibatches of a round'
-        )
-    return scale or 1
 
 
 def _unit(curve: str) -> int:
     return 100 if 'accuracy' in curve else 1
-
-
-def _colours(published: Row) -> dict[str, str]:
-    """The colour of every method, of the table or not."""
-    order = [*METHODS, *(method for method in published['rows'] if method not in METHODS)]
-    return {method: COLOURS[i % len(COLOURS)] for i, method in enumerate(order)}
 
 
 def _at(run: Run, name: str, round: int) -> list:

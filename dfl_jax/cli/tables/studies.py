@@ -60,42 +60,43 @@ class Result(NamedTuple):
 
 
 def graphs(study: Row) -> Iterator[tuple[str, int, list[int], np.ndarray]]:
-    """The graphs of a study: label, n, seed and links [E, 2] of each."""
-    for place, family in enumerate(study['families']):
+    """The graphs of a study, under a progress bar: label, n, seed and links [E, 2] of each."""
+    from tqdm import tqdm
+
+    each = [*itertools.product(enumerate(study['families']), study['sizes'], range(study['draws']))]
+    for (place, family), n, draw in tqdm(each, study['title'], leave=False):
         options = {k: value for k, value in family.items() if k not in ('label', 'family')}
-        for n, draw in itertools.product(study['sizes'], range(study['draws'])):
-            settings = families.Settings(n, **options)
-            families.check(family['family'], 1, settings)
-            seed = [draw, n, place]
-            links = families.draw(family['family'], settings, np.random.default_rng(seed))
-            yield family['label'], n, seed, links
+        settings = families.Settings(n, **options)
+        families.check(family['family'], 1, settings)
+        seed = [draw, n, place]
+        links = families.draw(family['family'], settings, np.random.default_rng(seed))
+        yield family['label'], n, seed, links
 
 
 def steady(study: Row) -> Iterator[Value]:
     for label, n, _, links in graphs(study):
-        matrix = _largest_component(uniform_matrix(links, n))
-        yield label, n, 1 / gain_of(matrix), None
+        yield label, n, 1 / gain_of(_largest_component(links, n)), None
 
 
 def rewired(study: Row) -> Iterator[Value]:
     for label, n, seed, links in graphs(study):
-        plain = 1 / gain_of(_largest_component(uniform_matrix(links, n)))
+        plain = 1 / gain_of(_largest_component(links, n))
         for target in study['targets']:
             moved = rewire(links, target, np.random.default_rng([*seed, 1]))
-            matrix = _largest_component(uniform_matrix(moved, n))
+            matrix = _largest_component(moved, n)
             yield label, target, 1 / gain_of(matrix), plain
 
 
 def limits(study: Row) -> Iterator[Value]:
     for label, n, seed, links in graphs(study):
-        matrix = _largest_component(uniform_matrix(links, n))
+        matrix = _largest_component(links, n)
         deviations = _simulate(study, matrix, seed, study['rounds'])
         yield label, n, float(deviations.among_parameters[-1]), 1 / gain_of(matrix)
 
 
 def stabilisation(study: Row) -> Iterator[Value]:
     for label, n, seed, links in graphs(study):
-        matrix = _largest_component(uniform_matrix(links, n))
+        matrix = _largest_component(links, n)
         rate = -math.log(spectrum(matrix).second_modulus)
         expected = -math.log(study['sigma_noise']) / rate
         deviations = _simulate(study, matrix, seed, 2 * math.ceil(expected) + 40)
@@ -122,17 +123,9 @@ STUDIES: dict[str, Callable[[Row], Iterator[Value]]] = {
 
 
 def run_study(study: Row) -> Result:
-    """All of a study, under a progress bar."""
-    from tqdm import tqdm
-
+    """What a study measures on all its graphs, and what theory says."""
     result = Result({}, {})
-    total = len(study['families']) * len(study['sizes']) * study['draws']
-    if study['study'] == 'assortativity':
-        total *= len(study['targets'])
-    if study['study'] == 'evolution':
-        total *= 2 * study['rounds']
-    bar = tqdm(STUDIES[study['study']](study), study['title'], total, leave=False)
-    for label, x, value, expected in bar:
+    for label, x, value, expected in STUDIES[study['study']](study):
         result.measured.setdefault(label, {}).setdefault(x, []).append(value)
         if expected is not None:
             result.theory.setdefault(label, {}).setdefault(x, []).append(expected)
@@ -149,8 +142,9 @@ def _simulate(study: Row, matrix: scipy.sparse.csr_array, seed: list[int], round
     )
 
 
-def _largest_component(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-    """Without the few clients that a sparse random graph leaves alone; n still counts them."""
+def _largest_component(links: np.ndarray, n: int) -> scipy.sparse.csr_array:
+    """The mixing matrix without the few clients that a sparse random graph leaves alone."""
+    matrix = uniform_matrix(links, n)
     _, names = csgraph.connected_components(matrix, directed=False)
     kept = np.flatnonzero(names == np.bincount(names).argmax())
     return matrix[kept][:, kept]

@@ -11,9 +11,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from absl import flags, logging
+from absl import flags
 
-from dfl_jax.cli.command import check_empty, fail, figure
+from dfl_jax.cli.command import check_empty, fail, figure, one_line_errors
 from dfl_jax.cli.experiment import method_flags
 from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.run import command as run
@@ -70,22 +70,12 @@ def check() -> None:
     check_empty(FLAGS.out)
 
 
-def main(argv: list[str]) -> int:
-    logging.set_verbosity(logging.FATAL)
-    if len(argv) > 1:
-        return fail(f'unexpected argument {argv[1]!r}; settings are flags')
+@one_line_errors('interrupted before the first round; start again')
+def main(_: list[str]) -> int:
     with contextlib.ExitStack() as lock:
-        try:
-            check()
-            experiment, directory, _ = run.prepare(lock)
-        except (ValueError, OSError) as error:
-            return fail(str(error))
-        except KeyboardInterrupt:
-            return fail('interrupted before the first round; start again', status=130)
-        try:
-            return follow(experiment, directory.path)
-        except OSError as error:  # a full disk
-            return fail(str(error))
+        check()
+        experiment, directory = run.prepare(lock)[:2]
+        return follow(experiment, directory.path)
 
 
 def follow(experiment: Any, path: Path) -> int:

@@ -100,11 +100,7 @@ def _terms(axes, bound: Bound, measured: float) -> None:
         )  # fmt: skip
     axes.set_xscale('log')
     axes.set_xlim(low, high)
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    tidy(axes)
-    axes.grid(axis='y', visible=False)
-    axes.tick_params(axis='y', colors='black', length=0)
+    _name_bars(axes, names)
 
 
 def _shares(axes, bounds: Mapping[str, Bound]) -> None:
@@ -122,12 +118,17 @@ def _shares(axes, bounds: Mapping[str, Bound]) -> None:
                 axes.text(middle, place, f'{share:.0%}', color='white', ha='center', va='center')
             left += share
     names = [f'{name}\n$\\gamma$ = {b.gamma:.2g}' for name, b in bounds.items()]
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(lambda value, _: f'{value:.0%}')
     axes.set_title('share of each term', fontsize=11)
     axes.legend(frameon=False, fontsize=8, ncols=2, loc='upper center', bbox_to_anchor=(0.5, -0.1))
+    _name_bars(axes, names)
+
+
+def _name_bars(axes, names: Sequence[str]) -> None:
+    """Names horizontal bars, the first above."""
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
     tidy(axes)
     axes.grid(axis='y', visible=False)
     axes.tick_params(axis='y', colors='black', length=0)
