@@ -305,7 +305,7 @@ def test_a_network_that_falls_apart_has_lambda_one(small, tmp_path):
         ('--loss=mse', ('--loss=mse', 'leave it out')),
         ('--nontk_averaging', ('--nontk_averaging', 'leave it out')),
         ('--ntk_batches=2', ('--ntk_batches=2', 'leave it out')),
-        ('--ntk_jacobian_bits=8', ('--ntk_jacobian_bits=8', 'leave it out')),
+        ('--message_bits=8', ('--message_bits=8', 'leave it out')),
         ('--topology=clustered', ('--topology=clustered', '--nontk_by_cluster')),
         ('--lr=0', ('--lr=0.0', 'raise it')),
         ('--resume', ('--resume', 'leave it out')),
