@@ -17,7 +17,7 @@ TYPED := dfl_jax experiments benchmarks tests/torture
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##/  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 	@echo 'Variables: PYTHON=python3.12, ARGS="--rounds=5" (run, quick, test, faults, torture),'
-	@echo '           WORKERS=2 (test, torture),'
+	@echo '           WORKERS=2 (quick, test, torture),'
 	@echo '           BENCH=benchmarks.round (bench)'
 
 run: $(VENV)/.installed  ## NTK-DFL on the handwritten digits; other settings by ARGS
@@ -27,7 +27,7 @@ test: $(VENV)/.installed-test $(VENV)/.installed-nt  ## all tests but the slow o
 	@$(BIN)/python -m pytest -q -m 'not slow' -n $(WORKERS) --dist=loadfile $(ARGS)
 
 quick: $(VENV)/.installed-test  ## the tests to run while working, under 90 seconds
-	@$(BIN)/python -m pytest -q -m quick $(ARGS)
+	@$(BIN)/python -m pytest -q -m quick -n $(WORKERS) --dist=loadfile $(ARGS)
 
 faults: $(VENV)/.installed-test $(VENV)/.installed-nt  ## deliberate faults that the tests must catch, hours
 	@$(BIN)/python -m tests.faults $(ARGS)

@@ -27,6 +27,15 @@ from dfl_jax import Clients, topology
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
+# What `make quick` runs: files that cover every package and compile little.
+QUICK = (
+    *('algorithms', 'architecture', 'command', 'distillation', 'faults', 'gain'),
+    *('gossip_sgd', 'memory', 'metrics', 'mixing', 'models', 'network', 'ntk_update'),
+    *('peers', 'plugins', 'population', 'rewiring', 'rundir'),
+    *('simulate', 'tables_loss', 'throughput', 'topology'),
+)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     jax.config.update('jax_numpy_rank_promotion', 'raise')
     cache = getattr(config, 'cache', None)
@@ -36,6 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem.removeprefix('test_') in QUICK and not item.get_closest_marker('slow'):
+            item.add_marker(pytest.mark.quick)
     marked = [item for item in items if item.get_closest_marker('gpu')]
     if marked and jax.default_backend() != 'gpu':
         for item in marked:

@@ -187,17 +187,20 @@ def case(*values):
     return pytest.param(*values, marks=pytest.mark.slow if slow else ())
 
 
-# One of each kind; tests that compile programs of their own leave the others to the slow tests.
-REPRESENTATIVES = ('ntk_dfl', 'ntk_fl', 'spark', 'dfedavgm', 'dfml')
+# Kernels, gossip, meetings; tests that compile programs of their own leave the others to the slow
+# tests, but for one run of a server and of SPARK, whose messages are of a kind of their own.
+REPRESENTATIVES = ('ntk_dfl', 'dfedavgm', 'dfml')
+RUN_WHOLE = (*REPRESENTATIVES, 'ntk_fl', 'spark')
 
 
-def of_each_kind(*values):
+def of_each_kind(*values, quick=REPRESENTATIVES):
     """The parameters of one such test, an algorithm first."""
-    slow = values[0] not in REPRESENTATIVES
-    return pytest.param(*values, marks=pytest.mark.slow if slow else ())
+    return pytest.param(*values, marks=() if values[0] in quick else pytest.mark.slow)
 
 
-every_algorithm = pytest.mark.parametrize('name', [case(name) for name in ALGORITHMS_UNDER_TEST])
+every_whole_run = pytest.mark.parametrize(
+    'name', [of_each_kind(name, quick=RUN_WHOLE) for name in ALGORITHMS_UNDER_TEST]
+)
 every_decentralized = pytest.mark.parametrize('name', [case(name) for name in DECENTRALIZED])
 every_centralized = pytest.mark.parametrize('name', CENTRALIZED)
 every_family = pytest.mark.parametrize('family', [case(family) for family in FAMILIES])
@@ -357,18 +360,22 @@ def test_garbage_in_the_padding_changes_nothing(name, family):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(logits(name, state)))
 
 
-@every_network
+# Of graphs without padding every family has a program of its own.
+@pytest.mark.parametrize(
+    ('name', 'family'),
+    [
+        pytest.param(*pair, marks=pytest.mark.slow)
+        if pair[1] in FAMILIES and pair[1] != 'erdos_renyi'
+        else case(*pair)
+        for pair in NETWORKS
+    ],
+)
 def test_more_padding_changes_nothing(name, family):
-    graphs = schedule(family)
-    state, infos = trained(name, graphs)
+    state, infos = trained(name, schedule(family))
     more, narrow = network(extra_samples=3, garbage=True), schedule(family, width=None)
-    if name in MEETING:  # one more compilation, not two
-        variants = [trained(name, narrow, more)]
-    else:
-        variants = [trained(name, graphs, more), trained(name, narrow)]
-    for other_state, other_infos in variants:
-        assert_close(logits(name, state), logits(name, other_state))
-        assert_close(infos, other_infos)
+    other_state, other_infos = trained(name, narrow, more)
+    assert_close(logits(name, state), logits(name, other_state))
+    assert_close(infos, other_infos)
 
 
 @every_network
@@ -524,7 +531,7 @@ def uninterrupted(name):
     return whole_run(name, eval_every=4)
 
 
-@every_algorithm
+@every_whole_run
 def test_one_trace_a_run(name):
     evaluations, traces = uninterrupted(name)
     assert [metrics['round'] for metrics, *_ in evaluations] == [4, 8, 12]
@@ -569,7 +576,7 @@ def test_resume_equals_no_stop(name, saved, tmp_path):
         assert_same(ours[1], theirs[1])
 
 
-@every_algorithm
+@every_whole_run
 def test_traffic_of_a_run(name):
     """Megabytes of a whole run from a count of every link of every round."""
     graphs, units = all_families(name), ALGORITHMS_UNDER_TEST[name]().unit_bits

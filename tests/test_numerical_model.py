@@ -29,10 +29,10 @@ def test_deviations_follow_their_closed_form(graph):
 
 @pytest.mark.parametrize('family', ['complete', 'erdos_renyi', 'barabasi_albert'])
 def test_weights_shrink_by_the_norm_of_the_steady_vector(family):
-    """Dense and sparse products; the standard error is 1.1 %."""
+    """Dense and sparse products; the standard error is 1.6 %."""
     graphs = topology.schedule(family, 200, 1, seed=0, static=True, degree=6)
     (matrix,) = gain.mixing_matrices(graphs, np.ones(200), 'uniform')
-    found = numerical_model.simulate(jax.random.key(1), matrix, parameters=4000, rounds=60)
+    found = numerical_model.simulate(jax.random.key(1), matrix, parameters=2000, rounds=40)
     assert found.among_parameters[-1] * gain.gain_of(matrix) == pytest.approx(1, abs=0.05)
     assert found.among_nodes[-1] < 1e-4
 
@@ -44,7 +44,7 @@ def test_what_nodes_agree_on_does_not_round_away_a_small_noise(family, nodes):
     graphs = topology.schedule(family, nodes, 1, seed=0, static=True, degree=6)
     (matrix,) = gain.mixing_matrices(graphs, np.ones(nodes), 'uniform')
     options = {'rounds': 100, 'sigma_noise': 1e-8}
-    found = numerical_model.simulate(jax.random.key(0), matrix, parameters=2000, **options)
+    found = numerical_model.simulate(jax.random.key(0), matrix, parameters=500, **options)
     # Of a start at zero: in float64 the square of the noise is lost beside that of the start.
     expected, _ = reference.numerical_model_deviations(matrix.T.toarray(), sigma_init=0, **options)
     assert found.among_nodes[-1] == pytest.approx(expected[-1], rel=0.05)
