@@ -52,7 +52,7 @@ def kernel(jac):
 
 
 def neighbours_of(members, mask):
-    """Of one round's graph, members and mask [M, K]: M lists of the neighbours that are heard."""
+    """M lists of the neighbours that are heard, from a round's members and mask [M, K]."""
     return [
         [int(j) for j, on in zip(row[1:], linked[1:], strict=True) if on]
         for row, linked in zip(members, mask, strict=True)

@@ -295,7 +295,7 @@ def test_a_seed_decides_the_projection():
 
 
 def test_inner_products_are_kept():
-    """Of unit vectors the error has a standard deviation of at most sqrt(2 / d1') = 0.1."""
+    """The error of unit vectors has a standard deviation of at most sqrt(2 / d1') = 0.1."""
     x = np.random.default_rng(0).normal(size=(40, 784))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     z = x @ projection_matrix(784, 200, seed=0)

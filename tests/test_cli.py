@@ -959,7 +959,7 @@ def test_ntk_fl_hears_cohorts(tiny, tmp_path):
     ],
 )
 def test_every_decentralized_method_takes_the_gain_correction(name, tiny, tmp_path):
-    """Of a 2-regular graph of six clients the gain is the root of six."""
+    """The gain of a 2-regular graph of six clients is the root of six."""
     out = tmp_path / 'out'
     done = here(
         f'--algorithm={name}', f'--dataset={tiny}', *without('rounds', NETWORK), '--rounds=8',

@@ -41,7 +41,7 @@ def pairs():
 
 
 def z_scores(products, expected):
-    """Of the means over the first axis, by their standard errors."""
+    """Holds the means over the first axis against their standard errors."""
     products = np.asarray(products, np.float64)
     return (products.mean(axis=0) - expected) / (products.std(axis=0) / np.sqrt(len(products)))
 

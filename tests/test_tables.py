@@ -346,7 +346,7 @@ def test_a_baseline_that_never_got_there_bounds_the_comparison():
 
 
 def points_of(published, runs):
-    """Of every panel its kind and {(label, style): points}, without the lines that have none."""
+    """Each panel's kind and {(label, style): points}, without the lines that have none."""
     found = table_panels(published, runs, lambda cell: [len(run['round']) for run in cell])
     return [
         (panel.kind, {(line.label, line.style): line.points for line in panel.lines if line.points})
@@ -479,7 +479,7 @@ def test_a_dot_a_run_at_the_round_of_the_table():
 
 
 def quantiles(low, high):
-    """Of accuracies that are even between two bounds."""
+    """The quartiles of accuracies that are even between two bounds."""
     return [low + (high - low) * share / 20 for share in range(21)]
 
 

@@ -70,7 +70,7 @@ def grown(path: Path, rng: random.Random) -> None:
 
 
 def zeros(path: Path, rng: random.Random) -> None:
-    """Of the same length, as a crash of the machine may leave it."""
+    """Damage of the same length, as a crash of the machine may leave it."""
     path.write_bytes(bytes(path.stat().st_size))
 
 
@@ -118,7 +118,7 @@ def lines_swapped(path: Path, rng: random.Random) -> None:
 
 
 def a_digit_changed(path: Path, rng: random.Random) -> None:
-    """Of a number that is not a time: another result that reads like one."""
+    """Damage to a number that is not a time: another result that reads like one."""
     text = path.read_text()
     numbers = [*re.finditer(r'"(?!seconds|digest)\w+": \d+\.\d*(\d)', text)]
     place = rng.choice(numbers).start(1)
