@@ -32,7 +32,7 @@ QUICK = (
     *('algorithms', 'architecture', 'command', 'distillation', 'faults', 'gain'),
     *('gossip_sgd', 'memory', 'metrics', 'mixing', 'models', 'network', 'ntk_update'),
     *('peers', 'plugins', 'population', 'rewiring', 'rundir'),
-    *('simulate', 'tables_loss', 'throughput', 'topology'),
+    *('simulate', 'tables_loss', 'topology'),
 )
 
 

@@ -668,6 +668,13 @@ def blocker(folder: Path, *modules: str) -> Path:
     return folder
 
 
+def hide(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """The same in this process, for the length of one test."""
+    for name in [name for name in sys.modules if f'{name}.'.startswith(f'{module}.')]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+
+
 def test_a_run_without_what_it_can_do_without(small, tmp_path):
     hidden = blocker(
         tmp_path / 'site', 'matplotlib', 'orbax', 'pooch', 'sklearn', 'neural_tangents'
@@ -693,18 +700,19 @@ def test_a_run_without_what_it_can_do_without(small, tmp_path):
         ('neural_tangents', '--kernel=nt', 'pip install --no-deps neural-tangents'),
     ],
 )
-def test_what_cannot_run_without_a_package_says_so(module, flags, remedy, small, tmp_path):
-    hidden = blocker(tmp_path / 'site', module)
-    process = command(*small, '--noprogress', '--out=out', flags, cwd=tmp_path, path=hidden)
-    assert remedy in finish(process).error
+def test_what_cannot_run_without_a_package_says_so(
+    module, flags, remedy, small, tmp_path, monkeypatch
+):
+    hide(monkeypatch, module)
+    assert remedy in here(*small, f'--out={tmp_path}/out', flags).error
     assert not (tmp_path / 'out').exists()
 
 
-def test_data_in_a_folder_need_no_pooch(small, tmp_path):
+def test_data_in_a_folder_need_no_pooch(small, tmp_path, monkeypatch):
     write_mnist(tmp_path / 'data')
-    hidden = blocker(tmp_path / 'site', 'pooch')
-    argv = (*small, '--noprogress', '--dataset=mnist', '--data_dir=data', '--out=out')
-    done = finish(command(*argv, cwd=tmp_path, path=hidden))
+    hide(monkeypatch, 'pooch')
+    data = ('--dataset=mnist', f'--data_dir={tmp_path}/data')
+    done = here(*small, *data, '--nocheckpoint', f'--out={tmp_path}/out')
     assert done.status == 0, done.err
     assert done.err == ''
 
@@ -823,9 +831,9 @@ def test_a_flagfile(tiny, finished, tmp_path):
 
 
 def test_a_model_and_an_algorithm_of_ones_own(tiny, plugins):
-    argv = (f'--dataset={tiny}', *NETWORK, '--noprogress', '--out=out')
+    argv = (f'--dataset={tiny}', *NETWORK, f'--out={plugins}/out')
     own = ('--algorithm=their_methods:short', '--model=their_methods:Linear', '--lr=0.03')
-    done = finish(command(*argv, *own, cwd=plugins, path=plugins))
+    done = here(*argv, *own)
     assert done.status == 0, done.err
     assert done.err == ''
     assert load_file(plugins / 'out' / 'consensus.safetensors').keys() == {

@@ -125,7 +125,7 @@ def test_a_checkpoint_is_read_on_any_number_of_devices(method, tmp_path):
             jax.tree.map(np.testing.assert_array_equal, found, state)
 
 
-@pytest.mark.parametrize(('before', 'after'), [(1, 3), (2, 1), (3, 6)])
+@pytest.mark.parametrize(('before', 'after'), [(2, 1), (3, 6)])
 def test_a_run_goes_on_on_other_devices(before, after, tiny, whole, tmp_path):
     out = tmp_path / 'out'
     short = [flag for flag in SMALL if not flag.startswith('--rounds=')]
@@ -144,7 +144,7 @@ def test_as_many_cores_as_divide_the_clients(clients, size, monkeypatch):
     assert (mesh.size if mesh else 1) == size
 
 
-@pytest.mark.parametrize('asked', ['auto', '3'])
+@pytest.mark.parametrize('asked', ['auto', pytest.param('3', marks=pytest.mark.slow)])
 def test_a_command_of_its_own_makes_devices_of_the_cpu(asked, tiny, whole, tmp_path):
     """In a new process, as JAX can be told only before it is used."""
     out = tmp_path / 'cores'

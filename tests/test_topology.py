@@ -5,6 +5,7 @@ import warnings
 import networkx as nx
 import numpy as np
 import pytest
+import scipy.sparse
 import scipy.stats
 
 from dfl_jax.gossip.spectra import mixing_matrix, spectrum
@@ -585,6 +586,13 @@ def test_spectrum_of_star_and_disconnected():
     assert result.second_modulus == pytest.approx(19 / 20, abs=1e-12)
     assert spectrum(matrix_of('clustered', 36)) == (1.0, 0.0)
     assert spectrum(matrix_of('clustered', 1200)) == (1.0, 0.0)
+
+
+def test_the_second_eigenvalue_may_be_negative():
+    """Four clients that hear the four others: 1, 1/5 and -3/5."""
+    halves = np.kron(np.eye(2)[::-1], np.ones((4, 4)))
+    result = spectrum(scipy.sparse.csr_array((halves + np.eye(8)) / 5))
+    assert result == pytest.approx((3 / 5, 2 / 5))
 
 
 def test_spectrum_iterative_agrees_with_dense(monkeypatch):

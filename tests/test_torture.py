@@ -14,12 +14,12 @@ from tests.torture.runs import Case, World
 from tests.torture.verdict import Fault, nothing_begun, refused, same_bits, succeeded
 
 SHARE = {
-    'malformed': 60,
-    'kills': 6,
-    'tampered': 20,
-    'together': 2,
-    'full_disk': 2,
-    'devices': 2,
+    'malformed': 40,
+    'kills': 3,
+    'tampered': 12,
+    'together': 1,
+    'full_disk': 1,
+    'devices': 1,
 }  # cases
 
 
