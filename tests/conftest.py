@@ -44,9 +44,19 @@ def pytest_configure(config: pytest.Config) -> None:
         jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
 
 
+def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
+    """True for the other files under `-m quick`, whose imports would take as long as the tests."""
+    others = collection_path.match('test_*.py') and not _is_quick(collection_path)
+    return True if config.option.markexpr == 'quick' and others else None
+
+
+def _is_quick(path: pathlib.Path) -> bool:
+    return path.stem.removeprefix('test_') in QUICK
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.stem.removeprefix('test_') in QUICK and not item.get_closest_marker('slow'):
+        if _is_quick(item.path) and not item.get_closest_marker('slow'):
             item.add_marker(pytest.mark.quick)
     marked = [item for item in items if item.get_closest_marker('gpu')]
     if marked and jax.default_backend() != 'gpu':
