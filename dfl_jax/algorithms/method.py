@@ -35,6 +35,7 @@ class Method(NamedTuple):
     advice: str = 'use a smaller --model, or lower --local_epochs or --local_steps'
     # setting -> what it is in a run, where the user does not say
     from_run: Mapping[str, Callable[[Run], Any]] = {}
+    # flag of the run -> its default under this method, in place of the flag's own
     defaults: Mapping[str, Any] = {}
     architectures: str = ''  # where clients may differ, those of the paper's comparison
 
