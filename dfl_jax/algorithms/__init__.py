@@ -104,18 +104,6 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     name: method.factory for name, method in METHODS.items()
 }
 
-__all__ = [
-    'ALGORITHMS',
-    'METHODS',
-    'REQUIRED',
-    'Method',
-    'Run',
-    'gossip_sgd',
-    'make',
-    'settings_of',
-    *ALGORITHMS,
-]
-
 
 def make(
     method: str | Callable[..., Algorithm], network: Model | Population, **settings: Any

@@ -16,29 +16,3 @@ from dfl_jax.data.plot import plot_partition
 from dfl_jax.data.projection import project, projection_matrix
 from dfl_jax.data.sources import DATASETS, load, subsample, synthetic
 from dfl_jax.data.validation import split_validation
-
-__all__ = [
-    'DATASETS',
-    'KINDS',
-    'DataError',
-    'Dataset',
-    'PartitionError',
-    'augment',
-    'balanced',
-    'dirichlet',
-    'dirichlet_split',
-    'from_file',
-    'iid',
-    'load',
-    'pack',
-    'partition',
-    'plot_partition',
-    'project',
-    'projection_matrix',
-    'shards',
-    'split_validation',
-    'subsample',
-    'synthetic',
-    'writer',
-    'zipf',
-]

@@ -16,21 +16,3 @@ from dfl_jax.gossip.gain import (
 )
 from dfl_jax.gossip.mixing import MIXINGS, mix, mix_at_aggregator, mixing_weights
 from dfl_jax.gossip.spectra import Spectrum, mixing_matrix, spectrum
-
-__all__ = [
-    'MIXINGS',
-    'Spectrum',
-    'gain_of',
-    'gain_of_degrees',
-    'gain_of_family',
-    'gain_of_size',
-    'mix',
-    'mix_at_aggregator',
-    'mixing_matrices',
-    'mixing_matrix',
-    'mixing_weights',
-    'polled_degrees',
-    'push_sum_size',
-    'spectrum',
-    'warmup_rounds',
-]

@@ -9,22 +9,3 @@ from dfl_jax.models.model import MODELS, Model, bind
 from dfl_jax.models.resnet import PreActResNet
 from dfl_jax.models.vgg import VGG16
 from dfl_jax.models.vit import ViT
-
-__all__ = [
-    'CNN3',
-    'INITIALIZERS',
-    'MLP',
-    'MODELS',
-    'MODES',
-    'VGG16',
-    'ConvNet',
-    'EfficientNet',
-    'Model',
-    'PreActResNet',
-    'SmallCNN',
-    'ViT',
-    'architecture',
-    'bind',
-    'expand',
-    'with_initializer',
-]

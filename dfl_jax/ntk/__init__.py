@@ -18,29 +18,3 @@ from dfl_jax.ntk.kernels import KERNELS, kernel_fn
 from dfl_jax.ntk.linearized import JACOBIAN_WEIGHTS, Linearization, linearization, projected
 from dfl_jax.ntk.precision import PRECISIONS, at_precision
 from dfl_jax.ntk.update import SELECTIONS, TIMESTEPS, TRIED_AT_ONCE, NtkUpdate, ntk_update
-
-__all__ = [
-    'EVOLUTIONS',
-    'JACOBIAN_WEIGHTS',
-    'KERNELS',
-    'PRECISIONS',
-    'SELECTIONS',
-    'TIMESTEPS',
-    'TRIED_AT_ONCE',
-    'Distillation',
-    'Linearization',
-    'NtkUpdate',
-    'aggregator_data',
-    'aggregator_of_clients',
-    'at_precision',
-    'distillation_target',
-    'draw_batches',
-    'drawn_samples',
-    'evolve',
-    'kernel_fn',
-    'linearization',
-    'ntk_update',
-    'of_members',
-    'one_hot_targets',
-    'projected',
-]

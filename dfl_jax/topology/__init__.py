@@ -10,22 +10,3 @@ from dfl_jax.topology.families import FAMILIES, WITH_DEGREE
 from dfl_jax.topology.rewiring import assortativity, rewire
 from dfl_jax.topology.schedule import check_schedule, graph_bytes, schedule
 from dfl_jax.topology.settings import Settings, TopologyError, check_probability
-
-__all__ = [
-    'FAMILIES',
-    'WITH_DEGREE',
-    'Settings',
-    'TopologyError',
-    'assortativity',
-    'by_cluster',
-    'check_probability',
-    'check_schedule',
-    'cohorts',
-    'drop_clients',
-    'drop_links',
-    'graph_bytes',
-    'isolate_clients',
-    'meetings',
-    'rewire',
-    'schedule',
-]

@@ -15,21 +15,3 @@ from dfl_jax.training.local import (
     weighted_mean,
 )
 from dfl_jax.training.losses import SUPERVISIONS, class_shares, supervised_losses
-
-__all__ = [
-    'SUPERVISIONS',
-    'Batch',
-    'LocalTraining',
-    'augmented',
-    'batch_at',
-    'batch_loss',
-    'class_shares',
-    'client_training',
-    'epoch_orders',
-    'local_training',
-    'losses_of_all_data',
-    'optimiser_of',
-    'supervised_losses',
-    'take',
-    'weighted_mean',
-]
