@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     cache = getattr(config, 'cache', None)
     if cache is not None:  # absent under -p no:cacheprovider
         jax.config.update('jax_compilation_cache_dir', str(cache.mkdir('jax')))
-        jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
+        jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:

@@ -1,23 +1,24 @@
 """The benchmark of the evolution: its last line, and what it refuses."""
 
 import json
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
+from helpers import started
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def printed(*argv):
     # A process of its own: benchmarks define flags of the same names.
-    command = [sys.executable, '-m', 'benchmarks.evolution', *argv]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return started('benchmarks.evolution', *argv, cwd=ROOT).outcome()
 
 
 @pytest.mark.parametrize('method', ['ntk_dfl', 'spark'])
 def test_the_last_line(method):
     done = printed(f'--method={method}', '--aggregators=2', '--rounds=1')
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    assert done.status == 0, done
+    found = json.loads(done.out.splitlines()[-1])
     assert list(found) == ['worst', 'median', 'products']
     assert 0 < found['median'] <= found['worst'] < 0.01
     assert 20 < found['products'] < 150
@@ -32,5 +33,5 @@ def test_the_last_line(method):
 )
 def test_bad_flags(flag, message):
     done = printed(flag)
-    assert done.returncode == 1 and not done.stdout
-    assert done.stderr.startswith(message) and done.stderr.count('\n') == 1
+    assert done.status == 1 and not done.out
+    assert done.err.startswith(message) and done.err.count('\n') == 1

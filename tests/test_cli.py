@@ -6,14 +6,13 @@ import io
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,6 +20,7 @@ import pytest
 from absl.flags import FloatParser as absl_float
 from absl.flags import IntegerParser as absl_integer
 from absl.testing import flagsaver
+from helpers import started
 from safetensors.numpy import load_file
 
 from dfl_jax import data
@@ -29,6 +29,7 @@ from dfl_jax.cli.experiment.method_flags import of_a_run, settings_of_a_run
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
 from dfl_jax.topology.families import FAMILIES, WITH_DEGREE
+from tests.torture.processes import Process
 
 drawing = sys.modules['dfl_jax.topology.schedule']
 
@@ -76,30 +77,17 @@ def here(*argv: object) -> Finished:
     return Finished(status, out.getvalue(), err.getvalue())
 
 
-def command(*argv: object, cwd: Path, path: Path | None = None) -> subprocess.Popen:
+def command(*argv: object, cwd: Path, path: Path | None = None, **how: Any) -> Process:
     """The command in a process of its own; `path` comes first on its PYTHONPATH."""
     cache = jax.config.jax_compilation_cache_dir or 'off'
-    # A background job ignores Ctrl-C, and so would the processes it starts.
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        return subprocess.Popen(
-            [
-                *(sys.executable, '-m', 'experiments.run', f'--compilation_cache={cache}'),
-                *map(str, argv),
-            ],
-            cwd=cwd,
-            env=os.environ | {'PYTHONPATH': os.pathsep.join(map(str, filter(None, (path, ROOT))))},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    finally:
-        signal.signal(signal.SIGINT, before)
+    if path is not None:
+        how |= {'plain': True, 'env': {'PYTHONPATH': f'{path}{os.pathsep}{ROOT}'}}
+    return started('run', f'--compilation_cache={cache}', *argv, cwd=cwd, **how)
 
 
-def finish(process: subprocess.Popen) -> Finished:
-    out, err = process.communicate(timeout=120)
-    return Finished(process.returncode, out, err)
+def finish(process: Process) -> Finished:
+    ended = process.outcome()
+    return Finished(ended.status, ended.out, ended.err)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
@@ -778,7 +766,7 @@ def test_the_consensus_model_is_the_one_evaluated(tiny, finished):
 def test_a_seed_decides_all(small, finished, tmp_path):
     assert here(*small, f'--out={tmp_path}/again').status == 0
     assert here(*small, f'--out={tmp_path}/other', '--seed=1').status == 0
-    process = command(*small, '--noprogress', f'--out={tmp_path}/process', cwd=tmp_path)
+    process = command(*small, '--noprogress', f'--out={tmp_path}/process', cwd=tmp_path, plain=True)
     assert finish(process).status == 0
     rows = rows_of(finished, without='seconds')
     assert rows_of(tmp_path / 'again', without='seconds') == rows

@@ -4,14 +4,13 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import started
 from test_cli import ROOT, SMALL, here, rows_of, write_clusters
 
 from dfl_jax import Clients, execution
@@ -149,9 +148,8 @@ def test_a_command_of_its_own_makes_devices_of_the_cpu(asked, tiny, whole, tmp_p
     """In a new process, as JAX can be told only before it is used."""
     out = tmp_path / 'cores'
     argv = [f'--dataset={tiny}', *SMALL, '--noprogress', '--compilation_cache=off', f'--out={out}']
-    environment = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
-    command = [sys.executable, '-m', 'experiments.run', f'--devices={asked}', *argv]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    done = started('run', f'--devices={asked}', *argv, cwd=ROOT, env={'XLA_FLAGS': ''}).outcome()
+    assert done.status == 0, done
     cores = min(6, len(os.sched_getaffinity(0)))
     used = 3 if asked == '3' else max(n for n in range(1, cores + 1) if 6 % n == 0)
     assert json.loads((out / 'config.json').read_text())['devices'] == used
@@ -179,23 +177,21 @@ def processes(count, *argv):
         free.bind(('localhost', 0))
         port = free.getsockname()[1]
     cache = jax.config.jax_compilation_cache_dir or 'off'
-    started = [
-        subprocess.Popen(
-            [
-                *(sys.executable, '-m', 'experiments.run', f'--compilation_cache={cache}'),
-                *(f'--distributed=localhost:{port},{i},{count}', *map(str, argv)),
-            ],
+    few = {'XLA_FLAGS': os.environ['XLA_FLAGS'].replace('count=8', 'count=2')}
+    runs = [
+        started(
+            'run',
+            f'--compilation_cache={cache}',
+            f'--distributed=localhost:{port},{i},{count}',
+            *argv,
             cwd=ROOT,
-            env=os.environ | {'XLA_FLAGS': '--xla_force_host_platform_device_count=2'},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            env=few,
         )
         for i in range(count)
     ]
-    outputs = [process.communicate(timeout=200)[0] for process in started]
-    assert [process.returncode for process in started] == [0] * count, outputs
-    return outputs
+    ends = [run.outcome() for run in runs]
+    assert [end.status for end in ends] == [0] * count, ends
+    return [end.out for end in ends]
 
 
 def test_two_processes_are_one_run_and_resume(tiny, whole, tmp_path):

@@ -1,11 +1,9 @@
 """A method of one's own, `gradient_tracking.py`: its flags, a sweep over one, a report."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers import started
 
 TESTS = Path(__file__).parent
 NAME = '--algorithm=gradient_tracking:method'
@@ -18,15 +16,8 @@ SMALL = [
 ]
 
 
-def dfl_jax(*arguments):
-    return subprocess.run(
-        [sys.executable, '-m', 'dfl_jax.cli', *map(str, arguments)],
-        cwd=TESTS.parent,
-        env=os.environ | {'PYTHONPATH': f'{TESTS.parent}{os.pathsep}{TESTS}'},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def dfl_jax(name, *arguments):
+    return started(name, *arguments, cwd=TESTS).outcome()
 
 
 @pytest.fixture(scope='module')
@@ -37,13 +28,13 @@ def swept(tmp_path_factory):
         NAME,
         '--sweep=beta:0.5,1.0',
         *SMALL,
-        '--rounds=20',
-        '--eval_every=20',
+        '--rounds=10',
+        '--eval_every=10',
         '--out',
         out,
     )
-    assert done.returncode == 0, done.stderr
-    return out, done.stdout
+    assert done.status == 0, done
+    return out, done.out
 
 
 def test_its_argument_is_swept(swept):
@@ -56,15 +47,15 @@ def test_its_argument_is_swept(swept):
 def test_its_runs_are_in_a_report(swept):
     out, _ = swept
     done = dfl_jax('report', '--runs', out)
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done
     page = (out / 'report.html').read_text()
     assert 'beta 0.5' in page and 'beta 1.0' in page
 
 
 def test_its_help_is_its_docstring():
     done = dfl_jax('run', '--help', NAME)
-    assert "Weight of the gradient's change in the tracker; 1 is DSGT (default 1.0)." in done.stdout
-    assert '--momentum' not in done.stdout
+    assert "Weight of the gradient's change in the tracker; 1 is DSGT (default 1.0)." in done.out
+    assert '--momentum' not in done.out
 
 
 def test_the_file_is_short():

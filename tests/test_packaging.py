@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from helpers import started
 
 from dfl_jax import __version__
 from dfl_jax.cli import command, papers
@@ -111,12 +112,13 @@ def test_a_flagfile_is_found_here_first(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('name', COMMANDS)
 def test_every_command_keeps_its_name_in_the_documents(name):
-    assert python('-m', f'experiments.{name}', '--help', cwd=ROOT, path=ROOT).strip()
+    done = started(name, '--help', cwd=ROOT).outcome()
+    assert done.status == 0 and done.out.strip(), done
 
 
 def test_the_name_of_a_command_comes_first():
-    first = python('-m', 'dfl_jax.cli', 'report', '--help', cwd=ROOT, path=ROOT)
-    assert first == python('-m', 'experiments.report', '--help', cwd=ROOT, path=ROOT)
+    first = started('dfl_jax.cli', 'report', '--help', cwd=ROOT).outcome()
+    assert first.status == 0 and first.out == started('report', '--help', cwd=ROOT).outcome().out
 
 
 def test_the_list_of_commands_imports_nothing_heavy():

@@ -1,12 +1,10 @@
 """The page of experiments.report: what it says, what it needs, what it refuses."""
 
 import json
-import os
 import re
 import shutil
 import statistics
 import subprocess
-import sys
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,7 +14,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 from absl.testing import flagsaver
-from test_cli import NETWORK, ROOT, SMALL, contents, here, rows_of, write_clusters
+from helpers import started
+from test_cli import NETWORK, SMALL, contents, here, rows_of, write_clusters
 
 from dfl_jax.cli.experiment.build import build
 from dfl_jax.cli.experiment.data import load_data, partition
@@ -339,17 +338,9 @@ def test_the_command_writes_beside_the_runs(runs, tmp_path):
     own = tmp_path / 'runs'
     shutil.copytree(runs / 'stopped', own)
     before = contents(own)
-    finished = subprocess.run(
-        [sys.executable, '-m', 'experiments.report', f'--runs={own}'],
-        cwd=tmp_path,
-        env=os.environ | {'PYTHONPATH': str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert (finished.returncode, finished.stderr) == (0, '')
-    assert finished.stdout == f'1 run: {own / "report.html"}\n'
+    finished = started('report', f'--runs={own}', cwd=tmp_path).outcome()
+    assert (finished.status, finished.err) == (0, '')
+    assert finished.out == f'1 run: {own / "report.html"}\n'
     after = contents(own)
     assert after.pop('report.html')
     assert after == before

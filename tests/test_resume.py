@@ -4,7 +4,6 @@ import contextlib
 import json
 import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -20,6 +19,8 @@ from test_cli import (
     wait_for,
     write_clusters,
 )
+
+from tests.torture.processes import Process
 
 ROUNDS, EVERY = 12, 2
 MODEL = 'consensus.safetensors'
@@ -59,11 +60,11 @@ def lines_in(out: Path) -> int:
     return 0
 
 
-def start(out: Path, lines: int, *flags: str) -> subprocess.Popen:
+def start(out: Path, lines: int, *flags: str) -> Process:
     """A run in a process of its own that has made `lines` evaluations."""
     process = command(*ARGV, f'--out={out}', *flags, cwd=out.parent)
-    wait_for(lambda: lines_in(out) >= lines or process.poll() is not None)
-    assert process.poll() is None, 'the run was done before it could be stopped'
+    assert process.until(lambda: lines_in(out) >= lines)
+    assert not process.ended.is_set(), 'the run was done before it could be stopped'
     return process
 
 
@@ -93,8 +94,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(lines, delay, whole, tmp_path):
     process = start(out, lines)
     time.sleep(delay)
     process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    assert process.outcome().status == -signal.SIGKILL
     assert not (out / 'done').exists()
     assert here(*ARGV, f'--out={out}', '--resume').status == 0
     assert_same_result(out, whole)
@@ -105,7 +105,7 @@ def test_killed_twice_and_resumed_in_a_new_process(whole, tmp_path):
     for lines, flags in ((1, ()), (3, ('--resume',))):
         process = start(out, lines, *flags)
         process.kill()
-        process.communicate()
+        process.outcome()
     done = finish(command(f'--out={out}', '--resume', '--noprogress', cwd=tmp_path))
     assert (done.status, done.err) == (0, '')
     assert_same_result(out, whole)
@@ -116,7 +116,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(whole, tmp_path):
     process = command(*ARGV, f'--out={out}', cwd=tmp_path)
     wait_for(lambda: (out / 'config.json').exists())
     process.kill()
-    process.communicate()
+    process.outcome()
     assert lines_in(out) == 0
     assert here(*ARGV, f'--out={out}', '--resume').status == 0
     assert_same_result(out, whole)
@@ -128,7 +128,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(whole, tmp_path):
 def test_an_interrupted_run_says_how_to_go_on(whole, tmp_path):
     out = tmp_path / 'out'
     process = start(out, 2)
-    process.send_signal(signal.SIGINT)
+    process.kill(signal.SIGINT)
     stopped = finish(process)
     assert stopped.status == 130
     (line,) = stopped.err.splitlines()
@@ -155,7 +155,7 @@ def test_interrupted_before_the_first_round(tmp_path, monkeypatch):
 def test_interrupted_without_checkpoints(whole, tmp_path):
     out = tmp_path / 'out'
     process = start(out, 1, '--nocheckpoint')
-    process.send_signal(signal.SIGINT)
+    process.kill(signal.SIGINT)
     stopped = finish(process)
     assert stopped.status == 130
     assert f'interrupted: 0 of {ROUNDS} rounds kept' in stopped.err
@@ -428,7 +428,7 @@ def test_one_process_at_a_time(tmp_path):
     line = here('--resume', f'--out={out}').error
     assert line == (f'error: another process works in {out}; wait for it or choose another --out')
     process.kill()
-    process.communicate()
+    process.outcome()
     assert here('--resume', f'--out={out}').status == 0  # the lock died with the process
 
 
@@ -465,11 +465,8 @@ def test_what_a_kill_left_before_the_first_line_is_no_run(whole, tmp_path):
 
 def test_a_full_disk_is_one_line_and_no_loss(whole, tmp_path):
     out = tmp_path / 'out'
-    limit = 'import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))'
-    (tmp_path / 'small').mkdir()
-    (tmp_path / 'small' / 'sitecustomize.py').write_text(limit)
     process = command(
-        *ARGV, f'--out={out}', '--compilation_cache=off', cwd=tmp_path, path=tmp_path / 'small'
+        *ARGV, f'--out={out}', '--compilation_cache=off', cwd=tmp_path, file_size=9000
     )
     line = finish(process).error
     assert 'File too large' in line or 'EFBIG' in line

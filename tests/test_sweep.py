@@ -5,10 +5,8 @@ import csv
 import io
 import itertools
 import json
-import os
 import random
 import shutil
-import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -16,7 +14,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from absl.testing import flagsaver
-from test_cli import QUIET, ROOT, SMALL, Finished, here, rows_of, wait_for, write_clusters
+from helpers import started
+from test_cli import QUIET, SMALL, Finished, here, rows_of, write_clusters
 
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
@@ -246,17 +245,9 @@ def test_a_flagfile_that_is_none(content, words, small, tmp_path):
 
 def test_a_wrong_value_ends_the_process_in_one_line(small, tmp_path):
     """Also after absl has looked at its own flags, which it does when a process ends."""
-    done = subprocess.run(
-        [sys.executable, '-m', 'experiments.sweep', *small, '--sweep=lr:a', '--out=out'],
-        env=os.environ | {'PYTHONPATH': str(ROOT)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 1 and done.stderr.count('\n') == 1, done.stderr
-    assert done.stderr.startswith('error: flag --lr=a: ')
+    done = started('sweep', *small, '--sweep=lr:a', '--out=out', cwd=tmp_path).outcome()
+    assert done.status == 1 and done.err.count('\n') == 1, done.err
+    assert done.err.startswith('error: flag --lr=a: ')
     assert not (tmp_path / 'out').exists()
 
 
@@ -333,35 +324,23 @@ KILLED = (
 
 
 def start(out, cache):
-    return subprocess.Popen(
-        [
-            *(sys.executable, '-m', 'experiments.sweep', f'--compilation_cache={cache}'),
-            *(*KILLED, f'--out={out}'),
-        ],
-        env=os.environ | {'PYTHONPATH': str(ROOT)},
-        cwd=out.parent,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    flags = (f'--compilation_cache={cache}', *KILLED, f'--out={out}')
+    return started('sweep', *flags, cwd=out.parent)
 
 
 @pytest.mark.parametrize('kills', [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_a_sweep_killed_at_random_ends_as_if_it_had_not_been(kills, tmp_path):
     cache = tmp_path / 'xla'
-    assert start(tmp_path / 'whole', cache).wait(timeout=300) == 0
+    assert start(tmp_path / 'whole', cache).outcome().status == 0
     out, moments = tmp_path / 'out', random.Random(kills)
     for _ in range(kills):
         process = start(out, cache)
         lines = sum(map(_lines, out.glob('*/metrics.jsonl')))
-        wait_for(
-            lambda p=process, n=lines: (
-                p.poll() is not None or sum(map(_lines, out.glob('*/metrics.jsonl'))) > n
-            )
-        )
+        process.until(lambda n=lines: sum(map(_lines, out.glob('*/metrics.jsonl'))) > n)
         time.sleep(moments.uniform(0, 0.4))
         process.kill()
-        process.wait()
-    assert start(out, cache).wait(timeout=300) == 0
+        process.outcome()
+    assert start(out, cache).outcome().status == 0
     for name in ('results.csv', 'results.md'):
         assert (out / name).read_text() == (tmp_path / 'whole' / name).read_text()
 

@@ -1,17 +1,17 @@
 """What benchmarks/throughput.py says of one algorithm."""
 
 import json
-import subprocess
-import sys
+
+from helpers import started
 
 
-def test_steps_and_times_of_a_gradient_round():
+def test_steps_and_times_of_a_gradient_round(tmp_path):
     clients, samples = 8, 20
     # A process of its own: benchmarks define flags of the same names.
-    command = [sys.executable, '-m', 'benchmarks.throughput', '--worker=dpsgd', '--rounds=1']
-    command += [f'--clients={clients}', f'--samples={samples}', '--degree=3']
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    reported = json.loads(done.stdout.splitlines()[-1])
+    flags = ('--worker=dpsgd', '--rounds=1', f'--clients={clients}', f'--samples={samples}')
+    done = started('benchmarks.throughput', *flags, '--degree=3', cwd=tmp_path).outcome()
+    assert done.status == 0, done
+    reported = json.loads(done.out.splitlines()[-1])
 
     assert reported['steps'] == clients * samples / 10
     assert reported['timed'] == 1

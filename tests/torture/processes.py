@@ -32,11 +32,15 @@ ENVIRONMENT = {  # of all commands
 class Command(NamedTuple):
     """One of the program's commands as it is typed."""
 
-    name: str  # run, sweep, ...
+    name: str  # run, sweep, ..., or the module of another
     arguments: tuple[str, ...]
 
+    @property
+    def module(self) -> str:
+        return self.name if '.' in self.name else f'experiments.{self.name}'
+
     def __str__(self) -> str:
-        return f'python -m experiments.{self.name} {shlex.join(self.arguments)}'
+        return f'python -m {self.module} {shlex.join(self.arguments)}'
 
 
 def command(name: str, *arguments: object) -> Command:
@@ -155,7 +159,7 @@ class Starter:
         self._processes[number], self._there[number] = process, threading.Event()
         order: dict[str, Any] = {
             'order': number,
-            'module': f'experiments.{command.name}',
+            'module': command.module,
             'arguments': command.arguments,
             'cwd': str(cwd),
             'env': dict(env or {}),
@@ -183,10 +187,9 @@ class Starter:
             if file_size is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
 
-        module = f'experiments.{process.command.name}'
         with open(process.out, 'w') as out, open(process.err, 'w') as err:
             started = subprocess.Popen(
-                [sys.executable, '-m', module, *process.command.arguments],
+                [sys.executable, '-m', process.command.module, *process.command.arguments],
                 cwd=cwd,
                 env=os.environ | self.environment | env,
                 stdin=subprocess.DEVNULL,
