@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from dfl_jax.cli.attack.scene import SIMILAR, Result
 from dfl_jax.cli.run.plots import plt
 
 
-def plot_attack(results: Sequence[Any], originals: np.ndarray, exact: float, path: Path) -> None:
+def plot_attack(results: Sequence[Result], originals: np.ndarray, path: Path) -> None:
     """The originals and, below, a row for every setting and attack; PSNR below every image.
 
-    results: dfl_jax.cli.attack.scene.Result, those of a setting one after the other. originals:
-    images [n, height, width, channels] in [0, 1]. exact: the PSNR at which an image counts
-    as exact.
+    results: those of a setting one after the other. originals: images [n, height, width, channels]
+    in [0, 1].
     """
     columns, lines = len(originals), len(results) + 1
     figure, grid = plt.subplots(
@@ -38,7 +38,7 @@ def plot_attack(results: Sequence[Any], originals: np.ndarray, exact: float, pat
                 0, 1.06, str(setting), transform=row[0].transAxes, fontsize=8, fontweight='bold'
             )
             heading.set_in_layout(False)
-        prints = ['exact' if value == exact else f'{value:.1f} dB' for value in result.psnr]
+        prints = ['exact' if value == SIMILAR else f'{value:.1f} dB' for value in result.psnr]
         _row(row, result.images, result.attack.replace(', ', ',\n'), prints)
     figure.savefig(path, dpi=100)
     plt.close(figure)

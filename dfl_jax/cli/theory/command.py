@@ -18,8 +18,6 @@ from dfl_jax.cli.experiment import method_flags
 from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.run.rundir import write_atomically
-from dfl_jax.cli.theory.measure import evaluate, measure
-from dfl_jax.cli.theory.table import report, terms_table, verdict
 
 FLAGS = flags.FLAGS
 define_flags = define_flags_of_others  # those of a method of one's own
@@ -82,6 +80,8 @@ def follow(experiment: Any, path: Path) -> int:
     """Measures all rounds under a progress bar and writes the three files; the exit status."""
     from tqdm import tqdm
 
+    from dfl_jax.cli.theory.measure import evaluate, measure
+    from dfl_jax.cli.theory.table import report, terms_table, verdict
     from dfl_jax.simulate import DivergenceError
 
     total, rows = len(experiment.graphs.active), []
