@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from dfl_jax.cli.report import html
+from dfl_jax.cli.report import html, pictures
 from dfl_jax.cli.report.measures import (
     Measure,
     a_round,
@@ -80,8 +80,6 @@ def _with_status(each: Group) -> str:
 
 
 def curves(groups: Sequence[Group], target: float) -> str:
-    from dfl_jax.cli.report import figures as report_figures
-
     if not any(each.counted for each in groups):
         return ''
     several = any(len(each.counted) > 1 for each in groups)
@@ -92,7 +90,7 @@ def curves(groups: Sequence[Group], target: float) -> str:
     ]
     for note, those in _facets(groups).items():
         shown += [f'<h3>{escape(note)}</h3>'] * bool(note)
-        shown.append(report_figures.curves(those, target))
+        shown.append(pictures.curves(those, target))
     return '\n'.join(shown)
 
 
