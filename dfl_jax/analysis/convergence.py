@@ -116,16 +116,13 @@ def diagnose(
     Raises ValueError, while tracing, when the aggregators are not the clients.
     """
 
-    def value_and_gradient(w: PyTree, x: Array, labels: Array, mask: Array):
-        """Mean cross-entropy over true samples and its gradient by w."""
-
-        def mean_loss(w: PyTree) -> Array:
-            losses = optax.softmax_cross_entropy_with_integer_labels(
-                model.apply(w, x), jnp.where(mask, labels, 0)
-            )
-            return jnp.sum(jnp.where(mask, losses, 0)) / jnp.sum(mask)
-
-        return jax.value_and_grad(mean_loss)(w)
+    @jax.value_and_grad
+    def value_and_gradient(w: PyTree, x: Array, labels: Array, mask: Array) -> Array:
+        """Mean cross-entropy over true samples, and by the decorator its gradient by w."""
+        losses = optax.softmax_cross_entropy_with_integer_labels(
+            model.apply(w, x), jnp.where(mask, labels, 0)
+        )
+        return jnp.sum(jnp.where(mask, losses, 0)) / jnp.sum(mask)
 
     def ntk_gradient(w_bar: PyTree, w: PyTree, x: Array, labels: Array, mask: Array) -> PyTree:
         """1/N~ J(w_bar)^T r(w), Eq. (21a)."""

@@ -34,7 +34,9 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer('attack_steps', 1000, 'Steps of a search.', lower_bound=1)
 flags.DEFINE_integer('attack_restarts', 2, 'Searches from different noise.', lower_bound=1)
-flags.DEFINE_float('attack_smoothness', 0.1, 'Weight of the total variation where it is a prior.')
+flags.DEFINE_float(
+    'attack_smoothness', 0.1, 'Weight of the total variation where it is a prior.', lower_bound=0
+)
 flags.DEFINE_integer(
     'attack_known', 200, 'Other training images, which the neighbour holds itself.', lower_bound=2
 )
@@ -47,10 +49,6 @@ def check() -> None:
         if flag.present and name not in SHARED:
             raise ValueError(f'{flag.serialize()} does not apply to the attack; leave it out')
     check_values(FLAGS)
-    if FLAGS.attack_smoothness < 0:
-        raise ValueError(
-            f'--attack_smoothness={FLAGS.attack_smoothness}: give a weight of at least 0'
-        )
     if FLAGS.seed < 0:
         raise ValueError(f'--seed has to be at least 0, got {FLAGS.seed}')
     check_empty(FLAGS.out)

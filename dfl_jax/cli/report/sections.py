@@ -160,8 +160,8 @@ def list_of_runs(groups: Sequence[Group], broken: dict[str, str]) -> str:
         number_column([measured([run], measure) for run in runs], digits)
         for measure, digits in of.values()
     ]
-    texts = [(run.name, run.seed, run.status) for run in runs]
-    rows = [[*text, *row] for text, row in zip(texts, zip(*numbers, strict=True), strict=True)]
+    texts = zip(*((run.name, run.seed, run.status) for run in runs), strict=True)
+    rows = [*zip(*texts, *numbers, strict=True)]
     head = ['Run', 'Seed', 'Status', *of]
     listed = html.table(head, rows, 'Every run at its last evaluation', 3)
     if not broken:
