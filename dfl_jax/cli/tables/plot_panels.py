@@ -230,15 +230,11 @@ def _handles(panels: Sequence[Panel]) -> dict[str, Line2D]:
     handles: dict[str, Line2D] = {}
     for panel in panels:
         for line in panel.lines:
-            if line.points:
-                handles.setdefault(line.label, _handle(panel, line))
+            colour, style = line.colour, STYLES[line.style] | {'lw': 3}
+            if panel.kind == 'scatter':
+                style = {'marker': 'o', 'ms': 7, 'ls': ''}
+            elif line.style == 'law':
+                colour, style = MUTED, STYLES['law']
+            if line.points and line.label not in handles:
+                handles[line.label] = Line2D([], [], color=colour, label=line.label, **style)
     return handles
-
-
-def _handle(panel: Panel, line: Line) -> Line2D:
-    if panel.kind == 'scatter':
-        return Line2D([], [], color=line.colour, marker='o', ms=7, ls='', label=line.label)
-    if line.style == 'law':
-        return Line2D([], [], color=MUTED, label=line.label, **STYLES['law'])
-    style = {**STYLES[line.style], 'lw': 3}
-    return Line2D([], [], color=line.colour, label=line.label, **style)
