@@ -7,7 +7,6 @@ import pytest
 
 from dfl_jax.cli.tables import files
 from dfl_jax.cli.tables import studies as numerical
-from dfl_jax.cli.tables.plot_studies import plot_numerical
 
 RING = {'label': 'ring', 'family': 'ring'}
 RANDOM = {'label': 'random', 'family': 'erdos_renyi', 'degree': 6}
@@ -73,15 +72,14 @@ def test_every_shipped_study_is_known_and_draws(path, tmp_path):
             small['targets'] = [0.0]
         found.append((small, numerical.run_study(small)))
         assert len(found[-1][1].measured) >= len(each['families'])
-    plot_numerical(found, tmp_path / 'figure.png')
+    numerical.plot_studies(found, tmp_path / 'figure.png')
     assert (tmp_path / 'figure.png').stat().st_size > 10_000
 
 
 def test_what_a_study_writes(tmp_path, capsys):
     asked = study('steady', families=[RING], sizes=[9, 16, 25])
     computed = {'title': 'Rings', 'source': 'nowhere', 'studies': [asked]}
-    results = numerical.main(computed, 'paper-rings', tmp_path / 'out')
-    plot_numerical(results, tmp_path / 'out' / 'paper-rings.png')
+    numerical.main(computed, 'paper-rings', tmp_path / 'out')
     assert 'n^-0.50' in capsys.readouterr().out
     assert {f.name for f in (tmp_path / 'out').iterdir()} == {
         f'paper-rings.{kind}' for kind in ('md', 'json', 'png')

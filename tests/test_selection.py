@@ -14,6 +14,7 @@ from dfl_jax import data, topology
 from dfl_jax.algorithms import dfedavg, dispfl, make
 from dfl_jax.analysis import final_averaging as selection
 from dfl_jax.base import Graph
+from dfl_jax.cli.final_averaging import averages
 from dfl_jax.cli.final_averaging import command as select
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
@@ -49,7 +50,7 @@ def test_prefixes_weigh_the_first_clients_equally():
 
 def test_the_ring_is_a_running_mean_and_ends_with_the_mean_of_all():
     values = np.array([3.0, 5.0, 1.0, 7.0])
-    means = selection.ring(4) @ values
+    means = selection.prefixes(np.arange(4)) @ values
     np.testing.assert_allclose(means, [3, 4, 3, 4])
     held = values[0]
     for hop, value in enumerate(values[1:], 2):  # what each client does with the message
@@ -82,11 +83,8 @@ def one_graph(family: str, clients: int, **options) -> Graph:
 
 
 def test_a_complete_final_topology_gives_everyone_the_full_mean():
-    weights = selection.final_topology(one_graph('complete', 5))
+    weights = selection.final_topology(one_graph('complete', 5), 1)
     np.testing.assert_allclose(weights, np.full((5, 5), 1 / 5))
-    sizes = np.array([1, 2, 3, 4, 10])
-    weights = selection.final_topology(one_graph('complete', 5), sizes=sizes)
-    np.testing.assert_allclose(weights, np.tile(sizes / 20, (5, 1)))
 
 
 def test_two_averagings_over_a_ring():
@@ -106,7 +104,7 @@ def test_the_shortlist_keeps_the_better_half_of_the_neighbours():
     heard = [sorted(row[kept]) for row, kept in zip(graph.members, graph.mask, strict=True)]
     # Client 0: 1 and 3 of four; 1: 2 of two; 2: of 0, 3, 4 (1 is not heard) two; 3: 2, 4 of three.
     assert heard == [[0, 1, 3], [1, 2], [2, 3, 4], [2, 3, 4], [4]]
-    weights = selection.final_topology(graph)
+    weights = selection.final_topology(graph, 1)
     np.testing.assert_allclose(weights[1], [0, 1 / 2, 1 / 2, 0, 0])
     np.testing.assert_allclose(weights[4], [0, 0, 0, 0, 1])
 
@@ -167,10 +165,10 @@ def test_an_average_is_that_of_the_parameters(network):
 
 def test_counts_of_clients():
     curve = [0.70, 0.85, 0.83, 0.84, 0.86]
-    assert (select.reaches(curve, 0.84), select.stays(curve, 0.84)) == (2, 4)
-    assert (select.reaches(curve, 0.9), select.stays(curve, 0.9)) == (None, None)
-    assert (select.reaches(curve, 0.7), select.stays(curve, 0.7)) == (1, 1)
-    assert (select.reaches(curve[:3], 0.84), select.stays(curve[:3], 0.84)) == (2, None)
+    assert (averages.reaches(curve, 0.84), averages.stays(curve, 0.84)) == (2, 4)
+    assert (averages.reaches(curve, 0.9), averages.stays(curve, 0.9)) == (None, None)
+    assert (averages.reaches(curve, 0.7), averages.stays(curve, 0.7)) == (1, 1)
+    assert (averages.reaches(curve[:3], 0.84), averages.stays(curve[:3], 0.84)) == (2, None)
 
 
 # ---------------------------------------------------------------------------------- the command
@@ -232,7 +230,7 @@ def test_the_command_writes_once(finished, tmp_path):
     assert found['average_of_all'] == pytest.approx(row['consensus_accuracy'], abs=0.1)
     own = found['client_accuracies']
     draws = {how: len(curves['accuracies']) for how, curves in found['orders'].items()}
-    assert draws == {'best_to_worst': 1, 'random': select.DRAWS, 'worst_to_best': 1, 'ring': 1}
+    assert draws == {'best_to_worst': 1, 'random': averages.DRAWS, 'worst_to_best': 1, 'ring': 1}
     for curves in found['orders'].values():
         assert {len(curve) for curve in curves['accuracies']} == {CLIENTS}
         assert {curve[-1] for curve in curves['accuracies']} == {found['average_of_all']}

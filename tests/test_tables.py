@@ -6,15 +6,15 @@ from types import SimpleNamespace
 import pytest
 from absl import flags
 
+from dfl_jax.cli import markdown
 from dfl_jax.cli.run.plots import COLOURS, plt
 from dfl_jax.cli.tables import command as tables
-from dfl_jax.cli.tables import comparisons, curves, metrics
+from dfl_jax.cli.tables import curves, metrics, table
 from dfl_jax.cli.tables import files as table_files
-from dfl_jax.cli.tables.flagfiles import read_flagfile
+from dfl_jax.cli.tables.curves import read_flagfile
 from dfl_jax.cli.tables.metrics import METRICS, by_metric
 from dfl_jax.cli.tables.panels import table_panels, ylabel
-from dfl_jax.cli.tables.plot_panels import draw_panels, plot_panels
-from dfl_jax.cli.tables.table import table as table_of
+from dfl_jax.cli.tables.plot_panels import draw_panels
 
 PUBLISHED = {
     'metric': 'rounds_to',
@@ -57,6 +57,10 @@ def find(folder, *sources, names=curves.CURVES):
 
 
 SETTINGS = {'clients': 300, 'partition': 'dirichlet', 'partition_overlap': True, 'seed': 0}
+
+
+def table_of(published, runs):
+    return markdown.table(*table.cells(published, runs))
 
 
 def test_mean_and_deviation_over_seeds_stand_beside_the_paper(folder, tmp_path):
@@ -172,7 +176,7 @@ def test_the_gap_is_between_the_aggregated_model_and_the_mean_client():
         '| ntk_dfl | 10 | 11 ± 1.4 (2 seeds) | - | 10 (1 seed) |',
         '| dfedavg | 12 | 20 (1 seed) | 20 | - |',
     ]
-    assert comparisons.off_paper(published, runs) == ['dfedavg iid: 20 against 12 (+67 %)']
+    assert table.off_paper(published, runs) == ['dfedavg iid: 20 against 12 (+67 %)']
 
 
 def test_the_megabytes_are_those_of_the_first_round_at_the_target():
@@ -192,7 +196,7 @@ def test_the_megabytes_are_those_of_the_first_round_at_the_target():
         '| ntk_dfl | - | 1543000 ± 480000 (2 seeds) | 2000000.0 | >1885000 (1 seed) |',
         '| dfedavg | - | 119.3 (1 seed) | - | - |',
     ]
-    assert comparisons.off_paper(published, runs) == []
+    assert table.off_paper(published, runs) == []
 
 
 def test_several_metrics_stand_side_by_side_in_every_column():
@@ -228,7 +232,7 @@ def test_several_metrics_stand_side_by_side_in_every_column():
         '| spark | 98.5 | 98.75 ± 0 (2 seeds) | 2 | 1.5 ± 0.71 (2 seeds) | 99 | 75 (1 seed) '
         '| 98.7 | - | 6 | >1 (1 seed) | - | - |',
     ]
-    assert tables.report(published, runs).splitlines()[-1:] == [
+    assert table.report(published, runs).splitlines()[-1:] == [
         '- ntk_dfl iid rounds: 2 against 4 (-50 %)'
     ]
     assert metrics.what(published) == (
@@ -283,7 +287,7 @@ def test_columns_may_have_rounds_of_their_own(metric):
     assert table_of(published, runs).splitlines()[2] == '| dfml | 65 (1 seed) | 40 (1 seed) |'
     assert 'at round 1 or 3 (%)' in metrics.what(published)
     whose, points = (' of the mean client', 25) if metric == 'client_accuracy_at' else ('', 25)
-    assert comparisons.comparisons(published, runs) == [
+    assert table.comparisons(published, runs) == [
         f'iid: lead{whose} over the best baseline at round 3: {points:.1f} points (dec_fedavg)'
     ]
 
@@ -304,7 +308,7 @@ def test_columns_may_have_rounds_of_their_own(metric):
 )
 def test_cells_far_from_the_paper_are_named(number, run, warning):
     published = PUBLISHED | {'rows': {'dfedavg': [number, None]}}
-    assert comparisons.off_paper(published, {'dfedavg-iid': [run]}) == warning
+    assert table.off_paper(published, {'dfedavg-iid': [run]}) == warning
 
 
 COMPARED = PUBLISHED | {
@@ -322,32 +326,32 @@ def test_ours_is_compared_with_the_best_decentralized_baseline():
         'dpsgd-iid': [curve(0.7, 0.79, *[0.8] * 7, 0.85)],
         'dfedavg-iid': [curve(0.7, 0.78, *[0.8] * 4, 0.85)],
     }
-    assert comparisons.comparisons(COMPARED, runs) == [
+    assert table.comparisons(COMPARED, runs) == [
         'iid: fewer rounds than the best baseline: 2.3 times (dfedavg); paper: 1.5 times (dfedavg)',
         'iid: lead over the best baseline at round 2: 3.0 points (dpsgd)',
     ]
-    assert comparisons.comparisons(PUBLISHED, runs) == []
+    assert table.comparisons(PUBLISHED, runs) == []
     runs['ntk_dfl_compressed-iid'] = [curve(0.85)]
     rows = {'rows': COMPARED['rows'] | {'ntk_dfl_compressed': [None, None]}}
     variants = COMPARED | rows | {'variants': ['ntk_dfl_compressed']}
-    assert comparisons.comparisons(variants, runs) == comparisons.comparisons(COMPARED, runs)
+    assert table.comparisons(variants, runs) == table.comparisons(COMPARED, runs)
 
 
 def test_a_baseline_that_never_got_there_bounds_the_comparison():
     runs = {'ntk_dfl-alpha0.1': [reaching(10)], 'dpsgd-alpha0.1': [curve(*[0.8] * 25)]}
-    assert comparisons.comparisons(COMPARED, runs)[0] == (
+    assert table.comparisons(COMPARED, runs)[0] == (
         'alpha0.1: fewer rounds than the best baseline: more than 2.5 times (dpsgd); '
         'paper: 6.9 times (dpsgd)'
     )
     runs['dpsgd-alpha0.1'] = [curve(0.8)]  # has hardly begun
-    assert comparisons.comparisons(COMPARED, runs) == []
+    assert table.comparisons(COMPARED, runs) == []
     runs['ntk_dfl-alpha0.1'] = [curve(0.8)]
-    assert comparisons.comparisons(COMPARED, runs) == []
+    assert table.comparisons(COMPARED, runs) == []
 
 
 def points_of(published, runs):
     """Each panel's kind and {(label, style): points}, without the lines that have none."""
-    found = table_panels(published, runs, lambda cell: [len(run['round']) for run in cell])
+    found = table_panels(published, runs)
     return [
         (panel.kind, {(line.label, line.style): line.points for line in panel.lines if line.points})
         for panel in found
@@ -452,7 +456,7 @@ def test_chosen_lines_against_rounds_or_megabytes():
             },
         ),
     ]
-    places = [COLOURS.index(line.colour) for line in table_panels(published, runs, len)[0].lines]
+    places = [COLOURS.index(line.colour) for line in table_panels(published, runs)[0].lines]
     assert places == [0, 0, 1, 7]
 
 
@@ -511,7 +515,7 @@ def test_distributions_over_clients_stand_side_by_side():
 
 def draw(published, runs):
     """The figure, still open for a look at what it holds."""
-    return draw_panels(table_panels(published, runs, len), 'y', published.get('target'))
+    return draw_panels(table_panels(published, runs), 'y', published.get('target'))
 
 
 def legend_of(figure):
@@ -642,7 +646,7 @@ def test_a_column_that_only_lines_show_is_needed_of_their_cells(folder, tmp_path
     ]
     published = PUBLISHED | {'panels': [{'title': '', 'lines': lines}]}
     files = table_files.flagfiles(PUBLISHED, folder)
-    needed = tables.columns(published, files)
+    needed = table_files.columns(published, files)
     assert needed == {
         'ntk_dfl-alpha0.1': [*curves.CURVES],
         'ntk_dfl-iid': [*curves.CURVES, 'meme_accuracy'],
@@ -660,7 +664,7 @@ def test_a_column_that_only_lines_show_is_needed_of_their_cells(folder, tmp_path
             {'title': '', 'column': 'iid', 'curves': ['meme_accuracy']},
         ]
     }
-    needed = tables.columns(everywhere, files)
+    needed = table_files.columns(everywhere, files)
     found, warnings = curves.find_runs('table', files, [tmp_path], needed)
     assert [*found] == ['ntk_dfl-iid']
     assert warnings == ['ntk_dfl-alpha0.1 is left out: it has no meme_accuracy']
@@ -669,7 +673,9 @@ def test_a_column_that_only_lines_show_is_needed_of_their_cells(folder, tmp_path
 def test_what_metric_and_panels_need():
     def needed(metric, *kinds):
         panels = [panel for kind in kinds for panel in PANELS[kind]]
-        (names,) = tables.columns({'metric': metric, 'panels': panels}, ['ntk_dfl-iid']).values()
+        (names,) = table_files.columns(
+            {'metric': metric, 'panels': panels}, ['ntk_dfl-iid']
+        ).values()
         return tuple(names[len(curves.CURVES) :])
 
     assert needed('rounds_to', 'curves', 'factor') == ()
@@ -682,8 +688,8 @@ def test_what_metric_and_panels_need():
 
 @pytest.mark.parametrize('kind', PANELS)
 def test_a_figure_without_a_point_is_drawn(tmp_path, kind):
-    panels = table_panels(PUBLISHED | {'round': 2, 'panels': PANELS[kind]}, {}, len)
-    plot_panels(panels, tmp_path / 'a.png', 'y', None)
+    panels = table_panels(PUBLISHED | {'round': 2, 'panels': PANELS[kind]}, {})
+    draw_panels(panels, 'y', None).savefig(tmp_path / 'a.png')
     assert (tmp_path / 'a.png').stat().st_size
 
 
@@ -791,13 +797,13 @@ def test_every_shipped_panel_draws_the_cells_that_there_are(published):
     runs = {
         cell: [
             {'run': 'run', 'round': run['round']}
-            | {name: run.get(name, [0.5] * rounds) for name in names}
+            | {name: run.get(name, [0.1] * rounds) for name in names}
         ]
-        for cell, names in tables.columns(content, cells).items()
+        for cell, names in table_files.columns(content, cells).items()
     }
-    colours = table_panels({**content, 'panels': [{'title': '', 'column': ''}]}, {}, len)[0].lines
+    colours = table_panels({**content, 'panels': [{'title': '', 'column': ''}]}, {})[0].lines
     assert len({line.colour for line in colours}) == len(content['rows'])
-    panels = table_panels(content, runs, lambda cell: [80.0 for _ in cell])
+    panels = table_panels(content, runs)
     assert all(line.points for panel in panels for line in panel.lines)
     figure = draw_panels(panels, ylabel(content), content.get('target'))
     shown = legend_of(figure)
@@ -948,8 +954,8 @@ def refused(monkeypatch, capsys, HERE=None, **given):
     if HERE:
         monkeypatch.setattr(table_files, 'HERE', HERE)
     monkeypatch.setattr(tables, 'FLAGS', SimpleNamespace(**given))
-    table = 'paper/table' if HERE else 'ntk_dfl/figure2'
-    assert tables.main(['tables', table]) != 0
+    name = 'paper/table' if HERE else 'ntk_dfl/figure2'
+    assert tables.main(['tables', name]) != 0
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith('error: ')
     return line

@@ -6,17 +6,15 @@ import math
 import numpy as np
 import pytest
 from scipy.stats import linregress, t
-from test_tables import SETTINGS, curve, draw, legend_of, write_run
+from test_tables import SETTINGS, curve, draw, legend_of, table_of, write_run
 
-from dfl_jax.cli.tables import command as tables
-from dfl_jax.cli.tables import curves, metrics
+from dfl_jax.cli.tables import curves, metrics, table
 from dfl_jax.cli.tables import files as table_files
 from dfl_jax.cli.tables import fits as table_fits
-from dfl_jax.cli.tables.flagfiles import read_flagfile
+from dfl_jax.cli.tables.curves import read_flagfile
 from dfl_jax.cli.tables.metrics import Measured, measure
 from dfl_jax.cli.tables.panels import table_panels, ylabel
 from dfl_jax.cli.tables.plot_panels import draw_panels
-from dfl_jax.cli.tables.table import table as table_of
 
 LOSS = 'client_loss_mean'
 SIZES = {'n8': 8, 'n16': 16, 'n32': 32, 'n64': 64}
@@ -70,7 +68,7 @@ def test_what_losses_and_other_columns_need():
         {'title': '', 'lines': [{'cell': 'a', 'curve': 'sigma_ap'}], 'x': 'minibatches'},
         {'title': '', 'lines': [{'cell': 'a'}], 'curve': 'change_total_mean', 'x': 'mbytes_total'},
     ]
-    needed = tables.columns(PUBLISHED | {'panels': panels}, ['a', 'b'])
+    needed = table_files.columns(PUBLISHED | {'panels': panels}, ['a', 'b'])
     shared = [LOSS, 'mbytes_total', 'sigma_an']
     assert needed == {
         'a': [*curves.CURVES, 'change_total_mean', *shared, 'sigma_ap'],
@@ -98,7 +96,7 @@ def test_a_known_exponent_is_found(exponent):
     assert found.factor == pytest.approx(3)
     assert found.error == pytest.approx(0, abs=1e-6)
     assert found.at(100) == pytest.approx(3 * 100**exponent)
-    assert tables.report(PUBLISHED, runs).splitlines()[-1] == (
+    assert table.report(PUBLISHED, runs).splitlines()[-1] == (
         f'- he: rounds ~ n^{exponent:.2f} ± 0.00 (4 sizes, 4 runs)'
     )
 
@@ -160,13 +158,7 @@ FACTOR = {'title': '', 'label': 'n', 'columns': SIZES, 'xscale': 'log', 'yscale'
 
 def drawn(published, runs):
     """The figure as tables.main draws it."""
-    panels = table_panels(
-        published,
-        runs,
-        lambda cell: [m.value for m in measure(published, cell) if not m.bound],
-        table_fits.fits(published, runs),
-    )
-    return draw_panels(panels, ylabel(published), None)
+    return draw_panels(table_panels(published, runs), ylabel(published), None)
 
 
 def test_a_power_law_is_a_dashed_line_through_its_sizes():
@@ -188,7 +180,7 @@ def test_a_panel_draws_methods_as_others():
     published = PUBLISHED | {'rows': {'he_b': []}, 'fit': {}}
     panels = [FACTOR | {'methods': {'he_b': 'he'}}, FACTOR]
     runs = {'he_b-n8': [falling(10)]}
-    first, second = table_panels(published | {'panels': panels}, runs, len)
+    first, second = table_panels(published | {'panels': panels}, runs)
     assert [line.label for line in (*first.lines, *second.lines)] == ['He', 'he_b']
     assert first.lines[0].colour != second.lines[0].colour
 
@@ -251,18 +243,18 @@ def test_minibatches_are_rounds_times_the_scale():
     panel = {'title': 'P', 'lines': lines, 'curve': LOSS, 'x': 'minibatches', 'xscale': 'log'}
     runs = {'he-n8': [losses(2.0, 0.5, every=10)]}
     published = PUBLISHED | {'panels': [panel | {'scale': 40}]}
-    (found,) = table_panels(published, runs, len)
+    (found,) = table_panels(published, runs)
     assert [line.points for line in found.lines] == [{400: [2], 800: [0.5]}, {25: [2], 50: [0.5]}]
     (axes,) = draw(published, runs).axes
     assert (axes.get_xlabel(), axes.get_xscale()) == ('minibatches of a client', 'log')
     with pytest.raises(KeyError, match='scale'):
-        table_panels(PUBLISHED | {'panels': [panel]}, runs, len)
+        table_panels(PUBLISHED | {'panels': [panel]}, runs)
 
 
 def test_panels_stand_abreast_in_rows():
     panels = [{'title': str(i), 'column': 'n8', 'curves': [LOSS]} for i in range(5)]
     runs = {'he-n8': [losses(2.0, 0.5)]}
-    figure = draw_panels(table_panels(PUBLISHED | {'panels': panels}, runs, len), 'y', None, 2)
+    figure = draw_panels(table_panels(PUBLISHED | {'panels': panels}, runs), 'y', None, 2)
     assert [axes.get_ylabel() for axes in figure.axes] == ['y', '', 'y', '', 'y']
     assert {axes.get_subplotspec().get_geometry()[:2] for axes in figure.axes} == {(3, 2)}
 

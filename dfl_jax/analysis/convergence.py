@@ -30,14 +30,6 @@ STEP_LIMIT = 1 / 8  # on eta T L, in Theorem 4.5
 MIN_TIMESTEPS = 10  # of Lemma G.6
 
 
-class Mixing(NamedTuple):
-    """The mixing matrix of one round as Definition 4.2 sees it."""
-
-    second_modulus: float  # lambda = max(|lambda_2|, |lambda_M|)
-    spectral_gap: float  # (1 - lambda)^2
-    symmetric: bool  # property (ii); size weights of unequal clients break it
-
-
 class Diagnosis(NamedTuple):
     """Estimates of the theory's constants from one round; scalars.
 
@@ -83,10 +75,6 @@ class Bound(NamedTuple):
     premises: Mapping[str, bool]
 
     @property
-    def holds(self) -> bool:
-        return all(self.premises.values())
-
-    @property
     def shares(self) -> Terms:
         """The share of each summand in their sum; an infinite one takes all."""
         total = sum(self.numerators)
@@ -95,17 +83,21 @@ class Bound(NamedTuple):
         return Terms(*(n / total if total else 0.0 for n in self.numerators))
 
 
-def mixing_of(graph: Graph, sizes: np.ndarray, kind: str = 'size') -> Mixing:
-    """lambda and the spectral gap of Definition 4.2 of one round's mixing matrix, on the host.
+def mixing_of(graph: Graph, sizes: np.ndarray, kind: str) -> dict[str, float]:
+    """One round's mixing matrix as Definition 4.2 sees it, on the host.
 
     Args:
       graph: one round, arrays without the axis T, H = M.
       sizes: [M], samples of each client.
       kind: `size`, `uniform` or `metropolis`.
+
+    Returns `lambda` = max(|lambda_2|, |lambda_M|), `spectral_gap` = (1 - lambda)^2, and whether the
+    matrix is `symmetric`, property (ii), which size weights of unequal clients break.
     """
     matrix = mixing_matrix(graph, sizes, kind)
     second = spectrum(matrix).second_modulus
-    return Mixing(second, (1 - second) ** 2, bool(abs(matrix - matrix.T).max() < 1e-12))
+    symmetric = bool(abs(matrix - matrix.T).max() < 1e-12)
+    return {'lambda': second, 'spectral_gap': (1 - second) ** 2, 'symmetric': symmetric}
 
 
 def diagnose(
@@ -124,16 +116,13 @@ def diagnose(
     Raises ValueError, while tracing, when the aggregators are not the clients.
     """
 
-    def value_and_gradient(w: PyTree, x: Array, labels: Array, mask: Array):
-        """Mean cross-entropy over true samples and its gradient by w."""
-
-        def mean_loss(w: PyTree) -> Array:
-            losses = optax.softmax_cross_entropy_with_integer_labels(
-                model.apply(w, x), jnp.where(mask, labels, 0)
-            )
-            return jnp.sum(jnp.where(mask, losses, 0)) / jnp.sum(mask)
-
-        return jax.value_and_grad(mean_loss)(w)
+    @jax.value_and_grad
+    def value_and_gradient(w: PyTree, x: Array, labels: Array, mask: Array) -> Array:
+        """Mean cross-entropy over true samples, and by the decorator its gradient by w."""
+        losses = optax.softmax_cross_entropy_with_integer_labels(
+            model.apply(w, x), jnp.where(mask, labels, 0)
+        )
+        return jnp.sum(jnp.where(mask, losses, 0)) / jnp.sum(mask)
 
     def ntk_gradient(w_bar: PyTree, w: PyTree, x: Array, labels: Array, mask: Array) -> PyTree:
         """1/N~ J(w_bar)^T r(w), Eq. (21a)."""

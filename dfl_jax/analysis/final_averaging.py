@@ -15,7 +15,7 @@ from jax import lax
 
 from dfl_jax.base import Algorithm, Array, Graph, PyTree, State
 from dfl_jax.checks import check_choice
-from dfl_jax.evaluation import Holdout
+from dfl_jax.evaluation import Holdout, evaluation
 from dfl_jax.execution import folded
 from dfl_jax.gossip import mixing_matrix
 from dfl_jax.metrics import correct_and_loss
@@ -60,22 +60,15 @@ def order(accuracies: np.ndarray, how: str, seed: int = 0) -> np.ndarray:
 
 
 def prefixes(order: np.ndarray) -> np.ndarray:
-    """Weights [M, M] whose row n - 1 weighs the first n clients of the order [M] equally."""
+    """Weights [M, M] whose row n - 1 weighs the first n clients of the order [M] equally.
+
+    By number they are those of a running mean that travels along a ring.
+    """
     clients = len(order)
     place = np.empty(clients, int)
     place[order] = np.arange(clients)
     sizes = np.arange(1, clients + 1)[:, None]
     return (place < sizes) / sizes
-
-
-def ring(clients: int) -> np.ndarray:
-    """Weights [M, M] of sequential averaging on a ring: row h - 1 is the mean of h clients.
-
-    The running mean travels from client to client by number, and every client adds its model: M - 1
-    messages of one model until it holds all, and as many again to hand it round. In a fully
-    connected topology all clients send to all at once, M (M - 1) messages.
-    """
-    return prefixes(np.arange(clients))
 
 
 def shortlist(graph: Graph, accuracies: np.ndarray) -> Graph:
@@ -96,18 +89,15 @@ def shortlist(graph: Graph, accuracies: np.ndarray) -> Graph:
     return graph._replace(mask=kept)
 
 
-def final_topology(graph: Graph, steps: int = 1, *, sizes: np.ndarray | None = None) -> np.ndarray:
-    """Every client's weights over all clients after averaging over a final topology.
+def final_topology(graph: Graph, steps: int) -> np.ndarray:
+    """Every client's weights over all clients after averaging uniformly over a final topology.
 
     graph: one round, members and mask [M, K], active [M], without axis T. steps: averagings over
-    that graph. sizes: [M], samples of each client, to weigh by; None for uniform weights.
+    that graph.
 
     Returns W^steps, [M, M] float64, W the mixing matrix: the row of a client is its model.
     """
-    kind = 'uniform' if sizes is None else 'size'
-    if sizes is None:
-        sizes = np.ones(len(graph.members), int)
-    matrix = mixing_matrix(graph, sizes, kind)
+    matrix = mixing_matrix(graph, np.ones(len(graph.members), int), 'uniform')
     return np.linalg.matrix_power(matrix.toarray(), steps)
 
 
@@ -116,10 +106,9 @@ def final_topology(graph: Graph, steps: int = 1, *, sizes: np.ndarray | None = N
 
 def client_accuracies(algorithm: Algorithm, state: State, holdout: Holdout) -> np.ndarray:
     """The accuracy of every client's model on the holdout, [M] float64."""
-    one = jax.ShapeDtypeStruct((1, *holdout.x.shape[1:]), jnp.float32)
-    clients = len(jax.eval_shape(algorithm.predict, state, one)['client'])
-    batches = _batches_of(holdout, max(1, PREDICTIONS_AT_ONCE // clients))
-    return np.asarray(_client_hits(algorithm.predict, state, batches)) / len(holdout.y)
+    batches, measure, _ = evaluation(algorithm, state, holdout)
+    hits, _ = jax.jit(measure)(state, batches, None)['sums']['client']
+    return np.asarray(hits) / len(holdout.y)
 
 
 def averaged_accuracy(
@@ -137,31 +126,12 @@ def averaged_accuracy(
     Returns [B] float64. Calls with the same algorithm, B and size of the holdout share one compiled
     program.
     """
-    batches = _batches_of(holdout, PREDICTIONS_AT_ONCE // MODELS_AT_ONCE)
+    samples = (np.asarray(holdout.x), np.asarray(holdout.y), np.ones(len(holdout.y), bool))
+    size = min(PREDICTIONS_AT_ONCE // MODELS_AT_ONCE, len(holdout.y))
+    batches = jax.tree.map(jnp.asarray, folded(samples, size))  # x, y, mask [batches, size, ...]
     weights = jnp.asarray(weights, jnp.float32)
     hits = _averaged_hits(algorithm.consensus, model.apply, state, weights, batches)
     return np.asarray(hits) / len(holdout.y)
-
-
-def _batches_of(holdout: Holdout, size: int) -> tuple[Array, Array, Array]:
-    """x, y and mask, each [batches, size, ...]."""
-    samples = (np.asarray(holdout.x), np.asarray(holdout.y), np.ones(len(holdout.y), bool))
-    return jax.tree.map(jnp.asarray, folded(samples, min(size, len(holdout.y))))
-
-
-def _hits(logits: Callable[[Array], Array], batches: tuple[Array, Array, Array]) -> Array:
-    """Correct predictions over all batches; logits maps [size, ...] to [..., size, C] -> [...]."""
-
-    def count(batch: tuple[Array, Array, Array]) -> Array:
-        x, y, mask = batch
-        return correct_and_loss(logits(x), y, mask)[0]
-
-    return lax.map(count, batches).sum(axis=0)
-
-
-@partial(jax.jit, static_argnums=0)
-def _client_hits(predict: Callable, state: State, batches: tuple) -> Array:
-    return _hits(lambda x: predict(state, x)['client'], batches)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -174,6 +144,11 @@ def _averaged_hits(
 ) -> Array:
     def row_hits(row: Array) -> Array:
         params = consensus(state, row)
-        return _hits(lambda x: apply(params, x), batches)
+
+        def count(batch: tuple[Array, Array, Array]) -> Array:
+            x, y, mask = batch
+            return correct_and_loss(apply(params, x), y, mask)[0]
+
+        return lax.map(count, batches).sum(axis=0)
 
     return lax.map(row_hits, weights, batch_size=MODELS_AT_ONCE)

@@ -28,11 +28,9 @@ from jax import lax
 from scipy import ndimage
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.checks import check_choice
 from dfl_jax.compression import Codec
 from dfl_jax.models import MLP, Model
 
-DISTANCES = ('squared', 'cosine')
 WINDOW_SIGMA, WINDOW_RADIUS = 1.5, 5  # of SSIM, in pixels
 STABILISERS = (0.01**2, 0.03**2)  # (K1 L)^2 and (K2 L)^2 of SSIM with the range L = 1
 
@@ -90,7 +88,6 @@ def match(
     target: PyTree,
     shape: Sequence[int],
     *,
-    distance: str = 'squared',
     on_support: bool = False,
     bounds: tuple[float, float] | None = None,
     smoothness: float = 0.0,
@@ -100,11 +97,12 @@ def match(
 ) -> tuple[Array, Array]:
     """The x whose encode(x) is nearest the target, by Adam from Gaussian noise, and its objective.
 
+    Nearest by the squared distance over the target's square.
+
     Args:
       encode: image -> what is observed of it.
       target: the observation, a tree like encode's.
       shape: of the image, [height, width, channels] where smoothness is positive.
-      distance: squared (over the target's square) or cosine (1 - cosine of the angle).
       on_support: compare only where the target is not zero, as top-k leaves it.
       bounds: the lowest and highest value of a pixel; x is clipped to them at every step.
       smoothness: weight of the total variation, the mean modulus of neighbouring pixels'
@@ -112,15 +110,15 @@ def match(
       restarts: searches from different noise, of which the best is returned.
       lr: of the first step, in units of x; it falls to zero on a half cosine.
     """
-    check_choice('distance', distance, DISTANCES)
-    distance_of = _squared if distance == 'squared' else _cosine
     optimizer = optax.adam(optax.cosine_decay_schedule(lr, steps))
 
     def objective(x: Array) -> Array:
         encoded = encode(x)
         if on_support:
             encoded = jax.tree.map(lambda a, b: jnp.where(b != 0, a, 0), encoded, target)
-        return distance_of(encoded, target) + (smoothness * variation(x) if smoothness else 0)
+        error = optax.tree.norm(optax.tree.sub(encoded, target), squared=True)
+        distance = error / optax.tree.vdot(target, target)
+        return distance + (smoothness * variation(x) if smoothness else 0)
 
     def step(carry: PyTree, _: None) -> tuple[PyTree, None]:
         x, state = carry
@@ -138,15 +136,6 @@ def match(
     return images[best], values[best]
 
 
-def _squared(a: PyTree, b: PyTree) -> Array:
-    return optax.tree.norm(optax.tree.sub(a, b), squared=True) / optax.tree.vdot(b, b)
-
-
-def _cosine(a: PyTree, b: PyTree) -> Array:
-    lengths = jnp.sqrt(optax.tree.vdot(a, a) * optax.tree.vdot(b, b))
-    return 1 - optax.tree.vdot(a, b) / lengths
-
-
 def variation(x: Array) -> Array:
     """Total variation of an image [height, width, channels], the mean over pixels."""
     down, right = jnp.diff(x, axis=0), jnp.diff(x, axis=1)
@@ -156,7 +145,7 @@ def variation(x: Array) -> Array:
 # -------------------------------------------------------------------------------------- closed form
 
 
-def closed_form(model: Model, sent: PyTree, *, on_support: bool = False) -> tuple[Array, Array]:
+def closed_form(model: Model, sent: PyTree, *, on_support: bool = False) -> Array:
     """The input of an MLP's first layer by least squares over hidden units and outputs.
 
     Args:
@@ -164,8 +153,8 @@ def closed_form(model: Model, sent: PyTree, *, on_support: bool = False) -> tupl
       on_support: use only entries that are not zero, as top-k leaves them. Stochastic rounding
         makes zeros that are right on average: with it, use them all.
 
-    Returns x of the model's input shape, and bool of the same shape: whether an entry of the pixel
-    survived. Where none did, all were among the smallest, and x is 0.
+    Returns x of the model's input shape, 0 where no entry of a pixel survived: all were among the
+    smallest.
 
     Raises ValueError where the model is no MLP.
     """
@@ -180,7 +169,7 @@ def closed_form(model: Model, sent: PyTree, *, on_support: bool = False) -> tupl
     denominator = jnp.sum(jnp.where(used, signals**2, 0), (0, 2))
     survived = denominator > 0
     x = jnp.where(survived, numerator / jnp.where(survived, denominator, 1), 0)
-    return x.reshape(model.input_shape), survived.reshape(model.input_shape)
+    return x.reshape(model.input_shape)
 
 
 def minimum_norm(z: Array, projection: Array) -> Array:

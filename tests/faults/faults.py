@@ -214,7 +214,7 @@ FAULTS = [
     ),
     Fault(
         'a shorter run than its flagfile shown without a warning',
-        'dfl_jax/cli/tables/flagfiles.py',
+        'dfl_jax/cli/tables/curves.py',
         "settings['rounds'] > int(value)",
         "settings['rounds'] != int(value)",
         (

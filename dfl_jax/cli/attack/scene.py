@@ -1,14 +1,18 @@
 """A client's network and images, and the attacks of its neighbour on them."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 from absl import flags
 
-if TYPE_CHECKING:
-    from dfl_jax.models import Model
-
+from dfl_jax.analysis import reconstruction as attack
+from dfl_jax.compression import Compression, top_k
+from dfl_jax.data.projection import project, projection_matrix
+from dfl_jax.models import MODELS, Model, bind
 
 FLAGS = flags.FLAGS
 SIMILAR = 120.0  # dB, to which float32 carries; PSNR is cut off here
@@ -36,6 +40,23 @@ class Setting(NamedTuple):
         pairs = zip(texts, self, strict=True)
         named = [text.format(value) for text, value in pairs if value is not None]
         return ', '.join(named) or 'no compression'
+
+
+def settings(features: int) -> list[Setting]:
+    """Those of the paper, and their parts. Raises ValueError for flags out of range."""
+    sparsity = FLAGS.attack_sparsity
+    dimensions = FLAGS.attack_projection
+    if dimensions is None:
+        dimensions = 200 if features >= 400 else features // 4
+    top_k(sparsity)
+    projection_matrix(features, dimensions, 0)
+    return [
+        Setting(),
+        Setting(sparsity=sparsity),
+        Setting(projection=dimensions),
+        Setting(sparsity=sparsity, projection=dimensions),
+        Setting(sparsity=0.5, bits=6, projection=dimensions),  # appendix E.3
+    ]
 
 
 class Knowledge(NamedTuple):
@@ -96,12 +117,8 @@ def choose_victim(dataset: Any) -> Victim:
     return Victim(x[attacked], y[attacked], x[known].reshape(len(known), -1), bounds)
 
 
-def trained(model: 'Model', w: Any, dataset: Any, steps: int, seed: int) -> Any:
+def trained(model: Model, w: Any, dataset: Any, steps: int, seed: int) -> Any:
     """The weights after so many steps of Adam on random batches of the training set."""
-    import jax
-    import jax.numpy as jnp
-    import optax
-
     optimizer = optax.adam(TRAINING_RATE)
     x, y = jnp.asarray(dataset.train_x), jnp.asarray(dataset.train_y)
 
@@ -123,7 +140,7 @@ def trained(model: 'Model', w: Any, dataset: Any, steps: int, seed: int) -> Any:
 class Scene(NamedTuple):
     """A client's network, its inputs projected or not, and the attacks on it."""
 
-    model: 'Model'
+    model: Model
     seen: Any  # [B, ...], the model's inputs
     weights: dict[str, Knowledge]  # by name
     attacks: dict[str, dict[str, Attack]]  # by what is compared, then by name
@@ -131,12 +148,6 @@ class Scene(NamedTuple):
 
 def set_up(dataset: Any, victim: Victim, dimensions: int | None) -> Scene:
     """The network for inputs projected to so many dimensions, initial and trained."""
-    import jax
-    import jax.numpy as jnp
-
-    from dfl_jax.data.projection import project, projection_matrix
-    from dfl_jax.models import MODELS, bind
-
     seen, projection = victim.images, None
     if dimensions is not None:
         seed, flat = stream('projection'), seen.reshape(len(seen), -1)
@@ -157,13 +168,9 @@ def set_up(dataset: Any, victim: Victim, dimensions: int | None) -> Scene:
 
 
 def attacks(
-    model: 'Model', victim: Victim, dimensions: int | None, entries: str
+    model: Model, victim: Victim, dimensions: int | None, entries: str
 ) -> dict[str, Attack]:
     """By name, what makes images [B, ...] of keys [B] and received rows, leaves [B, C, ...]."""
-    import jax
-
-    from dfl_jax.analysis import reconstruction as attack
-
     shape, on_support = victim.images.shape[1:], entries == 'received'
     search = {'steps': FLAGS.attack_steps, 'restarts': FLAGS.attack_restarts}
     prior = {'bounds': victim.bounds, 'smoothness': FLAGS.attack_smoothness}
@@ -178,7 +185,7 @@ def attacks(
         return matching(given, key, sent, **prior)
 
     def first_input(given, key, sent):
-        return attack.closed_form(model, sent, on_support=on_support)[0]
+        return attack.closed_form(model, sent, on_support=on_support)
 
     def least_norm(given, key, sent):
         return attack.minimum_norm(first_input(given, key, sent), given.projection)
@@ -197,15 +204,16 @@ def attacks(
     def on_all(one: Callable[..., Any]) -> Attack:
         return jax.jit(lambda given, *of: jax.lax.map(lambda sample: one(given, *sample), of))
 
-    if dimensions is None:
-        return {'gradient matching': on_all(matching), 'closed form': on_all(first_input)}
-    return {
-        'gradient matching': on_all(matching),
-        MATCHING_SMOOTH: on_all(matching_smooth),
-        'closed form, least norm': on_all(least_norm),
-        'closed form, smooth image': on_all(smooth),
-        'closed form, own images': on_all(known_images),
+    plain = {'gradient matching': matching, 'closed form': first_input}
+    projected = {
+        'gradient matching': matching,
+        MATCHING_SMOOTH: matching_smooth,
+        'closed form, least norm': least_norm,
+        'closed form, smooth image': smooth,
+        'closed form, own images': known_images,
     }
+    chosen = plain if dimensions is None else projected
+    return {name: on_all(one) for name, one in chosen.items()}
 
 
 def results(scene: Scene, victim: Victim, setting: Setting) -> Iterator[Result]:
@@ -214,11 +222,6 @@ def results(scene: Scene, victim: Victim, setting: Setting) -> Iterator[Result]:
     On sparse rows an attack compares all entries or those received, and the choice of the higher
     mean PSNR counts: an upper bound of what the neighbour, who has to guess it, achieves.
     """
-    import jax
-
-    from dfl_jax.analysis.reconstruction import received
-    from dfl_jax.compression import Compression
-
     compression = Compression(sparsity=setting.sparsity, bits=setting.bits)
     codec, originals = compression.codec('stochastic'), victim.scaled(victim.images)
     k_codec, k_noise = (
@@ -232,7 +235,7 @@ def results(scene: Scene, victim: Victim, setting: Setting) -> Iterator[Result]:
 
         def of_one(sample):
             key, x = sample
-            sent, exact = (received(scene.model, c, key, w, x) for c in (codec, None))
+            sent, exact = (attack.received(scene.model, c, key, w, x) for c in (codec, None))
             return sent, _nonzero(exact), _nonzero(sent)
 
         sent, before, after = jax.lax.map(of_one, (keys, seen))
@@ -255,15 +258,11 @@ def results(scene: Scene, victim: Victim, setting: Setting) -> Iterator[Result]:
 
 
 def _nonzero(tree: Any) -> Any:
-    import jax
-    import jax.numpy as jnp
-
     return sum(jnp.count_nonzero(leaf) for leaf in jax.tree.leaves(tree))
 
 
 def similarities(images: np.ndarray, originals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """PSNR in dB, cut off at SIMILAR, and SSIM of each image, [B]."""
-    from dfl_jax.analysis.reconstruction import psnr, ssim
-
     pairs = list(zip(images, originals, strict=True))
-    return np.array([min(psnr(*p), SIMILAR) for p in pairs]), np.array([ssim(*p) for p in pairs])
+    ratios = np.minimum([attack.psnr(*pair) for pair in pairs], SIMILAR)
+    return ratios, np.array([attack.ssim(*pair) for pair in pairs])

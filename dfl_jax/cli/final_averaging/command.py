@@ -12,22 +12,19 @@ move between machines.
 import json
 import os
 import warnings
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from dfl_jax.cli import command
 from dfl_jax.cli.experiment.method_flags import of_a_run
-from dfl_jax.cli.final_averaging.table import LABELS, NEIGHBOURS, TIMES, report
+from dfl_jax.cli.final_averaging.table import report
 from dfl_jax.cli.run.recall import recall
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.data.formats import one_line
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from dfl_jax.cli.experiment.build import Experiment
 
 FLAGS = flags.FLAGS
@@ -40,17 +37,7 @@ SHARED = (*MOVED, 'seed', 'out', 'progress', 'allow_imports')  # with experiment
 for _name in SHARED:
     flags.declare_key_flag(_name)
 
-DRAWS = 20  # of the random order
-DEGREES = (5, 10, 20, 50, 100)  # of the final topology
 FILES = ('selection.json', 'selection.md', 'selection.png')
-
-
-class Trained(NamedTuple):
-    """The clients of a run after its last checkpoint."""
-
-    experiment: 'Experiment'
-    state: Any
-    round: int
 
 
 def check() -> tuple[RunDirectory, Path]:
@@ -76,8 +63,11 @@ def check() -> tuple[RunDirectory, Path]:
     return directory, out
 
 
-def restore(directory: RunDirectory) -> Trained:
-    """Builds the run's experiment and reads its newest checkpoint. Raises ValueError, one line."""
+def restore(directory: RunDirectory) -> 'tuple[Experiment, Any, int]':
+    """The run's experiment, and the clients' state and the round of its newest checkpoint.
+
+    Raises ValueError, one line.
+    """
     config = recall(directory, MOVED)
     import jax
 
@@ -113,126 +103,7 @@ def restore(directory: RunDirectory) -> Trained:
             f'{directory.checkpoints / str(newest)} cannot be read ({one_line(error)}); '
             'run it anew with this version'
         ) from error
-    return Trained(experiment, state, progress.round)
-
-
-def orders(validation: 'np.ndarray', seed: int) -> Iterator[tuple[str, 'np.ndarray']]:
-    """The growing averages of Figure 6 and of the ring: names and weights [M, M].
-
-    validation: accuracies by which the clients are ranked, [M].
-    """
-    from dfl_jax.analysis import final_averaging as selection
-
-    for how in selection.ORDERS:
-        for draw in range(DRAWS if how == 'random' else 1):
-            clients = selection.order(validation, how, seed * DRAWS + draw)
-            yield how, selection.prefixes(clients)
-    yield 'ring', selection.ring(len(validation))
-
-
-def final_topologies(
-    validation: 'np.ndarray', seed: int
-) -> Iterator[tuple[dict[str, Any], 'np.ndarray']]:
-    """Averages over a regular graph of each degree that M clients can have.
-
-    validation: as of `orders`. Yields names and weights [len(TIMES) M, M], every client's after
-    one averaging, then after two.
-    """
-    import jax
-    import numpy as np
-
-    from dfl_jax import topology
-    from dfl_jax.analysis import final_averaging as selection
-
-    clients = len(validation)
-    for degree in DEGREES:
-        if degree >= clients or degree * clients % 2:
-            continue
-        drawn = topology.schedule('regular', clients, 1, seed=seed, degree=degree)
-        everyone = jax.tree.map(lambda a: a[0], drawn)
-        for neighbours, graph in zip(
-            NEIGHBOURS, (everyone, selection.shortlist(everyone, validation)), strict=True
-        ):
-            name = {
-                'degree': degree,
-                'neighbours': neighbours,
-                'messages_an_averaging': int(graph.mask[:, 1:].sum()),
-            }
-            steps = range(1, len(TIMES) + 1)
-            yield name, np.concatenate([selection.final_topology(graph, n) for n in steps])
-
-
-def examine(trained: Trained, seed: int, target: float, progress: bool) -> Row:
-    """What selection.json holds: every average, evaluated on the test half."""
-    from tqdm import tqdm
-
-    from dfl_jax.analysis import final_averaging as selection
-
-    experiment, state, round = trained
-    validation, test = selection.split(experiment.test, seed)
-    ranking, reported = (
-        selection.client_accuracies(experiment.algorithm, state, half)
-        for half in (validation, test)
-    )
-    growing, graphs = list(orders(ranking, seed)), list(final_topologies(ranking, seed))
-    curves: Row = {how: [] for how in LABELS}
-    topologies = []
-    total = sum(len(weights) for _, weights in (*growing, *graphs))
-    with tqdm(total=total, unit='model', disable=not progress, dynamic_ncols=True) as bar:
-
-        def evaluated(weights: 'np.ndarray') -> 'np.ndarray':
-            accuracies = selection.averaged_accuracy(
-                experiment.algorithm, experiment.model, state, weights, test
-            )
-            bar.update(len(weights))
-            return accuracies
-
-        for how, weights in growing:
-            curves[how].append(_rounded(evaluated(weights)))
-        for name, weights in graphs:
-            accuracies = evaluated(weights).reshape(len(TIMES), -1)
-            mean, worst = _rounded(accuracies.mean(axis=1)), _rounded(accuracies.min(axis=1))
-            topologies.append(name | {'mean': mean, 'worst': worst})
-    return {
-        'algorithm': FLAGS.algorithm,
-        'dataset': FLAGS.dataset,
-        'run_seed': FLAGS.seed,
-        'round': round,
-        'seed': seed,
-        'target': target,
-        'validation_samples': len(validation.y),
-        'test_samples': len(test.y),
-        'client_accuracies': _rounded(reported),
-        'average_of_all': curves['best_to_worst'][0][-1],
-        'orders': {
-            how: {
-                'reach': [reaches(curve, target) for curve in drawn],
-                'stay': [stays(curve, target) for curve in drawn],
-                'accuracies': drawn,
-            }
-            for how, drawn in curves.items()
-        },
-        'final_topologies': topologies,
-    }
-
-
-def reaches(accuracies: Sequence[float], target: float) -> int | None:
-    """The fewest clients whose average reaches the target, None where none does."""
-    return next((n for n, value in enumerate(accuracies, 1) if value >= target), None)
-
-
-def stays(accuracies: Sequence[float], target: float) -> int | None:
-    """The fewest clients from which on no average is below the target, None likewise."""
-    below = [n for n, value in enumerate(accuracies, 1) if value < target]
-    first = max(below, default=0) + 1
-    return first if first <= len(accuracies) else None
-
-
-def _rounded(values: Sequence[float]) -> list[float]:
-    return [round(float(value), 5) for value in values]
-
-
-# -------------------------------------------------------------------------------------- command
+    return experiment, state, progress.round
 
 
 def write(selection: Row, out: Path) -> None:
@@ -253,5 +124,7 @@ def main(_: list[str]) -> int:
     seed = FLAGS.seed  # before it is the run's
     directory, out = check()
     trained = restore(directory)
-    write(examine(trained, seed, FLAGS.target, FLAGS.progress), out)
+    from dfl_jax.cli.final_averaging.averages import examine
+
+    write(examine(*trained, seed, FLAGS.target), out)
     return 0

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from dfl_jax.cli.final_averaging.table import LABELS
 from dfl_jax.cli.run.plots import COLOURS, MUTED, plt, tidy
 from dfl_jax.cli.run.rundir import Row
@@ -35,19 +37,16 @@ def plot_select(selection: Row, path: Path) -> None:
 
 def _orders(axes, selection: Row) -> None:
     for how, colour in ORDERS.items():
-        curves = selection['orders'][how]['accuracies']
-        spans = [
-            (100 * min(v), 100 * sum(v) / len(v), 100 * max(v)) for v in zip(*curves, strict=True)
-        ]
-        low, mean, high = zip(*spans, strict=True)
-        sizes = range(1, len(spans) + 1)
+        curves = 100 * np.array(selection['orders'][how]['accuracies'])  # [draws, M]
+        low, mean, high = curves.min(axis=0), curves.mean(axis=0), curves.max(axis=0)
+        sizes = range(1, len(mean) + 1)
         axes.fill_between(sizes, low, high, color=colour, alpha=0.18, linewidth=0)
         label = LABELS[how] + (f' (range of {len(curves)})' if len(curves) > 1 else '')
         axes.plot(sizes, mean, color=colour, lw=2, label=label)
     target = 100 * selection['target']
     axes.axhline(target, color=MUTED, lw=1, ls=':', label=f'{target:.4g} %')
     axes.set_xscale('log')
-    _ticks(axes, [n for n in (1, 3, 10, 30, 100, 300, 1000) if n <= len(spans)])
+    _ticks(axes, [n for n in (1, 3, 10, 30, 100, 300, 1000) if n <= len(mean)])
     axes.set(xlabel='clients averaged', ylabel='test accuracy (%)')
     axes.legend(frameon=False, loc='lower right')
 

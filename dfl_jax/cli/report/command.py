@@ -15,7 +15,7 @@ from pathlib import Path
 from absl import flags
 
 from dfl_jax.cli.command import check_writable, counted, one_line_errors
-from dfl_jax.cli.report import html, papers, pictures, sections
+from dfl_jax.cli.report import html
 from dfl_jax.cli.report.runs import SavedRun, find, group
 from dfl_jax.cli.run.rundir import write_atomically
 
@@ -55,6 +55,8 @@ def is_report(path: Path) -> bool:
 
 def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: float) -> str:
     """The page. name: of what it reports on; broken: {directory: why it cannot be read}."""
+    from dfl_jax.cli.report import papers, pictures, sections
+
     groups = group(runs)
     unfinished = sum(not run.done for run in runs)
     lead = [counted(len(runs), 'run'), counted(len(groups), 'setting')]

@@ -8,9 +8,7 @@ from dfl_jax.cli.report import html
 from dfl_jax.cli.report.runs import SavedRun
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables import files
-from dfl_jax.cli.tables.columns import columns
-from dfl_jax.cli.tables.curves import SKIPPED, Runs, kept_columns
-from dfl_jax.cli.tables.flagfiles import differences, read_flagfile
+from dfl_jax.cli.tables.curves import SKIPPED, Runs, differences, kept_columns, read_flagfile
 from dfl_jax.cli.tables.metrics import what
 from dfl_jax.cli.tables.table import OFF_PAPER, below, cells
 
@@ -54,7 +52,7 @@ def runs_of_table(published: Row, folder: Path, runs: Sequence[SavedRun]) -> tup
     of_cells: Runs = {}
     warnings = []
     flagfiles = files.flagfiles(published, folder)
-    needed = columns(published, flagfiles)
+    needed = files.columns(published, flagfiles)
     for cell, flagfile in flagfiles.items():
         named = [run for run in runs if f'{run.path.resolve().name}-'.startswith(f'{cell}-')]
         wanted = read_flagfile(flagfile) if named else {}

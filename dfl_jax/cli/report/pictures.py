@@ -1,22 +1,40 @@
-"""Pictures of the partitions and topologies of runs."""
+"""Pictures of the curves, partitions and topologies of runs."""
 
+import io
 import tempfile
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from html import escape
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from matplotlib.figure import Figure
 
 from dfl_jax.cli.command import in_a_line
+from dfl_jax.cli.experiment.data import load_data, partition
+from dfl_jax.cli.experiment.flags import GROUPS
+from dfl_jax.cli.experiment.graphs import neighbours
+from dfl_jax.cli.experiment.seeds import streams
 from dfl_jax.cli.report import html
-from dfl_jax.cli.report.figures import svg
+from dfl_jax.cli.report.measures import columns
 from dfl_jax.cli.report.runs import Group, SavedRun, inside
+from dfl_jax.cli.run.plots import COLOURS, MUTED, plt
 from dfl_jax.cli.run.rundir import Row
+from dfl_jax.cli.tables.curves import CURVES
+from dfl_jax.cli.tables.panels import table_panels
+from dfl_jax.cli.tables.plot_panels import draw_panels
+from dfl_jax.data import plot_partition
 
-if TYPE_CHECKING:
-    import numpy as np
-
+PANELS = (  # curve, x, what they are
+    (CURVES[0], 'round', 'Aggregated model over rounds'),
+    (CURVES[1], 'round', 'Mean client over rounds'),
+    (CURVES[0], 'mbytes_total', 'Aggregated model over traffic'),
+    (CURVES[1], 'mbytes_total', 'Mean client over traffic'),
+)
+STYLES = ('solid', 'dashed', 'dotted')  # of lines whose colours come again
 MOST_PICTURES = 8  # of partitions, and of topologies
 MOST_CLIENTS, MOST_LINKS = 300, 4000  # of a picture of the topology
 MOST_DIMENSIONS = 20  # of a torus
@@ -29,17 +47,51 @@ HIDDEN = ('data_dir', 'test_samples', 'image_size', 'input_projection', 'plot_pa
 FAILURES = ('link_dropout', 'client_dropout', 'client_isolation')  # settings, likewise hidden
 
 
+def curves(groups: Sequence[Group], target: float) -> str:
+    """The PANELS side by side, a line a group; no traffic where a run sent none."""
+    runs = {
+        str(place): [columns(run, (*CURVES, 'mbytes_total')) for run in group.counted]
+        for place, group in enumerate(groups)
+    }
+    sent = all(run.get('mbytes_total', [0])[0] > 0 for cell in runs.values() for run in cell)
+    reached = any(max(run[CURVES[0]]) >= target for cell in runs.values() for run in cell)
+    lines = [
+        {
+            'cell': str(place),
+            'label': in_a_line(group.label).replace('$', r'\$'),  # else it begins mathematics
+            'colour': place,
+            'style': STYLES[place // len(COLOURS) % len(STYLES)],
+        }
+        for place, group in enumerate(groups)
+    ]
+    panels = [
+        {'title': title, 'lines': lines, 'curve': curve, 'x': x}
+        for curve, x, title in PANELS
+        if sent or x == 'round'
+    ]
+    drawn = table_panels({'rows': {}, 'panels': panels}, runs)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # of glyphs that matplotlib lacks and a browser has
+        figure = draw_panels(drawn, 'test accuracy (%)', target if reached else None, abreast=2)
+        return html.figure(svg(figure), 'svg+xml', 'Test accuracy in percent, a line a group')
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as a file of its own; it is closed afterwards."""
+    file = io.BytesIO()
+    with plt.rc_context({'svg.fonttype': 'none'}):
+        figure.savefig(file, format='svg')
+    plt.close(figure)
+    return file.getvalue()
+
+
 def partitions(groups: Sequence[Group]) -> str:
     """The pictures of all partitions of the runs."""
-    from dfl_jax.cli.experiment.flags import GROUPS
-
     return _pictures(groups, {*GROUPS['data']} - {*HIDDEN}, partition_picture, 'grid')
 
 
 def topologies(groups: Sequence[Group]) -> str:
     """The pictures of all topologies of the runs."""
-    from dfl_jax.cli.experiment.flags import GROUPS
-
     settings = {*GROUPS['network'], 'clients', 'ntk_fl_cohort'} - {*FAILURES}
     return _pictures(groups, settings, topology_picture, 'small grid')
 
@@ -89,16 +141,11 @@ def refuse_files(run: SavedRun, *names: str) -> None:
             )
 
 
-def links(run: SavedRun) -> 'np.ndarray':
+def links(run: SavedRun) -> np.ndarray:
     """The links of a run's first round before any fails, [E, 2], each once.
 
     Raises ValueError where the settings draw none, or too many to be told apart.
     """
-    import numpy as np
-
-    from dfl_jax.cli.experiment.graphs import neighbours
-    from dfl_jax.cli.experiment.seeds import streams
-
     refuse_files(run, 'topology_file')
     flags = namespace(run, rounds=1)
     if 'cohort' in run.config.get('algorithm', {}):
@@ -121,10 +168,6 @@ def links(run: SavedRun) -> 'np.ndarray':
 
 def topology_picture(runs: Sequence[SavedRun]) -> str:
     """The graph of the first of the runs. Raises ValueError as `links` does."""
-    import networkx as nx
-
-    from dfl_jax.cli.run.plots import COLOURS, MUTED, plt
-
     run, pairs = runs[0], links(runs[0])
     clients, family = run.config['settings']['clients'], run.config['settings']['topology']
     graph = nx.Graph()
@@ -161,8 +204,6 @@ def topology_picture(runs: Sequence[SavedRun]) -> str:
 
 def _places(graph: Any) -> dict[int, Any]:
     """Where clients are drawn: on a circle where all have two or all other neighbours."""
-    import networkx as nx
-
     clients = len(graph)
     degrees = {degree for _, degree in graph.degree}
     if degrees == {2} and nx.is_connected(graph):
@@ -202,10 +243,6 @@ def partition_picture(runs: Sequence[SavedRun]) -> str:
     refuse_files(runs[0], 'partition_file')
     if settings['clients'] > MOST_HOLDERS:
         raise ValueError(f'{settings["clients"]} clients are too many for a picture')
-    from dfl_jax.cli.experiment.data import load_data, partition
-    from dfl_jax.cli.experiment.seeds import streams
-    from dfl_jax.data import plot_partition
-
     flags = namespace(runs[0], progress=False)
     seeds = streams(flags.seed)
     dataset = load_data(flags, seeds)

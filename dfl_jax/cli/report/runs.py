@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from dfl_jax.cli.command import in_a_line
 from dfl_jax.cli.run.rundir import Row, RunDirectory, shown
-from dfl_jax.cli.tables.curves import CURVES, columns_of, reason
-from dfl_jax.cli.tables.flagfiles import FREE
+from dfl_jax.cli.tables.curves import CURVES, FREE, columns_of, reason
 
 OF_A_RUN = ('checkpoints', 'config.json', 'metrics.jsonl')  # no folders of runs
 NUMBERS = ('mbytes_total', 'mbytes_busiest_client', 'seconds')  # columns that a report shows, too

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from dfl_jax.cli.report import html
+from dfl_jax.cli.report import html, pictures
 from dfl_jax.cli.report.measures import (
     Measure,
     a_round,
@@ -80,8 +80,6 @@ def _with_status(each: Group) -> str:
 
 
 def curves(groups: Sequence[Group], target: float) -> str:
-    from dfl_jax.cli.report import figures as report_figures
-
     if not any(each.counted for each in groups):
         return ''
     several = any(len(each.counted) > 1 for each in groups)
@@ -92,7 +90,7 @@ def curves(groups: Sequence[Group], target: float) -> str:
     ]
     for note, those in _facets(groups).items():
         shown += [f'<h3>{escape(note)}</h3>'] * bool(note)
-        shown.append(report_figures.curves(those, target))
+        shown.append(pictures.curves(those, target))
     return '\n'.join(shown)
 
 
@@ -162,8 +160,8 @@ def list_of_runs(groups: Sequence[Group], broken: dict[str, str]) -> str:
         number_column([measured([run], measure) for run in runs], digits)
         for measure, digits in of.values()
     ]
-    texts = [(run.name, run.seed, run.status) for run in runs]
-    rows = [[*text, *row] for text, row in zip(texts, zip(*numbers, strict=True), strict=True)]
+    texts = zip(*((run.name, run.seed, run.status) for run in runs), strict=True)
+    rows = [*zip(*texts, *numbers, strict=True)]
     head = ['Run', 'Seed', 'Status', *of]
     listed = html.table(head, rows, 'Every run at its last evaluation', 3)
     if not broken:

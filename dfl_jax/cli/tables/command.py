@@ -16,10 +16,8 @@ from absl import flags
 from dfl_jax.cli.command import check_writable, in_a_line, one_line_errors
 from dfl_jax.cli.run.rundir import Row, write_atomically
 from dfl_jax.cli.tables import files
-from dfl_jax.cli.tables.columns import columns
-from dfl_jax.cli.tables.curves import Run, find_runs, save_curves
-from dfl_jax.cli.tables.fits import fits
-from dfl_jax.cli.tables.metrics import by_metric, measure, what
+from dfl_jax.cli.tables.curves import find_runs, save_curves
+from dfl_jax.cli.tables.metrics import what
 from dfl_jax.cli.tables.table import report
 
 FLAGS = flags.FLAGS
@@ -53,10 +51,9 @@ def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> None:
     check_writable(out, names_of_files, flag='out' if FLAGS.out else 'runs')
     try:
         if file.stem == 'computed':
-            from dfl_jax.cli.tables import plot_studies, studies
+            from dfl_jax.cli.tables import studies
 
-            results = studies.main(files.read_computed(file), name, out)
-            plot_studies.plot_numerical(results, out / f'{name}.png')
+            studies.main(files.read_computed(file), name, out)
         else:
             _write(files.read_published(file), file.parent, sources, out, name)
     except (LookupError, TypeError, AttributeError) as error:
@@ -67,7 +64,8 @@ def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> None:
 
 def _write(published: Row, folder: Path, sources: Sequence[Path], out: Path, name: str) -> None:
     flagfiles = files.flagfiles(published, folder)
-    runs, warnings = find_runs(folder.name, flagfiles, sources, columns(published, flagfiles))
+    needed = files.columns(published, flagfiles)
+    runs, warnings = find_runs(folder.name, flagfiles, sources, needed)
     text = report(published, runs)
     print(f'{published["title"]}: {what(published)}\n({published["source"]})\n\n{text}')
     for warning in warnings:
@@ -76,14 +74,11 @@ def _write(published: Row, folder: Path, sources: Sequence[Path], out: Path, nam
     write_atomically(out / f'{name}.md', text + '\n')
     save_curves(out / f'{name}.json', runs, warnings)
 
+    from dfl_jax.cli.run.plots import plt
     from dfl_jax.cli.tables.panels import table_panels, ylabel
-    from dfl_jax.cli.tables.plot_panels import plot_panels
+    from dfl_jax.cli.tables.plot_panels import draw_panels
 
-    def measured(cell: Sequence[Run]) -> list[float]:
-        part = by_metric(published)[0]
-        bounds = part['metric'] != 'loss_to'  # a fit has none, nor have the marks beside it
-        return [m.value for m in measure(part, cell) if bounds or not m.bound]
-
-    drawn = table_panels(published, runs, measured, fits(published, runs))
-    figure = out / f'{name}.png'
-    plot_panels(drawn, figure, ylabel(published), published.get('target'), published.get('abreast'))
+    target, abreast = published.get('target'), published.get('abreast')
+    figure = draw_panels(table_panels(published, runs), ylabel(published), target, abreast)
+    figure.savefig(out / f'{name}.png', dpi=160)
+    plt.close(figure)

@@ -7,15 +7,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dfl_jax.cli.command import in_a_line
-from dfl_jax.cli.run.rundir import Row, RunDirectory, read_json, write_atomically
-from dfl_jax.cli.tables.flagfiles import differences, read_flagfile
+from dfl_jax.cli.command import flagfile_lines, in_a_line
+from dfl_jax.cli.run.rundir import Row, RunDirectory, read_json, shown, write_atomically
 
 CURVES = ('consensus_accuracy', 'client_accuracy_mean')
 LOSS = 'client_loss_mean'
 LOCAL = 'local_accuracy_mean'
 SKIPPED = 'is left out'  # of a run that cannot be read
 COARSE = ('accuracy', 'mbytes', 'model_deviation')  # columns of four decimals
+FREE = ('seed', 'data_dir')  # a run may differ from its flagfile in these
+BESIDE = (*FREE, 'partition_file', 'chunk')  # and be given these, which the flagfile has not
+REPLACED = ('partition', 'partition_overlap', 'alpha')  # by a partition_file
 
 Run = dict[str, Any]  # its name as 'run', and as lists 'round', CURVES, what a table adds to them
 Runs = dict[str, list[Run]]  # by cell
@@ -74,6 +76,40 @@ def read_directories(
             warnings += mismatches
             runs.setdefault(cell, []).append(run)
     return runs, warnings
+
+
+def read_flagfile(path: Path) -> dict[str, str]:
+    """{flag: value} of a flagfile without nested ones; --flag is True, --noflag False."""
+    pairs = (line.lstrip('-').partition('=') for line in flagfile_lines(str(path)))
+    return {
+        name if sign else name.removeprefix('no'): value if sign else str(name[:2] != 'no')
+        for name, sign, value in pairs
+    }
+
+
+def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
+    """Warnings of the settings in which a run differs from its flagfile.
+
+    Raises ValueError for settings that no run has.
+    """
+    warnings = []
+    try:
+        settings = config['settings']
+        beyond = [flag for flag in config.get('given', ()) if flag not in (*wanted, *BESIDE)]
+        if settings.get('partition_file'):
+            warnings.append(f'{name}: partition from {Path(settings["partition_file"]).name}')
+            wanted = {flag: value for flag, value in wanted.items() if flag not in REPLACED}
+        for flag, value in wanted.items():
+            longer = flag == 'rounds' and settings['rounds'] > int(value)  # serves too
+            if flag not in FREE and shown(settings.get(flag)) != value and not longer:
+                had = shown(settings.get(flag))
+                warnings.append(f'{name}: --{flag}={had}, the flagfile says {value}')
+        for flag in beyond:
+            had = shown(settings.get(flag))
+            warnings.append(f'{name}: --{flag}={had}, the flagfile has no --{flag}')
+    except (TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ValueError('config.json is damaged, or not of a run') from error
+    return warnings
 
 
 def kept_columns(name: str, rows: Sequence[Row], needed: Sequence[str]) -> Run:

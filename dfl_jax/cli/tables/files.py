@@ -1,9 +1,11 @@
 """The tables that there are: published.json and computed.json, read and checked."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from dfl_jax.cli import papers
 from dfl_jax.cli.run.rundir import Row, read_json
+from dfl_jax.cli.tables.curves import CURVES, line_curve, panel_curves
 from dfl_jax.cli.tables.metrics import METRICS, by_metric
 
 HERE = papers.folder()
@@ -56,3 +58,19 @@ def _read(file: Path, *names: str) -> Row:
     if missing := [name for name in ('title', 'source', *names) if not table.get(name)]:
         raise ValueError(f'{file} has no {" and no ".join(missing)}')
     return table
+
+
+def columns(published: Row, cells: Iterable[str]) -> dict[str, list[str]]:
+    """{cell: what metric and panels take from the rows of its runs, 'round' apart}."""
+    panels = published['panels']
+    metrics = [METRICS[part['metric']] for part in by_metric(published)]
+    shared = {metric.takes for metric in metrics if metric.takes}
+    shared |= {panel.get('x', 'round') for panel in panels} - {'round', 'minibatches'}
+    shared |= {c for panel in panels if 'lines' not in panel for c in panel_curves(panel)}
+    shared |= {'client_accuracy_quantiles' for panel in panels if 'rounds' in panel}
+    lines = [(panel, line) for panel in panels for line in panel.get('lines', ())]
+    shown = {(line['cell'], line_curve(panel, line)) for panel, line in lines}
+    return {
+        cell: [*CURVES, *sorted((shared | {name for c, name in shown if c == cell}) - {*CURVES})]
+        for cell in cells
+    }

@@ -68,7 +68,6 @@ def fits(published: Row, runs: Runs) -> dict[str, PowerLaw]:
 def fit_lines(published: Row, runs: Runs) -> list[str]:
     """The fits in words, bounds left out; nothing of a method that has no run."""
     lines = []
-    laws = fits(published, runs)
     head = METRICS[by_metric(published)[0]['metric']].head
     for method, cells in _by_size(published, runs).items():
         reached = _reached(cells)
@@ -76,7 +75,7 @@ def fit_lines(published: Row, runs: Runs) -> list[str]:
         bounds = sum(map(len, cells.values())) - used
         if used + bounds == 0:
             continue
-        law = laws.get(method)
+        law = power_law(reached)
         fit = f'^{law} ± {law.error:.2f}' if law else f'^mu not fitted, it takes {SIZES} sizes'
         left_out = f'; {counted(bounds, "bound")} left out' if bounds else ''
         over = f'{counted(sizes, "size")}, {counted(used, "run")}{left_out}'

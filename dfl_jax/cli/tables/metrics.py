@@ -97,23 +97,31 @@ class Metric(NamedTuple):
     of: Callable[[Row, Run, Sequence[Run]], Measured | None]  # table, run, runs of its reference
     head: str  # above its columns, where a table has several metrics
     words: str  # with places for what `metric_words` fills in
+    takes: str | None = None  # a column beside CURVES
 
 
 METRICS = {
     'rounds_to': Metric(to_target('round'), 'rounds', 'rounds to {target}'),
-    'megabytes_to': Metric(to_target('mbytes_total'), 'MB', 'megabytes to {target}'),
+    'megabytes_to': Metric(
+        to_target('mbytes_total'), 'MB', 'megabytes to {target}', 'mbytes_total'
+    ),
     'accuracy_at': Metric(at_round(CONSENSUS), 'aggregated', 'consensus accuracy at {when} (%)'),
     'client_accuracy_at': Metric(
         client_accuracy_at, 'mean client', 'mean client accuracy at {when} (%)'
     ),
-    'local_accuracy_at': Metric(at_round(LOCAL), 'local', 'mean local accuracy at {when} (%)'),
+    'local_accuracy_at': Metric(
+        at_round(LOCAL), 'local', 'mean local accuracy at {when} (%)', LOCAL
+    ),
     'gap_at': Metric(
         gap_at, 'gap', 'gap from consensus to mean client accuracy at {when} (points)'
     ),
-    'loss_to': Metric(loss_to, 'rounds', 'rounds to a mean test loss of {loss}'),
-    'loss_at': Metric(at_round(LOSS, 1), 'loss', 'mean test loss at {when}'),
+    'loss_to': Metric(loss_to, 'rounds', 'rounds to a mean test loss of {loss}', LOSS),
+    'loss_at': Metric(at_round(LOSS, 1), 'loss', 'mean test loss at {when}', LOSS),
     'megabytes_saved': Metric(
-        megabytes_saved, 'MB saved', 'megabytes a round saved against {reference} (%)'
+        megabytes_saved,
+        'MB saved',
+        'megabytes a round saved against {reference} (%)',
+        'mbytes_total',
     ),
     'rounds_to_reference': Metric(
         rounds_to_reference, 'rounds', 'rounds to the mean client accuracy of {reference} at {when}'
@@ -178,15 +186,15 @@ def summary(values: Sequence[Measured]) -> str:
     """Mean and standard deviation over seeds; every one of them where only some got there."""
     if not values:
         return '-'
-    seeds = counted(len(values), 'seed')
     if all(value.bound for value in values):
-        return f'{min(values)} ({seeds})'
-    if any(value.bound for value in values):
-        return f'{", ".join(map(str, values))} ({seeds})'
-    text = f'{mean(values)}'
-    if len(values) > 1:
-        text += f' ± {short(statistics.stdev(v.value for v in values), 2)}'
-    return f'{text} ({seeds})'
+        text = f'{min(values)}'
+    elif any(value.bound for value in values):
+        text = ', '.join(map(str, values))
+    elif len(values) > 1:
+        text = f'{mean(values)} ± {short(statistics.stdev(v.value for v in values), 2)}'
+    else:
+        text = f'{values[0]}'
+    return f'{text} ({counted(len(values), "seed")})'
 
 
 def paper_number(number: float | str) -> Measured:

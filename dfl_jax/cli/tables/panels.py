@@ -7,16 +7,15 @@ here, and nothing else is.
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dfl_jax.cli.run.plots import COLOURS
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables.curves import LOSS, Run, Runs, line_curve, panel_curves
-from dfl_jax.cli.tables.fits import Points, PowerLaw, slowdowns
+from dfl_jax.cli.tables.fits import Points, fits, slowdowns
 from dfl_jax.cli.tables.labels import CURVE_LABELS, METHODS
-from dfl_jax.cli.tables.metrics import by_metric, metric_words, when
+from dfl_jax.cli.tables.metrics import by_metric, measure, metric_words, when
 
 
 class Line(NamedTuple):
@@ -54,21 +53,12 @@ class Panel(NamedTuple):
     legend: bool = False
 
 
-def table_panels(
-    published: Row,
-    runs: Runs,
-    measure: Callable[[Sequence[Run]], list[float]],
-    laws: Mapping[str, PowerLaw] = MappingProxyType({}),
-) -> list[Panel]:
-    """The panels of a table's figure as dfl_jax.cli.tables.plot_panels takes them.
-
-    published, runs: as in tables.command. measure: from the runs of a cell to the metric.
-    laws: the fits of `fit` that there are.
-    """
-    return [_panel(published, panel, runs, measure, laws) for panel in published['panels']]
+def table_panels(published: Row, runs: Runs) -> list[Panel]:
+    """The panels of a table's figure as dfl_jax.cli.tables.plot_panels takes them."""
+    return [_panel(published, panel, runs) for panel in published['panels']]
 
 
-def _panel(published: Row, panel: Row, runs: Runs, measure: Callable, laws: Mapping) -> Panel:
+def _panel(published: Row, panel: Row, runs: Runs) -> Panel:
     x, styles, curves = panel.get('x', 'round'), panel.get('styles', {}), set()
     if 'curves' in panel:
         words = (CURVE_LABELS.get(name, name) for name in panel['curves'])
@@ -82,7 +72,8 @@ def _panel(published: Row, panel: Row, runs: Runs, measure: Callable, laws: Mapp
         kind, lines = 'distribution', _distributions(panel, runs)
     else:
         kind, x = 'factor', panel['label']
-        lines = _laws(published, panel, _factors(published, panel, runs, measure), laws)
+        lines = _factors(published, panel, runs)
+        lines += _laws(published, panel, runs, lines)
     return Panel(
         panel['title'],
         kind,
@@ -126,22 +117,22 @@ def _curves(published: Row, panel: Row, x: str, runs: Runs) -> list[Line]:
     ]
 
 
-def _factors(published: Row, panel: Row, runs: Runs, measure: Callable) -> list[Line]:
+def _factors(published: Row, panel: Row, runs: Runs) -> list[Line]:
     """The metric, its slowdown, or each of `curves` at the table's round, against the factor."""
-    measures = [measure]
-    if 'curves' in panel:
-        measures = [
-            lambda cell, curve=curve: [
-                _unit(curve) * value
-                for run in cell
-                for value in _at(run, curve, published['round'])
-            ]
-            for curve in panel['curves']
-        ]
+
+    def values(cell: Sequence[Run], curve: str | None) -> list[float]:
+        if curve is None:
+            part = by_metric(published)[0]
+            bounds = part['metric'] != 'loss_to'  # a fit has none, nor have the marks beside it
+            return [m.value for m in measure(part, cell) if bounds or not m.bound]
+        at_round = [value for run in cell for value in _at(run, curve, published['round'])]
+        return [_unit(curve) * value for value in at_round]
+
     lines, places = [], panel['columns']
     for method, (label, colour) in _methods(published, panel).items():
-        for style, values in zip(('solid', 'dotted'), measures, strict=False):
-            by_column = {column: values(runs.get(f'{method}-{column}', [])) for column in places}
+        for style, curve in zip(('solid', 'dotted'), panel.get('curves', [None]), strict=False):
+            cells = {column: runs.get(f'{method}-{column}', []) for column in places}
+            by_column = {column: values(cell, curve) for column, cell in cells.items()}
             if panel.get('slowdown'):
                 by_column = slowdowns(by_column, published['slowdown'])
             points = {places[column]: numbers for column, numbers in by_column.items() if numbers}
@@ -149,17 +140,18 @@ def _factors(published: Row, panel: Row, runs: Runs, measure: Callable) -> list[
     return lines
 
 
-def _laws(published: Row, panel: Row, lines: Sequence[Line], laws: Mapping) -> list[Line]:
-    """Below the lines the power law of each that is the metric against the sizes of its fit."""
-    fitted = []
-    for method, line in zip(_methods(published, panel), lines, strict=False):
+def _laws(published: Row, panel: Row, runs: Runs, lines: Sequence[Line]) -> list[Line]:
+    """The power law of each of the lines that is the metric against the sizes of its fit."""
+    if {'curves', 'slowdown'} & set(panel):
+        return []
+    laws, fitted = fits(published, runs), []
+    for method, line in zip(_methods(published, panel), lines, strict=True):
         sizes = published.get('fit', {}).get(method, {})
-        plain = not ({'curves', 'slowdown'} & set(panel))
-        if method in laws and plain and line.points and panel['columns'].items() <= sizes.items():
+        if method in laws and line.points and panel['columns'].items() <= sizes.items():
             ends = {n: [laws[method].at(n)] for n in (min(line.points), max(line.points))}
             note = f'$n^{{{laws[method]}}}$'
             fitted.append(Line('power law', line.colour, ends, 'law', note))
-    return [*lines, *fitted]
+    return fitted
 
 
 def _scattered(published: Row, panel: Row, runs: Runs) -> list[Line]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -28,19 +27,6 @@ XLABELS = {
     'minibatches': 'minibatches of a client',
 }
 COUNTS = ('round', 'minibatches')
-
-
-def plot_panels(
-    panels: Sequence[Panel],
-    path: Path,
-    ylabel: str,
-    target: float | None,
-    abreast: int | None = None,
-) -> None:
-    """Writes what `draw_panels` draws."""
-    figure = draw_panels(panels, ylabel, target, abreast)
-    figure.savefig(path, dpi=160)
-    plt.close(figure)
 
 
 def draw_panels(
@@ -138,9 +124,9 @@ def _factor(axes, line: Line, errors: str, **style) -> None:
     """The mean over seeds as a marked line, their spread as a bar."""
     points = line.points
     low, mean, high = _spread(points, errors)
-    down = [m - v for m, v in zip(mean, low, strict=True)]
-    up = [v - m for m, v in zip(mean, high, strict=True)]
-    axes.errorbar(points.keys(), mean, (down, up), marker='o', ms=5, capsize=3, **style)
+    axes.errorbar(
+        points.keys(), mean, (mean - low, high - mean), marker='o', ms=5, capsize=3, **style
+    )
 
 
 def _dots(axes, line: Line, _, color: str, **__) -> None:
@@ -199,15 +185,14 @@ def _set_yticks(axes) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _spread(points: Points, errors: str) -> tuple[list[float], list[float], list[float]]:
+def _spread(points: Points, errors: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Low, mean and high over seeds: the range, or the confidence interval of the mean."""
     values = points.values()
-    mean = [sum(v) / len(v) for v in values]
+    mean = np.array([sum(v) / len(v) for v in values])
     if errors == 'range':
-        return [min(v) for v in values], mean, [max(v) for v in values]
-    half = [confidence(v) for v in values]
-    low = [m - h for m, h in zip(mean, half, strict=True)]
-    return low, mean, [m + h for m, h in zip(mean, half, strict=True)]
+        return np.array(list(map(min, values))), mean, np.array(list(map(max, values)))
+    half = np.array(list(map(confidence, values)))
+    return mean - half, mean, mean + half
 
 
 def _bottom(panels: Sequence[Panel]) -> float:
@@ -245,15 +230,11 @@ def _handles(panels: Sequence[Panel]) -> dict[str, Line2D]:
     handles: dict[str, Line2D] = {}
     for panel in panels:
         for line in panel.lines:
-            if line.points:
-                handles.setdefault(line.label, _handle(panel, line))
+            colour, style = line.colour, STYLES[line.style] | {'lw': 3}
+            if panel.kind == 'scatter':
+                style = {'marker': 'o', 'ms': 7, 'ls': ''}
+            elif line.style == 'law':
+                colour, style = MUTED, STYLES['law']
+            if line.points and line.label not in handles:
+                handles[line.label] = Line2D([], [], color=colour, label=line.label, **style)
     return handles
-
-
-def _handle(panel: Panel, line: Line) -> Line2D:
-    if panel.kind == 'scatter':
-        return Line2D([], [], color=line.colour, marker='o', ms=7, ls='', label=line.label)
-    if line.style == 'law':
-        return Line2D([], [], color=MUTED, label=line.label, **STYLES['law'])
-    style = {**STYLES[line.style], 'lw': 3}
-    return Line2D([], [], color=line.colour, label=line.label, **style)

@@ -23,7 +23,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,9 +33,12 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from dfl_jax.cli import markdown
+from dfl_jax.cli.run.plots import COLOURS, plt
 from dfl_jax.cli.run.rundir import Row, write_atomically
 from dfl_jax.cli.tables.fits import Points, confidence, power_law
 from dfl_jax.cli.tables.metrics import short
+from dfl_jax.cli.tables.panels import Line, Panel
+from dfl_jax.cli.tables.plot_panels import draw_panels
 from dfl_jax.gossip import spectrum
 from dfl_jax.gossip import untrained as numerical_model
 from dfl_jax.gossip.gain import gain_of, uniform_matrix
@@ -50,6 +53,7 @@ HEADS = {
     'stabilisation': ('n', 'rounds', 'by the gap', 'ratio'),
     'evolution': ('round', 'deviation', 'limit', 'ratio'),
 }
+XLABELS = {'n': 'number of clients n', 'rho': 'degree assortativity'}
 
 
 class Result(NamedTuple):
@@ -188,8 +192,44 @@ def interval(values: list[float]) -> str:
     return mean if len(values) == 1 else f'{mean} ± {short(confidence(values), 1)}'
 
 
-def main(computed: Row, name: str, out: Path) -> list[tuple[Row, Result]]:
-    """Computes the studies of a computed.json, prints them and writes NAME.md and NAME.json."""
+def plot_studies(results: Sequence[tuple[Row, Result]], path: Path) -> None:
+    """A panel a study: means over draws with 95 % intervals, and what theory says, dashed."""
+    figure = draw_panels([_panel(study, result) for study, result in results], '', None)
+    for axes, (study, _) in zip(figure.axes, results, strict=True):
+        if study['study'] == 'assortativity':  # where small differences are none
+            axes.set_ylim(0, 1.3 * axes.get_ylim()[1])
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _panel(study: Row, result: Result) -> Panel:
+    x, y, *theory = HEADS[study['study']]
+    lines = []
+    for (label, points), colour in zip(result.measured.items(), COLOURS, strict=False):
+        lines.append(Line(label, colour, points))
+        if study['study'] in FITTED and (law := power_law(points)):
+            ends = {n: [law.at(n)] for n in (min(points), max(points))}
+            lines.append(Line('power law', colour, ends, 'law', f'$n^{{{law}}}$'))
+        if expected := result.theory.get(label):
+            means = {place: [statistics.mean(expected[place])] for place in sorted(expected)}
+            lines.append(Line(theory[0], colour, means, 'law'))
+    scale = 'linear' if study['study'] == 'assortativity' else 'log'
+    return Panel(
+        study['title'],
+        'curve' if study['study'] == 'evolution' else 'factor',
+        XLABELS.get(x, x),
+        lines,
+        errors='confidence',
+        xscale=scale,
+        yscale=scale,
+        ylabel=y,
+        percent=False,
+        legend=True,
+    )
+
+
+def main(computed: Row, name: str, out: Path) -> None:
+    """Computes the studies of a computed.json, prints them and writes NAME.md, .json and .png."""
     results = [(study, run_study(study)) for study in computed['studies']]
     text = '\n\n'.join(f'{study["title"]}\n\n{report(study, result)}' for study, result in results)
     print(f'{computed["title"]}\n({computed["source"]})\n\n{text}')
@@ -197,4 +237,4 @@ def main(computed: Row, name: str, out: Path) -> list[tuple[Row, Result]]:
     write_atomically(out / f'{name}.md', text + '\n')
     content = [{'study': study, **result._asdict()} for study, result in results]
     write_atomically(out / f'{name}.json', json.dumps(content, separators=(',', ':')) + '\n')
-    return results
+    plot_studies(results, out / f'{name}.png')

@@ -1,13 +1,35 @@
 """The text of a table: the paper's numbers beside ours, and what follows from them."""
 
+from collections.abc import Mapping
+
 from dfl_jax.cli import markdown
 from dfl_jax.cli.run.rundir import Row
-from dfl_jax.cli.tables.comparisons import OFF, comparisons, off_paper
 from dfl_jax.cli.tables.curves import Runs
 from dfl_jax.cli.tables.fits import fit_lines, slowdown_lines
-from dfl_jax.cli.tables.metrics import by_metric, heading, measure_cell, summary
+from dfl_jax.cli.tables.metrics import (
+    Measured,
+    by_metric,
+    heading,
+    in_column,
+    mean,
+    measure,
+    measure_cell,
+    paper_number,
+    summary,
+    when,
+)
 
+OFF = 0.25  # a mean further from the paper's number than this is warned of
 OFF_PAPER = f'More than {100 * OFF:.0f} % off the paper:'
+
+
+def report(published: Row, runs: Runs) -> str:
+    """The table and what stands below it, in Markdown."""
+    lines, off = below(published, runs)
+    blocks = [markdown.table(*cells(published, runs))]
+    blocks += [markdown.bullets(lines)] * bool(lines)
+    blocks += [OFF_PAPER, markdown.bullets(off)] * bool(off)
+    return '\n\n'.join(blocks)
 
 
 def cells(published: Row, runs: Runs) -> tuple[list[str], list[list[str]]]:
@@ -28,11 +50,6 @@ def cells(published: Row, runs: Runs) -> tuple[list[str], list[list[str]]]:
     return ['method', *head], rows
 
 
-def table(published: Row, runs: Runs) -> str:
-    """The table in Markdown."""
-    return markdown.table(*cells(published, runs))
-
-
 def below(published: Row, runs: Runs) -> tuple[list[str], list[str]]:
     """What stands below the table: comparisons and fits, and what is far off the paper."""
     parts = by_metric(published)
@@ -41,10 +58,68 @@ def below(published: Row, runs: Runs) -> tuple[list[str], list[str]]:
     return findings, [line for part in parts for line in off_paper(part, runs)]
 
 
-def report(published: Row, runs: Runs) -> str:
-    """The table and what stands below it, in Markdown."""
-    lines, off = below(published, runs)
-    blocks = [table(published, runs)]
-    blocks += [markdown.bullets(lines)] * bool(lines)
-    blocks += [OFF_PAPER, markdown.bullets(off)] * bool(off)
-    return '\n\n'.join(blocks)
+def comparisons(published: Row, runs: Runs) -> list[str]:
+    """How much faster and more accurate `ours` is than the best baseline, for each column."""
+    if 'ours' not in published:
+        return []
+    ours, others = published['ours'], {'centralized', 'variants'} & published.keys()
+    no_baselines = {method for name in others for method in published[name]}
+    rows = {m: row for m, row in published['rows'].items() if m not in no_baselines}
+    clients = published['metric'] == 'client_accuracy_at'
+    whose = ' of the mean client' if clients else ''
+    lines = []
+    for i, column in enumerate(published['columns']):
+        cells = {m: runs[f'{m}-{column}'] for m in rows if f'{m}-{column}' in runs}
+        if published['metric'] == 'rounds_to':
+            times = fewer(ours, {m: mean(measure(published, cells[m])) for m in cells})
+            numbers = {m: paper_number(row[i]) for m, row in rows.items() if row[i] is not None}
+            paper = fewer(ours, numbers)
+            beside = f'; paper: {paper}' if paper else ''
+            if times:
+                lines.append(f'{column}: fewer rounds than the best baseline: {times}{beside}')
+        if 'round' in published:
+            metric = 'client_accuracy_at' if clients else 'accuracy_at'
+            part = in_column(published, column) | {'metric': metric}
+            accuracies = {m: measure(part, cells[m]) for m in cells}
+            points = lead(ours, {m: mean(values) for m, values in accuracies.items() if values})
+            if points:
+                at = f'at {when(part)}'
+                lines.append(f'{column}: lead{whose} over the best baseline {at}: {points}')
+    return lines
+
+
+def fewer(ours: str, rounds: Mapping[str, Measured]) -> str | None:
+    """How many times fewer rounds `ours` takes than the best other method; None if unknown."""
+    others = [method for method in rounds if method != ours]
+    if not others or ours not in rounds or rounds[ours].bound:
+        return None
+    best = min(others, key=lambda method: rounds[method])
+    times, bound = rounds[best].value / rounds[ours].value, rounds[best].bound
+    if bound and times <= 1:  # a run that has hardly begun tells nothing
+        return None
+    return f'{"more than " * bound}{times:.1f} times ({best})'
+
+
+def lead(ours: str, accuracies: Mapping[str, Measured]) -> str | None:
+    """By how many points `ours` is more accurate than the best other method; None if unknown."""
+    others = [method for method in accuracies if method != ours]
+    if not others or ours not in accuracies:
+        return None
+    best = max(others, key=lambda method: accuracies[method])
+    return f'{accuracies[ours].value - accuracies[best].value:.1f} points ({best})'
+
+
+def off_paper(published: Row, runs: Runs) -> list[str]:
+    """The cells whose mean is far from the paper's number, bounds taken as such."""
+    lines = []
+    for method, numbers in published['rows'].items():
+        for column, number in zip(published['columns'], numbers, strict=True):
+            values = measure_cell(published, runs, method, column)
+            if number is None or not values:
+                continue
+            measured, paper = mean(values), paper_number(number)
+            off = measured.value / paper.value - 1
+            if (off > OFF and not paper.bound) or (off < -OFF and not measured.bound):
+                where = f'{method} {heading(published, column)}'
+                lines.append(f'{where}: {measured} against {number} ({100 * off:+.0f} %)')
+    return lines

@@ -18,8 +18,6 @@ from dfl_jax.cli.experiment import method_flags
 from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.run.rundir import write_atomically
-from dfl_jax.cli.theory.measure import evaluate, measure
-from dfl_jax.cli.theory.table import report, terms_table, verdict
 
 FLAGS = flags.FLAGS
 define_flags = define_flags_of_others  # those of a method of one's own
@@ -29,44 +27,38 @@ EXAMPLES = (
 )
 flags.adopt_module_key_flags(method_flags)
 
-# Under these a round is not the one update that the theory describes.
-OTHER_UPDATES = (
-    'ntk_batches',
-    'ntk_subsampling',
-    'message_sparsity',
-    'message_bits',
-    'ntk_jacobian_weights',
+ONE_UPDATE = (
+    'the theory is of one exact update on all data of a client and its neighbours; leave it out'
 )
+LOGGED = 'theory.jsonl is not shown there; leave it out'
+FOLLOWED = 'every round is measured, from the first; leave it out'
+MEASURED = {  # flag -> its values under which there is something to measure, and why no others
+    'algorithm': (('ntk_dfl',), 'the theory is of ntk_dfl; use --algorithm=ntk_dfl'),
+    'loss': ((None, 'cross_entropy'), 'gradients are of the cross-entropy; leave it out'),
+    'ntk_averaging': ((None, True), 'without Eq. (1) nothing mixes; leave it out'),
+    'ntk_batches': ((None, 1), ONE_UPDATE),
+    'ntk_subsampling': ((None, 1), ONE_UPDATE),
+    'message_sparsity': ((None,), ONE_UPDATE),
+    'message_bits': ((None,), ONE_UPDATE),
+    'ntk_jacobian_weights': ((None,), ONE_UPDATE),
+    'tensorboard': ((False,), LOGGED),
+    'wandb': ((False,), LOGGED),
+    'resume': ((False,), FOLLOWED),
+    'eval_every': ((1,), FOLLOWED),
+}
 
 
 def check() -> None:
     """Raises ValueError for flags of experiments.run under which there is nothing to measure."""
-    if FLAGS.algorithm != 'ntk_dfl':
-        raise ValueError(
-            f'--algorithm={FLAGS.algorithm}: the theory is of ntk_dfl; use --algorithm=ntk_dfl'
-        )
-    if FLAGS.loss not in (None, 'cross_entropy'):
-        raise ValueError(f'--loss={FLAGS.loss}: gradients are of the cross-entropy; leave it out')
-    if FLAGS.ntk_averaging is False:
-        raise ValueError('--nontk_averaging: without Eq. (1) nothing mixes; leave it out')
-    for name in OTHER_UPDATES:
-        if FLAGS[name].value not in (None, 1):
-            raise ValueError(
-                f'{FLAGS[name].serialize()}: the theory is of one exact update on all data of a '
-                'client and its neighbours; leave it out'
-            )
+    for name, (values, why) in MEASURED.items():
+        if FLAGS[name].value not in values:
+            raise ValueError(f'{FLAGS[name].serialize()}: {why}')
     if FLAGS.topology == 'clustered' and FLAGS.ntk_by_cluster is not False:
         raise ValueError(
             '--topology=clustered: the theory needs an aggregator a client; add --nontk_by_cluster'
         )
     if FLAGS.lr == 0:
         raise ValueError('--lr=0.0: no client moves, and nothing tells of L; raise it')
-    if FLAGS.tensorboard or FLAGS.wandb:
-        given = '--tensorboard' if FLAGS.tensorboard else '--wandb'
-        raise ValueError(f'{given}: theory.jsonl is not shown there; leave it out')
-    if FLAGS.resume or FLAGS.eval_every != 1:
-        given = '--resume' if FLAGS.resume else f'--eval_every={FLAGS.eval_every}'
-        raise ValueError(f'{given}: every round is measured, from the first; leave it out')
     check_empty(FLAGS.out)
 
 
@@ -82,6 +74,8 @@ def follow(experiment: Any, path: Path) -> int:
     """Measures all rounds under a progress bar and writes the three files; the exit status."""
     from tqdm import tqdm
 
+    from dfl_jax.cli.theory.measure import evaluate, measure
+    from dfl_jax.cli.theory.table import report, terms_table, verdict
     from dfl_jax.simulate import DivergenceError
 
     total, rows = len(experiment.graphs.active), []

@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dfl_jax import simulate
+from dfl_jax.analysis import convergence as theory
 from dfl_jax.cli.run.rundir import Row
-
-if TYPE_CHECKING:
-    from dfl_jax.analysis.convergence import Bound
 
 
 def measure(experiment: Any, client_eval_samples: int | None) -> Iterator[Row]:
@@ -16,13 +19,6 @@ def measure(experiment: Any, client_eval_samples: int | None) -> Iterator[Row]:
     All but `consensus_accuracy`, `timestep_mean` and the names ending in `_after` are of the
     round's start, where the theorem has w_bar^(k), or of its update.
     """
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    from dfl_jax import simulate
-    from dfl_jax.analysis import convergence as theory
-
     settings, sizes = experiment.resolved, np.array([len(part) for part in experiment.parts])
     clients = jax.device_put(experiment.clients)
     diagnosis = theory.diagnose(
@@ -42,13 +38,10 @@ def measure(experiment: Any, client_eval_samples: int | None) -> Iterator[Row]:
     ):
         k = metrics['round'] - 1
         graph = jax.tree.map(lambda a, k=k: np.asarray(a[k]), experiment.graphs)
-        mixing = theory.mixing_of(graph, sizes, settings['mixing'])
         diagnosed = jax.device_get(diagnosis(before, state.params, graph, clients))
         yield {
             'round': metrics['round'],
-            'lambda': mixing.second_modulus,
-            'spectral_gap': mixing.spectral_gap,
-            'symmetric': mixing.symmetric,
+            **theory.mixing_of(graph, sizes, settings['mixing']),
             **{name: float(value) for name, value in diagnosed._asdict().items()},
             'rate': settings['lr'] * math.exp(-settings['lr_decay'] * k),
             'timestep_mean': metrics['timestep_mean'],
@@ -76,14 +69,12 @@ def constants(rows: list[Row]) -> dict[str, Any]:
     }
 
 
-def evaluate(rows: list[Row]) -> dict[str, 'Bound']:
+def evaluate(rows: list[Row]) -> dict[str, theory.Bound]:
     """The bound with the run's own step, its mean over rounds, and with an admissible one."""
-    from dfl_jax.analysis.convergence import admissible_eta, bound
-
     measured = constants(rows)
     mean = sum(row['rate'] for row in rows) / len(rows)
-    admissible = admissible_eta(measured['timesteps'], measured['smoothness'])
+    admissible = theory.admissible_eta(measured['timesteps'], measured['smoothness'])
     return {
-        "the run's step": bound(eta=mean, **measured),
-        'admissible step': bound(eta=admissible, **measured),
+        "the run's step": theory.bound(eta=mean, **measured),
+        'admissible step': theory.bound(eta=admissible, **measured),
     }

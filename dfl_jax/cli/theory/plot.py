@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from dfl_jax.analysis.convergence import Bound
 from dfl_jax.cli.run.plots import COLOURS, MUTED, plt, tidy
 from dfl_jax.cli.run.rundir import Row
@@ -105,18 +107,13 @@ def _terms(axes, bound: Bound, measured: float) -> None:
 
 def _shares(axes, bounds: Mapping[str, Bound]) -> None:
     """What each term makes of the sum, one stacked bar an evaluation; gamma cancels."""
-    for place, bound in enumerate(bounds.values()):
-        left = 0.0
-        for (label, share), colour in zip(
-            zip(TERMS.values(), bound.shares, strict=True), COLOURS, strict=False
-        ):
-            axes.barh(
-                place, share, left=left, color=colour, height=0.5, label=None if place else label
-            )
-            if share > 0.08:
-                middle = left + share / 2
-                axes.text(middle, place, f'{share:.0%}', color='white', ha='center', va='center')
-            left += share
+    places, left = range(len(bounds)), np.zeros(len(bounds))
+    shares = np.array([bound.shares for bound in bounds.values()])  # [evaluations, terms]
+    for label, widths, colour in zip(TERMS.values(), shares.T, COLOURS, strict=False):
+        bars = axes.barh(places, widths, left=left, color=colour, height=0.5, label=label)
+        words = [f'{share:.0%}' if share > 0.08 else '' for share in widths]
+        axes.bar_label(bars, words, label_type='center', color='white')
+        left = left + widths
     names = [f'{name}\n$\\gamma$ = {b.gamma:.2g}' for name, b in bounds.items()]
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(lambda value, _: f'{value:.0%}')

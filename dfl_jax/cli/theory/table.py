@@ -1,13 +1,9 @@
 """theory.md: the measured rounds, and the bound of the theorem term by term."""
 
-from typing import TYPE_CHECKING
-
+from dfl_jax.analysis.convergence import GAMMA_ROOT, STEP_LIMIT, Bound
 from dfl_jax.cli import markdown
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.theory.measure import constants
-
-if TYPE_CHECKING:
-    from dfl_jax.analysis.convergence import Bound
 
 COLUMNS = {  # of the table of rounds: heading -> name in theory.jsonl
     'round': 'round',
@@ -43,26 +39,16 @@ READING = (
 )
 
 
-def report(rows: list[Row], bounds: dict[str, 'Bound']) -> str:
+def report(rows: list[Row], bounds: dict[str, Bound]) -> str:
     """theory.md: the rounds, the constants, the bound term by term and what dominates it."""
-    heading = '# Theory of NTK-DFL, measured'
-    parts = [
-        heading,
-        _rounds(rows),
-        READING,
-        '## Theorem 4.5',
-        _inputs(rows),
-        terms_table(rows, bounds),
-    ]
-    return '\n\n'.join([*parts, verdict(bounds)]) + '\n'
+    rounds = _table(list(COLUMNS), [[f'{row[n]:.4g}' for n in COLUMNS.values()] for row in rows])
+    measured = ['# Theory of NTK-DFL, measured', rounds, READING]
+    theorem = ['## Theorem 4.5', _inputs(rows), terms_table(rows, bounds), verdict(bounds)]
+    return '\n\n'.join([*measured, *theorem]) + '\n'
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
     return markdown.table(head, rows, 1, '---:')
-
-
-def _rounds(rows: list[Row]) -> str:
-    return _table(list(COLUMNS), [[f'{row[n]:.4g}' for n in COLUMNS.values()] for row in rows])
 
 
 def _inputs(rows: list[Row]) -> str:
@@ -88,7 +74,7 @@ def _inputs(rows: list[Row]) -> str:
     return text
 
 
-def terms_table(rows: list[Row], bounds: dict[str, 'Bound']) -> str:
+def terms_table(rows: list[Row], bounds: dict[str, Bound]) -> str:
     measured = min(row['consensus_gradient_norm_sq'] for row in rows)
     each = list(bounds.values())
     body = [
@@ -106,16 +92,14 @@ def terms_table(rows: list[Row], bounds: dict[str, 'Bound']) -> str:
     return _table(['Eq. (8)', *bounds], body)
 
 
-def _term(bound: 'Bound', field: str) -> str:
+def _term(bound: Bound, field: str) -> str:
     """A summand and its share, which stands alone where gamma is not positive."""
     share = f'{getattr(bound.shares, field):.2%}'
     return f'{getattr(bound.terms, field):.4g} ({share})' if bound.gamma > 0 else share
 
 
-def verdict(bounds: dict[str, 'Bound']) -> str:
+def verdict(bounds: dict[str, Bound]) -> str:
     """One paragraph: whether the bound speaks of the run, and which term dominates it."""
-    from dfl_jax.analysis.convergence import GAMMA_ROOT, STEP_LIMIT
-
     taken, admissible = bounds.values()
     if taken.gamma > 0:
         says = f'gamma > 0, and {_dominant(taken)}'
@@ -129,6 +113,6 @@ def verdict(bounds: dict[str, 'Bound']) -> str:
     )
 
 
-def _dominant(bound: 'Bound') -> str:
+def _dominant(bound: Bound) -> str:
     field, share = max(bound.shares._asdict().items(), key=lambda item: item[1])
     return f'"{TERMS[field]}" dominates with {share:.1%}'
