@@ -4,13 +4,13 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import jax
 from tqdm import tqdm
 
 from dfl_jax import simulate
 from dfl_jax.base import State
+from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.cli.command import fail
 from dfl_jax.cli.experiment.build import Experiment
 from dfl_jax.cli.run import restore, summary
@@ -18,9 +18,6 @@ from dfl_jax.cli.run.loggers import Logger, LoggerError
 from dfl_jax.cli.run.rundir import Row, RunDirectory
 from dfl_jax.data.formats import one_line
 from dfl_jax.execution import fetched, leads
-
-if TYPE_CHECKING:
-    from dfl_jax.checkpoint import Checkpoints
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
@@ -127,7 +124,7 @@ def _begin(directory: RunDirectory, rows: list[Row], done: int, longer: Row | No
 
 
 def _save(
-    checkpoints: 'Checkpoints | None', state: State, progress: simulate.Progress, before: str
+    checkpoints: Checkpoints | None, state: State, progress: simulate.Progress, before: str
 ) -> None:
     """Saves a checkpoint; of several processes the first does, with the parts of all."""
     whole = fetched(state) if jax.process_count() > 1 else state
