@@ -96,8 +96,8 @@ def links(run: SavedRun) -> 'np.ndarray':
     """
     import numpy as np
 
+    from dfl_jax.cli.experiment.build import streams
     from dfl_jax.cli.experiment.graphs import neighbours
-    from dfl_jax.cli.experiment.seeds import streams
 
     refuse_files(run, 'topology_file')
     flags = namespace(run, rounds=1)
@@ -202,8 +202,7 @@ def partition_picture(runs: Sequence[SavedRun]) -> str:
     refuse_files(runs[0], 'partition_file')
     if settings['clients'] > MOST_HOLDERS:
         raise ValueError(f'{settings["clients"]} clients are too many for a picture')
-    from dfl_jax.cli.experiment.data import load_data, partition
-    from dfl_jax.cli.experiment.seeds import streams
+    from dfl_jax.cli.experiment.build import load_data, partition, streams
     from dfl_jax.data import plot_partition
 
     flags = namespace(runs[0], progress=False)
