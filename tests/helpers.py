@@ -11,6 +11,7 @@ import numpy as np
 from dfl_jax import Graph
 from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm
+from dfl_jax.evaluation import evaluation
 
 
 class Compiled(NamedTuple):
@@ -78,3 +79,9 @@ def assert_close(first, second, tolerance=1e-10):
 def split(key, count=2):
     """Keys from one, without a program a call."""
     return jax.random.split(key, count)
+
+
+def evaluator(algorithm, state, test, client_samples=None, **options):
+    """state -> its metrics; arguments as in `evaluation`."""
+    batches, measure, summarise = evaluation(algorithm, state, test, client_samples, **options)
+    return lambda state: summarise(jax.device_get(jax.jit(measure)(state, batches, None)))

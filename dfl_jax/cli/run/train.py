@@ -51,8 +51,10 @@ def train(
         _begin(directory, rows, done, longer)
         summary.announce(experiment, rounds, directory.path)
         for logger in loggers:
-            logger.open(directory, rows)
+            logger.open(directory)
             opened.append(logger)
+            for row in rows:
+                logger.row(row)
         with tqdm(
             total=rounds,
             initial=done,
