@@ -246,13 +246,4 @@ def main(argv: list[str]) -> int:
         if experiment is None:
             print(f'{directory.path} is done; nothing to resume')
             return 0
-        return train(
-            experiment,
-            directory,
-            eval_every=FLAGS.eval_every,
-            client_eval_samples=FLAGS.client_eval_samples,
-            checkpoint=FLAGS.checkpoint,
-            progress=FLAGS.progress,
-            loggers=loggers if leads() else (),
-            longer=longer,
-        )
+        return train(experiment, directory, FLAGS, loggers if leads() else (), longer)

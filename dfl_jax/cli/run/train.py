@@ -4,6 +4,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 from tqdm import tqdm
@@ -25,13 +26,9 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 def train(
     experiment: Experiment,
     directory: RunDirectory,
-    *,
-    eval_every: int,
-    client_eval_samples: int | None,
-    checkpoint: bool,
-    progress: bool,
-    loggers: Sequence[Logger] = (),
-    longer: Row | None = None,
+    flags: Any,
+    loggers: Sequence[Logger],
+    longer: Row | None,
 ) -> int:
     """Runs `experiment` to its last round, from its last checkpoint; returns the exit status.
 
@@ -43,11 +40,11 @@ def train(
     opened: list[Logger] = []
     status = 1
     try:
-        needed = (checkpoint or directory.checkpoints.exists()) and leads()
+        needed = (flags.checkpoint or directory.checkpoints.exists()) and leads()
         checkpoints = restore.open_checkpoints(directory.checkpoints) if needed else None
-        resume = restore.resume(experiment, checkpoints, directory, eval_every)
+        resume = restore.resume(experiment, checkpoints, directory, flags.eval_every)
         done = resume[1].round if resume else 0
-        rows = restore.evaluations_until(directory, done, eval_every, rounds)
+        rows = restore.evaluations_until(directory, done, flags.eval_every, rounds)
         _begin(directory, rows, done, longer)
         summary.announce(experiment, rounds, directory.path)
         for logger in loggers:
@@ -59,7 +56,7 @@ def train(
             total=rounds,
             initial=done,
             unit='round',
-            disable=not progress,
+            disable=not flags.progress,
             dynamic_ncols=True,
             mininterval=0,
         ) as bar:
@@ -69,8 +66,8 @@ def train(
                 experiment.graphs,
                 experiment.test,
                 experiment.key,
-                eval_every=eval_every,
-                client_eval_samples=client_eval_samples,
+                eval_every=flags.eval_every,
+                client_eval_samples=flags.client_eval_samples,
                 validation=experiment.validation,
                 resume=resume,
                 mesh=experiment.mesh,
@@ -81,7 +78,7 @@ def train(
                 with undisturbed():
                     before = directory.append(row)
                     rows.append(row)
-                    if checkpoint:
+                    if flags.checkpoint:
                         _save(checkpoints, state, reached, before)
                     for logger in opened:
                         logger.row(row)
