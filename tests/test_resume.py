@@ -145,7 +145,7 @@ def test_interrupted_before_the_first_round(tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr('dfl_jax.cli.experiment.build.build', interrupt)
+    monkeypatch.setattr('dfl_jax.cli.run.command.build', interrupt)
     stopped = here(*ARGV, f'--out={tmp_path}/out')
     assert stopped.status == 130
     assert 'start again' in stopped.error
