@@ -38,19 +38,6 @@ class Evaluation(NamedTuple):
     summarise: Callable[[dict[str, Any]], Metrics]  # what `measure` returns -> metrics
 
 
-def evaluator(
-    algorithm: Algorithm,
-    state: State,
-    test: Holdout,
-    client_samples: int | None = None,
-    **options: Any,
-) -> Callable[[State], Metrics]:
-    """state -> consensus and client accuracies and losses; arguments as in `evaluation`."""
-    batches, measure, summarise = evaluation(algorithm, state, test, client_samples, **options)
-    measure = jax.jit(measure)
-    return lambda state: summarise(jax.device_get(measure(state, batches, None)))
-
-
 def evaluation(
     algorithm: Algorithm,
     state: State,

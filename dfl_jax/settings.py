@@ -115,7 +115,8 @@ def _hints(annotated: Any) -> dict[str, Any]:
 
 def _kind(hint: Any, default: Any) -> type | None:
     """The type of a setting, by its annotation or else by its default."""
-    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    options = typing.get_args(hint) if union else (hint,)
     for option in options:
         if option in (bool, int, float, str):
             return option
@@ -123,10 +124,6 @@ def _kind(hint: Any, default: Any) -> type | None:
             return tuple
     scalar = type(default) in (bool, int, float, str)
     return type(default) if hint is None and scalar else None
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
 
 
 def _meanings(doc: str | None) -> dict[str, str]:

@@ -16,6 +16,7 @@ from dfl_jax import Graph
 from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm
 from tests.torture.processes import Process, Starter, command
+from dfl_jax.evaluation import evaluation
 
 
 class Compiled(NamedTuple):
@@ -108,3 +109,9 @@ def started(
     """
     how = {'env': env, 'file_size': file_size, 'plain': plain}
     return _starter().start(command(name, *arguments), cwd, **how)
+
+
+def evaluator(algorithm, state, test, client_samples=None, **options):
+    """state -> its metrics; arguments as in `evaluation`."""
+    batches, measure, summarise = evaluation(algorithm, state, test, client_samples, **options)
+    return lambda state: summarise(jax.device_get(jax.jit(measure)(state, batches, None)))

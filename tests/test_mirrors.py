@@ -112,7 +112,9 @@ def test_tensorboard_shows_every_row(argv, plain, tmp_path):
 
 def test_a_resumed_run_shows_every_round_once(argv, stopped):
     board = TensorBoard()
-    board.open(RunDirectory(stopped), rows_of(stopped))  # as the session that was stopped left it
+    board.open(RunDirectory(stopped))  # as the session that was stopped left it
+    for row in rows_of(stopped):
+        board.row(row)
     board.close(1)
     assert len(rows_of(stopped)) == 2
     assert here(*argv, f'--out={stopped}', '--resume', '--tensorboard').status == 0
@@ -128,7 +130,7 @@ def test_a_mirror_that_comes_late_shows_the_rounds_before_it(argv, stopped):
 
 def test_a_row_can_be_seen_while_the_run_goes_on(tmp_path):
     board = TensorBoard()
-    board.open(RunDirectory(tmp_path), [])
+    board.open(RunDirectory(tmp_path))
     board.row({'round': 3, 'consensus_accuracy': 0.5})
     wait_for(lambda: values_of(tmp_path) == [(3, 'consensus_accuracy', 0.5)], seconds=10)
     board.close(0)
@@ -144,7 +146,8 @@ def test_what_becomes_of_earlier_event_files(tmp_path):
     last.write_bytes(b'rows')
     theirs.write_bytes(b'rows')
     board = TensorBoard()
-    board.open(RunDirectory(tmp_path), [{'round': 1, 'consensus_accuracy': 0.5}])
+    board.open(RunDirectory(tmp_path))
+    board.row({'round': 1, 'consensus_accuracy': 0.5})
     board.close(0)
     assert not before_last.exists()
     assert (last.read_bytes(), theirs.read_bytes()) == (b'', b'rows')

@@ -17,9 +17,7 @@ from absl.testing import flagsaver
 from helpers import started
 from test_cli import NETWORK, SMALL, contents, here, rows_of, write_clusters
 
-from dfl_jax.cli.experiment.build import build
-from dfl_jax.cli.experiment.data import load_data, partition
-from dfl_jax.cli.experiment.seeds import streams
+from dfl_jax.cli.experiment.build import build, load_data, partition, streams
 from dfl_jax.cli.report import command as report
 from dfl_jax.cli.report import html as report_html
 from dfl_jax.cli.report import pictures

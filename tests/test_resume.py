@@ -145,7 +145,7 @@ def test_interrupted_before_the_first_round(tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr('dfl_jax.cli.experiment.build.build', interrupt)
+    monkeypatch.setattr('dfl_jax.cli.run.command.build', interrupt)
     stopped = here(*ARGV, f'--out={tmp_path}/out')
     assert stopped.status == 130
     assert 'start again' in stopped.error
@@ -396,7 +396,7 @@ def test_rows_that_the_checkpoints_do_not_agree_with(harm, stopped):
 def test_a_metrics_file_that_is_a_folder(stopped):
     (stopped / 'metrics.jsonl').unlink()
     (stopped / 'metrics.jsonl').mkdir()
-    assert 'it is no file' in here('--resume', f'--out={stopped}').error
+    assert 'it is a folder, not a file' in here('--resume', f'--out={stopped}').error
 
 
 def test_a_last_row_that_is_damaged_is_made_again(stopped, whole):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import flagsaver
+from helpers import evaluator
 
 from dfl_jax import data, topology
 from dfl_jax.algorithms import dfedavg, dispfl, make
@@ -18,7 +19,6 @@ from dfl_jax.cli.final_averaging import averages
 from dfl_jax.cli.final_averaging import command as select
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
-from dfl_jax.evaluation import evaluator
 from dfl_jax.models import MLP, bind
 from dfl_jax.simulate import Holdout
 

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import evaluator
 
 from dfl_jax import Algorithm, Clients, data, evaluation, simulate, topology
 from dfl_jax.algorithms import make
 from dfl_jax.base import Choices, Graph, Info
 from dfl_jax.checks import check_shapes
-from dfl_jax.evaluation import evaluator
 from dfl_jax.models import MLP, SmallCNN, bind
 from dfl_jax.topology.aggregators import meetings
 

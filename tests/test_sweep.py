@@ -359,7 +359,7 @@ def test_runs_of_different_test_sets_are_not_one_program():
 
     def experiment(x=x, y=y, lr=0.1, mixing='size', rounds=2):
         return SimpleNamespace(
-            settings={'lr': lr, 'mixing': mixing},
+            chosen=SimpleNamespace(settings={'lr': lr, 'mixing': mixing}),
             population=None,
             test=SimpleNamespace(x=x, y=y),
             graphs=SimpleNamespace(active=graphs.active[:rounds]),

@@ -1,10 +1,10 @@
 """`dfl-jax COMMAND --flags`: the commands and what each of them is for."""
 
-import difflib
 import importlib
 import sys
 
 from dfl_jax.cli import interrupts
+from dfl_jax.settings import nearest
 
 COMMANDS = {  # name -> the package and what it does
     'run': ('run', 'train one network of clients'),
@@ -26,8 +26,7 @@ def main(name: str | None = None) -> None:
             print(_usage())
             sys.exit(0)
         if name not in COMMANDS:
-            near = difflib.get_close_matches(name, COMMANDS, 1)
-            hint = f', did you mean {near[0]}?' if near else ''
+            hint = nearest(name, COMMANDS)
             print(f'error: unknown command {name!r}{hint}; see dfl-jax --help', file=sys.stderr)
             sys.exit(1)
         sys.argv[:2] = [f'dfl-jax {name}']

@@ -10,9 +10,7 @@ from dfl_jax.data.label_skew import (
     shards,
     zipf,
 )
-from dfl_jax.data.packing import pack
-from dfl_jax.data.partitions import KINDS, from_file, iid, partition, writer
+from dfl_jax.data.partitions import KINDS, from_file, iid, pack, partition, split_validation, writer
 from dfl_jax.data.plot import plot_partition
 from dfl_jax.data.projection import project, projection_matrix
 from dfl_jax.data.sources import DATASETS, load, subsample, synthetic
-from dfl_jax.data.validation import split_validation

@@ -27,11 +27,7 @@ SIZES = (8, 1024)  # smallest and largest S
 
 
 def load(
-    data_dir: str | Path | None,
-    image_size: int | None = None,
-    *,
-    seed: int = 0,
-    progress: bool = False,
+    data_dir: str | Path | None, image_size: int | None = None, *, progress: bool = False
 ) -> Dataset:
     """The data set of a folder, its inputs images [n, S, S, 3].
 
@@ -47,8 +43,6 @@ def load(
     Args:
       data_dir: the folder with the classes, or with train and test.
       image_size: S; default, `SIZE`.
-      seed: of the choice of the test set. `data.load` leaves it alone, so that the test set and
-        the indices of a partition file mean the same in all runs.
       progress: show a progress bar when reading takes more than a second.
 
     Raises:
@@ -76,7 +70,7 @@ def load(
     if split:
         test = np.arange(len(paths)) >= sum(map(len, sets[0].values()))
     else:
-        test = _fifth(len(paths), seed, root)
+        test = _fifth(len(paths), root)
     for path in paths:
         try:
             check_file(path)
@@ -119,12 +113,14 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     return DataError(f'cannot read the image {path} ({one_line(error)}): replace or remove it')
 
 
-def _fifth(n: int, seed: int, root: Path) -> np.ndarray:
+def _fifth(n: int, root: Path) -> np.ndarray:
     """A random fifth of n samples, rounded up, is True: [n] bool."""
+    # Always the same one, so that the test set and the indices of a partition file mean the same in
+    # all runs.
     if n == 1:
         raise DataError(f'{root} holds one image: a training and a test set need at least two')
     chosen = np.zeros(n, bool)
-    chosen[np.random.default_rng(seed).permutation(n)[: -(-n // 5)]] = True
+    chosen[np.random.default_rng(0).permutation(n)[: -(-n // 5)]] = True
     return chosen
 
 

@@ -65,13 +65,12 @@ def dirichlet(
 
 
 def dirichlet_split(
-    rng: np.random.Generator, labels: np.ndarray, clients: int, alpha: float, min_samples: int = 1
+    rng: np.random.Generator, labels: np.ndarray, clients: int, alpha: float
 ) -> list[np.ndarray]:
     """Clients of unequal sizes, each class split over them by Dir(alpha): disjoint, complete.
 
-    The split of Hsu et al. (2019) and of DFML. It is drawn anew, at most `RETRIES` times, until
-    every client has `min_samples`. The default 1 asks no more than that no client is empty: every
-    rejection bends the distribution towards equal sizes.
+    The split of Hsu et al. (2019) and of DFML. It is drawn anew, at most `RETRIES` times, until no
+    client is empty; to ask for more would bend the distribution towards equal sizes.
 
     Args:
       labels: [n], classes.
@@ -79,20 +78,15 @@ def dirichlet_split(
     """
     n = len(labels)
     check_clients(clients, n)
-    if not 1 <= min_samples <= n // clients:
-        raise PartitionError(
-            f'min_samples {min_samples} with {clients} clients and {n} samples: '
-            f'use 1 to {n // clients}'
-        )
     stock = np.bincount(labels)
     for _ in range(RETRIES):
         shares = _dirichlet(rng, alpha, (len(stock), clients))
         counts = rng.multinomial(stock, shares).T  # [M, C]
-        if counts.sum(axis=1).min() >= min_samples:
+        if counts.any(axis=1).all():
             return _assign(rng, labels, counts)
     raise PartitionError(
-        f'no split in {RETRIES} tries left each of {clients} clients {min_samples} of {n} samples '
-        f'at alpha {alpha}: raise alpha, or lower clients or min_samples'
+        f'no split in {RETRIES} tries left each of {clients} clients one of {n} samples at alpha '
+        f'{alpha}: raise alpha, or lower clients'
     )
 
 

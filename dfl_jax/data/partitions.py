@@ -1,4 +1,4 @@
-"""Partitions of the training samples over the clients.
+"""Partitions of the training samples over the clients, and the arrays that are made of one.
 
 A partition is a list of M arrays of indices [n_i] int64 into the training set, none of them empty.
 All but `from_file` sort them and take a NumPy generator first, whose state fixes the partition.
@@ -8,12 +8,15 @@ Axis letters: M clients, C classes, n training samples.
 import json
 import reprlib
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 
+from dfl_jax.base import Clients
 from dfl_jax.checks import check_choice
-from dfl_jax.data.formats import Dataset
+from dfl_jax.data.formats import DataError, Dataset
 from dfl_jax.data.label_skew import (
     PartitionError,
     balanced,
@@ -40,7 +43,6 @@ def partition(
     exponent: float = 1.8,
     shards_per_client: int = 2,
     samples_per_client: int | None = None,
-    min_samples: int = 1,
     path: str | Path | None = None,
 ) -> list[np.ndarray]:
     """The indices of the training samples of each of M = clients.
@@ -52,7 +54,6 @@ def partition(
       exponent: of the Zipf law.
       shards_per_client: for shards.
       samples_per_client: for balanced.
-      min_samples: of every client, for dirichlet_split.
       path: a partition file; when given it alone decides, whatever the kind.
 
     Raises:
@@ -69,7 +70,7 @@ def partition(
         'iid': lambda: iid(rng, labels, clients),
         'balanced': lambda: balanced(rng, labels, clients, samples_per_client),
         'dirichlet': lambda: dirichlet(rng, labels, clients, alpha, overlap),
-        'dirichlet_split': lambda: dirichlet_split(rng, labels, clients, alpha, min_samples),
+        'dirichlet_split': lambda: dirichlet_split(rng, labels, clients, alpha),
         'zipf': lambda: zipf(rng, labels, clients, exponent),
         'writer': lambda: writer(rng, dataset.writers, clients),
         'shards': lambda: shards(rng, labels, clients, shards_per_client),
@@ -141,3 +142,63 @@ def from_file(path: str | Path, n: int, clients: int | None = None) -> list[np.n
                 'sample of a client once'
             )
     return [np.array(part, np.int64) for part in parts]
+
+
+def split_validation(
+    parts: list[np.ndarray], share: float, seed: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Each client's samples, split at random into training and validation.
+
+    DFML (section 4.1) takes share = 0.2. The nearest whole number of a client's samples validates,
+    but at least one trains, so that a client of a single sample has an empty validation set. The
+    split of client i follows from seed, i and its samples; both halves keep the client's order.
+
+    Args:
+      parts: M arrays [n_i] of indices, none of them empty.
+      share: of a client's samples that validate, in [0, 1).
+      seed: at least 0.
+
+    Returns the training and the validation indices, M arrays each.
+
+    Raises:
+      PartitionError: a share out of range.
+    """
+    if not 0 <= share < 1:
+        raise PartitionError(f'the validation share is {share}: use 0 or more and less than 1')
+    training, validation = [], []
+    for part, stream in zip(parts, np.random.SeedSequence(seed).spawn(len(parts)), strict=True):
+        n = len(part)
+        validates = np.zeros(n, bool)
+        size = min(int(share * n + 0.5), n - 1)
+        validates[np.random.default_rng(stream).permutation(n)[:size]] = True
+        training.append(part[~validates])
+        validation.append(part[validates])
+    return training, validation
+
+
+def pack(x: np.ndarray, y: np.ndarray, parts: Sequence[np.ndarray]) -> Clients:
+    """The samples of all clients, stacked and padded to the largest client by zeros.
+
+    Args:
+      x: [n, ...], inputs; their dtype is kept.
+      y: [n], integer labels.
+      parts: M arrays of indices into x and y, none of them empty.
+
+    Raises:
+      DataError: no client, an empty client, or an index outside of 0 to n - 1.
+    """
+    sizes = np.array([len(part) for part in parts])
+    if not sizes.size or not sizes.all():
+        empty = np.flatnonzero(sizes == 0).tolist()
+        raise DataError(f'{len(parts)} clients, empty ones {empty}: give every client a sample')
+    indices = np.concatenate(parts)
+    if indices.min() < 0 or indices.max() >= len(y):
+        raise DataError(
+            f'the clients hold the indices {indices.min()} to {indices.max()} of {len(y)} samples: '
+            'use a partition of this very training set'
+        )
+    mask = np.arange(sizes.max()) < sizes[:, None]  # [M, N]
+    packed_x = np.zeros(mask.shape + x.shape[1:], x.dtype)
+    packed_y = np.zeros(mask.shape, np.int32)
+    packed_x[mask], packed_y[mask] = x[indices], y[indices]
+    return Clients(jnp.asarray(packed_x), jnp.asarray(packed_y), jnp.asarray(mask))

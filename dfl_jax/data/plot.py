@@ -21,7 +21,6 @@ def plot_partition(
       path: the picture to write, usually `.png`; its folder must exist.
     """
     from matplotlib import colormaps
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, Normalize
     from matplotlib.figure import Figure
@@ -38,7 +37,6 @@ def plot_partition(
     centres = np.arange(clients)
     edges = np.stack([centres - half, centres + half], axis=1).ravel()  # [2M]
     figure = Figure(figsize=(min(12, 5 + clients / 12), 4), layout='constrained')
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     base = np.zeros(2 * clients - 1)
     for label in range(classes):
@@ -56,10 +54,7 @@ def plot_partition(
     axes.set_title(f'{clients} clients, {counts.sum():,} samples, {classes} classes', fontsize=10)
     axes.spines[['top', 'right']].set_visible(False)
     if classes <= LEGEND_CLASSES:
-        handles, names = axes.get_legend_handles_labels()
-        figure.legend(
-            handles[::-1], names[::-1], loc='outside right center', title='class', frameon=False
-        )
+        figure.legend(loc='outside right center', title='class', frameon=False, reverse=True)
     else:
         scale = ScalarMappable(Normalize(-0.5, classes - 0.5), ListedColormap(colours))
         figure.colorbar(scale, ax=axes, label='class', pad=0.01)

@@ -93,7 +93,7 @@ FAULTS = [
     ),
     Fault(
         'two streams of a seed that are one',
-        'dfl_jax/cli/experiment/seeds.py',
+        'dfl_jax/cli/experiment/build.py',
         '[seed, number]',
         '[seed, number // 2]',
         ('test_network.py::test_the_streams_of_a_seed_are_all_different',),

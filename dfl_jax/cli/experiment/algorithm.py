@@ -68,11 +68,13 @@ def check_algorithm(chosen: Chosen, algorithm: Any, model: Model) -> None:
         state = jax.eval_shape(algorithm.init, key, clients)
     with reporting('algorithm', name, 'step'):
         after, info = jax.eval_shape(algorithm.step, key, state, graph, clients)
-    if _shapes(after) != _shapes(state):
-        raise ValueError(
-            f'--algorithm={name}: its step returns another state than it is given: '
-            f'{_difference(state, after)}'
-        )
+    had, has = _shapes(state), _shapes(after)
+    for leaf in had | has:
+        if had.get(leaf) != has.get(leaf):
+            raise ValueError(
+                f'--algorithm={name}: its step returns another state than it is given: state{leaf} '
+                f'is {has.get(leaf, "missing")} and was {had.get(leaf, "missing")}'
+            )
     with reporting('algorithm', name, 'predict'):
         logits = jax.eval_shape(algorithm.predict, state, x)
     classes = model.classes
@@ -97,10 +99,3 @@ def check_algorithm(chosen: Chosen, algorithm: Any, model: Model) -> None:
 def _shapes(state: Any) -> dict[str, str]:
     leaves = jax.tree_util.tree_leaves_with_path(state)
     return {jax.tree_util.keystr(path): f'{leaf.dtype}{[*leaf.shape]}' for path, leaf in leaves}
-
-
-def _difference(before: Any, after: Any) -> str:
-    """The first leaf that is not the same."""
-    had, has = _shapes(before), _shapes(after)
-    name = next(name for name in {**had, **has} if had.get(name) != has.get(name))
-    return f'state{name} is {has.get(name, "missing")} and was {had.get(name, "missing")}'

@@ -1,4 +1,4 @@
-"""From flags to the objects of a run: method, data, network, graphs, placement.
+"""From flags to the objects of a run: seeds, method, data, network, graphs, placement.
 
 Everything that can be wrong with the input is found here, before any long computation, and raised
 as a ValueError of one line.
@@ -14,17 +14,30 @@ from jax.sharding import Mesh
 from dfl_jax import data
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.cli.experiment.algorithm import make_algorithm
-from dfl_jax.cli.experiment.data import build_data
 from dfl_jax.cli.experiment.gain import gain_and_warmup
 from dfl_jax.cli.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.cli.experiment.method import Chosen, choose_method
-from dfl_jax.cli.experiment.networks import Network, build_network
+from dfl_jax.cli.experiment.networks import build_network
 from dfl_jax.cli.experiment.placement import place
-from dfl_jax.cli.experiment.seeds import streams
 from dfl_jax.evaluation import Holdout
 from dfl_jax.execution import Footprint
 from dfl_jax.heterogeneous import Population
 from dfl_jax.models import Model
+
+STREAMS = (  # of random numbers, one a purpose
+    'partition',
+    'subset',
+    'graph',
+    'links',
+    'participation',
+    'training',
+    'projection',
+    'jacobians',
+    'gain',
+    'isolation',
+    'meetings',
+    'validation',
+)
 
 
 @dataclass
@@ -37,37 +50,31 @@ class Experiment:
     clients: Clients
     graphs: Graph
     test: Holdout
-    network: Network
+    model: Model  # of every client, or the largest of those that they have
+    population: Population | None  # the networks of the clients where they may differ
     algorithm: Algorithm
     key: jax.Array
     footprint: Footprint
     mesh: Mesh | None  # the devices, where there are several
-    validation: Clients | None = None  # what clients keep from training
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What `algorithm` was made of, by `make`."""
-        return self.chosen.settings
+    validation: Clients | None  # what clients keep from training
 
     @property
     def resolved(self) -> dict[str, Any]:
-        """The same with the defaults of the method, as config.json records it."""
-        architectures = (
-            {name: len(c) for name, c in self.population.clients.items()}
-            if (self.population)
-            else None
-        )
-        return self.chosen.resolved | ({'architectures': architectures} if architectures else {})
+        """The settings of the method with its defaults, as config.json records them."""
+        if self.population is None:
+            return self.chosen.resolved
+        clients = self.population.clients.items()
+        return self.chosen.resolved | {'architectures': {name: len(c) for name, c in clients}}
 
-    @property
-    def model(self) -> Model:
-        """The model of every client, or the largest of those that they have."""
-        return self.network.model
 
-    @property
-    def population(self) -> Population | None:
-        """The networks of the clients where they may differ."""
-        return self.network.population
+def streams(seed: int) -> dict[str, int]:
+    """A seed of its own for each of STREAMS. Raises ValueError for a negative one."""
+    if seed < 0:
+        raise ValueError(f'--seed has to be at least 0, got {seed}')
+    return {
+        name: int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+        for number, name in enumerate(STREAMS)
+    }
 
 
 def build(flags: Any) -> Experiment:
@@ -75,19 +82,24 @@ def build(flags: Any) -> Experiment:
     seeds = streams(flags.seed)
     chosen = choose_method(flags, seeds['jacobians'])
     family = check_graphs(flags, chosen.method)
-    dataset, parts, kept = build_data(flags, seeds)
-    network = build_network(flags, dataset, chosen.method)
-    algorithm = make_algorithm(chosen, network.trained)  # for its checks; the last comes below
+    dataset = load_data(flags, seeds)
+    asked, available = flags.client_eval_samples, len(dataset.test_y)
+    if asked is not None and asked > available:
+        raise ValueError(f'--client_eval_samples={asked} of {available} test samples; lower it')
+    parts, kept = partition(flags, dataset, seeds)
+    model, population = build_network(flags, dataset, chosen.method)
+    network = population or model
+    algorithm = make_algorithm(chosen, network)  # for its checks; the last comes below
     # Late, as it takes the longest
     intact, graphs = draw_graphs(flags, seeds, chosen)
     sizes = np.array([len(part) for part in parts])
     gain, warmup = gain_and_warmup(flags, chosen, family, intact, graphs, sizes, seeds['gain'])
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
     test = Holdout(dataset.test_x, dataset.test_y)
-    placement = place(flags, chosen, network.model, algorithm, graphs, clients, test)
+    placement = place(flags, chosen, model, algorithm, graphs, clients, test)
     run = chosen.run._replace(averaging_warmup=warmup, chunk=placement.chunk)
     chosen = replace(chosen, gain=gain, run=run)
-    algorithm = make_algorithm(chosen, network.trained)
+    algorithm = make_algorithm(chosen, network)
     keeps = any(map(len, kept))
     if keeps and algorithm.predict_own is None:
         raise ValueError(
@@ -101,10 +113,46 @@ def build(flags: Any) -> Experiment:
         clients=clients,
         graphs=graphs,
         test=test,
-        network=network,
+        model=model,
+        population=population,
         algorithm=algorithm,
         key=jax.random.key(seeds['training']),
         footprint=placement.footprint,
         mesh=placement.mesh,
         validation=data.pack(dataset.train_x, dataset.train_y, kept) if keeps else None,
     )
+
+
+def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:
+    """The data set of the flags, or their subset of it."""
+    dataset = data.load(
+        flags.dataset,
+        flags.data_dir,
+        train_samples=flags.train_samples,
+        test_samples=flags.test_samples,
+        seed=seeds['subset'],
+        image_size=flags.image_size,
+        progress=flags.progress,
+    )
+    if flags.input_projection is not None:
+        dataset = data.project(dataset, flags.input_projection, seeds['projection'])
+    return dataset
+
+
+def partition(
+    flags: Any, dataset: data.Dataset, seeds: dict[str, int]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Each client's training samples, and those that it keeps for validation."""
+    parts = data.partition(
+        flags.partition,
+        dataset,
+        flags.clients,
+        seed=seeds['partition'],
+        alpha=flags.alpha,
+        overlap=flags.partition_overlap,
+        exponent=flags.zipf_exponent,
+        shards_per_client=flags.shards_per_client,
+        samples_per_client=flags.samples_per_client,
+        path=flags.partition_file,
+    )
+    return data.split_validation(parts, flags.validation_share or 0, seeds['validation'])

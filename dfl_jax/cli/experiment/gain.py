@@ -94,8 +94,8 @@ def averaging_warmup(
 ) -> int:
     """Rounds of averaging before the first training, of `steps` averages each.
 
-    family: the options of --topology; intact, graphs: the schedule before any failure, and as it
-    happens; sizes, mixing: as in `initial_gain`. Raises ValueError where that is the whole run.
+    intact, graphs: the schedule before any failure, and as it happens; sizes, mixing: as in
+    `initial_gain`. Raises ValueError where that is the whole run.
     """
     norm = 1 / gossip.gain_of(*gossip.mixing_matrices(intact, sizes, mixing))
     averages = gossip.warmup_rounds(graphs, sizes, mixing, norm)

@@ -18,52 +18,33 @@ from dfl_jax.settings import Setting, described
 
 METHOD = 'method'  # title of their group
 GROUPS[METHOD] = []
+PREFIXES = {  # of the flags of settings whose names alone would say too little
+    'message': ('sparsity', 'bits', 'rounding'),
+    'ntk': (
+        *('precision', 'timesteps', 'averaging', 'jacobian_weights'),
+        *('batches', 'subsampling', 'by_cluster'),
+    ),
+    'ntk_fl': ('cohort',),
+    'spark': (
+        *('projection', 'projection_dim', 'projection_refresh', 'exchange', 'sampling'),
+        *('warmup', 'alpha_init', 'alpha_final', 'tau_init', 'tau_final'),
+    ),
+    'dfml': (
+        *('mutual_epochs', 'schedule', 'alpha', 'period', 'period_growth', 'peak_updates'),
+        *('scheduled', 'teachers', 'transfer', 'weighted_samples', 'temperature'),
+    ),
+    'dec_fedavg': ('server',),
+    'partial': ('channels',),
+    'fml': ('meme',),
+    'dispfl': ('density', 'prune_rate', 'anneal_rounds', 'regrow'),
+}
 NAMES = {  # setting -> flag, where they differ
     'proximal': 'fedprox_mu',
-    'sparsity': 'message_sparsity',
-    'bits': 'message_bits',
-    'rounding': 'message_rounding',
-    'precision': 'ntk_precision',
     'selection': 'timestep_selection',
-    'timesteps': 'ntk_timesteps',
-    'averaging': 'ntk_averaging',
-    'jacobian_weights': 'ntk_jacobian_weights',
-    'batches': 'ntk_batches',
-    'subsampling': 'ntk_subsampling',
-    'by_cluster': 'ntk_by_cluster',
-    'cohort': 'ntk_fl_cohort',
-    'projection': 'spark_projection',
-    'projection_dim': 'spark_projection_dim',
-    'projection_refresh': 'spark_projection_refresh',
     'kernel_form': 'spark_kernel',
     'step_form': 'spark_step',
-    'exchange': 'spark_exchange',
-    'sampling': 'spark_sampling',
     'rounds': 'spark_schedule_rounds',
-    'warmup': 'spark_warmup',
-    'alpha_init': 'spark_alpha_init',
-    'alpha_final': 'spark_alpha_final',
-    'tau_init': 'spark_tau_init',
-    'tau_final': 'spark_tau_final',
-    'mutual_epochs': 'dfml_mutual_epochs',
-    'schedule': 'dfml_schedule',
-    'alpha': 'dfml_alpha',
-    'period': 'dfml_period',
-    'period_growth': 'dfml_period_growth',
-    'peak_updates': 'dfml_peak_updates',
-    'scheduled': 'dfml_scheduled',
-    'teachers': 'dfml_teachers',
-    'transfer': 'dfml_transfer',
-    'weighted_samples': 'dfml_weighted_samples',
-    'temperature': 'dfml_temperature',
-    'server': 'dec_fedavg_server',
-    'channels': 'partial_channels',
-    'meme': 'fml_meme',
-    'density': 'dispfl_density',
-    'prune_rate': 'dispfl_prune_rate',
-    'anneal_rounds': 'dispfl_anneal_rounds',
-    'regrow': 'dispfl_regrow',
-}
+} | {name: f'{prefix}_{name}' for prefix, names in PREFIXES.items() for name in names}
 WITHOUT_FLAG = ('projection_seed',)  # a stream of --seed
 DEFINE: dict[type, Callable] = {
     bool: flags.DEFINE_bool,

@@ -1,6 +1,6 @@
 """The networks of the clients, as the flags describe them: one model, or several architectures."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from flax import linen as nn
 
@@ -11,23 +11,16 @@ from dfl_jax.heterogeneous import Population, assign_architectures, populate
 from dfl_jax.models import MLP, MODELS, MODES, Model, bind, with_initializer
 
 
-class Network(NamedTuple):
-    """What the clients train."""
+def build_network(
+    flags: Any, dataset: data.Dataset, method: Method
+) -> tuple[Model, Population | None]:
+    """The model of every client; or the largest, and all of them where clients may differ.
 
-    model: Model  # of every client, or the largest of the population
-    population: Population | None = None  # where clients may differ
-
-    @property
-    def trained(self) -> Model | Population:
-        """What the factory of a method takes."""
-        return self.population or self.model
-
-
-def build_network(flags: Any, dataset: data.Dataset, method: Method) -> Network:
-    """The networks of the flags. Raises ValueError for what does not fit them or the data."""
+    Raises ValueError for what does not fit the flags or the data.
+    """
     if method.heterogeneous:
         population = build_population(flags, dataset, method)
-        return Network(max(population.models.values(), key=lambda each: each.size), population)
+        return max(population.models.values(), key=lambda each: each.size), population
     shape = dataset.train_x.shape[1:]
     factory = named('model', flags.model, MODELS)
     if flags.hidden is None:
@@ -48,7 +41,7 @@ def build_network(flags: Any, dataset: data.Dataset, method: Method) -> Network:
         if any(width < 1 for width in widths):
             raise ValueError(f'--hidden={",".join(flags.hidden)}: use widths of at least 1')
         model = bind(MLP(dataset.classes, widths), shape)
-    return Network(with_initializer(model, flags.initializer) if flags.initializer else model)
+    return with_initializer(model, flags.initializer) if flags.initializer else model, None
 
 
 def build_population(flags: Any, dataset: data.Dataset, method: Method) -> Population:

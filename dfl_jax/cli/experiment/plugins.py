@@ -6,7 +6,8 @@ line that names the flag, before the first round.
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -25,9 +26,7 @@ def method_named(name: str) -> Method:
 
     Raises ValueError, one line.
     """
-    if name in METHODS:
-        return METHODS[name]
-    factory = named('algorithm', name, {}, METHODS)
+    factory = named('algorithm', name, METHODS)
     return factory if isinstance(factory, Method) else Method(factory, name)
 
 
@@ -55,16 +54,13 @@ def define_flags_of_others(arguments: Sequence[str]) -> None:
                     define_flags(method_named(name))
 
 
-def named(
-    flag: str, name: str, known: Mapping[str, Callable], listed: Iterable[str] = ()
-) -> Callable:
-    """A factory by its name in the table, or by package.module:factory; listed: in an error."""
+def named(flag: str, name: str, known: Mapping[str, Any]) -> Any:
+    """A factory by its name in the table, or by package.module:factory."""
     if name in known:
         return known[name]
     if not of_others(name):
         raise ValueError(
-            f'unknown --{flag}={name}; choose one of {", ".join(listed or known)}, or '
-            'package.module:factory'
+            f'unknown --{flag}={name}; choose one of {", ".join(known)}, or package.module:factory'
         )
     module, _, attribute = name.partition(':')
     try:

@@ -16,21 +16,24 @@ import time
 import warnings
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
+import jax
 from absl import flags, logging
 
 from dfl_jax.cli.command import fail, figure
 from dfl_jax.cli.experiment import method_flags
+from dfl_jax.cli.experiment.build import Experiment, build
 from dfl_jax.cli.experiment.method_flags import renew, settings_of_a_run
 from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
 from dfl_jax.cli.experiment.values import check_values
+from dfl_jax.cli.run.fingerprint import check_same, fingerprint
 from dfl_jax.cli.run.loggers import requested
 from dfl_jax.cli.run.recall import recall
-
-if TYPE_CHECKING:
-    from dfl_jax.cli.experiment.build import Experiment
-    from dfl_jax.cli.run.rundir import RunDirectory
+from dfl_jax.cli.run.rundir import RunDirectory, unused
+from dfl_jax.cli.run.train import train
+from dfl_jax.data import plot_partition
+from dfl_jax.execution import agreed_text, cores_as_devices, join, leads
 
 FLAGS = flags.FLAGS
 define_flags = define_flags_of_others  # those of a method of one's own
@@ -41,18 +44,14 @@ EXAMPLES = (
 flags.adopt_module_key_flags(method_flags)
 
 
-def describe(experiment: 'Experiment', chosen: dict[str, Any]) -> dict[str, Any]:
+def describe(experiment: Experiment, chosen: dict[str, Any]) -> dict[str, Any]:
     """What config.json records."""
-    import jax
-
-    from dfl_jax.cli.run.fingerprint import fingerprint
-
     mesh = experiment.mesh
     packages = ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'networkx')
     return {
         'settings': chosen,
         'given': [name for name in chosen if FLAGS[name].present],
-        'algorithm': {name: _plain(value) for name, value in experiment.resolved.items()},
+        'algorithm': experiment.resolved,
         'inputs': fingerprint(experiment),
         'versions': {'python': platform.python_version()}
         | {package: version(package) for package in packages},
@@ -61,10 +60,6 @@ def describe(experiment: 'Experiment', chosen: dict[str, Any]) -> dict[str, Any]
         'cores': os.cpu_count(),
         'commit': _commit(),
     }
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _commit() -> str | None:
@@ -79,10 +74,6 @@ def _commit() -> str | None:
 
 def prepare_jax() -> None:
     """Devices of a CPU, and the compilation cache, as the flags have it."""
-    import jax
-
-    from dfl_jax.execution import cores_as_devices
-
     if FLAGS.devices != 'all' and not FLAGS.distributed:
         cores_as_devices(int(FLAGS.devices) if FLAGS.devices.isdecimal() else None)
     folder = FLAGS.compilation_cache
@@ -95,8 +86,6 @@ def prepare_jax() -> None:
 
 def join_others() -> None:
     """Joins the processes of --distributed, all but the first with a scratch folder, and silent."""
-    from dfl_jax.execution import join, leads
-
     join(FLAGS.distributed)
     if not leads():
         for name in ('progress', 'resume'):
@@ -107,8 +96,6 @@ def join_others() -> None:
 
 def agree(done: bool) -> bool:
     """Gives all processes the settings of the first, and whether its run is done."""
-    from dfl_jax.execution import agreed_text, leads
-
     text = agreed_text(json.dumps([done, settings_of_a_run()]) if leads() else None)
     done, chosen = json.loads(str(text))
     for name, value in chosen.items():
@@ -116,7 +103,7 @@ def agree(done: bool) -> bool:
     return done
 
 
-def recalled(directory: 'RunDirectory') -> dict[str, Any]:
+def recalled(directory: RunDirectory) -> dict[str, Any]:
     """Gives the flags that were left out the values of the run; returns what its config records.
 
     Raises ValueError, one line, for another value than the run's, apart from more rounds.
@@ -135,23 +122,17 @@ def _extends(before: dict[str, Any]) -> bool:
     return bool(FLAGS['rounds'].present and isinstance(began, int) and FLAGS.rounds > began)
 
 
-class Prepared(NamedTuple):
-    """A run that can start."""
-
-    experiment: 'Experiment | None'  # None when it is done already
-    directory: 'RunDirectory'
-    longer: dict[str, Any] | None = None  # the new config.json of a run that is extended
-
-
-def prepare(lock: contextlib.ExitStack) -> Prepared:
+def prepare(
+    lock: contextlib.ExitStack,
+) -> tuple[Experiment | None, RunDirectory, dict[str, Any] | None]:
     """Checks the flags, builds the experiment and claims the run directory.
 
     lock: keeps other processes out of the directory until it is closed.
 
-    Raises ValueError or OSError, one line, for whatever is wrong with the flags or their files.
+    Returns the experiment, None when it is done already; its directory; and the new config.json of
+    a run that is extended. Raises ValueError or OSError, one line, for whatever is wrong with the
+    flags or their files.
     """
-    from dfl_jax.cli.run.rundir import RunDirectory, unused
-
     renew(FLAGS)
     check_values(FLAGS)
     if FLAGS.distributed:
@@ -168,7 +149,7 @@ def prepare(lock: contextlib.ExitStack) -> Prepared:
     if FLAGS.distributed:
         done = agree(done)
     if done:
-        return Prepared(None, directory)
+        return None, directory, None
 
     prepare_jax()
     experiment = _build()
@@ -180,8 +161,10 @@ def prepare(lock: contextlib.ExitStack) -> Prepared:
             directory = RunDirectory(unused(default))
         claim(directory, experiment, lock)
     if FLAGS.plot_partition:
-        _plot_partition(experiment, directory.path / 'partition.png')
-    return Prepared(experiment, directory, longer)
+        with figure(directory.path / 'partition.png', 'who holds what: ') as path:
+            data = experiment.dataset
+            plot_partition(data.train_y, experiment.parts, data.classes, path)
+    return experiment, directory, longer
 
 
 def _default_out() -> Path:
@@ -189,7 +172,7 @@ def _default_out() -> Path:
     return Path('runs') / f'{name}-{time.strftime("%Y%m%d-%H%M%S")}'
 
 
-def _resume(directory: 'RunDirectory', lock: contextlib.ExitStack) -> tuple[dict[str, Any], bool]:
+def _resume(directory: RunDirectory, lock: contextlib.ExitStack) -> tuple[dict[str, Any], bool]:
     """Sets the flags to those of the run; returns its config.json, and whether it is done."""
     if FLAGS.out is None:
         raise ValueError('--resume: name the run to go on with, --out=DIR')
@@ -200,16 +183,14 @@ def _resume(directory: 'RunDirectory', lock: contextlib.ExitStack) -> tuple[dict
     return config, not _extends(config['settings']) and directory.unfinished() is None
 
 
-def _build() -> 'Experiment':
+def _build() -> Experiment:
     """The experiment of the flags; warnings are printed, a line each."""
-    from dfl_jax.cli.experiment.build import build
-
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(f'warning: {message}', file=sys.stderr)
         return build(FLAGS)
 
 
-def claim(directory: 'RunDirectory', experiment: 'Experiment', lock: contextlib.ExitStack) -> None:
+def claim(directory: RunDirectory, experiment: Experiment, lock: contextlib.ExitStack) -> None:
     """Makes the directory and writes config.json; `lock` keeps other processes out of it.
 
     Raises ValueError when another run was faster, OSError when it cannot be written.
@@ -221,14 +202,12 @@ def claim(directory: 'RunDirectory', experiment: 'Experiment', lock: contextlib.
 
 
 def go_on(
-    directory: 'RunDirectory', experiment: 'Experiment', config: dict[str, Any]
+    directory: RunDirectory, experiment: Experiment, config: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Checks that the experiment goes on as `config` began; the new config of a longer run.
 
     Warns of what changed around it and may change its last bits. Raises ValueError.
     """
-    from dfl_jax.cli.run.fingerprint import check_same
-
     now = json.loads(json.dumps(describe(experiment, settings_of_a_run())))
     check_same(config, experiment, now, directory.path)
     for name in ('versions', 'device', 'devices'):
@@ -252,14 +231,6 @@ def go_on(
     return config | {'settings': config['settings'] | {'rounds': rounds}, 'inputs': now['inputs']}
 
 
-def _plot_partition(experiment, path: Path) -> None:
-    from dfl_jax.data import plot_partition
-
-    data = experiment.dataset
-    with figure(path, 'who holds what: '):
-        plot_partition(data.train_y, experiment.parts, data.classes, path)
-
-
 def main(argv: list[str]) -> int:
     logging.set_verbosity(logging.FATAL)  # what orbax logs is reported again, in one line
     if len(argv) > 1:
@@ -272,19 +243,7 @@ def main(argv: list[str]) -> int:
             return fail(str(error))
         except KeyboardInterrupt:
             return fail('interrupted before the first round; start again', status=130)
-        from dfl_jax.cli.run.train import train
-        from dfl_jax.execution import leads
-
         if experiment is None:
             print(f'{directory.path} is done; nothing to resume')
             return 0
-        return train(
-            experiment,
-            directory,
-            eval_every=FLAGS.eval_every,
-            client_eval_samples=FLAGS.client_eval_samples,
-            checkpoint=FLAGS.checkpoint,
-            progress=FLAGS.progress,
-            loggers=loggers if leads() else (),
-            longer=longer,
-        )
+        return train(experiment, directory, FLAGS, loggers if leads() else (), longer)

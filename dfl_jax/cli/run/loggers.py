@@ -9,8 +9,8 @@ session without a logger too. The packages are imported only here and only when 
 import json
 import os
 import secrets
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 
 from dfl_jax.cli.run.rundir import Row, RunDirectory
 
@@ -23,33 +23,6 @@ class LoggerError(ValueError):
     """A logger that cannot be had; the message is one line with the remedy."""
 
 
-class Logger(Protocol):
-    """Shows the rows of one run elsewhere."""
-
-    def open(self, directory: RunDirectory, rows: Sequence[Row]) -> None:
-        """Starts, with the rows of the rounds before those to come. Raises LoggerError."""
-
-    def row(self, row: Row) -> None:
-        """Shows one evaluation."""
-
-    def close(self, status: int) -> None:
-        """Ends; `status` is the exit status of the run."""
-
-
-def requested(flags: Any) -> list[Logger]:
-    """The loggers of --tensorboard and --wandb. Raises LoggerError when a package is missing."""
-    if flags.wandb_project is not None and not flags.wandb:
-        raise LoggerError(
-            f'--wandb_project={flags.wandb_project} does not apply without --wandb; add it'
-        )
-    loggers: list[Logger] = []
-    if flags.tensorboard:
-        loggers.append(TensorBoard())
-    if flags.wandb:
-        loggers.append(WeightsAndBiases(flags.wandb_project))
-    return loggers
-
-
 class TensorBoard:
     """Event files in the run directory, which `tensorboard --logdir=runs` finds."""
 
@@ -60,7 +33,7 @@ class TensorBoard:
             raise _missing('tensorboard', 'tensorboardX') from error
         self._writer_of = SummaryWriter
 
-    def open(self, directory: RunDirectory, rows: Sequence[Row]) -> None:
+    def open(self, directory: RunDirectory) -> None:
         """Takes the place of the event file of the session before, which it empties.
 
         A TensorBoard that is watching moves on from an empty file, and stays at one that is gone.
@@ -74,8 +47,6 @@ class TensorBoard:
         self._writer = self._writer_of(
             str(directory.path), purge_step=0, flush_secs=FLUSH_SECONDS, filename_suffix=SUFFIX
         )
-        for row in rows:
-            self.row(row)
 
     def row(self, row: Row) -> None:
         import numpy as np
@@ -107,7 +78,8 @@ class WeightsAndBiases:
         self._init, self._histogram, self._error = init, Histogram, Error
         self._project = project or os.environ.get('WANDB_PROJECT') or PROJECT
 
-    def open(self, directory: RunDirectory, rows: Sequence[Row]) -> None:
+    def open(self, directory: RunDirectory) -> None:
+        """Starts, or goes on with, the run at W&B. Raises LoggerError."""
         known = directory.path / 'wandb' / 'id'
         again = known.exists()
         if not again:
@@ -127,8 +99,6 @@ class WeightsAndBiases:
                 f'--wandb: {" ".join(str(error).split()).rstrip(".")}; run `wandb login`, or set '
                 f'WANDB_MODE=offline, and go on with --out={directory.path} --resume'
             ) from error
-        for row in rows:
-            self.row(row)
 
     def row(self, row: Row) -> None:
         if row['round'] < self._run.starting_step:  # as the server has it
@@ -141,6 +111,19 @@ class WeightsAndBiases:
 
     def close(self, status: int) -> None:
         self._run.finish(exit_code=status)
+
+
+Logger = TensorBoard | WeightsAndBiases
+
+
+def requested(flags: Any) -> list[Logger]:
+    """The loggers of --tensorboard and --wandb. Raises LoggerError when a package is missing."""
+    if flags.wandb_project is not None and not flags.wandb:
+        raise LoggerError(
+            f'--wandb_project={flags.wandb_project} does not apply without --wandb; add it'
+        )
+    loggers: list[Logger] = [TensorBoard()] if flags.tensorboard else []
+    return [*loggers, WeightsAndBiases(flags.wandb_project)] if flags.wandb else loggers
 
 
 def _flat(row: Row) -> Iterator[tuple[str, float | list[float]]]:

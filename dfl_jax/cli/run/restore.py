@@ -5,30 +5,25 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jax
 
 from dfl_jax import simulate
 from dfl_jax.base import State
+from dfl_jax.checkpoint import Checkpoints, Saved
 from dfl_jax.cli.experiment.build import Experiment
 from dfl_jax.cli.run.rundir import Row, RunDirectory
 from dfl_jax.data.formats import one_line
 from dfl_jax.execution import agreed, agreed_text, placed
-
-if TYPE_CHECKING:
-    from dfl_jax.checkpoint import Checkpoints, Saved
 
 
 class CheckpointError(ValueError):
     """Checkpoints that are there but cannot be read."""
 
 
-def open_checkpoints(folder: Path) -> 'Checkpoints | None':
+def open_checkpoints(folder: Path) -> Checkpoints | None:
     """The checkpoints in a folder, None without orbax. Raises CheckpointError if it is needed."""
     try:
-        from dfl_jax.checkpoint import Checkpoints
-
         return Checkpoints(folder)
     except ImportError:
         if folder.exists():
@@ -45,7 +40,7 @@ def open_checkpoints(folder: Path) -> 'Checkpoints | None':
 
 def resume(
     experiment: Experiment,
-    checkpoints: 'Checkpoints | None',
+    checkpoints: Checkpoints | None,
     directory: RunDirectory,
     eval_every: int,
 ) -> tuple[State, simulate.Progress] | None:
@@ -53,7 +48,7 @@ def resume(
     like = jax.eval_shape(experiment.algorithm.init, experiment.key, experiment.clients)
     rounds = len(experiment.graphs.active)
 
-    def fault(saved: 'Saved') -> str | None:
+    def fault(saved: Saved) -> str | None:
         return lacking(directory, saved.progress[0].round, saved.notes[0], eval_every, rounds)
 
     saved = restored(checkpoints, like, fault) if checkpoints else None
@@ -99,8 +94,8 @@ def lacking(
 
 
 def restored(
-    checkpoints: 'Checkpoints', like: State, fault_of: 'Callable[[Saved], str | None]'
-) -> 'Saved | None':
+    checkpoints: Checkpoints, like: State, fault_of: Callable[[Saved], str | None]
+) -> Saved | None:
     """The newest checkpoint that can be read and has no fault, None where there is none at all.
 
     Newer ones are set aside, so that the run can save its own in their place. Raises

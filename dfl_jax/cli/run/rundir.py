@@ -7,18 +7,17 @@ up to it, `done` that of the consensus model.
 """
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import itertools
 import json
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from dfl_jax.cli.experiment.old_names import renewed
+from dfl_jax.host import check_file
 
 Row = dict[str, Any]
 LOCK = 'lock'
@@ -72,7 +71,8 @@ class RunDirectory:
     # ----------------------------------------------------------------------------------- config
 
     def write_config(self, config: Row) -> None:
-        write_atomically(self.config_file, json.dumps(sealed(config), indent=2) + '\n')
+        text = json.dumps(config | {'digest': digest_of(config)}, indent=2)
+        write_atomically(self.config_file, f'{text}\n')
 
     def config(self) -> Row:
         """What config.json records, without its digest, its settings by the flags of today.
@@ -83,7 +83,9 @@ class RunDirectory:
             config = read_json(self.config_file)
             if not isinstance(config, dict) or not isinstance(config.get('settings'), dict):
                 raise ValueError(f'{self.config_file} is not of a run')
-            config = unsealed(config, self.config_file)
+            digest = config.pop('digest', None)
+            if digest is not None and digest != digest_of(config):
+                raise ValueError(f'{self.config_file} is damaged: it is not what was written')
             return config | {'settings': renewed(config['settings'])}
         except ValueError as error:
             raise ValueError(f'{error}; bring a copy back, or choose another run') from None
@@ -127,12 +129,12 @@ class RunDirectory:
         the damage is, None where there is none."""
         rows: list[tuple[Row, str]] = []
         try:
-            check_plain(self.metrics_file)
+            check_file(self.metrics_file)
             lines = self.metrics_file.read_bytes().split(b'\n')[:-1]
         except FileNotFoundError:
             return rows, None
         except OSError as error:
-            return rows, f'{self.metrics_file} cannot be read ({error.strerror})'
+            return rows, f'{self.metrics_file} cannot be read ({error.strerror or error})'
         digest, plain = '', True  # plain: a file from before rows had digests
         for number, line in enumerate(lines, 1):
             try:
@@ -237,19 +239,13 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         raise
 
 
-def check_plain(path: Path) -> None:
-    """Raises OSError for a folder, a pipe or a device, some of which would be read for ever."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(errno.EINVAL, 'it is no file', str(path))
-
-
 def read_json(path: Path) -> Any:
     """What a JSON file holds. Raises ValueError, one line, whatever is wrong with it."""
     try:
-        check_plain(path)
+        check_file(path)
         return json.loads(path.read_text())
     except OSError as error:
-        raise ValueError(f'{path} cannot be read ({error.strerror})') from None
+        raise ValueError(f'{path} cannot be read ({error.strerror or error})') from None
     except (ValueError, RecursionError) as error:
         fault = 'nested too deeply' if isinstance(error, RecursionError) else 'no JSON'
         raise ValueError(f'{path} is damaged: {fault}') from None
@@ -259,22 +255,6 @@ def digest_of(content: Row, before: str = '') -> str:
     """16 hexadecimal digits of what JSON keeps of an object, and of what came before it."""
     text = before + json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def sealed(content: Row) -> Row:
-    """The object with its digest, for `unsealed` to compare."""
-    return content | {'digest': digest_of(content)}
-
-
-def unsealed(content: Row, path: Path) -> Row:
-    """The object without its digest; one without any is as it is.
-
-    Raises ValueError where the digest is that of another object.
-    """
-    bare = {name: value for name, value in content.items() if name != 'digest'}
-    if 'digest' in content and content['digest'] != digest_of(bare):
-        raise ValueError(f'{path} is damaged: it is not what was written')
-    return bare
 
 
 def _file_digest(path: Path) -> str | None:

@@ -4,13 +4,14 @@ import contextlib
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import jax
 from tqdm import tqdm
 
 from dfl_jax import simulate
 from dfl_jax.base import State
+from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.cli.command import fail
 from dfl_jax.cli.experiment.build import Experiment
 from dfl_jax.cli.run import restore, summary
@@ -19,22 +20,15 @@ from dfl_jax.cli.run.rundir import Row, RunDirectory
 from dfl_jax.data.formats import one_line
 from dfl_jax.execution import fetched, leads
 
-if TYPE_CHECKING:
-    from dfl_jax.checkpoint import Checkpoints
-
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def train(
     experiment: Experiment,
     directory: RunDirectory,
-    *,
-    eval_every: int,
-    client_eval_samples: int | None,
-    checkpoint: bool,
-    progress: bool,
-    loggers: Sequence[Logger] = (),
-    longer: Row | None = None,
+    flags: Any,
+    loggers: Sequence[Logger],
+    longer: Row | None,
 ) -> int:
     """Runs `experiment` to its last round, from its last checkpoint; returns the exit status.
 
@@ -46,21 +40,23 @@ def train(
     opened: list[Logger] = []
     status = 1
     try:
-        needed = (checkpoint or directory.checkpoints.exists()) and leads()
+        needed = (flags.checkpoint or directory.checkpoints.exists()) and leads()
         checkpoints = restore.open_checkpoints(directory.checkpoints) if needed else None
-        resume = restore.resume(experiment, checkpoints, directory, eval_every)
+        resume = restore.resume(experiment, checkpoints, directory, flags.eval_every)
         done = resume[1].round if resume else 0
-        rows = restore.evaluations_until(directory, done, eval_every, rounds)
+        rows = restore.evaluations_until(directory, done, flags.eval_every, rounds)
         _begin(directory, rows, done, longer)
         summary.announce(experiment, rounds, directory.path)
         for logger in loggers:
-            logger.open(directory, rows)
+            logger.open(directory)
             opened.append(logger)
+            for row in rows:
+                logger.row(row)
         with tqdm(
             total=rounds,
             initial=done,
             unit='round',
-            disable=not progress,
+            disable=not flags.progress,
             dynamic_ncols=True,
             mininterval=0,
         ) as bar:
@@ -70,8 +66,8 @@ def train(
                 experiment.graphs,
                 experiment.test,
                 experiment.key,
-                eval_every=eval_every,
-                client_eval_samples=client_eval_samples,
+                eval_every=flags.eval_every,
+                client_eval_samples=flags.client_eval_samples,
                 validation=experiment.validation,
                 resume=resume,
                 mesh=experiment.mesh,
@@ -82,7 +78,7 @@ def train(
                 with undisturbed():
                     before = directory.append(row)
                     rows.append(row)
-                    if checkpoint:
+                    if flags.checkpoint:
                         _save(checkpoints, state, reached, before)
                     for logger in opened:
                         logger.row(row)
@@ -127,7 +123,7 @@ def _begin(directory: RunDirectory, rows: list[Row], done: int, longer: Row | No
 
 
 def _save(
-    checkpoints: 'Checkpoints | None', state: State, progress: simulate.Progress, before: str
+    checkpoints: Checkpoints | None, state: State, progress: simulate.Progress, before: str
 ) -> None:
     """Saves a checkpoint; of several processes the first does, with the parts of all."""
     whole = fetched(state) if jax.process_count() > 1 else state

@@ -20,11 +20,14 @@ from absl import flags
 from tqdm import tqdm
 
 from dfl_jax.cli.command import check_writable, fail, one_line_errors, with_flagfiles
+from dfl_jax.cli.experiment.build import build
 from dfl_jax.cli.experiment.method_flags import of_a_run, renew, settings_of_a_run
 from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.run.rundir import RunDirectory
+from dfl_jax.cli.sweep.group import Member, ended, fitting, train_group
 from dfl_jax.cli.sweep.plan import Plan, Run, grid, grouped, settled, share
+from dfl_jax.cli.sweep.results import write_results
 
 FLAGS = flags.FLAGS
 define_flags = define_flags_of_others  # those of a method of one's own
@@ -119,9 +122,6 @@ def make_plan(command: Command, out: Path) -> Plan:
     for one in runs:
         command.read(one)
     if together is None and not file.exists():
-        from dfl_jax.cli.experiment.build import build
-        from dfl_jax.cli.sweep.group import fitting
-
         command.read(runs[0])
         together = fitting(build(FLAGS))
     return settled(file, Plan(command.arguments, grouped(runs, together or 1)))
@@ -129,9 +129,6 @@ def make_plan(command: Command, out: Path) -> Plan:
 
 def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: tqdm) -> None:
     """Brings the runs of a group to their ends. Raises ValueError or OSError for wrong flags."""
-    from dfl_jax.cli.experiment.build import build
-    from dfl_jax.cli.sweep.group import Member, ended, train_group
-
     if all(ended(RunDirectory(out / one.name)) for one in group):
         bar.update(_rounds(command, group))
         return
@@ -206,8 +203,6 @@ def main(_: list[str]) -> int:
     run.prepare_jax()
     plan = make_plan(command, out)
     mine = [plan.groups[i] for i in share(FLAGS.shard, plan.groups)]
-    from dfl_jax.cli.sweep.results import write_results
-
     print(f'{len(plan.runs)} runs in {len(plan.groups)} programs, {len(mine)} of them here: {out}')
     try:
         failed = sweep(command, mine, out)

@@ -85,7 +85,6 @@ def _alike(experiments: Sequence[Experiment]) -> bool:
     first, *others = experiments
     return all(
         _static(other) == _static(first)
-        and other.settings.keys() == first.settings.keys()
         and _same_population(other, first)
         and np.array_equal(other.test.x, first.test.x)
         and np.array_equal(other.test.y, first.test.y)
@@ -95,7 +94,9 @@ def _alike(experiments: Sequence[Experiment]) -> bool:
 
 
 def _static(experiment: Experiment) -> dict[str, Any]:
-    return {name: v for name, v in experiment.settings.items() if name not in TRACED}
+    """The settings, of those that can be traced the names alone."""
+    settings = experiment.chosen.settings.items()
+    return {name: None if name in TRACED else value for name, value in settings}
 
 
 def _same_population(one: Experiment, other: Experiment) -> bool:
@@ -164,17 +165,16 @@ def _states(experiments: Sequence[Experiment]) -> Any:
 
 def _stacked(experiments: Sequence[Experiment]) -> tuple[Any, ...]:
     """What `simulate.run_together` takes before its options, each with a leading axis R."""
-    first = experiments[0]
+    first, settings = experiments[0], [one.chosen.settings for one in experiments]
     values = {
-        name: jnp.asarray([one.settings[name] for one in experiments])
+        name: jnp.asarray([each[name] for each in settings])
         for name in TRACED
-        if len({one.settings.get(name) for one in experiments}) > 1
+        if len({each.get(name) for each in settings}) > 1
     }
 
     def algorithm_of(values: dict[str, Any]) -> Algorithm:
-        return make(
-            first.chosen.method.factory, first.population or first.model, **first.settings | values
-        )
+        network = first.population or first.model
+        return make(first.chosen.method.factory, network, **settings[0] | values)
 
     return (
         algorithm_of,
