@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import networkx as nx
 import numpy as np
 
 from dfl_jax import Graph
@@ -78,3 +79,8 @@ def assert_close(first, second, tolerance=1e-10):
 def split(key, count=2):
     """Keys from one, without a program a call."""
     return jax.random.split(key, count)
+
+
+def assortativity(links: np.ndarray) -> float:
+    """The degree assortativity of links [E, 2]."""
+    return nx.degree_assortativity_coefficient(nx.from_edgelist(links.tolist()))
