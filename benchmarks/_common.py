@@ -1,24 +1,23 @@
-"""What benchmarks share: the start, networks, times, tables, counted kernel products."""
+"""What benchmarks share: the start, tables, times, networks, counted kernel products."""
 
 import json
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags, logging
-from jax import lax
-from jax.flatten_util import ravel_pytree
 
 from benchmarks.peers._common import CLASSES, random_samples
 from dfl_jax import data, topology
-from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
+from dfl_jax.base import Array, Clients, Graph
 from dfl_jax.models import MLP, Model, bind
 from dfl_jax.ntk import evolution
 
@@ -71,20 +70,16 @@ def in_process(benchmark: str, worker: object, *passed: flags.FlagHolder) -> dic
 # --------------------------------------------------------------------------- times and memory
 
 
-class Compiled(NamedTuple):
-    """A program compiled ahead of its first call."""
+def compiled(
+    function: Callable[..., Any], *args: Any, donate: int | None = None
+) -> tuple[Callable[..., Any], float]:
+    """`function` compiled for arguments of these shapes, and the seconds that this took.
 
-    call: Callable[..., Any]
-    seconds: float  # to trace and compile it
-    temporary: int  # bytes that XLA plans for intermediate results
-
-
-def compiled(function: Callable[..., Any], *args: Any, donate: int | None = None) -> Compiled:
-    """`function` compiled for arguments of these shapes; `donate` is the number of one of them."""
+    donate: the number of an argument that is.
+    """
     begin = time.perf_counter()
     program = jax.jit(function, donate_argnums=donate).lower(*args).compile()
-    seconds, memory = time.perf_counter() - begin, program.memory_analysis()
-    return Compiled(program, seconds, memory.temp_size_in_bytes if memory else 0)
+    return program, time.perf_counter() - begin
 
 
 def seconds_of(call: Callable[..., Any], *args: Any) -> tuple[float, Any]:
@@ -94,16 +89,15 @@ def seconds_of(call: Callable[..., Any], *args: Any) -> tuple[float, Any]:
     return time.perf_counter() - begin, results
 
 
-def median_seconds(
-    call: Callable[..., Any], *args: Any, repeats: int, budget: float = 10.0
-) -> float:
-    """Median over `repeats` calls after a warm-up; fewer once they took `budget` seconds.
+def median_seconds(function: Callable[..., Any], *args: Any) -> float:
+    """Median over nine calls after a warm-up; fewer once they took ten seconds.
 
-    A first call that alone exceeds the budget is the result.
+    A first call that alone takes so long is the result.
     """
-    times = [seconds_of(call, *args)[0]]
-    while len(times) <= repeats and sum(times) < budget:
-        times.append(seconds_of(call, *args)[0])
+    program, _ = compiled(function, *args)
+    times = [seconds_of(program, *args)[0]]
+    while len(times) <= 9 and sum(times) < 10:
+        times.append(seconds_of(program, *args)[0])
     return float(np.median(times[1:] or times))
 
 
@@ -111,34 +105,7 @@ def product_rate() -> float:
     """Operations a second of a large square matrix product."""
     rng = np.random.default_rng(0)
     a, b = (jnp.asarray(rng.standard_normal((SIDE, SIDE)), jnp.float32) for _ in range(2))
-    multiply = jax.jit(lambda a, b: jnp.matmul(a, b, precision='highest'))
-    return 2 * SIDE**3 / median_seconds(multiply, a, b, repeats=7)
-
-
-def in_turns(contenders: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median seconds of each contender, called in turns so that a busy machine slows all alike."""
-    times = [[seconds_of(call)[0] for call in contenders.values()] for _ in range(repeats)]
-    return dict(zip(contenders, np.median(times, axis=0).tolist(), strict=True))
-
-
-class Rounds(NamedTuple):
-    """What rounds of a method took, and what the last one reported."""
-
-    compile_seconds: float
-    seconds: float  # median of the rounds after the first
-    info: Any
-
-
-def timed_rounds(algorithm: Algorithm, clients: Clients, graphs: Sequence[Graph]) -> Rounds:
-    """The times of one round a graph, the state donated; the first round warms up."""
-    key = jax.random.key(0)
-    state = jax.jit(algorithm.init)(key, clients)
-    step = compiled(algorithm.step, key, state, graphs[0], clients, donate=1)
-    times, info = [], None
-    for graph in graphs:
-        seconds, (state, info) = seconds_of(step.call, key, state, graph, clients)
-        times.append(seconds)
-    return Rounds(step.seconds, float(np.median(times[1:])), info)
+    return 2 * SIDE**3 / median_seconds(partial(jnp.matmul, precision='highest'), a, b)
 
 
 def peak_bytes() -> int:
@@ -174,30 +141,13 @@ def mlp(shape: Sequence[int] = IMAGE) -> Model:
     return bind(MLP(CLASSES), shape)
 
 
-def graphs_of(schedule: Graph) -> list[Graph]:
-    """The graph of each round of a schedule, on the device."""
-    return [Graph(*(jnp.asarray(a[r]) for a in schedule)) for r in range(len(schedule.active))]
-
-
 def regular_graphs(clients: int, rounds: int, degree: int) -> list[Graph]:
-    """A random regular graph a round."""
-    return graphs_of(topology.schedule('regular', clients, rounds, seed=0, degree=degree))
+    """A random regular graph a round, on the device."""
+    schedule = topology.schedule('regular', clients, rounds, seed=0, degree=degree)
+    return [Graph(*(jnp.asarray(a[r]) for a in schedule)) for r in range(rounds)]
 
 
-# ------------------------------------------------------------------- Jacobians, kernel products
-
-
-def jacobian(model: Model, params: PyTree, x: Array, block: int = 128) -> Array:
-    """The dense Jacobian of the logits by the flattened parameters: x [B, ...] -> [B, C, P].
-
-    block: samples whose Jacobians are formed at once.
-    """
-    flat, unravel = ravel_pytree(params)
-
-    def logits(w, sample):
-        return model.apply(unravel(w), sample[None])[0]
-
-    return lax.map(lambda sample: jax.jacrev(logits)(flat, sample), x, batch_size=block)
+# -------------------------------------------------------------------------- kernel products
 
 
 def counted(function: Callable[..., Any]) -> Callable[..., tuple[Any, int]]:

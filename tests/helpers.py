@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import networkx as nx
 import numpy as np
 
 from dfl_jax import Graph
 from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm
-from tests.torture.processes import Process, Starter, command
 from dfl_jax.evaluation import evaluation
+from tests.torture.processes import Process, Starter, command
 
 
 class Compiled(NamedTuple):
@@ -115,3 +116,8 @@ def evaluator(algorithm, state, test, client_samples=None, **options):
     """state -> its metrics; arguments as in `evaluation`."""
     batches, measure, summarise = evaluation(algorithm, state, test, client_samples, **options)
     return lambda state: summarise(jax.device_get(jax.jit(measure)(state, batches, None)))
+
+
+def assortativity(links: np.ndarray) -> float:
+    """The degree assortativity of links [E, 2]."""
+    return nx.degree_assortativity_coefficient(nx.from_edgelist(links.tolist()))

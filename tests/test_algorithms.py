@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dfl_jax.algorithms import ALGORITHMS, METHODS, REQUIRED, make, settings_of
+from dfl_jax.algorithms import METHODS, REQUIRED, make, settings_of
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
 from dfl_jax.models import MLP, bind
 from dfl_jax.training.local import LocalTraining
@@ -15,21 +15,21 @@ WEIGHT_BITS = 32 * MODEL.size
 
 
 def test_settings_hold_those_of_the_local_training():
-    found = settings_of(ALGORITHMS['dfedavgm'])
+    found = settings_of(METHODS['dfedavgm'].factory)
     assert found['lr'] == 0.01 and found['momentum'] == 0.9 and found['mixing'] == 'uniform'
     assert not {'model', 'training'} & found.keys()
-    assert settings_of(ALGORITHMS['dfml'])['rounds'] is REQUIRED
+    assert settings_of(METHODS['dfml'].factory)['rounds'] is REQUIRED
 
 
 def test_settings_of_a_method_without_local_training():
     assert settings_of(lambda model, lr=0.02: None) == {'lr': 0.02}
 
 
-@pytest.mark.parametrize('name', ALGORITHMS)
+@pytest.mark.parametrize('name', METHODS)
 def test_every_setting_of_a_method_has_a_flag_or_comes_from_the_run(name):
     from dfl_jax.cli.experiment.method_flags import WITHOUT_FLAG, flag_of
 
-    for setting in settings_of(ALGORITHMS[name]):
+    for setting in settings_of(METHODS[name].factory):
         assert flag_of(setting) or setting in (*WITHOUT_FLAG, *METHODS[name].from_run), setting
 
 
@@ -63,13 +63,13 @@ def test_what_is_refused():
     with pytest.raises(TypeError, match=message):
         make('dfedavg', MODEL, batchsize=5)
     with pytest.raises(TypeError, match=r"ntk_dfl: no setting 'timestep', did you mean timestep"):
-        make(ALGORITHMS['ntk_dfl'], MODEL, timestep=(5,))
+        make(METHODS['ntk_dfl'].factory, MODEL, timestep=(5,))
 
 
 PUBLISHED = json.loads((Path(__file__).parent / 'published_defaults.json').read_text())
 
 
-@pytest.mark.parametrize('name', ALGORITHMS)
+@pytest.mark.parametrize('name', METHODS)
 def test_the_defaults_are_the_published_ones(name):
     """All of them: a setting that is added is written down beside the paper that asks for it."""
     row = PUBLISHED['methods'][name]
@@ -81,11 +81,11 @@ def test_the_defaults_are_the_published_ones(name):
         del expected[without]
     found = {
         setting: 'required' if default is REQUIRED else default
-        for setting, default in settings_of(ALGORITHMS[name]).items()
+        for setting, default in settings_of(METHODS[name].factory).items()
     }
     assert json.loads(json.dumps(found)) == expected
     assert row['source'] and all(PUBLISHED['groups'][group]['source'] for group in row['groups'])
 
 
 def test_every_default_that_is_published_is_of_a_method():
-    assert PUBLISHED['methods'].keys() == ALGORITHMS.keys()
+    assert PUBLISHED['methods'].keys() == METHODS.keys()

@@ -11,7 +11,7 @@ import reference_dfml
 from test_dfml import cut, doubled, largest_difference, round_of
 
 from dfl_jax import Clients, topology
-from dfl_jax.algorithms import ALGORITHMS, make, settings_of
+from dfl_jax.algorithms import METHODS, make, settings_of
 from dfl_jax.algorithms.dec_partial import dec_partial
 from dfl_jax.heterogeneous.population import assign_architectures, populate
 from dfl_jax.heterogeneous.submodels import Axis, axes, channels, indices
@@ -226,8 +226,8 @@ def test_dec_fedprox_equals_the_reference(network):
 
 
 def test_dec_fedprox_is_dec_fedavg_with_a_proximal_term():
-    assert ALGORITHMS['dec_fedprox'].func is ALGORITHMS['dec_fedavg']
-    assert settings_of(ALGORITHMS['dec_fedprox'])['proximal'] == 0.5
+    assert METHODS['dec_fedprox'].factory.func is METHODS['dec_fedavg'].factory
+    assert settings_of(METHODS['dec_fedprox'].factory)['proximal'] == 0.5
 
 
 def test_one_architecture_and_everybody_is_gossip_on_the_complete_graph(network):
@@ -303,7 +303,7 @@ def test_partial_training_equals_the_reference(network, held):
 
 def test_the_names_of_partial_training():
     for name, held in (('heterofl', 'first'), ('fedrolex', 'rolled'), ('fed_dropout', 'random')):
-        method = ALGORITHMS[f'dec_{name}']
+        method = METHODS[f'dec_{name}'].factory
         assert method.func is dec_partial and method.keywords == {'channels': held}
     with pytest.raises(ValueError, match="unknown channels 'last'; choose one of first, rolled"):
         make(dec_partial, population(*WIDTHS), channels='last')

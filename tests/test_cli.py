@@ -233,7 +233,7 @@ REFUSED = [
     ('--rounds=0', '--rounds=0', 'positive'),
     ('--eval_every=0', '--eval_every=0', 'positive'),
     ('--seed=-1', '--seed', '-1', 'at least 0'),
-    ('--lr=-0.1', '--lr=-0.1', 'positive'),
+    ('--lr=-0.1', '--lr=-0.1', 'above 0'),
     ('--algorithm=adam', '--algorithm=adam', 'ntk_dfl', 'package.module:factory'),
     ('--algorithm=absent.module:f', 'absent.module:f', 'cannot be imported', 'absent'),
     ('--algorithm=math:absent', 'math:absent', 'absent'),

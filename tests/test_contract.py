@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dfl_jax import Clients, Graph, simulate, topology
-from dfl_jax.algorithms import ALGORITHMS, make
+from dfl_jax.algorithms import METHODS, make
 from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.execution.devices import client_mesh
 from dfl_jax.heterogeneous.population import assign_architectures, populate
@@ -216,7 +216,7 @@ every_network = pytest.mark.parametrize(('name', 'family'), [case(*pair) for pai
 
 
 def test_every_algorithm_is_under_test():
-    assert set(ALGORITHMS_UNDER_TEST) == set(ALGORITHMS) == set(SENT)
+    assert set(ALGORITHMS_UNDER_TEST) == set(METHODS) == set(SENT)
 
 
 # ---------------------------------------------------------------------------------- the network

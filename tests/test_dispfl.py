@@ -281,7 +281,7 @@ def test_the_consensus_model(kind, x64):
         ({'regrow': 'momentum'}, "'momentum'; choose one of gradient, random"),
         ({'consensus': 'median'}, "'median'; choose one of mean, size, intersection"),
         ({'mixing': 'random'}, "'random'; choose one of size, uniform, metropolis"),
-        ({'lr': 0}, 'lr .* positive, got 0'),
+        ({'lr': 0}, 'lr .* above 0, got 0'),
     ],
     ids=str,
 )

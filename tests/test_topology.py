@@ -21,7 +21,7 @@ from dfl_jax.topology import (
     schedule,
 )
 from dfl_jax.topology.families import Settings, draw, most_members
-from dfl_jax.topology.rewiring import assortativity
+from tests.helpers import assortativity
 
 drawing = sys.modules['dfl_jax.topology.schedule']
 

@@ -3,12 +3,9 @@
 A method is a factory of `Algorithm`, and a row of METHODS says what else the program has to know.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from dfl_jax.algorithms import ntk_dfl as _ntk_dfl
-from dfl_jax.algorithms import ntk_fl as _ntk_fl
-from dfl_jax.algorithms import spark as _spark
 from dfl_jax.algorithms.dec_fedavg import dec_fedavg, dec_fedprox
 from dfl_jax.algorithms.dec_fml import dec_fml
 from dfl_jax.algorithms.dec_partial import dec_fed_dropout, dec_fedrolex, dec_heterofl
@@ -20,14 +17,55 @@ from dfl_jax.algorithms.dfml import dfml
 from dfl_jax.algorithms.dispfl import dispfl
 from dfl_jax.algorithms.dpsgd import dpsgd
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
-from dfl_jax.algorithms.method import Method, Run
+from dfl_jax.algorithms.ntk_dfl import memory as ntk_dfl_memory
 from dfl_jax.algorithms.ntk_dfl import ntk_dfl
+from dfl_jax.algorithms.ntk_fl import memory as ntk_fl_memory
 from dfl_jax.algorithms.ntk_fl import ntk_fl
+from dfl_jax.algorithms.spark import memory as spark_memory
 from dfl_jax.algorithms.spark import spark
 from dfl_jax.base import Algorithm
 from dfl_jax.heterogeneous import Population
 from dfl_jax.models import Model
 from dfl_jax.settings import REQUIRED, assemble, nearest, settings_of
+from dfl_jax.training.local import training_bytes
+
+
+class Run(NamedTuple):
+    """What a method may take from the run that it is part of."""
+
+    rounds: int  # T
+    clients: int  # M
+    senders: int  # that meet at an aggregator, for graphs of meetings
+    clustered: bool  # the topology is one of disjoint cliques
+    projection_seed: int  # a random stream of the run's seed
+    averaging_warmup: int = 0  # rounds until gain-corrected weights agree
+    chunk: int = 1  # clients or aggregators that fit into the memory at once
+
+
+class Method(NamedTuple):
+    """A method, and its needs."""
+
+    factory: Callable[..., Algorithm]  # (network, **settings)
+    label: str = ''  # as the papers write it
+    paper: str = ''
+    # `neighbours`: an aggregator a client; `cohort`: one server, which hears `cohort` clients;
+    # `meetings`: some aggregators and their senders, clients of any architecture; `pairs`: the same
+    # with one sender an aggregator
+    graphs: str = 'neighbours'
+    # (model, samples N, members K, settings) -> bytes of one client, aggregator or participant
+    memory: Callable[[Model, int, int, Mapping[str, Any]], int] = training_bytes
+    advice: str = 'use a smaller --model, or lower --local_epochs or --local_steps'
+    # setting -> what it is in a run, where the user does not say
+    from_run: Mapping[str, Callable[[Run], Any]] = {}
+    # flag of the run -> its default under this method, in place of the flag's own
+    defaults: Mapping[str, Any] = {}
+    architectures: str = ''  # where clients may differ, those of the paper's comparison
+
+    @property
+    def heterogeneous(self) -> bool:
+        """Whether clients may have different architectures."""
+        return self.graphs in ('meetings', 'pairs')
+
 
 CHUNK = {'chunk': lambda run: run.chunk}
 WARMUP = CHUNK | {'averaging_warmup': lambda run: run.averaging_warmup}
@@ -58,7 +96,7 @@ METHODS: dict[str, Method] = {
         ntk_dfl,
         'NTK-DFL',
         'NTK-DFL',
-        memory=_ntk_dfl.memory,
+        memory=ntk_dfl_memory,
         advice=NTK_ADVICE,
         from_run=CHUNK | {'by_cluster': lambda run: run.clustered},
     ),
@@ -77,7 +115,7 @@ METHODS: dict[str, Method] = {
         'NTK-FL',
         'NTK-DFL',
         graphs='cohort',
-        memory=_ntk_fl.memory,
+        memory=ntk_fl_memory,
         advice='lower --ntk_fl_cohort or use more clients',
     ),
     'decavg': Method(decavg, 'DecAvg', 'Initialisation and topology', from_run=WARMUP),
@@ -85,7 +123,7 @@ METHODS: dict[str, Method] = {
         spark,
         'SPARK',
         'SPARK',
-        memory=_spark.memory,
+        memory=spark_memory,
         advice='lower --degree, --spark_projection_dim or --spark_sampling, or use more clients',
         from_run=ROUNDS | {'projection_seed': lambda run: run.projection_seed},
     ),
@@ -99,9 +137,6 @@ METHODS: dict[str, Method] = {
     'dec_heterofl': _of_meetings(dec_heterofl, 'Dec. HeteroFL', architectures='h1_cnn'),
     'dec_fedrolex': _of_meetings(dec_fedrolex, 'Dec. FedRolex', architectures='h1_cnn'),
     'dec_fml': _of_meetings(dec_fml, 'Dec. FML'),
-}
-ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
-    name: method.factory for name, method in METHODS.items()
 }
 
 

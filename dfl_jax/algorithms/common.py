@@ -8,21 +8,26 @@ import jax.numpy as jnp
 
 from dfl_jax.base import Array, Clients, Graph, PyTree
 from dfl_jax.base import State as AnyState
-from dfl_jax.initialisation import Init, initial_params
-from dfl_jax.metrics import consensus_model
+from dfl_jax.checks import check_choice
+from dfl_jax.initialisation import Init, check_init, initial_params
+from dfl_jax.metrics import CONSENSUS, consensus_model
 from dfl_jax.models import Model
 
 
 class State(NamedTuple):
-    """The state of the methods in which every client holds one model and nothing else."""
+    """The state of the methods in which every client, or the server, holds one model, no more."""
 
-    params: PyTree  # leaves [M, ...]
+    params: PyTree  # leaves [M, ...]; [...] where the server alone holds one
     sizes: Array  # [M] int32, N_i
     round: Array  # scalar int32, k
 
 
 def initial_state(model: Model, init: Init) -> Callable[[Array, Clients], State]:
-    """`Algorithm.init` of the methods whose state is a `State`."""
+    """`Algorithm.init` of the methods whose state is a `State`.
+
+    Raises ValueError for an unknown init.
+    """
+    check_init(init)
 
     def init_state(key: Array, clients: Clients) -> State:
         sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
@@ -32,7 +37,11 @@ def initial_state(model: Model, init: Init) -> Callable[[Array, Clients], State]
 
 
 def consensus_of(how: str) -> Callable[..., PyTree]:
-    """`Algorithm.consensus` of a state that holds stacked `params` and `sizes`."""
+    """`Algorithm.consensus` of a state that holds stacked `params` and `sizes`.
+
+    Raises ValueError for a `how` that is not one of CONSENSUS.
+    """
+    check_choice('consensus', how, CONSENSUS)
 
     def consensus(state: AnyState, weights: Array | None = None) -> PyTree:
         if weights is None and how == 'size':

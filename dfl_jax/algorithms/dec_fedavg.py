@@ -8,7 +8,6 @@ import dataclasses
 from functools import partial
 
 from dfl_jax.base import Algorithm
-from dfl_jax.checks import check_choice
 from dfl_jax.heterogeneous import (
     TRAINING,
     Population,
@@ -16,7 +15,6 @@ from dfl_jax.heterogeneous import (
     at_aggregators,
     meeting_rounds,
 )
-from dfl_jax.initialisation import INITS
 from dfl_jax.training import LocalTraining
 
 
@@ -40,7 +38,6 @@ def dec_fedavg(
 
     Raises ValueError for settings out of range, before anything is traced.
     """
-    check_choice('init', init, INITS)
 
     def average(key, models, participants, graph, clients, round):
         sizes = clients.mask.sum(axis=1).astype(clients.x.dtype)

@@ -5,19 +5,17 @@ the participants' two models teach each other on the participant's own data (She
 memes alone are averaged at the aggregator.
 """
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
 import numpy as np
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, Mean
-from dfl_jax.checks import check_choice
+from dfl_jax.checks import check_choice, check_range
 from dfl_jax.heterogeneous import (
     TRAINING,
     Balance,
+    MeetingState,
     Mutual,
     Population,
-    Stacked,
     architecture_means,
     assign_participants,
     at_aggregators,
@@ -37,12 +35,7 @@ from dfl_jax.heterogeneous import (
 from dfl_jax.initialisation import INITS
 from dfl_jax.training import LocalTraining
 
-MEME = 'meme'
-
-
-class FmlState(NamedTuple):
-    params: Stacked  # of the clients' own architectures, leaves [M_a, ...], and of MEME, [M, ...]
-    round: Array  # scalar int32, t
+MEME = 'meme'  # its models are one more architecture of the state, leaves [M, ...]
 
 
 def dec_fml(
@@ -71,8 +64,7 @@ def dec_fml(
         raise ValueError(
             f'dec_fml trains by epochs; set local_epochs, not local_steps={training.local_steps}'
         )
-    if not 0 <= alpha <= 1:
-        raise ValueError(f'alpha has to lie in [0, 1], got {alpha}')
+    check_range('alpha', alpha, least=0, most=1)
     by_size = sorted(population.models, key=lambda name: population.models[name].size)
     meme = meme or by_size[len(by_size) // 2]
     check_choice('meme', meme, by_size)
@@ -87,10 +79,12 @@ def dec_fml(
     memes = Population({MEME: population.models[meme]}, {MEME: np.arange(count)})
     learn = mutual_learning(pairs, training, Mutual(training.local_epochs, by_size=False), chunk)
 
-    def init_state(key: Array, clients: Clients) -> FmlState:
-        return FmlState(initial_stacked(key, pairs, init), jnp.int32(0))
+    def init_state(key: Array, clients: Clients) -> MeetingState:
+        return MeetingState(initial_stacked(key, pairs, init), jnp.int32(0))
 
-    def step(key: Array, state: FmlState, graph: Graph, clients: Clients) -> tuple[FmlState, Info]:
+    def step(
+        key: Array, state: MeetingState, graph: Graph, clients: Clients
+    ) -> tuple[MeetingState, Info]:
         params, t = state
         own = graph.members.ravel()
         placed_pairs = Graph(
@@ -122,9 +116,9 @@ def dec_fml(
             weights_sent(memes, graph),
             {'meme_loss': Mean(of_memes[count:])},
         )
-        return FmlState(params, t + 1), info
+        return MeetingState(params, t + 1), info
 
-    def predict(state: FmlState, x: Array) -> dict[str, Array]:
+    def predict(state: MeetingState, x: Array) -> dict[str, Array]:
         judged = predictions(population, state.params, x, chunk)
         return {**judged, MEME: predictions(memes, state.params, x, chunk)['client']}
 

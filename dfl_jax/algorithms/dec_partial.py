@@ -15,7 +15,6 @@ from dfl_jax.base import Algorithm, Array, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.heterogeneous import TRAINING, Population, meeting_rounds
 from dfl_jax.heterogeneous.submodels import RULES, axes, indices
-from dfl_jax.initialisation import INITS
 from dfl_jax.training import LocalTraining
 
 
@@ -42,7 +41,6 @@ def dec_partial(
     Raises ValueError for settings out of range or other architectures, before anything is traced.
     """
     check_choice('channels', channels, RULES)
-    check_choice('init', init, INITS)
     of_population = axes(population)
     structure = jax.tree.structure(next(iter(population.models.values())).shapes)
     widest = [tuple(a.widest for a in leaf) for leaf in next(iter(of_population.values()))]

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from dfl_jax.base import Algorithm
-from dfl_jax.checks import check_choice
+from dfl_jax.checks import check_range
 from dfl_jax.heterogeneous import (
     TRAINING,
     Balance,
@@ -18,7 +18,6 @@ from dfl_jax.heterogeneous import (
     meeting_rounds,
     mutual_learning,
 )
-from dfl_jax.initialisation import INITS
 from dfl_jax.training import LocalTraining
 
 
@@ -43,9 +42,7 @@ def def_kt(
 
     Raises ValueError for settings out of range or several architectures, before anything is traced.
     """
-    check_choice('init', init, INITS)
-    if mutual_epochs < 1:
-        raise ValueError(f'mutual_epochs has to be at least 1, got {mutual_epochs}')
+    check_range('mutual_epochs', mutual_epochs, least=1)
     if len(population.models) > 1:
         raise ValueError(
             'def_kt replaces models by what neighbours send, so that all clients need the same '

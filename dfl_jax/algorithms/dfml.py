@@ -13,27 +13,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
-from dfl_jax.checks import check_choice
+from dfl_jax.checks import check_choice, check_range
 from dfl_jax.heterogeneous import (
+    TRAINING,
     Balance,
     Mutual,
     Population,
     Stacked,
     assign_participants,
     by_client,
+    consensus_of_architectures,
     gather,
     initial_stacked,
-    mutual_learning,
-    scatter,
-)
-from dfl_jax.heterogeneous.rounds import (
-    TRAINING,
-    consensus_of_architectures,
     logits_of,
     losses_of_round,
+    mutual_learning,
     own_predictions,
     participants_training,
     predictions,
+    scatter,
     sound,
     weight_bits,
     weights_sent,
@@ -80,8 +78,7 @@ def alpha_schedule(
     Raises ValueError for settings out of range.
     """
     check_choice('schedule', kind, SCHEDULES)
-    if not 0 <= alpha <= 1:
-        raise ValueError(f'alpha has to lie in [0, 1], got {alpha}')
+    check_range('alpha', alpha, least=0, most=1)
     if period < 2 or growth < 0 or peaks < 1:
         raise ValueError(
             f'a period of at least 2 rounds, a growth of at least 0 and at least 1 peak update, '
@@ -160,10 +157,8 @@ def dfml(
     check_choice('scheduled', scheduled, SCHEDULED)
     check_choice('teachers', teachers, ('size', 'equal'))
     check_choice('transfer', transfer, ('mutual', 'vanilla'))
-    if mutual_epochs < 1:
-        raise ValueError(f'mutual_epochs (K) has to be at least 1, got {mutual_epochs}')
-    if not temperature > 0:
-        raise ValueError(f'temperature has to be above 0, got {temperature}')
+    check_range('mutual_epochs (K)', mutual_epochs, least=1)
+    check_range('temperature', temperature, above=0)
     plan = alpha_schedule(
         schedule, rounds, alpha=alpha, period=period, growth=period_growth, peaks=peak_updates
     )

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 
 from dfl_jax.algorithms.common import consensus_of, count_sent, keep_inactive, stacked_predictions
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
-from dfl_jax.checks import check_choice
+from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import FLOAT_BITS, largest
 from dfl_jax.execution import map_in_chunks
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
@@ -105,12 +105,9 @@ def dispfl(
     check_choice('consensus', consensus, CONSENSUS)
     check_init(init)
     check_choice('regrow', regrow, REGROW)
-    if not 0 < density <= 1:
-        raise ValueError(f'density has to lie in (0, 1], got {density}')
-    if not 0 <= prune_rate <= 1:
-        raise ValueError(f'prune_rate has to lie in [0, 1], got {prune_rate}')
-    if anneal_rounds < 1:
-        raise ValueError(f'anneal_rounds has to be at least 1, got {anneal_rounds}')
+    check_range('density', density, above=0, most=1)
+    check_range('prune_rate', prune_rate, least=0, most=1)
+    check_range('anneal_rounds', anneal_rounds, least=1)
     local = local_training(model, training, chunk)
     counts = layer_counts(model.shapes, density)
 
@@ -174,10 +171,11 @@ def dispfl(
         info = Info(losses, {'weights': sent, 'masks': sent}, dispersion(new))
         return State(new, new_masks, sizes, k + 1), info
 
-    mean = consensus_of(consensus)
+    intersected = consensus == 'intersection'
+    mean = consensus_of('mean' if intersected else consensus)
 
     def aggregated(state: State, weights: Array | None = None) -> PyTree:
-        if consensus == 'intersection':
+        if intersected:
             holders = mean(state._replace(params=_as_floats(state.masks, state.params)), weights)
             return _divided(mean(state, weights), holders)
         return mean(state, weights)

@@ -24,11 +24,11 @@ from dfl_jax.algorithms.common import (
     stacked_predictions,
 )
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
-from dfl_jax.checks import check_choice
+from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import Compression, chain
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
-from dfl_jax.initialisation import Init, check_init
-from dfl_jax.metrics import CONSENSUS, dispersion, update_norms
+from dfl_jax.initialisation import Init
+from dfl_jax.metrics import dispersion, update_norms
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining, local_training, losses_of_all_data
 
@@ -69,12 +69,8 @@ def gossip_sgd(
     """
     check_choice('averaged', averaged, AVERAGED)
     check_choice('mixing', mixing, MIXINGS)
-    check_choice('consensus', consensus, CONSENSUS)
-    check_init(init)
-    if gossip_steps < 1:
-        raise ValueError(f'gossip_steps has to be at least 1, got {gossip_steps}')
-    if averaging_warmup < 0:
-        raise ValueError(f'averaging_warmup has to be at least 0, got {averaging_warmup}')
+    check_range('gossip_steps', gossip_steps, least=1)
+    check_range('averaging_warmup', averaging_warmup, least=0)
     codec = compression.codec('stochastic') or chain()
     local = local_training(model, training, chunk)
 

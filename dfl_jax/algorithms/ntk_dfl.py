@@ -23,12 +23,12 @@ from dfl_jax.algorithms.common import (
     stacked_predictions,
 )
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
-from dfl_jax.checks import check_choice
+from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import FLOAT_BITS, LABEL_BITS, Compression, chain
 from dfl_jax.execution import aggregator_bytes, map_in_chunks
 from dfl_jax.gossip import MIXINGS, mix, mix_at_aggregator, mixing_weights
-from dfl_jax.initialisation import Init, check_init
-from dfl_jax.metrics import CONSENSUS, dispersion
+from dfl_jax.initialisation import Init
+from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
     NtkUpdate,
@@ -88,12 +88,9 @@ def ntk_dfl(
     codec = compression.codec('nearest')
     update = ntk_update(model, ntk)
     linearize = linearization(model, kernel=kernel, codec=codec, jacobian_weights=jacobian_weights)
-    check_choice('consensus', consensus, CONSENSUS)
     check_choice('mixing', mixing, MIXINGS)
-    check_init(init)
-    for name, value in (('batches', batches), ('subsampling', subsampling)):
-        if value < 1:
-            raise ValueError(f'{name} has to be at least 1, got {value}')
+    check_range('batches', batches, least=1)
+    check_range('subsampling', subsampling, least=1)
     at_neighbours = jacobian_weights == 'neighbours'
     if at_neighbours and (by_cluster or batches > 1):
         raise ValueError(
@@ -138,9 +135,8 @@ def ntk_dfl(
 
         keys = jax.random.split(k_codec, (len(graph.members), batches))
         of_aggregators = (keys, w_bars, rows, *graph)
-        evolved, (chosen, losses) = map_in_chunks(
-            aggregator, of_aggregators, chunk
-        )  # [H, ...], [H, m1] twice
+        # [H, ...], [H, m1] twice
+        evolved, (chosen, losses) = map_in_chunks(aggregator, of_aggregators, chunk)
         losses = losses.mean(axis=1)
         if by_cluster:
             home, heard = aggregator_of_clients(graph, len(sizes))
@@ -153,8 +149,7 @@ def ntk_dfl(
         back = 0 if at_neighbours else batches + by_cluster
         sent = {
             # w_j to the aggregator for Eq. (1), and w_bar back for Eq. (2), each where it is needed
-            'weights': averaging * to_aggregators
-            + (0 if at_neighbours else back) * from_aggregators,
+            'weights': averaging * to_aggregators + back * from_aggregators,
             'jacobian_rows': samples * model.classes,
             'outputs': samples * model.classes,
             'labels': samples,

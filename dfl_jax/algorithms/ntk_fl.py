@@ -8,12 +8,13 @@ networks it is compared with, so that the server is no busier than a client ther
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.algorithms.common import State
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info
 from dfl_jax.compression import FLOAT_BITS, LABEL_BITS
 from dfl_jax.execution import aggregator_bytes
 from dfl_jax.models import Model
@@ -26,12 +27,6 @@ from dfl_jax.ntk import (
     of_members,
     one_hot_targets,
 )
-
-
-class State(NamedTuple):
-    params: PyTree  # of the server
-    sizes: Array  # [M] int32, N_i
-    round: Array  # scalar int32, k
 
 
 def ntk_fl(

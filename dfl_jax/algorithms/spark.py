@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from dfl_jax.algorithms.common import consensus_of, count_sent, keep_inactive, stacked_predictions
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
-from dfl_jax.checks import check_choice
+from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import (
     FLOAT_BITS,
     LABEL_BITS,
@@ -31,7 +31,7 @@ from dfl_jax.compression import (
 from dfl_jax.execution import map_in_chunks
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init, initial_params
-from dfl_jax.metrics import CONSENSUS, dispersion
+from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
     Distillation,
@@ -143,13 +143,10 @@ def spark(
     )
     update = ntk_update(model, ntk)
     check_choice('loss', ntk.loss, ('cross_entropy',))
-    check_choice('consensus', consensus, CONSENSUS)
     check_choice('mixing', mixing, MIXINGS)
     check_init(init)
-    if not 0 <= momentum <= 1:
-        raise ValueError(f'momentum has to lie in [0, 1], got {momentum}')
-    if not 0.001 <= sampling <= 1:
-        raise ValueError(f'sampling has to lie in [0.001, 1], got {sampling}')
+    check_range('momentum', momentum, least=0, most=1)
+    check_range('sampling', sampling, least=0.001, most=1)
     share = Fraction(sampling).limit_denominator(1000)
 
     def init_state(key: Array, clients: Clients) -> State:

@@ -66,10 +66,8 @@ def gain_of(*matrices: scipy.sparse.sparray) -> float:
     return float(1 / np.linalg.norm(steady_vector(*matrices)))
 
 
-def warmup_rounds(
-    graphs: Graph, sizes: np.ndarray, kind: str, norm: float, *, share: float = 0.1, seed: int = 0
-) -> int | None:
-    """The number of averaging warm-up rounds: until clients agree, but for a small share.
+def warmup_rounds(graphs: Graph, sizes: np.ndarray, kind: str, norm: float) -> int | None:
+    """The number of averaging warm-up rounds: until clients agree, but for a tenth.
 
     Until then gain-corrected weights are larger than the model was made for, by up to the gain, and
     training on them can destroy the network. Found by averaging 16 random numbers of each client.
@@ -77,16 +75,15 @@ def warmup_rounds(
     Args:
       graphs: the schedule, without the links and clients that fail.
       sizes, kind: as in `mixing_matrix`.
-      norm: ||v_steady||, to which the standard deviation of what they agree on shrinks.
-      share: the part of it that the standard deviation among clients may still have.
-      seed: of the numbers.
+      norm: ||v_steady||, to which the standard deviation of what they agree on shrinks; that among
+        clients may still be a tenth of it.
 
     Returns:
       The number of rounds; None where the schedule ends before.
     """
-    x = np.random.default_rng(seed).standard_normal((len(sizes), 16))
+    x = np.random.default_rng(0).standard_normal((len(sizes), 16))
     for r in range(len(graphs.members)):
-        if x.std(axis=0).mean() <= share * norm:
+        if x.std(axis=0).mean() <= 0.1 * norm:
             return r
         x = mixing_matrix(Graph(*(a[r] for a in graphs)), sizes, kind) @ x
     return None
@@ -181,16 +178,15 @@ def gain_of_size(clients: int | np.ndarray, exponent: float = 0.5) -> np.ndarray
     return np.asarray(clients, np.float64) ** exponent
 
 
-def push_sum_size(graph: Graph, rounds: int, leader: int = 0) -> np.ndarray:
+def push_sum_size(graph: Graph, rounds: int) -> np.ndarray:
     """Every client's estimate of n by gossip, [M] (push-sum: Kempe, Dobra & Gehrke 2003).
 
-    Every client starts with the value one, the leader alone with the weight one; each round they
+    Every client starts with the value one, client 0 alone with the weight one; each round they
     share both equally among themselves and their neighbours. Value over weight tends to n.
 
     Args:
       graph: a schedule, [T, M, K]; gossip goes through it again when it is used up.
       rounds: number of rounds of gossip.
-      leader: the client that starts with the weight.
 
     Raises:
       TopologyError: the network is not connected, or estimates differ by more than a factor of
@@ -199,7 +195,7 @@ def push_sum_size(graph: Graph, rounds: int, leader: int = 0) -> np.ndarray:
     clients = graph.members.shape[1]
     shares = mixing_matrices(graph, np.ones(clients), 'uniform')
     _check_connected(shares)
-    pairs = np.stack([np.ones(clients), np.arange(clients) == leader], axis=1).astype(float)
+    pairs = np.stack([np.ones(clients), np.arange(clients) == 0], axis=1).astype(float)
     for r in range(rounds):
         pairs = shares[r % len(shares)].T @ pairs
     estimates = pairs[:, 0] / np.maximum(pairs[:, 1], np.finfo(float).tiny)

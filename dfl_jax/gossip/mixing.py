@@ -4,6 +4,7 @@ The mixing matrix is never stored as M x M: its rows live in [H, K] beside `Grap
 docs/benchmarks.md has the times of the two forms of the multiply, which set the threshold.
 """
 
+from functools import partial
 from types import ModuleType
 
 import jax
@@ -16,7 +17,6 @@ from dfl_jax.checks import check_choice
 from dfl_jax.execution import shard_over_clients
 
 MIXINGS = ('size', 'uniform', 'metropolis')
-METHODS = ('auto', 'gather', 'dense')
 
 # A dense product costs M, a gather K; they cross between M = 5 K and 15 K.
 DENSE_UP_TO_CLIENTS_PER_MEMBER = 8
@@ -70,49 +70,45 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
     return xp.where(keeps[:, None], itself[None], rows)
 
 
-def mix(weights: Array, members: Array, tree: PyTree, method: str = 'auto') -> PyTree:
+def mix(weights: Array, members: Array, tree: PyTree) -> PyTree:
     """Mixed parameters, leaves [H, ...]: out[h] = sum_k weights[h, k] * leaf[members[h, k]].
 
-    Over several devices each mixes for its share of the aggregators and needs the whole tree.
+    Either accumulated over the K members, without forming [H, K, P], or as one product with the
+    mixing matrix [H, M], in full precision, whichever was measured faster for these shapes. Over
+    several devices each mixes for its share of the aggregators and needs the whole tree.
 
     Args:
       weights: [H, K], from `mixing_weights`.
       members: [H, K] int32.
       tree: leaves [M, ...], floating point; each keeps its dtype.
-      method: `gather` accumulates over the K members without forming [H, K, P]; `dense` forms the
-        [H, M] mixing matrix and multiplies once, in full precision; `auto` takes the one measured
-        faster for these shapes.
 
     Raises:
-      ValueError: unknown method.
       TypeError: a leaf is not of floating point.
     """
-    check_choice('method', method, METHODS)
-
-    rows = (jnp.asarray(weights), jnp.asarray(members))
-    return shard_over_clients(lambda share: _mixed(share[0], share[1], tree, method), rows)
+    rows = jnp.asarray(weights), jnp.asarray(members)
+    return shard_over_clients(lambda share: jax.tree.map(partial(_mixed, *share), tree), rows)
 
 
 def mix_at_aggregator(weights: Array, members: Array, tree: PyTree) -> PyTree:
     """`mix` at a single aggregator, weights and members [K]: leaves [M, ...] to [...]."""
-    mixed = _mixed(weights[None], members[None], tree, 'gather')
-    return jax.tree.map(lambda leaf: leaf[0], mixed)
+
+    def mix_leaf(leaf: Array) -> Array:
+        flat = leaf.reshape(len(leaf), -1)
+        mixed = _gather(weights[None].astype(leaf.dtype), members[None], flat)
+        return mixed.reshape(leaf.shape[1:])
+
+    return jax.tree.map(mix_leaf, tree)
 
 
-def _mixed(weights: Array, members: Array, tree: PyTree, method: str) -> PyTree:
-    def leaf_mix(leaf: Array) -> Array:
-        leaf = jnp.asarray(leaf)
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            raise TypeError(f'only floating-point leaves can be mixed, got {leaf.dtype}')
-        clients, width = leaf.shape[0], members.shape[1]
-        dense = method == 'dense' or (
-            method == 'auto' and clients <= DENSE_UP_TO_CLIENTS_PER_MEMBER * width
-        )
-        form = _dense if dense else _gather
-        mixed = form(weights.astype(leaf.dtype), members, leaf.reshape(clients, -1))
-        return mixed.reshape(members.shape[0], *leaf.shape[1:])
-
-    return jax.tree.map(leaf_mix, tree)
+def _mixed(weights: Array, members: Array, leaf: Array) -> Array:
+    """weights [H, K], members [H, K], leaf [M, ...] -> [H, ...]."""
+    leaf = jnp.asarray(leaf)
+    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        raise TypeError(f'only floating-point leaves can be mixed, got {leaf.dtype}')
+    aggregators, width = members.shape
+    form = _dense if len(leaf) <= DENSE_UP_TO_CLIENTS_PER_MEMBER * width else _gather
+    mixed = form(weights.astype(leaf.dtype), members, leaf.reshape(len(leaf), -1))
+    return mixed.reshape(aggregators, *leaf.shape[1:])
 
 
 def _gather(weights: Array, members: Array, flat: Array) -> Array:

@@ -18,9 +18,11 @@ from dfl_jax.heterogeneous.population import (
 )
 from dfl_jax.heterogeneous.rounds import (
     TRAINING,
+    MeetingState,
     architecture_means,
     at_aggregators,
     consensus_of_architectures,
+    logits_of,
     losses_of_round,
     meeting_rounds,
     own_predictions,

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.checks import check_choice
 from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.execution import map_in_chunks, map_present
 from dfl_jax.heterogeneous.population import (
@@ -25,6 +26,7 @@ from dfl_jax.heterogeneous.population import (
     initial_stacked,
     scatter,
 )
+from dfl_jax.initialisation import INITS
 from dfl_jax.metrics import consensus_model
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining, client_training
@@ -65,7 +67,10 @@ def meeting_rounds(
       back: whether models travel back to the senders.
       shared: whether all clients of an architecture go on with its first participant's model, as
         if a server handed it out before their next training.
+
+    Raises ValueError for an unknown init.
     """
+    check_choice('init', init, INITS)
     local = participants_training(population, settings, chunk)
 
     def init_state(key: Array, clients: Clients) -> MeetingState:
@@ -215,10 +220,8 @@ def sound(models: Stacked, losses: dict[str, Array]) -> dict[str, Array]:
     }
 
 
-def weights_sent(
-    population: Population, graph: Graph, *, there: bool = True, back: bool = True
-) -> dict[str, Array]:
-    """`Info.sent`, 'weights/ARCHITECTURE' [M]: models to aggregators, and updated ones back.
+def weights_sent(population: Population, graph: Graph, *, back: bool = True) -> dict[str, Array]:
+    """`Info.sent`, 'weights/ARCHITECTURE' [M]: models to aggregators, and updated ones `back`.
 
     A client sends and receives models of its own architecture.
     """
@@ -228,9 +231,7 @@ def weights_sent(
     sent = {}
     for name, clients in population.clients.items():
         has = jnp.zeros(population.size, jnp.int32).at[clients].set(1)
-        counts = jnp.zeros(population.size, jnp.int32)
-        if there:
-            counts = counts.at[senders].add(delivered * has[senders])
+        counts = jnp.zeros_like(has).at[senders].add(delivered * has[senders])
         if back:
             counts = counts.at[aggregators].add(delivered * has[senders])
         sent[f'weights/{name}'] = counts

@@ -16,10 +16,10 @@ from dfl_jax.models.mlp import MLP
 from dfl_jax.models.vgg import VGG16
 
 MODELS: dict[str, Callable[[int], nn.Module]] = {
-    'mlp': lambda classes: MLP(classes),
-    'cnn': lambda classes: SmallCNN(classes),
-    'cnn3': lambda classes: CNN3(classes),
-    'vgg16': lambda classes: VGG16(classes),
+    'mlp': MLP,
+    'cnn': SmallCNN,
+    'cnn3': CNN3,
+    'vgg16': VGG16,
 }
 
 

@@ -13,8 +13,8 @@ from dfl_jax.ntk.aggregator_data import (
     one_hot_targets,
 )
 from dfl_jax.ntk.distillation import Distillation, distillation_target
-from dfl_jax.ntk.evolution import EVOLUTIONS, evolve
-from dfl_jax.ntk.kernels import KERNELS, kernel_fn
-from dfl_jax.ntk.linearized import JACOBIAN_WEIGHTS, Linearization, linearization, projected
-from dfl_jax.ntk.precision import PRECISIONS, at_precision
-from dfl_jax.ntk.update import SELECTIONS, TIMESTEPS, TRIED_AT_ONCE, NtkUpdate, ntk_update
+from dfl_jax.ntk.evolution import evolve
+from dfl_jax.ntk.kernels import kernel_fn
+from dfl_jax.ntk.linearized import Linearization, linearization, projected
+from dfl_jax.ntk.precision import at_precision
+from dfl_jax.ntk.update import TIMESTEPS, NtkUpdate, ntk_update

@@ -17,6 +17,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import jax.core
 import jax.extend.core
@@ -24,7 +25,7 @@ import jax.interpreters.ad
 
 INSTALL = 'pip install --no-deps neural-tangents==0.6.5 && pip install frozendict'
 
-_MISSING = object()
+EXPERIMENTAL = 'neural_tangents.experimental'
 _MOVED = ('Jaxpr', 'JaxprEqn', 'Literal', 'Var', 'Primitive', 'ClosedJaxpr')  # core -> extend.core
 
 
@@ -35,7 +36,7 @@ def load() -> types.ModuleType:
     Raises ImportError where neural-tangents or frozendict is not installed; the message says how.
     """
     try:
-        with warnings.catch_warnings(), _names_of_old_jax(), _without_experimental():
+        with warnings.catch_warnings(), _names_of_old_jax():
             warnings.simplefilter('ignore')  # escapes in docstrings, deprecated names
             return importlib.import_module('neural_tangents')
     except ImportError as error:
@@ -51,36 +52,17 @@ def _names_of_old_jax() -> Iterator[None]:
     util = types.ModuleType('jax.util')
     util.safe_map = _safe_map  # type: ignore[attr-defined]
     util.safe_zip = _safe_zip  # type: ignore[attr-defined]
-    with contextlib.ExitStack() as stack:
-        for name in _MOVED:
-            stack.enter_context(_lent(jax.core, name, getattr(jax.extend.core, name)))
-        # A key of its tables of rules: the primitive is gone from JAX, so the key is never met.
-        zeros_like_p = jax.extend.core.Primitive('zeros_like')
-        stack.enter_context(_lent(jax.interpreters.ad, 'zeros_like_p', zeros_like_p))
-        stack.enter_context(_stand_in('jax.util', util))
+    # A key of its tables of rules: the primitive is gone from JAX, so the key is never met.
+    zeros_like_p = jax.extend.core.Primitive('zeros_like')
+    moved = {name: getattr(jax.extend.core, name) for name in _MOVED}
+    with (
+        mock.patch.multiple(jax.core, create=True, **moved),
+        mock.patch.object(jax.interpreters.ad, 'zeros_like_p', zeros_like_p, create=True),
+        _stand_in('jax.util', util),
+        # The one subpackage that needs TensorFlow
+        _stand_in(EXPERIMENTAL, types.ModuleType(EXPERIMENTAL)),
+    ):
         yield
-
-
-@contextlib.contextmanager
-def _without_experimental() -> Iterator[None]:
-    """Stands in for the one subpackage that needs TensorFlow."""
-    name = 'neural_tangents.experimental'
-    with _stand_in(name, types.ModuleType(name)):
-        yield
-
-
-@contextlib.contextmanager
-def _lent(module: types.ModuleType, name: str, value: Any) -> Iterator[None]:
-    """Sets `module.name` in the context, whatever it was, then restores it."""
-    before = vars(module).get(name, _MISSING)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        if before is _MISSING:
-            delattr(module, name)
-        else:
-            setattr(module, name, before)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ in what P u and P^T g cost, for weights of d numbers, a layer of them a matrix [
 `sparse_sign`  every weight goes to one random column with a random sign: 2 d.
 `none`         P = I, k = P.
 
-benchmarks/projection.py measures the kernels that they give, and their time.
+docs/results_spark.md has the kernels that they give, and their time.
 """
 
 import hashlib

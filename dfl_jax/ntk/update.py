@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.checks import check_choice
+from dfl_jax.checks import check_choice, check_range
 from dfl_jax.models import Model
 from dfl_jax.ntk import evolution as ntk_evolution
 from dfl_jax.ntk.linearized import Linearization
@@ -55,8 +55,8 @@ class NtkUpdate:
         ntk_evolution.check(self.timesteps, self.loss, self.evolution)
         check_choice('timestep selection', self.selection, SELECTIONS)
         check_choice('precision', self.precision, PRECISIONS)
-        if not isinstance(self.lr, jax.core.Tracer) and not self.lr > 0:
-            raise ValueError(f'lr has to be positive, got {self.lr}')
+        if not isinstance(self.lr, jax.core.Tracer):
+            check_range('lr', self.lr, above=0)
 
     def rate(self, k: Array) -> Array:
         """The length of a time step in round k."""

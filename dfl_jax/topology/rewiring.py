@@ -1,23 +1,14 @@
-"""Degree assortativity, and rewiring towards a wanted value (Initialisation and topology, 4.2)."""
+"""Rewiring towards a wanted degree assortativity rho (Initialisation and topology, 4.2).
+
+That is the correlation of the degrees at the two ends of a link, in [-1, 1].
+"""
 
 import numpy as np
 
 from dfl_jax.topology.settings import TopologyError, check_assortativity
 
+SWEEPS = 100  # the most that are tried, each of E swaps at one temperature
 COOLING = 0.93  # factor of the temperature from one sweep to the next
-
-
-def assortativity(links: np.ndarray) -> float:
-    """The degree assortativity rho: the correlation of the degrees at the two ends of a link.
-
-    Args:
-      links: [E, 2] integer, every undirected link once, no self-loop.
-
-    Returns:
-      rho in [-1, 1]; nan where all degrees are equal, or there is no link.
-    """
-    products, mean, variance = _moments(links)
-    return float((products.mean() - mean**2) / variance) if variance else float('nan')
 
 
 def rewire(
@@ -26,7 +17,6 @@ def rewire(
     rng: np.random.Generator,
     *,
     tolerance: float = 0.01,
-    sweeps: int = 100,
 ) -> np.ndarray:
     """The links with ends of random pairs swapped until the assortativity is near the target.
 
@@ -39,7 +29,6 @@ def rewire(
       target: of the degree assortativity, in [-1, 1].
       rng: of the swaps.
       tolerance: the largest distance from the target that is near enough.
-      sweeps: the most that are tried, each of E swaps at one temperature.
 
     Returns:
       links [E, 2] int32, each once.
@@ -68,7 +57,7 @@ def rewire(
         neighbours[a].add(b)
         neighbours[b].add(a)
     temperature = 2 * variance  # a swap of four random ends changes the sum by so much, rms
-    for _ in range(sweeps):
+    for _ in range(SWEEPS):
         pairs = rng.integers(len(ends), size=(len(ends), 2)).tolist()
         flips = (rng.random(len(ends)) < 0.5).tolist()
         slacks = rng.exponential(temperature, len(ends)).tolist()
@@ -99,7 +88,7 @@ def rewire(
         temperature *= COOLING
     closest = (nearest - len(ends) * mean**2) / scale
     raise TopologyError(
-        f'assortativity {target} was not reached within {sweeps * len(ends)} swaps of '
+        f'assortativity {target} was not reached within {SWEEPS * len(ends)} swaps of '
         f'{len(ends)} links, the closest was {closest:.4f}; take a target nearer to that'
     )
 

@@ -14,4 +14,4 @@ from dfl_jax.training.local import (
     optimiser_of,
     weighted_mean,
 )
-from dfl_jax.training.losses import SUPERVISIONS, class_shares, supervised_losses
+from dfl_jax.training.losses import class_shares, supervised_losses

@@ -17,7 +17,7 @@ import optax
 from jax import lax
 
 from dfl_jax.base import Array, Clients, PyTree
-from dfl_jax.checks import check_choice
+from dfl_jax.checks import check_choice, check_range
 from dfl_jax.data.augment import AUGMENTATIONS, standard
 from dfl_jax.execution import client_bytes, map_in_chunks
 from dfl_jax.models import Model
@@ -77,21 +77,17 @@ class LocalTraining:
                 f'local_epochs={self.local_epochs} and local_steps={self.local_steps}: '
                 'set one of them, and the other to None'
             )
-        ranges = {  # name: (holds, what has to hold)
-            'lr': (isinstance(self.lr, jax.core.Tracer) or self.lr > 0, 'be positive'),
-            'lr_decay': (0 < self.lr_decay <= 1, 'lie in (0, 1], it is a factor a round'),
-            'batch_size': (self.batch_size >= 1, 'be at least 1'),
-            'local_epochs': (self.local_epochs is None or self.local_epochs >= 1, 'be at least 1'),
-            'local_steps': (self.local_steps is None or self.local_steps >= 1, 'be at least 1'),
-            'momentum': (0 <= self.momentum < 1, 'lie in [0, 1)'),
-            'weight_decay': (self.weight_decay >= 0, 'be at least 0'),
-            'clip_norm': (self.clip_norm is None or self.clip_norm > 0, 'be positive'),
-            'sam_radius': (self.sam_radius >= 0, 'be at least 0'),
-            'proximal': (self.proximal >= 0, 'be at least 0'),
-        }
-        for name, (holds, rule) in ranges.items():
-            if not holds:
-                raise ValueError(f'{name} has to {rule}, got {getattr(self, name)}')
+        if not isinstance(self.lr, jax.core.Tracer):
+            check_range('lr', self.lr, above=0)
+        check_range('lr_decay (a factor a round)', self.lr_decay, above=0, most=1)
+        check_range('momentum', self.momentum, least=0, below=1)
+        for name in ('batch_size', 'local_epochs', 'local_steps'):
+            if (count := getattr(self, name)) is not None:
+                check_range(name, count, least=1)
+        for name in ('weight_decay', 'sam_radius', 'proximal'):
+            check_range(name, getattr(self, name), least=0)
+        if self.clip_norm is not None:
+            check_range('clip_norm', self.clip_norm, above=0)
         if self.momentum and self.optimizer != 'sgd':
             raise ValueError(f'momentum={self.momentum} is for sgd, not {self.optimizer}')
         if self.sam_adaptive and not self.sam_radius:

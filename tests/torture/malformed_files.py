@@ -64,7 +64,7 @@ CURVES = {
 }
 MODULE = """
 from flax import linen as nn
-from dfl_jax.algorithms import ALGORITHMS
+from dfl_jax.algorithms import METHODS
 
 number = 3
 
@@ -90,7 +90,7 @@ def _with(**changes):
     def make(model, **settings):
         if isinstance(model, int):  # --model=...: of so many classes
             return nn.Dense(model, kernel_init=_fail)
-        return ALGORITHMS['dpsgd'](model)._replace(**changes)
+        return METHODS['dpsgd'].factory(model)._replace(**changes)
     return make
 
 def _fail(*_, **__):

@@ -14,10 +14,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dfl_jax.cli.command import in_a_line
-from dfl_jax.cli.experiment.data import load_data, partition
+from dfl_jax.cli.experiment.build import load_data, partition, streams
 from dfl_jax.cli.experiment.flags import GROUPS
 from dfl_jax.cli.experiment.graphs import neighbours
-from dfl_jax.cli.experiment.seeds import streams
 from dfl_jax.cli.report import html
 from dfl_jax.cli.report.measures import columns
 from dfl_jax.cli.report.runs import Group, SavedRun, inside
