@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from helpers import compiled, round_of
 
 from dfl_jax import Graph, topology
 from dfl_jax.algorithms import make
@@ -68,13 +69,14 @@ def clients():
     return pack(data.train_x, data.train_y, np.split(np.arange(240), 8))
 
 
+MODEL = bind(MLP(3, (5,)), (6,))
+
+
 def trained(clients, graphs, **settings):
-    algorithm = make('decavg', bind(MLP(3, (5,)), (6,)), lr=0.1, **settings)
-    state = algorithm.init(jax.random.key(0), clients)
-    step = jax.jit(algorithm.step)
+    method = compiled('decavg', MODEL, lr=0.1, **settings)
+    state = method.init(jax.random.key(0), clients)
     for r in range(len(graphs.active)):
-        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
-        state, _ = step(jax.random.key(r + 1), state, graph, clients)
+        state, _ = method.step(jax.random.key(r + 1), state, round_of(graphs, r), clients)
     return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(state.params)])
 
 
@@ -105,8 +107,7 @@ def test_clients_that_drop_out_do_not_train(clients):
 def test_clients_that_settle_average_and_do_not_train(clients):
     """The first two rounds are gossip alone; training then begins from what it left."""
     graphs = topology.schedule('regular', 8, 3, seed=0, degree=3)
-    algorithm = make('decavg', bind(MLP(3, (5,)), (6,)), lr=0.1)
-    params = algorithm.init(jax.random.key(0), clients).params
+    params = compiled('decavg', MODEL, lr=0.1).init(jax.random.key(0), clients).params
     for r in range(2):
         graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
         params = mix(mixing_weights(graph, jnp.full(8, 30), 'size'), graph.members, params)

@@ -24,7 +24,7 @@ LEARNS = {
     'ntk_fl': (2, 0.85, {'cohort': DEGREE}),
     'spark': (3, 0.85, {'timesteps': (50, 100, 200), 'rounds': 5, 'warmup': 1}),
 }
-QUICK = ('dpsgd', 'dfedavgm', 'dfedsam', 'ntk_fl', 'spark')  # the others are slow tests
+QUICK = ('dfedavgm', 'ntk_fl', 'spark')  # the others are slow tests
 
 
 @pytest.fixture(scope='module')

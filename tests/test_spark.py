@@ -171,7 +171,7 @@ SHARED = {'lr': 0.05, 'lr_decay': 0.2, 'timesteps': TIMESTEPS, 'init': 'independ
 @pytest.mark.parametrize(
     ('ours', 'theirs'),
     [
-        ({}, {}),
+        pytest.param({}, {}, marks=pytest.mark.slow),
         ({'sampling': 0.5, 'evolution': 'euler'}, {'subsampling': 2, 'evolution': 'euler'}),
     ],
     ids=str,
@@ -255,7 +255,8 @@ def test_projected_rows_save_almost_99_percent():
 # --------------------------------------------------------------------------------- the real data
 
 
-@pytest.mark.parametrize('aggregator', [63, pytest.param(126, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize('aggregator', [63, 126])
 def test_the_evolution_of_a_aggregator_on_real_data(aggregator, data_dir):
     """The first round on the authors' partition, where fixed steps with stages for the mode that
     the power method had found were off by 1.3 and 1.8 %, without a sign of it."""
