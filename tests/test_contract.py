@@ -189,8 +189,8 @@ def case(*values):
 
 # Kernels, gossip, meetings; tests that compile programs of their own leave the others to the slow
 # tests, but for one run of a server and of SPARK, whose messages are of a kind of their own.
-REPRESENTATIVES = ('ntk_dfl', 'dfedavgm', 'dfml')
-RUN_WHOLE = (*REPRESENTATIVES, 'ntk_fl', 'spark')
+REPRESENTATIVES = ('ntk_dfl', 'dfedavgm', 'dec_fedavg')
+RUN_WHOLE = (*REPRESENTATIVES, 'ntk_fl', 'spark', 'dfml')
 
 
 def of_each_kind(*values, quick=REPRESENTATIVES):

@@ -24,9 +24,9 @@ from tests.torture.processes import Process
 
 ROUNDS, EVERY = 12, 2
 MODEL = 'consensus.safetensors'
-# About a tenth of a second a round, long enough to be hit.
+# An evaluation, with its checkpoint, takes a tenth of a second: long enough to be hit.
 ARGV = (
-    '--dataset=synthetic', '--train_samples=1500', *SMALL, f'--rounds={ROUNDS}',
+    '--dataset=synthetic', '--train_samples=500', *SMALL, f'--rounds={ROUNDS}',
     f'--eval_every={EVERY}', '--ntk_timesteps=20,40', '--noprogress',
 )  # fmt: skip
 

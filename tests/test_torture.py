@@ -14,9 +14,9 @@ from tests.torture.runs import Case, World
 from tests.torture.verdict import Fault, nothing_begun, refused, same_bits, succeeded
 
 SHARE = {
-    'malformed': 40,
-    'kills': 3,
-    'tampered': 12,
+    'malformed': 24,
+    'kills': 2,
+    'tampered': 6,
     'together': 1,
     'full_disk': 1,
     'devices': 1,
