@@ -54,9 +54,28 @@ def update(losses, **settings):
 )
 def test_the_timestep_of_the_lowest_loss_is_kept(losses, chosen):
     """One whose network overflows never is."""
-    t, loss = update(losses)
+    t, loss = update(losses, patience=len(losses))
     assert t == chosen
     assert loss == pytest.approx(losses[TIMESTEPS.index(chosen)], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ('losses', 'patience', 'chosen'),
+    [
+        ((0.5, 0.6, 0.3), 1, 1),
+        ((0.5, 0.6, 0.3), 2, 5),
+        ((0.5, np.nan, 0.3), 1, 1),
+        ((0.5, 0.5, 0.3), 1, 5),
+        ((np.nan, np.nan, 0.9), 1, 5),
+    ],
+)
+def test_later_timesteps_are_not_tried_once_the_loss_has_risen(losses, patience, chosen):
+    assert update(losses, patience=patience)[0] == chosen
+
+
+def test_patience_is_at_least_one():
+    with pytest.raises(ValueError, match='patience has to be at least 1, got 0'):
+        NtkUpdate(patience=0)
 
 
 def test_where_no_timestep_has_a_loss_the_run_learns_of_it():

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -40,8 +39,8 @@ STRETCH = 1.4  # by which the last step may be longer than that
 SHORTEN, LENGTHEN = 0.2, 5.0  # the most by which a step differs from the one before
 
 
-class _Progress(NamedTuple):
-    """An integration under way."""
+class Progress(NamedTuple):
+    """An integration under way, and its last step, within which S is interpolated."""
 
     time: Array  # reached
     total: Array  # S at that time, [C, N]
@@ -51,18 +50,24 @@ class _Progress(NamedTuple):
     mode: Array  # that mode, [C, N], of length one
     refused: Array  # bool: the last step was
     steps: Array  # tried, int32
-    totals: Array  # S at the timesteps that are passed, NaN at the others, [T, C, N]
+    last_time: Array  # the same three at the start of the last step
+    last_total: Array
+    last_slope: Array
 
 
-def integrate(
+def integration(
     slope_at: Callable[[Array], Array],
     jacobian: Callable[[Array, Array], Array],
     bound: Array | float,
     start: Array,
+    slope: Array,
     timesteps: Sequence[int],
     tolerance: float = TOLERANCE,
-) -> Array:
-    """S of dS/dt = slope_at(S) at each of `timesteps`, [T, C, N], from `start` [C, N] at zero.
+) -> tuple[Progress, Callable[[Progress, Array], tuple[Progress, Array]]]:
+    """The begin of dS/dt = slope_at(S), and reach(progress, t) -> (progress, S at t [C, N]).
+
+    `reach` goes on from where the integration is, so that its times have to increase; it does not
+    integrate beyond the step that passes t.
 
     A step is refused where its estimated error exceeds the tolerance, and tried again: with more
     stages where what has grown turns out to be stiffer than assumed, else shorter. Timesteps do not
@@ -78,11 +83,11 @@ def integrate(
       jacobian: (v, slope), both [C, N] -> that Jacobian where the slope is this one, times -v.
       bound: of the eigenvalues of the Jacobian, infinite where none is known.
       start: S at time zero.
-      timesteps: positive, increasing.
+      slope: dS/dt there.
+      timesteps: positive, increasing; no step goes beyond the last.
       tolerance: of the estimated error of one step, by the norm of S.
     """
     ends = jnp.array(timesteps, start.dtype)
-    slope = slope_at(start)
 
     def follow(mode: Array, slope: Array) -> tuple[Array, Array]:
         """One step of the power method: the next mode, and the rate that its length gives."""
@@ -93,11 +98,11 @@ def integrate(
     for _ in range(POWER_ITERATIONS - 1):
         mode, rate = follow(mode, slope)
 
-    def goes_on(at: _Progress) -> Array:
+    def goes_on(at: Progress) -> Array:
         reachable = at.rate * (ends[-1] - at.time) < _WIDEST * (MAX_STEPS - at.steps)
         return (at.time < ends[-1]) & reachable  # False for a rate of NaN, too
 
-    def advance(at: _Progress) -> _Progress:
+    def advance(at: Progress) -> Progress:
         left = ends[-1] - at.time
         length = jnp.minimum(at.length, _WIDEST / at.rate)
         reach = at.length * jnp.where(at.refused, 1, STRETCH)
@@ -130,11 +135,7 @@ def integrate(
         factor = (CAUTION * error ** (-1 / 3)).clip(SHORTEN, jnp.where(at.refused, 1, LENGTHEN))
         factor = jnp.where(unstable & ~at.refused, 1, jnp.where(finite, factor, SHORTEN))
 
-        between = jax.vmap(
-            lambda end: _between((end - at.time) / length, length, at.total, at.slope, total, slope)
-        )(ends)
-        passed = good & (ends > at.time) & (ends <= time)
-        return _Progress(
+        return Progress(
             time=jnp.where(good, time, at.time),
             total=jnp.where(good, total, at.total),
             slope=jnp.where(good, slope, at.slope),
@@ -143,10 +144,17 @@ def integrate(
             mode=mode,
             refused=~good,
             steps=at.steps + 1,
-            totals=jnp.where(passed[:, None, None], between, at.totals),
+            last_time=jnp.where(good, at.time, at.last_time),
+            last_total=jnp.where(good, at.total, at.last_total),
+            last_slope=jnp.where(good, at.slope, at.last_slope),
         )
 
-    at = _Progress(
+    def reach(at: Progress, end: Array) -> tuple[Progress, Array]:
+        end = end.astype(start.dtype)
+        at = lax.while_loop(lambda at: (at.time < end) & goes_on(at), advance, at)
+        return at, jnp.where(at.time < end, jnp.nan, _between(at, end))
+
+    begin = Progress(
         time=jnp.zeros_like(ends[0]),
         total=start,
         slope=slope,
@@ -155,9 +163,11 @@ def integrate(
         mode=mode,
         refused=jnp.zeros_like(rate, bool),
         steps=jnp.int32(0),
-        totals=jnp.full((len(ends), *start.shape), jnp.nan, start.dtype),
+        last_time=jnp.zeros_like(ends[0]),
+        last_total=start,
+        last_slope=slope,
     )
-    return lax.while_loop(goes_on, advance, at).totals
+    return begin, reach
 
 
 def _unit(v: Array) -> tuple[Array, Array]:
@@ -166,13 +176,13 @@ def _unit(v: Array) -> tuple[Array, Array]:
     return v / jnp.where(norm > 0, norm, 1), norm
 
 
-def _between(
-    share: Array, length: Array, early: Array, slope: Array, late: Array, late_slope: Array
-) -> Array:
-    """S at a share of a step, by the cubic polynomial of the values and slopes at its ends."""
+def _between(at: Progress, end: Array) -> Array:
+    """S at a time within the last step: the cubic polynomial of values and slopes at its ends."""
+    length = at.time - at.last_time
+    share = (end - at.last_time) / length
     rest = 1 - share
-    values = rest**2 * (1 + 2 * share) * early + share**2 * (1 + 2 * rest) * late
-    return values + length * share * rest * (rest * slope - share * late_slope)
+    values = rest**2 * (1 + 2 * share) * at.last_total + share**2 * (1 + 2 * rest) * at.total
+    return values + length * share * rest * (rest * at.last_slope - share * at.slope)
 
 
 def _step(

@@ -21,9 +21,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dfl_jax.base import Array
+from dfl_jax.base import Array, PyTree
 from dfl_jax.checks import check_choice
-from dfl_jax.ntk.chebyshev import TOLERANCE, integrate
+from dfl_jax.ntk.chebyshev import TOLERANCE, integration
 from dfl_jax.ntk.precision import product
 
 Kernel = Array | Callable[[Array], Array]  # H [N, N], or S [C, N] -> its product with the kernel
@@ -44,7 +44,7 @@ def sample_losses(f: Array, y: Array, loss: str) -> Array:
     return -jnp.sum(jax.nn.log_softmax(f, axis=0) * y, axis=0)
 
 
-def evolve(
+def evolution(
     kernel: Kernel,
     f0: Array,
     y: Array,
@@ -55,8 +55,11 @@ def evolve(
     loss: str = 'cross_entropy',
     method: str = 'rkc',
     tolerance: float = TOLERANCE,
-) -> Array:
-    """Accumulated residuals S_t at each of `timesteps`, [len(timesteps), C, N].
+) -> tuple[PyTree, Callable[[PyTree, Array], tuple[PyTree, Array]]]:
+    """The begin of an evolution, and reach(progress, t) -> (progress, S_t [C, N]).
+
+    `reach` takes the timesteps one after the other, from the first on, and costs what lies between
+    two of them: who stops early has not computed what comes after.
 
     Args:
       kernel: H of Eq. (3), [N, N], which acts on every output alike, or any symmetric positive
@@ -77,26 +80,29 @@ def evolve(
     if not callable(kernel):
         kernel = jnp.where(mask[:, None] & mask[None, :], kernel, 0)
     mask = mask[None, :]
+    start = jnp.zeros_like(f0)
+
+    def residual_of(f):
+        prediction = f if loss == 'mse' else jax.nn.softmax(f, axis=0)
+        return jnp.where(mask, prediction - y, 0)
+
+    def residual(total):
+        return residual_of(f0 - (lr / n) * apply(kernel, total))  # Eq. (5): f^(t) from S_t
 
     if method == 'eigh':
         if callable(kernel):
             raise ValueError('evolution eigh needs the matrix of the kernel; use rkc or euler')
-        totals = _closed_form(kernel, jnp.where(mask, f0 - y, 0), lr / n, timesteps)
-        return jnp.where(mask[None], totals, 0)
+        at = _closed_form(kernel, jnp.where(mask, f0 - y, 0), lr / n)
+        return (), lambda progress, t: (progress, jnp.where(mask, at(t.astype(f0.dtype)), 0))
 
-    def residual(total):
-        f = f0 - (lr / n) * apply(kernel, total)  # Eq. (5): f^(t) from S_t
-        prediction = f if loss == 'mse' else jax.nn.softmax(f, axis=0)
-        return jnp.where(mask, prediction - y, 0)
-
-    start = jnp.zeros_like(f0)
     if method == 'euler':
 
-        def steps(total, count):
-            total = lax.fori_loop(0, count, lambda _, s: s + residual(s), total)
-            return total, total
+        def steps(progress, t):
+            reached, total = progress
+            total = lax.fori_loop(reached, t, lambda _, s: s + residual(s), total)
+            return (t, total), total
 
-        return lax.scan(steps, start, jnp.diff(jnp.array([0, *timesteps])))[1]
+        return (jnp.int32(0), start), steps
 
     # diag(p) - p p^T, the Jacobian of the softmax, has eigenvalues up to 1/2.
     steepest = 1.0 if loss == 'mse' else 0.5
@@ -109,7 +115,14 @@ def evolve(
         p = slope + y
         return p * (image - jnp.sum(p * image, axis=0, keepdims=True))
 
-    return integrate(residual, jacobian, lr / n * bound, start, timesteps, tolerance)
+    slope = residual_of(f0)
+    return integration(residual, jacobian, lr / n * bound, start, slope, timesteps, tolerance)
+
+
+def evolve(*arguments, timesteps: Sequence[int], **settings) -> Array:
+    """S_t at each of `timesteps`, [len(timesteps), C, N]; arguments as in `evolution`."""
+    begin, reach = evolution(*arguments, timesteps=timesteps, **settings)
+    return lax.scan(reach, begin, jnp.array(timesteps, jnp.int32))[1]
 
 
 def check(timesteps: Sequence[int], loss: str, method: str) -> None:
@@ -125,18 +138,18 @@ def check(timesteps: Sequence[int], loss: str, method: str) -> None:
         raise ValueError(f'timesteps have to be positive and increasing, got {tuple(timesteps)}')
 
 
-def _closed_form(kernel: Array, residual: Array, rate: Array, timesteps: Sequence[int]) -> Array:
-    """Eq. (4) summed as Eq. (5b) asks: a geometric series in every eigendirection."""
+def _closed_form(kernel: Array, residual: Array, rate: Array) -> Callable[[Array], Array]:
+    """t -> Eq. (4) summed as Eq. (5b) asks: a geometric series in every eigendirection."""
     values, vectors = jnp.linalg.eigh(kernel)
     decay = rate * jnp.maximum(values, 0)  # the exponent of one step
     coordinates = product(residual, vectors)
 
-    def at(t):
+    def at(t: Array) -> Array:
         # sum_{u<t} exp(-decay u), whose limit without decay is t
         series = jnp.where(decay > 0, jnp.expm1(-decay * t) / jnp.expm1(-decay), t)
         return product(coordinates * series[None, :], vectors.T)
 
-    return jax.vmap(at)(jnp.array(timesteps, residual.dtype))
+    return at
 
 
 def _largest_eigenvalue_bound(kernel: Array) -> Array:

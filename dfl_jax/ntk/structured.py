@@ -15,7 +15,7 @@ from jax import lax
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models import Model
-from dfl_jax.ntk.precision import product, traced_precision
+from dfl_jax.ntk.precision import gram, traced_precision
 
 
 def _record_layers(model: Model, params: PyTree, x: Array, taps: dict | None = None):
@@ -101,7 +101,7 @@ def structured(model: Model, params: PyTree, x: Array) -> Array:
             gate = _gate(model, params, x, path, taps[path])
             head_weights = _get(params, head.path)['kernel']  # [h, C]
             s = jnp.sum(head_weights**2, axis=1)
-            signal = product(gate * s[None, :], gate.T)
+            signal = gram(gate * jnp.sqrt(s))
             kernel = kernel + _dense_inputs(module, a) * signal
             layers = layers[:-1]
 
@@ -163,13 +163,10 @@ def _remaining_layers(forward: Callable[[dict], Array], layers, taps: dict) -> A
     def one_output(carry, c):
         signals_gram, conv_gram = carry
         (signals,) = vjp(jnp.zeros_like(logits).at[:, c].set(1))
-        signals_gram = {
-            path: gram + product(signals[path], signals[path].T)
-            for path, gram in signals_gram.items()
-        }
+        signals_gram = {path: so_far + gram(signals[path]) for path, so_far in signals_gram.items()}
         for path, (module, inputs) in patches.items():
             rows = _convolution_rows(module, inputs, signals[path])
-            conv_gram = conv_gram + product(rows, rows.T)
+            conv_gram = conv_gram + gram(rows)
         return (signals_gram, conv_gram), None
 
     samples, classes = logits.shape
@@ -183,7 +180,7 @@ def _remaining_layers(forward: Callable[[dict], Array], layers, taps: dict) -> A
 
 def _dense_inputs(module: nn.Dense, a: Array) -> Array:
     """A A^T, plus one where the layer has a bias; [N, N]."""
-    return product(a, a.T) + (1 if module.use_bias else 0)
+    return gram(a) + (1 if module.use_bias else 0)
 
 
 def _patches(module: nn.Conv, a: Array) -> Array:

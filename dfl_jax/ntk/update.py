@@ -7,6 +7,7 @@ projected Jacobian and a target that is not one-hot.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,6 @@ from dfl_jax.ntk.precision import PRECISIONS
 
 SELECTIONS = ('network', 'linearized')
 TIMESTEPS = (100, 200, 300, 400, 500, 600, 700, 800)
-TRIED_AT_ONCE = 4  # timesteps: their networks run as one wide product
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,8 @@ class NtkUpdate:
       selection: the timestep's loss is that of the true network with the evolved weights
         (`network`) or of the evolved outputs (`linearized`), on the data of an aggregator and its
         neighbours.
+      patience: how often the loss may rise, from its lowest so far, before later timesteps are no
+        longer tried; as many as there are timesteps tries all of them.
       precision: of the products of a round, `highest`, `high` or `default`, as
         `jax.default_matmul_precision` names them; CPUs know only one.
 
@@ -49,18 +51,31 @@ class NtkUpdate:
     loss: str = 'cross_entropy'
     evolution: str = 'rkc'
     selection: str = 'network'
+    patience: int = 1
     precision: str = 'highest'
 
     def __post_init__(self):
         ntk_evolution.check(self.timesteps, self.loss, self.evolution)
         check_choice('timestep selection', self.selection, SELECTIONS)
         check_choice('precision', self.precision, PRECISIONS)
+        check_range('patience', self.patience, least=1)
         if not isinstance(self.lr, jax.core.Tracer):
             check_range('lr', self.lr, above=0)
 
     def rate(self, k: Array) -> Array:
         """The length of a time step in round k."""
         return self.lr * jnp.exp(-self.lr_decay * k)
+
+
+class _Search(NamedTuple):
+    """The search for the timestep of the lowest loss."""
+
+    tried: Array  # timesteps, int32
+    rises: Array  # of the loss, int32
+    chosen: Array  # place of the timestep of the lowest loss, int32
+    loss: Array  # that loss
+    weights: PyTree  # and its weights
+    progress: PyTree  # of the evolution
 
 
 def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree, Array, Array]]:
@@ -85,7 +100,7 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree,
         n = jnp.maximum(jnp.sum(mask), 1)  # a cohort of which nobody answered
         if labels is None:
             labels = target
-        totals = ntk_evolution.evolve(  # Eq. (4), (5b), (11)
+        begin, reach = ntk_evolution.evolution(  # Eq. (4), (5b), (11)
             linearized.kernel,
             linearized.outputs,
             target,
@@ -105,15 +120,35 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree,
             step = linearized.vjp(total)  # J^T S_t
             return jax.tree.map(lambda w, s: w - scale * s, w, step)  # Eq. (5a)
 
-        def loss_at(total):
+        def outputs_at(total, weights):
             if selection == 'network':
-                return mean_loss(model.apply(weights_at(total), x).T)
-            return mean_loss(
-                linearized.outputs - rate / n * ntk_evolution.apply(linearized.kernel, total)
+                return model.apply(weights, x).T
+            return linearized.outputs - rate / n * ntk_evolution.apply(linearized.kernel, total)
+
+        def try_next(at: _Search) -> _Search:
+            progress, total = reach(at.progress, timesteps[at.tried])
+            weights = weights_at(total)
+            value = mean_loss(outputs_at(total, weights))
+            # No number is above all numbers.
+            now, lowest = (jnp.where(jnp.isnan(v), jnp.inf, v) for v in (value, at.loss))
+            lower = (now < lowest) | (at.tried == 0)
+            keep = lambda new, old: jnp.where(lower, new, old)  # noqa: E731
+            return _Search(
+                tried=at.tried + 1,
+                rises=at.rises + (now > lowest),
+                chosen=keep(at.tried, at.chosen),
+                loss=keep(value, at.loss),
+                weights=jax.tree.map(keep, weights, at.weights),
+                progress=progress,
             )
 
-        values = lax.map(loss_at, totals, batch_size=TRIED_AT_ONCE)
-        chosen = jnp.argmin(jnp.where(jnp.isnan(values), jnp.inf, values))
-        return weights_at(totals[chosen]), timesteps[chosen], values[chosen]
+        nothing = jnp.int32(0)
+        loss_type = linearized.outputs.dtype
+        search = lax.while_loop(
+            lambda at: (at.tried < len(timesteps)) & (at.rises < settings.patience),
+            try_next,
+            _Search(nothing, nothing, nothing, jnp.full((), jnp.inf, loss_type), w, begin),
+        )
+        return search.weights, timesteps[search.chosen], search.loss
 
     return update

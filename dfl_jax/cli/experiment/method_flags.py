@@ -21,7 +21,7 @@ GROUPS[METHOD] = []
 PREFIXES = {  # of the flags of settings whose names alone would say too little
     'message': ('sparsity', 'bits', 'rounding'),
     'ntk': (
-        *('precision', 'timesteps', 'averaging', 'jacobian_weights'),
+        *('precision', 'timesteps', 'patience', 'averaging', 'jacobian_weights'),
         *('batches', 'subsampling', 'by_cluster'),
     ),
     'ntk_fl': ('cohort',),
