@@ -101,7 +101,7 @@ def structured(model: Model, params: PyTree, x: Array) -> Array:
             gate = _gate(model, params, x, path, taps[path])
             head_weights = _get(params, head.path)['kernel']  # [h, C]
             s = jnp.sum(head_weights**2, axis=1)
-            signal = gram(gate * jnp.sqrt(s))
+            signal = gram(gate * jnp.sqrt(s)[None, :])
             kernel = kernel + _dense_inputs(module, a) * signal
             layers = layers[:-1]
 

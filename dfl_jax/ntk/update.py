@@ -86,7 +86,7 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree,
     [C, N], by whose loss the timestep t is chosen (default: the target).
     """
     loss, selection = settings.loss, settings.selection
-    timesteps = jnp.array(settings.timesteps)
+    timesteps = jnp.array(settings.timesteps, jnp.int32)
 
     def update(
         w: PyTree,
