@@ -1,0 +1,160 @@
+"""What does a round of every method compile to for an accelerator that this machine has not?
+
+    pip install jax-cuda12-plugin jax-cuda12-pjrt   # of JAX's version; no driver is needed
+    python -m benchmarks.aot --platform=cuda
+    pip install 'libtpu==0.0.42.*'                  # the one that jaxlib 0.10.2 asks for
+    python -m benchmarks.aot --platform=tpu --methods=ntk_dfl,spark
+
+XLA compiles for a described device: an H200, without autotuning, or one chip of a v5e. A round of
+300 clients of 197 samples is compiled with all clients or aggregators at once, the methods of DFML
+with 50 clients of 1,000 images of 32 x 32 pixels; nothing is run. Printed are the seconds of
+compilation, the bytes of the arguments (data, state and graph) and of what the round needs beside
+them, and how many kernels, loops and calls of libraries the program has.
+"""
+
+import os
+import re
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import flags
+
+from benchmarks import _common as common
+from benchmarks.peers._common import CLASSES
+from dfl_jax import models
+from dfl_jax.algorithms import METHODS, make
+from dfl_jax.base import Clients, Graph
+from dfl_jax.heterogeneous import assign_architectures, populate
+
+_PLATFORM = flags.DEFINE_enum('platform', 'cuda', ('cuda', 'tpu'), 'whose compiler to use')
+_METHODS = flags.DEFINE_list('methods', list(METHODS), 'methods to compile')
+_CHUNK = flags.DEFINE_integer('chunk', None, 'clients or aggregators at once, default all', 1)
+
+ALIKE = ('def_kt', 'dec_fedprox')  # methods whose clients have one architecture
+MEMBERS = {'neighbours': (300, 6), 'cohort': (1, 20), 'meetings': (1, 26), 'pairs': (25, 2)}
+# The figures of NVIDIA's data sheet and of CUDA's table of compute capability 9.0.
+H200 = """
+gpu_device_info {
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: 233472
+  threads_per_core_limit: 2048
+  core_count: 132
+  fpus_per_core: 128
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: 4800000000000
+  l2_cache_size: 52428800
+  clock_rate_ghz: 1.98
+  device_memory_size: 150754820096
+  shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 minor: 0 }
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 patch: 0 }
+runtime_version { major: 12 minor: 9 patch: 0 }
+device_description_str: "NVIDIA H200"
+"""
+
+
+def main() -> None:
+    sharding = jax.sharding.SingleDeviceSharding(device(_PLATFORM.value))
+    print(f'{next(iter(sharding.device_set)).device_kind}, JAX {jax.__version__}, not run\n')
+    table = common.Table(
+        *('method', 'compile s', 'arguments GiB', 'temporary GiB'),
+        *('kernels', 'loops', 'calls of libraries'),
+    )
+    for name in _METHODS.value:
+        table.row(name, *compiled_round(name, sharding))
+
+
+def device(platform: str) -> Any:
+    """One device of the platform, as its compiler knows it."""
+    from jax.experimental import topologies
+
+    if platform == 'cuda':
+        described = {'topology_name': 'h200', 'target_config': H200, 'topology': '1x1x1'}
+    else:
+        described = {'topology_name': 'v5e:2x2'}
+        os.environ |= {
+            'TPU_SKIP_MDS_QUERY': '1',
+            'TPU_ACCELERATOR_TYPE': 'v5litepod-4',
+            'TPU_WORKER_HOSTNAMES': 'localhost',
+            'TPU_WORKER_ID': '0',
+            'ALLOW_MULTIPLE_LIBTPU_LOAD': 'true',
+        }
+    return topologies.get_topology_desc(platform=platform, **described).devices[0]
+
+
+def compiled_round(name: str, sharding: jax.sharding.Sharding) -> list[tuple[float, str]]:
+    """Figures of one method's compiled round."""
+    algorithm, clients, graph = described(name)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    state = jax.eval_shape(algorithm.init, key, clients)
+    arguments = jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding),
+        (key, state, graph, clients),
+    )
+    begin = time.perf_counter()
+    traced = jax.jit(algorithm.step, donate_argnums=1).trace(*arguments)
+    program = traced.lower(lowering_platforms=(_PLATFORM.value,)).compile()
+    seconds = time.perf_counter() - begin
+    memory, text = program.memory_analysis(), program.as_text()
+    kernels = len(re.findall(r' fusion\(', text))
+    loops = len(re.findall(r' while\(', text))
+    calls = len(re.findall(r' custom-call\(', text))
+    return [
+        (seconds, '.0f'),
+        (memory.argument_size_in_bytes / common.GIB, '.2f'),
+        (memory.temp_size_in_bytes / common.GIB, '.2f'),
+        *((count, 'd') for count in (kernels, loops, calls)),
+    ]
+
+
+def described(name: str) -> tuple[Any, Clients, Graph]:
+    """A method, and the shapes of its clients and of a round's graph."""
+    method = METHODS[name]
+    settings: dict[str, Any] = {}
+    samples, shape = 197, common.IMAGE
+    if method.heterogeneous:
+        samples, shape = 1000, (32, 32, 3)
+        asked = ('h0',) if name in ALIKE else (method.architectures,)
+        names = models.expand(asked)
+        networks = {
+            each: models.bind(models.architecture(each, CLASSES), shape) for each in names
+        }
+        network = populate(networks, assign_architectures(names, 50, [1.0] * len(names)))
+    else:
+        network = common.mlp()
+    count = 50 if method.heterogeneous else 300
+    if name == 'ntk_fl':
+        settings['cohort'] = MEMBERS['cohort'][1]
+    else:
+        settings['chunk'] = _CHUNK.value or count
+    if 'rounds' in method.from_run:
+        settings['rounds'] = 30
+    if 'anneal_rounds' in method.from_run:
+        settings['anneal_rounds'] = 75
+    algorithm = make(name, network, **settings)
+    clients = Clients(
+        jax.ShapeDtypeStruct((count, samples, *shape), jnp.float32),
+        jax.ShapeDtypeStruct((count, samples), jnp.int32),
+        jax.ShapeDtypeStruct((count, samples), bool),
+    )
+    rows, members = MEMBERS[method.graphs]
+    graph = Graph(
+        jax.ShapeDtypeStruct((rows, members), jnp.int32),
+        jax.ShapeDtypeStruct((rows, members), bool),
+        jax.ShapeDtypeStruct((rows,), bool),
+    )
+    return algorithm, clients, graph
+
+
+if __name__ == '__main__':
+    common.start(main)
