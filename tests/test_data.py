@@ -462,14 +462,6 @@ def test_only_what_is_missing_is_named(tmp_path, offline):
         data.load('mnist', tmp_path)
 
 
-def test_without_pooch(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'pooch', None)
-    with pytest.raises(DataError, match=r'pooch.*not installed.*train-images-idx3-ubyte'):
-        data.load('mnist')
-    with pytest.raises(DataError, match=r'lacks train.bin, test.bin.*pooch'):
-        data.load('cifar100', tmp_path)
-
-
 @pytest.fixture
 def server(tmp_path):
     """A folder and the address it is served at."""

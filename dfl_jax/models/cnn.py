@@ -6,6 +6,7 @@ import jax
 from flax import linen as nn
 
 from dfl_jax.models.conv import Conv, max_pool
+from dfl_jax.models.mlp import dense_layers
 
 
 class SmallCNN(nn.Module):
@@ -21,11 +22,8 @@ class SmallCNN(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, height, width, channels] -> [B, C]
         he = nn.initializers.he_normal()
         for channels in (32, 64):
-            x = nn.relu(Conv(channels, (3, 3), kernel_init=he)(x))
-            x = max_pool(x)
-        x = x.reshape(x.shape[0], -1)
-        x = nn.relu(nn.Dense(100, kernel_init=he)(x))
-        return nn.Dense(self.classes, kernel_init=he)(x)
+            x = max_pool(nn.relu(Conv(channels, (3, 3), kernel_init=he)(x)))
+        return dense_layers(x, (100,), self.classes)
 
 
 class CNN3(nn.Module):
@@ -44,10 +42,7 @@ class CNN3(nn.Module):
         he = nn.initializers.he_normal()
         for channels in (32, 64, 64):
             x = nn.relu(Conv(channels, (3, 3), kernel_init=he)(x))
-        x = x.reshape(x.shape[0], -1)
-        for width in (128, 64):
-            x = nn.relu(nn.Dense(width, kernel_init=he)(x))
-        return nn.Dense(self.classes, kernel_init=he)(x)
+        return dense_layers(x, (128, 64), self.classes)
 
 
 class ConvNet(nn.Module):
@@ -77,5 +72,4 @@ class ConvNet(nn.Module):
         for channels in self.channels:
             x = max_pool(nn.relu(Conv(channels, (5, 5), kernel_init=he)(x)))
             x = nn.LayerNorm(reduction_axes=(1, 2, 3), feature_axes=-1)(x)
-        x = x.transpose(0, 3, 1, 2).reshape(x.shape[0], -1)
-        return nn.Dense(self.classes, kernel_init=he)(x)
+        return dense_layers(x.transpose(0, 3, 1, 2), (), self.classes)

@@ -4,6 +4,7 @@ import jax
 from flax import linen as nn
 
 from dfl_jax.models.conv import Conv, max_pool
+from dfl_jax.models.mlp import dense_layers
 
 BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
@@ -32,7 +33,4 @@ class VGG16(nn.Module):
             for channels in block:
                 x = nn.relu(Conv(channels, (3, 3), kernel_init=he)(x))
             x = max_pool(x)
-        x = x.reshape(x.shape[0], -1)
-        for units in (512, 512):
-            x = nn.relu(nn.Dense(units, kernel_init=he)(x))
-        return nn.Dense(self.classes, kernel_init=he)(x)
+        return dense_layers(x, (512, 512), self.classes)

@@ -18,11 +18,11 @@ MOST_WARNINGS = 6  # on a table
 def beside_papers(runs: Sequence[SavedRun]) -> str:
     """The tables of the papers to which any of the runs belongs."""
     parts = []
-    for file in sorted(files.HERE.glob('*/*/published.json')):
+    for file in sorted(files.PAPERS.glob('*/*/published.json')):
         published = files.read_published(file)
         runs_of_cells, warnings = runs_of_table(published, file.parent, runs)
         if runs_of_cells:
-            name, words = file.parent.relative_to(files.HERE), what(published)
+            name, words = file.parent.relative_to(files.PAPERS), what(published)
             more = f'And {len(warnings) - MOST_WARNINGS} warnings more.'
             lines = warnings[:MOST_WARNINGS] + [more] * (len(warnings) > MOST_WARNINGS)
             notes = f'<p class="note">{"<br>".join(map(escape, lines))}</p>' if lines else ''

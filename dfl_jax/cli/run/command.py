@@ -21,7 +21,7 @@ from typing import Any
 import jax
 from absl import flags, logging
 
-from dfl_jax.cli.command import fail, figure
+from dfl_jax.cli.command import fail
 from dfl_jax.cli.experiment import method_flags
 from dfl_jax.cli.experiment.build import Experiment, build
 from dfl_jax.cli.experiment.method_flags import renew, settings_of_a_run
@@ -161,9 +161,9 @@ def prepare(
             directory = RunDirectory(unused(default))
         claim(directory, experiment, lock)
     if FLAGS.plot_partition:
-        with figure(directory.path / 'partition.png', 'who holds what: ') as path:
-            data = experiment.dataset
-            plot_partition(data.train_y, experiment.parts, data.classes, path)
+        data, path = experiment.dataset, directory.path / 'partition.png'
+        plot_partition(data.train_y, experiment.parts, data.classes, path)
+        print(f'who holds what: {path}')
     return experiment, directory, longer
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 
-from dfl_jax.cli.command import figure
 from dfl_jax.cli.experiment.build import Experiment
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.execution import fetched, leads
@@ -53,6 +52,8 @@ def save_consensus(params: Any, path: Path) -> None:
 
 def finish(directory: RunDirectory, rows: list[Row]) -> None:
     """Prints the result, draws the curves and marks the run as done."""
+    from dfl_jax.cli.run.plots import plot_run
+
     last, best = rows[-1], max(rows, key=lambda row: row['consensus_accuracy'])
     lines = [
         ('round', f'{last["round"]}'),
@@ -66,8 +67,6 @@ def finish(directory: RunDirectory, rows: list[Row]) -> None:
         ('seconds of rounds', f'{last["seconds"]:.1f}'),
     ]
     print('\n'.join(f'{name:<22}{value}' for name, value in lines))
-    with figure(directory.path / 'curves.png', f'{"curves":<22}') as path:
-        from dfl_jax.cli.run.plots import plot_run
-
-        plot_run(rows, path)
+    plot_run(rows, directory.path / 'curves.png')
+    print(f'{"curves":<22}{directory.path / "curves.png"}')
     directory.finish()

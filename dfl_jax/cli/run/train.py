@@ -41,7 +41,7 @@ def train(
     status = 1
     try:
         needed = (flags.checkpoint or directory.checkpoints.exists()) and leads()
-        checkpoints = restore.open_checkpoints(directory.checkpoints) if needed else None
+        checkpoints = Checkpoints(directory.checkpoints) if needed else None
         resume = restore.resume(experiment, checkpoints, directory, flags.eval_every)
         done = resume[1].round if resume else 0
         rows = restore.evaluations_until(directory, done, flags.eval_every, rounds)
