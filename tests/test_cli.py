@@ -232,7 +232,7 @@ REFUSED = [
     ('--client_eval_samples=0', '--client_eval_samples=0', 'positive'),
     ('--rounds=0', '--rounds=0', 'positive'),
     ('--eval_every=0', '--eval_every=0', 'positive'),
-    ('--seed=-1', '--seed', '-1', 'at least 0'),
+    ('--seed=-1', '--seed=-1', 'non-negative'),
     ('--lr=-0.1', '--lr=-0.1', 'above 0'),
     ('--algorithm=adam', '--algorithm=adam', 'ntk_dfl', 'package.module:factory'),
     ('--algorithm=absent.module:f', 'absent.module:f', 'cannot be imported', 'absent'),

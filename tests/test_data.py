@@ -18,6 +18,7 @@ import pytest
 from scipy.special import digamma
 
 from dfl_jax import data
+from dfl_jax.cli.run.plots import plot_partition
 from dfl_jax.data import DataError, PartitionError, official, so2sat
 
 PACK = {'': bytes, '.gz': gzip.compress, '.xz': lzma.compress}
@@ -978,7 +979,7 @@ def test_plot_partition(tmp_path, clients, classes):
 
     labels = np.arange(3000) % classes
     path = tmp_path / 'partition.png'
-    data.plot_partition(labels, data.iid(rng(), labels, clients), classes, path)
+    plot_partition(labels, data.iid(rng(), labels, clients), classes, path)
     picture = imread(path)[..., :3]
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > classes
 

@@ -153,9 +153,7 @@ def check_writable(folder: Path, files: Iterable[str] = (), flag: str = 'out') -
     folder: need not exist yet. flag: that named it.
     """
     advice = f'choose another --{flag}'
-    there = folder
-    while not os.path.lexists(there) and there != there.parent:
-        there = there.parent
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not there.is_dir():
         raise ValueError(f'--{flag}={folder}: {there} is no folder; {advice}')
     try:

@@ -53,8 +53,6 @@ def check() -> tuple[RunDirectory, Path]:
                 f'{flag.serialize()} does not apply: the run keeps its settings, all but '
                 f'{" and ".join(f"--{moved}" for moved in MOVED)}; leave it out'
             )
-    if FLAGS.seed < 0:
-        raise ValueError(f'--seed has to be at least 0, got {FLAGS.seed}')
     out = Path(FLAGS.out or directory.path)
     for name in FILES:
         if os.path.lexists(out / name):

@@ -32,7 +32,6 @@ from dfl_jax.cli.run.loggers import requested
 from dfl_jax.cli.run.recall import recall
 from dfl_jax.cli.run.rundir import RunDirectory, unused
 from dfl_jax.cli.run.train import train
-from dfl_jax.data import plot_partition
 from dfl_jax.execution import agreed_text, cores_as_devices, join, leads
 
 FLAGS = flags.FLAGS
@@ -161,6 +160,8 @@ def prepare(
             directory = RunDirectory(unused(default))
         claim(directory, experiment, lock)
     if FLAGS.plot_partition:
+        from dfl_jax.cli.run.plots import plot_partition
+
         data, path = experiment.dataset, directory.path / 'partition.png'
         plot_partition(data.train_y, experiment.parts, data.classes, path)
         print(f'who holds what: {path}')
