@@ -77,11 +77,9 @@ def here(*argv: object) -> Finished:
     return Finished(status, out.getvalue(), err.getvalue())
 
 
-def command(*argv: object, cwd: Path, path: Path | None = None, **how: Any) -> Process:
-    """The command in a process of its own; `path` comes first on its PYTHONPATH."""
+def command(*argv: object, cwd: Path, **how: Any) -> Process:
+    """The command in a process of its own."""
     cache = jax.config.jax_compilation_cache_dir or 'off'
-    if path is not None:
-        how |= {'plain': True, 'env': {'PYTHONPATH': f'{path}{os.pathsep}{ROOT}'}}
     return started('run', f'--compilation_cache={cache}', *argv, cwd=cwd, **how)
 
 

@@ -18,7 +18,7 @@ from dfl_jax.cli.report.runs import UNGROUPED, Group, SavedRun, differing
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables import files
 from dfl_jax.cli.tables.curves import SKIPPED, Runs, differences, kept_columns, read_flagfile
-from dfl_jax.cli.tables.metrics import Measured, what
+from dfl_jax.cli.tables.metrics import what
 from dfl_jax.cli.tables.table import OFF_PAPER, below, cells
 
 MOST_LINES = 8  # in one figure, where they can be set apart
@@ -177,15 +177,14 @@ def traffic(groups: Sequence[Group], target: float) -> str:
             'All clients': (at_end('mbytes_total'), None),
             'A round': (a_round('mbytes_total'), None),
             'Busiest client': (at_end('mbytes_busiest_client'), None),
-            'Mean client': (_of_mean_client, None),
+            'Mean client': (
+                lambda r: at_end('mbytes_total', 1 / int(r.settings['clients']))(r),
+                None,
+            ),
             f'To {_percent(target)}': (until(target, 'mbytes_total'), None),
         },
         'Megabytes sent until the end; mean ± standard deviation over seeds',
     )
-
-
-def _of_mean_client(run: SavedRun) -> Measured | None:
-    return at_end('mbytes_total', 1 / int(run.settings['clients']))(run)
 
 
 def settings(groups: Sequence[Group]) -> str:

@@ -102,25 +102,6 @@ def agree(done: bool) -> bool:
     return done
 
 
-def recalled(directory: RunDirectory) -> dict[str, Any]:
-    """Gives the flags that were left out the values of the run; returns what its config records.
-
-    Raises ValueError, one line, for another value than the run's, apart from more rounds.
-    """
-    config = recall(directory)
-    before, now = config['settings'], settings_of_a_run()
-    if _extends(before):
-        before = before | {'rounds': now['rounds']}
-    directory.check_settings(before, now)
-    return config
-
-
-def _extends(before: dict[str, Any]) -> bool:
-    """Whether the command asks for more rounds than the run was started for."""
-    began = before.get('rounds')
-    return bool(FLAGS['rounds'].present and isinstance(began, int) and FLAGS.rounds > began)
-
-
 def prepare(
     lock: contextlib.ExitStack,
 ) -> tuple[Experiment | None, RunDirectory, dict[str, Any] | None]:
@@ -174,14 +155,24 @@ def _default_out() -> Path:
 
 
 def _resume(directory: RunDirectory, lock: contextlib.ExitStack) -> tuple[dict[str, Any], bool]:
-    """Sets the flags to those of the run; returns its config.json, and whether it is done."""
+    """Gives the flags that were left out the values of the run; returns its config.json, and
+    whether it is done.
+
+    Raises ValueError, one line, for another value than the run's, apart from more rounds.
+    """
     if FLAGS.out is None:
         raise ValueError('--resume: name the run to go on with, --out=DIR')
     if not directory.config_file.exists():
         raise ValueError(f'--resume: {directory.path} holds no run; start it without --resume')
     lock.enter_context(directory.locked())
-    config = recalled(directory)
-    return config, not _extends(config['settings']) and directory.unfinished() is None
+    config = recall(directory)
+    before, now = config['settings'], settings_of_a_run()
+    began = before.get('rounds')
+    extends = FLAGS['rounds'].present and isinstance(began, int) and FLAGS.rounds > began
+    if extends:
+        before = before | {'rounds': now['rounds']}
+    directory.check_settings(before, now)
+    return config, not extends and directory.unfinished() is None
 
 
 def _build() -> Experiment:
