@@ -4,8 +4,8 @@
 
 Runs the commands of RUNS and COMMANDS in a checkout of an earlier commit and in this one, and
 compares what they write bit for bit: every row of metrics.jsonl, the weights of the trained model,
-and the tables and numbers of the other commands. Times, digests and the names in RENAMED are left
-out. Prints one line a setting; ends with status 1 where one differs.
+and the tables and numbers of the other commands. Times and digests are left out. Prints
+one line a setting; ends with status 1 where one differs.
 """
 
 import json
@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import jax
 from absl import app, flags
 
 _BEFORE = flags.DEFINE_string(
@@ -28,10 +29,6 @@ _KEEP = flags.DEFINE_string(
 )
 _ONLY = flags.DEFINE_string('only', '', 'settings whose name contains it')
 
-RENAMED = {  # keys of what is written, before -> after
-    'hub_gradient_norm_mean': 'aggregator_gradient_norm_mean',
-    'remarks': 'warnings',
-}
 UNEQUAL = ('seconds', 'digest', 'wall', 'commit')  # what differs from run to run
 
 SMALL = '--dataset=digits --train_samples=240 --test_samples=100 --clients=6 --degree=2 --rounds=2'
@@ -140,32 +137,31 @@ def _content(path: Path) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Without what differs from run to run, under the new names."""
+    """Without what differs from run to run."""
     if isinstance(value, dict):
         return {
-            RENAMED.get(key, key): _plain(item)
+            key: _plain(item)
             for key, item in value.items()
             if not any(part in key for part in UNEQUAL)
         }
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
-def difference(before: Any, after: Any, where: str = '') -> str | None:
+def difference(before: Any, after: Any) -> str | None:
     """The first place at which the two differ, None where they are equal."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in sorted({*before, *after}):
-            if key not in before or key not in after:
-                return f'{where}/{key} is only {"before" if key in before else "after"}'
-            if unlike := difference(before[key], after[key], f'{where}/{key}'):
-                return unlike
-        return None
-    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        pairs = enumerate(zip(before, after, strict=True))
-        return next((d for i, (b, a) in pairs if (d := difference(b, a, f'{where}[{i}]'))), None)
-    # NaN is equal to itself here
-    if json.dumps(before) == json.dumps(after):
-        return None
-    return f'{where}: {str(before)[:60]} before, {str(after)[:60]} after'
+    # As JSON, in which a NaN is equal to itself
+    old, new = (
+        {
+            jax.tree_util.keystr(place): json.dumps(value)
+            for place, value in jax.tree_util.tree_leaves_with_path(each, lambda v: v is None)
+        }
+        for each in (before, after)
+    )
+    for place in old | new:
+        was, now = old.get(place, 'nothing'), new.get(place, 'nothing')
+        if was != now:
+            return f'{place}: {was[:60]} before, {now[:60]} after'
+    return None
 
 
 def main(argv: list[str]) -> int:

@@ -92,10 +92,7 @@ def rounds(clients: int, repeats: int) -> tuple[float, float]:
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Draws time and memory against M on logarithmic axes, with lines of slope one."""
-    import matplotlib
-
-    matplotlib.use('Agg')
-    from matplotlib import pyplot as plt
+    from dfl_jax.cli.run.plots import plt
 
     clients = np.array([row['clients'] for row in rows])
     seconds = np.array([row['seconds'] for row in rows])

@@ -37,10 +37,7 @@ def lack_of_memory(size: float) -> str:
 
 def expand(path: str | os.PathLike) -> Path:
     """The path with its ~ replaced by a home folder, where there is one."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:  # nobody of that name
-        return Path(path)
+    return Path(os.path.expanduser(path))
 
 
 def check_file(path: str | os.PathLike) -> None:

@@ -148,13 +148,13 @@ def _train(
     with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
         place = functools.partial(placed, mesh=mesh, axis=axis)
         clients, validation = place(runs.clients), place(validation)
-        k_init, k_rounds = jax.jit(runs.vmap_runs(_two_keys, (0,)), out_shardings=replicated())(
-            runs.keys
-        )
+        two_keys = runs.vmap_runs(lambda key: tuple(jax.random.split(key)), (0,))
+        k_init, k_rounds = jax.jit(two_keys, out_shardings=replicated())(runs.keys)
         if resume:
             state, progress = place(resume[0]), copy.deepcopy(resume[1])
         else:
-            state = place(_initial_states(runs, k_init, clients))
+            init = runs.vmap_runs(lambda value, *of: runs.algorithm_of(value).init(*of), (0, 0, 0))
+            state = place(jax.jit(init)(runs.values, k_init, clients))
             progress = [Progress() for _ in range(count)]
         algorithm = runs.algorithm_of(runs.each(runs.values)[0])
         evaluate = _evaluate(runs, algorithm, state, test, client_eval_samples, validation)
@@ -190,18 +190,6 @@ def _train(
                     for number, (each, metrics, info) in enumerate(evaluated)
                 ]
                 yield rows, state, copy.deepcopy(progress)
-
-
-def _two_keys(key: Array) -> tuple[Array, Array]:
-    first, second = jax.random.split(key)
-    return first, second
-
-
-def _initial_states(runs: _Runs, keys: Array, clients: Clients) -> State:
-    def init(value, key, clients):
-        return runs.algorithm_of(value).init(key, clients)
-
-    return jax.jit(runs.vmap_runs(init, (0, 0, 0)))(runs.values, keys, clients)
 
 
 def _evaluate(

@@ -46,9 +46,7 @@ PACKAGES = [
 ]
 ORDER = [name for name, *_ in PACKAGES]
 CLI = [
-    ('papers', 'where the flagfiles and published numbers of the papers are'),
-    ('command', 'flagfiles, errors of one line, folders that can be written'),
-    ('markdown', 'tables in Markdown, as all commands print and write them'),
+    ('command', 'flagfiles, errors of one line, tables, folders that can be written'),
     ('interrupts', 'Ctrl-C while a command starts'),
     ('experiment', 'flags to objects: data, network, model, method, devices'),
     ('run', 'one run and its directory'),

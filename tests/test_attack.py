@@ -352,7 +352,6 @@ def test_the_second_attack_is_at_trained_weights():
     ('flag', 'message'),
     [
         ('--clients=3', '--clients=3 does not apply to the attack; leave it out'),
-        ('--seed=-1', '--seed has to be at least 0, got -1'),
         ('--dataset=synthetic', 'choose a --dataset of images [height, width, channels]'),
         ('--images=5000', '--images=5000 and --attack_known=200 of 1437 training samples'),
         ('--attack_sparsity=1', 'sparsity has to lie in [0, 1), got 1.0'),

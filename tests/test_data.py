@@ -18,6 +18,7 @@ import pytest
 from scipy.special import digamma
 
 from dfl_jax import data
+from dfl_jax.cli.run.plots import plot_partition
 from dfl_jax.data import DataError, PartitionError, official, so2sat
 
 PACK = {'': bytes, '.gz': gzip.compress, '.xz': lzma.compress}
@@ -460,14 +461,6 @@ def test_only_what_is_missing_is_named(tmp_path, offline):
     (tmp_path / 'mnist/t10k-labels-idx1-ubyte').unlink()
     with pytest.raises(DataError, match=r'lacks t10k-labels-idx1-ubyte \('):
         data.load('mnist', tmp_path)
-
-
-def test_without_pooch(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'pooch', None)
-    with pytest.raises(DataError, match=r'pooch.*not installed.*train-images-idx3-ubyte'):
-        data.load('mnist')
-    with pytest.raises(DataError, match=r'lacks train.bin, test.bin.*pooch'):
-        data.load('cifar100', tmp_path)
 
 
 @pytest.fixture
@@ -986,7 +979,7 @@ def test_plot_partition(tmp_path, clients, classes):
 
     labels = np.arange(3000) % classes
     path = tmp_path / 'partition.png'
-    data.plot_partition(labels, data.iid(rng(), labels, clients), classes, path)
+    plot_partition(labels, data.iid(rng(), labels, clients), classes, path)
     picture = imread(path)[..., :3]
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > classes
 

@@ -4,14 +4,13 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from dfl_jax.cli import papers
 from dfl_jax.cli.attack import command as _attack  # noqa: F401  its flags
-from dfl_jax.cli.command import with_flagfiles
+from dfl_jax.cli.command import PAPERS, with_flagfiles
 from dfl_jax.cli.experiment.method import choose_method
 from dfl_jax.cli.experiment.plugins import settle_defaults
 
 FLAGS = flags.FLAGS
-FILES = sorted(papers.folder().rglob('*.flags'))
+FILES = sorted(PAPERS.rglob('*.flags'))
 
 
 @pytest.mark.parametrize('paper', ['dfml', 'init_topology', 'ntk_dfl', 'spark'])

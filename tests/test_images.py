@@ -231,7 +231,7 @@ def test_layouts_that_are_refused(tmp_path, monkeypatch):
     paint(tmp_path / 'one/a/0.png', (1, 2, 3))
     with pytest.raises(DataError, match=r'one holds one image: .* at least two'):
         data.load('image_folder', tmp_path / 'one')
-    monkeypatch.setitem(sys.modules, 'PIL', None)
+    monkeypatch.setitem(sys.modules, 'PIL.Image', None)
     with pytest.raises(DataError, match='pip install pillow'):
         data.load('image_folder', tmp_path / 'train')
 

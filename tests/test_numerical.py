@@ -55,7 +55,7 @@ def test_the_evolution_ends_at_its_limits():
     assert '| sigma_an, random | 20 |' in text and '| 21 |' not in text
 
 
-COMPUTED = sorted(files.HERE.glob('*/*/computed.json'))
+COMPUTED = sorted(files.PAPERS.glob('*/*/computed.json'))
 
 
 @pytest.mark.parametrize('path', COMPUTED, ids=lambda path: path.parent.name)

@@ -11,7 +11,7 @@ import pytest
 from helpers import started
 
 from dfl_jax import __version__
-from dfl_jax.cli import command, papers
+from dfl_jax.cli import command
 from dfl_jax.cli.__main__ import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,9 +71,9 @@ def test_a_wheel_owns_one_name(installed):
 
 def test_a_wheel_has_the_papers(installed):
     tracked = {
-        str(file.relative_to(papers.CHECKOUT))
+        str(file.relative_to(command.CHECKOUT))
         for kind in ('*.flags', '*.json', '*.md')
-        for file in papers.CHECKOUT.glob(f'*/**/{kind}')
+        for file in command.CHECKOUT.glob(f'*/**/{kind}')
     }
     home = installed / 'dfl_jax' / 'papers'
     assert {str(f.relative_to(home)) for f in home.rglob('*') if f.is_file()} == tracked
@@ -96,12 +96,12 @@ def test_the_citation_has_the_version():
 
 def test_a_flagfile_is_found_here_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shipped = papers.folder() / CELL
+    shipped = command.PAPERS / CELL
     for name in (CELL, f'experiments/{CELL}', f'./experiments/{CELL}', str(shipped)):
-        assert papers.flagfile(name) == str(shipped)
+        assert command.found_flagfile(name) == str(shipped)
     (tmp_path / CELL).parent.mkdir(parents=True)
     (tmp_path / CELL).write_text('--rounds=3\n')
-    assert papers.flagfile(CELL) == CELL
+    assert command.found_flagfile(CELL) == CELL
     assert command.with_flagfiles(['--flagfile', CELL]) == ['--rounds=3']
     (tmp_path / 'own').write_text(f'--flagfile=experiments/{CELL}\n')
     assert '--algorithm=dpsgd' in command.with_flagfiles(['--flagfile=own'])
@@ -134,10 +134,10 @@ def test_the_list_of_commands_imports_nothing_heavy():
 
 def test_no_folder_of_ours_shadows_the_standard_library():
     """`experiments/select` has no `__init__`, so that `import select` passes it by."""
-    modules = {path.stem for path in papers.CHECKOUT.glob('*.py')} | {
-        path.parent.name for path in papers.CHECKOUT.glob('*/__init__.py')
+    modules = {path.stem for path in command.CHECKOUT.glob('*.py')} | {
+        path.parent.name for path in command.CHECKOUT.glob('*/__init__.py')
     }
     assert not modules & sys.stdlib_module_names - {'__init__'}
     code = 'import sys; sys.path.insert(0, "."); import select; select.select'
-    python('-c', code, cwd=papers.CHECKOUT)
-    python('select', '--help', cwd=papers.CHECKOUT, path=ROOT)
+    python('-c', code, cwd=command.CHECKOUT)
+    python('select', '--help', cwd=command.CHECKOUT, path=ROOT)

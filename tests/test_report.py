@@ -264,7 +264,7 @@ def test_runs_stand_in_the_tables_that_they_belong_to(runs, tmp_path, monkeypatc
             'panels': [{'title': 'T', 'column': 'few'}],
         }
         (folder / 'published.json').write_text(json.dumps(published))
-    monkeypatch.setattr(files, 'HERE', home)
+    monkeypatch.setattr(files, 'PAPERS', home)
     out = tmp_path / 'page.html'
     report.write_report(runs, out, 0.85, False)
     page = Page(out.read_text())

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from test_cli import (
     SMALL,
-    blocker,
     command,
     contents,
     finish,
@@ -294,14 +293,6 @@ def test_no_more_checkpoints_does_not_lose_those_that_are(stopped, whole):
     assert steps_of(stopped) == [ROUNDS - EVERY]
     kept = len(rows_of(whole)) - 1
     assert rows_of(stopped)[:kept] == rows_of(whole)[:kept]  # not made again: equal seconds
-
-
-def test_checkpoints_without_orbax_are_not_lost_either(stopped, tmp_path):
-    before = contents(stopped)
-    hidden = blocker(tmp_path / 'site', 'orbax')
-    process = command(*ARGV, f'--out={stopped}', '--resume', cwd=tmp_path, path=hidden)
-    assert 'pip install orbax-checkpoint' in finish(process).error
-    assert contents(stopped) == before
 
 
 def test_progress_is_kept(stopped):

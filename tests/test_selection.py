@@ -265,7 +265,7 @@ def test_what_the_command_refuses(finished, tmp_path):
     assert f'--run={tmp_path} holds no run' in refused(f'--run={tmp_path}')
     assert '--lr=0.5 does not apply' in refused(f'--run={finished}', '--lr=0.5')
     assert '--target' in refused(f'--run={finished}', '--target=84')
-    assert '--seed has to be at least 0' in refused(f'--run={finished}', '--seed=-1')
+    assert 'non-negative' in refused(f'--run={finished}', '--seed=-1')
     assert "'x'" in refused(f'--run={finished}', 'x')
     line = refused(f'--run={finished}', '--data_dir=absent', f'--out={tmp_path}')
     assert '--data_dir=absent does not apply to --dataset=digits' in line

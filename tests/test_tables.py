@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from absl import flags
 
-from dfl_jax.cli import markdown
+from dfl_jax.cli.command import markdown_table
 from dfl_jax.cli.run.plots import COLOURS, plt
 from dfl_jax.cli.tables import command as tables
 from dfl_jax.cli.tables import curves, metrics, table
@@ -60,7 +60,7 @@ SETTINGS = {'clients': 300, 'partition': 'dirichlet', 'partition_overlap': True,
 
 
 def table_of(published, runs):
-    return markdown.table(*table.cells(published, runs))
+    return markdown_table(*table.cells(published, runs))
 
 
 def test_mean_and_deviation_over_seeds_stand_beside_the_paper(folder, tmp_path):
@@ -569,7 +569,7 @@ def test_the_written_curves_stand_for_the_runs(folder, tmp_path, monkeypatch, ca
     write_run(runs / 'ntk_dfl-iid-seed0', [0.8, 0.84996, 0.84], more=MORE, **SETTINGS)
     less = {name: values[:1] for name, values in MORE.items()}
     write_run(runs / 'ntk_dfl-iid-seed1', [0.8], done=False, more=less, **SETTINGS)
-    monkeypatch.setattr(table_files, 'HERE', home)
+    monkeypatch.setattr(table_files, 'PAPERS', home)
 
     def draw(source, out):
         monkeypatch.setattr(tables, 'FLAGS', SimpleNamespace(runs=[str(source)], out=str(out)))
@@ -606,7 +606,7 @@ def test_the_first_source_that_has_a_cell_gives_its_runs(folder, tmp_path):
 
 
 def test_flagfiles_may_be_those_of_other_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_files, 'HERE', tmp_path)
+    monkeypatch.setattr(table_files, 'PAPERS', tmp_path)
     files = ['p/a/ntk_dfl-iid.flags', 'p/b/ntk_dfl-iid.flags', 'p/b/ntk_dfl-alpha0.1.flags']
     for file in [*files, 'p/b/dpsgd-iid.flags', 'p/own/dfedavg-iid.flags']:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
@@ -716,7 +716,7 @@ def test_runs_of_another_cell_are_left_alone(folder, tmp_path):
 
 
 INITS = {'he': 'independent', 'gain': 'gain_corrected', 'same': 'same'}
-TABLES = sorted(table_files.HERE.glob('*/*/published.json'))
+TABLES = sorted(table_files.PAPERS.glob('*/*/published.json'))
 IDS = [f'{path.parent.parent.name}/{path.parent.name}' for path in TABLES]
 
 
@@ -736,7 +736,7 @@ def test_every_shipped_cell_has_a_flagfile_with_known_flags(published):
         stem, algorithm = cell.partition('-')[0], wanted['algorithm']
         init = INITS.get(stem.partition('_')[0])
         assert stem == algorithm or stem.startswith(f'{algorithm}_') or init == wanted['init']
-        assert f'--flagfile=experiments/{file.relative_to(table_files.HERE)} ' in file.read_text()
+        assert f'--flagfile=experiments/{file.relative_to(table_files.PAPERS)} ' in file.read_text()
 
 
 @pytest.mark.parametrize('published', TABLES, ids=IDS)
@@ -946,15 +946,15 @@ def test_a_table_that_is_none(changed, words, folder, tmp_path, monkeypatch, cap
     text = changed if isinstance(changed, str) else json.dumps(WHOLE | changed)
     (home / 'paper' / 'table' / 'published.json').write_text(text)
     write_run(tmp_path / 'runs' / 'ntk_dfl-iid-seed0', [0.8], **SETTINGS)
-    line = refused(monkeypatch, capsys, HERE=home, runs=[str(tmp_path / 'runs')], out=None)
+    line = refused(monkeypatch, capsys, home=home, runs=[str(tmp_path / 'runs')], out=None)
     assert words in line
 
 
-def refused(monkeypatch, capsys, HERE=None, **given):
-    if HERE:
-        monkeypatch.setattr(table_files, 'HERE', HERE)
+def refused(monkeypatch, capsys, home=None, **given):
+    if home:
+        monkeypatch.setattr(table_files, 'PAPERS', home)
     monkeypatch.setattr(tables, 'FLAGS', SimpleNamespace(**given))
-    name = 'paper/table' if HERE else 'ntk_dfl/figure2'
+    name = 'paper/table' if home else 'ntk_dfl/figure2'
     assert tables.main(['tables', name]) != 0
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith('error: ')

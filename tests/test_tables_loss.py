@@ -263,7 +263,7 @@ def test_panels_stand_abreast_in_rows():
     'figure', ['figure1', 'figure2', 'figure3', 'figure4', 'figure6', 'figure7']
 )
 def test_settings_of_the_initialisation_paper(figure):
-    folder = table_files.HERE / 'init_topology' / figure
+    folder = table_files.PAPERS / 'init_topology' / figure
     content = json.loads((folder / 'published.json').read_text())
     assert content['errors'] == 'confidence'
     for cell, file in table_files.flagfiles(content, folder).items():

@@ -29,17 +29,6 @@ class Client(GossipClient):
             self.channel.send(message, neighbour)
 
 
-class Rounds(FederationObserver):
-    """Notes when each round ends."""
-
-    def __init__(self, clock: common.Clock) -> None:
-        self.clock = clock
-
-    def end_round(self, round: int) -> None:
-        del round
-        self.clock()
-
-
 def main() -> None:
     args = common.arguments()
     torch.set_num_threads(args.threads)
@@ -63,7 +52,13 @@ def main() -> None:
     ]
     federation = GossipDFL(args.clients, None, None, topology=graph, clients=clients)
     clock = common.Clock()
-    federation.set_callbacks([Rounds(clock)])
+
+    class Rounds(FederationObserver):
+        def end_round(self, round: int) -> None:
+            del round
+            clock()
+
+    federation.set_callbacks([Rounds()])
     clock()
     federation.run(common.WARM_UP + args.rounds)
     weights = common.mean_of([_torch.weights_of(client.model) for client in clients])

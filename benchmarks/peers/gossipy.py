@@ -25,23 +25,6 @@ class Network(_torch.Network, TorchModel):
     """The shared network as this simulator wants it."""
 
 
-class Rounds(SimulationEventReceiver):
-    """Notes when each round, here one time step, ends."""
-
-    def __init__(self, clock: common.Clock) -> None:
-        self.clock = clock
-
-    def update_timestep(self, t: int) -> None:
-        del t
-        self.clock()
-
-    def update_message(self, failed: bool, msg: object = None) -> None:
-        """Nothing to count."""
-
-    def update_end(self) -> None:
-        """Nothing to finish."""
-
-
 def main() -> None:
     args = common.arguments()
     torch.set_num_threads(args.threads)
@@ -68,7 +51,19 @@ def main() -> None:
     for node in nodes.values():  # which trained for a round on its own
         node.model_handler.init()
     clock = common.Clock()
-    simulator.add_receiver(Rounds(clock))
+
+    class Rounds(SimulationEventReceiver):
+        def update_timestep(self, t: int) -> None:  # a round is one
+            del t
+            clock()
+
+        def update_message(self, failed: bool, msg: object = None) -> None:
+            """Nothing to count."""
+
+        def update_end(self) -> None:
+            """Nothing to finish."""
+
+    simulator.add_receiver(Rounds())
     clock()
     simulator.start(common.WARM_UP + args.rounds)
     weights = common.mean_of([_torch.weights_of(n.model_handler.model) for n in nodes.values()])

@@ -31,20 +31,6 @@ class Network(_torch.Network):
         return {}
 
 
-class Rounds(TrainingProcessCallback):
-    """Notes when each round ends."""
-
-    def __init__(self, clock: common.Clock) -> None:
-        self.clock = clock
-
-    def after_central_iteration(
-        self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
-    ) -> tuple[bool, Metrics]:
-        del aggregate_metrics, model, central_iteration
-        self.clock()
-        return False, Metrics()
-
-
 def main() -> None:
     args = common.arguments()
     torch.set_num_threads(args.threads)
@@ -60,6 +46,15 @@ def main() -> None:
         network, torch.optim.SGD, central_optimizer=torch.optim.SGD(network.parameters(), lr=1.0)
     )
     clock = common.Clock()
+
+    class Rounds(TrainingProcessCallback):
+        def after_central_iteration(
+            self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
+        ) -> tuple[bool, Metrics]:
+            del aggregate_metrics, model, central_iteration
+            clock()
+            return False, Metrics()
+
     clock()
     FederatedAveraging().run(
         NNAlgorithmParams(
@@ -76,7 +71,7 @@ def main() -> None:
             local_batch_size=args.batch_size,
         ),
         NNEvalHyperParams(local_batch_size=None),
-        callbacks=[Rounds(clock)],
+        callbacks=[Rounds()],
     )
     common.report('pfl-research', version('pfl'), args, clock, _torch.weights_of(network))
 

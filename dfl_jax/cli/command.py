@@ -1,21 +1,22 @@
-"""What the commands share: flagfiles, errors of one line, and whether a folder can be written.
+"""What the commands share: flagfiles, errors of one line, tables, folders that can be written.
 
 Nothing heavy is imported here, so that a mistake is reported at once.
 """
 
-import contextlib
 import functools
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from absl import flags, logging
 
-from dfl_jax.cli import papers
-
 LONGEST = 1000  # characters of an error
+
+# The flagfiles and published numbers of the papers, a subfolder each: in a checkout, or packaged
+CHECKOUT = Path(__file__).parents[2] / 'experiments'
+PAPERS = CHECKOUT if (CHECKOUT / 'ntk_dfl').is_dir() else Path(__file__).parents[1] / 'papers'
 
 Main = Callable[[list[str]], int]
 
@@ -65,10 +66,30 @@ def counted(number: int, noun: str) -> str:
     return f'{number} {noun}{"s" * (number != 1)}'
 
 
+def markdown_table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    text_columns: int | None = None,
+    number_rule: str = '--:',
+) -> str:
+    """A table as all commands print and write them.
+
+    Args:
+      head: a heading a column.
+      rows: a cell a column each.
+      text_columns: columns, from the left, that hold text; those after them are aligned right.
+        None for text in all of them.
+      number_rule: what stands below the heading of a column that is aligned right.
+    """
+    texts = len(head) if text_columns is None else text_columns
+    rules = ['---'] * texts + [number_rule] * (len(head) - texts)
+    return '\n'.join(f'| {" | ".join(cells)} |' for cells in (head, rules, *rows))
+
+
 def with_flagfiles(arguments: Iterable[str], inside: Sequence[str] = ()) -> list[str]:
     """The arguments, with the lines of each flagfile in place of its --flagfile.
 
-    A flagfile that is not in the current directory is one of the papers' (`papers.flagfile`).
+    A flagfile that is not in the current directory is one of the papers' (`found_flagfile`).
 
     inside: the flagfiles that lead here.
 
@@ -85,11 +106,26 @@ def with_flagfiles(arguments: Iterable[str], inside: Sequence[str] = ()) -> list
             continue
         path = path if equals else next(rest, '')
         if path:  # an empty one stands for none, as in absl
-            path = papers.flagfile(path)
+            path = found_flagfile(path)
             if path in inside:
                 raise ValueError(f'--flagfile={path} includes itself; take that line out')
             expanded += with_flagfiles(flagfile_lines(path), (*inside, path))
     return expanded
+
+
+def found_flagfile(name: str) -> str:
+    """The path of a flagfile: `name` as it stands, or below the papers' folder.
+
+    name: relative to the current directory, or to the papers' folder, where `experiments/`, as the
+      documents write it from a checkout, may come first. A name that is in neither stays as it is.
+    """
+    path = Path(os.path.expanduser(name))
+    if not path.is_absolute() and not os.path.lexists(path):
+        parts = path.parts[1:] if path.parts[:1] == (CHECKOUT.name,) else path.parts
+        shipped = PAPERS.joinpath(*parts)
+        if shipped.is_file():
+            return str(shipped)
+    return os.path.expanduser(name)
 
 
 def flagfile_lines(path: str) -> list[str]:
@@ -101,16 +137,6 @@ def flagfile_lines(path: str) -> list[str]:
         reason = error.strerror if isinstance(error, OSError) else 'it is no text'
         raise ValueError(f'--flagfile={path} cannot be read: {reason}') from error
     return [line.strip() for line in lines if line.strip() and not line.startswith(('#', '//'))]
-
-
-@contextlib.contextmanager
-def figure(path: Path, label: str = '') -> Iterator[Path]:
-    """Where the block draws a figure; prints that, or that it takes matplotlib."""
-    try:
-        yield path
-        print(f'{label}{path}')
-    except ImportError:
-        print(f'no {path.name} without matplotlib (pip install matplotlib)', file=sys.stderr)
 
 
 def check_empty(out: str | None) -> None:
@@ -127,9 +153,7 @@ def check_writable(folder: Path, files: Iterable[str] = (), flag: str = 'out') -
     folder: need not exist yet. flag: that named it.
     """
     advice = f'choose another --{flag}'
-    there = folder
-    while not os.path.lexists(there) and there != there.parent:
-        there = there.parent
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not there.is_dir():
         raise ValueError(f'--{flag}={folder}: {there} is no folder; {advice}')
     try:

@@ -11,6 +11,5 @@ from dfl_jax.data.label_skew import (
     zipf,
 )
 from dfl_jax.data.partitions import KINDS, from_file, iid, pack, partition, split_validation, writer
-from dfl_jax.data.plot import plot_partition
 from dfl_jax.data.projection import project, projection_matrix
 from dfl_jax.data.sources import DATASETS, load, subsample, synthetic

@@ -43,7 +43,6 @@ def folder_of(data_dir: str | Path) -> Path:
 def imported(module: str, use: str, package: str) -> Any:
     """A module that one data set alone needs. Raises DataError where it is not installed."""
     try:
-        importlib.import_module(module.partition('.')[0])
         return importlib.import_module(module)
     except ImportError:
         raise DataError(f'{use}, which is not installed: pip install {package}') from None

@@ -120,7 +120,12 @@ def _by(images: np.ndarray) -> str:
 def _find(name: str, source: Source, data_dir: str | Path | None) -> list[Path]:
     """The paths of a source's files, training first; those that are missing are downloaded."""
     files = source.train + source.test
-    root = folder_of(data_dir) if data_dir else _cache_folder(name, files)
+    if data_dir:
+        root = folder_of(data_dir)
+    else:
+        import pooch
+
+        root = Path(pooch.os_cache('dfl_jax'))
     home = root / name / source.folder
     folders = (home, root / name, root / source.folder, root)
     folder = next((f for f in folders if any(_present(f, file) for file in files)), home)
@@ -145,17 +150,6 @@ def _find(name: str, source: Source, data_dir: str | Path | None) -> list[Path]:
     return [path for file in files if (path := _present(folder, file))]
 
 
-def _cache_folder(name: str, files: tuple[str, ...]) -> Path:
-    try:
-        import pooch
-    except ImportError:
-        raise DataError(
-            f'{name}: pooch, which downloads it, is not installed: pip install pooch, or set '
-            f'data_dir to a folder that holds {", ".join(files)}'
-        ) from None
-    return Path(pooch.os_cache('dfl_jax'))
-
-
 def _present(folder: Path, file: str) -> Path | None:
     return next((path for path in _candidates(folder, file) if path.is_file()), None)
 
@@ -166,9 +160,9 @@ def _candidates(folder: Path, file: str) -> list[Path]:
 
 def _download(source: Source, missing: list[str], folder: Path) -> str:
     """Why files may be missing still, after an attempt to download those into the folder."""
-    try:
-        import pooch
+    import pooch
 
+    try:
         get = partial(pooch.retrieve, downloader=pooch.HTTPDownloader(timeout=30))
         if source.folder:
             archive = source.url.rsplit('/', 1)[1]
@@ -180,8 +174,6 @@ def _download(source: Source, missing: list[str], folder: Path) -> str:
                 if file in missing:
                     url, packed = f'{source.url}{file}.gz', f'{file}.gz'
                     get(url, f'sha256:{digest}', fname=packed, path=folder)
-    except ImportError:
-        return 'pooch, which downloads them, is not installed'
     except Exception as error:  # requests, tarfile and the checksum each have their own
         return f'the download failed: {one_line(error)}'
     return 'the download does not hold them'

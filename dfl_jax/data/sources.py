@@ -10,14 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dfl_jax.data import image_folder, official, so2sat
-from dfl_jax.data.formats import (
-    DataError,
-    Dataset,
-    check_memory,
-    choose_rows,
-    imported,
-    one_line,
-)
+from dfl_jax.data.formats import DataError, Dataset, check_memory, choose_rows, one_line
 from dfl_jax.host import check_file, expand
 
 NPZ = ('train_x', 'train_y', 'test_x', 'test_y')
@@ -123,11 +116,14 @@ def synthetic(
 
 
 def _digits() -> Dataset:
-    use, package = 'digits comes with scikit-learn', 'scikit-learn'
-    bunch = imported('sklearn.datasets', use, package).load_digits()
-    split = imported('sklearn.model_selection', use, package).train_test_split
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    bunch = load_digits()
     x, y = bunch.images[..., None] / 16, bunch.target
-    train_x, test_x, train_y, test_y = split(x, y, test_size=0.2, random_state=0, stratify=y)
+    train_x, test_x, train_y, test_y = train_test_split(
+        x, y, test_size=0.2, random_state=0, stratify=y
+    )
     return _standardised(train_x, train_y, test_x, test_y, 10)
 
 

@@ -1,11 +1,10 @@
 """Flax modules and what binds one to a data set's shapes."""
 
 from dfl_jax.models.architectures import MODES, architecture, expand
-from dfl_jax.models.cnn import CNN3, ConvNet, SmallCNN
+from dfl_jax.models.cnn import CNN3, VGG16, ConvNet, SmallCNN
 from dfl_jax.models.efficientnet import EfficientNet
 from dfl_jax.models.initializers import INITIALIZERS, with_initializer
 from dfl_jax.models.mlp import MLP
 from dfl_jax.models.model import MODELS, Model, bind
 from dfl_jax.models.resnet import PreActResNet
-from dfl_jax.models.vgg import VGG16
 from dfl_jax.models.vit import ViT

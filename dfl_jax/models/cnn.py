@@ -1,4 +1,4 @@
-"""Small convolutional networks for 28x28 or 32x32 images."""
+"""Convolutional networks for images of about 32x32 pixels."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,9 @@ import jax
 from flax import linen as nn
 
 from dfl_jax.models.conv import Conv, max_pool
+from dfl_jax.models.mlp import dense_layers
+
+VGG16_BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
 
 class SmallCNN(nn.Module):
@@ -21,11 +24,8 @@ class SmallCNN(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, height, width, channels] -> [B, C]
         he = nn.initializers.he_normal()
         for channels in (32, 64):
-            x = nn.relu(Conv(channels, (3, 3), kernel_init=he)(x))
-            x = max_pool(x)
-        x = x.reshape(x.shape[0], -1)
-        x = nn.relu(nn.Dense(100, kernel_init=he)(x))
-        return nn.Dense(self.classes, kernel_init=he)(x)
+            x = max_pool(nn.relu(Conv(channels, (3, 3), kernel_init=he)(x)))
+        return dense_layers(x, (100,), self.classes)
 
 
 class CNN3(nn.Module):
@@ -44,10 +44,7 @@ class CNN3(nn.Module):
         he = nn.initializers.he_normal()
         for channels in (32, 64, 64):
             x = nn.relu(Conv(channels, (3, 3), kernel_init=he)(x))
-        x = x.reshape(x.shape[0], -1)
-        for width in (128, 64):
-            x = nn.relu(nn.Dense(width, kernel_init=he)(x))
-        return nn.Dense(self.classes, kernel_init=he)(x)
+        return dense_layers(x, (128, 64), self.classes)
 
 
 class ConvNet(nn.Module):
@@ -77,5 +74,32 @@ class ConvNet(nn.Module):
         for channels in self.channels:
             x = max_pool(nn.relu(Conv(channels, (5, 5), kernel_init=he)(x)))
             x = nn.LayerNorm(reduction_axes=(1, 2, 3), feature_axes=-1)(x)
-        x = x.transpose(0, 3, 1, 2).reshape(x.shape[0], -1)
-        return nn.Dense(self.classes, kernel_init=he)(x)
+        return dense_layers(x.transpose(0, 3, 1, 2), (), self.classes)
+
+
+class VGG16(nn.Module):
+    """Simonyan & Zisserman's configuration D: 13 convolutions 3x3, pooled 2x2 after each block.
+
+    For 32x32 images the dense layers have 512, 512 and C units: 15,245,130 parameters on CIFAR-10.
+    No batch normalisation and no dropout. ReLU activations, He-normal weights (fan-in), zero
+    biases, 'SAME' padding.
+    """
+
+    classes: int
+    dense_head = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:  # [B, height, width, channels] -> [B, C]
+        he = nn.initializers.he_normal()
+        height, width, _ = x.shape[1:]
+        least = 2 ** len(VGG16_BLOCKS)
+        if min(height, width) < least:
+            raise ValueError(
+                f'{height}x{width} pixels do not last for {len(VGG16_BLOCKS)} poolings; '
+                f'use at least {least}x{least}, or a smaller model'
+            )
+        for block in VGG16_BLOCKS:
+            for channels in block:
+                x = nn.relu(Conv(channels, (3, 3), kernel_init=he)(x))
+            x = max_pool(x)
+        return dense_layers(x, (512, 512), self.classes)

@@ -18,7 +18,13 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, ...] -> [B, C]
-        x = x.reshape(x.shape[0], -1)
-        for width in self.hidden:
-            x = nn.relu(nn.Dense(width, kernel_init=nn.initializers.he_normal())(x))
-        return nn.Dense(self.classes, kernel_init=nn.initializers.he_normal())(x)
+        return dense_layers(x, self.hidden, self.classes)
+
+
+def dense_layers(x: jax.Array, hidden: Sequence[int], classes: int) -> jax.Array:
+    """[B, ...] flattened, through dense layers with ReLU between -> [B, C]; within a module."""
+    he = nn.initializers.he_normal()
+    x = x.reshape(x.shape[0], -1)
+    for width in hidden:
+        x = nn.relu(nn.Dense(width, kernel_init=he)(x))
+    return nn.Dense(classes, kernel_init=he)(x)

@@ -11,9 +11,8 @@ from flax import linen as nn
 from flax.errors import ScopeParamShapeError
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.models.cnn import CNN3, SmallCNN
+from dfl_jax.models.cnn import CNN3, VGG16, SmallCNN
 from dfl_jax.models.mlp import MLP
-from dfl_jax.models.vgg import VGG16
 
 MODELS: dict[str, Callable[[int], nn.Module]] = {
     'mlp': MLP,

@@ -103,11 +103,6 @@ def _two_group(settings: Settings) -> np.ndarray:
     return np.concatenate([_clique(first), _clique(second), bridge])
 
 
-def _line(settings: Settings) -> np.ndarray:
-    nodes = np.arange(settings.clients, dtype=np.int32)
-    return np.stack([nodes[:-1], nodes[1:]], axis=1)
-
-
 def _ring(settings: Settings) -> np.ndarray:
     nodes = np.arange(settings.clients, dtype=np.int32)
     return np.stack([nodes, np.roll(nodes, -1)], axis=1)
@@ -126,7 +121,7 @@ def _clique(nodes: np.ndarray) -> np.ndarray:
 
 _FIXED: dict[str, Callable[[Settings], np.ndarray]] = {
     'ring': _ring,
-    'line': _line,
+    'line': lambda settings: _ring(settings)[:-1],
     'complete': lambda settings: _clique(np.arange(settings.clients, dtype=np.int32)),
     'star': _star,
     'torus': _torus,

@@ -73,14 +73,9 @@ def rewire(
             if a == d or b == c or d in neighbours[a] or b in neighbours[c]:
                 continue
             ends[first], ends[second], total = [a, d], [c, b], after
-            neighbours[a].remove(b)
-            neighbours[b].remove(a)
-            neighbours[c].remove(d)
-            neighbours[d].remove(c)
-            neighbours[a].add(d)
-            neighbours[d].add(a)
-            neighbours[c].add(b)
-            neighbours[b].add(c)
+            for end, old, new in ((a, b, d), (b, a, c), (c, d, b), (d, c, a)):
+                neighbours[end].remove(old)
+                neighbours[end].add(new)
             if abs(total - goal) < abs(nearest - goal):
                 nearest = total
         if abs(total - goal) <= near:

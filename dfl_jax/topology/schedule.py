@@ -1,8 +1,8 @@
 """The schedule of a run: the graphs of all rounds, drawn on the host. Equal seeds, equal graphs."""
 
 import math
-import os
 import warnings
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -11,12 +11,7 @@ from scipy.sparse import csgraph
 from dfl_jax.base import Graph
 from dfl_jax.topology.families import BY_NETWORKX, check, draw, links_of, most_members
 from dfl_jax.topology.rewiring import rewire
-from dfl_jax.topology.settings import (
-    BYTES_OF_PLACE,
-    Settings,
-    Stream,
-    check_memory,
-)
+from dfl_jax.topology.settings import BYTES_OF_PLACE, Settings, Stream, check_memory
 
 ALWAYS_STATIC = ('complete', 'edge_list')
 # Bytes of a link while its graph is drawn, by NumPy and by networkx (tracemalloc, 2026-11-22: a
@@ -30,13 +25,8 @@ def schedule(
     rounds: int,
     *,
     seed: int,
-    degree: int = 5,
     static: bool = False,
-    path: str | os.PathLike | None = None,
-    rewiring: float = 0.1,
-    exponent: float = 2.5,
-    dimensions: int = 2,
-    assortativity: float | None = None,
+    **options: Any,
 ) -> Graph:
     """Draws the communication graphs of a whole run.
 
@@ -53,9 +43,10 @@ def schedule(
       clients: M.
       rounds: T.
       seed: non-negative.
-      degree: neighbours of a client without itself; ignored by families that have no choice.
       static: one draw for every round (held once in memory, read-only); otherwise every round is
         a new draw with the nodes relabelled at random.
+      options: the following, with the defaults of `Settings`.
+      degree: neighbours of a client without itself; ignored by families that have no choice.
       path: the edge list as networkx writes it: two node ids from 0 to M - 1 a line, apart by
         spaces or a comma, `#` comments; what follows the two is not used.
       rewiring: `watts_strogatz` only.
@@ -77,16 +68,16 @@ def schedule(
     Warns:
       UserWarning: the graph of a static schedule is not connected, or a file has weights.
     """
-    settings = Settings(clients, degree, path, rewiring, exponent, dimensions, assortativity)
+    settings = Settings(clients, **options)
     check_schedule(family, rounds, static, settings)
     rng = np.random.default_rng([seed, Stream.GRAPH])
     if static or family in ALWAYS_STATIC:
         draws = [draw(family, settings, rng)]
     else:
         draws = [rng.permutation(clients)[draw(family, settings, rng)] for _ in range(rounds)]
-    if assortativity is not None:
+    if settings.assortativity is not None:
         rng = np.random.default_rng([seed, Stream.REWIRING])
-        draws = [rewire(links, assortativity, rng) for links in draws]
+        draws = [rewire(links, settings.assortativity, rng) for links in draws]
     if static or family == 'edge_list':
         _warn_if_disconnected(family, draws[0], clients)
 

@@ -43,14 +43,12 @@ flags.DEFINE_integer(
 
 
 def check() -> None:
-    """Raises ValueError for a flag that the attack ignores, a negative seed or a full --out."""
+    """Raises ValueError for a flag that the attack ignores, or a full --out."""
     for name in itertools.chain(*experiment_flags.GROUPS.values()):
         flag = FLAGS[name]
         if flag.present and name not in SHARED:
             raise ValueError(f'{flag.serialize()} does not apply to the attack; leave it out')
     check_values(FLAGS)
-    if FLAGS.seed < 0:
-        raise ValueError(f'--seed has to be at least 0, got {FLAGS.seed}')
     check_empty(FLAGS.out)
 
 

@@ -10,6 +10,7 @@ import optax
 from absl import flags
 
 from dfl_jax.analysis import reconstruction as attack
+from dfl_jax.cli.experiment.build import streams
 from dfl_jax.compression import Compression, top_k
 from dfl_jax.data.projection import project, projection_matrix
 from dfl_jax.models import MODELS, Model, bind
@@ -24,8 +25,7 @@ MATCHING_SMOOTH = 'gradient matching, smooth image'
 
 def stream(name: str) -> int:
     """A seed of its own for each purpose, one of STREAMS."""
-    sequence = np.random.SeedSequence([FLAGS.seed, STREAMS.index(name)])
-    return int(sequence.generate_state(1)[0])
+    return streams(FLAGS.seed, STREAMS)[name]
 
 
 class Setting(NamedTuple):

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from dfl_jax.cli import markdown
 from dfl_jax.cli.attack.scene import MATCHING_SMOOTH, SIMILAR, Result, Victim
-from dfl_jax.cli.command import figure
+from dfl_jax.cli.command import markdown_table
 from dfl_jax.cli.run.rundir import write_atomically
 
 FLAGS = flags.FLAGS
@@ -34,12 +33,12 @@ def write(outcomes: list[Result], victim: Victim, directory: Path) -> None:
         for result in sorted(outcomes, key=lambda result: result.weights)
     ]
     title = f'# Reconstruction attack on {FLAGS.images} images of {FLAGS.dataset}'
-    text = f'{title}\n\n{markdown.table([*COLUMNS], rows)}\n\n{reading()}\n'
+    text = f'{title}\n\n{markdown_table([*COLUMNS], rows)}\n\n{reading()}\n'
     write_atomically(directory / 'attack.md', text)
     print(f'{text}\n{directory / "attack.md"}')
-    with figure(directory / 'attack.png') as file:
-        first = [r for r in outcomes if r.weights == 'initial' and r.attack != MATCHING_SMOOTH]
-        plot_attack(first, victim.scaled(victim.images), file)
+    first = [r for r in outcomes if r.weights == 'initial' and r.attack != MATCHING_SMOOTH]
+    plot_attack(first, victim.scaled(victim.images), directory / 'attack.png')
+    print(directory / 'attack.png')
 
 
 def reading() -> str:

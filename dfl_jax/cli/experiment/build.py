@@ -4,6 +4,7 @@ Everything that can be wrong with the input is found here, before any long compu
 as a ValueError of one line.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +14,9 @@ from jax.sharding import Mesh
 
 from dfl_jax import data
 from dfl_jax.base import Algorithm, Clients, Graph
-from dfl_jax.cli.experiment.algorithm import make_algorithm
 from dfl_jax.cli.experiment.gain import gain_and_warmup
 from dfl_jax.cli.experiment.graphs import check_graphs, draw_graphs
-from dfl_jax.cli.experiment.method import Chosen, choose_method
+from dfl_jax.cli.experiment.method import Chosen, choose_method, make_algorithm
 from dfl_jax.cli.experiment.networks import build_network
 from dfl_jax.cli.experiment.placement import place
 from dfl_jax.evaluation import Holdout
@@ -67,13 +67,11 @@ class Experiment:
         return self.chosen.resolved | {'architectures': {name: len(c) for name, c in clients}}
 
 
-def streams(seed: int) -> dict[str, int]:
-    """A seed of its own for each of STREAMS. Raises ValueError for a negative one."""
-    if seed < 0:
-        raise ValueError(f'--seed has to be at least 0, got {seed}')
+def streams(seed: int, names: Sequence[str] = STREAMS) -> dict[str, int]:
+    """A seed of its own for each purpose."""
     return {
         name: int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
-        for number, name in enumerate(STREAMS)
+        for number, name in enumerate(names)
     }
 
 

@@ -35,7 +35,9 @@ flags.DEFINE_string(
     'glorot_uniform, lecun_normal, lecun_uniform or orthogonal.',
 )
 flags.DEFINE_integer('rounds', 10, 'Communication rounds T.', lower_bound=1)
-flags.DEFINE_integer('seed', 0, 'One seed for partition, graphs, initialisation and training.')
+flags.DEFINE_integer(
+    'seed', 0, 'One seed for partition, graphs, initialisation and training.', lower_bound=0
+)
 
 _section('data')
 flags.DEFINE_string(

@@ -53,8 +53,6 @@ def check() -> tuple[RunDirectory, Path]:
                 f'{flag.serialize()} does not apply: the run keeps its settings, all but '
                 f'{" and ".join(f"--{moved}" for moved in MOVED)}; leave it out'
             )
-    if FLAGS.seed < 0:
-        raise ValueError(f'--seed has to be at least 0, got {FLAGS.seed}')
     out = Path(FLAGS.out or directory.path)
     for name in FILES:
         if os.path.lexists(out / name):
@@ -108,15 +106,15 @@ def restore(directory: RunDirectory) -> 'tuple[Experiment, Any, int]':
 
 def write(selection: Row, out: Path) -> None:
     """The three files, and the report on stdout."""
+    from dfl_jax.cli.final_averaging.plot import plot_select
+
     out.mkdir(parents=True, exist_ok=True)
     data, text, figure = (out / name for name in FILES)
     write_atomically(data, json.dumps(selection, separators=(',', ':')) + '\n')
     write_atomically(text, report(selection))
     print(f'{report(selection)}\n{data}\n{text}')
-    with command.figure(figure):
-        from dfl_jax.cli.final_averaging.plot import plot_select
-
-        plot_select(selection, figure)
+    plot_select(selection, figure)
+    print(figure)
 
 
 @command.one_line_errors('interrupted, and nothing written; start again', 'the run is --run=DIR')

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dfl_jax.cli import markdown
+from dfl_jax.cli.command import markdown_table
 from dfl_jax.cli.run.rundir import Row
 
 NEIGHBOURS = ('all', 'better half')  # with whom a client averages there, ...
@@ -50,7 +50,7 @@ def _orders_table(selection: Row) -> str:
         drawn = [[curve[n - 1] for curve in curves['accuracies']] for n in [*sizes, 0]]
         means = [_percent(sum(values) / len(values)) for values in drawn]
         body.append([LABELS[how], _count(curves['reach']), _count(curves['stay']), *means])
-    return markdown.table(heading, body, 1)
+    return markdown_table(heading, body, 1)
 
 
 def _topologies_table(selection: Row) -> str:
@@ -63,7 +63,7 @@ def _topologies_table(selection: Row) -> str:
         pairs = zip(row['mean'], row['worst'], strict=True)
         line = body.setdefault(row['degree'], [str(row['degree'])])
         line += [f'{_percent(mean)}, {_percent(worst)}' for mean, worst in pairs]
-    return markdown.table(heading, body.values(), 1)
+    return markdown_table(heading, body.values(), 1)
 
 
 def _percent(accuracy: float) -> str:

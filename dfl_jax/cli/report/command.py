@@ -55,7 +55,7 @@ def is_report(path: Path) -> bool:
 
 def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: float) -> str:
     """The page. name: of what it reports on; broken: {directory: why it cannot be read}."""
-    from dfl_jax.cli.report import papers, pictures, sections
+    from dfl_jax.cli.report import pictures, sections
 
     groups = group(runs)
     unfinished = sum(not run.done for run in runs)
@@ -65,7 +65,7 @@ def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: 
     parts: list[tuple[str, str]] = [
         ('Summary', sections.summary(groups, target)),
         ('Curves', sections.curves(groups, target)),
-        ('Beside the papers', papers.beside_papers(runs)),
+        ('Beside the papers', sections.beside_papers(runs)),
         ('Traffic', sections.traffic(groups, target)),
         ('Settings', sections.settings(groups)),
         ('Data', pictures.partitions(groups)),

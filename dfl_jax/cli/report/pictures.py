@@ -20,12 +20,11 @@ from dfl_jax.cli.experiment.graphs import neighbours
 from dfl_jax.cli.report import html
 from dfl_jax.cli.report.measures import columns
 from dfl_jax.cli.report.runs import Group, SavedRun, inside
-from dfl_jax.cli.run.plots import COLOURS, MUTED, plt
+from dfl_jax.cli.run.plots import COLOURS, MUTED, plot_partition, plt
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables.curves import CURVES
 from dfl_jax.cli.tables.panels import table_panels
 from dfl_jax.cli.tables.plot_panels import draw_panels
-from dfl_jax.data import plot_partition
 
 PANELS = (  # curve, x, what they are
     (CURVES[0], 'round', 'Aggregated model over rounds'),

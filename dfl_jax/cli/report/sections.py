@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
 from dfl_jax.cli.report import html, pictures
 from dfl_jax.cli.report.measures import (
@@ -14,9 +15,14 @@ from dfl_jax.cli.report.measures import (
     until,
 )
 from dfl_jax.cli.report.runs import UNGROUPED, Group, SavedRun, differing
-from dfl_jax.cli.tables.metrics import Measured
+from dfl_jax.cli.run.rundir import Row
+from dfl_jax.cli.tables import files
+from dfl_jax.cli.tables.curves import SKIPPED, Runs, differences, kept_columns, read_flagfile
+from dfl_jax.cli.tables.metrics import what
+from dfl_jax.cli.tables.table import OFF_PAPER, below, cells
 
 MOST_LINES = 8  # in one figure, where they can be set apart
+MOST_WARNINGS = 6  # on a table of a paper
 
 Columns = dict[str, tuple[Measure, int | None]]  # by heading: a measure and its decimals
 
@@ -53,11 +59,11 @@ def measures(groups: Sequence[Group], of: Columns, caption: str) -> str:
 
     Without the measures that no run has; empty where none has any.
     """
-    cells = {
+    values = {
         name: [measured(each.counted, measure) for each in groups]
         for name, (measure, _) in of.items()
     }
-    known = [name for name, column in cells.items() if any(column)]
+    known = [name for name, column in values.items() if any(column)]
     if not known:
         return ''
     counts = [
@@ -66,7 +72,7 @@ def measures(groups: Sequence[Group], of: Columns, caption: str) -> str:
         else f'{len(each.counted)} of {len(each.runs)}'
         for each in groups
     ]
-    columns = [number_column(cells[name], of[name][1]) for name in known]
+    columns = [number_column(values[name], of[name][1]) for name in known]
     rows = zip(map(_with_status, groups), counts, *columns, strict=True)
     return html.table(['Setting', 'Runs', *known], [*rows], caption)
 
@@ -105,6 +111,65 @@ def _facets(groups: Sequence[Group]) -> dict[str, list[Group]]:
     return facets
 
 
+def beside_papers(runs: Sequence[SavedRun]) -> str:
+    """The tables of the papers to which any of the runs belongs."""
+    parts = []
+    for file in sorted(files.PAPERS.glob('*/*/published.json')):
+        published = files.read_published(file)
+        runs_of_cells, warnings = runs_of_table(published, file.parent, runs)
+        if runs_of_cells:
+            name, words = file.parent.relative_to(files.PAPERS), what(published)
+            more = f'And {len(warnings) - MOST_WARNINGS} warnings more.'
+            lines = warnings[:MOST_WARNINGS] + [more] * (len(warnings) > MOST_WARNINGS)
+            notes = f'<p class="note">{"<br>".join(map(escape, lines))}</p>' if lines else ''
+            parts.append(
+                f'<h3>{escape(str(name))}: {escape(published["title"])}</h3>\n'
+                f'<p>{escape(words[:1].upper() + words[1:])} ({escape(published["source"])})</p>\n'
+                f'{_table_beside(published, runs_of_cells)}\n{notes}'
+            )
+    return '\n'.join(parts)
+
+
+def _table_beside(published: Row, runs: Runs) -> str:
+    """What `dfl-jax tables` prints of a table, as HTML."""
+    caption = 'The paper beside these runs, mean ± deviation over seeds'
+    findings, off = below(published, runs)
+    parts = [html.table(*cells(published, runs), caption)]
+    parts += [html.bullets(findings)] * bool(findings)
+    parts += [f'<p>{escape(OFF_PAPER)}</p>', html.bullets(off)] * bool(off)
+    return '\n'.join(parts)
+
+
+def runs_of_table(published: Row, folder: Path, runs: Sequence[SavedRun]) -> tuple[Runs, list[str]]:
+    """The runs of every cell of a table, by their names and settings, and warnings of them.
+
+    A run of a cell's name whose settings differ from the cell's flagfile belongs elsewhere.
+    """
+    of_cells: Runs = {}
+    warnings = []
+    flagfiles = files.flagfiles(published, folder)
+    needed = files.columns(published, flagfiles)
+    for cell, flagfile in flagfiles.items():
+        named = [run for run in runs if f'{run.path.resolve().name}-'.startswith(f'{cell}-')]
+        wanted = read_flagfile(flagfile) if named else {}
+        for run in named:
+            settings = run.settings | {'rounds': int(run.settings['rounds'])}
+            try:
+                all_of_run = differences(run.name, wanted, run.config | {'settings': settings})
+                mismatches = [warning for warning in all_of_run if ': --' in warning]
+                if mismatches or not run.rows:
+                    warnings += [f'Left out: {warning}.' for warning in mismatches[:1]]
+                    continue
+                kept = kept_columns(run.path.name, run.rows, needed[cell])
+            except ValueError as error:
+                warnings.append(f'{run.name} {SKIPPED}: {error}.')
+                continue
+            of_cells.setdefault(cell, []).append(kept)
+            warnings += [f'{warning}.' for warning in all_of_run]
+            warnings += [f'{run.name}: {run.status}.'] * (not run.done)
+    return of_cells, warnings
+
+
 def traffic(groups: Sequence[Group], target: float) -> str:
     return measures(
         groups,
@@ -112,15 +177,14 @@ def traffic(groups: Sequence[Group], target: float) -> str:
             'All clients': (at_end('mbytes_total'), None),
             'A round': (a_round('mbytes_total'), None),
             'Busiest client': (at_end('mbytes_busiest_client'), None),
-            'Mean client': (_of_mean_client, None),
+            'Mean client': (
+                lambda r: at_end('mbytes_total', 1 / int(r.settings['clients']))(r),
+                None,
+            ),
             f'To {_percent(target)}': (until(target, 'mbytes_total'), None),
         },
         'Megabytes sent until the end; mean ± standard deviation over seeds',
     )
-
-
-def _of_mean_client(run: SavedRun) -> Measured | None:
-    return at_end('mbytes_total', 1 / int(run.settings['clients']))(run)
 
 
 def settings(groups: Sequence[Group]) -> str:

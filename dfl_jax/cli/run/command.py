@@ -21,7 +21,7 @@ from typing import Any
 import jax
 from absl import flags, logging
 
-from dfl_jax.cli.command import fail, figure
+from dfl_jax.cli.command import fail
 from dfl_jax.cli.experiment import method_flags
 from dfl_jax.cli.experiment.build import Experiment, build
 from dfl_jax.cli.experiment.method_flags import renew, settings_of_a_run
@@ -32,7 +32,6 @@ from dfl_jax.cli.run.loggers import requested
 from dfl_jax.cli.run.recall import recall
 from dfl_jax.cli.run.rundir import RunDirectory, unused
 from dfl_jax.cli.run.train import train
-from dfl_jax.data import plot_partition
 from dfl_jax.execution import agreed_text, cores_as_devices, join, leads
 
 FLAGS = flags.FLAGS
@@ -103,25 +102,6 @@ def agree(done: bool) -> bool:
     return done
 
 
-def recalled(directory: RunDirectory) -> dict[str, Any]:
-    """Gives the flags that were left out the values of the run; returns what its config records.
-
-    Raises ValueError, one line, for another value than the run's, apart from more rounds.
-    """
-    config = recall(directory)
-    before, now = config['settings'], settings_of_a_run()
-    if _extends(before):
-        before = before | {'rounds': now['rounds']}
-    directory.check_settings(before, now)
-    return config
-
-
-def _extends(before: dict[str, Any]) -> bool:
-    """Whether the command asks for more rounds than the run was started for."""
-    began = before.get('rounds')
-    return bool(FLAGS['rounds'].present and isinstance(began, int) and FLAGS.rounds > began)
-
-
 def prepare(
     lock: contextlib.ExitStack,
 ) -> tuple[Experiment | None, RunDirectory, dict[str, Any] | None]:
@@ -161,9 +141,11 @@ def prepare(
             directory = RunDirectory(unused(default))
         claim(directory, experiment, lock)
     if FLAGS.plot_partition:
-        with figure(directory.path / 'partition.png', 'who holds what: ') as path:
-            data = experiment.dataset
-            plot_partition(data.train_y, experiment.parts, data.classes, path)
+        from dfl_jax.cli.run.plots import plot_partition
+
+        data, path = experiment.dataset, directory.path / 'partition.png'
+        plot_partition(data.train_y, experiment.parts, data.classes, path)
+        print(f'who holds what: {path}')
     return experiment, directory, longer
 
 
@@ -173,14 +155,24 @@ def _default_out() -> Path:
 
 
 def _resume(directory: RunDirectory, lock: contextlib.ExitStack) -> tuple[dict[str, Any], bool]:
-    """Sets the flags to those of the run; returns its config.json, and whether it is done."""
+    """Gives the flags that were left out the values of the run; returns its config.json, and
+    whether it is done.
+
+    Raises ValueError, one line, for another value than the run's, apart from more rounds.
+    """
     if FLAGS.out is None:
         raise ValueError('--resume: name the run to go on with, --out=DIR')
     if not directory.config_file.exists():
         raise ValueError(f'--resume: {directory.path} holds no run; start it without --resume')
     lock.enter_context(directory.locked())
-    config = recalled(directory)
-    return config, not _extends(config['settings']) and directory.unfinished() is None
+    config = recall(directory)
+    before, now = config['settings'], settings_of_a_run()
+    began = before.get('rounds')
+    extends = FLAGS['rounds'].present and isinstance(began, int) and FLAGS.rounds > began
+    if extends:
+        before = before | {'rounds': now['rounds']}
+    directory.check_settings(before, now)
+    return config, not extends and directory.unfinished() is None
 
 
 def _build() -> Experiment:

@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 
 import jax
 
@@ -19,23 +18,6 @@ from dfl_jax.execution import agreed, agreed_text, placed
 
 class CheckpointError(ValueError):
     """Checkpoints that are there but cannot be read."""
-
-
-def open_checkpoints(folder: Path) -> Checkpoints | None:
-    """The checkpoints in a folder, None without orbax. Raises CheckpointError if it is needed."""
-    try:
-        return Checkpoints(folder)
-    except ImportError:
-        if folder.exists():
-            raise CheckpointError(
-                f'{folder} cannot be read without orbax (pip install orbax-checkpoint)'
-            ) from None
-        print(
-            'warning: no checkpoints without orbax (pip install orbax-checkpoint); '
-            'this run cannot be resumed',
-            file=sys.stderr,
-        )
-        return None
 
 
 def resume(

@@ -1,9 +1,10 @@
-"""Drives one run: progress bar, metrics, checkpoints."""
+"""Drives one run: what it says, progress bar, metrics, checkpoints, the trained model."""
 
 import contextlib
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,13 +15,18 @@ from dfl_jax.base import State
 from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.cli.command import fail
 from dfl_jax.cli.experiment.build import Experiment
-from dfl_jax.cli.run import restore, summary
+from dfl_jax.cli.run import restore
 from dfl_jax.cli.run.loggers import Logger, LoggerError
-from dfl_jax.cli.run.rundir import Row, RunDirectory
+from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.data.formats import one_line
 from dfl_jax.execution import fetched, leads
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+REPORTED = {  # of the methods that have it
+    'regular_accuracy': '  regular models',
+    'meme_accuracy': '  memes',
+    'local_accuracy_mean': '  on data of their own',
+}
 
 
 def train(
@@ -41,12 +47,12 @@ def train(
     status = 1
     try:
         needed = (flags.checkpoint or directory.checkpoints.exists()) and leads()
-        checkpoints = restore.open_checkpoints(directory.checkpoints) if needed else None
+        checkpoints = Checkpoints(directory.checkpoints) if needed else None
         resume = restore.resume(experiment, checkpoints, directory, flags.eval_every)
         done = resume[1].round if resume else 0
         rows = restore.evaluations_until(directory, done, flags.eval_every, rounds)
         _begin(directory, rows, done, longer)
-        summary.announce(experiment, rounds, directory.path)
+        _announce(experiment, rounds, directory.path)
         for logger in loggers:
             logger.open(directory)
             opened.append(logger)
@@ -84,8 +90,8 @@ def train(
                         logger.row(row)
                 _show(bar, row)
         if state is not None:
-            summary.save_consensus(experiment.algorithm.consensus(state), directory.consensus)
-        summary.finish(directory, rows)
+            save_consensus(experiment.algorithm.consensus(state), directory.consensus)
+        _finish(directory, rows)
         status = 0
     except KeyboardInterrupt:
         kept = (checkpoints.latest() or 0) if checkpoints else 0
@@ -120,6 +126,62 @@ def _begin(directory: RunDirectory, rows: list[Row], done: int, longer: Row | No
     if longer:
         directory.write_config(longer)
     directory.keep(rows)
+
+
+def _announce(experiment: Experiment, rounds: int, path: Path) -> None:
+    """Prints who takes part, for how long, where, and how much memory it takes."""
+    sizes = [len(part) for part in experiment.parts]
+    samples = str(sizes[0]) if min(sizes) == max(sizes) else f'{min(sizes)} to {max(sizes)}'
+    print(
+        f'{len(sizes)} clients of {samples} samples, {_networks(experiment)}, '
+        f'{rounds} rounds on {_devices(experiment)}, into {path}\n'
+        f'memory: about {experiment.footprint}, '
+        f'{experiment.resolved.get("chunk", 1)} worked on at once'
+    )
+
+
+def _devices(experiment: Experiment) -> str:
+    kind = jax.devices()[0].device_kind
+    return f'{experiment.mesh.size} devices ({kind})' if experiment.mesh else kind
+
+
+def _networks(experiment: Experiment) -> str:
+    if experiment.population is None or len(experiment.population.models) == 1:
+        return f'{experiment.model.size:,} parameters each'
+    sizes = [model.size for model in experiment.population.models.values()]
+    return f'{len(sizes)} architectures of {min(sizes):,} to {max(sizes):,} parameters'
+
+
+def save_consensus(params: Any, path: Path) -> None:
+    """The consensus model's parameters as safetensors, named by their path joined with dots."""
+    from flax.traverse_util import flatten_dict
+    from safetensors.numpy import save
+
+    whole = fetched(flatten_dict(params, sep='.'))
+    if leads():
+        write_atomically(path, save(whole))
+
+
+def _finish(directory: RunDirectory, rows: list[Row]) -> None:
+    """Prints the result, draws the curves and marks the run as done."""
+    from dfl_jax.cli.run.plots import plot_run
+
+    last, best = rows[-1], max(rows, key=lambda row: row['consensus_accuracy'])
+    lines = [
+        ('round', f'{last["round"]}'),
+        ('consensus accuracy', f'{last["consensus_accuracy"]:.4f}'),
+        ('  best', f'{best["consensus_accuracy"]:.4f} at round {best["round"]}'),
+        ('mean client accuracy', f'{last["client_accuracy_mean"]:.4f}'),
+        ('  std over clients', f'{last["client_accuracy_std"]:.4f}'),
+        ('  worst client', f'{last["client_accuracy_min"]:.4f}'),
+        *((label, f'{last[name]:.4f}') for name, label in REPORTED.items() if name in last),
+        ('sent by all clients', f'{last["mbytes_total"]:,.1f} MB'),
+        ('seconds of rounds', f'{last["seconds"]:.1f}'),
+    ]
+    print('\n'.join(f'{name:<22}{value}' for name, value in lines))
+    plot_run(rows, directory.path / 'curves.png')
+    print(f'{"curves":<22}{directory.path / "curves.png"}')
+    directory.finish()
 
 
 def _save(

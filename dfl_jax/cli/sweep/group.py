@@ -19,8 +19,7 @@ from dfl_jax.checkpoint import Checkpoints, Saved
 from dfl_jax.cli.experiment.build import Experiment
 from dfl_jax.cli.run.restore import evaluations_until, lacking, restored
 from dfl_jax.cli.run.rundir import RunDirectory, read_json, write_atomically
-from dfl_jax.cli.run.summary import save_consensus
-from dfl_jax.cli.run.train import undisturbed
+from dfl_jax.cli.run.train import save_consensus, undisturbed
 from dfl_jax.execution import SHARE, available_bytes, placed
 
 TRACED = ('lr', 'projection_seed')  # settings of a method that may differ within a program

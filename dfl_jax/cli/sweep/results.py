@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dfl_jax.cli import markdown
-from dfl_jax.cli.command import in_a_line
+from dfl_jax.cli.command import in_a_line, markdown_table
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.cli.sweep.group import diverged
 from dfl_jax.cli.sweep.plan import Run
@@ -89,7 +88,7 @@ def _markdown(results: Sequence[tuple[Run, Row]]) -> str:
         lines.append([*values, count, *cells])
     head = [*names, 'runs', *(heading for heading, _ in MEASURES.values())]
     lost = [f'{one.name}: {row["state"]}' for one, row in results if row['state'] != 'done']
-    return '\n\n'.join([markdown.table(head, lines, len(names)), *lost]) + '\n'
+    return '\n\n'.join([markdown_table(head, lines, len(names)), *lost]) + '\n'
 
 
 def _mean_and_std(rows: Sequence[Row], name: str, digits: int) -> str:

@@ -33,7 +33,7 @@ def define_flags(_: Sequence[str]) -> None:
 
 @one_line_errors('interrupted; start again', None)
 def main(argv: list[str]) -> int:
-    known = files.known_tables(files.HERE)
+    known = files.known_tables(files.PAPERS)
     if len(argv) != 2 or argv[1] not in known:
         raise ValueError(f'name one table of {", ".join(sorted(known))}')
     sources = [Path(source) for source in FLAGS.runs if source]

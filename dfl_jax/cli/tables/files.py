@@ -3,12 +3,10 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from dfl_jax.cli import papers
+from dfl_jax.cli.command import PAPERS
 from dfl_jax.cli.run.rundir import Row, read_json
 from dfl_jax.cli.tables.curves import CURVES, line_curve, panel_curves
 from dfl_jax.cli.tables.metrics import METRICS, by_metric
-
-HERE = papers.folder()
 
 
 def known_tables(home: Path) -> dict[str, Path]:
@@ -20,7 +18,7 @@ def known_tables(home: Path) -> dict[str, Path]:
 def flagfiles(published: Row, folder: Path) -> dict[str, Path]:
     """The flagfile of every cell that has one. folder: the table's own."""
     cells = sorted(f'{m}-{column}' for m in published['rows'] for column in published['columns'])
-    folders = [HERE / name for name in published['flags']] if 'flags' in published else [folder]
+    folders = [PAPERS / name for name in published['flags']] if 'flags' in published else [folder]
     files = {cell: [f / f'{cell}.flags' for f in folders] for cell in cells}
     existing = {cell: [file for file in files[cell] if file.exists()] for cell in cells}
     return {cell: those[0] for cell, those in existing.items() if those}

@@ -32,7 +32,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
-from dfl_jax.cli import markdown
+from dfl_jax.cli.command import markdown_table
 from dfl_jax.cli.run.plots import COLOURS, plt
 from dfl_jax.cli.run.rundir import Row, write_atomically
 from dfl_jax.cli.tables.fits import Points, confidence, power_law
@@ -165,7 +165,7 @@ def report(study: Row, result: Result) -> str:
                 mean = statistics.mean(expected)
                 line += [f'{mean:.4g}', f'{statistics.mean(values) / mean:.3f}']
             lines.append(line)
-    text = markdown.table(['', *(head.replace('|', '\\|') for head in heads)], lines, 1)
+    text = markdown_table(['', *(head.replace('|', '\\|') for head in heads)], lines, 1)
     if study['study'] in FITTED:
         laws = {label: power_law(points) for label, points in result.measured.items()}
         text += '\n' + ''.join(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from dfl_jax.cli import markdown
+from dfl_jax.cli.command import markdown_table
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables.curves import Runs
 from dfl_jax.cli.tables.fits import fit_lines, slowdown_lines
@@ -26,10 +26,14 @@ OFF_PAPER = f'More than {100 * OFF:.0f} % off the paper:'
 def report(published: Row, runs: Runs) -> str:
     """The table and what stands below it, in Markdown."""
     lines, off = below(published, runs)
-    blocks = [markdown.table(*cells(published, runs))]
-    blocks += [markdown.bullets(lines)] * bool(lines)
-    blocks += [OFF_PAPER, markdown.bullets(off)] * bool(off)
+    blocks = [markdown_table(*cells(published, runs))]
+    blocks += [_bullets(lines)] * bool(lines)
+    blocks += [OFF_PAPER, _bullets(off)] * bool(off)
     return '\n\n'.join(blocks)
+
+
+def _bullets(lines: list[str]) -> str:
+    return '\n'.join(f'- {line}' for line in lines)
 
 
 def cells(published: Row, runs: Runs) -> tuple[list[str], list[list[str]]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from dfl_jax.cli.command import check_empty, fail, figure, one_line_errors
+from dfl_jax.cli.command import check_empty, fail, one_line_errors
 from dfl_jax.cli.experiment import method_flags
 from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.run import command as run
@@ -75,6 +75,7 @@ def follow(experiment: Any, path: Path) -> int:
     from tqdm import tqdm
 
     from dfl_jax.cli.theory.measure import evaluate, measure
+    from dfl_jax.cli.theory.plot import plot_theory
     from dfl_jax.cli.theory.table import report, terms_table, verdict
     from dfl_jax.simulate import DivergenceError
 
@@ -99,8 +100,6 @@ def follow(experiment: Any, path: Path) -> int:
     bounds = evaluate(rows)
     write_atomically(path / 'theory.md', report(rows, bounds))
     print(f'{terms_table(rows, bounds)}\n\n{verdict(bounds)}\n{path / "theory.md"}')
-    with figure(path / 'theory.png') as file:
-        from dfl_jax.cli.theory.plot import plot_theory
-
-        plot_theory(rows, bounds, file)
+    plot_theory(rows, bounds, path / 'theory.png')
+    print(path / 'theory.png')
     return 0

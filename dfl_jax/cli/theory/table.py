@@ -1,7 +1,7 @@
 """theory.md: the measured rounds, and the bound of the theorem term by term."""
 
 from dfl_jax.analysis.convergence import GAMMA_ROOT, STEP_LIMIT, Bound
-from dfl_jax.cli import markdown
+from dfl_jax.cli.command import markdown_table
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.theory.measure import constants
 
@@ -48,7 +48,7 @@ def report(rows: list[Row], bounds: dict[str, Bound]) -> str:
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
-    return markdown.table(head, rows, 1, '---:')
+    return markdown_table(head, rows, 1, '---:')
 
 
 def _inputs(rows: list[Row]) -> str:
