@@ -74,7 +74,7 @@ class _Search(NamedTuple):
     rises: Array  # of the loss, int32
     chosen: Array  # place of the timestep of the lowest loss, int32
     loss: Array  # that loss
-    weights: PyTree  # and its weights
+    best: PyTree  # and the candidate that has it
     progress: PyTree  # of the evolution
 
 
@@ -120,15 +120,20 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree,
             step = linearized.vjp(total)  # J^T S_t
             return jax.tree.map(lambda w, s: w - scale * s, w, step)  # Eq. (5a)
 
-        def outputs_at(total, weights):
-            if selection == 'network':
-                return model.apply(weights, x).T
+        def linear_outputs(total):
             return linearized.outputs - rate / n * ntk_evolution.apply(linearized.kernel, total)
+
+        if selection == 'network':  # a candidate is its weights
+            start, candidate_of, weights_of = w, weights_at, lambda w: w
+            outputs_of = lambda w: model.apply(w, x).T  # noqa: E731
+        else:  # or S_t, which is smaller
+            start, candidate_of, weights_of = jnp.zeros_like(target), lambda s: s, weights_at
+            outputs_of = linear_outputs
 
         def try_next(at: _Search) -> _Search:
             progress, total = reach(at.progress, timesteps[at.tried])
-            weights = weights_at(total)
-            value = mean_loss(outputs_at(total, weights))
+            candidate = candidate_of(total)
+            value = mean_loss(outputs_of(candidate))
             # No number is above all numbers.
             now, lowest = (jnp.where(jnp.isnan(v), jnp.inf, v) for v in (value, at.loss))
             lower = (now < lowest) | (at.tried == 0)
@@ -138,7 +143,7 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree,
                 rises=at.rises + (now > lowest),
                 chosen=keep(at.tried, at.chosen),
                 loss=keep(value, at.loss),
-                weights=jax.tree.map(keep, weights, at.weights),
+                best=jax.tree.map(keep, candidate, at.best),
                 progress=progress,
             )
 
@@ -147,8 +152,8 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree,
         search = lax.while_loop(
             lambda at: (at.tried < len(timesteps)) & (at.rises < settings.patience),
             try_next,
-            _Search(nothing, nothing, nothing, jnp.full((), jnp.inf, loss_type), w, begin),
+            _Search(nothing, nothing, nothing, jnp.full((), jnp.inf, loss_type), start, begin),
         )
-        return search.weights, timesteps[search.chosen], search.loss
+        return weights_of(search.best), timesteps[search.chosen], search.loss
 
     return update
