@@ -531,6 +531,16 @@ def uninterrupted(name):
     return whole_run(name, eval_every=4)
 
 
+@pytest.mark.parametrize('name', [case(name) for name in ALGORITHMS_UNDER_TEST])
+def test_a_round_lowers_for_accelerators(name):
+    """Without a call of Python on the way, and in no more than float32."""
+    init, step, _ = jitted(name)
+    clients, key = network(), jax.random.key(3)
+    traced = step.trace(key, init(key, clients), round_of(all_families(name), 0), clients)
+    program = traced.lower(lowering_platforms=('cuda', 'tpu')).as_text()
+    assert 'callback' not in program and 'f64' not in program
+
+
 @every_whole_run
 def test_one_trace_a_run(name):
     evaluations, traces = uninterrupted(name)
