@@ -106,6 +106,8 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree,
             return jax.tree.map(lambda w, s: w - scale * s, w, step)  # Eq. (5a)
 
         def loss_at(total):
+            if selection == 'network' and linearized.moved is not None:
+                return mean_loss(linearized.moved(total, -scale))
             if selection == 'network':
                 return mean_loss(model.apply(weights_at(total), x).T)
             return mean_loss(
