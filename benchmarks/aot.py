@@ -126,9 +126,7 @@ def described(name: str) -> tuple[Any, Clients, Graph]:
         samples, shape = 1000, (32, 32, 3)
         asked = ('h0',) if name in ALIKE else (method.architectures,)
         names = models.expand(asked)
-        networks = {
-            each: models.bind(models.architecture(each, CLASSES), shape) for each in names
-        }
+        networks = {each: models.bind(models.architecture(each, CLASSES), shape) for each in names}
         network = populate(networks, assign_architectures(names, 50, [1.0] * len(names)))
     else:
         network = common.mlp()

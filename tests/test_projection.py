@@ -148,7 +148,8 @@ def test_the_factors_of_low_rank_multiply_to_the_step(k):
     @jax.jit
     def of_key(key):
         table = random.draw(key)
-        return random.lift(table, u), random.factors(table, u)
+        factors = {name: (of.left, of.weights(u)) for name, of in table.items()}
+        return random.lift(table, u), factors
 
     step, factors = of_key(jax.random.key(0))
     rank = -(-k // 10)
@@ -163,7 +164,7 @@ def test_the_factors_of_low_rank_multiply_to_the_step(k):
 
 def test_what_each_kind_offers():
     given = {kind: projection(kind, MODEL.shapes, 5) for kind in RANDOM}
-    assert [kind for kind, random in given.items() if random.factors] == ['low_rank']
+    assert [kind for kind, random in given.items() if random.factored] == ['low_rank']
     assert [kind for kind, random in given.items() if random.columns] == ['gaussian']
     assert all((random.kind, random.dimension) == (kind, 5) for kind, random in given.items())
     wide = bind(MLP(10, (100,)), (784,))

@@ -233,16 +233,18 @@ def spark(
 def memory(model: Model, samples: int, members: int, settings: Mapping[str, Any]) -> int:
     """Bytes of one aggregator's update; samples: N of a client, members: K.
 
-    Three copies of the inputs, ten of the weights, forty of the outputs, and twice the Jacobian
-    itself where it is formed.
+    Three copies of the inputs, ten of the weights, forty of the outputs; where the Jacobian is
+    formed two of it, three where it is decoded, and the signals of dense layers that give it.
     """
     drawn = math.ceil(samples * settings['sampling']) * members
-    explicit = (
-        settings['projection'] == 'gaussian'
-        or settings['kernel_form'] == 'trace'
-        or settings['exchange'] != 'float32'
-    )
+    decoded = settings['exchange'] != 'float32'
+    gaussian, trace = settings['projection'] == 'gaussian', settings['kernel_form'] == 'trace'
     outputs = drawn * model.classes
-    jacobian = outputs * (settings['projection_dim'] or DIMENSION) if explicit else 0
+    width = 0
+    if decoded or gaussian or trace:
+        width = (3 if decoded else 2) * (settings['projection_dim'] or DIMENSION)
+        if settings['projection'] == 'low_rank':
+            matrices = (leaf.shape for leaf in jax.tree.leaves(model.shapes))
+            width += sum(shape[-1] for shape in matrices if len(shape) == 2)
     inputs = drawn * math.prod(model.input_shape)
-    return 4 * (3 * inputs + 10 * model.size + 40 * outputs + 2 * jacobian)
+    return 4 * (3 * inputs + 10 * model.size + (40 + width) * outputs)

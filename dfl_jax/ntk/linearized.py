@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
@@ -19,10 +18,10 @@ from dfl_jax.compression import Codec
 from dfl_jax.models import Model
 from dfl_jax.ntk.compressed import decoded_jacobian
 from dfl_jax.ntk.evolution import Kernel
+from dfl_jax.ntk.factored import factored
 from dfl_jax.ntk.kernels import kernel_fn, members_kernel_fn
 from dfl_jax.ntk.precision import product
-from dfl_jax.ntk.projection import BLOCK, Projection, layer_of
-from dfl_jax.ntk.structured import plain_layers
+from dfl_jax.ntk.projection import BLOCK, Projection
 
 JACOBIAN_WEIGHTS = ('averaged', 'neighbours')
 KERNEL_FORMS = ('full', 'trace')
@@ -35,6 +34,9 @@ class Linearization(NamedTuple):
     outputs: Array  # f0 [C, N]
     kernel: Kernel  # H [N, N] of Eq. (3), or S [C, N] -> K S of the full kernel
     vjp: Callable[[Array], PyTree]  # S [C, N] -> J^T S, leaves like w
+    # (S, scale) -> outputs [C, N] of the network itself at w + scale J^T S, where that is faster
+    # than to form these weights
+    moved: Callable[[Array, Array], Array] | None = None
 
 
 def linearization(
@@ -82,31 +84,6 @@ def linearization(
     return linearize
 
 
-def _outputs(model: Model, w: PyTree, x: Array) -> Callable[..., Array]:
-    """(step, factors={}) -> outputs [C, N] of the weights w + step on x [N, ...].
-
-    `factors` are steps A V of dense layers by the layers' names, A [1 + d_in, r] and V [r, d_out]
-    with the bias, if any, in A's first row: such a layer adds (1, a) A V to its output, and A V is
-    not formed.
-    """
-
-    def moved(step: PyTree, factors: dict = {}) -> Array:  # noqa: B006
-        def adapt(call, args, kwargs, context):
-            y = call(*args, **kwargs)
-            name = '/'.join(context.module.path)
-            if name in factors and context.method_name == '__call__':
-                left, right = factors[name]
-                biases = int(context.module.use_bias)
-                bias = left[:biases].sum(axis=0, keepdims=True)  # nothing without one
-                y = y + product(bias + product(args[0], left[biases:]), right)
-            return y
-
-        with nn.intercept_methods(adapt):
-            return model.apply(jax.tree.map(jnp.add, w, step), x).T
-
-    return moved
-
-
 def projected(
     model: Model,
     projection: Projection,
@@ -133,30 +110,26 @@ def projected(
     if whole and codec is not None:
         raise ValueError('Jacobians are compressed after their projection; choose a projection')
     explicit = codec is not None or form == 'trace' or projection.columns is not None
-    adapted = _dense_layers(model) if projection.factors is not None else set()
+    near = factored(model, projection) if projection.factored else None
 
     def linearize(key: Array, table: PyTree, w: PyTree, x: Array, mask: Array, unsent: int = 0):
         if whole and form == 'trace':
             return linearization(model)(key, w, x)
-        outputs = _outputs(model, w, x)
         origin = jax.tree.map(jnp.zeros_like, w)
+
+        def outputs(step: PyTree) -> Array:
+            return model.apply(jax.tree.map(jnp.add, w, step), x).T
+
         f0, forward = jax.linearize(outputs, origin)
         u0 = jnp.zeros(projection.dimension, f0.dtype)
-
-        def moved(u: Array) -> Array:
-            """The outputs of the weights moved by P u."""
-            step = projection.lift(table, u)
-            if projection.factors is None:
-                return outputs(step)
-            factors = projection.factors(table, u)
-            others = jax.tree_util.tree_map_with_path(
-                lambda path, leaf: jnp.zeros_like(leaf) if layer_of(path) in adapted else leaf, step
-            )
-            return outputs(others, {name: factors[name] for name in adapted})
-
-        narrow = jax.linearize(moved, u0)[1]  # u -> J~ u
+        if near is not None:
+            narrow, block, at = near(table, w, x)
+        else:
+            narrow = jax.linearize(lambda u: outputs(projection.lift(table, u)), u0)[1]
+            block, at = _columns_of(projection, table, forward, narrow, u0), None
         if explicit:
-            jac = _columns(projection, table, forward, narrow, u0, origin)  # [k, C, N]
+            blocks = lax.map(block, jnp.arange(-(-len(u0) // BLOCK)))
+            jac = blocks.reshape(-1, *f0.shape)[: len(u0)]  # [k, C, N]
             if codec is not None:
                 jac = _received(codec, key, jnp.where(mask, jac, 0), unsent)
             flat = jac.reshape(len(jac), -1)
@@ -170,32 +143,24 @@ def projected(
         if step == 'exact':
             exact = jax.linear_transpose(forward, origin)
             return Linearization(f0, kernel, lambda s: exact(s)[0])
-        return Linearization(f0, kernel, lambda s: projection.lift(table, back(s)[0]))
+        moved = None if at is None else lambda s, scale: at(scale * back(s)[0])
+        return Linearization(f0, kernel, lambda s: projection.lift(table, back(s)[0]), moved)
 
     return linearize
 
 
-def _dense_layers(model: Model) -> set[str]:
-    plain = plain_layers(model).items()
-    return {'/'.join(path) for path, layer in plain if issubclass(layer, nn.Dense)}
+def _columns_of(
+    projection: Projection, table: PyTree, forward: Callable, narrow: Callable, u0: Array
+) -> Callable[[Array], Array]:
+    """b -> columns b BLOCK, ... of J~ [BLOCK, C, N], J of columns of P or J~ of unit vectors."""
 
+    def block(b: Array) -> Array:
+        if projection.columns is not None:
+            return jax.vmap(forward)(projection.columns(table, b))
+        units = (b * BLOCK + jnp.arange(BLOCK))[:, None] == jnp.arange(len(u0))[None, :]
+        return jax.vmap(narrow)(units.astype(u0.dtype))
 
-def _columns(
-    projection: Projection, table: PyTree, forward, narrow, u0: Array, origin: PyTree
-) -> Array:
-    """J~ [k, C, N], BLOCK columns at a time: J of the columns of P, or J~ of unit vectors."""
-
-    def columns_of(block: Array) -> Array:
-        if projection.columns is None:
-            places = block * BLOCK + jnp.arange(BLOCK)
-            units = places[:, None] == jnp.arange(len(u0))[None, :]
-            return jax.vmap(narrow)(units.astype(u0.dtype))
-        directions = projection.columns(table, block)
-        directions = jax.tree.map(lambda d, o: d.astype(o.dtype), directions, origin)
-        return jax.vmap(forward)(directions)
-
-    blocks = lax.map(columns_of, jnp.arange(-(-len(u0) // BLOCK)))
-    return blocks.reshape(-1, *blocks.shape[2:])[: len(u0)]
+    return block
 
 
 def _received(codec: Codec, key: Array, jac: Array, each: int) -> Array:

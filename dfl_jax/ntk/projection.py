@@ -27,7 +27,7 @@ from jax import lax
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.checks import check_choice
-from dfl_jax.ntk.precision import traced_precision
+from dfl_jax.ntk.precision import product, traced_precision
 
 PROJECTIONS = ('gaussian', 'low_rank', 'sparse_sign', 'none')
 DIMENSION = 1000  # section 5.1
@@ -55,13 +55,25 @@ class Layer(NamedTuple):
         return widths.pop() if len(widths) == 1 else 1
 
 
+class Factors(NamedTuple):
+    """The P_l of a layer whose column r SHARED + s is vec(a_r b_rs^T): P_l u = A V."""
+
+    left: Array  # A [d_l / d_out, r], the a_r
+    right: Array  # [r, SHARED, d_out], the b_rs; those beyond k meet no number of u
+
+    def weights(self, u: Array) -> Array:
+        """V [r, d_out] of u [k]: V_r = sum_s u_rs b_rs."""
+        rank, shared, _ = self.right.shape
+        padded = jnp.pad(u, (0, rank * shared - len(u))).reshape(rank, shared)
+        return jnp.sum(padded[:, :, None] * self.right, axis=1)
+
+
 class Kind(NamedTuple):
     """How the P_l of one layer is drawn and used."""
 
     draw: Callable[[Array, Layer], PyTree]  # (key, layer) -> what is kept of P_l
     lift: Callable[[PyTree, Array, Layer], Array]  # (kept, u [k], layer) -> P_l u [d_l]
-    # (kept, u [k]) -> A [d_l / d_out, r] and V [r, d_out] of P_l u = A V, where r is small
-    factors: Callable[[PyTree, Array], tuple[Array, Array]] | None = None
+    factored: bool = False  # what is kept are Factors, with few a_r
     # (kept, b, layer) -> columns b BLOCK, ... of P_l, [BLOCK, d_l], those beyond k zero
     columns: Callable[[PyTree, Array, Layer], Array] | None = None
 
@@ -73,8 +85,7 @@ class Projection(NamedTuple):
     dimension: int  # k
     draw: Callable[[Array], PyTree]  # key -> table, what is kept of P
     lift: Callable[[PyTree, Array], PyTree]  # (table, u [k]) -> P u, leaves like the weights
-    # (table, u [k]) -> {name of a layer: its factors A, V}, of the kind that has them
-    factors: Callable[[PyTree, Array], dict[str, tuple[Array, Array]]] | None
+    factored: bool  # the table is {name of a layer: its Factors}
     # (table, b) -> columns b BLOCK, ..., leaves [BLOCK, ...], of the kind whose P u is too dear
     columns: Callable[[PyTree, Array], PyTree] | None
 
@@ -121,18 +132,13 @@ def projection(kind: str, shapes: PyTree, k: int | None = None) -> Projection:
     def lift(table: PyTree, u: Array) -> PyTree:
         return assembled(of_layer.lift(table[layer.name], u, layer) for layer in layers)
 
-    factors = columns = None
-    if (factors_of_layer := of_layer.factors) is not None:
-
-        def factors(table: PyTree, u: Array) -> dict[str, tuple[Array, Array]]:
-            return {name: factors_of_layer(kept, u) for name, kept in table.items()}
-
+    columns = None
     if (columns_of_layer := of_layer.columns) is not None:
 
         def columns(table: PyTree, block: Array) -> PyTree:
             return assembled(columns_of_layer(table[layer.name], block, layer) for layer in layers)
 
-    return Projection(kind, k, draw, lift, factors, columns)
+    return Projection(kind, k, draw, lift, of_layer.factored, columns)
 
 
 def _layers(shapes: PyTree) -> tuple[list[Layer], jax.tree_util.PyTreeDef]:
@@ -205,21 +211,16 @@ def _gaussian(k: int) -> Kind:
 def _low_rank(k: int) -> Kind:
     rank = -(-k // SHARED)
 
-    def draw(key: Array, layer: Layer) -> tuple[Array, Array]:
+    def draw(key: Array, layer: Layer) -> Factors:
         k_in, k_out = jax.random.split(key)
         a = jax.random.normal(k_in, (layer.size // layer.width, rank))
         b = jax.random.normal(k_out, (rank, SHARED, layer.width))
-        return a, b / math.sqrt(k)
+        return Factors(a, b / math.sqrt(k))
 
-    def factors(table: tuple[Array, Array], u: Array) -> tuple[Array, Array]:
-        a, b = table
-        padded = jnp.pad(u, (0, rank * SHARED - k)).reshape(rank, SHARED)
-        return a, jnp.sum(padded[:, :, None] * b, axis=1)
+    def lift(table: Factors, u: Array, layer: Layer) -> Array:
+        return product(table.left, table.weights(u)).ravel()
 
-    def lift(table: tuple[Array, Array], u: Array, layer: Layer) -> Array:
-        return jnp.matmul(*factors(table, u), precision=traced_precision()).ravel()
-
-    return Kind(draw, lift, factors)
+    return Kind(draw, lift, factored=True)
 
 
 def _sparse_sign(k: int) -> Kind:

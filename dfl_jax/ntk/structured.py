@@ -18,7 +18,7 @@ from dfl_jax.models import Model
 from dfl_jax.ntk.precision import gram, traced_precision
 
 
-def _record_layers(model: Model, params: PyTree, x: Array, taps: dict | None = None):
+def record_layers(model: Model, params: PyTree, x: Array, taps: dict | None = None):
     """Logits and, in order of the calls, each layer's (path, module, input, output).
 
     `taps` adds a perturbation to the output of the layers it names, so that the derivative by a
@@ -45,7 +45,7 @@ def plain_layers(model: Model) -> dict[tuple[str, ...], type[nn.Module]]:
     calls: list = []
 
     def trace(key, x):
-        layers = _record_layers(model, model.init(key), x)[1]
+        layers = record_layers(model, model.init(key), x)[1]
         calls.extend((path, module, a.ndim) for path, module, a, _ in layers)
 
     jax.eval_shape(
@@ -84,7 +84,7 @@ def unstructured_parameters(model: Model) -> list[str]:
 
 def structured(model: Model, params: PyTree, x: Array) -> Array:
     """H [N, N] of the weights `params` on x [N, ...]."""
-    logits, layers = _record_layers(model, params, x)
+    logits, layers = record_layers(model, params, x)
     taps = {path: jnp.zeros_like(y) for path, _, _, y in layers}
     classes = model.classes
     kernel = jnp.zeros((len(x), len(x)), logits.dtype)
@@ -98,15 +98,15 @@ def structured(model: Model, params: PyTree, x: Array) -> Array:
             # With D_c = gate * W[:, c] the sum over outputs collapses to (G * s) G^T,
             # s_h = sum_c W[h, c]^2.
             path, module, a, _ = layers[-1]
-            gate = _gate(model, params, x, path, taps[path])
-            head_weights = _get(params, head.path)['kernel']  # [h, C]
+            gate = gate_of(model, params, x, path, taps[path])
+            head_weights = leaf_at(params, head.path)['kernel']  # [h, C]
             s = jnp.sum(head_weights**2, axis=1)
             signal = gram(gate * jnp.sqrt(s)[None, :])
             kernel = kernel + _dense_inputs(module, a) * signal
             layers = layers[:-1]
 
     if layers:
-        forward = lambda t: _record_layers(model, params, x, t)[0]  # noqa: E731
+        forward = lambda t: record_layers(model, params, x, t)[0]  # noqa: E731
         kernel = kernel + _remaining_layers(forward, layers, taps)
     return kernel / classes
 
@@ -116,7 +116,7 @@ def structured_members(model: Model, params: PyTree, x: Array) -> Array:
     modules: list = []
 
     def record(w: PyTree, x: Array):
-        logits, layers = _record_layers(model, w, x)
+        logits, layers = record_layers(model, w, x)
         modules[:] = [(path, module, output is logits) for path, module, _, output in layers]
         return [a for *_, a, _ in layers], [output for *_, output in layers]
 
@@ -125,7 +125,7 @@ def structured_members(model: Model, params: PyTree, x: Array) -> Array:
 
     def forward(taps: dict) -> Array:
         each = jax.tree.map(lambda t: t.reshape(*x.shape[:2], *t.shape[1:]), taps)
-        return flat(jax.vmap(lambda w, x, t: _record_layers(model, w, x, t)[0])(params, x, each))
+        return flat(jax.vmap(lambda w, x, t: record_layers(model, w, x, t)[0])(params, x, each))
 
     inputs, outputs = jax.vmap(record)(params, x)
     taps = {path: jnp.zeros_like(flat(y)) for (path, *_), y in zip(modules, outputs, strict=True)}
@@ -141,11 +141,11 @@ def structured_members(model: Model, params: PyTree, x: Array) -> Array:
     return kernel / model.classes
 
 
-def _gate(model: Model, params: PyTree, x: Array, path, tap: Array) -> Array:
+def gate_of(model: Model, params: PyTree, x: Array, path, tap: Array) -> Array:
     """d a / d z of the elementwise activation between the last two dense layers, [N, h]."""
 
     def head_input(tap):
-        return _record_layers(model, params, x, {path: tap})[1][-1][2]
+        return record_layers(model, params, x, {path: tap})[1][-1][2]
 
     a, vjp = jax.vjp(head_input, tap)
     return vjp(jnp.ones_like(a))[0]
@@ -213,7 +213,7 @@ def _convolution_rows(module: nn.Conv, patches: Array, signal: Array) -> Array:
     return rows
 
 
-def _get(params: PyTree, path: tuple[str, ...]) -> PyTree:
+def leaf_at(params: PyTree, path: tuple[str, ...]) -> PyTree:
     for name in path:
         params = params[name]
     return params

@@ -123,12 +123,15 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree,
         def linear_outputs(total):
             return linearized.outputs - rate / n * ntk_evolution.apply(linearized.kernel, total)
 
-        if selection == 'network':  # a candidate is its weights
+        def outputs_nearby(total):
+            return linearized.moved(total, -scale)
+
+        if selection == 'network' and linearized.moved is None:  # a candidate is its weights
             start, candidate_of, weights_of = w, weights_at, lambda w: w
             outputs_of = lambda w: model.apply(w, x).T  # noqa: E731
         else:  # or S_t, which is smaller
             start, candidate_of, weights_of = jnp.zeros_like(target), lambda s: s, weights_at
-            outputs_of = linear_outputs
+            outputs_of = linear_outputs if selection == 'linearized' else outputs_nearby
 
         def try_next(at: _Search) -> _Search:
             progress, total = reach(at.progress, timesteps[at.tried])

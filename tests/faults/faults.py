@@ -106,6 +106,20 @@ FAULTS = [
         ('test_spark.py::test_three_rounds_equal_the_reference',),
     ),
     Fault(
+        'a projected Jacobian whose signals pass closed gates',
+        'dfl_jax/ntk/factored.py',
+        'gate * change',
+        'change',
+        ('test_factored.py::test_factors_give_the_projected_jacobian',),
+    ),
+    Fault(
+        'columns of a projected Jacobian that meet the wrong inputs',
+        'dfl_jax/ntk/factored.py',
+        'take(places // SHARED',
+        'take(places % SHARED',
+        ('test_factored.py::test_factors_give_the_projected_jacobian',),
+    ),
+    Fault(
         'a projection that is never renewed',
         'dfl_jax/algorithms/spark.py',
         "key if self.projection_refresh == 'never' else",
