@@ -17,7 +17,8 @@ from dfl_jax.topology.settings import (
 )
 
 STEEPEST = 1000  # the largest exponent of a power law
-# Clients of the largest regular graph that networkx draws; the graphs of all kept results are its.
+# Clients of the largest regular graph that networkx draws, so that those of trained runs stay. Of
+# larger ones only ||v_steady|| is kept, which all regular graphs share.
 REGULAR_BY_NETWORKX = 10_000
 SEARCHED = 1000  # how many numbers of clients are searched for one that has a torus
 
