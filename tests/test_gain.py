@@ -189,3 +189,12 @@ def test_polls_of_nobody_or_too_many_are_refused():
         gain.polled_degrees(graphs, 10, seed=0)
     with pytest.raises(TopologyError, match='ask at least one'):
         gain.gain_of_degrees([], 9)
+
+
+def test_the_uniform_matrix_of_links_is_that_of_their_schedule():
+    """A link that is listed again, the other way round, counts once."""
+    graph = topology.schedule('erdos_renyi', 60, 1, seed=0, static=True, degree=6)
+    (expected,) = gain.mixing_matrices(graph, np.ones(60), 'uniform')
+    links = np.argwhere(np.triu(expected.toarray(), 1)).astype(np.int32)
+    found = gain.uniform_matrix(np.concatenate([links, links[:5, ::-1]]), 60)
+    np.testing.assert_allclose(found.toarray(), expected.toarray())

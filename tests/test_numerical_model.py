@@ -72,3 +72,19 @@ def test_bad_settings_are_refused():
         numerical_model.simulate(jax.random.key(0), matrix, parameters=2, rounds=0)
     with pytest.raises(ValueError, match='row 0 sums to 2'):
         numerical_model.simulate(jax.random.key(0), 2 * matrix, parameters=2, rounds=3)
+
+
+def test_blocks_of_nodes_draw_apart_and_alike_every_time(monkeypatch):
+    graphs = topology.schedule('regular', 64, 1, seed=0, static=True, degree=6)
+    (matrix,) = gain.mixing_matrices(graphs, np.ones(64), 'uniform')
+    monkeypatch.setattr(numerical_model, 'BLOCK', 7 * 4000)  # ten blocks, the last of one node
+    options = {'rounds': 30, 'sigma_init': 1.0, 'sigma_noise': 1e-3}
+    found, again = (
+        numerical_model.simulate(jax.random.key(0), matrix, parameters=4000, **options)
+        for _ in range(2)
+    )
+    nodes, parameters = reference.numerical_model_deviations(matrix.T.toarray(), **options)
+    np.testing.assert_allclose(found.among_parameters, parameters, rtol=0.03)
+    assert (found.among_nodes <= 1.02 * nodes).all()
+    assert (found.among_nodes >= 0.9 * nodes).all()
+    assert (again.among_nodes == found.among_nodes).all(), 'the threads share a stream'

@@ -20,7 +20,7 @@ from dfl_jax.topology import (
     isolate_clients,
     schedule,
 )
-from dfl_jax.topology.families import Settings, draw, most_members
+from dfl_jax.topology.families import REGULAR_BY_NETWORKX, Settings, draw, most_members
 from tests.helpers import assortativity
 
 drawing = sys.modules['dfl_jax.topology.schedule']
@@ -117,6 +117,25 @@ def test_fixed_families_are_what_they_say():
 @pytest.mark.parametrize('degree', [1, 4, 5, 30, 34, 35])
 def test_regular_of_any_degree(degree):
     assert (degrees(drawn('regular', degree=degree)) == degree).all()
+
+
+@pytest.mark.parametrize('degree', [1, 4, 60])
+def test_regular_of_more_clients_than_networkx_draws_is_random_and_simple(degree):
+    """60 neighbours each: about 1,800 pairs of stubs are loops or repeat another at first."""
+    clients = REGULAR_BY_NETWORKX + 2
+    settings = Settings(clients, degree=degree)
+    links, again, other = (
+        draw('regular', settings, np.random.default_rng(seed)) for seed in (0, 0, 1)
+    )
+    assert (links == again).all() and not (links == other).all()
+    low, high = np.sort(links, axis=1).T
+    assert (low < high).all(), 'a client is its own neighbour'
+    assert len(np.unique(low * clients + high.astype(np.int64))) == clients * degree // 2
+    assert (np.bincount(links.ravel(), minlength=clients) == degree).all()
+    ends = np.concatenate([links, links[:, ::-1]]).T
+    graph = scipy.sparse.coo_array((np.ones(ends.shape[1]), ends)).tocsr()
+    triangles, expected = ((graph @ graph) * graph).sum() / 6, (degree - 1) ** 3 / 6  # Poisson
+    assert triangles == pytest.approx(expected, abs=5 * np.sqrt(expected), rel=0.05)
 
 
 @pytest.mark.parametrize('family', ['erdos_renyi', 'barabasi_albert', 'watts_strogatz'])

@@ -101,13 +101,14 @@ def uniform_matrix(links: np.ndarray, clients: int) -> scipy.sparse.csr_array:
 
     As `mixing_matrix` of the schedule, without its padding to the largest degree.
     """
-    itself = np.arange(clients)
-    links = np.unique(np.sort(links, axis=1), axis=0)
+    itself = np.arange(clients, dtype=np.int32)
     rows = np.concatenate([links[:, 0], links[:, 1], itself])
     columns = np.concatenate([links[:, 1], links[:, 0], itself])
-    shares = 1 / np.bincount(rows, minlength=clients)
-    entries = (shares[rows], (rows, columns))
-    return scipy.sparse.coo_array(entries, shape=(clients, clients)).tocsr()
+    entries = (np.ones(len(rows)), (rows, columns))
+    matrix = scipy.sparse.coo_array(entries, shape=(clients, clients)).tocsr()
+    members = np.diff(matrix.indptr)  # repeated links have become one entry
+    matrix.data = np.repeat(1 / members, members)
+    return matrix
 
 
 # ------------------------------------------------------------- without the whole graph, section 4.2

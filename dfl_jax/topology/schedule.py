@@ -9,7 +9,7 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from dfl_jax.base import Graph
-from dfl_jax.topology.families import BY_NETWORKX, check, draw, links_of, most_members
+from dfl_jax.topology.families import by_networkx, check, draw, links_of, most_members
 from dfl_jax.topology.rewiring import rewire
 from dfl_jax.topology.settings import BYTES_OF_PLACE, Settings, Stream, check_memory
 
@@ -108,7 +108,7 @@ def check_schedule(family: str, rounds: int, static: bool, settings: Settings) -
     links = links_of(family, members, settings)
     places = draws * clients * members
     # A draw [E, 2], both ways [2E, 2], and what drawing and sorting take of one draw.
-    drawing = (24 * draws + (NETWORKX if family in BY_NETWORKX else DRAWING)) * links
+    drawing = (24 * draws + (NETWORKX if by_networkx(family, settings) else DRAWING)) * links
     check_memory(f'{family} graphs', draws, clients, BYTES_OF_PLACE * places + drawing)
 
 
