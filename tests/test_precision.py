@@ -11,6 +11,7 @@ from dfl_jax.algorithms import make
 from dfl_jax.base import Graph
 from dfl_jax.models import MLP, MODELS, bind
 from dfl_jax.ntk import at_precision, kernel_fn
+from dfl_jax.ntk.precision import gram
 
 CLIENTS, CLASSES, COHORT = 6, 3, 3
 PRODUCTS = ('dot_general', 'conv_general_dilated')
@@ -116,3 +117,11 @@ def test_another_precision_is_refused(name):
     settings = {'projection_dim': 12} if name == 'spark' else {}
     with pytest.raises(ValueError, match="unknown precision 'tf32'; choose one of highest, high"):
         make(name, bind(MLP(CLASSES, (8,)), (5,)), precision='tf32', **settings)
+
+
+@pytest.mark.parametrize('samples', [1, 5, 6, 7, 13, 40])
+def test_a_gram_matrix_is_the_product_of_all_rows(samples):
+    """Whatever is left for the last strip."""
+    rows = np.random.default_rng(samples).normal(size=(samples, 3)).astype(np.float32)
+    found = np.asarray(gram(jnp.asarray(rows)))
+    np.testing.assert_allclose(found, rows @ rows.T, rtol=1e-5, atol=1e-6)
