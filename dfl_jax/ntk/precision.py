@@ -16,8 +16,8 @@ from jax import lax
 from dfl_jax.base import Array
 from dfl_jax.checks import check_choice
 
-# Of a Gram matrix. Four, six and eight take 0.58 to 0.63 of the time of the whole product (N = 1182,
-# d = 784, 2-core AMD EPYC under other load, medians of 25 in turns, 2026-11-23).
+# Of a Gram matrix. Four, six and eight take 0.63, 0.56 and 0.60 of the time of the whole product
+# (N = 1182, d = 784, 2-core AMD EPYC under other load, medians of 25 in turns, 2026-11-23).
 STRIPS = 6
 
 PRECISIONS = ('highest', 'high', 'default')
