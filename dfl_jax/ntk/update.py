@@ -37,8 +37,8 @@ class NtkUpdate:
       selection: the timestep's loss is that of the true network with the evolved weights
         (`network`) or of the evolved outputs (`linearized`), on the data of an aggregator and its
         neighbours.
-      patience: how often the loss may rise, from its lowest so far, before later timesteps are no
-        longer tried; as many as there are timesteps tries all of them.
+      patience: how many timesteps may have a higher loss than the lowest so far before later ones
+        are no longer integrated and tried; as many as there are timesteps tries all of them.
       precision: of the products of a round, `highest`, `high` or `default`, as
         `jax.default_matmul_precision` names them; CPUs know only one.
 
@@ -51,7 +51,7 @@ class NtkUpdate:
     loss: str = 'cross_entropy'
     evolution: str = 'rkc'
     selection: str = 'network'
-    patience: int = 1
+    patience: int = 2
     precision: str = 'highest'
 
     def __post_init__(self):
