@@ -14,6 +14,7 @@ them, and how many kernels, loops and calls of libraries the program has.
 
 import os
 import re
+import sys
 import time
 from typing import Any
 
@@ -64,8 +65,9 @@ device_description_str: "NVIDIA H200"
 
 
 def main() -> None:
-    sharding = jax.sharding.SingleDeviceSharding(device(_PLATFORM.value))
-    print(f'{next(iter(sharding.device_set)).device_kind}, JAX {jax.__version__}, not run\n')
+    described = device(_PLATFORM.value)
+    sharding = jax.sharding.SingleDeviceSharding(described)
+    print(f'{described.device_kind}, JAX {jax.__version__}, not run\n')
     table = common.Table(
         *('method', 'compile s', 'arguments GiB', 'temporary GiB'),
         *('kernels', 'loops', 'calls of libraries'),
@@ -79,9 +81,9 @@ def device(platform: str) -> Any:
     from jax.experimental import topologies
 
     if platform == 'cuda':
-        described = {'topology_name': 'h200', 'target_config': H200, 'topology': '1x1x1'}
+        target = {'topology_name': 'h200', 'target_config': H200, 'topology': '1x1x1'}
     else:
-        described = {'topology_name': 'v5e:2x2'}
+        target = {'topology_name': 'v5e:2x2'}
         os.environ |= {
             'TPU_SKIP_MDS_QUERY': '1',
             'TPU_ACCELERATOR_TYPE': 'v5litepod-4',
@@ -89,12 +91,15 @@ def device(platform: str) -> Any:
             'TPU_WORKER_ID': '0',
             'ALLOW_MULTIPLE_LIBTPU_LOAD': 'true',
         }
-    return topologies.get_topology_desc(platform=platform, **described).devices[0]
+    try:
+        return topologies.get_topology_desc(platform=platform, **target).devices[0]
+    except Exception as error:  # whatever a plugin that is not there makes of it
+        sys.exit(f'no compiler for --platform={platform}: {error}\n{__doc__}')
 
 
 def compiled_round(name: str, sharding: jax.sharding.Sharding) -> list[tuple[float, str]]:
     """Figures of one method's compiled round."""
-    algorithm, clients, graph = described(name)
+    algorithm, clients, graph = round_of(name)
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(algorithm.init, key, clients)
     arguments = jax.tree.map(
@@ -117,10 +122,11 @@ def compiled_round(name: str, sharding: jax.sharding.Sharding) -> list[tuple[flo
     ]
 
 
-def described(name: str) -> tuple[Any, Clients, Graph]:
+def round_of(name: str) -> tuple[Any, Clients, Graph]:
     """A method, and the shapes of its clients and of a round's graph."""
     method = METHODS[name]
     settings: dict[str, Any] = {}
+    network: Any = common.mlp()
     samples, shape = 197, common.IMAGE
     if method.heterogeneous:
         samples, shape = 1000, (32, 32, 3)
@@ -128,8 +134,6 @@ def described(name: str) -> tuple[Any, Clients, Graph]:
         names = models.expand(asked)
         networks = {each: models.bind(models.architecture(each, CLASSES), shape) for each in names}
         network = populate(networks, assign_architectures(names, 50, [1.0] * len(names)))
-    else:
-        network = common.mlp()
     count = 50 if method.heterogeneous else 300
     if name == 'ntk_fl':
         settings['cohort'] = MEMBERS['cohort'][1]
@@ -140,17 +144,15 @@ def described(name: str) -> tuple[Any, Clients, Graph]:
     if 'anneal_rounds' in method.from_run:
         settings['anneal_rounds'] = 75
     algorithm = make(name, network, **settings)
-    clients = Clients(
-        jax.ShapeDtypeStruct((count, samples, *shape), jnp.float32),
-        jax.ShapeDtypeStruct((count, samples), jnp.int32),
-        jax.ShapeDtypeStruct((count, samples), bool),
-    )
     rows, members = MEMBERS[method.graphs]
-    graph = Graph(
-        jax.ShapeDtypeStruct((rows, members), jnp.int32),
-        jax.ShapeDtypeStruct((rows, members), bool),
-        jax.ShapeDtypeStruct((rows,), bool),
-    )
+
+    def shapes() -> tuple[Clients, Graph]:
+        data = jnp.zeros((count, samples, *shape)), jnp.zeros((count, samples), jnp.int32)
+        linked = jnp.zeros((rows, members), bool)
+        graph = Graph(linked.astype(jnp.int32), linked, linked[:, 0])
+        return Clients(*data, data[1] > 0), graph
+
+    clients, graph = jax.eval_shape(shapes)
     return algorithm, clients, graph
 
 
