@@ -62,6 +62,7 @@ def test_the_timestep_of_the_lowest_loss_is_kept(losses, chosen):
 @pytest.mark.parametrize(
     ('losses', 'patience', 'chosen'),
     [
+        ((0.5, 0.4, 0.3), 1, 5),
         ((0.5, 0.6, 0.3), 1, 1),
         ((0.5, 0.6, 0.3), 2, 5),
         ((0.5, np.nan, 0.3), 1, 1),
