@@ -92,7 +92,7 @@ def main() -> None:
 def measure(name: str) -> dict[str, Any]:
     """Seconds, memory and work of one algorithm."""
     setting = setting_of(name)
-    cores = None if name == 'dfml' else mesh_of_cores(len(setting.clients.y))
+    cores = mesh_of_cores(len(setting.clients.y))
     mesh = client_mesh(_DEVICES.value) if _DEVICES.value else cores
     devices = mesh.size if mesh else 1
     compiled, times = round_seconds(setting, mesh)

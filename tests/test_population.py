@@ -9,7 +9,7 @@ import pytest
 
 from dfl_jax import topology
 from dfl_jax.base import Graph
-from dfl_jax.execution.chunks import map_present
+from dfl_jax.execution import client_mesh, map_present
 from dfl_jax.heterogeneous.population import (
     assign_architectures,
     assign_participants,
@@ -89,6 +89,22 @@ def test_participants_take_their_architectures_slots():
     np.testing.assert_array_equal(
         by_position(values, participants, meeting), [[4.5, 0.5, 3.5], [2.5, 0, 0]], strict=False
     )
+
+
+@pytest.mark.parametrize('devices', [2, 3, 8])
+def test_devices_share_the_participants_evenly(devices):
+    population = populate(MODELS, ['wide', 'narrow', 'narrow'] * 5)
+    for senders in range(1, 13):
+        drawn = meetings(complete(15, 1), senders, seed=senders)
+        one = jax.tree.map(lambda a: a[0], drawn)
+        with jax.set_mesh(client_mesh(devices)):
+            groups = assign_participants(population, one)
+        present = [np.asarray(group.present).reshape(devices, -1) for group in groups.values()]
+        each = sum(share.sum(axis=1) for share in present)
+        assert each.sum() == senders + 1
+        assert each.max() - each.min() <= 1, each
+        clients = [np.asarray(group.client)[group.present] for group in groups.values()]
+        assert set(np.concatenate(clients)) == set(np.asarray(one.members)[one.mask].tolist())
 
 
 def test_an_inactive_aggregator_seats_nobody():

@@ -14,6 +14,7 @@ from dfl_jax.execution.devices import (
     join,
     leads,
     mesh_of_cores,
+    mesh_size,
     placed,
     replicated,
     shard_and_sum,

@@ -102,6 +102,12 @@ def replicated() -> NamedSharding | None:
     return None if mesh.empty else NamedSharding(mesh, PartitionSpec())
 
 
+def mesh_size() -> int:
+    """The number of devices of the mesh, one without a mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return 1 if mesh.empty else mesh.shape[AXIS]
+
+
 def shard_over_clients(work: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
     """The result of `work` on leaves [S, ...], each device of the mesh working on its share of S.
 
@@ -109,11 +115,10 @@ def shard_over_clients(work: Callable[[PyTree], PyTree], stacked: PyTree) -> PyT
     over is whole on every device. Where the devices do not divide S, the first entry fills the last
     shares and is dropped again.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.shape[AXIS] == 1:
+    if mesh_size() == 1:
         return work(stacked)
     count = len(jax.tree.leaves(stacked)[0])
-    fill = -count % mesh.shape[AXIS]
+    fill = -count % mesh_size()
     if fill:
         stacked = jax.tree.map(lambda a: jnp.concatenate([a, a[:1].repeat(fill, 0)]), stacked)
     shares = PartitionSpec(AXIS)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dfl_jax.base import Array, Graph, PyTree
+from dfl_jax.execution import mesh_size
 from dfl_jax.initialisation import initial_params
 from dfl_jax.models import Model
 
@@ -39,7 +40,7 @@ class Population(NamedTuple):
 class Participants(NamedTuple):
     """A round's group of participants of one architecture; only those `present` mean anything."""
 
-    present: Array  # [S] bool, those present first
+    present: Array  # [S] bool, those present first on each device
     position: Array  # [S] int32, in [0, H K)
     client: Array  # [S] int32, in [0, M)
     row: Array  # [S] int32, of the stacked parameters, in [0, M_a)
@@ -101,18 +102,31 @@ def initial_stacked(key: Array, population: Population, init: str = 'same') -> S
 
 
 def assign_participants(population: Population, graph: Graph) -> dict[str, Participants]:
-    """A round's participants by architecture; a client is a member of one aggregator at most."""
+    """A round's participants by architecture; a client is a member of one aggregator at most.
+
+    They are dealt to the devices of the mesh in turns, one architecture where the last ended, so
+    that each device has as many models to train as the others, or one fewer.
+    """
+    devices = mesh_size()
     members = graph.members.ravel()  # [H K]
     delivered = (graph.mask & graph.active[:, None]).ravel()
     participants = {}
+    dealt = jnp.int32(0)
     for name, clients in population.clients.items():
         row_of = np.full(population.size, len(clients), np.int32)
         row_of[clients] = np.arange(len(clients))
         row = jnp.asarray(row_of)[members]
         here = delivered & (row < len(clients))
         places = min(len(clients), len(members))
-        position = jnp.argsort(~here, stable=True)[:places].astype(jnp.int32)
-        present = here[position]
+        order = jnp.argsort(~here, stable=True)[:places].astype(jnp.int32)
+        position, present = order, here[order]
+        if devices > 1:
+            fill = (0, -places % devices)
+            turns = np.arange(places + fill[1]).reshape(-1, devices).T.ravel()  # [S]
+            position, present = (
+                jnp.roll(jnp.pad(a, fill), dealt % devices)[turns] for a in (position, present)
+            )
+            dealt += present.sum()
         row = jnp.where(present, row[position], 0)
         client = jnp.where(present, members[position], int(clients[0]))
         participants[name] = Participants(present, position, client, row)

@@ -118,10 +118,11 @@ def without_aggregators(
 def to_everyone(
     stacked: Stacked, models: Stacked, participants: dict[str, Participants]
 ) -> Stacked:
-    """Leaves [M_a, ...] that all hold their architecture's first participant's model, if any."""
+    """Leaves [M_a, ...] that all hold the model of their architecture's first participant, if any,
+    of those on the first device that has one."""
     return {
         name: jax.tree.map(
-            lambda old, new, g=group: jnp.where(g.present[0], new[:1], old),
+            lambda old, new, g=group: jnp.where(g.present.any(), new[jnp.argmax(g.present)], old),
             stacked[name],
             models[name],
         )

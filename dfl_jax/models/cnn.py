@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import jax
 from flax import linen as nn
 
-from dfl_jax.models.conv import Conv, max_pool
+from dfl_jax.models.conv import BatchLastConv, Conv, max_pool
 from dfl_jax.models.mlp import dense_layers
 
 VGG16_BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
@@ -63,7 +63,6 @@ class ConvNet(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, height, width, channels] -> [B, C]
-        he = nn.initializers.he_normal()
         height, width, _ = x.shape[1:]
         poolings = min(height, width).bit_length() - 1
         if len(self.channels) > poolings:
@@ -71,10 +70,11 @@ class ConvNet(nn.Module):
                 f'{height}x{width} pixels allow {poolings} poolings, channels '
                 f'{tuple(self.channels)} ask for {len(self.channels)}; use fewer layers'
             )
-        for channels in self.channels:
-            x = max_pool(nn.relu(Conv(channels, (5, 5), kernel_init=he)(x)))
-            x = nn.LayerNorm(reduction_axes=(1, 2, 3), feature_axes=-1)(x)
-        return dense_layers(x.transpose(0, 3, 1, 2), (), self.classes)
+        x = x.transpose(3, 1, 2, 0)  # [channels, height, width, B] from here
+        for number, channels in enumerate(self.channels):
+            x = max_pool(nn.relu(BatchLastConv(channels, 5, name=f'Conv_{number}')(x)))
+            x = nn.LayerNorm(reduction_axes=(0, 1, 2), feature_axes=0)(x)
+        return dense_layers(x.reshape(-1, x.shape[-1]).T, (), self.classes)
 
 
 class VGG16(nn.Module):

@@ -71,17 +71,16 @@ def cores_of(
 ) -> Mesh | None:
     """The cores of a CPU as devices, for --devices=auto; None where one device does better.
 
-    As many as divide the clients and the aggregators: the large products of a single server are
-    spread over the cores anyway. None where their copies would need much of the memory, as each
-    holds all weights while it mixes, and the data where a method asks for neighbours'. None where
-    clients meet, as the empty places of a meeting come last: DFML is slower on two cores as devices
-    (docs/benchmarks.md).
+    As many as divide the clients and, but where the clients of meetings train, the aggregators: the
+    large products of a single server are spread over the cores anyway. None where their copies
+    would need much of the memory, as each holds all weights while it mixes, and the data where a
+    method asks for neighbours'.
     """
-    if flags.devices != 'auto' or flags.distributed or method.heterogeneous:
+    if flags.devices != 'auto' or flags.distributed:
         return None
     count = len(clients.y)
     whole = 4 * (count * model.size + clients.y.size * math.prod(model.input_shape))
-    mesh = execution.mesh_of_cores(math.gcd(count, aggregators))
+    mesh = execution.mesh_of_cores(count if method.heterogeneous else math.gcd(count, aggregators))
     return mesh if mesh and mesh.size * whole <= CORES_SHARE * execution.available_bytes() else None
 
 
