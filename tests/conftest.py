@@ -1,5 +1,6 @@
 """What all tests share: the CPU, no silent broadcasting, compiled programs kept between runs."""
 
+import gc
 import importlib.metadata
 import os
 import pathlib
@@ -62,6 +63,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and jax.default_backend() != 'gpu':
         for item in marked:
             item.add_marker(pytest.mark.skip(reason='no GPU, or JAX_PLATFORMS=cuda is not set'))
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what the imports made out of garbage collections, and makes those rare.
+
+    Each walks the many objects of traced programs: 4 to 8 % of the CPU time of `make test`
+    (2026-11-23).
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 with the reference in test_gossip_sgd.py.
 """
 
+import functools
 import itertools
 
 import jax
@@ -48,9 +49,17 @@ def weights(model):
     return jax.vmap(model.init)(jax.random.split(jax.random.key(7), CLIENTS))
 
 
+@functools.cache
+def compiled(training, chunk=None):
+    """The program of MODEL for all tests of these settings."""
+    return jax.jit(local_training(MODEL, training, chunk))
+
+
 def trained(settings, clients=None, model=MODEL, params=None, round=0, support=None, chunk=None):
     """(params, losses) on the host."""
-    train = jax.jit(local_training(model, LocalTraining(**settings), chunk))
+    training = LocalTraining(**settings)
+    other = model is not MODEL
+    train = jax.jit(local_training(model, training, chunk)) if other else compiled(training, chunk)
     params = weights(model) if params is None else params
     clients = network() if clients is None else clients
     return jax.device_get(train(jax.random.key(5), params, clients, jnp.int32(round), support))

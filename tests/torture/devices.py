@@ -60,12 +60,12 @@ def _close(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
 
 def _same_selection(case: Case, run: Path, devices: tuple[int, int]) -> None:
     """`select` says the same of one run whatever the devices; `--devices` is the machine's."""
-    found = []
+    found, flags = [], case.world.starter.environment['XLA_FLAGS']
     for number, count in enumerate(dict.fromkeys(devices)):
         out = case.folder / f'selection-{number}'
         ended = case.finish(
             command('select', f'--run={run}', f'--out={out}', '--noprogress'),
-            env={'XLA_FLAGS': f'--xla_force_host_platform_device_count={count}'},
+            env={'XLA_FLAGS': f'{flags} --xla_force_host_platform_device_count={count}'},
         )
         found.append(_selection(ended, out))
     if any(not _alike(found[0], each) for each in found):

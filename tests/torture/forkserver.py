@@ -61,6 +61,7 @@ def load() -> None:
         raise RuntimeError('an import has started a thread; it cannot be forked')
     keep_every_program(jax)
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # as of the tests, see tests/conftest.py
 
 
 def keep_every_program(jax: Any) -> None:
