@@ -11,6 +11,7 @@ from dfl_jax.execution.devices import (
     client_mesh,
     cores_as_devices,
     fetched,
+    filled,
     join,
     leads,
     mesh_of_cores,
@@ -18,6 +19,7 @@ from dfl_jax.execution.devices import (
     replicated,
     shard_and_sum,
     shard_over_clients,
+    unfilled,
 )
 from dfl_jax.execution.memory import (
     ROUND_COPIES,

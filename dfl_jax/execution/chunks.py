@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.execution.devices import shard_over_clients
+from dfl_jax.execution.devices import filled, shard_over_clients
 
 
 def folded(tree: PyTree, size: int, axis: int = 0) -> PyTree:
@@ -19,13 +19,10 @@ def folded(tree: PyTree, size: int, axis: int = 0) -> PyTree:
 
     def fold(leaf: Array) -> Array:
         xp = jnp if isinstance(leaf, jax.Array) else np
-        chunks = -(-leaf.shape[axis] // size)
-        fill = [(0, 0)] * leaf.ndim
-        fill[axis] = (0, chunks * size - leaf.shape[axis])
-        shape = (*leaf.shape[:axis], chunks, size, *leaf.shape[axis + 1 :])
-        return xp.moveaxis(xp.pad(leaf, fill).reshape(shape), axis, 0)
+        shape = (*leaf.shape[:axis], -1, size, *leaf.shape[axis + 1 :])
+        return xp.moveaxis(leaf.reshape(shape), axis, 0)
 
-    return jax.tree.map(fold, tree)
+    return jax.tree.map(fold, filled(tree, size, axis))
 
 
 def map_in_chunks(one: Callable, stacked: PyTree, chunk: int | None) -> PyTree:

@@ -71,17 +71,16 @@ def cores_of(
 ) -> Mesh | None:
     """The cores of a CPU as devices, for --devices=auto; None where one device does better.
 
-    As many as divide the clients and the aggregators: the large products of a single server are
-    spread over the cores anyway. None where their copies would need much of the memory, as each
-    holds all weights while it mixes, and the data where a method asks for neighbours'. None where
-    clients meet, as the empty places of a meeting come last: DFML is slower on two cores as devices
+    None for a single server, whose large products are spread over the cores anyway. None where
+    their copies would need much of the memory, as each holds all weights while it mixes, and the
+    data where a method asks for neighbours'. None where clients meet, as the empty places of a meeting come last: DFML is slower on two cores as devices
     (docs/benchmarks.md).
     """
     if flags.devices != 'auto' or flags.distributed or method.heterogeneous:
         return None
     count = len(clients.y)
     whole = 4 * (count * model.size + clients.y.size * math.prod(model.input_shape))
-    mesh = execution.mesh_of_cores(math.gcd(count, aggregators))
+    mesh = execution.mesh_of_cores(min(count, aggregators))
     return mesh if mesh and mesh.size * whole <= CORES_SHARE * execution.available_bytes() else None
 
 
@@ -97,7 +96,7 @@ def footprint_of(
 
     work: bytes of what is worked on at once; graphs: those of `bytes_of_graphs`.
     """
-    shares = mesh.size if mesh and len(clients.y) % mesh.size == 0 else 1
+    shares = mesh.size if mesh else 1
     whole = execution.bytes_of(jax.eval_shape(algorithm.init, jax.random.key(0), clients))
     state, gathered = whole // shares, whole if mesh else 0
     of_data = execution.bytes_of(clients) // shares + execution.bytes_of(test)
