@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import shutil
 import socket
 from types import SimpleNamespace
@@ -14,11 +15,11 @@ import pytest
 from helpers import started
 from test_cli import ROOT, SMALL, here, rows_of, write_clusters
 
-from dfl_jax import Clients, execution
+from dfl_jax import Clients, execution, simulate, topology
 from dfl_jax.algorithms import METHODS, make
 from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.cli.experiment import placement
-from dfl_jax.execution import devices
+from dfl_jax.execution import devices, memory
 from dfl_jax.execution.chunks import map_in_chunks, map_present
 from dfl_jax.heterogeneous.population import assign_architectures, populate
 from dfl_jax.models import MLP, bind
@@ -74,6 +75,77 @@ def test_each_device_works_on_its_share_alone():
     with jax.set_mesh(devices.client_mesh(4)):
         text = jax.jit(lambda x: map_in_chunks(jnp.sin, x, 1)).lower(x).as_text()
     assert 'tensor<2x2xf32>' in text and 'sdy.manual_computation' in text
+
+
+@pytest.mark.parametrize(('count', 'chunk', 'size'), [(8, 3, 3), (300, 128, 100), (7, 6, 4)])
+def test_chunks_are_even_and_compiled_once(count, chunk, size):
+    x = jnp.arange(2.0 * count).reshape(count, 2)
+    mapped = jax.jit(lambda x: map_in_chunks(jnp.sin, x, chunk))
+    text = mapped.lower(x).as_text()
+    assert text.count('stablehlo.sine') == 1 and f'sine %arg0 : tensor<{size}x2xf32>' in text
+    np.testing.assert_array_equal(mapped(x), jnp.sin(x))
+
+
+def test_without_a_chunk_memory_decides_but_on_a_cpu(monkeypatch):
+    """One at a time on a CPU; elsewhere what half of the free memory holds, here four of them."""
+
+    def lowered():
+        return jax.jit(lambda x: map_in_chunks(jnp.sin, x, None, 100)).lower(x).as_text()
+
+    x = jnp.ones((8, 2))
+    assert 'sine %arg0 : tensor<2xf32>' in lowered()
+    monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+    monkeypatch.setattr(memory, 'available_bytes', lambda: 800)
+    assert 'sine %arg0 : tensor<4x2xf32>' in lowered()
+    monkeypatch.setattr(memory, 'available_bytes', lambda: 100)
+    with pytest.raises(ValueError, match='1 at once need .* use a smaller model'):
+        lowered()
+
+
+SHARED, SAMPLES, FEATURES = 31, 11, 7  # clients of eight devices, and shapes that nothing else has
+MOVED = re.compile(r' = (.*?) (?:all-\w+|collective-\w+|reduce-scatter)(?:-start)?\(')
+
+
+@pytest.mark.parametrize(
+    ('name', 'data', 'weights'),  # how often a round moves those of all clients
+    [
+        ('dfedavg', 0, 1),
+        *(
+            pytest.param(name, 0, 1, marks=pytest.mark.slow)
+            for name in ('dpsgd', 'dfedavgm', 'dfedsam', 'decavg')
+        ),
+        ('dispfl', 0, 2),  # and its masks, as weights of the average
+        ('ntk_dfl', 1, 1),  # an aggregator evolves on its neighbours' data
+        ('spark', 1, 1),
+    ],
+)
+def test_what_a_round_moves_between_devices(name, data, weights, monkeypatch):
+    """No training data but where a method asks for it; and the devices hold equal shares."""
+    x = np.ones((SHARED, SAMPLES, FEATURES), np.float32)
+    clients = Clients(x, np.zeros(x.shape[:2], np.int32), np.ones(x.shape[:2], bool))
+    settings = {'projection_dim': 20} if name == 'spark' else {}
+    algorithm = make(name, bind(MLP(3, (5,)), (FEATURES,)), **settings)
+    graphs = topology.schedule('regular', SHARED, 1, seed=0, degree=4)
+    compiled = []
+
+    def compile_only(*arguments):
+        compiled.append(compile_block(*arguments)[0])
+        raise InterruptedError
+
+    compile_block = simulate._compile_block
+    monkeypatch.setattr(simulate, '_compile_block', compile_only)
+    options = {'mesh': devices.client_mesh(8)}
+    test = simulate.Holdout(x[0], clients.y[0])
+    with pytest.raises(InterruptedError):
+        next(simulate.run(algorithm, clients, graphs, test, jax.random.key(0), **options))
+    (program,) = compiled
+    moved = ' '.join(MOVED.findall(program.as_text()))
+    assert len(re.findall(rf'[\[,]{SAMPLES},{FEATURES}\]', moved)) == data
+    assert len(re.findall(rf'\[\d+,{FEATURES},5\]', moved)) == weights
+    state = jax.eval_shape(algorithm.init, jax.random.key(0), clients)
+    shared, whole = execution.bytes_of((state, clients)), execution.bytes_of(graphs)
+    arguments = program.memory_analysis().argument_size_in_bytes
+    assert shared / 8 < arguments - whole < 1.1 * shared / 8
 
 
 @pytest.mark.parametrize('how', ['localhost', 'localhost:1,2', 'a:1,x,2', 'localhost,0,2'])

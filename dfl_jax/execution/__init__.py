@@ -4,7 +4,7 @@ What is mapped over clients or aggregators goes through `map_in_chunks`, which s
 between devices and keeps to `chunk` entries at a time.
 """
 
-from dfl_jax.execution.chunks import folded, map_in_chunks, map_present
+from dfl_jax.execution.chunks import even_size, folded, map_in_chunks, map_present
 from dfl_jax.execution.devices import (
     agreed,
     agreed_text,

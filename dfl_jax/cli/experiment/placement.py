@@ -73,8 +73,8 @@ def cores_of(
 
     None for a single server, whose large products are spread over the cores anyway. None where
     their copies would need much of the memory, as each holds all weights while it mixes, and the
-    data where a method asks for neighbours'. None where clients meet, as the empty places of a meeting come last: DFML is slower on two cores as devices
-    (docs/benchmarks.md).
+    data where a method asks for neighbours'. None where clients meet, as the empty places of a
+    meeting come last: DFML is slower on two cores as devices (docs/benchmarks.md).
     """
     if flags.devices != 'auto' or flags.distributed or method.heterogeneous:
         return None
@@ -96,10 +96,11 @@ def footprint_of(
 
     work: bytes of what is worked on at once; graphs: those of `bytes_of_graphs`.
     """
-    shares = mesh.size if mesh else 1
+    clients_held = -(-len(clients.y) // (mesh.size if mesh else 1))
     whole = execution.bytes_of(jax.eval_shape(algorithm.init, jax.random.key(0), clients))
-    state, gathered = whole // shares, whole if mesh else 0
-    of_data = execution.bytes_of(clients) // shares + execution.bytes_of(test)
+    state, gathered = whole * clients_held // len(clients.y), whole if mesh else 0
+    of_data = execution.bytes_of(clients) * clients_held // len(clients.y)
+    of_data += execution.bytes_of(test)
     each = execution.Footprint(of_data, state, execution.ROUND_COPIES * state + gathered, work)
     together = mesh.size if mesh and jax.default_backend() == 'cpu' else 1  # in one memory
     found = execution.Footprint(*(together * part for part in each))._replace(graphs=graphs)
