@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree, State
 from dfl_jax.checks import check_range, check_shapes
@@ -211,6 +211,8 @@ def _on_shares(runs: _Runs, devices: int) -> tuple[_Runs, Callable[[State], Stat
         own = algorithm.predict_own
 
         def step(key, state, graph, clients):
+            # Whole on each device: its uneven shares would be exchanged where links are counted.
+            graph = lax.with_sharding_constraint(graph, PartitionSpec())
             state, info = algorithm.step(key, state_of(state), graph, data_of(clients))
             return fill(state), info
 

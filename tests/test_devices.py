@@ -98,7 +98,7 @@ def test_without_a_chunk_memory_decides_but_on_a_cpu(monkeypatch):
     monkeypatch.setattr(memory, 'available_bytes', lambda: 800)
     assert 'sine %arg0 : tensor<4x2xf32>' in lowered()
     monkeypatch.setattr(memory, 'available_bytes', lambda: 100)
-    with pytest.raises(ValueError, match='1 at once need .* use a smaller model'):
+    with pytest.raises(ValueError, match=r'1 at once need .* use a smaller model'):
         lowered()
 
 
