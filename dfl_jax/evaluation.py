@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from dfl_jax.base import Algorithm, Array, Clients, State
-from dfl_jax.execution import folded
+from dfl_jax.execution import even_size, folded
 from dfl_jax.metrics import correct_and_loss
 
 Metrics = dict[str, Any]
@@ -88,7 +88,7 @@ def evaluation(
             hits = algorithm.predict_own(state, x).argmax(axis=-1) == y
             return jnp.sum(hits & mask, axis=1), jnp.sum(mask, axis=1)
 
-        batches = folded(tuple(validation), _evenly(validation.y.shape[1], size), axis=1)
+        batches = folded(tuple(validation), even_size(validation.y.shape[1], size), axis=1)
         return jax.tree.map(lambda a: a.sum(axis=0), lax.map(evaluate, batches))
 
     def measure(state: State, batches: Batches, validation: Clients | None) -> dict[str, Any]:
@@ -141,12 +141,7 @@ def _chunk(algorithm: Algorithm, state: State, x: Array, budget: float) -> int:
     return int(np.clip(budget // per_sample, 1, len(x)))
 
 
-def _evenly(samples: int, size: int) -> int:
-    """The size of the most even batches of so many samples, at most `size` each."""
-    return -(-samples // -(-samples // size))
-
-
 def _batches_of(x: Array, y: Array, size: int) -> tuple[Array, Array, Array]:
     samples = (np.asarray(x), np.asarray(y), np.ones(len(y), bool))
-    batches = folded(samples, _evenly(len(y), size))
+    batches = folded(samples, even_size(len(y), size))
     return jax.tree.map(jnp.asarray, batches)

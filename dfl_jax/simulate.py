@@ -1,7 +1,9 @@
 """Runs an algorithm over a schedule of graphs: blocks of rounds in one scan, evaluation between.
 
 The host decides shapes and the device does the rounds: every block is the same compiled program,
-called with the next slice of the schedule and a donated state.
+called with the next slice of the schedule and a donated state. Over devices that do not divide the
+clients, zeros fill the last shares of data and state (`execution.filled`); neither the algorithm
+nor who runs it sees them.
 """
 
 import contextlib
@@ -15,12 +17,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree, State
 from dfl_jax.checks import check_range, check_shapes
 from dfl_jax.evaluation import Holdout, Metrics, evaluation
-from dfl_jax.execution import placed, replicated
+from dfl_jax.execution import filled, placed, replicated, unfilled
 from dfl_jax.progress import DivergenceError, Progress, diagnostics, divergence, traffic
 
 
@@ -146,6 +148,7 @@ def _train(
     # Blocks of one length serve every evaluation, and so does one compiled program.
     block = math.gcd(min(eval_every, rounds), rounds, resume[1][0].round if resume else 0)
     with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
+        runs, whole = _on_shares(runs, mesh.size if mesh else 1)
         place = functools.partial(placed, mesh=mesh, axis=axis)
         clients, validation = place(runs.clients), place(validation)
         two_keys = runs.vmap_runs(lambda key: tuple(jax.random.split(key)), (0,))
@@ -176,7 +179,7 @@ def _train(
                     errors.setdefault(number, error)
                 each.add(block, seconds, info)
             if len(errors) == count:
-                yield list(errors.values()), state, copy.deepcopy(progress)
+                yield list(errors.values()), whole(state), copy.deepcopy(progress)
                 return
             if progress[0].round % eval_every == 0 or progress[0].round == rounds:
                 evaluated = zip(progress, evaluate(state), infos, strict=True)
@@ -189,7 +192,39 @@ def _train(
                     | {'seconds': each.seconds}
                     for number, (each, metrics, info) in enumerate(evaluated)
                 ]
-                yield rows, state, copy.deepcopy(progress)
+                yield rows, whole(state), copy.deepcopy(progress)
+
+
+def _on_shares(runs: _Runs, devices: int) -> tuple[_Runs, Callable[[State], State]]:
+    """The runs with clients and states that are `filled` for so many devices, and what makes of
+    such a state, whole on every device, that of the algorithm."""
+    data = jax.eval_shape(lambda clients: runs.each(clients)[0], runs.clients)
+    algorithm = runs.algorithm_of(runs.each(runs.values)[0])
+    shapes = jax.eval_shape(algorithm.init, jax.random.key(0), data)
+    fill = functools.partial(filled, parts=devices)
+    if jax.eval_shape(fill, (data, shapes)) == (data, shapes):
+        return runs, lambda state: state
+    data_of, state_of = (functools.partial(unfilled, like=like) for like in (data, shapes))
+
+    def algorithm_of(value: PyTree) -> Algorithm:
+        algorithm = runs.algorithm_of(value)
+        own = algorithm.predict_own
+
+        def step(key, state, graph, clients):
+            # Whole on each device: its uneven shares would be exchanged where links are counted.
+            graph = lax.with_sharding_constraint(graph, PartitionSpec())
+            state, info = algorithm.step(key, state_of(state), graph, data_of(clients))
+            return fill(state), info
+
+        return algorithm._replace(
+            init=lambda key, clients: fill(algorithm.init(key, data_of(clients))),
+            step=step,
+            predict=lambda state, x: algorithm.predict(state_of(state), x),
+            predict_own=own and (lambda state, x: fill(own(state_of(state), x[: len(data.y)]))),
+        )
+
+    whole = jax.jit(runs.vmap_runs(state_of, (0,)), out_shardings=replicated())
+    return runs._replace(algorithm_of=algorithm_of), whole
 
 
 def _evaluate(

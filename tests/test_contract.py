@@ -8,6 +8,7 @@ relabelling the clients relabels the result.
 """
 
 import functools
+import re
 from collections.abc import Callable
 
 import jax
@@ -539,6 +540,27 @@ def test_a_round_lowers_for_accelerators(name):
     traced = step.trace(key, init(key, clients), round_of(all_families(name), 0), clients)
     program = traced.lower(lowering_platforms=('cuda', 'tpu')).as_text()
     assert 'callback' not in program and 'f64' not in program
+
+
+@pytest.mark.parametrize('name', ['ntk_dfl', 'spark', 'ntk_fl'])
+def test_products_have_the_precision_of_the_run(name):
+    """Accelerators compute products of default precision with fewer bits than float32 has."""
+
+    graphs = all_families(name)
+    options = {'ntk_fl': {'cohort': COHORT}, 'spark': {'projection_dim': 20}}.get(name, {})
+
+    def precisions(**settings):
+        algorithm = make(name, MODEL, **options, **settings)
+        clients, key = network(), jax.random.key(3)
+        state = jax.eval_shape(algorithm.init, key, clients)
+        traced = jax.jit(algorithm.step).trace(key, state, round_of(graphs, 0), clients)
+        text = traced.lower(lowering_platforms=('cuda',)).as_text()
+        products = re.findall(r'stablehlo\.(?:dot_general|convolution).*', text)
+        assert len(products) > 5
+        return {each for line in products for each in re.findall(r'[A-Z]{4,}', line) or ['NONE']}
+
+    assert precisions() == {'HIGHEST'}
+    assert precisions(precision='default') != {'HIGHEST'}
 
 
 @every_whole_run

@@ -1,7 +1,9 @@
 """Clients over many devices and processes. What every algorithm owes is in test_contract.py."""
 
+import functools
 import json
 import os
+import re
 import shutil
 import socket
 from types import SimpleNamespace
@@ -13,11 +15,11 @@ import pytest
 from helpers import started
 from test_cli import ROOT, SMALL, here, rows_of, write_clusters
 
-from dfl_jax import Clients, execution
+from dfl_jax import Clients, execution, simulate, topology
 from dfl_jax.algorithms import METHODS, make
 from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.cli.experiment import placement
-from dfl_jax.execution import devices
+from dfl_jax.execution import devices, memory
 from dfl_jax.execution.chunks import map_in_chunks, map_present
 from dfl_jax.heterogeneous.population import assign_architectures, populate
 from dfl_jax.models import MLP, bind
@@ -32,14 +34,20 @@ def test_the_mesh():
             devices.client_mesh(count)
 
 
-def test_arrays_are_split_where_the_devices_divide_them():
+def test_arrays_are_split_and_filled_up_to_equal_shares():
     mesh = devices.client_mesh(4)
-    tree = {'split': np.zeros((8, 3)), 'whole': np.zeros((6, 3)), 'scalar': np.float32(1)}
+    keys = jax.random.split(jax.random.key(0), 6)
+    tree = {'even': np.ones((8, 3)), 'uneven': np.ones((6, 3)), 'one': np.float32(1), 'keys': keys}
     found = devices.placed(tree, mesh)
     shapes = {name: leaf.addressable_shards[0].data.shape for name, leaf in found.items()}
-    assert shapes == {'split': (2, 3), 'whole': (6, 3), 'scalar': ()}
-    second = devices.placed(np.zeros((2, 8)), mesh, axis=1)
+    assert shapes == {'even': (2, 3), 'uneven': (2, 3), 'one': (), 'keys': (2,)}
+    np.testing.assert_array_equal(found['uneven'], np.repeat([1, 0], [6, 2])[:, None] + np.zeros(3))
+    second = devices.placed(np.zeros((2, 7)), mesh, axis=1)
     assert second.addressable_shards[0].data.shape == (2, 2)
+    with jax.set_mesh(mesh):
+        back = jax.jit(functools.partial(devices.unfilled, like=tree))(found)
+    np.testing.assert_array_equal(back['uneven'], tree['uneven'])
+    np.testing.assert_array_equal(*map(jax.random.key_data, (back['keys'], keys)))
 
 
 @pytest.mark.parametrize('chunk', [1, 3, None])
@@ -67,6 +75,77 @@ def test_each_device_works_on_its_share_alone():
     with jax.set_mesh(devices.client_mesh(4)):
         text = jax.jit(lambda x: map_in_chunks(jnp.sin, x, 1)).lower(x).as_text()
     assert 'tensor<2x2xf32>' in text and 'sdy.manual_computation' in text
+
+
+@pytest.mark.parametrize(('count', 'chunk', 'size'), [(8, 3, 3), (300, 128, 100), (7, 6, 4)])
+def test_chunks_are_even_and_compiled_once(count, chunk, size):
+    x = jnp.arange(2.0 * count).reshape(count, 2)
+    mapped = jax.jit(lambda x: map_in_chunks(jnp.sin, x, chunk))
+    text = mapped.lower(x).as_text()
+    assert text.count('stablehlo.sine') == 1 and f'sine %arg0 : tensor<{size}x2xf32>' in text
+    np.testing.assert_array_equal(mapped(x), jnp.sin(x))
+
+
+def test_without_a_chunk_memory_decides_but_on_a_cpu(monkeypatch):
+    """One at a time on a CPU; elsewhere what half of the free memory holds, here four of them."""
+
+    def lowered():
+        return jax.jit(lambda x: map_in_chunks(jnp.sin, x, None, 100)).lower(x).as_text()
+
+    x = jnp.ones((8, 2))
+    assert 'sine %arg0 : tensor<2xf32>' in lowered()
+    monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+    monkeypatch.setattr(memory, 'available_bytes', lambda: 800)
+    assert 'sine %arg0 : tensor<4x2xf32>' in lowered()
+    monkeypatch.setattr(memory, 'available_bytes', lambda: 100)
+    with pytest.raises(ValueError, match=r'1 at once need .* use a smaller model'):
+        lowered()
+
+
+SHARED, SAMPLES, FEATURES = 31, 11, 7  # clients of eight devices, and shapes that nothing else has
+MOVED = re.compile(r' = (.*?) (?:all-\w+|collective-\w+|reduce-scatter)(?:-start)?\(')
+
+
+@pytest.mark.parametrize(
+    ('name', 'data', 'weights'),  # how often a round moves those of all clients
+    [
+        ('dfedavg', 0, 1),
+        *(
+            pytest.param(name, 0, 1, marks=pytest.mark.slow)
+            for name in ('dpsgd', 'dfedavgm', 'dfedsam', 'decavg')
+        ),
+        ('dispfl', 0, 2),  # and its masks, as weights of the average
+        ('ntk_dfl', 1, 1),  # an aggregator evolves on its neighbours' data
+        ('spark', 1, 1),
+    ],
+)
+def test_what_a_round_moves_between_devices(name, data, weights, monkeypatch):
+    """No training data but where a method asks for it; and the devices hold equal shares."""
+    x = np.ones((SHARED, SAMPLES, FEATURES), np.float32)
+    clients = Clients(x, np.zeros(x.shape[:2], np.int32), np.ones(x.shape[:2], bool))
+    settings = {'projection_dim': 20} if name == 'spark' else {}
+    algorithm = make(name, bind(MLP(3, (5,)), (FEATURES,)), **settings)
+    graphs = topology.schedule('regular', SHARED, 1, seed=0, degree=4)
+    compiled = []
+
+    def compile_only(*arguments):
+        compiled.append(compile_block(*arguments)[0])
+        raise InterruptedError
+
+    compile_block = simulate._compile_block
+    monkeypatch.setattr(simulate, '_compile_block', compile_only)
+    options = {'mesh': devices.client_mesh(8)}
+    test = simulate.Holdout(x[0], clients.y[0])
+    with pytest.raises(InterruptedError):
+        next(simulate.run(algorithm, clients, graphs, test, jax.random.key(0), **options))
+    (program,) = compiled
+    moved = ' '.join(MOVED.findall(program.as_text()))
+    assert len(re.findall(rf'[\[,]{SAMPLES},{FEATURES}\]', moved)) == data
+    assert len(re.findall(rf'\[\d+,{FEATURES},5\]', moved)) == weights
+    state = jax.eval_shape(algorithm.init, jax.random.key(0), clients)
+    shared, whole = execution.bytes_of((state, clients)), execution.bytes_of(graphs)
+    arguments = program.memory_analysis().argument_size_in_bytes
+    assert shared / 8 < arguments - whole < 1.1 * shared / 8
 
 
 @pytest.mark.parametrize('how', ['localhost', 'localhost:1,2', 'a:1,x,2', 'localhost,0,2'])
@@ -111,17 +190,25 @@ def test_a_checkpoint_is_read_on_any_number_of_devices(method, tmp_path):
     settings = {'spark': {'projection_dim': 5}, 'dfml': {'rounds': 3}}.get(method, {})
     algorithm = make(method, mixed if method == 'dfml' else models['a'], **settings)
     state = algorithm.init(jax.random.key(0), clients)
-    meshes = {count: devices.client_mesh(count) if count > 1 else None for count in (1, 2, 8)}
-    for count, mesh in meshes.items():
-        placed = devices.placed(state, mesh)
-        Checkpoints(tmp_path / str(count)).save(placed, Progress(3, 1.5, {'weights': [1, 2]}))
     like = jax.eval_shape(algorithm.init, jax.random.key(0), clients)
-    for count in meshes:
+
+    def spread(state, count):
+        """The state that a run on so many devices yields after no round."""
+        if count == 1:
+            return state
+        with jax.set_mesh(devices.client_mesh(count)):
+            whole = jax.jit(functools.partial(devices.unfilled, like=like))
+            return whole(devices.placed(state, devices.client_mesh(count)))
+
+    counts = 1, 2, 3, 8
+    for count in counts:
+        kept = Checkpoints(tmp_path / str(count))
+        kept.save(spread(state, count), Progress(3, 1.5, {'weights': [1, 2]}))
+    for count in counts:
         saved = Checkpoints(tmp_path / str(count)).restore(like)
         assert saved.progress == [Progress(3, 1.5, {'weights': [1, 2]})]
-        for mesh in meshes.values():
-            found = devices.placed(saved.state, mesh)
-            jax.tree.map(np.testing.assert_array_equal, found, state)
+        for other in counts:
+            jax.tree.map(np.testing.assert_array_equal, spread(saved.state, other), state)
 
 
 @pytest.mark.parametrize(('before', 'after'), [(2, 1), (3, 6)])
@@ -136,8 +223,8 @@ def test_a_run_goes_on_on_other_devices(before, after, tiny, whole, tmp_path):
     assert_close(out, whole)
 
 
-@pytest.mark.parametrize(('clients', 'size'), [(6, 3), (8, 4), (10, 2), (7, 1)])
-def test_as_many_cores_as_divide_the_clients(clients, size, monkeypatch):
+@pytest.mark.parametrize(('clients', 'size'), [(5, 3), (6, 3), (8, 4), (10, 4), (2, 2), (1, 1)])
+def test_no_more_cores_than_finish_as_early_as_all_would(clients, size, monkeypatch):
     monkeypatch.setattr(devices, '_cores', lambda: 4)
     mesh = devices.mesh_of_cores(clients)
     assert (mesh.size if mesh else 1) == size
@@ -150,8 +237,7 @@ def test_a_command_of_its_own_makes_devices_of_the_cpu(asked, tiny, whole, tmp_p
     argv = [f'--dataset={tiny}', *SMALL, '--noprogress', '--compilation_cache=off', f'--out={out}']
     done = started('run', f'--devices={asked}', *argv, cwd=ROOT, env={'XLA_FLAGS': ''}).outcome()
     assert done.status == 0, done
-    cores = min(6, len(os.sched_getaffinity(0)))
-    used = 3 if asked == '3' else max(n for n in range(1, cores + 1) if 6 % n == 0)
+    used = 3 if asked == '3' else next(n for n in (6, 3, 2, 1) if n <= len(os.sched_getaffinity(0)))
     assert json.loads((out / 'config.json').read_text())['devices'] == used
     assert_close(out, whole)
 

@@ -112,3 +112,21 @@ def test_correct_and_loss(stack):
             loss += np.log(np.exp(f).sum()) - f[y[n]]
         assert int(hits[index]) == right
         assert float(losses[index]) == pytest.approx(loss, rel=1e-5)
+
+
+def test_dispersion_has_one_value_in_both_forms(x64, monkeypatch):
+    """A loop over clients on a CPU, one reduction elsewhere."""
+    params = {
+        'w': jax.random.normal(jax.random.key(0), (7, 4, 3)),
+        'b': jnp.arange(14.0).reshape(7, 2),
+    }
+
+    def loops(platform):
+        traced = jax.jit(dispersion).trace(params)
+        return traced.lower(lowering_platforms=(platform,)).as_text().count('stablehlo.while')
+
+    assert (loops('cpu'), loops('cuda'), loops('tpu')) == (1, 0, 0)
+    one_by_one = dispersion(params)
+    monkeypatch.setattr(jax.lax, 'platform_dependent', lambda share, cpu, default: default(share))
+    for name, value in dispersion(params).items():
+        np.testing.assert_allclose(value, one_by_one[name], rtol=1e-13)

@@ -34,7 +34,8 @@ def dec_fedavg(
         not the participants alone. One aggregator, which stands for the server.
       training: of the participants on their own data; with a proximal term it is FedProx.
       init: `same` initial weights in an architecture, or `independent`.
-      chunk: models of an architecture worked on at once; None for all.
+      chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what
+        memory holds.
 
     Raises ValueError for settings out of range, before anything is traced.
     """

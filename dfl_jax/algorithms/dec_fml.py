@@ -55,7 +55,8 @@ def dec_fml(
       alpha: weight of the other model's opinion, 1 - alpha that of the labels, for both.
       training: of the two models of a client on its own data.
       init: `same` initial weights in an architecture, or `independent`.
-      chunk: models of an architecture worked on at once; None for all.
+      chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what
+        memory holds.
 
     Raises ValueError for training out of range, before anything is traced.
     """

@@ -36,7 +36,8 @@ def dec_partial(
       channels: the channels of the global model that a sub-model holds, see `submodels.channels`.
       training: of the participants on their own data.
       init: `same` initial weights in an architecture, or `independent`.
-      chunk: models of an architecture worked on at once; None for all.
+      chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what
+        memory holds.
 
     Raises ValueError for settings out of range or other architectures, before anything is traced.
     """

@@ -23,7 +23,7 @@ from dfl_jax.algorithms.common import consensus_of, count_sent, keep_inactive, s
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import FLOAT_BITS, largest
-from dfl_jax.execution import map_in_chunks
+from dfl_jax.execution import client_bytes, map_in_chunks
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.metrics import dispersion
@@ -97,7 +97,8 @@ def dispfl(
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M sparse models,
         or each weight's mean over the clients whose mask holds it (`intersection`).
       init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
-      chunk: clients worked on at once; None for all.
+      chunk: clients worked on at once; None for one on a CPU, elsewhere what
+        memory holds.
 
     Raises ValueError for settings out of range, before anything is traced.
     """
@@ -159,6 +160,7 @@ def dispfl(
             lambda one: search_mask(one[0], rate, *one[1:]),
             (jax.random.split(k_masks, len(sizes)), trained, masks, *clients),
             chunk,
+            client_bytes(clients.y.shape[1], model),
         )
 
         rows = mixing_weights(graph, sizes, mixing)

@@ -63,7 +63,8 @@ def gossip_sgd(
       compression: of the exchanged weights.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
-      chunk: clients trained at once; None for all.
+      chunk: clients trained at once; None for one on a CPU, elsewhere what
+        memory holds.
 
     Raises ValueError for settings out of range, before anything is traced.
     """

@@ -59,7 +59,7 @@ def ntk_dfl(
     by_cluster: bool = False,
     consensus: str = 'mean',
     init: Init = 'same',
-    chunk: int = 1,
+    chunk: int | None = None,
 ) -> Algorithm:
     """NTK-DFL with the hyperparameters of appendix C.2 as defaults.
 
@@ -81,7 +81,7 @@ def ntk_dfl(
         share its weights and its update (E.2).
       consensus: the aggregated model is the `mean` (ICML) or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
-      chunk: aggregators worked on at once.
+      chunk: aggregators worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for settings that contradict each other, before anything is traced.
     """
@@ -136,7 +136,8 @@ def ntk_dfl(
         keys = jax.random.split(k_codec, (len(graph.members), batches))
         of_aggregators = (keys, w_bars, rows, *graph)
         # [H, ...], [H, m1] twice
-        evolved, (chosen, losses) = map_in_chunks(aggregator, of_aggregators, chunk)
+        each = aggregator_bytes(graph.members.shape[1] * drawn.y.shape[2], model)
+        evolved, (chosen, losses) = map_in_chunks(aggregator, of_aggregators, chunk, each)
         losses = losses.mean(axis=1)
         if by_cluster:
             home, heard = aggregator_of_clients(graph, len(sizes))

@@ -115,7 +115,7 @@ def spark(
     mixing: str = 'size',
     consensus: str = 'mean',
     init: Init = 'same',
-    chunk: int = 1,
+    chunk: int | None = None,
 ) -> Algorithm:
     """SPARK; where the paper is silent or ambiguous the default is what comes closest to its tables
     (docs/results_spark.md).
@@ -131,7 +131,7 @@ def spark(
       mixing: weights of the averaging, `size`, `uniform` or `metropolis`.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
-      chunk: aggregators worked on at once.
+      chunk: aggregators worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for settings out of range or that contradict each other, before anything is
     traced.
@@ -192,7 +192,9 @@ def spark(
             graph.members,
             graph.mask,
         )
-        *new, chosen, losses = map_in_chunks(aggregator, of_aggregators, chunk)
+        settings = {'sampling': sampling, **vars(projection)}
+        each = memory(model, clients.y.shape[1], graph.members.shape[1], settings)
+        *new, chosen, losses = map_in_chunks(aggregator, of_aggregators, chunk, each)
         new, velocity = keep_inactive(graph.active, tuple(new), (params, velocity))
 
         to_aggregators, from_aggregators = count_sent(graph, len(sizes))

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 from dfl_jax.base import Array, Clients, Graph, PyTree
-from dfl_jax.execution import map_in_chunks
+from dfl_jax.execution import client_bytes, map_in_chunks
 from dfl_jax.gossip import mix, mixing_matrix, mixing_weights, spectrum
 from dfl_jax.metrics import consensus_model
 from dfl_jax.models import Model
@@ -101,7 +101,7 @@ def mixing_of(graph: Graph, sizes: np.ndarray, kind: str) -> dict[str, float]:
 
 
 def diagnose(
-    model: Model, *, mixing: str = 'size', chunk: int = 1
+    model: Model, *, mixing: str = 'size', chunk: int | None = None
 ) -> Callable[[PyTree, PyTree, Graph, Clients], Diagnosis]:
     """diagnosis(before, after, graph, clients), jitted, of a round of NTK-DFL with cross-entropy.
 
@@ -111,7 +111,8 @@ def diagnose(
     Args:
       model: the network.
       mixing: weights of Eq. (1), those of the run.
-      chunk: aggregators or clients worked on at once.
+      chunk: aggregators or clients worked on at once; None for one on a CPU, elsewhere what memory
+        holds.
 
     Raises ValueError, while tracing, when the aggregators are not the clients.
     """
@@ -150,7 +151,8 @@ def diagnose(
                 )
             )
 
-        return map_in_chunks(aggregator, (w_bar, w, graph.members, graph.mask), chunk)
+        each = client_bytes(graph.members.shape[1] * clients.y.shape[1], model)
+        return map_in_chunks(aggregator, (w_bar, w, graph.members, graph.mask), chunk, each)
 
     def at_consensus(params: PyTree, clients: Clients):
         """(loss, squared norm of its gradient, B, sigma_g^2) at the mean of the M models."""
@@ -160,7 +162,9 @@ def diagnose(
             alone = jax.tree.map(lambda a: a[None], client)
             return value_and_gradient(w_bar, *aggregator_data(alone, jnp.ones(1, bool)))
 
-        losses, gradients = map_in_chunks(client_gradient, clients, chunk)  # [M], leaves [M, ...]
+        each = client_bytes(clients.y.shape[1], model)
+        # [M], leaves [M, ...]
+        losses, gradients = map_in_chunks(client_gradient, clients, chunk, each)
         sizes = clients.mask.sum(axis=1)
         shared = consensus_model(gradients, sizes)  # gradient of Eq. (6)
         norms = jax.vmap(optax.tree.norm)(gradients)

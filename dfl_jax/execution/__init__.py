@@ -4,13 +4,14 @@ What is mapped over clients or aggregators goes through `map_in_chunks`, which s
 between devices and keeps to `chunk` entries at a time.
 """
 
-from dfl_jax.execution.chunks import folded, map_in_chunks, map_present
+from dfl_jax.execution.chunks import even_size, folded, map_in_chunks, map_present
 from dfl_jax.execution.devices import (
     agreed,
     agreed_text,
     client_mesh,
     cores_as_devices,
     fetched,
+    filled,
     join,
     leads,
     mesh_of_cores,
@@ -19,6 +20,7 @@ from dfl_jax.execution.devices import (
     replicated,
     shard_and_sum,
     shard_over_clients,
+    unfilled,
 )
 from dfl_jax.execution.memory import (
     ROUND_COPIES,

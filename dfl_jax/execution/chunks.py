@@ -8,7 +8,8 @@ import numpy as np
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.execution.devices import shard_over_clients
+from dfl_jax.execution.devices import filled, shard_over_clients
+from dfl_jax.execution.memory import choose_chunk
 
 
 def folded(tree: PyTree, size: int, axis: int = 0) -> PyTree:
@@ -19,33 +20,38 @@ def folded(tree: PyTree, size: int, axis: int = 0) -> PyTree:
 
     def fold(leaf: Array) -> Array:
         xp = jnp if isinstance(leaf, jax.Array) else np
-        chunks = -(-leaf.shape[axis] // size)
-        fill = [(0, 0)] * leaf.ndim
-        fill[axis] = (0, chunks * size - leaf.shape[axis])
-        shape = (*leaf.shape[:axis], chunks, size, *leaf.shape[axis + 1 :])
-        return xp.moveaxis(xp.pad(leaf, fill).reshape(shape), axis, 0)
+        shape = (*leaf.shape[:axis], -1, size, *leaf.shape[axis + 1 :])
+        return xp.moveaxis(leaf.reshape(shape), axis, 0)
 
-    return jax.tree.map(fold, tree)
+    return jax.tree.map(fold, filled(tree, size, axis))
 
 
-def map_in_chunks(one: Callable, stacked: PyTree, chunk: int | None) -> PyTree:
-    """`one` mapped over the leading axis of `stacked`, `chunk` entries at a time, None for all.
+def even_size(count: int, most: int) -> int:
+    """The size of the most even chunks of so many entries, at most `most` each."""
+    return -(-count // -(-count // most))
+
+
+def map_in_chunks(one: Callable, stacked: PyTree, chunk: int | None, each: int = 1) -> PyTree:
+    """`one` mapped over the leading axis of `stacked`, at most `chunk` entries at a time.
 
     A chunk of one is not batched: a batch of one would cost a select of every loop carry and
     transposed products. Over several devices (`devices.shard_over_clients`) the chunk is that of
     each.
+
+    Args:
+      chunk: None for one on a CPU and elsewhere for what memory holds (`memory.choose_chunk`).
+      each: bytes that one entry takes.
     """
-
-    def work(share: PyTree) -> PyTree:
-        count = len(jax.tree.leaves(share)[0])
-        size = min(chunk or count, count)
-        return lax.map(one, share, batch_size=size if size > 1 else None)
-
-    return shard_over_clients(work, stacked)
+    return _mapped(one, jax.vmap(one), stacked, chunk, each)
 
 
 def map_present(
-    one: Callable, otherwise: Callable, stacked: PyTree, present: Array, chunk: int | None
+    one: Callable,
+    otherwise: Callable,
+    stacked: PyTree,
+    present: Array,
+    chunk: int | None,
+    each: int = 1,
 ) -> PyTree:
     """`map_in_chunks` of `one` over the entries that are `present` [S], of `otherwise` over the
     rest.
@@ -62,19 +68,20 @@ def map_present(
             part[0].any(), jax.vmap(of_entry), lambda p: jax.vmap(otherwise)(p[1]), part
         )
 
-    def work(share: tuple) -> PyTree:
-        present, stacked = share
-        count = len(present)
-        size = min(chunk or count, count)
+    return _mapped(of_entry, of_chunk, (present, stacked), chunk, each)
+
+
+def _mapped(
+    of_entry: Callable, of_chunk: Callable, stacked: PyTree, chunk: int | None, each: int
+) -> PyTree:
+    def work(share: PyTree) -> PyTree:
+        count = len(jax.tree.leaves(share)[0])
+        most = chunk or choose_chunk(count, each, advice='use a smaller model')
+        size = even_size(count, most)
         if size == 1:
             return lax.map(of_entry, share)
-        fill = -count % size
-
-        def fold(leaf: Array) -> Array:
-            padded = jnp.concatenate([leaf, leaf[:1].repeat(fill, axis=0)]) if fill else leaf
-            return padded.reshape(-1, size, *leaf.shape[1:])
-
-        results = lax.map(of_chunk, (folded(present, size), jax.tree.map(fold, stacked)))
+        # Chunks of one size, so that only one body is compiled; zeros fill the last.
+        results = lax.map(of_chunk, folded(share, size))
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], results)
 
-    return shard_over_clients(work, (present, stacked))
+    return shard_over_clients(work, stacked)

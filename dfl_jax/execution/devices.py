@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from dfl_jax.base import PyTree
+from dfl_jax.base import Array, PyTree
 
 AXIS = 'clients'
 MOST_CORES = 16  # of a CPU that become devices; more were not measured
@@ -49,14 +49,15 @@ def _cores() -> int:
 
 
 def mesh_of_cores(clients: int) -> Mesh | None:
-    """A mesh of as many cores as divide the clients, where they are devices (`cores_as_devices`).
+    """A mesh of the cores that share the clients, where they are devices (`cores_as_devices`).
 
-    None, for the default device, on an accelerator and where no more than one core does.
+    No more cores than finish as early as all would: three for five clients on four cores. None, for
+    the default device, on an accelerator and where there is no more than one core or client.
     """
     if jax.default_backend() != 'cpu' or jax.process_count() > 1:
         return None
-    most = min(_cores(), len(jax.devices()))
-    count = next(n for n in range(most, 0, -1) if clients % n == 0)
+    share = -(-clients // min(_cores(), len(jax.devices())))
+    count = -(-clients // share)
     return client_mesh(count) if count > 1 else None
 
 
@@ -80,20 +81,50 @@ def client_mesh(count: int | None = None) -> Mesh:
     return Mesh(np.asarray(devices[:count]), (AXIS,), axis_types=(AxisType.Auto,))
 
 
+def filled(tree: PyTree, parts: int, axis: int = 0) -> PyTree:
+    """Leaves [..., n, ...], n at `axis`, with zeros up to the next multiple of `parts`.
+
+    NumPy arrays stay NumPy arrays; leaves without that axis stay as they are.
+    """
+
+    def fill(leaf: Array) -> Array:
+        if np.ndim(leaf) <= axis or not (missing := -leaf.shape[axis] % parts):
+            return leaf
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            numbers = fill(jax.random.key_data(leaf))
+            return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(leaf))
+        xp = jnp if isinstance(leaf, jax.Array) else np
+        return xp.pad(leaf, [(0, missing if i == axis else 0) for i in range(leaf.ndim)])
+
+    return jax.tree.map(fill, tree)
+
+
+def unfilled(tree: PyTree, like: PyTree) -> PyTree:
+    """What `filled` had as its tree, split over the mesh as before; for use under `jax.jit`.
+
+    like: its shapes.
+    """
+
+    def cut(leaf: Array, original: Array) -> Array:
+        if leaf.shape == original.shape:
+            return leaf
+        return jax.lax.with_sharding_constraint(leaf[: len(original)], PartitionSpec(AXIS))
+
+    return jax.tree.map(cut, tree, like)
+
+
 def placed(tree: PyTree, mesh: Mesh | None, axis: int = 0) -> PyTree:
-    """Arrays on the default device, or on the mesh: split along `axis` where its devices divide it,
-    whole on each where not."""
+    """Arrays on the default device, or split along `axis` over the mesh and `filled` to that end;
+    scalars are whole on each device."""
     if mesh is None:
         return jax.device_put(tree)
     split = NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
     whole = NamedSharding(mesh, PartitionSpec())
 
-    def place(leaf):
-        shape = np.shape(leaf)
-        divides = len(shape) > axis and shape[axis] % mesh.size == 0
-        return jax.device_put(leaf, split if divides else whole)
+    def place(leaf: Array) -> Array:
+        return jax.device_put(leaf, split if np.ndim(leaf) > axis else whole)
 
-    return jax.tree.map(place, tree)
+    return jax.tree.map(place, filled(tree, mesh.size, axis))
 
 
 def replicated() -> NamedSharding | None:
@@ -112,34 +143,31 @@ def shard_over_clients(work: Callable[[PyTree], PyTree], stacked: PyTree) -> PyT
     """The result of `work` on leaves [S, ...], each device of the mesh working on its share of S.
 
     `work` treats entries apart from each other and keeps their number and order; what it closes
-    over is whole on every device. Where the devices do not divide S, the first entry fills the last
-    shares and is dropped again.
+    over is whole on every device. Where the devices do not divide S, zeros fill the last shares
+    (`filled`), and what becomes of them is dropped.
     """
-    if mesh_size() == 1:
+    if (devices := mesh_size()) == 1:
         return work(stacked)
-    count = len(jax.tree.leaves(stacked)[0])
-    fill = -count % mesh_size()
-    if fill:
-        stacked = jax.tree.map(lambda a: jnp.concatenate([a, a[:1].repeat(fill, 0)]), stacked)
-    shares = PartitionSpec(AXIS)
+    count, shares = len(jax.tree.leaves(stacked)[0]), PartitionSpec(AXIS)
     # check_vma: loops that start from constants would each have to mark them as varying
-    results = jax.shard_map(work, in_specs=shares, out_specs=shares, check_vma=False)(stacked)
-    return jax.tree.map(lambda a: a[:count], results) if fill else results
+    mapped = jax.shard_map(work, in_specs=shares, out_specs=shares, check_vma=False)
+    return jax.tree.map(lambda a: a[:count], mapped(filled(stacked, devices)))
 
 
-def shard_and_sum(work: Callable[[PyTree], tuple[PyTree, PyTree]], stacked: PyTree):
-    """`shard_over_clients` for work that returns (a sum over entries, entries [S, ...])."""
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or len(jax.tree.leaves(stacked)[0]) % mesh.shape[AXIS]:
-        return work(stacked)  # a filled share would count its filling
+def shard_and_sum(work: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
+    """The sum over devices of what `work` makes of their shares of leaves [S, ...].
 
-    def share(part: PyTree) -> tuple[PyTree, PyTree]:
-        total, each = work(part)
-        return jax.lax.psum(total, AXIS), each
-
-    shares, whole = PartitionSpec(AXIS), PartitionSpec()
-    mapped = jax.shard_map(share, in_specs=shares, out_specs=(whole, shares), check_vma=False)
-    return mapped(stacked)
+    `work` has to tell entries from the zeros that fill the last shares (`filled`).
+    """
+    if (devices := mesh_size()) == 1:
+        return work(stacked)
+    mapped = jax.shard_map(
+        lambda share: jax.lax.psum(work(share), AXIS),
+        in_specs=PartitionSpec(AXIS),
+        out_specs=PartitionSpec(),
+        check_vma=False,
+    )
+    return mapped(filled(stacked, devices))
 
 
 def join(how: str) -> None:

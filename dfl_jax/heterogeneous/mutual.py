@@ -15,7 +15,7 @@ import optax
 from jax import lax
 
 from dfl_jax.base import Array, Clients, Graph
-from dfl_jax.execution import map_present
+from dfl_jax.execution import client_bytes, map_present
 from dfl_jax.heterogeneous.population import Participants, Population, Stacked, by_position
 from dfl_jax.training import (
     LocalTraining,
@@ -126,6 +126,7 @@ def mutual_learning(
                     (models[name], group.position, _keys(k_apply, group)),
                     group.present,
                     chunk,
+                    client_bytes(size, population.models[name]),
                 )
             taught = jax.nn.softmax(by_position(logits, participants, graph) / mutual.temperature)
             targets = jnp.einsum('hnq,hqbc->hnbc', weights, taught, precision='highest')
@@ -166,6 +167,7 @@ def mutual_learning(
                     ),
                     learns,
                     chunk,
+                    client_bytes(size, population.models[name]),
                 )
             return tuple({name: each[i] for name, each in learnt.items()} for i in range(3))
 

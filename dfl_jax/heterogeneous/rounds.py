@@ -62,7 +62,8 @@ def meeting_rounds(
       combine: (key, models, participants, graph, clients, round) -> the models that participants
         go on with, both leaves [S, ...].
       init: `same` initial weights in an architecture, or `independent`.
-      chunk: models of an architecture worked on at once; None for all.
+      chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what
+        memory holds.
       aggregators_train: whether aggregators train on their own data before, as their senders do.
       back: whether models travel back to the senders.
       shared: whether all clients of an architecture go on with its first participant's model, as
@@ -189,6 +190,7 @@ def participants_training(
                 (models[name], group.client),
                 group.present,
                 chunk,
+                settings.bytes_of_client(population.models[name], clients.y.shape[1]),
             )
         return new, losses
 

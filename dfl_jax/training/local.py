@@ -101,6 +101,10 @@ class LocalTraining:
             settings['local_steps'] = None
         return dataclasses.replace(self, **settings)
 
+    def bytes_of_client(self, model: Model, samples: int) -> int:
+        """Bytes of the training of a client of N samples, padded."""
+        return client_bytes(samples, model, self.local_epochs or self.local_steps or 1)
+
 
 def training_bytes(model: Model, samples: int, members: int, settings: Mapping[str, Any]) -> int:
     """Bytes of the local training of one client; samples: N, members: K, of no effect."""
@@ -130,7 +134,7 @@ def local_training(
     are. `round` is a scalar; `losses` [M] is each client's mean loss over its steps, NaN once its
     weights are not finite.
 
-    chunk: clients trained at once; None for all.
+    chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     train_one = client_training(model, settings)
 
@@ -142,6 +146,7 @@ def local_training(
             lambda one: train_one(one[0], one[1], Clients(*one[3:]), round, one[2]),
             (keys, params, support, *clients),
             chunk,
+            settings.bytes_of_client(model, clients.y.shape[1]),
         )
 
     return train
@@ -207,7 +212,8 @@ def losses_of_all_data(
         weights, x, y, mask = client
         return batch_loss(model, weights, take(x, y, jnp.arange(len(y)), mask))
 
-    return map_in_chunks(client_loss, (params, *clients), chunk)
+    each = client_bytes(clients.y.shape[1], model)
+    return map_in_chunks(client_loss, (params, *clients), chunk, each)
 
 
 def augmented(settings: LocalTraining, key: Array, x: Array) -> Array:

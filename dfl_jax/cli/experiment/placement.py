@@ -71,16 +71,15 @@ def cores_of(
 ) -> Mesh | None:
     """The cores of a CPU as devices, for --devices=auto; None where one device does better.
 
-    As many as divide the clients and, but where the clients of meetings train, the aggregators: the
-    large products of a single server are spread over the cores anyway. None where their copies
-    would need much of the memory, as each holds all weights while it mixes, and the data where a
-    method asks for neighbours'.
+    None for a single server, whose large products are spread over the cores anyway, unless its
+    clients train. None where their copies would need much of the memory, as each holds all weights
+    while it mixes, and the data where a method asks for neighbours'.
     """
     if flags.devices != 'auto' or flags.distributed:
         return None
     count = len(clients.y)
     whole = 4 * (count * model.size + clients.y.size * math.prod(model.input_shape))
-    mesh = execution.mesh_of_cores(count if method.heterogeneous else math.gcd(count, aggregators))
+    mesh = execution.mesh_of_cores(count if method.heterogeneous else min(count, aggregators))
     return mesh if mesh and mesh.size * whole <= CORES_SHARE * execution.available_bytes() else None
 
 
@@ -96,10 +95,11 @@ def footprint_of(
 
     work: bytes of what is worked on at once; graphs: those of `bytes_of_graphs`.
     """
-    shares = mesh.size if mesh and len(clients.y) % mesh.size == 0 else 1
+    clients_held = -(-len(clients.y) // (mesh.size if mesh else 1))
     whole = execution.bytes_of(jax.eval_shape(algorithm.init, jax.random.key(0), clients))
-    state, gathered = whole // shares, whole if mesh else 0
-    of_data = execution.bytes_of(clients) // shares + execution.bytes_of(test)
+    state, gathered = whole * clients_held // len(clients.y), whole if mesh else 0
+    of_data = execution.bytes_of(clients) * clients_held // len(clients.y)
+    of_data += execution.bytes_of(test)
     each = execution.Footprint(of_data, state, execution.ROUND_COPIES * state + gathered, work)
     together = mesh.size if mesh and jax.default_backend() == 'cpu' else 1  # in one memory
     found = execution.Footprint(*(together * part for part in each))._replace(graphs=graphs)
