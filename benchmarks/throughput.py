@@ -6,8 +6,8 @@ Steady rounds of `simulate.run`, state donated, evaluation on a handful of sampl
 784-100-10, dynamic 5-regular graph, published settings, random images. dfml has 50 clients of 64
 samples, the five CNNs of mode H2 narrowed to 1/16 and 25 senders a round. Every algorithm runs in a
 process of its own, whose peak memory is therefore its own: of the device where it says so, else of
-the whole process, with Python, JAX and the data. On a CPU its cores are the devices but for dfml,
-as in experiments.run.
+the whole process, with Python, JAX and the data. On a CPU its cores are the devices, as in
+experiments.run.
 
 s/round     median of the rounds after the first, as many as --budget seconds allow, or the first
 steps/s     minibatch steps, or updates of aggregators, of all clients

@@ -6,6 +6,7 @@ between devices and keeps to `chunk` entries at a time.
 
 from dfl_jax.execution.chunks import even_size, folded, map_in_chunks, map_present
 from dfl_jax.execution.devices import (
+    AXIS,
     agreed,
     agreed_text,
     client_mesh,

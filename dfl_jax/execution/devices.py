@@ -142,9 +142,9 @@ def mesh_size() -> int:
 def shard_over_clients(work: Callable[[PyTree], PyTree], stacked: PyTree) -> PyTree:
     """The result of `work` on leaves [S, ...], each device of the mesh working on its share of S.
 
-    `work` treats entries apart from each other and keeps their number and order; what it closes
-    over is whole on every device. Where the devices do not divide S, zeros fill the last shares
-    (`filled`), and what becomes of them is dropped.
+    `work` treats entries apart from each other and keeps the number and order of those of the first
+    leaf; what it closes over is whole on every device. Where the devices do not divide S, zeros
+    fill the last shares (`filled`), and what becomes of them is dropped.
     """
     if (devices := mesh_size()) == 1:
         return work(stacked)

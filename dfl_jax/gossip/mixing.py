@@ -14,13 +14,17 @@ from jax import lax
 
 from dfl_jax.base import Array, Graph, PyTree
 from dfl_jax.checks import check_choice
-from dfl_jax.execution import shard_over_clients
+from dfl_jax.execution import AXIS, mesh_size, shard_over_clients
 
 MIXINGS = ('size', 'uniform', 'metropolis')
 
 # A dense product costs M, a gather K; they cross between M = 5 K and 15 K.
 DENSE_UP_TO_CLIENTS_PER_MEMBER = 8
 GATHER_UNROLL = 16
+# Of all clients' weights, at once on each device: 300 x 78,400 of them are mixed on two cores as
+# devices in 71 ms by blocks of 3 MB, in 79 and 117 ms by 6 and 24 MB, and in 160 to 170 ms at once
+# (2-core AMD EPYC, 2026-11-23). Elsewhere it bounds the memory.
+GATHERED_BYTES = {'cpu': 3 * 2**20, 'others': 2**28}
 
 
 def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
@@ -75,7 +79,8 @@ def mix(weights: Array, members: Array, tree: PyTree) -> PyTree:
 
     Either accumulated over the K members, without forming [H, K, P], or as one product with the
     mixing matrix [H, M], in full precision, whichever was measured faster for these shapes. Over
-    several devices each mixes for its share of the aggregators and needs the whole tree.
+    several devices each mixes for its share of the aggregators, and gathers the weights of all
+    clients for it, a block of columns at a time.
 
     Args:
       weights: [H, K], from `mixing_weights`.
@@ -86,7 +91,12 @@ def mix(weights: Array, members: Array, tree: PyTree) -> PyTree:
       TypeError: a leaf is not of floating point.
     """
     rows = jnp.asarray(weights), jnp.asarray(members)
-    return shard_over_clients(lambda share: jax.tree.map(partial(_mixed, *share), tree), rows)
+
+    def mix_share(share: PyTree) -> PyTree:
+        (weights, members), tree = share
+        return jax.tree.map(partial(_mixed, weights, members), tree)
+
+    return shard_over_clients(mix_share, (rows, tree))
 
 
 def mix_at_aggregator(weights: Array, members: Array, tree: PyTree) -> PyTree:
@@ -101,13 +111,28 @@ def mix_at_aggregator(weights: Array, members: Array, tree: PyTree) -> PyTree:
 
 
 def _mixed(weights: Array, members: Array, leaf: Array) -> Array:
-    """weights [H, K], members [H, K], leaf [M, ...] -> [H, ...]."""
+    """weights [H, K], members [H, K], leaf [M, ...] -> [H, ...]; on one of several devices its
+    shares of all three."""
     leaf = jnp.asarray(leaf)
     if not jnp.issubdtype(leaf.dtype, jnp.inexact):
         raise TypeError(f'only floating-point leaves can be mixed, got {leaf.dtype}')
-    aggregators, width = members.shape
-    form = _dense if len(leaf) <= DENSE_UP_TO_CLIENTS_PER_MEMBER * width else _gather
-    mixed = form(weights.astype(leaf.dtype), members, leaf.reshape(len(leaf), -1))
+    (aggregators, width), clients = members.shape, len(leaf) * mesh_size()
+    form = _dense if clients <= DENSE_UP_TO_CLIENTS_PER_MEMBER * width else _gather
+    flat, weights = leaf.reshape(len(leaf), -1), weights.astype(leaf.dtype)
+    if mesh_size() == 1:
+        return form(weights, members, flat).reshape(aggregators, *leaf.shape[1:])
+
+    platform = 'cpu' if jax.default_backend() == 'cpu' else 'others'
+    columns = GATHERED_BYTES[platform] // (clients * leaf.dtype.itemsize)
+    columns = max(1, min(columns, flat.shape[1]))
+
+    def mix_block(number: Array, mixed: Array) -> Array:
+        start = number * columns  # the last block is moved to the left until it fits
+        theirs = lax.all_gather(lax.dynamic_slice_in_dim(flat, start, columns, 1), AXIS, tiled=True)
+        return lax.dynamic_update_slice_in_dim(mixed, form(weights, members, theirs), start, 1)
+
+    nothing = jnp.zeros((aggregators, flat.shape[1]), leaf.dtype)
+    mixed = lax.fori_loop(0, -(-flat.shape[1] // columns), mix_block, nothing)
     return mixed.reshape(aggregators, *leaf.shape[1:])
 
 
