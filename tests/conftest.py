@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Leaves what the imports made out of garbage collections, and makes those rare.
 
-    Each walks the many objects of traced programs: 4 to 8 % of the CPU time of `make test`
+    Each walks the many objects of traced programs: 2 to 8 % of the CPU time of `make test`
     (2026-11-23).
     """
     gc.freeze()
