@@ -186,6 +186,17 @@ def test_only_the_end_was_missing(stopped, whole):
     assert (stopped / 'curves.png').exists()
 
 
+def test_only_the_end_of_uneven_shares_was_missing(tmp_path):
+    flags = ('--algorithm=dpsgd', '--dataset=synthetic', '--clients=9', '--degree=2', '--hidden=4')
+    flags = (*flags, '--devices=2', '--rounds=2', '--train_samples=90', f'--out={tmp_path / "run"}')
+    assert here(*flags).status == 0
+    consensus = tmp_path / 'run' / 'consensus.safetensors'
+    before = consensus.read_bytes()
+    consensus.unlink()
+    assert here(*flags, '--resume').status == 0
+    assert consensus.read_bytes() == before
+
+
 def test_a_half_written_last_line(stopped, whole):
     file = stopped / 'metrics.jsonl'
     file.write_bytes(file.read_bytes()[:-40])

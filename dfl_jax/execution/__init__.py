@@ -18,6 +18,7 @@ from dfl_jax.execution.devices import (
     mesh_of_cores,
     mesh_size,
     placed,
+    placed_as_run,
     replicated,
     shard_and_sum,
     shard_over_clients,

@@ -127,6 +127,19 @@ def placed(tree: PyTree, mesh: Mesh | None, axis: int = 0) -> PyTree:
     return jax.tree.map(place, filled(tree, mesh.size, axis))
 
 
+def placed_as_run(state: PyTree, mesh: Mesh | None, axis: int = 0) -> PyTree:
+    """A state on the devices that hold it where `simulate.run` yields it: split over the mesh, or
+    whole on each where the devices do not divide it. What follows from it has the same bits."""
+    if mesh is None:
+        return placed(state, mesh)
+    before, after = (
+        jax.eval_shape(lambda state, n=n: filled(state, n, axis), state) for n in (1, mesh.size)
+    )
+    if before == after:
+        return placed(state, mesh, axis)
+    return jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
+
+
 def replicated() -> NamedSharding | None:
     """The sharding of arrays that are whole on every device of the mesh; None without a mesh."""
     mesh = jax.sharding.get_mesh()

@@ -13,7 +13,7 @@ from dfl_jax.checkpoint import Checkpoints, Saved
 from dfl_jax.cli.experiment.build import Experiment
 from dfl_jax.cli.run.rundir import Row, RunDirectory
 from dfl_jax.data.formats import one_line
-from dfl_jax.execution import agreed, agreed_text
+from dfl_jax.execution import agreed, agreed_text, placed_as_run
 
 
 class CheckpointError(ValueError):
@@ -37,7 +37,8 @@ def resume(
     progress = agreed_text(json.dumps(asdict(saved.progress[0])) if saved else None)
     if progress is None:
         return None
-    return agreed(saved and saved.state, like), simulate.Progress(**json.loads(progress))
+    state = placed_as_run(agreed(saved and saved.state, like), experiment.mesh)
+    return state, simulate.Progress(**json.loads(progress))
 
 
 def evaluations_until(

@@ -20,7 +20,7 @@ from dfl_jax.cli.experiment.build import Experiment
 from dfl_jax.cli.run.restore import evaluations_until, lacking, restored
 from dfl_jax.cli.run.rundir import RunDirectory, read_json, write_atomically
 from dfl_jax.cli.run.train import save_consensus, undisturbed
-from dfl_jax.execution import SHARE, available_bytes
+from dfl_jax.execution import SHARE, available_bytes, placed_as_run
 
 TRACED = ('lr', 'projection_seed')  # settings of a method that may differ within a program
 
@@ -119,7 +119,8 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm, options: dict[str
         return next(filter(None, faults), None)
 
     saved = restored(checkpoints, _states(experiments), fault)
-    resume = (saved.state, saved.progress) if saved else None
+    mesh = experiments[0].mesh
+    resume = (placed_as_run(saved.state, mesh, axis=1), saved.progress) if saved else None
     state, kept = (resume[0], resume[1][0].round) if resume else (None, 0)
     for one in program:
         one.directory.keep(evaluations_until(one.directory, kept, every, rounds))
@@ -128,7 +129,7 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm, options: dict[str
         *_stacked(experiments),
         resume=resume,
         validation=_padded([one.validation for one in experiments]),
-        mesh=experiments[0].mesh,
+        mesh=mesh,
         **options,
     ):
         with undisturbed():
