@@ -40,7 +40,7 @@ class Population(NamedTuple):
 class Participants(NamedTuple):
     """A round's group of participants of one architecture; only those `present` mean anything."""
 
-    present: Array  # [S] bool, those present first on each device
+    present: Array  # [S] bool, those present first, or dealt to the devices in turns
     position: Array  # [S] int32, in [0, H K)
     client: Array  # [S] int32, in [0, M)
     row: Array  # [S] int32, of the stacked parameters, in [0, M_a)
