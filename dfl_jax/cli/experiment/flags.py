@@ -189,8 +189,8 @@ flags.DEFINE_bool('checkpoint', True, 'Save a checkpoint at every evaluation.')
 flags.DEFINE_string(
     'devices',
     'auto',
-    "Devices over which the clients are spread: a number, 'all' that JAX sees, or 'auto', the cores "
-    'of a CPU that make a round faster and fit its memory, and one of accelerators.',
+    "Devices over which the clients are spread: a number, 'all' that JAX sees, or 'auto', as many "
+    'cores of a CPU as make a round faster and memory allows, and one of accelerators.',
 )
 flags.DEFINE_string(
     'distributed',
