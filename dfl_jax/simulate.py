@@ -198,6 +198,8 @@ def _train(
 def _on_shares(runs: _Runs, devices: int) -> tuple[_Runs, Callable[[State], State]]:
     """The runs with clients and states that are `filled` for so many devices, and what makes of
     such a state, whole on every device, that of the algorithm."""
+    if devices == 1:
+        return runs, lambda state: state
     data = jax.eval_shape(lambda clients: runs.each(clients)[0], runs.clients)
     algorithm = runs.algorithm_of(runs.each(runs.values)[0])
     shapes = jax.eval_shape(algorithm.init, jax.random.key(0), data)
