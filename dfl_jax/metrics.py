@@ -1,13 +1,17 @@
 """Measures of models and predictions: consensus, dispersion, update norms, accuracy and loss."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.execution import shard_and_sum, shard_over_clients
+
+Move = tuple[PyTree, PyTree]  # models before and after
 
 CONSENSUS = ('mean', 'size')  # plain, or weighted by sample counts
 
@@ -77,39 +81,45 @@ def dispersion(params: PyTree) -> dict[str, Array]:
     }
 
 
-def update_norms(before: PyTree, trained: PyTree, after: PyTree, active: Array) -> dict[str, Array]:
+def update_norms(training: Move, averaging: Move, active: Array) -> dict[str, Array]:
     """Norms of the changes that a round made to models (Initialisation and topology, Figure 3a).
 
     Args:
-      before, trained, after: models at the start, after training and after averaging, [M, ...].
+      training, averaging: the models [M, ...] that each of the two began with, and what it made.
       active: [M] bool, the clients that took part.
 
     Returns:
       Means over active clients, scalars, zero without any: `change_training_mean`,
-      `change_aggregation_mean`, `change_total_mean` of the norms; `change_cosine_mean` of the
-      cosine between the first two, zero where either vanishes.
+      `change_aggregation_mean`, `change_total_mean` of the norms of either change and of both
+      together; `change_cosine_mean` of the cosine between the two, zero where either vanishes. And
+      the same of the weights of the first layer alone, which is what the paper's figure shows:
+      `first_layer_training_mean` and so on.
     """
+    leaves = jax.tree.leaves(training[0])
+    first = next((i for i, leaf in enumerate(leaves) if leaf.ndim > 2), 0)  # no biases
 
-    def client_norms(models: tuple[PyTree, PyTree, PyTree]) -> dict[str, Array]:
-        x, z, y = (jax.tree.leaves(model) for model in models)
-        dot = sum(jnp.sum((b - a) * (c - b)) for a, b, c in zip(x, z, y, strict=True))
-        norms = [
-            jnp.sqrt(sum(jnp.sum((b - a) ** 2) for a, b in zip(start, end, strict=True)))
-            for start, end in ((x, z), (z, y), (x, y))
-        ]
-        product = norms[0] * norms[1]
-        return {
-            'change_training_mean': norms[0],
-            'change_aggregation_mean': norms[1],
-            'change_total_mean': norms[2],
-            'change_cosine_mean': jnp.where(
-                product > 0, dot / jnp.where(product > 0, product, 1), 0
-            ),
-        }
+    def client_norms(moves: tuple[Move, Move]) -> dict[str, Array]:
+        changes = [jax.tree.leaves(jax.tree.map(jnp.subtract, end, begin)) for begin, end in moves]
+        of_all = norms_and_cosine('change', *changes)
+        return of_all | norms_and_cosine('first_layer', *([each[first]] for each in changes))
 
     count = jnp.maximum(active.sum(), 1)
-    norms = shard_over_clients(partial(lax.map, client_norms), (before, trained, after))
+    norms = shard_over_clients(partial(lax.map, client_norms), (training, averaging))
     return jax.tree.map(lambda each: jnp.where(active, each, 0).sum() / count, norms)
+
+
+def norms_and_cosine(
+    name: str, training: Sequence[Array], averaging: Sequence[Array]
+) -> dict[str, Array]:
+    """The norms of two changes and of their sum, and the cosine between the two, scalars."""
+    total = [a + b for a, b in zip(training, averaging, strict=True)]
+    lengths = [optax.tree.norm(each) for each in (training, averaging, total)]
+    product = lengths[0] * lengths[1]
+    cosine = optax.tree.vdot(training, averaging) / jnp.where(product > 0, product, 1)
+    parts = zip(('training', 'aggregation', 'total'), lengths, strict=True)
+    return {f'{name}_{part}_mean': length for part, length in parts} | {
+        f'{name}_cosine_mean': jnp.where(product > 0, cosine, 0)
+    }
 
 
 def correct_and_loss(logits: Array, y: Array, mask: Array) -> tuple[Array, Array]:

@@ -219,13 +219,16 @@ def local_training(
     clip_norm=None,
     sam_radius=0.0,
     sam_adaptive=False,
+    loss_cap=None,
 ):
     """One client, one step for each index array of `batches`: the trained vector, the mean loss."""
     w, losses = flatten(params), []
     velocity, first, second = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
     for number, rows in enumerate(batches, start=1):
         loss, g = loss_and_gradient(unflatten(w, params), x[rows], y[rows])
-        losses.append(loss)
+        capped = loss_cap is not None and loss > loss_cap
+        losses.append(loss_cap if capped else loss)
+        g = 0 * g if capped else g
         if sam_radius:
             scale = np.abs(w) if sam_adaptive else np.ones_like(w)
             ascent = sam_radius * scale**2 * g / np.linalg.norm(scale * g)
@@ -258,30 +261,40 @@ def averaging_weights(neighbours, sizes, mixing):
 
 
 def gossip_sgd_round(
-    params, data, neighbours, active, batches, *, mixing, averaged, gossip_steps, **training
+    params, data, neighbours, active, batches, *, mixing, round_order, gossip_steps, **training
 ):
     """One round of local training and averaging.
 
     params, data, neighbours: as in `ntk_dfl_round`; active: M booleans; batches: for each client
     its index arrays, one a step. Returns the M new parameter lists and the training losses.
     """
-    old = [flatten(mine) for mine in params]
-    results = [
-        local_training(mine, *of_client, steps, **training)
-        for mine, of_client, steps in zip(params, data, batches, strict=True)
-    ]
-    trained = [w for w, _ in results]
     rows = averaging_weights(neighbours, [len(x) for x, _ in data], mixing)
-    new = trained if averaged == 'trained' else old
-    for _ in range(gossip_steps):
-        met = [sum(weight * new[j] for j, weight in row.items()) for row in rows]
-        new = [m if on else kept for m, kept, on in zip(met, new, active, strict=True)]
-    if averaged == 'previous':
-        new = [m + z - w for m, z, w in zip(new, trained, old, strict=True)]
+
+    def train(models):
+        results = [
+            local_training(unflatten(w, mine), *of_client, steps, **training)
+            for w, mine, of_client, steps in zip(models, params, data, batches, strict=True)
+        ]
+        return [w for w, _ in results], [loss for _, loss in results]
+
+    def gossip(models):
+        for _ in range(gossip_steps):
+            met = [sum(weight * models[j] for j, weight in row.items()) for row in rows]
+            models = [m if on else kept for m, kept, on in zip(met, models, active, strict=True)]
+        return models
+
+    old = [flatten(mine) for mine in params]
+    if round_order == 'average_first':
+        new, losses = train(gossip(old))
+    else:
+        trained, losses = train(old)
+        new = gossip(trained if round_order == 'train_first' else old)
+        if round_order == 'parallel':
+            new = [m + z - w for m, z, w in zip(new, trained, old, strict=True)]
     new = [n if on else w for n, w, on in zip(new, old, active, strict=True)]
     return (
         [unflatten(vector, mine) for vector, mine in zip(new, params, strict=True)],
-        [loss for _, loss in results],
+        losses,
     )
 
 

@@ -290,13 +290,12 @@ REFUSED_BY_DPSGD = [
     ('--local_steps=1000000000000000000', '--local_steps=1000', 'at most 2147483647'),
     ('--local_epochs=2000000000', '1 at once need', 'lower --local_epochs'),
     ('--local_steps=2000000000', '1 at once need', 'lower --local_epochs or --local_steps'),
-    ('--averaging_warmup=1000000000000000000', '--averaging_warmup=1000', 'at most 2147483647'),
     ('--gossip_steps=1001', '--gossip_steps=1001', 'at most 1000'),
     ('--batch_size=1000000000000000000', '--batch_size=1000', 'at most 2147483647'),
     ('--clip_norm=inf', '--clip_norm=inf', 'finite'),
     ('--momentum=nan', '--momentum=nan', 'finite'),
-    ('--init=gain_corrected', '--rounds=2 of averaging', 'none to train', '--averaging_warmup'),
-    ('--averaging_warmup=-1', 'averaging_warmup', 'at least 0', 'got -1'),
+    ('--loss_cap=0', 'loss_cap has to be above 0', 'got 0'),
+    ('--round_order=never', 'never', 'train_first, average_first, parallel'),
     ('--local_epochs=1 --local_steps=1', 'local_epochs=1', 'local_steps=1', 'one of them'),
     ('--momentum=1', 'momentum', '[0, 1)', 'got 1.0'),
     ('--batch_size=0', 'batch_size', 'at least 1', 'got 0'),
@@ -836,8 +835,8 @@ def test_settings_run_and_are_recorded(flags, small, finished, tmp_path):
     [
         ('', {'local_epochs': 1, 'local_steps': None, 'batch_size': 10, 'lr': 0.1}),
         (
-            '--local_steps=1 --averaged=previous',
-            {'local_epochs': None, 'local_steps': 1, 'averaged': 'previous'},
+            '--local_steps=1 --round_order=parallel',
+            {'local_epochs': None, 'local_steps': 1, 'round_order': 'parallel'},
         ),
         ('--message_bits=8 --lr=0.2', {'bits': 8, 'rounding': None, 'lr': 0.2}),
     ],
@@ -913,7 +912,6 @@ def test_every_decentralized_method_takes_the_gain_correction(name, tiny, tmp_pa
     settings = json.loads((out / 'config.json').read_text())['algorithm']
     assert settings['init'] == 'gain_corrected'
     assert settings['gain'] == pytest.approx(6**0.5)
-    assert settings.get('averaging_warmup', 3) in range(2, 8)
 
 
 @pytest.mark.skipif(find_spec('neural_tangents') is None, reason='make nt')

@@ -257,8 +257,8 @@ def one_round(graph, **settings):
     return jax.device_get((state.params, after.params))
 
 
-@pytest.mark.parametrize('averaged', ['trained', 'previous'])
-def test_gossip_averages_what_the_channel_delivers(averaged):
+@pytest.mark.parametrize('round_order', ['train_first', 'parallel'])
+def test_gossip_averages_what_the_channel_delivers(round_order):
     """Every model that enters a mean is quantized, tensor by tensor, and nothing else is."""
     graphs = topology.schedule('erdos_renyi', CLIENTS, 1, seed=1, degree=2)
     graph = jax.tree.map(lambda a: a[0], graphs)
@@ -267,15 +267,15 @@ def test_gossip_averages_what_the_channel_delivers(averaged):
         mixing[i, members[linked]] = 1 / linked.sum()
     alone = graph._replace(mask=graph.mask & (np.arange(graph.mask.shape[1]) == 0))
     previous, trained = one_round(alone)
-    _, ours = one_round(graph, bits=8, rounding='nearest', averaged=averaged)
+    _, ours = one_round(graph, bits=8, rounding='nearest', round_order=round_order)
     leaves = (jax.tree.leaves(t) for t in (previous, trained, ours))
     for x, z, new in zip(*leaves, strict=True):
-        channel = np.stack([nearest(w, 8) for w in (z if averaged == 'trained' else x)])
+        channel = np.stack([nearest(w, 8) for w in (z if round_order == 'train_first' else x)])
         expected = np.tensordot(mixing, channel, 1)
-        if averaged == 'previous':
+        if round_order == 'parallel':
             expected = expected + (z - x)
         np.testing.assert_allclose(new, expected, rtol=1e-5, atol=1e-6)
-        unquantized = np.tensordot(mixing, z if averaged == 'trained' else x, 1)
+        unquantized = np.tensordot(mixing, z if round_order == 'train_first' else x, 1)
         assert not x.any() or np.abs(unquantized - np.tensordot(mixing, channel, 1)).max() > 1e-4
 
 
@@ -284,7 +284,7 @@ def test_every_client_rounds_by_draws_of_its_own():
     graph = topology.schedule('ring', CLIENTS, 1, seed=0)
     alone = jax.tree.map(lambda a: a[0], graph)
     alone = alone._replace(mask=alone.mask & (np.arange(alone.mask.shape[1]) == 0))
-    algorithm = make('dpsgd', MODEL, averaged='previous', lr=1e-12, bits=3)
+    algorithm = make('dpsgd', MODEL, round_order='parallel', lr=1e-12, bits=3)
     state = algorithm.init(jax.random.key(0), network())
     after, _ = jax.jit(algorithm.step)(
         jax.random.key(1), state, jax.tree.map(jnp.asarray, alone), network()

@@ -75,10 +75,12 @@ PUBLISHED = {  # the settings of the papers, written out again
         'local_epochs': None,
         'local_steps': 8,
         'momentum': 0.5,
+        'loss_cap': 10.0,
+        'round_order': 'average_first',
         'mixing': 'size',
     },
 }
-ONE_MINIBATCH = {'local_epochs': None, 'local_steps': 1, 'averaged': 'previous'}
+ONE_MINIBATCH = {'local_epochs': None, 'local_steps': 1, 'round_order': 'parallel'}
 ADAMW = {'optimizer': 'adamw', 'momentum': 0.0, 'weight_decay': 0.01, 'lr': 0.01}
 
 # (method, settings other than the published ones, whether links and clients are lost). Settings
@@ -88,14 +90,20 @@ CASES = [
     ('dpsgd', {'batch_size': 4, 'mixing': 'metropolis', 'clip_norm': 0.2}, True),
     ('dpsgd', {'batch_size': 1, 'lr_decay': 0.7}, True),
     ('dpsgd', {'batch_size': 4} | ONE_MINIBATCH, True),
-    ('dpsgd', {'batch_size': 4, 'averaged': 'previous', 'gossip_steps': 2}, True),
+    ('dpsgd', {'batch_size': 4, 'round_order': 'parallel', 'gossip_steps': 2}, True),
     ('dfedavg', {'batch_size': 4, 'local_epochs': 5}, True),
     ('dfedavgm', {'batch_size': 3, 'local_epochs': 2, 'lr_decay': 0.9, 'lr': 0.1}, True),
     ('dfedsam', {}, False),
     ('dfedsam', {'batch_size': 4, 'sam_radius': 0.3, 'sam_adaptive': True, 'clip_norm': 0.3}, True),
     ('dfedsam', {'batch_size': 4, 'gossip_steps': 3, 'mixing': 'metropolis'}, True),
     ('decavg', {}, False),
-    ('decavg', {'batch_size': 3, 'clip_norm': 0.3, 'sam_radius': 0.1} | ADAMW, True),
+    ('decavg', {'lr': 0.1, 'loss_cap': 1.3, 'batch_size': 2, 'gossip_steps': 2}, True),
+    (
+        'decavg',
+        {'round_order': 'train_first', 'batch_size': 3, 'clip_norm': 0.3, 'sam_radius': 0.1}
+        | ADAMW,
+        True,
+    ),
 ]
 
 
@@ -108,7 +116,7 @@ def test_three_rounds_equal_the_reference(network, name, settings, lossy):
     state = widen(state)
     params = [as_reference(state.params, i) for i in range(CLIENTS)]
 
-    plain = {'mixing': 'uniform', 'averaged': 'trained', 'gossip_steps': 1, 'lr_decay': 1.0}
+    plain = {'mixing': 'uniform', 'round_order': 'train_first', 'gossip_steps': 1, 'lr_decay': 1.0}
     training = plain | PUBLISHED[name] | settings
     cutting = {
         'batch_size': training.pop('batch_size'),
@@ -150,7 +158,7 @@ def test_the_gradient_of_the_reference_is_that_of_its_loss():
     ('settings', 'pattern'),
     [
         ({'gossip_steps': 0}, 'gossip_steps .* got 0'),
-        ({'averaged': 'both'}, "'both'; choose one of trained, previous"),
+        ({'round_order': 'both'}, "'both'; choose one of train_first, average_first"),
         ({'mixing': 'random'}, "'random'; choose one of size, uniform, metropolis"),
         ({'consensus': 'median'}, "'median'; choose one of mean, size"),
         ({'init': 'zero'}, "'zero'; choose one of same, independent"),

@@ -7,7 +7,7 @@ import pytest
 from flax import linen as nn
 from helpers import compiled, round_of
 
-from dfl_jax import Graph, topology
+from dfl_jax import topology
 from dfl_jax.algorithms import make
 from dfl_jax.data import pack, synthetic
 from dfl_jax.gossip import gain
@@ -102,18 +102,3 @@ def test_clients_that_drop_out_do_not_train(clients):
     nothing = graphs._replace(active=np.zeros_like(graphs.active))
     stopped = trained(clients, topology.drop_clients(graphs, 1.0, 5))
     np.testing.assert_array_equal(stopped, trained(clients, nothing))
-
-
-def test_clients_that_settle_average_and_do_not_train(clients):
-    """The first two rounds are gossip alone; training then begins from what it left."""
-    graphs = topology.schedule('regular', 8, 3, seed=0, degree=3)
-    params = compiled('decavg', MODEL, lr=0.1).init(jax.random.key(0), clients).params
-    for r in range(2):
-        graph = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
-        params = mix(mixing_weights(graph, jnp.full(8, 30), 'size'), graph.members, params)
-    expected = np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(params)])
-    first = Graph(*(a[:2] for a in graphs))
-    np.testing.assert_allclose(trained(clients, first, averaging_warmup=2), expected, atol=1e-6)
-    assert np.abs(trained(clients, graphs, averaging_warmup=2) - expected).max() > 1e-3
-    with pytest.raises(ValueError, match='averaging_warmup has to be at least 0, got -1'):
-        trained(clients, first, averaging_warmup=-1)

@@ -83,16 +83,26 @@ def test_update_norms(params):
 
     trained = moved(params)
     after = moved(trained)
-    x, z, y = flat(params), flat(trained), flat(after)
     active = np.arange(CLIENTS) != 1
-    found = jax.jit(update_norms)(params, trained, after, jnp.asarray(active))
-    for name, moved in (('training', z - x), ('aggregation', y - z), ('total', y - x)):
-        expected = np.linalg.norm(moved, axis=1)[active].mean()
-        assert float(found[f'change_{name}_mean']) == pytest.approx(expected, rel=1e-5)
-    lengths = np.linalg.norm(z - x, axis=1) * np.linalg.norm(y - z, axis=1)
-    cosines = np.sum((z - x) * (y - z), axis=1) / np.where(lengths > 0, lengths, 1)
-    assert float(found['change_cosine_mean']) == pytest.approx(cosines[active].mean(), abs=1e-5)
-    nobody = update_norms(params, trained, after, jnp.zeros(CLIENTS, bool))
+    moves = (params, trained), (trained, after)
+    found = jax.jit(update_norms)(*moves, jnp.asarray(active))
+    first = [
+        np.asarray(jax.tree.leaves(tree)[1]).reshape(CLIENTS, -1)
+        for tree in (params, trained, after)
+    ]
+    for part, (x, z, y) in {
+        'change': map(flat, (params, trained, after)),
+        'first_layer': first,
+    }.items():
+        for name, moved in (('training', z - x), ('aggregation', y - z), ('total', y - x)):
+            expected = np.linalg.norm(moved, axis=1)[active].mean()
+            assert float(found[f'{part}_{name}_mean']) == pytest.approx(expected, rel=1e-5)
+        lengths = np.linalg.norm(z - x, axis=1) * np.linalg.norm(y - z, axis=1)
+        cosines = np.sum((z - x) * (y - z), axis=1) / np.where(lengths > 0, lengths, 1)
+        assert float(found[f'{part}_cosine_mean']) == pytest.approx(
+            cosines[active].mean(), abs=1e-5
+        )
+    nobody = update_norms(*moves, jnp.zeros(CLIENTS, bool))
     assert all(float(value) == 0 for value in nobody.values())
 
 

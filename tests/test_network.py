@@ -1,4 +1,4 @@
-"""The gain and the averaging warm-up that flags ask for."""
+"""The gain that flags ask for."""
 
 from types import SimpleNamespace
 
@@ -29,10 +29,11 @@ def found():
         'static_topology': True,
     }
 
-    def of(mixing='uniform', graphs=None, **given):
+    def of(mixing='uniform', graphs=None, method=None, **given):
         with flagsaver.flagsaver(**settings, **given):
             family = network.family_options(FLAGS)
-            return known.initial_gain(FLAGS, family, graphs or drawn(), SIZES, mixing, 3)
+            method = SimpleNamespace(corrected=True, resolved={'mixing': mixing} | (method or {}))
+            return known.initial_gain(FLAGS, method, family, graphs or drawn(), SIZES, 3)
 
     return of
 
@@ -79,16 +80,11 @@ def test_a_changing_graph_is_drawn_as_one(found):
         found('metropolis', gain='degrees')
 
 
-def test_settling_counts_rounds_of_several_averages():
-    FLAGS.mark_as_parsed()
-    graphs = drawn()
-    asked = (graphs, graphs, SIZES, 'size')
-    with flagsaver.flagsaver(clients=CLIENTS, rounds=20):
-        once, thrice = (known.averaging_warmup(FLAGS, *asked, steps) for steps in (1, 3))
-        assert once > 3 and thrice == -(-once // 3)
-        lost = topology.drop_links(graphs, 1.0, 0)
-        with pytest.raises(ValueError, match=r'--rounds=20 of averaging do not bring 64 clients'):
-            known.averaging_warmup(FLAGS, graphs, lost, SIZES, 'size', 1)
+def test_training_before_the_first_average_is_warned_of(found, recwarn):
+    found(method={'round_order': 'average_first'})
+    assert not recwarn
+    with pytest.warns(UserWarning, match=r'add --round_order=average_first --loss_cap=10'):
+        found(method={'round_order': 'train_first'})
 
 
 class Reads(dict):
@@ -100,7 +96,8 @@ class Reads(dict):
 
 
 def test_every_failure_has_a_stream_of_its_own():
-    flags = SimpleNamespace(link_dropout=0.5, client_isolation=0.5, client_dropout=0.5)
+    dropouts = {'link_dropout': 0.5, 'client_isolation': 0.5, 'client_dropout': 0.5}
+    flags = SimpleNamespace(topology='regular', directed_dropout=False, **dropouts)
     seeds = Reads(streams(0))
     failed = network.with_failures(drawn(static=False), flags, seeds)
     assert seeds.get('asked') == ['links', 'isolation', 'participation']

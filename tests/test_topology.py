@@ -8,8 +8,10 @@ import pytest
 import scipy.sparse
 import scipy.stats
 
+from dfl_jax.gossip.gain import gain_of, uniform_matrix
 from dfl_jax.gossip.spectra import mixing_matrix, spectrum
 from dfl_jax.topology import (
+    DIRECTED,
     FAMILIES,
     TopologyError,
     by_cluster,
@@ -20,7 +22,7 @@ from dfl_jax.topology import (
     isolate_clients,
     schedule,
 )
-from dfl_jax.topology.families import REGULAR_BY_NETWORKX, Settings, draw, most_members
+from dfl_jax.topology.families import BY_NETWORKX, REGULAR_BY_NETWORKX, Settings, draw, most_members
 from tests.helpers import assortativity
 
 drawing = sys.modules['dfl_jax.topology.schedule']
@@ -61,7 +63,8 @@ def test_layout(family, static):
     assert (graph.members[~graph.mask] == aggregators[~graph.mask]).all()
     for t in range(ROUNDS):
         links = adjacency(graph, t)
-        assert (links == links.T).all() and not links.diagonal().any()
+        assert not links.diagonal().any()
+        assert family in DIRECTED or (links == links.T).all()
         assert (links.sum(axis=1) == degrees(graph)[t]).all(), 'a neighbour is listed twice'
 
 
@@ -374,7 +377,7 @@ def test_the_estimate_of_members(family):
         found = drawn(family, clients, rounds, degree=degree).members.shape[-1]
         estimate = most_members(family, rounds, settings)
         assert found <= estimate <= clients
-        if family not in ('erdos_renyi', 'barabasi_albert', 'watts_strogatz', 'configuration'):
+        if family not in (*BY_NETWORKX, 'configuration'):
             assert found == estimate
 
 
@@ -454,6 +457,42 @@ def test_drop_links(static):
     assert graph.mask.all(), 'the schedule given stays as it was'
     assert degrees(drop_links(graph, 1.0, seed=0)).sum() == 0
     assert (drop_links(graph, 0.0, seed=0).mask == graph.mask).all()
+
+
+def test_each_direction_of_a_link_may_fail_by_itself():
+    graph = drawn('complete', clients=40, rounds=10)
+    lossy = drop_links(graph, 0.7, seed=0, directed=True)
+    assert lossy.mask[:, :, 0].all() and lossy.active.all()
+    there = np.stack([adjacency(lossy, t) for t in range(10)])
+    back = there.transpose(0, 2, 1)
+    assert there.sum() / (10 * 40 * 39) == pytest.approx(0.3, abs=0.02)
+    assert (there & back).sum() / there.sum() == pytest.approx(0.3, abs=0.03)
+    assert not (there[0] == there[1]).all()
+
+
+def test_everybody_hears_k_others_drawn_at_random():
+    graph = drawn('k_random', clients=50, rounds=40, degree=4)
+    assert graph.mask.all() and graph.members.shape == (40, 50, 5)
+    heard = np.stack([adjacency(graph, t) for t in range(40)])
+    assert (heard.sum(axis=2) == 4).all() and not heard[:, np.arange(50), np.arange(50)].any()
+    # A pair is linked with probability 4 / 49, in either direction, whatever the other does.
+    assert (heard & heard.transpose(0, 2, 1)).sum() / heard.sum() == pytest.approx(4 / 49, abs=0.02)
+    assert np.std(heard.sum(axis=(0, 1))) < 3 * (40 * 4) ** 0.5
+    everybody = drawn('k_random', clients=6, rounds=2, degree=5)
+    assert (np.sort(everybody.members) == np.arange(6)).all()
+
+
+def test_expected_degrees_follow_the_power_law():
+    """The exponents that the authors of Initialisation and topology found: -0.403 for 3."""
+    sizes = (128, 512, 2048)
+    norms = []
+    for n in sizes:
+        options = {'clients': n, 'degree': 64, 'exponent': 3.0}
+        links = draw('chung_lu', Settings(**options), np.random.default_rng(n))
+        norms.append(1 / gain_of(uniform_matrix(links, n)))
+    slope = np.polyfit(np.log(sizes), np.log(norms), 1)[0]
+    assert 2 * len(links) / sizes[-1] == pytest.approx(60, abs=8)  # hubs hear all, and no more
+    assert slope == pytest.approx(-0.4, abs=0.04)
 
 
 @pytest.mark.parametrize('static', [False, True])

@@ -38,7 +38,6 @@ class Run(NamedTuple):
     senders: int  # that meet at an aggregator, for graphs of meetings
     clustered: bool  # the topology is one of disjoint cliques
     projection_seed: int  # a random stream of the run's seed
-    averaging_warmup: int = 0  # rounds until gain-corrected weights agree
     chunk: int = 1  # clients or aggregators that fit into the memory at once
 
 
@@ -68,7 +67,6 @@ class Method(NamedTuple):
 
 
 CHUNK = {'chunk': lambda run: run.chunk}
-WARMUP = CHUNK | {'averaging_warmup': lambda run: run.averaging_warmup}
 ROUNDS = CHUNK | {'rounds': lambda run: run.rounds}
 MEETINGS = {  # the defaults of DFML's comparison
     'topology': 'complete',
@@ -100,10 +98,10 @@ METHODS: dict[str, Method] = {
         advice=NTK_ADVICE,
         from_run=CHUNK | {'by_cluster': lambda run: run.clustered},
     ),
-    'dpsgd': Method(dpsgd, 'D-PSGD', 'NTK-DFL', from_run=WARMUP),
-    'dfedavg': Method(dfedavg, 'DFedAvg', 'NTK-DFL', from_run=WARMUP),
-    'dfedavgm': Method(dfedavgm, 'DFedAvgM', 'NTK-DFL', from_run=WARMUP),
-    'dfedsam': Method(dfedsam, 'DFedSAM', 'NTK-DFL', from_run=WARMUP),
+    'dpsgd': Method(dpsgd, 'D-PSGD', 'NTK-DFL', from_run=CHUNK),
+    'dfedavg': Method(dfedavg, 'DFedAvg', 'NTK-DFL', from_run=CHUNK),
+    'dfedavgm': Method(dfedavgm, 'DFedAvgM', 'NTK-DFL', from_run=CHUNK),
+    'dfedsam': Method(dfedsam, 'DFedSAM', 'NTK-DFL', from_run=CHUNK),
     'dispfl': Method(
         dispfl,
         'DisPFL',
@@ -118,7 +116,7 @@ METHODS: dict[str, Method] = {
         memory=ntk_fl_memory,
         advice='lower --ntk_fl_cohort or use more clients',
     ),
-    'decavg': Method(decavg, 'DecAvg', 'Initialisation and topology', from_run=WARMUP),
+    'decavg': Method(decavg, 'DecAvg', 'Initialisation and topology', from_run=CHUNK),
     'spark': Method(
         spark,
         'SPARK',

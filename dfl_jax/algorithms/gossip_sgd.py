@@ -1,19 +1,19 @@
 """Local SGD with gossip averaging: the round that the gradient methods share.
 
-Every client trains on its own data, then averages models with its neighbours:
+Every client trains on its own data and averages models with its neighbours. With T the local
+training, W the mixing matrix of the round's graph and Q the codec of the exchange:
 
-    z_i = local training from x_i                                     LocalTraining
-    x_i <- sum_j W_ij Q(z_j)                            `averaged='trained'`
-    x_i <- sum_j W_ij Q(x_j) + (z_i - x_i)              `averaged='previous'`
+    x_i <- sum_j W_ij Q(T(x_j))                         `round_order='train_first'`
+    x_i <- T(sum_j W_ij Q(x_j))                         `round_order='average_first'`
+    x_i <- sum_j W_ij Q(x_j) + (T(x_i) - x_i)           `round_order='parallel'`
 
-with W the mixing matrix of the round's graph and Q the codec of the exchange. The first form is
-decentralized federated averaging (Sun, Li & Wang 2021, Algorithm 1), the second, with a single
-minibatch, D-PSGD as first published (Lian et al. 2017, Algorithm 1). The methods differ in the
-local training and are `partial` applications of this one.
+The first is decentralized federated averaging (Sun, Li & Wang 2021, Algorithm 1), the second what
+the authors of the initialisation and topology paper ran, the third, with a single minibatch, D-PSGD
+as first published (Lian et al. 2017, Algorithm 1). The methods differ in the local training and are
+`partial` applications of this one.
 """
 
 import jax
-from jax import lax
 
 from dfl_jax.algorithms.common import (
     State,
@@ -30,18 +30,17 @@ from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
 from dfl_jax.metrics import dispersion, update_norms
 from dfl_jax.models import Model
-from dfl_jax.training import LocalTraining, local_training, losses_of_all_data
+from dfl_jax.training import LocalTraining, local_training
 
-AVERAGED = ('trained', 'previous')
+ROUND_ORDERS = ('train_first', 'average_first', 'parallel')
 
 
 def gossip_sgd(
     model: Model,
     *,
     training: LocalTraining,
-    averaged: str = 'trained',
+    round_order: str = 'train_first',
     gossip_steps: int = 1,
-    averaging_warmup: int = 0,
     diagnostics: bool = False,
     mixing: str = 'uniform',
     compression: Compression = Compression(),
@@ -54,10 +53,9 @@ def gossip_sgd(
     Args:
       model: the network, bound to its input shape.
       training: of every client on its own data.
-      averaged: the models that meet at an aggregator, the `trained` or the `previous` ones.
+      round_order: `train_first`, `average_first` or `parallel`, as above. Weights that clients drew
+        apart with a gain should be averaged first.
       gossip_steps: averaging steps a round over the same graph (DFedSAM-MGS).
-      averaging_warmup: first rounds in which clients average and do not train, until weights that
-        they drew apart agree (`gain.warmup_rounds`); the loss reported is that of all their data.
       diagnostics: report what training and averaging did to the models, `metrics.update_norms`.
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
       compression: of the exchanged weights.
@@ -68,21 +66,11 @@ def gossip_sgd(
 
     Raises ValueError for settings out of range, before anything is traced.
     """
-    check_choice('averaged', averaged, AVERAGED)
+    check_choice('round_order', round_order, ROUND_ORDERS)
     check_choice('mixing', mixing, MIXINGS)
     check_range('gossip_steps', gossip_steps, least=1)
-    check_range('averaging_warmup', averaging_warmup, least=0)
     codec = compression.codec('stochastic') or chain()
-    local = local_training(model, training, chunk)
-
-    def train(key: Array, params: PyTree, clients: Clients, k: Array) -> tuple[PyTree, Array]:
-        if not averaging_warmup:
-            return local(key, params, clients, k)
-        return lax.cond(
-            k < averaging_warmup,
-            lambda: (params, losses_of_all_data(model, params, clients, chunk)),
-            lambda: local(key, params, clients, k),
-        )
+    train = local_training(model, training, chunk)
 
     def gossip(key: Array, params: PyTree, graph: Graph, rows: Array) -> PyTree:
         """x_i <- sum_j W_ij Q(x_j), gossip_steps times."""
@@ -95,17 +83,24 @@ def gossip_sgd(
         k_train, k_codec = jax.random.split(key)
         previous, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
-        trained, losses = train(k_train, previous, clients, k)
-        if averaged == 'trained':
+        if round_order == 'train_first':
+            trained, losses = train(k_train, previous, clients, k)
             new = gossip(k_codec, trained, graph, rows)
+            moves = (previous, trained), (trained, new)
+        elif round_order == 'average_first':
+            averaged = gossip(k_codec, previous, graph, rows)
+            new, losses = train(k_train, averaged, clients, k)
+            moves = (averaged, new), (previous, averaged)
         else:
-            met = gossip(k_codec, previous, graph, rows)
-            new = jax.tree.map(lambda m, z, x: m + (z - x), met, trained, previous)
+            averaged = gossip(k_codec, previous, graph, rows)
+            trained, losses = train(k_train, previous, clients, k)
+            new = jax.tree.map(lambda m, z, x: m + (z - x), averaged, trained, previous)
+            moves = (previous, trained), (previous, averaged)
         new = keep_inactive(graph.active, new, previous)
         sent, _ = count_sent(graph, len(sizes))
         metrics = dispersion(new)
         if diagnostics:
-            metrics |= update_norms(previous, trained, new, graph.active)
+            metrics |= update_norms(*moves, graph.active)
         info = Info(losses, {'weights': gossip_steps * sent}, metrics)
         return State(new, sizes, k + 1), info
 

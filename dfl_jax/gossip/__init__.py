@@ -12,7 +12,6 @@ from dfl_jax.gossip.gain import (
     mixing_matrices,
     polled_degrees,
     push_sum_size,
-    warmup_rounds,
 )
 from dfl_jax.gossip.mixing import MIXINGS, mix, mix_at_aggregator, mixing_weights
 from dfl_jax.gossip.spectra import Spectrum, mixing_matrix, spectrum

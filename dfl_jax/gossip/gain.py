@@ -66,29 +66,6 @@ def gain_of(*matrices: scipy.sparse.sparray) -> float:
     return float(1 / np.linalg.norm(steady_vector(*matrices)))
 
 
-def warmup_rounds(graphs: Graph, sizes: np.ndarray, kind: str, norm: float) -> int | None:
-    """The number of averaging warm-up rounds: until clients agree, but for a tenth.
-
-    Until then gain-corrected weights are larger than the model was made for, by up to the gain, and
-    training on them can destroy the network. Found by averaging 16 random numbers of each client.
-
-    Args:
-      graphs: the schedule, without the links and clients that fail.
-      sizes, kind: as in `mixing_matrix`.
-      norm: ||v_steady||, to which the standard deviation of what they agree on shrinks; that among
-        clients may still be a tenth of it.
-
-    Returns:
-      The number of rounds; None where the schedule ends before.
-    """
-    x = np.random.default_rng(0).standard_normal((len(sizes), 16))
-    for r in range(len(graphs.members)):
-        if x.std(axis=0).mean() <= 0.1 * norm:
-            return r
-        x = mixing_matrix(Graph(*(a[r] for a in graphs)), sizes, kind) @ x
-    return None
-
-
 def mixing_matrices(graphs: Graph, sizes: np.ndarray, kind: str) -> list[scipy.sparse.csr_array]:
     """The mixing matrices of a schedule [T, ...], only the first where all rounds are alike."""
     alike = all(np.asarray(a).strides[0] == 0 for a in graphs)

@@ -73,9 +73,9 @@ def mutual_learning(
     The optimiser is that of `settings`, and its state starts afresh. Models have leaves [S, ...];
     losses [S] are means over the steps of the loss of the labels alone.
 
-    Raises ValueError for a proximal term or sharpness-aware steps, which this loss has not.
+    Raises ValueError for a proximal term, a cap or sharpness-aware steps, which this loss has not.
     """
-    for name in ('proximal', 'sam_radius'):
+    for name in ('proximal', 'loss_cap', 'sam_radius'):
         if getattr(settings, name):
             raise ValueError(
                 f'mutual learning has no {name}, got {getattr(settings, name)}; leave it out'

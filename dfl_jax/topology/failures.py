@@ -11,8 +11,11 @@ from dfl_jax.base import Graph
 from dfl_jax.topology.settings import Stream, check_memory, check_probability
 
 
-def drop_links(graph: Graph, probability: float, seed: int) -> Graph:
-    """The schedule without the undirected links that are lost, each round anew."""
+def drop_links(graph: Graph, probability: float, seed: int, *, directed: bool = False) -> Graph:
+    """The schedule without the links that are lost, each round anew.
+
+    directed: each direction of a link fails by itself, instead of both together.
+    """
     check_probability('link dropout', probability)
     rounds, clients, _ = graph.mask.shape
     check_memory('graphs that lose links', rounds, clients, graph.mask.size)
@@ -20,6 +23,9 @@ def drop_links(graph: Graph, probability: float, seed: int) -> Graph:
     mask = np.array(graph.mask)
     ends = np.arange(clients, dtype=np.int64)[:, None]
     for row, members in zip(mask, graph.members, strict=True):
+        if directed:
+            row &= (rng.random(row.shape) >= probability) | (members == ends)
+            continue
         low, high = np.minimum(ends, members), np.maximum(ends, members)
         links = row & (low < high)
         names, which = np.unique((low * clients + high)[links], return_inverse=True)

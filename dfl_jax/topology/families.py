@@ -95,6 +95,32 @@ def _configuration(settings: Settings, seed: int) -> np.ndarray:
     return np.unique(links[links[:, 0] < links[:, 1]], axis=0)
 
 
+def _chung_lu(settings: Settings, seed: int) -> nx.Graph:
+    """Links with probabilities w_i w_j / sum w, of weights w with a Pareto tail.
+
+    As the authors of Initialisation and topology draw heavy tails (Figure 5); the weights, whose
+    mean is `degree`, are the expected degrees.
+    """
+    exponent = settings.exponent
+    tail = np.random.default_rng(seed).pareto(exponent - 1, settings.clients) + 1
+    weights = settings.degree * (exponent - 2) / (exponent - 1) * tail
+    return nx.expected_degree_graph(weights, seed=seed, selfloops=False)
+
+
+def _k_random(settings: Settings, seed: int) -> np.ndarray:
+    """Links [M k, 2] from each client to the k others that it hears (Floyd's sampling)."""
+    clients, degree = settings.clients, settings.degree
+    rng = np.random.default_rng(seed)
+    listeners = np.arange(clients)
+    heard = np.empty((clients, degree), np.int64)
+    for place, last in enumerate(range(clients - 1 - degree, clients - 1)):
+        drawn = rng.integers(last + 1, size=clients)
+        repeated = (heard[:, :place] == drawn[:, None]).any(axis=1)
+        heard[:, place] = np.where(repeated, last, drawn)
+    heard += heard >= listeners[:, None]  # nobody hears itself
+    return np.stack([np.repeat(listeners, degree), heard.ravel()], axis=1)
+
+
 def _sides(clients: int, dimensions: int, least: int = 3) -> list[tuple[int, ...]]:
     """The factorisations of clients into `dimensions` ascending sides, none below `least`."""
     if dimensions == 1:
@@ -161,14 +187,17 @@ WITH_DEGREE: dict[str, Callable[[Settings, int], nx.Graph | np.ndarray]] = {
     'watts_strogatz': _watts_strogatz,
     'clustered': _clustered,
     'configuration': _configuration,
+    'chung_lu': _chung_lu,
+    'k_random': _k_random,
 }
-BY_NETWORKX = ('erdos_renyi', 'barabasi_albert', 'watts_strogatz')
-EQUAL_DEGREES = ('regular', 'ring', 'torus', 'complete')
+BY_NETWORKX = ('erdos_renyi', 'barabasi_albert', 'watts_strogatz', 'chung_lu')
+EQUAL_DEGREES = ('regular', 'ring', 'torus', 'complete', 'k_random')
+DIRECTED = ('k_random',)  # its links lead from a client to those that it hears
 FAMILIES = (*_FIXED, *WITH_DEGREE, 'edge_list')
 
 
 def draw(family: str, settings: Settings, rng: np.random.Generator) -> np.ndarray:
-    """One graph of a family; undirected links [E, 2] int32, nodes 0 to M - 1."""
+    """One graph of a family; links [E, 2] int32, undirected but of DIRECTED, nodes 0 to M - 1."""
     if family == 'edge_list' and settings.path is not None:
         return read_edges(settings.path, settings.clients)
     if family in _FIXED:
@@ -203,10 +232,13 @@ def most_members(family: str, rounds: int, settings: Settings) -> int:
         neighbours = (clients + 1) // 2
     elif family == 'clustered':
         neighbours = -(-clients // _clusters(settings)) - 1
-    elif family == 'regular':
+    elif family in ('regular', 'k_random'):
         neighbours = degree
     elif family == 'barabasi_albert':
         neighbours = max(1.5 * degree * math.sqrt(clients), degree)
+    elif family == 'chung_lu':
+        least = degree * (settings.exponent - 2) / (settings.exponent - 1)
+        neighbours = 3 * least * (clients * rounds) ** (1 / (settings.exponent - 1))
     elif family == 'configuration':
         k, law = _power_law(clients, degree, settings.exponent)
         beyond = np.cumsum(law[::-1])[::-1]  # P(degree >= k)
@@ -257,9 +289,9 @@ def check(family: str, rounds: int, settings: Settings) -> None:
                 f'watts_strogatz needs an even degree, got degree={degree}; '
                 f'take {degree - 1 or degree + 1}'
             )
-    if family == 'configuration' and not 2 < settings.exponent <= STEEPEST:
+    if family in ('configuration', 'chung_lu') and not 2 < settings.exponent <= STEEPEST:
         raise TopologyError(
-            f'configuration needs a finite exponent above 2, where the mean degree of any number '
+            f'{family} needs a finite exponent above 2, where the mean degree of any number '
             f'of clients is bounded, and up to {STEEPEST}, got exponent={settings.exponent}; '
             'take 2.5'
         )

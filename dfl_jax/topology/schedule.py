@@ -9,7 +9,7 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from dfl_jax.base import Graph
-from dfl_jax.topology.families import by_networkx, check, draw, links_of, most_members
+from dfl_jax.topology.families import DIRECTED, by_networkx, check, draw, links_of, most_members
 from dfl_jax.topology.rewiring import rewire
 from dfl_jax.topology.settings import BYTES_OF_PLACE, Settings, Stream, check_memory
 
@@ -34,9 +34,11 @@ def schedule(
     `star`, `erdos_renyi` (mean degree `degree`), `barabasi_albert` (attachment count whose mean
     degree is nearest `degree`), `watts_strogatz` (`degree` even, links rewired with probability
     `rewiring`), `configuration` (power-law degrees, at random without self-loops and repeated
-    links), `torus` (periodic lattice of `dimensions`, the most even sides), `clustered` (disjoint
-    cliques of about `degree + 1` clients, sizes differing by at most one), `two_group` (two
-    complete meshes joined by one link), `edge_list` (the file `path`, always static).
+    links), `chung_lu` (power law of expected degrees), `torus` (periodic lattice of `dimensions`,
+    the most even sides), `clustered` (disjoint cliques of about `degree + 1` clients, sizes
+    differing by at most one), `two_group` (two complete meshes joined by one link), `k_random`
+    (every client hears `degree` others, who need not hear it), `edge_list` (the file `path`, always
+    static).
 
     Args:
       family: one of the above.
@@ -50,8 +52,9 @@ def schedule(
       path: the edge list as networkx writes it: two node ids from 0 to M - 1 a line, apart by
         spaces or a comma, `#` comments; what follows the two is not used.
       rewiring: `watts_strogatz` only.
-      exponent: `configuration` only, above 2: p(k) ~ k^-exponent from k_min to M - 1, with the
-        k_min >= 1 whose mean degree is nearest `degree`; repeated links are lost.
+      exponent: above 2. `configuration`: p(k) ~ k^-exponent from k_min to M - 1, with the
+        k_min >= 1 whose mean degree is nearest `degree`; repeated links are lost. `chung_lu`: the
+        same law of expected degrees, continuous and without an upper end.
       dimensions: `torus` only, d >= 1; every client has 2d neighbours, so that 1 is the ring.
       assortativity: the degree assortativity, in [-1, 1], to which every draw is rewired
         (`rewiring.rewire`); None leaves the draws as they are, which are the same for any target.
@@ -81,7 +84,7 @@ def schedule(
     if static or family == 'edge_list':
         _warn_if_disconnected(family, draws[0], clients)
 
-    links = [_both_ways(e, clients) for e in draws]
+    links = [_arcs(e, clients, both_ways=family not in DIRECTED) for e in draws]
     degrees = [np.bincount(e[:, 0], minlength=clients) for e in links]
     shape = (len(draws), clients, 1 + max(int(d.max()) for d in degrees))
     check_memory(f'{family} graphs', len(draws), clients, BYTES_OF_PLACE * math.prod(shape))
@@ -118,11 +121,14 @@ def graph_bytes(graphs: Graph) -> int:
     return sum((a[:1] if a.strides[0] == 0 else a).nbytes for a in arrays if len(a))
 
 
-def _both_ways(links: np.ndarray, clients: int) -> np.ndarray:
-    """Links [E, 2] and their reverses, each once, [2E, 2] int32 sorted."""
-    low, high = links[:, 0].astype(np.int64), links[:, 1].astype(np.int64)
+def _arcs(links: np.ndarray, clients: int, both_ways: bool) -> np.ndarray:
+    """Links [E, 2], and their reverses where they go both ways, each once; int32, sorted."""
+    first, second = links[:, 0].astype(np.int64), links[:, 1].astype(np.int64)
     # A complete graph of 3,000 clients takes 1 s so; np.unique over rows 12 s (2026-11-22).
-    names = np.sort(np.concatenate([low * clients + high, high * clients + low]))
+    names = first * clients + second
+    if both_ways:
+        names = np.concatenate([names, second * clients + first])
+    names.sort()
     names = names[np.diff(names, prepend=-1) != 0]
     return np.stack(np.divmod(names, clients), axis=1).astype(np.int32)
 

@@ -32,7 +32,7 @@ class Settings(NamedTuple):
     degree: int = 5  # neighbours of a client without itself, or their mean
     path: str | os.PathLike | None = None  # edge_list
     rewiring: float = 0.1  # watts_strogatz, probability
-    exponent: float = 2.5  # configuration
+    exponent: float = 2.5  # configuration, chung_lu
     dimensions: int = 2  # torus
     assortativity: float | None = None  # target to which every draw is rewired
 

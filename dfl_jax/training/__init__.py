@@ -10,7 +10,6 @@ from dfl_jax.training.local import (
     batch_loss,
     client_training,
     local_training,
-    losses_of_all_data,
     optimiser_of,
     weighted_mean,
 )

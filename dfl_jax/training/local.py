@@ -21,7 +21,7 @@ from dfl_jax.checks import check_choice, check_range
 from dfl_jax.data.augment import AUGMENTATIONS, standard
 from dfl_jax.execution import client_bytes, map_in_chunks
 from dfl_jax.models import Model
-from dfl_jax.training.batches import Batch, batch_at, epoch_orders, take
+from dfl_jax.training.batches import Batch, batch_at, epoch_orders
 from dfl_jax.training.losses import SUPERVISIONS, class_shares, supervised_losses
 
 OPTIMIZERS = ('sgd', 'adamw')
@@ -47,6 +47,7 @@ class LocalTraining:
         (Foret et al. 2021); 0 turns it off.
       sam_adaptive: take it at w + rho w^2 g / || |w| g || (ASAM, Kwon et al. 2021).
       supervision: loss of the labels, `ce`, `ace` (asymmetric) or `wsm` (re-weighted softmax).
+      loss_cap: bound on the loss of a minibatch, which has no gradient above it; None for no bound.
       proximal: mu of mu/2 ||w - w_start||^2 in the loss (FedProx).
       augmentation: of training images, `none` or `standard` (shift and mirror).
 
@@ -65,6 +66,7 @@ class LocalTraining:
     sam_radius: float = 0.0
     sam_adaptive: bool = False
     supervision: str = 'ce'
+    loss_cap: float | None = None
     proximal: float = 0.0
     augmentation: str = 'none'
 
@@ -86,8 +88,9 @@ class LocalTraining:
                 check_range(name, count, least=1)
         for name in ('weight_decay', 'sam_radius', 'proximal'):
             check_range(name, getattr(self, name), least=0)
-        if self.clip_norm is not None:
-            check_range('clip_norm', self.clip_norm, above=0)
+        for name in ('clip_norm', 'loss_cap'):
+            if (bound := getattr(self, name)) is not None:
+                check_range(name, bound, above=0)
         if self.momentum and self.optimizer != 'sgd':
             raise ValueError(f'momentum={self.momentum} is for sgd, not {self.optimizer}')
         if self.sam_adaptive and not self.sam_radius:
@@ -162,6 +165,8 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
         logits = model.apply(params, batch.x, key)
         losses = supervised_losses(logits, batch.y, shares, settings.supervision)
         loss = weighted_mean(losses, batch.weight)
+        if settings.loss_cap is not None:
+            loss = jnp.minimum(loss, settings.loss_cap)
         if not settings.proximal:
             return loss, loss
         distance = optax.tree.norm(jax.tree.map(jnp.subtract, params, start), squared=True)
@@ -201,19 +206,6 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
         return params, jnp.where(finite, total / steps, jnp.nan)
 
     return train
-
-
-def losses_of_all_data(
-    model: Model, params: PyTree, clients: Clients, chunk: int | None = None
-) -> Array:
-    """Each client's mean loss on its own data, [M]. params: leaves [M, ...]."""
-
-    def client_loss(client: tuple) -> Array:
-        weights, x, y, mask = client
-        return batch_loss(model, weights, take(x, y, jnp.arange(len(y)), mask))
-
-    each = client_bytes(clients.y.shape[1], model)
-    return map_in_chunks(client_loss, (params, *clients), chunk, each)
 
 
 def augmented(settings: LocalTraining, key: Array, x: Array) -> Array:

@@ -40,10 +40,12 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
         f'--topology={topology}': {
             'topology_file': topology == 'edge_list',
             'degree': with_degree,
-            'degree_exponent': topology == 'configuration',
+            'degree_exponent': topology in ('configuration', 'chung_lu'),
             'torus_dimensions': topology == 'torus',
         },
     }
+    if not value('link_dropout'):
+        rules['--link_dropout=0'] = {'directed_dropout': False}
     if value('init') == 'gain_corrected':
         rules[f'--gain={gain}'] = {
             'gain_size_factor': gain in ('family', 'degrees', 'size'),

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from dfl_jax import data
 from dfl_jax.base import Algorithm, Clients, Graph
-from dfl_jax.cli.experiment.gain import gain_and_warmup
+from dfl_jax.cli.experiment.gain import initial_gain
 from dfl_jax.cli.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.cli.experiment.method import Chosen, choose_method, make_algorithm
 from dfl_jax.cli.experiment.networks import build_network
@@ -91,12 +91,11 @@ def build(flags: Any) -> Experiment:
     # Late, as it takes the longest
     intact, graphs = draw_graphs(flags, seeds, chosen)
     sizes = np.array([len(part) for part in parts])
-    gain, warmup = gain_and_warmup(flags, chosen, family, intact, graphs, sizes, seeds['gain'])
+    gain = initial_gain(flags, chosen, family, intact, sizes, seeds['gain'])
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
     test = Holdout(dataset.test_x, dataset.test_y)
     placement = place(flags, chosen, model, algorithm, graphs, clients, test)
-    run = chosen.run._replace(averaging_warmup=warmup, chunk=placement.chunk)
-    chosen = replace(chosen, gain=gain, run=run)
+    chosen = replace(chosen, gain=gain, run=chosen.run._replace(chunk=placement.chunk))
     algorithm = make_algorithm(chosen, network)
     keeps = any(map(len, kept))
     if keeps and algorithm.predict_own is None:

@@ -93,13 +93,15 @@ flags.DEFINE_string(
     'topology',
     'regular',
     'One of regular, ring, line, complete, star, erdos_renyi, barabasi_albert, watts_strogatz, '
-    'torus, configuration, clustered, two_group, or edge_list with --topology_file.',
+    'torus, configuration, chung_lu, clustered, two_group, k_random (each client hears --degree '
+    'others, who need not hear it), or edge_list with --topology_file.',
 )
 flags.DEFINE_integer('degree', 5, 'Neighbours of a client (mean, where the family is random).')
 flags.DEFINE_float(
     'degree_exponent',
     2.5,
-    'Exponent of the power law of degrees of --topology=configuration; smaller has larger hubs.',
+    'Exponent of the power law of degrees of --topology=configuration and chung_lu; a smaller one '
+    'has larger hubs.',
 )
 flags.DEFINE_integer('torus_dimensions', 2, 'Dimensions of --topology=torus.', lower_bound=1)
 flags.DEFINE_float(
@@ -114,6 +116,11 @@ flags.DEFINE_string(
     'Edge list as networkx.write_edgelist writes it: two client numbers a line.',
 )
 flags.DEFINE_float('link_dropout', 0.0, 'Probability that a link fails in a round.')
+flags.DEFINE_bool(
+    'directed_dropout',
+    False,
+    'With --link_dropout: each direction of a link fails by itself, instead of both together.',
+)
 flags.DEFINE_float('client_dropout', 0.0, 'Probability that a client sits out a round.')
 flags.DEFINE_float(
     'client_isolation',

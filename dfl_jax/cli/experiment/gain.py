@@ -1,6 +1,7 @@
-"""The gain of --init=gain_corrected, as the flags let clients know it, and what follows from it."""
+"""The gain of --init=gain_corrected, as the flags let clients know it."""
 
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,49 +14,35 @@ from dfl_jax.cli.experiment.method import Chosen
 FAMILY_ROUNDS = 20  # of the schedules from which --gain=family takes the gain of a changing graph
 
 
-def gain_and_warmup(
+def initial_gain(
     flags: Any,
     chosen: Chosen,
     family: Mapping[str, Any],
-    intact: Graph,
     graphs: Graph,
     sizes: np.ndarray,
     seed: int,
-) -> tuple[float | np.ndarray | None, int]:
-    """The gain of the initial weights, None without one, and the rounds of averaging warm-up.
-
-    family: the options of --topology; intact, graphs: the schedule before any failure, and as it
-    happens; sizes: [M], samples of each client; seed: of draws and polls.
-
-    Raises ValueError where there is no common gain, or where the warm-up is the whole run.
-    """
-    if not chosen.corrected:
-        return None, 0
-    mixing, warmup = chosen.resolved['mixing'], 0
-    if 'averaging_warmup' in chosen.method.from_run and 'averaging_warmup' not in chosen.given:
-        steps = chosen.resolved['gossip_steps']
-        warmup = averaging_warmup(flags, intact, graphs, sizes, mixing, steps)
-    return initial_gain(flags, family, intact, sizes, mixing, seed), warmup
-
-
-def initial_gain(
-    flags: Any,
-    family: Mapping[str, Any],
-    graphs: Graph,
-    sizes: np.ndarray,
-    mixing: str,
-    seed: int,
-) -> float | np.ndarray:
-    """The gain of --init=gain_corrected, of all clients or each one's own [M].
+) -> float | np.ndarray | None:
+    """The gain of --init=gain_corrected, of all clients or each one's own [M]; None without it.
 
     Args:
+      family: the options of --topology.
       graphs: the schedule before any failure, which nobody can foresee.
       sizes: [M], samples of each client.
-      mixing: the method's mixing weights.
       seed: of draws and polls.
+
+    Warns of a method that trains on the corrected weights before it averages them.
 
     Raises ValueError where the network has no common gain, or a number of clients does not fit.
     """
+    if not chosen.corrected:
+        return None
+    mixing = chosen.resolved['mixing']
+    if chosen.resolved.get('round_order', 'average_first') != 'average_first':
+        warnings.warn(
+            'training begins with weights that are too large by the gain, as they have not been '
+            'averaged; add --round_order=average_first --loss_cap=10',
+            stacklevel=2,
+        )
     for name in ('gain_size_factor', 'gain_exponent'):
         if not 0 < flags[name].value < math.inf:
             raise ValueError(f'--{name}={flags[name].value} has to be positive and finite')
@@ -87,22 +74,3 @@ def initial_gain(
         )
     except topology.TopologyError as error:
         raise ValueError(f'--gain=family, networks of {round(known)} clients: {error}') from error
-
-
-def averaging_warmup(
-    flags: Any, intact: Graph, graphs: Graph, sizes: np.ndarray, mixing: str, steps: int
-) -> int:
-    """Rounds of averaging before the first training, of `steps` averages each.
-
-    intact, graphs: the schedule before any failure, and as it happens; sizes, mixing: as in
-    `initial_gain`. Raises ValueError where that is the whole run.
-    """
-    norm = 1 / gossip.gain_of(*gossip.mixing_matrices(intact, sizes, mixing))
-    averages = gossip.warmup_rounds(graphs, sizes, mixing, norm)
-    if averages is None:
-        raise ValueError(
-            f'--rounds={flags.rounds} of averaging do not bring {flags.clients} clients with '
-            'initial weights of their own together, and leave none to train; raise --rounds, the '
-            'degree or the links that hold, or set --averaging_warmup'
-        )
-    return -(-averages // steps)

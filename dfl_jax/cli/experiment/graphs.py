@@ -81,7 +81,9 @@ def family_options(flags: Any) -> dict[str, Any]:
 def with_failures(graphs: Graph, flags: Any, seeds: dict[str, int]) -> Graph:
     """The schedule as it happens: links and clients fail."""
     if flags.link_dropout:
-        graphs = topology.drop_links(graphs, flags.link_dropout, seeds['links'])
+        directed = flags.directed_dropout or flags.topology in topology.DIRECTED
+        seed = seeds['links']
+        graphs = topology.drop_links(graphs, flags.link_dropout, seed, directed=directed)
     if flags.client_isolation:
         graphs = topology.isolate_clients(graphs, flags.client_isolation, seeds['isolation'])
     if flags.client_dropout:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 OLD_NAMES = {  # flags that were renamed; they work for one more release
-    'settling_rounds': 'averaging_warmup',
+    'averaged': 'round_order',
     'weight_sparsity': 'message_sparsity',
     'weight_bits': 'message_bits',
     'weight_rounding': 'message_rounding',
@@ -13,6 +13,8 @@ OLD_NAMES = {  # flags that were renamed; they work for one more release
     'ntk_jacobian_rounding': 'message_rounding',
 }
 OLD_VALUES = {  # likewise
+    ('round_order', 'trained'): 'train_first',
+    ('round_order', 'previous'): 'parallel',
     ('ntk_jacobian_weights', 'hub'): 'averaged',
     ('ntk_jacobian_weights', 'own'): 'neighbours',
     ('spark_projection_refresh', 'hub'): 'aggregator',
