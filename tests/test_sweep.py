@@ -17,11 +17,12 @@ from absl.testing import flagsaver
 from helpers import started
 from test_cli import QUIET, SMALL, Finished, here, rows_of, write_clusters
 
+from dfl_jax.cli.command import share
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
 from dfl_jax.cli.sweep import command as sweep
 from dfl_jax.cli.sweep import group as sweep_group
-from dfl_jax.cli.sweep.plan import Plan, grid, grouped, settled, share
+from dfl_jax.cli.sweep.plan import Plan, grid, grouped, settled
 from dfl_jax.cli.sweep.results import write_results
 
 

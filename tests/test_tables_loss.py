@@ -59,7 +59,8 @@ def test_the_loss_at_a_round_is_not_in_percent():
     several = {'metrics': ['loss_to', 'loss_at'], 'rows': {'he': [[5, None, None, None]] * 2}}
     lines = table_of(published | several, {'he-n8': runs}).splitlines()
     assert lines[0].startswith('| method | n8 rounds paper | n8 rounds ours | n8 loss paper |')
-    assert lines[2].startswith('| he | 5 | 14 ± 10 (3 seeds) | 5 | 0.3 ± 0.14 (2 seeds) |')
+    loss = '0.3 ± 0.14 (2 seeds, -1.0 to 1.6) ≠'
+    assert lines[2].startswith(f'| he | 5 | 14 ± 10 (3 seeds, -12 to 40) | 5 | {loss} |')
 
 
 def test_what_losses_and_other_columns_need():
@@ -82,7 +83,7 @@ def test_losses_and_small_columns_keep_their_digits(tmp_path):
     (tmp_path / 'he-n8.flags').touch()
     flagfiles = {'he-n8': tmp_path / 'he-n8.flags'}
     needed = {'he-n8': [*curves.CURVES, *more]}
-    found, _ = curves.find_runs('table', flagfiles, [tmp_path], needed)
+    found, _ = curves.find_runs(flagfiles, [tmp_path], needed)
     (run,) = found['he-n8']
     assert [run[name] for name in more] == [[0.0123457], [-1.23457e-6], [0.0123]]
     assert run['consensus_accuracy'] == [0.85]

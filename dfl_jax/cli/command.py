@@ -5,10 +5,12 @@ Nothing heavy is imported here, so that a mistake is reported at once.
 
 import functools
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags, logging
 
@@ -60,6 +62,23 @@ def in_a_line(text: str) -> str:
     line = ' '.join(text.splitlines())
     shown = ''.join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
     return shown if len(shown) <= LONGEST else f'{shown[:LONGEST]}...'
+
+
+def whole_numbers(text: str) -> range | None:
+    """The numbers of FIRST..LAST, not written out; None for what is no such text."""
+    ends = re.fullmatch(r'(-?\d{1,18})\.\.(-?\d{1,18})', text, re.ASCII)
+    return range(int(ends[1]), int(ends[2]) + 1) if ends else None
+
+
+def share(text: str, entries: Sequence[Any]) -> list[int]:
+    """The places of the entries that shard `text`, 'i/n' with i from 0, works on.
+
+    Raises ValueError for what is no shard.
+    """
+    numbers = re.fullmatch(r'(\d{1,18})/(\d{1,18})', text, re.ASCII)
+    if not numbers or not int(numbers[1]) < int(numbers[2]):
+        raise ValueError(f'--shard={text}: write i/n with i from 0 to n - 1, e.g. --shard=0/4')
+    return list(range(int(numbers[1]), len(entries), int(numbers[2])))
 
 
 def counted(number: int, noun: str) -> str:

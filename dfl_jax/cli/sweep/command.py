@@ -19,14 +19,14 @@ from pathlib import Path
 from absl import flags
 from tqdm import tqdm
 
-from dfl_jax.cli.command import check_writable, fail, one_line_errors, with_flagfiles
+from dfl_jax.cli.command import check_writable, fail, one_line_errors, share, with_flagfiles
 from dfl_jax.cli.experiment.build import build
 from dfl_jax.cli.experiment.method_flags import of_a_run, renew, settings_of_a_run
 from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.sweep.group import Member, ended, fitting, train_group
-from dfl_jax.cli.sweep.plan import Plan, Run, grid, grouped, settled, share
+from dfl_jax.cli.sweep.plan import Plan, Run, grid, grouped, settled
 from dfl_jax.cli.sweep.results import write_results
 
 FLAGS = flags.FLAGS

@@ -8,13 +8,13 @@ import itertools
 import json
 import math
 import os
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dfl_jax.cli.command import whole_numbers
 from dfl_jax.cli.run.rundir import read_json
 
 Values = dict[str, str]  # of the flags that a run gives, as they are typed
@@ -99,10 +99,8 @@ def grid(specs: Sequence[str], flagfiles: Sequence[str]) -> list[Run]:
 def _axis(spec: str) -> tuple[str, Sequence[str | int]]:
     """The flag of a spec and its values."""
     name, _, text = spec.partition(':')
-    numbers = re.fullmatch(r'(-?\d{1,18})\.\.(-?\d{1,18})', text, re.ASCII)
-    if numbers:  # not written out before they are counted
-        values: Sequence[str | int] = range(int(numbers[1]), int(numbers[2]) + 1)
-    else:
+    values: Sequence[str | int] | None = whole_numbers(text)  # counted before they are written out
+    if values is None:
         values = text.split(',') if all(text.split(',')) else []
         if len(set(values)) < len(values):
             raise ValueError(f'--sweep={spec} has a value twice')
@@ -166,14 +164,3 @@ def _read(path: Path) -> Plan:
     if not groups or not all(groups):
         raise ValueError(f'{path} is damaged, or not of a sweep; choose another --out')
     return plan
-
-
-def share(text: str, groups: Sequence[Any]) -> list[int]:
-    """The numbers of the groups that shard `text`, 'i/n' with i from 0, works on.
-
-    Raises ValueError for what is no shard.
-    """
-    numbers = re.fullmatch(r'(\d{1,18})/(\d{1,18})', text, re.ASCII)
-    if not numbers or not int(numbers[1]) < int(numbers[2]):
-        raise ValueError(f'--shard={text}: write i/n with i from 0 to n - 1, e.g. --shard=0/4')
-    return list(range(int(numbers[1]), len(groups), int(numbers[2])))

@@ -2,10 +2,12 @@
 
 A table is a folder experiments/PAPER/TABLE with published.json (see docs/tables.md) and one
 flagfile a cell, named METHOD-COLUMN.flags. Its runs are the directories METHOD-COLUMN or
-METHOD-COLUMN-ANYTHING below --runs, one a seed, e.g. runs/figure2/ntk_dfl-alpha0.1-seed0. Prints
-the table; writes it (.md), the figure (.png) and the curves of both (.json) into --out. Such a
-.json stands for its runs in --runs. Where --runs names several folders or files, a cell's runs are
-those of the first that has any.
+METHOD-COLUMN-ANYTHING below --runs, one a seed, e.g. ntk_dfl-alpha0.1-seed0. Prints the table;
+writes it (.md), the figure (.png) and the curves of both (.json) into --out. Such a .json stands
+for its runs in --runs; of two runs of one name the one named first counts.
+
+With --list it says which runs there are, which are missing and what they take; with --run it trains
+those that are missing first, the cheapest first. The same command goes on after an interruption.
 """
 
 from collections.abc import Sequence
@@ -13,34 +15,112 @@ from pathlib import Path
 
 from absl import flags
 
-from dfl_jax.cli.command import check_writable, in_a_line, one_line_errors
+from dfl_jax.cli.command import (
+    check_writable,
+    in_a_line,
+    one_line_errors,
+    share,
+    whole_numbers,
+)
 from dfl_jax.cli.run.rundir import Row, write_atomically
-from dfl_jax.cli.tables import files
-from dfl_jax.cli.tables.curves import find_runs, save_curves
+from dfl_jax.cli.tables import files, missing
+from dfl_jax.cli.tables.curves import Runs, find_runs, none_of, save_curves
 from dfl_jax.cli.tables.metrics import what
 from dfl_jax.cli.tables.table import report
 
 FLAGS = flags.FLAGS
+OF_RUNS = ('seeds', 'cells', 'shard', 'data_dir', 'partitions')  # flags of --run and --list alone
 
 
-def define_flags(_: Sequence[str]) -> None:
+def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
     """Defines the flags of this command, whose names others use for something else."""
-    flags.DEFINE_list('runs', 'runs', 'Folders whose subfolders are the runs, or .json of them.')
-    flags.DEFINE_string(
-        'out', None, 'Where table, curves and figure go (default: with the first of --runs).'
+    flags.DEFINE_list(
+        'runs',
+        None,
+        'Folders whose subfolders are the runs, or .json of them; --run writes into the first '
+        '(default: runs/PAPER/TABLE).',
+        flag_values=known,
     )
+    strings = {
+        'out': (None, 'Where table, curves and figure go (default: with the first of --runs).'),
+        'seeds': ('0', 'Seeds of every cell, 0..4 or 0,2,3. With --run or --list.'),
+        'shard': ('0/1', 'i/n: this process takes every n-th run, from i. With --run or --list.'),
+        'data_dir': (None, 'Folder of the data sets. With --run.'),
+        'partitions': (
+            None,
+            "Folder of the authors' own partitions of the data, where the table has some; without "
+            'it partitions are drawn. With --run.',
+        ),
+    }
+    for name, (default, help) in strings.items():
+        flags.DEFINE_string(name, default, help, flag_values=known)
+    cells = 'Only these cells, e.g. dfedavg-*. With --run or --list.'
+    flags.DEFINE_list('cells', [], cells, flag_values=known)
+    for name, help in {
+        'run': 'Train the runs that are missing, and then show the table.',
+        'list': 'Only say which runs are there, which are missing, and what these take.',
+    }.items():
+        flags.DEFINE_bool(name, False, help, flag_values=known)
 
 
-@one_line_errors('interrupted; start again', None)
+@one_line_errors('interrupted; the same command goes on', None)
 def main(argv: list[str]) -> int:
     known = files.known_tables(files.PAPERS)
     if len(argv) != 2 or argv[1] not in known:
         raise ValueError(f'name one table of {", ".join(sorted(known))}')
-    sources = [Path(source) for source in FLAGS.runs if source]
-    if not sources:
+    name, file = argv[1], known[argv[1]]
+    if FLAGS.runs is not None and not any(FLAGS.runs):
         raise ValueError('--runs is empty; name a folder of runs, or leave it out')
-    write_table(argv[1], known[argv[1]], sources)
+    sources = [Path(source) for source in FLAGS.runs or [f'runs/{name}'] if source]
+    if FLAGS.list or FLAGS.run:
+        return _with_runs(name, file, sources)
+    if idle := next((flag for flag in OF_RUNS if FLAGS[flag].present), None):
+        raise ValueError(f'--{idle} is of --run and --list; add one of them, or leave it out')
+    write_table(name, file, sources)
     return 0
+
+
+def _with_runs(name: str, file: Path, sources: Sequence[Path]) -> int:
+    """--list, or --run and then the table; the exit status."""
+    if file.stem == 'computed':
+        raise ValueError(f'{name} is computed and has no runs; leave --run and --list out')
+    published = files.read_published(file)
+    flagfiles = missing.chosen_cells(files.flagfiles(published, file.parent), FLAGS.cells)
+    partitions = missing.partition_files(published, FLAGS.partitions)
+    runs, warnings = _found(published, file.parent, sources)
+    jobs = missing.jobs_of(flagfiles, _seeds(FLAGS.seeds), runs, partitions)
+    mine = [jobs[i] for i in share(FLAGS.shard, jobs)]
+    if FLAGS.list:
+        print(missing.listing(mine, runs))
+        for warning in warnings:
+            print(f'note: {in_a_line(warning)}')
+        return 0
+    if sources[0].suffix == '.json':
+        raise ValueError(f'--runs={sources[0]}: runs are written into the first, name a folder')
+    check_writable(sources[0], flag='runs')
+    if 'partition_files' in published and not partitions:
+        print("note: partitions are drawn; --partitions=DIR takes the authors' own")
+    failed = missing.train(mine, runs, sources[0], FLAGS.data_dir)
+    write_table(name, file, sources)
+    if failed:
+        raise ValueError(f'{", ".join(failed)} failed, see above')
+    return 0
+
+
+def _seeds(text: str) -> list[int]:
+    """Raises ValueError for what is no list of seeds."""
+    numbers: Sequence[int] | None = whole_numbers(text)
+    if numbers is None and all(part.isascii() and part.isdecimal() for part in text.split(',')):
+        numbers = sorted({int(part) for part in text.split(',')})
+    if not numbers or min(numbers) < 0 or len(numbers) > 1000:
+        raise ValueError(f'--seeds={text}: write --seeds=0..4 or --seeds=0,2,3, at most 1000')
+    return list(numbers)
+
+
+def _found(published: Row, folder: Path, sources: Sequence[Path]) -> tuple[Runs, list[str]]:
+    """The runs of a table that there are, and warnings of them."""
+    flagfiles = files.flagfiles(published, folder)
+    return find_runs(flagfiles, sources, files.columns(published, flagfiles))
 
 
 def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> None:
@@ -63,9 +143,9 @@ def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> None:
 
 
 def _write(published: Row, folder: Path, sources: Sequence[Path], out: Path, name: str) -> None:
-    flagfiles = files.flagfiles(published, folder)
-    needed = files.columns(published, flagfiles)
-    runs, warnings = find_runs(folder.name, flagfiles, sources, needed)
+    runs, warnings = _found(published, folder, sources)
+    if not runs:
+        raise ValueError(none_of(files.flagfiles(published, folder), sources, warnings))
     text = report(published, runs)
     print(f'{published["title"]}: {what(published)}\n({published["source"]})\n\n{text}')
     for warning in warnings:

@@ -15,41 +15,48 @@ LOSS = 'client_loss_mean'
 LOCAL = 'local_accuracy_mean'
 SKIPPED = 'is left out'  # of a run that cannot be read
 COARSE = ('accuracy', 'mbytes', 'model_deviation')  # columns of four decimals
+SECONDS = 'seconds_a_round'  # of a run, evaluation apart
 FREE = ('seed', 'data_dir')  # a run may differ from its flagfile in these
 BESIDE = (*FREE, 'partition_file', 'chunk')  # and be given these, which the flagfile has not
 REPLACED = ('partition', 'partition_overlap', 'alpha')  # by a partition_file
 
-Run = dict[str, Any]  # its name as 'run', and as lists 'round', CURVES, what a table adds to them
+Run = dict[
+    str, Any
+]  # its name as 'run', SECONDS, and as lists 'round', CURVES and what a table adds
 Runs = dict[str, list[Run]]  # by cell
 
 
 def find_runs(
-    table: str,
     flagfiles: Mapping[str, Path],
     sources: Sequence[Path],
     needed: Mapping[str, Sequence[str]],
 ) -> tuple[Runs, list[str]]:
     """The runs of every cell that has some, and warnings of other settings and unfinished runs.
 
-    flagfiles: of every cell. sources: folders of runs, or files that stand for them; a cell's runs
-    are those of the first that has any. needed: columns, by cell; a run that is damaged or lacks
-    any of them is left out, and a warning says so. Raises ValueError when there is none at all.
+    flagfiles: of every cell. sources: folders of runs, or files that stand for them; a run is that
+    of the first that has one of its name. needed: columns, by cell; a run that is damaged or lacks
+    any of them is left out, and a warning says so.
     """
     runs: Runs = {}
     warnings: list[str] = []
     for source in sources:
-        missing = {cell: file for cell, file in flagfiles.items() if cell not in runs}
         read = load_curves if source.suffix == '.json' else read_directories
-        more, more_warnings = read(source, missing, needed)
-        runs |= more
-        warnings += more_warnings
-    runs = {cell: runs[cell] for cell in flagfiles if cell in runs}
-    if not runs:
-        known = ', '.join([*flagfiles][:6]) + (', ...' if len(flagfiles) > 6 else '')
-        where = ','.join(map(str, sources))
-        unread = next((f' ({warning})' for warning in warnings if SKIPPED in warning), '')
-        raise ValueError(f'--runs={where} holds no run of {table}{unread}; name them {known}')
+        more, more_warnings = read(source, flagfiles, needed)
+        known = {run['run'] for several in runs.values() for run in several}
+        for cell, several in more.items():
+            runs.setdefault(cell, []).extend(run for run in several if run['run'] not in known)
+        warnings += [each for each in more_warnings if not concerns(each, known)]
+    runs = {cell: sorted(runs[cell], key=by_seed) for cell in flagfiles if cell in runs}
     return runs, warnings
+
+
+def none_of(flagfiles: Mapping[str, Path], sources: Sequence[Path], warnings: Sequence[str]) -> str:
+    """The message where `find_runs` has found none."""
+    known = ', '.join([*flagfiles][:6]) + (', ...' if len(flagfiles) > 6 else '')
+    where = ','.join(map(str, sources))
+    unread = next((f' ({warning})' for warning in warnings if SKIPPED in warning), '')
+    advice = f'name them {known}, or train them by --run'
+    return f'--runs={where} holds no run of the table{unread}; {advice}'
 
 
 def read_directories(
@@ -115,6 +122,8 @@ def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
 def kept_columns(name: str, rows: Sequence[Row], needed: Sequence[str]) -> Run:
     """What a table keeps of the rows of a run, rounded. Raises ValueError as `columns_of` does."""
     run = columns_of(name, rows, needed)
+    if rows and is_number(seconds := rows[-1].get('seconds')):
+        run[SECONDS] = rounded(seconds / run['round'][-1], SECONDS)
     return run | {c: [rounded(value, c) for value in run[c]] for c in needed if c in run}
 
 
@@ -157,7 +166,7 @@ def check_run(run: Any, needed: Iterable[str]) -> None:
     never = [None] * len(rounds)
     if absent := [n for n in needed if run.get(n, never) == never]:
         raise ValueError(f'it has no {" and no ".join(absent)}')
-    for name in run.keys() - {'run'}:
+    for name in run.keys() - {'run', SECONDS}:
         column = run[name]
         if not isinstance(column, list) or len(column) != len(rounds):
             raise ValueError(f'its {name} is not a value a round')
@@ -220,9 +229,16 @@ def load_curves(
 
 
 def concerns(warning: str, cells: Iterable[str]) -> bool:
-    """Whether it is about a run of these cells, whose name it begins with."""
+    """Whether it is about a run of these cells, or one of these runs, whose name it begins with."""
     run = warning.partition(' ')[0].rstrip(':')
     return any(run == cell or run.startswith(f'{cell}-') for cell in cells)
+
+
+def by_seed(run: Run) -> tuple[str, int, str]:
+    """Sorts runs whose names end with a number, e.g. -seed10 after -seed9."""
+    name = run['run']
+    stem = name.rstrip('0123456789')
+    return stem, int(name[len(stem) :] or -1), name
 
 
 def save_curves(path: Path, runs: Runs, warnings: Sequence[str]) -> None:

@@ -1,11 +1,12 @@
 """The text of a table: the paper's numbers beside ours, and what follows from them."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from dfl_jax.cli.command import markdown_table
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables.curves import Runs
-from dfl_jax.cli.tables.fits import fit_lines, slowdown_lines
+from dfl_jax.cli.tables.fits import confidence, fit_lines, slowdown_lines
 from dfl_jax.cli.tables.metrics import (
     Measured,
     by_metric,
@@ -20,13 +21,20 @@ from dfl_jax.cli.tables.metrics import (
 )
 
 OFF = 0.25  # a mean further from the paper's number than this is warned of
+OUTSIDE = '≠'
+INTERVALS = (
+    'In brackets the number of seeds and, of several, the 95 % interval of their mean; '
+    f'{OUTSIDE} where it excludes the number of the paper.'
+)
 OFF_PAPER = f'More than {100 * OFF:.0f} % off the paper:'
 
 
 def report(published: Row, runs: Runs) -> str:
     """The table and what stands below it, in Markdown."""
     lines, off = below(published, runs)
-    blocks = [markdown_table(*cells(published, runs))]
+    head, rows = cells(published, runs)
+    blocks = [markdown_table(head, rows)]
+    blocks += [INTERVALS] * any(' to ' in cell for row in rows for cell in row)
     blocks += [_bullets(lines)] * bool(lines)
     blocks += [OFF_PAPER, _bullets(off)] * bool(off)
     return '\n\n'.join(blocks)
@@ -49,9 +57,28 @@ def cells(published: Row, runs: Runs) -> tuple[list[str], list[list[str]]]:
         row = [method]
         for i, column, part in places:
             paper = [str(part['rows'][method][i] or '-')] * printed
-            row += [*paper, summary(measure_cell(part, runs, method, column))]
+            values = measure_cell(part, runs, method, column)
+            row += [*paper, ours(values, part['rows'][method][i])]
         rows.append(row)
     return ['method', *head], rows
+
+
+def ours(values: Sequence[Measured], number: float | str | None) -> str:
+    """Mean, deviation, seeds and the 95 % interval of the mean of several values without a bound.
+
+    number: the paper's; OUTSIDE follows where the interval excludes it.
+    """
+    text = summary(values)
+    if len(values) < 2 or any(value.bound for value in values):
+        return text
+    centre, half = mean(values).value, confidence([value.value for value in values])
+    decimals = max(0, 1 - math.floor(math.log10(half))) if half else 2  # two digits of the half
+    text = f'{text[:-1]}, {centre - half:.{decimals}f} to {centre + half:.{decimals}f})'
+    if number is None:
+        return text
+    paper = paper_number(number)
+    excluded = centre + half <= paper.value if paper.bound else abs(centre - paper.value) > half
+    return text + f' {OUTSIDE}' * excluded
 
 
 def below(published: Row, runs: Runs) -> tuple[list[str], list[str]]:
