@@ -8,6 +8,7 @@ for its runs in --runs; of two runs of one name the one named first counts.
 
 With --list it says which runs there are, which are missing and what they take; with --run it trains
 those that are missing first, the cheapest first. The same command goes on after an interruption.
+`all` in place of PAPER/TABLE writes one page of every published number, with a verdict.
 """
 
 from collections.abc import Sequence
@@ -23,12 +24,13 @@ from dfl_jax.cli.command import (
     whole_numbers,
 )
 from dfl_jax.cli.run.rundir import Row, write_atomically
-from dfl_jax.cli.tables import files, missing
+from dfl_jax.cli.tables import files, missing, reproduction
 from dfl_jax.cli.tables.curves import Runs, find_runs, none_of, save_curves
 from dfl_jax.cli.tables.metrics import what
 from dfl_jax.cli.tables.table import report
 
 FLAGS = flags.FLAGS
+PAGE = 'reproduction.md'
 OF_RUNS = ('seeds', 'cells', 'shard', 'data_dir', 'partitions')  # flags of --run and --list alone
 
 
@@ -66,8 +68,10 @@ def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
 @one_line_errors('interrupted; the same command goes on', None)
 def main(argv: list[str]) -> int:
     known = files.known_tables(files.PAPERS)
+    if argv[1:] == ['all']:
+        return _all(known)
     if len(argv) != 2 or argv[1] not in known:
-        raise ValueError(f'name one table of {", ".join(sorted(known))}')
+        raise ValueError(f'name one table of {", ".join(sorted(known))}, or all')
     name, file = argv[1], known[argv[1]]
     if FLAGS.runs is not None and not any(FLAGS.runs):
         raise ValueError('--runs is empty; name a folder of runs, or leave it out')
@@ -77,6 +81,18 @@ def main(argv: list[str]) -> int:
     if idle := next((flag for flag in OF_RUNS if FLAGS[flag].present), None):
         raise ValueError(f'--{idle} is of --run and --list; add one of them, or leave it out')
     write_table(name, file, sources)
+    return 0
+
+
+def _all(tables: dict[str, Path]) -> int:
+    """The page of all tables, from the curves that --runs holds, into --out; the exit status."""
+    if not FLAGS.runs or len(FLAGS.runs) > 1 or not Path(FLAGS.runs[0]).is_dir():
+        raise ValueError('all tables: name one folder of PAPER-TABLE.json, --runs=docs/results')
+    out = Path(FLAGS.out or FLAGS.runs[0])
+    check_writable(out, [PAGE], flag='out')
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / PAGE, reproduction.page(tables, Path(FLAGS.runs[0])))
+    print(f'written: {out / PAGE}')
     return 0
 
 

@@ -43,8 +43,14 @@ def to_target(column: str) -> Callable[..., Measured]:
 
 
 def loss_to(table: Row, run: Run, _: Sequence[Run]) -> Measured:
-    """The first evaluated round whose mean client loss is at or below the target."""
-    return first(run, 'round', (loss <= table['target_loss'] for loss in run[LOSS]))
+    """Where the curve of the mean client's loss, straight between evaluations, meets the target."""
+    target, before = table['target_loss'], None
+    for point in zip(run['round'], run[LOSS], strict=True):
+        if point[1] <= target:
+            (r0, loss0), (r1, loss1) = before or point, point
+            return Measured(r0 + (r1 - r0) * (loss0 - target) / (loss0 - loss1) if before else r1)
+        before = point
+    return Measured(run['round'][-1], True)
 
 
 def at_round(column: str, scale: float = 100) -> Callable[..., Measured | None]:
@@ -98,6 +104,7 @@ class Metric(NamedTuple):
     head: str  # above its columns, where a table has several metrics
     words: str  # with places for what `metric_words` fills in
     takes: str | None = None  # a column beside CURVES
+    more_is_better: bool = False
 
 
 METRICS = {
@@ -105,12 +112,20 @@ METRICS = {
     'megabytes_to': Metric(
         to_target('mbytes_total'), 'MB', 'megabytes to {target}', 'mbytes_total'
     ),
-    'accuracy_at': Metric(at_round(CONSENSUS), 'aggregated', 'consensus accuracy at {when} (%)'),
+    'accuracy_at': Metric(
+        at_round(CONSENSUS),
+        'aggregated',
+        'consensus accuracy at {when} (%)',
+        more_is_better=True,
+    ),
     'client_accuracy_at': Metric(
-        client_accuracy_at, 'mean client', 'mean client accuracy at {when} (%)'
+        client_accuracy_at,
+        'mean client',
+        'mean client accuracy at {when} (%)',
+        more_is_better=True,
     ),
     'local_accuracy_at': Metric(
-        at_round(LOCAL), 'local', 'mean local accuracy at {when} (%)', LOCAL
+        at_round(LOCAL), 'local', 'mean local accuracy at {when} (%)', LOCAL, True
     ),
     'gap_at': Metric(
         gap_at, 'gap', 'gap from consensus to mean client accuracy at {when} (points)'
@@ -122,6 +137,7 @@ METRICS = {
         'MB saved',
         'megabytes a round saved against {reference} (%)',
         'mbytes_total',
+        more_is_better=True,
     ),
     'rounds_to_reference': Metric(
         rounds_to_reference, 'rounds', 'rounds to the mean client accuracy of {reference} at {when}'

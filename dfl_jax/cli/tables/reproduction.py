@@ -1,0 +1,188 @@
+"""One page of all claims of the papers: published, ours, and a verdict that the curves decide.
+
+`python -m experiments.tables all --runs=docs/results --out=docs` writes it as reproduction.md. The
+runs of a table are those of the file PAPER-TABLE.json in the folder. Beside what docs/tables.md
+lists, published.json may hold
+
+  claims       [{text, order}, ...]: what a figure without numbers shows, `order` being cells, the
+               best by the table's metric first
+  known        {cell or text of a claim: cause of a difference, as an experiment has shown it}
+  unexplained  {cell or text of a claim: what was tried}
+  not_run      why cells have no runs
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dfl_jax.cli.command import counted, markdown_table
+from dfl_jax.cli.run.rundir import Row
+from dfl_jax.cli.tables import files
+from dfl_jax.cli.tables.curves import SECONDS, Runs, find_runs
+from dfl_jax.cli.tables.metrics import (
+    METRICS,
+    Measured,
+    by_metric,
+    heading,
+    mean,
+    measure_cell,
+    paper_number,
+    what,
+)
+from dfl_jax.cli.tables.table import OUTSIDE, ours
+
+NEAR = 0.15  # of a number of rounds, megabytes or a loss, within which a mean reproduces it
+POINTS = 1.0  # likewise of an accuracy
+REPRODUCED, KNOWN, UNKNOWN, NOT_RUN = VERDICTS = (
+    'reproduced',
+    'differs, cause known',
+    'differs, cause unknown',
+    'not run',
+)
+INTRODUCTION = f"""\
+# Reproduction
+
+Every number of the papers' tables and figures that a run can give, beside ours. The curves in
+[results](results) decide the verdict; `python -m experiments.tables all --runs=docs/results
+--out=docs` writes this page.
+
+* *{REPRODUCED}*: the 95 % interval of our mean over seeds holds the published number, or our mean
+  is within {100 * NEAR:.0f} % of it (accuracies: within {POINTS:.0f} point). Of a figure without
+  numbers: our means have its order.
+* *{KNOWN}*: an experiment has shown why.
+* *{UNKNOWN}*: what was tried is said.
+
+In brackets stand the number of seeds and, of several, the 95 % interval of their mean; {OUTSIDE}
+where it excludes the published number.
+"""
+
+
+class Entry(NamedTuple):
+    """A claim, and what has become of it."""
+
+    claim: str
+    published: str
+    ours: str
+    verdict: str
+    why: str = ''
+
+
+def entries(published: Row, runs: Runs) -> list[Entry]:
+    """Those of a table: its published numbers, and its claims."""
+    return [*_numbers(published, runs), *_claims(published, runs)]
+
+
+def _numbers(published: Row, runs: Runs) -> Iterator[Entry]:
+    for part in by_metric(published):
+        for method, row in part['rows'].items():
+            for column, number in zip(part['columns'], row, strict=True):
+                if number is None:
+                    continue
+                cell = f'{method}-{column}'
+                values = measure_cell(part, runs, method, column)
+                agree = values and agrees(part['metric'], values, number)
+                claim = f'{method}, {heading(part, column)}'
+                yield _entry(
+                    published, cell, claim, str(number), ours(values, number), values, agree
+                )
+
+
+def _claims(published: Row, runs: Runs) -> Iterator[Entry]:
+    part = by_metric(published)[0]
+    for claim in published.get('claims', ()):
+        measured = {c: measure_cell(part, runs, *c.split('-', 1)) for c in claim['order']}
+        complete = all(measured.values())
+        means = [mean(values) for values in measured.values() if values]
+        agree = complete and all(
+            better(part['metric'], one, other) for one, other in itertools.pairwise(means)
+        )
+        shown = ' > '.join(claim['order'])
+        text = ', '.join(map(str, means)) if complete else '-'
+        yield _entry(published, claim['text'], claim['text'], shown, text, complete, agree)
+
+
+def _entry(
+    published: Row, key: str, claim: str, number: str, text: str, there: object, agree: object
+) -> Entry:
+    if not there:
+        return Entry(claim, number, '-', NOT_RUN, published.get('not_run', ''))
+    if agree:
+        return Entry(claim, number, text, REPRODUCED)
+    if cause := published.get('known', {}).get(key):
+        return Entry(claim, number, text, KNOWN, cause)
+    tried = published.get('unexplained', {}).get(key, 'nothing tried yet')
+    return Entry(claim, number, text, UNKNOWN, tried)
+
+
+def agrees(metric: str, values: Sequence[Measured], number: float | str) -> bool:
+    """Whether our values reproduce the paper's number."""
+    paper, measured = paper_number(number), mean(values)
+    if paper.bound or measured.bound:  # a run that ends early tells nothing beyond its end
+        lower = measured.value >= paper.value * (1 - NEAR)
+        return lower and (paper.bound or len({value.bound for value in values}) > 1)
+    if len(values) > 1 and not ours(values, number).endswith(OUTSIDE):
+        return True
+    near = POINTS if METRICS[metric].more_is_better else NEAR * paper.value
+    return abs(measured.value - paper.value) <= near
+
+
+def better(metric: str, one: Measured, other: Measured) -> bool:
+    """Whether the first is no worse than the second; a bound is worse than what got there."""
+    if one.bound or other.bound:
+        return not one.bound
+    if METRICS[metric].more_is_better:
+        return one.value >= other.value
+    return one.value <= other.value
+
+
+def page(tables: Mapping[str, Path], folder: Path) -> str:
+    """The page in Markdown. tables: published.json or computed.json, by PAPER/TABLE."""
+    blocks: list[str] = []
+    counts: dict[str, list[str]] = {}
+    seconds = 0.0
+    for name, file in sorted(tables.items()):
+        if file.stem == 'computed':
+            continue
+        published, runs = _read(name, file, folder)
+        found = entries(published, runs)
+        several = [run for cell in runs.values() for run in cell]
+        seconds += sum(run.get(SECONDS, 0.0) * run['round'][-1] for run in several)
+        if not found and not runs:
+            continue
+        paper = name.split('/')[0]
+        counts.setdefault(paper, []).extend(entry.verdict for entry in found)
+        blocks.append(_section(name, published, found, len(several), folder))
+    summary = [
+        [paper, *(str(verdicts.count(verdict)) for verdict in VERDICTS)]
+        for paper, verdicts in counts.items()
+    ]
+    head = markdown_table(['paper', *VERDICTS], summary, 1)
+    spent = f'The runs whose times were kept took {seconds / 3600:.1f} hours, evaluation apart.'
+    return '\n\n'.join([INTRODUCTION.rstrip(), head, spent, *blocks]) + '\n'
+
+
+def _read(name: str, file: Path, folder: Path) -> tuple[Row, Runs]:
+    published = files.read_published(file)
+    flagfiles = files.flagfiles(published, file.parent)
+    kept = folder / f'{name.replace("/", "-")}.json'
+    if not kept.exists():
+        return published, {}
+    return published, find_runs(flagfiles, [kept], files.columns(published, flagfiles))[0]
+
+
+def _section(name: str, published: Row, found: Sequence[Entry], runs: int, folder: Path) -> str:
+    stem = name.replace('/', '-')
+    curves = f' [Curves]({folder.name}/{stem}.json)' if runs else ''
+    figure = f' [Figure]({folder.name}/{stem}.png)' if (folder / f'{stem}.png').exists() else ''
+    lines = [f'## {name}', f'{published["title"]}: {what(published)}.{curves}{figure}']
+    missing = [entry for entry in found if entry.verdict == NOT_RUN]
+    shown = [[*entry] for entry in found if entry.verdict != NOT_RUN]
+    if shown:
+        lines.append(markdown_table(['claim', 'published', 'ours', 'verdict', ''], shown))
+    elif not missing:
+        lines.append(f'The paper prints no number; {counted(runs, "run")} of ours.')
+    if missing:
+        reason = f': {missing[0].why}' if missing[0].why else ''
+        lines.append(f'Not run, {counted(len(missing), "number")}{reason}.')
+    return '\n\n'.join(lines)

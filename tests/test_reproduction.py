@@ -1,0 +1,94 @@
+"""The page of all claims: verdicts that follow from the curves."""
+
+import json
+
+import pytest
+
+from dfl_jax.cli.tables import command as tables
+from dfl_jax.cli.tables import curves, reproduction
+from dfl_jax.cli.tables import files as table_files
+from dfl_jax.cli.tables.metrics import Measured
+from tests.test_tables import curve, flags_of
+
+PUBLISHED = {
+    'title': 'Three cells',
+    'source': 'A paper',
+    'metric': 'rounds_to',
+    'target': 0.85,
+    'columns': ['iid', 'alpha0.1'],
+    'rows': {'ntk_dfl': [3, 18], 'dfedavg': [18, None]},
+    'panels': [{'title': 'a', 'column': 'iid'}],
+}
+
+
+def values(*numbers):
+    return [Measured(abs(n), n < 0) for n in numbers]  # below zero: a bound
+
+
+@pytest.mark.parametrize(
+    ('metric', 'measured', 'number', 'agree'),
+    [
+        ('rounds_to', values(100), 114, True),
+        ('rounds_to', values(100), 130, False),
+        ('rounds_to', values(100, 120, 140), 160, True),  # in a wide interval
+        ('rounds_to', values(100, 101, 102), 130, False),
+        ('rounds_to', values(-200), '>200', True),
+        ('rounds_to', values(-150), '>200', False),
+        ('rounds_to', values(-150), 100, False),
+        ('rounds_to', values(120), '>200', False),
+        ('accuracy_at', values(84.2), 85, True),
+        ('accuracy_at', values(83.5), 85, False),
+    ],
+)
+def test_what_reproduces_a_number(metric, measured, number, agree):
+    assert reproduction.agrees(metric, measured, number) is agree
+
+
+def test_the_verdicts_of_a_table():
+    runs = {
+        'ntk_dfl-iid': [curve(0.8, 0.83, 0.86, name='ntk_dfl-iid-seed0')],
+        'dfedavg-iid': [curve(0.8, 0.83, 0.84, 0.85, name='dfedavg-iid-seed0')],
+    }
+    claims = [
+        {'text': 'NTK-DFL is first', 'order': ['ntk_dfl-iid', 'dfedavg-iid']},
+        {'text': 'DFedAvg is first', 'order': ['dfedavg-iid', 'ntk_dfl-iid']},
+        {'text': 'so at 0.1', 'order': ['ntk_dfl-alpha0.1', 'dfedavg-iid']},
+    ]
+    known = {'dfedavg-iid': 'another learning rate'}
+    table = PUBLISHED | {'claims': claims, 'known': known, 'not_run': 'two weeks'}
+    found = {entry.claim: entry for entry in reproduction.entries(table, runs)}
+    assert {claim: entry.verdict for claim, entry in found.items()} == {
+        'ntk_dfl, iid': 'reproduced',
+        'ntk_dfl, alpha0.1': 'not run',
+        'dfedavg, iid': 'differs, cause known',
+        'NTK-DFL is first': 'reproduced',
+        'DFedAvg is first': 'differs, cause unknown',
+        'so at 0.1': 'not run',
+    }
+    assert found['dfedavg, iid'].why == 'another learning rate'
+    assert found['ntk_dfl, alpha0.1'].why == 'two weeks'
+    assert found['DFedAvg is first'].why == 'nothing tried yet'
+
+
+def test_the_page_is_of_all_tables(tmp_path, monkeypatch, capsys):
+    for name in ('one', 'two'):
+        folder = tmp_path / 'papers' / 'paper' / name
+        folder.mkdir(parents=True)
+        (folder / 'published.json').write_text(json.dumps(PUBLISHED))
+        for cell in ('ntk_dfl-iid', 'ntk_dfl-alpha0.1', 'dfedavg-iid'):
+            (folder / f'{cell}.flags').write_text('--rounds=3\n')
+    monkeypatch.setattr(table_files, 'PAPERS', tmp_path / 'papers')
+    results = tmp_path / 'results'
+    results.mkdir()
+    run = curve(0.8, 0.83, 0.86, name='ntk_dfl-iid-seed0') | {curves.SECONDS: 1200.0}
+    curves.save_curves(results / 'paper-one.json', {'ntk_dfl-iid': [run]}, [])
+    monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(results)], out=str(tmp_path)))
+    assert tables.main(['tables', 'all']) == 0
+    text = (tmp_path / 'reproduction.md').read_text()
+    assert '| paper | 1 | 0 | 0 | 5 |' in text
+    assert '| ntk_dfl, iid | 3 | 3 (1 seed) | reproduced |  |' in text
+    assert 'took 1.0 hours' in text and '(results/paper-one.json)' in text
+    monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(tmp_path / 'none')]))
+    capsys.readouterr()
+    assert tables.main(['tables', 'all']) == 1
+    assert 'name one folder of PAPER-TABLE.json' in capsys.readouterr().err
