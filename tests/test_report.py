@@ -26,8 +26,8 @@ from dfl_jax.cli.report.measures import number_column
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
 from dfl_jax.cli.tables import files
+from dfl_jax.cli.tables import table as tables_text
 from dfl_jax.cli.tables.metrics import Measured
-from dfl_jax.cli.tables.table import ours
 
 HOSTILE = '<b>x & "y"'
 VOID = ('meta', 'img', 'br', 'wbr')
@@ -270,7 +270,9 @@ def test_runs_stand_in_the_tables_that_they_belong_to(runs, tmp_path, monkeypatc
     report.write_report(runs, out, 0.85, False)
     page = Page(out.read_text())
     ends = [rows_of(runs / 'deep' / f'ntk_dfl-few-seed{seed}')[-1] for seed in (0, 1)]
-    shown = ours([Measured(100 * round(row['consensus_accuracy'], 4)) for row in ends], 98.5)
+    shown = tables_text.ours(
+        [Measured(100 * round(row['consensus_accuracy'], 4)) for row in ends], 98.5
+    )
     assert page.table('The paper') == [
         ['method', 'few paper', 'few ours'],
         ['ntk_dfl', '98.5', shown],
