@@ -217,7 +217,7 @@ REFUSED = [
     ('--partition=random', "'random'", 'iid, balanced, dirichlet'),
     ('--partition=writer', 'writer', 'mnist'),
     ('--partition=shards --shards_per_client=99', '99 shards', 'use 1 to 20'),
-    ('--partition=zipf --zipf_exponent=-1', '-1.0', 'from 0'),
+    ('--partition=zipf --zipf_exponent=-1', '-1.0', 'above 1'),
     ('--partition=balanced --samples_per_client=25', '25 balanced samples', 'a multiple of 3'),
     ('--partition=iid --samples_per_client=20', 'iid', 'leave it out'),
     ('--partition=iid --partition_overlap', 'iid', 'leave it out'),

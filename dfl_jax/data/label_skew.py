@@ -93,22 +93,30 @@ def dirichlet_split(
 def zipf(
     rng: np.random.Generator, labels: np.ndarray, clients: int, exponent: float
 ) -> list[np.ndarray]:
-    """Clients whose class frequencies fall as rank**-exponent, each with a random ranking.
+    """Clients of very different sizes, in proportion to numbers z with P(z) ~ z**-exponent.
 
-    Disjoint and complete, sizes equal up to one sample; scarce classes are shared out as by
-    `dirichlet`.
+    Disjoint and complete; every client has its share of every class. Draws of z are repeated until
+    their sum is at most the scarcest class, so that the least client has a sample of each. The
+    partition of the authors of the paper on initialisation and topology, whose exponent is 1.8.
 
     Args:
       labels: [n], classes.
-      exponent: 0 is an even mix; 1.8 that of the paper on initialisation and topology.
+      exponent: above 1; a smaller one has larger clients.
     """
     check_clients(clients, len(labels))
-    if not 0 <= exponent < math.inf:
-        raise PartitionError(f'the Zipf exponent is {exponent}: use a finite number from 0')
-    ranks = np.arange(1, np.max(labels) + 2, dtype=np.float64)
-    law = np.exp(-exponent * np.log(ranks))
-    mix = rng.permuted(np.tile(law / law.sum(), (clients, 1)), axis=1)  # [M, C]
-    return _draw(rng, labels, mix, overlap=False)
+    if not 1 < exponent < math.inf:
+        raise PartitionError(f'the Zipf exponent is {exponent}: use a finite number above 1')
+    stock = np.bincount(labels)
+    stock_of_least = stock[stock > 0].min()
+    for _ in range(RETRIES if clients <= stock_of_least else 0):
+        z = rng.zipf(exponent, clients).astype(np.float64)
+        if z.sum() <= stock_of_least:
+            ends = np.floor(np.outer(np.cumsum(z) / z.sum(), stock) + 1e-6).astype(np.int64)
+            return _assign(rng, labels, np.diff(ends, axis=0, prepend=0))
+    raise PartitionError(
+        f'no {RETRIES} draws of {clients} Zipf numbers of exponent {exponent} sum to at most '
+        f'{stock_of_least}, the samples of the scarcest class: raise the exponent, or lower clients'
+    )
 
 
 def shards(

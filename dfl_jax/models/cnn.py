@@ -80,8 +80,8 @@ class ConvNet(nn.Module):
 class VGG16(nn.Module):
     """Simonyan & Zisserman's configuration D: 13 convolutions 3x3, pooled 2x2 after each block.
 
-    For 32x32 images the dense layers have 512, 512 and C units: 15,245,130 parameters on CIFAR-10.
-    No batch normalisation and no dropout. ReLU activations, He-normal weights (fan-in), zero
+    The dense layers have 4096, 4096 and C units, with dropout 0.5 between: 33,638,218 parameters on
+    CIFAR-10. No batch normalisation. ReLU activations, He-normal weights (fan-in), zero
     biases, 'SAME' padding.
     """
 
@@ -89,7 +89,8 @@ class VGG16(nn.Module):
     dense_head = True
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:  # [B, height, width, channels] -> [B, C]
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        """[B, height, width, channels] -> [B, C]; `train` drops out, by the key named dropout."""
         he = nn.initializers.he_normal()
         height, width, _ = x.shape[1:]
         least = 2 ** len(VGG16_BLOCKS)
@@ -102,4 +103,8 @@ class VGG16(nn.Module):
             for channels in block:
                 x = nn.relu(Conv(channels, (3, 3), kernel_init=he)(x))
             x = max_pool(x)
-        return dense_layers(x, (512, 512), self.classes)
+        x = x.reshape(x.shape[0], -1)
+        for _ in range(2):
+            x = nn.relu(nn.Dense(4096, kernel_init=he)(x))
+            x = nn.Dropout(0.5)(x, deterministic=not train)
+        return nn.Dense(self.classes, kernel_init=he)(x)

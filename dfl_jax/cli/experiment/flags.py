@@ -61,7 +61,9 @@ flags.DEFINE_string(
     'iid, balanced, dirichlet, dirichlet_split, zipf, writer or shards.',
 )
 flags.DEFINE_float('alpha', 0.1, 'Dirichlet concentration; smaller is more heterogeneous.')
-flags.DEFINE_float('zipf_exponent', 1.0, 'Exponent of --partition=zipf.')
+flags.DEFINE_float(
+    'zipf_exponent', 1.8, 'Exponent of the sizes of clients of --partition=zipf, above 1.'
+)
 flags.DEFINE_integer('shards_per_client', 2, 'Label-sorted shards a client of --partition=shards.')
 flags.DEFINE_integer(
     'samples_per_client',
