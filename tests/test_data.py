@@ -794,12 +794,18 @@ def test_dirichlet_split_gives_up():
 
 
 def test_zipf_sizes():
-    """P(z >= 2) is 1 - 1 / zeta(1.8) = 0.469 at the paper's exponent; classes stay even."""
-    counts = [class_counts(data.zipf(rng(seed), LABELS, 40, 1.8)) for seed in range(20)]
-    multiples = np.concatenate([c.sum(axis=1) / c.sum(axis=1).min() for c in counts])
-    assert (multiples > 1.5).mean() == pytest.approx(0.44, abs=0.06)  # long tails are drawn anew
-    assert multiples.max() > 20
-    for each in counts:
+    """P(z >= 2) is 1 - 1 / zeta(3) = 0.168; classes stay even."""
+
+    def counts(exponent):
+        return [class_counts(data.zipf(rng(seed), LABELS, 40, exponent)) for seed in range(20)]
+
+    def multiples(counts):
+        return np.concatenate([c.sum(axis=1) / c.sum(axis=1).min() for c in counts])
+
+    assert (multiples(counts(3.0)) > 1.5).mean() == pytest.approx(0.168, abs=0.03)
+    tails = counts(1.8)
+    assert multiples(tails).max() > 20
+    for each in tails:
         assert each.min() >= 1 and np.ptp(each, axis=1).max() <= 1
     with pytest.raises(
         PartitionError, match=r'500 Zipf numbers .* at most 600.*raise the exponent'
