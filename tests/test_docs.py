@@ -12,6 +12,7 @@ from absl import flags
 
 from dfl_jax.algorithms import METHODS
 from dfl_jax.cli.experiment.method_flags import settings_with_flags
+from dfl_jax.cli.tables import command as tables
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -59,7 +60,9 @@ OF_OTHERS = {  # of absl, make, Slurm, gcloud and XLA
 
 def test_the_flags_of_the_documents_exist():
     """But for those that a line calls removed, with the commit that had them."""
-    known = {*flags.FLAGS, *OF_OTHERS}
+    of_tables = flags.FlagValues()
+    tables.define_flags((), of_tables)
+    known = {*flags.FLAGS, *of_tables, *OF_OTHERS}
     for folder in ('dfl_jax', 'benchmarks', 'tests/torture'):
         for file in (ROOT / folder).rglob('*.py'):
             defined = r"""(?:DEFINE_\w+\(\s*|add_argument\(\s*)'(?:--)?(\w+)'"""
