@@ -312,7 +312,7 @@ REFUSED_BY_SPARK = [
     ('--spark_projection_dim=0', ' 0 ', 'from 1 to 99'),
     ('--spark_projection=nonsense', "'nonsense'", 'gaussian, low_rank'),
     ('--spark_projection=none', '20', 'projection=none', 'leave one of them out'),
-    ('--spark_projection_refresh=daily', "'daily'", 'never, round, aggregator'),
+    ('--spark_projection_refresh=daily', "'daily'", 'never, client, round, aggregator'),
     ('--ntk_jacobian_weights=averaged', 'does not apply to --algorithm=spark'),
     ('--spark_kernel=half', "'half'", 'full, trace'),
     ('--spark_step=long', "'long'", 'projected, exact'),
