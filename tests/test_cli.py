@@ -324,7 +324,7 @@ REFUSED_BY_SPARK = [
     ('--spark_warmup=30', '30 rounds', 'the last of 30', 'lower the warm-up or raise'),
     ('--spark_warmup=2 --spark_schedule_rounds=0', '2 rounds', 'the last of 2', 'lower'),
     ('--spark_warmup=5 --spark_schedule_rounds=0 --rounds=5', '5 rounds', 'the last of 5', 'lower'),
-    ('--spark_schedule_rounds=-1', 'the last of -1', 'raise the number of rounds'),
+    ('--spark_schedule_rounds=-1', '--spark_schedule_rounds=-1', 'at least 1'),
     ('--spark_warmup=-1', 'warm-up', 'at least 0', 'got -1'),
     ('--spark_warmup=3 --spark_schedule_rounds=3', '3 rounds', 'the last of 3', 'lower'),
     ('--spark_alpha_init=-0.5', 'alpha_init', '[0, 1]', 'got -0.5'),
@@ -890,7 +890,7 @@ def test_what_a_run_of_spark_sends(tiny, tmp_path):
     done = here(*argv, *small, '--nocheckpoint', f'--out={tmp_path}/out')
     assert done.status == 0 and done.err == ''
     links = 2 * 6 * 2  # of two rounds
-    samples = 32 * (3 * (20 + 1) + 1)  # a row and an output of each class, a label
+    samples = 32 * (3 * (20 + 1) + 1 + 8)  # a row and an output of each class, a label, inputs
     expected = links * (2 * 32 * 99 + 120 // 6 * samples) / 8e6  # w_j and w_bar_i
     assert rows_of(tmp_path / 'out')[-1]['mbytes_total'] == expected
 

@@ -252,15 +252,18 @@ SIZES = np.array([4, 7, 5, 6, 3, 7])  # of the clients of `network`
 HALVES = np.array([2, 4, 3, 3, 2, 4])  # what they draw of a half
 AROUND = np.array([14, 9, 13, 8, 13, 7])  # samples of both neighbours in the ring
 # A message of weights has 32 * 75 = 2400 bits, a row of 12 floats 384 or in int8 96. For both of
-# its neighbours a client of N samples sends 2 * 3 N rows, as many outputs and 2 N labels.
+# its neighbours a client of N samples sends 2 * 3 N rows, as many outputs, 2 N labels and, where
+# the true network chooses the timestep, the 5 floats of 2 N inputs.
 SENT = [
-    ({}, 4 * 2400 + SIZES * (6 * 384 + 6 * 32 + 2 * 32)),
-    ({'averaging': False}, 2 * 2400 + SIZES * 2560),
-    ({'step_form': 'exact'}, 6 * 2400 + SIZES * 2560 + AROUND * 3 * 32),
-    ({'exchange': 'float16'}, 4 * 2400 + SIZES * (6 * 192 + 6 * 32 + 2 * 32)),
+    ({}, 4 * 2400 + SIZES * (6 * 384 + 6 * 32 + 2 * 32 + 2 * 160)),
+    ({'selection': 'linearized'}, 4 * 2400 + SIZES * 2560),
+    ({'averaging': False}, 2 * 2400 + SIZES * 2880),
+    ({'projection_refresh': 'client'}, 4 * 2400 + SIZES * 2880),  # no P is sent
+    ({'step_form': 'exact'}, 6 * 2400 + SIZES * 2880 + AROUND * 3 * 32),
+    ({'exchange': 'float16'}, 4 * 2400 + SIZES * (6 * 192 + 6 * 32 + 2 * 32 + 2 * 160)),
     (
         {'exchange': 'int8', 'sampling': 0.5},
-        4 * 2400 + 2 * 32 + HALVES * (6 * 96 + 6 * 32 + 2 * 32),
+        4 * 2400 + 2 * 32 + HALVES * (6 * 96 + 6 * 32 + 2 * 32 + 2 * 160),
     ),
 ]
 
@@ -289,9 +292,10 @@ def test_the_bits_of_a_round_on_a_ring(network, settings, expected):
 def test_projected_rows_save_almost_99_percent():
     """k = 1000, the default, of the 79,510 weights of an MLP 784-100-10."""
     model = bind(MLP(10, (100,)), (784,))
-    ours, theirs = (make(name, model).unit_bits['jacobian_rows'] for name in ('spark', 'ntk_dfl'))
-    assert (ours, theirs) == (32 * 1000, 32 * 79510)
-    assert round(100 * (1 - ours / theirs), 2) == 98.74
+    ours, theirs = (make(name, model).unit_bits for name in ('spark', 'ntk_dfl'))
+    assert (ours['jacobian_rows'], theirs['jacobian_rows']) == (32 * 1000, 32 * 79510)
+    assert round(100 * (1 - ours['jacobian_rows'] / theirs['jacobian_rows']), 2) == 98.74
+    assert ours['inputs'] == 32 * 784
 
 
 # --------------------------------------------------------------------------------- the real data

@@ -151,6 +151,11 @@ def spark(
       init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
       chunk: aggregators worked on at once; None for one on a CPU, elsewhere what memory holds.
 
+    A timestep that the true network chooses (`selection='network'`) takes the neighbours' inputs,
+    which J~ does not hold: they are counted, in 32 bits, over every delivered link and round, as
+    graphs are new ones every round. On a static graph and without sampling an aggregator could keep
+    those of the first round; that is not counted otherwise.
+
     Raises ValueError for settings out of range or that contradict each other, before anything is
     traced.
     """
@@ -225,6 +230,7 @@ def spark(
             'jacobians': to_aggregators,  # one quantization step each
             'outputs': (samples + exact * theirs) * model.classes,
             'labels': samples,
+            'inputs': (ntk.selection == 'network') * samples,
         }
         info = Info(losses, sent, {'timestep': Choices(chosen), **dispersion(new)})
         return State(new, velocity, sizes, k + 1), info
@@ -241,6 +247,7 @@ def spark(
             'jacobians': sent.beside,
             'outputs': FLOAT_BITS,
             'labels': LABEL_BITS,
+            'inputs': FLOAT_BITS * math.prod(model.input_shape),
         },
         consensus=mean,
     )

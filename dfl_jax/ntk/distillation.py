@@ -33,6 +33,7 @@ class Distillation:
     tau_final: float = 1.0
 
     def __post_init__(self):
+        check_range('rounds', self.rounds, least=1)
         warmup = self.warmup_rounds
         if warmup < 0:
             raise ValueError(f'the warm-up has to last at least 0 rounds, got {warmup}')

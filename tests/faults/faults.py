@@ -99,6 +99,13 @@ FAULTS = [
         ('test_network.py::test_the_streams_of_a_seed_are_all_different',),
     ),
     Fault(
+        'inputs that are sent for a timestep by the evolved outputs',
+        'dfl_jax/algorithms/spark.py',
+        "(ntk.selection == 'network') * samples",
+        'samples',
+        ('test_spark.py::test_the_bits_of_a_round_on_a_ring',),
+    ),
+    Fault(
         'a projection that all aggregators share',
         'dfl_jax/algorithms/spark.py',
         'random.draw(projection.key(k, members[0]))',
