@@ -150,7 +150,7 @@ def _spark(model: Model) -> Setting:
         return linearize(jax.random.key(0), table, w, x, mask)
 
     def aggregator(k, h, w, x, labels, mask) -> Aggregator:
-        table = random.draw(jax.random.fold_in(settings.key(k), h))
+        table = random.draw(settings.key(k, h))
         outputs = linearized(table, w, x, mask).outputs
         y = one_hot_targets(labels, model.classes, x.dtype)
         annealed = Distillation().schedule(k + 1)

@@ -52,11 +52,11 @@ RUNS = {  # name -> method and flags of `experiments.run`
     'ntk_fl': f'ntk_fl {MANY} --ntk_fl_cohort=3 --client_dropout=0.2',
     'spark': f'spark {SMALL} --spark_schedule_rounds=2 --spark_warmup=1',
     'spark gaussian': f'spark {SMALL} --spark_projection=gaussian --spark_projection_dim=50 '
-    '--spark_exchange=int8 --spark_sampling=0.5',
+    '--spark_exchange=int8 --spark_sampling=0.5 --spark_schedule_rounds=2',
     'spark trace': f'spark {SMALL} --spark_kernel=trace --spark_projection=none --spark_step=exact '
-    '--spark_projection_refresh=round',
+    '--spark_projection_refresh=round --spark_schedule_rounds=2',
     'spark sign': f'spark {SMALL} --spark_projection=sparse_sign --spark_exchange=float16 '
-    '--hidden=20,10 --spark_tau_final=2',
+    '--hidden=20,10 --spark_tau_final=2 --spark_schedule_rounds=2',
     'dpsgd': f'dpsgd {SMALL} --averaged=previous --local_steps=1 --diagnostics',
     'dfedavg': f'dfedavg {SMALL} --weight_sparsity=0.5 --weight_bits=6 --gossip_steps=2',
     'dfedavg model': f'dfedavg {SMALL} --model=cnn --optimizer=adamw --lr=0.001 '

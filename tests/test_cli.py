@@ -25,6 +25,7 @@ from safetensors.numpy import load_file
 
 from dfl_jax import data
 from dfl_jax.algorithms import METHODS
+from dfl_jax.cli.experiment.method import choose_method
 from dfl_jax.cli.experiment.method_flags import of_a_run, settings_of_a_run
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
@@ -312,7 +313,7 @@ REFUSED_BY_SPARK = [
     ('--spark_projection_dim=0', ' 0 ', 'from 1 to 99'),
     ('--spark_projection=nonsense', "'nonsense'", 'gaussian, low_rank'),
     ('--spark_projection=none', '20', 'projection=none', 'leave one of them out'),
-    ('--spark_projection_refresh=daily', "'daily'", 'never, round, aggregator'),
+    ('--spark_projection_refresh=daily', "'daily'", 'never, client, round, aggregator'),
     ('--ntk_jacobian_weights=averaged', 'does not apply to --algorithm=spark'),
     ('--spark_kernel=half', "'half'", 'full, trace'),
     ('--spark_step=long', "'long'", 'projected, exact'),
@@ -320,8 +321,10 @@ REFUSED_BY_SPARK = [
     ('--spark_sampling=0', 'sampling', '[0.001, 1]', 'got 0.0'),
     ('--spark_sampling=nan', '--spark_sampling=nan', 'finite'),
     ('--spark_tau_final=inf', '--spark_tau_final=inf', 'finite'),
-    ('--spark_warmup=2', '2 rounds', 'the last of 2', 'lower the warm-up or raise'),
-    ('--spark_warmup=5 --rounds=5', '5 rounds', 'the last of 5', 'lower the warm-up'),
+    ('--spark_warmup=30', '30 rounds', 'the last of 30', 'lower the warm-up or raise'),
+    ('--spark_warmup=2 --spark_schedule_rounds=0', '2 rounds', 'the last of 2', 'lower'),
+    ('--spark_warmup=5 --spark_schedule_rounds=0 --rounds=5', '5 rounds', 'the last of 5', 'lower'),
+    ('--spark_schedule_rounds=-1', '--spark_schedule_rounds=-1', 'at least 1'),
     ('--spark_warmup=-1', 'warm-up', 'at least 0', 'got -1'),
     ('--spark_warmup=3 --spark_schedule_rounds=3', '3 rounds', 'the last of 3', 'lower'),
     ('--spark_alpha_init=-0.5', 'alpha_init', '[0, 1]', 'got -0.5'),
@@ -869,15 +872,25 @@ def test_dispfl_anneals_over_the_run(flags, recorded, tiny, tmp_path):
     assert recorded.items() <= settings.items()
 
 
-def test_spark_anneals_over_the_run(tiny, tmp_path):
+@pytest.mark.parametrize(
+    ('flags', 'rounds'),
+    [((), 30), (('--spark_schedule_rounds=0',), 2), (('--spark_schedule_rounds=7',), 7)],
+)
+def test_spark_anneals_over_the_rounds_of_its_schedule(flags, rounds):
+    with flagsaver.flagsaver():
+        parse(['run.py', *QUIET, *NETWORK, '--algorithm=spark', '--momentum=0.5', *flags], cli)
+        settings = choose_method(cli.FLAGS, 0).resolved
+        cli.FLAGS.unparse_flags()
+    assert {'rounds': rounds, 'momentum': 0.5}.items() <= settings.items()
+
+
+def test_what_a_run_of_spark_sends(tiny, tmp_path):
     argv = (f'--dataset={tiny}', *NETWORK, '--hidden=8', '--algorithm=spark', '--partition=iid')
     small = ('--ntk_timesteps=10,20', '--spark_projection_dim=20')
-    done = here(*argv, *small, '--momentum=0.5', '--nocheckpoint', f'--out={tmp_path}/out')
+    done = here(*argv, *small, '--nocheckpoint', f'--out={tmp_path}/out')
     assert done.status == 0 and done.err == ''
-    settings = json.loads((tmp_path / 'out' / 'config.json').read_text())['algorithm']
-    assert {'rounds': 2, 'momentum': 0.5, 'projection_dim': 20}.items() <= settings.items()
     links = 2 * 6 * 2  # of two rounds
-    samples = 32 * (3 * (20 + 1) + 1)  # a row and an output of each class, a label
+    samples = 32 * (3 * (20 + 1) + 1 + 8)  # a row and an output of each class, a label, inputs
     expected = links * (2 * 32 * 99 + 120 // 6 * samples) / 8e6  # w_j and w_bar_i
     assert rows_of(tmp_path / 'out')[-1]['mbytes_total'] == expected
 

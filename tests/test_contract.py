@@ -110,9 +110,11 @@ def sent_ntk_dfl(links, sizes):
 
 
 def sent_spark(links, sizes):
-    """The same with projected Jacobians, each with a step of quantization, which may be empty."""
+    """The same with projected Jacobians, each with a step of quantization, which may be empty, and
+    the inputs on which a network chooses its timestep."""
     sent = sent_ntk_dfl(links, sizes)
-    return sent | {'jacobians': sent_gossip(links, sizes)['weights']}
+    messages = sent_gossip(links, sizes)['weights']
+    return sent | {'jacobians': messages, 'inputs': sent['labels']}
 
 
 def sent_gossip(links, sizes):

@@ -72,6 +72,7 @@ def test_a_target_is_a_distribution_and_alpha_1_gives_the_labels():
     [
         ({'warmup': 13}, 'warm-up of 13 rounds .* before the last of 13; lower the warm-up'),
         ({'warmup': 20}, 'warm-up of 20 rounds .* before the last of 13; lower the warm-up'),
+        ({'rounds': 0}, 'rounds has to be at least 1, got 0'),
         ({'warmup': -1}, 'warm-up .* at least 0 rounds, got -1'),
         ({'alpha_init': 1.1}, r'alpha_init has to lie in \[0, 1\], got 1.1'),
         ({'alpha_final': -0.1}, r'alpha_final has to lie in \[0, 1\], got -0.1'),

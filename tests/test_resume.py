@@ -357,13 +357,36 @@ def test_an_extension_that_is_killed_after_its_first_evaluation(whole, tmp_path)
     assert_same_result(out, whole)
 
 
-def test_more_rounds_are_refused_where_the_method_follows_their_number(tmp_path):
-    flags = ('--algorithm=dispfl', '--dataset=synthetic', '--clients=6', '--degree=2', '--hidden=4')
+TINY = ('--dataset=synthetic', '--clients=6', '--degree=2', '--hidden=4', '--noprogress')
+SPARK = (
+    *(*TINY, '--algorithm=spark', '--spark_projection_dim=5', '--evolution=euler'),
+    *('--ntk_timesteps=10,20', '--spark_projection_refresh=client'),
+)
+
+
+def test_more_rounds_of_spark_whose_schedule_and_projections_are_those_of_any_length(tmp_path):
+    out, whole = tmp_path / 'out', tmp_path / 'whole'
+    schedule = '--spark_warmup=1'  # of 30
+    assert here(*SPARK, schedule, '--rounds=4', f'--out={whole}').status == 0
+    assert here(*SPARK, schedule, '--rounds=2', f'--out={out}').status == 0
+    done = here('--resume', f'--out={out}', '--rounds=4')
+    assert (done.status, done.err) == (0, '')
+    assert_same_result(out, whole)
+
+
+@pytest.mark.parametrize(
+    ('flags', 'setting'),
+    [
+        ((*TINY, '--algorithm=dispfl'), 'anneal_rounds'),
+        ((*SPARK, '--spark_schedule_rounds=0'), 'rounds'),
+    ],
+)
+def test_more_rounds_are_refused_where_the_method_follows_their_number(flags, setting, tmp_path):
     out = tmp_path / 'out'
-    assert here(*flags, '--rounds=2', '--noprogress', f'--out={out}').status == 0
+    assert here(*flags, '--rounds=2', f'--out={out}').status == 0
     before = contents(out)
     line = here('--resume', f'--out={out}', '--rounds=3').error
-    assert f'--rounds=3 cannot extend {out}, a run of 2 rounds: its anneal_rounds follows' in line
+    assert f'--rounds=3 cannot extend {out}, a run of 2 rounds: its {setting} follows' in line
     assert contents(out) == before
 
 

@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from helpers import as_reference, compiled, round_of, rounds_of, widen
+from helpers import as_reference, assert_close, compiled, round_of, rounds_of, widen
 from test_ntk_dfl import as_indices
 
 from dfl_jax import Clients, data, topology
 from dfl_jax.algorithms import make
+from dfl_jax.algorithms.spark import Projection
+from dfl_jax.execution.devices import client_mesh
 from dfl_jax.initialisation import initial_params
 from dfl_jax.models import MLP, bind
 from dfl_jax.ntk import evolve
@@ -22,6 +24,8 @@ from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import projection
 
 TIMESTEPS = (3, 10, 25)
+MODEL = bind(MLP(3, (8,)), (5,))
+SHARED = {'lr': 0.05, 'lr_decay': 0.2, 'timesteps': TIMESTEPS, 'init': 'independent'}
 SETTINGS = {
     'projection': 'sparse_sign',
     'projection_refresh': 'never',
@@ -95,11 +99,11 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
         key = jax.random.key(r)
         state, info = method.step(key, state, graph, clients)
         neighbours = reference.neighbours_of(graphs.members[r], graphs.mask[r])
-        seed = jax.random.key(7)
-        if options['projection_refresh'] != 'never':
+        refresh, seed = options['projection_refresh'], jax.random.key(7)
+        if refresh in ('round', 'aggregator'):
             seed = jax.random.fold_in(seed, r)
         seeds = [
-            jax.random.fold_in(seed, i) if options['projection_refresh'] == 'aggregator' else seed
+            jax.random.fold_in(seed, i) if refresh in ('client', 'aggregator') else seed
             for i in members
         ]
         alpha, tau = reference.annealed(
@@ -135,6 +139,7 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
         {'projection': 'low_rank', 'projection_refresh': 'aggregator'},  # the defaults
         {'projection_refresh': 'round', 'kernel_form': 'trace', 'hidden': (6, 4)},
         {'projection': 'gaussian', 'averaging': False},
+        {'projection': 'low_rank', 'projection_refresh': 'client'},
         {'projection': 'none', 'selection': 'linearized'},
         {'step_form': 'exact', 'sampling': 0.45},
         {'exchange': 'float16', 'momentum': 0.5},
@@ -152,6 +157,47 @@ def test_three_rounds_equal_the_reference(network, settings):
     np.testing.assert_allclose(info.loss, losses, rtol=1e-10)
 
 
+# --------------------------------------------------------------------------- whose projection it is
+
+ROUNDS_AND_CLIENTS = [(k, client) for k in range(3) for client in range(4)]
+
+
+@pytest.mark.parametrize(
+    ('refresh', 'of'),  # what of (round, client) decides P
+    [
+        ('never', lambda k, client: ()),
+        ('client', lambda k, client: client),
+        ('round', lambda k, client: k),
+        ('aggregator', lambda k, client: (k, client)),
+    ],
+)
+def test_whose_projection_it_is_and_for_how_long(refresh, of):
+    settings = Projection(projection_refresh=refresh, projection_seed=7)
+    keys = [jax.random.key_data(settings.key(*at)).tolist() for at in ROUNDS_AND_CLIENTS]
+    for first, one in zip(ROUNDS_AND_CLIENTS, keys, strict=True):
+        for second, other in zip(ROUNDS_AND_CLIENTS, keys, strict=True):
+            assert (one == other) == (of(*first) == of(*second))
+    assert settings.shared == (refresh in ('never', 'round'))
+    other_seed = Projection(projection_refresh=refresh, projection_seed=8)
+    assert jax.random.key_data(other_seed.key(0, 0)).tolist() not in keys
+
+
+def test_a_client_s_projection_is_that_of_its_number_wherever_it_is_computed(network):
+    """In chunks of any size, and in any share of several devices."""
+    _, clients, graphs = network
+    settings = {'projection_dim': 12, 'projection_refresh': 'client', 'evolution': 'euler'}
+
+    def after_two_rounds(chunk):
+        method = compiled('spark', MODEL, **SHARED, **settings, chunk=chunk)
+        first_two = jax.tree.map(lambda a: a[:2], graphs)
+        return rounds_of(method, clients, first_two)[0][-1]
+
+    alone = after_two_rounds(1)
+    assert_close(after_two_rounds(4), alone)
+    with jax.set_mesh(client_mesh(3)):
+        assert_close(after_two_rounds(2), alone)
+
+
 # ------------------------------------------------------------------- ends that are other methods
 
 
@@ -162,10 +208,6 @@ def three_rounds(network, algorithm):
         (state.params, info.loss, info.metrics['timestep'].values.ravel())
         for state, info in zip(states[1:], infos, strict=True)
     ]
-
-
-MODEL = bind(MLP(3, (8,)), (5,))
-SHARED = {'lr': 0.05, 'lr_decay': 0.2, 'timesteps': TIMESTEPS, 'init': 'independent'}
 
 
 @pytest.mark.parametrize(
@@ -210,15 +252,18 @@ SIZES = np.array([4, 7, 5, 6, 3, 7])  # of the clients of `network`
 HALVES = np.array([2, 4, 3, 3, 2, 4])  # what they draw of a half
 AROUND = np.array([14, 9, 13, 8, 13, 7])  # samples of both neighbours in the ring
 # A message of weights has 32 * 75 = 2400 bits, a row of 12 floats 384 or in int8 96. For both of
-# its neighbours a client of N samples sends 2 * 3 N rows, as many outputs and 2 N labels.
+# its neighbours a client of N samples sends 2 * 3 N rows, as many outputs, 2 N labels and, where
+# the true network chooses the timestep, the 5 floats of 2 N inputs.
 SENT = [
-    ({}, 4 * 2400 + SIZES * (6 * 384 + 6 * 32 + 2 * 32)),
-    ({'averaging': False}, 2 * 2400 + SIZES * 2560),
-    ({'step_form': 'exact'}, 6 * 2400 + SIZES * 2560 + AROUND * 3 * 32),
-    ({'exchange': 'float16'}, 4 * 2400 + SIZES * (6 * 192 + 6 * 32 + 2 * 32)),
+    ({}, 4 * 2400 + SIZES * (6 * 384 + 6 * 32 + 2 * 32 + 2 * 160)),
+    ({'selection': 'linearized'}, 4 * 2400 + SIZES * 2560),
+    ({'averaging': False}, 2 * 2400 + SIZES * 2880),
+    ({'projection_refresh': 'client'}, 4 * 2400 + SIZES * 2880),  # no P is sent
+    ({'step_form': 'exact'}, 6 * 2400 + SIZES * 2880 + AROUND * 3 * 32),
+    ({'exchange': 'float16'}, 4 * 2400 + SIZES * (6 * 192 + 6 * 32 + 2 * 32 + 2 * 160)),
     (
         {'exchange': 'int8', 'sampling': 0.5},
-        4 * 2400 + 2 * 32 + HALVES * (6 * 96 + 6 * 32 + 2 * 32),
+        4 * 2400 + 2 * 32 + HALVES * (6 * 96 + 6 * 32 + 2 * 32 + 2 * 160),
     ),
 ]
 
@@ -247,9 +292,10 @@ def test_the_bits_of_a_round_on_a_ring(network, settings, expected):
 def test_projected_rows_save_almost_99_percent():
     """k = 1000, the default, of the 79,510 weights of an MLP 784-100-10."""
     model = bind(MLP(10, (100,)), (784,))
-    ours, theirs = (make(name, model).unit_bits['jacobian_rows'] for name in ('spark', 'ntk_dfl'))
-    assert (ours, theirs) == (32 * 1000, 32 * 79510)
-    assert round(100 * (1 - ours / theirs), 2) == 98.74
+    ours, theirs = (make(name, model).unit_bits for name in ('spark', 'ntk_dfl'))
+    assert (ours['jacobian_rows'], theirs['jacobian_rows']) == (32 * 1000, 32 * 79510)
+    assert round(100 * (1 - ours['jacobian_rows'] / theirs['jacobian_rows']), 2) == 98.74
+    assert ours['inputs'] == 32 * 784
 
 
 # --------------------------------------------------------------------------------- the real data

@@ -56,6 +56,8 @@ class Method(NamedTuple):
     advice: str = 'use a smaller --model, or lower --local_epochs or --local_steps'
     # setting -> what it is in a run, where the user does not say
     from_run: Mapping[str, Callable[[Run], Any]] = {}
+    # setting -> what it is in a run, where the user says 0
+    from_run_at_zero: Mapping[str, Callable[[Run], Any]] = {}
     # flag of the run -> its default under this method, in place of the flag's own
     defaults: Mapping[str, Any] = {}
     architectures: str = ''  # where clients may differ, those of the paper's comparison
@@ -67,7 +69,7 @@ class Method(NamedTuple):
 
 
 CHUNK = {'chunk': lambda run: run.chunk}
-ROUNDS = CHUNK | {'rounds': lambda run: run.rounds}
+ROUNDS = {'rounds': lambda run: run.rounds}
 MEETINGS = {  # the defaults of DFML's comparison
     'topology': 'complete',
     'partition': 'dirichlet_split',
@@ -123,9 +125,10 @@ METHODS: dict[str, Method] = {
         'SPARK',
         memory=spark_memory,
         advice='lower --degree, --spark_projection_dim or --spark_sampling, or use more clients',
-        from_run=ROUNDS | {'projection_seed': lambda run: run.projection_seed},
+        from_run=CHUNK | {'projection_seed': lambda run: run.projection_seed},
+        from_run_at_zero=ROUNDS,
     ),
-    'dfml': _of_meetings(dfml, 'DFML', from_run=ROUNDS | {'peak_updates': _peak_updates}),
+    'dfml': _of_meetings(dfml, 'DFML', from_run=CHUNK | ROUNDS | {'peak_updates': _peak_updates}),
     'dec_fedavg': _of_meetings(dec_fedavg, 'Dec. FedAvg'),
     'dec_fedprox': _of_meetings(dec_fedprox, 'Dec. FedProx', architectures='h0'),
     'def_kt': _of_meetings(def_kt, 'Def-KT', graphs='pairs', architectures='h0'),

@@ -49,7 +49,12 @@ from dfl_jax.ntk import (
 from dfl_jax.ntk.projection import DIMENSION
 from dfl_jax.ntk.projection import projection as projection_of
 
-REFRESHES = ('never', 'round', 'aggregator')
+REFRESHES = {  # whether P differs between rounds, and between aggregators
+    'never': (False, False),
+    'client': (False, True),
+    'round': (True, False),
+    'aggregator': (True, True),
+}
 EXCHANGES: dict[str, Codec | None] = {
     'float32': None,
     'float16': half_precision(),
@@ -66,9 +71,10 @@ class Projection:
       projection: kind of P, `low_rank`, `sparse_sign`, `gaussian` (the paper's; slow) or `none`:
         Jacobians are sent as they are; see `dfl_jax.ntk.projection`.
       projection_dim: k, the numbers of a projected row of the Jacobian (default 1000).
-      projection_refresh: `never`, one P for all rounds (the paper); another every `round`; or
-        another for every `aggregator` and round, which the aggregator's number gives without being
-        sent.
+      projection_refresh: how often P is drawn: `never` again, one P for all clients and rounds
+        (section 3.2); once for each `client` (Algorithm 1 writes P_i); every `round`; or for every
+        `aggregator` and round. All that an aggregator hears is projected by its own P, which seed,
+        round and client give without being sent.
       projection_seed: the global seed of P.
       kernel_form: `full`, over samples and outputs (Eq. 6), or its `trace` over outputs (NTK-DFL).
       step_form: the weights move by the `projected` step P J~^T S (Eq. 16, 17), or by the `exact`
@@ -87,13 +93,25 @@ class Projection:
     exchange: str = 'float32'
 
     def __post_init__(self):
-        check_choice('projection_refresh', self.projection_refresh, REFRESHES)
+        check_choice('projection_refresh', self.projection_refresh, tuple(REFRESHES))
         check_choice('exchange', self.exchange, tuple(EXCHANGES))
 
-    def key(self, k: Array) -> Array:
-        """The key from which P of round k + 1 is drawn."""
+    @property
+    def shared(self) -> bool:
+        """Whether all aggregators of a round have the same P."""
+        return not REFRESHES[self.projection_refresh][1]
+
+    def key(self, k: Array | int, client: Array | int) -> Array:
+        """The key from which an aggregator draws P in round k + 1; client: the client that it is.
+
+        The neighbours' Jacobians are projected by it as well: K = J~ J~^T holds products of rows of
+        different neighbours, which E[P P^T] = I keeps, whereas P_i P_j^T of two matrices has mean
+        0. Line 5 of Algorithm 1 taken literally, every client by its own P_i, would lose them.
+        """
         key = jax.random.key(self.projection_seed)
-        return key if self.projection_refresh == 'never' else jax.random.fold_in(key, k)
+        for differs, number in zip(REFRESHES[self.projection_refresh], (k, client), strict=True):
+            key = jax.random.fold_in(key, number) if differs else key
+        return key
 
 
 class State(NamedTuple):
@@ -133,6 +151,11 @@ def spark(
       init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
       chunk: aggregators worked on at once; None for one on a CPU, elsewhere what memory holds.
 
+    A timestep that the true network chooses (`selection='network'`) takes the neighbours' inputs,
+    which J~ does not hold: they are counted, in 32 bits, over every delivered link and round, as
+    graphs are new ones every round. On a static graph and without sampling an aggregator could keep
+    those of the first round; that is not counted otherwise.
+
     Raises ValueError for settings out of range or that contradict each other, before anything is
     traced.
     """
@@ -165,14 +188,12 @@ def spark(
         rate = ntk.rate(k)
         drawn = draw_batches(k_batch, clients, 1, share)
         drawn = jax.tree.map(lambda a: a[:, 0], drawn)  # [M, B, ...]
-        k_layers = projection.key(k)
-        for_each = projection.projection_refresh == 'aggregator'
-        common = None if for_each else random.draw(k_layers)
+        common = random.draw(projection.key(k, 0)) if projection.shared else None
 
         def aggregator(inputs):  # lines 10 to 16
-            k_received, number, w, v, members, linked = inputs
+            k_received, w, v, members, linked = inputs
             x, labels, mask = aggregator_data(of_members(drawn, members), linked)
-            table = random.draw(jax.random.fold_in(k_layers, number)) if for_each else common
+            table = common if projection.shared else random.draw(projection.key(k, members[0]))
             linearized = linearize(k_received, table, w, x, mask, drawn.y.shape[1])  # Eq. (6)
             y = one_hot_targets(labels, model.classes, x.dtype)
             z = jnp.where(mask, linearized.outputs, 0)
@@ -183,10 +204,8 @@ def spark(
             w = jax.tree.map(lambda w, v, d: w + momentum * v + d, w, v, delta)  # Eq. (13)
             return w, v, t, loss
 
-        aggregators = len(graph.members)
         of_aggregators = (
-            jax.random.split(k_codec, aggregators),
-            jnp.arange(aggregators),
+            jax.random.split(k_codec, len(graph.members)),
             w_bars,
             velocity,
             graph.members,
@@ -211,6 +230,7 @@ def spark(
             'jacobians': to_aggregators,  # one quantization step each
             'outputs': (samples + exact * theirs) * model.classes,
             'labels': samples,
+            'inputs': (ntk.selection == 'network') * samples,
         }
         info = Info(losses, sent, {'timestep': Choices(chosen), **dispersion(new)})
         return State(new, velocity, sizes, k + 1), info
@@ -227,6 +247,7 @@ def spark(
             'jacobians': sent.beside,
             'outputs': FLOAT_BITS,
             'labels': LABEL_BITS,
+            'inputs': FLOAT_BITS * math.prod(model.input_shape),
         },
         consensus=mean,
     )

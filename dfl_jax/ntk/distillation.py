@@ -14,7 +14,8 @@ class Distillation:
     """How the target anneals from hard labels to soft ones.
 
     Args:
-      rounds: R of the schedules.
+      rounds: R of the schedules, however long the run is: a shorter one stops on the way, a longer
+        one stays at their last values. 0 as a flag: the rounds of the run.
       warmup: R_warm, the first rounds, on labels alone (default: a sixth of R, 5 of 30).
       alpha_init: weight of the labels after the warm-up, in [0, 1] (Eq. 8).
       alpha_final: weight of the labels in round R (Eq. 8); 1: labels alone throughout.
@@ -32,6 +33,7 @@ class Distillation:
     tau_final: float = 1.0
 
     def __post_init__(self):
+        check_range('rounds', self.rounds, least=1)
         warmup = self.warmup_rounds
         if warmup < 0:
             raise ValueError(f'the warm-up has to last at least 0 rounds, got {warmup}')

@@ -99,10 +99,17 @@ FAULTS = [
         ('test_network.py::test_the_streams_of_a_seed_are_all_different',),
     ),
     Fault(
+        'inputs that are sent for a timestep by the evolved outputs',
+        'dfl_jax/algorithms/spark.py',
+        "(ntk.selection == 'network') * samples",
+        'samples',
+        ('test_spark.py::test_the_bits_of_a_round_on_a_ring',),
+    ),
+    Fault(
         'a projection that all aggregators share',
         'dfl_jax/algorithms/spark.py',
-        'random.draw(jax.random.fold_in(k_layers, number))',
-        'random.draw(k_layers)',
+        'random.draw(projection.key(k, members[0]))',
+        'random.draw(projection.key(k, 0))',
         ('test_spark.py::test_three_rounds_equal_the_reference',),
     ),
     Fault(
@@ -122,9 +129,16 @@ FAULTS = [
     Fault(
         'a projection that is never renewed',
         'dfl_jax/algorithms/spark.py',
-        "key if self.projection_refresh == 'never' else",
-        "key if self.projection_refresh != 'round' else",
+        "'aggregator': (True, True)",
+        "'aggregator': (False, True)",
         ('test_spark.py::test_three_rounds_equal_the_reference',),
+    ),
+    Fault(
+        "a client's projection that every round draws anew",
+        'dfl_jax/algorithms/spark.py',
+        "'client': (False, True)",
+        "'client': (True, True)",
+        ('test_spark.py::test_whose_projection_it_is_and_for_how_long',),
     ),
     # ---------------------------------------------------------------------- masks and padding
     Fault(

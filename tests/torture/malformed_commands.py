@@ -177,8 +177,9 @@ OF_A_RUN = [
         --spark_projection=none
         --spark_sampling=0
         --spark_sampling=1.1
-        --spark_warmup=2
-        --spark_schedule_rounds=0
+        --spark_warmup=30
+        --spark_schedule_rounds=0 --spark_warmup=2
+        --spark_schedule_rounds=-1
         --spark_schedule_rounds=1
         --spark_alpha_init=1.5
         --spark_tau_init=0

@@ -23,7 +23,7 @@ RECIPES = {
     ),
     'spark': (
         *(*SMALL, '--algorithm=spark', '--spark_projection_dim=20', '--rounds=5'),
-        *('--evolution=euler', '--ntk_timesteps=10,20'),
+        *('--evolution=euler', '--ntk_timesteps=10,20', '--spark_schedule_rounds=5'),
     ),
     'dispfl': (*SMALL, '--algorithm=dispfl', '--local_epochs=1', '--rounds=6'),
     'dfml': (

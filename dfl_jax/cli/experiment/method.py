@@ -39,7 +39,12 @@ class Chosen:
     def settings(self) -> dict[str, Any]:
         """What the method is made of, by `make`."""
         of_run = {name: take(self.run) for name, take in self.method.from_run.items()}
-        settings = of_run | self.given
+        at_zero = {
+            name: take(self.run)
+            for name, take in self.method.from_run_at_zero.items()
+            if self.given.get(name) == 0
+        }
+        settings = of_run | self.given | at_zero
         if 'chunk' in of_run:  # the flag is in it
             settings['chunk'] = of_run['chunk']
         if self.corrected:
