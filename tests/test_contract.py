@@ -27,7 +27,7 @@ from dfl_jax.topology import aggregators as meetings
 FAMILIES = tuple(family for family in topology.FAMILIES if family != 'edge_list')
 SIZES = (4, 6, 1, 5, 3, 6, 2, 5, 4)  # samples of each client, the largest of them N
 CLIENTS, FEATURES, CLASSES = len(SIZES), 4, 3
-ROUNDS, WIDTH = 12, CLIENTS  # K of every padded schedule: one shape, one compiled step
+ROUNDS, WIDTH = 14, CLIENTS  # K of every padded schedule: one shape, one compiled step
 COHORTS, COHORT = 'cohorts', 3  # the family of a server's schedules, and their K
 MEETINGS, PAIRS = 'meetings', 'pairs'  # three senders at one aggregator, or each at its own
 SENDERS, SEATS = 3, {MEETINGS: 5, PAIRS: 2}  # and K of their padded schedules
@@ -265,7 +265,7 @@ def schedule(family, rounds=3, width=WIDTH, links_lost=0.0, clients_lost=0.0, se
 
 
 def all_families(name) -> Graph:
-    """Twelve rounds, each of another family if there are several, with links and clients lost."""
+    """Rounds that are each of another family if there are several, with links and clients lost."""
     if name in CENTRALIZED:
         return schedule(COHORTS, ROUNDS, clients_lost=0.4)
     if name in MEETING:
@@ -568,7 +568,7 @@ def test_products_have_the_precision_of_the_run(name):
 @every_whole_run
 def test_one_trace_a_run(name):
     evaluations, traces = uninterrupted(name)
-    assert [metrics['round'] for metrics, *_ in evaluations] == [4, 8, 12]
+    assert [metrics['round'] for metrics, *_ in evaluations] == [4, 8, 12, 14]
     assert traces == 1
 
 
@@ -577,7 +577,7 @@ def test_blocks_change_nothing(name):
     final_metrics, final_state, final_sent = uninterrupted(name)[0][-1]
     evaluations, traces = whole_run(name, eval_every=3)
     assert traces == 1
-    assert len(evaluations) == 4
+    assert len(evaluations) == 5
     metrics, state, sent = evaluations[-1]
     assert_same(state, final_state)
     assert metrics == final_metrics and sent == final_sent
@@ -604,7 +604,7 @@ def test_resume_equals_no_stop(name, saved, tmp_path):
         state, (progress,), _ = restarted.restore(like)
     expected, _ = uninterrupted(name)
     evaluations, _ = whole_run(name, eval_every=4, resume=(state, progress))
-    assert len(evaluations) == (1 if saved == 'disk' else 2)
+    assert len(evaluations) == (2 if saved == 'disk' else 3)
     for ours, theirs in zip(evaluations[::-1], expected[::-1], strict=False):
         assert ours[0] == theirs[0] and ours[2] == theirs[2]
         assert_same(ours[1], theirs[1])

@@ -120,7 +120,6 @@ OF_A_RUN = [
         --gossip_steps=0
         --optimizer=adamw --momentum=0.5
         --chunk=0
-        --init=gain_corrected
         --init=same --gain=size
         --gain_polled=3
         --ntk_batches=2
