@@ -14,7 +14,7 @@ from dfl_jax import Clients, Graph, topology
 from dfl_jax.algorithms import make
 from dfl_jax.models import MLP, SmallCNN, bind
 from dfl_jax.ntk import compressed
-from dfl_jax.ntk.aggregator_data import draw_batches
+from dfl_jax.ntk.aggregator_data import at_least_width, draw_batches, widths_of
 from dfl_jax.ntk.kernels import members_kernel_fn
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
@@ -312,3 +312,32 @@ def test_a_cluster_of_one_evolves_on_its_own_data(network):
 def test_what_is_refused(settings, pattern):
     with pytest.raises(ValueError, match=pattern):
         make('ntk_dfl', bind(MLP(CLASSES), (FEATURES,)), **settings)
+
+
+def test_the_width_holds_every_member_that_is_linked():
+    assert widths_of(12) == [12] and widths_of(16) == [6, 8, 12, 16] and widths_of(15)[-1] == 15
+    for linked in range(16):
+        row = np.arange(16) == linked
+        row[0] = True
+        width = int(
+            at_least_width(lambda width: jnp.int32(width), jnp.asarray(row), [6, 8, 12, 16])
+        )
+        assert width == min(w for w in (6, 8, 12, 16) if w > linked)
+
+
+def test_an_aggregator_alone_computes_what_many_together_do(x64):
+    """Alone it leaves out most of its padding; many at once share the width of the busiest."""
+    clients, rng = 14, np.random.default_rng(3)
+    mask = np.arange(3) < np.array([3, 1, 2, 3, 2, 3, 1, 1, 2, 3, 3, 2, 1, 3])[:, None]
+    x = np.where(mask[:, :, None], rng.normal(size=(clients, 3, FEATURES)), np.nan)
+    data = Clients(jnp.asarray(x), jnp.asarray(rng.integers(CLASSES, size=mask.shape)), mask)
+    star = topology.drop_links(topology.schedule('star', clients, 2, seed=1), 0.2, 0)
+    states = []
+    for chunk in (1, clients):
+        options = {'timesteps': TIMESTEPS, 'evolution': 'euler', 'init': 'independent'}
+        algorithm = make('ntk_dfl', MODEL, chunk=chunk, **options)
+        state = widen(algorithm.init(jax.random.key(0), data))
+        for r in range(2):
+            state, _ = jax.jit(algorithm.step)(jax.random.key(r), state, round_of(star, r), data)
+        states.append(state.params)
+    assert_close(*states)

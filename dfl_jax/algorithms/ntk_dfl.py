@@ -34,6 +34,7 @@ from dfl_jax.ntk import (
     NtkUpdate,
     aggregator_data,
     aggregator_of_clients,
+    at_least_width,
     at_precision,
     draw_batches,
     drawn_samples,
@@ -41,6 +42,7 @@ from dfl_jax.ntk import (
     ntk_update,
     of_members,
     one_hot_targets,
+    widths_of,
 )
 from dfl_jax.ntk.compressed import compressed_bytes
 
@@ -133,11 +135,23 @@ def ntk_dfl(
             # An inactive aggregator's average is its own model.
             return jax.tree.map(lambda n, o: jnp.where(active, n, o), w, w_bar), found
 
+        def of_its_width(inputs):
+            """The same for an aggregator that is not batched, without most of its padding."""
+            keys, w_bar, row, members, linked, active = inputs
+
+            def cut(width):
+                kept = [a if a is None else a[:width] for a in (row, members, linked)]
+                return aggregator((keys, w_bar, *kept, active))
+
+            return at_least_width(cut, linked, widths_of(len(linked)))
+
         keys = jax.random.split(k_codec, (len(graph.members), batches))
         of_aggregators = (keys, w_bars, rows, *graph)
         # [H, ...], [H, m1] twice
         each = aggregator_bytes(graph.members.shape[1] * drawn.y.shape[2], model)
-        evolved, (chosen, losses) = map_in_chunks(aggregator, of_aggregators, chunk, each)
+        evolved, (chosen, losses) = map_in_chunks(
+            aggregator, of_aggregators, chunk, each, alone=of_its_width
+        )
         losses = losses.mean(axis=1)
         if by_cluster:
             home, heard = aggregator_of_clients(graph, len(sizes))

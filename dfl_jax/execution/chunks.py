@@ -31,7 +31,13 @@ def even_size(count: int, most: int) -> int:
     return -(-count // -(-count // most))
 
 
-def map_in_chunks(one: Callable, stacked: PyTree, chunk: int | None, each: int = 1) -> PyTree:
+def map_in_chunks(
+    one: Callable,
+    stacked: PyTree,
+    chunk: int | None,
+    each: int = 1,
+    alone: Callable | None = None,
+) -> PyTree:
     """`one` mapped over the leading axis of `stacked`, at most `chunk` entries at a time.
 
     A chunk of one is not batched: a batch of one would cost a select of every loop carry and
@@ -41,8 +47,9 @@ def map_in_chunks(one: Callable, stacked: PyTree, chunk: int | None, each: int =
     Args:
       chunk: None for one on a CPU and elsewhere for what memory holds (`memory.choose_chunk`).
       each: bytes that one entry takes.
+      alone: what does the same of an entry that is not batched, where that can be cheaper.
     """
-    return _mapped(one, jax.vmap(one), stacked, chunk, each)
+    return _mapped(alone or one, jax.vmap(one), stacked, chunk, each)
 
 
 def map_present(

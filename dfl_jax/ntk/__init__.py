@@ -7,10 +7,12 @@ projections and annealed targets.
 from dfl_jax.ntk.aggregator_data import (
     aggregator_data,
     aggregator_of_clients,
+    at_least_width,
     draw_batches,
     drawn_samples,
     of_members,
     one_hot_targets,
+    widths_of,
 )
 from dfl_jax.ntk.distillation import Distillation, distillation_target
 from dfl_jax.ntk.evolution import evolve
