@@ -94,7 +94,7 @@ def test_participants_take_their_architectures_slots():
 @pytest.mark.parametrize('devices', [2, 3, 8])
 def test_devices_share_the_participants_evenly(devices):
     population = populate(MODELS, ['wide', 'narrow', 'narrow'] * 5)
-    for senders in range(1, 13):
+    for senders in (1, 4, 7, 12):
         drawn = meetings(complete(15, 1), senders, seed=senders)
         one = jax.tree.map(lambda a: a[0], drawn)
         with jax.set_mesh(client_mesh(devices)):
