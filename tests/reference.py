@@ -74,24 +74,27 @@ def sample_loss(f, y, loss):
 
 
 def accumulated_residuals(h, f0, y, lr, timesteps, loss, evolution):
-    """S_t = sum_{u<t} (prediction(f^(u)) - Y) of Eq. (5b) for each t in timesteps, [B, C] each."""
+    """S_t = sum_{u<t} (prediction(f^(u)) - Y) of Eq. (5b) and f^(t) for each t in timesteps.
+
+    A list of pairs ([B, C], [B, C]).
+    """
     n = len(f0)
     found = {}
     if evolution == 'eigh':  # Eq. (4), half-MSE only
         values, vectors = np.linalg.eigh(h)
-        total = np.zeros_like(f0)
+        f, total = f0, np.zeros_like(f0)
         for u in range(max(timesteps)):
-            total = total + vectors @ (
-                np.exp(-lr * u / n * values)[:, None] * (vectors.T @ (f0 - y))
-            )
-            found[u + 1] = total
+            total = total + f - y
+            decay = np.exp(-lr * (u + 1) / n * values)
+            f = y + vectors @ (decay[:, None] * (vectors.T @ (f0 - y)))
+            found[u + 1] = total, f
     else:
         f, total = f0, np.zeros_like(f0)
         for u in range(max(timesteps)):
             residual = (softmax(f) if loss == 'cross_entropy' else f) - y
             total = total + residual
             f = f - lr / n * h @ residual  # Eq. (11), one time step of length lr
-            found[u + 1] = total
+            found[u + 1] = total, f
     return [found[t] for t in timesteps]
 
 
@@ -120,13 +123,11 @@ def ntk_update(w, jac, f0, x, y, *, lr, timesteps, loss, evolution, selection):
     n, outputs = y.shape
     h = kernel(jac)
     best = None
-    for t, total in zip(
-        timesteps, accumulated_residuals(h, f0, y, lr, timesteps, loss, evolution), strict=True
-    ):
+    evolved = accumulated_residuals(h, f0, y, lr, timesteps, loss, evolution)
+    for t, (total, f_t) in zip(timesteps, evolved, strict=True):
         scale = lr / n / (outputs if loss == 'mse' else 1)
         w_t = unflatten(flatten(w) - scale * np.einsum('ncp,nc->p', jac, total), w)  # Eq. (5a)
-        f_t = mlp(w_t, x) if selection == 'network' else f0 - lr / n * h @ total
-        value = sample_loss(f_t, y, loss)
+        value = sample_loss(mlp(w_t, x) if selection == 'network' else f_t, y, loss)
         if best is None or value < best[2]:
             best = (w_t, t, value)
     return best

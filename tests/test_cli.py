@@ -241,8 +241,8 @@ REFUSED = [
     ('--hidden=8,0', '--hidden=8,0', 'at least 1'),
     ('--hidden=wide', '--hidden', 'wide', 'whole numbers'),
     ('--kernel=rbf', "'rbf'", 'structured'),
-    ('--evolution=rk4', "'rk4'", 'rkc, euler, eigh'),
-    ('--evolution=eigh', 'eigh', 'use rkc or euler'),
+    ('--evolution=rk4', "'rk4'", 'rkc, sampled, euler, eigh'),
+    ('--evolution=eigh', 'eigh', 'use rkc, sampled or euler'),
     ('--loss=hinge', "'hinge'", 'cross_entropy, mse'),
     ('--mixing=random', "'random'", 'size, uniform, metropolis'),
     ('--init=zero', "'zero'", 'same, independent'),
@@ -332,7 +332,7 @@ REFUSED_BY_SPARK = [
     ('--spark_tau_init=-1', 'tau_init', 'above 0', 'got -1.0'),
     ('--spark_tau_final=0', 'tau_final', 'above 0', 'got 0.0'),
     ('--momentum=-0.1', 'momentum', '[0, 1]', 'got -0.1'),
-    ('--evolution=eigh', 'eigh', 'use rkc or euler'),
+    ('--evolution=eigh', 'eigh', 'use rkc, sampled or euler'),
     ('--batch_size=5', '--batch_size=5', '--algorithm=spark', 'leave it out'),
 ]
 

@@ -175,7 +175,7 @@ def test_padding_changes_nothing(x64):
 
 
 def test_eigh_needs_a_matrix():
-    with pytest.raises(ValueError, match='eigh needs the matrix of the kernel; use rkc or euler'):
+    with pytest.raises(ValueError, match='the matrix of the kernel; use rkc, sampled or euler'):
         evolve(lambda s: s, TARGETS, TARGETS, MASK, LR, timesteps=(3,), loss='mse', method='eigh')
 
 

@@ -51,6 +51,7 @@ def of_server(params):
         {},
         {'selection': 'linearized'},
         {'loss': 'mse', 'evolution': 'eigh'},
+        {'loss': 'mse', 'evolution': 'eigh', 'selection': 'linearized'},
         {'hidden': ()},
     ],
     ids=str,

@@ -74,6 +74,22 @@ def test_later_timesteps_are_not_tried_once_the_loss_has_risen(losses, patience,
     assert update(losses, patience=patience)[0] == chosen
 
 
+def test_the_evolved_outputs_that_choose_are_those_of_the_flow():
+    """Under `sampled` they follow from the integral; the sum, larger here, moves the weights."""
+    y = jnp.eye(CLASSES)[jnp.arange(SAMPLES) % CLASSES].T
+    f0, kernel, rate = jnp.zeros_like(y), 40 * jnp.eye(SAMPLES), 0.1
+    linearized = Linearization(f0, kernel, lambda total: {'w': total})
+    settings = NtkUpdate(
+        lr=rate, timesteps=(3,), loss='mse', evolution='sampled', selection='linearized'
+    )
+    model = bind(MLP(CLASSES, ()), (2,))
+    x, mask = jnp.zeros((SAMPLES, 2)), jnp.ones(SAMPLES, bool)
+    w, _, loss = ntk_update(model, settings)({'w': f0}, linearized, x, y, mask, jnp.float32(rate))
+    decay = np.exp(-rate / SAMPLES * 40 * np.arange(4))  # of f(u) - Y, Eq. (4)
+    assert loss == pytest.approx(decay[3] ** 2 / 2, abs=1e-3)  # by the sum 0.13
+    np.testing.assert_allclose(w['w'], rate / SAMPLES / CLASSES * decay[:3].sum() * y, rtol=0.02)
+
+
 def test_patience_is_at_least_one():
     with pytest.raises(ValueError, match='patience has to be at least 1, got 0'):
         NtkUpdate(patience=0)

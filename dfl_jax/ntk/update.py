@@ -33,7 +33,9 @@ class NtkUpdate:
       lr_decay: round k = 0, 1, ... uses lr * exp(-lr_decay * k).
       timesteps: candidates t among which each client chooses, increasing.
       loss: `cross_entropy` or `mse` (half squared error, whose update carries the 1/C of Eq. 5b).
-      evolution: of the outputs, `rkc`, `euler` or `eigh` (of mse), see `dfl_jax.ntk.evolution`.
+      evolution: of the outputs and the residual that the weights take: `rkc`, the integral over the
+        gradient flow; `sampled`, the sum over its whole steps; `euler`, over steps of Euler's
+        method; or `eigh`, `sampled` in closed form (of mse). See `dfl_jax.ntk.evolution`.
       selection: the timestep's loss is that of the true network with the evolved weights
         (`network`) or of the evolved outputs (`linearized`), on the data of an aggregator and its
         neighbours.
@@ -120,23 +122,24 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree,
             step = linearized.vjp(total)  # J^T S_t
             return jax.tree.map(lambda w, s: w - scale * s, w, step)  # Eq. (5a)
 
-        def linear_outputs(total):
-            return linearized.outputs - rate / n * ntk_evolution.apply(linearized.kernel, total)
+        def evolved_outputs(integral):
+            return linearized.outputs - rate / n * ntk_evolution.apply(linearized.kernel, integral)
 
-        def outputs_nearby(total):
+        def network_nearby(total):
             return linearized.moved(total, -scale)
 
         if selection == 'network' and linearized.moved is None:  # a candidate is its weights
             start, candidate_of, weights_of = w, weights_at, lambda w: w
-            outputs_of = lambda w: model.apply(w, x).T  # noqa: E731
+            network = lambda w: model.apply(w, x).T  # noqa: E731
         else:  # or S_t, which is smaller
             start, candidate_of, weights_of = jnp.zeros_like(target), lambda s: s, weights_at
-            outputs_of = linear_outputs if selection == 'linearized' else outputs_nearby
+            network = network_nearby
 
         def try_next(at: _Search) -> _Search:
-            progress, total = reach(at.progress, timesteps[at.tried])
+            progress, (total, integral) = reach(at.progress, timesteps[at.tried])
             candidate = candidate_of(total)
-            value = mean_loss(outputs_of(candidate))
+            linear = selection == 'linearized'
+            value = mean_loss(evolved_outputs(integral) if linear else network(candidate))
             # No number is above all numbers.
             now, lowest = (jnp.where(jnp.isnan(v), jnp.inf, v) for v in (value, at.loss))
             lower = (now < lowest) | (at.tried == 0)

@@ -286,6 +286,20 @@ FAULTS = [
         ('test_evolution.py::test_the_error_follows_the_tolerance',),
     ),
     Fault(
+        'the sum over whole steps without half of the last residual',
+        'dfl_jax/ntk/evolution.py',
+        'integral + excess - residual(integral) / 2',
+        'integral + excess',
+        ('test_evolution.py::test_sampled_adds_up_the_flow_at_whole_steps',),
+    ),
+    Fault(
+        'evolved outputs that follow from the sum',
+        'dfl_jax/ntk/update.py',
+        'evolved_outputs(integral) if linear',
+        'evolved_outputs(total) if linear',
+        ('test_ntk_update.py',),
+    ),
+    Fault(
         'the slope at the end of a step with the other sign',
         'dfl_jax/ntk/chebyshev.py',
         '(rest * at.last_slope - share * at.slope)',
