@@ -37,8 +37,8 @@ class NtkUpdate:
         gradient flow; `sampled`, the sum over its whole steps; `euler`, over steps of Euler's
         method; or `eigh`, `sampled` in closed form (of mse). See `dfl_jax.ntk.evolution`.
       selection: the timestep's loss is that of the true network with the evolved weights
-        (`network`) or of the evolved outputs (`linearized`), on the data of an aggregator and its
-        neighbours.
+        (`network`) or of the evolved outputs (`linearized`; as the flow descends it, the last
+        timestep has the lowest), on the data of an aggregator and its neighbours.
       patience: how many timesteps may have a higher loss than the lowest so far before later ones
         are no longer integrated and tried; as many as there are timesteps tries all of them.
       precision: of the products of a round, `highest`, `high` or `default`, as
