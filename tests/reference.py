@@ -65,9 +65,9 @@ def softmax(f):
 
 
 def sample_loss(f, y, loss):
-    """Mean loss over samples: cross-entropy, or half squared error summed over the outputs."""
+    """Mean loss over samples: cross-entropy, or half squared error, over the outputs, too."""
     if loss == 'mse':
-        return 0.5 * np.mean(np.sum((f - y) ** 2, axis=1))
+        return 0.5 * np.mean((f - y) ** 2)
     shifted = f - f.max(axis=1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return -np.mean(np.sum(log_p * y, axis=1))
@@ -78,14 +78,14 @@ def accumulated_residuals(h, f0, y, lr, timesteps, loss, evolution):
 
     A list of pairs ([B, C], [B, C]).
     """
-    n = len(f0)
+    terms = f0.size if loss == 'mse' else len(f0)
     found = {}
     if evolution == 'eigh':  # Eq. (4), half-MSE only
         values, vectors = np.linalg.eigh(h)
         f, total = f0, np.zeros_like(f0)
         for u in range(max(timesteps)):
             total = total + f - y
-            decay = np.exp(-lr * (u + 1) / n * values)
+            decay = np.exp(-lr * (u + 1) / terms * values)
             f = y + vectors @ (decay[:, None] * (vectors.T @ (f0 - y)))
             found[u + 1] = total, f
     else:
@@ -93,7 +93,7 @@ def accumulated_residuals(h, f0, y, lr, timesteps, loss, evolution):
         for u in range(max(timesteps)):
             residual = (softmax(f) if loss == 'cross_entropy' else f) - y
             total = total + residual
-            f = f - lr / n * h @ residual  # Eq. (11), one time step of length lr
+            f = f - lr / terms * h @ residual  # Eq. (11), one time step of length lr
             found[u + 1] = total, f
     return [found[t] for t in timesteps]
 
@@ -120,12 +120,11 @@ def decoded(vector, like, sparsity, bits):
 
 def ntk_update(w, jac, f0, x, y, *, lr, timesteps, loss, evolution, selection):
     """Algorithm 4 with the Jacobian jac [B, C, P] and outputs f0: new w, chosen t, its loss."""
-    n, outputs = y.shape
     h = kernel(jac)
     best = None
     evolved = accumulated_residuals(h, f0, y, lr, timesteps, loss, evolution)
     for t, (total, f_t) in zip(timesteps, evolved, strict=True):
-        scale = lr / n / (outputs if loss == 'mse' else 1)
+        scale = lr / (y.size if loss == 'mse' else len(y))
         w_t = unflatten(flatten(w) - scale * np.einsum('ncp,nc->p', jac, total), w)  # Eq. (5a)
         value = sample_loss(mlp(w_t, x) if selection == 'network' else f_t, y, loss)
         if best is None or value < best[2]:

@@ -38,6 +38,11 @@ def problem(n=20, seed=0, stiffest=0.05, lr=0.1):
     return (kernel + kernel.T) / 2, rng.normal(size=(CLASSES, n)), y, lr
 
 
+def terms(loss):
+    """Of a sample's loss, by which `mse` divides lr: flows here are those of lr / N for both."""
+    return CLASSES if loss == 'mse' else 1
+
+
 def loop(kernel, f0, y, lr, timesteps, loss):
     """Eq. (5) and (11) one step at a time, outputs updated as they are."""
     n, f, total, found = f0.shape[1], f0, np.zeros_like(f0), []
@@ -79,6 +84,7 @@ def _evolving(**options):
 
 def evolved(kernel, f0, y, lr, *, mask=None, dtype=jnp.float64, **options):
     mask = np.ones(f0.shape[1], bool) if mask is None else mask
+    lr = lr * terms(options.get('loss'))
     arrays = (np.asarray(a, dtype) for a in (kernel, f0, y))
     return np.asarray(_evolving(**options)(*arrays, mask, lr))
 
@@ -152,7 +158,7 @@ def test_the_outputs_of_eigh_follow_from_its_integral(x64):
     kernel, f0, y, lr = problem(stiffest=3)
     mask, timesteps = np.ones(f0.shape[1], bool), (1, 7, 60)
     options = {'timesteps': timesteps, 'loss': 'mse', 'method': 'eigh'}
-    progress, reach = evolution.evolution(kernel, f0, y, mask, lr, **options)
+    progress, reach = evolution.evolution(kernel, f0, y, mask, lr * CLASSES, **options)
     values, vectors = np.linalg.eigh(kernel)
     for t in timesteps:
         progress, at = reach(progress, jnp.int32(t))
@@ -335,7 +341,9 @@ def test_a_step_beyond_all_numbers_is_taken_back():
     h, mask = jnp.asarray(kernel, jnp.float32), jnp.ones(len(kernel), bool)
     f, target = jnp.asarray(f0, jnp.float32), jnp.asarray(y, jnp.float32)
     run = jax.jit(
-        lambda h: evolve(lambda s: s @ h, f, target, mask, lr / 50, timesteps=(20,), loss='mse')
+        lambda h: evolve(
+            lambda s: s @ h, f, target, mask, lr / 50 * CLASSES, timesteps=(20,), loss='mse'
+        )
     )
     calm, *_ = concealed(0, 0)
     flow = fine_flow(calm, f0, y, lr / 50, (20,), 'mse')

@@ -7,7 +7,7 @@ import pytest
 
 from dfl_jax.models import MLP, bind
 from dfl_jax.ntk import NtkUpdate, ntk_update
-from dfl_jax.ntk.linearized import Linearization
+from dfl_jax.ntk.linearized import Linearization, linearization
 
 SAMPLES, CLASSES = 4, 3
 TIMESTEPS = (1, 2, 5)
@@ -77,7 +77,7 @@ def test_later_timesteps_are_not_tried_once_the_loss_has_risen(losses, patience,
 def test_the_evolved_outputs_that_choose_are_those_of_the_flow():
     """Under `sampled` they follow from the integral; the sum, larger here, moves the weights."""
     y = jnp.eye(CLASSES)[jnp.arange(SAMPLES) % CLASSES].T
-    f0, kernel, rate = jnp.zeros_like(y), 40 * jnp.eye(SAMPLES), 0.1
+    f0, kernel, rate = jnp.zeros_like(y), 120 * jnp.eye(SAMPLES), 0.1
     linearized = Linearization(f0, kernel, lambda total: {'w': total})
     settings = NtkUpdate(
         lr=rate, timesteps=(3,), loss='mse', evolution='sampled', selection='linearized'
@@ -85,9 +85,29 @@ def test_the_evolved_outputs_that_choose_are_those_of_the_flow():
     model = bind(MLP(CLASSES, ()), (2,))
     x, mask = jnp.zeros((SAMPLES, 2)), jnp.ones(SAMPLES, bool)
     w, _, loss = ntk_update(model, settings)({'w': f0}, linearized, x, y, mask, jnp.float32(rate))
-    decay = np.exp(-rate / SAMPLES * 40 * np.arange(4))  # of f(u) - Y, Eq. (4)
-    assert loss == pytest.approx(decay[3] ** 2 / 2, abs=1e-3)  # by the sum 0.13
+    decay = np.exp(-rate / y.size * 120 * np.arange(4))  # of f(u) - Y, Eq. (4)
+    assert loss == pytest.approx(decay[3] ** 2 / 2 / CLASSES, abs=3e-4)  # by the sum 0.04
     np.testing.assert_allclose(w['w'], rate / SAMPLES / CLASSES * decay[:3].sum() * y, rtol=0.02)
+
+
+@pytest.mark.parametrize('loss', ['cross_entropy', 'mse'])
+def test_the_weights_of_a_linear_network_take_its_outputs_where_they_evolve(x64, loss):
+    """It is its own linearization, and its kernel the same for every output: no approximation."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(SAMPLES, 2)))
+    y = jnp.eye(CLASSES)[jnp.arange(SAMPLES) % CLASSES].T
+    model = bind(MLP(CLASSES, ()), (2,))
+    w = jax.tree.map(
+        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), model.init(jax.random.key(0))
+    )
+    linearized = linearization(model)(jax.random.key(0), w, x)
+
+    def chosen_loss(selection):
+        settings = NtkUpdate(timesteps=(9,), loss=loss, evolution='euler', selection=selection)
+        mask = jnp.ones(SAMPLES, bool)
+        return ntk_update(model, settings)(w, linearized, x, y, mask, jnp.asarray(0.3))[2]
+
+    assert chosen_loss('network') == pytest.approx(float(chosen_loss('linearized')), rel=1e-12)
 
 
 def test_patience_is_at_least_one():

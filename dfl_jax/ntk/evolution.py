@@ -1,9 +1,10 @@
 """Function-space evolution under a fixed kernel: Eq. (4), (5b) and (11) of NTK-DFL.
 
-The outputs follow the gradient flow df/dt = -(lr / N~) H (prediction(f) - Y), Eq. (11), where the
-prediction is softmax(f) for cross-entropy, f itself for half-MSE. What is evolved here is not f but
-the accumulated residual S_t: it moves the weights (Eq. 5a), and its integral I_t over the flow from
-0 to t is what the outputs follow from, f^(t) = f^(0) - (lr / N~) H I_t.
+The outputs follow the gradient flow df/dt = -rate H (prediction(f) - Y), Eq. (11), where the
+prediction is softmax(f) for cross-entropy, f itself for half-MSE, and the rate is lr by the terms
+of the mean that the loss is (`mean_rate`). What is evolved here is not f but the accumulated
+residual S_t: it moves the weights (Eq. 5a), and its integral I_t over the flow from 0 to t is what
+the outputs follow from, f^(t) = f^(0) - rate H I_t.
 
 `rkc`      S_t = I_t: dI/dt = prediction(f) - Y by a Runge-Kutta-Chebyshev method that checks the
            error of every step, see `dfl_jax.ntk.chebyshev`.
@@ -49,7 +50,7 @@ class Accumulated(NamedTuple):
     """The residual accumulated up to a time step t, both [C, N]."""
 
     total: Array  # S_t, which moves the weights
-    integral: Array  # I_t, from which the outputs follow: f^(t) = f^(0) - (lr / N~) H I_t
+    integral: Array  # I_t, from which the outputs follow: f^(t) = f^(0) - rate H I_t
 
 
 def apply(kernel: Kernel, total: Array) -> Array:
@@ -58,10 +59,20 @@ def apply(kernel: Kernel, total: Array) -> Array:
 
 
 def sample_losses(f: Array, y: Array, loss: str) -> Array:
-    """Loss of each sample: f, y [C, N] (y one-hot) -> [N]. Half squared error for `mse`."""
+    """Loss of each sample: f, y [C, N] (y one-hot) -> [N]. Half mean squared error for `mse`."""
     if loss == 'mse':
-        return 0.5 * jnp.sum((f - y) ** 2, axis=0)
+        return 0.5 * jnp.mean((f - y) ** 2, axis=0)
     return -jnp.sum(jax.nn.log_softmax(f, axis=0) * y, axis=0)
+
+
+def mean_rate(lr: Array | float, mask: Array, outputs: int, loss: str) -> Array:
+    """lr / N~ of cross-entropy, lr / (N~ C) of `mse`, whose mean is over the outputs, too.
+
+    Outputs and weights move by the same rate. With the lr / N~ that Eq. (4) has for half-MSE beside
+    the lr / (N~ C) of Eq. (5b), outputs would evolve C times as far as the weights take them.
+    """
+    n = jnp.maximum(jnp.sum(mask), 1)  # an aggregator without samples stays where it is
+    return lr / n / (outputs if loss == 'mse' else 1)
 
 
 def evolution(
@@ -90,7 +101,7 @@ def evolution(
       mask: [N] bool, False for padding, whose residual stays zero.
       lr: length of one time step.
       timesteps: increasing numbers of steps.
-      loss: `cross_entropy` or `mse` (half squared error).
+      loss: `cross_entropy` or `mse` (half of the mean squared error).
       method: `rkc`, `sampled`, `euler` or `eigh`.
       tolerance: of `rkc` and `sampled`, the estimated error of a step by the norm of I_t.
       sampled_steps: of `sampled`, the whole steps that are added up one by one; see `_sampled`.
@@ -98,7 +109,7 @@ def evolution(
     Raises ValueError for `eigh` with cross-entropy or without a matrix, and for unknown names.
     """
     check(timesteps, loss, method)
-    n = jnp.maximum(jnp.sum(mask), 1)  # an aggregator without samples stays where it is
+    rate = mean_rate(lr, mask, len(f0), loss)
     if not callable(kernel):
         kernel = jnp.where(mask[:, None] & mask[None, :], kernel, 0)
     mask = mask[None, :]
@@ -109,12 +120,12 @@ def evolution(
         return jnp.where(mask, prediction - y, 0)
 
     def residual(integral):
-        return residual_of(f0 - (lr / n) * apply(kernel, integral))
+        return residual_of(f0 - rate * apply(kernel, integral))
 
     if method == 'eigh':
         if callable(kernel):
             raise ValueError(f'evolution eigh needs the matrix of the kernel; use {FOR_ANY}')
-        at = _closed_form(kernel, jnp.where(mask, f0 - y, 0), lr / n)
+        at = _closed_form(kernel, jnp.where(mask, f0 - y, 0), rate)
 
         def closed(progress, t):
             total, integral = at(t.astype(f0.dtype))
@@ -136,7 +147,7 @@ def evolution(
     bound = jnp.inf if callable(kernel) else steepest * _largest_eigenvalue_bound(kernel)
 
     def jacobian(v, slope):  # of `residual`, with the other sign, where it is `slope`
-        image = jnp.where(mask, lr / n * apply(kernel, v), 0)
+        image = jnp.where(mask, rate * apply(kernel, v), 0)
         if loss == 'mse':
             return image
         p = slope + y
@@ -147,7 +158,7 @@ def evolution(
     if method == 'sampled':  # before its first time the integrator allows for larger errors
         times.add(min(SAMPLED_STEPS, timesteps[0]))
     begin, reach = integration(
-        residual, jacobian, lr / n * bound, start, slope, sorted(times), tolerance
+        residual, jacobian, rate * bound, start, slope, sorted(times), tolerance
     )
     if method == 'sampled':
         return _sampled(begin, reach, residual, slope, sampled_steps)

@@ -32,13 +32,13 @@ class NtkUpdate:
       lr: eta, the length of a time step.
       lr_decay: round k = 0, 1, ... uses lr * exp(-lr_decay * k).
       timesteps: candidates t among which each client chooses, increasing.
-      loss: `cross_entropy` or `mse` (half squared error, whose update carries the 1/C of Eq. 5b).
+      loss: `cross_entropy`, or `mse`: half of the squared error, mean over samples and outputs.
       evolution: of the outputs and the residual that the weights take: `rkc`, the integral over the
         gradient flow; `sampled`, the sum over its whole steps; `euler`, over steps of Euler's
         method; or `eigh`, `sampled` in closed form (of mse). See `dfl_jax.ntk.evolution`.
       selection: the timestep's loss is that of the true network with the evolved weights
-        (`network`) or of the evolved outputs (`linearized`), on the data of an aggregator and its
-        neighbours.
+        (`network`) or of the evolved outputs (`linearized`; as the flow descends it, the last
+        timestep has the lowest), on the data of an aggregator and its neighbours.
       patience: how many timesteps may have a higher loss than the lowest so far before later ones
         are no longer integrated and tried; as many as there are timesteps tries all of them.
       precision: of the products of a round, `highest`, `high` or `default`, as
@@ -112,7 +112,7 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree,
             loss=loss,
             method=settings.evolution,
         )
-        scale = rate / n / (model.classes if loss == 'mse' else 1)
+        scale = ntk_evolution.mean_rate(rate, mask, model.classes, loss)
 
         def mean_loss(f):
             losses = ntk_evolution.sample_losses(f, labels, loss)
@@ -123,7 +123,7 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree,
             return jax.tree.map(lambda w, s: w - scale * s, w, step)  # Eq. (5a)
 
         def evolved_outputs(integral):
-            return linearized.outputs - rate / n * ntk_evolution.apply(linearized.kernel, integral)
+            return linearized.outputs - scale * ntk_evolution.apply(linearized.kernel, integral)
 
         def network_nearby(total):
             return linearized.moved(total, -scale)

@@ -260,7 +260,7 @@ FAULTS = [
     Fault(
         'Eq. (5b) without 1 / C',
         'dfl_jax/ntk/update.py',
-        "scale = rate / n / (model.classes if loss == 'mse' else 1)",
+        'scale = ntk_evolution.mean_rate(rate, mask, model.classes, loss)',
         'scale = rate / n',
         ('test_ntk_dfl.py::test_three_rounds_equal_the_reference',),
     ),
