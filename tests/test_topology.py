@@ -482,6 +482,15 @@ def test_everybody_hears_k_others_drawn_at_random():
     assert (np.sort(everybody.members) == np.arange(6)).all()
 
 
+def test_the_probability_of_a_link():
+    graph = drawn('erdos_renyi', clients=100, rounds=50, degree=90, probability=0.04)
+    assert degrees(graph).mean() == pytest.approx(0.04 * 99, rel=0.05)
+    with pytest.raises(TopologyError, match='regular has no probability of a link; leave it out'):
+        drawn('regular', probability=0.04)
+    with pytest.raises(TopologyError, match='the probability of a link is .* got 1.5'):
+        drawn('erdos_renyi', probability=1.5)
+
+
 def test_expected_degrees_follow_the_power_law():
     """The exponents that the authors of Initialisation and topology found: -0.403 for 3."""
     sizes = (128, 512, 2048)

@@ -23,6 +23,13 @@ REGULAR_BY_NETWORKX = 10_000
 SEARCHED = 1000  # how many numbers of clients are searched for one that has a torus
 
 
+def mean_degree(settings: Settings) -> float:
+    """The neighbours of a client, or their mean."""
+    if settings.probability is None:
+        return settings.degree
+    return settings.probability * (settings.clients - 1)
+
+
 def _regular(settings: Settings, seed: int) -> nx.Graph | np.ndarray:
     clients, degree = settings.clients, settings.degree
     if not by_networkx('regular', settings):
@@ -55,7 +62,7 @@ def _regular_of_pairs(settings: Settings, seed: int) -> np.ndarray:
 
 
 def _erdos_renyi(settings: Settings, seed: int) -> nx.Graph:
-    probability = settings.degree / (settings.clients - 1)
+    probability = mean_degree(settings) / (settings.clients - 1)
     return nx.fast_gnp_random_graph(settings.clients, probability, seed=seed)
 
 
@@ -245,7 +252,8 @@ def most_members(family: str, rounds: int, settings: Settings) -> int:
         neighbours = float(k[np.sum(beyond * clients * rounds >= 1) - 1])
     else:
         surprise = math.log(clients) + math.log(rounds)
-        neighbours = degree + surprise / 3 + math.sqrt(surprise**2 / 9 + 2 * degree * surprise)
+        mean = mean_degree(settings)
+        neighbours = mean + surprise / 3 + math.sqrt(surprise**2 / 9 + 2 * mean * surprise)
     return 1 + min(math.ceil(neighbours), clients - 1)
 
 
@@ -256,8 +264,8 @@ def links_of(family: str, members: int, settings: Settings) -> int:
         return clients
     if family in ('complete', 'two_group'):
         return clients * (members - 1) // 2
-    mean = settings.degree if family in WITH_DEGREE else members - 1
-    return clients * min(mean, clients - 1) // 2
+    mean = mean_degree(settings) if family in WITH_DEGREE else members - 1
+    return int(clients * min(mean, clients - 1)) // 2
 
 
 def check(family: str, rounds: int, settings: Settings) -> None:
@@ -282,6 +290,10 @@ def check(family: str, rounds: int, settings: Settings) -> None:
             f'degree {degree} needs clients*degree even, got clients={clients}; '
             f'take {clients + 1} clients or degree {degree - 1 or degree + 1}'
         )
+    if settings.probability is not None:
+        check_probability('the probability of a link', settings.probability)
+        if family != 'erdos_renyi':
+            raise TopologyError(f'{family} has no probability of a link; leave it out')
     if family == 'watts_strogatz':
         check_probability('rewiring', settings.rewiring)
         if degree % 2:

@@ -51,6 +51,7 @@ def schedule(
       degree: neighbours of a client without itself; ignored by families that have no choice.
       path: the edge list as networkx writes it: two node ids from 0 to M - 1 a line, apart by
         spaces or a comma, `#` comments; what follows the two is not used.
+      probability: `erdos_renyi` only, of a link, in place of the degree.
       rewiring: `watts_strogatz` only.
       exponent: above 2. `configuration`: p(k) ~ k^-exponent from k_min to M - 1, with the
         k_min >= 1 whose mean degree is nearest `degree`; repeated links are lost. `chung_lu`: the

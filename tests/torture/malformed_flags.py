@@ -38,6 +38,7 @@ BESIDE = {  # flags that need another to apply
     'torus_dimensions': ('--topology=torus',),
     'assortativity': ('--topology=erdos_renyi',),
     'image_size': ('--dataset=image_folder', '--data_dir={in}/images-good'),
+    'link_probability': ('--topology=erdos_renyi',),
     'gain': ('--init=gain_corrected',),
     'gain_size_factor': ('--init=gain_corrected', '--gain=size'),
     'gain_exponent': ('--init=gain_corrected', '--gain=size'),

@@ -40,6 +40,7 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
         f'--topology={topology}': {
             'topology_file': topology == 'edge_list',
             'degree': with_degree,
+            'link_probability': topology == 'erdos_renyi',
             'degree_exponent': topology in ('configuration', 'chung_lu'),
             'torus_dimensions': topology == 'torus',
         },

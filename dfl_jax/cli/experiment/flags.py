@@ -100,6 +100,9 @@ flags.DEFINE_string(
 )
 flags.DEFINE_integer('degree', 5, 'Neighbours of a client (mean, where the family is random).')
 flags.DEFINE_float(
+    'link_probability', None, 'Of --topology=erdos_renyi, in place of --degree: p of a link.'
+)
+flags.DEFINE_float(
     'degree_exponent',
     2.5,
     'Exponent of the power law of degrees of --topology=configuration and chung_lu; a smaller one '

@@ -71,6 +71,7 @@ def family_options(flags: Any) -> dict[str, Any]:
     """What `topology.schedule` takes besides family, clients, rounds and seed."""
     return {
         'degree': flags.degree,
+        'probability': flags.link_probability,
         'path': flags.topology_file,
         'exponent': flags.degree_exponent,
         'dimensions': flags.torus_dimensions,
