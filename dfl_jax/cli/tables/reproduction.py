@@ -111,7 +111,9 @@ def _entry(
         return Entry(claim, number, text, REPRODUCED)
     if cause := published.get('known', {}).get(key):
         return Entry(claim, number, text, KNOWN, cause)
-    tried = published.get('unexplained', {}).get(key, 'nothing tried yet')
+    alone = isinstance(there, list) and len(there) == 1
+    untried = 'one seed so far' if alone else 'nothing tried yet'
+    tried = published.get('unexplained', {}).get(key, untried)
     return Entry(claim, number, text, UNKNOWN, tried)
 
 
