@@ -65,7 +65,7 @@ def test_every_shipped_study_is_known_and_draws(path, tmp_path):
     assert {'title', 'source', 'studies'} == content.keys()
     found = []
     for each in content['studies']:
-        small = {**each, 'sizes': [64], 'draws': 1}
+        small = {**each, 'sizes': [128], 'draws': 1}
         if 'rounds' in each:
             small['rounds'] = 20
         if each['study'] == 'assortativity':

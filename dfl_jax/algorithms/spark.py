@@ -86,7 +86,7 @@ class Projection:
 
     projection: str = 'low_rank'
     projection_dim: int | None = None
-    projection_refresh: str = 'aggregator'
+    projection_refresh: str = 'client'
     projection_seed: int = 0
     kernel_form: str = 'full'
     step_form: str = 'projected'

@@ -33,9 +33,10 @@ class NtkUpdate:
       lr_decay: round k = 0, 1, ... uses lr * exp(-lr_decay * k).
       timesteps: candidates t among which each client chooses, increasing.
       loss: `cross_entropy`, or `mse`: half of the squared error, mean over samples and outputs.
-      evolution: of the outputs and the residual that the weights take: `rkc`, the integral over the
-        gradient flow; `sampled`, the sum over its whole steps; `euler`, over steps of Euler's
-        method; or `eigh`, `sampled` in closed form (of mse). See `dfl_jax.ntk.evolution`.
+      evolution: of the outputs and the residual that the weights take: `sampled`, the sum over
+        whole steps of the gradient flow; `rkc`, the integral over it; `euler`, the sum over steps
+        of Euler's method; or `eigh`, `sampled` in closed form (of mse). See
+        `dfl_jax.ntk.evolution`.
       selection: the timestep's loss is that of the true network with the evolved weights
         (`network`) or of the evolved outputs (`linearized`; as the flow descends it, the last
         timestep has the lowest), on the data of an aggregator and its neighbours.
@@ -51,7 +52,7 @@ class NtkUpdate:
     lr_decay: float = 0.0
     timesteps: Sequence[int] = TIMESTEPS
     loss: str = 'cross_entropy'
-    evolution: str = 'rkc'
+    evolution: str = 'sampled'
     selection: str = 'network'
     patience: int = 2
     precision: str = 'highest'

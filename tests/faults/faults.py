@@ -431,7 +431,7 @@ FAULTS = [
     Fault(
         "SPARK's default refresh",
         'dfl_jax/algorithms/spark.py',
-        "projection_refresh: str = 'aggregator'",
+        "projection_refresh: str = 'client'",
         "projection_refresh: str = 'round'",
         ('test_algorithms.py',),
     ),
