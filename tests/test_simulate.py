@@ -3,7 +3,11 @@
 The algorithms of the first part are defined here, from the interface alone.
 """
 
+import json
 import math
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +19,7 @@ from dfl_jax import Algorithm, Clients, data, evaluation, simulate, topology
 from dfl_jax.algorithms import make
 from dfl_jax.base import Choices, Graph, Info
 from dfl_jax.checks import check_shapes
-from dfl_jax.models import MLP, SmallCNN, bind
+from dfl_jax.models import MLP, bind
 from dfl_jax.topology.aggregators import meetings
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
@@ -438,8 +442,16 @@ def test_ntk_dfl_learns_from_independent_weights(digits):
 
 
 @pytest.mark.slow
-def test_ntk_dfl_learns_by_a_cnn(digits):
-    model = bind(SmallCNN(10), digits.train_x.shape[1:])
-    rows = learn(digits, model, train_samples=150, rounds=3, clients=4, degree=2)
+def test_ntk_dfl_learns_by_a_cnn(tmp_path):
+    """Optimised, in a process of its own: at level 0 jaxlib 0.10.2 makes NaN of the second round."""
+    out = tmp_path / 'out'
+    options = (
+        *('--algorithm=ntk_dfl', '--dataset=digits', '--model=cnn', '--train_samples=150'),
+        *('--clients=4', '--degree=2', '--alpha=1', '--rounds=4', '--lr=0.003'),
+        *('--ntk_timesteps=100,400', '--nocheckpoint', f'--out={out}'),
+    )
+    command = [sys.executable, '-m', 'dfl_jax.cli', 'run', *options]
+    subprocess.run(command, env={**os.environ, 'XLA_FLAGS': ''}, check=True)
+    rows = [json.loads(line) for line in (out / 'metrics.jsonl').read_text().splitlines()]
     assert rows[-1]['consensus_accuracy'] > 0.6
     assert rows[-1]['client_accuracy_mean'] > 0.6
