@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 Array = jax.Array
 PyTree = Any
@@ -78,3 +79,6 @@ class Algorithm(NamedTuple):
     consensus: Callable[..., PyTree]  # (state, weights=None) -> parameters of the consensus model
     # (state, x [M, B, ...]) -> each client's logits on its own samples [M, B, C]; None: not offered
     predict_own: Callable[[State, Array], Array] | None = None
+    # (schedule, samples of each client [M]), NumPy; raises ValueError where the method's theory
+    # does not hold on these graphs
+    check: Callable[[Graph, np.ndarray], None] | None = None

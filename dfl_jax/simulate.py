@@ -55,8 +55,11 @@ def run(
         `predict_own`; `on_compile`, called once with the seconds that compilation took; `mesh`, the
         devices that share the clients (`execution.client_mesh`; default: one device).
 
-    Raises DivergenceError when a client's training loss is not finite.
+    Raises DivergenceError when a client's training loss is not finite, ValueError for graphs on
+    which the theory of the method does not hold.
     """
+    if algorithm.check is not None:
+        algorithm.check(graphs, np.asarray(clients.mask.sum(axis=1)))
     runs = _Runs(lambda _: algorithm, None, clients, graphs, key, several=False)
     earlier = resume and (resume[0], [resume[1]])
     for (metrics,), state, (progress,) in _train(runs, test, resume=earlier, **options):

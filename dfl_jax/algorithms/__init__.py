@@ -6,21 +6,30 @@ A method is a factory of `Algorithm`, and a row of METHODS says what else the pr
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from dfl_jax.algorithms.beer import beer
+from dfl_jax.algorithms.choco_sgd import choco_sgd
+from dfl_jax.algorithms.d2 import d2
 from dfl_jax.algorithms.dec_fedavg import dec_fedavg, dec_fedprox
 from dfl_jax.algorithms.dec_fml import dec_fml
 from dfl_jax.algorithms.dec_partial import dec_fed_dropout, dec_fedrolex, dec_heterofl
 from dfl_jax.algorithms.decavg import decavg
 from dfl_jax.algorithms.def_kt import def_kt
-from dfl_jax.algorithms.dfedavg import dfedavg, dfedavgm
+from dfl_jax.algorithms.dfed_alt import dfed_alt
+from dfl_jax.algorithms.dfedavg import dfedavg, dfedavgm, dfedprox
 from dfl_jax.algorithms.dfedsam import dfedsam
 from dfl_jax.algorithms.dfml import dfml
 from dfl_jax.algorithms.dispfl import dispfl
 from dfl_jax.algorithms.dpsgd import dpsgd
+from dfl_jax.algorithms.dsgt import dsgt
+from dfl_jax.algorithms.epidemic import epidemic
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
 from dfl_jax.algorithms.ntk_dfl import memory as ntk_dfl_memory
 from dfl_jax.algorithms.ntk_dfl import ntk_dfl
 from dfl_jax.algorithms.ntk_fl import memory as ntk_fl_memory
 from dfl_jax.algorithms.ntk_fl import ntk_fl
+from dfl_jax.algorithms.qg_dsgdm import qg_dsgdm
+from dfl_jax.algorithms.relay_sgd import relay_sgd
+from dfl_jax.algorithms.sgp import sgp
 from dfl_jax.algorithms.spark import memory as spark_memory
 from dfl_jax.algorithms.spark import spark
 from dfl_jax.base import Algorithm
@@ -38,6 +47,7 @@ class Run(NamedTuple):
     senders: int  # that meet at an aggregator, for graphs of meetings
     clustered: bool  # the topology is one of disjoint cliques
     projection_seed: int  # a random stream of the run's seed
+    members: int = 2  # K of the schedule
     chunk: int = 1  # clients or aggregators that fit into the memory at once
 
 
@@ -70,6 +80,7 @@ class Method(NamedTuple):
 
 CHUNK = {'chunk': lambda run: run.chunk}
 ROUNDS = {'rounds': lambda run: run.rounds}
+STATIC = {'static_topology': True}
 MEETINGS = {  # the defaults of DFML's comparison
     'topology': 'complete',
     'partition': 'dirichlet_split',
@@ -128,6 +139,24 @@ METHODS: dict[str, Method] = {
         from_run=CHUNK | {'projection_seed': lambda run: run.projection_seed},
         from_run_at_zero=ROUNDS,
     ),
+    'dsgt': Method(dsgt, 'DSGT', 'Gradient tracking', from_run=CHUNK),
+    'd2': Method(d2, 'D²', 'D²', from_run=CHUNK, defaults=STATIC),
+    'relay_sgd': Method(
+        relay_sgd,
+        'RelaySGD',
+        'RelaySGD',
+        from_run=CHUNK | {'members': lambda run: run.members},
+        defaults=STATIC | {'topology': 'line'},
+    ),
+    'qg_dsgdm': Method(qg_dsgdm, 'QG-DSGDm', 'Quasi-global momentum', from_run=CHUNK),
+    'sgp': Method(sgp, 'SGP', 'SGP', from_run=CHUNK, defaults={'topology': 'k_random'}),
+    'choco_sgd': Method(choco_sgd, 'CHOCO-SGD', 'CHOCO-SGD', from_run=CHUNK, defaults=STATIC),
+    'beer': Method(beer, 'BEER', 'BEER', from_run=CHUNK, defaults=STATIC),
+    'epidemic': Method(
+        epidemic, 'Epidemic', 'Epidemic learning', from_run=CHUNK, defaults={'topology': 'k_random'}
+    ),
+    'dfedprox': Method(dfedprox, 'DFedProx', 'FedProx', from_run=CHUNK),
+    'dfed_alt': Method(dfed_alt, 'DFedAlt', 'DFedAlt', from_run=CHUNK),
     'dfml': _of_meetings(dfml, 'DFML', from_run=CHUNK | ROUNDS | {'peak_updates': _peak_updates}),
     'dec_fedavg': _of_meetings(dec_fedavg, 'Dec. FedAvg'),
     'dec_fedprox': _of_meetings(dec_fedprox, 'Dec. FedProx', architectures='h0'),

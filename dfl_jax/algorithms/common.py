@@ -1,17 +1,23 @@
 """What several algorithms need of a round."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 
-from dfl_jax.base import Array, Clients, Graph, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.base import State as AnyState
 from dfl_jax.checks import check_choice
 from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.metrics import CONSENSUS, consensus_model
 from dfl_jax.models import Model
+from dfl_jax.training import LocalTraining, local_training
+
+# The gradient of one minibatch a round, of the methods whose theory is of such steps
+ONE_MINIBATCH = LocalTraining(lr=0.1, batch_size=32, local_epochs=None, local_steps=1)
 
 
 class State(NamedTuple):
@@ -82,3 +88,36 @@ def stacked_predictions(
         }
 
     return predict
+
+
+def local_displacement(
+    model: Model, training: LocalTraining, chunk: int | None = None
+) -> Callable[..., tuple[PyTree, Array]]:
+    """displacement(key, params, clients, round) -> (how far training moves each model, losses [M]).
+
+    x - T(x), leaves [M, ...]: lr times the gradient where T is one step of gradient descent, which
+    the methods that correct gradients take; of more steps their sum.
+    """
+    train = local_training(model, training, chunk)
+
+    def displacement(
+        key: Array, params: PyTree, clients: Clients, round: Array
+    ) -> tuple[PyTree, Array]:
+        trained, losses = train(key, params, clients, round)
+        return optax.tree.sub(params, trained), losses
+
+    return displacement
+
+
+def gossip_method(
+    model: Model,
+    init: Callable[..., AnyState],
+    step: Callable[..., tuple[AnyState, Info]],
+    consensus: str,
+    unit_bits: Mapping[str, int],
+    check: Callable[[Graph, np.ndarray], None] | None = None,
+) -> Algorithm:
+    """The `Algorithm` of a state that holds stacked `params`, leaves [M, ...], and `sizes`."""
+    mean = consensus_of(consensus)
+    predict = stacked_predictions(model, mean)
+    return Algorithm(init, step, predict, unit_bits, mean, check=check)

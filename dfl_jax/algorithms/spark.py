@@ -60,7 +60,7 @@ EXCHANGES: dict[str, Codec | None] = {
     'float16': half_precision(),
     'int8': quantization(8, 'nearest'),
 }
-# Eq. (15) sums the iterates that its outputs follow from, as `rkc` does, not another flow's samples.
+# Eq. (15) sums the iterates from which its outputs follow, as `rkc` does.
 NTK = NtkUpdate(timesteps=(100, 200, 400, 800), evolution='rkc')
 
 

@@ -13,5 +13,5 @@ from dfl_jax.gossip.gain import (
     polled_degrees,
     push_sum_size,
 )
-from dfl_jax.gossip.mixing import MIXINGS, mix, mix_at_aggregator, mixing_weights
+from dfl_jax.gossip.mixing import MIXINGS, mix, mix_at_aggregator, mixing_weights, push_weights
 from dfl_jax.gossip.spectra import Spectrum, mixing_matrix, spectrum

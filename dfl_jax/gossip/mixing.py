@@ -74,6 +74,22 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
     return xp.where(keeps[:, None], itself[None], rows)
 
 
+def push_weights(graph: Graph) -> Array:
+    """The rows of a column-stochastic matrix, [H, K]: every client divides what it has equally
+    between itself and those that hear it.
+
+    Columns sum to one; masked links weigh zero; an inactive client keeps what it has. A client is
+    its own aggregator, H = M.
+    """
+    delivered = graph.mask[:, 1:] & graph.active[:, None]
+    heard_by = jax.ops.segment_sum(
+        delivered.ravel().astype(float), graph.members[:, 1:].ravel(), len(graph.active)
+    )
+    share = 1 / (1 + heard_by)  # [M]
+    links = jnp.where(delivered, share[graph.members[:, 1:]], 0)
+    return jnp.concatenate([share[:, None], links], axis=1)
+
+
 def mix(weights: Array, members: Array, tree: PyTree) -> PyTree:
     """Mixed parameters, leaves [H, ...]: out[h] = sum_k weights[h, k] * leaf[members[h, k]].
 

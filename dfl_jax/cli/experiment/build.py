@@ -91,6 +91,10 @@ def build(flags: Any) -> Experiment:
     # Late, as it takes the longest
     intact, graphs = draw_graphs(flags, seeds, chosen)
     sizes = np.array([len(part) for part in parts])
+    chosen = replace(chosen, run=chosen.run._replace(members=graphs.mask.shape[2]))
+    algorithm = make_algorithm(chosen, network)
+    if algorithm.check is not None:
+        algorithm.check(graphs, sizes)
     gain = initial_gain(flags, chosen, family, intact, sizes, seeds['gain'])
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
     test = Holdout(dataset.test_x, dataset.test_y)

@@ -1,0 +1,102 @@
+"""BEER, better compression for decentralized optimization: Zhao, Li, Li, Richtárik & Chi, NeurIPS
+2022, Algorithm 1.
+
+Gradient tracking over compressed links: weights x and tracker v have public copies h and c, which
+compressed differences approach, as in CHOCO-SGD. With g the gradient of a client at x, Q the codec
+and W the mixing matrix:
+
+    v <- v + gamma (W - I) c + g - g of the round before,    c <- c + Q(v - c)
+    x <- x + gamma (W - I) h - lr v,                         h <- h + Q(x - h)
+
+Two messages a round. Copies, and so the graph, have to be the same in all rounds.
+"""
+
+from typing import NamedTuple
+
+import jax
+import optax
+
+from dfl_jax.algorithms.choco_sgd import approached, pulled
+from dfl_jax.algorithms.common import (
+    ONE_MINIBATCH,
+    count_sent,
+    gossip_method,
+    initial_state,
+    keep_inactive,
+    local_displacement,
+)
+from dfl_jax.algorithms.requirements import balanced, static
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.checks import check_choice, check_range
+from dfl_jax.compression import Compression, chain
+from dfl_jax.gossip import MIXINGS, mixing_weights
+from dfl_jax.initialisation import Init
+from dfl_jax.metrics import dispersion
+from dfl_jax.models import Model
+from dfl_jax.training import LocalTraining
+
+
+class State(NamedTuple):
+    params: PyTree  # x, leaves [M, ...]
+    public: PyTree  # h, leaves [M, ...]
+    tracker: PyTree  # lr v, leaves [M, ...]
+    public_tracker: PyTree  # lr c, leaves [M, ...]
+    gradient: PyTree  # lr g of the round before, leaves [M, ...]
+    sizes: Array  # [M] int32, N_i
+    round: Array  # scalar int32
+
+
+def beer(
+    model: Model,
+    *,
+    training: LocalTraining = ONE_MINIBATCH,
+    compression: Compression = Compression(bits=5),
+    consensus_step: float = 0.3,
+    mixing: str = 'metropolis',
+    consensus: str = 'mean',
+    init: Init = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """BEER.
+
+    Args:
+      model: the network, bound to its input shape.
+      training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
+        default.
+      compression: Q, of both differences.
+      consensus_step: gamma, in (0, 1]; the more Q loses, the smaller it has to be.
+      mixing: W, `metropolis`, or `uniform` or `size` where they are doubly stochastic, too.
+      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      init: as in `gossip_sgd`.
+      chunk: clients trained at once.
+    """
+    check_choice('mixing', mixing, MIXINGS)
+    check_range('consensus_step', consensus_step, above=0, most=1)
+    start = initial_state(model, init)
+    displacement = local_displacement(model, training, chunk)
+    codec = compression.codec('stochastic') or chain()
+
+    def init_state(key: Array, clients: Clients) -> State:
+        x, sizes, k = start(key, clients)
+        return State(x, *[optax.tree.zeros_like(x)] * 4, sizes, k)
+
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+        k_train, k_tracker, k_weights = jax.random.split(key, 3)
+        x, h, v, c, before, sizes, k = state
+        rows = mixing_weights(graph, sizes, mixing)
+        gradient, losses = displacement(k_train, x, clients, k)  # lr g
+        v = pulled(rows, graph, v, c, consensus_step)
+        v = optax.tree.add(v, optax.tree.sub(gradient, before))
+        c = approached(codec, k_tracker, c, v)
+        x = optax.tree.sub(pulled(rows, graph, x, h, consensus_step), v)
+        h = approached(codec, k_weights, h, x)
+        new = keep_inactive(graph.active, (x, h, v, c, gradient), state[:5])
+        sent, _ = count_sent(graph, len(sizes))
+        return State(*new, sizes, k + 1), Info(losses, {'weights': 2 * sent}, dispersion(new[0]))
+
+    def check(graphs: Graph, sizes) -> None:
+        static('BEER')(graphs, sizes)
+        balanced('BEER', mixing)(graphs, sizes)
+
+    bits = {'weights': codec.bits(model.shapes)}
+    return gossip_method(model, init_state, step, consensus, bits, check=check)

@@ -1,0 +1,110 @@
+"""CHOCO-SGD: Koloskova, Stich & Jaggi, ICML 2019, Algorithm 2.
+
+Clients send compressed differences. Every client keeps a public copy x^ of its weights, which its
+neighbours keep, too, and which approaches the weights as differences are added to it, so that what
+compression loses in a round is not lost for good. With g the gradient at x, Q the codec and W the
+mixing matrix:
+
+    x_half <- x - lr g
+    x^     <- x^ + Q(x_half - x^)                  the message
+    x      <- x_half + gamma (W - I) x^
+
+One copy x^ a client stands here for those of all its neighbours, which are equal as long as nobody
+misses a message: the graph has to be static.
+"""
+
+from typing import NamedTuple
+
+import jax
+import optax
+
+from dfl_jax.algorithms.common import (
+    ONE_MINIBATCH,
+    count_sent,
+    gossip_method,
+    initial_state,
+    keep_inactive,
+    local_displacement,
+)
+from dfl_jax.algorithms.requirements import static
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.checks import check_choice, check_range
+from dfl_jax.compression import Codec, Compression, chain
+from dfl_jax.gossip import MIXINGS, mix, mixing_weights
+from dfl_jax.initialisation import Init
+from dfl_jax.metrics import dispersion
+from dfl_jax.models import Model
+from dfl_jax.training import LocalTraining
+
+
+class State(NamedTuple):
+    params: PyTree  # x, leaves [M, ...]
+    public: PyTree  # x^, leaves [M, ...]
+    sizes: Array  # [M] int32, N_i
+    round: Array  # scalar int32
+
+
+def choco_sgd(
+    model: Model,
+    *,
+    training: LocalTraining = ONE_MINIBATCH,
+    compression: Compression = Compression(sparsity=0.99),
+    consensus_step: float = 0.046,
+    mixing: str = 'metropolis',
+    consensus: str = 'mean',
+    init: Init = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """CHOCO-SGD.
+
+    Args:
+      model: the network, bound to its input shape.
+      training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
+        default.
+      compression: Q, of the differences; the default keeps the largest 1 % of every tensor.
+      consensus_step: gamma, in (0, 1]; the more Q loses, the smaller it has to be.
+      mixing: W, `metropolis`, `uniform` or `size`.
+      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      init: as in `gossip_sgd`.
+      chunk: clients trained at once.
+    """
+    check_choice('mixing', mixing, MIXINGS)
+    check_range('consensus_step', consensus_step, above=0, most=1)
+    start = initial_state(model, init)
+    displacement = local_displacement(model, training, chunk)
+    codec = compression.codec('stochastic') or chain()
+
+    def init_state(key: Array, clients: Clients) -> State:
+        x, sizes, k = start(key, clients)
+        return State(x, optax.tree.zeros_like(x), sizes, k)
+
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+        k_train, k_codec = jax.random.split(key)
+        x, public, sizes, k = state
+        rows = mixing_weights(graph, sizes, mixing)
+        gradient, losses = displacement(k_train, x, clients, k)  # lr g
+        half = optax.tree.sub(x, gradient)
+        public = approached(codec, k_codec, public, half)
+        mixed = pulled(rows, graph, half, public, consensus_step)
+        new = keep_inactive(graph.active, (mixed, public), state[:2])
+        sent, _ = count_sent(graph, len(sizes))
+        return State(*new, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new[0]))
+
+    bits = {'weights': codec.bits(model.shapes)}
+    return gossip_method(model, init_state, step, consensus, bits, check=static('CHOCO-SGD'))
+
+
+def approached(codec: Codec, key: Array, public: PyTree, private: PyTree) -> PyTree:
+    """Every client's public copy and what its message adds, x^ + Q(x - x^); leaves [M, ...]."""
+    difference = optax.tree.sub(private, public)
+    keys = jax.random.split(key, len(jax.tree.leaves(private)[0]))
+    return optax.tree.add(public, jax.vmap(codec.transmit)(keys, difference))
+
+
+def pulled(rows: Array, graph: Graph, x: PyTree, public: PyTree, gamma: float) -> PyTree:
+    """x + gamma (W - I) x^: the weights, pulled towards their neighbours' copies; leaves [M, ...].
+
+    rows: [M, K], those of W.
+    """
+    mixed = mix(rows, graph.members, public)
+    return jax.tree.map(lambda x, m, p: x + gamma * (m - p), x, mixed, public)

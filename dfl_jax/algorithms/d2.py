@@ -1,0 +1,87 @@
+"""D^2, exact diffusion: Tang, Lian, Yan, Zhang & Liu, ICML 2018; Yuan, Ying, Zhao & Sayed 2019.
+
+With g the gradient of a client at its weights x, and x_, g_ those of the round before:
+
+    x <- W (2 x - x_ - lr (g - g_)) = W (x + T(x) - T(x_)),    T(x) = x - lr g,
+
+W (T(x)) in the first round. Clients with different data come to rest at the minimum of their mean
+loss at the price of one message a round, if W stays the same, is symmetric and has no eigenvalue of
+-1/3 or below, which (I + W) / 2 never has.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dfl_jax.algorithms.common import (
+    ONE_MINIBATCH,
+    count_sent,
+    gossip_method,
+    initial_state,
+    keep_inactive,
+    local_displacement,
+)
+from dfl_jax.algorithms.requirements import eigenvalues_above
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.checks import check_choice
+from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.gossip import MIXINGS, mix, mixing_weights
+from dfl_jax.initialisation import Init
+from dfl_jax.metrics import dispersion
+from dfl_jax.models import Model
+from dfl_jax.training import LocalTraining
+
+
+class State(NamedTuple):
+    params: PyTree  # x, leaves [M, ...]
+    moved: PyTree  # T(x_) of the round before, leaves [M, ...]
+    sizes: Array  # [M] int32, N_i
+    round: Array  # scalar int32
+
+
+def d2(
+    model: Model,
+    *,
+    training: LocalTraining = ONE_MINIBATCH,
+    mixing: str = 'metropolis',
+    lazy: bool = True,
+    consensus: str = 'mean',
+    init: Init = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """D^2.
+
+    Args:
+      model: the network, bound to its input shape.
+      training: T, of every client: one minibatch's gradient by default.
+      mixing: W, `metropolis`, `uniform` or `size`; has to be symmetric.
+      lazy: average by (I + W) / 2 in place of W.
+      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      init: as in `gossip_sgd`.
+      chunk: clients trained at once.
+    """
+    check_choice('mixing', mixing, MIXINGS)
+    start = initial_state(model, init)
+    displacement = local_displacement(model, training, chunk)
+
+    def init_state(key: Array, clients: Clients) -> State:
+        x, sizes, k = start(key, clients)
+        return State(x, jax.tree.map(jnp.copy, x), sizes, k)
+
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+        x, before, sizes, k = state
+        rows = mixing_weights(graph, sizes, mixing)
+        if lazy:
+            rows = (rows / 2).at[:, 0].add(0.5)
+        distance, losses = displacement(key, x, clients, k)
+        moved = optax.tree.sub(x, distance)  # T(x)
+        mixed = mix(rows, graph.members, optax.tree.add(x, optax.tree.sub(moved, before)))
+        new = keep_inactive(graph.active, (mixed, moved), (x, before))
+        sent, _ = count_sent(graph, len(sizes))
+        return State(*new, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new[0]))
+
+    bits = {'weights': FLOAT_BITS * model.size}
+    check = eigenvalues_above('D^2', -1 / 3, mixing, lazy)
+    return gossip_method(model, init_state, step, consensus, bits, check)

@@ -1,0 +1,130 @@
+"""DFedAlt: Shi, Liu, Sun, Lin, Shen, Wang & Tao, "Towards More Suitable Personalization in
+Decentralized Federated Learning via Decentralized Partial Model Training", 2023, Algorithm 1.
+
+A client's model is a body, which clients average, and a head of its own, the last layer, which
+never leaves it. Every round trains the head on the body that was averaged, then the body under the
+new head, and averages the bodies:
+
+    v <- T(v; u),    u_half <- T(u; v),    u <- W u_half
+
+Accuracy on the test set shared by all says little of such models: set `--validation_share` for
+that on a client's own data.
+"""
+
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from dfl_jax.algorithms.common import (
+    State,
+    consensus_of,
+    count_sent,
+    initial_state,
+    keep_inactive,
+    stacked_predictions,
+)
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.checks import check_choice, check_range
+from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.gossip import MIXINGS, mix, mixing_weights
+from dfl_jax.initialisation import Init
+from dfl_jax.metrics import dispersion
+from dfl_jax.models import Model
+from dfl_jax.training import LocalTraining, local_training
+
+TRAINING = LocalTraining(lr=0.1, lr_decay=0.99, batch_size=128, local_epochs=5, weight_decay=5e-4)
+
+
+def dfed_alt(
+    model: Model,
+    *,
+    training: LocalTraining = TRAINING,
+    head_epochs: int = 1,
+    head: str | None = None,
+    mixing: str = 'uniform',
+    consensus: str = 'mean',
+    init: Init = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """Alternating training of personal heads and a shared body.
+
+    Args:
+      model: the network, bound to its input shape.
+      training: of the body, and of the head but for its epochs.
+      head_epochs: passes over a client's data that train its head.
+      head: the top-level entry of the parameters that stays with a client; None: the last layer.
+      mixing: W, `uniform`, `size` or `metropolis`.
+      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models, heads
+        included.
+      init: as in `gossip_sgd`.
+      chunk: clients trained at once.
+
+    Raises ValueError for a head that the parameters do not have.
+    """
+    check_choice('mixing', mixing, MIXINGS)
+    check_range('head_epochs', head_epochs, least=1)
+    kept = head or last_layer(model)
+    check_choice('head', kept, tuple(model.shapes))
+    train_body = local_training(model, training, chunk)
+    train_head = local_training(model, training.replace(local_epochs=head_epochs), chunk)
+
+    def trained_part(params: PyTree, in_head: bool) -> PyTree:
+        """1 where a weight is trained, else 0; leaves [M, 1, ...]."""
+        return {
+            name: jax.tree.map(partial(_filled, float((name == kept) == in_head)), part)
+            for name, part in params.items()
+        }
+
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+        k_head, k_body = jax.random.split(key)
+        w, sizes, k = state
+        rows = mixing_weights(graph, sizes, mixing)
+        new_head, _ = train_head(k_head, w, clients, k, trained_part(w, in_head=True))
+        trained, losses = train_body(k_body, new_head, clients, k, trained_part(w, in_head=False))
+        bodies = {name: part for name, part in trained.items() if name != kept}
+        new = trained | mix(rows, graph.members, bodies)
+        new = keep_inactive(graph.active, new, w)
+        sent, _ = count_sent(graph, len(sizes))
+        return State(new, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new))
+
+    def predict_own(state: State, x: Array) -> Array:
+        return jax.vmap(model.apply)(state.params, x)
+
+    mean = consensus_of(consensus)
+    of_head = sum(leaf.size for leaf in jax.tree.leaves(model.shapes[kept]))
+    return Algorithm(
+        initial_state(model, init),
+        step,
+        stacked_predictions(model, mean),
+        unit_bits={'weights': FLOAT_BITS * (model.size - of_head)},
+        consensus=mean,
+        predict_own=predict_own,
+    )
+
+
+def last_layer(model: Model) -> str:
+    """The name of the last top-level layer whose outputs are the model's.
+
+    Raises ValueError where no layer is.
+    """
+
+    def number(name: str) -> int:
+        return int(re.sub(r'\D', '', name) or 0)
+
+    layers = [
+        name
+        for name, part in model.shapes.items()
+        if any(leaf.shape[-1:] == (model.classes,) for leaf in jax.tree.leaves(part))
+    ]
+    if not layers:
+        raise ValueError(
+            f'no layer of {type(model.module).__name__} has {model.classes} outputs; name the head '
+            f'by head={"|".join(model.shapes)}'
+        )
+    return max(layers, key=number)
+
+
+def _filled(value: float, leaf: Array) -> Array:
+    return jnp.full((len(leaf), *[1] * (leaf.ndim - 1)), value, leaf.dtype)

@@ -1,0 +1,85 @@
+"""DSGT, gradient tracking: Di Lorenzo & Scutari 2016; Pu & Nedić, Mathematical Programming 2021.
+
+Beside its weights x every client holds a tracker y of the network's mean gradient. With g the
+gradient of a client at its own x, and W the doubly stochastic mixing matrix of the round:
+
+    y <- W y + g - g of the round before        the mean of y is the mean of g
+    x <- W (x - lr y)
+
+so that clients with different data come to rest at the minimum of their mean loss, which D-PSGD
+misses by a distance that grows with lr. Two messages a round: x - lr y, and y.
+"""
+
+from typing import NamedTuple
+
+import optax
+
+from dfl_jax.algorithms.common import (
+    ONE_MINIBATCH,
+    count_sent,
+    gossip_method,
+    initial_state,
+    keep_inactive,
+    local_displacement,
+)
+from dfl_jax.algorithms.requirements import balanced
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.checks import check_choice
+from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.gossip import MIXINGS, mix, mixing_weights
+from dfl_jax.initialisation import Init
+from dfl_jax.metrics import dispersion
+from dfl_jax.models import Model
+from dfl_jax.training import LocalTraining
+
+
+class State(NamedTuple):
+    params: PyTree  # x, leaves [M, ...]
+    tracker: PyTree  # lr W y, leaves [M, ...], in which the next gradient is still missing
+    gradient: PyTree  # lr g of the round before, leaves [M, ...]
+    sizes: Array  # [M] int32, N_i
+    round: Array  # scalar int32
+
+
+def dsgt(
+    model: Model,
+    *,
+    training: LocalTraining = ONE_MINIBATCH,
+    mixing: str = 'metropolis',
+    consensus: str = 'mean',
+    init: Init = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """Gradient tracking.
+
+    Args:
+      model: the network, bound to its input shape.
+      training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
+        default, more local steps taken together as one.
+      mixing: `metropolis`, or `uniform` or `size` where they are doubly stochastic, too.
+      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      init: as in `gossip_sgd`.
+      chunk: clients trained at once.
+    """
+    check_choice('mixing', mixing, MIXINGS)
+    start = initial_state(model, init)
+    displacement = local_displacement(model, training, chunk)
+
+    def init_state(key: Array, clients: Clients) -> State:
+        x, sizes, k = start(key, clients)
+        nothing = optax.tree.zeros_like(x)
+        return State(x, nothing, nothing, sizes, k)
+
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+        x, tracker, before, sizes, k = state
+        rows = mixing_weights(graph, sizes, mixing)
+        gradient, losses = displacement(key, x, clients, k)  # lr g
+        tracker = optax.tree.add(tracker, optax.tree.sub(gradient, before))
+        x, mixed = mix(rows, graph.members, (optax.tree.sub(x, tracker), tracker))
+        new = keep_inactive(graph.active, (x, mixed, gradient), state[:3])
+        sent, _ = count_sent(graph, len(sizes))
+        return State(*new, sizes, k + 1), Info(losses, {'weights': 2 * sent}, dispersion(new[0]))
+
+    bits = {'weights': FLOAT_BITS * model.size}
+    check = balanced('DSGT', mixing)
+    return gossip_method(model, init_state, step, consensus, bits, check)

@@ -1,0 +1,88 @@
+"""QG-DSGDm, quasi-global momentum: Lin, Karimireddy, Stich & Jaggi, ICML 2021, Algorithm 1.
+
+A client's momentum is made of the steps between its averaged models, in which the gradients of its
+neighbours are, too, not of its own gradients alone. With g the gradient at x and W the mixing
+matrix of the round:
+
+    x_half <- x - lr (mu m + g)
+    x_new  <- W x_half
+    m      <- mu m + (1 - mu) (x - x_new) / lr
+
+With mu = 0 it is D-PSGD. One message a round.
+"""
+
+from typing import NamedTuple
+
+import jax
+import optax
+
+from dfl_jax.algorithms.common import (
+    ONE_MINIBATCH,
+    count_sent,
+    gossip_method,
+    initial_state,
+    keep_inactive,
+    local_displacement,
+)
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.checks import check_choice, check_range
+from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.gossip import MIXINGS, mix, mixing_weights
+from dfl_jax.initialisation import Init
+from dfl_jax.metrics import dispersion
+from dfl_jax.models import Model
+from dfl_jax.training import LocalTraining
+
+
+class State(NamedTuple):
+    params: PyTree  # x, leaves [M, ...]
+    velocity: PyTree  # lr m, leaves [M, ...]
+    sizes: Array  # [M] int32, N_i
+    round: Array  # scalar int32
+
+
+def qg_dsgdm(
+    model: Model,
+    *,
+    training: LocalTraining = ONE_MINIBATCH,
+    global_momentum: float = 0.9,
+    mixing: str = 'metropolis',
+    consensus: str = 'mean',
+    init: Init = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """Quasi-global momentum.
+
+    Args:
+      model: the network, bound to its input shape.
+      training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
+        default.
+      global_momentum: mu, in [0, 1).
+      mixing: `metropolis`, `uniform` or `size` weights.
+      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      init: as in `gossip_sgd`.
+      chunk: clients trained at once.
+    """
+    check_choice('mixing', mixing, MIXINGS)
+    start = initial_state(model, init)
+    check_range('global_momentum', global_momentum, least=0, below=1)
+    displacement, mu = local_displacement(model, training, chunk), global_momentum
+
+    def init_state(key: Array, clients: Clients) -> State:
+        x, sizes, k = start(key, clients)
+        return State(x, optax.tree.zeros_like(x), sizes, k)
+
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+        x, velocity, sizes, k = state
+        rows = mixing_weights(graph, sizes, mixing)
+        gradient, losses = displacement(key, x, clients, k)  # lr g
+        half = jax.tree.map(lambda x, v, g: x - (mu * v + g), x, velocity, gradient)
+        mixed = mix(rows, graph.members, half)
+        moved = optax.tree.sub(x, mixed)
+        velocity = jax.tree.map(lambda v, d: mu * v + (1 - mu) * d, velocity, moved)
+        new = keep_inactive(graph.active, (mixed, velocity), state[:2])
+        sent, _ = count_sent(graph, len(sizes))
+        return State(*new, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new[0]))
+
+    bits = {'weights': FLOAT_BITS * model.size}
+    return gossip_method(model, init_state, step, consensus, bits)

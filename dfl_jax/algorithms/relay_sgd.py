@@ -1,0 +1,118 @@
+"""RelaySGD: Vogels, He, Koloskova, Lin, Karimireddy, Stich & Jaggi, NeurIPS 2021, Algorithm 1.
+
+On a tree a client relays to each neighbour what it has heard from all the others, so that after as
+many rounds as the tree is wide everybody has the mean of all. With g the gradient of client i at x,
+and m_ji, c_ji the sum that it heard from neighbour j and how many models are in it:
+
+    x_half <- x - lr g
+    m_ij   <- x_half + sum of m_ki over the neighbours k but j       the message to j, and
+    c_ij   <- 1 + sum of c_ki over the same                          its count
+    x      <- (x_half + sum_j m_ji) / (1 + sum_j c_ji)
+
+where what is sent is made of what was heard in the round before. One message a link a round.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dfl_jax.algorithms.common import (
+    ONE_MINIBATCH,
+    count_sent,
+    gossip_method,
+    initial_state,
+    keep_inactive,
+    local_displacement,
+)
+from dfl_jax.algorithms.requirements import tree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.checks import check_range
+from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.initialisation import Init
+from dfl_jax.metrics import dispersion
+from dfl_jax.models import Model
+from dfl_jax.training import LocalTraining
+
+
+class State(NamedTuple):
+    params: PyTree  # x, leaves [M, ...]
+    heard: PyTree  # m_ji by the columns of the graph, leaves [M, K - 1, ...]
+    counts: Array  # c_ji, [M, K - 1] int32
+    sizes: Array  # [M] int32, N_i
+    round: Array  # scalar int32
+
+
+def relay_sgd(
+    model: Model,
+    *,
+    members: int,
+    training: LocalTraining = ONE_MINIBATCH,
+    consensus: str = 'mean',
+    init: Init = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """RelaySGD.
+
+    Args:
+      model: the network, bound to its input shape.
+      members: K, the columns of the graphs, or more.
+      training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
+        default.
+      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      init: as in `gossip_sgd`.
+      chunk: clients trained at once.
+    """
+    check_range('members', members, least=2)
+    start = initial_state(model, init)
+    displacement = local_displacement(model, training, chunk)
+
+    def init_state(key: Array, clients: Clients) -> State:
+        x, sizes, k = start(key, clients)
+        links = (len(sizes), members - 1)
+        heard = jax.tree.map(lambda a: jnp.zeros((*links, *a.shape[1:]), a.dtype), x)
+        return State(x, heard, jnp.zeros(links, jnp.int32), sizes, k)
+
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+        x, *before, sizes, k = state
+        delivered = graph.mask[:, 1:] & graph.active[:, None]
+        gradient, losses = displacement(key, x, clients, k)  # lr g
+        own = optax.tree.sub(x, gradient), jnp.ones_like(sizes)  # x_half, and 1 model
+        heard = relayed(own, tuple(before), graph.members[:, 1:], delivered)
+        total, number = (
+            jax.tree.map(lambda a, m: a + m.sum(axis=1), mine, theirs)
+            for mine, theirs in zip(own, heard, strict=True)
+        )
+        mean = jax.tree.map(lambda a: a / number.reshape(-1, *[1] * (a.ndim - 1)), total)
+        new = keep_inactive(graph.active, mean, x)
+        sent, _ = count_sent(graph, len(sizes))
+        return State(new, *heard, sizes, k + 1), Info(losses, {'messages': sent}, dispersion(new))
+
+    bits = {'messages': FLOAT_BITS * (model.size + 1)}
+    return gossip_method(model, init_state, step, consensus, bits, check=tree('RelaySGD'))
+
+
+def relayed(own: PyTree, heard: PyTree, neighbours: Array, delivered: Array) -> PyTree:
+    """What every client hears in this round, by the columns of the graph.
+
+    Args:
+      own: leaves [M, ...], what each client adds.
+      heard: leaves [M, L, ...], L at least K - 1: what it heard in the round before.
+      neighbours, delivered: [M, K - 1].
+
+    Returns:
+      leaves [M, L, ...], zero where nothing was delivered.
+    """
+    clients, links = neighbours.shape
+    # The column in which a client's neighbour j hears the client
+    back = neighbours[neighbours] == jnp.arange(clients)[:, None, None]  # [M, K - 1, K - 1]
+    back = jnp.argmax(back & delivered[neighbours], axis=2)
+
+    def of_leaf(mine: Array, before: Array) -> Array:
+        total = mine + before.sum(axis=1)
+        message = total[neighbours] - before[neighbours, back]  # the sender's, but what we said
+        there = delivered.reshape(clients, links, *[1] * (mine.ndim - 1))
+        return jnp.zeros_like(before).at[:, :links].set(jnp.where(there, message, 0))
+
+    return jax.tree.map(of_leaf, own, heard)

@@ -1,0 +1,86 @@
+"""SGP, stochastic gradient push: Assran, Loizou, Ballas & Rabbat, ICML 2019, Algorithm 1.
+
+On directed graphs a client knows whom it sends to, not who else is heard, so that it can only
+divide what it has: P is column-stochastic. A mass w, one at first, is divided as the weights x are,
+and their ratio z is unbiased. With g the gradient at z:
+
+    x <- P (x - lr g),    w <- P w,    z = x / w
+
+One message a round, weights and mass.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from dfl_jax.algorithms.common import (
+    ONE_MINIBATCH,
+    count_sent,
+    gossip_method,
+    initial_state,
+    keep_inactive,
+    local_displacement,
+)
+from dfl_jax.algorithms.requirements import heard
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.gossip import mix, push_weights
+from dfl_jax.initialisation import Init
+from dfl_jax.metrics import dispersion
+from dfl_jax.models import Model
+from dfl_jax.training import LocalTraining
+
+
+class State(NamedTuple):
+    params: PyTree  # z, leaves [M, ...]
+    mass: Array  # w, [M]
+    sizes: Array  # [M] int32, N_i
+    round: Array  # scalar int32
+
+
+def sgp(
+    model: Model,
+    *,
+    training: LocalTraining = ONE_MINIBATCH,
+    consensus: str = 'mean',
+    init: Init = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """Stochastic gradient push.
+
+    Args:
+      model: the network, bound to its input shape.
+      training: of every client at z; lr g is how far it moves the weights, one minibatch's gradient
+        by default.
+      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models z.
+      init: as in `gossip_sgd`.
+      chunk: clients trained at once.
+    """
+    start = initial_state(model, init)
+    displacement = local_displacement(model, training, chunk)
+
+    def init_state(key: Array, clients: Clients) -> State:
+        x, sizes, k = start(key, clients)
+        mass = jnp.ones(len(sizes), jax.tree.leaves(x)[0].dtype)
+        return State(x, mass, sizes, k)
+
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+        z, mass, sizes, k = state
+        shares = push_weights(graph)  # P
+        gradient, losses = displacement(key, z, clients, k)  # lr g
+        x = optax.tree.sub(scaled(z, mass), gradient)
+        x, new_mass = mix(shares, graph.members, (x, mass))
+        new = keep_inactive(graph.active, (scaled(x, 1 / new_mass), new_mass), (z, mass))
+        sent, _ = count_sent(graph, len(sizes))
+        return State(*new, sizes, k + 1), Info(losses, {'messages': sent}, dispersion(new[0]))
+
+    bits = {'messages': FLOAT_BITS * (model.size + 1)}
+    check = heard('SGP')
+    return gossip_method(model, init_state, step, consensus, bits, check)
+
+
+def scaled(tree: PyTree, factors: Array) -> PyTree:
+    """Leaves [M, ...], each client's times its factor [M]."""
+    return jax.tree.map(lambda a: a * factors.reshape(-1, *[1] * (a.ndim - 1)), tree)
