@@ -24,7 +24,7 @@ from helpers import started
 from safetensors.numpy import load_file
 
 from dfl_jax import data
-from dfl_jax.algorithms import METHODS
+from dfl_jax.algorithms import METHODS, settings_of
 from dfl_jax.cli.experiment.method import choose_method
 from dfl_jax.cli.experiment.method_flags import of_a_run, settings_of_a_run
 from dfl_jax.cli.run import command as cli
@@ -911,14 +911,14 @@ def test_ntk_fl_hears_cohorts(tiny, tmp_path):
     [
         name if name in ('dfedavgm', 'ntk_dfl') else pytest.param(name, marks=pytest.mark.slow)
         for name, method in sorted(METHODS.items())
-        if method.graphs == 'neighbours'
+        if method.graphs == 'neighbours' and 'mixing' in settings_of(method.factory)
     ],
 )
 def test_every_decentralized_method_takes_the_gain_correction(name, tiny, tmp_path):
-    """The gain of a 2-regular graph of six clients is the root of six."""
+    """The gain of a ring of six clients is the root of six."""
     out = tmp_path / 'out'
     done = here(
-        f'--algorithm={name}', f'--dataset={tiny}', *without('rounds', NETWORK), '--rounds=8',
+        f'--algorithm={name}', f'--dataset={tiny}', '--clients=6', '--topology=ring', '--rounds=8',
         '--eval_every=8', '--init=gain_corrected', '--nocheckpoint', f'--out={out}',
     )  # fmt: skip
     settings = json.loads((out / 'config.json').read_text())['algorithm']
@@ -927,6 +927,21 @@ def test_every_decentralized_method_takes_the_gain_correction(name, tiny, tmp_pa
     assert trains_first or done.err == ''
     assert settings['init'] == 'gain_corrected'
     assert settings['gain'] == pytest.approx(6**0.5)
+
+
+def test_theory_is_asked_before_anything_runs(tiny, tmp_path):
+    network = (f'--dataset={tiny}', '--clients=6', '--rounds=2', f'--out={tmp_path}/out')
+    for flags, said in (
+        (('--algorithm=d2', '--nostatic_topology', '--degree=3'), 'round 2 has another'),
+        (('--algorithm=d2', '--topology=ring', '--nolazy'), 'the least is -0.333; use --lazy'),
+        (('--algorithm=relay_sgd', '--topology=ring'), '6 clients have 6 links'),
+        (('--algorithm=dsgt', '--topology=k_random', '--degree=2'), 'doubly stochastic'),
+        (('--algorithm=beer', '--topology=ring', '--link_dropout=0.5'), 'no dropout'),
+        (('--algorithm=sgp', '--degree=3', '--init=gain_corrected'), '--algorithm=sgp has none'),
+    ):
+        done = here(*network, *flags, '--nocheckpoint')
+        assert done.status and said in done.err and done.err.count('\n') == 1, done.err
+        assert not (tmp_path / 'out').exists()
 
 
 @pytest.mark.skipif(find_spec('neural_tangents') is None, reason='make nt')

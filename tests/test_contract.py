@@ -61,6 +61,16 @@ ALGORITHMS_UNDER_TEST: dict[str, Callable] = {
         projection_dim=20,
         projection_refresh='round',
     ),
+    'dsgt': lambda: make('dsgt', MODEL, lr=0.05),
+    'd2': lambda: make('d2', MODEL, lr=0.05),
+    'relay_sgd': lambda: make('relay_sgd', MODEL, lr=0.05, members=WIDTH),
+    'qg_dsgdm': lambda: make('qg_dsgdm', MODEL, lr=0.05),
+    'sgp': lambda: make('sgp', MODEL, lr=0.05),
+    'choco_sgd': lambda: make('choco_sgd', MODEL, lr=0.05, sparsity=0.5, consensus_step=0.5),
+    'beer': lambda: make('beer', MODEL, lr=0.05, rounding='nearest'),
+    'epidemic': lambda: make('epidemic', MODEL, lr=0.05),
+    'dfedprox': lambda: make('dfedprox', MODEL, lr=0.05, local_epochs=2),
+    'dfed_alt': lambda: make('dfed_alt', MODEL, lr=0.05, local_epochs=2),
     'dfml': lambda: make('dfml', MIXED, rounds=ROUNDS, **TAUGHT),
     'dec_fedavg': lambda: make('dec_fedavg', MIXED, **AVERAGED),
     'dec_fedprox': lambda: make('dec_fedprox', MIXED, **AVERAGED, local_epochs=2),
@@ -81,6 +91,8 @@ MEETING = {  # aggregators are a round's aggregators; who is not among their mem
     'dec_fedrolex': MEETINGS,
     'dec_fml': MEETINGS,
 }
+ON_ONE_GRAPH = ('d2', 'relay_sgd', 'choco_sgd', 'beer')  # a tree here; they refuse to run on others
+BOTH_WAYS = ('dsgt',)  # refuses links of one direction
 DECENTRALIZED = tuple(
     name for name in ALGORITHMS_UNDER_TEST if name not in CENTRALIZED and name not in MEETING
 )
@@ -89,6 +101,8 @@ NEAR_DUPLICATES = (
     'dfedavg',
     'dfedsam',
     'decavg',
+    'epidemic',
+    'dfedprox',
     'dec_fedprox',
     'dec_fed_dropout',
     'dec_fedrolex',
@@ -121,6 +135,16 @@ def sent_gossip(links, sizes):
     """Trained weights to every neighbour."""
     senders = [neighbour for _, neighbour in links]
     return {'weights': np.bincount(senders, minlength=CLIENTS)}
+
+
+def sent_messages(links, sizes):
+    """Weights with a number beside them to every neighbour."""
+    return {'messages': sent_gossip(links, sizes)['weights']}
+
+
+def sent_twice(links, sizes):
+    """Weights and the tracker to every neighbour."""
+    return {'weights': 2 * sent_gossip(links, sizes)['weights']}
 
 
 def sent_dispfl(links, sizes):
@@ -170,6 +194,16 @@ SENT: dict[str, Callable] = {
     'dispfl': sent_dispfl,
     'ntk_fl': sent_ntk_fl,
     'spark': sent_spark,
+    'dsgt': sent_twice,
+    'd2': sent_gossip,
+    'relay_sgd': sent_messages,
+    'qg_dsgdm': sent_gossip,
+    'sgp': sent_messages,
+    'choco_sgd': sent_gossip,
+    'beer': sent_twice,
+    'epidemic': sent_gossip,
+    'dfedprox': sent_gossip,
+    'dfed_alt': sent_gossip,
     'dfml': sent_meeting,
     'dec_fedavg': sent_meeting,
     'dec_fedprox': sent_meeting,
@@ -264,12 +298,20 @@ def schedule(family, rounds=3, width=WIDTH, links_lost=0.0, clients_lost=0.0, se
     )
 
 
+def one_graph(rounds) -> Graph:
+    """The first round of a line, again and again."""
+    return Graph(*(np.repeat(a[:1], rounds, axis=0) for a in schedule('line')))
+
+
 def all_families(name) -> Graph:
     """Rounds that are each of another family if there are several, with links and clients lost."""
     if name in CENTRALIZED:
         return schedule(COHORTS, ROUNDS, clients_lost=0.4)
-    if name in MEETING:
-        return schedule(MEETING[name], ROUNDS, links_lost=0.2, clients_lost=0.2)
+    if name in ON_ONE_GRAPH:
+        return one_graph(ROUNDS)
+    if name in MEETING or name in BOTH_WAYS:
+        family = MEETING.get(name, 'erdos_renyi')
+        return schedule(family, ROUNDS, links_lost=0.2, clients_lost=0.2)
     drawn = [
         schedule(family, 1, links_lost=0.2, clients_lost=0.2, seed=seed)
         for seed, family in enumerate(FAMILIES)
@@ -628,6 +670,8 @@ def test_traffic_of_a_run(name):
 
 def graphs_of(name, seed=0) -> Graph:
     """Two rounds of a network that the algorithm can work in, with links lost."""
+    if name in ON_ONE_GRAPH:
+        return one_graph(2)
     family = COHORTS if name in CENTRALIZED else MEETING.get(name, 'erdos_renyi')
     return schedule(family, 2, links_lost=0.2, seed=seed)
 

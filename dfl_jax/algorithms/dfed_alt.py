@@ -3,7 +3,7 @@ Decentralized Federated Learning via Decentralized Partial Model Training", 2023
 
 A client's model is a body, which clients average, and a head of its own, the last layer, which
 never leaves it. Every round trains the head on the body that was averaged, then the body under the
-new head, and averages the bodies:
+new head, and averages the bodies; the defaults are those of the authors' program:
 
     v <- T(v; u),    u_half <- T(u; v),    u <- W u_half
 
@@ -34,7 +34,7 @@ from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining, local_training
 
-TRAINING = LocalTraining(lr=0.1, lr_decay=0.99, batch_size=128, local_epochs=5, weight_decay=5e-4)
+TRAINING = LocalTraining(lr=0.1, batch_size=128, local_epochs=5)
 
 
 def dfed_alt(
@@ -42,6 +42,7 @@ def dfed_alt(
     *,
     training: LocalTraining = TRAINING,
     head_epochs: int = 1,
+    head_lr: float = 0.001,
     head: str | None = None,
     mixing: str = 'uniform',
     consensus: str = 'mean',
@@ -52,8 +53,9 @@ def dfed_alt(
 
     Args:
       model: the network, bound to its input shape.
-      training: of the body, and of the head but for its epochs.
+      training: of the body, and of the head but for its epochs and rate.
       head_epochs: passes over a client's data that train its head.
+      head_lr: learning rate of the head.
       head: the top-level entry of the parameters that stays with a client; None: the last layer.
       mixing: W, `uniform`, `size` or `metropolis`.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models, heads
@@ -65,10 +67,12 @@ def dfed_alt(
     """
     check_choice('mixing', mixing, MIXINGS)
     check_range('head_epochs', head_epochs, least=1)
+    check_range('head_lr', head_lr, above=0)
     kept = head or last_layer(model)
     check_choice('head', kept, tuple(model.shapes))
     train_body = local_training(model, training, chunk)
-    train_head = local_training(model, training.replace(local_epochs=head_epochs), chunk)
+    of_head = training.replace(lr=head_lr, local_epochs=head_epochs)
+    train_head = local_training(model, of_head, chunk)
 
     def trained_part(params: PyTree, in_head: bool) -> PyTree:
         """1 where a weight is trained, else 0; leaves [M, 1, ...]."""
@@ -93,12 +97,12 @@ def dfed_alt(
         return jax.vmap(model.apply)(state.params, x)
 
     mean = consensus_of(consensus)
-    of_head = sum(leaf.size for leaf in jax.tree.leaves(model.shapes[kept]))
+    size = sum(leaf.size for leaf in jax.tree.leaves(model.shapes[kept]))
     return Algorithm(
         initial_state(model, init),
         step,
         stacked_predictions(model, mean),
-        unit_bits={'weights': FLOAT_BITS * (model.size - of_head)},
+        unit_bits={'weights': FLOAT_BITS * (model.size - size)},
         consensus=mean,
         predict_own=predict_own,
     )

@@ -81,7 +81,7 @@ def relay_sgd(
         own = optax.tree.sub(x, gradient), jnp.ones_like(sizes)  # x_half, and 1 model
         heard = relayed(own, tuple(before), graph.members[:, 1:], delivered)
         total, number = (
-            jax.tree.map(lambda a, m: a + m.sum(axis=1), mine, theirs)
+            jax.tree.map(lambda a, m: a + m.sum(axis=1, dtype=a.dtype), mine, theirs)
             for mine, theirs in zip(own, heard, strict=True)
         )
         mean = jax.tree.map(lambda a: a / number.reshape(-1, *[1] * (a.ndim - 1)), total)
@@ -107,10 +107,10 @@ def relayed(own: PyTree, heard: PyTree, neighbours: Array, delivered: Array) -> 
     clients, links = neighbours.shape
     # The column in which a client's neighbour j hears the client
     back = neighbours[neighbours] == jnp.arange(clients)[:, None, None]  # [M, K - 1, K - 1]
-    back = jnp.argmax(back & delivered[neighbours], axis=2)
+    back = jnp.sum(jnp.where(back & delivered[neighbours], jnp.arange(links), 0), axis=2)
 
     def of_leaf(mine: Array, before: Array) -> Array:
-        total = mine + before.sum(axis=1)
+        total = mine + before.sum(axis=1, dtype=mine.dtype)
         message = total[neighbours] - before[neighbours, back]  # the sender's, but what we said
         there = delivered.reshape(clients, links, *[1] * (mine.ndim - 1))
         return jnp.zeros_like(before).at[:, :links].set(jnp.where(there, message, 0))

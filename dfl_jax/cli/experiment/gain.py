@@ -36,6 +36,11 @@ def initial_gain(
     """
     if not chosen.corrected:
         return None
+    if 'mixing' not in chosen.resolved:
+        raise ValueError(
+            f'--init=gain_corrected is for weights that are averaged by a --mixing, and '
+            f'--algorithm={chosen.name} has none; take another --init'
+        )
     mixing = chosen.resolved['mixing']
     if chosen.resolved.get('round_order', 'average_first') != 'average_first':
         warnings.warn(

@@ -1,0 +1,123 @@
+"""The methods that correct gossip, in plain NumPy from the equations of their papers.
+
+One client at a time: x[i] is a client's vector of weights, W a dense mixing matrix, and
+gradients(i, x) its gradient. Every function returns the weights after each of `rounds` rounds.
+"""
+
+import numpy as np
+
+
+def mixed(matrix, values):
+    """sum_j W_ij values_j, of each client i."""
+    clients = range(len(values))
+    return [sum(matrix[i, j] * values[j] for j in clients) for i in clients]
+
+
+def dsgt(x, gradients, matrix, rounds, lr):
+    """Pu & Nedic: y starts as the gradient."""
+    clients, history = range(len(x)), []
+    g = [gradients(i, x[i]) for i in clients]
+    y = list(g)
+    for _ in range(rounds):
+        x = mixed(matrix, [x[i] - lr * y[i] for i in clients])
+        new = [gradients(i, x[i]) for i in clients]
+        y = [a + b - c for a, b, c in zip(mixed(matrix, y), new, g, strict=True)]
+        g = new
+        history.append(x)
+    return history
+
+
+def d2(x, gradients, matrix, rounds, lr):
+    """Tang et al., Algorithm 1."""
+    clients, history, before, g_before = range(len(x)), [], None, None
+    for _ in range(rounds):
+        g = [gradients(i, x[i]) for i in clients]
+        if before is None:
+            half = [x[i] - lr * g[i] for i in clients]
+        else:
+            half = [2 * x[i] - before[i] - lr * g[i] + lr * g_before[i] for i in clients]
+        before, g_before, x = x, g, mixed(matrix, half)
+        history.append(x)
+    return history
+
+
+def qg_dsgdm(x, gradients, matrix, rounds, lr, mu):
+    """Lin et al., Algorithm 1."""
+    clients, history = range(len(x)), []
+    m = [np.zeros_like(each) for each in x]
+    for _ in range(rounds):
+        half = [x[i] - lr * (mu * m[i] + gradients(i, x[i])) for i in clients]
+        new = mixed(matrix, half)
+        m = [mu * m[i] + (1 - mu) * (x[i] - new[i]) / lr for i in clients]
+        x = new
+        history.append(x)
+    return history
+
+
+def sgp(x, gradients, matrix, rounds, lr):
+    """Assran et al., Algorithm 1; matrix: column-stochastic. The ratios z of every round."""
+    clients, history = range(len(x)), []
+    w, z = [1.0] * len(x), list(x)
+    for _ in range(rounds):
+        half = [x[i] - lr * gradients(i, z[i]) for i in clients]
+        x, w = mixed(matrix, half), mixed(matrix, w)
+        z = [x[i] / w[i] for i in clients]
+        history.append(z)
+    return history
+
+
+def choco_sgd(x, gradients, matrix, rounds, lr, gamma, compress):
+    """Koloskova et al., Algorithm 2, with a copy at every neighbour: public[i][j], j's at i."""
+    clients, history = range(len(x)), []
+    public = [[np.zeros_like(x[0]) for _ in clients] for _ in clients]
+    for _ in range(rounds):
+        half = [x[i] - lr * gradients(i, x[i]) for i in clients]
+        messages = [compress(half[j] - public[j][j]) for j in clients]
+        public = [[public[i][j] + messages[j] for j in clients] for i in clients]
+        x = [
+            half[i] + gamma * sum(matrix[i, j] * (public[i][j] - public[i][i]) for j in clients)
+            for i in clients
+        ]
+        history.append(x)
+    return history
+
+
+def beer(x, gradients, matrix, rounds, lr, gamma, compress):
+    """Zhao et al., Algorithm 1; copies start at zero."""
+    clients, history = range(len(x)), []
+    g = [gradients(i, x[i]) for i in clients]
+    v = list(g)
+    h = [np.zeros_like(each) for each in x]
+    c = [compress(lr * each) / lr for each in v]
+    for _ in range(rounds):
+        pull = mixed(matrix, h)
+        x = [x[i] + gamma * (pull[i] - h[i]) - lr * v[i] for i in clients]
+        h = [h[i] + compress(x[i] - h[i]) for i in clients]
+        history.append(x)
+        new = [gradients(i, x[i]) for i in clients]
+        pull = mixed(matrix, c)
+        v = [v[i] + gamma * (pull[i] - c[i]) + new[i] - g[i] for i in clients]
+        c = [c[i] + compress(lr * (v[i] - c[i])) / lr for i in clients]
+        g = new
+    return history
+
+
+def relay_sgd(x, gradients, neighbours, rounds, lr):
+    """Vogels et al., Algorithm 1; neighbours: of each client."""
+    clients, history = range(len(x)), []
+    links = [(i, j) for i in clients for j in neighbours[i]]
+    m = {link: 0.0 for link in links}
+    count = dict.fromkeys(links, 0)
+    for _ in range(rounds):
+        half = [x[i] - lr * gradients(i, x[i]) for i in clients]
+        m, count = (
+            {(i, j): half[i] + sum(m[k, i] for k in neighbours[i] if k != j) for i, j in links},
+            {(i, j): 1 + sum(count[k, i] for k in neighbours[i] if k != j) for i, j in links},
+        )
+        x = [
+            (half[i] + sum(m[j, i] for j in neighbours[i]))
+            / (1 + sum(count[j, i] for j in neighbours[i]))
+            for i in clients
+        ]
+        history.append(x)
+    return history

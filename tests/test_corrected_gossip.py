@@ -1,0 +1,238 @@
+"""The methods that correct gossip, against plain NumPy in float64, and what their theory says."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference_gossip
+from helpers import compiled, round_of, widen
+
+from dfl_jax import Clients, topology
+from dfl_jax.algorithms.relay_sgd import relayed
+from dfl_jax.gossip import mixing_matrix, push_weights
+from dfl_jax.models import MLP, bind
+
+CLIENTS, FEATURES, CLASSES, ROUNDS = 6, 4, 3, 4
+SIZES = (4, 7, 5, 6, 3, 7)
+MODEL = bind(MLP(CLASSES, ()), (FEATURES,))  # logistic regression
+LR = 0.3
+WHOLE = {'lr': LR, 'batch_size': max(SIZES), 'local_steps': 1}  # one gradient of all samples
+
+
+@pytest.fixture
+def network(x64):
+    """Clients of different sizes and classes, and the gradient of each at a vector of weights."""
+    rng = np.random.default_rng(3)
+    x = np.zeros((CLIENTS, max(SIZES), FEATURES))
+    y = np.zeros((CLIENTS, max(SIZES)), np.int32)
+    mask = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
+    for i, n in enumerate(SIZES):
+        x[i, :n] = rng.normal(size=(n, FEATURES)) + i % 2
+        y[i, :n] = rng.integers(1 + i % CLASSES, size=n)
+
+    def gradients(i, vector):
+        n, w = SIZES[i], vector.reshape(FEATURES + 1, CLASSES)
+        inputs = np.concatenate([x[i, :n], np.ones((n, 1))], axis=1)
+        p = np.exp(inputs @ w)
+        residual = p / p.sum(axis=1, keepdims=True) - np.eye(CLASSES)[y[i, :n]]
+        return (inputs.T @ residual / n).ravel()
+
+    return Clients(*map(jnp.asarray, (x, y, mask))), gradients
+
+
+def vectors(params):
+    """Each client's weights as a vector, the bias last."""
+    layer = params['Dense_0']
+    both = np.concatenate([layer['kernel'], layer['bias'][:, None]], axis=1)
+    return [each.ravel() for each in both]
+
+
+def weights_after(name, clients, graphs, **settings):
+    """The first weights of all clients, and those after every round."""
+    method = compiled(name, MODEL, init='independent', **WHOLE, **settings)
+    state = widen(method.init(jax.random.key(0), clients))
+    history = [vectors(state.params)]
+    for r in range(len(graphs.active)):
+        state, _ = method.step(jax.random.key(r), state, round_of(graphs, r), clients)
+        history.append(vectors(jax.device_get(state.params)))
+    return history[0], history[1:]
+
+
+def ring(rounds=ROUNDS):
+    return topology.schedule('ring', CLIENTS, rounds, seed=0, static=True)
+
+
+def metropolis(graphs):
+    return mixing_matrix(round_of(graphs, 0), np.array(SIZES), 'metropolis').toarray()
+
+
+def top_half(vector):
+    """The larger half of the entries of kernel and bias, by modulus."""
+    kept = np.zeros_like(vector)
+    for part in (slice(0, FEATURES * CLASSES), slice(FEATURES * CLASSES, None)):
+        values = vector[part]
+        largest = np.argsort(-np.abs(values), kind='stable')[: -(-len(values) // 2)]
+        kept[part][largest] = values[largest]
+    return kept
+
+
+CASES = {
+    'dsgt': ({}, {}),
+    'd2': ({'lazy': False}, {}),
+    'qg_dsgdm': ({'global_momentum': 0.8}, {'mu': 0.8}),
+    'choco_sgd': (
+        {'sparsity': 0.5, 'consensus_step': 0.4},
+        {'gamma': 0.4, 'compress': top_half},
+    ),
+    'beer': (
+        {'sparsity': 0.5, 'bits': None, 'consensus_step': 0.4},
+        {'gamma': 0.4, 'compress': top_half},
+    ),
+}
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_it_is_the_reference(name, network):
+    clients, gradients = network
+    settings, arguments = CASES[name]
+    first, ours = weights_after(name, clients, ring(), **settings)
+    method = getattr(reference_gossip, name)
+    expected = method(first, gradients, metropolis(ring()), ROUNDS, LR, **arguments)
+    np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_d2_is_lazy_by_default(network):
+    clients, gradients = network
+    first, ours = weights_after('d2', clients, ring())
+    lazy = (np.eye(CLIENTS) + metropolis(ring())) / 2
+    np.testing.assert_allclose(
+        ours, reference_gossip.d2(first, gradients, lazy, ROUNDS, LR), rtol=1e-10, atol=1e-12
+    )
+
+
+def test_sgp_is_the_reference(network):
+    """On one random digraph, whose columns are divided among those that hear."""
+    clients, gradients = network
+    graphs = topology.schedule('k_random', CLIENTS, ROUNDS, seed=5, static=True, degree=2)
+    matrix = np.zeros((CLIENTS, CLIENTS))
+    hears = [set(graphs.members[0, i][graphs.mask[0, i]]) for i in range(CLIENTS)]
+    for j in range(CLIENTS):
+        heard_by = [i for i in range(CLIENTS) if j in hears[i]]
+        matrix[heard_by, j] = 1 / len(heard_by)
+    assert np.ptp(matrix.sum(axis=1)) > 0.1
+    first, ours = weights_after('sgp', clients, graphs)
+    expected = reference_gossip.sgp(first, gradients, matrix, ROUNDS, LR)
+    np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize('family', ['line', 'star'])
+def test_relay_sgd_is_the_reference(family, network):
+    clients, gradients = network
+    graphs = topology.schedule(family, CLIENTS, ROUNDS, seed=0, static=True)
+    neighbours = [graphs.members[0, i, 1:][graphs.mask[0, i, 1:]] for i in range(CLIENTS)]
+    first, ours = weights_after('relay_sgd', clients, graphs, members=graphs.mask.shape[2])
+    expected = reference_gossip.relay_sgd(first, gradients, neighbours, ROUNDS, LR)
+    np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------ without learning
+
+STILL = {'lr': 1e-300, 'batch_size': max(SIZES), 'local_steps': 1}
+
+
+def averaged(name, clients, graphs, **settings):
+    """Each client's distance from the mean of the first weights, after every round, [T, M]."""
+    method = compiled(name, MODEL, init='independent', **STILL, **settings)
+    state = widen(method.init(jax.random.key(0), clients))
+    mean, distances = np.mean(vectors(state.params), axis=0), []
+    for r in range(len(graphs.active)):
+        state, _ = method.step(jax.random.key(r), state, round_of(graphs, r), clients)
+        distances.append(np.linalg.norm(vectors(jax.device_get(state.params)) - mean, axis=1))
+    return np.array(distances)
+
+
+def test_what_is_relayed_on_a_chain_is_the_sum_of_all_after_a_diameter(x64):
+    graph = round_of(topology.schedule('line', CLIENTS, 1, seed=0, static=True), 0)
+    own = jax.random.normal(jax.random.key(0), (CLIENTS, 5))
+    heard, sums = jnp.zeros((CLIENTS, 2, 5)), []
+    for _ in range(CLIENTS - 1):
+        heard = relayed(own, heard, graph.members[:, 1:], graph.mask[:, 1:])
+        sums.append(np.asarray(own + heard.sum(axis=1)) - np.asarray(own).sum(axis=0))
+    assert np.abs(sums[-2]).max() > 0.1 and np.abs(sums[-1]).max() < 1e-14
+
+
+def test_push_sum_is_exact_on_digraphs_where_averaging_is_not(network):
+    graphs = topology.schedule('k_random', CLIENTS, 200, seed=5, static=True, degree=2)
+    assert averaged('sgp', network[0], graphs)[-1].max() < 1e-13
+    assert averaged('dpsgd', network[0], graphs)[-1].max() > 0.05
+
+
+def test_push_weights_divide_all_that_there_is():
+    graphs = topology.schedule('k_random', 9, 3, seed=1, degree=3)
+    graphs = topology.drop_clients(topology.drop_links(graphs, 0.3, 1, directed=True), 0.2, 2)
+    for r in range(3):
+        graph = round_of(graphs, r)
+        shares, columns = push_weights(graph), np.zeros(9)
+        np.add.at(columns, np.asarray(graph.members), np.asarray(shares))
+        np.testing.assert_allclose(columns, 1, rtol=1e-6)
+        assert (shares[:, 0] == 1)[~np.asarray(graph.active)].all()
+
+
+# ---------------------------------------------------------------------------- what theory asks of
+
+
+def refusal(name, graphs, **settings):
+    """What the method says of a schedule, None if nothing."""
+    check = compiled(name, MODEL, **WHOLE, **settings).algorithm.check
+    try:
+        check(graphs, np.array(SIZES))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def drawn(family, static=True, **options):
+    return topology.schedule(family, CLIENTS, 3, seed=2, static=static, **options)
+
+
+def test_what_is_refused():
+    changing, one_way = drawn('erdos_renyi', static=False, degree=3), drawn('k_random', degree=2)
+    lossy = topology.drop_links(ring(3), 0.3, 1)
+    for name, more in (('d2', {}), ('choco_sgd', {}), ('beer', {}), ('relay_sgd', {'members': 6})):
+        assert 'round 2 has another; use --static_topology' in refusal(name, changing, **more)
+        assert '--static_topology, and no dropout' in refusal(name, lossy, **more)
+    for name in ('dsgt', 'beer'):
+        assert 'doubly stochastic' in refusal(name, drawn('star'), mixing='uniform')
+        assert refusal(name, drawn('star')) is None
+    assert refusal('dsgt', changing) is None and refusal('dsgt', lossy) is None
+    assert 'in round 1' in refusal('dsgt', one_way)
+    assert 'symmetric' in refusal('d2', drawn('star'), mixing='uniform')
+    assert 'symmetric' in refusal('d2', one_way)
+    assert 'the 6 clients' not in refusal('relay_sgd', ring(3), members=3)
+    assert '6 clients have 6 links in 1 components' in refusal('relay_sgd', ring(3), members=3)
+    assert 'in 2 components' in refusal('relay_sgd', drawn('clustered', degree=2), members=6)
+    assert refusal('relay_sgd', drawn('star'), members=6) is None
+    assert 'nobody ever hears client 0' in refusal('sgp', one_way)
+    assert refusal('sgp', ring(3)) is None
+
+
+def test_heads_never_move_over_links(network):
+    """Heads of clients that train on the same data as before, whoever the neighbours are."""
+    clients, _ = network
+    model = bind(MLP(CLASSES, (5,)), (FEATURES,))
+    method = compiled('dfed_alt', model, init='independent', lr=0.1, batch_size=7, local_epochs=1)
+
+    def heads(graphs):
+        state = widen(method.init(jax.random.key(0), clients))
+        state, info = method.step(jax.random.key(1), state, round_of(graphs, 0), clients)
+        return jax.device_get(state.params), int(info.sent['weights'].sum())
+
+    together, sent = heads(ring())
+    apart, nothing = heads(topology.drop_links(ring(), 1.0, 0))
+    assert_same = np.testing.assert_array_equal
+    assert_same(together['Dense_1']['kernel'], apart['Dense_1']['kernel'])
+    assert not np.allclose(together['Dense_0']['kernel'], apart['Dense_0']['kernel'])
+    assert (sent, nothing) == (2 * CLIENTS, 0)
+    assert method.algorithm.unit_bits == {'weights': 32 * (FEATURES * 5 + 5)}
+    with pytest.raises(ValueError, match='Dense_7'):
+        compiled('dfed_alt', model, head='Dense_7')
