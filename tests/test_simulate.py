@@ -443,7 +443,7 @@ def test_ntk_dfl_learns_from_independent_weights(digits):
 
 @pytest.mark.slow
 def test_ntk_dfl_learns_by_a_cnn(tmp_path):
-    """Optimised, in a process of its own: at level 0 jaxlib 0.10.2 makes NaN of the second round."""
+    """Optimised, in a process of its own: at level 0 jaxlib 0.10.2 makes NaN of round 2."""
     out = tmp_path / 'out'
     options = (
         *('--algorithm=ntk_dfl', '--dataset=digits', '--model=cnn', '--train_samples=150'),

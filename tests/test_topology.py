@@ -487,7 +487,7 @@ def test_the_probability_of_a_link():
     assert degrees(graph).mean() == pytest.approx(0.04 * 99, rel=0.05)
     with pytest.raises(TopologyError, match='regular has no probability of a link; leave it out'):
         drawn('regular', probability=0.04)
-    with pytest.raises(TopologyError, match='the probability of a link is .* got 1.5'):
+    with pytest.raises(TopologyError, match=r'the probability of a link is .* got 1.5'):
         drawn('erdos_renyi', probability=1.5)
 
 
