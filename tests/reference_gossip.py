@@ -104,7 +104,7 @@ def beer(x, gradients, matrix, rounds, lr, gamma, compress):
 
 def relay_sgd(x, gradients, neighbours, rounds, lr):
     """Vogels et al., Algorithm 1; neighbours: of each client."""
-    clients, history = range(len(x)), []
+    clients, history, start = range(len(x)), [], x
     links = [(i, j) for i in clients for j in neighbours[i]]
     m = {link: 0.0 for link in links}
     count = dict.fromkeys(links, 0)
@@ -114,9 +114,9 @@ def relay_sgd(x, gradients, neighbours, rounds, lr):
             {(i, j): half[i] + sum(m[k, i] for k in neighbours[i] if k != j) for i, j in links},
             {(i, j): 1 + sum(count[k, i] for k in neighbours[i] if k != j) for i, j in links},
         )
+        absent = [len(x) - 1 - sum(count[j, i] for j in neighbours[i]) for i in clients]
         x = [
-            (half[i] + sum(m[j, i] for j in neighbours[i]))
-            / (1 + sum(count[j, i] for j in neighbours[i]))
+            (half[i] + sum(m[j, i] for j in neighbours[i]) + absent[i] * start[i]) / len(x)
             for i in clients
         ]
         history.append(x)

@@ -2,14 +2,15 @@
 
 On a tree a client relays to each neighbour what it has heard from all the others, so that after as
 many rounds as the tree is wide everybody has the mean of all. With g the gradient of client i at x,
-and m_ji, c_ji the sum that it heard from neighbour j and how many models are in it:
+m_ji the sum that it heard from neighbour j, c_ji how many models are in it, and x0 where it began:
 
     x_half <- x - lr g
     m_ij   <- x_half + sum of m_ki over the neighbours k but j       the message to j, and
     c_ij   <- 1 + sum of c_ki over the same                          its count
-    x      <- (x_half + sum_j m_ji) / (1 + sum_j c_ji)
+    x      <- (x_half + sum_j m_ji + (M - 1 - sum_j c_ji) x0) / M
 
-where what is sent is made of what was heard in the round before. One message a link a round.
+where what is sent is made of what was heard in the round before, and x0 stands for the models of
+clients that nobody has told of yet, as in the authors' program. One message a link a round.
 """
 
 from typing import NamedTuple
@@ -38,6 +39,7 @@ from dfl_jax.training import LocalTraining
 
 class State(NamedTuple):
     params: PyTree  # x, leaves [M, ...]
+    initial: PyTree  # x0, leaves [M, ...]
     heard: PyTree  # m_ji by the columns of the graph, leaves [M, K - 1, ...]
     counts: Array  # c_ji, [M, K - 1] int32
     sizes: Array  # [M] int32, N_i
@@ -72,22 +74,26 @@ def relay_sgd(
         x, sizes, k = start(key, clients)
         links = (len(sizes), members - 1)
         heard = jax.tree.map(lambda a: jnp.zeros((*links, *a.shape[1:]), a.dtype), x)
-        return State(x, heard, jnp.zeros(links, jnp.int32), sizes, k)
+        counts = jnp.zeros(links, jnp.int32)
+        return State(x, jax.tree.map(jnp.copy, x), heard, counts, sizes, k)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
-        x, *before, sizes, k = state
+        x, initial, *before, sizes, k = state
         delivered = graph.mask[:, 1:] & graph.active[:, None]
         gradient, losses = displacement(key, x, clients, k)  # lr g
         own = optax.tree.sub(x, gradient), jnp.ones_like(sizes)  # x_half, and 1 model
-        heard = relayed(own, tuple(before), graph.members[:, 1:], delivered)
-        total, number = (
-            jax.tree.map(lambda a, m: a + m.sum(axis=1, dtype=a.dtype), mine, theirs)
-            for mine, theirs in zip(own, heard, strict=True)
-        )
-        mean = jax.tree.map(lambda a: a / number.reshape(-1, *[1] * (a.ndim - 1)), total)
-        new = keep_inactive(graph.active, mean, x)
+        heard, counts = relayed(own, tuple(before), graph.members[:, 1:], delivered)
+        missing = len(sizes) - 1 - counts.sum(axis=1)
+
+        def mean(half: Array, heard: Array, x0: Array) -> Array:
+            absent = missing.reshape(-1, *[1] * (x0.ndim - 1))
+            return (half + heard.sum(axis=1) + absent * x0) / len(sizes)
+
+        new = jax.tree.map(mean, own[0], heard, initial)
+        new = keep_inactive(graph.active, new, x)
         sent, _ = count_sent(graph, len(sizes))
-        return State(new, *heard, sizes, k + 1), Info(losses, {'messages': sent}, dispersion(new))
+        info = Info(losses, {'messages': sent}, dispersion(new))
+        return State(new, initial, heard, counts, sizes, k + 1), info
 
     bits = {'messages': FLOAT_BITS * (model.size + 1)}
     return gossip_method(model, init_state, step, consensus, bits, check=tree('RelaySGD'))
