@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from dfl_jax.tasks import CLASSIFICATION, Task
+
 Array = jax.Array
 PyTree = Any
 State = Any
@@ -20,7 +22,7 @@ class Clients(NamedTuple):
     """The whole network's private data, padded to the largest client."""
 
     x: Array  # [M, N, ...] float32
-    y: Array  # [M, N] int32
+    y: Array  # [M, N] int32; what another task than classification takes, [M, N, ...]
     mask: Array  # [M, N] bool, False = padding
 
 
@@ -82,3 +84,4 @@ class Algorithm(NamedTuple):
     # (schedule, samples of each client [M]), NumPy; raises ValueError where the method's theory
     # does not hold on these graphs
     check: Callable[[Graph, np.ndarray], None] | None = None
+    task: Task = CLASSIFICATION  # by which predictions are evaluated

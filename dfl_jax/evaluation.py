@@ -1,6 +1,7 @@
 """What an evaluation measures: accuracies and losses of the clients' models and their consensus."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ from jax import lax
 from dfl_jax.base import Algorithm, Array, Clients, State
 from dfl_jax.execution import even_size, folded
 from dfl_jax.metrics import correct_and_loss
+from dfl_jax.tasks import CLASSIFICATION
 
 Metrics = dict[str, Any]
 QUANTILES = np.linspace(0, 1, 21)  # of the clients' accuracies: the worst, every 5 %, the best
@@ -20,7 +22,7 @@ class Holdout(NamedTuple):
     """The global test set, on which models are evaluated."""
 
     x: Array  # [n, ...] float32
-    y: Array  # [n] int32
+    y: Array  # [n] int32, or [n, ...] of another task than classification
 
 
 class Batches(NamedTuple):
@@ -68,25 +70,33 @@ def evaluation(
         _batches_of(test.x[shared:], test.y[shared:], size) if shared < samples else None,
     )
 
+    task = algorithm.task
+
+    def summed(name, outputs, y, mask):
+        if task is CLASSIFICATION:
+            return correct_and_loss(outputs, y, mask)
+        of_model = partial(task.summed, y=y, mask=mask)
+        return (of_model if name == 'consensus' else jax.vmap(of_model))(outputs)
+
     def count(state, batches, only=None):
-        """{name: (hits, losses)} summed over batches, of the prediction `only` or of all."""
+        """{name: (scores, losses)} summed over batches, of the prediction `only` or of all."""
 
         def evaluate(_, batch):
             x, y, mask = batch
             logits = algorithm.predict(state, x)
             names = [only] if only else logits
-            return None, {name: correct_and_loss(logits[name], y, mask) for name in names}
+            return None, {name: summed(name, logits[name], y, mask) for name in names}
 
         _, sums = lax.scan(evaluate, None, batches)
         return jax.tree.map(lambda a: a.sum(axis=0), sums)
 
     def count_local(state, validation):
-        """(hits, samples) of every client on its own validation samples, [M]."""
+        """(scores, samples) of every client on its own validation samples, [M]."""
 
         def evaluate(batch):
             x, y, mask = batch
-            hits = algorithm.predict_own(state, x).argmax(axis=-1) == y
-            return jnp.sum(hits & mask, axis=1), jnp.sum(mask, axis=1)
+            scores = jax.vmap(task.scores)(algorithm.predict_own(state, x), y)
+            return jnp.sum(jnp.where(mask, scores, 0), axis=1), jnp.sum(mask, axis=1)
 
         batches = folded(tuple(validation), even_size(validation.y.shape[1], size), axis=1)
         return jax.tree.map(lambda a: a.sum(axis=0), lax.map(evaluate, batches))
@@ -99,29 +109,32 @@ def evaluation(
         return {'sums': sums, 'local': count_local(state, validation) if local else None}
 
     def summarise(measured: dict[str, Any]) -> Metrics:
-        sums = dict(measured['sums'])
-        hits, losses = sums.pop('consensus')
-        client_hits, client_losses = sums.pop('client')
-        accuracies = np.asarray(client_hits) / shared
+        sums, of_mean = dict(measured['sums']), task.reported
+        scores, losses = sums.pop('consensus')
+        client_scores, client_losses = sums.pop('client')
+        each = of_mean(np.asarray(client_scores) / shared)
+        worst, low = ('max', 90) if task.lower_is_better else ('min', 10)
         metrics = {
-            'consensus_accuracy': float(hits) / samples,
+            f'consensus_{task.metric}': float(of_mean(float(scores) / samples)),
             'consensus_loss': float(losses) / samples,
-            'client_accuracy_mean': float(accuracies.mean()),
-            'client_accuracy_std': float(accuracies.std()),
-            'client_accuracy_min': float(accuracies.min()),
-            'client_accuracy_p10': float(np.percentile(accuracies, 10)),
-            'client_accuracy_quantiles': np.quantile(accuracies, QUANTILES).round(5).tolist(),
+            f'client_{task.metric}_mean': float(each.mean()),
+            f'client_{task.metric}_std': float(each.std()),
+            f'client_{task.metric}_{worst}': float(getattr(each, worst)()),
+            f'client_{task.metric}_p{low}': float(np.percentile(each, low)),
+            f'client_{task.metric}_quantiles': np.quantile(each, QUANTILES).round(5).tolist(),
             'client_loss_mean': float(np.asarray(client_losses).mean()) / shared,
         }
         for name, (more, _) in sums.items():
             kind, *rest = name.split('/', 1)
-            metrics['/'.join([f'{kind}_accuracy', *rest])] = float(np.mean(more)) / shared
+            value = float(of_mean(float(np.mean(more)) / shared))
+            metrics['/'.join([f'{kind}_{task.metric}', *rest])] = value
         if measured['local'] is not None:
             right, counts = (np.asarray(a) for a in measured['local'])
-            each = right[counts > 0] / counts[counts > 0]  # a client without samples is left out
+            # A client without samples is left out
+            each = of_mean(right[counts > 0] / counts[counts > 0])
             metrics |= {
-                'local_accuracy_mean': float(each.mean()),
-                'local_accuracy_std': float(each.std()),
+                f'local_{task.metric}_mean': float(each.mean()),
+                f'local_{task.metric}_std': float(each.std()),
             }
         return metrics
 

@@ -120,4 +120,4 @@ def gossip_method(
     """The `Algorithm` of a state that holds stacked `params`, leaves [M, ...], and `sizes`."""
     mean = consensus_of(consensus)
     predict = stacked_predictions(model, mean)
-    return Algorithm(init, step, predict, unit_bits, mean, check=check)
+    return Algorithm(init, step, predict, unit_bits, mean, check=check, task=model.task)

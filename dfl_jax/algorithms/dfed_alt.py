@@ -105,6 +105,7 @@ def dfed_alt(
         unit_bits={'weights': FLOAT_BITS * (model.size - size)},
         consensus=mean,
         predict_own=predict_own,
+        task=model.task,
     )
 
 

@@ -188,6 +188,7 @@ def dispfl(
         stacked_predictions(model, aggregated),
         unit_bits={'weights': FLOAT_BITS * sum(jax.tree.leaves(counts)), 'masks': model.size},
         consensus=aggregated,
+        task=model.task,
     )
 
 

@@ -111,4 +111,5 @@ def gossip_sgd(
         stacked_predictions(model, mean),
         unit_bits={'weights': codec.bits(model.shapes)},
         consensus=mean,
+        task=model.task,
     )

@@ -21,6 +21,21 @@ class MLP(nn.Module):
         return dense_layers(x, self.hidden, self.classes)
 
 
+class Linear(nn.Module):
+    """One dense layer: logistic regression under cross-entropy, least squares under squared error.
+
+    Zero weights, the start of both that has no direction.
+    """
+
+    classes: int
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:  # [B, ...] -> [B, C]
+        zeros = nn.initializers.zeros
+        return nn.Dense(self.classes, self.use_bias, kernel_init=zeros)(x.reshape(len(x), -1))
+
+
 def dense_layers(x: jax.Array, hidden: Sequence[int], classes: int) -> jax.Array:
     """[B, ...] flattened, through dense layers with ReLU between -> [B, C]; within a module."""
     he = nn.initializers.he_normal()

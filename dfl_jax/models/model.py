@@ -12,10 +12,12 @@ from flax.errors import ScopeParamShapeError
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models.cnn import CNN3, VGG16, SmallCNN
-from dfl_jax.models.mlp import MLP
+from dfl_jax.models.mlp import MLP, Linear
+from dfl_jax.tasks import CLASSIFICATION, Task
 
 MODELS: dict[str, Callable[[int], nn.Module]] = {
     'mlp': MLP,
+    'linear': Linear,
     'cnn': SmallCNN,
     'cnn3': CNN3,
     'vgg16': VGG16,
@@ -40,14 +42,15 @@ class Model(NamedTuple):
     classes: int
     size: int  # P
     shapes: PyTree  # of the parameters, leaves jax.ShapeDtypeStruct
+    task: Task = CLASSIFICATION  # what it learns
 
 
-def bind(module: nn.Module, input_shape: Sequence[int]) -> Model:
-    """A flax module bound to inputs of `input_shape` (one sample, without the batch axis).
+def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICATION) -> Model:
+    """A flax module bound to inputs of `input_shape` (one sample, no batch axis) and to a task.
 
     Raises ValueError when the module does not take such inputs, maps a batch [B, ...] to anything
-    but [B, C], or carries state besides its parameters (batch statistics would leak between
-    clients).
+    but [B, C] ([B, L, C] under next_token), or carries state besides its parameters (batch
+    statistics would leak between clients).
     """
     sample = jax.ShapeDtypeStruct((2, *input_shape), jnp.float32)
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -62,10 +65,11 @@ def bind(module: nn.Module, input_shape: Sequence[int]) -> Model:
             f'model {type(module).__name__} does not take inputs of shape {sample.shape}: '
             f'{str(error).splitlines()[0]}'
         ) from error
-    if logits.ndim != 2 or logits.shape[0] != 2:
+    axes = ('B', 'L', 'C') if task.name == 'next_token' else ('B', 'C')
+    if logits.ndim != len(axes) or logits.shape[0] != 2:
         raise ValueError(
             f'model {type(module).__name__} maps {sample.shape} to {logits.shape}; '
-            'it has to return logits [B, C]'
+            f'it has to return logits [{", ".join(axes)}]'
         )
     if extra := sorted(set(variables) - {'params'}):
         raise ValueError(
@@ -83,4 +87,4 @@ def bind(module: nn.Module, input_shape: Sequence[int]) -> Model:
 
     shapes = variables['params']
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
-    return Model(module, init, apply, tuple(input_shape), logits.shape[1], size, shapes)
+    return Model(module, init, apply, tuple(input_shape), logits.shape[-1], size, shapes, task)

@@ -81,6 +81,15 @@ class _Search(NamedTuple):
     progress: PyTree  # of the evolution
 
 
+def check_task(model: Model) -> None:
+    """Raises ValueError for a task whose outputs no NTK method evolves."""
+    if not model.task.flow:
+        raise ValueError(
+            f'NTK methods evolve the outputs of a classifier, not of {model.task.name}; '
+            'take a gradient method, such as dfedavg'
+        )
+
+
 def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree, Array, Array]]:
     """update(w, linearized, x, target, mask, rate, labels=None) -> (new weights, t, its loss).
 
@@ -88,6 +97,7 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree,
     target [C, N], what the outputs evolve towards; rate, the length eta of a time step; labels
     [C, N], by whose loss the timestep t is chosen (default: the target).
     """
+    check_task(model)
     loss, selection = settings.loss, settings.selection
     timesteps = jnp.array(settings.timesteps, jnp.int32)
 

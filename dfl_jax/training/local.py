@@ -21,6 +21,7 @@ from dfl_jax.checks import check_choice, check_range
 from dfl_jax.data.augment import AUGMENTATIONS, standard
 from dfl_jax.execution import client_bytes, map_in_chunks
 from dfl_jax.models import Model
+from dfl_jax.tasks import CLASSIFICATION
 from dfl_jax.training.batches import Batch, batch_at, epoch_orders
 from dfl_jax.training.losses import SUPERVISIONS, class_shares, supervised_losses
 
@@ -117,7 +118,9 @@ def training_bytes(model: Model, samples: int, members: int, settings: Mapping[s
 
 
 def batch_loss(model: Model, params: PyTree, batch: Batch) -> Array:
-    """Mean cross-entropy over the samples of a batch."""
+    """Mean loss of the task over the samples of a batch."""
+    if model.task is not CLASSIFICATION:
+        return weighted_mean(model.task.losses(model.apply(params, batch.x), batch.y), batch.weight)
     log_p = jax.nn.log_softmax(model.apply(params, batch.x))
     label_log_p = jnp.sum(log_p * jax.nn.one_hot(batch.y, model.classes, dtype=log_p.dtype), axis=1)
     return weighted_mean(-label_log_p, batch.weight)
@@ -159,11 +162,20 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
     """train(key, params, client, round, support=None) -> (params, loss) of a single client:
     `local_training` without the leading axis M; `client` holds x [N, ...], y and mask [N]."""
     epochs, fixed_steps = settings.local_epochs, settings.local_steps
+    labels = model.task is CLASSIFICATION
+    if settings.supervision != 'ce' and not labels:
+        raise ValueError(
+            f'supervision={settings.supervision} is a loss of classes, not of {model.task.name}; '
+            'leave it out'
+        )
 
     def objective(params, start, batch, shares, key):
         """(the loss that is minimised, the loss of the labels alone)"""
         logits = model.apply(params, batch.x, key)
-        losses = supervised_losses(logits, batch.y, shares, settings.supervision)
+        if labels:
+            losses = supervised_losses(logits, batch.y, shares, settings.supervision)
+        else:
+            losses = model.task.losses(logits, batch.y)
         loss = weighted_mean(losses, batch.weight)
         if settings.loss_cap is not None:
             loss = jnp.minimum(loss, settings.loss_cap)
@@ -183,7 +195,7 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
         orders = epoch_orders(key, mask, epochs or fixed_steps or 1)
         orders = jnp.pad(orders, [(0, 0), (0, -len(mask) % size)])
         optimiser = optimiser_of(settings, round.astype(x.dtype))
-        shares = class_shares(y, mask, model.classes, x.dtype)
+        shares = class_shares(y, mask, model.classes, x.dtype) if labels else None
         k_steps = jax.random.fold_in(key, 0)  # `key` itself draws the orders
         start = params
 

@@ -9,6 +9,7 @@ object in the `studies` of experiments/PAPER/TABLE/computed.json:
                                beside ||v_steady||
                 stabilisation  rounds until sigma_an is stable against n, beside the spectral gap's
                                ln(sigma_init / sigma_noise) / -ln |lambda_2|
+                quadratics     `dfl_jax.cli.tables.quadratics`, which says what else it has
                 evolution      sigma_an and sigma_ap of the numerical model against rounds, beside
                                the noise and the limit sigma_init ||v_steady||
   title         of its panel
@@ -39,6 +40,7 @@ from dfl_jax.cli.tables.fits import Points, confidence, power_law
 from dfl_jax.cli.tables.metrics import short
 from dfl_jax.cli.tables.panels import Line, Panel
 from dfl_jax.cli.tables.plot_panels import draw_panels
+from dfl_jax.cli.tables.quadratics import rounds_to_target
 from dfl_jax.gossip import spectrum
 from dfl_jax.gossip import untrained as numerical_model
 from dfl_jax.gossip.gain import gain_of, uniform_matrix
@@ -52,8 +54,14 @@ HEADS = {
     'limits': ('n', 'sigma_ap', '||v_steady||', 'ratio'),
     'stabilisation': ('n', 'rounds', 'by the gap', 'ratio'),
     'evolution': ('round', 'deviation', 'limit', 'ratio'),
+    'quadratics': ('zeta²', 'rounds', 'paper', 'ratio'),
 }
-XLABELS = {'n': 'number of clients n', 'rho': 'degree assortativity'}
+XLABELS = {
+    'n': 'number of clients n',
+    'rho': 'degree assortativity',
+    'zeta²': 'heterogeneity $\\zeta^2$',
+}
+OF_MEDIANS = ('quadratics',)
 
 
 class Result(NamedTuple):
@@ -123,6 +131,7 @@ STUDIES: dict[str, Callable[[Row], Iterator[Value]]] = {
     'limits': limits,
     'stabilisation': stabilisation,
     'evolution': evolution,
+    'quadratics': rounds_to_target,
 }
 
 
@@ -160,10 +169,12 @@ def report(study: Row, result: Result) -> str:
     lines = []
     for label, points in result.measured.items():
         for x, values in shown(points).items():
-            line = [label, f'{x:.4g}', interval(values)]
+            medians = study['study'] in OF_MEDIANS
+            centre = statistics.median if medians else statistics.mean
+            line = [label, f'{x:.4g}', spread(values) if medians else interval(values)]
             if expected := result.theory.get(label, {}).get(x):
-                mean = statistics.mean(expected)
-                line += [f'{mean:.4g}', f'{statistics.mean(values) / mean:.3f}']
+                theory = statistics.mean(expected)
+                line += [f'{theory:.5g}', f'{centre(values) / theory:.3f}']
             lines.append(line)
     text = markdown_table(['', *(head.replace('|', '\\|') for head in heads)], lines, 1)
     if study['study'] in FITTED:
@@ -185,6 +196,11 @@ def shown(points: Points) -> Points:
         for x, values in points.items()
         if f'{x:.0e}'[0] in '125' and x == float(f'{x:.0e}')
     }
+
+
+def spread(values: list[float]) -> str:
+    """The median of some values, and the least and the largest of them."""
+    return f'{statistics.median(values):.5g} ({min(values):.5g} to {max(values):.5g})'
 
 
 def interval(values: list[float]) -> str:
