@@ -8,7 +8,7 @@ import networkx as nx
 import numpy as np
 
 from dfl_jax.checks import check_choice
-from dfl_jax.topology.edge_list import read_edges
+from dfl_jax.topology.sequences import SEQUENCES
 from dfl_jax.topology.settings import (
     Settings,
     TopologyError,
@@ -168,6 +168,24 @@ def _ring(settings: Settings) -> np.ndarray:
     return np.stack([nodes, np.roll(nodes, -1)], axis=1)
 
 
+def _directed_ring(settings: Settings) -> np.ndarray:
+    return _ring(settings)[:, ::-1]  # each hears its predecessor
+
+
+def _exponential(settings: Settings) -> np.ndarray:
+    """Links [M tau, 2] from client i to i - 2^j mod M for all 2^j < M (Ying et al. 2021)."""
+    nodes = np.arange(settings.clients)
+    offsets = 2 ** np.arange((settings.clients - 1).bit_length())
+    heard = (nodes[:, None] - offsets) % settings.clients
+    return np.stack([np.repeat(nodes, len(offsets)), heard.ravel()], axis=1)
+
+
+def _hypercube(settings: Settings) -> np.ndarray:
+    nodes = np.arange(settings.clients, dtype=np.int32)
+    sides = 2 ** np.arange((settings.clients - 1).bit_length(), dtype=np.int32)
+    return np.concatenate([np.stack([nodes, nodes ^ s], axis=1)[nodes & s == 0] for s in sides])
+
+
 def _star(settings: Settings) -> np.ndarray:
     leaves = np.arange(1, settings.clients, dtype=np.int32)
     return np.stack([np.zeros_like(leaves), leaves], axis=1)
@@ -186,8 +204,11 @@ _FIXED: dict[str, Callable[[Settings], np.ndarray]] = {
     'star': _star,
     'torus': _torus,
     'two_group': _two_group,
+    'hypercube': _hypercube,
+    'directed_ring': _directed_ring,
+    'exponential': _exponential,
 }
-WITH_DEGREE: dict[str, Callable[[Settings, int], nx.Graph | np.ndarray]] = {
+_DRAWN: dict[str, Callable[[Settings, int], nx.Graph | np.ndarray]] = {
     'regular': _regular,
     'erdos_renyi': _erdos_renyi,
     'barabasi_albert': _barabasi_albert,
@@ -196,21 +217,26 @@ WITH_DEGREE: dict[str, Callable[[Settings, int], nx.Graph | np.ndarray]] = {
     'configuration': _configuration,
     'chung_lu': _chung_lu,
     'k_random': _k_random,
+    'epidemic': lambda settings, seed: _k_random(settings, seed)[:, ::-1],
 }
 BY_NETWORKX = ('erdos_renyi', 'barabasi_albert', 'watts_strogatz', 'chung_lu')
-EQUAL_DEGREES = ('regular', 'ring', 'torus', 'complete', 'k_random')
-DIRECTED = ('k_random',)  # its links lead from a client to those that it hears
-FAMILIES = (*_FIXED, *WITH_DEGREE, 'edge_list')
+FROM_FILE = ('edge_list', 'matrix')
+WITH_DEGREE = (*_DRAWN, 'base_graph')
+EQUAL_DEGREES = ('regular', 'ring', 'torus', 'complete', 'hypercube')
+# Their links lead from a client to those that it hears
+DIRECTED = ('k_random', 'epidemic', 'directed_ring', 'exponential', 'one_peer_exponential')
+FAMILIES = (*_FIXED, *_DRAWN, *SEQUENCES, *FROM_FILE)
 
 
 def draw(family: str, settings: Settings, rng: np.random.Generator) -> np.ndarray:
-    """One graph of a family; links [E, 2] int32, undirected but of DIRECTED, nodes 0 to M - 1."""
-    if family == 'edge_list' and settings.path is not None:
-        return read_edges(settings.path, settings.clients)
+    """One graph of a family; links [E, 2] int32, undirected but of DIRECTED, nodes 0 to M - 1.
+
+    Neither of a sequence nor from a file.
+    """
     if family in _FIXED:
         graph = _FIXED[family](settings)
     else:
-        graph = WITH_DEGREE[family](settings, int(rng.integers(2**31)))
+        graph = _DRAWN[family](settings, int(rng.integers(2**31)))
     links = graph if isinstance(graph, np.ndarray) else list(graph.edges)
     return np.asarray(links, np.int32).reshape(-1, 2)
 
@@ -226,11 +252,15 @@ def most_members(family: str, rounds: int, settings: Settings) -> int:
 
     The largest of M T binomial degrees is bounded by Bernstein's inequality. Hubs of a
     Barabasi-Albert graph have about m sqrt(M) neighbours, m = degree / 2; three times that is rare.
-    An edge list is taken for a ring, before it is read.
+    An edge list is taken for a ring and a matrix for a directed one, before they are read.
     """
     clients, degree = settings.clients, settings.degree
     if family in ('ring', 'line', 'edge_list'):
         neighbours: float = 2
+    elif family in ('directed_ring', 'one_peer_exponential', 'matrix'):
+        neighbours = 1
+    elif family in ('hypercube', 'exponential'):
+        neighbours = (clients - 1).bit_length()
     elif family in ('complete', 'star'):
         neighbours = clients - 1
     elif family == 'torus':
@@ -239,7 +269,7 @@ def most_members(family: str, rounds: int, settings: Settings) -> int:
         neighbours = (clients + 1) // 2
     elif family == 'clustered':
         neighbours = -(-clients // _clusters(settings)) - 1
-    elif family in ('regular', 'k_random'):
+    elif family in ('regular', 'k_random', 'base_graph'):
         neighbours = degree
     elif family == 'barabasi_albert':
         neighbours = max(1.5 * degree * math.sqrt(clients), degree)
@@ -260,7 +290,7 @@ def most_members(family: str, rounds: int, settings: Settings) -> int:
 def links_of(family: str, members: int, settings: Settings) -> int:
     """About the number of links E of one draw. members: K."""
     clients = settings.clients
-    if family in ('star', 'ring', 'line', 'edge_list'):
+    if family in ('star', 'ring', 'line', 'directed_ring', 'one_peer_exponential', *FROM_FILE):
         return clients
     if family in ('complete', 'two_group'):
         return clients * (members - 1) // 2
@@ -309,12 +339,24 @@ def check(family: str, rounds: int, settings: Settings) -> None:
         )
     if family == 'torus':
         _check_torus(clients, settings.dimensions)
-    if family == 'edge_list' and path is None:
-        raise TopologyError('edge_list needs the path of a file of links, got none')
-    if family != 'edge_list' and path is not None:
-        raise TopologyError(f'{family} reads no file, got {path}; take edge_list')
+    if family == 'hypercube' and clients & (clients - 1):
+        below = 2 ** (clients.bit_length() - 1)
+        raise TopologyError(
+            f'hypercube needs a power of two of clients, got clients={clients}; take {below} or '
+            f'{2 * below}'
+        )
+    if family in FROM_FILE and path is None:
+        of_what = {'edge_list': 'links', 'matrix': 'weights [M, M], as numpy.save writes it'}
+        raise TopologyError(f'{family} needs the path of a file of {of_what[family]}, got none')
+    if family not in FROM_FILE and path is not None:
+        raise TopologyError(f'{family} reads no file, got {path}; take edge_list or matrix')
     if settings.assortativity is not None:
         check_assortativity(settings.assortativity)
+        if family in (*DIRECTED, *SEQUENCES, 'matrix'):
+            raise TopologyError(
+                f'only undirected links without weights are rewired, and those of {family} are '
+                f'not, got assortativity={settings.assortativity}; leave it out or take erdos_renyi'
+            )
         if family in EQUAL_DEGREES:
             raise TopologyError(
                 f'the clients of {family} have equal degrees, which no assortativity tells apart, '

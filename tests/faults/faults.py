@@ -358,8 +358,8 @@ FAULTS = [
     Fault(
         'the second eigenvalue without its modulus',
         'dfl_jax/gossip/spectra.py',
-        'np.sort(np.abs(eigenvalues))[-2]',
-        'np.sort(np.real(eigenvalues))[-2]',
+        'np.abs(others).max()',
+        'np.real(others).max()',
         ('test_topology.py::test_the_second_eigenvalue_may_be_negative',),
     ),
     Fault(
