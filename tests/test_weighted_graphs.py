@@ -11,10 +11,15 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from dfl_jax import gossip, topology
-from dfl_jax.base import Graph
+from dfl_jax import gossip, simulate, topology
+from dfl_jax.algorithms import make
+from dfl_jax.base import Clients, Graph
+from dfl_jax.cli.run.fingerprint import digest_of_graphs
+from dfl_jax.cli.sweep.group import _wide
+from dfl_jax.execution import client_mesh
 from dfl_jax.gossip import mixing_matrix, mixing_weights, spectrum
 from dfl_jax.gossip.gain import gain_of, gain_of_family, mixing_matrices, push_sum_size
+from dfl_jax.models import MLP, bind
 from dfl_jax.topology import TopologyError, from_matrix, from_networkx
 from tests.helpers import host_round
 
@@ -361,3 +366,66 @@ def test_best_weights_need_a_connected_graph_of_links_both_ways(builder):
 
 def test_a_graph_without_weights_is_what_it_was():
     assert Graph(*np.zeros(3)).weights is None
+
+
+# ------------------------------------------------------------------------------------------ runs
+
+CLIENTS = 9
+
+
+def gossip_without_learning(graphs, devices=None, seeds=(0,)):
+    """The clients' kernels [R, M, ...] after D-PSGD of a step of nothing from independent weights."""
+    model = bind(MLP(3, (4,)), (5,))
+    data = Clients(
+        jnp.ones((CLIENTS, 2, 5)), jnp.zeros((CLIENTS, 2), int), jnp.ones((CLIENTS, 2), bool)
+    )
+    test = simulate.Holdout(np.ones((3, 5), np.float32), np.zeros(3, np.int32))
+    keys = [jax.random.key(seed) for seed in seeds]
+    rounds = len(graphs.active)
+    if len(seeds) > 1:
+        algorithm = lambda _: make('dpsgd', model, lr=1e-30, init='independent')  # noqa: E731
+        several = jax.tree.map(lambda a: np.stack([a] * len(seeds)), (data, graphs))
+        runs = simulate.run_together(
+            algorithm, None, *several, test, jnp.stack(keys), eval_every=rounds
+        )
+        *_, (_, state, _) = runs
+        return np.asarray(state.params['Dense_0']['kernel'])
+    algorithm = make('dpsgd', model, lr=1e-30, init='independent')
+    mesh = client_mesh(devices) if devices else None
+    *_, (_, state, _) = simulate.run(
+        algorithm, data, graphs, test, keys[0], eval_every=rounds, mesh=mesh
+    )
+    return np.asarray(state.params['Dense_0']['kernel'])[None]
+
+
+@pytest.mark.parametrize('how', [{}, {'devices': 3}, {'devices': 8}, {'seeds': (0, 1)}], ids=str)
+def test_a_run_over_a_base_graph_ends_in_consensus(how):
+    for rounds in (1, 2):
+        kernels = gossip_without_learning(schedule('base_graph', CLIENTS, rounds, degree=2), **how)
+        apart = np.ptp(kernels, axis=1).max()
+        assert (apart < 1e-6) == (rounds == 2) and np.ptp(kernels) > 0.1
+
+
+def test_runs_of_different_widths_are_padded_with_weights():
+    narrow, wide = (schedule('base_graph', CLIENTS, 2, degree=k) for k in (1, 2))
+    together = _wide([narrow, wide])
+    assert together.weights.shape == together.members.shape == (2, 2, CLIENTS, 3)
+    np.testing.assert_allclose(together.weights.sum(axis=-1), 1)
+    for graphs, one in zip((narrow, wide), range(2), strict=True):
+        ours = jax.tree.map(lambda a, one=one: a[one], together)
+        np.testing.assert_allclose(matrices_of(ours), matrices_of(graphs))
+
+
+def test_arrays_that_do_not_fit_are_refused():
+    graphs = schedule('base_graph', CLIENTS, 2, degree=2)
+    with pytest.raises(ValueError, match=r'weights \(2, 9, 1\) and members \(2, 9, 3\)'):
+        gossip_without_learning(graphs._replace(weights=graphs.weights[:, :, :1]))
+
+
+def test_the_digest_of_graphs_sees_their_weights():
+    graphs = from_matrix(random_matrix(), 3)
+    others = graphs._replace(weights=graphs.weights * 1.5)
+    plain = graphs._replace(weights=None)
+    digests = {digest_of_graphs(g, 3, graphs.members.shape[2]) for g in (graphs, others, plain)}
+    assert len(digests) == 3
+    assert topology.graph_bytes(graphs) - topology.graph_bytes(plain) == graphs.weights[0].nbytes
