@@ -71,8 +71,9 @@ def _laplacian(links: np.ndarray, weights: np.ndarray, clients: int) -> np.ndarr
 def _weighted(graphs: Graph, weigh: Callable[[np.ndarray, int], np.ndarray]) -> Graph:
     """The schedule with the weights that `weigh` gives the links [E, 2] of each round."""
     members, mask = np.asarray(graphs.members), np.asarray(graphs.mask)
-    (rounds, clients, _), held = members.shape, max(members.strides[0], mask.strides[0]) > 0
-    weights = np.zeros((rounds if held else 1, *members.shape[1:]))
+    rounds, clients, _ = members.shape
+    alike = not members.strides[0] and not mask.strides[0]
+    weights = np.zeros((1 if alike else rounds, *members.shape[1:]))
     for r, row in enumerate(weights):
         heard = np.zeros((clients, clients), bool)
         receivers, columns = np.nonzero(mask[r, :, 1:])

@@ -108,7 +108,8 @@ def gain_of_family(
     Args:
       family, options: as `topology.schedule` takes them.
       clients: n, as far as it is known.
-      mixing: `uniform` or `metropolis`; sample counts are taken as equal.
+      mixing: `uniform` or `metropolis`; sample counts are taken as equal. Where graphs have
+        weights, they win.
       rounds: of each schedule, more than one where the graph changes.
       draws: connected networks drawn.
       seed: non-negative.
@@ -117,11 +118,12 @@ def gain_of_family(
       TopologyError: ten times as many draws did not give as many connected networks.
     """
     gains: list[float] = []
+    static = rounds == 1 and family not in topology.SEQUENCES
     for each in np.random.SeedSequence(seed).generate_state(10 * draws):
         with warnings.catch_warnings():
             warnings.simplefilter('ignore', UserWarning)  # a draw that is not connected
             graphs = topology.schedule(
-                family, clients, rounds, seed=int(each), static=rounds == 1, **options
+                family, clients, rounds, seed=int(each), static=static, **options
             )
         matrices = mixing_matrices(graphs, np.ones(clients), mixing)
         if _components(matrices).max() == 0:

@@ -70,7 +70,7 @@ def laid_out(
 
 
 def weighted_links(
-    links: np.ndarray, weights: np.ndarray, clients: int, rounds: int, *, both_ways: bool, what: str
+    links: np.ndarray, weights: np.ndarray, clients: int, rounds: int, both_ways: bool, what: str
 ) -> Graph:
     """The static schedule of weighted links [E, 2], each once, a client and one that it hears.
 

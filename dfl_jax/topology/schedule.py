@@ -104,42 +104,35 @@ def schedule(
     check_schedule(family, rounds, static, settings)
     what = f'{family} graphs'
     if family in SEQUENCES:
-        arcs, weights = zip(*SEQUENCES[family](settings), strict=True)
-        return laid_out(arcs, clients, rounds, weights, what)
+        of_rounds, weights = zip(*SEQUENCES[family](settings), strict=True)
+        return laid_out(of_rounds, clients, rounds, weights, what)
     if family == 'matrix' and settings.path is not None:
         return from_matrix(read_matrix(settings.path, clients), rounds, str(settings.path))
     rng = np.random.default_rng([seed, Stream.GRAPH])
+    of_edges = None  # their weights
     if family == 'edge_list' and settings.path is not None:
-        edges, values = read_edges(settings.path, clients)
-        if values is not None:
-            return _of_weighted_edges(edges, values, rounds, settings)
+        edges, of_edges = read_edges(settings.path, clients)
         draws = [edges]
     elif static or family in ALWAYS_STATIC:
         draws = [draw(family, settings, rng)]
     else:
         draws = [rng.permutation(clients)[draw(family, settings, rng)] for _ in range(rounds)]
     if settings.assortativity is not None:
+        if of_edges is not None:
+            raise TopologyError(
+                f'the links of {settings.path} have weights, which rewiring to '
+                f'assortativity={settings.assortativity} would move; leave it out'
+            )
         rng = np.random.default_rng([seed, Stream.REWIRING])
         draws = [rewire(links, settings.assortativity, rng) for links in draws]
+    if of_edges is not None:
+        graphs = weighted_links(draws[0], of_edges, clients, rounds, True, str(settings.path))
+    else:
+        arcs = [arcs_of(links, clients, family not in DIRECTED) for links in draws]
+        graphs = laid_out(arcs, clients, rounds, what=what)
     if static or family == 'edge_list':
         _warn_if_disconnected(family, draws[0], clients)
-
-    both_ways = family not in DIRECTED
-    return laid_out([arcs_of(e, clients, both_ways) for e in draws], clients, rounds, what=what)
-
-
-def _of_weighted_edges(
-    links: np.ndarray, weights: np.ndarray, rounds: int, settings: Settings
-) -> Graph:
-    """The schedule of an edge list that has weights."""
-    if settings.assortativity is not None:
-        raise TopologyError(
-            f'the links of {settings.path} have weights, which rewiring to '
-            f'assortativity={settings.assortativity} would move; leave it out'
-        )
-    _warn_if_disconnected('edge_list', links, settings.clients, stacklevel=4)
-    what = str(settings.path)
-    return weighted_links(links, weights, settings.clients, rounds, both_ways=True, what=what)
+    return graphs
 
 
 def check_schedule(family: str, rounds: int, static: bool, settings: Settings) -> None:
@@ -171,14 +164,12 @@ def graph_bytes(graphs: Graph) -> int:
     return sum((a[:1] if a.strides[0] == 0 else a).nbytes for a in arrays if len(a))
 
 
-def _warn_if_disconnected(
-    family: str, links: np.ndarray, clients: int, stacklevel: int = 3
-) -> None:
+def _warn_if_disconnected(family: str, links: np.ndarray, clients: int) -> None:
     entries = (np.ones(len(links)), (links[:, 0], links[:, 1]))
     graph = scipy.sparse.coo_array(entries, shape=(clients, clients))
     components = csgraph.connected_components(graph, directed=False)[0]
     if components > 1:
         warnings.warn(
             f'the static {family} graph is not connected: {components} components never mix',
-            stacklevel=stacklevel,
+            stacklevel=3,
         )

@@ -43,9 +43,11 @@ def from_matrix(
     if matrices.ndim == 2:
         matrices = matrices[None]
     clients = matrices.shape[1]
-    check_memory(f'copies of {what}', len(matrices), clients, 32 * matrices[0].size)
+    used = matrices[:rounds]
+    size = 32 * used[0].size + 16 * np.count_nonzero(used)
+    check_memory(f'copies of {what}', len(used), clients, size)
     arcs, weights = [], []
-    for number, each in enumerate(matrices[:rounds], 1):
+    for number, each in enumerate(used, 1):
         each = np.asarray(each, np.float64)
         sums = each.sum(axis=1)
         wrong = np.flatnonzero(~(np.abs(sums - 1) <= ROW_SUM_TOLERANCE))
@@ -66,14 +68,12 @@ def read_matrix(path: str | os.PathLike, clients: int) -> np.ndarray:
     """The mixing matrices [M, M] or [P, M, M] of a .npy file."""
     try:
         check_file(expand(path))
-        matrix = np.load(expand(path), mmap_mode='r', allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        matrix = np.lib.format.open_memmap(expand(path), mode='r')  # never unpickles
+    except (OSError, ValueError) as error:
+        first = str(error).splitlines()[0]
         raise TopologyError(
             f'mixing matrix {path} cannot be read: {first}; write it by numpy.save'
         ) from None
-    if not isinstance(matrix, np.ndarray):
-        raise TopologyError(f'mixing matrix {path} is an archive; write one array by numpy.save')
     if matrix.ndim and matrix.shape[-1] != clients:
         raise TopologyError(
             f'{path} has the shape {matrix.shape}, and the network {clients} clients; take '
@@ -111,7 +111,7 @@ def from_networkx(graph: nx.Graph, rounds: int) -> Graph:
     weights = all_or_none([edge[2] for edge in edges], what)
     if weights is None:
         return laid_out([arcs_of(links, clients, both_ways)], clients, rounds, what=what)
-    return weighted_links(links, weights, clients, rounds, both_ways=both_ways, what=what)
+    return weighted_links(links, weights, clients, rounds, both_ways, what)
 
 
 def all_or_none(weights: Sequence[Any], what: str) -> np.ndarray | None:
