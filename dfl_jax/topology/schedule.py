@@ -8,13 +8,13 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from dfl_jax.base import Graph
+from dfl_jax.topology.checks import check
 from dfl_jax.topology.edge_list import read_edges
 from dfl_jax.topology.families import (
     DIRECTED,
     FROM_FILE,
     SEQUENCES,
     by_networkx,
-    check,
     draw,
     links_of,
     most_members,
