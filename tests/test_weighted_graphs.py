@@ -66,7 +66,7 @@ def test_one_peer_exponential_averages_exactly_where_it_can():
 @pytest.mark.parametrize('degree', [1, 2, 3, 4])
 def test_base_graphs_average_any_number_of_clients_exactly(degree):
     for clients in range(max(2, degree + 1), 41):
-        bound = 2 * math.log(clients) / math.log(degree + 1) + 2  # Theorem 1
+        bound = 2 * math.log(clients) / math.log(degree + 1) + 2  # rounds
         graphs = schedule('base_graph', clients, 30, degree=degree)
         assert graphs.mask[:, :, 1:].sum(axis=2).max() <= degree
         matrices = matrices_of(graphs)
@@ -79,8 +79,8 @@ def test_base_graphs_average_any_number_of_clients_exactly(degree):
         np.testing.assert_array_equal(matrices[period:], matrices[: 30 - period])
 
 
-def test_base_graphs_of_the_paper():
-    """Six clients take 4 rounds of one peer by the base-2 graph, 5 by the simple one (Figure 3)."""
+def test_base_graphs_are_as_short_as_they_can_be():
+    """Six clients take 4 rounds of one peer, as 2 x 3, and 5 by their binary digits, 4 + 2."""
     errors = [
         np.abs(after_all(matrices_of(schedule('base_graph', 6, rounds, degree=1))) - 1 / 6).max()
         for rounds in (3, 4)

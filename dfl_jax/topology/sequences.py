@@ -28,10 +28,11 @@ def one_peer_exponential(settings: Settings) -> list[Links]:
 def base_graph(settings: Settings) -> list[Links]:
     """The base-(k+1) graph, k = degree: the exact average of any number of clients.
 
-    Takezawa et al., "Beyond Exponential Graph" (NeurIPS 2023), Algorithm 3, or their Algorithm 2
-    where that takes fewer rounds; nobody has more than k neighbours. M = p q, p the largest divisor
-    without a prime factor above k + 1: the simple graph averages p groups of q clients, then a
-    hyper-hypercube one client of each group.
+    Takezawa et al., "Beyond Exponential Graph" (NeurIPS 2023); nobody has more than k neighbours.
+    M = p q, p the largest divisor without a prime factor above k + 1: the simple base-(k+1) graph
+    averages p groups of q clients, then a hyper-hypercube one client of each group; or the simple
+    graph averages all, where that takes no more rounds. Clients that are idle in a round stay so,
+    where the authors' program can link them to each other.
     """
     clients, base = settings.clients, settings.degree + 1
     everybody = np.arange(clients)
@@ -45,7 +46,7 @@ def base_graph(settings: Settings) -> list[Links]:
 
 
 def _simple_base(networks: np.ndarray, base: int) -> Rounds:
-    """The simple base-(k+1) graphs of networks [B, n] apart from each other (Algorithm 2).
+    """The simple base-(k+1) graphs of networks [B, n] apart from each other.
 
     n = sum_l a_l base^p_l, the digits of n: parts of so many clients average each by itself, then
     every client of the later parts hears one of each of the a_l rows of part l, after which both
@@ -80,7 +81,7 @@ def _simple_base(networks: np.ndarray, base: int) -> Rounds:
 
 
 def _hyper_hypercube(networks: np.ndarray, base: int) -> Rounds:
-    """The k-peer hyper-hypercube graphs of networks [B, n] apart from each other (Algorithm 1).
+    """The k-peer hyper-hypercube graphs of networks [B, n] apart from each other.
 
     A round for each factor of n, in which cliques of so many clients average.
     """

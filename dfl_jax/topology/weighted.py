@@ -49,7 +49,8 @@ def from_matrix(
     arcs, weights = [], []
     for number, each in enumerate(used, 1):
         each = np.asarray(each, np.float64)
-        sums = each.sum(axis=1)
+        with np.errstate(invalid='ignore'):  # the sum of both infinities
+            sums = each.sum(axis=1)
         wrong = np.flatnonzero(~(np.abs(sums - 1) <= ROW_SUM_TOLERANCE))
         if len(wrong):
             of_round = f' of round {number}' if len(matrices) > 1 else ''
