@@ -144,7 +144,7 @@ def mlp(shape: Sequence[int] = IMAGE) -> Model:
 def regular_graphs(clients: int, rounds: int, degree: int) -> list[Graph]:
     """A random regular graph a round, on the device."""
     schedule = topology.schedule('regular', clients, rounds, seed=0, degree=degree)
-    return [Graph(*(jnp.asarray(a[r]) for a in schedule)) for r in range(rounds)]
+    return [jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), schedule) for r in range(rounds)]
 
 
 # -------------------------------------------------------------------------- kernel products

@@ -38,6 +38,8 @@ class Graph(NamedTuple):
     members: Array  # [H, K] int32; padding repeats the aggregator
     mask: Array  # [H, K] bool, link delivered this round
     active: Array  # [H] bool, the aggregator takes part this round
+    # [H, K] floating, rows of the mixing matrix that sum to one; None: the method's mixing
+    weights: Array | None = None
 
 
 class Mean(NamedTuple):

@@ -73,11 +73,16 @@ def check_shapes(
             f'the test set has inputs {samples} and labels {labels}, and the clients samples of '
             f'shape {inputs}; give a test set of at least one such sample'
         )
-    members, mask, active = (np.shape(array) for array in graphs)
+    members, mask, active = (np.shape(array) for array in graphs[:3])
     if members != mask or members[:-1] != active or len(members) != axis + 3 or 0 in members:
         raise ValueError(
             f'graphs: members {members}, mask {mask} and active {active} do not fit each other; '
             'use topology.schedule'
+        )
+    if graphs.weights is not None and np.shape(graphs.weights) != members:
+        raise ValueError(
+            f'graphs: weights {np.shape(graphs.weights)} and members {members} do not fit each '
+            'other; give one weight a member'
         )
     named = np.asarray(graphs.members)
     named = named[:1] if named.strides[0] == 0 else named  # one round of a static schedule

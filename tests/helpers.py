@@ -47,6 +47,11 @@ def round_of(graphs, r) -> Graph:
     return Graph(*(None if a is None else jnp.asarray(a[r]) for a in graphs))
 
 
+def host_round(graphs, r) -> Graph:
+    """Round r of a schedule, NumPy arrays."""
+    return jax.tree.map(lambda a: np.asarray(a)[r], graphs)
+
+
 def widen(tree):
     """Float32 leaves in double precision, all others as they are."""
     return jax.tree.map(

@@ -171,6 +171,10 @@ REFUSED = [
     ('--topology=watts_strogatz --degree=3', 'degree=3', 'take 2'),
     ('--topology=mesh', "'mesh'", 'ring, line'),
     ('--topology=edge_list', 'edge_list', 'path of a file'),
+    ('--topology=matrix', 'matrix', 'path of a file'),
+    ('--topology=matrix --topology_file=absent.npy', 'absent.npy', 'No such file'),
+    ('--topology=base_graph --degree=1 --mixing=size', '--mixing=size', 'weights of their own'),
+    ('--topology=base_graph --static_topology', '--static_topology', '--topology=base_graph'),
     ('--topology_file=links.txt', 'links.txt', '--topology=regular'),
     ('--topology=ring --degree=2', '--degree=2', '--topology=ring'),
     ('--partition=iid --alpha=0.3', '--alpha=0.3', '--partition=iid'),
@@ -785,7 +789,9 @@ def test_a_model_and_an_algorithm_of_ones_own(tiny, plugins):
 @pytest.mark.parametrize(
     'family',
     [
-        f if f in ('star', 'torus', 'edge_list') else pytest.param(f, marks=pytest.mark.slow)
+        f
+        if f in ('star', 'torus', 'edge_list', 'matrix', 'base_graph')
+        else pytest.param(f, marks=pytest.mark.slow)
         for f in FAMILIES
     ],
 )
@@ -794,10 +800,13 @@ def test_every_topology_runs_by_its_name(family, tiny, tmp_path):
     if family == 'edge_list':
         (tmp_path / 'links.txt').write_text(''.join(f'{i} {(i + 1) % 9}\n' for i in range(9)))
         flags = [f'--topology_file={tmp_path}/links.txt']
-    out = tmp_path / 'out'
+    if family == 'matrix':
+        np.save(tmp_path / 'W.npy', np.full((3, 9, 9), 1 / 9))
+        flags = [f'--topology_file={tmp_path}/W.npy']
+    out, clients = tmp_path / 'out', 8 if family == 'hypercube' else 9
     done = here(
         f'--dataset={tiny}', *(SMALL if family in WITH_DEGREE else without('degree', SMALL)),
-        f'--topology={family}', '--clients=9', '--nocheckpoint', f'--out={out}', *flags,
+        f'--topology={family}', f'--clients={clients}', '--nocheckpoint', f'--out={out}', *flags,
     )  # fmt: skip
     assert done.status == 0, done.err
     assert done.err == ''

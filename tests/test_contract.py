@@ -8,6 +8,7 @@ relabelling the clients relabels the result.
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Callable
 
@@ -23,11 +24,14 @@ from dfl_jax.execution.devices import client_mesh
 from dfl_jax.heterogeneous.population import assign_architectures, populate
 from dfl_jax.models import MLP, bind
 from dfl_jax.topology import aggregators as meetings
+from tests.helpers import round_of
 
-FAMILIES = tuple(family for family in topology.FAMILIES if family != 'edge_list')
+# All but those of files, and the hypercube, which has no nine corners
+FAMILIES = tuple(f for f in topology.FAMILIES if f not in (*topology.FROM_FILE, 'hypercube'))
+WEIGHTED = 'base_graph'  # of degree two, nine clients in two rounds, with weights of its own
 SIZES = (4, 6, 1, 5, 3, 6, 2, 5, 4)  # samples of each client, the largest of them N
 CLIENTS, FEATURES, CLASSES = len(SIZES), 4, 3
-ROUNDS, WIDTH = 14, CLIENTS  # K of every padded schedule: one shape, one compiled step
+ROUNDS, WIDTH = 20, CLIENTS  # K of every padded schedule: one shape, one compiled step
 COHORTS, COHORT = 'cohorts', 3  # the family of a server's schedules, and their K
 MEETINGS, PAIRS = 'meetings', 'pairs'  # three senders at one aggregator, or each at its own
 SENDERS, SEATS = 3, {MEETINGS: 5, PAIRS: 2}  # and K of their padded schedules
@@ -216,11 +220,14 @@ SENT: dict[str, Callable] = {
 
 # Irregular, disconnected and lopsided; `make test` leaves the other families to the slow tests.
 QUICK_FAMILIES = ('erdos_renyi', 'clustered', 'star')
+QUICK_WEIGHTED = ('ntk_dfl', 'dfedavgm')  # weights change the programs of all others likewise
 
 
 def case(*values):
     """The parameters of one test, an algorithm or a family or both, the family last."""
     slow = set(values) & {*FAMILIES} - {*QUICK_FAMILIES} or set(values) & {*NEAR_DUPLICATES}
+    if WEIGHTED in values:
+        slow = not set(values) & {*QUICK_WEIGHTED}
     return pytest.param(*values, marks=pytest.mark.slow if slow else ())
 
 
@@ -291,10 +298,12 @@ def schedule(family, rounds=3, width=WIDTH, links_lost=0.0, clients_lost=0.0, se
         width = width and SEATS[family]
     extra = (width or graphs.mask.shape[2]) - graphs.mask.shape[2]
     itself = np.repeat(graphs.members[:, :, :1], extra, axis=2)
+    padding = [(0, 0), (0, 0), (0, extra)]
     return Graph(
         np.concatenate([graphs.members, itself], axis=2),
-        np.pad(graphs.mask, [(0, 0), (0, 0), (0, extra)]),
+        np.pad(graphs.mask, padding),
         np.array(graphs.active),
+        graphs.weights if graphs.weights is None else np.pad(graphs.weights, padding),
     )
 
 
@@ -314,14 +323,11 @@ def all_families(name) -> Graph:
         return schedule(family, ROUNDS, links_lost=0.2, clients_lost=0.2)
     drawn = [
         schedule(family, 1, links_lost=0.2, clients_lost=0.2, seed=seed)
-        for seed, family in enumerate(FAMILIES)
+        for seed, family in zip(range(ROUNDS), itertools.cycle(FAMILIES), strict=False)
     ]
-    assert len(drawn) == ROUNDS
-    return Graph(*(np.concatenate(arrays) for arrays in zip(*drawn, strict=True)))
-
-
-def round_of(graphs, r) -> Graph:
-    return Graph(*(jnp.asarray(a[r]) for a in graphs))
+    assert len(FAMILIES) <= ROUNDS
+    plain = (graphs._replace(weights=None) for graphs in drawn)  # all or none have weights
+    return jax.tree.map(lambda *arrays: np.concatenate(arrays), *plain)
 
 
 def links_of(name, graphs, r):
@@ -410,7 +416,7 @@ def test_garbage_in_the_padding_changes_nothing(name, family):
     ('name', 'family'),
     [
         pytest.param(*pair, marks=pytest.mark.slow)
-        if pair[1] in FAMILIES and pair[1] != 'erdos_renyi'
+        if pair[1] in FAMILIES and pair[1] not in ('erdos_renyi', WEIGHTED)
         else case(*pair)
         for pair in NETWORKS
     ],
@@ -454,6 +460,7 @@ def test_relabelling_the_clients_relabels_the_result(name, family):
         new_name[graphs.members[:, aggregators][:, :, positions]].astype(np.int32),
         graphs.mask[:, aggregators][:, :, positions],
         graphs.active[:, aggregators],
+        None if graphs.weights is None else graphs.weights[:, aggregators],
     )
     state, infos = trained(name, graphs)
     new_state, new_infos = trained(name, renamed, clients)
@@ -552,7 +559,7 @@ def test_traffic_over_delivered_links(name, family):
 
 
 def whole_run(name, **options):
-    """The evaluations of twelve rounds over all families, states copied, and traces of step."""
+    """The evaluations of all rounds over all families, states copied, and traces of step."""
     algorithm, traces = ALGORITHMS_UNDER_TEST[name](), []
 
     def step(*arguments):
@@ -612,7 +619,7 @@ def test_products_have_the_precision_of_the_run(name):
 @every_whole_run
 def test_one_trace_a_run(name):
     evaluations, traces = uninterrupted(name)
-    assert [metrics['round'] for metrics, *_ in evaluations] == [4, 8, 12, 14]
+    assert [metrics['round'] for metrics, *_ in evaluations] == [4, 8, 12, 16, 20]
     assert traces == 1
 
 
@@ -621,7 +628,7 @@ def test_blocks_change_nothing(name):
     final_metrics, final_state, final_sent = uninterrupted(name)[0][-1]
     evaluations, traces = whole_run(name, eval_every=3)
     assert traces == 1
-    assert len(evaluations) == 5
+    assert len(evaluations) == 7
     metrics, state, sent = evaluations[-1]
     assert_same(state, final_state)
     assert metrics == final_metrics and sent == final_sent
@@ -648,7 +655,7 @@ def test_resume_equals_no_stop(name, saved, tmp_path):
         state, (progress,), _ = restarted.restore(like)
     expected, _ = uninterrupted(name)
     evaluations, _ = whole_run(name, eval_every=4, resume=(state, progress))
-    assert len(evaluations) == (2 if saved == 'disk' else 3)
+    assert len(evaluations) == (3 if saved == 'disk' else 4)
     for ours, theirs in zip(evaluations[::-1], expected[::-1], strict=False):
         assert ours[0] == theirs[0] and ours[2] == theirs[2]
         assert_same(ours[1], theirs[1])

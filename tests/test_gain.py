@@ -8,7 +8,7 @@ import scipy.sparse
 
 from dfl_jax import topology
 from dfl_jax.gossip import gain
-from dfl_jax.topology.families import TopologyError
+from dfl_jax.topology import TopologyError
 
 
 def mixing(graph: nx.Graph) -> scipy.sparse.csr_array:

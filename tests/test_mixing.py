@@ -14,6 +14,7 @@ from dfl_jax.gossip.mixing import (
 )
 from dfl_jax.gossip.spectra import mixing_matrix
 from dfl_jax.topology import drop_clients, drop_links, schedule
+from tests.helpers import host_round
 
 CLIENTS = 24
 FORMS = {'gather': 0, 'dense': CLIENTS, 'auto': DENSE_UP_TO_CLIENTS_PER_MEMBER}
@@ -29,7 +30,7 @@ def form(request, monkeypatch):
 def lossy_graph(family='barabasi_albert', seed=0):
     graph = schedule(family, CLIENTS, 1, seed=seed, degree=4)
     graph = drop_clients(drop_links(graph, 0.2, seed), 0.15, seed)
-    graph = Graph(*(a[0] for a in graph))
+    graph = host_round(graph, 0)
     assert not graph.active.all() and graph.active.any()
     return graph
 

@@ -44,8 +44,11 @@ def distances(name, graph, rounds, found=None, every=1, **settings):
 
     keys = jax.random.split(jax.random.key(0), (rounds // every, every))
     start = algorithm.init(jax.random.key(1), found.clients)
-    start = jax.tree.map(lambda a: a.astype(float) if a.dtype.kind == 'f' else a, start)
-    return np.asarray(jax.jit(lambda s: jax.lax.scan(block, s, keys))(start)[1])
+    return np.asarray(jax.jit(lambda s: jax.lax.scan(block, s, keys))(in_doubles(start))[1])
+
+
+def in_doubles(state):
+    return jax.tree.map(lambda a: a.astype(float) if a.dtype.kind == 'f' else a, state)
 
 
 def test_the_quadratics_are_those_asked_for(x64):
@@ -64,26 +67,25 @@ def test_the_quadratics_are_those_asked_for(x64):
 
 
 @pytest.mark.parametrize(
-    ('name', 'settings'),
+    ('name', 'every', 'settings'),
     [
-        ('dsgt', {'lr': 0.02 * STEP}),
-        ('d2', {'lr': 0.2 * STEP}),
-        ('relay_sgd', {'lr': 0.1 * STEP, 'members': 3}),
-        ('beer', {'lr': 0.01 * STEP, 'bits': 5}),
+        ('dsgt', 200, {'lr': 0.02 * STEP}),
+        ('d2', 60, {'lr': 0.1 * STEP}),
+        ('relay_sgd', 150, {'lr': 0.1 * STEP, 'members': 3}),
+        ('beer', 300, {'lr': 0.01 * STEP, 'bits': 5}),
     ],
 )
-def test_it_goes_to_the_optimum_at_a_linear_rate(name, settings, x64):
-    """Clients of different data, whose D-PSGD stops far away, lose a factor a hundred rounds."""
+def test_it_goes_to_the_optimum_at_a_linear_rate(name, every, settings, x64):
+    """Clients of different data lose a factor every so many rounds; D-PSGD stops far away."""
     graph = drawn('line' if name == 'relay_sgd' else 'ring')
-    found = distances(name, graph, 3000, every=300, **settings)
-    assert found[-1] < 1e-7
-    falling = found[found > 1e-9]
+    found = distances(name, graph, 10 * every, every=every, **settings)
+    falling = found[found > 1e-10]
     factors = falling[1:] / falling[:-1]
-    assert len(factors) >= 2 and factors.max() < 0.6
+    assert found[-1] < 1e-7 and len(factors) >= 3 and factors.max() < 0.6, found
 
 
 def test_dpsgd_stops_at_a_floor_proportional_to_its_rate(x64):
-    graph = drawn('complete')
+    graph = drawn('hypercube')
     floors = [
         distances('dpsgd', graph, 4000, every=4000, lr=eta * STEP, mixing='metropolis')[-1]
         for eta in (0.02, 0.01, 0.005)
@@ -110,6 +112,7 @@ def averaging(name, rounds, every, clients=25, size=2000, **settings):
     data = data._replace(x=jnp.zeros((clients, 1, size)))
     graph = drawn('ring', clients)
     state = algorithm.init(jax.random.key(0), data)
+    state = in_doubles(state)
     vectors = jax.random.normal(jax.random.key(2), (clients, size, 1))
     state = state._replace(params={'Dense_0': {'kernel': vectors}})
     mean = vectors.mean(axis=0, keepdims=True)
@@ -157,7 +160,7 @@ def test_the_study_finds_the_best_rate():
     }
     assert rounds['d2', 1.0] < 2 * rounds['d2', 0.1] < 200
     assert rounds['dpsgd', 1.0] > 2 * rounds['dpsgd', 0.1] > 2 * rounds['d2', 0.1]
-    with pytest.raises(ValueError, match='does not reach 1e-05 at zeta2=1.0 within 50 rounds'):
+    with pytest.raises(ValueError, match='does not reach 1e-05 at zeta2=1'):
         fewest_rounds(
             study | {'learning_rates': 2, 'rounds': 50},
             {'method': 'dpsgd', 'label': 'D-PSGD', **methods['dpsgd']},

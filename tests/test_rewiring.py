@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from dfl_jax.topology.families import Settings, TopologyError, draw
+from dfl_jax.topology import TopologyError
+from dfl_jax.topology.families import Settings, draw
 from dfl_jax.topology.rewiring import rewire
 from tests.helpers import assortativity
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import flagsaver
-from helpers import evaluator
+from helpers import evaluator, host_round
 
 from dfl_jax import data, topology
 from dfl_jax.algorithms import dfedavg, dispfl, make
@@ -79,7 +79,7 @@ def test_another_seed_splits_otherwise_and_one_sample_cannot_be_split():
 
 
 def one_graph(family: str, clients: int, **options) -> Graph:
-    return Graph(*(a[0] for a in topology.schedule(family, clients, 1, seed=0, **options)))
+    return host_round(topology.schedule(family, clients, 1, seed=0, **options), 0)
 
 
 def test_a_complete_final_topology_gives_everyone_the_full_mean():

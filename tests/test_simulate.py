@@ -336,7 +336,7 @@ def changed(value, **fields):
             lambda c, g, t: (c, changed(g, active=lambda a: a[:3]), t),
             r'active \(3, 6\) do not fit each other',
         ),
-        (lambda c, g, t: (c, Graph(*(a[:0] for a in g)), t), r'members \(0, 6, 4\)'),
+        (lambda c, g, t: (c, jax.tree.map(lambda a: a[:0], g), t), r'members \(0, 6, 4\)'),
         (
             lambda c, g, t: (changed(c, mask=lambda a: a[:, :1]), g, t),
             r'clients: inputs \(6, 2, 5\), labels \(6, 2\) and mask \(6, 1\) do not fit',

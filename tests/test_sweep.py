@@ -358,12 +358,12 @@ def test_runs_of_different_test_sets_are_not_one_program():
     x, y = rng.normal(size=(4, 3)), np.arange(4)
     graphs = SimpleNamespace(active=np.ones((2, 3), bool))
 
-    def experiment(x=x, y=y, lr=0.1, mixing='size', rounds=2):
+    def experiment(x=x, y=y, lr=0.1, mixing='size', rounds=2, weights=None):
         return SimpleNamespace(
             chosen=SimpleNamespace(settings={'lr': lr, 'mixing': mixing}),
             population=None,
             test=SimpleNamespace(x=x, y=y),
-            graphs=SimpleNamespace(active=graphs.active[:rounds]),
+            graphs=SimpleNamespace(active=graphs.active[:rounds], weights=weights),
         )
 
     assert sweep_group._alike([experiment(), experiment(lr=0.2)])
@@ -372,5 +372,6 @@ def test_runs_of_different_test_sets_are_not_one_program():
         experiment(y=y[::-1]),
         experiment(mixing='uniform'),
         experiment(rounds=1),
+        experiment(weights=np.ones((2, 3, 1))),
     ):
         assert not sweep_group._alike([experiment(), other])

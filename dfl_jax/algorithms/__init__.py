@@ -153,7 +153,7 @@ METHODS: dict[str, Method] = {
     'choco_sgd': Method(choco_sgd, 'CHOCO-SGD', 'CHOCO-SGD', from_run=CHUNK, defaults=STATIC),
     'beer': Method(beer, 'BEER', 'BEER', from_run=CHUNK, defaults=STATIC),
     'epidemic': Method(
-        epidemic, 'Epidemic', 'Epidemic learning', from_run=CHUNK, defaults={'topology': 'k_random'}
+        epidemic, 'Epidemic', 'Epidemic learning', from_run=CHUNK, defaults={'topology': 'epidemic'}
     ),
     'dfedprox': Method(dfedprox, 'DFedProx', 'FedProx', from_run=CHUNK),
     'dfed_alt': Method(dfed_alt, 'DFedAlt', 'DFedAlt', from_run=CHUNK),

@@ -1,8 +1,8 @@
 """Epidemic learning: de Vos, Farhadkhani, Guerraoui, Kermarrec, Pires & Sharma, NeurIPS 2023.
 
-D-PSGD whose graph is drawn anew in every round: each client hears others at random. EL-Local is
-`--topology=k_random`, where a client draws without regard to the others, the default here;
-EL-Oracle, whose draws leave everybody with as many links, is `--topology=regular`.
+D-PSGD whose graph is drawn anew in every round. EL-Local is `--topology=epidemic`, the default:
+every client sends to some others that it draws by itself. EL-Oracle, whose draws leave everybody
+with as many links, is `--topology=regular`.
 """
 
 from functools import partial

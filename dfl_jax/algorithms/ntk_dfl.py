@@ -146,7 +146,7 @@ def ntk_dfl(
             return at_least_width(cut, linked, widths_of(len(linked)))
 
         keys = jax.random.split(k_codec, (len(graph.members), batches))
-        of_aggregators = (keys, w_bars, rows, *graph)
+        of_aggregators = (keys, w_bars, rows, *graph[:3])
         # [H, ...], [H, m1] twice
         each = aggregator_bytes(graph.members.shape[1] * drawn.y.shape[2], model)
         evolved, (chosen, losses) = map_in_chunks(

@@ -16,6 +16,20 @@ Check = Callable[[Graph, np.ndarray], None]
 STOCHASTIC = 1e-6  # how far the columns of a doubly stochastic matrix may be from one
 
 
+def unweighted(name: str) -> Check:
+    """That the graph has no mixing weights of its own, which the method would not use."""
+
+    def check(graphs: Graph, sizes: np.ndarray) -> None:
+        del sizes
+        if graphs.weights is not None:
+            raise ValueError(
+                f'{name} has weights of its own, and the graph has others; use a --topology '
+                'without weights'
+            )
+
+    return check
+
+
 def static(name: str) -> Check:
     """That all rounds have the same graph, on which nothing is lost."""
 
@@ -73,6 +87,7 @@ def tree(name: str) -> Check:
     """That the graph is static, connected and without a cycle."""
 
     def check(graphs: Graph, sizes: np.ndarray) -> None:
+        unweighted(name)(graphs, sizes)
         static(name)(graphs, sizes)
         matrix = mixing_matrix(_round(graphs, 0), sizes, 'uniform')
         links = matrix.nnz - len(sizes)
@@ -92,6 +107,7 @@ def heard(name: str) -> Check:
     """That every client is heard by another in some round."""
 
     def check(graphs: Graph, sizes: np.ndarray) -> None:
+        unweighted(name)(graphs, sizes)
         counts = np.zeros(len(sizes), int)
         for round in _of_each_graph(graphs):
             members, mask, active = (np.asarray(a)[round] for a in graphs[:3])

@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Sequence
 
+import jax
 import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph, linalg
@@ -68,9 +69,10 @@ def gain_of(*matrices: scipy.sparse.sparray) -> float:
 
 def mixing_matrices(graphs: Graph, sizes: np.ndarray, kind: str) -> list[scipy.sparse.csr_array]:
     """The mixing matrices of a schedule [T, ...], only the first where all rounds are alike."""
-    alike = all(np.asarray(a).strides[0] == 0 for a in graphs)
+    alike = all(np.asarray(a).strides[0] == 0 for a in jax.tree.leaves(graphs))
     rounds = 1 if alike else len(graphs.members)
-    return [mixing_matrix(Graph(*(a[r] for a in graphs)), sizes, kind) for r in range(rounds)]
+    each = [jax.tree.map(lambda a, r=r: a[r], graphs) for r in range(rounds)]
+    return [mixing_matrix(graph, sizes, kind) for graph in each]
 
 
 def uniform_matrix(links: np.ndarray, clients: int) -> scipy.sparse.csr_array:
@@ -106,7 +108,8 @@ def gain_of_family(
     Args:
       family, options: as `topology.schedule` takes them.
       clients: n, as far as it is known.
-      mixing: `uniform` or `metropolis`; sample counts are taken as equal.
+      mixing: `uniform` or `metropolis`; sample counts are taken as equal. Where graphs have
+        weights, they win.
       rounds: of each schedule, more than one where the graph changes.
       draws: connected networks drawn.
       seed: non-negative.
@@ -115,11 +118,12 @@ def gain_of_family(
       TopologyError: ten times as many draws did not give as many connected networks.
     """
     gains: list[float] = []
+    static = rounds == 1 and family not in topology.SEQUENCES
     for each in np.random.SeedSequence(seed).generate_state(10 * draws):
         with warnings.catch_warnings():
             warnings.simplefilter('ignore', UserWarning)  # a draw that is not connected
             graphs = topology.schedule(
-                family, clients, rounds, seed=int(each), static=rounds == 1, **options
+                family, clients, rounds, seed=int(each), static=static, **options
             )
         matrices = mixing_matrices(graphs, np.ones(clients), mixing)
         if _components(matrices).max() == 0:
@@ -160,7 +164,8 @@ def push_sum_size(graph: Graph, rounds: int) -> np.ndarray:
     """Every client's estimate of n by gossip, [M] (push-sum: Kempe, Dobra & Gehrke 2003).
 
     Every client starts with the value one, client 0 alone with the weight one; each round they
-    share both equally among themselves and their neighbours. Value over weight tends to n.
+    share both equally among themselves and their neighbours, or by the graph's weights. Value over
+    weight tends to n.
 
     Args:
       graph: a schedule, [T, M, K]; gossip goes through it again when it is used up.

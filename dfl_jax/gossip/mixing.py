@@ -33,7 +33,8 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
     JAX where any argument is a JAX array; NumPy in float64 where all are NumPy arrays.
 
     Args:
-      graph: one round; members [H, K], mask [H, K], active [H].
+      graph: one round; members [H, K], mask [H, K], active [H]. Where it has weights [H, K], they
+        are the rows, whatever the kind; the weight of a link that is lost goes to the receiver.
       sizes: [M], the number of true samples of each client.
       kind: `size`, N_j over the sum of N over the delivered links and the aggregator itself
         (NTK-DFL, Eq. (1)); `uniform`, one over their number; `metropolis`, 1 / (1 + max(d_i, d_j))
@@ -49,11 +50,14 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
     """
     check_choice('mixing', kind, MIXINGS)
     xp: ModuleType = jnp if any(isinstance(a, jax.Array) for a in (*graph, sizes)) else np
-    members, mask, active, sizes = (xp.asarray(a) for a in (*graph, sizes))
+    members, mask, active, sizes = (xp.asarray(a) for a in (*graph[:3], sizes))
     dtype = xp.result_type(float)
     members = xp.where(mask, members, 0)
 
-    if kind == 'metropolis':
+    if graph.weights is not None:
+        rows = _with_rest(xp.where(mask, xp.asarray(graph.weights, dtype), 0)[:, 1:], xp)
+        keeps = ~active
+    elif kind == 'metropolis':
         if members.shape[0] != sizes.shape[0]:
             raise ValueError(
                 f'metropolis mixing needs one aggregator a client: {members.shape[0]} aggregators '
@@ -62,7 +66,7 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
         degrees = mask[:, 1:].sum(axis=1)  # [M]
         largest = xp.maximum(degrees[:, None], degrees[members[:, 1:]])
         links = xp.where(mask[:, 1:], 1 / (1 + largest.astype(dtype)), 0)
-        rows = xp.concatenate([1 - links.sum(axis=1, keepdims=True), links], axis=1)
+        rows = _with_rest(links, xp)
         keeps = ~active
     else:
         share = sizes[members].astype(dtype) if kind == 'size' else xp.ones(mask.shape, dtype)
@@ -88,6 +92,11 @@ def push_weights(graph: Graph) -> Array:
     share = 1 / (1 + heard_by)  # [M]
     links = jnp.where(delivered, share[graph.members[:, 1:]], 0)
     return jnp.concatenate([share[:, None], links], axis=1)
+
+
+def _with_rest(links: Array, xp: ModuleType) -> Array:
+    """Rows [H, K] of the weights of links [H, K - 1] and, in column 0, what they leave of one."""
+    return xp.concatenate([1 - links.sum(axis=1, keepdims=True), links], axis=1)
 
 
 def mix(weights: Array, members: Array, tree: PyTree) -> PyTree:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph, linalg
@@ -11,6 +12,7 @@ from dfl_jax.base import Graph
 from dfl_jax.gossip.mixing import mixing_weights
 
 DENSE_SPECTRUM_UP_TO = 1000
+ROUNDING = 1e-9  # of a modulus that is one, which the iterations find to 1e-10
 
 
 class Spectrum(NamedTuple):
@@ -23,9 +25,10 @@ class Spectrum(NamedTuple):
 def mixing_matrix(graph: Graph, sizes: np.ndarray, kind: str = 'size') -> scipy.sparse.csr_array:
     """The mixing matrix of one round, [M, M] float64, whose rows sum to one.
 
-    graph: one round, [M, K]; sizes: [M], samples of each client; kind: as in `mixing_weights`.
+    graph: one round, [M, K]; sizes: [M], samples of each client; kind: as in `mixing_weights`,
+    which takes the graph's weights where it has some.
     """
-    graph, sizes = Graph(*map(np.asarray, graph)), np.asarray(sizes)
+    graph, sizes = jax.tree.map(np.asarray, graph), np.asarray(sizes)
     members, weights = graph.members, mixing_weights(graph, sizes, kind)
     aggregators, columns = np.nonzero(weights)
     entries = (weights[aggregators, columns], (aggregators, members[aggregators, columns]))
@@ -36,10 +39,15 @@ def spectrum(matrix: scipy.sparse.sparray) -> Spectrum:
     """The second largest modulus of the eigenvalues of a mixing matrix, and the gap to one.
 
     The gap is 1 - |lambda_2|; NTK-DFL, Definition 4.2, calls (1 - lambda)^2 the gap instead. A
-    disconnected network has second modulus one and gap zero. Dense eigenvalues up to M = 1000,
-    Arnoldi or Lanczos iterations beyond.
+    disconnected network has second modulus one and gap zero; negative weights may bring a modulus
+    above one, with which gossip diverges. Dense eigenvalues up to M = 1000, Arnoldi or Lanczos
+    iterations beyond, unless these do not converge on directed links.
 
-    matrix: [M, M], rows sum to one.
+    Where the matrix is not symmetric, as with directed links, the modulus is the rate in the end:
+    what is left after t rounds shrinks as |lambda_2|^t, but may grow at first. The consensus is
+    v^T x of the left eigenvector v (`gain.steady_vector`), the mean only if columns sum to one.
+
+    matrix: [M, M], rows sum to one, of any weights and directions.
     """
     matrix = scipy.sparse.csr_array(matrix)
     clients = matrix.shape[0]
@@ -52,7 +60,9 @@ def spectrum(matrix: scipy.sparse.sparray) -> Spectrum:
         eigenvalues = (np.linalg.eigvalsh if symmetric else np.linalg.eigvals)(matrix.toarray())
     else:
         eigenvalues = _extreme_eigenvalues(matrix, linalg.eigsh if symmetric else linalg.eigs)
-    second = min(float(np.sort(np.abs(eigenvalues))[-2]), 1.0)
+    others = np.delete(eigenvalues, np.argmin(np.abs(eigenvalues - 1)))
+    second = float(np.abs(others).max())
+    second = 1.0 if 1 < second < 1 + ROUNDING else second
     return Spectrum(second, 1.0 - second)
 
 
@@ -63,6 +73,8 @@ def _extreme_eigenvalues(matrix: scipy.sparse.csr_array, solve: Callable) -> np.
     try:
         return solve(matrix, which='LM', ncv=64, maxiter=300, tol=1e-10, **options)
     except linalg.ArpackNoConvergence:
+        if (matrix.astype(bool) != matrix.T.astype(bool)).nnz:  # eigenvalues all over the disk
+            return np.linalg.eigvals(matrix.toarray())
         # A slowly mixing network separates easily: its factorisation about +-1 is sparse.
         ends = [solve(matrix.tocsc(), sigma=s * (1 + 1e-6), **options) for s in (1, -1)]
         return np.concatenate(ends)

@@ -39,6 +39,7 @@ def meetings(
     Raises:
       TopologyError: numbers that do not fit each other or the network, an unknown choice.
     """
+    _check_unweighted(graph, 'meetings average by the numbers of samples')
     rounds, clients, _ = graph.members.shape
     check_choice('aggregator', choice, CHOICES, TopologyError)
     if not 1 <= aggregators <= clients:
@@ -76,6 +77,13 @@ def meetings(
     return Graph(members, mask, active)
 
 
+def _check_unweighted(graph: Graph, why: str) -> None:
+    if graph.weights is not None:
+        raise TopologyError(
+            f'{why}, not by the weights of a graph; take a topology without weights'
+        )
+
+
 def _aggregators(
     graph: Graph, r: int, count: int, choice: str, last: int | None, rng: np.random.Generator
 ) -> list[int]:
@@ -111,6 +119,7 @@ def by_cluster(graph: Graph) -> Graph:
     Raises:
       TopologyError: a link that is missing inside a cluster, or clusters that are no cliques.
     """
+    _check_unweighted(graph, 'a cluster that shares one model averages as its method does')
     members, mask, active = [], [], []
     for r in range(len(graph.members)):
         first = graph.members[r].min(axis=1)  # the least client of a clique names it

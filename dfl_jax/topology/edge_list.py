@@ -1,25 +1,28 @@
 """A graph from a file of links."""
 
 import os
-import warnings
+import re
 
 import numpy as np
 
 from dfl_jax.host import read_text
 from dfl_jax.topology.settings import TopologyError
+from dfl_jax.topology.weighted import all_or_none
+
+WEIGHT = re.compile(r"""['"]weight['"]\s*:\s*([^,}\s]+)""")  # in a dictionary of networkx
 
 
-def read_edges(path: str | os.PathLike, clients: int) -> np.ndarray:
-    """Links [E, 2] of an edge list, self loops left out.
+def read_edges(path: str | os.PathLike, clients: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Links [E, 2] of an edge list, each once and self loops left out, and their weights [E].
 
-    Two node ids a line, apart by spaces or a comma, and what networkx writes after them: a number
-    or a dictionary. Neither is used; of weights a warning says so.
+    Two node ids a line, apart by spaces or a comma, and what networkx writes after them: the weight
+    of the link, or a dictionary that may have one. None where no line has a weight.
     """
     try:
         lines = read_text(path).splitlines()
     except (OSError, ValueError) as error:  # ValueError: a path that no file can have
         raise TopologyError(f'edge list {path} cannot be read: {error}; correct the path') from None
-    links, weighted = [], None
+    weights: dict[tuple[int, int], float | str | None] = {}
     for number, line in enumerate(lines, 1):
         fields = line.split('#')[0].replace(',', ' ').split(None, 2)
         if not fields:
@@ -31,24 +34,26 @@ def read_edges(path: str | os.PathLike, clients: int) -> np.ndarray:
                 f'{path}:{number}: two node ids expected, and perhaps a weight, '
                 f'got {line.strip()[:60]!r}; write it as networkx.write_edgelist does'
             )
-        if weighted is None and (_is_number(more) or 'weight' in more):
-            weighted = number
         link = [int(f) for f in fields[:2]]
         if max(link) >= clients:
             raise TopologyError(
                 f'{path}:{number}: node {max(link)} is not one of the {clients} clients '
                 f'0 to {clients - 1}; raise clients to {max(link) + 1} or renumber the file'
             )
+        found = WEIGHT.search(more)
+        text = found[1] if found else more if _is_number(more) else ''
+        weight, ends = float(text) if _is_number(text) else text or None, (min(link), max(link))
+        if ends in weights and weights[ends] != weight:
+            raise TopologyError(
+                f'{path}:{number}: link {ends[0]} {ends[1]} had the weight {weights[ends]} before '
+                f'and has {weight} here; write it once'
+            )
         if link[0] != link[1]:
-            links.append(link)
-    if not links:
+            weights[ends] = weight
+    if not weights:
         raise TopologyError(f'edge list {path} holds no link; write two node ids a line')
-    if weighted is not None:
-        warnings.warn(
-            f'{path}:{weighted}: the weights of links are not used; the averaging has its own',
-            stacklevel=4,
-        )
-    return np.array(links, np.int32).reshape(-1, 2)
+    links = np.array(list(weights), np.int32).reshape(-1, 2)
+    return links, all_or_none(list(weights.values()), str(path))
 
 
 def _is_number(text: str) -> bool:

@@ -1,26 +1,18 @@
-"""The families of graphs that a schedule draws from, and what each of them needs."""
+"""The families of graphs that a schedule draws from, and how large they are."""
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import networkx as nx
 import numpy as np
 
-from dfl_jax.checks import check_choice
-from dfl_jax.topology.edge_list import read_edges
-from dfl_jax.topology.settings import (
-    Settings,
-    TopologyError,
-    check_assortativity,
-    check_probability,
-)
+from dfl_jax.topology.sequences import SEQUENCES
+from dfl_jax.topology.settings import Settings
 
-STEEPEST = 1000  # the largest exponent of a power law
 # Clients of the largest regular graph that networkx draws, so that those of trained runs stay. Of
 # larger ones only ||v_steady|| is kept, which all regular graphs share.
 REGULAR_BY_NETWORKX = 10_000
-SEARCHED = 1000  # how many numbers of clients are searched for one that has a torus
 
 
 def mean_degree(settings: Settings) -> float:
@@ -128,7 +120,7 @@ def _k_random(settings: Settings, seed: int) -> np.ndarray:
     return np.stack([np.repeat(listeners, degree), heard.ravel()], axis=1)
 
 
-def _sides(clients: int, dimensions: int, least: int = 3) -> list[tuple[int, ...]]:
+def sides_of(clients: int, dimensions: int, least: int = 3) -> list[tuple[int, ...]]:
     """The factorisations of clients into `dimensions` ascending sides, none below `least`."""
     if dimensions == 1:
         return [(clients,)] if clients >= least else []
@@ -137,12 +129,12 @@ def _sides(clients: int, dimensions: int, least: int = 3) -> list[tuple[int, ...
         (first, *rest)
         for first in firsts
         if clients % first == 0
-        for rest in _sides(clients // first, dimensions - 1, first)
+        for rest in sides_of(clients // first, dimensions - 1, first)
     ]
 
 
 def _torus(settings: Settings) -> np.ndarray:
-    sides = min(_sides(settings.clients, settings.dimensions), key=sum)
+    sides = min(sides_of(settings.clients, settings.dimensions), key=sum)
     nodes = np.arange(settings.clients).reshape(sides)
     links = [np.stack([nodes, np.roll(nodes, -1, axis)], axis=-1) for axis in range(nodes.ndim)]
     return np.concatenate([along.reshape(-1, 2) for along in links])
@@ -168,6 +160,24 @@ def _ring(settings: Settings) -> np.ndarray:
     return np.stack([nodes, np.roll(nodes, -1)], axis=1)
 
 
+def _directed_ring(settings: Settings) -> np.ndarray:
+    return _ring(settings)[:, ::-1]  # each hears its predecessor
+
+
+def _exponential(settings: Settings) -> np.ndarray:
+    """Links [M tau, 2] from client i to i - 2^j mod M for all 2^j < M (Ying et al. 2021)."""
+    nodes = np.arange(settings.clients)
+    offsets = 2 ** np.arange((settings.clients - 1).bit_length())
+    heard = (nodes[:, None] - offsets) % settings.clients
+    return np.stack([np.repeat(nodes, len(offsets)), heard.ravel()], axis=1)
+
+
+def _hypercube(settings: Settings) -> np.ndarray:
+    nodes = np.arange(settings.clients, dtype=np.int32)
+    sides = 2 ** np.arange((settings.clients - 1).bit_length(), dtype=np.int32)
+    return np.concatenate([np.stack([nodes, nodes ^ s], axis=1)[nodes & s == 0] for s in sides])
+
+
 def _star(settings: Settings) -> np.ndarray:
     leaves = np.arange(1, settings.clients, dtype=np.int32)
     return np.stack([np.zeros_like(leaves), leaves], axis=1)
@@ -186,8 +196,11 @@ _FIXED: dict[str, Callable[[Settings], np.ndarray]] = {
     'star': _star,
     'torus': _torus,
     'two_group': _two_group,
+    'hypercube': _hypercube,
+    'directed_ring': _directed_ring,
+    'exponential': _exponential,
 }
-WITH_DEGREE: dict[str, Callable[[Settings, int], nx.Graph | np.ndarray]] = {
+_DRAWN: dict[str, Callable[[Settings, int], nx.Graph | np.ndarray]] = {
     'regular': _regular,
     'erdos_renyi': _erdos_renyi,
     'barabasi_albert': _barabasi_albert,
@@ -196,21 +209,26 @@ WITH_DEGREE: dict[str, Callable[[Settings, int], nx.Graph | np.ndarray]] = {
     'configuration': _configuration,
     'chung_lu': _chung_lu,
     'k_random': _k_random,
+    'epidemic': lambda settings, seed: _k_random(settings, seed)[:, ::-1],
 }
 BY_NETWORKX = ('erdos_renyi', 'barabasi_albert', 'watts_strogatz', 'chung_lu')
-EQUAL_DEGREES = ('regular', 'ring', 'torus', 'complete', 'k_random')
-DIRECTED = ('k_random',)  # its links lead from a client to those that it hears
-FAMILIES = (*_FIXED, *WITH_DEGREE, 'edge_list')
+FROM_FILE = ('edge_list', 'matrix')
+WITH_DEGREE = (*_DRAWN, 'base_graph')
+EQUAL_DEGREES = ('regular', 'ring', 'torus', 'complete', 'hypercube')
+# Their links lead from a client to those that it hears
+DIRECTED = ('k_random', 'epidemic', 'directed_ring', 'exponential', 'one_peer_exponential')
+FAMILIES = (*_FIXED, *_DRAWN, *SEQUENCES, *FROM_FILE)
 
 
 def draw(family: str, settings: Settings, rng: np.random.Generator) -> np.ndarray:
-    """One graph of a family; links [E, 2] int32, undirected but of DIRECTED, nodes 0 to M - 1."""
-    if family == 'edge_list' and settings.path is not None:
-        return read_edges(settings.path, settings.clients)
+    """One graph of a family; links [E, 2] int32, undirected but of DIRECTED, nodes 0 to M - 1.
+
+    Neither of a sequence nor from a file.
+    """
     if family in _FIXED:
         graph = _FIXED[family](settings)
     else:
-        graph = WITH_DEGREE[family](settings, int(rng.integers(2**31)))
+        graph = _DRAWN[family](settings, int(rng.integers(2**31)))
     links = graph if isinstance(graph, np.ndarray) else list(graph.edges)
     return np.asarray(links, np.int32).reshape(-1, 2)
 
@@ -226,11 +244,15 @@ def most_members(family: str, rounds: int, settings: Settings) -> int:
 
     The largest of M T binomial degrees is bounded by Bernstein's inequality. Hubs of a
     Barabasi-Albert graph have about m sqrt(M) neighbours, m = degree / 2; three times that is rare.
-    An edge list is taken for a ring, before it is read.
+    An edge list is taken for a ring and a matrix for a directed one, before they are read.
     """
     clients, degree = settings.clients, settings.degree
     if family in ('ring', 'line', 'edge_list'):
         neighbours: float = 2
+    elif family in ('directed_ring', 'one_peer_exponential', 'matrix'):
+        neighbours = 1
+    elif family in ('hypercube', 'exponential'):
+        neighbours = (clients - 1).bit_length()
     elif family in ('complete', 'star'):
         neighbours = clients - 1
     elif family == 'torus':
@@ -239,7 +261,7 @@ def most_members(family: str, rounds: int, settings: Settings) -> int:
         neighbours = (clients + 1) // 2
     elif family == 'clustered':
         neighbours = -(-clients // _clusters(settings)) - 1
-    elif family in ('regular', 'k_random'):
+    elif family in ('regular', 'k_random', 'base_graph'):
         neighbours = degree
     elif family == 'barabasi_albert':
         neighbours = max(1.5 * degree * math.sqrt(clients), degree)
@@ -260,81 +282,9 @@ def most_members(family: str, rounds: int, settings: Settings) -> int:
 def links_of(family: str, members: int, settings: Settings) -> int:
     """About the number of links E of one draw. members: K."""
     clients = settings.clients
-    if family in ('star', 'ring', 'line', 'edge_list'):
+    if family in ('star', 'ring', 'line', 'directed_ring', 'one_peer_exponential', *FROM_FILE):
         return clients
     if family in ('complete', 'two_group'):
         return clients * (members - 1) // 2
     mean = mean_degree(settings) if family in WITH_DEGREE else members - 1
     return int(clients * min(mean, clients - 1)) // 2
-
-
-def check(family: str, rounds: int, settings: Settings) -> None:
-    """Raises `TopologyError` for a schedule that cannot be drawn."""
-    clients, degree, path = settings.clients, settings.degree, settings.path
-    check_choice('topology', family, FAMILIES, TopologyError)
-    if rounds < 1:
-        raise TopologyError(f'a schedule needs at least 1 round, got rounds={rounds}')
-    least = 3 if family == 'ring' else 2
-    if clients < least:
-        raise TopologyError(f'{family} needs at least {least} clients, got clients={clients}')
-    if family in WITH_DEGREE:
-        if degree < 1:
-            raise TopologyError(f'{family} needs a degree of at least 1, got degree={degree}')
-        if degree >= clients:
-            raise TopologyError(
-                f'degree {degree} needs more than {degree} clients, got clients={clients}; '
-                f'lower the degree to {clients - 1} or less'
-            )
-    if family == 'regular' and clients * degree % 2:
-        raise TopologyError(
-            f'degree {degree} needs clients*degree even, got clients={clients}; '
-            f'take {clients + 1} clients or degree {degree - 1 or degree + 1}'
-        )
-    if settings.probability is not None:
-        check_probability('the probability of a link', settings.probability)
-        if family != 'erdos_renyi':
-            raise TopologyError(f'{family} has no probability of a link; leave it out')
-    if family == 'watts_strogatz':
-        check_probability('rewiring', settings.rewiring)
-        if degree % 2:
-            raise TopologyError(
-                f'watts_strogatz needs an even degree, got degree={degree}; '
-                f'take {degree - 1 or degree + 1}'
-            )
-    if family in ('configuration', 'chung_lu') and not 2 < settings.exponent <= STEEPEST:
-        raise TopologyError(
-            f'{family} needs a finite exponent above 2, where the mean degree of any number '
-            f'of clients is bounded, and up to {STEEPEST}, got exponent={settings.exponent}; '
-            'take 2.5'
-        )
-    if family == 'torus':
-        _check_torus(clients, settings.dimensions)
-    if family == 'edge_list' and path is None:
-        raise TopologyError('edge_list needs the path of a file of links, got none')
-    if family != 'edge_list' and path is not None:
-        raise TopologyError(f'{family} reads no file, got {path}; take edge_list')
-    if settings.assortativity is not None:
-        check_assortativity(settings.assortativity)
-        if family in EQUAL_DEGREES:
-            raise TopologyError(
-                f'the clients of {family} have equal degrees, which no assortativity tells apart, '
-                f'got assortativity={settings.assortativity}; leave it out or take erdos_renyi'
-            )
-
-
-def _check_torus(clients: int, dimensions: int) -> None:
-    if dimensions < 1:
-        raise TopologyError(f'torus needs at least 1 dimension, got dimensions={dimensions}')
-    most = 0  # dimensions, of so many clients
-    while 3 ** (most + 1) <= clients:
-        most += 1
-    if dimensions > most or not _sides(clients, dimensions):
-        near: Iterable[int] = ()
-        if dimensions <= most + 1:
-            start = max(clients, 3**dimensions)
-            near = range(start, start + SEARCHED)
-        fits = next((n for n in near if _sides(n, dimensions)), None)
-        raise TopologyError(
-            f'torus needs clients to be a product of {dimensions} sides of at least 3, got '
-            f'clients={clients}; take {fits or f"dimensions={max(min(most, dimensions - 1), 1)}"}'
-        )

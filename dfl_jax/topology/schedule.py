@@ -1,6 +1,5 @@
 """The schedule of a run: the graphs of all rounds, drawn on the host. Equal seeds, equal graphs."""
 
-import math
 import warnings
 from typing import Any
 
@@ -9,11 +8,30 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from dfl_jax.base import Graph
-from dfl_jax.topology.families import DIRECTED, by_networkx, check, draw, links_of, most_members
+from dfl_jax.topology.checks import check
+from dfl_jax.topology.edge_list import read_edges
+from dfl_jax.topology.families import (
+    DIRECTED,
+    FROM_FILE,
+    SEQUENCES,
+    by_networkx,
+    draw,
+    links_of,
+    most_members,
+)
+from dfl_jax.topology.layout import arcs_of, laid_out, weighted_links
 from dfl_jax.topology.rewiring import rewire
-from dfl_jax.topology.settings import BYTES_OF_PLACE, Settings, Stream, check_memory
+from dfl_jax.topology.settings import (
+    BYTES_OF_PLACE,
+    BYTES_OF_WEIGHT,
+    Settings,
+    Stream,
+    TopologyError,
+    check_memory,
+)
+from dfl_jax.topology.weighted import from_matrix, read_matrix
 
-ALWAYS_STATIC = ('complete', 'edge_list')
+ALWAYS_STATIC = ('complete', *FROM_FILE)
 # Bytes of a link while its graph is drawn, by NumPy and by networkx (tracemalloc, 2026-11-22: a
 # complete graph of 3,000 took 104; regular graphs of degree 10 and others of 20,000, 200 to 280)
 DRAWING, NETWORKX = 100, 280
@@ -36,9 +54,17 @@ def schedule(
     `rewiring`), `configuration` (power-law degrees, at random without self-loops and repeated
     links), `chung_lu` (power law of expected degrees), `torus` (periodic lattice of `dimensions`,
     the most even sides), `clustered` (disjoint cliques of about `degree + 1` clients, sizes
-    differing by at most one), `two_group` (two complete meshes joined by one link), `k_random`
-    (every client hears `degree` others, who need not hear it), `edge_list` (the file `path`, always
-    static).
+    differing by at most one), `two_group` (two complete meshes joined by one link), `hypercube` (a
+    power of two of clients), `edge_list` (the file `path`, always static).
+
+    Directed: `k_random` (every client hears `degree` others drawn at random, and any number may
+    hear it), `epidemic` (every client is heard by `degree` others drawn at random, and may hear any
+    number: the local form of epidemic learning, de Vos et al. 2023), `directed_ring` (each hears
+    its predecessor), `exponential` (client i hears i - 2^j for all 2^j < M).
+
+    With weights of their own, in fixed order and without relabelling: `one_peer_exponential` and
+    `base_graph` of at most `degree` neighbours (`sequences`), and `matrix` (the file `path`,
+    `from_matrix`).
 
     Args:
       family: one of the above.
@@ -50,7 +76,9 @@ def schedule(
       options: the following, with the defaults of `Settings`.
       degree: neighbours of a client without itself; ignored by families that have no choice.
       path: the edge list as networkx writes it: two node ids from 0 to M - 1 a line, apart by
-        spaces or a comma, `#` comments; what follows the two is not used.
+        spaces or a comma, `#` comments; a number that follows them in all lines is the weight that
+        both clients give each other, and what a client's weights leave of one is its own. Or the
+        mixing matrix as numpy.save writes it, [M, M] or [P, M, M].
       probability: `erdos_renyi` only, of a link, in place of the degree.
       rewiring: `watts_strogatz` only.
       exponent: above 2. `configuration`: p(k) ~ k^-exponent from k_min to M - 1, with the
@@ -62,40 +90,49 @@ def schedule(
 
     Returns:
       members [T, M, K] int32 (column 0 the aggregator, then its neighbours ascending, padding
-      repeats the aggregator), mask [T, M, K] bool, active [T, M] bool, all True; K = 1 + the
-      largest degree of any round.
+      repeats the aggregator), mask [T, M, K] bool, active [T, M] bool, all True, weights [T, M, K]
+      float64 or None; K = 1 + the largest degree of any round.
 
     Raises:
       TopologyError: with the numbers and the remedy; before anything is drawn, unless a draw
         cannot be rewired to the assortativity, or has clients of far higher degree than most.
 
     Warns:
-      UserWarning: the graph of a static schedule is not connected, or a file has weights.
+      UserWarning: the graph of a static schedule is not connected.
     """
     settings = Settings(clients, **options)
     check_schedule(family, rounds, static, settings)
+    what = f'{family} graphs'
+    if family in SEQUENCES:
+        of_rounds, weights = zip(*SEQUENCES[family](settings), strict=True)
+        return laid_out(of_rounds, clients, rounds, weights, what)
+    if family == 'matrix' and settings.path is not None:
+        return from_matrix(read_matrix(settings.path, clients), rounds, str(settings.path))
     rng = np.random.default_rng([seed, Stream.GRAPH])
-    if static or family in ALWAYS_STATIC:
+    of_edges = None  # their weights
+    if family == 'edge_list' and settings.path is not None:
+        edges, of_edges = read_edges(settings.path, clients)
+        draws = [edges]
+    elif static or family in ALWAYS_STATIC:
         draws = [draw(family, settings, rng)]
     else:
         draws = [rng.permutation(clients)[draw(family, settings, rng)] for _ in range(rounds)]
     if settings.assortativity is not None:
+        if of_edges is not None:
+            raise TopologyError(
+                f'the links of {settings.path} have weights, which rewiring to '
+                f'assortativity={settings.assortativity} would move; leave it out'
+            )
         rng = np.random.default_rng([seed, Stream.REWIRING])
         draws = [rewire(links, settings.assortativity, rng) for links in draws]
+    if of_edges is not None:
+        graphs = weighted_links(draws[0], of_edges, clients, rounds, True, str(settings.path))
+    else:
+        arcs = [arcs_of(links, clients, family not in DIRECTED) for links in draws]
+        graphs = laid_out(arcs, clients, rounds, what=what)
     if static or family == 'edge_list':
         _warn_if_disconnected(family, draws[0], clients)
-
-    links = [_arcs(e, clients, both_ways=family not in DIRECTED) for e in draws]
-    degrees = [np.bincount(e[:, 0], minlength=clients) for e in links]
-    shape = (len(draws), clients, 1 + max(int(d.max()) for d in degrees))
-    check_memory(f'{family} graphs', len(draws), clients, BYTES_OF_PLACE * math.prod(shape))
-    members = np.broadcast_to(np.arange(clients, dtype=np.int32)[:, None], shape).copy()
-    for row, e, d in zip(members, links, degrees, strict=True):
-        column = 1 + np.arange(len(e)) - np.repeat(np.cumsum(d) - d, d)
-        row[e[:, 0], column] = e[:, 1]
-    mask = np.arange(shape[2]) <= np.stack(degrees)[:, :, None]
-    active = np.ones((len(draws), clients), bool)
-    return Graph(*(np.broadcast_to(a, (rounds, *a.shape[1:])) for a in (members, mask, active)))
+    return graphs
 
 
 def check_schedule(family: str, rounds: int, static: bool, settings: Settings) -> None:
@@ -104,6 +141,10 @@ def check_schedule(family: str, rounds: int, static: bool, settings: Settings) -
     Nothing is drawn, and an edge list is not read.
     """
     check(family, rounds, settings)
+    if static and family in SEQUENCES:
+        raise TopologyError(
+            f'{family} is a sequence of graphs, none of which averages all alone; leave out static'
+        )
     clients = settings.clients
     draws = 1 if static or family in ALWAYS_STATIC else rounds
     # A first bound without any array of M, which may be too large itself.
@@ -113,25 +154,14 @@ def check_schedule(family: str, rounds: int, static: bool, settings: Settings) -
     places = draws * clients * members
     # A draw [E, 2], both ways [2E, 2], and what drawing and sorting take of one draw.
     drawing = (24 * draws + (NETWORKX if by_networkx(family, settings) else DRAWING)) * links
-    check_memory(f'{family} graphs', draws, clients, BYTES_OF_PLACE * places + drawing)
+    each = BYTES_OF_PLACE + (BYTES_OF_WEIGHT if family in (*SEQUENCES, 'matrix') else 0)
+    check_memory(f'{family} graphs', draws, clients, each * places + drawing)
 
 
 def graph_bytes(graphs: Graph) -> int:
     """Bytes that a schedule holds, one round of a static one."""
-    arrays = map(np.asarray, graphs)
+    arrays = [np.asarray(a) for a in graphs if a is not None]
     return sum((a[:1] if a.strides[0] == 0 else a).nbytes for a in arrays if len(a))
-
-
-def _arcs(links: np.ndarray, clients: int, both_ways: bool) -> np.ndarray:
-    """Links [E, 2], and their reverses where they go both ways, each once; int32, sorted."""
-    first, second = links[:, 0].astype(np.int64), links[:, 1].astype(np.int64)
-    # A complete graph of 3,000 clients takes 1 s so; np.unique over rows 12 s (2026-11-22).
-    names = first * clients + second
-    if both_ways:
-        names = np.concatenate([names, second * clients + first])
-    names.sort()
-    names = names[np.diff(names, prepend=-1) != 0]
-    return np.stack(np.divmod(names, clients), axis=1).astype(np.int32)
 
 
 def _warn_if_disconnected(family: str, links: np.ndarray, clients: int) -> None:

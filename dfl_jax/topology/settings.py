@@ -7,6 +7,7 @@ from typing import NamedTuple
 from dfl_jax.host import lack_of_memory
 
 BYTES_OF_PLACE = 5  # a member and its mask
+BYTES_OF_WEIGHT = 8
 
 
 class Stream(enum.IntEnum):

@@ -358,9 +358,30 @@ FAULTS = [
     Fault(
         'the second eigenvalue without its modulus',
         'dfl_jax/gossip/spectra.py',
-        'np.sort(np.abs(eigenvalues))[-2]',
-        'np.sort(np.real(eigenvalues))[-2]',
+        'np.abs(others).max()',
+        'np.real(others).max()',
         ('test_topology.py::test_the_second_eigenvalue_may_be_negative',),
+    ),
+    Fault(
+        'the weight of a lost link that nobody gets',
+        'dfl_jax/gossip/mixing.py',
+        'rows = _with_rest(xp.where(mask, xp.asarray(graph.weights, dtype), 0)[:, 1:], xp)',
+        'rows = xp.where(mask, xp.asarray(graph.weights, dtype), 0)',
+        ('test_weighted_graphs.py::test_weights_of_the_graph_win_and_lost_ones_stay',),
+    ),
+    Fault(
+        'the share of a part of a base graph without its number of rows',
+        'dfl_jax/topology/sequences.py',
+        'share = power / (size + later.shape[1])',
+        'share = size / (size + later.shape[1])',
+        ('test_weighted_graphs.py::test_base_graphs_average_any_number_of_clients_exactly',),
+    ),
+    Fault(
+        'weights in the order of the arcs, not of the members',
+        'dfl_jax/topology/layout.py',
+        'weights[number][order]',
+        'weights[number]',
+        ('test_weighted_graphs.py::test_base_graphs_average_any_number_of_clients_exactly',),
     ),
     Fault(
         "Barabasi-Albert's degree taken as 2 m",

@@ -6,7 +6,7 @@ from typing import Any
 from dfl_jax.algorithms import Method
 from dfl_jax.cli.experiment.flags import GROUPS
 from dfl_jax.cli.experiment.method_flags import METHOD
-from dfl_jax.topology import FAMILIES, WITH_DEGREE
+from dfl_jax.topology import FAMILIES, FROM_FILE, SEQUENCES, WITH_DEGREE
 
 ARCHITECTURES = 'clients of different architectures'  # title of their flags
 
@@ -38,8 +38,9 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
             'data_dir': not embedded,
         },
         f'--topology={topology}': {
-            'topology_file': topology == 'edge_list',
+            'topology_file': topology in FROM_FILE,
             'degree': with_degree,
+            'static_topology': topology not in SEQUENCES,
             'link_probability': topology == 'erdos_renyi',
             'degree_exponent': topology in ('configuration', 'chung_lu'),
             'torus_dimensions': topology == 'torus',

@@ -61,10 +61,13 @@ class Experiment:
     @property
     def resolved(self) -> dict[str, Any]:
         """The settings of the method with its defaults, as config.json records them."""
+        resolved = self.chosen.resolved
+        if self.graphs.weights is not None and 'mixing' in resolved:
+            resolved['mixing'] = 'graph'
         if self.population is None:
-            return self.chosen.resolved
+            return resolved
         clients = self.population.clients.items()
-        return self.chosen.resolved | {'architectures': {name: len(c) for name, c in clients}}
+        return resolved | {'architectures': {name: len(c) for name, c in clients}}
 
 
 def streams(seed: int, names: Sequence[str] = STREAMS) -> dict[str, int]:

@@ -95,8 +95,12 @@ flags.DEFINE_string(
     'topology',
     'regular',
     'One of regular, ring, line, complete, star, erdos_renyi, barabasi_albert, watts_strogatz, '
-    'torus, configuration, chung_lu, clustered, two_group, k_random (each client hears --degree '
-    'others, who need not hear it), or edge_list with --topology_file.',
+    'torus, configuration, chung_lu, clustered, two_group, hypercube, k_random (each client hears '
+    '--degree others, who need not hear it), epidemic (--degree others hear each client, and it '
+    'any number), directed_ring, exponential (client i hears i - 2^j for all 2^j < M), '
+    'one_peer_exponential (one of these a round) and base_graph (at most --degree neighbours a '
+    'round), which have weights and average exactly in a few rounds; or edge_list or matrix, with '
+    '--topology_file.',
 )
 flags.DEFINE_integer('degree', 5, 'Neighbours of a client (mean, where the family is random).')
 flags.DEFINE_float(
@@ -118,7 +122,9 @@ flags.DEFINE_bool('static_topology', False, 'One graph for all rounds, not a new
 flags.DEFINE_string(
     'topology_file',
     None,
-    'Edge list as networkx.write_edgelist writes it: two client numbers a line.',
+    'Of --topology=edge_list, as networkx.write_edgelist writes it: two client numbers a line, and '
+    'perhaps the weight that they give each other. Of --topology=matrix, as numpy.save writes it: '
+    'mixing weights [M, M], rows sum to one, or [T, M, M] of successive rounds.',
 )
 flags.DEFINE_float('link_dropout', 0.0, 'Probability that a link fails in a round.')
 flags.DEFINE_bool(

@@ -61,8 +61,10 @@ def initial_gain(
         return float(gossip.gain_of_size(known, flags.gain_exponent))
     changing = np.asarray(graphs.members).strides[0] != 0
     if flags.gain == 'degrees':
-        if changing or mixing == 'metropolis':
+        weighted = graphs.weights is not None
+        if changing or weighted or mixing == 'metropolis':
             against = '--mixing=metropolis' if mixing == 'metropolis' else 'a changing graph'
+            against = f'the weights of --topology={flags.topology}' if weighted else against
             raise ValueError(
                 f'--gain=degrees is of uniform weights on one graph, not of {against}; use '
                 '--gain=family, or --static_topology'

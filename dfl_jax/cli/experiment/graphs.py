@@ -38,6 +38,11 @@ def draw_graphs(flags: Any, seeds: dict[str, int], chosen: Chosen) -> tuple[Grap
         )
         return cohorts, cohorts
     intact = neighbours(flags, seeds['graph'])
+    if intact.weights is not None and 'mixing' in chosen.given:
+        raise ValueError(
+            f'--mixing={chosen.given["mixing"]}: the graphs of --topology={flags.topology} have '
+            'weights of their own; leave it out'
+        )
     graphs = with_failures(intact, flags, seeds)
     if settings.get('by_cluster'):
         graphs = _by_cluster(flags, graphs)

@@ -13,6 +13,7 @@ import networkx as nx
 import numpy as np
 from matplotlib.figure import Figure
 
+from dfl_jax import topology
 from dfl_jax.cli.command import in_a_line
 from dfl_jax.cli.experiment.build import load_data, partition, streams
 from dfl_jax.cli.experiment.flags import GROUPS
@@ -158,7 +159,7 @@ def links(run: SavedRun) -> np.ndarray:
     members, mask = np.asarray(graph.members[0]), np.asarray(graph.mask[0])
     aggregators = np.broadcast_to(members[:, :1], members.shape)
     pairs = np.stack([aggregators[mask], members[mask]], axis=1)
-    pairs = pairs[pairs[:, 0] < pairs[:, 1]]
+    pairs = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1), axis=0)
     if len(pairs) > MOST_LINKS:
         raise ValueError(f'{len(pairs):,} links are too many for a picture')
     return pairs
@@ -191,8 +192,10 @@ def topology_picture(runs: Sequence[SavedRun]) -> str:
     low, high = min(degrees), max(degrees)
     each = str(low) if low == high else f'{low} to {high}'
     whole = 'connected' if nx.is_connected(graph) else 'not connected'
-    fixed = run.config['settings'].get('static_topology') or family in ('complete', 'edge_list')
+    fixed = run.config['settings'].get('static_topology') or family == 'complete'
     when = 'the same in all rounds' if fixed else 'round 1; every round draws anew'
+    if family in topology.SEQUENCES:
+        when = 'round 1 of a sequence'
     caption = (
         f'{family.replace("_", " ")}: {clients} clients, {len(pairs):,} links, {each} a client, '
         f'{whole}; {when} (seed {run.seed})'

@@ -41,10 +41,12 @@ def fingerprint(experiment: Experiment) -> dict[str, Any]:
 
 
 def digest_of_graphs(graphs: Graph, rounds: int, width: int) -> str | None:
-    """The digest of the first rounds, members and mask [rounds, H, width]; None if wider."""
+    """The digest of the first rounds, members [rounds, H, width] and so on; None if wider."""
     if rounds > len(graphs.members) or graphs.mask[:rounds, :, width:].any():
         return None
-    arrays = (graphs.members[:, :, :width], graphs.mask[:, :, :width], graphs.active)
+    arrays = [graphs.members[:, :, :width], graphs.mask[:, :, :width], graphs.active]
+    if graphs.weights is not None:
+        arrays.append(graphs.weights[:, :, :width])
     # A static schedule is held once.
     return _digest(
         [np.asarray(a)[: 1 if np.asarray(a).strides[0] == 0 else rounds] for a in arrays]

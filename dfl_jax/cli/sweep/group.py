@@ -88,6 +88,7 @@ def _alike(experiments: Sequence[Experiment]) -> bool:
         and np.array_equal(other.test.x, first.test.x)
         and np.array_equal(other.test.y, first.test.y)
         and other.graphs.active.shape == first.graphs.active.shape
+        and (other.graphs.weights is None) == (first.graphs.weights is None)
         for other in others
     )
 
@@ -210,6 +211,7 @@ def _wide(graphs: Sequence[Graph]) -> Graph:
             np.concatenate([one.members, itself], axis=2),
             np.pad(one.mask, [(0, 0), (0, 0), (0, extra)]),
             one.active,
+            None if one.weights is None else np.pad(one.weights, [(0, 0), (0, 0), (0, extra)]),
         )
 
     return jax.tree.map(lambda *leaves: np.stack(leaves), *map(widened, graphs))

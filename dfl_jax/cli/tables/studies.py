@@ -44,7 +44,7 @@ from dfl_jax.cli.tables.quadratics import rounds_to_target
 from dfl_jax.gossip import spectrum
 from dfl_jax.gossip import untrained as numerical_model
 from dfl_jax.gossip.gain import gain_of, uniform_matrix
-from dfl_jax.topology import families, rewire
+from dfl_jax.topology import checks, families, rewire
 
 Value = tuple[str, float, float, float | None]  # label, x, measured, what theory says
 FITTED = ('steady', 'stabilisation')
@@ -79,7 +79,7 @@ def graphs(study: Row) -> Iterator[tuple[str, int, list[int], np.ndarray]]:
     for (place, family), n, draw in tqdm(each, study['title'], leave=False):
         options = {k: value for k, value in family.items() if k not in ('label', 'family')}
         settings = families.Settings(n, **options)
-        families.check(family['family'], 1, settings)
+        checks.check(family['family'], 1, settings)
         seed = [draw, n, place]
         links = families.draw(family['family'], settings, np.random.default_rng(seed))
         yield family['label'], n, seed, links

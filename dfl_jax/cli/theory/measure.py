@@ -19,7 +19,7 @@ def measure(experiment: Any, client_eval_samples: int | None) -> Iterator[Row]:
     All but `consensus_accuracy`, `timestep_mean` and the names ending in `_after` are of the
     round's start, where the theorem has w_bar^(k), or of its update.
     """
-    settings, sizes = experiment.resolved, np.array([len(part) for part in experiment.parts])
+    settings, sizes = experiment.chosen.resolved, np.array([len(part) for part in experiment.parts])
     clients = jax.device_put(experiment.clients)
     diagnosis = theory.diagnose(
         experiment.model, mixing=settings['mixing'], chunk=settings['chunk']
