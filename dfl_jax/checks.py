@@ -50,28 +50,30 @@ def check_shapes(
 
     axis: the position of M in the data and of T in the graphs; test: (x, y).
     """
-    inputs = data.x.shape[axis + 2 :]
+    inputs, targets = data.x.shape[axis + 2 :], data.y.shape[axis + 2 :]
     for what, each in (('clients', data), ('validation', validation)):
         if each is None:
             continue
         x, y, mask = (np.shape(array) for array in each)
-        if y != mask or x[: axis + 2] != y or len(y) != axis + 2:
+        if y[: axis + 2] != mask or x[: axis + 2] != mask or len(mask) != axis + 2:
             raise ValueError(
                 f'{what}: inputs {x}, labels {y} and mask {mask} do not fit each other; use '
                 'data.pack'
             )
         if x[axis + 2 :] != inputs:
             raise ValueError(f'{what} have samples of shape {x[axis + 2 :]}, and clients {inputs}')
+        if y[axis + 2 :] != targets:
+            raise ValueError(f'{what} have targets of shape {y[axis + 2 :]}, and clients {targets}')
     clients = data.y.shape[axis]
     if validation is not None and validation.y.shape[axis] != clients:
         raise ValueError(
             f'validation samples of {validation.y.shape[axis]} clients, and data of {clients}'
         )
     samples, labels = (np.shape(array) for array in test)
-    if samples[:1] != labels or labels in ((), (0,)) or samples[1:] != inputs:
+    if labels != (*samples[:1], *targets) or labels[:1] in ((), (0,)) or samples[1:] != inputs:
         raise ValueError(
             f'the test set has inputs {samples} and labels {labels}, and the clients samples of '
-            f'shape {inputs}; give a test set of at least one such sample'
+            f'shape {inputs} with labels of {targets}; give a test set of at least one such sample'
         )
     members, mask, active = (np.shape(array) for array in graphs[:3])
     if members != mask or members[:-1] != active or len(members) != axis + 3 or 0 in members:

@@ -32,7 +32,9 @@ class Task(NamedTuple):
     # Of mean scores, NumPy: what they become in the report
     reported: Callable[[np.ndarray], np.ndarray] = lambda mean: mean
     lower_is_better: bool = False
-    whole_targets: bool = False  # targets are whole numbers from 0 to C - 1
+    whole_targets: bool = False  # targets are whole numbers from 0 to C - 1, and not any numbers
+    target_axes: tuple[int, ...] = (0, 1)  # how many axes the target of a sample may have
+    sequences: bool = False  # outputs are [B, L, C], not [B, C]
     flow: bool = False  # whether NTK methods evolve such outputs
 
     def summed(self, outputs: Array, y: Array, mask: Array) -> tuple[Array, Array]:
@@ -65,6 +67,7 @@ CLASSIFICATION = Task(
     'accuracy',
     correct,
     whole_targets=True,
+    target_axes=(0,),
     flow=True,
 )
 REGRESSION = Task(
@@ -75,6 +78,7 @@ MULTI_LABEL = Task(  # y [B, C], 0 or 1
     lambda logits, y: jnp.mean(jax.nn.softplus(logits) - y * logits, axis=1),
     'accuracy',  # the share of labels that are right
     lambda logits, y: jnp.mean((logits > 0) == (y > 0), axis=1),
+    target_axes=(1,),
 )
 NEXT_TOKEN = Task(  # outputs [B, L, C], y [B, L]
     'next_token',
@@ -82,5 +86,7 @@ NEXT_TOKEN = Task(  # outputs [B, L, C], y [B, L]
     'accuracy',  # the share of tokens that are right
     lambda logits, y: jnp.mean(correct(logits, y), axis=1),
     whole_targets=True,
+    target_axes=(1,),
+    sequences=True,
 )
 TASKS = {task.name: task for task in (CLASSIFICATION, REGRESSION, MULTI_LABEL, NEXT_TOKEN)}

@@ -27,6 +27,7 @@ from dfl_jax import data
 from dfl_jax.algorithms import METHODS, settings_of
 from dfl_jax.cli.experiment.method import choose_method
 from dfl_jax.cli.experiment.method_flags import of_a_run, settings_of_a_run
+from dfl_jax.cli.report.command import write_report
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
 from dfl_jax.topology.families import FAMILIES, WITH_DEGREE
@@ -554,7 +555,7 @@ def test_a_model_that_does_not_fit(small, plugins):
 
 def test_an_unknown_model(tiny, tmp_path):
     line = here(f'--dataset={tiny}', '--model=vgg', '--clients=6', f'--out={tmp_path}/out').error
-    assert '--model=vgg' in line and 'mlp, cnn' in line
+    assert '--model=vgg' in line and 'mlp, linear, cnn' in line
 
 
 def test_a_flag_that_the_algorithm_does_not_take(small, plugins):
@@ -682,7 +683,7 @@ def test_the_files_of_a_run(tiny, tmp_path):
     assert set(config['given']) == names
     unset = {name for name, value in config['algorithm'].items() if value is None}
     assert unset == {'sparsity', 'bits', 'rounding'}
-    assert config['algorithm']['evolution'] == 'rkc'
+    assert config['algorithm']['evolution'] == 'sampled'
     assert config['algorithm']['timesteps'] == [10, 20] and config['algorithm']['lr'] == 0.01
     assert config['versions']['jax'] == jax.__version__
     assert config['device'] == jax.devices()[0].device_kind
@@ -951,6 +952,37 @@ def test_theory_is_asked_before_anything_runs(tiny, tmp_path):
         done = here(*network, *flags, '--nocheckpoint')
         assert done.status and said in done.err and done.err.count('\n') == 1, done.err
         assert not (tmp_path / 'out').exists()
+
+
+def test_a_run_of_another_task(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 4)).astype(np.float32)
+    path = tmp_path / 'set.npz'
+    np.savez(path, train_x=x[:60], train_y=x[:60].sum(1), test_x=x[60:], test_y=x[60:].sum(1))
+    of_it = (f'--dataset={path}', *NETWORK, '--algorithm=dfedavg', '--lr=0.02')
+    out, task = f'--out={tmp_path}/out', '--task=regression'
+    done = here(*of_it, task, '--partition=iid', out)
+    assert done.status == 0, done.err
+    assert re.search(r'^consensus rmse +\d', done.out, re.M) and 'accuracy' not in done.out
+    again = here('--resume', '--rounds=4', out)
+    assert again.status == 0 and 'consensus_rmse' in rows_of(tmp_path / 'out')[-1]
+    for flags, said in (
+        ((task,), 'by class'),
+        (('--partition=iid',), 'must be integers'),
+        ((task, '--partition=iid', '--algorithm=ntk_dfl'), 'take a gradient method'),
+        (
+            (task, '--partition=iid', '--algorithm=dec_fedavg', '--topology=regular'),
+            'take a gradient method',
+        ),
+        (('--task=ranking',), 'choose one of classification, regression'),
+        (('--task=json:dumps',), '--task=json:dumps'),
+    ):
+        asked = [flag for flag in of_it if not flag.startswith('--algorithm')]
+        method = () if any('algorithm' in flag for flag in flags) else ('--algorithm=dfedavg',)
+        done = here(*without('lr', asked), *method, *flags, f'--out={tmp_path}/other')
+        assert done.status and said in done.err and done.err.count('\n') == 1, done.err
+    with pytest.raises(ValueError, match='its task, regression, has no accuracy'):
+        write_report(tmp_path / 'out', tmp_path / 'page.html', 0.85, False)
 
 
 @pytest.mark.skipif(find_spec('neural_tangents') is None, reason='make nt')

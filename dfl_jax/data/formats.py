@@ -25,10 +25,10 @@ class Dataset(NamedTuple):
     """A training and a test set; n counts the samples of each."""
 
     train_x: np.ndarray  # [n, ...] float32, scaled and normalised; images are [n, H, W, channels]
-    train_y: np.ndarray  # [n] int32
+    train_y: np.ndarray  # [n] int32; of other tasks than classification [n, ...], float32 or int32
     test_x: np.ndarray  # [n, ...] float32
-    test_y: np.ndarray  # [n] int32
-    classes: int
+    test_y: np.ndarray  # likewise
+    classes: int  # or outputs of a model
     writers: np.ndarray | None = None  # [n] int32, who wrote each training sample
 
 

@@ -65,6 +65,10 @@ def partition(
     check_choice('partition', kind, KINDS, PartitionError)
     if overlap and kind != 'dirichlet':
         raise PartitionError(f'overlap is for the partition dirichlet only, got {kind}: drop it')
+    if kind not in ('iid', 'writer') and (labels.ndim > 1 or labels.dtype.kind == 'f'):
+        raise PartitionError(
+            f'the partition {kind} is by class, and these targets are no classes: use iid'
+        )
     rng = np.random.default_rng(seed)
     draw = {
         'iid': lambda: iid(rng, labels, clients),
@@ -181,7 +185,7 @@ def pack(x: np.ndarray, y: np.ndarray, parts: Sequence[np.ndarray]) -> Clients:
 
     Args:
       x: [n, ...], inputs; their dtype is kept.
-      y: [n], integer labels.
+      y: [n] integer labels, or [n, ...] targets of another task; their dtype is kept.
       parts: M arrays of indices into x and y, none of them empty.
 
     Raises:
@@ -199,6 +203,6 @@ def pack(x: np.ndarray, y: np.ndarray, parts: Sequence[np.ndarray]) -> Clients:
         )
     mask = np.arange(sizes.max()) < sizes[:, None]  # [M, N]
     packed_x = np.zeros(mask.shape + x.shape[1:], x.dtype)
-    packed_y = np.zeros(mask.shape, np.int32)
+    packed_y = np.zeros(mask.shape + y.shape[1:], np.float32 if y.dtype.kind == 'f' else np.int32)
     packed_x[mask], packed_y[mask] = x[indices], y[indices]
     return Clients(jnp.asarray(packed_x), jnp.asarray(packed_y), jnp.asarray(mask))

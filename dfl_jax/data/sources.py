@@ -4,6 +4,7 @@ What is small or made on the spot is here; the official files of the image sets 
 downloaded by `official`, So2Sat and folders of images have modules of their own.
 """
 
+import math
 import zipfile
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 from dfl_jax.data import image_folder, official, so2sat
 from dfl_jax.data.formats import DataError, Dataset, check_memory, choose_rows, one_line
 from dfl_jax.host import check_file, expand
+from dfl_jax.tasks import CLASSIFICATION, Task
 
 NPZ = ('train_x', 'train_y', 'test_x', 'test_y')
 # And any path that ends in .npz
@@ -26,6 +28,7 @@ def load(
     test_samples: int | None = None,
     seed: int = 0,
     image_size: int | None = None,
+    task: Task = CLASSIFICATION,
     progress: bool = False,
 ) -> Dataset:
     """A dataset by name, or a seeded random subset of it.
@@ -45,12 +48,19 @@ def load(
       train_samples, test_samples, seed: a subset as by `subsample`; default, all. `so2sat` is
         normalised by the training samples of the subset, all others by those of the whole set.
       image_size: S of the inputs [n, S, S, 3] of `image_folder`; default, 64.
+      task: what train_y and test_y of an `.npz` are: [n] labels, or what another task takes,
+        [n, ...]; all other datasets are of classification.
       progress: for `image_folder`, show a progress bar when reading takes more than a second.
 
     Raises:
       DataError: unknown name, no such folder, files missing and not to be had, damaged files, a
         subset larger than the set, or an image_size with another dataset.
     """
+    if task is not CLASSIFICATION and not str(name).endswith('.npz'):
+        raise DataError(
+            f'{name} has classes, not the targets of {task.name}: give a .npz with these, or leave '
+            'the task at classification'
+        )
     if name == 'image_folder':
         whole = image_folder.load(data_dir, image_size, progress=progress)
         return subsample(whole, train_samples, seed, test_samples)
@@ -58,7 +68,7 @@ def load(
         raise DataError(f'image_size is for image_folder only, got {name}: drop it')
     if name == 'so2sat':
         return so2sat.load(data_dir, train_samples, test_samples, seed)
-    return subsample(_load(name, data_dir), train_samples, seed, test_samples)
+    return subsample(_load(name, data_dir, task), train_samples, seed, test_samples)
 
 
 def subsample(
@@ -85,13 +95,13 @@ def subsample(
     return dataset
 
 
-def _load(name: str, data_dir: str | Path | None) -> Dataset:
+def _load(name: str, data_dir: str | Path | None, task: Task) -> Dataset:
     if name == 'digits':
         return _digits()
     if name == 'synthetic':
         return synthetic()
     if str(name).endswith('.npz'):
-        return _npz(expand(name))
+        return _npz(expand(name), task)
     if name not in official.SOURCES:
         raise DataError(f'unknown dataset {name!r}: use one of {", ".join(DATASETS)}, or FILE.npz')
     return official.load(name, data_dir)
@@ -138,29 +148,21 @@ def _standardised(train_x, train_y, test_x, test_y, classes: int) -> Dataset:
     )
 
 
-def _npz(path: Path) -> Dataset:
+def _npz(path: Path, task: Task) -> Dataset:
     arrays = _arrays_of(path)
     for which, x, y in (('train', *arrays[:2]), ('test', *arrays[2:])):
-        same = x.shape[:1] == y.shape and x.shape[1:] == arrays[0].shape[1:]
-        if x.ndim < 2 or not same or not y.size:
+        same = x.shape[:1] == y.shape[:1] and x.shape[1:] == arrays[0].shape[1:]
+        axes = y.ndim - 1 in task.target_axes and y.shape[1:] == arrays[1].shape[1:]
+        if x.ndim < 2 or not same or not axes or not y.size:
+            targets = '[n] labels' if task is CLASSIFICATION else f'the targets of {task.name}'
             raise DataError(
                 f'{path}: {which}_x is {x.shape} and {which}_y is {y.shape}: give [n, ...] inputs, '
-                'of one shape in training and test set, and [n] labels, n at least 1'
+                f'of one shape in training and test set, and {targets}, n at least 1'
             )
         if not x.size:
             raise DataError(f'{path}: {which}_x is {x.shape}, inputs without a feature: give some')
-        if y.dtype.kind not in 'iu' or y.min() < 0:
-            given = f'{y.dtype}, the least {y.min()}' if y.dtype.kind in 'iu' else y.dtype
-            raise DataError(
-                f'{path}: {which}_y must be integers from 0 to classes - 1, found {given}'
-            )
-    # In Python's integers: labels of 64 bits must not wrap, nor 10**9 of them be allocated for.
-    classes, samples = 1 + max(int(y.max()) for y in arrays[1::2]), sum(map(len, arrays[1::2]))
-    if classes > samples:
-        raise DataError(
-            f'{path}: the largest label is {classes - 1}, which makes more classes than the '
-            f'{samples} samples; number the classes from 0'
-        )
+    outputs = _classes if task.whole_targets else _numbers
+    classes = outputs(path, arrays[1], arrays[3])
     check_memory(path, 4 * sum(x.size for x in arrays[::2]))
     dtypes = [x.dtype for x in arrays[::2]]
     if (dtypes[0] == np.uint8) != (dtypes[1] == np.uint8):
@@ -172,8 +174,35 @@ def _npz(path: Path) -> Dataset:
         _inputs(path, f'{which}_x', x)
         for which, x in zip(('train', 'test'), arrays[::2], strict=True)
     )
-    train_y, test_y = (y.astype(np.int32) for y in arrays[1::2])
+    kind = np.int32 if task.whole_targets else np.float32
+    train_y, test_y = (y.astype(kind) for y in arrays[1::2])
     return Dataset(train_x, train_y, test_x, test_y, classes)
+
+
+def _classes(path: Path, *targets: np.ndarray) -> int:
+    """How many classes, or tokens, there are. Raises DataError for what are none."""
+    for which, y in zip(('train', 'test'), targets, strict=True):
+        if y.dtype.kind not in 'iu' or y.min() < 0:
+            given = f'{y.dtype}, the least {y.min()}' if y.dtype.kind in 'iu' else y.dtype
+            raise DataError(
+                f'{path}: {which}_y must be integers from 0 to classes - 1, found {given}'
+            )
+    # In Python's integers: labels of 64 bits must not wrap, nor 10**9 of them be allocated for.
+    classes, samples = 1 + max(int(y.max()) for y in targets), sum(y.size for y in targets)
+    if classes > samples:
+        raise DataError(
+            f'{path}: the largest label is {classes - 1}, which makes more classes than the '
+            f'{samples} samples; number the classes from 0'
+        )
+    return classes
+
+
+def _numbers(path: Path, *targets: np.ndarray) -> int:
+    """How many numbers a target has. Raises DataError for what are no finite numbers."""
+    for which, y in zip(('train', 'test'), targets, strict=True):
+        if y.dtype.kind not in 'biuf' or not np.isfinite(y).all():
+            raise DataError(f'{path}: {which}_y ({y.dtype}) must be finite real numbers')
+    return math.prod(targets[0].shape[1:])
 
 
 def _arrays_of(path: Path) -> list[np.ndarray]:

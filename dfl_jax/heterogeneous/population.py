@@ -17,6 +17,7 @@ from dfl_jax.base import Array, Graph, PyTree
 from dfl_jax.execution import mesh_size
 from dfl_jax.initialisation import initial_params
 from dfl_jax.models import Model
+from dfl_jax.tasks import CLASSIFICATION
 
 Stacked = dict[str, PyTree]  # by architecture
 
@@ -65,6 +66,12 @@ def populate(models: Mapping[str, Model], assigned: Sequence[str]) -> Population
     shapes = {(model.input_shape, model.classes) for model in models.values()}
     if len(shapes) > 1:
         raise ValueError(f'the models of a population differ in inputs or classes: {shapes}')
+    for model in models.values():
+        if model.task is not CLASSIFICATION:
+            raise ValueError(
+                f'clients of different architectures learn classes from each other, not '
+                f'{model.task.name}; take a gradient method, such as dfedavg'
+            )
     return Population(dict(models), {name: np.flatnonzero(names == name) for name in models})
 
 

@@ -65,7 +65,7 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
             f'model {type(module).__name__} does not take inputs of shape {sample.shape}: '
             f'{str(error).splitlines()[0]}'
         ) from error
-    axes = ('B', 'L', 'C') if task.name == 'next_token' else ('B', 'C')
+    axes = ('B', 'L', 'C') if task.sequences else ('B', 'C')
     if logits.ndim != len(axes) or logits.shape[0] != 2:
         raise ValueError(
             f'model {type(module).__name__} maps {sample.shape} to {logits.shape}; '

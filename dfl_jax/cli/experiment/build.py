@@ -17,7 +17,7 @@ from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.cli.experiment.gain import initial_gain
 from dfl_jax.cli.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.cli.experiment.method import Chosen, choose_method, make_algorithm
-from dfl_jax.cli.experiment.networks import build_network
+from dfl_jax.cli.experiment.networks import build_network, task_named
 from dfl_jax.cli.experiment.placement import place
 from dfl_jax.evaluation import Holdout
 from dfl_jax.execution import Footprint
@@ -136,6 +136,7 @@ def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:
         test_samples=flags.test_samples,
         seed=seeds['subset'],
         image_size=flags.image_size,
+        task=task_named(flags.task),
         progress=flags.progress,
     )
     if flags.input_projection is not None:

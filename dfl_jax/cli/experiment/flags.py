@@ -25,7 +25,7 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     'model',
     'mlp',
-    'Network: mlp (one hidden layer of 100), cnn, cnn3, vgg16, or package.module:factory.',
+    'Network: mlp (one hidden layer of 100), linear, cnn, cnn3, vgg16, or package.module:factory.',
 )
 flags.DEFINE_list('hidden', None, 'Hidden widths of --model=mlp, e.g. 512,256,128 (default 100).')
 flags.DEFINE_string(
@@ -44,7 +44,16 @@ flags.DEFINE_string(
     'dataset',
     'digits',
     'One of digits, synthetic, mnist, fashion_mnist, cifar10, cifar100, so2sat, image_folder, or a '
-    '.npz of train_x [n, ...], train_y [n] (whole numbers from 0), test_x and test_y.',
+    '.npz of train_x [n, ...], train_y [n] (whole numbers from 0, or what --task takes), test_x '
+    'and test_y.',
+)
+flags.DEFINE_string(
+    'task',
+    'classification',
+    'What the targets of a .npz are: classification; regression (numbers [n] or [n, C], squared '
+    'error); multi_label (0 or 1, [n, C]); next_token (whole numbers [n, L], of a model that '
+    'returns [B, L, C]); or package.module:factory of a dfl_jax.tasks.Task. Others than '
+    'classification are for gradient methods.',
 )
 flags.DEFINE_string(
     'data_dir', None, 'Folder with the data sets; missing files are downloaded into it.'
@@ -200,7 +209,7 @@ flags.DEFINE_bool(
 flags.DEFINE_bool(
     'allow_imports',
     False,
-    'Let --resume and select import the algorithm or model that a config.json names as '
+    'Let --resume and select import the algorithm, model or task that a config.json names as '
     'package.module:factory.',
 )
 flags.DEFINE_bool('checkpoint', True, 'Save a checkpoint at every evaluation.')

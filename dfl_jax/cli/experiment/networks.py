@@ -9,6 +9,7 @@ from dfl_jax.algorithms import Method
 from dfl_jax.cli.experiment.plugins import named, reporting
 from dfl_jax.heterogeneous import Population, assign_architectures, populate
 from dfl_jax.models import MLP, MODELS, MODES, Model, bind, with_initializer
+from dfl_jax.tasks import CLASSIFICATION, TASKS, Task
 
 
 def build_network(
@@ -18,7 +19,13 @@ def build_network(
 
     Raises ValueError for what does not fit the flags or the data.
     """
+    task = task_named(flags.task)
     if method.heterogeneous:
+        if task is not CLASSIFICATION:
+            raise ValueError(
+                f'--task={flags.task}: the clients of --algorithm={flags.algorithm} learn classes '
+                'from each other; take a gradient method, such as dfedavg'
+            )
         population = build_population(flags, dataset, method)
         return max(population.models.values(), key=lambda each: each.size), population
     shape = dataset.train_x.shape[1:]
@@ -33,15 +40,24 @@ def build_network(
                 f'--model={flags.model} returns {type(module).__name__}, not a flax.linen.Module'
             )
         with reporting('model', flags.model, 'module'):
-            model = bind(module, shape)
+            model = bind(module, shape, task)
     elif flags.model != 'mlp':
         raise ValueError(f'--hidden shapes --model=mlp, not --model={flags.model}; leave it out')
     else:
         widths = tuple(map(int, flags.hidden))
         if any(width < 1 for width in widths):
             raise ValueError(f'--hidden={",".join(flags.hidden)}: use widths of at least 1')
-        model = bind(MLP(dataset.classes, widths), shape)
+        model = bind(MLP(dataset.classes, widths), shape, task)
     return with_initializer(model, flags.initializer) if flags.initializer else model, None
+
+
+def task_named(name: str) -> Task:
+    """A task of the library, or what package.module:factory returns. Raises ValueError."""
+    with reporting('task', name, 'factory'):
+        task = named('task', name, {known: lambda known=known: TASKS[known] for known in TASKS})()
+    if not isinstance(task, Task):
+        raise ValueError(f'--task={name} returns {type(task).__name__}, not a dfl_jax.tasks.Task')
+    return task
 
 
 def build_population(flags: Any, dataset: data.Dataset, method: Method) -> Population:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from dfl_jax.cli.command import in_a_line
 from dfl_jax.cli.run.rundir import Row, RunDirectory, shown
 from dfl_jax.cli.tables.curves import CURVES, FREE, columns_of, reason
+from dfl_jax.tasks import CLASSIFICATION
 
 OF_A_RUN = ('checkpoints', 'config.json', 'metrics.jsonl')  # no folders of runs
 NUMBERS = ('mbytes_total', 'mbytes_busiest_client', 'seconds')  # columns that a report shows, too
@@ -113,6 +114,9 @@ def _read(name: str, path: Path) -> SavedRun:
     except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ValueError('config.json is damaged, or not of a run') from error
     rows = directory.rows()
+    task = settings.get('task', CLASSIFICATION.name)
+    if rows and CURVES[0] not in rows[0] and task != CLASSIFICATION.name:
+        raise ValueError(f'its task, {task}, has no accuracy, by which reports compare runs')
     try:
         columns_of(name, rows, CURVES, NUMBERS)
     except ValueError as error:

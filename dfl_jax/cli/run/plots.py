@@ -7,6 +7,7 @@ import matplotlib
 import numpy as np
 
 from dfl_jax.cli.run.rundir import Row
+from dfl_jax.tasks import Task
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
@@ -38,27 +39,28 @@ MORE_CURVES = {
 }
 
 
-def plot_run(rows: Sequence[Row], path: Path) -> None:
-    """Accuracy of the consensus model and of the clients, and what was sent, against the round."""
+def plot_run(rows: Sequence[Row], path: Path, task: Task) -> None:
+    """The task's metric of consensus model and clients, and what was sent, against the round."""
     rounds = [row['round'] for row in rows]
     column = lambda name: [row[name] for row in rows]  # noqa: E731
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(10, 4), width_ratios=(1.6, 1), layout='constrained'
     )
-    mean, std = column('client_accuracy_mean'), column('client_accuracy_std')
+    metric, consensus = task.metric, f'consensus_{task.metric}'
+    mean, std = column(f'client_{metric}_mean'), column(f'client_{metric}_std')
     low, high = zip(*((m - s, m + s) for m, s in zip(mean, std, strict=True)), strict=True)
     label = 'one standard deviation over clients'
     left.fill_between(rounds, low, high, color=COLOURS[1], alpha=0.15, linewidth=0, label=label)
-    left.plot(rounds, column('consensus_accuracy'), color=COLOURS[0], lw=2, label='consensus model')
+    left.plot(rounds, column(consensus), color=COLOURS[0], lw=2, label='consensus model')
     left.plot(rounds, mean, color=COLOURS[1], lw=2, label='mean client')
     for name, label in MORE_CURVES.items():
         if name in rows[0]:
             left.plot(rounds, column(name), color=MUTED, lw=1.2, label=label)
-    left.set(xlabel='communication round', ylabel='test accuracy')
+    left.set(xlabel='communication round', ylabel=f'test {metric}')
     left.xaxis.set_major_locator(MaxNLocator(integer=True))
-    left.legend(frameon=False, loc='lower right')
-    right.plot(column('mbytes_total'), column('consensus_accuracy'), color=COLOURS[0], lw=2)
-    right.set(xlabel='megabytes sent by all clients', ylabel='consensus accuracy')
+    left.legend(frameon=False, loc='upper right' if task.lower_is_better else 'lower right')
+    right.plot(column('mbytes_total'), column(consensus), color=COLOURS[0], lw=2)
+    right.set(xlabel='megabytes sent by all clients', ylabel=f'consensus {metric}')
     for axes in (left, right):
         tidy(axes)
     figure.savefig(path, dpi=130)

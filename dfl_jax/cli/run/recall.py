@@ -11,7 +11,7 @@ from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.run.rundir import Row, RunDirectory
 
 FLAGS = flags.FLAGS
-NAMES_OF_CODE = ('algorithm', 'model')  # may be package.module:factory
+NAMES_OF_CODE = ('algorithm', 'model', 'task')  # may be package.module:factory
 KINDS: dict[str, type | tuple[type, ...]] = {  # by absl's name of a flag's type
     'int': int,
     'float': (int, float),

@@ -20,6 +20,7 @@ from dfl_jax.cli.run.loggers import Logger, LoggerError
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.data.formats import one_line
 from dfl_jax.execution import fetched, leads
+from dfl_jax.tasks import Task
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 REPORTED = {  # of the methods that have it
@@ -88,10 +89,10 @@ def train(
                         _save(checkpoints, state, reached, before)
                     for logger in opened:
                         logger.row(row)
-                _show(bar, row)
+                _show(bar, row, experiment.model.task)
         if state is not None:
             save_consensus(experiment.algorithm.consensus(state), directory.consensus)
-        _finish(directory, rows)
+        _finish(directory, rows, experiment.model.task)
         status = 0
     except KeyboardInterrupt:
         kept = (checkpoints.latest() or 0) if checkpoints else 0
@@ -162,24 +163,26 @@ def save_consensus(params: Any, path: Path) -> None:
         write_atomically(path, save(whole))
 
 
-def _finish(directory: RunDirectory, rows: list[Row]) -> None:
+def _finish(directory: RunDirectory, rows: list[Row], task: Task) -> None:
     """Prints the result, draws the curves and marks the run as done."""
     from dfl_jax.cli.run.plots import plot_run
 
-    last, best = rows[-1], max(rows, key=lambda row: row['consensus_accuracy'])
+    metric, least = task.metric, task.lower_is_better
+    consensus, worst = f'consensus_{metric}', f'client_{metric}_{"max" if least else "min"}'
+    last, best = rows[-1], (min if least else max)(rows, key=lambda row: row[consensus])
     lines = [
         ('round', f'{last["round"]}'),
-        ('consensus accuracy', f'{last["consensus_accuracy"]:.4f}'),
-        ('  best', f'{best["consensus_accuracy"]:.4f} at round {best["round"]}'),
-        ('mean client accuracy', f'{last["client_accuracy_mean"]:.4f}'),
-        ('  std over clients', f'{last["client_accuracy_std"]:.4f}'),
-        ('  worst client', f'{last["client_accuracy_min"]:.4f}'),
+        (f'consensus {metric}', f'{last[consensus]:.4f}'),
+        ('  best', f'{best[consensus]:.4f} at round {best["round"]}'),
+        (f'mean client {metric}', f'{last[f"client_{metric}_mean"]:.4f}'),
+        ('  std over clients', f'{last[f"client_{metric}_std"]:.4f}'),
+        ('  worst client', f'{last[worst]:.4f}'),
         *((label, f'{last[name]:.4f}') for name, label in REPORTED.items() if name in last),
         ('sent by all clients', f'{last["mbytes_total"]:,.1f} MB'),
         ('seconds of rounds', f'{last["seconds"]:.1f}'),
     ]
     print('\n'.join(f'{name:<22}{value}' for name, value in lines))
-    plot_run(rows, directory.path / 'curves.png')
+    plot_run(rows, directory.path / 'curves.png', task)
     print(f'{"curves":<22}{directory.path / "curves.png"}')
     directory.finish()
 
@@ -193,10 +196,10 @@ def _save(
         checkpoints.save(whole, progress, notes=[before])
 
 
-def _show(bar: tqdm, row: Row) -> None:
+def _show(bar: tqdm, row: Row, task: Task) -> None:
     bar.set_postfix_str(
-        f'accuracy {row["consensus_accuracy"]:.4f}, '
-        f'mean client {row["client_accuracy_mean"]:.4f}, '
+        f'{task.metric} {row[f"consensus_{task.metric}"]:.4f}, '
+        f'mean client {row[f"client_{task.metric}_mean"]:.4f}, '
         f'{row["seconds"] / row["round"]:.3g} s/round',
         refresh=False,
     )

@@ -1,0 +1,178 @@
+"""Tasks other than classification: what is learnt, what is reported, and what is refused."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from dfl_jax import Clients, data, simulate, topology
+from dfl_jax.algorithms import make
+from dfl_jax.data.formats import DataError
+from dfl_jax.data.partitions import PartitionError
+from dfl_jax.heterogeneous.population import populate
+from dfl_jax.models import MLP, Linear, bind
+from dfl_jax.tasks import CLASSIFICATION, MULTI_LABEL, NEXT_TOKEN, REGRESSION, TASKS, Task
+
+TOKENS, LENGTH, FEATURES = 4, 6, 5
+
+
+class Tokens(nn.Module):
+    """The next token from the present one alone, [B, L] -> [B, L, C]."""
+
+    classes: int
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(self.classes)(jax.nn.one_hot(x.astype(int), self.classes))
+
+
+def median_of(classes=1):
+    """A task of one's own: absolute errors."""
+    errors = lambda outputs, y: jnp.abs(outputs[:, 0] - y)  # noqa: E731
+    return Task('median', errors, 'mae', errors, lower_is_better=True)
+
+
+def arrays(task, n=400, seed=0):
+    """Inputs and targets that a model can learn."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, FEATURES)).astype(np.float32)
+    numbers = x @ np.linspace(-1, 1, 2 * FEATURES).reshape(FEATURES, 2)
+    if task is NEXT_TOKEN:  # each token is the one before, plus one
+        tokens = (rng.integers(TOKENS, size=(n, 1)) + np.arange(LENGTH + 1)) % TOKENS
+        return tokens[:, :-1].astype(np.float32), tokens[:, 1:].astype(np.int32)
+    return {
+        'regression': (x, numbers.astype(np.float32)),
+        'multi_label': (x, (numbers > 0).astype(np.float32)),
+        'median': (x, numbers[:, 0].astype(np.float32)),
+    }[task.name]
+
+
+MODULES = {
+    'regression': MLP(2, (16,)),
+    'multi_label': MLP(2, (16,)),
+    'next_token': Tokens(TOKENS),
+    'median': Linear(1),
+}
+
+
+def trained(task, name='dfedavg', rounds=15, **settings):
+    """The metrics of a run of six clients."""
+    x, y = arrays(task)
+    model = bind(MODULES[task.name], x.shape[1:], task)
+    clients = data.pack(x, y, np.array_split(np.arange(300), 6))
+    graphs = topology.schedule('ring', 6, rounds, seed=0)
+    settings = {'lr': 0.1, 'local_epochs': 3, 'batch_size': 10} | settings
+    algorithm = make(name, model, **settings)
+    test = simulate.Holdout(x[300:], y[300:])
+    run = simulate.run(algorithm, clients, graphs, test, jax.random.key(0), eval_every=rounds)
+    metrics, state, _ = list(run)[-1]
+    return metrics, algorithm.predict(state, x[300:]), y[300:]
+
+
+@pytest.mark.parametrize('name', ['dfedavg', 'dsgt'])
+def test_regression_reports_the_root_of_its_mean_squared_error(name):
+    metrics, outputs, y = trained(REGRESSION, name)
+    found = np.sqrt(np.mean((np.asarray(outputs['consensus']) - y) ** 2))
+    assert metrics['consensus_rmse'] == pytest.approx(found, rel=1e-5)
+    each = np.sqrt(np.mean((np.asarray(outputs['client']) - y[None]) ** 2, axis=(1, 2)))
+    assert metrics['client_rmse_mean'] == pytest.approx(each.mean(), rel=1e-5)
+    assert metrics['client_rmse_max'] == pytest.approx(each.max(), rel=1e-5)
+    assert metrics['consensus_loss'] == pytest.approx(found**2, rel=1e-4)
+    assert found < 0.2 * y.std()  # what the mean target leaves is its deviation
+    assert not any('accuracy' in key for key in metrics)
+
+
+def test_multi_label_counts_labels():
+    metrics, outputs, y = trained(MULTI_LABEL)
+    assert metrics['consensus_accuracy'] > 0.9
+    right = (np.asarray(outputs['consensus']) > 0) == (y > 0)
+    assert metrics['consensus_accuracy'] == pytest.approx(right.mean(), abs=1e-6)
+
+
+def test_next_token_learns_the_rule():
+    metrics, *_ = trained(NEXT_TOKEN)
+    assert metrics['consensus_accuracy'] == 1.0 > 1 / TOKENS
+    assert metrics['consensus_loss'] < 0.5 * np.log(TOKENS)
+
+
+def test_a_task_of_one_s_own():
+    metrics, outputs, y = trained(median_of(), lr=0.05)
+    found = np.abs(np.asarray(outputs['consensus'])[:, 0] - y).mean()
+    assert metrics['consensus_mae'] == pytest.approx(found, rel=1e-5)
+    assert found < 0.2 * np.abs(y).mean()
+
+
+def test_losses_are_those_of_the_textbook():
+    logits = np.random.default_rng(0).normal(size=(3, 4, TOKENS))
+    tokens = np.array([[0, 1, 2, 3]] * 3)
+    p = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
+    expected = -np.log(np.take_along_axis(p, tokens[..., None], 2)).mean(axis=(1, 2))
+    found = NEXT_TOKEN.losses(jnp.array(logits), jnp.array(tokens))
+    np.testing.assert_allclose(found, expected, 1e-5)
+    labels = np.array([[0.0, 1, 1, 0]] * 3)
+    s = 1 / (1 + np.exp(-logits[:, 0]))
+    expected = -(labels * np.log(s) + (1 - labels) * np.log(1 - s)).mean(axis=1)
+    found = MULTI_LABEL.losses(jnp.array(logits[:, 0]), jnp.array(labels))
+    np.testing.assert_allclose(found, expected, 1e-5)
+
+
+def test_who_refuses_what():
+    x, y = arrays(REGRESSION)
+    model = bind(MODULES['regression'], x.shape[1:], REGRESSION)
+    for name, more in (
+        ('ntk_dfl', {}),
+        ('ntk_fl', {'cohort': 2}),
+        ('spark', {'projection_dim': 10}),
+    ):
+        with pytest.raises(ValueError, match='not of regression; take a gradient method'):
+            make(name, model, **more)
+    with pytest.raises(ValueError, match='supervision=wsm is a loss of classes'):
+        make('dfedavg', model, supervision='wsm')
+    with pytest.raises(ValueError, match=re.escape('has to return logits [B, L, C]')):
+        bind(MODULES['regression'], x.shape[1:], NEXT_TOKEN)
+    with pytest.raises(ValueError, match='learn classes'):
+        populate({'a': model}, ['a'] * 3)
+    clients = data.pack(x, y, np.array_split(np.arange(300), 3))
+    wrong = simulate.Holdout(x[300:], y[300:, 0])
+    graphs = topology.schedule('ring', 3, 1, seed=0)
+    with pytest.raises(ValueError, match=re.escape('with labels of (2,)')):
+        next(simulate.run(make('dpsgd', model), clients, graphs, wrong, jax.random.key(0)))
+
+
+def saved(path, task, **changes):
+    x, y = arrays(task)
+    content = {'train_x': x[:300], 'train_y': y[:300], 'test_x': x[300:], 'test_y': y[300:]}
+    np.savez(path, **(content | changes))
+    return path
+
+
+@pytest.mark.parametrize(
+    ('task', 'changes', 'said'),
+    [
+        ('regression', {'train_y': np.full((300, 2), np.nan)}, 'must be finite real numbers'),
+        ('regression', {'test_y': np.zeros((100, 3))}, 'the targets of regression'),
+        ('multi_label', {'train_y': np.zeros(300)}, 'the targets of multi_label'),
+        ('next_token', {'train_y': np.zeros((300, LENGTH))}, 'must be integers from 0'),
+    ],
+)
+def test_targets_of_the_wrong_kind(task, changes, said, tmp_path):
+    path = saved(tmp_path / 'set.npz', TASKS[task], **changes)
+    with pytest.raises(DataError, match=said):
+        data.load(path, task=TASKS[task])
+
+
+def test_what_a_file_holds(tmp_path):
+    for task, outputs, kind in ((REGRESSION, 2, 'f'), (NEXT_TOKEN, TOKENS, 'i')):
+        found = data.load(saved(tmp_path / 'set.npz', task), task=task)
+        assert (found.classes, found.train_y.dtype.kind) == (outputs, kind)
+        with pytest.raises(PartitionError, match='by class'):
+            data.partition('dirichlet', found, 6, seed=0)
+        parts = data.partition('iid', found, 6, seed=0)
+        packed = data.pack(found.train_x, found.train_y, parts)
+        assert isinstance(packed, Clients) and packed.y.shape == (6, 50, *found.train_y.shape[1:])
+    with pytest.raises(DataError, match='digits has classes'):
+        data.load('digits', task=REGRESSION)
+    assert TASKS['classification'] is CLASSIFICATION
