@@ -21,6 +21,7 @@ DOCS = ROOT / 'docs'
 # From the ground up: name, floor, place on the floor, what belongs there. A package imports only
 # those that come before it.
 PACKAGES = [
+    ('tasks', 0, 0.4, 'what clients learn: losses, metrics and targets of a sample'),
     ('base', 0, 3.2, 'the types: `Clients`, `Graph`, `Algorithm`, `Info`'),
     ('host', 0, 1.8, 'NumPy on the host: random streams of the one seed, plain helpers'),
     ('checks', 0, 4.6, 'one check of a choice, a range, a count, for all settings'),
