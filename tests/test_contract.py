@@ -309,7 +309,7 @@ def schedule(family, rounds=3, width=WIDTH, links_lost=0.0, clients_lost=0.0, se
 
 def one_graph(rounds) -> Graph:
     """The first round of a line, again and again."""
-    return Graph(*(np.repeat(a[:1], rounds, axis=0) for a in schedule('line')))
+    return jax.tree.map(lambda a: np.repeat(a[:1], rounds, axis=0), schedule('line'))
 
 
 def all_families(name) -> Graph:

@@ -7,6 +7,7 @@ would alone.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,6 @@ from dfl_jax.tasks import CLASSIFICATION
 from dfl_jax.training.batches import Batch, batch_at, epoch_orders
 from dfl_jax.training.losses import SUPERVISIONS, class_shares, supervised_losses
 
-OPTIMIZERS = ('sgd', 'adamw')
 NORM_FLOOR = 1e-12  # keeps the ascent of SAM finite where the gradient vanishes
 
 
@@ -40,9 +40,12 @@ class LocalTraining:
       local_epochs: passes over its data that a client makes in a round, unless local_steps are
         set.
       local_steps: minibatches of a round, reshuffled whenever the data is used up.
-      optimizer: `sgd`, or `adamw` (beta 0.9 and 0.999, epsilon 1e-8).
+      optimizer: `sgd`, or another of optax by its name, e.g. `adamw`, `adam`, `rmsprop` or `lion`;
+        from Python also a function of the learning rate that returns an optax optimiser.
+      optimizer_options: its arguments, e.g. `b1=0.8,nesterov=true`, in place of optax's defaults.
       momentum: heavy ball, of sgd only, in [0, 1).
-      weight_decay: of sgd, added to the gradient as weight_decay * w; of adamw decoupled.
+      weight_decay: added to the gradient as weight_decay * w, but decoupled where the optimiser has
+        an argument of this name, as adamw has.
       clip_norm: bound on the norm of the gradient, before decay and momentum.
       sam_radius: rho of sharpness-aware minimisation, which takes the gradient at w + rho g / ||g||
         (Foret et al. 2021); 0 turns it off.
@@ -60,7 +63,8 @@ class LocalTraining:
     batch_size: int
     local_epochs: int | None = 1
     local_steps: int | None = None
-    optimizer: str = 'sgd'
+    optimizer: str | Callable[[Array], optax.GradientTransformation] = 'sgd'
+    optimizer_options: str = ''
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip_norm: float | None = None
@@ -72,7 +76,6 @@ class LocalTraining:
     augmentation: str = 'none'
 
     def __post_init__(self):
-        check_choice('optimizer', self.optimizer, OPTIMIZERS)
         check_choice('supervision', self.supervision, SUPERVISIONS)
         check_choice('augmentation', self.augmentation, AUGMENTATIONS)
         if (self.local_epochs is None) == (self.local_steps is None):
@@ -94,6 +97,7 @@ class LocalTraining:
                 check_range(name, bound, above=0)
         if self.momentum and self.optimizer != 'sgd':
             raise ValueError(f'momentum={self.momentum} is for sgd, not {self.optimizer}')
+        named_optimiser(self, 0.1)
         if self.sam_adaptive and not self.sam_radius:
             raise ValueError('sam_adaptive has no effect while sam_radius is 0')
 
@@ -231,13 +235,51 @@ def optimiser_of(settings: LocalTraining, round: Array) -> optax.GradientTransfo
     parts = []
     if settings.clip_norm is not None:
         parts.append(optax.clip_by_global_norm(settings.clip_norm))
-    if settings.optimizer == 'adamw':
-        parts.append(optax.adamw(rate, weight_decay=settings.weight_decay))
-    else:
-        if settings.weight_decay:
-            parts.append(optax.add_decayed_weights(settings.weight_decay))
-        parts.append(optax.sgd(rate, settings.momentum or None))
-    return optax.chain(*parts)
+    return optax.chain(*parts, *named_optimiser(settings, rate))
+
+
+def named_optimiser(
+    settings: LocalTraining, rate: Array | float
+) -> tuple[optax.GradientTransformation, ...]:
+    """The decay of the weights and the optimiser, to be chained.
+
+    Raises ValueError for one that optax does not have, or for arguments that it does not take.
+    """
+    name, options = settings.optimizer, _options(settings.optimizer_options)
+    factory = name if callable(name) else getattr(optax, name, None)
+    try:
+        takes = list(inspect.signature(factory).parameters)  # type: ignore[arg-type]
+    except TypeError:
+        takes = []
+    if not callable(name) and takes[:1] != ['learning_rate']:
+        raise ValueError(f'optax has no optimizer {name!r}; use e.g. sgd, adam, adamw or lion')
+    if unknown := sorted(options.keys() - {*takes[1:]} | options.keys() & {'weight_decay'}):
+        raise ValueError(
+            f'optimizer_options={settings.optimizer_options}: {name} takes no {unknown[0]} there; '
+            f'it takes {", ".join(t for t in takes[1:] if t != "weight_decay")}'
+        )
+    if name == 'sgd':
+        options.setdefault('momentum', settings.momentum or None)
+    if 'weight_decay' in takes:
+        options['weight_decay'] = settings.weight_decay
+        return (factory(rate, **options),)
+    decay = [optax.add_decayed_weights(settings.weight_decay)] if settings.weight_decay else []
+    return (*decay, factory(rate, **options))
+
+
+def _options(text: str) -> dict[str, float | bool]:
+    """`a=0.9,b=true` as a dictionary. Raises ValueError for what is neither number nor boolean."""
+    options: dict[str, float | bool] = {}
+    for item in filter(None, text.split(',')):
+        name, _, value = item.partition('=')
+        try:
+            words = {'true': True, 'false': False}
+            options[name.strip()] = words[value] if value in words else float(value)
+        except ValueError:
+            raise ValueError(
+                f'optimizer_options={text}: {item!r} is no NAME=NUMBER; write e.g. b1=0.8,eps=1e-6'
+            ) from None
+    return options
 
 
 def _loss_and_gradient(

@@ -5,8 +5,8 @@ from dfl_jax.cli.tables.curves import LOSS
 
 EARLY = ('ntk_dfl', 'dfedavg', 'dfedavgm', 'dfedsam', 'dispfl', 'dpsgd', 'ntk_fl', 'decavg')
 RECENT = (
-    *('dsgt', 'd2', 'relay_sgd', 'qg_dsgdm', 'sgp', 'choco_sgd', 'beer'),
-    *('epidemic', 'dfedprox', 'dfed_alt'),
+    *('relay_sgd', 'dsgt', 'd2', 'qg_dsgdm', 'dfedprox'),
+    *('choco_sgd', 'beer', 'sgp', 'epidemic', 'dfed_alt'),
 )
 LATER = ('dfml', 'dec_fedavg', 'dec_heterofl', 'dec_fedrolex', 'dec_fedprox', 'def_kt', 'dec_fml')
 METHODS: dict[str, str] = {
@@ -21,7 +21,6 @@ METHODS: dict[str, str] = {
     'spark_k530': 'SPARK, k = 530',
     'spark_never': 'SPARK, one projection',
     'spark_round': 'SPARK, one projection a round',
-    'spark_aggregator': 'SPARK, one projection an aggregator and round',
     'spark_k500': 'SPARK w/o momentum, k = 500',
     'spark_k750': 'SPARK w/o momentum, k = 750',
     'spark_k5000': 'SPARK w/o momentum, k = 5000',
@@ -52,7 +51,11 @@ METHODS: dict[str, str] = {
     'dfml_ce_supervision': 'DFML, CE, alpha on supervision',
     'dfml_ce_distillation': 'DFML, CE, alpha on distillation',
     'dfml_ce_common': 'DFML, CE, alpha on both alike',
+    'spark_aggregator': 'SPARK, one projection an aggregator and round',
     **{name: algorithms.METHODS[name].label for name in RECENT},
+    'he_d': 'He',  # configuration D, a table of its own
+    'gain_d': 'gain-corrected',
+    'same_d': 'same start',
 }
 CURVE_LABELS = {
     'consensus_accuracy': 'aggregated model',
