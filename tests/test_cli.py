@@ -27,6 +27,7 @@ from dfl_jax import data
 from dfl_jax.algorithms import METHODS, settings_of
 from dfl_jax.cli.experiment.method import choose_method
 from dfl_jax.cli.experiment.method_flags import of_a_run, settings_of_a_run
+from dfl_jax.cli.experiment.networks import model_named
 from dfl_jax.cli.report.command import write_report
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
@@ -556,6 +557,14 @@ def test_a_model_that_does_not_fit(small, plugins):
 def test_an_unknown_model(tiny, tmp_path):
     line = here(f'--dataset={tiny}', '--model=vgg', '--clients=6', f'--out={tmp_path}/out').error
     assert '--model=vgg' in line and 'mlp, linear, cnn' in line
+
+
+def test_architectures_by_model(tiny, tmp_path):
+    common = (f'--dataset={tiny}', *NETWORK, '--algorithm=dpsgd', '--nocheckpoint')
+    line = here(*common, '--model=resnet-x', f'--out={tmp_path}/out').error
+    assert '--model=resnet-x' in line and 'resnet' in line.split('the forms are')[1]
+    module = model_named('vit-8-8')(3)
+    assert type(module).__name__ == 'ViT' and module.classes == 3
 
 
 def test_a_flag_that_the_algorithm_does_not_take(small, plugins):

@@ -25,7 +25,9 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     'model',
     'mlp',
-    'Network: mlp (one hidden layer of 100), linear, cnn, cnn3, vgg16, or package.module:factory.',
+    'Network: mlp (one hidden layer of 100), linear, cnn, cnn3, vgg16; an '
+    'architecture, e.g. cnn-32-64, resnet-64-128-256-512, vit-512-512 or efficientnet-b0; or '
+    'package.module:factory.',
 )
 flags.DEFINE_list('hidden', None, 'Hidden widths of --model=mlp, e.g. 512,256,128 (default 100).')
 flags.DEFINE_string(

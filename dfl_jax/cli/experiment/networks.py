@@ -1,12 +1,14 @@
 """The networks of the clients, as the flags describe them: one model, or several architectures."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from flax import linen as nn
 
 from dfl_jax import data, host, models
 from dfl_jax.algorithms import Method
-from dfl_jax.cli.experiment.plugins import named, reporting
+from dfl_jax.cli.experiment.plugins import named, of_others, reporting
 from dfl_jax.heterogeneous import Population, assign_architectures, populate
 from dfl_jax.models import MLP, MODELS, MODES, Model, bind, with_initializer
 from dfl_jax.tasks import CLASSIFICATION, TASKS, Task
@@ -29,7 +31,7 @@ def build_network(
         population = build_population(flags, dataset, method)
         return max(population.models.values(), key=lambda each: each.size), population
     shape = dataset.train_x.shape[1:]
-    factory = named('model', flags.model, MODELS)
+    factory = model_named(flags.model)
     if flags.hidden is None:
         with reporting(
             'model', flags.model, f'factory, called with the {dataset.classes} classes,'
@@ -49,6 +51,17 @@ def build_network(
             raise ValueError(f'--hidden={",".join(flags.hidden)}: use widths of at least 1')
         model = bind(MLP(dataset.classes, widths), shape, task)
     return with_initializer(model, flags.initializer) if flags.initializer else model, None
+
+
+def model_named(name: str) -> Callable[[int], Any]:
+    """What makes the network of that name from the number of classes. Raises ValueError."""
+    if '-' not in name or of_others(name):
+        return named('model', name, MODELS)
+    try:
+        models.architecture(name, classes=1)
+    except ValueError as error:
+        raise ValueError(f'--model={name}: {error}') from error
+    return partial(models.architecture, name)
 
 
 def task_named(name: str) -> Task:
