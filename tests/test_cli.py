@@ -559,6 +559,26 @@ def test_an_unknown_model(tiny, tmp_path):
     assert '--model=vgg' in line and 'mlp, linear, cnn' in line
 
 
+def test_personal_heads_are_better_on_the_data_of_their_client(tmp_path):
+    """Of one or two classes a client, which a head of its own knows and a shared one does not."""
+    common = ('--dataset=digits', '--partition=shards', '--clients=8', '--degree=3', '--rounds=4')
+    more = (
+        '--validation_share=0.25',
+        '--shards_per_client=1',
+        '--eval_every=4',
+        '--nocheckpoint',
+        '--local_epochs=2',
+    )
+    found = {}
+    for method, rest in (('dfed_alt', ('--head_lr=0.1',)), ('dpsgd', ())):
+        out = tmp_path / method
+        done = here(*common, *more, f'--algorithm={method}', '--lr=0.1', *rest, f'--out={out}')
+        assert done.status == 0, done.err
+        assert re.search(r'^  on their own data +0', done.out, re.M)
+        found[method] = rows_of(out)[-1]['local_accuracy_mean']
+    assert found['dfed_alt'] > found['dpsgd'] + 0.05 and found['dfed_alt'] > 0.9
+
+
 def test_architectures_by_model(tiny, tmp_path):
     common = (f'--dataset={tiny}', *NETWORK, '--algorithm=dpsgd', '--nocheckpoint')
     line = here(*common, '--model=resnet-x', f'--out={tmp_path}/out').error

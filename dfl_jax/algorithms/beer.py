@@ -78,7 +78,8 @@ def beer(
 
     def init_state(key: Array, clients: Clients) -> State:
         x, sizes, k = start(key, clients)
-        return State(x, *[optax.tree.zeros_like(x)] * 4, sizes, k)
+        nothing = optax.tree.zeros_like(x)
+        return State(x, nothing, nothing, nothing, nothing, sizes, k)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_train, k_tracker, k_weights = jax.random.split(key, 3)
@@ -90,9 +91,11 @@ def beer(
         c = approached(codec, k_tracker, c, v)
         x = optax.tree.sub(pulled(rows, graph, x, h, consensus_step), v)
         h = approached(codec, k_weights, h, x)
-        new = keep_inactive(graph.active, (x, h, v, c, gradient), state[:5])
+        x, h, v, c, gradient = keep_inactive(graph.active, (x, h, v, c, gradient), state[:5])
         sent, _ = count_sent(graph, len(sizes))
-        return State(*new, sizes, k + 1), Info(losses, {'weights': 2 * sent}, dispersion(new[0]))
+        return State(x, h, v, c, gradient, sizes, k + 1), Info(
+            losses, {'weights': 2 * sent}, dispersion(x)
+        )
 
     def check(graphs: Graph, sizes) -> None:
         static('BEER')(graphs, sizes)

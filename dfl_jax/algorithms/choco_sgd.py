@@ -86,9 +86,9 @@ def choco_sgd(
         half = optax.tree.sub(x, gradient)
         public = approached(codec, k_codec, public, half)
         mixed = pulled(rows, graph, half, public, consensus_step)
-        new = keep_inactive(graph.active, (mixed, public), state[:2])
+        new, public = keep_inactive(graph.active, (mixed, public), state[:2])
         sent, _ = count_sent(graph, len(sizes))
-        return State(*new, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new[0]))
+        return State(new, public, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new))
 
     bits = {'weights': codec.bits(model.shapes)}
     return gossip_method(model, init_state, step, consensus, bits, check=static('CHOCO-SGD'))

@@ -90,6 +90,11 @@ def stacked_predictions(
     return predict
 
 
+def own_predictions(model: Model) -> Callable[[AnyState, Array], Array]:
+    """`Algorithm.predict_own` of a state that holds stacked `params`, leaves [M, ...]."""
+    return lambda state, x: jax.vmap(model.apply)(state.params, x)
+
+
 def local_displacement(
     model: Model, training: LocalTraining, chunk: int | None = None
 ) -> Callable[..., tuple[PyTree, Array]]:
@@ -119,5 +124,13 @@ def gossip_method(
 ) -> Algorithm:
     """The `Algorithm` of a state that holds stacked `params`, leaves [M, ...], and `sizes`."""
     mean = consensus_of(consensus)
-    predict = stacked_predictions(model, mean)
-    return Algorithm(init, step, predict, unit_bits, mean, check=check, task=model.task)
+    return Algorithm(
+        init,
+        step,
+        stacked_predictions(model, mean),
+        unit_bits,
+        mean,
+        predict_own=own_predictions(model),
+        check=check,
+        task=model.task,
+    )

@@ -78,9 +78,9 @@ def d2(
         distance, losses = displacement(key, x, clients, k)
         moved = optax.tree.sub(x, distance)  # T(x)
         mixed = mix(rows, graph.members, optax.tree.add(x, optax.tree.sub(moved, before)))
-        new = keep_inactive(graph.active, (mixed, moved), (x, before))
+        new, moved = keep_inactive(graph.active, (mixed, moved), (x, before))
         sent, _ = count_sent(graph, len(sizes))
-        return State(*new, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new[0]))
+        return State(new, moved, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new))
 
     bits = {'weights': FLOAT_BITS * model.size}
     check = eigenvalues_above('D^2', -1 / 3, mixing, lazy)

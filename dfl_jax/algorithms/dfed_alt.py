@@ -23,6 +23,7 @@ from dfl_jax.algorithms.common import (
     count_sent,
     initial_state,
     keep_inactive,
+    own_predictions,
     stacked_predictions,
 )
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
@@ -93,9 +94,6 @@ def dfed_alt(
         sent, _ = count_sent(graph, len(sizes))
         return State(new, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new))
 
-    def predict_own(state: State, x: Array) -> Array:
-        return jax.vmap(model.apply)(state.params, x)
-
     mean = consensus_of(consensus)
     size = sum(leaf.size for leaf in jax.tree.leaves(model.shapes[kept]))
     return Algorithm(
@@ -104,7 +102,7 @@ def dfed_alt(
         stacked_predictions(model, mean),
         unit_bits={'weights': FLOAT_BITS * (model.size - size)},
         consensus=mean,
-        predict_own=predict_own,
+        predict_own=own_predictions(model),
         task=model.task,
     )
 

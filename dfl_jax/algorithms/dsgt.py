@@ -76,9 +76,11 @@ def dsgt(
         gradient, losses = displacement(key, x, clients, k)  # lr g
         tracker = optax.tree.add(tracker, optax.tree.sub(gradient, before))
         x, mixed = mix(rows, graph.members, (optax.tree.sub(x, tracker), tracker))
-        new = keep_inactive(graph.active, (x, mixed, gradient), state[:3])
+        x, tracker, gradient = keep_inactive(graph.active, (x, mixed, gradient), state[:3])
         sent, _ = count_sent(graph, len(sizes))
-        return State(*new, sizes, k + 1), Info(losses, {'weights': 2 * sent}, dispersion(new[0]))
+        return State(x, tracker, gradient, sizes, k + 1), Info(
+            losses, {'weights': 2 * sent}, dispersion(x)
+        )
 
     bits = {'weights': FLOAT_BITS * model.size}
     check = balanced('DSGT', mixing)

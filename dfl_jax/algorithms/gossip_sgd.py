@@ -21,6 +21,7 @@ from dfl_jax.algorithms.common import (
     count_sent,
     initial_state,
     keep_inactive,
+    own_predictions,
     stacked_predictions,
 )
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
@@ -111,5 +112,6 @@ def gossip_sgd(
         stacked_predictions(model, mean),
         unit_bits={'weights': codec.bits(model.shapes)},
         consensus=mean,
+        predict_own=own_predictions(model),
         task=model.task,
     )

@@ -80,9 +80,9 @@ def qg_dsgdm(
         mixed = mix(rows, graph.members, half)
         moved = optax.tree.sub(x, mixed)
         velocity = jax.tree.map(lambda v, d: mu * v + (1 - mu) * d, velocity, moved)
-        new = keep_inactive(graph.active, (mixed, velocity), state[:2])
+        new, velocity = keep_inactive(graph.active, (mixed, velocity), state[:2])
         sent, _ = count_sent(graph, len(sizes))
-        return State(*new, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new[0]))
+        return State(new, velocity, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new))
 
     bits = {'weights': FLOAT_BITS * model.size}
     return gossip_method(model, init_state, step, consensus, bits)

@@ -5,6 +5,7 @@ Each maker returns check(graphs, sizes), which raises ValueError of one line wit
 
 from collections.abc import Callable
 
+import jax
 import numpy as np
 from scipy.sparse import csgraph
 
@@ -124,7 +125,7 @@ def heard(name: str) -> Check:
 
 
 def _round(graphs: Graph, round: int) -> Graph:
-    return Graph(*(None if a is None else np.asarray(a)[round] for a in graphs))
+    return jax.tree.map(lambda a: np.asarray(a)[round], graphs)
 
 
 def _of_each_graph(graphs: Graph) -> list[int]:

@@ -72,9 +72,9 @@ def sgp(
         gradient, losses = displacement(key, z, clients, k)  # lr g
         x = optax.tree.sub(scaled(z, mass), gradient)
         x, new_mass = mix(shares, graph.members, (x, mass))
-        new = keep_inactive(graph.active, (scaled(x, 1 / new_mass), new_mass), (z, mass))
+        new, mass = keep_inactive(graph.active, (scaled(x, 1 / new_mass), new_mass), (z, mass))
         sent, _ = count_sent(graph, len(sizes))
-        return State(*new, sizes, k + 1), Info(losses, {'messages': sent}, dispersion(new[0]))
+        return State(new, mass, sizes, k + 1), Info(losses, {'messages': sent}, dispersion(new))
 
     bits = {'messages': FLOAT_BITS * (model.size + 1)}
     check = heard('SGP')

@@ -246,11 +246,8 @@ def named_optimiser(
     Raises ValueError for one that optax does not have, or for arguments that it does not take.
     """
     name, options = settings.optimizer, _options(settings.optimizer_options)
-    factory = name if callable(name) else getattr(optax, name, None)
-    try:
-        takes = list(inspect.signature(factory).parameters)  # type: ignore[arg-type]
-    except TypeError:
-        takes = []
+    factory: Callable[..., Any] = name if callable(name) else getattr(optax, name, dict)
+    takes = list(inspect.signature(factory).parameters) if factory is not dict else []
     if not callable(name) and takes[:1] != ['learning_rate']:
         raise ValueError(f'optax has no optimizer {name!r}; use e.g. sgd, adam, adamw or lion')
     if unknown := sorted(options.keys() - {*takes[1:]} | options.keys() & {'weight_decay'}):
@@ -258,8 +255,8 @@ def named_optimiser(
             f'optimizer_options={settings.optimizer_options}: {name} takes no {unknown[0]} there; '
             f'it takes {", ".join(t for t in takes[1:] if t != "weight_decay")}'
         )
-    if name == 'sgd':
-        options.setdefault('momentum', settings.momentum or None)
+    if name == 'sgd' and settings.momentum:
+        options.setdefault('momentum', settings.momentum)
     if 'weight_decay' in takes:
         options['weight_decay'] = settings.weight_decay
         return (factory(rate, **options),)

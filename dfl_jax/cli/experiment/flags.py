@@ -91,7 +91,7 @@ flags.DEFINE_float(
     'validation_share',
     None,
     'Share of its samples that a client keeps from training, for its local accuracy (dfml and its '
-    'baselines: 0.2; others: 0).',
+    'baselines: 0.2; others: 0). For gradient methods and dfml with its baselines.',
 )
 flags.DEFINE_integer(
     'input_projection',

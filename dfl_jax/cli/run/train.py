@@ -26,7 +26,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 REPORTED = {  # of the methods that have it
     'regular_accuracy': '  regular models',
     'meme_accuracy': '  memes',
-    'local_accuracy_mean': '  on data of their own',
+    'local_accuracy_mean': '  on their own data',
 }
 
 

@@ -61,7 +61,8 @@ def fewest_rounds(study: Row, method: Row, zeta2: float) -> list[float]:
     if 'members' in METHODS[method['method']].from_run:
         settings['members'] = graph.members.shape[1]
     # The loss of a client is f_i / d, a mean over d samples
-    rates = jnp.geomspace(*method['lr'], study['learning_rates']) * dimension
+    least, largest = method['lr']
+    rates = jnp.geomspace(least, largest, study['learning_rates']) * dimension
     algorithm_of = partial(_algorithm, method['method'], model, settings)
     start, advance = _programs(algorithm_of, graph)
     states = start(rates, stacked)
