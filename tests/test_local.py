@@ -204,6 +204,28 @@ def test_optimisers_of_optax(settings, optimiser):
 
 
 @pytest.mark.parametrize(
+    ('schedule', 'factors'),
+    [
+        ('', [1, 1, 1]),
+        ('cosine:40', [1, 0.5, 0]),
+        ('step:20-40:0.1', [1, 0.1, 0.01]),
+        ('warmup:4', [0.25, 1, 1]),
+        ('warmup:4,cosine:40', [0.25, 0.5, 0]),
+        (lambda k: 1 / (1 + k), [1, 1 / 21, 1 / 41]),
+    ],
+)
+def test_schedules_of_the_learning_rate(schedule, factors):
+    """One step in rounds 0, 20 and 40 moves by the factor times the step at the plain rate."""
+    one_step = {'lr': 0.1, 'batch_size': 100, 'local_steps': 1, 'local_epochs': None}
+    before = weights(MODEL)
+    for k, factor in zip((0, 20, 40), factors, strict=True):
+        plain, _ = trained(one_step, round=k)
+        found, _ = trained(one_step | {'lr_schedule': schedule}, round=k)
+        for w, x, z in zip(*map(jax.tree.leaves, (before, plain, found)), strict=True):
+            np.testing.assert_allclose(z - w, factor * (x - w), rtol=2e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
     'settings',
     [EVERYTHING, {'lr': 0.1, 'batch_size': 3, 'optimizer': 'adamw', 'weight_decay': 0.1}],
 )
@@ -305,6 +327,9 @@ def test_rounds_share_one_trace_and_differ_in_rate_and_order():
         ({'optimizer': 'chain'}, "no optimizer 'chain'"),
         ({'optimizer': 'adam', 'optimizer_options': 'b3=0.9'}, 'no b3 there; it takes b1, b2'),
         ({'optimizer_options': 'nesterov'}, "'nesterov' is no NAME=NUMBER"),
+        ({'lr_schedule': 'linear:10'}, "lr_schedule: 'linear:10' is no schedule; write cosine"),
+        ({'lr_schedule': 'cosine:0'}, "'cosine:0' is no schedule"),
+        ({'lr_schedule': 'warmup:5,step:30'}, "'step:30' is no schedule"),
         ({'supervision': 'mse'}, "unknown supervision 'mse'; choose one of ce, ace, wsm"),
         ({'augmentation': 'mixup'}, "unknown augmentation 'mixup'; choose one of none, standard"),
         ({'proximal': -0.5}, r'proximal has to be at least 0, got -0\.5'),

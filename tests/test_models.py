@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from flax import nnx
 
 from dfl_jax.execution.memory import aggregator_bytes, choose_chunk, client_bytes
 from dfl_jax.initialisation import initial_params
@@ -227,6 +228,26 @@ def test_a_users_own_model():
     np.testing.assert_allclose(
         kernel_fn(model)(params, x), kernel_fn(plain)(params, 2 * x), rtol=1e-5
     )
+
+
+def test_a_model_of_flax_nnx():
+    """By flax's own bridge it is a module like any other, of the same kernel."""
+
+    class Net(nnx.Module):
+        def __init__(self, width, classes, *, rngs):
+            self.hidden = nnx.Linear(5, width, rngs=rngs)
+            self.out = nnx.Linear(width, classes, rngs=rngs)
+
+        def __call__(self, x):
+            return self.out(nnx.relu(self.hidden(x)))
+
+    model, plain = bind(nnx.bridge.to_linen(Net, 4, 3), (5,)), bind(MLP(3, (4,)), (5,))
+    assert model.size == plain.size
+    params = model.init(jax.random.key(0))
+    same = {'Dense_0': params['hidden'], 'Dense_1': params['out']}
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(6, 5)), jnp.float32)
+    np.testing.assert_allclose(model.apply(params, x), plain.apply(same, x), rtol=1e-6)
+    np.testing.assert_allclose(kernel_fn(model)(params, x), kernel_fn(plain)(same, x), rtol=1e-5)
 
 
 # ---------------------------------------------------------------------------- initial weights

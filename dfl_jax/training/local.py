@@ -7,7 +7,6 @@ would alone.
 """
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,12 @@ from dfl_jax.models import Model
 from dfl_jax.tasks import CLASSIFICATION
 from dfl_jax.training.batches import Batch, batch_at, epoch_orders
 from dfl_jax.training.losses import SUPERVISIONS, class_shares, supervised_losses
+from dfl_jax.training.optimisers import (
+    Optimizer,
+    Schedule,
+    learning_rate_factor,
+    named_optimiser,
+)
 
 NORM_FLOOR = 1e-12  # keeps the ascent of SAM finite where the gradient vanishes
 
@@ -36,6 +41,8 @@ class LocalTraining:
     Args:
       lr: learning rate of round 0.
       lr_decay: round k = 0, 1, ... uses lr * lr_decay**k.
+      lr_schedule: a factor on it, `cosine:ROUNDS`, `warmup:ROUNDS`, `step:ROUND-ROUND-...:FACTOR`
+        or several with commas, e.g. `warmup:5,cosine:100`; from Python also a function of k.
       batch_size: B; a client that holds fewer samples trains on all of them at each step.
       local_epochs: passes over its data that a client makes in a round, unless local_steps are
         set.
@@ -60,10 +67,11 @@ class LocalTraining:
 
     lr: float
     lr_decay: float = 1.0
+    lr_schedule: Schedule = ''
     batch_size: int
     local_epochs: int | None = 1
     local_steps: int | None = None
-    optimizer: str | Callable[[Array], optax.GradientTransformation] = 'sgd'
+    optimizer: Optimizer = 'sgd'
     optimizer_options: str = ''
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -97,7 +105,8 @@ class LocalTraining:
                 check_range(name, bound, above=0)
         if self.momentum and self.optimizer != 'sgd':
             raise ValueError(f'momentum={self.momentum} is for sgd, not {self.optimizer}')
-        named_optimiser(self, 0.1)
+        named_optimiser(self.optimizer, self.optimizer_options, 0.1, self.momentum)
+        learning_rate_factor(self.lr_schedule)
         if self.sam_adaptive and not self.sam_radius:
             raise ValueError('sam_adaptive has no effect while sam_radius is 0')
 
@@ -231,52 +240,15 @@ def augmented(settings: LocalTraining, key: Array, x: Array) -> Array:
 
 def optimiser_of(settings: LocalTraining, round: Array) -> optax.GradientTransformation:
     """The settings' optimiser with the learning rate of this round."""
-    rate = settings.lr * settings.lr_decay**round
+    rate = (
+        settings.lr * settings.lr_decay**round * learning_rate_factor(settings.lr_schedule)(round)
+    )
     parts = []
     if settings.clip_norm is not None:
         parts.append(optax.clip_by_global_norm(settings.clip_norm))
-    return optax.chain(*parts, *named_optimiser(settings, rate))
-
-
-def named_optimiser(
-    settings: LocalTraining, rate: Array | float
-) -> tuple[optax.GradientTransformation, ...]:
-    """The decay of the weights and the optimiser, to be chained.
-
-    Raises ValueError for one that optax does not have, or for arguments that it does not take.
-    """
-    name, options = settings.optimizer, _options(settings.optimizer_options)
-    factory: Callable[..., Any] = name if callable(name) else getattr(optax, name, dict)
-    takes = list(inspect.signature(factory).parameters) if factory is not dict else []
-    if not callable(name) and takes[:1] != ['learning_rate']:
-        raise ValueError(f'optax has no optimizer {name!r}; use e.g. sgd, adam, adamw or lion')
-    if unknown := sorted(options.keys() - {*takes[1:]} | options.keys() & {'weight_decay'}):
-        raise ValueError(
-            f'optimizer_options={settings.optimizer_options}: {name} takes no {unknown[0]} there; '
-            f'it takes {", ".join(t for t in takes[1:] if t != "weight_decay")}'
-        )
-    if name == 'sgd' and settings.momentum:
-        options.setdefault('momentum', settings.momentum)
-    if 'weight_decay' in takes:
-        options['weight_decay'] = settings.weight_decay
-        return (factory(rate, **options),)
-    decay = [optax.add_decayed_weights(settings.weight_decay)] if settings.weight_decay else []
-    return (*decay, factory(rate, **options))
-
-
-def _options(text: str) -> dict[str, float | bool]:
-    """`a=0.9,b=true` as a dictionary. Raises ValueError for what is neither number nor boolean."""
-    options: dict[str, float | bool] = {}
-    for item in filter(None, text.split(',')):
-        name, _, value = item.partition('=')
-        try:
-            words = {'true': True, 'false': False}
-            options[name.strip()] = words[value] if value in words else float(value)
-        except ValueError:
-            raise ValueError(
-                f'optimizer_options={text}: {item!r} is no NAME=NUMBER; write e.g. b1=0.8,eps=1e-6'
-            ) from None
-    return options
+    name, options = settings.optimizer, settings.optimizer_options
+    chosen = named_optimiser(name, options, rate, settings.momentum, settings.weight_decay)
+    return optax.chain(*parts, *chosen)
 
 
 def _loss_and_gradient(

@@ -1,0 +1,96 @@
+"""Optimisers of optax by name, and schedules of the learning rate over rounds."""
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
+from dfl_jax.base import Array
+
+Optimizer = str | Callable[[Array], optax.GradientTransformation]
+Schedule = str | Callable[[Any], Any]
+
+
+def named_optimiser(
+    name: Optimizer,
+    options: str,
+    rate: Array | float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+) -> tuple[optax.GradientTransformation, ...]:
+    """The decay of the weights and the optimiser, to be chained; arguments as in `LocalTraining`.
+
+    Raises ValueError for one that optax does not have, or for arguments that it does not take.
+    """
+    arguments = _options(options)
+    factory: Callable[..., Any] = name if callable(name) else getattr(optax, name, dict)
+    takes = list(inspect.signature(factory).parameters) if factory is not dict else []
+    if not callable(name) and takes[:1] != ['learning_rate']:
+        raise ValueError(f'optax has no optimizer {name!r}; use e.g. sgd, adam, adamw or lion')
+    if unknown := sorted(arguments.keys() - {*takes[1:]} | arguments.keys() & {'weight_decay'}):
+        raise ValueError(
+            f'optimizer_options={options}: {name} takes no {unknown[0]} there; '
+            f'it takes {", ".join(t for t in takes[1:] if t != "weight_decay")}'
+        )
+    if name == 'sgd' and momentum:
+        arguments.setdefault('momentum', momentum)
+    if 'weight_decay' in takes:
+        return (factory(rate, weight_decay=weight_decay, **arguments),)
+    decay = [optax.add_decayed_weights(weight_decay)] if weight_decay else []
+    return (*decay, factory(rate, **arguments))
+
+
+def learning_rate_factor(schedule: Schedule) -> Callable[[Any], Any]:
+    """round k -> the factor on the learning rate; the product of the terms of the text.
+
+    Args:
+      schedule: `cosine:T`, from 1 in round 0 to 0 in round T; `step:A-B:F`, times F from round A
+        and again from round B; `warmup:W`, rising evenly to 1 in round W - 1; several with commas
+        between them, none for 1; or a function of the round.
+
+    Raises ValueError for a term that is not one of these.
+
+    >>> round(float(learning_rate_factor('warmup:4,step:30-60:0.1')(45)), 3)
+    0.1
+    """
+    if callable(schedule):
+        return schedule
+    factors = [_factor(term) for term in filter(None, schedule.split(','))]
+    return lambda k: math.prod(factor(k) for factor in factors)
+
+
+def _factor(term: str) -> optax.Schedule:
+    name, *arguments = term.split(':')
+    try:
+        match name, arguments:
+            case 'cosine', [rounds] if int(rounds) > 0:
+                return optax.cosine_decay_schedule(1.0, int(rounds))
+            case 'warmup', [rounds] if int(rounds) > 0:
+                return optax.linear_schedule(1 / int(rounds), 1.0, max(int(rounds) - 1, 1))
+            case 'step', [rounds, factor] if float(factor) > 0:
+                return optax.piecewise_constant_schedule(
+                    1.0, {int(k): float(factor) for k in rounds.split('-')}
+                )
+    except ValueError:
+        pass
+    raise ValueError(
+        f'lr_schedule: {term!r} is no schedule; write cosine:ROUNDS, warmup:ROUNDS or '
+        'step:ROUND-ROUND-...:FACTOR, e.g. warmup:5,cosine:100'
+    )
+
+
+def _options(text: str) -> dict[str, float | bool]:
+    """`a=0.9,b=true` as a dictionary. Raises ValueError for what is neither number nor boolean."""
+    options: dict[str, float | bool] = {}
+    for item in filter(None, text.split(',')):
+        name, _, value = item.partition('=')
+        try:
+            words = {'true': True, 'false': False}
+            options[name.strip()] = words[value] if value in words else float(value)
+        except ValueError:
+            raise ValueError(
+                f'optimizer_options={text}: {item!r} is no NAME=NUMBER; write e.g. b1=0.8,eps=1e-6'
+            ) from None
+    return options
