@@ -1,0 +1,296 @@
+"""The world that a run is replayed in: what clients compute with, and what lies between them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FIELDS = ('speed', 'uplink', 'downlink', 'latency')
+UNITS = {
+    'speed': 'operations a second',
+    'uplink': 'bits a second',
+    'downlink': 'bits a second',
+    'latency': 'seconds',
+}
+STREAM = 24  # of random numbers, apart from those of topologies
+DEVICES = Path(__file__).parent / 'devices.csv'
+
+
+class Online(NamedTuple):
+    """When clients are online: intervals, which repeat with the period."""
+
+    starts: np.ndarray  # [M, J] seconds, increasing; infinite where a client has fewer than J
+    ends: np.ndarray  # [M, J]
+    period: float = np.inf  # seconds
+
+
+class World(NamedTuple):
+    """What each client computes with, and what its messages pass."""
+
+    speed: np.ndarray  # [M] operations a second
+    uplink: np.ndarray  # [M] bits a second, of all that it sends at a time
+    downlink: np.ndarray  # [M] bits a second, of all that it receives at a time
+    latency: np.ndarray  # [M] seconds that a message of the client takes; [M, M]: from i to j
+    online: Online | None = None  # None: always
+
+    def next_online(self, times: np.ndarray) -> np.ndarray:
+        """The first time from `times` [M] on at which each client is online; infinite for never."""
+        if self.online is None:
+            return times
+        starts, ends, period = self.online
+        times = np.asarray(times, float)
+        if np.isinf(period):
+            begin = np.zeros_like(times)
+        else:
+            begin = np.floor(times / period) * period
+        within = (times - begin)[:, None]
+        now = ((starts <= within) & (within < ends)).any(axis=1)
+        later = np.where(starts > within, starts, np.inf).min(axis=1, initial=np.inf)
+        again = period + starts.min(axis=1, initial=np.inf)
+        return np.where(now, times, begin + np.minimum(later, again))
+
+    def delay(self, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
+        """Seconds of latency from senders to receivers, arrays of one shape."""
+        if self.latency.ndim == 1:
+            return self.latency[senders]
+        return self.latency[senders, receivers]
+
+
+def world(
+    clients: int,
+    seed: int = 0,
+    *,
+    speed: str | float = 1e10,
+    uplink: str | float = 5.6e6,
+    downlink: str | float | None = None,
+    latency: str | float = 0.05,
+    online: str = 'always',
+) -> World:
+    """Draws a world. Equal seeds, equal worlds.
+
+    Args:
+      clients: M.
+      seed: non-negative.
+      speed: operations a second: a number for all; `lognormal:MEDIAN:SIGMA`, SIGMA of the logarithm;
+        or `two:SLOW:FAST:SHARE`, the slow ones being a random share of the clients.
+      uplink, downlink: bits a second, likewise; a downlink is as fast as its uplink by default.
+      latency: seconds of a message, likewise.
+      online: `always`, or `sine:PERIOD:SHARE`: in every period a client is online for that share
+        of it, at a phase of its own, as devices by time zone are.
+
+    Raises ValueError for a text or number that is none of these, before anything is drawn.
+
+    >>> world(4, speed='two:1e9:1e10:0.5').speed.sum()
+    22000000000.0
+    """
+    texts = {'speed': speed, 'uplink': uplink, 'latency': latency}
+    if downlink is not None:
+        texts['downlink'] = downlink
+    arrays = {
+        name: _draw(name, str(text), clients, _generator(seed, FIELDS.index(name)))
+        for name, text in texts.items()
+    }
+    arrays.setdefault('downlink', arrays['uplink'].copy())
+    return checked(World(**arrays, online=_online(online, clients, _generator(seed, len(FIELDS)))))
+
+
+def _generator(seed: int, purpose: int) -> np.random.Generator:
+    return np.random.default_rng([seed, STREAM, purpose])
+
+
+def _draw(name: str, text: str, clients: int, rng: np.random.Generator) -> np.ndarray:
+    kind, *numbers = text.split(':')
+    try:
+        match kind, [float(number) for number in numbers]:
+            case 'lognormal', [median, sigma] if sigma >= 0:
+                return median * np.exp(sigma * rng.standard_normal(clients))
+            case 'two', [slow, fast, share] if 0 <= share <= 1:
+                are_slow = rng.permutation(clients) < round(share * clients)
+                return np.where(are_slow, slow, fast)
+            case _, []:
+                return np.full(clients, float(kind))
+    except ValueError:
+        pass
+    raise ValueError(
+        f'{name}={text}: write a number of {UNITS[name]}, lognormal:MEDIAN:SIGMA or '
+        'two:SLOW:FAST:SHARE'
+    )
+
+
+def _online(text: str, clients: int, rng: np.random.Generator) -> Online | None:
+    if text == 'always':
+        return None
+    try:
+        kind, *numbers = text.split(':')
+        period, share = map(float, numbers)
+        if kind != 'sine' or not (0 < period < np.inf and 0 < share <= 1):
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f'online={text}: write always or sine:PERIOD:SHARE, e.g. sine:86400:0.5'
+        ) from None
+    start = rng.random(clients) * period
+    end = start + share * period
+    # What passes the end of the period begins the next one
+    starts = np.stack([np.zeros(clients), start], axis=1)
+    ends = np.stack([np.maximum(end - period, 0), np.minimum(end, period)], axis=1)
+    return Online(starts, ends, period)
+
+
+def checked(world: World, clients: int | None = None) -> World:
+    """The world. Raises ValueError for numbers that no client can have, and for too few clients."""
+    found = len(world.speed)
+    if clients is not None and found < clients:
+        raise ValueError(f'a world of {found} clients for {clients}; name a larger one')
+    for name in FIELDS:
+        array = getattr(world, name)
+        least = 0 if name == 'latency' else np.nextafter(0, 1)
+        bad = ~(np.isfinite(array) if name in ('speed', 'latency') else ~np.isnan(array))
+        bad |= ~(array >= least)
+        if bad.any():
+            at = np.argwhere(bad)[0]
+            raise ValueError(
+                f'{name} of client {at[0]} is {array[tuple(at)]:g} {UNITS[name]}; it has to be '
+                + ('at least 0' if name == 'latency' else 'above 0')
+            )
+        if array.shape[0] != found or array.shape[1:] not in ((), (found,) * (name == 'latency')):
+            raise ValueError(f'{name} of shape {array.shape} for {found} clients')
+    if world.online is not None:
+        _check_online(world.online, found)
+    return world
+
+
+def _check_online(online: Online, clients: int) -> None:
+    starts, ends, period = online
+    if starts.shape != ends.shape or starts.ndim != 2 or len(starts) != clients:
+        raise ValueError(
+            f'online times of shapes {starts.shape} and {ends.shape} for {clients} clients'
+        )
+    if not period > 0:
+        raise ValueError(f'online times repeat after {period:g} seconds; it has to be above 0')
+    given = np.isfinite(starts)
+    follows = np.concatenate(
+        [np.zeros((clients, 1)), np.where(given, ends, np.inf)[:, :-1]], axis=1
+    )
+    bad = given & ~((starts >= follows) & (ends >= starts) & (ends <= period))
+    if bad.any() or np.isnan(starts).any():
+        client = int(np.argwhere(bad | np.isnan(starts))[0][0])
+        raise ValueError(
+            f'online times of client {client} run backwards, overlap or pass the period of '
+            f'{period:g} s'
+        )
+
+
+def subset(world: World, clients: int, seed: int) -> World:
+    """So many clients of a world, drawn at random in random order; all of it as it is where it has
+    no more."""
+    checked(world, clients)
+    if len(world.speed) == clients:
+        return world
+    chosen = _generator(seed, len(FIELDS) + 1).permutation(len(world.speed))[:clients]
+    latency = world.latency[chosen] if world.latency.ndim == 1 else world.latency[chosen][:, chosen]
+    online = world.online and world.online._replace(
+        starts=world.online.starts[chosen], ends=world.online.ends[chosen]
+    )
+    return World(*(a[chosen] for a in world[:3]), latency, online)
+
+
+def parse(text: str, clients: int, seed: int = 0) -> World:
+    """A world by its description: `devices`, a file that `read` reads, or settings of `world`.
+
+    Args:
+      text: e.g. `speed=lognormal:1e10:0.5,uplink=5.6e6,latency=0.02`, `devices` or `world.csv`.
+      clients: M, so many of the file's clients where it has more.
+      seed: of the world, or of who of a file takes part.
+
+    Raises ValueError, one line.
+    """
+    if text == 'devices':
+        return subset(read(DEVICES), clients, seed)
+    if text.endswith(('.npz', '.csv')):
+        return subset(read(Path(text)), clients, seed)
+    settings: dict[str, Any] = {}
+    for item in filter(None, text.split(',')):
+        name, sign, value = item.partition('=')
+        if not sign or name not in (*FIELDS, 'online'):
+            raise ValueError(
+                f'--world={text}: {item!r} is no setting; write speed=, uplink=, downlink=, '
+                'latency= or online= with commas between them, devices, or a file .npz or .csv'
+            )
+        settings[name] = value
+    return world(clients, seed, **settings)
+
+
+def read(path: Path) -> World:
+    """The world of a `.csv`, a line a client, or of an `.npz` with arrays of the same names.
+
+    Columns: speed, uplink, and if need be downlink (as uplink) and latency (0). An `.npz` may have
+    a latency [M, M], and `online_starts`, `online_ends` [M, J] with `online_period`.
+
+    Raises ValueError, one line, for what is not such a file.
+    """
+    try:
+        arrays = _npz(path) if path.suffix == '.npz' else _csv(path)
+    except OSError as error:
+        raise ValueError(f'{path} cannot be read: {error.strerror or error}') from error
+    known = (*FIELDS, 'online_starts', 'online_ends', 'online_period')
+    if unknown := sorted(arrays.keys() - set(known)):
+        raise ValueError(f'{path} has a column {unknown[0]!r}; it may have {", ".join(known)}')
+    if missing := [name for name in ('speed', 'uplink') if name not in arrays]:
+        raise ValueError(f'{path} has no column {missing[0]!r}')
+    online = None
+    if 'online_starts' in arrays:
+        period = float(arrays.get('online_period', np.array(np.inf)))
+        online = Online(arrays['online_starts'], arrays.get('online_ends', np.empty(0)), period)
+    try:
+        return checked(
+            World(
+                arrays['speed'],
+                arrays['uplink'],
+                arrays.get('downlink', arrays['uplink']),
+                arrays.get('latency', np.zeros(len(arrays['speed']))),
+                online,
+            )
+        )
+    except ValueError as error:
+        raise ValueError(f'{path}: {error}') from error
+
+
+def _npz(path: Path) -> Mapping[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: np.asarray(file[name], float) for name in file.files}
+    except (ValueError, KeyError, EOFError) as error:
+        raise ValueError(f'{path} is no .npz of numbers: {error}') from error
+
+
+def _csv(path: Path) -> Mapping[str, np.ndarray]:
+    lines = path.read_text(errors='replace').splitlines()
+    lines = [line for line in lines if line.strip() and not line.startswith('#')]
+    names = [name.strip() for name in lines[0].split(',')] if lines else []
+    try:
+        table = np.array([[float(value) for value in line.split(',')] for line in lines[1:]])
+        columns = table.reshape(-1, len(names)).T
+        if len(table) and table.shape[1:] != (len(names),):
+            raise ValueError('lines of different lengths')
+    except ValueError as error:
+        raise ValueError(f'{path} is no table of numbers below a line of names: {error}') from error
+    if not len(table):
+        raise ValueError(f'{path} holds no client')
+    return dict(zip(names, columns, strict=True))
+
+
+def write(world: World, path: Path) -> None:
+    """Writes a world as `.npz`, or without online times and links of their own as `.csv`."""
+    arrays = {name: getattr(world, name) for name in FIELDS}
+    if path.suffix == '.npz':
+        if world.online is not None:
+            arrays |= {f'online_{name}': part for name, part in world.online._asdict().items()}
+        np.savez(path, **arrays)
+        return
+    if world.online is not None or world.latency.ndim == 2:
+        raise ValueError(f'{path}: online times and latencies of links need an .npz')
+    rows = np.stack([*arrays.values()], axis=1)
+    text = '\n'.join(','.join(f'{value:.6g}' for value in row) for row in rows)
+    path.write_text(f'{",".join(arrays)}\n{text}\n')
