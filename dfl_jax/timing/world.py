@@ -39,11 +39,9 @@ class World(NamedTuple):
         if self.online is None:
             return times
         starts, ends, period = self.online
-        times = np.asarray(times, float)
-        if np.isinf(period):
-            begin = np.zeros_like(times)
-        else:
-            begin = np.floor(times / period) * period
+        starts = np.where(ends > starts, starts, np.inf)
+        repeats = np.isfinite(period)
+        begin = np.floor(times / period) * period if repeats else np.zeros_like(times)
         within = (times - begin)[:, None]
         now = ((starts <= within) & (within < ends)).any(axis=1)
         later = np.where(starts > within, starts, np.inf).min(axis=1, initial=np.inf)
@@ -72,8 +70,8 @@ def world(
     Args:
       clients: M.
       seed: non-negative.
-      speed: operations a second: a number for all; `lognormal:MEDIAN:SIGMA`, SIGMA of the logarithm;
-        or `two:SLOW:FAST:SHARE`, the slow ones being a random share of the clients.
+      speed: operations a second: a number for all; `lognormal:MEDIAN:SIGMA`, with SIGMA of the
+        logarithm; or `two:SLOW:FAST:SHARE`, the slow ones being a random share of the clients.
       uplink, downlink: bits a second, likewise; a downlink is as fast as its uplink by default.
       latency: seconds of a message, likewise.
       online: `always`, or `sine:PERIOD:SHARE`: in every period a client is online for that share
@@ -193,7 +191,8 @@ def subset(world: World, clients: int, seed: int) -> World:
     online = world.online and world.online._replace(
         starts=world.online.starts[chosen], ends=world.online.ends[chosen]
     )
-    return World(*(a[chosen] for a in world[:3]), latency, online)
+    speed, uplink, downlink = (a[chosen] for a in world[:3])
+    return World(speed, uplink, downlink, latency, online)
 
 
 def parse(text: str, clients: int, seed: int = 0) -> World:
