@@ -61,6 +61,8 @@ class Info(NamedTuple):
     # What each client sent over delivered links: unit -> [M] int32, in units of `unit_bits` bits
     sent: Mapping[str, Array]
     metrics: Mapping[str, Array | Mean | Choices] = {}
+    # [M] float32, operations of each client's matrix products; None: the method does not count them
+    work: Array | None = None
 
 
 class Algorithm(NamedTuple):

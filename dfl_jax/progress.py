@@ -27,6 +27,7 @@ class Progress:
     round: int = 0
     seconds: float = 0.0  # wall time of the rounds, compilation and evaluation apart
     sent: dict[str, list[int]] = field(default_factory=dict)  # units sent by each client so far
+    operations: float | None = 0.0  # of all clients so far; None where a method counts none
 
     def add(self, rounds: int, seconds: float, info: Info) -> None:
         """Counts the rounds of a block, whose info has a leading axis."""
@@ -36,6 +37,10 @@ class Progress:
             block = np.asarray(counts, np.int64).sum(axis=0)
             before = self.sent.get(unit, [0] * len(block))
             self.sent[unit] = [old + int(new) for old, new in zip(before, block, strict=True)]
+        if info.work is None or self.operations is None:
+            self.operations = None
+        else:
+            self.operations += float(np.asarray(info.work, np.float64).sum())
 
 
 def divergence(losses: np.ndarray, start: int) -> DivergenceError | None:
@@ -56,7 +61,7 @@ def traffic(progress: Progress, algorithm: Algorithm) -> Metrics:
     return {
         'mbytes_total': sum(by_client) / 8e6,
         'mbytes_busiest_client': max(by_client, default=0) / 8e6,
-    }
+    } | ({} if progress.operations is None else {'operations_total': progress.operations})
 
 
 def diagnostics(info: Info) -> Metrics:

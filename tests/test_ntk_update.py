@@ -37,7 +37,7 @@ def update(losses, **settings):
         total = total + jax.nn.softmax(-0.1 / SAMPLES * total, axis=0) - y
         if t in TIMESTEPS:
             steps.append(float(jnp.abs(total).sum()))
-    _, t, loss = ntk_update(model, NtkUpdate(**options))({'w': jnp.zeros(1)}, *arguments)
+    _, t, loss, *_ = ntk_update(model, NtkUpdate(**options))({'w': jnp.zeros(1)}, *arguments)
     return int(t), float(loss)
 
 
@@ -84,7 +84,7 @@ def test_the_evolved_outputs_that_choose_are_those_of_the_flow():
     )
     model = bind(MLP(CLASSES, ()), (2,))
     x, mask = jnp.zeros((SAMPLES, 2)), jnp.ones(SAMPLES, bool)
-    w, _, loss = ntk_update(model, settings)({'w': f0}, linearized, x, y, mask, jnp.float32(rate))
+    w, _, loss, *_ = ntk_update(model, settings)({'w': f0}, linearized, x, y, mask, jnp.float32(rate))
     decay = np.exp(-rate / y.size * 120 * np.arange(4))  # of f(u) - Y, Eq. (4)
     assert loss == pytest.approx(decay[3] ** 2 / 2 / CLASSES, abs=3e-4)  # by the sum 0.04
     np.testing.assert_allclose(w['w'], rate / SAMPLES / CLASSES * decay[:3].sum() * y, rtol=0.02)

@@ -102,4 +102,4 @@ def beer(
         balanced('BEER', mixing)(graphs, sizes)
 
     bits = {'weights': codec.bits(model.shapes)}
-    return gossip_method(model, init_state, step, consensus, bits, check=check)
+    return gossip_method(model, training, init_state, step, consensus, bits, check=check)

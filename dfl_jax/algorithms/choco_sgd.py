@@ -91,7 +91,9 @@ def choco_sgd(
         return State(new, public, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new))
 
     bits = {'weights': codec.bits(model.shapes)}
-    return gossip_method(model, init_state, step, consensus, bits, check=static('CHOCO-SGD'))
+    return gossip_method(
+        model, training, init_state, step, consensus, bits, check=static('CHOCO-SGD')
+    )
 
 
 def approached(codec: Codec, key: Array, public: PyTree, private: PyTree) -> PyTree:

@@ -14,7 +14,7 @@ from dfl_jax.checks import check_choice
 from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.metrics import CONSENSUS, consensus_model
 from dfl_jax.models import Model
-from dfl_jax.training import LocalTraining, local_training
+from dfl_jax.training import LocalTraining, local_training, training_operations
 
 # The gradient of one minibatch a round, of the methods whose theory is of such steps
 ONE_MINIBATCH = LocalTraining(lr=0.1, batch_size=32, local_epochs=None, local_steps=1)
@@ -116,17 +116,28 @@ def local_displacement(
 
 def gossip_method(
     model: Model,
+    training: LocalTraining,
     init: Callable[..., AnyState],
     step: Callable[..., tuple[AnyState, Info]],
     consensus: str,
     unit_bits: Mapping[str, int],
     check: Callable[[Graph, np.ndarray], None] | None = None,
 ) -> Algorithm:
-    """The `Algorithm` of a state that holds stacked `params`, leaves [M, ...], and `sizes`."""
-    mean = consensus_of(consensus)
+    """The `Algorithm` of a state that holds stacked `params`, leaves [M, ...], and `sizes`.
+
+    Its rounds take the work of the training.
+    """
+    mean, operations = consensus_of(consensus), training_operations(model, training)
+
+    def counted(
+        key: Array, state: AnyState, graph: Graph, clients: Clients
+    ) -> tuple[AnyState, Info]:
+        new, info = step(key, state, graph, clients)
+        return new, info._replace(work=jnp.where(graph.active, operations(state.sizes), 0))
+
     return Algorithm(
         init,
-        step,
+        counted,
         stacked_predictions(model, mean),
         unit_bits,
         mean,

@@ -84,4 +84,4 @@ def d2(
 
     bits = {'weights': FLOAT_BITS * model.size}
     check = eigenvalues_above('D^2', -1 / 3, mixing, lazy)
-    return gossip_method(model, init_state, step, consensus, bits, check)
+    return gossip_method(model, training, init_state, step, consensus, bits, check)

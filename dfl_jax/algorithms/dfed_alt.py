@@ -33,7 +33,7 @@ from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
 from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
-from dfl_jax.training import LocalTraining, local_training
+from dfl_jax.training import LocalTraining, local_training, training_operations
 
 TRAINING = LocalTraining(lr=0.1, batch_size=128, local_epochs=5)
 
@@ -74,6 +74,8 @@ def dfed_alt(
     train_body = local_training(model, training, chunk)
     of_head = training.replace(lr=head_lr, local_epochs=head_epochs)
     train_head = local_training(model, of_head, chunk)
+    of_body_training = training_operations(model, training)
+    of_head_training = training_operations(model, of_head)
 
     def trained_part(params: PyTree, in_head: bool) -> PyTree:
         """1 where a weight is trained, else 0; leaves [M, 1, ...]."""
@@ -92,7 +94,9 @@ def dfed_alt(
         new = trained | mix(rows, graph.members, bodies)
         new = keep_inactive(graph.active, new, w)
         sent, _ = count_sent(graph, len(sizes))
-        return State(new, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new))
+        work = sum(operations(sizes) for operations in (of_body_training, of_head_training))
+        work = jnp.where(graph.active, work, 0)
+        return State(new, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new), work)
 
     mean = consensus_of(consensus)
     size = sum(leaf.size for leaf in jax.tree.leaves(model.shapes[kept]))

@@ -28,7 +28,15 @@ from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
-from dfl_jax.training import LocalTraining, batch_loss, epoch_orders, local_training, take
+from dfl_jax.training import (
+    LocalTraining,
+    batch_loss,
+    epoch_orders,
+    gradient_operations,
+    local_training,
+    take,
+    training_operations,
+)
 
 REGROW = ('gradient', 'random')
 CONSENSUS = ('mean', 'size', 'intersection')
@@ -110,6 +118,7 @@ def dispfl(
     check_range('prune_rate', prune_rate, least=0, most=1)
     check_range('anneal_rounds', anneal_rounds, least=1)
     local = local_training(model, training, chunk)
+    operations = training_operations(model, training)
     counts = layer_counts(model.shapes, density)
 
     def random_mask(key: Array) -> PyTree:
@@ -170,7 +179,14 @@ def dispfl(
 
         new, new_masks = keep_inactive(graph.active, (averaged, searched), (params, masks))
         sent, _ = count_sent(graph, len(sizes))
-        info = Info(losses, {'weights': sent, 'masks': sent}, dispersion(new))
+        batch = jnp.minimum(training.batch_size, sizes) if regrow == 'gradient' else 0
+        work = operations(sizes) + gradient_operations(model) * batch  # as if masks saved nothing
+        info = Info(
+            losses,
+            {'weights': sent, 'masks': sent},
+            dispersion(new),
+            jnp.where(graph.active, work, 0).astype(jnp.float32),
+        )
         return State(new, new_masks, sizes, k + 1), info
 
     intersected = consensus == 'intersection'

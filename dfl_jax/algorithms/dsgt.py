@@ -84,4 +84,4 @@ def dsgt(
 
     bits = {'weights': FLOAT_BITS * model.size}
     check = balanced('DSGT', mixing)
-    return gossip_method(model, init_state, step, consensus, bits, check)
+    return gossip_method(model, training, init_state, step, consensus, bits, check)

@@ -17,12 +17,10 @@ import jax
 
 from dfl_jax.algorithms.common import (
     State,
-    consensus_of,
     count_sent,
+    gossip_method,
     initial_state,
     keep_inactive,
-    own_predictions,
-    stacked_predictions,
 )
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
@@ -105,13 +103,5 @@ def gossip_sgd(
         info = Info(losses, {'weights': gossip_steps * sent}, metrics)
         return State(new, sizes, k + 1), info
 
-    mean = consensus_of(consensus)
-    return Algorithm(
-        initial_state(model, init),
-        step,
-        stacked_predictions(model, mean),
-        unit_bits={'weights': codec.bits(model.shapes)},
-        consensus=mean,
-        predict_own=own_predictions(model),
-        task=model.task,
-    )
+    bits = {'weights': codec.bits(model.shapes)}
+    return gossip_method(model, training, initial_state(model, init), step, consensus, bits)

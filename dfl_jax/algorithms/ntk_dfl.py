@@ -42,6 +42,7 @@ from dfl_jax.ntk import (
     ntk_update,
     of_members,
     one_hot_targets,
+    update_work,
     widths_of,
 )
 from dfl_jax.ntk.compressed import compressed_bytes
@@ -106,6 +107,11 @@ def ntk_dfl(
 
     share = Fraction(1, subsampling)
 
+    def work_of(samples: int):
+        at_own = linearization(model, kernel=kernel, codec=codec)
+        key = jax.random.key(0)
+        return update_work(model, ntk, lambda w, x: at_own(key, w, x, len(x) // 2), samples)
+
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_batches, k_codec = jax.random.split(key)
         params, sizes, k = state
@@ -128,7 +134,7 @@ def ntk_dfl(
                 linearized = linearize(key, w, x, part.y.shape[1], theirs)  # Eq. (2), (3)
                 y = one_hot_targets(labels, model.classes, x.dtype)
                 w, *found = update(w, linearized, x, y, mask, rate)
-                return w, found
+                return w, (*found, mask.sum(dtype=jnp.int32))
 
             parts = jax.tree.map(lambda a: a.swapaxes(0, 1), of_members(drawn, members))
             w, found = lax.scan(of_batch, w_bar, (keys, parts))
@@ -147,11 +153,13 @@ def ntk_dfl(
 
         keys = jax.random.split(k_codec, (len(graph.members), batches))
         of_aggregators = (keys, w_bars, rows, *graph[:3])
-        # [H, ...], [H, m1] twice
+        # [H, ...], [H, m1] of each
         each = aggregator_bytes(graph.members.shape[1] * drawn.y.shape[2], model)
-        evolved, (chosen, losses) = map_in_chunks(
+        evolved, (chosen, losses, products, tried, used) = map_in_chunks(
             aggregator, of_aggregators, chunk, each, alone=of_its_width
         )
+        work = work_of(graph.members.shape[1] * drawn.y.shape[2]).total(used, products, tried)
+        work = jnp.where(graph.active, work.sum(axis=1), 0)
         losses = losses.mean(axis=1)
         if by_cluster:
             home, heard = aggregator_of_clients(graph, len(sizes))
@@ -169,7 +177,8 @@ def ntk_dfl(
             'outputs': samples * model.classes,
             'labels': samples,
         }
-        info = Info(losses, sent, {'timestep': Choices(chosen), **dispersion(evolved)})
+        work = jax.ops.segment_sum(work, graph.members[:, 0], len(sizes))
+        info = Info(losses, sent, {'timestep': Choices(chosen), **dispersion(evolved)}, work)
         return State(evolved, sizes, k + 1), info
 
     mean = consensus_of(consensus)

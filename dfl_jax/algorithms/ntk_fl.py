@@ -26,6 +26,7 @@ from dfl_jax.ntk import (
     ntk_update,
     of_members,
     one_hot_targets,
+    update_work,
 )
 
 
@@ -65,7 +66,8 @@ def ntk_fl(
         rate = ntk.rate(k)
         x, labels, mask = aggregator_data(of_members(clients, members), present)
         y = one_hot_targets(labels, model.classes, x.dtype)
-        evolved, chosen, value = update(w, linearize(key, w, x), x, y, mask, rate)
+        evolved, chosen, value, products, tried = update(w, linearize(key, w, x), x, y, mask, rate)
+        costs = update_work(model, ntk, lambda w, x: linearize(key, w, x), len(x))
         new = jax.tree.map(lambda n, o: jnp.where(active, n, o), evolved, w)
         heard = jnp.zeros_like(sizes).at[members].add(present.astype(jnp.int32))
         samples = heard * sizes
@@ -77,6 +79,8 @@ def ntk_fl(
                 'labels': samples,
             },
             {'timestep': chosen},
+            # Of the server, which is none of the clients; they wait for it alike
+            active * costs.total(mask.sum(), products, tried) * jnp.ones(len(sizes)),
         )
         return State(new, sizes, k + 1), info
 

@@ -85,4 +85,4 @@ def qg_dsgdm(
         return State(new, velocity, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new))
 
     bits = {'weights': FLOAT_BITS * model.size}
-    return gossip_method(model, init_state, step, consensus, bits)
+    return gossip_method(model, training, init_state, step, consensus, bits)

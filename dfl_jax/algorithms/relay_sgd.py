@@ -96,7 +96,7 @@ def relay_sgd(
         return State(new, initial, heard, counts, sizes, k + 1), info
 
     bits = {'messages': FLOAT_BITS * (model.size + 1)}
-    return gossip_method(model, init_state, step, consensus, bits, check=tree('RelaySGD'))
+    return gossip_method(model, training, init_state, step, consensus, bits, check=tree('RelaySGD'))
 
 
 def relayed(own: PyTree, heard: PyTree, neighbours: Array, delivered: Array) -> PyTree:

@@ -78,7 +78,7 @@ def sgp(
 
     bits = {'messages': FLOAT_BITS * (model.size + 1)}
     check = heard('SGP')
-    return gossip_method(model, init_state, step, consensus, bits, check)
+    return gossip_method(model, training, init_state, step, consensus, bits, check)
 
 
 def scaled(tree: PyTree, factors: Array) -> PyTree:

@@ -45,6 +45,7 @@ from dfl_jax.ntk import (
     of_members,
     one_hot_targets,
     projected,
+    update_work,
 )
 from dfl_jax.ntk.projection import DIMENSION
 from dfl_jax.ntk.projection import projection as projection_of
@@ -173,6 +174,13 @@ def spark(
     check_range('sampling', sampling, least=0.001, most=1)
     share = Fraction(sampling).limit_denominator(1000)
 
+    def work_of(samples: int):
+        def at(w, x):
+            key, all_ = jax.random.key(0), jnp.ones(len(x), bool)
+            return linearize(key, random.draw(key), w, x, all_, len(x) // 2)
+
+        return update_work(model, ntk, at, samples)
+
     def init_state(key: Array, clients: Clients) -> State:
         sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
         params = initial_params(key, model, len(sizes), init)
@@ -199,11 +207,11 @@ def spark(
             y = one_hot_targets(labels, model.classes, x.dtype)
             z = jnp.where(mask, linearized.outputs, 0)
             target = distillation_target(y, z, *distillation.schedule(k + 1))  # Eq. (11)
-            evolved, t, loss = update(w, linearized, x, target, mask, rate, y)  # Eq. (14) to (17)
+            evolved, *found = update(w, linearized, x, target, mask, rate, y)  # Eq. (14) to (17)
             delta = jax.tree.map(jnp.subtract, evolved, w)
             v = jax.tree.map(lambda v, d: momentum * v + d, v, delta)  # Eq. (12)
             w = jax.tree.map(lambda w, v, d: w + momentum * v + d, w, v, delta)  # Eq. (13)
-            return w, v, t, loss
+            return w, v, *found, mask.sum(dtype=jnp.int32)
 
         of_aggregators = (
             jax.random.split(k_codec, len(graph.members)),
@@ -214,7 +222,10 @@ def spark(
         )
         settings = {'sampling': sampling, **vars(projection)}
         each = memory(model, clients.y.shape[1], graph.members.shape[1], settings)
-        *new, chosen, losses = map_in_chunks(aggregator, of_aggregators, chunk, each)
+        *new, chosen, losses, products, tried, used = map_in_chunks(
+            aggregator, of_aggregators, chunk, each
+        )
+        work = work_of(graph.members.shape[1] * drawn.y.shape[1]).total(used, products, tried)
         new, velocity = keep_inactive(graph.active, tuple(new), (params, velocity))
 
         to_aggregators, from_aggregators = count_sent(graph, len(sizes))
@@ -233,7 +244,12 @@ def spark(
             'labels': samples,
             'inputs': (ntk.selection == 'network') * samples,
         }
-        info = Info(losses, sent, {'timestep': Choices(chosen), **dispersion(new)})
+        info = Info(
+            losses,
+            sent,
+            {'timestep': Choices(chosen), **dispersion(new)},
+            jnp.where(graph.active, work, 0),
+        )
         return State(new, velocity, sizes, k + 1), info
 
     mean = consensus_of(consensus)

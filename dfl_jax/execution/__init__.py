@@ -34,3 +34,4 @@ from dfl_jax.execution.memory import (
     choose_chunk,
     client_bytes,
 )
+from dfl_jax.execution.operations import operations

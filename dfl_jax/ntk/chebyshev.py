@@ -50,6 +50,7 @@ class Progress(NamedTuple):
     mode: Array  # that mode, [C, N], of length one
     refused: Array  # bool: the last step was
     steps: Array  # tried, int32
+    products: Array  # of the kernel, int32
     last_time: Array  # the same three at the start of the last step
     last_total: Array
     last_slope: Array
@@ -122,8 +123,9 @@ def integration(
 
         # What has grown in a refused step holds the modes that were not stable.
         mode = jnp.where(good | ~finite, at.mode, growing)
+        followed = ~good | (at.steps % FOLLOW == 0)
         mode, rate = lax.cond(
-            good & (at.steps % FOLLOW != 0),
+            ~followed,
             lambda mode, slope: (mode, at.rate),
             follow,
             mode,
@@ -144,6 +146,7 @@ def integration(
             mode=mode,
             refused=~good,
             steps=at.steps + 1,
+            products=at.products + stages + followed,
             last_time=jnp.where(good, at.time, at.last_time),
             last_total=jnp.where(good, at.total, at.last_total),
             last_slope=jnp.where(good, at.slope, at.last_slope),
@@ -163,6 +166,7 @@ def integration(
         mode=mode,
         refused=jnp.zeros_like(rate, bool),
         steps=jnp.int32(0),
+        products=jnp.int32(POWER_ITERATIONS),
         last_time=jnp.zeros_like(ends[0]),
         last_total=start,
         last_slope=slope,

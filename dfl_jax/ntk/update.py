@@ -79,6 +79,25 @@ class _Search(NamedTuple):
     loss: Array  # that loss
     best: PyTree  # and the candidate that has it
     progress: PyTree  # of the evolution
+    products: Array  # of the kernel so far, int32
+
+
+class Candidates(NamedTuple):
+    """What stands for a timestep while it is tried."""
+
+    candidate_of: Callable[[Array], PyTree]  # of S_t
+    network: Callable[[PyTree], Array]  # outputs [C, N] of the network with its weights
+    weights_of: Callable[[PyTree], PyTree]
+
+
+class Updated(NamedTuple):
+    """What an update leads to."""
+
+    weights: PyTree
+    timestep: Array  # t of the lowest loss, int32
+    loss: Array  # that loss
+    products: Array  # of the kernel, int32
+    tried: Array  # timesteps, int32
 
 
 def check_task(model: Model) -> None:
@@ -90,15 +109,36 @@ def check_task(model: Model) -> None:
         )
 
 
-def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree, Array, Array]]:
-    """update(w, linearized, x, target, mask, rate, labels=None) -> (new weights, t, its loss).
+def candidates(
+    model: Model,
+    settings: NtkUpdate,
+    linearized: Linearization,
+    w: PyTree,
+    x: Array,
+    scale: Array,
+) -> Candidates:
+    """How timesteps are tried: by their weights, or by S_t itself where that is all that is needed,
+    which is smaller."""
+
+    def weights_at(total: Array) -> PyTree:
+        step = linearized.vjp(total)  # J^T S_t
+        return jax.tree.map(lambda w, s: w - scale * s, w, step)  # Eq. (5a)
+
+    moved = linearized.moved
+    if settings.selection == 'network' and moved is None:
+        return Candidates(weights_at, lambda w: model.apply(w, x).T, lambda w: w)
+    return Candidates(lambda s: s, lambda s: moved(s, -scale) if moved else s, weights_at)
+
+
+def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., Updated]:
+    """update(w, linearized, x, target, mask, rate, labels=None) -> Updated.
 
     linearized: the Linearization at w on x [N, ...], which has zeros where mask [N] is False;
     target [C, N], what the outputs evolve towards; rate, the length eta of a time step; labels
     [C, N], by whose loss the timestep t is chosen (default: the target).
     """
     check_task(model)
-    loss, selection = settings.loss, settings.selection
+    loss = settings.loss
     timesteps = jnp.array(settings.timesteps, jnp.int32)
 
     def update(
@@ -123,34 +163,22 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree,
             loss=loss,
             method=settings.evolution,
         )
-        scale = ntk_evolution.mean_rate(rate, mask, model.classes, loss)
+        scale = jnp.asarray(ntk_evolution.mean_rate(rate, mask, model.classes, loss))
 
         def mean_loss(f):
             losses = ntk_evolution.sample_losses(f, labels, loss)
             return jnp.sum(jnp.where(mask, losses, 0)) / n
 
-        def weights_at(total):
-            step = linearized.vjp(total)  # J^T S_t
-            return jax.tree.map(lambda w, s: w - scale * s, w, step)  # Eq. (5a)
-
         def evolved_outputs(integral):
             return linearized.outputs - scale * ntk_evolution.apply(linearized.kernel, integral)
 
-        def network_nearby(total):
-            return linearized.moved(total, -scale)
-
-        if selection == 'network' and linearized.moved is None:  # a candidate is its weights
-            start, candidate_of, weights_of = w, weights_at, lambda w: w
-            network = lambda w: model.apply(w, x).T  # noqa: E731
-        else:  # or S_t, which is smaller
-            start, candidate_of, weights_of = jnp.zeros_like(target), lambda s: s, weights_at
-            network = network_nearby
+        way = candidates(model, settings, linearized, w, x, scale)
 
         def try_next(at: _Search) -> _Search:
-            progress, (total, integral) = reach(at.progress, timesteps[at.tried])
-            candidate = candidate_of(total)
-            linear = selection == 'linearized'
-            value = mean_loss(evolved_outputs(integral) if linear else network(candidate))
+            progress, (total, integral, products) = reach(at.progress, timesteps[at.tried])
+            candidate = way.candidate_of(total)
+            linear = settings.selection == 'linearized'
+            value = mean_loss(evolved_outputs(integral) if linear else way.network(candidate))
             # No number is above all numbers.
             now, lowest = (jnp.where(jnp.isnan(v), jnp.inf, v) for v in (value, at.loss))
             lower = (now < lowest) | (at.tried == 0)
@@ -162,15 +190,26 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., tuple[PyTree,
                 loss=keep(value, at.loss),
                 best=jax.tree.map(keep, candidate, at.best),
                 progress=progress,
+                products=products,
             )
 
-        nothing = jnp.int32(0)
+        nothing, first = jnp.int32(0), jax.eval_shape(way.candidate_of, target)
         loss_type = linearized.outputs.dtype
         search = lax.while_loop(
             lambda at: (at.tried < len(timesteps)) & (at.rises < settings.patience),
             try_next,
-            _Search(nothing, nothing, nothing, jnp.full((), jnp.inf, loss_type), start, begin),
+            _Search(
+                tried=nothing,
+                rises=nothing,
+                chosen=nothing,
+                loss=jnp.full((), jnp.inf, loss_type),
+                best=jax.tree.map(jnp.zeros_like, first),
+                progress=begin,
+                products=nothing,
+            ),
         )
-        return weights_of(search.best), timesteps[search.chosen], search.loss
+        timestep = timesteps[search.chosen]
+        weights = way.weights_of(search.best)
+        return Updated(weights, timestep, search.loss, search.products, search.tried)
 
     return update

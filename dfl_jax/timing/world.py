@@ -79,8 +79,8 @@ def world(
 
     Raises ValueError for a text or number that is none of these, before anything is drawn.
 
-    >>> world(4, speed='two:1e9:1e10:0.5').speed.sum()
-    22000000000.0
+    >>> world(4, speed='two:1e9:1e10:0.5').speed.tolist()
+    [10000000000.0, 1000000000.0, 10000000000.0, 1000000000.0]
     """
     texts = {'speed': speed, 'uplink': uplink, 'latency': latency}
     if downlink is not None:

@@ -9,8 +9,10 @@ from dfl_jax.training.local import (
     augmented,
     batch_loss,
     client_training,
+    gradient_operations,
     local_training,
     optimiser_of,
+    training_operations,
     weighted_mean,
 )
 from dfl_jax.training.losses import class_shares, supervised_losses

@@ -19,7 +19,7 @@ from jax import lax
 from dfl_jax.base import Array, Clients, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.data.augment import AUGMENTATIONS, standard
-from dfl_jax.execution import client_bytes, map_in_chunks
+from dfl_jax.execution import client_bytes, map_in_chunks, operations
 from dfl_jax.models import Model
 from dfl_jax.tasks import CLASSIFICATION
 from dfl_jax.training.batches import Batch, batch_at, epoch_orders
@@ -128,6 +128,30 @@ def training_bytes(model: Model, samples: int, members: int, settings: Mapping[s
     del members
     names = ('local_epochs', 'local_steps', 'mutual_epochs')
     return client_bytes(samples, model, max(settings.get(name) or 1 for name in names))
+
+
+def training_operations(model: Model, settings: LocalTraining) -> Callable[[Array], Array]:
+    """N_i of clients, int32 [M] -> operations of their training in a round, float32 [M].
+
+    One gradient a sample of a minibatch, two under SAM.
+    """
+
+    def of_sizes(sizes: Array) -> Array:
+        of_sample = gradient_operations(model) * (2 if settings.sam_radius else 1)
+        if settings.local_epochs is not None:
+            return of_sample * (settings.local_epochs * sizes).astype(jnp.float32)
+        batch = jnp.minimum(settings.batch_size, sizes)
+        in_epoch = -(-sizes // jnp.maximum(batch, 1))
+        epochs, rest = jnp.divmod(settings.local_steps, jnp.maximum(in_epoch, 1))
+        return of_sample * (epochs * sizes + rest * batch).astype(jnp.float32)
+
+    return of_sizes
+
+
+def gradient_operations(model: Model) -> int:
+    """Operations of the gradient of one sample's loss."""
+    sample = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.float32)
+    return operations(jax.grad(lambda w, x: model.apply(w, x).sum()), model.shapes, sample)
 
 
 def batch_loss(model: Model, params: PyTree, batch: Batch) -> Array:

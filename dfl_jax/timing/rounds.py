@@ -1,0 +1,132 @@
+"""When each client has finished each round: the network's clock, on the host.
+
+A round of client h begins when its last one has ended. It works, sends its messages, and has
+finished when all that reach it this round are there,
+
+    t_h <- max over delivered links m -> h of  t_m + work_m / speed_m + latency_mh + bits_mh / rate,
+    rate = min(uplink_m / links out of m, downlink_h / links into h),
+
+its own work among them: a message moves at equal shares of the slower end, and every link of a
+round is counted as if all were used at once. Nobody waits for clients that it does not hear, so
+that a straggler delays a client at a distance of d links only d rounds later. With a barrier all
+wait for the last. The bits that a client sends in a round are spread evenly over its links.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dfl_jax.base import Graph
+from dfl_jax.timing.world import World
+
+BLOCK = 2**22  # links of rounds whose times are computed at once, 32 MiB an array
+
+
+class Counts(NamedTuple):
+    """What each client does in each round."""
+
+    bits: np.ndarray  # [T, M] that it sends over delivered links
+    work: np.ndarray  # [T, M] operations
+
+
+class Rules(NamedTuple):
+    """Who waits for what."""
+
+    barrier: bool = False  # all for the last client of each round
+    overlap: bool = False  # messages leave before the work of the round, as it does not change them
+    returns: bool = False  # what comes back from an aggregator to its senders is waited for
+
+
+ROUNDS = Rules()
+
+
+def finish_times(graphs: Graph, counts: Counts, world: World, rules: Rules = ROUNDS) -> np.ndarray:
+    """Simulated seconds at which each client has finished each round, [T, M].
+
+    Work begins only while a client is online, and then goes on to its end. An inactive client takes
+    no time.
+
+    Args:
+      graphs: the schedule, [T, H, K]; column 0 of the members is the client that an aggregator is.
+      counts: bits and work.
+      world: of M clients.
+      rules: who waits for what.
+
+    Raises ValueError where a client that others wait for never comes back online.
+
+    >>> import numpy as np; from dfl_jax import topology; from dfl_jax.timing import world
+    >>> ring = topology.schedule('ring', 4, 3, seed=0, static=True)
+    >>> counts = Counts(np.full((3, 4), 2e6), np.full((3, 4), 1e9))
+    >>> finish_times(ring, counts, world(4, speed=1e9, uplink=1e6, latency=0))[:, 0].tolist()
+    [3.0, 6.0, 9.0]
+    """
+    rounds, clients = counts.work.shape
+    working = counts.work / world.speed
+    times = np.zeros((rounds, clients))
+    now = np.zeros(clients)
+    links = graphs.members[0].size
+    block = max(1, BLOCK // links)
+    for start in range(0, rounds, block):
+        part = slice(start, start + block)
+        there, back = _transfers(graphs, counts.bits, world, rules, part)
+        for round in range(start, min(start + block, rounds)):
+            members, active = graphs.members[round], graphs.active[round]
+            delivered = graphs.mask[round] & active[:, None]
+            homes = members[:, 0]
+            began = world.next_online(now)
+            ready = began + working[round]
+            leaves = began if rules.overlap else ready
+            arrives = leaves[members] + there[round - start]
+            arrives[:, 0] = ready[homes]
+            done = np.where(delivered, arrives, -np.inf).max(axis=1)
+            done = np.maximum(done, ready[homes])
+            later = now.copy()
+            later[homes[active]] = done[active]
+            if rules.returns:
+                comes = np.where(delivered, done[:, None] + back[round - start], -np.inf)
+                np.maximum.at(later, members[:, 1:], comes[:, 1:])
+            if not np.isfinite(later).all():
+                _never(graphs, round, began, now)
+            if rules.barrier:
+                later[:] = later.max()
+            times[round] = now = later
+    return times
+
+
+def _never(graphs: Graph, round: int, began: np.ndarray, now: np.ndarray) -> None:
+    client = int(np.flatnonzero(~np.isfinite(began))[0])
+    raise ValueError(
+        f'client {client} never comes back after {now[client]:.6g} s, and others wait for it in '
+        f'round {round + 1}; let absent clients be left out, or give them times online'
+    )
+
+
+def _transfers(
+    graphs: Graph, bits: np.ndarray, world: World, rules: Rules, part: slice
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of a message on each link of some rounds, and of what comes back, [rounds, H, K]."""
+    members = np.asarray(graphs.members[part])
+    delivered = graphs.mask[part] & graphs.active[part][:, :, None]
+    delivered[:, :, 0] = False
+    homes = np.broadcast_to(members[:, :, :1], members.shape)
+    clients = len(world.speed)
+    numbers = np.arange(len(members))[:, None, None] * clients
+    leaving = np.bincount((numbers + members)[delivered], minlength=len(members) * clients)
+    arriving = np.bincount((numbers + homes)[delivered], minlength=len(members) * clients)
+    out, into = (n.reshape(len(members), clients) for n in (leaving, arriving))
+
+    def seconds(senders, receivers, links_out, links_in):
+        rows = np.arange(len(members))[:, None, None]
+        shares_out = np.maximum(links_out[rows, senders], 1)
+        shares_in = np.maximum(links_in[rows, receivers], 1)
+        rate = np.minimum(world.uplink[senders] / shares_out, world.downlink[receivers] / shares_in)
+        return world.delay(senders, receivers) + bits[part][rows, senders] / shares_out / rate
+
+    there = seconds(members, homes, out, into)
+    return there, seconds(homes, members, into, out) if rules.returns else there
+
+
+def energy(counts: Counts, joules_per_operation: float, joules_per_bit: float) -> np.ndarray:
+    """Joules that all clients have spent after each round, [T]: the work, and the bits sent."""
+    spent = counts.work * joules_per_operation + counts.bits * joules_per_bit
+    return spent.sum(axis=1).cumsum()
