@@ -89,3 +89,4 @@ class Algorithm(NamedTuple):
     # does not hold on these graphs
     check: Callable[[Graph, np.ndarray], None] | None = None
     task: Task = CLASSIFICATION  # by which predictions are evaluated
+    overlaps: bool = False  # what a round sends does not depend on what it computes

@@ -28,6 +28,7 @@ class Progress:
     seconds: float = 0.0  # wall time of the rounds, compilation and evaluation apart
     sent: dict[str, list[int]] = field(default_factory=dict)  # units sent by each client so far
     operations: float | None = 0.0  # of all clients so far; None where a method counts none
+    clock: list[float] | None = None  # simulated seconds of each client, in the world of the run
 
     def add(self, rounds: int, seconds: float, info: Info) -> None:
         """Counts the rounds of a block, whose info has a leading axis."""
@@ -53,15 +54,21 @@ def divergence(losses: np.ndarray, start: int) -> DivergenceError | None:
 
 
 def traffic(progress: Progress, algorithm: Algorithm) -> Metrics:
-    """Megabytes (10^6 bytes) sent so far, from exact bits in Python integers."""
+    """Megabytes (10^6 bytes) sent so far, from exact bits in Python integers, operations and the
+    clock of the last client."""
     by_client = [0] * max(map(len, progress.sent.values()), default=0)
     for unit, counts in progress.sent.items():
         bits = algorithm.unit_bits[unit]
         by_client = [total + bits * count for total, count in zip(by_client, counts, strict=True)]
-    return {
+    metrics: Metrics = {
         'mbytes_total': sum(by_client) / 8e6,
         'mbytes_busiest_client': max(by_client, default=0) / 8e6,
-    } | ({} if progress.operations is None else {'operations_total': progress.operations})
+    }
+    if progress.operations is not None:
+        metrics['operations_total'] = progress.operations
+    if progress.clock is not None:
+        metrics['simulated_seconds'] = max(progress.clock)
+    return metrics
 
 
 def diagnostics(info: Info) -> Metrics:

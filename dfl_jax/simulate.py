@@ -11,7 +11,7 @@ import copy
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +24,7 @@ from dfl_jax.checks import check_range, check_shapes
 from dfl_jax.evaluation import Holdout, Metrics, evaluation
 from dfl_jax.execution import filled, placed, replicated, unfilled
 from dfl_jax.progress import DivergenceError, Progress, diagnostics, divergence, traffic
+from dfl_jax.timing import ROUNDS, Rules, World, counts_of, finish_times, rules_of
 
 
 def run(
@@ -34,6 +35,7 @@ def run(
     key: Array,
     *,
     resume: tuple[State, Progress] | None = None,
+    world: World | None = None,
     **options: Any,
 ) -> Iterator[tuple[Metrics, State, Progress]]:
     """Trains round by round and yields (metrics, state, progress) at every evaluation.
@@ -48,12 +50,14 @@ def run(
       test: the global hold-out set.
       key: one key; initialisation and each round's randomness derive from it.
       resume: state and progress of an earlier, identical run.
+      world: in which the rounds take simulated seconds.
       options: `eval_every`, rounds between evaluations (default 1; the last round is always
         evaluated); `client_eval_samples`, how many test samples evaluate the single clients
         (default all; the consensus model always sees the whole test set); `validation`, samples of
         each client that nobody trains on, for its local accuracy, where the algorithm offers
         `predict_own`; `on_compile`, called once with the seconds that compilation took; `mesh`, the
-        devices that share the clients (`execution.client_mesh`; default: one device).
+        devices that share the clients (`execution.client_mesh`; default: one device); `rules`, who
+        waits for what in the world.
 
     Raises DivergenceError when a client's training loss is not finite, ValueError for graphs on
     which the theory of the method does not hold.
@@ -62,7 +66,9 @@ def run(
         algorithm.check(graphs, np.asarray(clients.mask.sum(axis=1)))
     runs = _Runs(lambda _: algorithm, None, clients, graphs, key, several=False)
     earlier = resume and (resume[0], [resume[1]])
-    for (metrics,), state, (progress,) in _train(runs, test, resume=earlier, **options):
+    worlds = None if world is None else [world]
+    trained = _train(runs, test, resume=earlier, worlds=worlds, **options)
+    for (metrics,), state, (progress,) in trained:
         if isinstance(metrics, DivergenceError):
             raise metrics
         yield metrics, state, progress
@@ -93,7 +99,8 @@ def run_together(
       test: the hold-out set of all.
       keys: [R].
       resume: state [R, ...] and progresses of an earlier, identical call.
-      options: as in `run`; `validation` with a leading axis R.
+      options: as in `run`; `validation` with a leading axis R, and `worlds`, one a run, in place of
+        `world`.
     """
     runs = _Runs(algorithm_of, values, clients, graphs, keys, several=True)
     yield from _train(runs, test, resume=resume, **options)
@@ -142,6 +149,8 @@ def _train(
     resume: tuple[State, list[Progress]] | None = None,
     on_compile: Callable[[float], None] | None = None,
     mesh: Mesh | None = None,
+    worlds: Sequence[World] | None = None,
+    rules: Rules = ROUNDS,
 ) -> Iterator[tuple[list[Metrics | DivergenceError], State, list[Progress]]]:
     """`run` and `run_together`."""
     axis, count = int(runs.several), len(runs.keys) if runs.several else 1
@@ -181,6 +190,12 @@ def _train(
                 if error := divergence(info.loss, start):
                     errors.setdefault(number, error)
                 each.add(block, seconds, info)
+                if worlds is not None:
+                    graphs = runs.each(_section(runs, start, block)[1])[number]
+                    waits = rules_of(algorithm, graphs, info.loss.shape[-1], rules)
+                    counts = counts_of(info, algorithm.unit_bits)
+                    times = finish_times(graphs, counts, worlds[number], waits, each.clock, start)
+                    each.clock = times[-1].tolist()
             if len(errors) == count:
                 yield list(errors.values()), whole(state), copy.deepcopy(progress)
                 return

@@ -122,6 +122,7 @@ def gossip_method(
     consensus: str,
     unit_bits: Mapping[str, int],
     check: Callable[[Graph, np.ndarray], None] | None = None,
+    overlaps: bool = False,
 ) -> Algorithm:
     """The `Algorithm` of a state that holds stacked `params`, leaves [M, ...], and `sizes`.
 
@@ -144,4 +145,5 @@ def gossip_method(
         predict_own=own_predictions(model),
         check=check,
         task=model.task,
+        overlaps=overlaps,
     )

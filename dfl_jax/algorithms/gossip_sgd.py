@@ -104,4 +104,6 @@ def gossip_sgd(
         return State(new, sizes, k + 1), info
 
     bits = {'weights': codec.bits(model.shapes)}
-    return gossip_method(model, training, initial_state(model, init), step, consensus, bits)
+    overlaps = round_order == 'parallel'
+    start = initial_state(model, init)
+    return gossip_method(model, training, start, step, consensus, bits, overlaps=overlaps)

@@ -1,6 +1,6 @@
 """What each client sends and computes in each round, without training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import jax
@@ -10,9 +10,10 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
-from dfl_jax.timing.rounds import Counts
+from dfl_jax.timing.rounds import ROUNDS, Counts, Rules
 
 BLOCK = 64  # rounds that are counted at once
+UNCOUNTED = 'the method does not count its operations; choose another, or give those of a round'
 
 
 def counted(
@@ -54,6 +55,23 @@ def counted(
     return Counts(bits, work.astype(np.float64))
 
 
+def counts_of(info: Info, unit_bits: Mapping[str, int]) -> Counts:
+    """The counts of rounds whose reports, on the host, have a leading axis."""
+    if info.work is None:
+        raise ValueError(UNCOUNTED)
+    bits = np.zeros(np.shape(info.work))
+    for unit, each in info.sent.items():
+        bits += unit_bits[unit] * np.asarray(each, np.float64)
+    return Counts(bits, np.asarray(info.work, np.float64))
+
+
+def rules_of(algorithm: Algorithm, graphs: Graph, clients: int, rules: Rules = ROUNDS) -> Rules:
+    """The rules with what is the method's: where aggregators are fewer than clients, senders wait
+    for what comes back."""
+    returns = graphs.members.shape[-2] != clients
+    return rules._replace(overlap=algorithm.overlaps, returns=returns)
+
+
 def active_clients(graphs: Graph, clients: int) -> np.ndarray:
     """Whether each client takes part in each round as an aggregator or is heard by one, [T, M]."""
     heard = np.asarray(graphs.mask) & np.asarray(graphs.active)[:, :, None]
@@ -79,7 +97,7 @@ def _rounds(
     closed, shapes = jax.make_jaxpr(report, return_shape=True)(*arguments)
     outputs = jax.tree.leaves(shapes)
     if not outputs and shapes is None:
-        raise ValueError('the method does not count its operations; give those of a round')
+        raise ValueError(UNCOUNTED)
     jaxpr, used = dce_jaxpr(closed.jaxpr, [True] * len(outputs))
     if any(used[-2:]):  # x and y
         return None

@@ -12,6 +12,7 @@ that a straggler delays a client at a distance of d links only d rounds later. W
 wait for the last. The bits that a client sends in a round are spread evenly over its links.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,12 +36,20 @@ class Rules(NamedTuple):
     barrier: bool = False  # all for the last client of each round
     overlap: bool = False  # messages leave before the work of the round, as it does not change them
     returns: bool = False  # what comes back from an aggregator to its senders is waited for
+    period: float = 0.0  # seconds: round r = 0, 1, ... does not begin before r times so many
 
 
 ROUNDS = Rules()
 
 
-def finish_times(graphs: Graph, counts: Counts, world: World, rules: Rules = ROUNDS) -> np.ndarray:
+def finish_times(
+    graphs: Graph,
+    counts: Counts,
+    world: World,
+    rules: Rules = ROUNDS,
+    begin: Sequence[float] | None = None,
+    first: int = 0,
+) -> np.ndarray:
     """Simulated seconds at which each client has finished each round, [T, M].
 
     Work begins only while a client is online, and then goes on to its end. An inactive client takes
@@ -51,6 +60,8 @@ def finish_times(graphs: Graph, counts: Counts, world: World, rules: Rules = ROU
       counts: bits and work.
       world: of M clients.
       rules: who waits for what.
+      begin: seconds at which each client is ready for the first of these rounds, [M]; zero.
+      first: its number.
 
     Raises ValueError where a client that others wait for never comes back online.
 
@@ -63,7 +74,7 @@ def finish_times(graphs: Graph, counts: Counts, world: World, rules: Rules = ROU
     rounds, clients = counts.work.shape
     working = counts.work / world.speed
     times = np.zeros((rounds, clients))
-    now = np.zeros(clients)
+    now = np.zeros(clients) if begin is None else np.asarray(begin, float)
     links = graphs.members[0].size
     block = max(1, BLOCK // links)
     for start in range(0, rounds, block):
@@ -73,14 +84,14 @@ def finish_times(graphs: Graph, counts: Counts, world: World, rules: Rules = ROU
             members, active = graphs.members[round], graphs.active[round]
             delivered = graphs.mask[round] & active[:, None]
             homes = members[:, 0]
-            began = world.next_online(now)
+            began = world.next_online(np.maximum(now, (first + round) * rules.period))
             ready = began + working[round]
             leaves = began if rules.overlap else ready
             arrives = leaves[members] + there[round - start]
             arrives[:, 0] = ready[homes]
             done = np.where(delivered, arrives, -np.inf).max(axis=1)
             done = np.maximum(done, ready[homes])
-            later = now.copy()
+            later = np.maximum(now, (first + round) * rules.period)
             later[homes[active]] = done[active]
             if rules.returns:
                 comes = np.where(delivered, done[:, None] + back[round - start], -np.inf)

@@ -1,8 +1,6 @@
 """The world that a run is replayed in: what clients compute with, and what lies between them."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +12,6 @@ UNITS = {
     'latency': 'seconds',
 }
 STREAM = 24  # of random numbers, apart from those of topologies
-DEVICES = Path(__file__).parent / 'devices.csv'
 
 
 class Online(NamedTuple):
@@ -47,6 +44,10 @@ class World(NamedTuple):
         later = np.where(starts > within, starts, np.inf).min(axis=1, initial=np.inf)
         again = period + starts.min(axis=1, initial=np.inf)
         return np.where(now, times, begin + np.minimum(later, again))
+
+    def is_online(self, times: np.ndarray) -> np.ndarray:
+        """Whether each client is online at its time of `times` [M]."""
+        return self.next_online(times) == times
 
     def delay(self, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
         """Seconds of latency from senders to receivers, arrays of one shape."""
@@ -193,103 +194,3 @@ def subset(world: World, clients: int, seed: int) -> World:
     )
     speed, uplink, downlink = (a[chosen] for a in world[:3])
     return World(speed, uplink, downlink, latency, online)
-
-
-def parse(text: str, clients: int, seed: int = 0) -> World:
-    """A world by its description: `devices`, a file that `read` reads, or settings of `world`.
-
-    Args:
-      text: e.g. `speed=lognormal:1e10:0.5,uplink=5.6e6,latency=0.02`, `devices` or `world.csv`.
-      clients: M, so many of the file's clients where it has more.
-      seed: of the world, or of who of a file takes part.
-
-    Raises ValueError, one line.
-    """
-    if text == 'devices':
-        return subset(read(DEVICES), clients, seed)
-    if text.endswith(('.npz', '.csv')):
-        return subset(read(Path(text)), clients, seed)
-    settings: dict[str, Any] = {}
-    for item in filter(None, text.split(',')):
-        name, sign, value = item.partition('=')
-        if not sign or name not in (*FIELDS, 'online'):
-            raise ValueError(
-                f'--world={text}: {item!r} is no setting; write speed=, uplink=, downlink=, '
-                'latency= or online= with commas between them, devices, or a file .npz or .csv'
-            )
-        settings[name] = value
-    return world(clients, seed, **settings)
-
-
-def read(path: Path) -> World:
-    """The world of a `.csv`, a line a client, or of an `.npz` with arrays of the same names.
-
-    Columns: speed, uplink, and if need be downlink (as uplink) and latency (0). An `.npz` may have
-    a latency [M, M], and `online_starts`, `online_ends` [M, J] with `online_period`.
-
-    Raises ValueError, one line, for what is not such a file.
-    """
-    try:
-        arrays = _npz(path) if path.suffix == '.npz' else _csv(path)
-    except OSError as error:
-        raise ValueError(f'{path} cannot be read: {error.strerror or error}') from error
-    known = (*FIELDS, 'online_starts', 'online_ends', 'online_period')
-    if unknown := sorted(arrays.keys() - set(known)):
-        raise ValueError(f'{path} has a column {unknown[0]!r}; it may have {", ".join(known)}')
-    if missing := [name for name in ('speed', 'uplink') if name not in arrays]:
-        raise ValueError(f'{path} has no column {missing[0]!r}')
-    online = None
-    if 'online_starts' in arrays:
-        period = float(arrays.get('online_period', np.array(np.inf)))
-        online = Online(arrays['online_starts'], arrays.get('online_ends', np.empty(0)), period)
-    try:
-        return checked(
-            World(
-                arrays['speed'],
-                arrays['uplink'],
-                arrays.get('downlink', arrays['uplink']),
-                arrays.get('latency', np.zeros(len(arrays['speed']))),
-                online,
-            )
-        )
-    except ValueError as error:
-        raise ValueError(f'{path}: {error}') from error
-
-
-def _npz(path: Path) -> Mapping[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: np.asarray(file[name], float) for name in file.files}
-    except (ValueError, KeyError, EOFError) as error:
-        raise ValueError(f'{path} is no .npz of numbers: {error}') from error
-
-
-def _csv(path: Path) -> Mapping[str, np.ndarray]:
-    lines = path.read_text(errors='replace').splitlines()
-    lines = [line for line in lines if line.strip() and not line.startswith('#')]
-    names = [name.strip() for name in lines[0].split(',')] if lines else []
-    try:
-        table = np.array([[float(value) for value in line.split(',')] for line in lines[1:]])
-        columns = table.reshape(-1, len(names)).T
-        if len(table) and table.shape[1:] != (len(names),):
-            raise ValueError('lines of different lengths')
-    except ValueError as error:
-        raise ValueError(f'{path} is no table of numbers below a line of names: {error}') from error
-    if not len(table):
-        raise ValueError(f'{path} holds no client')
-    return dict(zip(names, columns, strict=True))
-
-
-def write(world: World, path: Path) -> None:
-    """Writes a world as `.npz`, or without online times and links of their own as `.csv`."""
-    arrays = {name: getattr(world, name) for name in FIELDS}
-    if path.suffix == '.npz':
-        if world.online is not None:
-            arrays |= {f'online_{name}': part for name, part in world.online._asdict().items()}
-        np.savez(path, **arrays)
-        return
-    if world.online is not None or world.latency.ndim == 2:
-        raise ValueError(f'{path}: online times and latencies of links need an .npz')
-    rows = np.stack([*arrays.values()], axis=1)
-    text = '\n'.join(','.join(f'{value:.6g}' for value in row) for row in rows)
-    path.write_text(f'{",".join(arrays)}\n{text}\n')

@@ -1,8 +1,8 @@
 """Links and clients that fail in a round.
 
-Each function takes a schedule (members and mask [T, M, K], active [T, M]), a probability in [0, 1]
-and a non-negative seed, returns the schedule with new arrays, and raises TopologyError for another
-probability. The self column is never lost.
+Each function takes a schedule (members and mask [T, M, K], active [T, M]) and returns it with new
+arrays; all but `drop_absent` take a probability in [0, 1] and a non-negative seed, too, and raise
+TopologyError for another probability. The self column is never lost.
 """
 
 import numpy as np
@@ -36,7 +36,14 @@ def drop_links(graph: Graph, probability: float, seed: int, *, directed: bool = 
 def drop_clients(graph: Graph, probability: float, seed: int) -> Graph:
     """The schedule with clients inactive, each round anew, and their links masked at both ends."""
     check_probability('client dropout', probability)
-    active, mask = _cut_off(graph, probability, np.random.default_rng([seed, Stream.CLIENTS]))
+    rng = np.random.default_rng([seed, Stream.CLIENTS])
+    return drop_absent(graph, rng.random(graph.active.shape) >= probability)
+
+
+def drop_absent(graph: Graph, present: np.ndarray) -> Graph:
+    """The schedule with the clients inactive that are not present, bool [T, M], and their links
+    masked at both ends."""
+    active, mask = _cut_off(graph, present)
     return graph._replace(mask=mask, active=active)
 
 
@@ -46,17 +53,16 @@ def isolate_clients(graph: Graph, probability: float, seed: int) -> Graph:
     The node occupation of Initialisation and topology, Figure 2(b), whose p is 1 - probability.
     """
     check_probability('client isolation', probability)
-    _, mask = _cut_off(graph, probability, np.random.default_rng([seed, Stream.ISOLATED]))
+    rng = np.random.default_rng([seed, Stream.ISOLATED])
+    _, mask = _cut_off(graph, rng.random(graph.active.shape) >= probability)
     return graph._replace(mask=mask)
 
 
-def _cut_off(
-    graph: Graph, probability: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def _cut_off(graph: Graph, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The active clients that are still reached [T, M], and the mask [T, M, K] of their links."""
     rounds, clients, _ = graph.mask.shape
     check_memory('graphs that lose clients', rounds, clients, 3 * graph.mask.size)
-    reached = graph.active & (rng.random(graph.active.shape) >= probability)
+    reached = graph.active & present
     numbers = np.arange(rounds)[:, None, None]
     mask = graph.mask & reached[:, :, None] & reached[numbers, graph.members]
     mask[:, :, 0] = graph.mask[:, :, 0]

@@ -46,6 +46,8 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
             'torus_dimensions': topology == 'torus',
         },
     }
+    if value('world') is None:
+        rules['the default, no --world'] = {'barrier': False, 'round_seconds': False}
     if not value('link_dropout'):
         rules['--link_dropout=0'] = {'directed_dropout': False}
     if value('init') == 'gain_corrected':

@@ -12,8 +12,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from dfl_jax import data
+from dfl_jax import data, timing
 from dfl_jax.base import Algorithm, Clients, Graph
+from dfl_jax.checks import check_range
 from dfl_jax.cli.experiment.gain import initial_gain
 from dfl_jax.cli.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.cli.experiment.method import Chosen, choose_method, make_algorithm
@@ -23,6 +24,7 @@ from dfl_jax.evaluation import Holdout
 from dfl_jax.execution import Footprint
 from dfl_jax.heterogeneous import Population
 from dfl_jax.models import Model
+from dfl_jax.timing import ROUNDS, Rules, World
 
 STREAMS = (  # of random numbers, one a purpose
     'partition',
@@ -37,6 +39,7 @@ STREAMS = (  # of random numbers, one a purpose
     'isolation',
     'meetings',
     'validation',
+    'world',
 )
 
 
@@ -57,6 +60,8 @@ class Experiment:
     footprint: Footprint
     mesh: Mesh | None  # the devices, where there are several
     validation: Clients | None  # what clients keep from training
+    world: World | None = None  # in which rounds take simulated seconds
+    rules: Rules = ROUNDS  # who waits for what there
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -83,6 +88,7 @@ def build(flags: Any) -> Experiment:
     seeds = streams(flags.seed)
     chosen = choose_method(flags, seeds['jacobians'])
     family = check_graphs(flags, chosen.method)
+    world = simulated_world(flags, seeds['world'], chosen)
     dataset = load_data(flags, seeds)
     asked, available = flags.client_eval_samples, len(dataset.test_y)
     if asked is not None and asked > available:
@@ -92,7 +98,7 @@ def build(flags: Any) -> Experiment:
     network = population or model
     algorithm = make_algorithm(chosen, network)  # for its checks; the last comes below
     # Late, as it takes the longest
-    intact, graphs = draw_graphs(flags, seeds, chosen)
+    intact, graphs = draw_graphs(flags, seeds, chosen, world)
     sizes = np.array([len(part) for part in parts])
     chosen = replace(chosen, run=chosen.run._replace(members=graphs.mask.shape[2]))
     algorithm = make_algorithm(chosen, network)
@@ -124,7 +130,30 @@ def build(flags: Any) -> Experiment:
         footprint=placement.footprint,
         mesh=placement.mesh,
         validation=data.pack(dataset.train_x, dataset.train_y, kept) if keeps else None,
+        # Who is offline sits a round out, and nobody waits for him
+        world=world and (world._replace(online=None) if flags.round_seconds else world),
+        rules=Rules(barrier=flags.barrier, period=flags.round_seconds or 0.0),
     )
+
+
+def simulated_world(flags: Any, seed: int, chosen: Chosen) -> World | None:
+    """The --world, if any. Raises ValueError for one that does not fit the method or the run."""
+    if flags.world is None:
+        return None
+    if chosen.method.graphs == 'cohort':
+        raise ValueError(
+            f'--world={flags.world}: the server of {chosen.name} is none of the clients, whose '
+            'times these are; leave it out'
+        )
+    world = timing.parse(flags.world, flags.clients, seed)
+    if flags.round_seconds is not None:
+        check_range('--round_seconds', flags.round_seconds, above=0)
+        if world.online is None:
+            raise ValueError(
+                f'--round_seconds={flags.round_seconds}: in --world={flags.world} all are always '
+                'online; add online=sine:PERIOD:SHARE, or leave it out'
+            )
+    return world
 
 
 def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:

@@ -150,6 +150,23 @@ flags.DEFINE_float(
     'Probability that a client has no link in a round and trains alone.',
 )
 
+_section('simulated time')
+flags.DEFINE_string(
+    'world',
+    None,
+    'What clients compute with and what their messages pass, for simulated_seconds: settings such '
+    'as speed=1e10,uplink=5.6e6,latency=0.05 (operations and bits a second, seconds), each a '
+    'number, lognormal:MEDIAN:SIGMA or two:SLOW:FAST:SHARE, and online=sine:PERIOD:SHARE; '
+    'devices (500 made-up ones); or a .csv or .npz (docs/time.md).',
+)
+flags.DEFINE_bool('barrier', False, 'In the --world: all wait for the last client of each round.')
+flags.DEFINE_float(
+    'round_seconds',
+    None,
+    'In a --world with online times: round r begins at r times so many seconds, and who is offline '
+    'then sits it out (default: others wait).',
+)
+
 _section('clients of different architectures')
 flags.DEFINE_list(
     'architectures',

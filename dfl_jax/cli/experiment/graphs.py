@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import numpy as np
+
 from dfl_jax import topology
 from dfl_jax.algorithms import Method
 from dfl_jax.base import Graph
 from dfl_jax.cli.experiment.method import Chosen
+from dfl_jax.timing import World
 
 
 def check_graphs(flags: Any, method: Method) -> dict[str, Any]:
@@ -22,8 +25,12 @@ def check_graphs(flags: Any, method: Method) -> dict[str, Any]:
     return options
 
 
-def draw_graphs(flags: Any, seeds: dict[str, int], chosen: Chosen) -> tuple[Graph, Graph]:
+def draw_graphs(
+    flags: Any, seeds: dict[str, int], chosen: Chosen, world: World | None = None
+) -> tuple[Graph, Graph]:
     """The schedule before any failure, and as it happens in the form that the method takes.
+
+    world: whose absent clients sit rounds out where rounds begin at --round_seconds.
 
     Raises ValueError for settings that contradict the network.
     """
@@ -44,6 +51,10 @@ def draw_graphs(flags: Any, seeds: dict[str, int], chosen: Chosen) -> tuple[Grap
             'weights of their own; leave it out'
         )
     graphs = with_failures(intact, flags, seeds)
+    if world is not None and flags.round_seconds:
+        begins = np.arange(flags.rounds) * flags.round_seconds
+        present = [world.is_online(np.full(flags.clients, t)) for t in begins]
+        graphs = topology.drop_absent(graphs, np.stack(present))
     if settings.get('by_cluster'):
         graphs = _by_cluster(flags, graphs)
     if method.heterogeneous:

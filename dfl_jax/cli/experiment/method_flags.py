@@ -121,6 +121,11 @@ def settings_of_a_run() -> dict[str, Any]:
     return {flag.name: flag.value for flag in of_a_run() if flag.name not in NOT_SETTINGS}
 
 
+def defaults_of_a_run() -> dict[str, Any]:
+    """The default of each of these: what a run had of a flag that is younger than the run."""
+    return {flag.name: flag.default for flag in of_a_run() if flag.name not in NOT_SETTINGS}
+
+
 def flag_of(setting: str) -> str | None:
     """The flag of a setting of the library's methods, None where it has none."""
     name = NAMES.get(setting, setting)

@@ -24,7 +24,7 @@ from absl import flags, logging
 from dfl_jax.cli.command import fail
 from dfl_jax.cli.experiment import method_flags
 from dfl_jax.cli.experiment.build import Experiment, build
-from dfl_jax.cli.experiment.method_flags import renew, settings_of_a_run
+from dfl_jax.cli.experiment.method_flags import defaults_of_a_run, renew, settings_of_a_run
 from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
 from dfl_jax.cli.experiment.values import check_values
 from dfl_jax.cli.run.fingerprint import check_same, fingerprint
@@ -166,7 +166,7 @@ def _resume(directory: RunDirectory, lock: contextlib.ExitStack) -> tuple[dict[s
         raise ValueError(f'--resume: {directory.path} holds no run; start it without --resume')
     lock.enter_context(directory.locked())
     config = recall(directory)
-    before, now = config['settings'], settings_of_a_run()
+    before, now = defaults_of_a_run() | config['settings'], settings_of_a_run()
     began = before.get('rounds')
     extends = FLAGS['rounds'].present and isinstance(began, int) and FLAGS.rounds > began
     if extends:

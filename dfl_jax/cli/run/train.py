@@ -78,6 +78,8 @@ def train(
                 validation=experiment.validation,
                 resume=resume,
                 mesh=experiment.mesh,
+                world=experiment.world,
+                rules=experiment.rules,
                 on_compile=lambda seconds: bar.set_postfix_str(f'compiled in {seconds:.1f} s'),
             )
             state = resume[0] if resume else None
@@ -181,6 +183,8 @@ def _finish(directory: RunDirectory, rows: list[Row], task: Task) -> None:
         ('sent by all clients', f'{last["mbytes_total"]:,.1f} MB'),
         ('seconds of rounds', f'{last["seconds"]:.1f}'),
     ]
+    if 'simulated_seconds' in last:
+        lines.append(('simulated seconds', f'{last["simulated_seconds"]:,.1f}'))
     print('\n'.join(f'{name:<22}{value}' for name, value in lines))
     plot_run(rows, directory.path / 'curves.png', task)
     print(f'{"curves":<22}{directory.path / "curves.png"}')

@@ -21,7 +21,12 @@ from tqdm import tqdm
 
 from dfl_jax.cli.command import check_writable, fail, one_line_errors, share, with_flagfiles
 from dfl_jax.cli.experiment.build import build
-from dfl_jax.cli.experiment.method_flags import of_a_run, renew, settings_of_a_run
+from dfl_jax.cli.experiment.method_flags import (
+    defaults_of_a_run,
+    of_a_run,
+    renew,
+    settings_of_a_run,
+)
 from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.run.rundir import RunDirectory
@@ -140,7 +145,8 @@ def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: 
             if directory.config_file.exists():
                 lock.enter_context(directory.locked())
                 config = directory.config()
-                directory.check_settings(config['settings'], settings_of_a_run())
+                before = defaults_of_a_run() | config['settings']
+                directory.check_settings(before, settings_of_a_run())
             else:
                 directory.check_free()
             experiment = build(FLAGS)

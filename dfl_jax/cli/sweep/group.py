@@ -89,6 +89,7 @@ def _alike(experiments: Sequence[Experiment]) -> bool:
         and np.array_equal(other.test.y, first.test.y)
         and other.graphs.active.shape == first.graphs.active.shape
         and (other.graphs.weights is None) == (first.graphs.weights is None)
+        and (other.rules, other.world is None) == (first.rules, first.world is None)
         for other in others
     )
 
@@ -130,6 +131,8 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm, options: dict[str
         *_stacked(experiments),
         resume=resume,
         validation=_padded([one.validation for one in experiments]),
+        worlds=[one.world for one in experiments if one.world] or None,
+        rules=experiments[0].rules,
         mesh=mesh,
         **options,
     ):
