@@ -12,6 +12,7 @@ COMMANDS = {  # name -> the package and what it does
     'tables': ('tables', 'the tables and figures of the papers from finished runs'),
     'report': ('report', 'a page that compares finished runs'),
     'select': ('final_averaging', 'whose models to average in the end'),
+    'time': ('time', 'finished runs in seconds of any world'),
     'theory': ('theory', 'the convergence theorem of NTK-DFL on a run'),
     'attack': ('attack', 'reconstruct images from Jacobians'),
 }

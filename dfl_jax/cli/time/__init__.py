@@ -1,0 +1,1 @@
+"""Finished runs in any world: `dfl-jax time`."""

@@ -1,0 +1,141 @@
+"""Finished runs in any world: `python -m experiments.time --runs=DIR --world=...`
+
+Replays runs on the clock of one or several worlds without training again: the graphs follow from
+the settings and the seed, the bits of each message and the operations of each client from the
+method. Prints the simulated seconds until the aggregated model is at the targets, and writes
+time.md, time.json and time.png into --out.
+"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from absl import flags
+
+from dfl_jax.cli import command
+from dfl_jax.cli.command import markdown_table
+from dfl_jax.cli.experiment.method_flags import of_a_run
+from dfl_jax.cli.experiment.plugins import define_flags_of_others
+from dfl_jax.cli.run.rundir import RunDirectory, write_atomically
+
+if TYPE_CHECKING:
+    from dfl_jax.cli.time.replay import Replay
+
+FLAGS = flags.FLAGS
+define_flags = define_flags_of_others
+flags.DEFINE_list('runs', None, 'Run directories, or folders of them.')
+flags.DEFINE_list('targets', ['0.8', '0.85'], 'Accuracies until which the time is told.')
+flags.DEFINE_float(
+    'operations',
+    None,
+    'Operations of a client in a round, for a run of a method whose work depends on the training '
+    'that has not counted it.',
+    lower_bound=0,
+)
+flags.DEFINE_float('joules_per_operation', 1e-11, 'For the energy: of a client.', lower_bound=0)
+flags.DEFINE_float('joules_per_bit', 1e-7, 'For the energy: of a sender.', lower_bound=0)
+SHARED = ('world', 'barrier', 'data_dir', 'partition_file', 'out', 'allow_imports', 'progress')
+for _name in SHARED:
+    flags.declare_key_flag(_name)
+EXAMPLES = (
+    '--runs=runs --world=devices',
+    "--runs=runs/a,runs/b --world='speed=1e9,uplink=1e6;speed=1e11,uplink=1e9' --targets=0.9",
+)
+FILES = ('time.md', 'time.json', 'time.png')
+WORLD = 'speed=1e10,uplink=5.6e6,latency=0.05'
+HEAD = ('run', 'world', 'rounds', 'seconds a round', 'accuracy')
+
+
+def directories(names: list[str]) -> list[RunDirectory]:
+    """The runs of --runs. Raises ValueError where there is none."""
+    found = []
+    for name in map(Path, names):
+        inside = [name] if (name / 'config.json').exists() else sorted(name.glob('*/'))
+        there = [RunDirectory(path) for path in inside if (path / 'config.json').exists()]
+        if not there:
+            raise ValueError(f'--runs={name} holds no run; name run directories or their folder')
+        found += there
+    return found
+
+
+def targets() -> list[float]:
+    """The accuracies of --targets. Raises ValueError for what is none."""
+    try:
+        return [float(text) for text in FLAGS.targets]
+    except ValueError as error:
+        raise ValueError(f'--targets={",".join(FLAGS.targets)}: {error}') from None
+
+
+def row_of(
+    replayed: 'Replay', world: str, goals: list[float], seconds: np.ndarray, joules: np.ndarray
+) -> dict[str, Any]:
+    """What is told of a run in a world."""
+    to = {f'{target:g}': replayed.evaluation_at(target) for target in goals}
+    return {
+        'run': replayed.name,
+        'world': world,
+        'round': replayed.rounds.tolist(),
+        'accuracy': replayed.accuracy.tolist(),
+        'simulated_seconds': seconds.tolist(),
+        'joules': joules.tolist(),
+        'seconds_to': {t: None if at is None else float(seconds[at]) for t, at in to.items()},
+        'joules_to': {t: None if at is None else float(joules[at]) for t, at in to.items()},
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The replays as a Markdown table."""
+    names = list(rows[0]['seconds_to'])
+    head = [*HEAD, *(f's to {t}' for t in names), *(f'kJ to {t}' for t in names)]
+    cells = [
+        [
+            row['run'],
+            row['world'],
+            str(row['round'][-1]),
+            f'{row["simulated_seconds"][-1] / row["round"][-1]:,.4g}',
+            f'{row["accuracy"][-1]:.4f}',
+            *('-' if v is None else f'{v:,.4g}' for v in row['seconds_to'].values()),
+            *('-' if v is None else f'{v / 1e3:,.4g}' for v in row['joules_to'].values()),
+        ]
+        for row in rows
+    ]
+    return markdown_table(head, cells, 2)
+
+
+@command.one_line_errors('interrupted, and nothing written; start again', 'name runs by --runs=DIR')
+def main(_: list[str]) -> int:
+    if FLAGS.runs is None:
+        raise ValueError('name finished runs: --runs=DIR')
+    for flag in of_a_run():
+        if flag.present and flag.name not in SHARED:
+            raise ValueError(
+                f'{flag.serialize()} does not apply: runs keep their settings; leave it out'
+            )
+    found, goals, texts = directories(FLAGS.runs), targets(), (FLAGS.world or WORLD).split(';')
+    # Before the flags are those of the runs
+    out, barrier, progress = Path(FLAGS.out or 'time'), FLAGS.barrier, FLAGS.progress
+    command.check_writable(out, FILES)
+    from tqdm import tqdm
+
+    from dfl_jax import timing
+    from dfl_jax.cli.experiment.build import streams
+    from dfl_jax.cli.time.plot import plot_times
+    from dfl_jax.cli.time.replay import replay
+
+    rows = []
+    for directory in tqdm(found, 'runs', disable=not progress):
+        replayed = replay(directory, FLAGS.operations)
+        joules = replayed.joules(FLAGS.joules_per_operation, FLAGS.joules_per_bit)
+        seed = streams(FLAGS.seed)['world']  # of the run
+        for text in texts:
+            world = timing.parse(text, replayed.counts.work.shape[1], seed)
+            seconds = replayed.seconds(world, barrier)
+            rows.append(row_of(replayed, text, goals, seconds, joules))
+    print(table(rows))
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / FILES[0], table(rows) + '\n')
+    write_atomically(out / FILES[1], json.dumps(rows, separators=(',', ':')) + '\n')
+    plot_times(rows, out / FILES[2])
+    print('\n'.join(str(out / name) for name in FILES))
+    return 0

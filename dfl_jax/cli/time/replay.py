@@ -1,0 +1,107 @@
+"""A finished run on the clock of a world, without training again."""
+
+import warnings
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from absl import flags
+
+from dfl_jax.base import Graph
+from dfl_jax.cli.experiment.method_flags import of_a_run
+from dfl_jax.cli.run.recall import recall
+from dfl_jax.cli.run.rundir import Row, RunDirectory
+from dfl_jax.timing import Counts, Rules, World, counted, energy, finish_times, rules_of
+
+FLAGS = flags.FLAGS
+MOVED = ('data_dir', 'partition_file')  # settings that may differ from the run's
+
+
+KEPT = (*MOVED, 'allow_imports', 'progress')
+
+
+class Replay(NamedTuple):
+    """What the clock needs of a run, and what it reached."""
+
+    name: str
+    graphs: Graph  # of the rounds that it has evaluated
+    counts: Counts
+    rules: Rules  # of its method
+    rounds: np.ndarray  # [E] evaluated
+    accuracy: np.ndarray  # [E] of the aggregated model
+
+    def seconds(self, world: World, barrier: bool = False) -> np.ndarray:
+        """Simulated seconds until all clients have finished each evaluated round, [E]."""
+        rules = self.rules._replace(barrier=barrier)
+        times = finish_times(self.graphs, self.counts, world, rules)
+        return times.max(axis=1)[self.rounds - 1]
+
+    def joules(self, of_operation: float, of_bit: float) -> np.ndarray:
+        """Joules that all clients have spent at each evaluation, [E]."""
+        return energy(self.counts, of_operation, of_bit)[self.rounds - 1]
+
+    def evaluation_at(self, target: float) -> int | None:
+        """The first evaluation at which the accuracy is at the target."""
+        reached = np.flatnonzero(self.accuracy >= target)
+        return int(reached[0]) if len(reached) else None
+
+
+def replay(directory: RunDirectory, operations: float | None = None) -> Replay:
+    """The replay of a run; its data are read again for the sizes of its clients.
+
+    operations: of a client in a round, where the work depends on the training and the run has not
+    counted it.
+
+    Raises ValueError, one line.
+    """
+    from dfl_jax.cli.experiment.build import build
+
+    for flag in of_a_run():
+        if flag.name not in KEPT:
+            flag.value = flag.default
+    recall(directory, MOVED)
+    rows = directory.rows()
+    if not rows:
+        raise ValueError(f'{directory.path} holds no evaluation yet; let it run on')
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # the run has printed its warnings
+        experiment = build(FLAGS)
+    if experiment.chosen.method.graphs == 'cohort':
+        raise ValueError(
+            f'{directory.path}: the server of {experiment.chosen.name} is none of the clients, '
+            'whose times these are; leave it out'
+        )
+    metric = f'consensus_{experiment.model.task.metric}'
+    graphs = jax.tree.map(lambda a: a[: rows[-1]['round']], experiment.graphs)
+    try:
+        counts = counted(
+            experiment.algorithm,
+            experiment.clients,
+            graphs,
+            _operations(rows, len(experiment.parts), operations),
+        )
+    except ValueError as error:
+        raise ValueError(f'{directory.path}: {error}') from error
+    return Replay(
+        directory.path.name,
+        graphs,
+        counts,
+        rules_of(experiment.algorithm, graphs, len(experiment.parts)),
+        np.array([row['round'] for row in rows]),
+        np.array([row[metric] for row in rows]),
+    )
+
+
+def _operations(rows: list[Row], clients: int, each: float | None) -> np.ndarray | None:
+    """Operations of all clients in each round, [T], as the run counted them; None where it did not.
+
+    Between two evaluations they are spread evenly.
+    """
+    rounds = np.array([row['round'] for row in rows])
+    if each is not None:
+        return np.full(rounds[-1], each * clients)
+    if 'operations_total' not in rows[-1]:
+        return None
+    totals = np.array([row['operations_total'] for row in rows])
+    lengths = np.diff(rounds, prepend=0)
+    return np.repeat(np.diff(totals, prepend=0) / lengths, lengths)
