@@ -84,7 +84,9 @@ def test_the_evolved_outputs_that_choose_are_those_of_the_flow():
     )
     model = bind(MLP(CLASSES, ()), (2,))
     x, mask = jnp.zeros((SAMPLES, 2)), jnp.ones(SAMPLES, bool)
-    w, _, loss, *_ = ntk_update(model, settings)({'w': f0}, linearized, x, y, mask, jnp.float32(rate))
+    w, _, loss, *_ = ntk_update(model, settings)(
+        {'w': f0}, linearized, x, y, mask, jnp.float32(rate)
+    )
     decay = np.exp(-rate / y.size * 120 * np.arange(4))  # of f(u) - Y, Eq. (4)
     assert loss == pytest.approx(decay[3] ** 2 / 2 / CLASSES, abs=3e-4)  # by the sum 0.04
     np.testing.assert_allclose(w['w'], rate / SAMPLES / CLASSES * decay[:3].sum() * y, rtol=0.02)

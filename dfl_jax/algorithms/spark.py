@@ -177,7 +177,7 @@ def spark(
     def work_of(samples: int):
         def at(w, x):
             key, all_ = jax.random.key(0), jnp.ones(len(x), bool)
-            return linearize(key, random.draw(key), w, x, all_, len(x) // 2)
+            return linearize(key, random.draw(key), w, x, all_, len(x))
 
         return update_work(model, ntk, at, samples)
 

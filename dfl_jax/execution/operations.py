@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
+from jax.interpreters.partial_eval import dce_jaxpr
 
 
 def operations(function: Callable, *arguments: Any) -> int:
@@ -22,27 +23,40 @@ def operations(function: Callable, *arguments: Any) -> int:
     >>> operations(jnp.dot, jnp.ones((2, 3)), jnp.ones((3, 5)))
     60
     """
-    return _of(jax.make_jaxpr(function)(*arguments).jaxpr)
+    closed = jax.make_jaxpr(function)(*arguments)
+    return _of(dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[0])
 
 
 def _of(jaxpr: Jaxpr) -> int:
+    """What is computed twice from the same, as tracing often writes it, counts once."""
     total = 0
+    same: dict[Var, Var] = {}  # a variable -> the first that holds the same value
+    known: dict[tuple, list[Var]] = {}  # an equation -> its results
     for equation in jaxpr.eqns:
-        name = equation.primitive.name
-        inner = [_of(part) for part in _inside(equation.params)]
-        if name == 'dot_general':
-            total += _of_product(equation)
-        elif name == 'conv_general_dilated':
-            total += _of_convolution(equation)
-        elif name == 'scan':
-            total += equation.params['length'] * sum(inner)
-        elif name == 'cond':
-            total += max(inner)
-        elif name == 'while' and any(inner):
-            raise ValueError('a loop whose length the data decide has no number of operations')
-        else:
-            total += sum(inner)
+        inputs = (str(v) if isinstance(v, Literal) else same.get(v, v) for v in equation.invars)
+        key = (equation.primitive.name, str(equation.params), *inputs)
+        if key in known:
+            same |= dict(zip(equation.outvars, known[key], strict=True))
+            continue
+        known[key] = equation.outvars
+        total += _of_equation(equation)
     return total
+
+
+def _of_equation(equation: Any) -> int:
+    name = equation.primitive.name
+    if name == 'dot_general':
+        return _of_product(equation)
+    if name == 'conv_general_dilated':
+        return _of_convolution(equation)
+    inner = [_of(part) for part in _inside(equation.params)]
+    if name == 'scan':
+        return equation.params['length'] * sum(inner)
+    if name == 'cond':
+        return max(inner)
+    if name == 'while' and any(inner):
+        raise ValueError('a loop whose length the data decide has no number of operations')
+    return sum(inner)
 
 
 def _inside(params: dict[str, Any]) -> list[Jaxpr]:

@@ -65,17 +65,17 @@ def linearization(
     members_ntk = members_kernel_fn(model) if at_neighbours else None
 
     def linearize(key: Array, w: PyTree, x: Array, unsent: int = 0, members: PyTree = None):
-        def outputs(step: PyTree) -> Array:
-            if members is None:
-                return model.apply(jax.tree.map(jnp.add, w, step), x).T
+        def of_members(step: PyTree) -> Array:
             logits = jax.vmap(lambda w, x: model.apply(jax.tree.map(jnp.add, w, step), x))(
                 members, by_member
             )
             return logits.reshape(len(x), -1).T
 
-        if members is not None:  # x [K N, ...] as [K, N, ...]
+        if members is None:
+            f0, transpose = jax.vjp(lambda w: model.apply(w, x).T, w)
+        else:  # x [K N, ...] as [K, N, ...]
             by_member = x.reshape(len(jax.tree.leaves(members)[0]), -1, *x.shape[1:])
-        f0, transpose = jax.vjp(outputs, jax.tree.map(jnp.zeros_like, w))
+            f0, transpose = jax.vjp(of_members, jax.tree.map(jnp.zeros_like, w))
         if codec is not None:
             return Linearization(f0, *decoded_jacobian(model, codec, key, w, x, unsent))
         kernel = ntk(w, x) if members_ntk is None else members_ntk(members, by_member)
@@ -120,7 +120,7 @@ def projected(
         def outputs(step: PyTree) -> Array:
             return model.apply(jax.tree.map(jnp.add, w, step), x).T
 
-        f0, forward = jax.linearize(outputs, origin)
+        f0, forward = jax.linearize(lambda w: model.apply(w, x).T, w)
         u0 = jnp.zeros(projection.dimension, f0.dtype)
         if near is not None:
             narrow, block, at = near(table, w, x)

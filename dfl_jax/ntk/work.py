@@ -2,10 +2,10 @@
 
 An update on the N samples of an aggregator linearizes the network and forms its kernel, takes the
 products of the kernel that the flow needs, and tries some timesteps. Each of these takes
-a N^2 + b N operations, which two traces at different N tell.
+a N^2 + b N + c operations, which traces at three N tell.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -20,14 +20,15 @@ from dfl_jax.ntk.update import NtkUpdate, candidates
 
 
 class Polynomial(NamedTuple):
-    """a N^2 + b N."""
+    """a N^2 + b N + c."""
 
     square: float
     linear: float
+    constant: float
 
     def at(self, samples: Array) -> Array:
         n = samples.astype(jnp.float32)
-        return (self.square * n + self.linear) * n
+        return (self.square * n + self.linear) * n + self.constant
 
 
 class UpdateWork(NamedTuple):
@@ -60,19 +61,22 @@ def update_work(
     """
 
     def at(n: int) -> list[int]:
-        x = jax.ShapeDtypeStruct((n, *model.input_shape), jnp.float32)
-        s = jax.ShapeDtypeStruct((model.classes, n), jnp.float32)
+        def array(*shape: int) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(shape, jnp.result_type(float))
+
+        x, s = array(n, *model.input_shape), array(model.classes, n)
+        weights = jax.tree.map(lambda leaf: array(*leaf.shape), model.shapes)
 
         def count(part: Callable) -> int:
-            def of_one(w, x, s):
+            def with_start(w, x, s):
                 linearized = linearize(w, x)
-                return part(
-                    linearized, candidates(model, settings, linearized, w, x, jnp.ones(())), s
-                )
+                way = candidates(model, settings, linearized, w, x, jnp.ones(()))
+                kernel = () if callable(linearized.kernel) else linearized.kernel
+                return linearized.outputs, kernel, part(linearized, way, s)
 
-            return operations(of_one, model.shapes, x, s)
+            return operations(with_start, weights, x, s)
 
-        start = count(lambda linearized, way, s: linearized.outputs)
+        start = count(lambda linearized, way, s: ())
         product = count(lambda linearized, way, s: apply(linearized.kernel, s))
         formed = count(lambda linearized, way, s: way.candidate_of(s))
         tried = count(lambda linearized, way, s: way.network(way.candidate_of(s)))
@@ -80,10 +84,13 @@ def update_work(
         tried = product if settings.selection == 'linearized' else tried
         return [start, product - start, tried - start, kept - formed]
 
-    few, many = max(samples // 2, 1), 2 * max(samples // 2, 1)
+    step = max(samples // 4, 1)
+    sizes = [2 * step, 3 * step, 4 * step]
 
-    def fitted(at_few: int, at_many: int) -> Polynomial:
-        square = (at_many / many - at_few / few) / (many - few)
-        return Polynomial(square, at_few / few - square * few)
+    def fitted(counts: Sequence[int]) -> Polynomial:
+        first, second, third = counts
+        square = (first - 2 * second + third) / (2 * step**2)
+        linear = (second - first) / step - square * (sizes[0] + sizes[1])
+        return Polynomial(square, linear, first - (square * sizes[0] + linear) * sizes[0])
 
-    return UpdateWork(*map(fitted, at(few), at(many)))
+    return UpdateWork(*map(fitted, zip(*map(at, sizes), strict=True)))

@@ -31,23 +31,29 @@ class World(NamedTuple):
     latency: np.ndarray  # [M] seconds that a message of the client takes; [M, M]: from i to j
     online: Online | None = None  # None: always
 
+    def is_online(self, times: np.ndarray) -> np.ndarray:
+        """Whether each client is online at its time of `times` [M]."""
+        if self.online is None:
+            return np.ones(len(self.speed), bool)
+        starts, ends, _ = self.online
+        within = (times - self._period_begins(times))[:, None]
+        return ((starts <= within) & (within < ends)).any(axis=1)
+
     def next_online(self, times: np.ndarray) -> np.ndarray:
         """The first time from `times` [M] on at which each client is online; infinite for never."""
         if self.online is None:
             return times
         starts, ends, period = self.online
         starts = np.where(ends > starts, starts, np.inf)
-        repeats = np.isfinite(period)
-        begin = np.floor(times / period) * period if repeats else np.zeros_like(times)
-        within = (times - begin)[:, None]
-        now = ((starts <= within) & (within < ends)).any(axis=1)
-        later = np.where(starts > within, starts, np.inf).min(axis=1, initial=np.inf)
+        begin = self._period_begins(times)
+        later = np.where(starts > (times - begin)[:, None], starts, np.inf)
         again = period + starts.min(axis=1, initial=np.inf)
-        return np.where(now, times, begin + np.minimum(later, again))
+        then = begin + np.minimum(later.min(axis=1, initial=np.inf), again)
+        return np.where(self.is_online(times), times, then)
 
-    def is_online(self, times: np.ndarray) -> np.ndarray:
-        """Whether each client is online at its time of `times` [M]."""
-        return self.next_online(times) == times
+    def _period_begins(self, times: np.ndarray) -> np.ndarray:
+        period = self.online.period if self.online else np.inf
+        return np.floor(times / period) * period if np.isfinite(period) else np.zeros_like(times)
 
     def delay(self, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
         """Seconds of latency from senders to receivers, arrays of one shape."""

@@ -260,8 +260,8 @@ FAULTS = [
     Fault(
         'Eq. (5b) without 1 / C',
         'dfl_jax/ntk/update.py',
-        'scale = ntk_evolution.mean_rate(rate, mask, model.classes, loss)',
-        'scale = rate / n',
+        'scale = jnp.asarray(ntk_evolution.mean_rate(rate, mask, model.classes, loss))',
+        'scale = jnp.asarray(rate / n)',
         ('test_ntk_dfl.py::test_three_rounds_equal_the_reference',),
     ),
     Fault(

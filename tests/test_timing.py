@@ -1,0 +1,412 @@
+"""Simulated time: worlds, the clock of rounds, and what methods count."""
+
+import json
+import pickle
+
+import jax
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+import pytest
+
+from dfl_jax import simulate, timing, topology
+from dfl_jax.algorithms import METHODS, make
+from dfl_jax.base import Clients, Graph
+from dfl_jax.evaluation import Holdout
+from dfl_jax.models import MLP, bind
+from dfl_jax.ntk import NtkUpdate, linearization, update_work
+from dfl_jax.ntk.evolution import apply
+from dfl_jax.timing import Counts, Online, Rules, World, finish_times
+from dfl_jax.training import Batch, LocalTraining, batch_loss, training_operations
+
+CLIENTS, ROUNDS = 7, 6
+
+
+def world_of(clients=CLIENTS, seed=0, **more):
+    rng = np.random.default_rng(seed)
+    arrays = rng.uniform(1, 3, (4, clients)) * np.array([[1e9], [1e6], [2e6], [0.1]])
+    return World(*arrays)._replace(**more)
+
+
+def counts_of(rounds=ROUNDS, clients=CLIENTS, seed=0):
+    rng = np.random.default_rng([seed, 1])
+    bits, work = rng.uniform(1, 2, (2, rounds, clients)) * np.array([1e6, 1e9])[:, None, None]
+    return Counts(bits, work)
+
+
+# ---------------------------------------------------------------------------------------- worlds
+
+
+def test_worlds_are_as_described():
+    world = timing.parse('speed=two:1e9:1e10:0.25,uplink=lognormal:1e6:0.5,latency=0.1', 2000, 3)
+    assert (np.sort(world.speed)[:500] == 1e9).all() and (np.sort(world.speed)[500:] == 1e10).all()
+    assert np.median(world.uplink) == pytest.approx(1e6, rel=0.05)
+    assert np.log(world.uplink).std() == pytest.approx(0.5, rel=0.05)
+    assert (world.downlink == world.uplink).all() and (world.latency == 0.1).all()
+    same, other = (timing.parse('speed=lognormal:1:1', 9, seed).speed for seed in (3, 4))
+    assert (same == timing.parse('speed=lognormal:1:1', 9, 3).speed).all() and (same != other).all()
+
+
+def test_clients_are_online_for_their_share():
+    world = timing.parse('online=sine:100:0.3', 500)
+    at = np.array([world.is_online(np.full(500, t)) for t in range(1000, 1100)])
+    assert abs(at.mean(axis=0) - 0.3).max() <= 0.011
+    assert at.mean() == pytest.approx(0.3, abs=0.01) and at.mean(axis=1).std() < 0.03
+    times = np.random.default_rng(0).uniform(0, 1e4, 500)
+    then = world.next_online(times)
+    assert (then >= times).all() and (then < times + 100).all()
+    np.testing.assert_allclose(world.next_online(then), then, rtol=1e-14)
+    before = np.maximum(then - 1e-6, times)
+    assert (~world.is_online(before) | (then == times)).all()
+
+
+def test_online_times_without_a_period_end():
+    online = Online(np.array([[0.0, 50.0]]), np.array([[10.0, 60.0]]))
+    world = world_of(1, online=online)
+    found = [float(world.next_online(np.array([t]))[0]) for t in (5, 10, 55, 60)]
+    assert found == [5, 50, 55, np.inf]
+
+
+@pytest.mark.parametrize('name', ['world.csv', 'world.npz'])
+def test_files_of_worlds(tmp_path, name):
+    world = world_of()
+    timing.write(world, tmp_path / name)
+    read = timing.parse(str(tmp_path / name), CLIENTS)
+    for there, here in zip(world[:4], read[:4], strict=True):
+        np.testing.assert_allclose(here, there, rtol=1e-5)
+    few = timing.parse(str(tmp_path / name), 3, seed=1)
+    assert len(few.speed) == 3 and set(few.speed) < set(read.speed)
+
+
+def test_online_times_in_a_file(tmp_path):
+    world = timing.parse('online=sine:100:0.3', CLIENTS)
+    timing.write(world, tmp_path / 'world.npz')
+    read = timing.read(tmp_path / 'world.npz').online
+    assert (read.starts == world.online.starts).all() and read.period == 100
+
+
+def test_devices_that_come_along():
+    world = timing.parse('devices', 300)
+    assert len(np.unique(world.speed)) > 250 and world.speed.max() > 100 * np.median(world.speed)
+    assert (world.downlink > world.uplink).mean() > 0.9
+
+
+def test_records_of_fedscale(tmp_path):
+    capacity = {1: {'computation': 20.0, 'communication': 5000.0}} | {
+        2: {'computation': 40.0, 'communication': 100.0}
+    }
+    comes = {
+        1: {'active': [0, 100], 'inactive': [50, 150], 'finish_time': 200},
+        2: {'active': [10], 'inactive': [20], 'finish_time': 200},
+    }
+    (tmp_path / 'capacity.pkl').write_bytes(pickle.dumps(capacity))
+    (tmp_path / 'comes.json').write_text(json.dumps(comes))
+    world = timing.from_fedscale(tmp_path / 'capacity.pkl', tmp_path / 'comes.json', operations=1e9)
+    assert world.speed.tolist() == [5e10, 2.5e10] and world.uplink.tolist() == [5e6, 1e5]
+    assert world.is_online(np.full(2, 120.0)).tolist() == [True, False]
+    assert world.is_online(np.full(2, 215.0)).tolist() == [True, True]
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ('run',))
+
+
+def test_a_pickle_of_code_is_refused(tmp_path, capsys):
+    (tmp_path / 'capacity.pkl').write_bytes(pickle.dumps({1: Evil()}))
+    with pytest.raises(ValueError, match=r'builtins\.print, which is code; convert it to \.json'):
+        timing.from_fedscale(tmp_path / 'capacity.pkl', operations=1e9)
+    assert capsys.readouterr().out == ''
+
+
+@pytest.mark.parametrize(
+    ('text', 'pattern'),
+    [
+        ('speed=0', 'speed of client 0 is 0 operations a second; it has to be above 0'),
+        ('speed=nan', 'speed of client 0 is nan'),
+        ('uplink=-5', 'uplink of client 0 is -5 bits a second'),
+        ('latency=-1', 'latency of client 0 is -1 seconds; it has to be at least 0'),
+        ('speed=fast', 'speed=fast: write a number of operations a second, lognormal'),
+        ('speed=two:1:2:3', 'speed=two:1:2:3: write'),
+        ('power=3', "'power=3' is no setting; write speed="),
+        ('online=sine:0:0.5', 'online=sine:0:0.5: write always or sine:PERIOD:SHARE'),
+        ('online=often', 'online=often: write'),
+        ('missing.csv', 'missing.csv cannot be read: No such file'),
+    ],
+)
+def test_worlds_that_are_refused(text, pattern):
+    with pytest.raises(ValueError, match=pattern):
+        timing.parse(text, 4)
+
+
+@pytest.mark.parametrize(
+    ('content', 'pattern'),
+    [
+        ('speed,uplink\n1e9,1e6\n', 'a world of 1 clients for 4; name a larger one'),
+        ('speed,uplink,colour\n1,2,3\n', "has a column 'colour'; it may have speed"),
+        ('speed\n1\n', "has no column 'uplink'"),
+        ('speed,uplink\n1,2\n3\n', 'is no table of numbers'),
+        ('speed,uplink\n', 'holds no client'),
+    ],
+)
+def test_files_that_are_refused(tmp_path, content, pattern):
+    (tmp_path / 'world.csv').write_text(content)
+    with pytest.raises(ValueError, match=pattern):
+        timing.parse(str(tmp_path / 'world.csv'), 4)
+
+
+def test_times_that_run_backwards(tmp_path):
+    starts, ends = np.array([[0.0, 50.0], [0.0, 20.0]]), np.array([[10.0, 60.0], [30.0, 40.0]])
+    np.savez(
+        tmp_path / 'world.npz', speed=[1, 1], uplink=[1, 1], online_starts=starts, online_ends=ends
+    )
+    with pytest.raises(ValueError, match='online times of client 1 run backwards, overlap or pass'):
+        timing.read(tmp_path / 'world.npz')
+
+
+# ----------------------------------------------------------------------------------------- clock
+
+
+def by_hand(graphs, counts, world, barrier=False, overlap=False):
+    """The clock link by link."""
+    now, found = [0.0] * CLIENTS, []
+    for r in range(len(graphs.members)):
+        links = [
+            (int(m), h)
+            for h in range(CLIENTS)
+            for m, heard in zip(graphs.members[r, h, 1:], graphs.mask[r, h, 1:], strict=True)
+            if heard and graphs.active[r, h]
+        ]
+        began = [float(world.next_online(np.full(CLIENTS, now[i]))[i]) for i in range(CLIENTS)]
+        ready = [began[i] + counts.work[r, i] / world.speed[i] for i in range(CLIENTS)]
+        done = [ready[i] if graphs.active[r, i] else now[i] for i in range(CLIENTS)]
+        for m, h in links:
+            out, into = sum(a == m for a, _ in links), sum(b == h for _, b in links)
+            rate = min(world.uplink[m] / out, world.downlink[h] / into)
+            latency = world.latency[m] if world.latency.ndim == 1 else world.latency[m, h]
+            leaves = began[m] if overlap else ready[m]
+            done[h] = max(done[h], leaves + latency + counts.bits[r, m] / out / rate)
+        now = [max(done)] * CLIENTS if barrier else done
+        found.append(now)
+    return np.array(found)
+
+
+@pytest.mark.parametrize('rules', [Rules(), Rules(barrier=True), Rules(overlap=True)])
+@pytest.mark.parametrize('seed', [0, 1])
+def test_the_clock_equals_one_kept_by_hand(rules, seed):
+    family = 'erdos_renyi' if seed else 'k_random'
+    graphs = topology.schedule(family, CLIENTS, ROUNDS, seed=seed, degree=3)
+    graphs = topology.drop_clients(topology.drop_links(graphs, 0.2, seed), 0.2, seed)
+    world = world_of(seed=seed)
+    if seed:
+        latency = np.random.default_rng(5).uniform(0, 1, (CLIENTS, CLIENTS))
+        world = world._replace(
+            online=timing.parse('online=sine:20:0.6', CLIENTS).online, latency=latency
+        )
+    counts = counts_of(seed=seed)
+    expected = by_hand(graphs, counts, world, rules.barrier, rules.overlap)
+    np.testing.assert_allclose(finish_times(graphs, counts, world, rules), expected, rtol=1e-12)
+    half = ROUNDS // 2  # in two parts
+    first, rest = (
+        (Graph(*(a if a is None else a[part] for a in graphs)), Counts(*(c[part] for c in counts)))
+        for part in (slice(half), slice(half, None))
+    )
+    begin = finish_times(*first, world, rules)[-1]
+    times = finish_times(*rest, world, rules, begin, half)
+    np.testing.assert_allclose(times, expected[half:], rtol=1e-12)
+
+
+def test_equal_clients_take_work_and_transfer():
+    graphs = topology.schedule('regular', 20, 9, seed=0, degree=4)
+    counts = Counts(np.full((9, 20), 4e6), np.full((9, 20), 3e9))
+    world = timing.world(20, speed=1e9, uplink=2e6, latency=0.25)
+    times = finish_times(graphs, counts, world)
+    assert (times == np.arange(1, 10)[:, None] * (3 + 0.25 + 1e6 / (2e6 / 4))).all()
+    overlapping = finish_times(graphs, counts, world, Rules(overlap=True))
+    assert (overlapping == np.arange(1, 10)[:, None] * 3).all()
+
+
+def largest_cycle_mean(weights):
+    """Karp 1978: of the cycles of a strongly connected digraph, weights [n, n], -inf for no arc."""
+    n = len(weights)
+    best = np.full((n + 1, n), -np.inf)
+    best[0, 0] = 0
+    for k in range(n):
+        best[k + 1] = (best[k][:, None] + weights).max(axis=0)
+    with np.errstate(invalid='ignore'):
+        means = (best[n] - best[:n]) / (n - np.arange(n))[:, None]
+    return np.nanmax(np.where(np.isfinite(best[n]), np.nanmin(means, axis=0), -np.inf))
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_the_period_is_the_largest_cycle_mean(seed):
+    n, rounds = 12, 2000
+    for attempt in range(100):
+        graphs = topology.schedule(
+            'k_random', n, rounds, seed=100 * seed + attempt, degree=2, static=True
+        )
+        arcs = [(int(m), h) for h in range(n) for m in graphs.members[0, h, 1:]]
+        if nx.is_strongly_connected(nx.DiGraph(arcs)):
+            break
+    world, one = world_of(n, seed), counts_of(1, n, seed)
+    counts = Counts(*(np.broadcast_to(c, (rounds, n)) for c in one))
+    out, into = (np.bincount([arc[end] for arc in arcs], minlength=n) for end in (0, 1))
+    weights = np.full((n, n), -np.inf)
+    work = one.work[0] / world.speed
+    for m, h in arcs:
+        rate = min(world.uplink[m] / out[m], world.downlink[h] / into[h])
+        weights[m, h] = work[m] + world.latency[m] + one.bits[0, m] / out[m] / rate
+    np.fill_diagonal(weights, work)
+    times = finish_times(graphs, counts, world)
+    lengths = 840  # a multiple of the lengths of small cycles
+    grown = (times[-1] - times[-1 - lengths]) / lengths
+    np.testing.assert_allclose(grown, largest_cycle_mean(weights), rtol=1e-9)
+
+
+def test_a_straggler_slows_whom_it_can_reach():
+    n = 16
+    graphs = topology.schedule('ring', n, 6, seed=0, static=True)
+    counts = Counts(np.full((6, n), 1e6), np.full((6, n), 1e9))
+    speed = np.full(n, 1e9)
+    even = finish_times(graphs, counts, World(speed, speed, speed, np.zeros(n)))
+    speed[0] = 1e8
+    slow = finish_times(graphs, counts, World(speed, np.full(n, 1e9), np.full(n, 1e9), np.zeros(n)))
+    distance = np.minimum(np.arange(n), n - np.arange(n))
+    for r in range(6):
+        assert ((slow[r] > even[r] + 1) == (distance <= r + 1)).all()
+
+
+def test_senders_wait_for_what_comes_back():
+    links = topology.schedule('complete', 4, 1, seed=0)
+    graphs = topology.meetings(links, 2, seed=0)  # one aggregator, two senders
+    members = graphs.members[0, 0]
+    counts = Counts(np.full((1, 4), 2e6), np.full((1, 4), 1e9))
+    world = timing.world(4, speed=1e9, uplink=1e6, latency=0)
+    times = finish_times(graphs, counts, world, Rules(returns=True))[0]
+    came = 1 + max(2e6 / 1e6, 2e6 / (1e6 / 2))  # two at once into the aggregator
+    assert times[members[0]] == pytest.approx(came)
+    back = 1e6 / (1e6 / 2)  # half of what it sends to each of two, at half of its uplink
+    assert times[members[1:]] == pytest.approx(came + back)
+    assert times[[i for i in range(4) if i not in members]] == pytest.approx([0])
+
+
+def test_who_never_comes_back():
+    graphs = topology.schedule('ring', 4, 9, seed=0)
+    counts = counts_of(9, 4)
+    ends = np.array([[1e9], [1e9], [2.0], [1e9]])
+    world = world_of(4, online=Online(np.zeros((4, 1)), ends))
+    with pytest.raises(ValueError, match=r'client 2 never comes back after .* s, and others wait'):
+        finish_times(graphs, counts, world, Rules(barrier=True))
+
+
+def test_rounds_that_begin_by_the_clock():
+    graphs = topology.schedule('ring', 4, 5, seed=0)
+    counts = Counts(np.zeros((5, 4)), np.full((5, 4), 1e9))
+    world = timing.world(4, speed=1e9, latency=0)
+    times = finish_times(graphs, counts, world, Rules(period=10))
+    assert (times == np.array([1, 11, 21, 31, 41])[:, None]).all()
+
+
+# ---------------------------------------------------------------------------------------- counts
+
+MODEL = bind(MLP(10, (30,)), (20,))
+SIZES = np.array([5, 23, 40, 17, 32, 9, 40])
+
+
+def network():
+    rng = np.random.default_rng(0)
+    mask = np.arange(40) < SIZES[:, None]
+    x = np.where(mask[..., None], rng.normal(size=(CLIENTS, 40, 20)), 0).astype(np.float32)
+    return Clients(x, rng.integers(0, 10, (CLIENTS, 40)).astype(np.int32), mask)
+
+
+OPTIONS: dict[str, dict] = {
+    'ntk_dfl': {'timesteps': (5, 10)},
+    'spark': {'timesteps': (5, 10), 'projection_dim': 20},
+    'relay_sgd': {'members': 3},
+    'dispfl': {'anneal_rounds': 5},
+}
+NETWORKS = {'relay_sgd': 'line', 'd2': 'ring', 'choco_sgd': 'ring', 'beer': 'ring'}
+COUNTED = [name for name, method in METHODS.items() if method.graphs == 'neighbours']
+
+
+@pytest.mark.parametrize('name', COUNTED)
+def test_counts_without_training_are_those_of_the_run(name):
+    """Bits always; the operations of NTK methods, which depend on the training, from the run."""
+    algorithm = make(name, MODEL, **OPTIONS.get(name, {}))
+    family, clients = NETWORKS.get(name), network()
+    graphs = topology.schedule(
+        family or 'regular', CLIENTS, 3, seed=0, degree=4, static=family is not None
+    )
+    test = Holdout(clients.x[0, :5], clients.y[0, :5])
+    rows = [row for row, *_ in simulate.run(algorithm, clients, graphs, test, jax.random.key(0))]
+    totals = [row['operations_total'] for row in rows]
+    if name in ('ntk_dfl', 'spark'):
+        with pytest.raises(ValueError, match='depends on the training; replay a run that has'):
+            timing.counted(algorithm, clients, graphs)
+        counts = timing.counted(algorithm, clients, graphs, np.diff(totals, prepend=0))
+    else:
+        counts = timing.counted(algorithm, clients, graphs)
+    np.testing.assert_allclose(counts.work.sum(axis=1).cumsum(), totals, rtol=1e-6)
+    megabytes = counts.bits.sum(axis=1).cumsum() / 8e6
+    np.testing.assert_allclose(megabytes, [row['mbytes_total'] for row in rows], rtol=1e-12)
+    assert (counts.work > 0).all()
+
+
+def flops(function, *arguments):
+    return jax.jit(function).lower(*arguments).compile().cost_analysis()['flops']
+
+
+WIDE = bind(MLP(10, (256,)), (784,))
+
+
+@pytest.mark.parametrize('settings', [{'local_epochs': 2}, {'local_steps': 7}, {'sam_radius': 0.1}])
+def test_operations_of_training_are_those_of_the_compiled_minibatches(settings):
+    settings = LocalTraining(lr=0.1, batch_size=16).replace(**settings)
+    sizes = [40, 64, 5]
+    found = training_operations(WIDE, settings)(jnp.array(sizes))
+
+    def of_batch(size):
+        x, y = jnp.zeros((size, 784)), jnp.zeros(size, jnp.int32)
+        gradient = jax.grad(lambda w: batch_loss(WIDE, w, Batch(x, y, jnp.ones(size))))
+        return flops(gradient, WIDE.shapes) * (2 if settings.sam_radius else 1)
+
+    for operations, n in zip(found, sizes, strict=True):
+        batches = [16] * (n // 16) + [n % 16] * (n % 16 > 0)
+        if settings.local_steps:
+            batches = (batches * 7)[:7]
+        else:
+            batches *= settings.local_epochs
+        expected = sum(of_batch(size) for size in batches)
+        assert float(operations) == pytest.approx(expected, rel=0.05)
+
+
+def test_operations_of_an_ntk_update_are_those_of_its_compiled_parts():
+    linearize, key, n = linearization(WIDE), jax.random.key(0), 96
+    work = update_work(WIDE, NtkUpdate(), lambda w, x: linearize(key, w, x), n)
+    x, s = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((n, 784), (10, n)))
+
+    def start(w, x):
+        linearized = linearize(key, w, x)
+        return linearized.outputs, linearized.kernel
+
+    def candidate(w, x, s):
+        moved = jax.tree.map(jnp.subtract, w, linearize(key, w, x).vjp(s))
+        return WIDE.apply(moved, x)
+
+    samples = jnp.int32(n)
+    assert float(work.start.at(samples)) == pytest.approx(flops(start, WIDE.shapes, x), rel=0.05)
+    product = flops(apply, jax.ShapeDtypeStruct((n, n), jnp.float32), s)
+    assert float(work.product.at(samples)) == pytest.approx(product, rel=0.05)
+    # The network is evaluated once for the transposed product
+    forward = flops(lambda w, x: WIDE.apply(w, x), WIDE.shapes, x)
+    tried = flops(candidate, WIDE.shapes, x, s) - forward
+    assert float(work.candidate.at(samples)) == pytest.approx(tried, rel=0.05)
+    total = work.total(jnp.array([n]), jnp.array([110]), jnp.array([4]))
+    parts = flops(start, WIDE.shapes, x) + 110 * product + 4 * tried
+    assert float(total[0]) == pytest.approx(parts, rel=0.05)
+
+
+def test_energy():
+    counts = Counts(np.full((2, 3), 1e6), np.full((2, 3), 1e9))
+    assert timing.energy(counts, 1e-9, 1e-6).tolist() == pytest.approx([6.0, 12.0])
