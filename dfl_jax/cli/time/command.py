@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 define_flags = define_flags_of_others
 flags.DEFINE_list('runs', None, 'Run directories, or folders of them.')
+flags.DEFINE_bool(
+    'map',
+    False,
+    'Draw where which method is the fastest, by link and computer, from the stored curves of the '
+    'documents, into --out; no runs are needed.',
+)
 flags.DEFINE_list('targets', ['0.8', '0.85'], 'Accuracies until which the time is told.')
 flags.DEFINE_float(
     'operations',
@@ -105,8 +111,17 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 @command.one_line_errors('interrupted, and nothing written; start again', 'name runs by --runs=DIR')
 def main(_: list[str]) -> int:
+    if FLAGS.map:
+        from dfl_jax.cli.time.map import FILES as MAP
+        from dfl_jax.cli.time.map import draw_map
+
+        folder = Path(FLAGS.out or 'time')
+        command.check_writable(folder, MAP)
+        print(draw_map(folder))
+        print('\n'.join(str(folder / name) for name in MAP))
+        return 0
     if FLAGS.runs is None:
-        raise ValueError('name finished runs: --runs=DIR')
+        raise ValueError('name finished runs, --runs=DIR, or draw the --map')
     for flag in of_a_run():
         if flag.present and flag.name not in SHARED:
             raise ValueError(

@@ -1,0 +1,173 @@
+"""The map of the fastest method: where each one is first at a target, by link and by computer.
+
+`python -m experiments.time --map` draws what map.json describes:
+
+  title, source  what it shows, and where its numbers are from
+  targets        accuracies of the aggregated model
+  columns        settings of the data
+  uplink, speed  the least and the largest, bits and operations a second
+  latency        seconds
+  points         [label, uplink, speed] at which times are told
+  methods        [{label, mbytes and gflop of a client in a round, curves: {column: [file, cell]}}]
+
+All clients are alike, so that a round takes its work and its transfer. Rounds until a target are
+the mean over the seeds of a stored curve; a method that never gets there is left out.
+"""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch
+
+from dfl_jax.cli.command import CHECKOUT, PAPERS, markdown_table
+from dfl_jax.cli.run.plots import COLOURS, plt
+from dfl_jax.cli.run.rundir import Row, read_json, write_atomically
+
+DEFINITION = PAPERS / 'time' / 'map.json'
+CURVE = 'consensus_accuracy'
+CELLS = 161  # a side of the map
+FILES = ('time-map.md', 'time-map.png')
+Reached = dict[tuple[str, float], list[float | None]]  # (column, target) -> rounds, by method
+NAMES = {1: 'second', 60: 'minute', 3600: 'hour', 86400: 'day', 31557600: 'year'}
+
+
+def rounds_to(target: float, method: Row, column: str, folder: Path) -> float | None:
+    """Mean rounds over the seeds of a stored curve; None where one of them never gets there."""
+    if column not in method['curves']:
+        return None
+    file, cell = method['curves'][column]
+    runs = read_json(folder / file)['runs'][cell]
+    found = [
+        next((k for k, a in zip(run['round'], run[CURVE], strict=True) if a >= target), None)
+        for run in runs
+    ]
+    whole = [each for each in found if each is not None]
+    return statistics.mean(whole) if len(whole) == len(found) else None
+
+
+def seconds(method: Row, rounds: Any, uplink: Any, speed: Any, latency: float) -> Any:
+    """Until so many rounds of alike clients are over."""
+    return rounds * (method['gflop'] * 1e9 / speed + method['mbytes'] * 8e6 / uplink + latency)
+
+
+def in_words(time: float) -> str:
+    """Seconds in the unit that leaves a number from 1 to a few hundred."""
+    if not np.isfinite(time):
+        return '-'
+    unit = max((each for each in NAMES if time >= each), default=1)
+    number = f'{time / unit:.3g}'
+    return f'{number} {NAMES[unit]}{"s" * (number != "1")}'
+
+
+def defined() -> tuple[Row, Path]:
+    """What the map shows, and the folder of the stored curves. Raises ValueError without these."""
+    folder = CHECKOUT.parent / 'docs' / 'results'
+    if not folder.is_dir():
+        raise ValueError('the stored curves lie in the documents; draw the map from a checkout')
+    return read_json(DEFINITION), folder
+
+
+def reached(definition: Row, folder: Path) -> Reached:
+    """Rounds until each target of all methods, by panel."""
+    return {
+        (column, target): [rounds_to(target, m, column, folder) for m in definition['methods']]
+        for column in definition['columns']
+        for target in definition['targets']
+    }
+
+
+def draw_map(out: Path) -> str:
+    """Writes the map and its table into `out`; returns the table."""
+    definition, folder = defined()
+    rounds = reached(definition, folder)
+    text = report(definition, rounds)
+    out.mkdir(parents=True, exist_ok=True)
+    _plot(definition, rounds, out / FILES[1])
+    write_atomically(out / FILES[0], text + '\n')
+    return text
+
+
+def _times(definition: Row, rounds: list[float | None], uplink: Any, speed: Any) -> np.ndarray:
+    """Seconds of each method, infinite where it never gets there, [methods, ...]."""
+    return np.stack(
+        [
+            np.inf * (uplink + speed) if r is None else seconds(m, r, uplink, speed, latency)
+            for m, r in zip(definition['methods'], rounds, strict=True)
+            for latency in [definition['latency']]
+        ]
+    )
+
+
+def _panel(column: str, target: float) -> str:
+    return f'{100 * target:g} %, {column.replace("alpha", "alpha = ")}'
+
+
+def report(definition: Row, reached: Reached) -> str:
+    """Rounds, traffic and work to each target, and the times at the chosen points."""
+    head = ['', 'MB a round', 'GFLOP a round', *(f'rounds to {_panel(*each)}' for each in reached)]
+    rows = [
+        [m['label'], f'{m["mbytes"]:,.4g}', f'{m["gflop"]:,.3g}']
+        + ['-' if each[i] is None else f'{each[i]:.3g}' for each in reached.values()]
+        for i, m in enumerate(definition['methods'])
+    ]
+    parts = [markdown_table(head, rows, 1)]
+    for column, target in reached:
+        rows = []
+        found = [
+            _times(definition, reached[column, target], np.float64(up), np.float64(speed))
+            for _, up, speed in definition['points']
+        ]
+        for i, method in enumerate(definition['methods']):
+            cells = [in_words(float(times[i])) for times in found]
+            best = [int(times.argmin()) == i for times in found]
+            rows.append(
+                [method['label']]
+                + [f'**{c}**' if b else c for c, b in zip(cells, best, strict=True)]
+            )
+        points = [label for label, *_ in definition['points']]
+        title = f'Time to {_panel(column, target)}:'
+        parts.append(f'{title}\n\n{markdown_table(["", *points], rows, 1)}')
+    return '\n\n'.join(parts)
+
+
+def _plot(
+    definition: Row, reached: dict[tuple[str, float], list[float | None]], path: Path
+) -> None:
+    methods = definition['methods']
+    up, speed = (np.geomspace(*definition[name], CELLS) for name in ('uplink', 'speed'))
+    figure, axes = plt.subplots(
+        2, -(-len(reached) // 2), figsize=(9.5, 8.4), sharex=True, sharey=True, squeeze=False
+    )
+    colours = ListedColormap([COLOURS[i % len(COLOURS)] for i in range(len(methods))])
+    shown: set[int] = set()
+    for axis, ((column, target), rounds) in zip(axes.ravel(), reached.items(), strict=False):
+        times = _times(definition, rounds, *np.meshgrid(up, speed))
+        first = times.argmin(axis=0)
+        shown |= {*np.unique(first).tolist()}
+        axis.pcolormesh(
+            up,
+            speed,
+            first,
+            cmap=colours,
+            vmin=-0.5,
+            vmax=len(methods) - 0.5,
+            alpha=0.6,
+            rasterized=True,
+        )
+        lines = axis.contour(
+            up, speed, times.min(axis=0), levels=[*NAMES], colors='k', linewidths=0.8
+        )
+        axis.clabel(lines, fmt={each: f'1 {name}' for each, name in NAMES.items()}, fontsize=8)
+        axis.set(xscale='log', yscale='log', title=f'fastest to {_panel(column, target)}')
+    for axis in axes[-1]:
+        axis.set_xlabel('link, bits a second')
+    for axis in axes[:, 0]:
+        axis.set_ylabel('computer, operations a second')
+    patches = [Patch(color=colours(i), alpha=0.6, label=methods[i]['label']) for i in sorted(shown)]
+    figure.legend(handles=patches, loc='lower center', ncols=len(patches), frameon=False)
+    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

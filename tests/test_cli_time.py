@@ -1,0 +1,223 @@
+"""Simulated seconds of runs, and `dfl-jax time`, which replays them."""
+
+import contextlib
+import io
+import json
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+
+from dfl_jax.cli.run import command as run
+from dfl_jax.cli.run.rundir import RunDirectory
+from dfl_jax.cli.start import parse
+from dfl_jax.cli.time import command as time
+from dfl_jax.cli.time import map as time_map
+
+SMALL = [
+    *('--noprogress', '--nocheckpoint', '--clients=6', '--degree=2', '--rounds=4', '--alpha=1'),
+    *('--train_samples=120', '--test_samples=50', '--hidden=8'),
+]
+DPSGD = '--algorithm=dpsgd'
+WORLD = 'speed=lognormal:1e7:0.5,uplink=lognormal:1e6:0.5,latency=0.1'
+
+
+def called(command, *argv):
+    """(status, stdout, stderr) of a command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    cache = [f'--compilation_cache={jax.config.jax_compilation_cache_dir or "off"}']
+    with (
+        flagsaver.flagsaver(),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            status = command.main(
+                parse(['command', *cache * (command is run), *map(str, argv)], command)
+            )
+        except SystemExit as stop:
+            status = stop.code
+        finally:
+            run.FLAGS.unparse_flags()
+    return status, out.getvalue(), err.getvalue()
+
+
+def rows_of(path):
+    return RunDirectory(path).rows()
+
+
+def simulated(path):
+    return [row['simulated_seconds'] for row in rows_of(path)]
+
+
+@pytest.mark.parametrize('barrier', ['--nobarrier', '--barrier'])
+@pytest.mark.parametrize(
+    'method', ['--algorithm=dsgt', '--algorithm=dpsgd', '--algorithm=ntk_dfl --ntk_timesteps=5,10']
+)
+def test_a_replay_takes_the_seconds_of_the_run(tmp_path, method, barrier):
+    status, out, err = called(
+        run, *SMALL, *method.split(), f'--world={WORLD}', barrier, f'--out={tmp_path}/a'
+    )
+    assert status == 0, err
+    seconds = simulated(tmp_path / 'a')
+    assert f'{"simulated seconds":<22}{seconds[-1]:,.1f}' in out
+    assert all(np.diff(seconds, prepend=0) > 0)
+    status, out, err = called(
+        time, f'--runs={tmp_path}/a', f'--world={WORLD}', barrier, f'--out={tmp_path}/time'
+    )
+    assert status == 0, err
+    (replayed,) = json.loads((tmp_path / 'time' / 'time.json').read_text())
+    # Of NTK methods the run tells the operations of all clients, which are shared evenly
+    tolerance = 0.3 if 'ntk' in method else 1e-6
+    np.testing.assert_allclose(replayed['simulated_seconds'], seconds, rtol=tolerance)
+
+
+def test_many_runs_in_many_worlds(tmp_path):
+    for seed in (0, 1):
+        assert called(run, *SMALL, DPSGD, f'--seed={seed}', f'--out={tmp_path}/runs/{seed}')[0] == 0
+    worlds = 'speed=1e8,uplink=1e6;speed=1e8,uplink=2e6,latency=0.05'
+    status, out, err = called(
+        time,
+        f'--runs={tmp_path}/runs',
+        f'--world={worlds}',
+        '--targets=0.01,1.1',
+        f'--out={tmp_path}/t',
+    )
+    assert status == 0, err
+    table = [line.split('|')[1:-1] for line in out.splitlines() if line.startswith('|')]
+    assert len(table) == 2 + 4 and (tmp_path / 't' / 'time.png').stat().st_size > 10_000
+    rows = json.loads((tmp_path / 't' / 'time.json').read_text())
+    slow, fast = rows[:2]
+    assert slow['simulated_seconds'][-1] > 1.2 * fast['simulated_seconds'][-1]
+    assert slow['seconds_to']['0.01'] == slow['simulated_seconds'][0]
+    assert slow['seconds_to']['1.1'] is None and table[2][-1].strip() == '-'
+    assert slow['joules'] == fast['joules']
+    sent = rows_of(tmp_path / 'runs' / '0')[-1]
+    joules = sent['operations_total'] * 1e-11 + sent['mbytes_total'] * 8e6 * 1e-7
+    assert slow['joules'][-1] == pytest.approx(joules)
+
+
+def test_who_is_offline_sits_a_round_out(tmp_path):
+    """Of rounds that begin at given times; else others wait."""
+    world = '--world=speed=1e8,online=sine:100:0.5'
+    assert called(run, *SMALL, DPSGD, f'--out={tmp_path}/all')[0] == 0
+    assert called(run, *SMALL, DPSGD, world, f'--out={tmp_path}/wait')[0] == 0
+    sits_out = (world, '--round_seconds=30', '--barrier')
+    assert called(run, *SMALL, DPSGD, *sits_out, f'--out={tmp_path}/out')[0] == 0
+    every, wait, out = (rows_of(tmp_path / name) for name in ('all', 'wait', 'out'))
+    assert [r['mbytes_total'] for r in wait] == [r['mbytes_total'] for r in every]
+    assert wait[-1]['consensus_accuracy'] == every[-1]['consensus_accuracy']
+    assert wait[-1]['simulated_seconds'] > 25
+    assert out[-1]['mbytes_total'] < 0.9 * every[-1]['mbytes_total']
+    assert out[-1]['operations_total'] < 0.9 * every[-1]['operations_total']
+    assert 90 < out[-1]['simulated_seconds'] < 100
+
+
+def test_a_resumed_clock(tmp_path):
+    flags = [each for each in SMALL if each != '--nocheckpoint']
+    called(run, *flags, DPSGD, f'--world={WORLD}', f'--out={tmp_path}/whole')
+    two = [each.replace('rounds=4', 'rounds=2') for each in flags]
+    assert called(run, *two, DPSGD, f'--world={WORLD}', f'--out={tmp_path}/a')[0] == 0
+    assert called(run, '--resume', '--rounds=4', '--noprogress', f'--out={tmp_path}/a')[0] == 0
+    assert simulated(tmp_path / 'a') == simulated(tmp_path / 'whole')
+
+
+def test_a_run_that_is_older_than_a_flag_resumes(tmp_path):
+    flags = [each for each in SMALL if each != '--nocheckpoint']
+    assert called(run, *flags, DPSGD, f'--out={tmp_path}/a')[0] == 0
+    directory = RunDirectory(tmp_path / 'a')
+    config = directory.config()
+    for name in ('barrier', 'task', 'world'):
+        del config['settings'][name]
+    directory.write_config({k: v for k, v in config.items() if k != 'digest'})
+    longer = ('--resume', '--rounds=5', '--task=classification', '--noprogress')
+    status, _, err = called(run, *longer, f'--out={tmp_path}/a')
+    assert status == 0, err
+    status, _, err = called(run, '--resume', '--barrier', f'--out={tmp_path}/a')
+    assert status == 1 and 'was started with --barrier=' in err
+
+
+@pytest.mark.parametrize(
+    ('flags', 'message'),
+    [
+        ('--algorithm=dpsgd --barrier', '--barrier does not apply to the default, no --world'),
+        ('--algorithm=dpsgd --world=speed=0', 'speed of client 0 is 0 operations a second'),
+        ('--algorithm=ntk_fl --world=devices', 'the server of ntk_fl is none of the clients'),
+        (
+            '--algorithm=dpsgd --world=devices --round_seconds=5',
+            'in --world=devices all are always online; add online=sine:PERIOD:SHARE',
+        ),
+        (
+            '--algorithm=dpsgd --world=online=sine:9:0.5 --round_seconds=0',
+            '--round_seconds has to be above 0, got 0.0',
+        ),
+        ('--algorithm=dpsgd --world=no.csv', 'no.csv cannot be read'),
+    ],
+)
+def test_worlds_that_do_not_fit(tmp_path, flags, message):
+    small = [each for each in SMALL if 'ntk_fl' not in flags or 'degree' not in each]
+    status, _, err = called(run, *small, *flags.split(), f'--out={tmp_path}/out')
+    assert status == 1 and message in err and err.count('\n') == 1
+    assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize(
+    ('flags', 'message'),
+    [
+        ('', 'name finished runs, --runs=DIR, or draw the --map'),
+        ('--runs=nowhere', '--runs=nowhere holds no run'),
+        ('--runs=RUN --lr=0.1', '--lr=0.1 does not apply: runs keep their settings'),
+        ('--runs=RUN --world=speed=nan', 'speed of client 0 is nan'),
+        ('--runs=RUN --targets=high', '--targets=high: could not convert'),
+    ],
+)
+def test_what_time_refuses(tmp_path, flags, message):
+    if 'RUN' in flags:
+        assert called(run, *SMALL, DPSGD, f'--out={tmp_path}/run')[0] == 0
+    flags = flags.replace('RUN', f'{tmp_path}/run')
+    status, _, err = called(time, *flags.split(), f'--out={tmp_path}/time', '--noprogress')
+    assert status == 1 and message in err and err.count('\n') == 1
+    assert not (tmp_path / 'time').exists()
+
+
+def test_a_run_that_has_not_counted_its_operations(tmp_path):
+    assert called(run, *SMALL, '--ntk_timesteps=5,10', f'--out={tmp_path}/a')[0] == 0
+    directory = RunDirectory(tmp_path / 'a')
+    rows = [
+        {k: v for k, v in r.items() if k not in ('operations_total', 'digest')}
+        for r in directory.rows()
+    ]
+    directory.metrics_file.unlink()
+    for row in rows:
+        directory.append(row)
+    argv = (f'--runs={tmp_path}/a', '--world=speed=1e9', '--noprogress', f'--out={tmp_path}/t')
+    status, _, err = called(time, *argv)
+    assert status == 1 and 'replay a run that has counted it (operations_total' in err
+    assert called(time, *argv, '--operations=1e9')[0] == 0
+    (replayed,) = json.loads((tmp_path / 't' / 'time.json').read_text())
+    assert replayed['simulated_seconds'][-1] > 4 * 1.0
+
+
+# ------------------------------------------------------------------------------------------- map
+
+
+def test_the_map_is_that_of_the_documents():
+    """The stored table, made anew from the stored curves."""
+    definition, folder = time_map.defined()
+    text = time_map.report(definition, time_map.reached(definition, folder))
+    assert text + '\n' == (folder / 'time-map.md').read_text()
+
+
+def test_times_in_words():
+    seconds = (0.0123, 1, 59, 60, 5400, 86400 * 3, np.inf)
+    found = [time_map.in_words(each) for each in seconds]
+    assert found == [
+        '0.0123 seconds',
+        '1 second',
+        '59 seconds',
+        '1 minute',
+        '1.5 hours',
+        '3 days',
+        '-',
+    ]
