@@ -13,6 +13,7 @@ from dfl_jax import simulate, timing, topology
 from dfl_jax.algorithms import METHODS, make
 from dfl_jax.base import Clients, Graph
 from dfl_jax.evaluation import Holdout
+from dfl_jax.heterogeneous import populate
 from dfl_jax.models import MLP, bind
 from dfl_jax.ntk import NtkUpdate, linearization, update_work
 from dfl_jax.ntk.evolution import apply
@@ -284,6 +285,7 @@ def test_senders_wait_for_what_comes_back():
     world = timing.world(4, speed=1e9, uplink=1e6, latency=0)
     times = finish_times(graphs, counts, world, Rules(returns=True))[0]
     came = 1 + max(2e6 / 1e6, 2e6 / (1e6 / 2))  # two at once into the aggregator
+    came += 1  # the aggregator works when all is there
     assert times[members[0]] == pytest.approx(came)
     back = 1e6 / (1e6 / 2)  # half of what it sends to each of two, at half of its uplink
     assert times[members[1:]] == pytest.approx(came + back)
@@ -410,3 +412,46 @@ def test_operations_of_an_ntk_update_are_those_of_its_compiled_parts():
 def test_energy():
     counts = Counts(np.full((2, 3), 1e6), np.full((2, 3), 1e9))
     assert timing.energy(counts, 1e-9, 1e-6).tolist() == pytest.approx([6.0, 12.0])
+
+
+@pytest.mark.parametrize('name', [name for name, method in METHODS.items() if method.heterogeneous])
+def test_the_work_of_meetings(name):
+    """Local training of who trains, and mutual learning at aggregators, by hand."""
+    narrow, wide = bind(MLP(10, (8,)), (20,)), bind(MLP(10, (30,)), (20,))
+    alike = name in ('def_kt', 'dec_fedavg', 'dec_fedprox')
+    models = {'narrow': narrow} if alike else {'narrow': narrow, 'wide': wide}
+    owners = ['narrow' if alike or i % 2 else 'wide' for i in range(CLIENTS)]
+    settings = LocalTraining(lr=0.01, batch_size=16, local_epochs=2)
+    options = {'training': settings}
+    if name == 'dfml':
+        options |= {'rounds': 2, 'mutual_epochs': 3}
+    if name == 'def_kt':
+        options |= {'mutual_epochs': 3}
+    algorithm = make(name, populate(models, owners), **options)
+    pairs = METHODS[name].graphs == 'pairs'
+    graphs = topology.meetings(
+        topology.schedule('complete', CLIENTS, 2, seed=0), 3, seed=0, aggregators=3 if pairs else 1
+    )
+    clients = network()
+    counts = timing.counted(algorithm, clients, graphs)
+    cost = {
+        each: 2 * (20 * hidden * 2 + hidden * 10 * 3)
+        for each, hidden in (('narrow', 8), ('wide', 30))
+    }
+    for r in range(2):
+        expected = np.zeros(CLIENTS)
+        for members, mask in zip(graphs.members[r], graphs.mask[r], strict=True):
+            here = [int(m) for m, there in zip(members, mask, strict=True) if there]
+            aggregator = int(members[0])
+            for m in here:
+                if name == 'dec_fml':  # the two models of a client, on its own data
+                    meme = min(models, key=lambda each: models[each].size)
+                    sizes = sorted(models, key=lambda each: models[each].size)
+                    meme = sizes[len(sizes) // 2]
+                    expected[m] += 2 * SIZES[m] * (cost[owners[m]] + cost[meme])
+                    continue
+                if name != 'def_kt' or m != aggregator:
+                    expected[m] += 2 * SIZES[m] * cost[owners[m]]
+                if name in ('dfml', 'def_kt') and len(here) > (name == 'def_kt'):
+                    expected[aggregator] += 3 * SIZES[aggregator] * cost[owners[m]]
+        np.testing.assert_allclose(counts.work[r], expected, rtol=1e-6)

@@ -24,6 +24,7 @@ from dfl_jax.heterogeneous import (
     initial_stacked,
     losses_of_round,
     mutual_learning,
+    mutual_work,
     own_predictions,
     populate,
     predictions,
@@ -78,7 +79,8 @@ def dec_fml(
         {**population.models, MEME: population.models[meme]}, [*owners, *[MEME] * count]
     )
     memes = Population({MEME: population.models[meme]}, {MEME: np.arange(count)})
-    learn = mutual_learning(pairs, training, Mutual(training.local_epochs, by_size=False), chunk)
+    mutual = Mutual(training.local_epochs, by_size=False)
+    learn = mutual_learning(pairs, training, mutual, chunk)
 
     def init_state(key: Array, clients: Clients) -> MeetingState:
         return MeetingState(initial_stacked(key, pairs, init), jnp.int32(0))
@@ -94,6 +96,7 @@ def dec_fml(
             (graph.mask & graph.active[:, None]).ravel(),
         )
         participants = assign_participants(pairs, placed_pairs)
+        in_pairs = dict(participants)
         weight = jnp.asarray(alpha, clients.x.dtype)
         balance = Balance(1 - weight, weight)
         models, losses = learn(
@@ -116,6 +119,7 @@ def dec_fml(
             losses_of_round(losses, participants, placed_pairs, count),
             weights_sent(memes, graph),
             {'meme_loss': Mean(of_memes[count:])},
+            mutual_work(pairs, mutual, in_pairs, placed_pairs, clients.mask.sum(axis=1)),
         )
         return MeetingState(params, t + 1), info
 

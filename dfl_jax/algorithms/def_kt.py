@@ -50,7 +50,8 @@ def def_kt(
             f'architecture, not {", ".join(population.models)}'
         )
     (name,) = population.models
-    learn = mutual_learning(population, training, Mutual(mutual_epochs), chunk)
+    mutual = Mutual(mutual_epochs)
+    learn = mutual_learning(population, training, mutual, chunk)
 
     def transfer(key, models, participants, graph, clients, round):
         aggregators, members = graph.members.shape
@@ -73,5 +74,12 @@ def def_kt(
         return {name: jax.tree.map(replaced, models[name], learnt[name])}
 
     return meeting_rounds(
-        population, training, transfer, init=init, chunk=chunk, aggregators_train=False, back=False
+        population,
+        training,
+        transfer,
+        init=init,
+        chunk=chunk,
+        aggregators_train=False,
+        back=False,
+        mutual=mutual,
     )

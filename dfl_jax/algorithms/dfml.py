@@ -25,9 +25,11 @@ from dfl_jax.heterogeneous import (
     consensus_of_architectures,
     gather,
     initial_stacked,
+    local_work,
     logits_of,
     losses_of_round,
     mutual_learning,
+    mutual_work,
     own_predictions,
     participants_training,
     predictions,
@@ -204,10 +206,13 @@ def dfml(
             state.best.at[taking_part].max(value, mode='drop'),
             t + 1,
         )
+        sizes = clients.mask.sum(axis=1)
         info = Info(
             losses_of_round(sound(models, losses), participants, graph, population.size),
             weights_sent(population, graph),
             {'alpha': value},
+            local_work(population, training, participants, sizes)
+            + mutual_work(population, mutual, participants, graph, sizes),
         )
         return new, info
 

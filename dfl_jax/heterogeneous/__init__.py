@@ -32,3 +32,4 @@ from dfl_jax.heterogeneous.rounds import (
     weight_bits,
     weights_sent,
 )
+from dfl_jax.heterogeneous.work import local_work, mutual_work

@@ -15,6 +15,7 @@ from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.execution import map_in_chunks, map_present
+from dfl_jax.heterogeneous.mutual import Mutual
 from dfl_jax.heterogeneous.population import (
     Participants,
     Population,
@@ -26,6 +27,7 @@ from dfl_jax.heterogeneous.population import (
     initial_stacked,
     scatter,
 )
+from dfl_jax.heterogeneous.work import local_work, mutual_work
 from dfl_jax.initialisation import INITS
 from dfl_jax.metrics import consensus_model
 from dfl_jax.models import Model
@@ -53,6 +55,7 @@ def meeting_rounds(
     aggregators_train: bool = True,
     back: bool = True,
     shared: bool = False,
+    mutual: Mutual | None = None,
 ) -> Algorithm:
     """A method in which participants train and aggregators combine what they send.
 
@@ -66,6 +69,7 @@ def meeting_rounds(
         memory holds.
       aggregators_train: whether aggregators train on their own data before, as their senders do.
       back: whether models travel back to the senders.
+      mutual: how models teach each other while they are combined, for the work that it takes.
       shared: whether all clients of an architecture go on with its first participant's model, as
         if a server handed it out before their next training.
 
@@ -86,9 +90,14 @@ def meeting_rounds(
         training = participants if aggregators_train else without_aggregators(participants, graph)
         models, losses = local(k_train, gather(params, participants), training, clients, t)
         models = combine(k_combine, models, participants, graph, clients, t)
+        sizes = clients.mask.sum(axis=1)
+        work = local_work(population, settings, training, sizes)
+        if mutual is not None:
+            work += mutual_work(population, mutual, participants, graph, sizes)
         info = Info(
             losses_of_round(sound(models, losses), training, graph, population.size),
             weights_sent(population, graph, back=back),
+            work=work,
         )
         replace = to_everyone if shared else scatter
         return MeetingState(replace(params, models, participants), t + 1), info

@@ -35,7 +35,8 @@ class Rules(NamedTuple):
 
     barrier: bool = False  # all for the last client of each round
     overlap: bool = False  # messages leave before the work of the round, as it does not change them
-    returns: bool = False  # what comes back from an aggregator to its senders is waited for
+    # Aggregators work when all messages are there, and senders wait for what comes back
+    returns: bool = False
     period: float = 0.0  # seconds: round r = 0, 1, ... does not begin before r times so many
 
 
@@ -88,9 +89,11 @@ def finish_times(
             ready = began + working[round]
             leaves = began if rules.overlap else ready
             arrives = leaves[members] + there[round - start]
-            arrives[:, 0] = ready[homes]
-            done = np.where(delivered, arrives, -np.inf).max(axis=1)
-            done = np.maximum(done, ready[homes])
+            own = began[homes] if rules.returns else ready[homes]
+            arrives[:, 0] = own
+            done = np.maximum(np.where(delivered, arrives, -np.inf).max(axis=1), own)
+            if rules.returns:
+                done = done + working[round][homes]
             later = np.maximum(now, (first + round) * rules.period)
             later[homes[active]] = done[active]
             if rules.returns:
