@@ -13,7 +13,7 @@ from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.timing.rounds import ROUNDS, Counts, Rules
 
 BLOCK = 64  # rounds that are counted at once
-UNCOUNTED = 'the method does not count its operations; choose another, or give those of a round'
+UNCOUNTED = 'the method does not count its operations (Info.work), which its seconds follow from'
 
 
 def counted(
@@ -70,6 +70,17 @@ def rules_of(algorithm: Algorithm, graphs: Graph, clients: int, rules: Rules = R
     for what comes back."""
     returns = graphs.members.shape[-2] != clients
     return rules._replace(overlap=algorithm.overlaps, returns=returns)
+
+
+def check_counted(algorithm: Algorithm, clients: Clients, graphs: Graph) -> None:
+    """Raises ValueError for a method that does not count its operations; nothing is computed."""
+    key, graph = jax.random.key(0), jax.tree.map(lambda a: a[0], graphs)
+
+    def info(key: Array, graph: Graph, clients: Clients) -> Info:
+        return algorithm.step(key, algorithm.init(key, clients), graph, clients)[1]
+
+    if jax.eval_shape(info, key, graph, clients).work is None:
+        raise ValueError(UNCOUNTED)
 
 
 def active_clients(graphs: Graph, clients: int) -> np.ndarray:

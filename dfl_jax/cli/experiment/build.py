@@ -110,6 +110,8 @@ def build(flags: Any) -> Experiment:
     placement = place(flags, chosen, model, algorithm, graphs, clients, test)
     chosen = replace(chosen, gain=gain, run=chosen.run._replace(chunk=placement.chunk))
     algorithm = make_algorithm(chosen, network)
+    if world is not None:
+        timing.check_counted(algorithm, clients, graphs)
     keeps = any(map(len, kept))
     if keeps and algorithm.predict_own is None:
         raise ValueError(

@@ -67,6 +67,7 @@ def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: 
         ('Curves', sections.curves(groups, target)),
         ('Beside the papers', sections.beside_papers(runs)),
         ('Traffic', sections.traffic(groups, target)),
+        ('Simulated time', sections.time(groups, target)),
         ('Settings', sections.settings(groups)),
         ('Data', pictures.partitions(groups)),
         ('Topology', pictures.topologies(groups)),

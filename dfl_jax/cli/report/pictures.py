@@ -27,11 +27,14 @@ from dfl_jax.cli.tables.curves import CURVES
 from dfl_jax.cli.tables.panels import table_panels
 from dfl_jax.cli.tables.plot_panels import draw_panels
 
+CLOCK = 'simulated_seconds'
 PANELS = (  # curve, x, what they are
     (CURVES[0], 'round', 'Aggregated model over rounds'),
     (CURVES[1], 'round', 'Mean client over rounds'),
     (CURVES[0], 'mbytes_total', 'Aggregated model over traffic'),
     (CURVES[1], 'mbytes_total', 'Mean client over traffic'),
+    (CURVES[0], CLOCK, 'Aggregated model over simulated seconds'),
+    (CURVES[1], CLOCK, 'Mean client over simulated seconds'),
 )
 STYLES = ('solid', 'dashed', 'dotted')  # of lines whose colours come again
 MOST_PICTURES = 8  # of partitions, and of topologies
@@ -47,12 +50,14 @@ FAILURES = ('link_dropout', 'client_dropout', 'client_isolation')  # settings, l
 
 
 def curves(groups: Sequence[Group], target: float) -> str:
-    """The PANELS side by side, a line a group; no traffic where a run sent none."""
+    """The PANELS side by side, a line a group; no traffic where a run sent none, and no simulated
+    seconds where one has none."""
     runs = {
-        str(place): [columns(run, (*CURVES, 'mbytes_total')) for run in group.counted]
+        str(place): [columns(run, (*CURVES, 'mbytes_total', CLOCK)) for run in group.counted]
         for place, group in enumerate(groups)
     }
     sent = all(run.get('mbytes_total', [0])[0] > 0 for cell in runs.values() for run in cell)
+    clocked = all(CLOCK in run for cell in runs.values() for run in cell)
     reached = any(max(run[CURVES[0]]) >= target for cell in runs.values() for run in cell)
     lines = [
         {
@@ -66,7 +71,7 @@ def curves(groups: Sequence[Group], target: float) -> str:
     panels = [
         {'title': title, 'lines': lines, 'curve': curve, 'x': x}
         for curve, x, title in PANELS
-        if sent or x == 'round'
+        if {'round': True, 'mbytes_total': sent, CLOCK: clocked}[x]
     ]
     drawn = table_panels({'rows': {}, 'panels': panels}, runs)
     with warnings.catch_warnings():

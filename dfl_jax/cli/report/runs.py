@@ -12,7 +12,8 @@ from dfl_jax.cli.tables.curves import CURVES, FREE, columns_of, reason
 from dfl_jax.tasks import CLASSIFICATION
 
 OF_A_RUN = ('checkpoints', 'config.json', 'metrics.jsonl')  # no folders of runs
-NUMBERS = ('mbytes_total', 'mbytes_busiest_client', 'seconds')  # columns that a report shows, too
+# Columns that a report shows, too
+NUMBERS = ('mbytes_total', 'mbytes_busiest_client', 'seconds', 'simulated_seconds')
 UNGROUPED = (*FREE, 'chunk')  # settings in which the runs of a group may differ
 UNRESOLVED = ('rounds', 'chunk')  # arguments of a method that no setting of a run tells
 

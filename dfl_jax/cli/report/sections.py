@@ -187,6 +187,20 @@ def traffic(groups: Sequence[Group], target: float) -> str:
     )
 
 
+def time(groups: Sequence[Group], target: float) -> str:
+    if not any('simulated_seconds' in r.rows[-1] for each in groups for r in each.counted):
+        return ''
+    return measures(
+        groups,
+        {
+            'Until the end': (at_end('simulated_seconds'), None),
+            'A round': (a_round('simulated_seconds'), None),
+            f'To {_percent(target)}': (until(target, 'simulated_seconds'), None),
+        },
+        'Seconds in the world of each run; mean ± standard deviation over seeds',
+    )
+
+
 def settings(groups: Sequence[Group]) -> str:
     several = [each.settings for each in groups]
     names = differing(several)

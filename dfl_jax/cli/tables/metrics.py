@@ -112,6 +112,9 @@ METRICS = {
     'megabytes_to': Metric(
         to_target('mbytes_total'), 'MB', 'megabytes to {target}', 'mbytes_total'
     ),
+    'seconds_to': Metric(
+        to_target('simulated_seconds'), 's', 'simulated seconds to {target}', 'simulated_seconds'
+    ),
     'accuracy_at': Metric(
         at_round(CONSENSUS),
         'aggregated',

@@ -23,6 +23,7 @@ STYLES: dict[str, Row] = {  # what comes first lies below
 XLABELS = {
     'round': 'communication round',
     'mbytes_total': 'megabytes sent by all clients',
+    'simulated_seconds': 'simulated seconds',
     'model_deviation': 'inter-client model deviation',
     'minibatches': 'minibatches of a client',
 }
