@@ -53,7 +53,7 @@ def divergence(losses: np.ndarray, start: int) -> DivergenceError | None:
     return DivergenceError(start + row + 1, np.flatnonzero(bad[row]))
 
 
-def traffic(progress: Progress, algorithm: Algorithm) -> Metrics:
+def totals(progress: Progress, algorithm: Algorithm) -> Metrics:
     """Megabytes (10^6 bytes) sent so far, from exact bits in Python integers, operations and the
     clock of the last client."""
     by_client = [0] * max(map(len, progress.sent.values()), default=0)

@@ -23,7 +23,7 @@ from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree, State
 from dfl_jax.checks import check_range, check_shapes
 from dfl_jax.evaluation import Holdout, Metrics, evaluation
 from dfl_jax.execution import filled, placed, replicated, unfilled
-from dfl_jax.progress import DivergenceError, Progress, diagnostics, divergence, traffic
+from dfl_jax.progress import DivergenceError, Progress, diagnostics, divergence, totals
 from dfl_jax.timing import ROUNDS, Rules, World, counts_of, finish_times, rules_of
 
 
@@ -206,7 +206,7 @@ def _train(
                     or {'round': each.round}
                     | metrics
                     | diagnostics(info)
-                    | traffic(each, algorithm)
+                    | totals(each, algorithm)
                     | {'seconds': each.seconds}
                     for number, (each, metrics, info) in enumerate(evaluated)
                 ]

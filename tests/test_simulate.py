@@ -228,15 +228,17 @@ def test_bits_are_counted_exactly():
 
 def test_traffic_of_several_units():
     algorithm = gossip()._replace(unit_bits={'weights': 2**70, 'labels': 8_000_000})
-    progress = simulate.Progress(sent={'weights': [0, 2**20, 1], 'labels': [5, 0, 2**40]})
+    progress = simulate.Progress(
+        operations=None, sent={'weights': [0, 2**20, 1], 'labels': [5, 0, 2**40]}
+    )
     busiest = 2**20 * 2**70
     total = busiest + 2**70 + 8_000_000 * (5 + 2**40)
-    assert simulate.traffic(progress, algorithm) == {
+    assert simulate.totals(progress, algorithm) == {
         'mbytes_total': total / 8e6,
         'mbytes_busiest_client': busiest / 8e6,
     }
     only = simulate.Progress(sent={'labels': [5, 0, 2**40], 'weights': [0, 0, 0]})
-    assert simulate.traffic(only, algorithm)['mbytes_total'] == 5 + 2**40
+    assert simulate.totals(only, algorithm)['mbytes_total'] == 5 + 2**40
 
 
 def test_no_links_no_traffic():

@@ -26,7 +26,7 @@ from dfl_jax.cli.command import CHECKOUT, PAPERS, markdown_table
 from dfl_jax.cli.run.plots import COLOURS, plt
 from dfl_jax.cli.run.rundir import Row, read_json, write_atomically
 
-DEFINITION = PAPERS / 'time' / 'map.json'
+DEFINITION = PAPERS / 'comparison' / 'map.json'
 CURVE = 'consensus_accuracy'
 CELLS = 161  # a side of the map
 FILES = ('time-map.md', 'time-map.png')
