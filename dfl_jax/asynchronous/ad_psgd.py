@@ -88,17 +88,18 @@ def ad_psgd(
     """
 
     def update(
-        event: Slots, read: Read, present: Read, train: Train
+        slot: Slots, read: Read, present: Read, train: Train
     ) -> tuple[tuple[Held, ...], Array]:
-        began, met = read(0).params, event.mask[1]
-        trained, loss = train(began)
-        average = jax.tree.map(
-            lambda own, other: jnp.where(met, (own + other) / 2, own),
-            present(0).params,
-            present(1).params,
-        )
-        new = jax.tree.map(lambda a, z, x: a + (z - x), average, trained, began)
-        return (Held(new), Held(average)), loss
+        began = read(0).params
+        trained, losses = train(began)
+
+        def average(own: Array, other: Array) -> Array:
+            met = slot.mask[:, 1].reshape(-1, *[1] * (own.ndim - 1))
+            return jnp.where(met, (own + other) / 2, own)
+
+        averages = jax.tree.map(average, present(0).params, present(1).params)
+        new = jax.tree.map(lambda a, z, x: a + (z - x), averages, trained, began)
+        return (Held(new), Held(averages)), losses
 
     return event_method(
         model,

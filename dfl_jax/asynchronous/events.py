@@ -25,7 +25,7 @@ class Event(NamedTuple):
     time: float  # seconds
     members: tuple[int, ...]  # the client that updates, then those whose models it takes in
     versions: tuple[int, ...]  # of each member's model, the one that is read
-    count: int  # local updates that the client has made before
+    updates: int  # local ones that the client has made before
     sent: tuple[int, ...]  # messages of each member that arrived
     written: int = 1  # the first so many members get new models
     weights: tuple[float, ...] = ()  # of each member in the average, where it is a fixed one
@@ -144,7 +144,7 @@ def recorded(
         raise ValueError(f'seconds={seconds} and updates={updates}: set one of them')
     if updates is not None:
         check_range('updates', updates, least=1)
-    else:
+    if seconds is not None:
         check_range('seconds', seconds, above=0)
     kept: list[Event] = []
     for event in events:
@@ -158,7 +158,7 @@ def recorded(
         kept.append(event)
         if len(kept) == updates:
             break
-    if not kept or updates is not None and len(kept) < updates:
+    if not kept or (updates is not None and len(kept) < updates):
         raise ValueError(
             f'the network comes to rest after {len(kept)} local updates: nobody is online any '
             'more; use a world whose clients come back'

@@ -108,17 +108,20 @@ def gossip_learning(
     """
 
     def update(
-        event: Slots, read: Read, present: Read, train: Train
+        slot: Slots, read: Read, present: Read, train: Train
     ) -> tuple[tuple[Held, ...], Array]:
-        del present
+        del slot, present
         (own, age), (theirs, their_age) = read(0), read(1)
+        assert age is not None and their_age is not None
         total = age + their_age
-        leaves = jax.tree.leaves(own)
-        share = jnp.where(total > 0, their_age / jnp.maximum(total, 1), 0.5)
-        share = share.astype(leaves[0].dtype)
-        merged = jax.tree.map(lambda w, v: (1 - share) * w + share * v, own, theirs)
-        trained, loss = train(merged)
-        return (Held(trained, jnp.maximum(age, their_age) + 1),), loss
+
+        def merge(w: Array, v: Array) -> Array:
+            part = their_age.astype(w.dtype) / jnp.maximum(total, 1).astype(w.dtype)
+            part = jnp.where(total > 0, part, 0.5).reshape(-1, *[1] * (w.ndim - 1))
+            return (1 - part) * w + part * v
+
+        trained, losses = train(jax.tree.map(merge, own, theirs))
+        return (Held(trained, jnp.maximum(age, their_age) + 1),), losses
 
     return event_method(
         model,

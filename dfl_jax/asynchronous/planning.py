@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from dfl_jax.algorithms.requirements import static
@@ -107,7 +108,7 @@ def plan(
     check_choice('method', method, METHODS)
     check_range('intervals', intervals, least=1)
     static(method)(graphs, np.zeros(0))
-    graph = Graph(*(None if a is None else np.asarray(a)[0] for a in graphs))
+    graph = jax.tree.map(lambda a: np.asarray(a)[0], graphs)
     network = Network(
         graph, world, work=work, bits=bits, loss=loss, mixing=mixing, sizes=sizes, seed=seed
     )

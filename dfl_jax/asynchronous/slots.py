@@ -1,9 +1,10 @@
 """Packs events into slots whose events do not depend on each other, for a scan on the device.
 
-An event reads models as they are before its slot and writes after all of it have read, so that it
-comes later than those that wrote what it reads or changes, and no later than it must. A version
-that is still to be read after its client has changed gets a place among the past models, which the
-next one takes over when the last read is done: there are as few places as the slots allow.
+An event reads models as they are before its slot and writes after all of the slot have read, so
+that it comes later than those that wrote what it reads or changes, and no later than it must. A
+version that is still to be read after its client has changed gets a place among the past models in
+the slot of the change, which the next one takes over in a slot after the last read: there are as
+few places as the slots allow.
 """
 
 import heapq
@@ -36,7 +37,7 @@ class Slots(NamedTuple):
     weights: Array | None  # [S, H, K] floating, of the members in an average; None: the method's
     source: Array  # [S, H, K] int32, place of the model among the past ones; NONE: the present one
     saved: Array  # [S, H] int32, place that the last member's model takes before it is overwritten
-    count: Array  # [S, H] int32, local updates that the client has made before
+    updates: Array  # [S, H] int32, local ones that the client has made before
     sent: Array  # [S, H, K] int32, messages of the member that arrived
 
 
@@ -121,9 +122,7 @@ def _levels(events: Sequence[Event], intervals: np.ndarray, width: int) -> np.nd
     return levels
 
 
-def _places(
-    events: Sequence[Event], slots: np.ndarray
-) -> tuple[list[list[int]], list[int], int]:
+def _places(events: Sequence[Event], slots: np.ndarray) -> tuple[list[list[int]], list[int], int]:
     """Where each event finds the models that it reads, the place of what it overwrites, and the
     number of places."""
     writers: dict[int, list[int]] = defaultdict(list)  # client -> events, of versions 1, 2, ...
@@ -138,10 +137,11 @@ def _places(
                 last_read[model] = max(last_read.get(model, 0), int(slots[number]))
     place_of: dict[tuple[int, int], int] = {}
     saved = [NONE] * len(events)
-    places, taken = 0, []  # a heap of (slot of the last read, place)
+    places = 0
+    taken: list[tuple[int, int]] = []  # a heap of (slot of the last read, place)
     for model in sorted(last_read, key=lambda m: (slots[writers[m[0]][m[1]]], m)):
         writer = writers[model[0]][model[1]]
-        if taken and taken[0][0] <= slots[writer]:
+        if taken and taken[0][0] < slots[writer]:
             place = heapq.heappop(taken)[1]
         else:
             place, places = places, places + 1
@@ -195,6 +195,6 @@ def _filled(events, of_events, sources, saved, shape, clients) -> Slots:
         weights,
         placed(padded(sources, [NONE] * len(events), np.int32), NONE),
         placed(np.array(saved, np.int32), NONE),
-        placed(np.array([event.count for event in events], np.int32), 0),
+        placed(np.array([event.updates for event in events], np.int32), 0),
         placed(padded([event.sent for event in events], zeros, np.int32), 0),
     )

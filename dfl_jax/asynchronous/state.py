@@ -5,7 +5,7 @@ of a slot read, work on their own, and write. A slot costs its H events, whateve
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -43,9 +43,9 @@ class State(NamedTuple):
 
 Read = Callable[[int | Array], Held]
 Train = Callable[[PyTree], tuple[PyTree, Array]]
-# (event, read, present, train) -> (new models of the members that are written, loss):
-# read(k) is the model of member k that the event names, present(k) the one of now, and
-# train(params) the local training on the data of member 0
+# (slot, read, present, train) -> (new models of the members that are written, losses [H]), of all
+# events of a slot: read(k) are the models of members k that the events name, leaves [H, ...],
+# present(k) those of now, and train(params) the local training on the data of members 0
 Update = Callable[[Slots, Read, Read, Train], tuple[tuple[Held, ...], Array]]
 
 
@@ -104,54 +104,44 @@ def event_method(
 
     def step(key: Array, state: State, slot: Slots, clients: Clients) -> tuple[State, Info]:
         del key  # An update's randomness is that of its client, whatever the slot.
-        models = Held(state.params, state.age)
-
-        def of_event(event: Slots) -> tuple[tuple[Held, ...], Array]:
-            client = event.members[0]
-
-            def read(k: int | Array) -> Held:
-                place = event.source[k]
-
-                def leaf(past: Array, present: Array) -> Array:
-                    return jnp.where(
-                        place < 0, present[event.members[k]], past[jnp.maximum(place, 0)]
-                    )
-
-                return jax.tree.map(leaf, state.past, models)
-
-            def present(k: int | Array) -> Held:
-                return jax.tree.map(lambda leaf: leaf[event.members[k]], models)
-
-            def train(params: PyTree) -> tuple[PyTree, Array]:
-                own = jax.tree.map(lambda leaf: leaf[client], clients)
-                k_client = jax.random.wrap_key_data(state.keys[client])
-                return train_one(
-                    jax.random.fold_in(k_client, event.count), params, own, event.count
-                )
-
-            return update(event, read, present, train)
-
-        def of_none(event: Slots) -> tuple[tuple[Held, ...], Array]:
-            shapes = jax.eval_shape(of_event, event)
-            return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-        size = training.bytes_of_client(model, clients.y.shape[1])
-        new, losses = map_present(of_event, of_none, slot, slot.active, chunk, size)
+        models, client = Held(state.params, state.age), slot.members[:, 0]
         nobody = len(state.sizes)
-        targets = jnp.where(slot.mask & slot.active[:, None], slot.members, nobody)
+
+        def present(k: int | Array) -> Held:
+            return jax.tree.map(lambda leaf: leaf[slot.members[:, k]], models)
+
+        # The past is written, then all is read, then the models are written. So each is changed in
+        # place; and what loops might read while they last would be copied whole, all M models.
         saved = jnp.where(slot.active & (slot.saved >= 0), slot.saved, places)
-        overwritten = slot.members[:, written - 1]
-        past = jax.tree.map(
-            lambda past, leaf: past.at[saved].set(leaf[overwritten], mode='drop'),
-            state.past,
-            models,
-        )
+        past = _written(state.past, saved, present(written - 1))
+
+        def read(k: int | Array) -> Held:
+            place = slot.source[:, k]
+
+            def leaf(past: Array, present: Array) -> Array:
+                there = place.reshape(-1, *[1] * (past.ndim - 1)) < 0
+                return jnp.where(there, present[slot.members[:, k]], past[jnp.maximum(place, 0)])
+
+            return jax.tree.map(leaf, past, models)
+
+        def train(params: PyTree) -> tuple[PyTree, Array]:
+            def of_event(event: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array]:
+                params, i, updates = event
+                k_event = jax.random.fold_in(jax.random.wrap_key_data(state.keys[i]), updates)
+                own = jax.tree.map(lambda leaf: leaf[i], clients)
+                return train_one(k_event, params, own, updates)
+
+            def of_none(event: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array]:
+                return event[0], jnp.zeros((), state.losses.dtype)
+
+            size = training.bytes_of_client(model, clients.y.shape[1])
+            stacked = params, client, slot.updates
+            return map_present(of_event, of_none, stacked, slot.active, chunk, size)
+
+        new, losses = update(slot, read, present, train)
+        targets = jnp.where(slot.mask & slot.active[:, None], slot.members, nobody)
         for k in range(written):
-            models = jax.tree.map(
-                lambda leaf, value, k=k: leaf.at[targets[:, k]].set(value, mode='drop'),
-                models,
-                new[k],
-            )
+            models = _written(models, targets[:, k], new[k])
         sent = jax.ops.segment_sum(slot.sent.ravel(), slot.members.ravel(), nobody)
         losses = state.losses.at[targets[:, 0]].set(losses, mode='drop')
         state = state._replace(params=models.params, age=models.age, past=past, losses=losses)
@@ -159,13 +149,18 @@ def event_method(
 
     return Algorithm(
         init_state,
-        step,
+        cast(Any, step),  # a slot has what a run asks of a graph
         stacked_predictions(model, mean),
         unit_bits={'weights': FLOAT_BITS * model.size + age_bits},
         consensus=mean,
         predict_own=own_predictions(model),
         task=model.task,
     )
+
+
+def _written(tree: PyTree, places: Array, values: PyTree) -> PyTree:
+    """Leaves [R, ...] with values [H, ...] at places [H], those at R dropped."""
+    return jax.tree.map(lambda leaf, v: leaf.at[places].set(v, mode='drop'), tree, values)
 
 
 def _check_memory(model: Model, places: int) -> None:

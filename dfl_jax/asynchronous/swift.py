@@ -21,6 +21,7 @@ from dfl_jax.asynchronous.events import Event, Network
 from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.asynchronous.state import Held, Read, Train, event_method
 from dfl_jax.base import Algorithm, Array, PyTree
+from dfl_jax.gossip.mixing import GATHER_UNROLL
 from dfl_jax.initialisation import Init
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
@@ -93,20 +94,23 @@ def swift(
     """
 
     def update(
-        event: Slots, read: Read, present: Read, train: Train
+        slot: Slots, read: Read, present: Read, train: Train
     ) -> tuple[tuple[Held, ...], Array]:
         own = present(0).params
-        trained, loss = train(own)
-        weights = event.weights
-        assert weights is not None
+        trained, losses = train(own)
+        assert slot.weights is not None
+        columns = jnp.asarray(slot.weights).T  # [K, H]
 
-        def add(k: Array, total: PyTree) -> PyTree:
-            return jax.tree.map(
-                lambda t, x: t + weights[k].astype(x.dtype) * x, total, read(k).params
-            )
+        def add(k: int | Array, total: PyTree) -> PyTree:
+            def leaf(t: Array, x: Array) -> Array:
+                return t + columns[k].astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1)) * x
 
-        mixed = lax.fori_loop(0, len(weights), add, jax.tree.map(jnp.zeros_like, own))
-        return (Held(jax.tree.map(lambda m, z, x: m + (z - x), mixed, trained, own)),), loss
+            return jax.tree.map(leaf, total, read(k).params)
+
+        zeros = jax.tree.map(jnp.zeros_like, own)
+        mixed = lax.fori_loop(0, len(columns), add, zeros, unroll=min(GATHER_UNROLL, len(columns)))
+        new = jax.tree.map(lambda m, z, x: m + (z - x), mixed, trained, own)
+        return (Held(new),), losses
 
     return event_method(
         model,
