@@ -43,6 +43,7 @@ PACKAGES = [
     ('simulate', 6, 4.6, 'a run: blocks of rounds, evaluation between them, exact traffic'),
     ('checkpoint', 7, 6.0, 'the state and progress of a run on disk'),
     ('algorithms', 7, 1.4, 'one file a method, and the table of the methods'),
+    ('asynchronous', 7, 0.25, 'methods without rounds: events of clocks, packed into slots'),
     ('analysis', 7, 3.5, 'after a run: final averaging, the convergence theorem, the attack'),
     ('cli', 8, 3.2, 'flags to objects in `experiment`; one package a command'),
 ]

@@ -1,0 +1,113 @@
+"""AD-PSGD, asynchronous decentralized SGD: Lian, Zhang, Zhang & Liu, ICML 2018, Algorithm 1.
+
+Every client i repeats, without waiting for anybody,
+
+    g <- gradient at the model x_i' that it has now, of a minibatch of its own
+    x_i, x_j <- (x_i + x_j) / 2    atomically, with a random neighbour j
+    x_i <- x_i - lr g
+
+Neighbours average with it while it computes, so that x_i is no more x_i' in the end and the
+gradient is stale. Its next update begins when the average is there.
+"""
+
+import heapq
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+
+from dfl_jax.algorithms.common import ONE_MINIBATCH
+from dfl_jax.asynchronous.events import Event, Network
+from dfl_jax.asynchronous.slots import Slots
+from dfl_jax.asynchronous.state import Held, Read, Train, event_method
+from dfl_jax.base import Algorithm, Array
+from dfl_jax.initialisation import Init
+from dfl_jax.models import Model
+from dfl_jax.training import LocalTraining
+
+
+def exchanges(network: Network) -> Iterator[Event]:
+    """The updates of AD-PSGD, in the order of their ends; client by client where these are one.
+
+    Two clients send each other their models at once, as soon as one of them is done, and both
+    average when both have arrived. Where one of the two messages is lost, or a client offline at
+    that time, neither averages, and the client applies its gradient alone. Raises ValueError for
+    links that do not go both ways.
+    """
+    for i, others in enumerate(network.hears):
+        for j in set(others) ^ set(network.heard_by[i]):
+            raise ValueError(
+                f'ad_psgd averages in pairs, and the link between clients {i} and {j} goes one '
+                'way; use a topology whose links go both ways'
+            )
+    version, count = [0] * network.clients, [0] * network.clients
+    # (time of the average, client, neighbour, lost, version at which the gradient is taken)
+    queue: list[tuple[float, int, int, bool, int]] = []
+
+    def begin(i: int, time: float) -> None:
+        j = network.neighbour(i)
+        lost = any([network.is_lost(i), network.is_lost(i)])
+        both = max(network.transfer_seconds(i, j), network.transfer_seconds(j, i))
+        done = network.next_online(i, time) + network.update_seconds[i] + both
+        if done < float('inf'):
+            heapq.heappush(queue, (done, i, j, lost, version[i]))
+
+    for i in range(network.clients):
+        begin(i, 0.0)
+    while queue:
+        time, i, j, lost, began = heapq.heappop(queue)
+        if not lost and network.is_online(i, time) and network.is_online(j, time):
+            yield Event(time, (i, j), (began, version[j]), count[i], (1, 1), written=2)
+            version[j] += 1
+        else:
+            yield Event(time, (i,), (began,), count[i], (0,))
+        version[i] += 1
+        count[i] += 1
+        begin(i, time)
+
+
+def ad_psgd(
+    model: Model,
+    *,
+    places: int,
+    training: LocalTraining = ONE_MINIBATCH,
+    consensus: str = 'mean',
+    init: Init = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """Pairwise averages and stale gradients.
+
+    Args:
+      model: the network, bound to its input shape.
+      places: R, models of the past that are kept, from the plan of the events.
+      training: of a client; lr g is how far it moves the weights, one minibatch's gradient by
+        default. Round k of its schedules is the client's k-th update.
+      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      init: as in `gossip_sgd`.
+      chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
+    """
+
+    def update(
+        slot: Slots, read: Read, present: Read, train: Train
+    ) -> tuple[tuple[Held, ...], Array]:
+        began = read(0).params
+        trained, losses = train(began)
+
+        def average(own: Array, other: Array) -> Array:
+            met = slot.mask[:, 1].reshape(-1, *[1] * (own.ndim - 1))
+            return jnp.where(met, (own + other) / 2, own)
+
+        averages = jax.tree.map(average, present(0).params, present(1).params)
+        new = jax.tree.map(lambda a, z, x: a + (z - x), averages, trained, began)
+        return (Held(new), Held(averages)), losses
+
+    return event_method(
+        model,
+        update,
+        places=places,
+        training=training,
+        written=2,
+        consensus=consensus,
+        init=init,
+        chunk=chunk,
+    )

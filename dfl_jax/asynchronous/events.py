@@ -1,0 +1,166 @@
+"""Events of a network without rounds: local updates in the order in which they end.
+
+Every method has a generator of its own, an event queue that yields `Event` after `Event`; here is
+what they share. Nothing in it knows of models: an event names versions of them. A client's model
+has version v after v changes, and what an event reads and writes follows from that.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from dfl_jax.base import Graph
+from dfl_jax.checks import check_range
+from dfl_jax.gossip import mixing_weights
+from dfl_jax.timing import World
+
+STREAM = 31  # of random numbers, apart from those of topologies and worlds
+
+
+class Event(NamedTuple):
+    """A local update that ends, and the models that it reads and writes."""
+
+    time: float  # seconds
+    members: tuple[int, ...]  # the client that updates, then those whose models it takes in
+    versions: tuple[int, ...]  # of each member's model, the one that is read
+    updates: int  # local ones that the client has made before
+    sent: tuple[int, ...]  # messages of each member that arrived
+    written: int = 1  # the first so many members get new models
+    weights: tuple[float, ...] = ()  # of each member in the average, where it is a fixed one
+
+
+class Network:
+    """What event queues ask for: neighbours, durations, who is online, what is lost.
+
+    Draws come from a stream of the client that they concern, so that they do not depend on the
+    order in which events of different clients are worked on.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        world: World,
+        *,
+        work: np.ndarray | float,
+        bits: int,
+        loss: float = 0.0,
+        mixing: str = 'uniform',
+        sizes: np.ndarray | None = None,
+        seed: int = 0,
+    ):
+        """
+        Args:
+          graph: one round, links of all the time; members [M, K], mask [M, K].
+          world: of M clients.
+          work: operations of a local update, one number or [M].
+          bits: of a message.
+          loss: probability that a message is lost, in [0, 1).
+          mixing: of the weights of neighbours, where the graph has none (`gossip.mixing_weights`).
+          sizes: [M] samples of each client, for mixing by `size`; equal ones by default.
+          seed: of neighbours and losses, non-negative.
+
+        Raises ValueError, one line, for what cannot be simulated.
+        """
+        members, mask = np.asarray(graph.members), np.asarray(graph.mask)
+        clients = len(members)
+        if len(world.speed) != clients:
+            raise ValueError(
+                f'a world of {len(world.speed)} clients with a graph of {clients}; draw both for '
+                'the same clients'
+            )
+        check_range('loss (a probability)', loss, least=0, below=1)
+        check_range('bits of a message', bits, least=1)
+        check_range('work (operations of a local update)', float(np.min(work)), above=0)
+        self.clients, self.world, self.bits, self.loss = clients, world, bits, loss
+        self.hears = [members[i, 1:][mask[i, 1:]].tolist() for i in range(clients)]
+        self.heard_by: list[list[int]] = [[] for _ in range(clients)]
+        for i, others in enumerate(self.hears):
+            for j in others:
+                self.heard_by[j].append(i)
+        for i in range(clients):
+            if not self.hears[i] or not self.heard_by[i]:
+                raise ValueError(
+                    f'client {i} has no neighbour to '
+                    f'{"send to" if self.hears[i] else "hear from"}; use another topology or a '
+                    'higher --degree'
+                )
+        sizes = np.ones(clients, int) if sizes is None else np.asarray(sizes)
+        host = Graph(members, mask, np.ones(clients, bool), graph.weights)
+        rows = mixing_weights(host, sizes, mixing)
+        mask = np.concatenate([np.ones((clients, 1), bool), mask[:, 1:]], axis=1)
+        # Of the client itself, then of those that it hears
+        self.weights = [tuple(rows[i][mask[i]].tolist()) for i in range(clients)]
+        self.update_seconds = (np.broadcast_to(work, clients) / world.speed).tolist()
+        self._random = [np.random.default_rng([seed, STREAM, i]) for i in range(clients)]
+
+    def phase(self, client: int) -> float:
+        """A number in [0, 1), by which the clocks of clients differ."""
+        return float(self._random[client].random())
+
+    def neighbour(self, client: int) -> int:
+        """A random one of those that hear the client."""
+        others = self.heard_by[client]
+        return others[int(self._random[client].integers(len(others)))]
+
+    def is_lost(self, sender: int) -> bool:
+        """Whether a message is lost on its way."""
+        return bool(self._random[sender].random() < self.loss)
+
+    def transfer_seconds(self, sender: int, receiver: int, messages: int = 1) -> float:
+        """From sending to arrival of a message, one of `messages` that share the uplink.
+
+        A downlink is as wide for each message: what else its client receives is left out.
+        """
+        rate = min(self.world.uplink[sender] / messages, self.world.downlink[receiver])
+        return float(self.world.delay(np.int64(sender), np.int64(receiver)) + self.bits / rate)
+
+    def upload_seconds(self, sender: int, messages: int = 1) -> float:
+        """How long so many messages occupy the sender's uplink."""
+        return float(messages * self.bits / self.world.uplink[sender])
+
+    def next_online(self, client: int, time: float) -> float:
+        """The first time from `time` on at which the client is online; infinite for never."""
+        online = self.world.online
+        if online is None or math.isinf(time):
+            return time
+        only = slice(client, client + 1)
+        alone = online._replace(starts=online.starts[only], ends=online.ends[only])
+        return float(self.world._replace(online=alone).next_online(np.array([time]))[0])
+
+    def is_online(self, client: int, time: float) -> bool:
+        return self.next_online(client, time) == time
+
+
+def recorded(
+    events: Iterator[Event], seconds: float | None = None, updates: int | None = None
+) -> tuple[list[Event], float]:
+    """The events of the first `seconds`, or so many, and the seconds that they cover.
+
+    Raises ValueError unless one of the two is given, and where no event is in them.
+    """
+    if (seconds is None) == (updates is None):
+        raise ValueError(f'seconds={seconds} and updates={updates}: set one of them')
+    if updates is not None:
+        check_range('updates', updates, least=1)
+    if seconds is not None:
+        check_range('seconds', seconds, above=0)
+    kept: list[Event] = []
+    for event in events:
+        if seconds is not None and event.time > seconds:
+            if not kept:
+                raise ValueError(
+                    f'no local update ends within {seconds:g} seconds, the first one does after '
+                    f'{event.time:.3g}; simulate for longer'
+                )
+            break
+        kept.append(event)
+        if len(kept) == updates:
+            break
+    if not kept or (updates is not None and len(kept) < updates):
+        raise ValueError(
+            f'the network comes to rest after {len(kept)} local updates: nobody is online any '
+            'more; use a world whose clients come back'
+        )
+    return kept, kept[-1].time if seconds is None else seconds

@@ -1,0 +1,135 @@
+"""Gossip learning: Ormandi, Hegedus & Jelasity 2013; Hegedus, Danner & Jelasity 2021, Algorithm 1.
+
+Models walk through the network. Every period a client sends its model w and its age t, the local
+updates behind it, to a random neighbour, which merges it with its own by their ages and trains:
+
+    w <- (t w + t' w') / (t + t'),  t <- max(t, t')
+    w <- w - lr g(w),               t <- t + 1
+"""
+
+import heapq
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+
+from dfl_jax.algorithms.common import ONE_MINIBATCH
+from dfl_jax.asynchronous.events import Event, Network
+from dfl_jax.asynchronous.slots import Slots
+from dfl_jax.asynchronous.state import Held, Read, Train, event_method
+from dfl_jax.base import Algorithm, Array
+from dfl_jax.initialisation import Init
+from dfl_jax.models import Model
+from dfl_jax.training import LocalTraining
+
+DONE, ARRIVES, SENDS = range(3)  # the order of what happens at one time
+IDLE_SENDS = 10_000  # of each client, without that anybody receives anything
+
+
+def pushes(network: Network) -> Iterator[Event]:
+    """The updates of gossip learning, in the order of their ends.
+
+    A client sends whenever a period has passed, the time of a local update or of sending a model,
+    whichever is longer; phases are random. It sends only while it is online. What arrives is lost
+    while the receiver is offline. While it trains one message waits, and others are refused.
+    """
+    version, count = [0] * network.clients, [0] * network.clients
+    # (time, what, client, its number among all, sender, version): the number tells equal ones apart
+    queue: list[tuple[float, int, int, int, int, int]] = []
+    busy = [False] * network.clients
+    waiting: list[tuple[int, int] | None] = [None] * network.clients
+    number = idle = 0
+
+    def push(time: float, what: int, client: int, sender: int = 0, version: int = 0) -> None:
+        nonlocal number
+        if time < float('inf'):
+            heapq.heappush(queue, (time, what, client, number, sender, version))
+            number += 1
+
+    def begin(client: int, time: float, message: tuple[int, int]) -> None:
+        busy[client] = True
+        start = network.next_online(client, time)
+        push(start + network.update_seconds[client], DONE, client, *message)
+
+    periods = [
+        max(network.update_seconds[i], network.upload_seconds(i)) for i in range(network.clients)
+    ]
+    for i, period in enumerate(periods):
+        push(network.next_online(i, period * network.phase(i)), SENDS, i)
+    while queue:
+        time, what, i, _, sender, sent = heapq.heappop(queue)
+        if what == SENDS:
+            idle += 1
+            if idle > IDLE_SENDS * network.clients:
+                raise ValueError(
+                    f'no message of {idle} in succession has arrived: clients are never online '
+                    'together; use a world in which they are'
+                )
+            j, lost = network.neighbour(i), network.is_lost(i)
+            if not lost:
+                push(time + network.transfer_seconds(i, j), ARRIVES, j, i, version[i])
+            push(network.next_online(i, time + periods[i]), SENDS, i)
+        elif what == ARRIVES:
+            if not network.is_online(i, time):
+                continue
+            if not busy[i]:
+                begin(i, time, (sender, sent))
+            elif waiting[i] is None:
+                waiting[i] = sender, sent
+        else:
+            yield Event(time, (i, sender), (version[i], sent), count[i], (0, 1))
+            idle = 0
+            version[i] += 1
+            count[i] += 1
+            message, waiting[i], busy[i] = waiting[i], None, False
+            if message is not None:
+                begin(i, time, message)
+
+
+def gossip_learning(
+    model: Model,
+    *,
+    places: int,
+    training: LocalTraining = ONE_MINIBATCH,
+    consensus: str = 'mean',
+    init: Init = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """Models that walk, merge by their ages, and train where they arrive.
+
+    Args:
+      model: the network, bound to its input shape.
+      places: R, models of the past that are kept, from the plan of the events.
+      training: of a client after a merge, one minibatch by default. Round k of its schedules is the
+        client's k-th update.
+      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      init: as in `gossip_sgd`.
+      chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
+    """
+
+    def update(
+        slot: Slots, read: Read, present: Read, train: Train
+    ) -> tuple[tuple[Held, ...], Array]:
+        del slot, present
+        (own, age), (theirs, their_age) = read(0), read(1)
+        assert age is not None and their_age is not None
+        total = age + their_age
+
+        def merge(w: Array, v: Array) -> Array:
+            part = their_age.astype(w.dtype) / jnp.maximum(total, 1).astype(w.dtype)
+            part = jnp.where(total > 0, part, 0.5).reshape(-1, *[1] * (w.ndim - 1))
+            return (1 - part) * w + part * v
+
+        trained, losses = train(jax.tree.map(merge, own, theirs))
+        return (Held(trained, jnp.maximum(age, their_age) + 1),), losses
+
+    return event_method(
+        model,
+        update,
+        places=places,
+        training=training,
+        counts_age=True,
+        consensus=consensus,
+        init=init,
+        chunk=chunk,
+    )

@@ -1,0 +1,173 @@
+"""What the methods do in a slot on the device, whatever an event is.
+
+The models of the clients lie beside those of the past that somebody is still to read; the events
+of a slot read, work on their own, and write. A slot costs its H events, whatever M is.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+
+from dfl_jax.algorithms.common import consensus_of, own_predictions, stacked_predictions
+from dfl_jax.asynchronous.slots import Slots
+from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree
+from dfl_jax.checks import check_range
+from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.execution import available_bytes, map_present
+from dfl_jax.host import in_bytes
+from dfl_jax.initialisation import Init, check_init, initial_params
+from dfl_jax.models import Model
+from dfl_jax.training import LocalTraining
+from dfl_jax.training.local import client_training
+
+
+class Held(NamedTuple):
+    """What clients send each other; leaves [...] of one, [M, ...] or [R, ...] of many."""
+
+    params: PyTree
+    age: Array | None = None  # int32, local updates behind the model, where the method counts them
+
+
+class State(NamedTuple):
+    """The clients' models and those of the past."""
+
+    params: PyTree  # leaves [M, ...]
+    age: Array | None  # [M] int32; None where the method does not count it
+    past: Held  # leaves [R, ...], versions that are read later than they last
+    sizes: Array  # [M] int32, N_i
+    losses: Array  # [M], of each client's last update, zero before the first
+    keys: Array  # [M, 2] uint32, from which the randomness of each client's updates derives
+
+
+Read = Callable[[int | Array], Held]
+Train = Callable[[PyTree], tuple[PyTree, Array]]
+# (slot, read, present, train) -> (new models of the members that are written, losses [H]), of all
+# events of a slot: read(k) are the models of members k that the events name, leaves [H, ...],
+# present(k) those of now, and train(params) the local training on the data of members 0
+Update = Callable[[Slots, Read, Read, Train], tuple[tuple[Held, ...], Array]]
+
+
+def event_method(
+    model: Model,
+    update: Update,
+    *,
+    places: int,
+    training: LocalTraining,
+    written: int = 1,
+    counts_age: bool = False,
+    consensus: str,
+    init: Init,
+    chunk: int | None,
+) -> Algorithm:
+    """The `Algorithm` whose step advances one slot.
+
+    `Info.sent` counts delivered messages, those that are lost are not in it. `Info.loss` is that of
+    each client's last update.
+
+    Args:
+      model: the network, bound to its input shape.
+      update: what an event does.
+      places: R, from the plan of the events.
+      training: a local update; round k of its schedules is the client's k-th update.
+      written: members that get a new model.
+      counts_age: whether models carry ages.
+      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      init: `same`, `independent` or a function, as of `initial_params`.
+      chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
+
+    Raises ValueError where memory does not hold the past models.
+    """
+    check_init(init)
+    check_range('places', places, least=1)
+    mean = consensus_of(consensus)
+    train_one = client_training(model, training)
+    age_bits = FLOAT_BITS * counts_age
+    _check_memory(model, places)
+
+    def init_state(key: Array, clients: Clients) -> State:
+        sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
+        numbers = jnp.arange(len(sizes))
+        # The key itself draws the weights, the same as those of a method in rounds.
+        k_train = jax.random.fold_in(key, 1)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(k_train, numbers)
+        past = jax.tree.map(lambda leaf: jnp.zeros((places, *leaf.shape), leaf.dtype), model.shapes)
+        return State(
+            initial_params(key, model, len(sizes), init),
+            jnp.zeros(len(sizes), jnp.int32) if counts_age else None,
+            Held(past, jnp.zeros(places, jnp.int32) if counts_age else None),
+            sizes,
+            jnp.zeros(len(sizes), clients.x.dtype),
+            jax.vmap(jax.random.key_data)(keys),
+        )
+
+    def step(key: Array, state: State, slot: Slots, clients: Clients) -> tuple[State, Info]:
+        del key  # An update's randomness is that of its client, whatever the slot.
+        models, client = Held(state.params, state.age), slot.members[:, 0]
+        nobody = len(state.sizes)
+
+        def present(k: int | Array) -> Held:
+            return jax.tree.map(lambda leaf: leaf[slot.members[:, k]], models)
+
+        # The past is written, then all is read, then the models are written. So each is changed in
+        # place; and what loops might read while they last would be copied whole, all M models.
+        saved = jnp.where(slot.active & (slot.saved >= 0), slot.saved, places)
+        past = _written(state.past, saved, present(written - 1))
+
+        def read(k: int | Array) -> Held:
+            place = slot.source[:, k]
+
+            def leaf(past: Array, present: Array) -> Array:
+                there = place.reshape(-1, *[1] * (past.ndim - 1)) < 0
+                return jnp.where(there, present[slot.members[:, k]], past[jnp.maximum(place, 0)])
+
+            return jax.tree.map(leaf, past, models)
+
+        def train(params: PyTree) -> tuple[PyTree, Array]:
+            def of_event(event: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array]:
+                params, i, updates = event
+                k_event = jax.random.fold_in(jax.random.wrap_key_data(state.keys[i]), updates)
+                own = jax.tree.map(lambda leaf: leaf[i], clients)
+                return train_one(k_event, params, own, updates)
+
+            def of_none(event: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array]:
+                return event[0], jnp.zeros((), state.losses.dtype)
+
+            size = training.bytes_of_client(model, clients.y.shape[1])
+            stacked = params, client, slot.updates
+            return map_present(of_event, of_none, stacked, slot.active, chunk, size)
+
+        new, losses = update(slot, read, present, train)
+        targets = jnp.where(slot.mask & slot.active[:, None], slot.members, nobody)
+        for k in range(written):
+            models = _written(models, targets[:, k], new[k])
+        sent = jax.ops.segment_sum(slot.sent.ravel(), slot.members.ravel(), nobody)
+        losses = state.losses.at[targets[:, 0]].set(losses, mode='drop')
+        state = state._replace(params=models.params, age=models.age, past=past, losses=losses)
+        return state, Info(losses, {'weights': sent})
+
+    return Algorithm(
+        init_state,
+        cast(Any, step),  # a slot has what a run asks of a graph
+        stacked_predictions(model, mean),
+        unit_bits={'weights': FLOAT_BITS * model.size + age_bits},
+        consensus=mean,
+        predict_own=own_predictions(model),
+        task=model.task,
+    )
+
+
+def _written(tree: PyTree, places: Array, values: PyTree) -> PyTree:
+    """Leaves [R, ...] with values [H, ...] at places [H], those at R dropped."""
+    return jax.tree.map(lambda leaf, v: leaf.at[places].set(v, mode='drop'), tree, values)
+
+
+def _check_memory(model: Model, places: int) -> None:
+    needed, free = places * FLOAT_BITS // 8 * model.size, available_bytes()
+    if needed > free:
+        raise ValueError(
+            f'{places} past models of {model.size} weights take {in_bytes(needed)}, and '
+            f'{in_bytes(free)} are free; use a smaller --model, fewer clients, or a world of less '
+            'latency and more even speeds'
+        )

@@ -1,0 +1,123 @@
+"""SWIFT, wait-free asynchronous D-PSGD: Bornstein, Rabbani, Wang, Bedi & Huang, ICLR 2023.
+
+Every client i repeats, without waiting for anybody,
+
+    g <- gradient at its model x_i, of a minibatch of its own
+    x_i <- sum_j W_ij x_j - lr g    x_j the latest model that it has received from j, however old
+    broadcast x_i to its neighbours
+
+Where all are equally fast and messages take no time it is D-PSGD (Lian et al. 2017, Algorithm 1).
+"""
+
+import heapq
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dfl_jax.algorithms.common import ONE_MINIBATCH
+from dfl_jax.asynchronous.events import Event, Network
+from dfl_jax.asynchronous.slots import Slots
+from dfl_jax.asynchronous.state import Held, Read, Train, event_method
+from dfl_jax.base import Algorithm, Array, PyTree
+from dfl_jax.gossip.mixing import GATHER_UNROLL
+from dfl_jax.initialisation import Init
+from dfl_jax.models import Model
+from dfl_jax.training import LocalTraining
+
+DONE, ARRIVES = range(2)  # what arrives at one time is for updates that end later
+
+
+def broadcasts(network: Network) -> Iterator[Event]:
+    """The updates of SWIFT, in the order of their ends; client by client where these are one.
+
+    The first models are known to all neighbours. The messages of a broadcast share the uplink, and
+    a model that is done while the one before is still on it is not sent. Nobody sends while it is
+    offline, and what arrives at a client that is offline is lost.
+    """
+    version, uplink_free = [0] * network.clients, [0.0] * network.clients
+    latest = [dict.fromkeys(others, 0) for others in network.hears]  # version, by neighbour
+    queue: list[tuple[float, int, int, int, int]] = []  # time, what, client, sender, version
+
+    def begin(i: int, time: float) -> None:
+        done = network.next_online(i, time) + network.update_seconds[i]
+        if done < float('inf'):
+            heapq.heappush(queue, (done, DONE, i, i, 0))
+
+    def broadcast(i: int, time: float) -> int:
+        """How many neighbours will get the model that the client has now."""
+        if time < uplink_free[i] or not network.is_online(i, time):
+            return 0
+        others, arrived = network.heard_by[i], 0
+        uplink_free[i] = time + network.upload_seconds(i, len(others))
+        for j in others:
+            arrival = time + network.transfer_seconds(i, j, len(others))
+            if not network.is_lost(i) and network.is_online(j, arrival):
+                heapq.heappush(queue, (arrival, ARRIVES, j, i, version[i]))
+                arrived += 1
+        return arrived
+
+    for i in range(network.clients):
+        begin(i, 0.0)
+    while queue:
+        time, what, i, sender, sent = heapq.heappop(queue)
+        if what == ARRIVES:
+            latest[i][sender] = max(latest[i][sender], sent)
+            continue
+        members, versions = (i, *latest[i]), (version[i], *latest[i].values())
+        count, version[i] = version[i], version[i] + 1
+        arrived = broadcast(i, time), *[0] * len(latest[i])
+        yield Event(time, members, versions, count, arrived, weights=network.weights[i])
+        begin(i, time)
+
+
+def swift(
+    model: Model,
+    *,
+    places: int,
+    training: LocalTraining = ONE_MINIBATCH,
+    consensus: str = 'mean',
+    init: Init = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """Averages of the latest models received. The weights of the average come with the plan.
+
+    Args:
+      model: the network, bound to its input shape.
+      places: R, models of the past that are kept, from the plan of the events.
+      training: of a client; lr g is how far it moves the weights, one minibatch's gradient by
+        default. Round k of its schedules is the client's k-th update.
+      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      init: as in `gossip_sgd`.
+      chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
+    """
+
+    def update(
+        slot: Slots, read: Read, present: Read, train: Train
+    ) -> tuple[tuple[Held, ...], Array]:
+        own = present(0).params
+        trained, losses = train(own)
+        assert slot.weights is not None
+        columns = jnp.asarray(slot.weights).T  # [K, H]
+
+        def add(k: int | Array, total: PyTree) -> PyTree:
+            def leaf(t: Array, x: Array) -> Array:
+                return t + columns[k].astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1)) * x
+
+            return jax.tree.map(leaf, total, read(k).params)
+
+        zeros = jax.tree.map(jnp.zeros_like, own)
+        mixed = lax.fori_loop(0, len(columns), add, zeros, unroll=min(GATHER_UNROLL, len(columns)))
+        new = jax.tree.map(lambda m, z, x: m + (z - x), mixed, trained, own)
+        return (Held(new),), losses
+
+    return event_method(
+        model,
+        update,
+        places=places,
+        training=training,
+        consensus=consensus,
+        init=init,
+        chunk=chunk,
+    )

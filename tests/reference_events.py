@@ -1,0 +1,160 @@
+"""Methods without rounds in plain NumPy, from the equations of their papers: one event at a time.
+
+A queue of events in the order of time holds whole models: what is in flight is a copy. x[i] is a
+client's vector of weights and gradients(i, x) its gradient. Every function returns the weights of
+all clients at each of the times `ends`, and how many messages of each client arrived.
+"""
+
+import heapq
+
+import numpy as np
+
+from dfl_jax.asynchronous.events import STREAM
+
+BEGINS, DONE, ARRIVES, SENDS = range(4)  # the order of what happens at one time
+
+
+class Simulation:
+    """The queue, the clock and the dice of a network; `hears` and `heard_by`: lists of lists."""
+
+    def __init__(self, x, world, hears, *, work, bits, loss, seed):
+        self.x, self.world, self.hears = [each.copy() for each in x], world, hears
+        clients = range(len(x))
+        self.heard_by = [[i for i in clients if j in hears[i]] for j in clients]
+        self.work, self.bits, self.loss = work, bits, loss
+        self.dice = [np.random.default_rng([seed, STREAM, i]) for i in clients]
+        self.queue, self.number, self.sent = [], 0, [0] * len(x)
+
+    def put(self, time, what, client, content=None):
+        if np.isfinite(time):
+            self.number += 1
+            heapq.heappush(self.queue, (time, what, client, self.number, content))
+
+    def computing(self, i):
+        return self.work / self.world.speed[i]
+
+    def online_from(self, i, time):
+        return float(self.world.next_online(np.full(len(self.x), time))[i])
+
+    def is_online(self, i, time):
+        return self.online_from(i, time) == time
+
+    def way(self, i, j, messages=1):
+        rate = min(self.world.uplink[i] / messages, self.world.downlink[j])
+        return self.world.latency[i] + self.bits / rate
+
+    def neighbour(self, i):
+        return self.heard_by[i][self.dice[i].integers(len(self.heard_by[i]))]
+
+    def lost(self, i):
+        return self.dice[i].random() < self.loss
+
+    def run(self, ends, happens):
+        """The weights at the ends, [ends][M]; happens: (time, what, client, content)."""
+        found = []
+        for end in ends:
+            while self.queue and self.queue[0][0] <= end:
+                time, what, i, _, content = heapq.heappop(self.queue)
+                happens(time, what, i, content)
+            found.append([each.copy() for each in self.x])
+        return found, self.sent
+
+
+def ad_psgd(x, gradients, world, hears, ends, *, lr, **network):
+    """Lian et al., Algorithm 1."""
+    net = Simulation(x, world, hears, **network)
+
+    def begin(i, time):
+        """Draws the partner; the gradient is that of now."""
+        j, lost = net.neighbour(i), [net.lost(i), net.lost(i)]
+        took = net.computing(i) + max(net.way(i, j), net.way(j, i))
+        net.put(time + took, DONE, i, (j, any(lost), gradients(i, net.x[i])))
+
+    def happens(time, what, i, content):
+        if what == BEGINS:
+            begin(i, time)
+            return
+        j, lost, gradient = content
+        if not lost and net.is_online(i, time) and net.is_online(j, time):
+            average = (net.x[i] + net.x[j]) / 2
+            net.x[i], net.x[j] = average, average.copy()
+            net.sent[i] += 1
+            net.sent[j] += 1
+        net.x[i] = net.x[i] - lr * gradient
+        if net.is_online(i, time):
+            begin(i, time)
+        else:
+            net.put(net.online_from(i, time), BEGINS, i)
+
+    for i in range(len(x)):
+        net.put(net.online_from(i, 0.0), BEGINS, i)
+    return net.run(ends, happens)
+
+
+def gossip_learning(x, gradients, world, hears, ends, *, lr, **network):
+    """Hegedus et al., Algorithm 1, with a processor that is busy while it trains."""
+    net = Simulation(x, world, hears, **network)
+    clients = range(len(x))
+    age, training, box = [0 for _ in clients], [False for _ in clients], [None for _ in clients]
+    period = [max(net.computing(i), net.bits / world.uplink[i]) for i in clients]
+
+    def train(i, time, message):
+        training[i] = True
+        net.put(net.online_from(i, time) + net.computing(i), DONE, i, message)
+
+    def happens(time, what, i, content):
+        if what == SENDS:
+            j = net.neighbour(i)
+            if not net.lost(i):
+                net.put(time + net.way(i, j), ARRIVES, j, (i, net.x[i].copy(), age[i]))
+            net.put(net.online_from(i, time + period[i]), SENDS, i)
+        elif what == ARRIVES:
+            if not net.is_online(i, time):
+                return
+            if not training[i]:
+                train(i, time, content)
+            elif box[i] is None:
+                box[i] = content
+        else:
+            sender, theirs, their_age = content
+            share = their_age / (age[i] + their_age) if age[i] + their_age else 0.5
+            merged = (1 - share) * net.x[i] + share * theirs
+            age[i] = max(age[i], their_age) + 1
+            net.x[i] = merged - lr * gradients(i, merged)
+            net.sent[sender] += 1
+            training[i], message, box[i] = False, box[i], None
+            if message is not None:
+                train(i, time, message)
+
+    for i in clients:
+        net.put(net.online_from(i, period[i] * net.dice[i].random()), SENDS, i)
+    return net.run(ends, happens)
+
+
+def swift(x, gradients, world, hears, ends, *, lr, matrix, **network):
+    """Bornstein et al., Algorithm 1; the latest models lie in a mailbox at each client."""
+    net = Simulation(x, world, hears, **network)
+    mailbox = [{j: x[j].copy() for j in others} for others in hears]
+    uplink_busy_until = [0.0 for _ in x]
+
+    def happens(time, what, i, content):
+        if what == ARRIVES:
+            j, model = content
+            mailbox[i][j] = model
+            return
+        gradient = gradients(i, net.x[i])  # nobody else changes it while it computes
+        others = sum(matrix[i, j] * model for j, model in mailbox[i].items())
+        net.x[i] = matrix[i, i] * net.x[i] + others - lr * gradient
+        if time >= uplink_busy_until[i] and net.is_online(i, time):
+            hearers = net.heard_by[i]
+            uplink_busy_until[i] = time + len(hearers) * net.bits / world.uplink[i]
+            for j in hearers:
+                arrival = time + net.way(i, j, len(hearers))
+                if not net.lost(i) and net.is_online(j, arrival):
+                    net.put(arrival, ARRIVES, j, (i, net.x[i].copy()))
+                    net.sent[i] += 1
+        net.put(net.online_from(i, time) + net.computing(i), DONE, i)
+
+    for i in range(len(x)):
+        net.put(net.online_from(i, 0.0) + net.computing(i), DONE, i)
+    return net.run(ends, happens)

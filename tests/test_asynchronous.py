@@ -1,0 +1,410 @@
+"""Methods without rounds: against an event loop in plain NumPy, D-PSGD, and what theory says."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference_events
+from helpers import compiled, round_of, widen
+
+from dfl_jax import Clients, algorithms, simulate, topology
+from dfl_jax.analysis.quadratics import quadratics
+from dfl_jax.asynchronous import METHODS, make, plan
+from dfl_jax.asynchronous.events import Event
+from dfl_jax.asynchronous.slots import pack
+from dfl_jax.evaluation import Holdout
+from dfl_jax.execution import client_mesh
+from dfl_jax.gossip import mixing_matrix
+from dfl_jax.models import MLP, Linear, bind
+from dfl_jax.tasks import REGRESSION
+from dfl_jax.timing import world
+
+CLIENTS, FEATURES, CLASSES = 6, 4, 3
+SIZES = (4, 7, 5, 6, 3, 7)
+MODEL = bind(MLP(CLASSES, ()), (FEATURES,))  # logistic regression
+LR = 0.3
+WHOLE = {'lr': LR, 'batch_size': max(SIZES), 'local_steps': 1}  # one gradient of all samples
+TIMES = {'work': 0.1, 'bits': 100}
+WORLDS = 30
+INTERVALS, SECONDS = 3, 4.0
+WIDTH, PLACES, SLOTS = 3, 24, 90  # of all worlds, so that they share one compiled program
+
+
+def steady(clients, **settings):
+    """A world of messages that take no time."""
+    settings = {'speed': 1.0} | settings
+    return world(clients, uplink=np.inf, downlink=np.inf, latency=0, **settings)
+
+
+def rough(seed):
+    """A world of different speeds, slow links, and clients that come and go."""
+    return world(
+        CLIENTS,
+        seed,
+        speed='lognormal:1:0.7',
+        uplink='lognormal:1000:0.5',
+        latency='lognormal:0.05:1',
+        online='sine:1.7:0.7',
+    )
+
+
+def links(seed=0):
+    return topology.schedule('regular', CLIENTS, 1, seed=seed, static=True, degree=3)
+
+
+@functools.cache
+def network():
+    """Clients of different sizes and classes, and the gradient of each at a vector of weights."""
+    rng = np.random.default_rng(3)
+    x = np.zeros((CLIENTS, max(SIZES), FEATURES))
+    y = np.zeros((CLIENTS, max(SIZES)), np.int32)
+    mask = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
+    for i, n in enumerate(SIZES):
+        x[i, :n] = rng.normal(size=(n, FEATURES)) + i % 2
+        y[i, :n] = rng.integers(1 + i % CLASSES, size=n)
+
+    def gradients(i, vector):
+        n, w = SIZES[i], vector.reshape(FEATURES + 1, CLASSES)
+        inputs = np.concatenate([x[i, :n], np.ones((n, 1))], axis=1)
+        p = np.exp(inputs @ w)
+        residual = p / p.sum(axis=1, keepdims=True) - np.eye(CLASSES)[y[i, :n]]
+        return (inputs.T @ residual / n).ravel()
+
+    return Clients(x, y, mask), gradients
+
+
+def vectors(params):
+    """Each client's weights as a vector, the bias last, leaves [..., M, ...]."""
+    layer = params['Dense_0']
+    both = np.concatenate([layer['kernel'], np.asarray(layer['bias'])[..., None, :]], axis=-2)
+    return both.reshape(*both.shape[:-2], -1)
+
+
+def with_slots(planned, count):
+    """The slots of a plan, [intervals, count, H, ...]: empty ones behind those of an interval."""
+    missing = count - planned.per_interval
+    assert missing >= 0, planned.per_interval
+
+    def fill(a):
+        a = a.reshape(len(planned.ends), planned.per_interval, *a.shape[1:])
+        return np.pad(a, [(0, 0), (0, missing)] + [(0, 0)] * (a.ndim - 2))
+
+    return jax.tree.map(fill, planned.slots)
+
+
+@functools.cache
+def program(name, **settings):
+    """(first state, slots [T, S, ...]) -> the weights and the messages after each interval."""
+    clients = jax.tree.map(jnp.asarray, network()[0])
+    planned = plan(name, links(), rough(0), seconds=SECONDS, **TIMES)
+    enough = dataclasses.replace(planned, places=PLACES)
+    algorithm = make(enough, MODEL, init='independent', **(WHOLE | settings))
+
+    def interval(state, slots):
+        step = lambda s, slot: algorithm.step(None, s, slot, clients)  # noqa: E731
+        state, info = jax.lax.scan(step, state, slots)
+        return state, (state.params, info.sent['weights'].sum(axis=0))
+
+    first = widen(jax.jit(algorithm.init)(jax.random.key(0), clients))
+    return first, jax.jit(lambda s, slots: jax.lax.scan(interval, s, slots)[1])
+
+
+def ours(name, planned, **settings):
+    """The first weights, those at the end of each interval [T, M, P], the messages [M]."""
+    assert planned.places <= PLACES
+    first, run = program(name, **settings)
+    params, sent = jax.device_get(run(first, with_slots(planned, SLOTS)))
+    return list(vectors(first.params)), vectors(params), sent.sum(axis=0)
+
+
+def theirs(name, first, gradients, seed, planned, lr=LR):
+    graph = round_of(links(seed), 0)
+    hears = [np.asarray(graph.members)[i, 1:].tolist() for i in range(CLIENTS)]
+    matrix = mixing_matrix(graph, np.array(SIZES), 'metropolis').toarray()
+    more = {'matrix': matrix} if name == 'swift' else {}
+    reference = getattr(reference_events, name)
+    return reference(
+        first,
+        gradients,
+        rough(seed),
+        hears,
+        planned.ends,
+        lr=lr,
+        loss=0.2,
+        seed=seed,
+        **TIMES,
+        **more,
+    )
+
+
+def planned_as(name, seed, **options):
+    options = {'seconds': SECONDS, 'intervals': INTERVALS, 'width': WIDTH} | options
+    return plan(name, links(seed), rough(seed), loss=0.2, seed=seed, **TIMES, **options)
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_slots_are_the_event_loop(name, x64):
+    """On random worlds with slow links, lost messages and clients that come and go."""
+    gradients, ring, updates = network()[1], 0, 0
+    for seed in range(WORLDS):
+        planned = planned_as(name, seed)
+        first, found, sent = ours(name, planned)
+        expected, expected_sent = theirs(name, first, gradients, seed, planned)
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+        np.testing.assert_array_equal(sent, expected_sent)
+        ring, updates = max(ring, planned.places), updates + len(planned.events)
+    assert ring > 2 and updates > 30 * WORLDS
+
+
+def test_averages_alone_are_the_event_loop_bit_for_bit(x64):
+    """Where nothing is learnt; gradients round otherwise in XLA than in NumPy."""
+    for seed in range(WORLDS):
+        planned = planned_as('ad_psgd', seed)
+        first, found, _ = ours('ad_psgd', planned, lr=1e-300)
+        expected, _ = theirs('ad_psgd', first, network()[1], seed, planned, lr=0)
+        kernel = slice(FEATURES * CLASSES)  # biases begin at zero, and 1e-300 is not lost there
+        np.testing.assert_array_equal(found[..., kernel], np.array(expected)[..., kernel])
+    assert not np.array_equal(found[-1], first)
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_packing_changes_no_bit(name, x64):
+    """One event a slot, or as many as fit: an update draws its minibatch by client and number."""
+    small = {'batch_size': 2}
+    one = planned_as(name, 3, intervals=1, width=1)
+    many = planned_as(name, 3, intervals=1, width=WIDTH)
+    assert many.per_interval < 0.7 * one.per_interval
+    assert max(one.places, many.places) <= PLACES
+    first, run = program(name, **small)
+    alone, packed = (
+        jax.device_get(run(first, with_slots(each, count)))[0]
+        for each, count in ((one, one.per_interval), (many, SLOTS))
+    )
+    for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(packed), strict=True):
+        np.testing.assert_array_equal(a, b)
+    different = ours(name, many)[1]
+    assert np.abs(vectors(packed) - different).max() > 1e-3
+
+
+def test_swift_on_equal_clients_is_dpsgd(x64):
+    clients, rounds = jax.tree.map(jnp.asarray, network()[0]), 5
+    graphs = topology.schedule('erdos_renyi', CLIENTS, rounds, seed=1, static=True, degree=3)
+    planned = plan(
+        'swift', graphs, steady(CLIENTS), work=0.1, bits=100, seconds=rounds * 0.1 + 0.05
+    )
+    assert planned.slots.active.all() and planned.slots.active.shape == (rounds, CLIENTS)
+    assert (planned.slots.source < 0).all()  # nothing is of the past
+    same = {'init': 'independent', **WHOLE}
+    method = make(planned, MODEL, **same)
+    dpsgd = compiled('dpsgd', MODEL, round_order='parallel', mixing='metropolis', **same)
+    asynchronous = widen(jax.jit(method.init)(jax.random.key(0), clients))
+    synchronous = widen(dpsgd.init(jax.random.key(0), clients))
+    np.testing.assert_array_equal(vectors(asynchronous.params), vectors(synchronous.params))
+    step = jax.jit(method.step)
+    for r in range(rounds):
+        slot = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), planned.slots)
+        asynchronous, info = step(jax.random.key(r), asynchronous, slot, clients)
+        synchronous, other = dpsgd.step(
+            jax.random.key(r), synchronous, round_of(graphs, r), clients
+        )
+        np.testing.assert_allclose(
+            vectors(asynchronous.params), vectors(synchronous.params), rtol=1e-12, atol=1e-13
+        )
+        np.testing.assert_allclose(info.loss, other.loss, rtol=1e-12)
+        np.testing.assert_array_equal(info.sent['weights'], other.sent['weights'])
+
+
+# ------------------------------------------------------------------------------------- the events
+
+
+def test_staleness_of_pairs():
+    """While client i computes, its neighbours j average with it v_j / (v_i d_j) times, with v the
+    speeds and d the degrees; and M - 1 updates of all others end, whoever is how fast."""
+    clients = 12
+    graphs = topology.schedule('erdos_renyi', clients, 1, seed=4, static=True, degree=4)
+    drawn = steady(clients, speed='lognormal:1:0.5')
+    planned = plan('ad_psgd', graphs, drawn, work=1.0, bits=1, updates=20_000)
+    stale = planned.staleness()[:, 0]
+    of_client = np.array([event.members[0] for event in planned.events])
+    neighbours = [graphs.members[0, i, 1:][graphs.mask[0, i, 1:]] for i in range(clients)]
+    assert len({len(others) for others in neighbours}) > 2
+    v = drawn.speed
+    for i, others in enumerate(neighbours):
+        expected = sum(v[j] / (v[i] * len(neighbours[j])) for j in others)
+        assert stale[of_client == i].mean() == pytest.approx(expected, rel=0.1)
+    last, between = {}, []
+    for number, client in enumerate(of_client):
+        if client in last:
+            between.append(number - last[client] - 1)
+        last[client] = number
+    assert np.mean(between) == pytest.approx(clients - 1, rel=0.01)
+
+
+def test_clients_begin_only_while_online():
+    """An update that has begun ends all the same."""
+    drawn, ends_offline = rough(1), 0
+    for event in planned_as('swift', 1).events:
+        i = event.members[0]
+        begin = np.full(CLIENTS, event.time - TIMES['work'] / drawn.speed[i] + 1e-9)
+        assert drawn.next_online(begin)[i] == begin[i]
+        ends_offline += drawn.next_online(np.full(CLIENTS, event.time))[i] > event.time
+    assert ends_offline > 0
+
+
+def test_places_are_those_that_are_needed_at_once():
+    """Client 0 changes in every event; the others read what it was long before."""
+
+    def event(time, client, reads, version):
+        return Event(float(time), (client, reads), (0 if client else time, version), 0, (0, 0))
+
+    changes = [Event(float(t), (0,), (t,), t, (0,)) for t in range(6)]
+    late = [event(6, 1, 0, 1), event(7, 2, 0, 4)]
+    packed = pack([*changes, *late], 3, np.array([7.0]), 2, width=1)
+    assert packed.places == 2
+    slots = packed.slots
+    assert slots.saved.ravel().tolist()[:6] == [-1, 0, -1, -1, 1, -1]
+    assert slots.source[6:, 0, 1].tolist() == [0, 1]
+    # The first reads when it may, and its place is that of the second
+    early = [*changes[:3], event(2, 1, 0, 1), *changes[3:], event(7, 2, 0, 4)]
+    assert pack(early, 3, np.array([7.0]), 2, width=1).places == 1
+    # Side by side nothing is of the past but what comes an interval later
+    assert pack(early, 3, np.array([7.0]), 2, width=3).slots.active.sum() == 8
+    apart = pack(early, 3, np.array([3.5, 7.0]), 2)
+    assert apart.per_interval == 4 and apart.slots.active.reshape(2, -1).sum(axis=1).tolist() == [
+        5,
+        3,
+    ]
+
+
+def test_slots_wait_for_what_they_read_and_not_for_who_reads_them():
+    for name in METHODS:
+        planned = planned_as(name, 5)
+        slots = planned.slots
+        for at in range(len(slots.active)):
+            columns = 2 if name == 'ad_psgd' else 1
+            live = slots.mask[at, :, :columns] & slots.active[at][:, None]
+            written = slots.members[at, :, :columns][live]
+            assert len(set(written.tolist())) == len(written)
+        assert slots.active.sum() == len(planned.events)
+
+
+# ------------------------------------------------------------------------------------- as a run
+
+
+def test_it_runs_as_rounds_do():
+    """Evaluation at equal intervals of simulated time, resumed and on two devices as in one go."""
+    clients = network()[0]
+    clients = clients._replace(x=clients.x.astype(np.float32))
+    test = Holdout(clients.x[0], clients.y[0])
+    planned = planned_as('gossip_learning', 2)
+    method = make(planned, MODEL, **WHOLE)
+
+    def run(**options):
+        return list(
+            simulate.run(
+                method,
+                jax.tree.map(jnp.asarray, clients),
+                planned.slots,
+                test,
+                jax.random.key(0),
+                eval_every=planned.per_interval,
+                **options,
+            )
+        )
+
+    (first, state, progress), *_, (last, end, _) = found = run()
+    assert len(found) == INTERVALS and len(set(planned.updates)) == INTERVALS
+    np.testing.assert_allclose(planned.ends, SECONDS * np.arange(1, 4) / 3)
+    assert last['consensus_loss'] < first['consensus_loss']
+    bits = 32 * MODEL.size + 32
+    assert last['mbytes_total'] == pytest.approx(bits * len(planned.events) / 8e6)
+    assert state is not None and progress.round == planned.per_interval
+    shared = run(mesh=client_mesh(2))[-1]
+    np.testing.assert_allclose(vectors(shared[1].params), vectors(end.params), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(shared[1].age, end.age)
+
+
+ROUNDS = 50  # of clients as fast as each other
+
+
+def seconds_to(name, speeds, target=0.02, lr=0.5):
+    """Simulated seconds until the suboptimality of the mean model is below the target."""
+    clients = len(speeds)
+    found = quadratics(clients, 5, zeta2=0.01, seed=1)
+    model = bind(Linear(1, use_bias=False), (5,), REGRESSION)
+    graphs = topology.schedule('ring', clients, 1, seed=0, static=True)
+    settings = {'lr': lr, 'batch_size': 5, 'local_steps': 1}
+    if name == 'dpsgd':
+        method = algorithms.make('dpsgd', model, round_order='parallel', **settings)
+        slots = topology.schedule('ring', clients, ROUNDS, seed=0, static=True)
+        ends, per_interval = np.arange(1, ROUNDS + 1) / min(speeds), 1
+    else:
+        still = steady(clients)._replace(speed=np.array(speeds))
+        planned = plan(
+            name, graphs, still, work=1.0, bits=1, seconds=float(ROUNDS), intervals=2 * ROUNDS
+        )
+        slots, ends, per_interval = planned.slots, planned.ends, planned.per_interval
+        method = make(planned, model, **settings)
+    state = jax.jit(method.init)(jax.random.key(0), found.clients)
+
+    def one(state, slot):
+        state, _ = method.step(jax.random.key(0), state, slot, found.clients)
+        mean = jax.tree.map(lambda leaf: leaf.mean(axis=0), state.params)
+        return state, found.suboptimality(mean)
+
+    arrays = jax.tree.map(jnp.asarray, slots)
+    losses = jax.jit(lambda s: jax.lax.scan(one, s, arrays)[1])(state)
+    at_ends = np.asarray(losses).reshape(len(ends), per_interval)[:, -1]
+    assert at_ends[-1] < target < at_ends[0]
+    return ends[np.argmax(at_ends < target)]
+
+
+def test_a_straggler_hardly_slows_pairs_and_slows_rounds_tenfold():
+    """One of 16 clients on a ring at a tenth of the speed of the others (Lian et al., 2018)."""
+    even, straggler = [1.0] * 16, [0.1] + [1.0] * 15
+    ratios = {
+        name: seconds_to(name, straggler) / seconds_to(name, even) for name in ('ad_psgd', 'dpsgd')
+    }
+    print(ratios, [seconds_to(n, even) for n in ratios])
+    assert ratios['ad_psgd'] < 1.2 and 9 < ratios['dpsgd'] < 11, ratios
+
+
+# ------------------------------------------------------------------------------- what is refused
+
+
+def refusal(graphs=None, drawn=None, name='ad_psgd', **settings):
+    settings = {'seconds': 1.0, **TIMES} | settings
+    with pytest.raises(ValueError) as error:
+        plan(name, links() if graphs is None else graphs, drawn or steady(CLIENTS), **settings)
+    text = str(error.value)
+    assert '\n' not in text
+    return text
+
+
+def test_what_is_refused(monkeypatch):
+    assert 'loss (a probability) has to lie in [0, 1), got 1' in refusal(loss=1)
+    assert 'the first one does after 0.1; simulate for longer' in refusal(seconds=0.05)
+    assert 'set one of them' in refusal(updates=5) and 'set one' in refusal(seconds=None)
+    assert 'unknown method' in refusal(name='fedbuff')
+    assert 'a world of 5 clients with a graph of 6' in refusal(drawn=steady(5))
+    assert 'work (operations of a local update) has to be above 0, got 0' in refusal(work=0)
+    changing = topology.schedule('regular', CLIENTS, 3, seed=0, degree=3)
+    assert 'ad_psgd needs the same graph in every round' in refusal(changing)
+    directed = topology.schedule('directed_ring', CLIENTS, 1, seed=0, static=True)
+    assert 'the link between clients' in refusal(directed)
+    nobody = topology.drop_links(links(), 1.0, 0)
+    assert 'client 0 has no neighbour' in refusal(nobody)
+    never = steady(CLIENTS)
+    gone = rough(0).online._replace(
+        starts=np.full((CLIENTS, 1), np.inf), ends=np.full((CLIENTS, 1), np.inf)
+    )
+    text = refusal(drawn=never._replace(online=gone), seconds=None, updates=4)
+    assert 'comes to rest after 0 local updates' in text
+    with pytest.raises(ValueError, match=r'1000000000 past models of 15 weights take 55\.9 GiB'):
+        METHODS['swift'].factory(MODEL, places=10**9)
+    graphs = links()
+    monkeypatch.setattr('dfl_jax.host.free_bytes', lambda: 10)
+    assert 'are free; simulate fewer seconds' in refusal(graphs)
