@@ -89,8 +89,9 @@ def check_shapes(
     named = np.asarray(graphs.members)
     named = named[:1] if named.strides[0] == 0 else named  # one round of a static schedule
     least, most, aggregators = int(named.min()), int(named.max()), members[-2]
-    # Aggregators may be fewer than clients where these meet, and then they are not all the members.
-    alone = 1 < aggregators != clients and most < aggregators
+    # Aggregators may be fewer than clients where these meet, and then they are not all the members;
+    # the events of an interval may be more.
+    alone = 1 < aggregators < clients and most < aggregators
     if least < 0 or most >= clients or alone:
         raise ValueError(
             f'a graph of {aggregators if alone else most + 1} clients (members {least} to '

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -219,6 +220,65 @@ def test_a_method_that_counts_nothing(tmp_path, monkeypatch):
     status, _, err = called(time, *argv, '--allow_imports')
     assert status == 1 and 'does not count its operations' in err
     assert called(time, *argv, '--allow_imports', '--operations=1e9')[0] == 0
+
+
+# -------------------------------------------------------------------------------- without rounds
+
+CLOCKS = ('--world=speed=two:1e7:1e8:0.3,latency=0.01', '--round_seconds=0.5')
+
+
+@pytest.mark.parametrize('method', ['ad_psgd', 'gossip_learning', 'swift'])
+def test_methods_without_rounds(tmp_path, method):
+    flags = [each for each in SMALL if each != '--nocheckpoint']
+    flags += ['--topology=ring', '--lr=0.2', '--link_dropout=0.2']
+    flags = [each for each in flags if 'degree' not in each]
+    argv = (*flags, f'--algorithm={method}', *CLOCKS)
+    status, _, err = called(run, *argv, f'--out={tmp_path}/whole')
+    assert status == 0, err
+    rows = rows_of(tmp_path / 'whole')
+    assert [row['simulated_seconds'] for row in rows] == [0.5, 1.0, 1.5, 2.0]
+    assert [row['round'] for row in rows] == [1, 2, 3, 4]
+    assert all(row['updates'] > 5 for row in rows)
+    assert rows[-1]['consensus_loss'] < rows[0]['consensus_loss']
+    each = rows[-1]['operations_total'] / sum(row['updates'] for row in rows)
+    assert each == pytest.approx(2 * (64 * 8 * 2 + 8 * 10 * 3) * 20, rel=0.2)  # of about 20 samples
+    shutil.copytree(tmp_path / 'whole', tmp_path / 'a')
+    (tmp_path / 'a' / 'done').unlink()  # as if it was killed after the second evaluation
+    for last in (3, 4):
+        shutil.rmtree(tmp_path / 'a' / 'checkpoints' / str(last), ignore_errors=True)
+    status, _, err = called(run, '--resume', '--noprogress', f'--out={tmp_path}/a')
+    assert status == 0, err
+    same = ('consensus_accuracy', 'consensus_loss', 'mbytes_total', 'updates')
+    again = rows_of(tmp_path / 'a')
+    assert [[r[name] for name in same] for r in again] == [[r[n] for n in same] for r in rows]
+    status, _, err = called(run, '--resume', '--rounds=5', f'--out={tmp_path}/a')
+    assert status == 1 and 'are planned for 4 intervals together; start a longer run anew' in err
+    assert called(time, f'--runs={tmp_path}/whole', f'--out={tmp_path}/t')[0] == 1
+
+
+@pytest.mark.parametrize(
+    ('flags', 'message'),
+    [
+        ('', '--algorithm=swift has no rounds; give it a --world, and'),
+        ('--world=devices', '--algorithm=swift has no rounds; give it a --world, and'),
+        ('--world=speed=1 --round_seconds=1', 'no local update ends within 4 seconds'),
+        ('--world=devices --round_seconds=1 --barrier', 'have clocks of their own; leave it out'),
+        (
+            '--world=devices --round_seconds=1 --nostatic_topology',
+            'swift needs the same graph in every round',
+        ),
+        (
+            '--world=devices --round_seconds=1 --link_dropout=1',
+            'loss (a probability) has to lie in',
+        ),
+    ],
+)
+def test_what_methods_without_rounds_refuse(tmp_path, flags, message):
+    small = [each for each in SMALL if 'degree' not in each]
+    argv = ('--algorithm=swift', '--topology=ring', *flags.split(), f'--out={tmp_path}/out')
+    status, _, err = called(run, *small, *argv)
+    assert status == 1 and message in err and err.count('\n') == 1
+    assert not (tmp_path / 'out').exists()
 
 
 # ------------------------------------------------------------------------------------------- map

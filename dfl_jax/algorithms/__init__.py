@@ -49,6 +49,9 @@ class Run(NamedTuple):
     projection_seed: int  # a random stream of the run's seed
     members: int = 2  # K of the schedule
     chunk: int = 1  # clients or aggregators that fit into the memory at once
+    places: int = 1  # of past models, events of a slot, seconds of an interval: without rounds
+    width: int = 1
+    seconds: float = 1.0
 
 
 class Method(NamedTuple):
@@ -59,7 +62,7 @@ class Method(NamedTuple):
     paper: str = ''
     # `neighbours`: an aggregator a client; `cohort`: one server, which hears `cohort` clients;
     # `meetings`: some aggregators and their senders, clients of any architecture; `pairs`: the same
-    # with one sender an aggregator
+    # with one sender an aggregator; `events`: no rounds, see `dfl_jax.asynchronous`
     graphs: str = 'neighbours'
     # (model, samples N, members K, settings) -> bytes of one client, aggregator or participant
     memory: Callable[[Model, int, int, Mapping[str, Any]], int] = training_bytes

@@ -6,6 +6,7 @@
 
 from dfl_jax.asynchronous.ad_psgd import ad_psgd
 from dfl_jax.asynchronous.gossip_learning import gossip_learning
+from dfl_jax.asynchronous.intervals import by_interval, intervals_of
 from dfl_jax.asynchronous.planning import METHODS, Plan, make, plan
 from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.asynchronous.swift import swift

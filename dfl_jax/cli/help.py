@@ -110,8 +110,8 @@ def _plain(value: object) -> str:
 
 def _defaults(name: str) -> str:
     """The defaults of a flag by method: ' (default 0.1: dpsgd, dfedavg; 0.01: spark)'."""
-    from dfl_jax.algorithms import METHODS
     from dfl_jax.cli.experiment.method_flags import settings_with_flags
+    from dfl_jax.cli.experiment.methods import METHODS
 
     methods: dict[str, list[str]] = {}
     for method, row in METHODS.items():

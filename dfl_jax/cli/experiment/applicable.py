@@ -6,6 +6,7 @@ from typing import Any
 from dfl_jax.algorithms import Method
 from dfl_jax.cli.experiment.flags import GROUPS
 from dfl_jax.cli.experiment.method_flags import METHOD
+from dfl_jax.cli.experiment.methods import EVENTS
 from dfl_jax.topology import FAMILIES, FROM_FILE, SEQUENCES, WITH_DEGREE
 
 ARCHITECTURES = 'clients of different architectures'  # title of their flags
@@ -78,6 +79,10 @@ def idle_flags(flags: Any, method: Method, settings: Container[str]) -> dict[str
     idle |= {
         n: f'{of_method}; leave it out' for n in GROUPS[METHOD] if n not in settings and n in flags
     }
+    if method.graphs == EVENTS:
+        clocks = f'{of_method}, whose clients have clocks of their own; leave it out'
+        absent = ('client_dropout', 'client_isolation', 'directed_dropout', 'barrier')
+        idle |= dict.fromkeys(absent, clocks)
     if method.graphs == 'cohort':
         server = f'{of_method}, whose server hears a cohort; leave it out'
         idle |= {n: server for n in GROUPS['network'] if n != 'client_dropout'}

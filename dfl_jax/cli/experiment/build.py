@@ -4,27 +4,32 @@ Everything that can be wrong with the input is found here, before any long compu
 as a ValueError of one line.
 """
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from dfl_jax import data, timing
+from dfl_jax import asynchronous, data, timing
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.checks import check_range
 from dfl_jax.cli.experiment.gain import initial_gain
 from dfl_jax.cli.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.cli.experiment.method import Chosen, choose_method, make_algorithm
+from dfl_jax.cli.experiment.methods import EVENTS
 from dfl_jax.cli.experiment.networks import build_network, task_named
 from dfl_jax.cli.experiment.placement import place
 from dfl_jax.evaluation import Holdout
 from dfl_jax.execution import Footprint
 from dfl_jax.heterogeneous import Population
 from dfl_jax.models import Model
+from dfl_jax.settings import assemble
 from dfl_jax.timing import ROUNDS, Rules, World
+from dfl_jax.training import training_operations
 
 STREAMS = (  # of random numbers, one a purpose
     'partition',
@@ -100,6 +105,9 @@ def build(flags: Any) -> Experiment:
     # Late, as it takes the longest
     intact, graphs = draw_graphs(flags, seeds, chosen, world)
     sizes = np.array([len(part) for part in parts])
+    if world is not None and chosen.method.graphs == EVENTS:
+        graphs, chosen = plan_events(flags, chosen, model, graphs, world, sizes, seeds['links'])
+        world = None  # their time is in the schedule
     chosen = replace(chosen, run=chosen.run._replace(members=graphs.mask.shape[2]))
     algorithm = make_algorithm(chosen, network)
     if algorithm.check is not None:
@@ -140,6 +148,12 @@ def build(flags: Any) -> Experiment:
 
 def simulated_world(flags: Any, seed: int, chosen: Chosen) -> World | None:
     """The --world, if any. Raises ValueError for one that does not fit the method or the run."""
+    without_rounds = chosen.method.graphs == EVENTS
+    if without_rounds and (flags.world is None or flags.round_seconds is None):
+        raise ValueError(
+            f'--algorithm={chosen.name} has no rounds; give it a --world, and --round_seconds for '
+            'the intervals at which it is evaluated'
+        )
     if flags.world is None:
         return None
     if chosen.method.graphs == 'cohort':
@@ -150,12 +164,47 @@ def simulated_world(flags: Any, seed: int, chosen: Chosen) -> World | None:
     world = timing.parse(flags.world, flags.clients, seed)
     if flags.round_seconds is not None:
         check_range('--round_seconds', flags.round_seconds, above=0)
-        if world.online is None:
+        if world.online is None and not without_rounds:
             raise ValueError(
                 f'--round_seconds={flags.round_seconds}: in --world={flags.world} all are always '
                 'online; add online=sine:PERIOD:SHARE, or leave it out'
             )
     return world
+
+
+def plan_events(
+    flags: Any,
+    chosen: Chosen,
+    model: Model,
+    graphs: Graph,
+    world: World,
+    sizes: np.ndarray,
+    seed: int,
+) -> tuple[Graph, Chosen]:
+    """The schedule of a method without rounds, in intervals of --round_seconds, and the method with
+    what follows from it. Raises ValueError for what cannot be simulated."""
+    factory = chosen.method.factory
+    default = inspect.signature(factory).parameters['training'].default
+    training = assemble(factory, chosen.settings).get('training', default)
+    planned = asynchronous.plan(
+        chosen.name,
+        graphs,
+        world,
+        work=np.asarray(training_operations(model, training)(jnp.asarray(sizes))),
+        bits=make_algorithm(chosen, model).unit_bits['weights'],
+        seconds=flags.rounds * flags.round_seconds,
+        intervals=flags.rounds,
+        loss=flags.link_dropout,
+        sizes=sizes,
+        seed=seed,
+    )
+    run = chosen.run._replace(
+        places=planned.places,
+        width=planned.slots.active.shape[1],
+        seconds=flags.round_seconds,
+    )
+    slots: Any = asynchronous.intervals_of(planned)
+    return slots, replace(chosen, run=run)
 
 
 def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:

@@ -164,7 +164,8 @@ flags.DEFINE_float(
     'round_seconds',
     None,
     'In a --world with online times: round r begins at r times so many seconds, and who is offline '
-    'then sits it out (default: others wait).',
+    'then sits it out (default: others wait). Methods without rounds are evaluated after every so '
+    'many simulated seconds, --rounds times.',
 )
 
 _section('clients of different architectures')

@@ -8,6 +8,7 @@ from dfl_jax import topology
 from dfl_jax.algorithms import Method
 from dfl_jax.base import Graph
 from dfl_jax.cli.experiment.method import Chosen
+from dfl_jax.cli.experiment.methods import EVENTS
 from dfl_jax.timing import World
 
 
@@ -45,6 +46,8 @@ def draw_graphs(
         )
         return cohorts, cohorts
     intact = neighbours(flags, seeds['graph'])
+    if method.graphs == EVENTS:
+        return intact, intact
     if intact.weights is not None and 'mixing' in chosen.given:
         raise ValueError(
             f'--mixing={chosen.given["mixing"]}: the graphs of --topology={flags.topology} have '

@@ -11,8 +11,9 @@ from typing import Any
 
 from absl import flags
 
-from dfl_jax.algorithms import METHODS, Method
+from dfl_jax.algorithms import Method
 from dfl_jax.cli.experiment.flags import FLAGS, GROUPS, NOT_SETTINGS
+from dfl_jax.cli.experiment.methods import METHODS
 from dfl_jax.cli.experiment.old_names import OLD_NAMES, OLD_VALUES
 from dfl_jax.settings import Setting, described
 

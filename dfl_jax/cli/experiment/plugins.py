@@ -11,9 +11,10 @@ from typing import Any
 
 from absl import flags
 
-from dfl_jax.algorithms import METHODS, Method
+from dfl_jax.algorithms import Method
 from dfl_jax.cli.command import in_a_line
 from dfl_jax.cli.experiment.method_flags import define_flags
+from dfl_jax.cli.experiment.methods import METHODS
 
 
 def of_others(name: str) -> bool:

@@ -25,6 +25,7 @@ from dfl_jax.cli.command import fail
 from dfl_jax.cli.experiment import method_flags
 from dfl_jax.cli.experiment.build import Experiment, build
 from dfl_jax.cli.experiment.method_flags import defaults_of_a_run, renew, settings_of_a_run
+from dfl_jax.cli.experiment.methods import EVENTS
 from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
 from dfl_jax.cli.experiment.values import check_values
 from dfl_jax.cli.run.fingerprint import check_same, fingerprint
@@ -212,6 +213,11 @@ def go_on(
     rounds = now['settings']['rounds']
     if rounds == config['settings']['rounds']:
         return None
+    if experiment.chosen.method.graphs == EVENTS:
+        raise ValueError(
+            f'--rounds={rounds}: the events of {experiment.chosen.name} are planned for '
+            f'{config["settings"]["rounds"]} intervals together; start a longer run anew'
+        )
     widths = [each['inputs']['graphs']['width'] for each in (config, now) if 'inputs' in each]
     if len(set(widths)) > 1:
         print(

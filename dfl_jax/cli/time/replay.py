@@ -9,6 +9,7 @@ from absl import flags
 
 from dfl_jax.base import Graph
 from dfl_jax.cli.experiment.method_flags import of_a_run
+from dfl_jax.cli.experiment.methods import EVENTS
 from dfl_jax.cli.run.recall import recall
 from dfl_jax.cli.run.rundir import Row, RunDirectory
 from dfl_jax.timing import Counts, Rules, World, counted, energy, finish_times, rules_of
@@ -70,6 +71,11 @@ def replay(directory: RunDirectory, operations: float | None = None) -> Replay:
         raise ValueError(
             f'{directory.path}: the server of {experiment.chosen.name} is none of the clients, '
             'whose times these are; leave it out'
+        )
+    if experiment.chosen.method.graphs == EVENTS:
+        raise ValueError(
+            f'{directory.path}: {experiment.chosen.name} has no rounds, and would train otherwise '
+            'in another world; run it there'
         )
     metric = f'consensus_{experiment.model.task.metric}'
     graphs = jax.tree.map(lambda a: a[: rows[-1]['round']], experiment.graphs)
