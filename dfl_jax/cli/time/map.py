@@ -121,6 +121,8 @@ def report(definition: Row, reached: Reached) -> str:
             for _, up, speed in definition['points']
         ]
         for i, method in enumerate(definition['methods']):
+            if reached[column, target][i] is None:
+                continue
             cells = [in_words(float(times[i])) for times in found]
             best = [int(times.argmin()) == i for times in found]
             rows.append(
