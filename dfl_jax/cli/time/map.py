@@ -169,7 +169,7 @@ def _plot(
     for axis in axes[:, 0]:
         axis.set_ylabel('computer, operations a second')
     patches = [Patch(color=colours(i), alpha=0.6, label=methods[i]['label']) for i in sorted(shown)]
-    figure.legend(handles=patches, loc='lower center', ncols=len(patches), frameon=False)
-    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    figure.legend(handles=patches, loc='lower center', ncols=4, frameon=False)
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
     figure.savefig(path, dpi=130)
     plt.close(figure)
