@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import shutil
 
 import jax
@@ -88,6 +89,7 @@ def test_many_runs_in_many_worlds(tmp_path):
     assert status == 0, err
     table = [line.split('|')[1:-1] for line in out.splitlines() if line.startswith('|')]
     assert len(table) == 2 + 4 and (tmp_path / 't' / 'time.png').stat().st_size > 10_000
+    assert (tmp_path / 't' / 'worlds.png').stat().st_size > 10_000
     rows = json.loads((tmp_path / 't' / 'time.json').read_text())
     slow, fast = rows[:2]
     assert slow['simulated_seconds'][-1] > 1.2 * fast['simulated_seconds'][-1]
@@ -198,6 +200,24 @@ def test_a_run_that_has_not_counted_its_operations(tmp_path):
     assert called(time, *argv, '--operations=1e9')[0] == 0
     (replayed,) = json.loads((tmp_path / 't' / 'time.json').read_text())
     assert replayed['simulated_seconds'][-1] > 4 * 1.0
+
+
+@pytest.mark.parametrize('method', ['dpsgd', 'ntk_dfl --ntk_timesteps=5,10'])
+def test_a_client_that_never_comes_back(tmp_path, method):
+    """Found before the first round where the work is known then, in a line in any case."""
+    ends = np.array([[1e9]] * 5 + [[0.5]])
+    np.savez(
+        tmp_path / 'world.npz',
+        speed=np.full(6, 1e7),
+        uplink=np.full(6, 1e6),
+        online_starts=np.zeros((6, 1)),
+        online_ends=ends,
+    )
+    argv = (*SMALL, *f'--algorithm={method} --barrier --world={tmp_path}/world.npz'.split())
+    status, _, err = called(run, *argv, '--rounds=20', f'--out={tmp_path}/a')
+    assert status == 1 and err.count('\n') == 1
+    assert re.search(r'error: client 5 never comes back after \S+ s, and others wait for it', err)
+    assert (tmp_path / 'a').exists() == ('ntk' in method)
 
 
 def test_a_method_that_counts_nothing(tmp_path, monkeypatch):

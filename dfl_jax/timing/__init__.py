@@ -1,6 +1,13 @@
 """Seconds of a real network: what clients and links are like, and when each of them is done."""
 
-from dfl_jax.timing.counts import active_clients, check_counted, counted, counts_of, rules_of
+from dfl_jax.timing.counts import (
+    DependsOnTrainingError,
+    active_clients,
+    check_counted,
+    counted,
+    counts_of,
+    rules_of,
+)
 from dfl_jax.timing.files import from_fedscale, parse, read, write
-from dfl_jax.timing.rounds import ROUNDS, Counts, Rules, energy, finish_times
+from dfl_jax.timing.rounds import ROUNDS, Counts, NeverOnlineError, Rules, energy, finish_times
 from dfl_jax.timing.world import Online, World, world

@@ -16,6 +16,10 @@ BLOCK = 64  # rounds that are counted at once
 UNCOUNTED = 'the method does not count its operations (Info.work), which its seconds follow from'
 
 
+class DependsOnTrainingError(ValueError):
+    """What a method does in a round cannot be told without training."""
+
+
 def counted(
     algorithm: Algorithm, clients: Clients, graphs: Graph, operations: np.ndarray | None = None
 ) -> Counts:
@@ -32,12 +36,14 @@ def counted(
         between the active clients. Needed where the work depends on the training, as it does where
         a flow is integrated until its loss rises.
 
-    Raises ValueError where the work depends on the training and is not given, and where the method
-    does not count it.
+    Raises DependsOnTrainingError where the work depends on the training and is not given, and
+    ValueError where the method does not count it.
     """
     sent = _rounds(algorithm, clients, graphs, lambda info: info.sent)
     if sent is None:
-        raise ValueError('what the method sends depends on the training; it cannot be replayed')
+        raise DependsOnTrainingError(
+            'what the method sends depends on the training; it cannot be replayed'
+        )
     bits = sum(
         (algorithm.unit_bits[unit] * each.astype(np.float64) for unit, each in sent.items()),
         start=np.zeros((len(graphs.active), len(clients.y))),
@@ -48,7 +54,7 @@ def counted(
         return Counts(bits, active * each[:, None])
     work = _rounds(algorithm, clients, graphs, lambda info: info.work)
     if work is None:
-        raise ValueError(
+        raise DependsOnTrainingError(
             'the work of the method depends on the training; replay a run that has counted it '
             '(operations_total in its metrics), or give the operations of a round'
         )

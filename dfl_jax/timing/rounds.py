@@ -23,6 +23,10 @@ from dfl_jax.timing.world import World
 BLOCK = 2**22  # links of rounds whose times are computed at once, 32 MiB an array
 
 
+class NeverOnlineError(ValueError):
+    """Clients wait for one that never comes back."""
+
+
 class Counts(NamedTuple):
     """What each client does in each round."""
 
@@ -64,7 +68,7 @@ def finish_times(
       begin: seconds at which each client is ready for the first of these rounds, [M]; zero.
       first: its number.
 
-    Raises ValueError where a client that others wait for never comes back online.
+    Raises NeverOnlineError where a client that others wait for never comes back online.
 
     >>> import numpy as np; from dfl_jax import topology; from dfl_jax.timing import world
     >>> ring = topology.schedule('ring', 4, 3, seed=0, static=True)
@@ -109,7 +113,7 @@ def finish_times(
 
 def _never(graphs: Graph, round: int, began: np.ndarray, now: np.ndarray) -> None:
     client = int(np.flatnonzero(~np.isfinite(began))[0])
-    raise ValueError(
+    raise NeverOnlineError(
         f'client {client} never comes back after {now[client]:.6g} s, and others wait for it in '
         f'round {round + 1}; let absent clients be left out, or give them times online'
     )

@@ -4,6 +4,7 @@ Everything that can be wrong with the input is found here, before any long compu
 as a ValueError of one line.
 """
 
+import contextlib
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -120,6 +121,8 @@ def build(flags: Any) -> Experiment:
     algorithm = make_algorithm(chosen, network)
     if world is not None:
         timing.check_counted(algorithm, clients, graphs)
+        if not flags.round_seconds:
+            check_all_return(algorithm, clients, graphs, world, flags.barrier)
     keeps = any(map(len, kept))
     if keeps and algorithm.predict_own is None:
         raise ValueError(
@@ -170,6 +173,21 @@ def simulated_world(flags: Any, seed: int, chosen: Chosen) -> World | None:
                 'online; add online=sine:PERIOD:SHARE, or leave it out'
             )
     return world
+
+
+def check_all_return(
+    algorithm: Algorithm, clients: Clients, graphs: Graph, world: World, barrier: bool
+) -> None:
+    """Raises NeverOnlineError where a client that others wait for leaves for ever.
+
+    Of methods whose work depends on the training it shows while they train.
+    """
+    if world.online is None or np.isfinite(world.online.period):
+        return
+    with contextlib.suppress(timing.DependsOnTrainingError):
+        counts = timing.counted(algorithm, clients, graphs)
+        rules = timing.rules_of(algorithm, graphs, len(clients.y), Rules(barrier=barrier))
+        timing.finish_times(graphs, counts, world, rules)
 
 
 def plan_events(

@@ -21,6 +21,7 @@ from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.data.formats import one_line
 from dfl_jax.execution import fetched, leads
 from dfl_jax.tasks import Task
+from dfl_jax.timing import NeverOnlineError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 REPORTED = {  # of the methods that have it
@@ -104,7 +105,7 @@ def train(
     except simulate.DivergenceError as error:
         kept_rows = f'{len(rows)} evaluations are kept in {directory.path}'
         fail(f'{error} and take another --out; {kept_rows}')
-    except (restore.CheckpointError, LoggerError) as error:
+    except (restore.CheckpointError, LoggerError, NeverOnlineError) as error:
         fail(str(error))
     except OSError as error:  # a full disk, a folder that is gone
         goes_on = f'--resume --out={directory.path} goes on from the last checkpoint'

@@ -3,7 +3,7 @@
 Replays runs on the clock of one or several worlds without training again: the graphs follow from
 the settings and the seed, the bits of each message and the operations of each client from the
 method. Prints the simulated seconds until the aggregated model is at the targets, and writes
-time.md, time.json and time.png into --out.
+time.md, time.json, time.png and worlds.png, a picture of the worlds, into --out.
 """
 
 import json
@@ -21,6 +21,7 @@ from dfl_jax.cli.run.rundir import RunDirectory, write_atomically
 
 if TYPE_CHECKING:
     from dfl_jax.cli.time.replay import Replay
+    from dfl_jax.timing import World
 
 FLAGS = flags.FLAGS
 define_flags = define_flags_of_others
@@ -48,7 +49,7 @@ EXAMPLES = (
     '--runs=runs --world=devices',
     "--runs=runs/a,runs/b --world='speed=1e9,uplink=1e6;speed=1e11,uplink=1e9' --targets=0.9",
 )
-FILES = ('time.md', 'time.json', 'time.png')
+FILES = ('time.md', 'time.json', 'time.png', 'worlds.png')
 WORLD = 'speed=1e10,uplink=5.6e6,latency=0.05'
 HEAD = ('run', 'world', 'rounds', 'seconds a round', 'accuracy')
 
@@ -135,16 +136,18 @@ def main(_: list[str]) -> int:
 
     from dfl_jax import timing
     from dfl_jax.cli.experiment.build import streams
-    from dfl_jax.cli.time.plot import plot_times
+    from dfl_jax.cli.time.plot import plot_times, plot_worlds
     from dfl_jax.cli.time.replay import replay
 
-    rows = []
+    rows: list[dict[str, Any]] = []
+    worlds: dict[str, World] = {}
     for directory in tqdm(found, 'runs', disable=not progress):
         replayed = replay(directory, FLAGS.operations)
         joules = replayed.joules(FLAGS.joules_per_operation, FLAGS.joules_per_bit)
         seed = streams(FLAGS.seed)['world']  # of the run
         for text in texts:
             world = timing.parse(text, replayed.counts.work.shape[1], seed)
+            worlds.setdefault(text, world)
             seconds = replayed.seconds(world, barrier)
             rows.append(row_of(replayed, text, goals, seconds, joules))
     print(table(rows))
@@ -152,5 +155,6 @@ def main(_: list[str]) -> int:
     write_atomically(out / FILES[0], table(rows) + '\n')
     write_atomically(out / FILES[1], json.dumps(rows, separators=(',', ':')) + '\n')
     plot_times(rows, out / FILES[2])
+    plot_worlds(worlds, out / FILES[3])
     print('\n'.join(str(out / name) for name in FILES))
     return 0

@@ -1,9 +1,14 @@
-"""Accuracy over simulated seconds, a panel a world."""
+"""Accuracy over simulated seconds, a panel a world; and what the worlds are like."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dfl_jax.cli.run.plots import COLOURS, plt
+from dfl_jax.timing import World
+from dfl_jax.timing.world import FIELDS, UNITS
 
 
 def plot_times(rows: list[dict[str, Any]], path: Path) -> None:
@@ -24,3 +29,40 @@ def plot_times(rows: list[dict[str, Any]], path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def plot_worlds(worlds: Mapping[str, World], path: Path) -> None:
+    """Draws what the clients of each world have, from the least to the most, and how many of them
+    are online over a period."""
+    panels = [*FIELDS, 'online']
+    figure, axes = plt.subplots(1, len(panels), figsize=(3.3 * len(panels), 3.4))
+    for number, (name, world) in enumerate(worlds.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        share = np.linspace(0, 100, len(world.speed))
+        for axis, field in zip(axes, FIELDS, strict=False):
+            values = getattr(world, field)
+            values = values if values.ndim == 1 else values.mean(axis=1)
+            axis.plot(share, np.sort(values), color=colour, label=name[:60])
+        times, online = _online_over_time(world)
+        axes[-1].plot(times, 100 * online, color=colour)
+    for axis, field in zip(axes, FIELDS, strict=False):
+        axis.set(yscale='log', xlabel='clients (%)', title=f'{field}, {UNITS[field]}')
+    axes[FIELDS.index('latency')].set_yscale('symlog', linthresh=1e-3)
+    axes[-1].set(xlabel='seconds', title='clients online (%)', ylim=(0, 105))
+    for axis in axes:
+        axis.grid(alpha=0.3)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc='lower center', ncols=2, frameon=False)
+    figure.tight_layout(rect=(0, 0.04 + 0.05 * -(-len(worlds) // 2), 1, 1))
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _online_over_time(world: World) -> tuple[np.ndarray, np.ndarray]:
+    """Times [201] and the share of the clients that is online at each of them."""
+    end = 1.0
+    if world.online is not None:
+        ends = world.online.ends[np.isfinite(world.online.ends)]
+        repeats = np.isfinite(world.online.period)
+        end = float(world.online.period if repeats else ends.max(initial=1.0))
+    times = np.linspace(0, end, 201)
+    return times, np.array([world.is_online(np.full(len(world.speed), t)).mean() for t in times])
