@@ -272,6 +272,8 @@ def test_places_are_those_that_are_needed_at_once():
     assert pack(early, 3, np.array([7.0]), 2, width=1).places == 1
     apart = pack(early, 3, np.array([3.0, 7.0]), 2)  # an event at an end is before it
     assert apart.slots.active.reshape(2, -1).sum(axis=1).tolist() == [5, 3]
+    # Padding names the last client, of whom there may be no event: a run checks that there is one
+    assert pack(changes[:2], 4, np.array([7.0]), 2, width=1).slots.members.max() == 3
 
 
 @pytest.mark.parametrize('name', METHODS)
