@@ -92,7 +92,7 @@ def ad_psgd(x, gradients, world, hears, ends, *, lr, **network):
 
 
 def gossip_learning(x, gradients, world, hears, ends, *, lr, **network):
-    """Hegedus et al., Algorithm 1, with a processor that is busy while it trains."""
+    """Hegedus et al., with a processor that is busy while it trains."""
     net = Simulation(x, world, hears, **network)
     clients = range(len(x))
     age, training, box = [0 for _ in clients], [False for _ in clients], [None for _ in clients]

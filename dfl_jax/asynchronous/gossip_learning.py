@@ -1,4 +1,4 @@
-"""Gossip learning: Ormandi, Hegedus & Jelasity 2013; Hegedus, Danner & Jelasity 2021, Algorithm 1.
+"""Gossip learning: Ormandi, Hegedus & Jelasity 2013; Hegedus, Danner & Jelasity 2021.
 
 Models walk through the network. Every period a client sends its model w and its age t, the local
 updates behind it, to a random neighbour, which merges it with its own by their ages and trains:

@@ -114,7 +114,7 @@ def plan(
         graph, world, work=work, bits=bits, loss=loss, mixing=mixing, sizes=sizes, seed=seed
     )
     events, end = recorded(METHODS[method].events(network), seconds, updates)
-    ends = end * np.arange(1, intervals + 1) / intervals
+    ends = np.linspace(0, end, intervals + 1)[1:]
     columns = 2 if METHODS[method].pairs else 1 + max(map(len, network.hears))
     slots, places, per_interval = pack(events, network.clients, ends, columns, width)
     return Plan(method, events, slots, places, per_interval, ends)

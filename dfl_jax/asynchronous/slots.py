@@ -32,7 +32,7 @@ class Slots(NamedTuple):
     """
 
     members: Array  # [S, H, K] int32; column 0 the client that updates
-    mask: Array  # [S, H, K] bool, members whose models are read
+    mask: Array  # [S, H, K] bool, members whose models are read; none where it is not active
     active: Array  # [S, H] bool, there is such an event
     weights: Array | None  # [S, H, K] floating, of the members in an average; None: the method's
     source: Array  # [S, H, K] int32, place of the model among the past ones; NONE: the present one

@@ -63,8 +63,8 @@ def event_method(
 ) -> Algorithm:
     """The `Algorithm` whose step advances one slot.
 
-    `Info.sent` counts delivered messages, those that are lost are not in it. `Info.loss` is that of
-    each client's last update.
+    `Info.sent` counts delivered messages, not those that are lost or refused. `Info.loss` is that
+    of each client's last update.
 
     Args:
       model: the network, bound to its input shape.
@@ -139,7 +139,7 @@ def event_method(
             return map_present(of_event, of_none, stacked, slot.active, chunk, size)
 
         new, losses = update(slot, read, present, train)
-        targets = jnp.where(slot.mask & slot.active[:, None], slot.members, nobody)
+        targets = jnp.where(slot.mask, slot.members, nobody)
         for k in range(written):
             models = _written(models, targets[:, k], new[k])
         sent = jax.ops.segment_sum(slot.sent.ravel(), slot.members.ravel(), nobody)

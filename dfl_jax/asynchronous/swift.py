@@ -7,6 +7,7 @@ Every client i repeats, without waiting for anybody,
     broadcast x_i to its neighbours
 
 Where all are equally fast and messages take no time it is D-PSGD (Lian et al. 2017, Algorithm 1).
+W is the mixing matrix of the graph; the paper also has one that makes up for different speeds.
 """
 
 import heapq
