@@ -31,8 +31,9 @@ def exchanges(network: Network) -> Iterator[Event]:
 
     Two clients send each other their models at once, as soon as one of them is done, and both
     average when both have arrived. Where one of the two messages is lost, or a client offline at
-    that time, neither averages, and the client applies its gradient alone. Raises ValueError for
-    links that do not go both ways.
+    that time, neither averages, and the client applies its gradient alone. Several may average
+    with one client at a time, one after the other. Raises ValueError for links that do not go both
+    ways.
     """
     for i, others in enumerate(network.hears):
         for j in set(others) ^ set(network.heard_by[i]):
@@ -46,7 +47,7 @@ def exchanges(network: Network) -> Iterator[Event]:
 
     def begin(i: int, time: float) -> None:
         j = network.neighbour(i)
-        lost = any([network.is_lost(i), network.is_lost(i)])
+        lost = any([network.is_lost(i), network.is_lost(i)])  # one of the two messages
         both = max(network.transfer_seconds(i, j), network.transfer_seconds(j, i))
         done = network.next_online(i, time) + network.update_seconds[i] + both
         if done < float('inf'):
