@@ -139,5 +139,5 @@ def _changes(graphs: Graph) -> np.ndarray:
     changed = np.zeros(len(arrays[0]), bool)
     for a in arrays:
         if a.strides[0]:  # else a static schedule's, held once
-            changed[1:] |= (a[1:] != a[:-1]).reshape(len(a) - 1, -1).any(axis=1)
+            changed[1:] |= (a[1:] != a[:-1]).any(axis=tuple(range(1, a.ndim)))
     return changed

@@ -107,8 +107,7 @@ def plan(
     """
     check_choice('method', method, METHODS)
     check_range('intervals', intervals, least=1)
-    if len(graphs.active) > 1:
-        static(method)(graphs, np.zeros(0))
+    static(method)(graphs, np.zeros(0))
     graph = jax.tree.map(lambda a: np.asarray(a)[0], graphs)
     network = Network(
         graph, world, work=work, bits=bits, loss=loss, mixing=mixing, sizes=sizes, seed=seed
