@@ -159,7 +159,9 @@ def _train(
     check_shapes(runs.clients, runs.graphs, test, validation, axis)
     # Blocks of one length serve every evaluation, and so does one compiled program.
     block = math.gcd(min(eval_every, rounds), rounds, resume[1][0].round if resume else 0)
-    with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
+    # Not while it is suspended, when the mesh would be set for whoever asked for an evaluation
+    on_devices = functools.partial(jax.set_mesh, mesh) if mesh else contextlib.nullcontext
+    with on_devices():
         runs, whole = _on_shares(runs, mesh.size if mesh else 1)
         place = functools.partial(placed, mesh=mesh, axis=axis)
         clients, validation = place(runs.clients), place(validation)
@@ -177,8 +179,9 @@ def _train(
         if on_compile:
             on_compile(seconds)
 
-        errors: dict[int, DivergenceError] = {}
-        while progress[0].round < rounds:
+    errors: dict[int, DivergenceError] = {}
+    while progress[0].round < rounds:
+        with on_devices():
             start = progress[0].round
             begin = time.perf_counter()
             state, info = jax.block_until_ready(
@@ -196,12 +199,11 @@ def _train(
                     counts = counts_of(info, algorithm.unit_bits)
                     times = finish_times(graphs, counts, worlds[number], waits, each.clock, start)
                     each.clock = times[-1].tolist()
-            if len(errors) == count:
-                yield list(errors.values()), whole(state), copy.deepcopy(progress)
-                return
-            if progress[0].round % eval_every == 0 or progress[0].round == rounds:
+            due = progress[0].round % eval_every == 0 or progress[0].round == rounds
+            rows: list[Metrics | DivergenceError] = [*errors.values()]
+            if due and len(errors) < count:
                 evaluated = zip(progress, evaluate(state), infos, strict=True)
-                rows: list[Metrics | DivergenceError] = [
+                rows = [
                     errors.get(number)
                     or {'round': each.round}
                     | metrics
@@ -210,7 +212,11 @@ def _train(
                     | {'seconds': each.seconds}
                     for number, (each, metrics, info) in enumerate(evaluated)
                 ]
-                yield rows, whole(state), copy.deepcopy(progress)
+            reached = whole(state) if due or len(errors) == count else None
+        if reached is not None:
+            yield rows, reached, copy.deepcopy(progress)
+        if len(errors) == count:
+            return
 
 
 def _on_shares(runs: _Runs, devices: int) -> tuple[_Runs, Callable[[State], State]]:

@@ -19,6 +19,7 @@ from dfl_jax import Algorithm, Clients, data, evaluation, simulate, topology
 from dfl_jax.algorithms import make
 from dfl_jax.base import Choices, Graph, Info
 from dfl_jax.checks import check_shapes
+from dfl_jax.execution import client_mesh
 from dfl_jax.models import MLP, bind
 from dfl_jax.topology.aggregators import meetings
 
@@ -457,3 +458,14 @@ def test_ntk_dfl_learns_by_a_cnn(tmp_path):
     rows = [json.loads(line) for line in (out / 'metrics.jsonl').read_text().splitlines()]
     assert rows[-1]['consensus_accuracy'] > 0.6
     assert rows[-1]['client_accuracy_mean'] > 0.6
+
+
+def test_a_suspended_run_leaves_no_mesh_behind():
+    """What its consumer does between two evaluations, or after the last it asked for, is not on the
+    run's devices."""
+    clients, graphs, test, key = setting(4)
+    evaluations = simulate.run(gossip(), clients, graphs, test, key, mesh=client_mesh(2))
+    next(evaluations)
+    assert jax.sharding.get_abstract_mesh().empty
+    next(evaluations)
+    assert jax.sharding.get_abstract_mesh().empty

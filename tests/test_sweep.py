@@ -24,6 +24,7 @@ from dfl_jax.cli.sweep import command as sweep
 from dfl_jax.cli.sweep import group as sweep_group
 from dfl_jax.cli.sweep.plan import Plan, grid, grouped, settled
 from dfl_jax.cli.sweep.results import write_results
+from dfl_jax.timing import Rules
 
 
 def swept(*argv: object) -> Finished:
@@ -358,12 +359,14 @@ def test_runs_of_different_test_sets_are_not_one_program():
     x, y = rng.normal(size=(4, 3)), np.arange(4)
     graphs = SimpleNamespace(active=np.ones((2, 3), bool))
 
-    def experiment(x=x, y=y, lr=0.1, mixing='size', rounds=2, weights=None):
+    def experiment(x=x, y=y, lr=0.1, mixing='size', rounds=2, weights=None, barrier=False):
         return SimpleNamespace(
             chosen=SimpleNamespace(settings={'lr': lr, 'mixing': mixing}),
             population=None,
             test=SimpleNamespace(x=x, y=y),
             graphs=SimpleNamespace(active=graphs.active[:rounds], weights=weights),
+            world=None,
+            rules=Rules(barrier=barrier),
         )
 
     assert sweep_group._alike([experiment(), experiment(lr=0.2)])
@@ -372,6 +375,7 @@ def test_runs_of_different_test_sets_are_not_one_program():
         experiment(y=y[::-1]),
         experiment(mixing='uniform'),
         experiment(rounds=1),
+        experiment(barrier=True),
         experiment(weights=np.ones((2, 3, 1))),
     ):
         assert not sweep_group._alike([experiment(), other])

@@ -32,6 +32,7 @@ from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
     NtkUpdate,
+    UpdateWork,
     aggregator_data,
     aggregator_of_clients,
     at_least_width,
@@ -107,10 +108,10 @@ def ntk_dfl(
 
     share = Fraction(1, subsampling)
 
-    def work_of(samples: int):
+    def work_of() -> UpdateWork:
         at_own = linearization(model, kernel=kernel, codec=codec)
         key = jax.random.key(0)
-        return update_work(model, ntk, lambda w, x: at_own(key, w, x, len(x) // 2), samples)
+        return update_work(model, ntk, lambda w, x: at_own(key, w, x, len(x) // 2))
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_batches, k_codec = jax.random.split(key)
@@ -158,7 +159,7 @@ def ntk_dfl(
         evolved, (chosen, losses, products, tried, used) = map_in_chunks(
             aggregator, of_aggregators, chunk, each, alone=of_its_width
         )
-        work = work_of(graph.members.shape[1] * drawn.y.shape[2]).total(used, products, tried)
+        work = work_of().total(used, products, tried)
         work = jnp.where(graph.active, work.sum(axis=1), 0)
         losses = losses.mean(axis=1)
         if by_cluster:

@@ -67,7 +67,7 @@ def ntk_fl(
         x, labels, mask = aggregator_data(of_members(clients, members), present)
         y = one_hot_targets(labels, model.classes, x.dtype)
         evolved, chosen, value, products, tried = update(w, linearize(key, w, x), x, y, mask, rate)
-        costs = update_work(model, ntk, lambda w, x: linearize(key, w, x), len(x))
+        costs = update_work(model, ntk, lambda w, x: linearize(key, w, x))
         new = jax.tree.map(lambda n, o: jnp.where(active, n, o), evolved, w)
         heard = jnp.zeros_like(sizes).at[members].add(present.astype(jnp.int32))
         samples = heard * sizes

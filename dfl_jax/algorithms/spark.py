@@ -36,6 +36,7 @@ from dfl_jax.models import Model
 from dfl_jax.ntk import (
     Distillation,
     NtkUpdate,
+    UpdateWork,
     aggregator_data,
     at_precision,
     distillation_target,
@@ -174,12 +175,12 @@ def spark(
     check_range('sampling', sampling, least=0.001, most=1)
     share = Fraction(sampling).limit_denominator(1000)
 
-    def work_of(samples: int):
+    def work_of() -> UpdateWork:
         def at(w, x):
             key, all_ = jax.random.key(0), jnp.ones(len(x), bool)
             return linearize(key, random.draw(key), w, x, all_, len(x))
 
-        return update_work(model, ntk, at, samples)
+        return update_work(model, ntk, at)
 
     def init_state(key: Array, clients: Clients) -> State:
         sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
@@ -225,7 +226,7 @@ def spark(
         *new, chosen, losses, products, tried, used = map_in_chunks(
             aggregator, of_aggregators, chunk, each
         )
-        work = work_of(graph.members.shape[1] * drawn.y.shape[1]).total(used, products, tried)
+        work = work_of().total(used, products, tried)
         new, velocity = keep_inactive(graph.active, tuple(new), (params, velocity))
 
         to_aggregators, from_aggregators = count_sent(graph, len(sizes))

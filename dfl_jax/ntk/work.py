@@ -18,6 +18,9 @@ from dfl_jax.ntk.evolution import apply
 from dfl_jax.ntk.linearized import Linearization
 from dfl_jax.ntk.update import NtkUpdate, candidates
 
+# What is counted must not depend on how far an aggregator's data are padded.
+SAMPLES = 1024
+
 
 class Polynomial(NamedTuple):
     """a N^2 + b N + c."""
@@ -53,9 +56,9 @@ def update_work(
     model: Model,
     settings: NtkUpdate,
     linearize: Callable[[Array, Array], Linearization],
-    samples: int,
+    samples: int = SAMPLES,
 ) -> UpdateWork:
-    """The operations of an update of about so many samples.
+    """The operations of an update, as they grow with N up to so many samples.
 
     linearize: (weights, x [N, ...]) -> the linearization, for any N.
     """

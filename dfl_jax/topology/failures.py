@@ -36,6 +36,7 @@ def drop_links(graph: Graph, probability: float, seed: int, *, directed: bool = 
 def drop_clients(graph: Graph, probability: float, seed: int) -> Graph:
     """The schedule with clients inactive, each round anew, and their links masked at both ends."""
     check_probability('client dropout', probability)
+    _check_memory(graph)
     rng = np.random.default_rng([seed, Stream.CLIENTS])
     return drop_absent(graph, rng.random(graph.active.shape) >= probability)
 
@@ -43,6 +44,7 @@ def drop_clients(graph: Graph, probability: float, seed: int) -> Graph:
 def drop_absent(graph: Graph, present: np.ndarray) -> Graph:
     """The schedule with the clients inactive that are not present, bool [T, M], and their links
     masked at both ends."""
+    _check_memory(graph)
     active, mask = _cut_off(graph, present)
     return graph._replace(mask=mask, active=active)
 
@@ -53,17 +55,21 @@ def isolate_clients(graph: Graph, probability: float, seed: int) -> Graph:
     The node occupation of Initialisation and topology, Figure 2(b), whose p is 1 - probability.
     """
     check_probability('client isolation', probability)
+    _check_memory(graph)
     rng = np.random.default_rng([seed, Stream.ISOLATED])
     _, mask = _cut_off(graph, rng.random(graph.active.shape) >= probability)
     return graph._replace(mask=mask)
 
 
-def _cut_off(graph: Graph, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The active clients that are still reached [T, M], and the mask [T, M, K] of their links."""
+def _check_memory(graph: Graph) -> None:
     rounds, clients, _ = graph.mask.shape
     check_memory('graphs that lose clients', rounds, clients, 3 * graph.mask.size)
+
+
+def _cut_off(graph: Graph, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The active clients that are still reached [T, M], and the mask [T, M, K] of their links."""
     reached = graph.active & present
-    numbers = np.arange(rounds)[:, None, None]
+    numbers = np.arange(len(graph.mask))[:, None, None]
     mask = graph.mask & reached[:, :, None] & reached[numbers, graph.members]
     mask[:, :, 0] = graph.mask[:, :, 0]
     return reached, mask
