@@ -115,6 +115,11 @@ def test_who_is_offline_sits_a_round_out(tmp_path):
     assert out[-1]['mbytes_total'] < 0.9 * every[-1]['mbytes_total']
     assert out[-1]['operations_total'] < 0.9 * every[-1]['operations_total']
     assert 90 < out[-1]['simulated_seconds'] < 100
+    argv = (f'--runs={tmp_path}/out', world, '--barrier', f'--out={tmp_path}/t')
+    status, _, err = called(time, *argv)
+    assert status == 0, err
+    (replayed,) = json.loads((tmp_path / 't' / 'time.json').read_text())
+    assert replayed['simulated_seconds'] == pytest.approx(simulated(tmp_path / 'out'), rel=1e-6)
 
 
 def test_a_resumed_clock(tmp_path):

@@ -112,10 +112,9 @@ def _rounds(
     x, y = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (clients.x, clients.y))
     arguments = (jax.random.key(0), graph, jnp.asarray(clients.mask), x, y)
     closed, shapes = jax.make_jaxpr(report, return_shape=True)(*arguments)
-    outputs = jax.tree.leaves(shapes)
-    if not outputs and shapes is None:
+    if shapes is None:
         raise ValueError(UNCOUNTED)
-    jaxpr, used = dce_jaxpr(closed.jaxpr, [True] * len(outputs))
+    jaxpr, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
     if any(used[-2:]):  # x and y
         return None
     remaining = jaxpr_as_fun(ClosedJaxpr(jaxpr, closed.consts))

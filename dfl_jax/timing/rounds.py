@@ -104,14 +104,14 @@ def finish_times(
                 comes = np.where(delivered, done[:, None] + back[round - start], -np.inf)
                 np.maximum.at(later, members[:, 1:], comes[:, 1:])
             if not np.isfinite(later).all():
-                _never(graphs, round, began, now)
+                _never(round, began, now)
             if rules.barrier:
                 later[:] = later.max()
             times[round] = now = later
     return times
 
 
-def _never(graphs: Graph, round: int, began: np.ndarray, now: np.ndarray) -> None:
+def _never(round: int, began: np.ndarray, now: np.ndarray) -> None:
     client = int(np.flatnonzero(~np.isfinite(began))[0])
     raise NeverOnlineError(
         f'client {client} never comes back after {now[client]:.6g} s, and others wait for it in '

@@ -92,11 +92,11 @@ def draw_map(out: Path) -> str:
 
 def _times(definition: Row, rounds: list[float | None], uplink: Any, speed: Any) -> np.ndarray:
     """Seconds of each method, infinite where it never gets there, [methods, ...]."""
+    latency = definition['latency']
     return np.stack(
         [
             np.inf * (uplink + speed) if r is None else seconds(m, r, uplink, speed, latency)
             for m, r in zip(definition['methods'], rounds, strict=True)
-            for latency in [definition['latency']]
         ]
     )
 
@@ -135,9 +135,7 @@ def report(definition: Row, reached: Reached) -> str:
     return '\n\n'.join(parts)
 
 
-def _plot(
-    definition: Row, reached: dict[tuple[str, float], list[float | None]], path: Path
-) -> None:
+def _plot(definition: Row, reached: Reached, path: Path) -> None:
     methods = definition['methods']
     up, speed = (np.geomspace(*definition[name], CELLS) for name in ('uplink', 'speed'))
     figure, axes = plt.subplots(

@@ -27,13 +27,15 @@ class Replay(NamedTuple):
     name: str
     graphs: Graph  # of the rounds that it has evaluated
     counts: Counts
-    rules: Rules  # of its method
+    rules: Rules  # of its method, and when its rounds begin
     rounds: np.ndarray  # [E] evaluated
     accuracy: np.ndarray  # [E] of the aggregated model
 
     def seconds(self, world: World, barrier: bool = False) -> np.ndarray:
         """Simulated seconds until all clients have finished each evaluated round, [E]."""
         rules = self.rules._replace(barrier=barrier)
+        if rules.period:  # who was offline then is inactive in the graphs
+            world = world._replace(online=None)
         times = finish_times(self.graphs, self.counts, world, rules)
         return times.max(axis=1)[self.rounds - 1]
 
@@ -92,7 +94,7 @@ def replay(directory: RunDirectory, operations: float | None = None) -> Replay:
         directory.path.name,
         graphs,
         counts,
-        rules_of(experiment.algorithm, graphs, len(experiment.parts)),
+        rules_of(experiment.algorithm, graphs, len(experiment.parts), experiment.rules),
         np.array([row['round'] for row in rows]),
         np.array([row[metric] for row in rows]),
     )
