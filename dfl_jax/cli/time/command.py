@@ -1,4 +1,4 @@
-"""Finished runs in any world: `python -m experiments.time --runs=DIR --world=...`
+"""Finished runs in any world, or in several: `python -m experiments.time --runs=DIR --world="A;B"`
 
 Replays runs on the clock of one or several worlds without training again: the graphs follow from
 the settings and the seed, the bits of each message and the operations of each client from the
@@ -45,10 +45,6 @@ flags.DEFINE_float('joules_per_bit', 1e-7, 'For the energy: of a sender.', lower
 SHARED = ('world', 'barrier', 'data_dir', 'partition_file', 'out', 'allow_imports', 'progress')
 for _name in SHARED:
     flags.declare_key_flag(_name)
-EXAMPLES = (
-    '--runs=runs --world=devices',
-    "--runs=runs/a,runs/b --world='speed=1e9,uplink=1e6;speed=1e11,uplink=1e9' --targets=0.9",
-)
 FILES = ('time.md', 'time.json', 'time.png', 'worlds.png')
 WORLD = 'speed=1e10,uplink=5.6e6,latency=0.05'
 HEAD = ('run', 'world', 'rounds', 'seconds a round', 'accuracy')
