@@ -1,4 +1,4 @@
-"""Runs that are watched elsewhere: what TensorBoard and Weights & Biases get to see."""
+"""Runs that are watched elsewhere: what a program, TensorBoard and Weights & Biases get to see."""
 
 import json
 import shutil
@@ -90,6 +90,33 @@ def assert_mirrored(out: Path) -> None:
             assert value.sum == pytest.approx(each.sum())
         else:
             assert value == pytest.approx(wanted[step, name], rel=1e-6)
+
+
+# --------------------------------------------------------------------------------- lines of JSON
+
+
+def test_standard_output_can_be_lines_of_json_alone(argv, plain, stopped, tmp_path):
+    for out, more in ((tmp_path / 'out', ()), (stopped, ('--resume',))):
+        done = here(*argv, f'--out={out}', '--log=json', *more)
+        start, *shown, end = map(json.loads, done.out.splitlines())
+        assert done.status == 0
+        assert start == {
+            'event': 'start',
+            'out': str(out),
+            'config': json.loads((out / 'config.json').read_text()),
+        }
+        assert shown == [{'event': 'evaluation'} | row for row in rows_of(out)]
+        assert end == {'event': 'end', 'status': 0}
+        assert 'consensus accuracy' in done.err
+    assert 'log' not in start['config']['settings']
+
+
+def test_lines_of_json_end_with_the_status_of_a_failure(argv, tmp_path):
+    failed = here(*argv, f'--out={tmp_path}/out', '--log=json', '--lr=1e30')
+    events = [json.loads(line) for line in failed.out.splitlines()]
+    assert failed.status == 1
+    assert events[-1] == {'event': 'end', 'status': 1}
+    assert 'not finite' in failed.err
 
 
 # ---------------------------------------------------------------------------------- TensorBoard

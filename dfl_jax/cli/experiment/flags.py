@@ -246,6 +246,13 @@ flags.DEFINE_string(
     'HOST:PORT,i,n for process i of n.',
 )
 flags.DEFINE_bool('progress', True, 'Show a progress bar.')
+flags.DEFINE_enum(
+    'log',
+    'text',
+    ['text', 'json'],
+    'What standard output says: text for people, or a line of JSON at the start, for every '
+    'evaluation and at the end, for programs; the text then goes to standard error.',
+)
 flags.DEFINE_bool(
     'tensorboard',
     False,
@@ -271,6 +278,7 @@ NOT_SETTINGS = (
     'resume',
     'allow_imports',
     'progress',
+    'log',
     'devices',
     'distributed',
     'tensorboard',

@@ -90,7 +90,8 @@ def join_others() -> None:
     if not leads():
         for name in ('progress', 'resume'):
             FLAGS[name].value = False
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.stdout = sys.__stdout__  # which --log=json has turned to standard error
         FLAGS['out'].value = tempfile.mkdtemp()
 
 
@@ -236,6 +237,8 @@ def main(argv: list[str]) -> int:
     with contextlib.ExitStack() as lock:
         try:
             loggers = requested(FLAGS)
+            if FLAGS.log == 'json':  # nothing else may come between its lines
+                lock.enter_context(contextlib.redirect_stdout(sys.stderr))
             experiment, directory, longer = prepare(lock)
         except (ValueError, OSError) as error:
             return fail(str(error))

@@ -1,4 +1,4 @@
-"""Where a run is shown besides metrics.jsonl: TensorBoard and Weights & Biases.
+"""Where a run is shown besides metrics.jsonl: lines of JSON, TensorBoard, Weights & Biases.
 
 A logger shows every row of metrics.jsonl at the step that is its round: numbers under their names,
 the counts of a choice as NAME/CHOICE, a list over the clients as a histogram. These are copies:
@@ -9,8 +9,9 @@ session without a logger too. The packages are imported only here and only when 
 import json
 import os
 import secrets
+import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TextIO
 
 from dfl_jax.cli.run.rundir import Row, RunDirectory
 
@@ -21,6 +22,27 @@ PROJECT = 'dfl_jax'
 
 class LoggerError(ValueError):
     """A logger that cannot be had; the message is one line with the remedy."""
+
+
+class JsonLines:
+    """A JSON object a line, flushed: `start` with config.json, `evaluation` with each row of
+    metrics.jsonl, and `end` with the exit status."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def open(self, directory: RunDirectory) -> None:
+        config = json.loads(directory.config_file.read_text())
+        self._write('start', {'out': str(directory.path), 'config': config})
+
+    def row(self, row: Row) -> None:
+        self._write('evaluation', row)
+
+    def close(self, status: int) -> None:
+        self._write('end', {'status': status})
+
+    def _write(self, event: str, fields: Row) -> None:
+        print(json.dumps({'event': event} | fields), file=self._stream, flush=True)
 
 
 class TensorBoard:
@@ -113,16 +135,20 @@ class WeightsAndBiases:
         self._run.finish(exit_code=status)
 
 
-Logger = TensorBoard | WeightsAndBiases
+Logger = JsonLines | TensorBoard | WeightsAndBiases
 
 
 def requested(flags: Any) -> list[Logger]:
-    """The loggers of --tensorboard and --wandb. Raises LoggerError when a package is missing."""
+    """The loggers of --log, which writes to the present sys.stdout, --tensorboard and --wandb.
+
+    Raises LoggerError when a package is missing.
+    """
     if flags.wandb_project is not None and not flags.wandb:
         raise LoggerError(
             f'--wandb_project={flags.wandb_project} does not apply without --wandb; add it'
         )
-    loggers: list[Logger] = [TensorBoard()] if flags.tensorboard else []
+    loggers: list[Logger] = [JsonLines(sys.stdout)] if flags.log == 'json' else []
+    loggers += [TensorBoard()] if flags.tensorboard else []
     return [*loggers, WeightsAndBiases(flags.wandb_project)] if flags.wandb else loggers
 
 

@@ -60,7 +60,7 @@ flags.adopt_module_key_flags(run)
 
 # The same for all runs
 OF_THE_SWEEP = ('sweep', 'flagfiles', 'together', 'shard', 'out', 'progress', 'compilation_cache')
-REFUSED = ('resume', 'checkpoint', 'tensorboard', 'wandb', 'plot_partition')
+REFUSED = ('resume', 'checkpoint', 'log', 'tensorboard', 'wandb', 'plot_partition')
 
 
 class Command:

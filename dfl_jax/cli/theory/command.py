@@ -41,6 +41,7 @@ MEASURED = {  # flag -> its values under which there is something to measure, an
     'message_sparsity': ((None,), ONE_UPDATE),
     'message_bits': ((None,), ONE_UPDATE),
     'ntk_jacobian_weights': ((None,), ONE_UPDATE),
+    'log': (('text',), LOGGED),
     'tensorboard': ((False,), LOGGED),
     'wandb': ((False,), LOGGED),
     'resume': ((False,), FOLLOWED),
