@@ -11,6 +11,7 @@ from dfl_jax.cli.tables import command as tables
 from dfl_jax.cli.tables import curves, metrics, table
 from dfl_jax.cli.tables import files as table_files
 from dfl_jax.cli.tables.curves import read_flagfile
+from dfl_jax.cli.tables.latex import latex_table
 from dfl_jax.cli.tables.metrics import METRICS, by_metric
 from dfl_jax.cli.tables.panels import table_panels, ylabel
 from dfl_jax.cli.tables.plot_panels import draw_panels
@@ -601,6 +602,35 @@ def test_the_written_curves_stand_for_the_runs(folder, tmp_path, monkeypatch, ca
     wanted = {'lines': 'mbytes_total', 'scatter': 'model_deviation'}
     wanted['distribution'] = 'client_accuracy_quantiles'
     assert kept == ({wanted[kind]} if kind in wanted else set())
+
+
+def test_a_table_can_be_latex(folder, tmp_path, monkeypatch, capsys):
+    home = tmp_path / 'experiments'
+    (home / 'paper').mkdir(parents=True)
+    folder.rename(home / 'paper' / 'table')
+    content = json.dumps(PUBLISHED | {'title': 'A & B', 'source': 'S', 'panels': PANELS['lines']})
+    (home / 'paper' / 'table' / 'published.json').write_text(content)
+    sent = {'mbytes_total': [1, 2]}
+    write_run(tmp_path / 'runs' / 'ntk_dfl-iid-seed0', [0.8, 0.86], more=sent, **SETTINGS)
+    monkeypatch.setattr(table_files, 'PAPERS', home)
+    known = flags_of(runs=[str(tmp_path / 'runs')], out=str(tmp_path / 'out'), latex=True)
+    monkeypatch.setattr(tables, 'FLAGS', known)
+    assert tables.main(['tables', 'paper/table']) == 0
+    printed = capsys.readouterr().out
+    assert printed == (tmp_path / 'out' / 'paper-table.tex').read_text()  # and nothing else
+    assert r'\caption{A \& B: rounds to 85 \% consensus accuracy.' in printed
+    assert r'ntk\_dfl & 12 & 2 (1 seed) & 18 & - \\' in printed
+    assert printed.count('&') == printed.count(r'\&') + 3 * 4  # heading and two methods, 5 columns
+    assert tables.main(['tables', 'all']) == 1
+    assert '--latex is of one table of runs, which all is not' in capsys.readouterr().err
+
+
+def test_no_character_of_latex_comes_through():
+    source = latex_table(['a_b'], [['50 % & {x} #1 $ ^ ~ \\'], ['3 ± 1 > 2 ≠']], 'c')
+    assert (
+        r'50 \% \& \{x\} \#1 \$ \textasciicircum{} \textasciitilde{} \textbackslash{} \\' in source
+    )
+    assert r'3 $\pm$ 1 $>$ 2 $\neq$' in source
 
 
 def test_of_two_runs_of_a_name_the_first_source_gives_it(folder, tmp_path):

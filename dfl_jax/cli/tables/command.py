@@ -11,6 +11,7 @@ those that are missing first, the cheapest first. The same command goes on after
 `all` in place of PAPER/TABLE writes one page of every published number, with a verdict.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,8 +27,9 @@ from dfl_jax.cli.command import (
 from dfl_jax.cli.run.rundir import Row, write_atomically
 from dfl_jax.cli.tables import files, missing, reproduction
 from dfl_jax.cli.tables.curves import Runs, find_runs, none_of, save_curves
+from dfl_jax.cli.tables.latex import latex_table
 from dfl_jax.cli.tables.metrics import what
-from dfl_jax.cli.tables.table import report
+from dfl_jax.cli.tables.table import INTERVALS, cells, report
 
 FLAGS = flags.FLAGS
 PAGE = 'reproduction.md'
@@ -60,6 +62,7 @@ def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
     flags.DEFINE_list('cells', [], cells, flag_values=known)
     for name, help in {
         'run': 'Train the runs that are missing, and then show the table.',
+        'latex': 'Print the table in LaTeX, for a paper, and write it as .tex too.',
         'list': 'Only say which runs are there, which are missing, and what these take.',
     }.items():
         flags.DEFINE_bool(name, False, help, flag_values=known)
@@ -68,6 +71,9 @@ def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
 @one_line_errors('interrupted; the same command goes on', None)
 def main(argv: list[str]) -> int:
     known = files.known_tables(files.PAPERS)
+    of_runs = len(argv) == 2 and argv[1] in known and known[argv[1]].stem != 'computed'
+    if FLAGS.latex and argv[1:] and not of_runs:
+        raise ValueError(f'--latex is of one table of runs, which {argv[1]} is not; leave it out')
     if argv[1:] == ['all']:
         return _all(known)
     if len(argv) != 2 or argv[1] not in known:
@@ -143,7 +149,8 @@ def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> None:
     """Prints the table and writes its files. Raises ValueError or OSError, one line."""
     name, first = table_name.replace('/', '-'), sources[0]
     out = Path(FLAGS.out or (first.parent if first.suffix == '.json' else first))
-    names_of_files = [f'{name}.{kind}' for kind in ('md', 'json', 'png')]
+    kinds = ('md', 'json', 'png', *['tex'] * FLAGS.latex)
+    names_of_files = [f'{name}.{kind}' for kind in kinds]
     check_writable(out, names_of_files, flag='out' if FLAGS.out else 'runs')
     try:
         if file.stem == 'computed':
@@ -155,19 +162,25 @@ def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> None:
     except (LookupError, TypeError, AttributeError) as error:
         why = f'{type(error).__name__}: {error}'
         raise ValueError(f'{file} is no table as it should be ({why})') from error
-    print('written: ' + ', '.join(str(out / each) for each in names_of_files))
+    written = ', '.join(str(out / each) for each in names_of_files)
+    print(f'written: {written}', file=sys.stderr if FLAGS.latex else sys.stdout)
 
 
 def _write(published: Row, folder: Path, sources: Sequence[Path], out: Path, name: str) -> None:
     runs, warnings = _found(published, folder, sources)
     if not runs:
         raise ValueError(none_of(files.flagfiles(published, folder), sources, warnings))
-    text = report(published, runs)
-    print(f'{published["title"]}: {what(published)}\n({published["source"]})\n\n{text}')
-    for warning in warnings:
-        print(f'note: {in_a_line(warning)}')
+    text, title = report(published, runs), f'{published["title"]}: {what(published)}'
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / f'{name}.md', text + '\n')
+    if FLAGS.latex:
+        source = latex_table(*cells(published, runs), f'{title}. {INTERVALS}')
+        write_atomically(out / f'{name}.tex', source + '\n')
+        print(source)
+    else:
+        print(f'{title}\n({published["source"]})\n\n{text}')
+    for warning in warnings:
+        print(f'note: {in_a_line(warning)}', file=sys.stderr if FLAGS.latex else sys.stdout)
     save_curves(out / f'{name}.json', runs, warnings)
 
     from dfl_jax.cli.run.plots import plt
