@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 TYPED := dfl_jax experiments benchmarks tests/torture
 
 .DEFAULT_GOAL := help
-.PHONY: help run quick test faults torture lint bench nt clean
+.PHONY: help run quick test faults torture lint bench nt dist clean
 .NOTPARALLEL:
 
 help:  ## list the targets
@@ -37,15 +37,22 @@ faults: $(VENV)/.installed-test $(VENV)/.installed-nt  ## deliberate faults that
 torture: $(VENV)/.installed-test  ## mistreat the program: kills, damage, full disks, bad input
 	@$(BIN)/python -m tests.torture --workers=$(WORKERS) $(ARGS)
 
-lint: $(VENV)/.installed-test  ## style, format and types
+lint: $(VENV)/.installed-test  ## style, format, types and spelling
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy $(TYPED)
+	@$(BIN)/codespell
 
 bench: $(VENV)/.installed  ## every benchmark, one after the other
 	@set -e; for module in $(BENCH); do echo "== $$module"; $(BIN)/python -m $$module $(ARGS); done
 
 nt: $(VENV)/.installed-nt  ## add neural-tangents, without TensorFlow
+
+dist: | $(BIN)/python  ## the wheel and the sources for an index, checked, into dist/
+	@$(PIP) '.[release]'
+	@rm -rf dist
+	@$(BIN)/python -m build
+	@$(BIN)/twine check --strict dist/*
 
 clean:  ## remove the environment and all caches, keep data and runs
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info

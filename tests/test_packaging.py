@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -10,7 +11,6 @@ from pathlib import Path
 import pytest
 from helpers import started
 
-from dfl_jax import __version__
 from dfl_jax.cli import command
 from dfl_jax.cli.__main__ import COMMANDS
 
@@ -64,7 +64,9 @@ def home(tmp_path):
 def test_a_wheel_owns_one_name(installed):
     package, metadata = sorted(file.name for file in installed.iterdir())
     assert package == 'dfl_jax'
-    assert metadata == f'dfl_jax-{__version__}.dist-info'
+    assert re.fullmatch(r'dfl_jax-\d+\.\d+(\.\d+)?(\.dev\d+)?\.dist-info', metadata)
+    version = python('-c', 'import dfl_jax; print(dfl_jax.__version__)', cwd=installed)
+    assert metadata == f'dfl_jax-{version.strip()}.dist-info'
     script = (installed / metadata / 'entry_points.txt').read_text()
     assert script.split() == ['[console_scripts]', 'dfl-jax', '=', 'dfl_jax.cli.__main__:main']
 
@@ -90,8 +92,11 @@ def test_the_commands_of_a_wheel_beside_a_folder_of_the_same_name(installed, hom
     assert (home / 'out' / 'done').exists()
 
 
-def test_the_citation_has_the_version():
-    assert f'\nversion: {__version__}\n' in (ROOT / 'CITATION.cff').read_text()
+def test_the_citation_has_the_version_that_the_changes_lead_to():
+    version = re.search(
+        r'(?:^## \[|^To become )(\d+\.\d+\.\d+)', (ROOT / 'CHANGELOG.md').read_text(), re.M
+    )
+    assert f'\nversion: {version[1]}\n' in (ROOT / 'CITATION.cff').read_text()
 
 
 def test_a_flagfile_is_found_here_first(tmp_path, monkeypatch):

@@ -18,6 +18,8 @@ import signal
 import sys
 import threading
 import traceback
+from glob import glob
+from pathlib import Path
 from typing import Any, NoReturn
 
 HEAVY = (
@@ -47,6 +49,10 @@ HEAVY = (
     'dfl_jax.analysis.convergence',
 )  # fmt: skip; no module that defines flags: a command defines its own, some of the same names
 
+# scikit-learn imports pandas and this pyarrow, where they are installed. Its allocator, jemalloc,
+# starts a thread at once and has handlers of its own for forks.
+OF_PYARROW = 'jemalloc_bg_thd'
+
 
 def load() -> None:
     """Imports all but the commands themselves. Raises RuntimeError where a fork would be unsafe."""
@@ -57,8 +63,9 @@ def load() -> None:
 
     if xla_bridge.backends_are_initialized():
         raise RuntimeError('an import has initialised a JAX backend; it cannot be forked')
-    if len(os.listdir('/proc/self/task')) > 1:
-        raise RuntimeError('an import has started a thread; it cannot be forked')
+    names = [Path(thread, 'comm').read_text().strip() for thread in glob('/proc/self/task/*')]
+    if len(names) - names.count(OF_PYARROW) > 1:
+        raise RuntimeError(f'an import has started a thread of {names}; it cannot be forked')
     keep_every_program(jax)
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)  # as of the tests, see tests/conftest.py
