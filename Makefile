@@ -49,7 +49,7 @@ bench: $(VENV)/.installed  ## every benchmark, one after the other
 nt: $(VENV)/.installed-nt  ## add neural-tangents, without TensorFlow
 
 dist: | $(BIN)/python  ## the wheel and the sources for an index, checked, into dist/
-	@$(PIP) '.[release]'
+	@$(PIP) -e '.[release]'
 	@rm -rf dist
 	@$(BIN)/python -m build
 	@$(BIN)/twine check --strict dist/*
