@@ -63,6 +63,23 @@ def test_one_peer_exponential_averages_exactly_where_it_can():
     )
 
 
+@pytest.mark.parametrize('clients', [2, 3, 25, 100])
+def test_one_peer_equi_shrinks_as_fast_for_any_number_of_clients(clients):
+    """The mean over rounds of |W x|^2 / |x|^2 is (1 - 1 / M) / 2 for x that sums to zero."""
+    graphs = schedule('one_peer_equi', clients, 4000)
+    matrices = matrices_of(graphs)
+    np.testing.assert_allclose(matrices.sum(axis=1), 1, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(matrices.sum(axis=2), 1, rtol=0, atol=1e-14)
+    assert graphs.members.shape == (4000, clients, 2)
+    x = np.random.default_rng(0).normal(size=clients)
+    x -= x.mean()
+    shrunk = ((matrices @ x) ** 2).sum(axis=1) / (x @ x)
+    error = shrunk.std() / math.sqrt(len(shrunk))
+    assert abs(shrunk.mean() - (1 - 1 / clients) / 2) < 4 * error + 1e-12
+    longer = schedule('one_peer_equi', clients, 5000)
+    np.testing.assert_array_equal(longer.members[:4000], graphs.members)
+
+
 @pytest.mark.parametrize('degree', [1, 2, 3, 4])
 def test_base_graphs_average_any_number_of_clients_exactly(degree):
     for clients in range(max(2, degree + 1), 41):

@@ -213,10 +213,11 @@ _DRAWN: dict[str, Callable[[Settings, int], nx.Graph | np.ndarray]] = {
 }
 BY_NETWORKX = ('erdos_renyi', 'barabasi_albert', 'watts_strogatz', 'chung_lu')
 FROM_FILE = ('edge_list', 'matrix')
+ONE_PEER = ('one_peer_exponential', 'one_peer_equi')
 WITH_DEGREE = (*_DRAWN, 'base_graph')
 EQUAL_DEGREES = ('regular', 'ring', 'torus', 'complete', 'hypercube')
 # Their links lead from a client to those that it hears
-DIRECTED = ('k_random', 'epidemic', 'directed_ring', 'exponential', 'one_peer_exponential')
+DIRECTED = ('k_random', 'epidemic', 'directed_ring', 'exponential', *ONE_PEER)
 FAMILIES = (*_FIXED, *_DRAWN, *SEQUENCES, *FROM_FILE)
 
 
@@ -249,7 +250,7 @@ def most_members(family: str, rounds: int, settings: Settings) -> int:
     clients, degree = settings.clients, settings.degree
     if family in ('ring', 'line', 'edge_list'):
         neighbours: float = 2
-    elif family in ('directed_ring', 'one_peer_exponential', 'matrix'):
+    elif family in ('directed_ring', 'matrix', *ONE_PEER):
         neighbours = 1
     elif family in ('hypercube', 'exponential'):
         neighbours = (clients - 1).bit_length()
@@ -282,7 +283,7 @@ def most_members(family: str, rounds: int, settings: Settings) -> int:
 def links_of(family: str, members: int, settings: Settings) -> int:
     """About the number of links E of one draw. members: K."""
     clients = settings.clients
-    if family in ('star', 'ring', 'line', 'directed_ring', 'one_peer_exponential', *FROM_FILE):
+    if family in ('star', 'ring', 'line', 'directed_ring', *ONE_PEER, *FROM_FILE):
         return clients
     if family in ('complete', 'two_group'):
         return clients * (members - 1) // 2

@@ -62,8 +62,8 @@ def schedule(
     number: the local form of epidemic learning, de Vos et al. 2023), `directed_ring` (each hears
     its predecessor), `exponential` (client i hears i - 2^j for all 2^j < M).
 
-    With weights of their own, in fixed order and without relabelling: `one_peer_exponential` and
-    `base_graph` of at most `degree` neighbours (`sequences`), and `matrix` (the file `path`,
+    With weights of their own and without relabelling: `one_peer_exponential`, `one_peer_equi`
+    and `base_graph` of at most `degree` neighbours (`sequences`), and `matrix` (the file `path`,
     `from_matrix`).
 
     Args:
@@ -103,12 +103,12 @@ def schedule(
     settings = Settings(clients, **options)
     check_schedule(family, rounds, static, settings)
     what = f'{family} graphs'
+    rng = np.random.default_rng([seed, Stream.GRAPH])
     if family in SEQUENCES:
-        of_rounds, weights = zip(*SEQUENCES[family](settings), strict=True)
+        of_rounds, weights = zip(*SEQUENCES[family](settings, rounds, rng), strict=True)
         return laid_out(of_rounds, clients, rounds, weights, what)
     if family == 'matrix' and settings.path is not None:
         return from_matrix(read_matrix(settings.path, clients), rounds, str(settings.path))
-    rng = np.random.default_rng([seed, Stream.GRAPH])
     of_edges = None  # their weights
     if family == 'edge_list' and settings.path is not None:
         edges, of_edges = read_edges(settings.path, clients)

@@ -1,4 +1,4 @@
-"""Sequences of weighted graphs that reach the exact average of all clients in a few rounds.
+"""Sequences of weighted graphs that average all clients in fewer rounds than each of them alone.
 
 A round is its arcs [E, 2], a client and one that it hears, and their weights [E]. Every mixing
 matrix is doubly stochastic, and the labels are fixed: the property is of the sequence.
@@ -14,7 +14,7 @@ Links = tuple[np.ndarray, np.ndarray]  # arcs [E, 2] and weights [E]
 Rounds = list[list[Links]]  # of each round, the links of its parts
 
 
-def one_peer_exponential(settings: Settings) -> list[Links]:
+def one_peer_exponential(settings: Settings, rounds: int, rng: np.random.Generator) -> list[Links]:
     """Client i hears i - 2^r in round r of ceil(log2 M), half and half (Ying et al. 2021).
 
     The exact average where M is a power of two, and only there.
@@ -25,7 +25,21 @@ def one_peer_exponential(settings: Settings) -> list[Links]:
     return [(np.stack([clients, (clients - o) % settings.clients], axis=1), half) for o in offsets]
 
 
-def base_graph(settings: Settings) -> list[Links]:
+def one_peer_equi(settings: Settings, rounds: int, rng: np.random.Generator) -> list[Links]:
+    """Client i hears i - u in a round, u drawn anew from 1 to M - 1: OD-EquiDyn (Song et al. 2022).
+
+    W = I / 2 + A_u / 2 with A_u = I / M + (M - 1) / M times the shift by u. The squared distance
+    from the mean shrinks by (1 - 1 / M) / 2 a round in expectation, with any number of clients.
+    """
+    clients = np.arange(settings.clients)
+    weight = np.full(settings.clients, (settings.clients - 1) / (2 * settings.clients))
+    offsets = rng.integers(1, settings.clients, size=rounds)
+    return [
+        (np.stack([clients, (clients - u) % settings.clients], axis=1), weight) for u in offsets
+    ]
+
+
+def base_graph(settings: Settings, rounds: int, rng: np.random.Generator) -> list[Links]:
     """The base-(k+1) graph, k = degree: the exact average of any number of clients.
 
     Takezawa et al., "Beyond Exponential Graph" (NeurIPS 2023); nobody has more than k neighbours.
@@ -36,13 +50,13 @@ def base_graph(settings: Settings) -> list[Links]:
     """
     clients, base = settings.clients, settings.degree + 1
     everybody = np.arange(clients)
-    rounds = _simple_base(everybody[None], base)
+    parts_of_rounds = _simple_base(everybody[None], base)
     p = max(d for d in range(1, clients + 1) if clients % d == 0 and _factors(d, base) is not None)
     if 1 < p < clients:
         groups = everybody.reshape(p, -1)
         two_steps = _simple_base(groups, base) + _hyper_hypercube(groups.T, base)
-        rounds = min(rounds, two_steps, key=len)
-    return [tuple(map(np.concatenate, zip(*parts, strict=True))) for parts in rounds]
+        parts_of_rounds = min(parts_of_rounds, two_steps, key=len)
+    return [tuple(map(np.concatenate, zip(*parts, strict=True))) for parts in parts_of_rounds]
 
 
 def _simple_base(networks: np.ndarray, base: int) -> Rounds:
@@ -108,4 +122,8 @@ def _factors(n: int, most: int) -> tuple[int, ...] | None:
     return min(found, key=len, default=None)
 
 
-SEQUENCES = {'one_peer_exponential': one_peer_exponential, 'base_graph': base_graph}
+SEQUENCES = {  # the rounds after which each begins again, or all of them
+    'one_peer_exponential': one_peer_exponential,
+    'one_peer_equi': one_peer_equi,
+    'base_graph': base_graph,
+}

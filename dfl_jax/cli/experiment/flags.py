@@ -110,8 +110,9 @@ flags.DEFINE_string(
     '--degree others, who need not hear it), epidemic (--degree others hear each client, and it '
     'any number), directed_ring, exponential (client i hears i - 2^j for all 2^j < M), '
     'one_peer_exponential (one of these a round) and base_graph (at most --degree neighbours a '
-    'round), which have weights and average exactly in a few rounds; or edge_list or matrix, with '
-    '--topology_file.',
+    'round), which have weights and average exactly in a few rounds, one_peer_equi (client i hears '
+    'i - u, u drawn anew every round), as fast for any number of clients; or edge_list or matrix, '
+    'with --topology_file.',
 )
 flags.DEFINE_integer('degree', 5, 'Neighbours of a client (mean, where the family is random).')
 flags.DEFINE_float(
