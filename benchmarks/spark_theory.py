@@ -31,38 +31,40 @@ from dfl_jax.base import Array, Clients, PyTree
 from dfl_jax.metrics import consensus_model
 from dfl_jax.models import Model
 
-_DATA_DIR = flags.DEFINE_string('data_dir', None, 'folder with Fashion-MNIST; default digits')
-_CLIENTS = flags.DEFINE_integer('clients', 30, 'M', 8)
-_ROUNDS = flags.DEFINE_integer('rounds', 10, 'T', 2)
-_DRAWS = flags.DEFINE_integer('draws', 3, 'of the projections in every round', 2)
+FLAGS = flags.FLAGS
 DEGREE, MOMENTUM = 5, 0.9
 
 
+def define_flags() -> None:
+    flags.DEFINE_string('data_dir', None, 'folder with Fashion-MNIST; default digits')
+    flags.DEFINE_integer('clients', 30, 'M', 8)
+    flags.DEFINE_integer('rounds', 10, 'T', 2)
+    flags.DEFINE_integer('draws', 3, 'of the projections in every round', 2)
+
+
 def main() -> None:
-    name = 'fashion_mnist' if _DATA_DIR.value else 'digits'
-    clients, model = common.real_clients(name, _DATA_DIR.value, _CLIENTS.value, None)
-    print(f'{common.about()}\n{name}, {_CLIENTS.value} clients, {_DRAWS.value} draws of P\n')
-    rounds = measured(model, clients)
+    name = 'fashion_mnist' if FLAGS.data_dir else 'digits'
+    clients, model = common.real_clients(name, FLAGS.data_dir, FLAGS.clients, None)
+    print(f'{common.about()}\n{name}, {FLAGS.clients} clients, {FLAGS.draws} draws of P\n')
+    rounds = measured(model, clients, FLAGS.rounds, FLAGS.draws)
     delta, eta = smallest_bias(rounds['updates'], rounds['gradients'])
-    print(f'\n{theorem(rounds, delta, eta)}')
+    print(f'\n{theorem(rounds, len(clients.x), delta, eta)}')
 
 
-def measured(model: Model, clients: Clients) -> dict[str, np.ndarray]:
+def measured(model: Model, clients: Clients, total: int, draws: int) -> dict[str, np.ndarray]:
     """Of every round: `updates` E D and `gradients` grad L(z), both [T, P], `points` z [T, P],
     `losses` L(z) [T] and the `noise` of a client's update [T], eta^2 sigma^2 gamma_t."""
     size = len(clients.x)
-    draws = [
-        make('spark', model, projection_seed=s, momentum=MOMENTUM) for s in range(1 + _DRAWS.value)
-    ]
-    steps = [jax.jit(drawn.step) for drawn in draws]
+    drawn = [make('spark', model, projection_seed=s, momentum=MOMENTUM) for s in range(1 + draws)]
+    steps = [jax.jit(one.step) for one in drawn]
     value_and_gradient = jax.jit(jax.value_and_grad(lambda w: global_loss(model, w, clients)))
     key = jax.random.key(0)
-    state: State = jax.jit(draws[0].init)(key, clients)
+    state: State = jax.jit(drawn[0].init)(key, clients)
     found: dict[str, list] = {
         name: [] for name in ('updates', 'gradients', 'points', 'losses', 'noise')
     }
     table = common.Table('round', 'loss', '|grad L(z)|', '|E D|', 'cosine of -E D', 'noise')
-    graphs = common.regular_graphs(size, _ROUNDS.value, DEGREE)
+    graphs = common.regular_graphs(size, total, DEGREE)
     for k, graph in enumerate(tqdm(graphs, desc='rounds', disable=None)):
         after = [step(jax.random.fold_in(key, k), state, graph, clients)[0] for step in steps]
         update, noise = moments([updates(state, new) for new in after[1:]])
@@ -130,9 +132,9 @@ def smallest_bias(updates: np.ndarray, gradients: np.ndarray) -> tuple[float, fl
     return float(found.fun), float(np.exp(found.x))
 
 
-def theorem(rounds: dict[str, np.ndarray], delta: float, eta: float) -> str:
-    """Both sides of Theorem 4.5, and whether its premise Eq. (25) holds."""
-    size, total = _CLIENTS.value, len(rounds['losses'])
+def theorem(rounds: dict[str, np.ndarray], size: int, delta: float, eta: float) -> str:
+    """Both sides of Theorem 4.5 for `size` clients, and whether its premise Eq. (25) holds."""
+    total = len(rounds['losses'])
     moved = np.linalg.norm(np.diff(rounds['points'], axis=0), axis=1)
     smoothness = (np.linalg.norm(np.diff(rounds['gradients'], axis=0), axis=1) / moved).max()
     least = (np.linalg.norm(rounds['gradients'], axis=1) ** 2).min()
@@ -153,4 +155,5 @@ def theorem(rounds: dict[str, np.ndarray], delta: float, eta: float) -> str:
 
 
 if __name__ == '__main__':
+    define_flags()
     common.start(main)

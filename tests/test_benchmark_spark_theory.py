@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from benchmarks import spark_theory
 from benchmarks.spark_theory import moments, smallest_bias, theorem
 
 
@@ -44,11 +43,8 @@ def test_the_theorem_of_a_quadratic():
         'losses': points[:, 0] ** 2,
         'noise': np.full(3, 0.3),
     }
-    if not spark_theory.flags.FLAGS.is_parsed():
-        spark_theory.flags.FLAGS.mark_as_parsed()
-    text = theorem(rounds, 0.5, 0.1)
-    size = spark_theory._CLIENTS.value
-    start, noise = 2 * 0.1 * 15 / 0.3, 2 * 0.3 / (0.1 * size * 0.1)
+    text = theorem(rounds, 30, 0.5, 0.1)
+    start, noise = 2 * 0.1 * 15 / 0.3, 2 * 0.3 / (0.1 * 30 * 0.1)
     assert 'L = 2' in text and '= 0.0125, Eq. (25), is broken' in text
     assert f'{start:.3g} (start) + {noise:.3g} (noise) + 0.25 (bias)' in text
     assert 'min |grad L(z)|^2 = 4;' in text

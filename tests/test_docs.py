@@ -53,9 +53,19 @@ def test_the_library_example_of_the_readme(tmp_path):
     assert float(lines[-1].split()[1]) > 0.9
 
 
-OF_OTHERS = {  # of absl, make, Slurm, gcloud and XLA
-    'help', 'flagfile', 'array', 'ntasks', 'worker', 'command', 'no', 'xla_cpu_multi_thread_eigen'
-}  # fmt: skip
+OF_OTHERS = {  # of absl, make, Slurm, gcloud, Docker and XLA
+    'help',
+    'flagfile',
+    'array',
+    'ntasks',
+    'worker',
+    'command',
+    'no',
+    'rm',
+    'gpus',
+    'build',
+    'xla_cpu_multi_thread_eigen',
+}
 
 
 def test_the_flags_of_the_documents_exist():
