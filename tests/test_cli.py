@@ -998,7 +998,7 @@ def test_a_run_of_another_task(tmp_path):
     for flags, said in (
         ((task,), 'by class'),
         (('--partition=iid',), 'must be integers'),
-        ((task, '--partition=iid', '--algorithm=ntk_dfl'), 'take a gradient method'),
+        ((task, '--partition=iid', '--algorithm=ntk_dfl'), 'set loss=mse'),
         (
             (task, '--partition=iid', '--algorithm=dec_fedavg', '--topology=regular'),
             'take a gradient method',

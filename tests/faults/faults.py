@@ -627,8 +627,8 @@ FAULTS = [
     Fault(
         'a root mean square without its root',
         'dfl_jax/tasks.py',
-        "'rmse', squared_errors, reported=np.sqrt,",
-        "'rmse', squared_errors,",
+        "    'rmse',\n    squared_errors,\n    reported=np.sqrt,",
+        "    'rmse',\n    squared_errors,",
         ('test_tasks.py',),
     ),
     Fault(
