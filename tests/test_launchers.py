@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -13,7 +14,9 @@ from helpers import started
 from test_cli import QUIET, rows_of
 from test_sweep import swept
 
-from dfl_jax.cli.sweep.launchers.files import Files
+from dfl_jax.cli.run.rundir import RunDirectory
+from dfl_jax.cli.sweep.launchers import ray
+from dfl_jax.cli.sweep.launchers.files import Files, scratch
 from dfl_jax.cli.sweep.launchers.supervise import DEATHS, Ending, supervise
 from dfl_jax.cli.sweep.launchers.task import Task
 from dfl_jax.cli.sweep.plan import Run
@@ -127,6 +130,18 @@ def test_a_checkpoint_that_was_made_again_replaces_the_one_before(tmp_path):
     assert [path.name for path in (tmp_path / 'there' / step).iterdir()] == ['second']
 
 
+def test_the_folder_of_a_worker_is_removed_at_the_latest_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
+    with scratch() as first:
+        (first / 'large').write_text('checkpoint')
+        abandoned = first.with_name('killed')
+        shutil.copytree(first, abandoned)
+        with scratch() as second:
+            assert (first / 'large').exists() and second != first
+            assert not abandoned.exists()
+    assert not first.exists() and not second.exists()
+
+
 # ------------------------------------------------------------------------------------- who works
 
 
@@ -208,6 +223,18 @@ def test_a_group_that_fails_is_not_handed_out_again(tmp_path):
     assert failed == {'a': 'no memory'} and engine.order == ['a', 'b']
 
 
+def test_a_group_that_another_process_works_on_is_left_to_it_by_ray(tmp_path):
+    (tmp_path / 'b').mkdir()
+    task = Task((), (Run('a', None, {}), Run('b', None, {})), 9, None)
+    with RunDirectory(tmp_path / 'b').locked():
+        ending = ray._Job(None, task, tmp_path).ending()
+    assert ending and not ending.died
+    assert ending.why.startswith(f'another process works in {tmp_path / "b"}')
+    again = ray._Job(None, task, tmp_path)
+    assert again.refused is None  # what was locked before is free
+    again.close(trained=False)
+
+
 # ------------------------------------------------------------------------------------- refusals
 
 
@@ -276,24 +303,34 @@ def test_how_many_runs_are_a_group_has_to_be_said(tmp_path):
 
 
 def test_a_worker_of_ray_that_is_killed_changes_nothing(whole, tmp_path):
+    """Nor does a sweep that was begun without a launcher, and killed, too."""
     pytest.importorskip('ray')
     out = tmp_path / 'out'
-    argv = (*GRID, *QUIET, '--launcher=ray', '--launcher_workers=2', f'--out={out}')
-    head = started('sweep', *argv, cwd=tmp_path)
-    head.until(lambda: any(len(rows) > 3 for rows in lines(out).values()), seconds=60)
+    argv = (*GRID, *QUIET, f'--out={out}')
+    alone = started('sweep', *argv, cwd=tmp_path)
+    assert alone.until(lambda: any(len(rows) > 3 for rows in lines(out).values()))
+    alone.kill()
+    alone.outcome()
+    begun = lines(out)
+    assert len(begun) == 2  # the runs of the first group
+
+    head = started('sweep', *argv, '--launcher=ray', '--launcher_workers=2', cwd=tmp_path)
+    others = [out / f'seed={seed},local_steps=2' / 'metrics.jsonl' for seed in (0, 1)]
+    assert head.until(lambda: all(len(lines(out).get(file, ())) > 3 for file in others))
     victims = workers_below(head.pid, 'ray::_train')
     assert victims
-    for one in victims:  # at their next look the heads of both groups have to begin again
+    for one in victims:
         os.kill(one, signal.SIGKILL)
     before = lines(out)
+    assert all(len(before[file]) < 20 for file in others)
     done = head.outcome()
     assert done.status == 0, done.err
     assert_same(out, whole)
-    # They went on from what the head had: these rows, seconds and all, are the same.
+    # Both went on from what there was: these rows, seconds and all, are the same.
     after = lines(out)
-    assert any(len(rows) < 20 for rows in before.values())
-    for file, rows in before.items():
-        assert after[file][: len(rows) - 1] == rows[:-1]
+    for earlier in (begun, before):
+        for file, rows in earlier.items():
+            assert after[file][: len(rows) - 1] == rows[:-1]
 
 
 def test_local_jobs_of_submitit_make_the_same_sweep(whole, tmp_path):
@@ -303,3 +340,41 @@ def test_local_jobs_of_submitit_make_the_same_sweep(whole, tmp_path):
     done = swept(*GRID, *argv, f'--out={out}')
     assert done.status == 0, done.err
     assert_same(out, whole)
+
+
+@pytest.mark.slow  # submitit waits 15 s for the result of a job that is gone
+def test_a_job_of_submitit_that_is_killed_changes_nothing(whole, tmp_path):
+    pytest.importorskip('submitit')
+    out = tmp_path / 'out'
+    argv = ('--launcher=submitit', '--submitit_cluster=local', '--launcher_workers=1')
+    head = started('sweep', *GRID, *QUIET, *argv, f'--out={out}', cwd=tmp_path)
+    assert head.until(lambda: any(len(rows) > 3 for rows in lines(out).values()))
+    victims = workers_below(head.pid, 'submitit')
+    before = lines(out)
+    assert len(victims) >= 2  # the job, and what watches it
+    for one in victims:
+        os.kill(one, signal.SIGKILL)
+    done = head.outcome()
+    assert done.status == 0, done.err
+    assert_same(out, whole)
+    after = lines(out)
+    for file, rows in before.items():
+        assert after[file][: len(rows) - 1] == rows[:-1]
+
+
+def test_what_a_worker_cannot_train_is_said_and_the_others_go_on(tmp_path):
+    pytest.importorskip('submitit')
+    out = tmp_path / 'out'
+    group = out / 'groups' / 'clients=8'
+    group.mkdir(parents=True)
+    argv = (
+        '--dataset=synthetic', '--train_samples=100', '--degree=3', '--hidden=4', '--rounds=1',
+        '--algorithm=dpsgd', '--sweep=clients:6,7,8', '--together=1', '--launcher=submitit',
+        '--submitit_cluster=local', '--launcher_workers=3', f'--out={out}',
+    )  # fmt: skip
+    with RunDirectory(group).locked():
+        done = swept(*argv)
+    assert done.status == 1 and len(done.err.splitlines()) == 2, done.err
+    assert 'error: clients=7: ' in done.err and 'clients*degree even' in done.err
+    assert f'error: clients=8: another process works in {group}' in done.err
+    assert (out / 'clients=6' / 'done').exists()

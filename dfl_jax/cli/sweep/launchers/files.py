@@ -1,15 +1,21 @@
 """The files of a group on their way between the head and a worker, where no disk is shared."""
 
+import contextlib
+import fcntl
 import io
+import os
 import shutil
 import tarfile
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dfl_jax.cli.run.rundir import LOCK, write_atomically
+from dfl_jax.cli.run.rundir import LOCK, RunDirectory, write_atomically
 from dfl_jax.cli.sweep.plan import Run
 from dfl_jax.cli.sweep.runs import CHECKPOINTS, group_folder
+
+ARRIVING = 'arriving'  # in the folder of a group, what is not yet whole
 
 
 class Update(NamedTuple):
@@ -51,7 +57,7 @@ class Files:
             (self._out / name).parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._out / name, update.files[name])
         for name, archive in update.checkpoints.items():
-            _unpack(archive, self._out / name, self._group / 'arriving')
+            _unpack(archive, self._out / name, self._group / ARRIVING)
         for name in update.gone:
             if (self._out / name).is_dir():
                 shutil.rmtree(self._out / name)
@@ -60,7 +66,8 @@ class Files:
 
     def finish(self) -> None:
         """Removes the checkpoints of a group that is trained."""
-        shutil.rmtree(self._group / CHECKPOINTS, ignore_errors=True)
+        for folder in (CHECKPOINTS, ARRIVING):
+            shutil.rmtree(self._group / folder, ignore_errors=True)
 
     def _seen(self, paths: list[Path]) -> dict[str, tuple[int, ...]]:
         """Each path with what tells one state of a file from the next."""
@@ -82,6 +89,28 @@ class Files:
         """Those of each program of the group that are whole: their names are their rounds."""
         found = sorted((self._group / CHECKPOINTS).glob('*/*'))
         return [path for path in found if path.name.isdecimal() and path.is_dir()]
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder of this machine for the length of the block.
+
+    Folders that a killed process has left are removed: checkpoints may be large.
+    """
+    parent = Path(tempfile.gettempdir()) / f'dfl_jax-sweep-{os.getuid()}'
+    parent.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.ExitStack() as lock:
+        with open(parent / LOCK, 'a') as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            for left in (path for path in parent.iterdir() if path.is_dir()):
+                with contextlib.suppress(ValueError), RunDirectory(left).locked():
+                    shutil.rmtree(left)
+            folder = Path(tempfile.mkdtemp(dir=parent))
+            lock.enter_context(RunDirectory(folder).locked())
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)
 
 
 def _packed(folder: Path) -> bytes:

@@ -10,7 +10,6 @@ import os
 import queue
 import re
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from tqdm import tqdm
 
 from dfl_jax.cli.command import counted, in_a_line
 from dfl_jax.cli.run.rundir import RunDirectory
-from dfl_jax.cli.sweep.launchers.files import Files, Update
+from dfl_jax.cli.sweep.launchers.files import Files, Update, scratch
 from dfl_jax.cli.sweep.launchers.options import Options
 from dfl_jax.cli.sweep.launchers.supervise import Ending
 from dfl_jax.cli.sweep.launchers.task import Task, train_task
@@ -52,8 +51,12 @@ def engine(options: Options, out: Path) -> Iterator['RayEngine']:
     try:
         ray.init(**local, log_to_driver=False, logging_level='error', configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        where = f'--ray_address={options.address}' if options.address else '--launcher=ray'
-        raise ValueError(f'{where}: {in_a_line(str(error))}') from error
+        if options.address is None:
+            raise ValueError(f'--launcher=ray: {in_a_line(str(error))}') from error
+        raise ValueError(
+            f'--ray_address={options.address}: {in_a_line(str(error))}; is it of another version, '
+            'or started with RAY_AUTH_MODE=token, which is then needed here, too?'
+        ) from error
     try:
         yield RayEngine(options, out)
     finally:
@@ -226,8 +229,7 @@ def _train(
     """
     with contextlib.suppress(OSError):
         os.chdir(cwd)
-    with tempfile.TemporaryDirectory(prefix='dfl_jax-') as folder:
-        out = Path(folder)
+    with scratch() as out:
         files = Files(out, task.runs)
         files.apply(sent)
         files.changes()  # the head has them
