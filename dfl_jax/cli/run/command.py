@@ -72,10 +72,13 @@ def _commit() -> str | None:
     return git.stdout.strip() or None
 
 
-def prepare_jax() -> None:
-    """Devices of a CPU, and the compilation cache, as the flags have it."""
+def prepare_jax(cores: int | None = None) -> None:
+    """Devices of a CPU, and the compilation cache, as the flags have it.
+
+    cores: that this process may use, None for all that the operating system lets it.
+    """
     if FLAGS.devices != 'all' and not FLAGS.distributed:
-        cores_as_devices(int(FLAGS.devices) if FLAGS.devices.isdecimal() else None)
+        cores_as_devices(int(FLAGS.devices) if FLAGS.devices.isdecimal() else cores)
     folder = FLAGS.compilation_cache
     if folder == 'off':
         return
