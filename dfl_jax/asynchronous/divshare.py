@@ -28,6 +28,7 @@ from dfl_jax.asynchronous.state import Held, Layout, Read, Train, event_method
 from dfl_jax.base import Algorithm, Array, PyTree
 from dfl_jax.checks import check_range
 from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.execution import map_in_chunks
 from dfl_jax.initialisation import Init
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
@@ -161,27 +162,26 @@ def divshare(
     def update(
         slot: Slots, read: Read, present: Read, train: Train
     ) -> tuple[tuple[Held, ...], Array]:
-        own = present(0).params
-        assert slot.fragments is not None
-        parts, mask = jnp.asarray(slot.fragments), jnp.asarray(slot.mask)
-        events = jnp.arange(len(parts))
+        def average(event: Slots) -> PyTree:  # of one event
+            assert event.fragments is not None
+            own, parts = present(event, 0).params, event.fragments
 
-        def add(k: int | Array, sums: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
-            total, copies = sums
-            at = events, parts[:, k]
-            received = jax.tree.map(
+            def add(k: int | Array, sums: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
+                total, copies = sums
+                received = read(event, k, parts[k]).params
                 # A fragment without one of the weights that remain adds nothing to them
-                lambda t, x: t.at[at].add(jnp.where(mask[:, k, None], x, 0), mode='drop'),
-                total,
-                read(k, parts[:, k]).params,
-            )
-            return received, copies.at[at].add(mask[:, k].astype(copies.dtype))
+                total = [
+                    t.at[parts[k]].add(x, mode='drop') for t, x in zip(total, received, strict=True)
+                ]
+                return total, copies.at[parts[k]].add(1)
 
-        start = own, jnp.ones((len(parts), fragments), own[0].dtype)
-        total, copies = lax.fori_loop(1, parts.shape[1], add, start)
-        averages = jax.tree.map(lambda t: t / copies[:, : t.shape[1], None], total)
-        trained, losses = train(jax.vmap(layout.join)(averages))
-        return (Held(jax.vmap(layout.cut)(trained)),), losses
+            start = own, jnp.ones(fragments, own[0].dtype)
+            total, copies = lax.fori_loop(1, event.mask.sum(), add, start)
+            return [t / copies[: len(t), None] for t in total]
+
+        averages = map_in_chunks(average, slot, chunk, FLOAT_BITS // 8 * model.size)
+        trained, losses = train(averages)
+        return (Held(trained),), losses
 
     return event_method(
         model,

@@ -52,16 +52,17 @@ AS_IT_IS = Layout(lambda params: params, lambda params: params)
 
 
 class Read(Protocol):
-    """The models of members k that the events name, leaves [H, ...]; of leaves that have an axis
-    of fragments, only fragment `part` [H] of each."""
+    """The models of members k of a slot's events, leaves [H, ...], or of one event's, leaves [...];
+    of leaves that begin with fragments only fragment `part`, [H] or a scalar."""
 
-    def __call__(self, k: int | Array, part: Array | None = None) -> Held: ...
+    def __call__(self, slot: Slots, k: int | Array, part: Array | None = None) -> Held: ...
 
 
 Train = Callable[[PyTree], tuple[PyTree, Array]]
 # (slot, read, present, train) -> (new models of the members that are written, losses [H]), of all
-# events of a slot: read(k) are the models of members k that the events name, leaves [H, ...],
-# present(k) those of now, and train(params) the local training on the data of members 0
+# events of a slot: read(slot, k) are the models of members k that the events name, leaves
+# [H, ...], present(slot, k) those of now, and train(params) the local training on the data of
+# members 0
 Update = Callable[[Slots, Read, Read, Train], tuple[tuple[Held, ...], Array]]
 
 
@@ -137,29 +138,30 @@ def event_method(
         models, client = Held(state.params, state.age), slot.members[:, 0]
         nobody = len(state.sizes)
 
-        def present(k: int | Array, part: Array | None = None) -> Held:
-            return jax.tree.map(lambda leaf: leaf[_index(slot.members[:, k], part)], models)
+        def present(slot: Slots, k: int | Array, part: Array | None = None) -> Held:
+            return jax.tree.map(lambda leaf: leaf[_index(slot.members[..., k], part)], models)
 
         # The past is written, then all is read, then the models are written. So each is changed in
         # place; and what loops might read while they last would be copied whole, all M models.
         saved = jnp.where(slot.active & (slot.saved >= 0), slot.saved, places)
-        past = _written(state.past, saved, present(written - 1))
+        past = _written(state.past, saved, present(slot, written - 1))
 
-        def read(k: int | Array, part: Array | None = None) -> Held:
-            place = slot.source[:, k]
+        def read(slot: Slots, k: int | Array, part: Array | None = None) -> Held:
+            place = slot.source[..., k]
 
             def leaf(past: Array, present: Array) -> Array:
-                there = place.reshape(-1, *[1] * (present.ndim - 1)) < 0
+                there = place.reshape(*place.shape, *[1] * (present.ndim - place.ndim)) < 0
                 return jnp.where(there, present, past[_index(jnp.maximum(place, 0), part)])
 
-            return jax.tree.map(leaf, past, present(k, part))
+            return jax.tree.map(leaf, past, present(slot, k, part))
 
         def train(params: PyTree) -> tuple[PyTree, Array]:
             def of_event(event: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array]:
                 params, i, updates = event
                 k_event = jax.random.fold_in(jax.random.wrap_key_data(state.keys[i]), updates)
                 own = jax.tree.map(lambda leaf: leaf[i], clients)
-                return train_one(k_event, params, own, updates)
+                trained, loss = train_one(k_event, layout.join(params), own, updates)
+                return layout.cut(trained), loss
 
             def of_none(event: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array]:
                 return event[0], jnp.zeros((), state.losses.dtype)
