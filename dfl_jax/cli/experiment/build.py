@@ -201,20 +201,22 @@ def plan_events(
 ) -> tuple[Graph, Chosen]:
     """The schedule of a method without rounds, in intervals of --round_seconds, and the method with
     what follows from it. Raises ValueError for what cannot be simulated."""
-    factory = chosen.method.factory
+    factory, settings = chosen.method.factory, chosen.settings
     default = inspect.signature(factory).parameters['training'].default
-    training = assemble(factory, chosen.settings).get('training', default)
+    training = assemble(factory, settings).get('training', default)
+    of_events = asynchronous.METHODS[chosen.name].settings
     planned = asynchronous.plan(
         chosen.name,
         graphs,
         world,
         work=np.asarray(training_operations(model, training)(jnp.asarray(sizes))),
-        bits=make_algorithm(chosen, model).unit_bits['weights'],
+        bits=asynchronous.model_bits(chosen.name, model),
         seconds=flags.rounds * flags.round_seconds,
         intervals=flags.rounds,
         loss=flags.link_dropout,
         sizes=sizes,
         seed=seed,
+        **{name: settings[name] for name in of_events if name in settings},
     )
     run = chosen.run._replace(
         places=planned.places,
