@@ -1,7 +1,8 @@
 """Runs one experiment: `python -m experiments.run --algorithm=ntk_dfl --dataset=digits ...`
 
 Without flags: 30 clients learn handwritten digits by NTK-DFL, in under a minute on two cores.
-Writes config.json, metrics.jsonl, checkpoints/, curves.png and consensus.safetensors below --out.
+Writes config.json, metrics.jsonl, clients.jsonl, checkpoints/, curves.png and
+consensus.safetensors below --out.
 """
 
 import contextlib
