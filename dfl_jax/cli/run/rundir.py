@@ -1,5 +1,5 @@
-"""A run directory: config.json, metrics.jsonl, clients.jsonl, checkpoints/, consensus.safetensors,
-done, lock.
+"""A run directory: config.json, metrics.jsonl, clients.jsonl, network.json, checkpoints/,
+consensus.safetensors, done, lock.
 
 It is never overwritten: a directory that holds a run is continued with --resume or refused, and one
 process at a time works in it. What is read again later carries a digest, so that a file that was
@@ -33,6 +33,7 @@ class RunDirectory:
         self.path = Path(path)
         self.config_file = self.path / 'config.json'
         self.metrics_file = self.path / 'metrics.jsonl'
+        self.network_file = self.path / 'network.json'
         self.checkpoints = self.path / 'checkpoints'
         self.consensus = self.path / 'consensus.safetensors'
         self.done = self.path / 'done'
