@@ -58,6 +58,7 @@ class Experiment:
     parts: list[np.ndarray]
     clients: Clients
     graphs: Graph
+    first: Graph  # that of round 1 before any failure, NumPy arrays
     test: Holdout
     model: Model  # of every client, or the largest of those that they have
     population: Population | None  # the networks of the clients where they may differ
@@ -135,6 +136,7 @@ def build(flags: Any) -> Experiment:
         parts=parts,
         clients=clients,
         graphs=graphs,
+        first=jax.tree.map(lambda array: np.array(array[0]), intact),
         test=test,
         model=model,
         population=population,
