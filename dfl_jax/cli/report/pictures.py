@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 
 from dfl_jax import topology
 from dfl_jax.cli.command import in_a_line
-from dfl_jax.cli.experiment.build import load_data, partition, streams
+from dfl_jax.cli.experiment.build import partition, streams
+from dfl_jax.cli.experiment.datasets import load_data
 from dfl_jax.cli.experiment.flags import GROUPS
 from dfl_jax.cli.experiment.graphs import neighbours
 from dfl_jax.cli.report import html
