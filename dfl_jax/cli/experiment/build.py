@@ -18,11 +18,12 @@ from jax.sharding import Mesh
 from dfl_jax import asynchronous, data, timing
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.checks import check_range
+from dfl_jax.cli.experiment.datasets import load_data
 from dfl_jax.cli.experiment.gain import initial_gain
 from dfl_jax.cli.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.cli.experiment.method import Chosen, choose_method, make_algorithm
 from dfl_jax.cli.experiment.methods import EVENTS
-from dfl_jax.cli.experiment.networks import build_network, task_named
+from dfl_jax.cli.experiment.networks import build_network
 from dfl_jax.cli.experiment.placement import place
 from dfl_jax.evaluation import Holdout
 from dfl_jax.execution import Footprint
@@ -227,23 +228,6 @@ def plan_events(
     )
     slots: Any = asynchronous.intervals_of(planned)
     return slots, replace(chosen, run=run)
-
-
-def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:
-    """The data set of the flags, or their subset of it."""
-    dataset = data.load(
-        flags.dataset,
-        flags.data_dir,
-        train_samples=flags.train_samples,
-        test_samples=flags.test_samples,
-        seed=seeds['subset'],
-        image_size=flags.image_size,
-        task=task_named(flags.task),
-        progress=flags.progress,
-    )
-    if flags.input_projection is not None:
-        dataset = data.project(dataset, flags.input_projection, seeds['projection'])
-    return dataset
 
 
 def partition(
