@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 TYPED := dfl_jax experiments benchmarks tests/torture
 
 .DEFAULT_GOAL := help
-.PHONY: help run quick test faults torture lint bench nt dist clean
+.PHONY: help run quick test faults torture lint bench docs nt dist clean
 .NOTPARALLEL:
 
 help:  ## list the targets
@@ -37,7 +37,11 @@ faults: $(VENV)/.installed-test $(VENV)/.installed-nt  ## deliberate faults that
 torture: $(VENV)/.installed-test  ## mistreat the program: kills, damage, full disks, bad input
 	@$(BIN)/python -m tests.torture --workers=$(WORKERS) $(ARGS)
 
-lint: $(VENV)/.installed-test  ## style, format, types and spelling
+lidocs: $(VENV)/.installed-docs  ## the documentation as a site, into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo 'Open site/index.html'
+
+nt: $(VENV)/.installed-test  ## style, format, types and spelling
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy $(TYPED)
@@ -55,7 +59,7 @@ dist: | $(BIN)/python  ## the wheel and the sources for an index, checked, into 
 	@$(BIN)/twine check --strict dist/*
 
 clean:  ## remove the environment and all caches, keep data and runs
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 CHECK := import sys; v = sys.version_info[:2]; ok = (3, 11) <= v < (3, 14); \
@@ -77,6 +81,10 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'Installing dfl_jax and its test tools into $(VENV) ...'
 	@$(PIP) -e '.[all]'
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(VENV)/.installed
+	@$(PIP) -e '.[docs]'
+	@touch $@
 
 $(VENV)/.installed-nt: pyproject.toml constraints.txt | $(VENV)/.installed
 	@$(PIP) -e '.[nt]'

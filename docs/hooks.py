@@ -1,0 +1,150 @@
+"""Pages of the site that are made from the program: its commands, its modules, the tutorial.
+
+MkDocs calls the functions whose names begin with `on_` (mkdocs.yml, `hooks`).
+"""
+
+import ast
+import html
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# What a link leads to in the repository -> what it leads to on the site.
+ELSEWHERE = {
+    '](tutorial.ipynb': '](tutorial.md',
+    '](../README.md': '](index.md',
+    '](../benchmarks/vs_peers.md': '](vs_peers.md',
+    '](../docs/': '](',
+    '](results)': '](gallery.md)',
+    '[peers](peers)': '`benchmarks/peers`',
+}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The configuration with the commands and modules in its table of contents."""
+    (reference,) = (part['Reference'] for part in config.nav if 'Reference' in part)
+    for entry in reference:
+        if 'Commands' in entry:
+            entry['Commands'] = [{f'dfl-jax {name}': _command_page(name)} for name in _commands()]
+        elif 'Python' in entry:
+            entry['Python'] = [{name: _module_page(name)} for name in _packages()]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """The files of the site, with the generated pages."""
+    pages = {
+        'tutorial.md': notebook(ROOT / 'docs/tutorial.ipynb'),
+        'vs_peers.md': (ROOT / 'benchmarks/vs_peers.md').read_text(),
+        **{_module_page(name): package(name, modules) for name, modules in _packages().items()},
+    }
+    names = _commands()
+    with ThreadPoolExecutor(2) as pool:  # a command takes seconds to say its flags
+        for name, page in zip(names, pool.map(command, names), strict=True):
+            pages[_command_page(name)] = page
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """The text of a page, with links that lead out of docs/ led to the same thing on the site."""
+    for there, here in ELSEWHERE.items():
+        markdown = markdown.replace(there, here)
+    return markdown
+
+
+def notebook(path: Path) -> str:
+    """A notebook as Markdown: its text, and its code in fences."""
+    parts = []
+    for cell in json.loads(path.read_text())['cells']:
+        text = ''.join(cell['source'])
+        parts.append(f'```python\n{text}\n```' if cell['cell_type'] == 'code' else text)
+    return '\n\n'.join(parts)
+
+
+def command(name: str) -> str:
+    """The page of a command, from what its `--helpfull` prints."""
+    printed = subprocess.run(
+        [sys.executable, '-m', 'dfl_jax.cli', name, '--helpfull'],
+        check=True,
+        cwd=ROOT,
+        env=os.environ | {'JAX_PLATFORMS': 'cpu'},
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
+    return f'# dfl-jax {name}\n\n' + '\n'.join(_in_markdown(printed.splitlines()))
+
+
+def _in_markdown(lines: list[str]) -> Iterator[str]:
+    """The lines of a help as Markdown: a heading a group, and a list of terms for its flags."""
+    yield lines[0]
+    section = ''
+    for line in (*lines[1:], ''):
+        if not line:
+            yield '\n' if section == 'examples' else ''
+        elif not line.startswith(' '):
+            section = line
+            yield f'## {line.capitalize()}\n'
+        elif section == 'examples':
+            yield f'    {line.strip()}'
+        elif line.startswith('      '):
+            yield html.escape(line.strip())
+        else:
+            flag = line.strip()
+            name = flag.removeprefix('--').removeprefix('[no]').partition('=')[0]
+            yield f'<h3 id="{name}"><code>{flag}</code></h3>'
+
+
+def package(name: str, modules: list[str]) -> str:
+    """The page of a package: what it hands on, and every module that it has."""
+    parts = [f'# {name}']
+    if handed_on := list(_handed_on(modules[0])):
+        parts.append('Handed on: ' + ', '.join(f'[`{n}`][{full}]' for n, full in handed_on) + '.')
+    parts.extend(f'::: {module}' for module in modules)
+    return '\n\n'.join(parts)
+
+
+def _handed_on(module: str) -> Iterator[tuple[str, str]]:
+    """The names that the `__init__` of a package hands on, and where they are defined."""
+    path = ROOT.joinpath(*module.split('.'), '__init__.py')
+    if path.exists():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and (node.module or '').startswith('dfl_jax'):
+                yield from ((n.asname or n.name, f'{node.module}.{n.name}') for n in node.names)
+
+
+def _packages() -> dict[str, list[str]]:
+    """The public modules of each package of the library, the package itself first."""
+    packages: dict[str, list[str]] = {}
+    for file in sorted((ROOT / 'dfl_jax').rglob('*.py')):
+        parts = file.relative_to(ROOT).with_suffix('').parts
+        if parts[1] not in ('cli', '__init__') and not any(p.startswith('_') for p in parts[:-1]):
+            module = '.'.join(parts).removesuffix('.__init__')
+            packages.setdefault('.'.join(parts[:2]), []).append(module)
+    return packages
+
+
+def _commands() -> list[str]:
+    """The names of the commands."""
+    from dfl_jax.cli.__main__ import COMMANDS
+
+    return list(COMMANDS)
+
+
+def _command_page(name: str) -> str:
+    return f'reference/commands/{name}.md'
+
+
+def _module_page(name: str) -> str:
+    return f'reference/python/{name}.md'
