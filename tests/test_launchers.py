@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import slurm_stand_in
 from helpers import started
 from test_cli import QUIET, rows_of
 from test_sweep import swept
@@ -77,6 +79,11 @@ def workers_below(pid: int, words: str) -> list[int]:
 def lines(out: Path) -> dict[Path, list[str]]:
     """The rows of all runs so far."""
     return {file: file.read_text().splitlines() for file in out.glob('*/metrics.jsonl')}
+
+
+def of_task_1(out: Path) -> list[Path]:
+    """The rows of the second group."""
+    return [out / f'seed={seed},local_steps=2' / 'metrics.jsonl' for seed in (0, 1)]
 
 
 # ----------------------------------------------------------------------------------------- files
@@ -227,7 +234,8 @@ def test_a_group_that_another_process_works_on_is_left_to_it_by_ray(tmp_path):
     (tmp_path / 'b').mkdir()
     task = Task((), (Run('a', None, {}), Run('b', None, {})), 9, None)
     with RunDirectory(tmp_path / 'b').locked():
-        ending = ray._Job(None, task, tmp_path).ending()
+        refused = ray._Job(None, task, tmp_path)
+        ending = refused.ending()
     assert ending and not ending.died
     assert ending.why.startswith(f'another process works in {tmp_path / "b"}')
     again = ray._Job(None, task, tmp_path)
@@ -243,11 +251,11 @@ def test_a_group_that_another_process_works_on_is_left_to_it_by_ray(tmp_path):
     [
         ('--launcher_workers=2', '--launcher_workers is of a launcher; add --launcher=ray'),
         ('--slurm=partition=a', '--slurm is of a launcher; add --launcher=submitit'),
-        ('--launcher=ray --slurm=mem_gb=3', '--slurm is of --launcher=submitit, not of ray'),
+        ('--launcher=ray --slurm=mem=3GB', '--slurm is of --launcher=submitit, not of ray'),
         ('--launcher=submitit --ray_address=auto', '--ray_address is of --launcher=ray'),
         ('--launcher=submitit --slurm=partition', '--slurm=partition: write NAME=VALUE'),
         (
-            '--launcher=submitit --submitit_cluster=local --slurm=mem_gb=3',
+            '--launcher=submitit --submitit_cluster=local --slurm=mem=3GB',
             '--slurm is of Slurm; leave it out',
         ),
         (
@@ -315,7 +323,7 @@ def test_a_worker_of_ray_that_is_killed_changes_nothing(whole, tmp_path):
     assert len(begun) == 2  # the runs of the first group
 
     head = started('sweep', *argv, '--launcher=ray', '--launcher_workers=2', cwd=tmp_path)
-    others = [out / f'seed={seed},local_steps=2' / 'metrics.jsonl' for seed in (0, 1)]
+    others = of_task_1(out)
     assert head.until(lambda: all(len(lines(out).get(file, ())) > 3 for file in others))
     victims = workers_below(head.pid, 'ray::_train')
     assert victims
@@ -360,6 +368,29 @@ def test_a_job_of_submitit_that_is_killed_changes_nothing(whole, tmp_path):
     after = lines(out)
     for file, rows in before.items():
         assert after[file][: len(rows) - 1] == rows[:-1]
+
+
+@pytest.mark.slow
+def test_a_job_of_slurm_whose_time_is_up_is_queued_again(whole, tmp_path):
+    pytest.importorskip('submitit')
+    out, slurm = tmp_path / 'out', tmp_path / 'slurm'
+    argv = ('--launcher=submitit', '--slurm=partition=gpu,mem=16GB', '--launcher_cores=1')
+    environment = slurm_stand_in.install(slurm)
+    head = started('sweep', *GRID, *QUIET, *argv, f'--out={out}', cwd=tmp_path, env=environment)
+    assert head.until(lambda: all(len(lines(out).get(file, ())) > 3 for file in of_task_1(out)))
+    os.kill(json.loads((slurm / '1.json').read_text())['pid'], signal.SIGUSR2)  # as Slurm does
+    before = lines(out)
+    done = head.outcome()
+    assert done.status == 0, done.err
+    assert (slurm / '1.requeued').exists()
+    assert_same(out, whole)
+    after = lines(out)
+    for file, rows in before.items():
+        assert after[file][: len(rows) - 1] == rows[:-1]
+    script = (out / 'jobs' / f'{slurm_stand_in.JOB}_submission.sh').read_text()
+    asked = re.findall(r'#SBATCH --(\S+)', script)
+    wanted = {'partition=gpu', 'mem=16GB', 'cpus-per-task=1', 'time=60', 'array=0-1%2'}
+    assert wanted <= {*asked}
 
 
 def test_what_a_worker_cannot_train_is_said_and_the_others_go_on(tmp_path):

@@ -141,7 +141,8 @@ def sweep_elsewhere(
     engine: Engine, command: Command, groups: Sequence[list[Run]], out: Path
 ) -> dict[str, str]:
     """Has the workers of an engine train the groups; returns why runs could not be, by name."""
-    tasks, failed = [], {}
+    tasks = []
+    failed: dict[str, str] = {}
     for group in groups:
         try:
             if not all(ended(RunDirectory(out / one.name)) for one in group):
@@ -160,7 +161,9 @@ def main(_: list[str]) -> int:
     asked = options(FLAGS)
     run.prepare_jax()
     with contextlib.ExitStack() as closing:
-        engine = asked and closing.enter_context(engine_of(FLAGS.launcher, asked, out))
+        engine = None
+        if asked is not None:
+            engine = closing.enter_context(engine_of(FLAGS.launcher, asked, out))
         return _sweep(command, out, engine)
 
 

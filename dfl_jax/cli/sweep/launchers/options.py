@@ -70,7 +70,7 @@ def _needs(name: str) -> str:
 def _parameter(text: str) -> tuple[str, str]:
     match = re.fullmatch(r'([a-z_]+)=(.+)', text)
     if not match:
-        raise ValueError(f'--slurm={text}: write NAME=VALUE, e.g. --slurm=partition=gpu,mem_gb=16')
+        raise ValueError(f'--slurm={text}: write NAME=VALUE, e.g. --slurm=partition=gpu,mem=16GB')
     return match[1], match[2]
 
 

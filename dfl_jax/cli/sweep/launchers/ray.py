@@ -6,10 +6,12 @@ worker died begins again from there on another one.
 """
 
 import contextlib
+import logging
 import os
 import queue
 import re
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,7 +29,7 @@ from dfl_jax.cli.sweep.runs import group_folder
 
 PATIENCE = 5.0  # seconds for a cluster to answer
 SENT_EVERY = 1.0  # seconds at least between two updates; a worker that dies loses no more
-KEPT_BACK = 16  # updates in the queue before workers wait for the head
+KEPT_BACK = 4  # updates in the queue before workers wait for the head
 
 
 @contextlib.contextmanager
@@ -48,8 +50,9 @@ def engine(options: Options, out: Path) -> Iterator['RayEngine']:
     else:
         _check_answers(options.address)
         local = {'address': options.address}
+    logging.getLogger('ray').setLevel(logging.ERROR)
     try:
-        ray.init(**local, log_to_driver=False, logging_level='error', configure_logging=False)
+        ray.init(**local, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         if options.address is None:
             raise ValueError(f'--launcher=ray: {in_a_line(str(error))}') from error
@@ -111,14 +114,17 @@ class RayEngine:
     @property
     def description(self) -> str:
         gpus = f' and {counted(self._options.gpus, "GPU")}' if self._options.gpus else ''
+        workers = min(self._fitting(), self._options.workers or sys.maxsize)
         return (
-            f'{counted(self._capacity(), "worker")} of Ray, each of '
+            f'{counted(workers, "worker")} of Ray, each of '
             f'{counted(self._options.cores, "core")}{gpus}'
         )
 
     def room(self) -> int:
-        """One more than there are workers, so that none waits, and a cluster that can grow does."""
-        return self._capacity() + 1
+        """One more than there are workers, so that none waits and a cluster that can grow does;
+        no more than are asked for where the cluster has room for others."""
+        room, asked = self._fitting(), self._options.workers
+        return asked if asked is not None and asked < room else room + 1
 
     def start(self, tasks: Sequence[Task]) -> list['_Job']:
         return [self._start(task) for task in tasks]
@@ -130,15 +136,15 @@ class RayEngine:
             self._jobs[self._started] = job
             sent = job.files.changes()
             options = self._options.cores, self._options.gpus
-            job.result = self._train.remote(
-                task, sent, self._started, self._queue, os.getcwd(), *options
-            )
+            where = os.getcwd(), str(self._out)
+            job.result = self._train.remote(task, sent, self._started, self._queue, where, *options)
         return job
 
     def receive(self, seconds: float) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                number, update = self._queue.get(timeout=seconds)
+                # With a timeout of 0 it says that the queue is empty, whatever is in it
+                number, update = self._queue.get(seconds > 0, seconds or None)
                 job = self._jobs[number]
                 if not job.closed:  # else of a worker that died on the way
                     job.write(update)
@@ -147,14 +153,13 @@ class RayEngine:
     def _fits(self, resources: dict[str, float]) -> bool:
         return all(resources.get(name, 0) >= count for name, count in self._needs.items())
 
-    def _capacity(self) -> int:
-        """Groups that the cluster has room for, at most those asked for."""
+    def _fitting(self) -> int:
+        """Groups that the cluster has room for at once."""
         nodes = [node['Resources'] for node in self._ray.nodes() if node['Alive']]
-        room = sum(
+        return sum(
             min(int(node.get(name, 0) // count) for name, count in self._needs.items())
             for node in nodes
         )
-        return min(room, self._options.workers or room)
 
 
 def _most(nodes: Sequence[dict[str, float]]) -> str:
@@ -220,15 +225,21 @@ class _Job:
 
 
 def _train(
-    task: Task, sent: Update, number: int, to_head: Any, cwd: str, cores: int, gpus: int
+    task: Task,
+    sent: Update,
+    number: int,
+    to_head: Any,
+    where: tuple[str, str],
+    cores: int,
+    gpus: int,
 ) -> str | None:
     """Trains a group in a temporary folder; returns why that failed, None where it did not.
 
-    sent: its files so far. number: of the job, for the head. cwd: the head's, which paths of data
-    sets are relative to where the worker has it, too.
+    sent: its files so far. number: of the job, for the head. where: the head's current directory,
+    to which paths of data sets are relative where the worker has it, too, and its --out.
     """
     with contextlib.suppress(OSError):
-        os.chdir(cwd)
+        os.chdir(where[0])
     with scratch() as out:
         files = Files(out, task.runs)
         files.apply(sent)
@@ -239,7 +250,7 @@ def _train(
 
         why = train_task(task, out, _Sending(send), cores, gpus)
         send()
-    return why
+    return why and why.replace(str(out), where[1])
 
 
 class _Sending(tqdm):

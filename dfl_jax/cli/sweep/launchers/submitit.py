@@ -68,15 +68,13 @@ def _parameters(options: Options) -> dict[str, Any]:
     if options.workers:
         asked['array_parallelism'] = options.workers
     given = {name: _number(value) for name, value in options.slurm.items()}
-    time = {} if {'time', 'timeout_min'} & given.keys() else {'timeout_min': MINUTES}
-    return asked | time | given
+    if not isinstance(given.get('time', MINUTES), int):
+        raise ValueError(f'time={given["time"]} is no whole number of minutes')
+    return asked | {'time': MINUTES} | given
 
 
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return text
+def _number(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
 
 
 class SubmititEngine:
