@@ -431,3 +431,37 @@ def test_what_is_refused(monkeypatch):
     graphs = links()
     monkeypatch.setattr('dfl_jax.host.free_bytes', lambda: 10)
     assert 'are free; simulate fewer seconds' in refusal(graphs)
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_a_longer_plan_goes_on_where_the_shorter_one_ends(name):
+    """To the same bits: what is still to be read at the end is kept in the same places."""
+    clients = jax.tree.map(jnp.asarray, network()[0])
+    clients = clients._replace(x=clients.x.astype(jnp.float32))
+    ends = 0.7 * np.arange(1, 7)
+    for seed in range(8):
+        short, long = (
+            planned_as(name, seed, seconds=None, intervals=1, width=None, ends=ends[:count])
+            for count in (3, 6)
+        )
+        assert len(long.events) > len(short.events)
+        begins = jax.tree.map(lambda a, n=3 * long.per_interval: a[:n], long.slots)
+        columns = short.slots.members.shape[2]
+        for a, b in zip(short.slots, begins, strict=True):
+            if a is not None:
+                once, again = a[short.slots.active], b[begins.active]
+                again = again[:, :columns] if again.ndim > 1 else again
+                np.testing.assert_array_equal(once, again)
+    both = dataclasses.replace(long, places=max(short.places, long.places))
+    method = make(both, MODEL, init='independent', **WHOLE)
+
+    @jax.jit
+    def run(state, slots):
+        step = lambda s, slot: (method.step(None, s, slot, clients)[0], None)  # noqa: E731
+        return jax.lax.scan(step, state, slots)[0]
+
+    first = jax.jit(method.init)(jax.random.key(0), clients)
+    rest = jax.tree.map(lambda a: a[3 * long.per_interval :], long.slots)
+    whole, parts = run(first, long.slots), run(run(first, short.slots), rest)
+    for a, b in zip(jax.tree.leaves(whole.params), jax.tree.leaves(parts.params), strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -276,9 +276,22 @@ def test_methods_without_rounds(tmp_path, method):
     same = ('consensus_accuracy', 'consensus_loss', 'mbytes_total', 'updates')
     again = rows_of(tmp_path / 'a')
     assert [[r[name] for name in same] for r in again] == [[r[n] for n in same] for r in rows]
-    status, _, err = called(run, '--resume', '--rounds=5', f'--out={tmp_path}/a')
-    assert status == 1 and 'are planned for 4 intervals together; start a longer run anew' in err
     assert called(time, f'--runs={tmp_path}/whole', f'--out={tmp_path}/t')[0] == 1
+
+
+@pytest.mark.parametrize('method', ['ad_psgd', 'divshare'])
+def test_a_longer_run_without_rounds_goes_on(tmp_path, method):
+    """As if it had been that long from the start."""
+    flags = [each for each in SMALL if each != '--nocheckpoint' and 'degree' not in each]
+    argv = (*flags, f'--algorithm={method}', '--topology=complete', *CLOCKS)
+    assert called(run, *argv, '--rounds=3', f'--out={tmp_path}/a')[0] == 0
+    status, _, err = called(run, '--resume', '--rounds=5', '--noprogress', f'--out={tmp_path}/a')
+    assert status == 0 and err == '', err
+    assert called(run, *argv, '--rounds=5', f'--out={tmp_path}/long')[0] == 0
+    same = ('consensus_accuracy', 'consensus_loss', 'client_loss_mean', 'mbytes_total', 'updates')
+    longer, anew = (rows_of(tmp_path / name) for name in ('a', 'long'))
+    assert [[r[n] for n in same] for r in longer] == [[r[n] for n in same] for r in anew]
+    assert [r['simulated_seconds'] for r in longer] == [0.5, 1, 1.5, 2, 2.5]
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ def exchanges(network: Network) -> Iterator[Event]:
         if done < float('inf'):
             heapq.heappush(queue, (done, i, j, lost, version[i]))
 
+    network.held = lambda: {(i, began) for _, i, _, _, began in queue}
     for i in range(network.clients):
         begin(i, 0.0)
     while queue:

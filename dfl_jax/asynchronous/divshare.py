@@ -83,6 +83,11 @@ def fragments_sent(
                 arrived += sizes[fragment]
         return arrived
 
+    network.held = lambda: {
+        *((sender, copy) for _, what, _, sender, _, copy in queue if what == ARRIVES),
+        *((sender, copy) for box in received for (sender, _), copy in box.items()),
+        *((sender, copy) for copies in averaged for sender, _, copy in copies),
+    }
     for i in range(network.clients):
         push(network.next_online(i, 0.0), BEGINS, i)
     while queue:

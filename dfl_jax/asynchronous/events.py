@@ -6,7 +6,7 @@ has version v after v changes, and what an event reads and writes follows from t
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from dfl_jax.checks import check_range
 from dfl_jax.gossip import mixing_weights
 from dfl_jax.timing import World
 
+Version = tuple[int, int]  # client, and how often its model had changed
 STREAM = 31  # of random numbers, apart from those of topologies and worlds
 
 
@@ -94,6 +95,8 @@ class Network:
         # Of the client itself, then of those that it hears
         self.weights = [tuple(rows[i][mask[i]].tolist()) for i in range(clients)]
         self.update_seconds = (np.broadcast_to(work, clients) / world.speed).tolist()
+        # The versions that the queue of events may still read, of its clients' past models too
+        self.held: Callable[[], set[Version]] = set
         self._random = [np.random.default_rng([seed, STREAM, i]) for i in range(clients)]
 
     def phase(self, client: int) -> float:
@@ -146,6 +149,19 @@ class Network:
 
     def is_online(self, client: int, time: float) -> bool:
         return self.next_online(client, time) == time
+
+
+def watched(
+    events: Iterator[Event], network: Network, ends: np.ndarray, held: list[set[Version]]
+) -> Iterator[Event]:
+    """The events, which append to `held` what is still to be read when an interval has ended.
+
+    So a longer run goes on from there. It does not depend on where the run ends.
+    """
+    for event in events:
+        while len(held) < len(ends) and event.time > ends[len(held)]:
+            held.append(network.held() | set(zip(event.members, event.versions, strict=True)))
+        yield event
 
 
 def recorded(

@@ -51,6 +51,10 @@ def pushes(network: Network) -> Iterator[Event]:
         start = network.next_online(client, time)
         push(start + network.update_seconds[client], DONE, client, *message)
 
+    network.held = lambda: {
+        *((sender, sent) for _, what, *_, sender, sent in queue if what != SENDS),
+        *(message for message in waiting if message is not None),
+    }
     periods = [
         max(network.update_seconds[i], network.upload_seconds(i)) for i in range(network.clients)
     ]

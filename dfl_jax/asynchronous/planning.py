@@ -11,7 +11,7 @@ import numpy as np
 from dfl_jax.algorithms.requirements import static
 from dfl_jax.asynchronous.ad_psgd import ad_psgd, exchanges
 from dfl_jax.asynchronous.divshare import divshare, fragments_sent
-from dfl_jax.asynchronous.events import Event, Network, recorded
+from dfl_jax.asynchronous.events import Event, Network, Version, recorded, watched
 from dfl_jax.asynchronous.gossip_learning import gossip_learning, pushes
 from dfl_jax.asynchronous.slots import Slots, pack
 from dfl_jax.asynchronous.swift import broadcasts, swift
@@ -80,6 +80,7 @@ def plan(
     seconds: float | None = None,
     updates: int | None = None,
     intervals: int = 1,
+    ends: np.ndarray | None = None,
     loss: float = 0.0,
     mixing: str = 'metropolis',
     sizes: np.ndarray | None = None,
@@ -98,6 +99,8 @@ def plan(
       seconds: simulated ones, or
       updates: local updates of all clients together.
       intervals: of equal length, at whose ends the models are evaluated.
+      ends: seconds at which intervals end, increasing, in place of `seconds` and `intervals`. A
+        plan whose ends begin with those of another one goes on where that ends.
       loss: probability that a message is lost.
       mixing: the weights of `swift`, where the graph has none.
       sizes: [M] samples of each client, for mixing by `size`.
@@ -123,11 +126,18 @@ def plan(
     network = Network(
         graph, world, work=work, bits=bits, loss=loss, mixing=mixing, sizes=sizes, seed=seed
     )
-    events, end = recorded(METHODS[method].events(network, **settings), seconds, updates)
-    ends = np.linspace(0, end, intervals + 1)[1:]
+    if ends is None and seconds is not None:
+        ends = np.linspace(0, seconds, intervals + 1)[1:]
+    held: list[set[Version]] = []
+    all_events = METHODS[method].events(network, **settings)
+    if ends is None:
+        events, end = recorded(all_events, updates=updates)
+        ends = np.linspace(0, end, intervals + 1)[1:]
+    else:
+        events, _ = recorded(watched(all_events, network, ends, held), float(ends[-1]), updates)
     _check_counts(events, ends)
     columns = max(2, *(len(event.members) for event in events))
-    slots, places, per_interval = pack(events, network.clients, ends, columns, width)
+    slots, places, per_interval = pack(events, network.clients, ends, columns, width, held)
     return Plan(method, events, slots, places, per_interval, ends, settings)
 
 

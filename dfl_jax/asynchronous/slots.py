@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dfl_jax.asynchronous.events import Event
+from dfl_jax.asynchronous.events import Event, Version
 from dfl_jax.base import Array
 from dfl_jax.host import lack_of_memory
 
@@ -52,7 +52,12 @@ class Packed(NamedTuple):
 
 
 def pack(
-    events: Sequence[Event], clients: int, ends: np.ndarray, columns: int, width: int | None = None
+    events: Sequence[Event],
+    clients: int,
+    ends: np.ndarray,
+    columns: int,
+    width: int | None = None,
+    held: Sequence[set[Version]] = (),
 ) -> Packed:
     """The slots of some events, the same number in each interval of simulated time.
 
@@ -62,19 +67,22 @@ def pack(
       ends: [intervals] seconds at which intervals end, increasing; events at an end belong to the
         interval before, all after the last to the last one.
       columns: K, at least that of all events.
-      width: H, the most events of a slot; None for the one of least padding, which an accelerator
-        works on like on events.
+      width: H, the most events of a slot; None for the one of least padding in the first interval
+        with events, which an accelerator works on like on events.
+      held: of each interval, or of the first ones, the versions that are kept beyond its end.
 
+    The slots of an interval and the places of past models do not depend on the events after it.
     Raises ValueError where the host's memory does not hold the slots.
     """
     times = np.array([event.time for event in events])
     intervals = np.minimum(np.searchsorted(ends, times, side='left'), len(ends) - 1)
     if width is None:
-        levels = _levels(events, intervals, clients)
-        _, counts = np.unique(intervals * len(events) + levels, return_counts=True)
-        most, mean = int(counts.max()), len(events) / len(counts)
+        count = int(np.sum(intervals == intervals[0]))
+        first = events[:count], intervals[:count]
+        counts = np.bincount(_levels(*first, clients))
+        most, mean = int(counts.max()), count / len(counts)
         tried = {min(math.ceil(factor * mean), most) for factor in WIDTHS} | {most}
-        width = min(tried, key=lambda w: w * (int(_levels(events, intervals, w).max()) + 1))
+        width = min(tried, key=lambda w: w * (int(_levels(*first, w).max()) + 1))
     levels = _levels(events, intervals, width)
     per_interval = int(levels.max()) + 1
     of_events = intervals * per_interval + levels
@@ -83,11 +91,13 @@ def pack(
             f'{len(ends) * per_interval} slots of {width} events take {lack}; simulate fewer '
             'seconds, or in fewer intervals'
         )
-    sources, saved, places = _places(events, of_events)
+    sources, saved, places = _places(events, of_events, held, per_interval)
     slots = _filled(
         events, of_events, sources, saved, (len(ends) * per_interval, width, columns), clients
     )
-    return Packed(slots, max(places, 1), per_interval)
+    # Some to spare, up to a half, so that most longer runs need as many
+    step = 2 ** max((places - 1).bit_length() - 2, 0)
+    return Packed(slots, max(-(-places // step) * step, 1), per_interval)
 
 
 def _levels(events: Sequence[Event], intervals: np.ndarray, width: int) -> np.ndarray:
@@ -124,7 +134,9 @@ def _levels(events: Sequence[Event], intervals: np.ndarray, width: int) -> np.nd
     return levels
 
 
-def _places(events: Sequence[Event], slots: np.ndarray) -> tuple[list[list[int]], list[int], int]:
+def _places(
+    events: Sequence[Event], slots: np.ndarray, held: Sequence[set[Version]], per_interval: int
+) -> tuple[list[list[int]], list[int], int]:
     """Where each event finds the models that it reads, the place of what it overwrites, and the
     number of places."""
     writers: dict[int, list[int]] = defaultdict(list)  # client -> events, of versions 1, 2, ...
@@ -137,6 +149,12 @@ def _places(events: Sequence[Event], slots: np.ndarray) -> tuple[list[list[int]]
             client, version = model
             if version < len(writers[client]) and slots[number] > slots[writers[client][version]]:
                 last_read[model] = max(last_read.get(model, 0), int(slots[number]))
+    for interval, models in enumerate(held):
+        last = (interval + 1) * per_interval - 1
+        for client, version in models:
+            if version < len(writers[client]) and slots[writers[client][version]] <= last:
+                model = client, version
+                last_read[model] = max(last_read.get(model, 0), last)
     place_of: dict[tuple[int, int], int] = {}
     saved = [NONE] * len(events)
     places = 0

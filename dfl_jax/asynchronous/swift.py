@@ -59,6 +59,10 @@ def broadcasts(network: Network) -> Iterator[Event]:
                 arrived += 1
         return arrived
 
+    network.held = lambda: {
+        *((sender, sent) for _, what, _, sender, sent in queue if what == ARRIVES),
+        *(model for models in latest for model in models.items()),
+    }
     for i in range(network.clients):
         begin(i, 0.0)
     while queue:

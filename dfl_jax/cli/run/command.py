@@ -220,13 +220,8 @@ def go_on(
     rounds = now['settings']['rounds']
     if rounds == config['settings']['rounds']:
         return None
-    if experiment.chosen.method.graphs == EVENTS:
-        raise ValueError(
-            f'--rounds={rounds}: the events of {experiment.chosen.name} are planned for '
-            f'{config["settings"]["rounds"]} intervals together; start a longer run anew'
-        )
     widths = [each['inputs']['graphs']['width'] for each in (config, now) if 'inputs' in each]
-    if len(set(widths)) > 1:
+    if len(set(widths)) > 1 and experiment.chosen.method.graphs != EVENTS:
         print(
             f'warning: the added rounds have clients of {widths[1] - 1} neighbours, those before '
             f'of {widths[0] - 1} at most; a run that was long from the start may differ in its '

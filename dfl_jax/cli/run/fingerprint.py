@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dfl_jax.algorithms.dfml import OPEN_ENDED
+from dfl_jax.asynchronous import Slots
 from dfl_jax.base import Graph
 from dfl_jax.cli.experiment.build import Experiment
 
@@ -40,10 +41,14 @@ def fingerprint(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def digest_of_graphs(graphs: Graph, rounds: int, width: int) -> str | None:
+def digest_of_graphs(graphs: Graph | Slots, rounds: int, width: int) -> str | None:
     """The digest of the first rounds, members [rounds, H, width] and so on; None if wider."""
     if rounds > len(graphs.members) or graphs.mask[:rounds, :, width:].any():
         return None
+    if isinstance(graphs, Slots):  # padded as much as the fullest interval takes
+        active = graphs.active[:rounds]
+        each = [a[:rounds][active] for a in graphs if a is not None]
+        return _digest([active.sum(axis=1), *(a[:, :width] if a.ndim > 1 else a for a in each)])
     arrays = [graphs.members[:, :, :width], graphs.mask[:, :, :width], graphs.active]
     if graphs.weights is not None:
         arrays.append(graphs.weights[:, :, :width])
