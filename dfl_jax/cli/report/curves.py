@@ -82,9 +82,9 @@ def short(values: np.ndarray) -> list[float]:
 
 
 def figures(lines: Sequence[Row], target: float | None) -> Any:
-    """Four figures as JSON, linear and logarithmic in x and y, over the same empty sources.
+    """Four figures as JSON, linear and logarithmic in x and y.
 
-    The page fills the source named after a line's place with the columns that the reader chose.
+    The page shows one, whose sources it fills with the columns that the reader chose.
     """
     from bokeh.embed import json_item
     from bokeh.layouts import column
@@ -92,7 +92,6 @@ def figures(lines: Sequence[Row], target: float | None) -> Any:
     from bokeh.plotting import figure
 
     empty: dict[str, list] = {name: [] for name in ('x', 'y', 'low', 'high')}
-    sources = [ColumnDataSource(empty, name=f'line {place}') for place in range(len(lines))]
     drawn = []
     for x, y in (('linear', 'linear'), ('log', 'linear'), ('linear', 'log'), ('log', 'log')):
         tools = 'pan,wheel_zoom,box_zoom,reset,save'
@@ -100,7 +99,8 @@ def figures(lines: Sequence[Row], target: float | None) -> Any:
         each.update(sizing_mode='stretch_width')
         each.toolbar.logo = None
         marks = []
-        for line, source in zip(lines, sources, strict=True):
+        for place, line in enumerate(lines):
+            source = ColumnDataSource(empty, name=f'line {place} of chart {len(drawn)}')
             look = {'source': source, 'color': line['colour'], 'name': line['label']}
             each.varea('x', 'low', 'high', source=source, color=line['colour'], alpha=0.15)
             each.line('x', 'y', line_width=2, line_dash=line['style'], **look)

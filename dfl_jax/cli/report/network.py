@@ -127,7 +127,7 @@ def places(count: int, links: np.ndarray) -> np.ndarray:
 
 
 def figures(classes: int) -> Any:
-    """The two figures as JSON; the page fills their sources, `clients` and `links`."""
+    """The two figures as JSON; the page fills their sources."""
     from bokeh.embed import json_item
     from bokeh.layouts import column
     from bokeh.models import ColorBar, ColumnDataSource, HoverTool, LinearColorMapper
@@ -135,9 +135,14 @@ def figures(classes: int) -> Any:
     from bokeh.plotting import figure
 
     held = [f'class {c}' for c in range(classes)]
-    columns = ('x', 'y', 'client', 'links', 'samples', 'value', *held)
-    nodes = ColumnDataSource({name: [] for name in columns}, name='clients')
-    ends = ColumnDataSource({name: [] for name in ('x0', 'y0', 'x1', 'y1')}, name='links')
+    nodes, ends, counts = (
+        ColumnDataSource({column: [] for column in columns}, name=name)
+        for name, columns in (
+            ('clients', ('x', 'y', 'client', 'links', 'samples', 'value')),
+            ('links', ('x0', 'y0', 'x1', 'y1')),
+            ('samples', ('client', 'samples', *held)),
+        )
+    )
     colours = LinearColorMapper('Viridis256', low=0, high=1, nan_color=COLOURS[0], name='colours')
     tools = 'pan,wheel_zoom,box_zoom,reset,save'
     network = figure(
@@ -157,7 +162,7 @@ def figures(classes: int) -> Any:
         x_axis_label='client', y_axis_label='training samples',
     )  # fmt: skip
     palette = Category20_20 if classes <= 20 else Turbo256[:: 256 // classes]
-    stack = bars.vbar_stack(held, x='client', width=0.9, color=palette[:classes], source=nodes)
+    stack = bars.vbar_stack(held, x='client', width=0.9, color=palette[:classes], source=counts)
     tips = [('client', '@client'), ('samples of $name', '@$name'), ('samples', '@samples')]
     bars.add_tools(HoverTool(renderers=stack, tooltips=tips))
     for each in (network, bars):

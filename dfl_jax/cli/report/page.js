@@ -62,21 +62,20 @@ async function curves({x, y, lines, figures}) {
     const which = 2 * $('log-y').checked + $('log-x').checked;
     lines.forEach((line, i) => {
       const of = line.columns, there = shown[i].checked && of[across] && of[up];
-      model(`line ${i}`).data = there ? {x: of[across], y: of[up], low: line.low[up] ?? of[up],
+      model(`line ${i} of chart ${which}`).data = there ? {x: of[across], y: of[up], low: line.low[up] ?? of[up],
         high: line.high[up] ?? of[up]} : {x: [], y: [], low: [], high: []};
     });
-    charts.forEach((chart, i) => {
-      chart.visible = i === which;
-      chart.below[0].axis_label = x[across];
-      chart.left[0].axis_label = y[up];
-      for (const span of chart.center) {
-        if (span.name === 'target') span.visible = up.includes('accuracy');
-      }
-      chart.toolbar.tools.find((tool) => tool.name === 'hover').tooltips = [['', '$name'],
-        [x[across], '@x{0,0.[0000]}'], [y[up], '@y{0,0.[0000]}'],
-        ['seeds', '@low{0,0.[0000]} to @high{0,0.[0000]}']];
-    });
-    charts[which].reset.emit();
+    const chart = charts[which];
+    chart.below[0].axis_label = x[across];
+    chart.left[0].axis_label = y[up];
+    for (const span of chart.center) {
+      if (span.name === 'target') span.visible = up.includes('accuracy');
+    }
+    chart.toolbar.tools.find((tool) => tool.name === 'hover').tooltips = [['', '$name'],
+      [x[across], '@x{0,0.[0000]}'], [y[up], '@y{0,0.[0000]}'],
+      ['seeds', '@low{0,0.[0000]} to @high{0,0.[0000]}']];
+    charts.forEach((each) => { each.visible = each === chart; });
+    chart.reset.emit();
   }
   on(['x', 'y', 'log-x', 'log-y', 'lines'], draw);
   draw();
@@ -96,14 +95,14 @@ async function clients({runs, figures}) {
       + (values[metric] ? '' : `; the run has no ${metric || 'values'} of its clients`);
   }
   function draw() {
-    const {x, y, links, samples} = chosen(), none = x.map(() => 0), held = {};
-    const degrees = x.map(() => 0);
-    links.flat().forEach((client) => { degrees[client] += 1; });
-    for (const name of Object.keys(nodes.data).filter((each) => each.startsWith('class '))) {
-      held[name] = samples[name.slice(6)] ?? none;
-    }
-    nodes.data = {x, y, client: x.map((_, i) => i), links: degrees, value: none, ...held,
-      samples: x.map((_, i) => samples.reduce((sum, of) => sum + of[i], 0))};
+    const {x, y, links, samples} = chosen(), none = x.map(() => 0), bars = model('samples');
+    const client = x.map((_, i) => i), degrees = x.map(() => 0);
+    const all = client.map((i) => samples.reduce((sum, of) => sum + of[i], 0));
+    links.flat().forEach((each) => { degrees[each] += 1; });
+    nodes.data = {x, y, client, links: degrees, value: none, samples: all};
+    const held = Object.keys(bars.data).filter((name) => name.startsWith('class '));
+    bars.data = {client, samples: all,
+      ...Object.fromEntries(held.map((name, c) => [name, samples[c] ?? none]))};
     model('links').data = {x0: links.map(([a]) => x[a]), y0: links.map(([a]) => y[a]),
       x1: links.map(([, b]) => x[b]), y1: links.map(([, b]) => y[b])};
     colour();
