@@ -21,4 +21,4 @@ from dfl_jax.data.partitions import (
     writer,
 )
 from dfl_jax.data.projection import project, projection_matrix
-from dfl_jax.data.sources import DATASETS, FILES, load, subsample, synthetic
+from dfl_jax.data.sources import DATASETS, FILES, TAKERS, kind_of, load, subsample, synthetic

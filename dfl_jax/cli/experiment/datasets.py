@@ -19,6 +19,7 @@ def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:
         task=task_named(flags.task),
         columns=roles_of(flags.columns),
         test_share=flags.test_share,
+        text_window=flags.text_window,
         progress=flags.progress,
     )
     if flags.input_projection is not None:
