@@ -32,6 +32,7 @@ BASES = {  # of methods, a run that would start; the first that takes a flag is 
 }
 BESIDE = {  # flags that need another to apply
     'zipf_exponent': ('--partition=zipf',),
+    'lognormal_sigma': ('--partition=lognormal',),
     'shards_per_client': ('--partition=shards',),
     'samples_per_client': ('--partition=balanced',),
     'degree_exponent': ('--topology=configuration',),

@@ -35,6 +35,7 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
             'alpha': dirichlet,
             'partition_overlap': dirichlet,
             'zipf_exponent': partition == 'zipf',
+            'lognormal_sigma': partition == 'lognormal',
             'shards_per_client': partition == 'shards',
             'samples_per_client': partition == 'balanced',
         },

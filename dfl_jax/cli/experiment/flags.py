@@ -81,12 +81,15 @@ flags.DEFINE_integer('clients', 30, 'Number of clients M.', lower_bound=1)
 flags.DEFINE_string(
     'partition',
     'dirichlet',
-    'iid, balanced, dirichlet, dirichlet_split, zipf, shards, natural (a client is a natural one '
-    'of the data set, drawn where there are more) or writer (natural ones in equal groups).',
+    'iid, balanced, dirichlet, dirichlet_split, zipf, lognormal, shards, natural (a client is a '
+    'natural one of the data set, drawn where there are more) or writer (natural ones in groups).',
 )
 flags.DEFINE_float('alpha', 0.1, 'Dirichlet concentration; smaller is more heterogeneous.')
 flags.DEFINE_float(
     'zipf_exponent', 1.8, 'Exponent of the sizes of clients of --partition=zipf, above 1.'
+)
+flags.DEFINE_float(
+    'lognormal_sigma', 1.0, 'Sigma of the sizes of clients of --partition=lognormal.'
 )
 flags.DEFINE_integer('shards_per_client', 2, 'Label-sorted shards a client of --partition=shards.')
 flags.DEFINE_integer(
@@ -111,6 +114,12 @@ flags.DEFINE_integer(
     None,
     'Project the inputs to so many dimensions by one random matrix that all clients share.',
     lower_bound=1,
+)
+flags.DEFINE_string(
+    'feature_shift',
+    None,
+    'Inputs that look different at each client: quarter_turns of images, angle:DEGREES, '
+    'colour:STRENGTH, or noise:STRENGTH of any inputs (docs/data.md).',
 )
 flags.DEFINE_bool('plot_partition', False, 'Draw who holds what into partition.png.')
 
