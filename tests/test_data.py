@@ -28,6 +28,7 @@ DISJOINT = {
     'dirichlet': {'alpha': 0.1},
     'dirichlet_split': {'alpha': 0.5},
     'zipf': {},
+    'lognormal': {'lognormal_sigma': 1.5},
     'writer': {},
     'shards': {},
 }
@@ -405,6 +406,20 @@ def test_npz_errors(tmp_path, change, message):
     with pytest.raises(DataError, match=message) as caught:
         data.load(str(path))
     assert str(path) in str(caught.value) and '\n' not in str(caught.value)
+
+
+def test_npz_with_natural_clients(tmp_path):
+    x, y, path = np.zeros((4, 2)), np.array([0, 1, 1, 0]), tmp_path / 'own.npz'
+    arrays = {'train_x': x, 'train_y': y, 'test_x': x, 'test_y': y}
+    for client in (np.array([70, 5, 5, 9]), np.array(['d', 'b', 'b', 'c'])):
+        np.savez(path, **arrays, client=client)
+        np.testing.assert_array_equal(data.load(path).owners, [2, 0, 0, 1])
+        parts = data.partition('natural', data.load(path), 3, seed=0)
+        assert [part.tolist() for part in parts] == [[1, 2], [3], [0]]
+    for client in (np.zeros(3, int), np.zeros(4), np.zeros((4, 1), int)):
+        np.savez(path, **arrays, client=client)
+        with pytest.raises(DataError, match=r'client is .* must be \(4,\) whole numbers or'):
+            data.load(path)
 
 
 def test_npz_with_all_labels_that_there_may_be(tmp_path):
@@ -831,6 +846,19 @@ def test_balanced_over_classes():
         data.balanced(rng(), labels, 32, None)
 
 
+def test_lognormal_sizes():
+    sigma, labels = 0.8, np.zeros((200_000, 3), np.float32)  # targets that are no classes
+    parts = data.lognormal(rng(), labels, 400, sigma)
+    sizes = np.log([len(part) for part in parts])
+    assert sizes.std() == pytest.approx(sigma, rel=0.1)
+    assert abs(np.mean((sizes - sizes.mean()) ** 3)) < 0.3 * sigma**3  # of a normal law, none
+    mixes = class_counts(data.lognormal(rng(), LABELS, 3, 1.0))
+    assert (np.abs(mixes / mixes.sum(axis=1, keepdims=True) - 0.1) < 0.04).all()
+    for sigma in (0.0, -1.0, float('nan'), float('inf')):
+        with pytest.raises(PartitionError, match=f'sigma is {sigma}: use more than 0'):
+            data.lognormal(rng(), LABELS, 3, sigma)
+
+
 def test_writers_stay_together():
     whole = dataset()
     parts = data.writer(rng(), whole.owners, 10)
@@ -994,6 +1022,21 @@ def test_plot_partition(tmp_path, clients, classes):
     plot_partition(labels, data.iid(rng(), labels, clients), classes, path)
     picture = np.round(255 * imread(path)[..., :3]).astype(int)
     assert len(np.unique(picture @ (2**16, 2**8, 1))) > classes  # sorts no rows, which takes 3 s
+
+
+@pytest.mark.parametrize('shape', [(), (3,)])
+def test_plot_partition_of_targets_that_are_no_classes(shape, tmp_path):
+    pytest.importorskip('matplotlib')
+    from matplotlib.image import imread
+
+    targets = rng().normal(size=(300, *shape)).astype(np.float32)
+    parts = [np.arange(20), np.arange(20, 220), np.arange(220, 300)]
+    plot_partition(targets, parts, 1, tmp_path / 'partition.png')
+    picture = np.round(255 * imread(tmp_path / 'partition.png')[..., :3]).astype(int)
+    bars = (picture == (31, 119, 180)).all(axis=2).sum(axis=0)  # the first colour of tab10
+    heights = bars[bars > 0]
+    assert len(np.unique(heights[np.r_[True, np.diff(heights) != 0]])) == 3
+    assert heights.max() / heights.min() == pytest.approx(10, rel=0.1)
 
 
 # ----------------------------------------------------------------------------------- real data

@@ -1,6 +1,6 @@
 """Data of the network: sources, partitions over clients, packing into Clients."""
 
-from dfl_jax.data import augment
+from dfl_jax.data import augment, feature_shift
 from dfl_jax.data.formats import DataError, Dataset
 from dfl_jax.data.label_skew import (
     PartitionError,
@@ -14,6 +14,7 @@ from dfl_jax.data.partitions import (
     KINDS,
     from_file,
     iid,
+    lognormal,
     natural,
     pack,
     partition,
@@ -21,4 +22,4 @@ from dfl_jax.data.partitions import (
     writer,
 )
 from dfl_jax.data.projection import project, projection_matrix
-from dfl_jax.data.sources import DATASETS, FILES, load, subsample, synthetic
+from dfl_jax.data.sources import DATASETS, FILES, TAKERS, kind_of, load, subsample, synthetic

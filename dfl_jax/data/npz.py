@@ -6,23 +6,25 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_jax.data.formats import DataError, Dataset, check_memory, one_line
+from dfl_jax.data.formats import DataError, Dataset, check_memory, numbered, one_line
 from dfl_jax.host import check_file
 from dfl_jax.tasks import CLASSIFICATION, Task
 
 NPZ = ('train_x', 'train_y', 'test_x', 'test_y')
+CLIENT = 'client'  # and perhaps this array
 
 
 def load(path: Path, task: Task = CLASSIFICATION) -> Dataset:
     """The data set of the arrays `NPZ` in a file.
 
     train_x is [n, ...] and train_y [n] labels, or the targets of another task, [n, ...]; uint8
-    inputs are scaled to [0, 1], other inputs are taken as they are.
+    inputs are scaled to [0, 1], other inputs are taken as they are. An array client [n], of whole
+    numbers or texts, says whose each training sample is.
 
     Raises:
       DataError: a file that is none, arrays that are missing, or do not fit each other or the task.
     """
-    arrays = _arrays_of(path)
+    arrays, owners = _arrays_of(path)
     for which, x, y in (('train', *arrays[:2]), ('test', *arrays[2:])):
         same = x.shape[:1] == y.shape[:1] and x.shape[1:] == arrays[0].shape[1:]
         axes = y.ndim - 1 in task.target_axes and y.shape[1:] == arrays[1].shape[1:]
@@ -49,7 +51,19 @@ def load(path: Path, task: Task = CLASSIFICATION) -> Dataset:
     )
     kind = np.int32 if task.whole_targets else np.float32
     train_y, test_y = (y.astype(kind) for y in arrays[1::2])
-    return Dataset(train_x, train_y, test_x, test_y, classes)
+    return Dataset(train_x, train_y, test_x, test_y, classes, _owners(path, owners, len(train_y)))
+
+
+def _owners(path: Path, client: np.ndarray | None, n: int) -> np.ndarray | None:
+    """The natural client of each training sample, [n] int32; None where the file does not say."""
+    if client is None:
+        return None
+    if client.shape != (n,) or client.dtype.kind not in 'iuU':
+        raise DataError(
+            f'{path}: client is {client.shape} {client.dtype}, and must be ({n},) whole numbers or '
+            'texts, one a training sample'
+        )
+    return numbered(client)
 
 
 def _classes(path: Path, *targets: np.ndarray) -> int:
@@ -78,8 +92,8 @@ def _numbers(path: Path, *targets: np.ndarray) -> int:
     return math.prod(targets[0].shape[1:])
 
 
-def _arrays_of(path: Path) -> list[np.ndarray]:
-    """The arrays NPZ of the file, which is never unpickled and fits into the memory."""
+def _arrays_of(path: Path) -> tuple[list[np.ndarray], np.ndarray | None]:
+    """The arrays NPZ of the file, which is never unpickled and fits into the memory; and CLIENT."""
     how = f'write it with np.savez(FILE, {", ".join(f"{name}=..." for name in NPZ)})'
     try:
         check_file(path)
@@ -93,10 +107,10 @@ def _arrays_of(path: Path) -> list[np.ndarray]:
         raise DataError(
             f'{path} lacks {", ".join(lacking)} and holds {present[:200] or "nothing"}: {how}'
         )
-    check_memory(path, sum(sizes[f'{name}.npy'] for name in NPZ))
+    check_memory(path, sum(sizes.get(f'{name}.npy', 0) for name in (*NPZ, CLIENT)))
     try:
         with np.load(path) as file:
-            return [file[name] for name in NPZ]
+            return [file[name] for name in NPZ], file.get(CLIENT)
     except Exception as error:  # numpy, zipfile and zlib each have their own
         raise DataError(
             f'cannot read {", ".join(NPZ)} from {path} ({one_line(error)}): {how}'

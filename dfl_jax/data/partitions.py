@@ -29,7 +29,20 @@ from dfl_jax.data.label_skew import (
 )
 from dfl_jax.host import read_text
 
-KINDS = ('iid', 'balanced', 'dirichlet', 'dirichlet_split', 'zipf', 'writer', 'natural', 'shards')
+KINDS = (
+    'iid',
+    'balanced',
+    'dirichlet',
+    'dirichlet_split',
+    'zipf',
+    'lognormal',
+    'writer',
+    'natural',
+    'shards',
+)
+
+MOST_SIGMA = 20.0  # beyond it one client has all
+ANY_TARGETS = ('iid', 'lognormal', 'writer', 'natural')  # the others are by class
 
 
 def partition(
@@ -41,6 +54,7 @@ def partition(
     alpha: float = 0.1,
     overlap: bool = False,
     exponent: float = 1.8,
+    lognormal_sigma: float = 1.0,
     shards_per_client: int = 2,
     samples_per_client: int | None = None,
     path: str | Path | None = None,
@@ -52,6 +66,7 @@ def partition(
       alpha: concentration, for dirichlet and dirichlet_split.
       overlap: for dirichlet, every client draws from the whole training set.
       exponent: of the Zipf law.
+      lognormal_sigma: of the sizes of clients, for lognormal.
       shards_per_client: for shards.
       samples_per_client: for balanced.
       path: a partition file; when given it alone decides, whatever the kind.
@@ -65,9 +80,10 @@ def partition(
     check_choice('partition', kind, KINDS, PartitionError)
     if overlap and kind != 'dirichlet':
         raise PartitionError(f'overlap is for the partition dirichlet only, got {kind}: drop it')
-    if kind not in ('iid', 'writer', 'natural') and (labels.ndim > 1 or labels.dtype.kind == 'f'):
+    if kind not in ANY_TARGETS and (labels.ndim > 1 or labels.dtype.kind == 'f'):
         raise PartitionError(
-            f'the partition {kind} is by class, and these targets are no classes: use iid'
+            f'the partition {kind} is by class, and these targets are no classes: use one of '
+            f'{", ".join(ANY_TARGETS)}'
         )
     rng = np.random.default_rng(seed)
     draw = {
@@ -76,6 +92,7 @@ def partition(
         'dirichlet': lambda: dirichlet(rng, labels, clients, alpha, overlap),
         'dirichlet_split': lambda: dirichlet_split(rng, labels, clients, alpha),
         'zipf': lambda: zipf(rng, labels, clients, exponent),
+        'lognormal': lambda: lognormal(rng, labels, clients, lognormal_sigma),
         'writer': lambda: writer(rng, dataset.owners, clients),
         'natural': lambda: natural(rng, dataset.owners, clients),
         'shards': lambda: shards(rng, labels, clients, shards_per_client),
@@ -87,6 +104,28 @@ def iid(rng: np.random.Generator, labels: np.ndarray, clients: int) -> list[np.n
     """Random shares of all samples: disjoint and complete, sizes equal up to one sample."""
     check_clients(clients, len(labels))
     return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
+
+
+def lognormal(
+    rng: np.random.Generator, labels: np.ndarray, clients: int, sigma: float
+) -> list[np.ndarray]:
+    """Random shares of all samples, in proportion to exp(sigma z) with z standard normal numbers.
+
+    Disjoint and complete; every client has one sample at least, and the classes are mixed alike.
+
+    Args:
+      labels: [n, ...], targets of any kind.
+      sigma: above 0; the largest client of many is about exp(2 sigma) times the median one.
+    """
+    n = len(labels)
+    check_clients(clients, n)
+    if not 0 < sigma <= MOST_SIGMA:
+        raise PartitionError(f'sigma is {sigma}: use more than 0 and at most {MOST_SIGMA:g}')
+    weights = np.exp(sigma * rng.standard_normal(clients))
+    # One sample each, and of the others the nearest whole number to each cumulative share
+    ends = np.rint((n - clients) * np.cumsum(weights) / weights.sum()).astype(np.int64)
+    ends += np.arange(1, clients + 1)
+    return [np.sort(part) for part in np.split(rng.permutation(n), ends[:-1])]
 
 
 def writer(rng: np.random.Generator, owners: np.ndarray | None, clients: int) -> list[np.ndarray]:

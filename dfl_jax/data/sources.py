@@ -3,19 +3,45 @@
 What is small or made on the spot is here; every other kind of file has a module of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from dfl_jax.data import image_folder, npz, official, so2sat, tabular
+from dfl_jax.data import image_folder, leaf, npz, official, so2sat, tabular, text
 from dfl_jax.data.formats import DataError, Dataset, choose_rows
 from dfl_jax.host import expand
 from dfl_jax.tasks import CLASSIFICATION, Task
 
 # And any path that ends in one of FILES
-DATASETS = ('digits', 'synthetic', *official.SOURCES, 'so2sat', 'image_folder')
-FILES = ('.npz', *tabular.SUFFIXES)
+DATASETS = ('digits', 'synthetic', 'sonnets', *official.SOURCES, 'so2sat', 'image_folder', 'leaf')
+FILES = ('.npz', *tabular.SUFFIXES, '.txt')
+# Arguments of `load` that are for some kinds of data only
+TAKERS = {
+    'image_size': ('image_folder',),
+    'columns': tabular.SUFFIXES,
+    'test_share': (*tabular.SUFFIXES, '.txt', 'sonnets'),
+    'text_window': ('.txt', 'sonnets'),
+    'data_dir': (*official.SOURCES, 'so2sat', 'image_folder', 'leaf'),
+}
+OWN_TASKS = ('.npz', *tabular.SUFFIXES, 'leaf')  # their readers know which tasks fit
+TEXTS = ('.txt', 'sonnets')
+
+
+def kind_of(name: str) -> str:
+    """The kind of data of that name: one of `DATASETS`, or of `FILES` for the path of a file.
+
+    Raises DataError for any other.
+    """
+    if name in DATASETS:
+        return name
+    for suffix in FILES:
+        if name.endswith(suffix):
+            return suffix
+    raise DataError(
+        f'unknown dataset {name!r}: use one of {", ".join(DATASETS)}, or a file that ends in '
+        f'{", ".join(FILES)}'
+    )
 
 
 def load(
@@ -29,29 +55,33 @@ def load(
     task: Task = CLASSIFICATION,
     columns: Mapping[str, str] | None = None,
     test_share: float | None = None,
+    text_window: int | None = None,
     progress: bool = False,
 ) -> Dataset:
     """A dataset by name, or a seeded random subset of it.
 
-    `digits` is scikit-learn's bundled set (8x8 images) and `synthetic` is made on the spot; neither
-    reads a file. The others are read from `data_dir/NAME/` or from `data_dir` itself, and what is
-    missing is downloaded into `data_dir/NAME/`. `mnist` knows its writers where the folder also
-    holds `train-writer-ids.npy` ([n] integers, the NIST writers as in QMNIST). `so2sat` needs h5py
-    and its files in place, and reads no more of them than the subset. `image_folder` needs Pillow
-    and reads data_dir/CLASS, or data_dir/train/CLASS and data_dir/test/CLASS.
+    `digits` is scikit-learn's bundled set (8x8 images), `synthetic` is made on the spot, and
+    `sonnets` is a text of the package; none of them takes a folder. The others are read from
+    `data_dir/NAME/` or from `data_dir` itself, and what is missing is downloaded into
+    `data_dir/NAME/`. `mnist` knows its writers where the folder also holds `train-writer-ids.npy`
+    ([n] integers, the NIST writers as in QMNIST). `so2sat` needs h5py and its files in place, and
+    reads no more of them than the subset. `image_folder` needs Pillow
+    and reads data_dir/CLASS, or data_dir/train/CLASS and data_dir/test/CLASS. `leaf` reads the
+    JSON files in data_dir/train and data_dir/test.
 
     Args:
       name: one of `DATASETS`, or the path of an `.npz` file with the arrays train_x [n, ...],
-        train_y [n], test_x and test_y, as by `npz.load`, or of a table, `.csv` or `.parquet`, as
-        by `tabular.load`.
+        train_y [n], test_x and test_y, as by `npz.load`; of a table, `.csv` or `.parquet`, as by
+        `tabular.load`; or of a `.txt`, as by `text.load`.
       data_dir: an existing folder; default, the user's cache folder.
       train_samples, test_samples, seed: a subset as by `subsample`; default, all. `so2sat` is
         normalised by the training samples of the subset, all others by those of the whole set.
       image_size: S of the inputs [n, S, S, 3] of `image_folder`; default, 64.
-      task: what the targets of a file are: [n] labels, or what another task takes, [n, ...]; the
-        datasets with names are of classification.
+      task: what the targets of a file are: [n] labels, or what another task takes, [n, ...]; texts
+        are of next_token, and other datasets with names of classification.
       columns: what the columns of a table are, {role: name}; the roles are those of the reader.
-      test_share: of the samples of a table that are the test set; default, 0.2.
+      test_share: of the samples of a table or text that are the test set; default, 0.2.
+      text_window: characters of a sample of a text; default, 40.
       progress: for `image_folder`, show a progress bar when reading takes more than a second.
 
     Raises:
@@ -59,27 +89,39 @@ def load(
         subset larger than the set, or an argument that is for other datasets.
     """
     name = str(name)
-    if task is not CLASSIFICATION and not name.endswith(FILES):
+    kind = kind_of(name)
+    given = {
+        'image_size': image_size,
+        'columns': columns,
+        'test_share': test_share,
+        'text_window': text_window,
+    }
+    for what, value in given.items():
+        if value is not None and kind not in TAKERS[what]:
+            raise DataError(f'{what} is for {", ".join(TAKERS[what])}, got {name}: drop it')
+    if kind in TEXTS and not task.sequences:
+        raise DataError(f'{name} is a text: set task to next_token, got {task.name}')
+    if task is not CLASSIFICATION and kind not in (*OWN_TASKS, *TEXTS):
         raise DataError(
             f'{name} has classes, not the targets of {task.name}: give a file with these '
             f'({", ".join(FILES)}), or leave the task at classification'
         )
-    if not name.endswith(tabular.SUFFIXES):
-        for what, value in (('columns', columns), ('test_share', test_share)):
-            if value is not None:
-                raise DataError(f'{what} is for tables, got {name}: drop it')
-    if name == 'image_folder':
-        whole = image_folder.load(data_dir, image_size, progress=progress)
-        return subsample(whole, train_samples, seed, test_samples)
-    if image_size is not None:
-        raise DataError(f'image_size is for image_folder only, got {name}: drop it')
-    if name == 'so2sat':
+    if kind == 'so2sat':
         return so2sat.load(data_dir, train_samples, test_samples, seed)
-    if name.endswith(tabular.SUFFIXES):
-        whole = tabular.load(expand(name), columns or {}, test_share, task)
-    else:
-        whole = _load(name, data_dir, task)
-    return subsample(whole, train_samples, seed, test_samples)
+    readers: dict[str, Callable[[], Dataset]] = {
+        'digits': _digits,
+        'synthetic': synthetic,
+        'sonnets': lambda: text.load(text.SONNETS, text_window, test_share),
+        'image_folder': lambda: image_folder.load(data_dir, image_size, progress=progress),
+        'leaf': lambda: leaf.load(data_dir, task),
+        '.npz': lambda: npz.load(expand(name), task),
+        '.txt': lambda: text.load(expand(name), text_window, test_share),
+        **dict.fromkeys(
+            tabular.SUFFIXES, lambda: tabular.load(expand(name), columns or {}, test_share, task)
+        ),
+        **dict.fromkeys(official.SOURCES, lambda: official.load(name, data_dir)),
+    }
+    return subsample(readers[kind](), train_samples, seed, test_samples)
 
 
 def subsample(
@@ -104,20 +146,6 @@ def subsample(
         chosen = choose_rows(len(dataset.test_y), test_samples, seed, 'test')
         dataset = dataset._replace(test_x=dataset.test_x[chosen], test_y=dataset.test_y[chosen])
     return dataset
-
-
-def _load(name: str, data_dir: str | Path | None, task: Task) -> Dataset:
-    if name == 'digits':
-        return _digits()
-    if name == 'synthetic':
-        return synthetic()
-    if name.endswith('.npz'):
-        return npz.load(expand(name), task)
-    if name not in official.SOURCES:
-        raise DataError(
-            f'unknown dataset {name!r}: use one of {", ".join(DATASETS)}, or a {", ".join(FILES)}'
-        )
-    return official.load(name, data_dir)
 
 
 def synthetic(

@@ -12,6 +12,7 @@ from flax.errors import ScopeParamShapeError
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models.cnn import CNN3, VGG16, SmallCNN
+from dfl_jax.models.gru import GRU
 from dfl_jax.models.mlp import MLP, Linear
 from dfl_jax.tasks import CLASSIFICATION, Task
 
@@ -21,6 +22,7 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
     'cnn': SmallCNN,
     'cnn3': CNN3,
     'vgg16': VGG16,
+    'gru': GRU,
 }
 
 

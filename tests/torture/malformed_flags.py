@@ -32,6 +32,7 @@ BASES = {  # of methods, a run that would start; the first that takes a flag is 
 }
 BESIDE = {  # flags that need another to apply
     'zipf_exponent': ('--partition=zipf',),
+    'lognormal_sigma': ('--partition=lognormal',),
     'shards_per_client': ('--partition=shards',),
     'samples_per_client': ('--partition=balanced',),
     'degree_exponent': ('--topology=configuration',),
@@ -40,6 +41,7 @@ BESIDE = {  # flags that need another to apply
     'image_size': ('--dataset=image_folder', '--data_dir={in}/images-good'),
     'columns': ('--dataset={in}/table.csv',),
     'test_share': ('--dataset={in}/table.csv', '--columns=target=y'),
+    'text_window': ('--dataset=sonnets', '--task=next_token', '--model=gru'),
     'link_probability': ('--topology=erdos_renyi',),
     'gain': ('--init=gain_corrected',),
     'gain_size_factor': ('--init=gain_corrected', '--gain=size'),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Container
 from typing import Any
 
+from dfl_jax import data
 from dfl_jax.algorithms import Method
 from dfl_jax.cli.experiment.flags import GROUPS
 from dfl_jax.cli.experiment.method_flags import METHOD
@@ -22,8 +23,11 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
     )
     from_file = value('partition_file') is not None
     dirichlet = partition.startswith('dirichlet') or from_file
-    table = dataset.endswith(('.csv', '.parquet'))
-    embedded = dataset in ('digits', 'synthetic') or dataset.endswith('.npz') or table
+    try:
+        kind = data.kind_of(dataset)
+        of_kind = {name: kind in kinds for name, kinds in data.TAKERS.items()}
+    except data.DataError:
+        of_kind = {}  # --help shows all flags; a run says that the data set is unknown
     with_degree = topology in WITH_DEGREE or topology not in FAMILIES
     gain = value('gain')
     rules = {
@@ -31,16 +35,12 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
             'alpha': dirichlet,
             'partition_overlap': dirichlet,
             'zipf_exponent': partition == 'zipf',
+            'lognormal_sigma': partition == 'lognormal',
             'shards_per_client': partition == 'shards',
             'samples_per_client': partition == 'balanced',
         },
         '--partition_file, whose indices mean the whole set': {'train_samples': not from_file},
-        f'--dataset={dataset}': {
-            'image_size': dataset == 'image_folder',
-            'data_dir': not embedded,
-            'columns': table,
-            'test_share': table,
-        },
+        f'--dataset={dataset}': of_kind,
         f'--topology={topology}': {
             'topology_file': topology in FROM_FILE,
             'degree': with_degree,

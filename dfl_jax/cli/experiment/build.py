@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from dfl_jax import asynchronous, data, timing
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.checks import check_range
-from dfl_jax.cli.experiment.datasets import load_data
+from dfl_jax.cli.experiment.datasets import load_data, shifted
 from dfl_jax.cli.experiment.gain import initial_gain
 from dfl_jax.cli.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.cli.experiment.method import Chosen, choose_method, make_algorithm
@@ -47,6 +47,7 @@ STREAMS = (  # of random numbers, one a purpose
     'meetings',
     'validation',
     'world',
+    'feature_shift',
 )
 
 
@@ -116,8 +117,8 @@ def build(flags: Any) -> Experiment:
     if algorithm.check is not None:
         algorithm.check(graphs, sizes)
     gain = initial_gain(flags, chosen, family, intact, sizes, seeds['gain'])
-    clients = data.pack(dataset.train_x, dataset.train_y, parts)
-    test = Holdout(dataset.test_x, dataset.test_y)
+    clients, validation, test_x = shifted(flags, dataset, parts, kept, seeds['feature_shift'])
+    test = Holdout(test_x, dataset.test_y)
     placement = place(flags, chosen, model, algorithm, graphs, clients, test)
     chosen = replace(chosen, gain=gain, run=chosen.run._replace(chunk=placement.chunk))
     algorithm = make_algorithm(chosen, network)
@@ -125,8 +126,7 @@ def build(flags: Any) -> Experiment:
         timing.check_counted(algorithm, clients, graphs)
         if not flags.round_seconds:
             check_all_return(algorithm, clients, graphs, world, flags.barrier)
-    keeps = any(map(len, kept))
-    if keeps and algorithm.predict_own is None:
+    if validation is not None and algorithm.predict_own is None:
         raise ValueError(
             f'--validation_share={flags.validation_share}: {chosen.name} offers no local accuracy; '
             'leave it out'
@@ -145,7 +145,7 @@ def build(flags: Any) -> Experiment:
         key=jax.random.key(seeds['training']),
         footprint=placement.footprint,
         mesh=placement.mesh,
-        validation=data.pack(dataset.train_x, dataset.train_y, kept) if keeps else None,
+        validation=validation,
         # Who is offline sits a round out, and nobody waits for him
         world=world and (world._replace(online=None) if flags.round_seconds else world),
         rules=Rules(barrier=flags.barrier, period=flags.round_seconds or 0.0),
@@ -241,6 +241,7 @@ def partition(
         alpha=flags.alpha,
         overlap=flags.partition_overlap,
         exponent=flags.zipf_exponent,
+        lognormal_sigma=flags.lognormal_sigma,
         shards_per_client=flags.shards_per_client,
         samples_per_client=flags.samples_per_client,
         path=flags.partition_file,

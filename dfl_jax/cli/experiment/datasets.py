@@ -3,12 +3,21 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from dfl_jax import data
+from dfl_jax.base import Clients
 from dfl_jax.cli.experiment.networks import task_named
+from dfl_jax.data import feature_shift
+
+Parts = list[np.ndarray]  # a partition: of each client the indices of its samples
 
 
 def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:
     """The data set of the flags, or their subset of it."""
+    if flags.feature_shift is not None:  # before anything is read
+        feature_shift.parse(flags.feature_shift)
+        feature_shift.check_task(task_named(flags.task))
     dataset = data.load(
         flags.dataset,
         flags.data_dir,
@@ -19,11 +28,33 @@ def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:
         task=task_named(flags.task),
         columns=roles_of(flags.columns),
         test_share=flags.test_share,
+        text_window=flags.text_window,
         progress=flags.progress,
     )
     if flags.input_projection is not None:
         dataset = data.project(dataset, flags.input_projection, seeds['projection'])
     return dataset
+
+
+def shifted(
+    flags: Any, dataset: data.Dataset, parts: Parts, kept: Parts, seed: int
+) -> tuple[Clients, Clients | None, np.ndarray]:
+    """The clients, what they keep for validation if they do, and the inputs of the test set.
+
+    All of them under --feature_shift, where there is one. Raises ValueError where it does not fit.
+    """
+    clients = data.pack(dataset.train_x, dataset.train_y, parts)
+    validation = None
+    if any(map(len, kept)):
+        validation = data.pack(dataset.train_x, dataset.train_y, kept)
+    if flags.feature_shift is None:
+        return clients, validation, dataset.test_x
+    shift = feature_shift.parse(flags.feature_shift)
+    clients = feature_shift.shift_clients(clients, shift, seed)
+    if validation is not None:
+        validation = feature_shift.shift_clients(validation, shift, seed, 'validation')
+    test_x = feature_shift.shift_test(dataset.test_x, len(parts), shift, seed)
+    return clients, validation, test_x
 
 
 def roles_of(columns: Sequence[str] | None) -> dict[str, str] | None:

@@ -25,7 +25,7 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     'model',
     'mlp',
-    'Network: mlp (one hidden layer of 100), linear, cnn, cnn3, vgg16; an '
+    'Network: mlp (one hidden layer of 100), linear, cnn, cnn3, vgg16, gru (of texts); an '
     'architecture, e.g. cnn-32-64, resnet-64-128-256-512, vit-512-512 or efficientnet-b0; or '
     'package.module:factory.',
 )
@@ -45,9 +45,10 @@ _section('data')
 flags.DEFINE_string(
     'dataset',
     'digits',
-    'One of digits, synthetic, mnist, fashion_mnist, cifar10, cifar100, so2sat, image_folder, or a '
-    '.npz of train_x [n, ...], train_y [n] (whole numbers from 0, or what --task takes), test_x '
-    'and test_y; or a table, .csv or .parquet, with --columns (docs/data.md).',
+    'One of digits, synthetic, sonnets, mnist, fashion_mnist, cifar10, cifar100, so2sat, '
+    'image_folder, leaf; a .npz of train_x [n, ...], train_y [n] (whole numbers from 0, or what '
+    '--task takes), test_x and test_y; a table, .csv or .parquet, with --columns; or a text, .txt '
+    '(docs/data.md).',
 )
 flags.DEFINE_string(
     'task',
@@ -72,17 +73,23 @@ flags.DEFINE_list(
     'client (its values are the natural clients), split (holds train and test), drop (not used); '
     'all others are features.',
 )
-flags.DEFINE_float('test_share', None, 'Share of a table that is the test set (default 0.2).')
+flags.DEFINE_float(
+    'test_share', None, 'Share of a table or text that is the test set (default 0.2).'
+)
+flags.DEFINE_integer('text_window', None, 'Characters of a sample of a text (default 40).')
 flags.DEFINE_integer('clients', 30, 'Number of clients M.', lower_bound=1)
 flags.DEFINE_string(
     'partition',
     'dirichlet',
-    'iid, balanced, dirichlet, dirichlet_split, zipf, shards, natural (a client is a natural one '
-    'of the data set, drawn where there are more) or writer (natural ones in equal groups).',
+    'iid, balanced, dirichlet, dirichlet_split, zipf, lognormal, shards, natural (a client is a '
+    'natural one of the data set, drawn where there are more) or writer (natural ones in groups).',
 )
 flags.DEFINE_float('alpha', 0.1, 'Dirichlet concentration; smaller is more heterogeneous.')
 flags.DEFINE_float(
     'zipf_exponent', 1.8, 'Exponent of the sizes of clients of --partition=zipf, above 1.'
+)
+flags.DEFINE_float(
+    'lognormal_sigma', 1.0, 'Sigma of the sizes of clients of --partition=lognormal.'
 )
 flags.DEFINE_integer('shards_per_client', 2, 'Label-sorted shards a client of --partition=shards.')
 flags.DEFINE_integer(
@@ -107,6 +114,12 @@ flags.DEFINE_integer(
     None,
     'Project the inputs to so many dimensions by one random matrix that all clients share.',
     lower_bound=1,
+)
+flags.DEFINE_string(
+    'feature_shift',
+    None,
+    'Inputs that look different at each client: quarter_turns of images, angle:DEGREES, '
+    'colour:STRENGTH, or noise:STRENGTH of any inputs (docs/data.md).',
 )
 flags.DEFINE_bool('plot_partition', False, 'Draw who holds what into partition.png.')
 

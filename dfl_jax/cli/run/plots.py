@@ -70,14 +70,17 @@ def plot_run(rows: Sequence[Row], path: Path, task: Task) -> None:
 def plot_partition(
     labels: np.ndarray, parts: Sequence[np.ndarray], classes: int, path: str | Path
 ) -> None:
-    """Draws the samples of each client as a bar, stacked by class.
+    """Draws the samples of each client as a bar, stacked by class where there are classes.
 
     Args:
-      labels: [n], classes of the training samples.
+      labels: [n], classes of the training samples; or targets of any other kind, [n, ...].
       parts: M arrays of indices into labels.
       classes: C, all classes that there are.
       path: the picture to write, usually `.png`; its folder must exist.
     """
+    by_class = labels.ndim == 1 and labels.dtype.kind in 'iu'
+    if not by_class:
+        labels, classes = np.zeros(len(labels), int), 1
     counts = np.stack([np.bincount(labels[part], minlength=classes) for part in parts])  # [M, C]
     clients = len(counts)
     if classes <= LEGEND_CLASSES:
@@ -103,11 +106,12 @@ def plot_partition(
     axes.set(xlim=(-0.75, clients - 0.25), ylim=(0, 1.02 * largest))
     axes.set(xlabel='client', ylabel='training samples')
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_title(f'{clients} clients, {counts.sum():,} samples, {classes} classes', fontsize=10)
+    of_classes = f', {classes} classes' if by_class else ''
+    axes.set_title(f'{clients} clients, {counts.sum():,} samples{of_classes}', fontsize=10)
     axes.spines[['top', 'right']].set_visible(False)
-    if classes <= LEGEND_CLASSES:
+    if by_class and classes <= LEGEND_CLASSES:
         figure.legend(loc='outside right center', title='class', frameon=False, reverse=True)
-    else:
+    elif by_class:
         scale = ScalarMappable(Normalize(-0.5, classes - 0.5), ListedColormap(colours))
         figure.colorbar(scale, ax=axes, label='class', pad=0.01)
     figure.savefig(path, dpi=150)

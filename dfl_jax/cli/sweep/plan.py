@@ -28,6 +28,8 @@ TRACED = (
     'partition_file',
     'partition_overlap',
     'zipf_exponent',
+    'lognormal_sigma',
+    'feature_shift',
     'link_dropout',
     'client_dropout',
     'client_isolation',

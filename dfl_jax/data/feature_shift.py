@@ -1,0 +1,138 @@
+"""Clients whose inputs look different: turned, coloured or noisy, each in its own way.
+
+The shift lies on top of any partition. Axis letters: M clients, N samples a client, n samples.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from dfl_jax.base import Clients
+from dfl_jax.checks import check_choice
+from dfl_jax.data.formats import DataError
+from dfl_jax.tasks import Task
+
+KINDS = ('quarter_turns', 'angle', 'colour', 'noise')
+LARGEST = {'angle': 180.0, 'colour': 10.0, 'noise': 1000.0}
+STREAMS = {'law': 0, 'test': 1, 'training': 2, 'validation': 3}  # of random numbers
+Shift = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # inputs [n, ...] of one client
+
+
+class FeatureShift(NamedTuple):
+    """How the inputs of clients differ.
+
+    Kinds, with their strength S:
+      quarter_turns: images are turned by 0, 90, 180 or 270 degrees, each by a quarter of the
+        clients, up to one; no strength.
+      angle: images are turned by an angle that is even from -S to S degrees; corners repeat the
+        nearest pixel.
+      colour: every channel c of an image becomes exp(S a_c) x + S b_c, with a_c and b_c standard
+        normal numbers of the client, in units of the inputs.
+      noise: client i of 1 to M adds normal noise of standard deviation S i / M, in units of the
+        inputs; the noise-based feature imbalance of Li et al. (2022) grows with i alike.
+    """
+
+    kind: str
+    strength: float = 0.0
+
+
+def parse(text: str) -> FeatureShift:
+    """A shift from `quarter_turns`, `angle:S`, `colour:S` or `noise:S`. Raises DataError."""
+    kind, colon, strength = text.partition(':')
+    check_choice('feature_shift', kind, KINDS, DataError)
+    if kind == 'quarter_turns':
+        if colon:
+            raise DataError(f'feature_shift {text}: quarter_turns has no strength; leave it out')
+        return FeatureShift(kind)
+    try:
+        value = float(strength)
+    except ValueError:
+        raise DataError(f'feature_shift {text}: give a strength, as in {kind}:0.5') from None
+    if not 0 < value <= LARGEST[kind]:
+        raise DataError(
+            f'feature_shift {text}: use a strength above 0 and at most {LARGEST[kind]:g}'
+        )
+    return FeatureShift(kind, value)
+
+
+def shift_clients(
+    clients: Clients, shift: FeatureShift, seed: int, purpose: str = 'training'
+) -> Clients:
+    """The clients with their inputs shifted, each by its own law that follows from the seed.
+
+    Args:
+      clients: x [M, N, ...]; padding stays as it is.
+      purpose: training or validation, whose noise differs under one law.
+
+    Raises:
+      DataError: inputs that are not what the kind is for.
+    """
+    x, mask = np.array(clients.x), np.asarray(clients.mask)
+    laws = _laws(shift, len(x), x.shape[2:], seed)
+    for client, (law, own) in enumerate(zip(laws, mask, strict=True)):
+        rng = np.random.default_rng([seed, STREAMS[purpose], client])
+        x[client, own] = law(x[client, own], rng)
+    return clients._replace(x=jnp.asarray(x))
+
+
+def shift_test(x: np.ndarray, clients: int, shift: FeatureShift, seed: int) -> np.ndarray:
+    """Test inputs [n, ...], each shifted as those of a client drawn at random.
+
+    So the test set is of all clients together, as it is without a shift.
+
+    Args:
+      clients: M; their laws are those of `shift_clients` with the same seed.
+    """
+    rng = np.random.default_rng([seed, STREAMS['test']])
+    drawn = rng.integers(clients, size=len(x))
+    shifted = x.copy()
+    for client, law in enumerate(_laws(shift, clients, x.shape[1:], seed)):
+        shifted[drawn == client] = law(x[drawn == client], rng)
+    return shifted
+
+
+def check_task(task: Task) -> None:
+    """Raises DataError for a task whose inputs are no numbers that could be shifted."""
+    if task.sequences:
+        raise DataError(f'feature_shift is for numbers, and {task.name} has tokens: leave it out')
+
+
+def _laws(shift: FeatureShift, clients: int, shape: tuple[int, ...], seed: int) -> list[Shift]:
+    """What every client does with inputs [n, *shape]."""
+    if shift.kind != 'noise' and len(shape) != 3:
+        raise DataError(
+            f'feature_shift {shift.kind} is for images [rows, columns, channels], and an input is '
+            f'{shape}: use noise:S'
+        )
+    rng = np.random.default_rng([seed, STREAMS['law']])
+    if shift.kind == 'quarter_turns':
+        if shape[0] != shape[1]:
+            raise DataError(f'feature_shift quarter_turns needs square images, not {shape}')
+        return [_turned(int(k)) for k in rng.permutation(clients) % 4]
+    if shift.kind == 'angle':
+        angles = rng.uniform(-shift.strength, shift.strength, clients)
+        return [_rotated(float(angle)) for angle in angles]
+    if shift.kind == 'colour':
+        gains, offsets = shift.strength * rng.standard_normal((2, clients, shape[-1]))
+        return [_coloured(*law) for law in zip(np.exp(gains), offsets, strict=True)]
+    return [_noisy(shift.strength * (i + 1) / clients) for i in range(clients)]
+
+
+def _turned(turns: int) -> Shift:
+    return lambda x, rng: np.rot90(x, turns, axes=(1, 2))
+
+
+def _rotated(angle: float) -> Shift:
+    from scipy.ndimage import rotate
+
+    return lambda x, rng: rotate(x, angle, axes=(1, 2), reshape=False, order=1, mode='nearest')
+
+
+def _coloured(gain: np.ndarray, offset: np.ndarray) -> Shift:
+    return lambda x, rng: (gain * x + offset).astype(x.dtype)
+
+
+def _noisy(deviation: float) -> Shift:
+    return lambda x, rng: x + deviation * rng.standard_normal(x.shape, dtype=np.float32)

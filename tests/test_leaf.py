@@ -1,0 +1,172 @@
+"""Data sets in LEAF's JSON, with their users as clients."""
+
+import json
+
+import numpy as np
+import pytest
+from test_cli import here, rows_of
+
+from dfl_jax import data
+from dfl_jax.data import DataError, PartitionError
+from dfl_jax.tasks import NEXT_TOKEN, REGRESSION
+
+USERS = ('f0012_02', 'f0001_41', 'f0020_11')
+LINES = 'now is the winter of our discontent made glorious summer by this sun of york'
+
+
+def write(folder, name, users):
+    """One file: users is {user: (x, y)}."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {
+        'users': list(users),
+        'num_samples': [len(y) for _, y in users.values()],
+        'user_data': {user: {'x': x, 'y': y} for user, (x, y) in users.items()},
+    }
+    (folder / name).write_text(json.dumps(content))
+
+
+def characters(n, rng):
+    """Pictures [n, 784] in FEMNIST's range whose class is where they are dark, and classes."""
+    y = rng.integers(62, size=n)
+    x = np.ones((n, 784))
+    x[np.arange(n)[:, None], y[:, None] * 12 + np.arange(12)] = 0
+    return np.round(np.clip(x + rng.normal(0, 0.1, x.shape), 0, 1), 3).tolist(), y.tolist()
+
+
+@pytest.fixture(scope='module')
+def femnist(tmp_path_factory):
+    """Three users of 124, 125 and 126 pictures in two files, and tests of two."""
+    root, rng = tmp_path_factory.mktemp('femnist'), np.random.default_rng(0)
+    first, *others = USERS
+    samples = {user: characters(124 + i, rng) for i, user in enumerate(USERS)}
+    write(root / 'train', 'all_data_0_niid_0_keep_0_train_9.json', {first: samples[first]})
+    write(root / 'train', 'all_data_1_niid_0_keep_0_train_9.json', {u: samples[u] for u in others})
+    write(root / 'test', 'all_data_0.json', {user: characters(62, rng) for user in others})
+    return root
+
+
+@pytest.fixture
+def shakespeare(tmp_path):
+    for half, start in (('train', 0), ('test', 1)):
+        lines = [LINES[i : i + 21] for i in range(start, 50, 2)]
+        users = {
+            'THE_FIRST_PART_HAMLET': ([t[:20] for t in lines[:9]], [t[20] for t in lines[:9]]),
+            'MACBETH_MACBETH': ([t[:20] for t in lines[9:]], [t[20] for t in lines[9:]]),
+        }
+        write(tmp_path / half, 'data.json', users)
+    return tmp_path
+
+
+def test_femnist(femnist):
+    found = data.load('leaf', femnist)
+    assert found.train_x.shape == (375, 28, 28, 1) and found.test_x.shape == (124, 28, 28, 1)
+    assert found.classes == 62 and found.train_y.dtype == np.int32
+    assert found.train_x.mean() == pytest.approx(0, abs=1e-5)
+    assert found.train_x.std() == pytest.approx(1, abs=1e-5)
+    file = json.loads((femnist / 'train' / 'all_data_0_niid_0_keep_0_train_9.json').read_text())
+    samples = file['user_data'][USERS[0]]
+    np.testing.assert_array_equal(found.train_y[:124], samples['y'])
+    picture = np.array(samples['x'][5])  # rows of 28 follow each other
+    assert np.corrcoef(found.train_x[5].ravel(), picture)[0, 1] > 0.9999
+    np.testing.assert_array_equal(np.bincount(found.owners), [125, 124, 126])  # sorted names
+
+
+def test_users_are_clients(femnist):
+    found = data.load('leaf', femnist)
+    everyone = data.partition('natural', found, 3, seed=0)
+    assert [len(part) for part in everyone] == [125, 124, 126]
+    drawn = {
+        tuple(sorted({int(found.owners[i]) for part in parts for i in part}))
+        for parts in (data.partition('natural', found, 2, seed=seed) for seed in range(20))
+    }
+    assert drawn == {(0, 1), (0, 2), (1, 2)}
+    with pytest.raises(PartitionError, match='4 clients for 3 natural clients: use 1 to 3'):
+        data.partition('natural', found, 4, seed=0)
+
+
+def test_shakespeare(shakespeare):
+    found = data.load('leaf', shakespeare, task=NEXT_TOKEN)
+    assert found.train_x.shape == (25, 20) and found.train_y.shape == (25, 20)
+    np.testing.assert_array_equal(found.train_x[:, 1:], found.train_y[:, :-1])
+    alphabet = sorted(set(LINES[:70]))
+    assert found.classes == len(alphabet)
+    assert ''.join(alphabet[i] for i in found.train_y[3]) == LINES[7:27]
+    np.testing.assert_array_equal(np.bincount(found.owners), [16, 9])
+
+
+def test_a_run_on_femnist_beats_the_most_frequent_class(femnist, tmp_path):
+    ended = here(
+        *('--dataset=leaf', f'--data_dir={femnist}', '--partition=natural', '--clients=3'),
+        *('--topology=complete', '--algorithm=dfedavg', '--model=mlp', '--hidden=32'),
+        *('--lr=0.1', '--local_epochs=3', '--rounds=3', '--eval_every=3'),
+        f'--out={tmp_path / "run"}',
+    )
+    assert ended.status in (0, None), ended.err
+    found = data.load('leaf', femnist)
+    share = np.mean(found.test_y == np.bincount(found.train_y).argmax())
+    assert share < 0.1 and rows_of(tmp_path / 'run')[-1]['consensus_accuracy'] > 0.6
+
+
+def test_more_clients_than_users(femnist, tmp_path):
+    line = here(
+        *('--dataset=leaf', f'--data_dir={femnist}', '--partition=natural', '--clients=6'),
+        f'--out={tmp_path / "run"}',
+    ).error
+    assert '6 clients for 3 natural clients: use 1 to 3' in line
+
+
+NUMBERS = ([[0.5, 1.0], [0.0, 2.0]], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ('train', 'said'),
+    [
+        ('[1, 2', 'cannot read .*data.json as JSON'),
+        ('[1, 2]', 'must hold an object with "users" and "user_data"'),
+        ('{"users": ["b"], "user_data": {"a": {}}}', 'must hold an object with'),
+        ({'a': ([[1.0]], [])}, 'the user a has no lists x and y of one length'),
+        ({'a': ([], [])}, 'train holds no sample'),
+        ({'a': ([[1.0, 2.0], [1.0]], [0, 1])}, 'the samples differ in the shape of x'),
+        ({'a': ([[1.0], [2.0]], [0, 1])}, r'x are \(2, 1\) in train and \(2, 2\) in test'),
+        ({'a': ([1.0, 2.0], [0, 1])}, r'x are \(2,\) in train'),
+        ({'a': (NUMBERS[0], [0.5, 1.0])}, 'the targets y must be whole numbers'),
+        ({'a': (NUMBERS[0], [0, -1])}, 'the targets y must be whole numbers'),
+        ({'a': ([[1.0, float('nan')]], [0])}, 'x must be finite numbers'),
+        ({'a': ([[1.0, 1.0]], [0])}, 'all inputs x of train are 1.0'),
+        ({'a': (['000001.jpg'], [0])}, 'the inputs are texts: set task to next_token'),
+        ('[' * 100_000, 'its brackets nest too deep'),
+    ],
+)
+def test_files_that_are_wrong(tmp_path, train, said):
+    write(tmp_path / 'test', 'data.json', {'a': NUMBERS})
+    if isinstance(train, str):
+        (tmp_path / 'train').mkdir()
+        (tmp_path / 'train' / 'data.json').write_text(train)
+    else:
+        write(tmp_path / 'train', 'data.json', train)
+    with pytest.raises(DataError, match=said) as caught:
+        data.load('leaf', tmp_path)
+    assert '\n' not in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+def test_texts_that_are_wrong(shakespeare):
+    for users, said in (
+        ({'a': (['abc', 'ab'], ['c', 'd'])}, 'must all have the length of the first, 3'),
+        ({'a': (['abc', 3], ['c', 'd'])}, 'must all have the length of the first, 3'),
+        ({'a': (['abc'], ['cd'])}, 'must be the one next character'),
+        ({'a': (['abc'], [0])}, 'must be the one next character'),
+    ):
+        write(shakespeare / 'train', 'data.json', users)
+        with pytest.raises(DataError, match=said):
+            data.load('leaf', shakespeare, task=NEXT_TOKEN)
+
+
+def test_folders_and_tasks_that_do_not_fit(femnist, tmp_path):
+    with pytest.raises(DataError, match='leaf: set data_dir to a folder that holds train/'):
+        data.load('leaf')
+    with pytest.raises(DataError, match=r'train holds no .json: lay the files out as train/'):
+        data.load('leaf', tmp_path)
+    with pytest.raises(DataError, match='are numbers, not texts for next_token'):
+        data.load('leaf', femnist, task=NEXT_TOKEN)
+    with pytest.raises(DataError, match='not for regression: leave the task out'):
+        data.load('leaf', femnist, task=REGRESSION)
