@@ -64,7 +64,10 @@ def seconds_of_updates() -> None:
     for name in asynchronous.METHODS:
         plan_seconds, plan = common.seconds_of(
             lambda name=name: asynchronous.plan(
-                name, graphs, drawn, work=WORK, bits=32 * model.size, updates=_UPDATES.value
+                *(name, graphs, drawn),
+                work=WORK,
+                bits=asynchronous.model_bits(name, model),
+                updates=_UPDATES.value,
             )
         )
         run, work = program(asynchronous.make(plan, model, **TRAINING), plan.slots, clients)

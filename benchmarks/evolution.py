@@ -42,7 +42,7 @@ from dfl_jax.base import Array, Clients, Graph, PyTree
 from dfl_jax.gossip.mixing import mix_at_aggregator, mixing_weights
 from dfl_jax.models import Model
 from dfl_jax.ntk import NtkUpdate, evolve, linearization
-from dfl_jax.ntk.aggregator_data import aggregator_data, of_members, one_hot_targets
+from dfl_jax.ntk.aggregator_data import aggregator_data, of_members, output_targets
 from dfl_jax.ntk.chebyshev import TOLERANCE
 from dfl_jax.ntk.distillation import Distillation, distillation_target
 from dfl_jax.ntk.evolution import Kernel
@@ -140,7 +140,7 @@ def _ntk_dfl(model: Model) -> Setting:
 
     def aggregator(k, h, w, x, labels, mask) -> Aggregator:
         linearized = linearize(jax.random.key(0), w, x)
-        y = one_hot_targets(labels, model.classes, x.dtype)
+        y = output_targets(model, labels, x.dtype)
         return Aggregator(linearized.kernel, linearized.outputs, y, mask)
 
     return Setting(NtkUpdate(), aggregator, lambda kernel: kernel)
@@ -157,7 +157,7 @@ def _spark(model: Model) -> Setting:
     def aggregator(k, h, w, x, labels, mask) -> Aggregator:
         table = random.draw(settings.key(k, h))
         outputs = linearized(table, w, x, mask).outputs
-        y = one_hot_targets(labels, model.classes, x.dtype)
+        y = output_targets(model, labels, x.dtype)
         annealed = Distillation().schedule(k + 1)
         target = distillation_target(y, jnp.where(mask, outputs, 0), *annealed)
         return Aggregator((table, w, x, mask), outputs, target, mask)

@@ -37,7 +37,7 @@ from dfl_jax.execution.memory import aggregator_bytes, choose_chunk
 from dfl_jax.gossip.mixing import mix, mixing_weights
 from dfl_jax.models import Model
 from dfl_jax.ntk import TIMESTEPS, Linearization, NtkUpdate, evolve, kernel_fn, ntk_update
-from dfl_jax.ntk.aggregator_data import aggregator_data, one_hot_targets
+from dfl_jax.ntk.aggregator_data import aggregator_data, output_targets
 from dfl_jax.ntk.evolution import sample_losses
 
 _CLIENTS = flags.DEFINE_integer('clients', 300, 'M', lower_bound=2)
@@ -90,7 +90,7 @@ def main() -> None:
 
     def aggregator(h: int) -> Aggregator:
         x, labels, mask = data_of(clients, graph.members[h], graph.mask[h])
-        y = one_hot_targets(labels, model.classes, x.dtype)
+        y = output_targets(model, labels, x.dtype)
         return Aggregator(at(averaged, h), x, y, mask, jnp.asarray(LR))
 
     some = np.linspace(0, aggregators - 1, min(8, aggregators)).astype(int)

@@ -15,6 +15,7 @@ from dfl_jax.metrics import correct_and_loss
 from dfl_jax.tasks import CLASSIFICATION
 
 Metrics = dict[str, Any]
+CLIENTS = 'clients'  # of the metrics: {the task's metric: [M], 'loss': [M]}, lists of floats
 QUANTILES = np.linspace(0, 1, 21)  # of the clients' accuracies: the worst, every 5 %, the best
 
 
@@ -113,6 +114,7 @@ def evaluation(
         scores, losses = sums.pop('consensus')
         client_scores, client_losses = sums.pop('client')
         each = of_mean(np.asarray(client_scores) / shared)
+        each_loss = np.asarray(client_losses) / shared
         worst, low = ('max', 90) if task.lower_is_better else ('min', 10)
         metrics = {
             f'consensus_{task.metric}': float(of_mean(float(scores) / samples)),
@@ -123,6 +125,7 @@ def evaluation(
             f'client_{task.metric}_p{low}': float(np.percentile(each, low)),
             f'client_{task.metric}_quantiles': np.quantile(each, QUANTILES).round(5).tolist(),
             'client_loss_mean': float(np.asarray(client_losses).mean()) / shared,
+            CLIENTS: {task.metric: _digits(each), 'loss': _digits(each_loss)},
         }
         for name, (more, _) in sums.items():
             kind, *rest = name.split('/', 1)
@@ -139,6 +142,11 @@ def evaluation(
         return metrics
 
     return Evaluation(batches, measure, summarise)
+
+
+def _digits(values: np.ndarray) -> list[float]:
+    """The values with six significant digits, which is what float32 holds, short as text."""
+    return [float(f'{value:.6g}') for value in values.tolist()]
 
 
 def _chunk(algorithm: Algorithm, state: State, x: Array, budget: float) -> int:

@@ -40,6 +40,8 @@ def run(
 ) -> Iterator[tuple[Metrics, State, Progress]]:
     """Trains round by round and yields (metrics, state, progress) at every evaluation.
 
+    The metrics are numbers by name, and under 'clients' what each client has: {name: [M]}.
+
     The state yielded is the live one: use or copy it before asking for the next evaluation, which
     donates its memory to the next block.
 

@@ -35,7 +35,7 @@ class Task(NamedTuple):
     whole_targets: bool = False  # targets are whole numbers from 0 to C - 1, and not any numbers
     target_axes: tuple[int, ...] = (0, 1)  # how many axes the target of a sample may have
     sequences: bool = False  # outputs are [B, L, C], not [B, C]
-    flow: bool = False  # whether NTK methods evolve such outputs
+    flow: tuple[str, ...] = ()  # the losses under which NTK methods evolve such outputs
 
     def summed(self, outputs: Array, y: Array, mask: Array) -> tuple[Array, Array]:
         """Scores and losses of one model, summed over the samples that count; scalars.
@@ -68,10 +68,16 @@ CLASSIFICATION = Task(
     correct,
     whole_targets=True,
     target_axes=(0,),
-    flow=True,
+    flow=('cross_entropy', 'mse'),
 )
 REGRESSION = Task(
-    'regression', squared_errors, 'rmse', squared_errors, reported=np.sqrt, lower_is_better=True
+    'regression',
+    squared_errors,
+    'rmse',
+    squared_errors,
+    reported=np.sqrt,
+    lower_is_better=True,
+    flow=('mse',),
 )
 MULTI_LABEL = Task(  # y [B, C], 0 or 1
     'multi_label',

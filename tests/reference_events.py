@@ -11,7 +11,7 @@ import numpy as np
 
 from dfl_jax.asynchronous.events import STREAM
 
-BEGINS, DONE, ARRIVES, SENDS = range(4)  # the order of what happens at one time
+BEGINS, DONE, ARRIVES, SENDS, BEGINS_AFTER = range(5)  # the order of what happens at one time
 
 
 class Simulation:
@@ -30,6 +30,11 @@ class Simulation:
             self.number += 1
             heapq.heappush(self.queue, (time, what, client, self.number, content))
 
+    def draw(self, i, count):
+        return [self.heard_by[i][k] for k in self.dice[i].permutation(len(self.heard_by[i]))][
+            :count
+        ]
+
     def computing(self, i):
         return self.work / self.world.speed[i]
 
@@ -39,9 +44,9 @@ class Simulation:
     def is_online(self, i, time):
         return self.online_from(i, time) == time
 
-    def way(self, i, j, messages=1):
+    def way(self, i, j, messages=1, bits=None):
         rate = min(self.world.uplink[i] / messages, self.world.downlink[j])
-        return self.world.latency[i] + self.bits / rate
+        return self.world.latency[i] + (bits or self.bits) / rate
 
     def neighbour(self, i):
         return self.heard_by[i][self.dice[i].integers(len(self.heard_by[i]))]
@@ -157,4 +162,54 @@ def swift(x, gradients, world, hears, ends, *, lr, matrix, **network):
 
     for i in range(len(x)):
         net.put(net.online_from(i, 0.0) + net.computing(i), DONE, i)
+    return net.run(ends, happens)
+
+
+def divshare(x, gradients, world, hears, ends, *, lr, fragments, recipients, **network):
+    """Biswas et al., Algorithm 1; fragments: lists of the places of their parameters in x[i]."""
+    net = Simulation(x, world, hears, **network)
+    boxes, queues = [{} for _ in x], [[] for _ in x]
+
+    def begin(i, time):
+        """Averages what has arrived, and trains until the local round ends."""
+        average = net.x[i].copy()
+        for p in range(len(average)):
+            copies = [copy[p] for copy in boxes[i].values() if p in copy]
+            average[p] = (average[p] + sum(copies)) / (1 + len(copies))
+        boxes[i].clear()
+        net.put(time + net.computing(i), DONE, i, average)
+
+    def send_next(i, time, until):
+        """Sends what is first in the queue, unless the local round has ended by then."""
+        if not queues[i]:
+            return
+        fragment, model, j = queues[i].pop(0)
+        start, bits = net.online_from(i, time), 32 * len(fragment)
+        free = start + bits / world.uplink[i]
+        if free > until or not np.isfinite(free):
+            return
+        arrival = start + net.way(i, j, bits=bits)
+        if not net.lost(i) and net.is_online(j, arrival):
+            content = i, tuple(fragment), {p: model[p] for p in fragment}
+            net.put(arrival, ARRIVES, j, content)
+            net.sent[i] += len(fragment)
+        send_next(i, free, until)
+
+    def happens(time, what, i, content):
+        if what == BEGINS_AFTER:
+            begin(i, time)
+        elif what == ARRIVES:
+            sender, fragment, copy = content
+            boxes[i][sender, fragment] = copy
+        else:
+            net.x[i] = content - lr * gradients(i, content)
+            pairs = [(f, j) for f in range(len(fragments)) for j in net.draw(i, recipients)]
+            order = net.dice[i].permutation(len(pairs))
+            queues[i] = [(fragments[f], net.x[i].copy(), j) for f, j in (pairs[n] for n in order)]
+            start = net.online_from(i, time)
+            send_next(i, time, start + net.computing(i))
+            net.put(start, BEGINS_AFTER, i)
+
+    for i in range(len(x)):
+        net.put(net.online_from(i, 0.0), BEGINS_AFTER, i)
     return net.run(ends, happens)

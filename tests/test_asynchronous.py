@@ -13,6 +13,7 @@ from helpers import compiled, round_of, widen
 from dfl_jax import Clients, algorithms, simulate, topology
 from dfl_jax.analysis.quadratics import quadratics
 from dfl_jax.asynchronous import METHODS, make, plan
+from dfl_jax.asynchronous.divshare import layout_of
 from dfl_jax.asynchronous.events import Event
 from dfl_jax.asynchronous.slots import pack
 from dfl_jax.evaluation import Holdout
@@ -27,10 +28,17 @@ SIZES = (4, 7, 5, 6, 3, 7)
 MODEL = bind(MLP(CLASSES, ()), (FEATURES,))  # logistic regression
 LR = 0.3
 WHOLE = {'lr': LR, 'batch_size': max(SIZES), 'local_steps': 1}  # one gradient of all samples
-TIMES = {'work': 0.1, 'bits': 100}
+TIMES = {'work': 0.1, 'bits': 32 * MODEL.size}
 WORLDS = 30
 INTERVALS, SECONDS = 3, 4.0
-WIDTH, PLACES, SLOTS = 3, 24, 90  # of all worlds, so that they share one compiled program
+LAYOUT = layout_of(MODEL, 4)  # of 15 weights: three fragments have four of them, one has three
+OF_EVENTS = {'divshare': {'fragments': 4, 'recipients': 2}}  # settings that the events follow from
+WIDTH, PLACES, SLOTS, COLUMNS = (
+    3,
+    48,
+    90,
+    30,
+)  # of all worlds, so that they share one compiled program
 
 
 def steady(clients, **settings):
@@ -45,7 +53,7 @@ def rough(seed):
         CLIENTS,
         seed,
         speed='lognormal:1:0.7',
-        uplink='lognormal:1000:0.5',
+        uplink='lognormal:4800:0.5',
         latency='lognormal:0.05:1',
         online='sine:1.7:0.7',
     )
@@ -78,6 +86,11 @@ def network():
 
 def vectors(params):
     """Each client's weights as a vector, the bias last, leaves [..., M, ...]."""
+    if not isinstance(params, dict):  # as DivShare holds them
+        join = LAYOUT.join
+        for _ in range(params[0].ndim - 2):
+            join = jax.vmap(join)
+        params = join(params)
     layer = params['Dense_0']
     both = np.concatenate([layer['kernel'], np.asarray(layer['bias'])[..., None, :]], axis=-2)
     return both.reshape(*both.shape[:-2], -1)
@@ -90,23 +103,34 @@ def with_slots(planned, count):
 
     def fill(a):
         a = a.reshape(len(planned.ends), planned.per_interval, *a.shape[1:])
-        return np.pad(a, [(0, 0), (0, missing)] + [(0, 0)] * (a.ndim - 2))
+        columns = COLUMNS - a.shape[3] if planned.method == 'divshare' and a.ndim == 4 else 0
+        return np.pad(a, [(0, 0), (0, missing), (0, 0), (0, columns)][: a.ndim])
 
     return jax.tree.map(fill, planned.slots)
+
+
+def places_of_fragments():
+    """Where the weights of each fragment lie in a client's vector."""
+    numbers = np.arange(MODEL.size).reshape(FEATURES + 1, CLASSES)
+    cut = LAYOUT.cut({'Dense_0': {'kernel': numbers[:-1], 'bias': numbers[-1]}})
+    fragments = [row.tolist() for row in np.asarray(cut[0])]
+    for fragment, rest in zip(fragments, np.asarray(cut[1]).tolist(), strict=False):
+        fragment += rest
+    return fragments
 
 
 @functools.cache
 def program(name, **settings):
     """(first state, slots [T, S, ...]) -> the weights and the messages after each interval."""
     clients = jax.tree.map(jnp.asarray, network()[0])
-    planned = plan(name, links(), rough(0), seconds=SECONDS, **TIMES)
+    planned = planned_as(name, 0)
     enough = dataclasses.replace(planned, places=PLACES)
     algorithm = make(enough, MODEL, init='independent', **(WHOLE | settings))
 
     def interval(state, slots):
         step = lambda s, slot: algorithm.step(None, s, slot, clients)  # noqa: E731
         state, info = jax.lax.scan(step, state, slots)
-        return state, (state.params, info.sent['weights'].sum(axis=0))
+        return state, (state.params, next(iter(info.sent.values())).sum(axis=0))
 
     first = widen(jax.jit(algorithm.init)(jax.random.key(0), clients))
     return first, jax.jit(lambda s, slots: jax.lax.scan(interval, s, slots)[1])
@@ -124,7 +148,9 @@ def theirs(name, first, gradients, seed, planned, lr=LR):
     graph = round_of(links(seed), 0)
     hears = [np.asarray(graph.members)[i, 1:].tolist() for i in range(CLIENTS)]
     matrix = mixing_matrix(graph, np.array(SIZES), 'metropolis').toarray()
-    more = {'matrix': matrix} if name == 'swift' else {}
+    more = {'matrix': matrix} if name == 'swift' else dict(OF_EVENTS.get(name, {}))
+    if name == 'divshare':
+        more['fragments'] = places_of_fragments()
     reference = getattr(reference_events, name)
     return reference(
         first,
@@ -142,6 +168,7 @@ def theirs(name, first, gradients, seed, planned, lr=LR):
 
 def planned_as(name, seed, **options):
     options = {'seconds': SECONDS, 'intervals': INTERVALS, 'width': WIDTH} | options
+    options |= OF_EVENTS.get(name, {})
     return plan(name, links(seed), rough(seed), loss=0.2, seed=seed, **TIMES, **options)
 
 
@@ -312,9 +339,9 @@ def test_it_runs_as_rounds_do(name):
     assert planned.updates[-1] == len(planned.events)
     assert planned.ends.tolist() == pytest.approx(SECONDS * np.arange(1, 4) / 3)
     assert last[0]['consensus_loss'] < first[0]['consensus_loss']
-    messages = sum(sum(event.sent) for event in planned.events)
-    bits = 32 * MODEL.size + 32 * (name == 'gossip_learning')
-    assert last[0]['mbytes_total'] == pytest.approx(bits * messages / 8e6)
+    sent = sum(sum(event.sent) for event in planned.events)
+    bits = 32 * {'divshare': 1, 'gossip_learning': MODEL.size + 1}.get(name, MODEL.size)
+    assert last[0]['mbytes_total'] == pytest.approx(bits * sent / 8e6)
     resumed = run(resume=first[1:])[-1]
     for a, b in zip(jax.tree.leaves(resumed[1]), jax.tree.leaves(last[1]), strict=True):
         np.testing.assert_array_equal(a, b)

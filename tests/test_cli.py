@@ -998,7 +998,7 @@ def test_a_run_of_another_task(tmp_path):
     for flags, said in (
         ((task,), 'by class'),
         (('--partition=iid',), 'must be integers'),
-        ((task, '--partition=iid', '--algorithm=ntk_dfl'), 'take a gradient method'),
+        ((task, '--partition=iid', '--algorithm=ntk_dfl'), 'set loss=mse'),
         (
             (task, '--partition=iid', '--algorithm=dec_fedavg', '--topology=regular'),
             'take a gradient method',
@@ -1010,8 +1010,11 @@ def test_a_run_of_another_task(tmp_path):
         method = () if any('algorithm' in flag for flag in flags) else ('--algorithm=dfedavg',)
         done = here(*without('lr', asked), *method, *flags, f'--out={tmp_path}/other')
         assert done.status and said in done.err and done.err.count('\n') == 1, done.err
-    with pytest.raises(ValueError, match='its task, regression, has no accuracy'):
-        write_report(tmp_path / 'out', tmp_path / 'page.html', 0.85, False)
+    assert write_report(tmp_path / 'out', tmp_path / 'page.html', 0.85, False) == '1 run'
+    page = (tmp_path / 'page.html').read_text()
+    last = rows_of(tmp_path / 'out')[-1]['consensus_rmse']
+    assert 'Aggregated rmse' in page and f'{float(f"{last:.4g}"):.12g}' in page
+    assert 'accuracy' not in re.sub('<script.*?</script>', '', page, flags=re.DOTALL)
 
 
 @pytest.mark.skipif(find_spec('neural_tangents') is None, reason='make nt')

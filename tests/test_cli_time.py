@@ -252,7 +252,7 @@ def test_a_method_that_counts_nothing(tmp_path, monkeypatch):
 CLOCKS = ('--world=speed=two:1e7:1e8:0.3,latency=0.01', '--round_seconds=0.5')
 
 
-@pytest.mark.parametrize('method', ['ad_psgd', 'gossip_learning', 'swift'])
+@pytest.mark.parametrize('method', ['ad_psgd', 'gossip_learning', 'swift', 'divshare'])
 def test_methods_without_rounds(tmp_path, method):
     flags = [each for each in SMALL if each != '--nocheckpoint']
     flags += ['--topology=ring', '--lr=0.2', '--link_dropout=0.2']
@@ -264,7 +264,7 @@ def test_methods_without_rounds(tmp_path, method):
     assert [row['simulated_seconds'] for row in rows] == [0.5, 1.0, 1.5, 2.0]
     assert [row['round'] for row in rows] == [1, 2, 3, 4]
     assert all(row['updates'] > 5 for row in rows)
-    assert rows[-1]['consensus_loss'] < rows[0]['consensus_loss']
+    assert rows[-1]['consensus_loss'] < 0.7 * np.log(10)  # of guessing
     each = rows[-1]['operations_total'] / sum(row['updates'] for row in rows)
     assert each == pytest.approx(2 * (64 * 8 * 2 + 8 * 10 * 3) * 20, rel=0.2)  # of about 20 samples
     shutil.copytree(tmp_path / 'whole', tmp_path / 'a')

@@ -100,7 +100,7 @@ def test_idx_files(tmp_path, name, mean, std, suffix):
         np.testing.assert_allclose(x, (images[..., None] / 255 - mean) / std, atol=1e-5)
         np.testing.assert_array_equal(y, labels)
     assert found.classes == 10
-    assert found.writers is None
+    assert found.owners is None
 
 
 def test_data_dir_may_hold_the_files_itself(tmp_path):
@@ -111,8 +111,8 @@ def test_data_dir_may_hold_the_files_itself(tmp_path):
 def test_mnist_writers(tmp_path):
     write_idx(tmp_path)
     np.save(tmp_path / 'train-writer-ids.npy', np.arange(30, dtype=np.int16) // 4)
-    np.testing.assert_array_equal(data.load('mnist', tmp_path).writers, np.arange(30) // 4)
-    assert data.load('fashion_mnist', tmp_path).writers is None
+    np.testing.assert_array_equal(data.load('mnist', tmp_path).owners, np.arange(30) // 4)
+    assert data.load('fashion_mnist', tmp_path).owners is None
     np.save(tmp_path / 'train-writer-ids.npy', np.arange(29))
     with pytest.raises(DataError, match=r'train-writer-ids.npy is \(29,\).*expected \(30,\)'):
         data.load('mnist', tmp_path)
@@ -551,7 +551,7 @@ def test_subsample():
     assert len(set(kept)) == 100
     assert set(kept) < set(large.train_x[:, 0].astype(int))
     np.testing.assert_array_equal(small.train_y, whole.train_y[kept])
-    np.testing.assert_array_equal(small.writers, whole.writers[kept])
+    np.testing.assert_array_equal(small.owners, whole.owners[kept])
     assert len(small.test_y) == len(whole.test_y)
     other = data.subsample(whole, 100, seed=4).train_x[:, 0].astype(int)
     assert set(kept) != set(other)
@@ -609,7 +609,7 @@ def test_so2sat(tmp_path, folder):
     found = data.load('so2sat', tmp_path)
     assert found.train_x.shape == (23, 32, 32, 10) and found.test_x.shape == (9, 32, 32, 10)
     assert (found.train_x.dtype, found.train_y.dtype) == (np.float32, np.int32)
-    assert found.classes == 17 and found.writers is None
+    assert found.classes == 17 and found.owners is None
     patches = arrays['training.h5']['sen2']
     mean, std = patches.mean((0, 1, 2)), patches.std((0, 1, 2))
     np.testing.assert_allclose(found.train_x, (patches - mean) / std, atol=1e-4)
@@ -833,12 +833,12 @@ def test_balanced_over_classes():
 
 def test_writers_stay_together():
     whole = dataset()
-    parts = data.writer(rng(), whole.writers, 10)
-    groups = [set(whole.writers[part]) for part in parts]
+    parts = data.writer(rng(), whole.owners, 10)
+    groups = [set(whole.owners[part]) for part in parts]
     assert sorted(len(group) for group in groups) == [3] * 3 + [4] * 7
     assert sum(len(group) for group in groups) == len(set().union(*groups)) == 37
     with pytest.raises(PartitionError, match='38 clients for 37 writers'):
-        data.writer(rng(), whole.writers, 38)
+        data.writer(rng(), whole.owners, 38)
     with pytest.raises(PartitionError, match='mnist'):
         data.writer(rng(), None, 3)
 
@@ -1024,8 +1024,8 @@ def test_real_fashion_mnist(data_dir):
 
 def test_real_mnist_writers(data_dir):
     found = data.load('mnist', data_dir)
-    if found.writers is None:
+    if found.owners is None:
         pytest.skip('no writer file')
-    assert len(np.unique(found.writers)) == 539
-    parts = data.writer(rng(), found.writers, 539)
+    assert len(np.unique(found.owners)) == 539
+    parts = data.writer(rng(), found.owners, 539)
     assert (min(map(len, parts)), max(map(len, parts))) == (19, 131)

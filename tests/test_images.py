@@ -58,7 +58,7 @@ def test_train_and_test_folders(tmp_path):
     assert (found.train_x.dtype, found.train_y.dtype) == (np.float32, np.int32)
     assert found.train_y.tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 2, 2]
     assert found.test_y.tolist() == [0, 0, 2]
-    assert found.classes == 3 and found.writers is None
+    assert found.classes == 3 and found.owners is None
     painted = np.array([colour for colours in COLOURS.values() for colour in colours])
     mean, std = painted.mean(axis=0) / 255, painted.std(axis=0) / 255
     np.testing.assert_array_equal(colours_of(found.train_x, mean, std), painted)
@@ -229,7 +229,7 @@ def test_layouts_that_are_refused(tmp_path, monkeypatch):
     with pytest.raises(DataError, match='the green channel does not vary over 3 training images'):
         data.load('image_folder', tmp_path)
     paint(tmp_path / 'one/a/0.png', (1, 2, 3))
-    with pytest.raises(DataError, match=r'one holds one image: .* at least two'):
+    with pytest.raises(DataError, match=r'one holds 1 samples: .* at least two'):
         data.load('image_folder', tmp_path / 'one')
     monkeypatch.setitem(sys.modules, 'PIL.Image', None)
     with pytest.raises(DataError, match='pip install pillow'):

@@ -4,43 +4,33 @@ import json
 import re
 import shutil
 import statistics
-import subprocess
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 
-import matplotlib.image
-import numpy as np
 import pytest
-from absl.testing import flagsaver
 from helpers import started
 from test_cli import NETWORK, SMALL, contents, here, rows_of, write_clusters
 
-from dfl_jax.cli.experiment.build import build, load_data, partition, streams
 from dfl_jax.cli.report import command as report
-from dfl_jax.cli.report import html as report_html
-from dfl_jax.cli.report import pictures
-from dfl_jax.cli.report import runs as report_runs
-from dfl_jax.cli.report.measures import number_column
-from dfl_jax.cli.run import command as cli
-from dfl_jax.cli.start import parse
+from dfl_jax.cli.report.tables import printed
 from dfl_jax.cli.tables import files
 from dfl_jax.cli.tables import table as tables_text
 from dfl_jax.cli.tables.metrics import Measured
 
 HOSTILE = '<b>x & "y"'
-VOID = ('meta', 'img', 'br', 'wbr')
-CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'chrome'))), None)
+VOID = ('meta', 'input', 'br', 'wbr')
 DIGITS = ('--algorithm=dpsgd', '--hidden=8', *NETWORK, '--seed=3', '--train_samples=90')
 
 
 class Page(HTMLParser):
-    """Tags with their attributes, the text outside <style>, and tables as lists of rows."""
+    """Tags with their attributes, the text outside <style> and <script>, tables as lists of rows,
+    and the data of its scripts."""
 
     def __init__(self, text: str):
         super().__init__()
-        self.open, self.tags, self.text, self.tables = [], [], '', {}
+        self.open, self.tags, self.text, self.tables, self.data = [], [], '', {}, None
         self.feed(text)
         self.close()
         assert self.open == []
@@ -56,14 +46,16 @@ class Page(HTMLParser):
         elif tag in ('th', 'td'):
             self.rows[-1].append('')
 
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if 'style' not in self.open:
+        if self.tags and self.tags[-1] == (
+            'script',
+            {'type': 'application/json', 'id': 'page-data'},
+        ):
+            self.data = self.data or json.loads(data)
+        if not {'style', 'script'} & {*self.open}:
             self.text += data
         if {'th', 'td'} & set(self.open):
             self.rows[-1][-1] += data
@@ -80,7 +72,7 @@ def runs(tmp_path_factory):
     data = write_clusters(folder.parent / 'tiny.npz')
     for seed in (0, 1):
         out = folder / 'deep' / f'ntk_dfl-few-seed{seed}'
-        options = ('--plot_partition', '--nocheckpoint', f'--seed={seed}', f'--out={out}')
+        options = ('--nocheckpoint', f'--seed={seed}', f'--out={out}')
         assert here(f'--dataset={data}', *SMALL, *options).status == 0
     out = folder / HOSTILE
     assert here(*DIGITS, '--nocheckpoint', f'--out={out}').status == 0
@@ -117,29 +109,26 @@ def page(written):
 
 def test_the_page_needs_nothing_else(written, page):
     for tag, attributes in page.tags:
-        assert tag not in ('script', 'link', 'iframe', 'object', 'base'), tag
+        assert tag not in ('link', 'iframe', 'object', 'base', 'img'), tag
         for name, value in attributes.items():
             assert not name.startswith('on'), name
             if name in ('src', 'href', 'xlink:href', 'srcset', 'poster', 'data', 'action'):
-                assert value.startswith(('#', 'data:')), value
-    text = written.read_text()
-    assert '@import' not in text
-    assert set(re.findall(r'url\((.)', text)) <= {'#'}
-    assert set(re.findall(r'(?<!xmlns=")(?<!xmlns:xlink=")https?://[^"\s]*', text)) == set()
+                assert value.startswith('#'), value
+    text = re.sub('<script.*?</script>', '', written.read_text(), flags=re.DOTALL)
+    assert '@import' not in text and 'url(' not in text and '://' not in text
+    assert written.stat().st_size < 2_000_000
 
 
 def test_the_page_can_be_read_by_all(page):
     ids = Counter(attributes['id'] for _, attributes in page.tags if 'id' in attributes)
     assert set(ids.values()) == {1}
-    targets = [a.get('href') or a.get('xlink:href') for _, a in page.tags]
+    targets = [attributes.get('href') for _, attributes in page.tags]
     assert {target[1:] for target in targets if target} <= ids.keys()
-    pictures = [a for tag, a in page.tags if tag == 'img']
-    assert len(pictures) == 4  # curves, two partitions, a topology
-    assert all(attributes['alt'] for attributes in pictures)
     assert dict(page.tags)['html'] == {'lang': 'en'}
     assert Counter(tag for tag, _ in page.tags)['h1'] == 1
-    for rows in page.tables.values():
-        assert len(rows) > 1
+    for caption, rows in page.tables.items():
+        if caption != 'Settings of two runs':  # which its script fills
+            assert len(rows) > 1
         assert len({len(row) for row in rows}) == 1
     assert all(a['scope'] in ('row', 'col') for tag, a in page.tags if tag == 'th')
 
@@ -152,11 +141,15 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize('line', [0, 1], ids=['light', 'dark'])
 def test_text_stands_out_from_the_page(line):
-    style = Path(report_html.__file__).with_name('style.css').read_text()
+    style = Path(report.__file__).with_name('style.css').read_text()
     scheme = dict(re.findall(r'--(\w+):(#\w{6})', style.splitlines()[line]))
     for name in ('ink', 'muted', 'link'):
         low, high = sorted((luminance(scheme[name]), luminance(scheme['paper'])))
         assert (high + 0.05) / (low + 0.05) >= 4.5, name  # WCAG AA
+
+
+def shown_as(value: float) -> str:
+    return str(Measured(value))
 
 
 def test_every_run_has_the_numbers_of_its_metrics(runs, page):
@@ -171,14 +164,14 @@ def test_every_run_has_the_numbers_of_its_metrics(runs, page):
         rows = rows_of(runs / name)
         settings = json.loads((runs / name / 'config.json').read_text())['settings']
         assert (status, rounds, seed) == ('finished', '2', str(settings['seed']))
-        assert last == f'{100 * rows[-1]["consensus_accuracy"]:.2f}'
-        assert best == f'{100 * max(row["consensus_accuracy"] for row in rows):.2f}'
-        assert client == f'{100 * rows[-1]["client_accuracy_mean"]:.2f}'
-        assert seconds == f'{rows[-1]["seconds"]:.1f}'
+        assert last == shown_as(100 * rows[-1]['consensus_accuracy'])
+        assert best == shown_as(100 * max(row['consensus_accuracy'] for row in rows))
+        assert client == shown_as(100 * rows[-1]['client_accuracy_mean'])
+        assert seconds == shown_as(rows[-1]['seconds'])
 
 
 def test_groups_have_mean_and_deviation_over_their_finished_seeds(runs, page):
-    head, *groups = page.table('Test accuracy')
+    head, *groups = page.table('On the test set')
     assert head[0] == 'Setting'
     assert len(groups) == 2
     ntk = next(row for row in groups if row[0].startswith('NTK-DFL'))
@@ -186,15 +179,51 @@ def test_groups_have_mean_and_deviation_over_their_finished_seeds(runs, page):
     ends = [rows_of(runs / 'deep' / f'ntk_dfl-few-seed{seed}')[-1] for seed in (0, 1)]
     for place, column in ((2, 'consensus_accuracy'), (4, 'client_accuracy_mean')):
         values = [100 * row[column] for row in ends]
-        expected = f'{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}'
-        assert ntk[place] == expected
+        assert ntk[place].split(' ± ')[0] == shown_as(statistics.mean(values))
+        assert float(ntk[place].split(' ± ')[1]) == pytest.approx(statistics.stdev(values), 0.1)
     assert 'An unfinished run counts only where' in page.text
     assert '4 runs, 2 settings, 1 unfinished, 4 unreadable.' in page.text
 
 
+def test_a_line_is_the_mean_of_the_seeds_and_a_band_their_range(runs, page):
+    curves = page.data['curves']
+    assert [*curves['x']] == ['round', 'mbytes_total', 'seconds', 'operations_total']
+    assert [*curves['y']][:2] == ['consensus_accuracy', 'client_accuracy_mean']
+    (line,) = (line for line in curves['lines'] if line['label'].startswith('NTK-DFL'))
+    both = [rows_of(runs / 'deep' / f'ntk_dfl-few-seed{seed}') for seed in (0, 1)]
+    assert line['columns']['round'] == [1, 2]
+    for name, scale in (('client_accuracy_mean', 100), ('consensus_loss', 1), ('mbytes_total', 1)):
+        pairs = [[scale * row[name] for row in pair] for pair in zip(*both, strict=True)]
+        for part, of in (('columns', statistics.mean), ('low', min), ('high', max)):
+            assert line[part][name] == pytest.approx([of(pair) for pair in pairs], rel=1e-4), name
+    (other,) = (line for line in curves['lines'] if line['label'].startswith('D-PSGD'))
+    assert other['low'] == {} and other['colour'] != line['colour']
+
+
+def test_clients_are_as_their_run_recorded_them(runs, page):
+    shown = page.data['clients']['runs']
+    assert [run['name'] for run in shown] == [HOSTILE, 'deep/ntk_dfl-few-seed0']
+    for run in shown:
+        network = json.loads((runs / run['name'] / 'network.json').read_text())
+        assert run['links'] == network['links'] and len(run['links']) == 6
+        assert [list(row) for row in zip(*run['samples'], strict=True)] == network['samples']
+        rows = rows_of(runs / run['name'])
+        assert run['rounds'] == [1, 2]
+        for values, losses, row in zip(
+            run['values']['accuracy'], run['values']['loss'], rows, strict=True
+        ):
+            assert len(values) == len(run['x']) == len(run['y']) == 6
+            assert statistics.mean(values) == pytest.approx(100 * row['client_accuracy_mean'], 1e-3)
+            assert statistics.mean(losses) == pytest.approx(row['client_loss_mean'], rel=1e-3)
+            assert min(values) == pytest.approx(100 * row['client_accuracy_min'], rel=1e-4)
+        every = [value for values in run['values']['accuracy'] for value in values]
+        assert run['range']['accuracy'] == [min(every), max(every)]
+    assert 'regular: 6 clients, 6 links, 2 a client' in shown[0]['caption']
+
+
 def test_a_name_is_text_and_not_markup(written, page):
     assert HOSTILE in page.text
-    assert '<b>' not in written.read_text()
+    assert '<b>x' not in written.read_text()
 
 
 def test_broken_directories_are_listed_with_the_reason(page):
@@ -206,45 +235,15 @@ def test_broken_directories_are_listed_with_the_reason(page):
     assert len(listed) == 2
 
 
-def test_settings_are_said_once_or_as_a_difference(page):
-    head, *rows = page.table('What differs')
-    differing = {row[0]: row[1:] for row in rows}
-    assert differing['algorithm'] in (['ntk_dfl', 'dpsgd'], ['dpsgd', 'ntk_dfl'])
-    assert len(head) == 3
-    assert 'clients' not in differing  # 6 in all
+def test_settings_are_said_once_or_as_a_difference(runs, page):
+    compared = page.data['compared']
+    assert sorted(compared['algorithm']) == ['dpsgd', 'ntk_dfl', 'ntk_dfl', 'ntk_dfl']
+    names = [row[0] for row in page.table('Every run')[1:]]
+    for name, seed in zip(names, compared['seed'], strict=True):
+        assert seed == ('3' if name == HOSTILE else name[-1] if name[-1].isdecimal() else '0')
+    assert 'clients' not in compared  # 6 in all
+    assert 'clients' in page.text and 'jax ' in page.text
     assert 'zipf_exponent' not in page.text  # it has no effect here
-
-
-def test_pictures_are_of_the_run_or_drawn_anew(page):
-    pictures = [(a['alt'], a['src'].partition(';')[0]) for tag, a in page.tags if tag == 'img']
-    kinds = [kind for label, kind in pictures if label.startswith('Training samples of every')]
-    # the run's own partition.png, one of all seeds, and one of a run that drew none
-    assert sorted(kinds) == ['data:image/png', 'data:image/svg+xml']
-    assert sum(label.startswith('Graph of who hears whom') for label, _ in pictures) == 1
-    assert 'regular: 6 clients, 6 links, 2 a client' in page.text
-
-
-def test_what_is_drawn_anew_is_what_the_run_had(runs):
-    with flagsaver.flagsaver():
-        try:
-            parse(['run.py', *DIGITS], cli)
-            experiment = build(cli.FLAGS)
-        finally:
-            cli.FLAGS.unparse_flags()
-    run = next(run for run in report_runs.find(runs)[0] if run.name == HOSTILE)
-    flags = pictures.namespace(run, data_dir=None, progress=False)
-    seeds = streams(flags.seed)
-    parts, _ = partition(flags, load_data(flags, seeds), seeds)
-    for ours, its in zip(parts, experiment.parts, strict=True):
-        np.testing.assert_array_equal(ours, its)
-    members, mask = experiment.graphs.members[0], experiment.graphs.mask[0]
-    pairs = {
-        frozenset((aggregator, other))
-        for aggregator, (row, known) in enumerate(zip(members.tolist(), mask.tolist(), strict=True))
-        for other, real in zip(row[1:], known[1:], strict=True)
-        if real
-    }
-    assert {frozenset(pair) for pair in pictures.links(run).tolist()} == pairs
 
 
 def test_runs_stand_in_the_tables_that_they_belong_to(runs, tmp_path, monkeypatch):
@@ -288,9 +287,9 @@ def test_one_run_is_a_report_too(runs, tmp_path):
     assert report.write_report(runs / 'stopped', out, 0.5, False) == '1 run'
     page = Page(out.read_text())
     assert page.table('Every run')[1][0] == 'stopped'
-    assert page.table('Test accuracy')[1][0].startswith('NTK-DFL (unfinished, round 1 of 2)')
-    assert 'Rounds to 50\N{NO-BREAK SPACE}%' in page.table('Test accuracy')[0]
-    assert not any(caption.startswith('What differs') for caption in page.tables)
+    assert page.table('On the test set')[1][0].startswith('NTK-DFL (unfinished, round 1 of 2)')
+    assert 'Rounds to 50\N{NO-BREAK SPACE}%' in page.table('On the test set')[0]
+    assert 'first' not in {attributes.get('id') for _, attributes in page.tags}
 
 
 def test_a_run_that_has_only_begun_is_named(runs, tmp_path):
@@ -389,8 +388,10 @@ def test_no_script_of_a_run_is_one_of_the_page(runs, tmp_path):
         )
     (folder / SCRIPT.replace('/', '')).mkdir()
     (folder / SCRIPT.replace('/', '') / 'config.json').write_text(json.dumps({SCRIPT: SCRIPT}))
+    plain = shown(runs / HOSTILE, tmp_path)[0]
     html, text = shown(folder, tmp_path)
-    assert '<script' not in html and 'alert("x")' in text
+    assert html.count('<script') == plain.count('<script') and 'alert("x")' in text
+    assert '<script>alert' not in html
 
 
 @pytest.mark.parametrize('name', ['topology_file', 'partition_file', 'architecture_file'])
@@ -399,29 +400,56 @@ def test_no_line_of_another_file_comes_into_the_page(name, runs, tmp_path):
     secret.write_text('hunter2\n')
     family = {'topology': 'edge_list'} if name == 'topology_file' else {}
     copied(runs, tmp_path / 'runs' / 'one', {name: str(secret), **family})
-    html, text = shown(tmp_path / 'runs', tmp_path)
-    assert 'hunter2' not in html
-    if name != 'architecture_file':
-        assert f'No picture for one: it depends on the file of --{name}, outside' in text
+    assert 'hunter2' not in shown(tmp_path / 'runs', tmp_path)[0]
 
 
 def test_no_link_leads_out_of_a_run(runs, tmp_path):
-    (tmp_path / 'secret').write_bytes(b'\x89PNG\r\n\x1a\nhunter2')
     folder = copied(runs, tmp_path / 'runs' / 'one')
-    (folder / 'partition.png').symlink_to(tmp_path / 'secret')
-    assert 'image/png' not in shown(tmp_path / 'runs', tmp_path)[0]
-    (folder / 'partition.png').unlink()
-    (folder / 'partition.png').write_text('no picture')
-    assert 'image/png' not in shown(tmp_path / 'runs', tmp_path)[0]
-    for file in ('config.json', 'metrics.jsonl'):
+    names = ('config.json', 'metrics.jsonl', 'network.json', 'clients.jsonl')
+    for file in names:
         other = shutil.copytree(folder, tmp_path / 'runs' / f'of-{file}')
         (other / file).rename(tmp_path / file)
         (other / file).symlink_to(tmp_path / file)
-    page = Page(shown(tmp_path / 'runs', tmp_path)[0])
-    assert dict(page.table('Not counted')[1:]) == {
-        f'of-{file}': f'{file} leads outside the run directory'
-        for file in ('config.json', 'metrics.jsonl')
+    html, text = shown(tmp_path / 'runs', tmp_path)
+    assert dict(Page(html).table('Not counted')[1:]) == {
+        f'of-{file}': f'{file} leads outside the run directory' for file in names[:2]
     }
+    for file in names[2:]:
+        html, text = shown(tmp_path / 'runs' / f'of-{file}', tmp_path)
+        assert f'not shown: {file} leads outside the run directory.' in text
+        assert Page(html).data['clients'] is None
+
+
+@pytest.mark.parametrize(
+    ('file', 'text', 'why'),
+    [
+        ('network.json', None, 'it has no network.json'),
+        ('network.json', '{', 'network.json is damaged: no JSON'),
+        ('network.json', '[]', 'network.json is damaged, or not of 6 clients'),
+        ('network.json', '{"samples": [[1]], "links": []}', 'not of 6 clients'),
+        ('network.json', '{"samples": [1, 1, 1, 1, 1, 1], "links": [[0, 6]]}', 'not of 6 clients'),
+        ('network.json', '{"samples": [1, 1, 1, 1, 1, {}], "links": []}', 'not of 6 clients'),
+        ('clients.jsonl', '3\n', 'line 1 of clients.jsonl is no evaluation'),
+        ('clients.jsonl', '{"round": 1, "loss": [1, 2]}\n', 'has no loss of 6 clients'),
+        ('clients.jsonl', '{"round": 1, "loss": [1, 2, 3, 4, 5, NaN]}\n', 'no loss of 6 clients'),
+        ('clients.jsonl', '{"round": 1, "loss": [1, 2, 3, 4, 5, "6"]}\n', 'no loss of 6 clients'),
+    ],
+)
+def test_clients_that_cannot_be_shown_do_not_stop_a_report(file, text, why, runs, tmp_path):
+    bad = copied(runs, tmp_path / 'runs' / 'bad')
+    (bad / file).unlink()
+    if text is not None:
+        (bad / file).write_text(text)
+    html, said = shown(tmp_path / 'runs', tmp_path)
+    assert 'The clients of bad are not shown: ' in said and why in said
+    assert Page(html).table('Every run')[1][0] == 'bad' and str(tmp_path) not in said
+
+
+def test_a_run_without_values_of_its_clients_has_its_network(runs, tmp_path):
+    old = copied(runs, tmp_path / 'runs' / 'old')
+    (old / 'clients.jsonl').unlink()
+    (run,) = Page(shown(tmp_path / 'runs', tmp_path)[0]).data['clients']['runs']
+    assert len(run['links']) == 6 and run['values'] == {} and run['rounds'] == []
 
 
 @pytest.mark.parametrize(
@@ -497,46 +525,27 @@ def test_ctrl_c_while_it_reads(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ('cells', 'expected'),
+    ('values', 'expected'),
     [
-        ([[10.0], [200.0, 100.0]], ['10.0', '150.0 ± 70.7']),
-        ([[0.5], [12.25, 12.75]], ['0.500', '12.500 ± 0.354']),
-        ([[]], ['-']),
+        ([10.0], '10'),
+        ([200.0, 100.0], '150 ± 71'),
+        ([None], '-'),
+        ([None, 12.5], '12.5'),
+        ([12, Measured(20, True)], '12, >20'),
+        ([Measured(1500, True), Measured(1600, True)], '>1500'),
     ],
 )
-def test_numbers_of_a_column_have_equally_many_decimals(cells, expected):
-    column = number_column([[Measured(value) for value in cell] for cell in cells])
-    assert column == expected
+def test_a_cell_is_what_the_tables_print(values, expected):
+    runs = [SimpleNamespace(rows=[value]) for value in values]
+
+    def measure(run):
+        (value,) = run.rows
+        return value if value is None or isinstance(value, Measured) else Measured(value)
+
+    assert printed(runs, measure) == expected
 
 
-def test_bounds_stand_by_themselves():
-    cells = [[Measured(12), Measured(20, True)], [Measured(1500, True), Measured(1600, True)]]
-    column = number_column(cells)
-    assert column == ['12, >20', '>1,500']
-
-
-def browse(path: Path, profile: Path, *options: str) -> str:
-    quiet = ('--headless=new', '--no-sandbox', '--disable-gpu', f'--user-data-dir={profile}')
-    done = subprocess.run(
-        [CHROMIUM, *quiet, *options, path.as_uri()],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return done.stdout
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason='no Chromium is installed')
-def test_a_browser_shows_it_at_any_width(written, tmp_path):
-    probe = tmp_path / 'probe.html'
-    measure = 'document.body.dataset.over=document.documentElement.scrollWidth-innerWidth'
-    probe.write_text(written.read_text().replace('</body>', f'<script>{measure}</script></body>'))
-    for width in (500, 1280):
-        shown = browse(probe, tmp_path / 'profile', f'--window-size={width},900', '--dump-dom')
-        assert int(re.search(r'data-over="(-?\d+)"', shown)[1]) <= 0
-    picture = tmp_path / 'page.png'
-    browse(written, tmp_path / 'profile', '--window-size=1280,2400', f'--screenshot={picture}')
-    pixels = matplotlib.image.imread(picture)[..., :3]
-    assert pixels.shape == (2400, 1280, 3)
-    assert pixels.std() > 0.02
+def test_without_its_libraries_the_report_says_how_to_get_them(runs, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__('sys').modules, 'bokeh.resources', None)
+    with pytest.raises(ImportError, match=r"pip install 'dfl_jax\[report\]'"):
+        report.write_report(runs, tmp_path / 'page.html', 0.85, False)

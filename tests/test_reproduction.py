@@ -77,17 +77,26 @@ def test_the_page_is_of_all_tables(tmp_path, monkeypatch, capsys):
         (folder / 'published.json').write_text(json.dumps(PUBLISHED))
         for cell in ('ntk_dfl-iid', 'ntk_dfl-alpha0.1', 'dfedavg-iid'):
             (folder / f'{cell}.flags').write_text('--rounds=3\n')
+    folder = tmp_path / 'papers' / 'other' / 'three'  # with the flagfile of one of its cells
+    folder.mkdir(parents=True)
+    (folder / 'dfedavg-iid.flags').write_text('--rounds=3\n')
+    three = PUBLISHED | {'flags': ['other/three', 'paper/one'], 'not_run': 'two weeks'}
+    (folder / 'published.json').write_text(json.dumps(three))
     monkeypatch.setattr(table_files, 'PAPERS', tmp_path / 'papers')
     results = tmp_path / 'results'
     results.mkdir()
-    run = curve(0.8, 0.83, 0.86, name='ntk_dfl-iid-seed0') | {curves.SECONDS: 1200.0}
-    curves.save_curves(results / 'paper-one.json', {'ntk_dfl-iid': [run]}, [])
+    run = curve(0.8, 0.83, 0.86, name='ntk_dfl-iid-seed0')
+    other = curve(0.8, 0.83, 0.86, name='dfedavg-iid-seed0')
+    kept = {'ntk_dfl-iid': [run], 'dfedavg-iid': [other]}
+    curves.save_curves(results / 'paper-one.json', kept, [])
     monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(results)], out=str(tmp_path)))
     assert tables.main(['tables', 'all']) == 0
     text = (tmp_path / 'reproduction.md').read_text()
-    assert '| paper | 1 | 0 | 0 | 5 |' in text
+    assert '| paper | 1 | 0 | 1 | 4 |' in text
+    assert '| other | 1 | 0 | 0 | 2 |' in text  # its DFedAvg has other settings than paper/one's
+    assert '| paper/two | Three cells | 3 |' in text and '## paper/two' not in text
     assert '| ntk_dfl, iid | 3 | 3 (1 seed) | reproduced |  |' in text
-    assert 'took 1.0 hours' in text and '(results/paper-one.json)' in text
+    assert '(results/paper-one.json)' in text
     monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(tmp_path / 'none')]))
     capsys.readouterr()
     assert tables.main(['tables', 'all']) == 1

@@ -74,7 +74,8 @@ def start(out: Path, lines: int, *flags: str, argv: tuple[str, ...] = ARGV) -> P
 
 def assert_same_result(out: Path, whole: Path) -> None:
     assert rows_of(out, without='seconds') == rows_of(whole, without='seconds')
-    assert (out / MODEL).read_bytes() == (whole / MODEL).read_bytes()
+    for name in (MODEL, 'clients.jsonl'):
+        assert (out / name).read_bytes() == (whole / name).read_bytes(), name
     assert (out / 'done').exists()
     seconds = [row['seconds'] for row in rows_of(out)]
     assert seconds == sorted(seconds)

@@ -42,6 +42,32 @@ def test_append_returns_the_digest_of_what_was_before(directory):
     assert len(directory.rows()) == 4
 
 
+def test_what_each_client_has_stands_in_a_file_of_its_own(tmp_path):
+    directory = RunDirectory(tmp_path)
+    for r in (1, 2, 3):
+        clients = {'accuracy': [0.5, 0.25 * r], 'loss': [1.5, 0.5]}
+        directory.append({'round': r, 'accuracy': 0.1 * r, 'clients': clients})
+    assert directory.rows()[1] == {'round': 2, 'accuracy': 0.2}
+    assert directory.client_rows()[1] == {'round': 2, 'accuracy': [0.5, 0.5], 'loss': [1.5, 0.5]}
+    again = RunDirectory(tmp_path)
+    again.keep(again.rows()[:1])  # of a run that goes on after round 1
+    again.append({'round': 2, 'clients': {'loss': [0.0, 0.0]}})
+    assert [row['round'] for row in directory.client_rows()] == [1, 2]
+    assert directory.client_rows()[1] == {'round': 2, 'loss': [0.0, 0.0]}
+    text = directory.clients_file.read_text()
+    directory.clients_file.write_text(text.replace('[1.5, 0.5]', '[1.5, 0.4]'))
+    with pytest.raises(ValueError, match=r'line 1 of .*clients\.jsonl'):
+        directory.client_rows()
+
+
+def test_a_run_from_before_there_were_clients_goes_on_with_them(directory):
+    assert directory.client_rows() == []
+    again = RunDirectory(directory.path)
+    again.keep(again.rows())
+    again.append({'round': 4, 'clients': {'loss': [0.0]}})
+    assert [row['round'] for row in directory.client_rows()] == [4]
+
+
 def test_a_file_that_is_gone_is_not_begun_again(directory):
     directory.metrics_file.unlink()
     with pytest.raises(FileNotFoundError):

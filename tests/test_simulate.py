@@ -302,6 +302,10 @@ def test_evaluation_equals_numpy(client_samples, budget):
         'client_accuracy/odd': each[1::2, 0].mean(),
     }
     metrics = judge(state)
+    of_clients = metrics.pop('clients')
+    assert of_clients.keys() == {'accuracy', 'loss'}
+    for column, values in enumerate(of_clients.values()):
+        assert values == pytest.approx(each[:, column].tolist(), rel=1e-5)
     assert metrics.keys() == expected.keys()
     for name, value in expected.items():
         assert metrics[name] == pytest.approx(value, rel=1e-5, abs=1e-9), name

@@ -18,7 +18,7 @@ from dfl_jax.execution.devices import client_mesh
 from dfl_jax.initialisation import initial_params
 from dfl_jax.models import MLP, bind
 from dfl_jax.ntk import evolve
-from dfl_jax.ntk.aggregator_data import aggregator_data, one_hot_targets
+from dfl_jax.ntk.aggregator_data import aggregator_data, output_targets
 from dfl_jax.ntk.chebyshev import TOLERANCE
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import projection
@@ -315,7 +315,7 @@ def test_the_evolution_of_a_aggregator_on_real_data(aggregator, data_dir):
     graph = topology.schedule('regular', 300, 1, seed=0, degree=5)
     members = Clients(*(jnp.asarray(a[graph.members[0, aggregator]]) for a in clients))
     x, labels, mask = aggregator_data(members, jnp.asarray(graph.mask[0, aggregator]))
-    y = one_hot_targets(labels, model.classes, x.dtype)
+    y = output_targets(model, labels, x.dtype)
     low_rank = projection('low_rank', model.shapes)
     linearize = projected(model, low_rank)
     table = low_rank.draw(jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 0), aggregator))

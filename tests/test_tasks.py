@@ -64,7 +64,8 @@ def trained(task, name='dfedavg', rounds=15, **settings):
     model = bind(MODULES[task.name], x.shape[1:], task)
     clients = data.pack(x, y, np.array_split(np.arange(300), 6))
     graphs = topology.schedule('ring', 6, rounds, seed=0)
-    settings = {'lr': 0.1, 'local_epochs': 3, 'batch_size': 10} | settings
+    if name not in ('ntk_dfl', 'ntk_fl'):
+        settings = {'lr': 0.1, 'local_epochs': 3, 'batch_size': 10} | settings
     algorithm = make(name, model, **settings)
     test = simulate.Holdout(x[300:], y[300:])
     run = simulate.run(algorithm, clients, graphs, test, jax.random.key(0), eval_every=rounds)
@@ -72,9 +73,11 @@ def trained(task, name='dfedavg', rounds=15, **settings):
     return metrics, algorithm.predict(state, x[300:]), y[300:]
 
 
-@pytest.mark.parametrize('name', ['dfedavg', 'dsgt'])
-def test_regression_reports_the_root_of_its_mean_squared_error(name):
-    metrics, outputs, y = trained(REGRESSION, name)
+@pytest.mark.parametrize(
+    ('name', 'settings'), [('dfedavg', {}), ('dsgt', {}), ('ntk_dfl', {'loss': 'mse', 'lr': 0.1})]
+)
+def test_regression_reports_the_root_of_its_mean_squared_error(name, settings):
+    metrics, outputs, y = trained(REGRESSION, name, **settings)
     found = np.sqrt(np.mean((np.asarray(outputs['consensus']) - y) ** 2))
     assert metrics['consensus_rmse'] == pytest.approx(found, rel=1e-5)
     each = np.sqrt(np.mean((np.asarray(outputs['client']) - y[None]) ** 2, axis=(1, 2)))
@@ -83,6 +86,28 @@ def test_regression_reports_the_root_of_its_mean_squared_error(name):
     assert metrics['consensus_loss'] == pytest.approx(found**2, rel=1e-4)
     assert found < 0.2 * y.std()  # what the mean target leaves is its deviation
     assert not any('accuracy' in key for key in metrics)
+
+
+@pytest.mark.parametrize('evolution', ['sampled', 'rkc', 'eigh'])
+def test_ntk_dfl_evolves_a_linear_model_to_the_least_squares(evolution):
+    """Where all hear all, and the kernel of a linear model is exact, one long round is enough."""
+    rng = np.random.default_rng(0)
+    x, noise = rng.normal(size=(60, FEATURES)), rng.normal(size=(60, 2))
+    y = x @ rng.normal(size=(FEATURES, 2)) + noise + 3
+    clients = data.pack(x.astype(np.float32), y.astype(np.float32), np.split(np.arange(60), 4))
+    model = bind(MLP(2, ()), (FEATURES,), REGRESSION)
+    more = {'loss': 'mse', 'evolution': evolution, 'lr': 0.01, 'timesteps': (1000, 4000)}
+    algorithm = make('ntk_dfl', model, **more)
+    state = algorithm.init(jax.random.key(0), clients)
+    graph = jax.tree.map(lambda a: a[0], topology.schedule('complete', 4, 1, seed=0))
+    state, info = algorithm.step(jax.random.key(1), state, graph, clients)
+    ones = np.hstack([x, np.ones((60, 1))])
+    best, *_ = np.linalg.lstsq(ones, y)
+    found = np.asarray(algorithm.predict(state, x.astype(np.float32))['client'])  # [M, N, C]
+    np.testing.assert_allclose(found, np.broadcast_to(ones @ best, found.shape), atol=0.05)
+    least = 0.5 * np.mean((ones @ best - y) ** 2)
+    np.testing.assert_allclose(info.loss, np.full(4, least), rtol=2e-3)
+    assert algorithm.unit_bits['labels'] == 2 * 32
 
 
 def test_multi_label_counts_labels():
@@ -122,13 +147,13 @@ def test_losses_are_those_of_the_textbook():
 def test_who_refuses_what():
     x, y = arrays(REGRESSION)
     model = bind(MODULES['regression'], x.shape[1:], REGRESSION)
-    for name, more in (
-        ('ntk_dfl', {}),
-        ('ntk_fl', {'cohort': 2}),
-        ('spark', {'projection_dim': 10}),
-    ):
-        with pytest.raises(ValueError, match='not of regression; take a gradient method'):
+    for name, more in (('ntk_dfl', {}), ('ntk_fl', {'cohort': 2})):
+        with pytest.raises(ValueError, match='loss=cross_entropy is none of regression; set loss='):
             make(name, model, **more)
+    with pytest.raises(ValueError, match=r'SPARK distils .*, and regression has none'):
+        make('spark', model, projection_dim=10, loss='mse')
+    with pytest.raises(ValueError, match='or a regression, not of median; take a gradient method'):
+        make('ntk_dfl', bind(MODULES['median'], x.shape[1:], median_of()))
     with pytest.raises(ValueError, match='supervision=wsm is a loss of classes'):
         make('dfedavg', model, supervision='wsm')
     with pytest.raises(ValueError, match=re.escape('has to return logits [B, L, C]')):

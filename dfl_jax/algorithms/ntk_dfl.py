@@ -24,7 +24,7 @@ from dfl_jax.algorithms.common import (
 )
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
-from dfl_jax.compression import FLOAT_BITS, LABEL_BITS, Compression, chain
+from dfl_jax.compression import FLOAT_BITS, Compression, chain
 from dfl_jax.execution import aggregator_bytes, map_in_chunks
 from dfl_jax.gossip import MIXINGS, mix, mix_at_aggregator, mixing_weights
 from dfl_jax.initialisation import Init
@@ -42,7 +42,8 @@ from dfl_jax.ntk import (
     linearization,
     ntk_update,
     of_members,
-    one_hot_targets,
+    output_targets,
+    target_bits,
     update_work,
     widths_of,
 )
@@ -133,7 +134,7 @@ def ntk_dfl(
                 theirs = of_members(w_bars, members) if at_neighbours else None
                 x, labels, mask = aggregator_data(part, linked)
                 linearized = linearize(key, w, x, part.y.shape[1], theirs)  # Eq. (2), (3)
-                y = one_hot_targets(labels, model.classes, x.dtype)
+                y = output_targets(model, labels, x.dtype)
                 w, *found = update(w, linearized, x, y, mask, rate)
                 return w, (*found, mask.sum(dtype=jnp.int32))
 
@@ -191,9 +192,10 @@ def ntk_dfl(
             'weights': FLOAT_BITS * model.size,
             'jacobian_rows': (codec or chain()).bits(model.shapes),
             'outputs': FLOAT_BITS,
-            'labels': LABEL_BITS,
+            'labels': target_bits(model),
         },
         consensus=mean,
+        task=model.task,
     )
 
 

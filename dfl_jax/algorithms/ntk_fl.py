@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from dfl_jax.algorithms.common import State
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info
-from dfl_jax.compression import FLOAT_BITS, LABEL_BITS
+from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.execution import aggregator_bytes
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
@@ -25,7 +25,8 @@ from dfl_jax.ntk import (
     linearization,
     ntk_update,
     of_members,
-    one_hot_targets,
+    output_targets,
+    target_bits,
     update_work,
 )
 
@@ -65,7 +66,7 @@ def ntk_fl(
         members, present, active = graph.members[0], graph.mask[0], graph.active[0]
         rate = ntk.rate(k)
         x, labels, mask = aggregator_data(of_members(clients, members), present)
-        y = one_hot_targets(labels, model.classes, x.dtype)
+        y = output_targets(model, labels, x.dtype)
         evolved, chosen, value, products, tried = update(w, linearize(key, w, x), x, y, mask, rate)
         costs = update_work(model, ntk, lambda w, x: linearize(key, w, x))
         new = jax.tree.map(lambda n, o: jnp.where(active, n, o), evolved, w)
@@ -98,9 +99,10 @@ def ntk_fl(
         unit_bits={
             'jacobian_rows': FLOAT_BITS * model.size,
             'outputs': FLOAT_BITS,
-            'labels': LABEL_BITS,
+            'labels': target_bits(model),
         },
         consensus=lambda state, weights=None: state.params,
+        task=model.task,
     )
 
 

@@ -44,7 +44,7 @@ from dfl_jax.ntk import (
     drawn_samples,
     ntk_update,
     of_members,
-    one_hot_targets,
+    output_targets,
     projected,
     update_work,
 )
@@ -162,6 +162,11 @@ def spark(
     Raises ValueError for settings out of range or that contradict each other, before anything is
     traced.
     """
+    if not model.task.whole_targets:
+        raise ValueError(
+            f'SPARK distils the probabilities of classes, and {model.task.name} has none; take '
+            'ntk_dfl with loss=mse, or a gradient method, such as dfedavg'
+        )
     codec, exact = EXCHANGES[projection.exchange], projection.step_form == 'exact'
     random = projection_of(projection.projection, model.shapes, projection.projection_dim)
     linearize = projected(
@@ -205,7 +210,7 @@ def spark(
             x, labels, mask = aggregator_data(of_members(drawn, members), linked)
             table = common if projection.shared else random.draw(projection.key(k, members[0]))
             linearized = linearize(k_received, table, w, x, mask, drawn.y.shape[1])  # Eq. (6)
-            y = one_hot_targets(labels, model.classes, x.dtype)
+            y = output_targets(model, labels, x.dtype)
             z = jnp.where(mask, linearized.outputs, 0)
             target = distillation_target(y, z, *distillation.schedule(k + 1))  # Eq. (11)
             evolved, *found = update(w, linearized, x, target, mask, rate, y)  # Eq. (14) to (17)

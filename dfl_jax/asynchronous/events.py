@@ -26,9 +26,10 @@ class Event(NamedTuple):
     members: tuple[int, ...]  # the client that updates, then those whose models it takes in
     versions: tuple[int, ...]  # of each member's model, the one that is read
     updates: int  # local ones that the client has made before
-    sent: tuple[int, ...]  # messages of each member that arrived
+    sent: tuple[int, ...]  # messages of each member that arrived, or parameters
     written: int = 1  # the first so many members get new models
     weights: tuple[float, ...] = ()  # of each member in the average, where it is a fixed one
+    fragments: tuple[int, ...] = ()  # of each member's model, the one that is read; none: all of it
 
 
 class Network:
@@ -55,7 +56,7 @@ class Network:
           graph: one round, links of all the time; members [M, K], mask [M, K].
           world: of M clients.
           work: operations of a local update, one number or [M].
-          bits: of a message.
+          bits: of a model.
           loss: probability that a message is lost, in [0, 1).
           mixing: of the weights of neighbours, where the graph has none (`gossip.mixing_weights`).
           sizes: [M] samples of each client, for mixing by `size`; equal ones by default.
@@ -71,7 +72,7 @@ class Network:
                 'the same clients'
             )
         check_range('loss (a probability)', loss, least=0, below=1)
-        check_range('bits of a message', bits, least=1)
+        check_range('bits of a model', bits, least=1)
         check_range('work (operations of a local update)', float(np.min(work)), above=0)
         self.clients, self.world, self.bits, self.loss = clients, world, bits, loss
         self.hears = [members[i, 1:][mask[i, 1:]].tolist() for i in range(clients)]
@@ -104,21 +105,35 @@ class Network:
         others = self.heard_by[client]
         return others[int(self._random[client].integers(len(others)))]
 
+    def neighbours(self, client: int, count: int) -> list[int]:
+        """So many different ones of those that hear the client, random."""
+        others = self.heard_by[client]
+        return [others[k] for k in self.shuffled(client, len(others))[:count]]
+
+    def shuffled(self, client: int, count: int) -> list[int]:
+        """0, 1, ..., count - 1 in a random order."""
+        return self._random[client].permutation(count).tolist()
+
     def is_lost(self, sender: int) -> bool:
         """Whether a message is lost on its way."""
         return bool(self._random[sender].random() < self.loss)
 
-    def transfer_seconds(self, sender: int, receiver: int, messages: int = 1) -> float:
+    def transfer_seconds(
+        self, sender: int, receiver: int, messages: int = 1, bits: int | None = None
+    ) -> float:
         """From sending to arrival of a message, one of `messages` that share the uplink.
 
-        A downlink is as wide for each message: what else its client receives is left out.
+        A downlink is as wide for each message: what else its client receives is left out. bits:
+        of the message, a model's by default.
         """
+        bits = self.bits if bits is None else bits
         rate = min(self.world.uplink[sender] / messages, self.world.downlink[receiver])
-        return float(self.world.delay(np.int64(sender), np.int64(receiver)) + self.bits / rate)
+        return float(self.world.delay(np.int64(sender), np.int64(receiver)) + bits / rate)
 
-    def upload_seconds(self, sender: int, messages: int = 1) -> float:
-        """How long so many messages occupy the sender's uplink."""
-        return float(messages * self.bits / self.world.uplink[sender])
+    def upload_seconds(self, sender: int, messages: int = 1, bits: int | None = None) -> float:
+        """How long so many messages, of a model's bits by default, occupy the sender's uplink."""
+        bits = self.bits if bits is None else bits
+        return float(messages * bits / self.world.uplink[sender])
 
     def next_online(self, client: int, time: float) -> float:
         """The first time from `time` on at which the client is online; infinite for never."""

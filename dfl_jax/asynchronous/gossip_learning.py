@@ -110,8 +110,8 @@ def gossip_learning(
     def update(
         slot: Slots, read: Read, present: Read, train: Train
     ) -> tuple[tuple[Held, ...], Array]:
-        del slot, present
-        (own, age), (theirs, their_age) = read(0), read(1)
+        del present
+        (own, age), (theirs, their_age) = read(slot, 0), read(slot, 1)
         assert age is not None and their_age is not None
         total = age + their_age
 

@@ -1,7 +1,8 @@
 """The plan of a run without rounds, and the method that carries it out."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -9,12 +10,14 @@ import numpy as np
 
 from dfl_jax.algorithms.requirements import static
 from dfl_jax.asynchronous.ad_psgd import ad_psgd, exchanges
+from dfl_jax.asynchronous.divshare import divshare, fragments_sent
 from dfl_jax.asynchronous.events import Event, Network, recorded
 from dfl_jax.asynchronous.gossip_learning import gossip_learning, pushes
 from dfl_jax.asynchronous.slots import Slots, pack
 from dfl_jax.asynchronous.swift import broadcasts, swift
 from dfl_jax.base import Algorithm, Graph
 from dfl_jax.checks import check_choice, check_range
+from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.models import Model
 from dfl_jax.settings import assemble
 from dfl_jax.timing import World
@@ -24,14 +27,16 @@ class Method(NamedTuple):
     """A method without rounds."""
 
     factory: Callable[..., Algorithm]
-    events: Callable[[Network], Iterator[Event]]
-    pairs: bool  # an event has two members, at most; else the client and all its neighbours
+    events: Callable[..., Iterator[Event]]  # (network, **settings)
+    counts_age: bool = False  # models carry 32 bits more
+    settings: tuple[str, ...] = ()  # those of the factory that the events follow from
 
 
 METHODS = {
-    'ad_psgd': Method(ad_psgd, exchanges, pairs=True),
-    'gossip_learning': Method(gossip_learning, pushes, pairs=True),
-    'swift': Method(swift, broadcasts, pairs=False),
+    'ad_psgd': Method(ad_psgd, exchanges),
+    'gossip_learning': Method(gossip_learning, pushes, counts_age=True),
+    'swift': Method(swift, broadcasts),
+    'divshare': Method(divshare, fragments_sent, settings=('fragments', 'recipients')),
 }
 
 
@@ -45,6 +50,7 @@ class Plan:
     places: int  # R, past models that the device keeps
     per_interval: int  # slots of an interval: `eval_every`
     ends: np.ndarray  # [intervals] simulated seconds at which intervals end
+    settings: Mapping[str, Any]  # of the method, those that were given and the events follow from
 
     @property
     def updates(self) -> np.ndarray:
@@ -79,6 +85,7 @@ def plan(
     sizes: np.ndarray | None = None,
     seed: int = 0,
     width: int | None = None,
+    **settings: Any,
 ) -> Plan:
     """Simulates a network of clients that do not wait for rounds.
 
@@ -87,7 +94,7 @@ def plan(
       graphs: a static schedule, whose links are there all the time.
       world: speed, links, latency and online times of the clients.
       work: operations of a local update, one number or [M].
-      bits: of a message, e.g. 32 times the weights of a model.
+      bits: of a model that is sent, e.g. by `model_bits`.
       seconds: simulated ones, or
       updates: local updates of all clients together.
       intervals: of equal length, at whose ends the models are evaluated.
@@ -96,6 +103,8 @@ def plan(
       sizes: [M] samples of each client, for mixing by `size`.
       seed: of neighbours, losses and phases.
       width: events of a slot, at most; None for a good number.
+      **settings: of the method, those that its events follow from: `fragments` and `recipients` of
+        `divshare`.
 
     Raises ValueError, one line, for what cannot be simulated.
 
@@ -107,22 +116,51 @@ def plan(
     """
     check_choice('method', method, METHODS)
     check_range('intervals', intervals, least=1)
+    if unknown := settings.keys() - set(METHODS[method].settings):
+        raise ValueError(f'the events of {method} do not depend on {min(unknown)}; leave it out')
     static(method)(graphs, np.zeros(0))
     graph = jax.tree.map(lambda a: np.asarray(a)[0], graphs)
     network = Network(
         graph, world, work=work, bits=bits, loss=loss, mixing=mixing, sizes=sizes, seed=seed
     )
-    events, end = recorded(METHODS[method].events(network), seconds, updates)
+    events, end = recorded(METHODS[method].events(network, **settings), seconds, updates)
     ends = np.linspace(0, end, intervals + 1)[1:]
-    columns = 2 if METHODS[method].pairs else 1 + max(map(len, network.hears))
+    _check_counts(events, ends)
+    columns = max(2, *(len(event.members) for event in events))
     slots, places, per_interval = pack(events, network.clients, ends, columns, width)
-    return Plan(method, events, slots, places, per_interval, ends)
+    return Plan(method, events, slots, places, per_interval, ends, settings)
+
+
+def model_bits(method: str, model: Model) -> int:
+    """The bits of a model that a client of the method sends."""
+    return FLOAT_BITS * (model.size + METHODS[method].counts_age)
+
+
+def _check_counts(events: list[Event], ends: np.ndarray) -> None:
+    """Raises ValueError where what a client sends in an interval is too much for the counter."""
+    sent: Counter[tuple[int, int]] = Counter()
+    for interval, event in zip(
+        np.searchsorted(ends, [e.time for e in events]), events, strict=True
+    ):
+        for client, count in zip(event.members, event.sent, strict=True):
+            sent[int(interval), client] += count
+    (interval, client), most = sent.most_common(1)[0]
+    if most > (bound := np.iinfo(np.int32).max):
+        raise ValueError(
+            f'client {client} sends {most} parameters in interval {interval + 1}, and no more than '
+            f'{bound} can be counted; use shorter intervals'
+        )
 
 
 def make(plan: Plan, model: Model, **settings: Any) -> Algorithm:
     """The method of a plan, with some of its settings given by name, flat as in `algorithms.make`.
 
-    Raises TypeError for a setting that the method does not have.
+    Raises TypeError for a setting that the method does not have, and ValueError for one that is the
+    plan's.
     """
-    factory = METHODS[plan.method].factory
-    return factory(model, places=plan.places, **assemble(factory, settings))
+    factory, of_events = METHODS[plan.method].factory, METHODS[plan.method].settings
+    if given := [name for name in of_events if name in settings]:
+        raise ValueError(
+            f'{given[0]}={settings[given[0]]}: the events follow from it; plan with it'
+        )
+    return factory(model, places=plan.places, **plan.settings, **assemble(factory, settings))

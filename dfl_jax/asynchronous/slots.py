@@ -38,7 +38,9 @@ class Slots(NamedTuple):
     source: Array  # [S, H, K] int32, place of the model among the past ones; NONE: the present one
     saved: Array  # [S, H] int32, place that the last member's model takes before it is overwritten
     updates: Array  # [S, H] int32, local ones that the client has made before
-    sent: Array  # [S, H, K] int32, messages of the member that arrived
+    sent: Array  # [S, H, K] int32, messages of the member that arrived, or parameters
+    # [S, H, K] int32, the fragment that is read of the member's model; None: all of it
+    fragments: Array | None = None
 
 
 class Packed(NamedTuple):
@@ -188,6 +190,9 @@ def _filled(events, of_events, sources, saved, shape, clients) -> Slots:
     weights = None
     if events[0].weights:
         weights = placed(padded([event.weights for event in events], zeros, np.float64), 0)
+    fragments = None
+    if events[0].fragments:
+        fragments = placed(padded([event.fragments for event in events], zeros, np.int32), 0)
     return Slots(
         placed(padded(members, [m[0] for m in members], np.int32), clients - 1),
         placed(padded([[True] * len(m) for m in members], zeros, np.bool_), False),
@@ -197,4 +202,5 @@ def _filled(events, of_events, sources, saved, shape, clients) -> Slots:
         placed(np.array(saved, np.int32), NONE),
         placed(np.array([event.updates for event in events], np.int32), 0),
         placed(padded([event.sent for event in events], zeros, np.int32), 0),
+        fragments,
     )

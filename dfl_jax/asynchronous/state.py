@@ -4,8 +4,8 @@ The models of the clients lie beside those of the past that somebody is still to
 of a slot read, work on their own, and write. A slot costs its H events, whatever M is.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ class Held(NamedTuple):
 class State(NamedTuple):
     """The clients' models and those of the past."""
 
-    params: PyTree  # leaves [M, ...]
+    params: PyTree  # leaves [M, ...], in the method's layout
     age: Array | None  # [M] int32; None where the method does not count it
     past: Held  # leaves [R, ...], versions that are read later than they last
     sizes: Array  # [M] int32, N_i
@@ -41,11 +41,28 @@ class State(NamedTuple):
     keys: Array  # [M, 2] uint32, from which the randomness of each client's updates derives
 
 
-Read = Callable[[int | Array], Held]
+class Layout(NamedTuple):
+    """How the method holds a model: cut(params) -> leaves of any shapes, and join back."""
+
+    cut: Callable[[PyTree], PyTree]
+    join: Callable[[PyTree], PyTree]
+
+
+AS_IT_IS = Layout(lambda params: params, lambda params: params)
+
+
+class Read(Protocol):
+    """The models of members k of a slot's events, leaves [H, ...], or of one event's, leaves [...];
+    of leaves that begin with fragments only fragment `part`, [H] or a scalar."""
+
+    def __call__(self, slot: Slots, k: int | Array, part: Array | None = None) -> Held: ...
+
+
 Train = Callable[[PyTree], tuple[PyTree, Array]]
 # (slot, read, present, train) -> (new models of the members that are written, losses [H]), of all
-# events of a slot: read(k) are the models of members k that the events name, leaves [H, ...],
-# present(k) those of now, and train(params) the local training on the data of members 0
+# events of a slot: read(slot, k) are the models of members k that the events name, leaves
+# [H, ...], present(slot, k) those of now, and train(params) the local training on the data of
+# members 0
 Update = Callable[[Slots, Read, Read, Train], tuple[tuple[Held, ...], Array]]
 
 
@@ -57,6 +74,8 @@ def event_method(
     training: LocalTraining,
     written: int = 1,
     counts_age: bool = False,
+    layout: Layout = AS_IT_IS,
+    units: Mapping[str, int] | None = None,
     consensus: str,
     init: Init,
     chunk: int | None,
@@ -73,6 +92,8 @@ def event_method(
       training: a local update; round k of its schedules is the client's k-th update.
       written: members that get a new model.
       counts_age: whether models carry ages.
+      layout: how models are held, sent and averaged; they train as they are.
+      units: name -> bits, the one that `Event.sent` counts; a model's `weights` by default.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
       init: `same`, `independent` or a function, as of `initial_params`.
       chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
@@ -83,8 +104,17 @@ def event_method(
     check_range('places', places, least=1)
     mean = consensus_of(consensus)
     train_one = client_training(model, training)
-    age_bits = FLOAT_BITS * counts_age
+    units = units or {'weights': FLOAT_BITS * (model.size + counts_age)}
+    (unit,) = units
     _check_memory(model, places)
+
+    def joined(state: State) -> State:
+        return state._replace(params=jax.vmap(layout.join)(state.params))
+
+    def consensus_model(state: State, weights: Array | None = None) -> PyTree:
+        return layout.join(mean(state, weights))
+
+    predict, predict_own = stacked_predictions(model, mean), own_predictions(model)
 
     def init_state(key: Array, clients: Clients) -> State:
         sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
@@ -92,9 +122,10 @@ def event_method(
         # The key itself draws the weights, the same as those of a method in rounds.
         k_train = jax.random.fold_in(key, 1)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(k_train, numbers)
-        past = jax.tree.map(lambda leaf: jnp.zeros((places, *leaf.shape), leaf.dtype), model.shapes)
+        one = jax.eval_shape(layout.cut, model.shapes)
+        past = jax.tree.map(lambda leaf: jnp.zeros((places, *leaf.shape), leaf.dtype), one)
         return State(
-            initial_params(key, model, len(sizes), init),
+            jax.vmap(layout.cut)(initial_params(key, model, len(sizes), init)),
             jnp.zeros(len(sizes), jnp.int32) if counts_age else None,
             Held(past, jnp.zeros(places, jnp.int32) if counts_age else None),
             sizes,
@@ -107,29 +138,30 @@ def event_method(
         models, client = Held(state.params, state.age), slot.members[:, 0]
         nobody = len(state.sizes)
 
-        def present(k: int | Array) -> Held:
-            return jax.tree.map(lambda leaf: leaf[slot.members[:, k]], models)
+        def present(slot: Slots, k: int | Array, part: Array | None = None) -> Held:
+            return jax.tree.map(lambda leaf: leaf[_index(slot.members[..., k], part)], models)
 
         # The past is written, then all is read, then the models are written. So each is changed in
         # place; and what loops might read while they last would be copied whole, all M models.
         saved = jnp.where(slot.active & (slot.saved >= 0), slot.saved, places)
-        past = _written(state.past, saved, present(written - 1))
+        past = _written(state.past, saved, present(slot, written - 1))
 
-        def read(k: int | Array) -> Held:
-            place = slot.source[:, k]
+        def read(slot: Slots, k: int | Array, part: Array | None = None) -> Held:
+            place = slot.source[..., k]
 
             def leaf(past: Array, present: Array) -> Array:
-                there = place.reshape(-1, *[1] * (past.ndim - 1)) < 0
-                return jnp.where(there, present[slot.members[:, k]], past[jnp.maximum(place, 0)])
+                there = place.reshape(*place.shape, *[1] * (present.ndim - place.ndim)) < 0
+                return jnp.where(there, present, past[_index(jnp.maximum(place, 0), part)])
 
-            return jax.tree.map(leaf, past, models)
+            return jax.tree.map(leaf, past, present(slot, k, part))
 
         def train(params: PyTree) -> tuple[PyTree, Array]:
             def of_event(event: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array]:
                 params, i, updates = event
                 k_event = jax.random.fold_in(jax.random.wrap_key_data(state.keys[i]), updates)
                 own = jax.tree.map(lambda leaf: leaf[i], clients)
-                return train_one(k_event, params, own, updates)
+                trained, loss = train_one(k_event, layout.join(params), own, updates)
+                return layout.cut(trained), loss
 
             def of_none(event: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array]:
                 return event[0], jnp.zeros((), state.losses.dtype)
@@ -145,17 +177,21 @@ def event_method(
         sent = jax.ops.segment_sum(slot.sent.ravel(), slot.members.ravel(), nobody)
         losses = state.losses.at[targets[:, 0]].set(losses, mode='drop')
         state = state._replace(params=models.params, age=models.age, past=past, losses=losses)
-        return state, Info(losses, {'weights': sent})
+        return state, Info(losses, {unit: sent})
 
     return Algorithm(
         init_state,
         cast(Any, step),  # a slot has what a run asks of a graph
-        stacked_predictions(model, mean),
-        unit_bits={'weights': FLOAT_BITS * model.size + age_bits},
-        consensus=mean,
-        predict_own=own_predictions(model),
+        lambda state, x: predict(joined(state), x),
+        unit_bits=units,
+        consensus=consensus_model,
+        predict_own=lambda state, x: predict_own(joined(state), x),
         task=model.task,
     )
+
+
+def _index(rows: Array, part: Array | None) -> Array | tuple[Array, Array]:
+    return rows if part is None else (rows, part)
 
 
 def _written(tree: PyTree, places: Array, values: PyTree) -> PyTree:

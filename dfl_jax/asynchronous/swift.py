@@ -97,7 +97,7 @@ def swift(
     def update(
         slot: Slots, read: Read, present: Read, train: Train
     ) -> tuple[tuple[Held, ...], Array]:
-        own = present(0).params
+        own = present(slot, 0).params
         trained, losses = train(own)
         assert slot.weights is not None
         columns = jnp.asarray(slot.weights).T  # [K, H]
@@ -106,7 +106,7 @@ def swift(
             def leaf(t: Array, x: Array) -> Array:
                 return t + columns[k].astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1)) * x
 
-            return jax.tree.map(leaf, total, read(k).params)
+            return jax.tree.map(leaf, total, read(slot, k).params)
 
         zeros = jax.tree.map(jnp.zeros_like, own)
         mixed = lax.fori_loop(0, len(columns), add, zeros, unroll=min(GATHER_UNROLL, len(columns)))

@@ -10,6 +10,15 @@ from dfl_jax.data.label_skew import (
     shards,
     zipf,
 )
-from dfl_jax.data.partitions import KINDS, from_file, iid, pack, partition, split_validation, writer
+from dfl_jax.data.partitions import (
+    KINDS,
+    from_file,
+    iid,
+    natural,
+    pack,
+    partition,
+    split_validation,
+    writer,
+)
 from dfl_jax.data.projection import project, projection_matrix
-from dfl_jax.data.sources import DATASETS, load, subsample, synthetic
+from dfl_jax.data.sources import DATASETS, FILES, load, subsample, synthetic

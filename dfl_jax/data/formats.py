@@ -29,7 +29,7 @@ class Dataset(NamedTuple):
     test_x: np.ndarray  # [n, ...] float32
     test_y: np.ndarray  # likewise
     classes: int  # or outputs of a model
-    writers: np.ndarray | None = None  # [n] int32, who wrote each training sample
+    owners: np.ndarray | None = None  # [n] int32, the natural client of each training sample
 
 
 def folder_of(data_dir: str | Path) -> Path:
@@ -67,6 +67,25 @@ def choose_rows(size: int, n: int | None, seed: int, what: str = 'training') -> 
     if not 1 <= n <= size:
         raise DataError(f'a subset of {n} {what} samples was asked for: use 1 to {size}')
     return np.sort(np.random.default_rng(seed).permutation(size)[:n])
+
+
+def held_out(n: int, share: float, what: object) -> np.ndarray:
+    """Which of n samples are the test set, [n] bool: that share of them, rounded up, at random."""
+    # Always the same ones, so that the test set and the indices of a partition file mean the same
+    # in all runs.
+    if not 0 < share < 1:
+        raise DataError(f'the test share is {share}: use more than 0 and less than 1')
+    if n < 2:
+        raise DataError(f'{what} holds {n} samples: a training and a test set need at least two')
+    chosen = np.zeros(n, bool)
+    # 1e-9: 0.2 of 15 is 3, and 0.2 * 15 in binary fractions may be a little more
+    chosen[np.random.default_rng(0).permutation(n)[: min(n - 1, math.ceil(share * n - 1e-9))]] = 1
+    return chosen
+
+
+def numbered(names: Sequence[Any] | np.ndarray) -> np.ndarray:
+    """The position of each name among the different ones, sorted: [n] int32."""
+    return np.unique(np.asarray(names), return_inverse=True)[1].astype(np.int32)
 
 
 def check_memory(path: Path, size: float) -> None:

@@ -14,6 +14,7 @@ from dfl_jax.data.formats import (
     Dataset,
     check_memory,
     folder_of,
+    held_out,
     imported,
     normalised,
     one_line,
@@ -70,7 +71,7 @@ def load(
     if split:
         test = np.arange(len(paths)) >= sum(map(len, sets[0].values()))
     else:
-        test = _fifth(len(paths), root)
+        test = held_out(len(paths), 0.2, root)
     for path in paths:
         try:
             check_file(path)
@@ -111,17 +112,6 @@ def _visible(folder: Path) -> list[Path]:
 
 def _unreadable(path: Path, error: Exception) -> DataError:
     return DataError(f'cannot read the image {path} ({one_line(error)}): replace or remove it')
-
-
-def _fifth(n: int, root: Path) -> np.ndarray:
-    """A random fifth of n samples, rounded up, is True: [n] bool."""
-    # Always the same one, so that the test set and the indices of a partition file mean the same in
-    # all runs.
-    if n == 1:
-        raise DataError(f'{root} holds one image: a training and a test set need at least two')
-    chosen = np.zeros(n, bool)
-    chosen[np.random.default_rng(0).permutation(n)[: -(-n // 5)]] = True
-    return chosen
 
 
 def _read(paths: list[Path], size: int, progress: bool) -> np.ndarray:

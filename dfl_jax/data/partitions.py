@@ -29,7 +29,7 @@ from dfl_jax.data.label_skew import (
 )
 from dfl_jax.host import read_text
 
-KINDS = ('iid', 'balanced', 'dirichlet', 'dirichlet_split', 'zipf', 'writer', 'shards')
+KINDS = ('iid', 'balanced', 'dirichlet', 'dirichlet_split', 'zipf', 'writer', 'natural', 'shards')
 
 
 def partition(
@@ -65,7 +65,7 @@ def partition(
     check_choice('partition', kind, KINDS, PartitionError)
     if overlap and kind != 'dirichlet':
         raise PartitionError(f'overlap is for the partition dirichlet only, got {kind}: drop it')
-    if kind not in ('iid', 'writer') and (labels.ndim > 1 or labels.dtype.kind == 'f'):
+    if kind not in ('iid', 'writer', 'natural') and (labels.ndim > 1 or labels.dtype.kind == 'f'):
         raise PartitionError(
             f'the partition {kind} is by class, and these targets are no classes: use iid'
         )
@@ -76,7 +76,8 @@ def partition(
         'dirichlet': lambda: dirichlet(rng, labels, clients, alpha, overlap),
         'dirichlet_split': lambda: dirichlet_split(rng, labels, clients, alpha),
         'zipf': lambda: zipf(rng, labels, clients, exponent),
-        'writer': lambda: writer(rng, dataset.writers, clients),
+        'writer': lambda: writer(rng, dataset.owners, clients),
+        'natural': lambda: natural(rng, dataset.owners, clients),
         'shards': lambda: shards(rng, labels, clients, shards_per_client),
     }
     return draw[kind]()
@@ -88,25 +89,46 @@ def iid(rng: np.random.Generator, labels: np.ndarray, clients: int) -> list[np.n
     return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
 
 
-def writer(rng: np.random.Generator, writers: np.ndarray | None, clients: int) -> list[np.ndarray]:
-    """The natural partition: a client is a writer, or an equal share of the writers.
+def writer(rng: np.random.Generator, owners: np.ndarray | None, clients: int) -> list[np.ndarray]:
+    """Clients that are natural clients, or equal shares of them: disjoint and complete.
 
-    Disjoint and complete; writers are grouped at random, their numbers equal up to one.
+    Natural clients, as the writers of MNIST, are grouped at random, their numbers equal up to one.
 
     Args:
-      writers: [n], who wrote each sample (`Dataset.writers`).
+      owners: [n], the natural client of each sample (`Dataset.owners`).
     """
-    if writers is None:
-        raise PartitionError(
-            'the partition writer needs a dataset that knows its writers: mnist, with '
-            'train-writer-ids.npy beside its files'
-        )
-    names, number = np.unique(writers, return_inverse=True)
+    names, number = _natural_clients(owners, 'writer')
     check_clients(clients, len(names), 'writers')
     client_of = np.empty(len(names), np.int64)
     for client, group in enumerate(np.array_split(rng.permutation(len(names)), clients)):
         client_of[group] = client
     return by_client(client_of[number], clients)
+
+
+def natural(rng: np.random.Generator, owners: np.ndarray | None, clients: int) -> list[np.ndarray]:
+    """Clients that are natural clients, drawn at random where there are more: disjoint.
+
+    They are in the order of their numbers. The samples of natural clients that were not drawn are
+    not used. Draws of one seed are nested: those of M clients are among those of M + 1.
+
+    Args:
+      owners: [n], the natural client of each sample (`Dataset.owners`).
+    """
+    names, number = _natural_clients(owners, 'natural')
+    check_clients(clients, len(names), 'natural clients')
+    drawn = np.sort(rng.permutation(len(names))[:clients])
+    return [np.flatnonzero(number == each) for each in drawn]
+
+
+def _natural_clients(owners: np.ndarray | None, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """The natural clients that there are, and the position of each sample's own among them."""
+    if owners is None:
+        raise PartitionError(
+            f'the partition {kind} needs a dataset that knows the client of each sample: a table '
+            'with a client column, leaf, text, a .npz with the array client, or mnist with '
+            'train-writer-ids.npy beside its files'
+        )
+    return np.unique(owners, return_inverse=True)
 
 
 def from_file(path: str | Path, n: int, clients: int | None = None) -> list[np.ndarray]:

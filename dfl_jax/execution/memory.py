@@ -77,8 +77,8 @@ def choose_chunk(count: int, each: int, chunk: int | None = None, advice: str = 
 
     One on a CPU, whose cores the products of a single aggregator fill: two at once took 34 to 36 ms
     an aggregator, one 33 to 35 (`python -m benchmarks.round --chunk=2`, 1,194 samples, 2-core AMD
-    EPYC, 2026-11-20). Ten clients at once train a sixth faster than one, all 300 slower, and one is
-    as good as any with momentum (docs/results.md).
+    EPYC, 2026-11-20). Ten clients at once train a sixth faster than one, all 300 slower (267, 221
+    and 297 ms a round, the same day), and one is as good as any with momentum.
 
     Args:
       count: aggregators or clients.

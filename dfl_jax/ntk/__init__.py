@@ -11,7 +11,8 @@ from dfl_jax.ntk.aggregator_data import (
     draw_batches,
     drawn_samples,
     of_members,
-    one_hot_targets,
+    output_targets,
+    target_bits,
     widths_of,
 )
 from dfl_jax.ntk.distillation import Distillation, distillation_target

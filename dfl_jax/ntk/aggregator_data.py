@@ -10,21 +10,26 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from dfl_jax.base import Array, Clients, Graph, PyTree
+from dfl_jax.compression import FLOAT_BITS, LABEL_BITS
+from dfl_jax.models import Model
 from dfl_jax.training import epoch_orders
 
 ONE_PROGRAM = 12  # members, up to which padding costs less than compiling again
 
 
 def aggregator_data(members: Clients, linked: Array) -> tuple[Array, Array, Array]:
-    """The joint data of one aggregator: x [K N, ...], y [K N], mask [K N].
+    """The joint data of one aggregator: x [K N, ...], y [K N, ...], mask [K N].
 
     members: the data of its K members, [K, N, ...]; linked: [K], whose data count. Padding is set
     to zero, so that nothing stored there can reach a result.
     """
     mask = members.mask & linked[:, None]
-    x = members.x
-    x = jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0)
-    return x.reshape(-1, *x.shape[2:]), members.y.reshape(-1), mask.reshape(-1)
+
+    def joint(a: Array) -> Array:
+        kept = jnp.where(mask.reshape(*mask.shape, *[1] * (a.ndim - 2)), a, 0)
+        return kept.reshape(-1, *a.shape[2:])
+
+    return joint(members.x), joint(members.y), mask.reshape(-1)
 
 
 def of_members(stacked: PyTree, members: Array) -> PyTree:
@@ -51,9 +56,16 @@ def at_least_width(one: Callable, linked: Array, widths: Sequence[int]) -> PyTre
     return lax.switch(branch, [partial(one, width) for width in widths])
 
 
-def one_hot_targets(labels: Array, classes: int, dtype: DTypeLike) -> Array:
-    """One-hot labels [C, N] of labels [N]."""
-    return jax.nn.one_hot(labels, classes, dtype=dtype).T
+def output_targets(model: Model, y: Array, dtype: DTypeLike) -> Array:
+    """What the outputs evolve towards, [C, N]: labels [N] in one-hot form, or numbers [N, ...]."""
+    if model.task.whole_targets:
+        return jax.nn.one_hot(y, model.classes, dtype=dtype).T
+    return y.reshape(len(y), model.classes).T
+
+
+def target_bits(model: Model) -> int:
+    """Bits of the target of one sample."""
+    return LABEL_BITS if model.task.whole_targets else FLOAT_BITS * model.classes
 
 
 def aggregator_of_clients(graph: Graph, clients: int) -> tuple[Array, Array]:

@@ -100,12 +100,18 @@ class Updated(NamedTuple):
     tried: Array  # timesteps, int32
 
 
-def check_task(model: Model) -> None:
-    """Raises ValueError for a task whose outputs no NTK method evolves."""
-    if not model.task.flow:
+def check_task(model: Model, loss: str) -> None:
+    """Raises ValueError for a task whose outputs no NTK method evolves, or not under this loss."""
+    task = model.task
+    if not task.flow:
         raise ValueError(
-            f'NTK methods evolve the outputs of a classifier, not of {model.task.name}; '
+            f'NTK methods evolve the outputs of a classifier or a regression, not of {task.name}; '
             'take a gradient method, such as dfedavg'
+        )
+    if loss not in task.flow:
+        raise ValueError(
+            f'loss={loss} is none of {task.name}; set loss={" or ".join(task.flow)}, or take a '
+            'gradient method, such as dfedavg'
         )
 
 
@@ -137,8 +143,8 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., Updated]:
     target [C, N], what the outputs evolve towards; rate, the length eta of a time step; labels
     [C, N], by whose loss the timestep t is chosen (default: the target).
     """
-    check_task(model)
     loss = settings.loss
+    check_task(model, loss)
     timesteps = jnp.array(settings.timesteps, jnp.int32)
 
     def update(

@@ -627,8 +627,8 @@ FAULTS = [
     Fault(
         'a root mean square without its root',
         'dfl_jax/tasks.py',
-        "'rmse', squared_errors, reported=np.sqrt,",
-        "'rmse', squared_errors,",
+        "    'rmse',\n    squared_errors,\n    reported=np.sqrt,",
+        "    'rmse',\n    squared_errors,",
         ('test_tasks.py',),
     ),
     Fault(
@@ -662,8 +662,8 @@ FAULTS = [
     Fault(
         'a message that is read after it was overwritten',
         'dfl_jax/asynchronous/state.py',
-        'there = place.reshape(-1, *[1] * (past.ndim - 1)) < 0',
-        'there = place.reshape(-1, *[1] * (past.ndim - 1)) < 1',
+        'there = place.reshape(-1, *[1] * (present.ndim - 1)) < 0',
+        'there = place.reshape(-1, *[1] * (present.ndim - 1)) < 1',
         ('test_asynchronous.py::test_slots_are_the_event_loop',),
     ),
 ]

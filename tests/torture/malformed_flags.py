@@ -38,6 +38,8 @@ BESIDE = {  # flags that need another to apply
     'torus_dimensions': ('--topology=torus',),
     'assortativity': ('--topology=erdos_renyi',),
     'image_size': ('--dataset=image_folder', '--data_dir={in}/images-good'),
+    'columns': ('--dataset={in}/table.csv',),
+    'test_share': ('--dataset={in}/table.csv', '--columns=target=y'),
     'link_probability': ('--topology=erdos_renyi',),
     'gain': ('--init=gain_corrected',),
     'gain_size_factor': ('--init=gain_corrected', '--gain=size'),

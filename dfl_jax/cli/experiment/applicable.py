@@ -22,7 +22,8 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
     )
     from_file = value('partition_file') is not None
     dirichlet = partition.startswith('dirichlet') or from_file
-    embedded = dataset in ('digits', 'synthetic') or dataset.endswith('.npz')
+    table = dataset.endswith(('.csv', '.parquet'))
+    embedded = dataset in ('digits', 'synthetic') or dataset.endswith('.npz') or table
     with_degree = topology in WITH_DEGREE or topology not in FAMILIES
     gain = value('gain')
     rules = {
@@ -37,6 +38,8 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
         f'--dataset={dataset}': {
             'image_size': dataset == 'image_folder',
             'data_dir': not embedded,
+            'columns': table,
+            'test_share': table,
         },
         f'--topology={topology}': {
             'topology_file': topology in FROM_FILE,

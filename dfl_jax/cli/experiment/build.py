@@ -18,11 +18,12 @@ from jax.sharding import Mesh
 from dfl_jax import asynchronous, data, timing
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.checks import check_range
+from dfl_jax.cli.experiment.datasets import load_data
 from dfl_jax.cli.experiment.gain import initial_gain
 from dfl_jax.cli.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.cli.experiment.method import Chosen, choose_method, make_algorithm
 from dfl_jax.cli.experiment.methods import EVENTS
-from dfl_jax.cli.experiment.networks import build_network, task_named
+from dfl_jax.cli.experiment.networks import build_network
 from dfl_jax.cli.experiment.placement import place
 from dfl_jax.evaluation import Holdout
 from dfl_jax.execution import Footprint
@@ -58,6 +59,7 @@ class Experiment:
     parts: list[np.ndarray]
     clients: Clients
     graphs: Graph
+    first: Graph  # that of round 1 before any failure, NumPy arrays
     test: Holdout
     model: Model  # of every client, or the largest of those that they have
     population: Population | None  # the networks of the clients where they may differ
@@ -135,6 +137,7 @@ def build(flags: Any) -> Experiment:
         parts=parts,
         clients=clients,
         graphs=graphs,
+        first=jax.tree.map(lambda array: np.array(array[0]), intact),
         test=test,
         model=model,
         population=population,
@@ -201,20 +204,22 @@ def plan_events(
 ) -> tuple[Graph, Chosen]:
     """The schedule of a method without rounds, in intervals of --round_seconds, and the method with
     what follows from it. Raises ValueError for what cannot be simulated."""
-    factory = chosen.method.factory
+    factory, settings = chosen.method.factory, chosen.settings
     default = inspect.signature(factory).parameters['training'].default
-    training = assemble(factory, chosen.settings).get('training', default)
+    training = assemble(factory, settings).get('training', default)
+    of_events = asynchronous.METHODS[chosen.name].settings
     planned = asynchronous.plan(
         chosen.name,
         graphs,
         world,
         work=np.asarray(training_operations(model, training)(jnp.asarray(sizes))),
-        bits=make_algorithm(chosen, model).unit_bits['weights'],
+        bits=asynchronous.model_bits(chosen.name, model),
         seconds=flags.rounds * flags.round_seconds,
         intervals=flags.rounds,
         loss=flags.link_dropout,
         sizes=sizes,
         seed=seed,
+        **{name: settings[name] for name in of_events if name in settings},
     )
     run = chosen.run._replace(
         places=planned.places,
@@ -223,23 +228,6 @@ def plan_events(
     )
     slots: Any = asynchronous.intervals_of(planned)
     return slots, replace(chosen, run=run)
-
-
-def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:
-    """The data set of the flags, or their subset of it."""
-    dataset = data.load(
-        flags.dataset,
-        flags.data_dir,
-        train_samples=flags.train_samples,
-        test_samples=flags.test_samples,
-        seed=seeds['subset'],
-        image_size=flags.image_size,
-        task=task_named(flags.task),
-        progress=flags.progress,
-    )
-    if flags.input_projection is not None:
-        dataset = data.project(dataset, flags.input_projection, seeds['projection'])
-    return dataset
 
 
 def partition(

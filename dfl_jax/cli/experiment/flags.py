@@ -47,12 +47,12 @@ flags.DEFINE_string(
     'digits',
     'One of digits, synthetic, mnist, fashion_mnist, cifar10, cifar100, so2sat, image_folder, or a '
     '.npz of train_x [n, ...], train_y [n] (whole numbers from 0, or what --task takes), test_x '
-    'and test_y.',
+    'and test_y; or a table, .csv or .parquet, with --columns (docs/data.md).',
 )
 flags.DEFINE_string(
     'task',
     'classification',
-    'What the targets of a .npz are: classification; regression (numbers [n] or [n, C], squared '
+    'What the targets of a file are: classification; regression (numbers [n] or [n, C], squared '
     'error); multi_label (0 or 1, [n, C]); next_token (whole numbers [n, L], of a model that '
     'returns [B, L, C]); or package.module:factory of a dfl_jax.tasks.Task. Others than '
     'classification are for gradient methods.',
@@ -65,11 +65,20 @@ flags.DEFINE_integer('test_samples', None, 'Use a seeded random subset of the te
 flags.DEFINE_integer(
     'image_size', None, 'Rows and columns of the images of --dataset=image_folder (default 64).'
 )
+flags.DEFINE_list(
+    'columns',
+    None,
+    'What the columns of a table are, e.g. target=price,client=shop: target (several joined by +), '
+    'client (its values are the natural clients), split (holds train and test), drop (not used); '
+    'all others are features.',
+)
+flags.DEFINE_float('test_share', None, 'Share of a table that is the test set (default 0.2).')
 flags.DEFINE_integer('clients', 30, 'Number of clients M.', lower_bound=1)
 flags.DEFINE_string(
     'partition',
     'dirichlet',
-    'iid, balanced, dirichlet, dirichlet_split, zipf, writer or shards.',
+    'iid, balanced, dirichlet, dirichlet_split, zipf, shards, natural (a client is a natural one '
+    'of the data set, drawn where there are more) or writer (natural ones in equal groups).',
 )
 flags.DEFINE_float('alpha', 0.1, 'Dirichlet concentration; smaller is more heterogeneous.')
 flags.DEFINE_float(

@@ -15,6 +15,7 @@ FROM_PLAN: dict[str, Callable[[Run], Any]] = {
 }
 LABELS = {
     'ad_psgd': ('AD-PSGD', 'Lian et al., ICML 2018'),
+    'divshare': ('DivShare', 'Biswas et al., WWW 2025'),
     'gossip_learning': ('Gossip learning', 'Hegedus et al., 2021'),
     'swift': ('SWIFT', 'Bornstein et al., ICLR 2023'),
 }

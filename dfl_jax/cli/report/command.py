@@ -1,10 +1,11 @@
-"""Shows runs to others, on one HTML page: `python -m experiments.report --runs=DIR`
+"""Shows runs to others, on one interactive HTML page: `python -m experiments.report --runs=DIR`
 
 Takes every run directory of experiments.run at or below DIR and writes one file that needs nothing
-else, neither network nor scripts: what was reached, grouped over seeds, beside the papers' tables
-that the runs belong to (see experiments.tables), curves, settings, partition, topology, traffic and
-timing. Runs that are not finished are named as such, and count only where their group has no
-finished one; directories that cannot be read are listed with the reason.
+else, no network either: what was reached, grouped over seeds, beside the papers' tables that the
+runs belong to (see experiments.tables), curves over axes of choice, settings of any two runs side
+by side, partition, the clients on their network, traffic and timing. Runs that are not finished are
+named as such, and count only where their group has no finished one; directories that cannot be read
+are listed with the reason. It needs the extra `report`.
 """
 
 import os
@@ -15,11 +16,11 @@ from pathlib import Path
 from absl import flags
 
 from dfl_jax.cli.command import check_writable, counted, one_line_errors
-from dfl_jax.cli.report import html
 from dfl_jax.cli.report.runs import SavedRun, find, group
 from dfl_jax.cli.run.rundir import write_atomically
 
 FLAGS = flags.FLAGS
+MARK = 'dfl_jax experiments.report'  # the generator of a page, by which it is known again
 
 
 def write_report(source: Path, out: Path, target: float, overwrite: bool) -> str:
@@ -50,34 +51,63 @@ def is_report(path: Path) -> bool:
     if not path.is_file():  # a pipe, say, which nobody writes to
         return False
     with open(path, errors='replace') as file:
-        return html.MARK in file.read(1000)
+        return MARK in file.read(1000)
 
 
-def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: float) -> str:
-    """The page. name: of what it reports on; broken: {directory: why it cannot be read}."""
-    from dfl_jax.cli.report import pictures, sections
+def report(
+    name: str,
+    runs: Sequence[SavedRun],
+    broken: dict[str, str],
+    target: float,
+    version: str | None = None,
+) -> str:
+    """The page. name: of what it reports on; broken: {directory: why it cannot be read}.
+
+    version: of a page that is served, which loads itself again when `version` says another.
+    """
+    try:
+        from bokeh.resources import Resources
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ImportError as error:
+        raise ImportError(f"the page needs {error.name}: pip install 'dfl_jax[report]'") from None
+    from dfl_jax.cli.report import tables
+    from dfl_jax.cli.report.curves import curves
+    from dfl_jax.cli.report.network import clients
+    from dfl_jax.cli.tables.table import OFF_PAPER
 
     groups = group(runs)
+    ordered = [run for each in groups for run in each.runs]
     unfinished = sum(not run.done for run in runs)
     lead = [counted(len(runs), 'run'), counted(len(groups), 'setting')]
     lead += [f'{unfinished} unfinished'] * (unfinished > 0)
     lead += [f'{len(broken)} unreadable'] * (len(broken) > 0)
-    parts: list[tuple[str, str]] = [
-        ('Summary', sections.summary(groups, target)),
-        ('Curves', sections.curves(groups, target)),
-        ('Beside the papers', sections.beside_papers(runs)),
-        ('Traffic', sections.traffic(groups, target)),
-        ('Simulated time', sections.time(groups, target)),
-        ('Settings', sections.settings(groups)),
-        ('Data', pictures.partitions(groups)),
-        ('Topology', pictures.topologies(groups)),
-        ('Runs', sections.list_of_runs(groups, broken)),
-        ('Timing and versions', sections.timing(groups)),
-    ]
-    date = datetime.now(UTC).strftime('%Y-%m-%d %H:%M UTC')
-    foot = f'Written on {date} by python -m experiments.report of dfl_jax.'
-    shown = [(heading, body) for heading, body in parts if body]
-    return html.page(f'Runs of {name}', ', '.join(lead) + '.', shown, foot)
+    of_clients, notes = clients(groups)
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # Not sorted: Bokeh describes a model where it comes first, and refers to it from there on.
+    templates.policies['json.dumps_kwargs'] = {}
+    return templates.get_template('page.html').render(
+        {'mark': MARK, 't': tables, 'off_paper': OFF_PAPER, 'enumerate': enumerate, 'zip': zip},
+        title=f'Runs of {name}',
+        lead=', '.join(lead),
+        groups=groups,
+        runs=ordered,
+        settings=tables.settings(ordered),
+        broken=[*broken.items()],
+        target=target,
+        curves=curves(groups, target),
+        clients=of_clients,
+        client_notes=notes,
+        several_seeds=any(len(each.counted) > 1 for each in groups),
+        version=version,
+        date=datetime.now(UTC).strftime('%Y-%m-%d %H:%M UTC'),
+        bokeh=Resources(mode='inline', components=['bokeh'], log_level='error').js_raw,
+    )
 
 
 def define_flags(_: Sequence[str]) -> None:

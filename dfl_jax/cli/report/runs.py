@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from dfl_jax.cli.command import in_a_line
 from dfl_jax.cli.run.rundir import Row, RunDirectory, shown
-from dfl_jax.cli.tables.curves import CURVES, FREE, columns_of, reason
+from dfl_jax.cli.tables.curves import FREE, columns_of, reason
 from dfl_jax.tasks import CLASSIFICATION
 
 OF_A_RUN = ('checkpoints', 'config.json', 'metrics.jsonl')  # no folders of runs
 # Columns that a report shows, too
 NUMBERS = ('mbytes_total', 'mbytes_busiest_client', 'seconds', 'simulated_seconds')
-UNGROUPED = (*FREE, 'chunk')  # settings in which the runs of a group may differ
+MADE = ('device', 'cores', 'commit', 'versions')  # of a config, shown beside settings
+UNGROUPED = (*FREE, 'chunk', *MADE)  # settings in which the runs of a group may differ
 UNRESOLVED = ('rounds', 'chunk')  # arguments of a method that no setting of a run tells
 
 
@@ -111,18 +112,33 @@ def _read(name: str, path: Path) -> SavedRun:
         config = directory.config()
         settings = settled(config)
         _ = 1 / max(0, int(settings['clients'])), int(settings['rounds'])
-        _ = dict(config.get('versions', {}))
+        settings |= {name: str(config.get(name) or '-') for name in MADE}
+        settings['versions'] = ', '.join(map(' '.join, dict(config.get('versions', {})).items()))
     except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ValueError('config.json is damaged, or not of a run') from error
     rows = directory.rows()
-    task = settings.get('task', CLASSIFICATION.name)
-    if rows and CURVES[0] not in rows[0] and task != CLASSIFICATION.name:
-        raise ValueError(f'its task, {task}, has no accuracy, by which reports compare runs')
+    metric, _ = metric_of(rows)
     try:
-        columns_of(name, rows, CURVES, NUMBERS)
+        columns_of(name, rows, (f'consensus_{metric}', f'client_{metric}_mean'), NUMBERS)
     except ValueError as error:
         raise ValueError(f'metrics.jsonl is damaged: {error}') from error
     return SavedRun(name, path, config, settings, rows, directory.done.exists())
+
+
+def metric_of(rows: Sequence[Row]) -> tuple[str, bool]:
+    """The metric of the task that a run learns, e.g. accuracy, and whether less of it is better.
+
+    rows: of metrics.jsonl, which have it as consensus_METRIC, beside the worst client's.
+    """
+    names = [*rows[0]] if rows and isinstance(rows[0], dict) else []
+    metrics = [name.removeprefix('consensus_') for name in names if name.startswith('consensus_')]
+    metric = metrics[0] if metrics else CLASSIFICATION.metric
+    return metric, f'client_{metric}_max' in names
+
+
+def scale_of(column: str) -> float:
+    """100 for a share that is shown in percent, else 1."""
+    return 100 if 'accuracy' in column else 1
 
 
 def inside(folder: Path, file: Path) -> bool:

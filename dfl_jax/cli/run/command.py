@@ -1,7 +1,8 @@
 """Runs one experiment: `python -m experiments.run --algorithm=ntk_dfl --dataset=digits ...`
 
 Without flags: 30 clients learn handwritten digits by NTK-DFL, in under a minute on two cores.
-Writes config.json, metrics.jsonl, checkpoints/, curves.png and consensus.safetensors below --out.
+Writes config.json, metrics.jsonl, clients.jsonl, network.json, checkpoints/, curves.png and
+consensus.safetensors below --out.
 """
 
 import contextlib
@@ -30,6 +31,7 @@ from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaul
 from dfl_jax.cli.experiment.values import check_values
 from dfl_jax.cli.run.fingerprint import check_same, fingerprint
 from dfl_jax.cli.run.loggers import requested
+from dfl_jax.cli.run.network import write_network
 from dfl_jax.cli.run.recall import recall
 from dfl_jax.cli.run.rundir import RunDirectory, unused
 from dfl_jax.cli.run.train import train
@@ -72,10 +74,13 @@ def _commit() -> str | None:
     return git.stdout.strip() or None
 
 
-def prepare_jax() -> None:
-    """Devices of a CPU, and the compilation cache, as the flags have it."""
+def prepare_jax(cores: int | None = None) -> None:
+    """Devices of a CPU, and the compilation cache, as the flags have it.
+
+    cores: that this process may use, None for all that the operating system lets it.
+    """
     if FLAGS.devices != 'all' and not FLAGS.distributed:
-        cores_as_devices(int(FLAGS.devices) if FLAGS.devices.isdecimal() else None)
+        cores_as_devices(int(FLAGS.devices) if FLAGS.devices.isdecimal() else cores)
     folder = FLAGS.compilation_cache
     if folder == 'off':
         return
@@ -185,7 +190,7 @@ def _build() -> Experiment:
 
 
 def claim(directory: RunDirectory, experiment: Experiment, lock: contextlib.ExitStack) -> None:
-    """Makes the directory and writes config.json; `lock` keeps other processes out of it.
+    """Makes the directory with config.json and network.json; `lock` keeps other processes out.
 
     Raises ValueError when another run was faster, OSError when it cannot be written.
     """
@@ -193,6 +198,7 @@ def claim(directory: RunDirectory, experiment: Experiment, lock: contextlib.Exit
     lock.enter_context(directory.locked())
     directory.check_free()
     directory.write_config(describe(experiment, settings_of_a_run()))
+    write_network(directory, experiment)
 
 
 def go_on(

@@ -1,9 +1,10 @@
-"""A run directory: config.json, metrics.jsonl, checkpoints/, consensus.safetensors, done, lock.
+"""A run directory: config.json, metrics.jsonl, clients.jsonl, network.json, checkpoints/,
+consensus.safetensors, done, lock.
 
 It is never overwritten: a directory that holds a run is continued with --resume or refused, and one
 process at a time works in it. What is read again later carries a digest, so that a file that was
-lost, cut or changed is noticed: config.json its own, every line of metrics.jsonl that of all lines
-up to it, `done` that of the consensus model.
+lost, cut or changed is noticed: config.json its own, every line of metrics.jsonl and clients.jsonl
+that of all lines up to it, `done` that of the consensus model.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dfl_jax.cli.experiment.old_names import renewed
+from dfl_jax.evaluation import CLIENTS
 from dfl_jax.host import check_file
 
 Row = dict[str, Any]
@@ -31,10 +33,12 @@ class RunDirectory:
         self.path = Path(path)
         self.config_file = self.path / 'config.json'
         self.metrics_file = self.path / 'metrics.jsonl'
+        self.network_file = self.path / 'network.json'
         self.checkpoints = self.path / 'checkpoints'
         self.consensus = self.path / 'consensus.safetensors'
         self.done = self.path / 'done'
-        self._digest: str | None = None  # of the rows in metrics.jsonl, once they were read
+        self.clients_file = self.path / 'clients.jsonl'
+        self._metrics, self._clients = Rounds(self.metrics_file), Rounds(self.clients_file)
 
     # -------------------------------------------------------------------------------- who works
 
@@ -125,59 +129,34 @@ class RunDirectory:
         return f'{self.metrics_file} does not end at round {rounds}, and the run is done'
 
     def sound_rows(self) -> tuple[list[tuple[Row, str]], str | None]:
-        """The evaluations before the first damage, each with the digest of all up to it, and what
-        the damage is, None where there is none."""
-        rows: list[tuple[Row, str]] = []
-        try:
-            check_file(self.metrics_file)
-            lines = self.metrics_file.read_bytes().split(b'\n')[:-1]
-        except FileNotFoundError:
-            return rows, None
-        except OSError as error:
-            return rows, f'{self.metrics_file} cannot be read ({error.strerror or error})'
-        digest, plain = '', True  # plain: a file from before rows had digests
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-                kept = row.pop('digest', None)
-                late = row['round'] > (rows[-1][0]['round'] if rows else 0)
-            except (ValueError, RecursionError, AttributeError, LookupError, TypeError):
-                return rows, f'line {number} of {self.metrics_file} is no evaluation'
-            digest = digest_of(row, digest)
-            if not late or (kept != digest and not (plain and kept is None)):
-                return rows, (
-                    f'line {number} of {self.metrics_file} does not follow the line before as it '
-                    'was written: one of them is lost, repeated or changed'
-                )
-            plain = plain and kept is None
-            rows.append((row, digest))
-        return rows, None
+        """The evaluations before the first damage, as `Rounds.sound` returns them."""
+        return self._metrics.sound()
+
+    def client_rows(self) -> list[Row]:
+        """What the evaluations say of each client, {'round': r, metric: [M], 'loss': [M]}.
+
+        Empty for a run from before clients.jsonl. Raises ValueError where the file is damaged.
+        """
+        rows, fault = self._clients.sound()
+        if fault:
+            raise ValueError(fault)
+        return [row for row, _ in rows]
 
     def keep(self, rows: list[Row]) -> None:
-        """Makes these evaluations all that metrics.jsonl holds."""
-        self._digest, text = '', ''
-        for row in rows:
-            text += self._line(row)
-        write_atomically(self.metrics_file, text)
+        """Makes these evaluations all that metrics.jsonl and clients.jsonl hold."""
+        kept = {row['round'] for row in rows}
+        self._clients.keep([row for row, _ in self._clients.sound()[0] if row['round'] in kept])
+        self._metrics.keep(rows)
 
     def append(self, row: Row) -> str:
-        """Adds an evaluation; returns the digest of those before it."""
-        if self._digest is None:
-            rows = self.sound_rows()[0]
-            self._digest = rows[-1][1] if rows else ''
-        before = self._digest
-        # A file that is gone is not begun again in the middle.
-        create = 0 if before else os.O_CREAT
-        where = os.open(self.metrics_file, os.O_WRONLY | os.O_APPEND | create, 0o666)
-        with open(where, 'w') as file:
-            file.write(self._line(row))
-            file.flush()
-            os.fsync(file.fileno())
-        return before
+        """Adds an evaluation; returns the digest of those before it.
 
-    def _line(self, row: Row) -> str:
-        self._digest = digest_of(row, self._digest or '')
-        return json.dumps(row | {'digest': self._digest}) + '\n'
+        row: what metrics.jsonl gets, and under CLIENTS, where it is there, what clients.jsonl gets,
+        which is written first: metrics.jsonl says how far a run has come.
+        """
+        if clients := row.get(CLIENTS):
+            self._clients.append({'round': row['round']} | clients)
+        return self._metrics.append({name: row[name] for name in row if name != CLIENTS})
 
     # -------------------------------------------------------------------------------------- end
 
@@ -196,6 +175,72 @@ class RunDirectory:
         if text and read_json(self.done) != {'consensus': _file_digest(self.consensus)}:
             return f'{self.consensus} is not what was written'
         return None
+
+
+class Rounds:
+    """A file of JSON objects of increasing rounds, one a line, each with the digest of all before.
+
+    A line is appended whole, or dropped by the next reader.
+    """
+
+    def __init__(self, file: Path):
+        self.file = file
+        self._digest: str | None = None  # of the rows in the file, once they were read
+
+    def sound(self) -> tuple[list[tuple[Row, str]], str | None]:
+        """The rows before the first damage, each with the digest of all up to it, and what the
+        damage is, None where there is none."""
+        rows: list[tuple[Row, str]] = []
+        try:
+            check_file(self.file)
+            lines = self.file.read_bytes().split(b'\n')[:-1]
+        except FileNotFoundError:
+            return rows, None
+        except OSError as error:
+            return rows, f'{self.file} cannot be read ({error.strerror or error})'
+        digest, plain = '', True  # plain: a file from before rows had digests
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                kept = row.pop('digest', None)
+                late = row['round'] > (rows[-1][0]['round'] if rows else 0)
+            except (ValueError, RecursionError, AttributeError, LookupError, TypeError):
+                return rows, f'line {number} of {self.file} is no evaluation'
+            digest = digest_of(row, digest)
+            if not late or (kept != digest and not (plain and kept is None)):
+                return rows, (
+                    f'line {number} of {self.file} does not follow the line before as it '
+                    'was written: one of them is lost, repeated or changed'
+                )
+            plain = plain and kept is None
+            rows.append((row, digest))
+        return rows, None
+
+    def keep(self, rows: list[Row]) -> None:
+        """Makes these rows all that the file holds."""
+        self._digest, text = '', ''
+        for row in rows:
+            text += self._line(row)
+        write_atomically(self.file, text)
+
+    def append(self, row: Row) -> str:
+        """Adds a row; returns the digest of those before it."""
+        if self._digest is None:
+            rows = self.sound()[0]
+            self._digest = rows[-1][1] if rows else ''
+        before = self._digest
+        # A file that is gone is not begun again in the middle.
+        create = 0 if before else os.O_CREAT
+        where = os.open(self.file, os.O_WRONLY | os.O_APPEND | create, 0o666)
+        with open(where, 'w') as file:
+            file.write(self._line(row))
+            file.flush()
+            os.fsync(file.fileno())
+        return before
+
+    def _line(self, row: Row) -> str:
+        self._digest = digest_of(row, self._digest or '')
+        return json.dumps(row | {'digest': self._digest}) + '\n'
 
 
 def unused(path: Path) -> Path:

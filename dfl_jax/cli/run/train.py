@@ -19,6 +19,7 @@ from dfl_jax.cli.run import restore
 from dfl_jax.cli.run.loggers import Logger, LoggerError
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.data.formats import one_line
+from dfl_jax.evaluation import CLIENTS
 from dfl_jax.execution import fetched, leads
 from dfl_jax.tasks import Task
 from dfl_jax.timing import NeverOnlineError
@@ -87,6 +88,7 @@ def train(
             for row, state, reached in evaluations:
                 with undisturbed():
                     before = directory.append(row)
+                    del row[CLIENTS]  # they stand in clients.jsonl alone
                     rows.append(row)
                     if flags.checkpoint:
                         _save(checkpoints, state, reached, before)

@@ -19,20 +19,19 @@ from pathlib import Path
 from absl import flags
 from tqdm import tqdm
 
-from dfl_jax.cli.command import check_writable, fail, one_line_errors, share, with_flagfiles
+from dfl_jax.cli.command import check_writable, fail, one_line_errors, share
 from dfl_jax.cli.experiment.build import build
-from dfl_jax.cli.experiment.method_flags import (
-    defaults_of_a_run,
-    of_a_run,
-    renew,
-    settings_of_a_run,
-)
-from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
+from dfl_jax.cli.experiment.method_flags import of_a_run
+from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.run.rundir import RunDirectory
-from dfl_jax.cli.sweep.group import Member, ended, fitting, train_group
-from dfl_jax.cli.sweep.plan import Plan, Run, grid, grouped, settled
+from dfl_jax.cli.sweep.group import ended, fitting
+from dfl_jax.cli.sweep.launchers.options import LAUNCHERS, engine_of, options
+from dfl_jax.cli.sweep.launchers.supervise import Engine, supervise
+from dfl_jax.cli.sweep.launchers.task import task_of
+from dfl_jax.cli.sweep.plan import Plan, grid, grouped, settled
 from dfl_jax.cli.sweep.results import write_results
+from dfl_jax.cli.sweep.runs import OF_THE_SWEEP, Command, Run, bring_to_end, rounds_of
 
 FLAGS = flags.FLAGS
 define_flags = define_flags_of_others  # those of a method of one's own
@@ -56,57 +55,46 @@ flags.DEFINE_integer(
     lower_bound=1,
 )
 flags.DEFINE_string('shard', '0/1', 'i/n: this process takes every n-th group of runs, from i.')
+flags.DEFINE_enum(
+    'launcher',
+    None,
+    LAUNCHERS,
+    'Have workers train the groups of runs: ray, those of a Ray cluster or of a local one, without '
+    'a shared disk; submitit, jobs of Slurm. Needs --together.',
+)
+flags.DEFINE_integer(
+    'launcher_workers',
+    None,
+    'Groups at once (default: as many as there is room for).',
+    lower_bound=1,
+)
+flags.DEFINE_integer(
+    'launcher_cores',
+    None,
+    "Cores of a group (default: this machine's, shared by the workers; 1 on a cluster).",
+    lower_bound=1,
+)
+flags.DEFINE_integer('launcher_gpus', 0, 'GPUs of a group.', lower_bound=0)
+flags.DEFINE_string(
+    'ray_address',
+    None,
+    'HOST:PORT of the Ray cluster that this machine is part of, or auto (default: a local one).',
+)
+flags.DEFINE_enum(
+    'submitit_cluster',
+    'slurm',
+    ('slurm', 'local'),
+    'Who runs the jobs of --launcher=submitit: slurm, or local processes of this machine.',
+)
+flags.DEFINE_list(
+    'slurm',
+    [],
+    'NAME=VALUE of the jobs, as submitit calls them, e.g. partition=gpu,mem_gb=16,timeout_min=240 '
+    '(timeout_min=60 unless given; a job that is cut off goes on in another).',
+)
 flags.adopt_module_key_flags(run)
 
-# The same for all runs
-OF_THE_SWEEP = ('sweep', 'flagfiles', 'together', 'shard', 'out', 'progress', 'compilation_cache')
 REFUSED = ('resume', 'checkpoint', 'log', 'tensorboard', 'wandb', 'plot_partition')
-
-
-class Command:
-    """The command line, and the flags of each of its runs."""
-
-    def __init__(self, argv: Sequence[str]):
-        self.name, self.arguments = argv[0], _without(OF_THE_SWEEP, argv[1:])
-
-    def read(self, one: Run) -> None:
-        """Sets all flags to those of one run.
-
-        Raises flags.Error or ValueError for what a flag cannot be, and for a flagfile that cannot
-        be read.
-        """
-        kept = {name: FLAGS[name].value for name in OF_THE_SWEEP}
-        first = [f'--flagfile={one.flagfile}'] if one.flagfile else []
-        swept = [f'--{name}={value}' for name, value in one.values.items()]
-        try:
-            FLAGS.unparse_flags()
-            for name in FLAGS:
-                FLAGS[name].unparse()
-                FLAGS[name].present = 0
-            given = with_flagfiles([*first, *self.arguments, *swept])
-            _, *rest = FLAGS([self.name, *given])
-        finally:  # absl looks at flags of its own when the process ends
-            FLAGS.mark_as_parsed()
-            for name, value in kept.items():
-                FLAGS[name].value = value
-        if rest:
-            raise ValueError(f'{one.flagfile or "the command"} holds {rest[0]!r}, which is no flag')
-        renew(FLAGS)
-        settle_defaults(FLAGS)
-
-
-def _without(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    """The arguments but the flags of these names, with their values."""
-    kept: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
-        name, equals, _ = argument.lstrip('-').partition('=')
-        known = name if name in FLAGS else name.removeprefix('no')
-        takes_next = not equals and known in FLAGS and not FLAGS[known].boolean
-        whole = [argument, next(rest)] if takes_next else [argument]
-        if known not in names:
-            kept += whole
-    return kept
 
 
 def make_plan(command: Command, out: Path) -> Plan:
@@ -123,6 +111,11 @@ def make_plan(command: Command, out: Path) -> Plan:
                 'goes on from them)'
             )
     together, file = FLAGS.together, out / 'sweep.json'
+    if FLAGS.launcher and together is None and not file.exists():
+        raise ValueError(
+            f'--launcher={FLAGS.launcher}: give --together=N, the runs of a group, of which a '
+            'worker trains one at a time; what its memory holds is not known here'
+        )
     check_writable(out, ('results.csv', 'results.md'))
     for one in runs:
         command.read(one)
@@ -132,73 +125,31 @@ def make_plan(command: Command, out: Path) -> Plan:
     return settled(file, Plan(command.arguments, grouped(runs, together or 1)))
 
 
-def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: tqdm) -> None:
-    """Brings the runs of a group to their ends. Raises ValueError or OSError for wrong flags."""
-    if all(ended(RunDirectory(out / one.name)) for one in group):
-        bar.update(_rounds(command, group))
-        return
-    with contextlib.ExitStack() as lock:
-        members = []
-        for one in group:
-            command.read(one)
-            directory, config = RunDirectory(out / one.name), None
-            if directory.config_file.exists():
-                lock.enter_context(directory.locked())
-                config = directory.config()
-                before = defaults_of_a_run() | config['settings']
-                directory.check_settings(before, settings_of_a_run())
-            else:
-                directory.check_free()
-            experiment = build(FLAGS)
-            if config is None:
-                run.claim(directory, experiment, lock)
-            else:
-                run.go_on(directory, experiment, config)
-            members.append(Member(experiment, directory))
-        train_group(
-            members,
-            folder,
-            bar,
-            eval_every=FLAGS.eval_every,
-            client_eval_samples=FLAGS.client_eval_samples,
-        )
-
-
-def _rounds(command: Command, group: Sequence[Run]) -> int:
-    total = 0
-    for one in group:
-        command.read(one)
-        total += FLAGS.rounds
-    return total
-
-
 def sweep(command: Command, groups: Sequence[list[Run]], out: Path) -> dict[str, str]:
-    """Trains the groups one after the other; returns why runs could not be, by name.
-
-    A group that fails is tried a second time, from its last evaluation.
-    """
+    """Trains the groups one after the other; returns why runs could not be, by name."""
     failed: dict[str, str] = {}
-    total = sum(_rounds(command, group) for group in groups)
+    total = sum(rounds_of(command, group) for group in groups)
     with tqdm(total=total, unit='round', disable=not FLAGS.progress, dynamic_ncols=True) as bar:
         for group in groups:
-            folder = out / 'groups' / group[0].name
-            folder.mkdir(parents=True, exist_ok=True)
-            before, why = bar.n, None
-            for _ in range(2):
-                try:
-                    with RunDirectory(folder).locked():
-                        train(command, group, out, folder / 'checkpoints', bar)
-                    why = None
-                    break
-                except RuntimeError as error:  # of the device, its memory above all
-                    bar.update(before - bar.n)
-                    why = str(error)
-                except (ValueError, OSError, flags.Error) as error:
-                    why = str(error)
-                    break
+            why = bring_to_end(command, group, out, bar)
             if why is not None:
                 failed |= dict.fromkeys((one.name for one in group), why)
     return failed
+
+
+def sweep_elsewhere(
+    engine: Engine, command: Command, groups: Sequence[list[Run]], out: Path
+) -> dict[str, str]:
+    """Has the workers of an engine train the groups; returns why runs could not be, by name."""
+    tasks, failed = [], {}
+    for group in groups:
+        try:
+            if not all(ended(RunDirectory(out / one.name)) for one in group):
+                rounds = rounds_of(command, group)
+                tasks.append(task_of(command, group, rounds, FLAGS.compilation_cache))
+        except ValueError as error:
+            failed |= dict.fromkeys((one.name for one in group), str(error))
+    return failed | supervise(engine, tasks, out, FLAGS.progress)
 
 
 @one_line_errors('interrupted before the first run; start again')
@@ -206,12 +157,24 @@ def main(_: list[str]) -> int:
     command = Command(sys.argv)
     out = Path(FLAGS.out or f'runs/sweep-{time.strftime("%Y%m%d-%H%M%S")}')
     share(FLAGS.shard, ())  # before anything is written
+    asked = options(FLAGS)
     run.prepare_jax()
+    with contextlib.ExitStack() as closing:
+        engine = asked and closing.enter_context(engine_of(FLAGS.launcher, asked, out))
+        return _sweep(command, out, engine)
+
+
+def _sweep(command: Command, out: Path, engine: Engine | None) -> int:
+    """Makes the plan and trains its groups, here or by an engine; returns the exit status."""
     plan = make_plan(command, out)
     mine = [plan.groups[i] for i in share(FLAGS.shard, plan.groups)]
     print(f'{len(plan.runs)} runs in {len(plan.groups)} programs, {len(mine)} of them here: {out}')
     try:
-        failed = sweep(command, mine, out)
+        if engine is None:
+            failed = sweep(command, mine, out)
+        else:
+            print(f'on {engine.description}')
+            failed = sweep_elsewhere(engine, command, mine, out)
         print(write_results(plan.runs, out))
     except OSError as error:
         return fail(f'{error}; the same command goes on')

@@ -34,7 +34,8 @@ TRACED = (
     'static_topology',
 )
 MOST_RUNS = 100_000  # of a sweep
-RESERVED = ('groups', 'sweep.json', 'results.csv', 'results.md')  # names in its folder
+JOBS = 'jobs'  # the folder of what submitit writes
+RESERVED = ('groups', JOBS, 'sweep.json', 'results.csv', 'results.md')  # names in its folder
 
 
 @dataclass(frozen=True)

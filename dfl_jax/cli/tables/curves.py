@@ -63,17 +63,35 @@ def read_directories(
     folder: Path, flagfiles: Mapping[str, Path], needed: Mapping[str, Sequence[str]]
 ) -> tuple[Runs, list[str]]:
     """The runs of every cell in the subfolders of a folder, and warnings of them."""
+    named = {cell: (folder / cell, *folder.glob(f'{cell}-*')) for cell in flagfiles}
+    paths = {cell: sorted(filter(Path.is_dir, those)) for cell, those in named.items()}
+    return read_runs(paths, flagfiles, needed)
+
+
+def read_runs(
+    paths: Mapping[str, Sequence[Path]],
+    flagfiles: Mapping[str, Path],
+    needed: Mapping[str, Sequence[str]],
+    strict: bool = False,
+) -> tuple[Runs, list[str]]:
+    """The runs of every cell, by their directories, and warnings of them.
+
+    strict: whether a run whose settings differ from the cell's flagfile is left out.
+    """
     runs: Runs = {}
     warnings = []
-    for cell, flagfile in flagfiles.items():
-        wanted = read_flagfile(flagfile)
-        for path in sorted(filter(Path.is_dir, (folder / cell, *folder.glob(f'{cell}-*')))):
+    for cell, those in paths.items():
+        wanted = read_flagfile(flagfiles[cell])
+        for path in those:
             directory = RunDirectory(path)
             try:
                 run = kept_columns(path.name, directory.rows(), needed[cell])
                 mismatches = differences(path.name, wanted, directory.config())
             except (ValueError, OSError) as error:
                 warnings.append(f'{path.name} {SKIPPED}: {reason(error, path)}')
+                continue
+            if strict and (other := [each for each in mismatches if ': --' in each]):
+                warnings.append(f'{path.name} {SKIPPED}; {other[0]}')
                 continue
             if not run['round']:
                 warnings.append(f'{path.name} holds no evaluation yet')

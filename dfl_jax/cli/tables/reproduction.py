@@ -1,8 +1,8 @@
 """One page of all claims of the papers: published, ours, and a verdict that the curves decide.
 
 `python -m experiments.tables all --runs=docs/results --out=docs` writes it as reproduction.md. The
-runs of a table are those of the file PAPER-TABLE.json in the folder. Beside what docs/tables.md
-lists, published.json may hold
+runs of a table are those of the file PAPER-TABLE.json in the folder, and those of other tables'
+files whose cells have the same flagfile. Beside what docs/tables.md lists, published.json may hold
 
   claims       [{text, order}, ...]: what a figure without numbers shows, `order` being cells, the
                best by the table's metric first
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from dfl_jax.cli.command import counted, markdown_table
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables import files
-from dfl_jax.cli.tables.curves import SECONDS, Runs, find_runs
+from dfl_jax.cli.tables.curves import Runs, find_runs
 from dfl_jax.cli.tables.metrics import (
     METRICS,
     Measured,
@@ -141,48 +141,64 @@ def better(metric: str, one: Measured, other: Measured) -> bool:
 def page(tables: Mapping[str, Path], folder: Path) -> str:
     """The page in Markdown. tables: published.json or computed.json, by PAPER/TABLE."""
     blocks: list[str] = []
+    left_out: list[list[str]] = []
     counts: dict[str, list[str]] = {}
-    seconds = 0.0
-    for name, file in sorted(tables.items()):
-        if file.stem == 'computed':
-            continue
-        published, runs = _read(name, file, folder)
+    read = {name: _read(file) for name, file in sorted(tables.items()) if file.stem != 'computed'}
+    kept = {name: _kept(folder, name) for name in read if _kept(folder, name).exists()}
+    for name, (published, flagfiles) in read.items():
+        runs: Runs = {}
+        needed = files.columns(published, flagfiles)
+        for other in sorted(kept, key=lambda other: _distance(name, other)):
+            same = {c: f for c, f in flagfiles.items() if read[other][1].get(c) == f}
+            for cell, more in find_runs(same, [kept[other]], needed)[0].items():
+                names = {run['run'] for run in runs.get(cell, ())}
+                runs.setdefault(cell, []).extend(run for run in more if run['run'] not in names)
         found = entries(published, runs)
         several = [run for cell in runs.values() for run in cell]
-        seconds += sum(run.get(SECONDS, 0.0) * run['round'][-1] for run in several)
         if not found and not runs:
             continue
-        paper = name.split('/')[0]
-        counts.setdefault(paper, []).extend(entry.verdict for entry in found)
-        blocks.append(_section(name, published, found, len(several), folder))
+        if found:
+            counts.setdefault(name.split('/')[0], []).extend(entry.verdict for entry in found)
+        if found and all(entry.verdict == NOT_RUN for entry in found):
+            left_out.append([name, published['title'], str(len(found)), found[0].why])
+        else:
+            blocks.append(_section(name, published, found, len(several), folder))
     summary = [
         [paper, *(str(verdicts.count(verdict)) for verdict in VERDICTS)]
         for paper, verdicts in counts.items()
     ]
     head = markdown_table(['paper', *VERDICTS], summary, 1)
-    spent = f'The runs whose times were kept took {seconds / 3600:.1f} hours, evaluation apart.'
-    return '\n\n'.join([INTRODUCTION.rstrip(), head, spent, *blocks]) + '\n'
+    if left_out:
+        blocks += ['## Not run', markdown_table(['table', '', 'numbers', 'why'], left_out)]
+    return '\n\n'.join([INTRODUCTION.rstrip(), head, *blocks]) + '\n'
 
 
-def _read(name: str, file: Path, folder: Path) -> tuple[Row, Runs]:
+def _read(file: Path) -> tuple[Row, dict[str, Path]]:
+    """A published.json, and the flagfiles of its cells."""
     published = files.read_published(file)
-    flagfiles = files.flagfiles(published, file.parent)
-    kept = folder / f'{name.replace("/", "-")}.json'
-    if not kept.exists():
-        return published, {}
-    return published, find_runs(flagfiles, [kept], files.columns(published, flagfiles))[0]
+    return published, files.flagfiles(published, file.parent)
+
+
+def _distance(name: str, other: str) -> int:
+    """0 for the table itself, 1 for one of the same paper, 2 for others."""
+    return (name != other) + (name.split('/')[0] != other.split('/')[0])
+
+
+def _kept(folder: Path, name: str) -> Path:
+    """Where the curves of a table are kept."""
+    return folder / f'{name.replace("/", "-")}.json'
 
 
 def _section(name: str, published: Row, found: Sequence[Entry], runs: int, folder: Path) -> str:
     stem = name.replace('/', '-')
-    curves = f' [Curves]({folder.name}/{stem}.json)' if runs else ''
+    curves = f' [Curves]({folder.name}/{stem}.json)' if _kept(folder, name).exists() else ''
     figure = f' [Figure]({folder.name}/{stem}.png)' if (folder / f'{stem}.png').exists() else ''
     lines = [f'## {name}', f'{published["title"]}: {what(published)}.{curves}{figure}']
     missing = [entry for entry in found if entry.verdict == NOT_RUN]
     shown = [[*entry] for entry in found if entry.verdict != NOT_RUN]
     if shown:
         lines.append(markdown_table(['claim', 'published', 'ours', 'verdict', ''], shown))
-    elif not missing:
+    else:
         lines.append(f'The paper prints no number; {counted(runs, "run")} of ours.')
     if missing:
         reason = f': {missing[0].why}' if missing[0].why else ''

@@ -1,0 +1,196 @@
+"""DivShare: Biswas, Kermarrec, Marouani, Pires, Sharma & de Vos, WWW 2025 (arXiv 2410.12918).
+
+Every client i repeats, without waiting for anybody,
+
+    x_i[p] <- (x_i[p] + sum of the copies of p that it received) / (1 + their number)  for each p
+    x_i <- local training of x_i
+    cut x_i into 1 / Omega fragments, send each to J random clients, in a random order
+
+A parameter p belongs to one fragment, the same one at all clients. Fragments leave one after the
+other, at the speed of the uplink, while the client trains again; those that have not left when that
+ends make room for the new ones. Of a fragment of one sender the latest copy counts, and an average
+empties the box of those received. So a client with a slow uplink is heard in parts, not late.
+"""
+
+import heapq
+import math
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dfl_jax.algorithms.common import ONE_MINIBATCH
+from dfl_jax.asynchronous.events import Event, Network
+from dfl_jax.asynchronous.slots import Slots
+from dfl_jax.asynchronous.state import Held, Layout, Read, Train, event_method
+from dfl_jax.base import Algorithm, Array, PyTree
+from dfl_jax.checks import check_range
+from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.execution import map_in_chunks
+from dfl_jax.initialisation import Init
+from dfl_jax.models import Model
+from dfl_jax.training import LocalTraining
+
+FRAGMENTS = 10  # Omega = 0.1, as in the paper's experiments
+DONE, ARRIVES, BEGINS = range(3)  # what arrives at one time is for the rounds that begin then
+
+
+def fragments_sent(
+    network: Network, *, fragments: int = FRAGMENTS, recipients: int | None = None
+) -> Iterator[Event]:
+    """The updates of DivShare, in the order of their ends; client by client where these are one.
+
+    `Event.sent` counts parameters. An upload begins only while the client is online, and what
+    arrives at a client that is offline is lost. Raises ValueError for more recipients than hear a
+    client, and for more fragments than a model has parameters.
+    """
+    fewest = min(network.heard_by, key=len)
+    if recipients is None:
+        recipients = min(math.ceil(math.log2(network.clients)), len(fewest))
+    check_range('recipients', recipients, least=1)
+    if recipients > len(fewest):
+        raise ValueError(
+            f'recipients={recipients}, and client {network.heard_by.index(fewest)} has '
+            f'{len(fewest)} neighbours; use fewer recipients, or --topology=complete'
+        )
+    parameters = network.bits // FLOAT_BITS
+    check_range(f'fragments of {parameters} parameters', fragments, least=1, most=parameters)
+    sizes = [parameters // fragments + (f < parameters % fragments) for f in range(fragments)]
+    version = [0] * network.clients
+    received: list[dict[tuple[int, int], int]] = [{} for _ in version]  # by sender and fragment
+    averaged: list[list[tuple[int, int, int]]] = [[] for _ in version]  # sender, fragment, version
+    queue: list[tuple[float, int, int, int, int, int]] = []  # time, what, client, then the same
+
+    def push(time: float, what: int, client: int, *copy: int) -> None:
+        if time < float('inf'):
+            heapq.heappush(queue, (time, what, client, *(copy or (0, 0, 0))))
+
+    def send(i: int, time: float, until: float) -> int:
+        """How many parameters arrive of those that leave until then."""
+        others = [(f, j) for f in range(fragments) for j in network.neighbours(i, recipients)]
+        arrived, free = 0, time
+        for number in network.shuffled(i, len(others)):
+            fragment, j = others[number]
+            begin, bits = network.next_online(i, free), FLOAT_BITS * sizes[fragment]
+            free = begin + network.upload_seconds(i, bits=bits)
+            if free > until or math.isinf(free):
+                break
+            arrival = begin + network.transfer_seconds(i, j, bits=bits)
+            if not network.is_lost(i) and network.is_online(j, arrival):
+                push(arrival, ARRIVES, j, i, fragment, version[i])
+                arrived += sizes[fragment]
+        return arrived
+
+    for i in range(network.clients):
+        push(network.next_online(i, 0.0), BEGINS, i)
+    while queue:
+        time, what, i, sender, fragment, copy = heapq.heappop(queue)
+        if what == ARRIVES:
+            key = sender, fragment
+            received[i][key] = max(received[i].get(key, 0), copy)
+        elif what == BEGINS:
+            averaged[i] = [(*key, copy) for key, copy in received[i].items()]
+            received[i] = {}
+            push(time + network.update_seconds[i], DONE, i)
+        else:
+            copies = [(i, 0, version[i]), *averaged[i]]
+            count, version[i] = version[i], version[i] + 1
+            begin = network.next_online(i, time)
+            arrived = send(i, time, begin + network.update_seconds[i])
+            members, parts, versions = zip(*copies, strict=True)
+            sent = arrived, *[0] * len(averaged[i])
+            yield Event(time, members, versions, count, sent, fragments=parts)
+            push(begin, BEGINS, i)
+
+
+def layout_of(model: Model, fragments: int) -> Layout:
+    """A model's weights by fragment, [F, Q], and those that remain, [P - F Q, 1]: the first
+    fragments have one weight more.
+
+    Which weights belong together is drawn once and for all.
+    """
+    leaves, tree = jax.tree.flatten(model.shapes)
+    order = np.random.default_rng(0).permutation(model.size)
+    back = np.argsort(order)
+    starts = np.cumsum([leaf.size for leaf in leaves])[:-1]
+    even = model.size // fragments * fragments
+
+    def cut(params: PyTree) -> PyTree:
+        vector = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(params)])[order]
+        parts = [vector[:even].reshape(fragments, -1), vector[even:, None]]
+        return parts if even < model.size else parts[:1]
+
+    def join(parts: PyTree) -> PyTree:
+        vector = jnp.concatenate([part.ravel() for part in parts])[back]
+        pieces = zip(jnp.split(vector, starts), leaves, strict=True)
+        return jax.tree.unflatten(tree, [piece.reshape(leaf.shape) for piece, leaf in pieces])
+
+    return Layout(cut, join)
+
+
+def divshare(
+    model: Model,
+    *,
+    places: int,
+    fragments: int = FRAGMENTS,
+    recipients: int | None = None,
+    training: LocalTraining = ONE_MINIBATCH,
+    consensus: str = 'mean',
+    init: Init = 'same',
+    chunk: int | None = None,
+) -> Algorithm:
+    """Averages of the fragments received, parameter by parameter.
+
+    Args:
+      model: the network, bound to its input shape.
+      places: R, models of the past that are kept, from the plan of the events.
+      fragments: 1 / Omega, into which a model is cut; the same as in the plan.
+      recipients: J, random neighbours that a fragment is sent to, which the plan draws; log2 M by
+        default, or all neighbours where these are fewer.
+      training: of a client between two averages, one minibatch by default. Round k of its schedules
+        is the client's k-th update.
+      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      init: as in `gossip_sgd`.
+      chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
+    """
+    del recipients  # the events follow from it, and the device reads these
+    check_range(f'fragments of {model.size} parameters', fragments, least=1, most=model.size)
+    layout = layout_of(model, fragments)
+
+    def update(
+        slot: Slots, read: Read, present: Read, train: Train
+    ) -> tuple[tuple[Held, ...], Array]:
+        def average(event: Slots) -> PyTree:  # of one event
+            assert event.fragments is not None
+            own, parts = present(event, 0).params, event.fragments
+
+            def add(k: int | Array, sums: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
+                total, copies = sums
+                received = read(event, k, parts[k]).params
+                # A fragment without one of the weights that remain adds nothing to them
+                total = [
+                    t.at[parts[k]].add(x, mode='drop') for t, x in zip(total, received, strict=True)
+                ]
+                return total, copies.at[parts[k]].add(1)
+
+            start = own, jnp.ones(fragments, own[0].dtype)
+            total, copies = lax.fori_loop(1, event.mask.sum(), add, start)
+            return [t / copies[: len(t), None] for t in total]
+
+        averages = map_in_chunks(average, slot, chunk, FLOAT_BITS // 8 * model.size)
+        trained, losses = train(averages)
+        return (Held(trained),), losses
+
+    return event_method(
+        model,
+        update,
+        places=places,
+        training=training,
+        layout=layout,
+        units={'parameters': FLOAT_BITS},
+        consensus=consensus,
+        init=init,
+        chunk=chunk,
+    )

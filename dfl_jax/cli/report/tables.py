@@ -1,0 +1,185 @@
+"""The tables of a report: what is measured of the runs, as rows of text for the template."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from dfl_jax.cli.report.runs import Group, SavedRun, differing, metric_of, scale_of
+from dfl_jax.cli.run.rundir import Row
+from dfl_jax.cli.tables import files
+from dfl_jax.cli.tables.curves import CURVES, columns_of, read_runs
+from dfl_jax.cli.tables.metrics import Measured, to_target, what
+from dfl_jax.cli.tables.metrics import summary as over_seeds
+from dfl_jax.cli.tables.table import below, cells
+
+MOST_WARNINGS = 6  # on a table of a paper
+
+Measure = Callable[[SavedRun], Measured | None]  # None where the run lacks a column that it takes
+Columns = dict[str, Measure]  # by heading
+
+
+class Table(NamedTuple):
+    """A table of text; the columns after `texts` are numbers."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    texts: int = 1
+
+
+def at_end(name: str) -> Measure:
+    """A column in the last round evaluated."""
+    scale = scale_of(name)
+    return lambda run: Measured(scale * run.rows[-1][name]) if name in run.rows[-1] else None
+
+
+def each(name: str, parts: Callable[[SavedRun], int]) -> Measure:
+    """A column that adds up, for each of its parts: rounds, or clients."""
+    whole = at_end(name)
+    return lambda run: (total := whole(run)) and Measured(total.value / parts(run))
+
+
+def best(name: str) -> Measure:
+    """The best value in any evaluation of a column of the task's metric."""
+
+    def measure(run: SavedRun) -> Measured | None:
+        values = [scale_of(name) * row[name] for row in run.rows if name in row]
+        better = min if metric_of(run.rows)[1] else max
+        return Measured(better(values)) if values else None
+
+    return measure
+
+
+def until(target: float, name: str) -> Measure:
+    """A column where the consensus accuracy reaches `target` in [0, 1], or its lower bound."""
+    metric, needed = to_target(name), {name, *CURVES}
+
+    def measure(run: SavedRun) -> Measured | None:
+        if not needed <= {*run.rows[-1]}:
+            return None
+        return metric({'target': target}, columns_of(run.name, run.rows, [*needed]))
+
+    return measure
+
+
+def printed(runs: Sequence[SavedRun], measure: Measure) -> str:
+    """The measure of these runs as tables print it; a dash where none has it."""
+    values = [value for run in runs if run.rows and (value := measure(run)) is not None]
+    return over_seeds(values).rpartition(' (')[0] or '-'  # without how many there are
+
+
+def rounds_of(run: SavedRun) -> int:
+    return run.rows[-1]['round']
+
+
+def of_tasks(runs: Sequence[SavedRun]) -> Columns:
+    """The measures of the metrics of all tasks that the runs learn."""
+    columns: Columns = {}
+    for name in dict.fromkeys(metric_of(run.rows)[0] for run in runs if run.rows):
+        unit = f'{name} (%)' if scale_of(name) == 100 else name
+        columns |= {
+            f'Aggregated {unit}': at_end(f'consensus_{name}'),
+            f'Best {unit}': best(f'consensus_{name}'),
+            f'Mean client {unit}': at_end(f'client_{name}_mean'),
+        }
+    return columns
+
+
+def summary(groups: Sequence[Group], target: float) -> Table | None:
+    columns = of_tasks([run for each in groups for run in each.counted])
+    columns[f'Rounds to {percent(target)}'] = until(target, 'round')
+    columns['Sent (MB)'] = at_end('mbytes_total')
+    columns['Seconds a round'] = each('seconds', rounds_of)
+    return by_group(groups, columns, 'On the test set, of the aggregated model and of the clients')
+
+
+def percent(share: float) -> str:
+    return f'{100 * share:.4g}\N{NO-BREAK SPACE}%'
+
+
+def traffic(groups: Sequence[Group], target: float) -> Table | None:
+    columns = {
+        'All clients': at_end('mbytes_total'),
+        'A round': each('mbytes_total', rounds_of),
+        'Busiest client': at_end('mbytes_busiest_client'),
+        'Mean client': each('mbytes_total', lambda run: int(run.settings['clients'])),
+        f'To {percent(target)}': until(target, 'mbytes_total'),
+    }
+    return by_group(groups, columns, 'Megabytes sent until the end')
+
+
+def time(groups: Sequence[Group], target: float) -> Table | None:
+    columns = {
+        'Until the end': at_end('simulated_seconds'),
+        'A round': each('simulated_seconds', rounds_of),
+        f'To {percent(target)}': until(target, 'simulated_seconds'),
+    }
+    return by_group(groups, columns, 'Seconds in the world of each run')
+
+
+def by_group(groups: Sequence[Group], of: Columns, caption: str) -> Table | None:
+    """A row a group: how many runs count, and a column for each measure that any run has.
+
+    None where none has any.
+    """
+    rows = []
+    for group in groups:
+        counted, all_of = len(group.counted), len(group.runs)
+        unfinished = [run for run in group.counted or group.runs if not run.done]
+        status = unfinished[0].status if unfinished and all_of == 1 else 'unfinished'
+        name = f'{group.label} ({status})' if unfinished else group.label
+        count = str(all_of) if counted == all_of else f'{counted} of {all_of}'
+        rows.append([name, count, *(printed(group.counted, measure) for measure in of.values())])
+    known = [i for i in range(2 + len(of)) if i < 2 or any(row[i] != '-' for row in rows)]
+    if len(known) == 2:
+        return None
+    head, *rows = ([line[i] for i in known] for line in (['Setting', 'Runs', *of], *rows))
+    return Table(f'{caption}; mean ± standard deviation over seeds', head, rows)
+
+
+def beside_papers(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
+    """The tables of the papers to which any of the runs belongs, by their names and settings."""
+    parts = []
+    for file in sorted(files.PAPERS.glob('*/*/published.json')):
+        published = files.read_published(file)
+        flagfiles = files.flagfiles(published, file.parent)
+        named = {
+            cell: [run.path for run in runs if f'{run.path.resolve().name}-'.startswith(f'{cell}-')]
+            for cell in flagfiles
+        }
+        needed = files.columns(published, flagfiles)
+        of_cells, warnings = read_runs(
+            {cell: paths for cell, paths in named.items() if paths}, flagfiles, needed, strict=True
+        )
+        if of_cells:
+            words, more = what(published), len(warnings) - MOST_WARNINGS
+            findings, off = below(published, of_cells)
+            caption = 'The paper beside these runs, mean ± deviation over seeds'
+            parts.append(
+                {
+                    'name': f'{file.parent.relative_to(files.PAPERS)}: {published["title"]}',
+                    'words': f'{words[:1].upper()}{words[1:]} ({published["source"]})',
+                    'table': Table(caption, *cells(published, of_cells)),
+                    'findings': findings,
+                    'off': off,
+                    'warnings': warnings[:MOST_WARNINGS] + [f'And {more} more'] * (more > 0),
+                }
+            )
+    return parts
+
+
+def settings(runs: Sequence[SavedRun]) -> tuple[dict[str, str], Row]:
+    """The settings that all runs share, and {name: value of each run} of the others."""
+    several = [run.settings for run in runs]
+    names = sorted(differing(several))
+    same = {name: value for name, value in sorted(several[0].items()) if name not in names}
+    return same, {name: [each.get(name, '-') for each in several] for name in names}
+
+
+def list_of_runs(runs: Sequence[SavedRun]) -> Table:
+    """Every run with its own numbers."""
+    of: Columns = {'Rounds': at_end('round'), **of_tasks(runs), 'Seconds': at_end('seconds')}
+    rows = [
+        [run.name, run.seed, run.status, *(printed([run], measure) for measure in of.values())]
+        for run in runs
+    ]
+    return Table('Every run at its last evaluation', ['Run', 'Seed', 'Status', *of], rows, 3)

@@ -1,0 +1,85 @@
+"""The flags of launchers, checked together, and the engine that they ask for."""
+
+import importlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dfl_jax.cli.sweep.launchers.supervise import Engine
+
+LAUNCHERS = ('ray', 'submitit')
+OF = {  # flags that only one launcher takes
+    'ray': ('ray_address',),
+    'submitit': ('submitit_cluster', 'slurm'),
+}
+GENERAL = ('launcher_workers', 'launcher_cores', 'launcher_gpus')
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a launcher is asked for."""
+
+    workers: int | None  # groups at once; None for as many as there is room for
+    cores: int  # of each group
+    gpus: int  # of each group
+    address: str | None = None  # of a Ray cluster
+    cluster: str = 'slurm'  # submitit's executor
+    slurm: dict[str, str] = field(default_factory=dict)  # parameters of its jobs
+
+
+def options(flags: Any) -> Options | None:
+    """What the flags ask of a launcher, None without one. Raises ValueError for what cannot be."""
+    chosen = flags.launcher
+    given = [name for name in (*GENERAL, *sum(OF.values(), ())) if flags[name].present]
+    if chosen is None:
+        if given:
+            raise ValueError(f'--{given[0]} is of a launcher; add --launcher={_needs(given[0])}')
+        return None
+    for other, names in OF.items():
+        if other != chosen and (wrong := [name for name in names if name in given]):
+            raise ValueError(
+                f'--{wrong[0]} is of --launcher={other}, not of {chosen}; leave it out'
+            )
+    elsewhere = flags.ray_address or (chosen == 'submitit' and flags.submitit_cluster == 'slurm')
+    workers, cores, gpus = (flags[name].value for name in GENERAL)
+    if flags.slurm and not elsewhere:
+        raise ValueError('--slurm is of Slurm; leave it out with --submitit_cluster=local')
+    if chosen == 'submitit' and not elsewhere and gpus:
+        raise ValueError(
+            f'--launcher_gpus={gpus}: local jobs of submitit would all get the same; take '
+            '--launcher=ray, which gives each group its own'
+        )
+    if elsewhere:
+        cores = cores or 1
+    else:
+        here = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+        cores = cores or max(1, (here or 1) // (workers or here or 1))
+        workers = workers or max(1, (here or 1) // cores)
+    slurm = dict(map(_parameter, flags.slurm))
+    return Options(workers, cores, gpus, flags.ray_address, flags.submitit_cluster, slurm)
+
+
+def _needs(name: str) -> str:
+    return next((launcher for launcher, names in OF.items() if name in names), 'ray')
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    match = re.fullmatch(r'([a-z_]+)=(.+)', text)
+    if not match:
+        raise ValueError(f'--slurm={text}: write NAME=VALUE, e.g. --slurm=partition=gpu,mem_gb=16')
+    return match[1], match[2]
+
+
+@contextmanager
+def engine_of(launcher: str, asked: Options, out: Path) -> Iterator[Engine]:
+    """The engine of a launcher, closed after the block.
+
+    Raises ValueError where its package is not installed or nothing answers.
+    """
+    module = importlib.import_module(f'dfl_jax.cli.sweep.launchers.{launcher}')
+    with module.engine(asked, out) as engine:
+        yield engine

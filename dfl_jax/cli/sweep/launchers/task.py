@@ -1,0 +1,65 @@
+"""A group of runs as a worker gets it, and what it does with it."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+from absl import flags, logging
+from tqdm import tqdm
+
+from dfl_jax.cli.command import with_flagfiles
+from dfl_jax.cli.experiment.plugins import define_flags_of_others
+from dfl_jax.cli.run import command as run
+from dfl_jax.cli.sweep.plan import Run
+from dfl_jax.cli.sweep.runs import Command, bring_to_end
+
+FLAGS = flags.FLAGS
+
+
+@dataclass(frozen=True)
+class Task:
+    """A group of runs with all flags that it needs, flagfiles written out."""
+
+    arguments: tuple[str, ...]
+    runs: tuple[Run, ...]
+    rounds: int  # of all runs together
+    cache: str | None  # of compiled programs
+
+    @property
+    def name(self) -> str:
+        return self.runs[0].name
+
+
+def task_of(command: Command, group: Sequence[Run], rounds: int, cache: str | None) -> Task:
+    """The task of a group, which needs no flagfile. Raises ValueError for one that is none."""
+    first = [f'--flagfile={group[0].flagfile}'] if group[0].flagfile else []
+    arguments = with_flagfiles([*first, *command.arguments])
+    runs = (Run(one.name, None, one.values) for one in group)
+    return Task(tuple(arguments), tuple(runs), rounds, cache)
+
+
+def train_task(task: Task, out: Path, bar: tqdm, cores: int, gpus: int) -> str | None:
+    """Trains a group below `out` in this process, a worker's; returns why that failed, else None.
+
+    cores, gpus: that are the worker's. Without a GPU of its own it uses none.
+    """
+    os.environ['NPROC'] = str(cores)  # XLA starts so many threads, not one a core of the machine
+    if not gpus:
+        jax.config.update('jax_platforms', 'cpu')
+    logging.set_verbosity(logging.FATAL)
+    try:
+        swept = {f'--{name}={value}' for one in task.runs for name, value in one.values.items()}
+        define_flags_of_others([*task.arguments, *swept])
+        FLAGS['compilation_cache'].value = task.cache
+        command = Command(['dfl-jax sweep', *task.arguments])
+        command.read(task.runs[0])
+        run.prepare_jax(cores)
+        if gpus and jax.default_backend() == 'cpu':
+            return (
+                f'--launcher_gpus={gpus}: JAX sees no GPU in the worker; install jax[cuda12] there'
+            )
+    except (ValueError, flags.Error) as error:
+        return str(error)
+    return bring_to_end(command, task.runs, out, bar)

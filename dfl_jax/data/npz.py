@@ -1,0 +1,114 @@
+"""Training and test sets in one .npz file."""
+
+import math
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from dfl_jax.data.formats import DataError, Dataset, check_memory, one_line
+from dfl_jax.host import check_file
+from dfl_jax.tasks import CLASSIFICATION, Task
+
+NPZ = ('train_x', 'train_y', 'test_x', 'test_y')
+
+
+def load(path: Path, task: Task = CLASSIFICATION) -> Dataset:
+    """The data set of the arrays `NPZ` in a file.
+
+    train_x is [n, ...] and train_y [n] labels, or the targets of another task, [n, ...]; uint8
+    inputs are scaled to [0, 1], other inputs are taken as they are.
+
+    Raises:
+      DataError: a file that is none, arrays that are missing, or do not fit each other or the task.
+    """
+    arrays = _arrays_of(path)
+    for which, x, y in (('train', *arrays[:2]), ('test', *arrays[2:])):
+        same = x.shape[:1] == y.shape[:1] and x.shape[1:] == arrays[0].shape[1:]
+        axes = y.ndim - 1 in task.target_axes and y.shape[1:] == arrays[1].shape[1:]
+        if x.ndim < 2 or not same or not axes or not y.size:
+            targets = '[n] labels' if task is CLASSIFICATION else f'the targets of {task.name}'
+            raise DataError(
+                f'{path}: {which}_x is {x.shape} and {which}_y is {y.shape}: give [n, ...] inputs, '
+                f'of one shape in training and test set, and {targets}, n at least 1'
+            )
+        if not x.size:
+            raise DataError(f'{path}: {which}_x is {x.shape}, inputs without a feature: give some')
+    outputs = _classes if task.whole_targets else _numbers
+    classes = outputs(path, arrays[1], arrays[3])
+    check_memory(path, 4 * sum(x.size for x in arrays[::2]))
+    dtypes = [x.dtype for x in arrays[::2]]
+    if (dtypes[0] == np.uint8) != (dtypes[1] == np.uint8):
+        raise DataError(
+            f'{path}: train_x is {dtypes[0]} and test_x {dtypes[1]}, and only uint8 is scaled to '
+            '[0, 1]: give both in one dtype'
+        )
+    train_x, test_x = (
+        _inputs(path, f'{which}_x', x)
+        for which, x in zip(('train', 'test'), arrays[::2], strict=True)
+    )
+    kind = np.int32 if task.whole_targets else np.float32
+    train_y, test_y = (y.astype(kind) for y in arrays[1::2])
+    return Dataset(train_x, train_y, test_x, test_y, classes)
+
+
+def _classes(path: Path, *targets: np.ndarray) -> int:
+    """How many classes, or tokens, there are. Raises DataError for what are none."""
+    for which, y in zip(('train', 'test'), targets, strict=True):
+        if y.dtype.kind not in 'iu' or y.min() < 0:
+            given = f'{y.dtype}, the least {y.min()}' if y.dtype.kind in 'iu' else y.dtype
+            raise DataError(
+                f'{path}: {which}_y must be integers from 0 to classes - 1, found {given}'
+            )
+    # In Python's integers: labels of 64 bits must not wrap, nor 10**9 of them be allocated for.
+    classes, samples = 1 + max(int(y.max()) for y in targets), sum(y.size for y in targets)
+    if classes > samples:
+        raise DataError(
+            f'{path}: the largest label is {classes - 1}, which makes more classes than the '
+            f'{samples} samples; number the classes from 0'
+        )
+    return classes
+
+
+def _numbers(path: Path, *targets: np.ndarray) -> int:
+    """How many numbers a target has. Raises DataError for what are no finite numbers."""
+    for which, y in zip(('train', 'test'), targets, strict=True):
+        if y.dtype.kind not in 'biuf' or not np.isfinite(y).all():
+            raise DataError(f'{path}: {which}_y ({y.dtype}) must be finite real numbers')
+    return math.prod(targets[0].shape[1:])
+
+
+def _arrays_of(path: Path) -> list[np.ndarray]:
+    """The arrays NPZ of the file, which is never unpickled and fits into the memory."""
+    how = f'write it with np.savez(FILE, {", ".join(f"{name}=..." for name in NPZ)})'
+    try:
+        check_file(path)
+        with zipfile.ZipFile(path) as archive:
+            sizes = {info.filename: info.file_size for info in archive.infolist()}
+    except Exception as error:
+        raise DataError(f'cannot read {path} as a .npz ({one_line(error)}): {how}') from None
+    lacking = [name for name in NPZ if f'{name}.npy' not in sizes]
+    if lacking:
+        present = ', '.join(name.removesuffix('.npy') for name in sizes)
+        raise DataError(
+            f'{path} lacks {", ".join(lacking)} and holds {present[:200] or "nothing"}: {how}'
+        )
+    check_memory(path, sum(sizes[f'{name}.npy'] for name in NPZ))
+    try:
+        with np.load(path) as file:
+            return [file[name] for name in NPZ]
+    except Exception as error:  # numpy, zipfile and zlib each have their own
+        raise DataError(
+            f'cannot read {", ".join(NPZ)} from {path} ({one_line(error)}): {how}'
+        ) from None
+
+
+def _inputs(path: Path, name: str, x: np.ndarray) -> np.ndarray:
+    if x.dtype.kind in 'fiu':
+        with np.errstate(over='ignore'):
+            inputs = x.astype(np.float32)
+        if x.dtype == np.uint8:
+            inputs /= 255
+        if np.isfinite(inputs).all():
+            return inputs
+    raise DataError(f'{path}: {name} ({x.dtype}) must be finite real numbers, as float32 holds')

@@ -1,0 +1,63 @@
+"""network.json: what the clients of a run hold, and who hears whom."""
+
+import json
+
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+from test_cli import write_clusters
+
+from dfl_jax.cli.experiment.build import build
+from dfl_jax.cli.run import command
+from dfl_jax.cli.run.network import write_network
+from dfl_jax.cli.run.rundir import RunDirectory
+from dfl_jax.cli.start import parse
+
+
+@pytest.fixture
+def network(tmp_path):
+    """Flags to the experiment and its network.json."""
+
+    def written(*flags):
+        with flagsaver.flagsaver():
+            try:
+                parse(['run', *flags, '--clients=6', '--rounds=3', '--hidden=4'], command)
+                experiment = build(command.FLAGS)
+            finally:
+                command.FLAGS.unparse_flags()
+        directory = RunDirectory(tmp_path)
+        write_network(directory, experiment)
+        return experiment, json.loads(directory.network_file.read_text())
+
+    return written
+
+
+def test_what_is_written_is_what_the_run_has(network, tmp_path):
+    tiny = write_clusters(tmp_path / 'tiny.npz')
+    flags = (f'--dataset={tiny}', '--algorithm=dpsgd', '--degree=2', '--link_dropout=0.9')
+    experiment, written = network(*flags)
+    labels = experiment.dataset.train_y
+    for part, counts in zip(experiment.parts, written['samples'], strict=True):
+        assert counts == [int(np.sum(labels[part] == c)) for c in range(3)]
+    neighbours = {client: set() for client in range(6)}
+    for a, b in written['links']:
+        assert a < b
+        neighbours[a].add(b)
+        neighbours[b].add(a)
+    members, mask = experiment.graphs.members[0], experiment.graphs.mask[0]
+    assert [len(others) for others in neighbours.values()] == [2] * 6, 'also those that failed'
+    for client, row, real in zip(range(6), members, mask, strict=True):
+        assert {*row[real].tolist()} <= neighbours[client] | {client}
+    assert mask.sum() < 18
+
+
+def test_a_server_has_no_links_and_a_number_no_class(network, tmp_path):
+    tiny = write_clusters(tmp_path / 'tiny.npz')
+    assert (
+        network(f'--dataset={tiny}', '--algorithm=ntk_fl', '--ntk_fl_cohort=3')[1]['links'] is None
+    )
+    x = np.random.default_rng(0).normal(size=(70, 3)).astype(np.float32)
+    path = tmp_path / 'sums.npz'
+    np.savez(path, train_x=x[:60], train_y=x[:60].sum(1), test_x=x[60:], test_y=x[60:].sum(1))
+    flags = ('--algorithm=dpsgd', '--degree=2', '--task=regression', '--partition=iid')
+    assert network(f'--dataset={path}', *flags)[1]['samples'] == [[10]] * 6
