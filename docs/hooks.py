@@ -7,6 +7,7 @@ import ast
 import html
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -87,7 +88,7 @@ def command(name: str) -> str:
 
 
 def _in_markdown(lines: list[str]) -> Iterator[str]:
-    """The lines of a help as Markdown: a heading a group, and a list of terms for its flags."""
+    """The lines of a help as Markdown: a heading a group, and one a flag."""
     yield lines[0]
     section = ''
     for line in (*lines[1:], ''):
@@ -99,11 +100,11 @@ def _in_markdown(lines: list[str]) -> Iterator[str]:
         elif section == 'examples':
             yield f'    {line.strip()}'
         elif line.startswith('      '):
-            yield html.escape(line.strip())
+            yield re.sub(r'([\\`*_\[\]])', r'\\\1', html.escape(line.strip()))
         else:
             flag = line.strip()
             name = flag.removeprefix('--').removeprefix('[no]').partition('=')[0]
-            yield f'<h3 id="{name}"><code>{flag}</code></h3>'
+            yield f'\n<h3 class="flag" id="{name}"><a href="#{name}"><code>{flag}</code></a></h3>\n'
 
 
 def package(name: str, modules: list[str]) -> str:

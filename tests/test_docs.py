@@ -27,7 +27,7 @@ def run(*arguments, cwd):
         [sys.executable, *arguments],
         check=True,
         cwd=cwd,
-        env=os.environ | {'PYTHONPATH': f'{ROOT}:{cwd}', 'XDG_CACHE_HOME': str(cwd)},
+        env=os.environ | {'PYTHONPATH': str(ROOT), 'XDG_CACHE_HOME': str(cwd)},
         stdout=subprocess.PIPE,
         text=True,
     ).stdout
@@ -37,8 +37,10 @@ def test_the_example_algorithm_learns(tmp_path):
     (tmp_path / 'gossip_gd.py').write_text(code_blocks('docs/adding_an_algorithm.md', 'python')[0])
     (command,) = code_blocks('docs/adding_an_algorithm.md', 'sh')
     words = command.split()
-    assert words[:3] == ['python', '-m', 'experiments.run']
-    run(*words[1:], '--dataset=synthetic', f'--out={tmp_path / "run"}', cwd=tmp_path)
+    assert words[:2] == ['dfl-jax', 'run']
+    # Without the folder of the command on the path, as a script that pip installs starts
+    dfl_jax = ('-P', '-m', 'dfl_jax.cli')
+    run(*dfl_jax, *words[1:], '--dataset=synthetic', f'--out={tmp_path / "run"}', cwd=tmp_path)
     lines = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
     first, last = json.loads(lines[0]), json.loads(lines[-1])
     assert last['round'] == 100

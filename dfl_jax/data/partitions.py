@@ -59,7 +59,7 @@ def partition(
     samples_per_client: int | None = None,
     path: str | Path | None = None,
 ) -> list[np.ndarray]:
-    """The indices of the training samples of each of M = clients.
+    """The indices [N_i] of the training samples of each client i of M = clients.
 
     Args:
       kind: one of `KINDS`; the function of that name says what it means.
@@ -101,7 +101,7 @@ def partition(
 
 
 def iid(rng: np.random.Generator, labels: np.ndarray, clients: int) -> list[np.ndarray]:
-    """Random shares of all samples: disjoint and complete, sizes equal up to one sample."""
+    """Random shares [N_i] of labels [n]: disjoint and complete, sizes equal up to one sample."""
     check_clients(clients, len(labels))
     return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
 
@@ -171,7 +171,7 @@ def _natural_clients(owners: np.ndarray | None, kind: str) -> tuple[np.ndarray, 
 
 
 def from_file(path: str | Path, n: int, clients: int | None = None) -> list[np.ndarray]:
-    """The partition in a JSON file, a list of M lists of training indices in the official order.
+    """The indices [N_i] of each client i in a JSON file of M lists, in the official order.
 
     The order of the file is kept. Clients may share samples; none may hold a sample twice.
 

@@ -98,5 +98,5 @@ def draw_batches(key: Array, clients: Clients, batches: int, share: Fraction) ->
 
 
 def drawn_samples(sizes: Array, share: Fraction) -> Array:
-    """ceil(share N_i) of sizes N_i, in integers."""
+    """ceil(share N_i) of sizes N_i, a scalar or [M], in integers."""
     return -(-sizes * share.numerator // share.denominator)

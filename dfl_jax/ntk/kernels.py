@@ -29,7 +29,7 @@ Kernel = Callable[[PyTree, Array], Array]  # (params, x [N, ...]) -> H [N, N]
 
 
 def kernel_fn(model: Model, method: str = 'auto') -> Kernel:
-    """The kernel function of `model` by the named backend.
+    """The function of parameters and x [N, ...] that returns the kernel [N, N], by a backend.
 
     Raises ValueError for an unknown backend, or for `structured` on a network that holds
     parameters outside plain dense and convolutional layers.

@@ -157,7 +157,7 @@ def gradient_operations(model: Model) -> int:
 
 
 def batch_loss(model: Model, params: PyTree, batch: Batch) -> Array:
-    """Mean loss of the task over the samples of a batch."""
+    """Mean loss of the task over the samples of a batch: a scalar."""
     if model.task is not CLASSIFICATION:
         return weighted_mean(model.task.losses(model.apply(params, batch.x), batch.y), batch.weight)
     log_p = jax.nn.log_softmax(model.apply(params, batch.x))
@@ -265,7 +265,7 @@ def augmented(settings: LocalTraining, key: Array, x: Array) -> Array:
 
 
 def optimiser_of(settings: LocalTraining, round: Array) -> optax.GradientTransformation:
-    """The settings' optimiser with the learning rate of this round."""
+    """The settings' optimiser with the learning rate of this round, a scalar."""
     rate = (
         settings.lr * settings.lr_decay**round * learning_rate_factor(settings.lr_schedule)(round)
     )

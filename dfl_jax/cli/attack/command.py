@@ -1,4 +1,4 @@
-"""The reconstruction attack of NTK-DFL, appendix F: `python -m experiments.attack --out=DIR`
+"""The reconstruction attack of NTK-DFL, appendix F: `dfl-jax attack --out=DIR`
 
 A client sends the Jacobian rows of some images to a neighbour, in several ways of compressing them;
 the neighbour reconstructs the images by gradient matching and in closed form

@@ -6,6 +6,8 @@ line that names the flag, before the first round.
 
 import contextlib
 import importlib
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,7 +58,7 @@ def define_flags_of_others(arguments: Sequence[str]) -> None:
 
 
 def named(flag: str, name: str, known: Mapping[str, Any]) -> Any:
-    """A factory by its name in the table, or by package.module:factory."""
+    """A factory by its name in the table, or by package.module:factory, also of this folder."""
     if name in known:
         return known[name]
     if not of_others(name):
@@ -64,6 +66,9 @@ def named(flag: str, name: str, known: Mapping[str, Any]) -> Any:
             f'unknown --{flag}={name}; choose one of {", ".join(known)}, or package.module:factory'
         )
     module, _, attribute = name.partition(':')
+    here = os.getcwd()
+    if here not in sys.path and '' not in sys.path:
+        sys.path.append(here)  # `dfl-jax` starts without it, unlike `python -m`
     try:
         factory = getattr(importlib.import_module(module), attribute)
     except KeyboardInterrupt:

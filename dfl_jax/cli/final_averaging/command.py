@@ -1,4 +1,4 @@
-"""Whose models to average in the end: `python -m experiments.select --run=DIR`
+"""Whose models to average in the end: `dfl-jax select --run=DIR`
 
 Takes a finished run of experiments.run, restores its newest checkpoint and splits the test set into
 validation, which ranks the clients, and test, which reports (NTK-DFL, ICML 2025, Figure 6).

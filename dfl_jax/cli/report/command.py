@@ -1,4 +1,4 @@
-"""Shows runs to others, on one interactive HTML page: `python -m experiments.report --runs=DIR`
+"""Shows runs to others, on one interactive HTML page: `dfl-jax report --runs=DIR`
 
 Takes every run directory of experiments.run at or below DIR and writes one file that needs nothing
 else, no network either: what was reached, grouped over seeds, beside the papers' tables that the

@@ -1,4 +1,4 @@
-"""Runs one experiment: `python -m experiments.run --algorithm=ntk_dfl --dataset=digits ...`
+"""Runs one experiment: `dfl-jax run --algorithm=ntk_dfl --dataset=digits ...`
 
 Without flags: 30 clients learn handwritten digits by NTK-DFL, in under a minute on two cores.
 Writes config.json, metrics.jsonl, clients.jsonl, network.json, checkpoints/, curves.png and

@@ -1,4 +1,4 @@
-"""Many runs in one command: `python -m experiments.sweep --sweep=alpha:0.1,0.5 --sweep=seed:0..4`
+"""Many runs in one command: `dfl-jax sweep --sweep=alpha:0.1,0.5 --sweep=seed:0..4`
 
 Takes every flag of experiments.run, and runs all combinations of the swept ones, each into its own
 run directory below --out, as experiments.run would. Runs that differ in what is traced (seed,

@@ -1,4 +1,4 @@
-"""Sets our numbers beside a paper's: `python -m experiments.tables ntk_dfl/figure2 --runs=DIR`
+"""Sets our numbers beside a paper's: `dfl-jax tables ntk_dfl/figure2 --runs=DIR`
 
 A table is a folder experiments/PAPER/TABLE with published.json (see docs/tables.md) and one
 flagfile a cell, named METHOD-COLUMN.flags. Its runs are the directories METHOD-COLUMN or

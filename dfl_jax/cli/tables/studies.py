@@ -1,6 +1,6 @@
 """What needs no training: studies of the gain and of gossip on many graphs.
 
-`python -m experiments.tables init_topology/figure5` computes, prints and draws them. A study is an
+`dfl-jax tables init_topology/figure5` computes, prints and draws them. A study is an
 object in the `studies` of experiments/PAPER/TABLE/computed.json:
 
   study         steady         ||v_steady|| against n, with its exponent

@@ -1,4 +1,4 @@
-"""The theory of NTK-DFL on a run: `python -m experiments.theory --flagfile=F --out=DIR`
+"""The theory of NTK-DFL on a run: `dfl-jax theory --flagfile=F --out=DIR`
 
 Takes the flags of experiments.run with --algorithm=ntk_dfl and trains as that command does.
 Measures in every round the constants of the convergence theorem (NTK-DFL, ICML 2025, section 4 and

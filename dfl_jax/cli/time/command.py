@@ -1,4 +1,4 @@
-"""Finished runs in any world, or in several: `python -m experiments.time --runs=DIR --world="A;B"`
+"""Finished runs in any world, or in several: `dfl-jax time --runs=DIR --world="A;B"`
 
 Replays runs on the clock of one or several worlds without training again: the graphs follow from
 the settings and the seed, the bits of each message and the operations of each client from the

@@ -1,6 +1,6 @@
 """The map of the fastest method: where each one is first at a target, by link and by computer.
 
-`python -m experiments.time --map` draws what map.json describes:
+`dfl-jax time --map` draws what map.json describes:
 
   title, source  what it shows, and where its numbers are from
   targets        accuracies of the aggregated model
