@@ -662,8 +662,8 @@ FAULTS = [
     Fault(
         'a message that is read after it was overwritten',
         'dfl_jax/asynchronous/state.py',
-        'there = place.reshape(-1, *[1] * (present.ndim - 1)) < 0',
-        'there = place.reshape(-1, *[1] * (present.ndim - 1)) < 1',
+        'there = place.reshape(*place.shape, *[1] * (present.ndim - place.ndim)) < 0',
+        'there = place.reshape(*place.shape, *[1] * (present.ndim - place.ndim)) < 1',
         ('test_asynchronous.py::test_slots_are_the_event_loop',),
     ),
     Fault(
