@@ -28,8 +28,7 @@ def write_report(source: Path, out: Path, target: float, overwrite: bool) -> str
 
     target: consensus accuracy in [0, 1]. Raises ValueError or OSError, one line.
     """
-    if not 0 < target <= 1:
-        raise ValueError(f'--target={target} has to be an accuracy above 0 and at most 1')
+    check_target(target)
     if os.path.isdir(out):
         raise ValueError(f'--out={out} is a folder; name a file in it')
     check_writable(out.parent, [out.name])
@@ -44,6 +43,11 @@ def write_report(source: Path, out: Path, target: float, overwrite: bool) -> str
     write_atomically(out, text)
     skipped = f', {len(broken)} that cannot be read' if broken else ''
     return f'{counted(len(runs), "run")}{skipped}'
+
+
+def check_target(target: float) -> None:
+    if not 0 < target <= 1:
+        raise ValueError(f'--target={target} has to be an accuracy above 0 and at most 1')
 
 
 def is_report(path: Path) -> bool:
