@@ -168,17 +168,17 @@ def test_clients_are_coloured_by_round_and_metric(page, runs):
     values = lambda: model(page, 'clients', 'Array.from(it.data.value)')  # noqa: E731
     last = runs[0]['a-seed9'][-1]['clients']
     assert page.locator('#client-run option').all_inner_texts() == ['a-seed9', 'b']
-    assert values() == pytest.approx([100 * v for v in last['accuracy']], rel=1e-4)
+    assert values() == pytest.approx([100 * v for v in last['accuracy']], rel=1e-3)
     assert page.locator('#client-at').inner_text() == '5'
     page.locator('#client-round').fill('1')
     second = runs[0]['a-seed9'][1]['clients']
     assert page.locator('#client-at').inner_text() == '2'
-    assert values() == pytest.approx([100 * v for v in second['accuracy']], rel=1e-4)
+    assert values() == pytest.approx([100 * v for v in second['accuracy']], rel=1e-3)
     page.select_option('#client-metric', 'loss')
-    assert values() == pytest.approx(second['loss'], rel=1e-4)
+    assert values() == pytest.approx(second['loss'], rel=1e-3)
     of_all = [v for row in runs[0]['a-seed9'] for v in row['clients']['loss']]
     assert model(page, 'colours', '[it.low, it.high]') == pytest.approx(
-        [min(of_all), max(of_all)], 1e-4
+        [min(of_all), max(of_all)], 1e-3
     )
     page.select_option('#client-run', label='b')
     assert len(values()) == 9 and len(model(page, 'links', 'Array.from(it.data.x0)')) == 18

@@ -83,8 +83,8 @@ def report(
     ordered = [run for each in groups for run in each.runs]
     unfinished = sum(not run.done for run in runs)
     lead = [counted(len(runs), 'run'), counted(len(groups), 'setting')]
-    lead += [f'{unfinished} unfinished'] * (unfinished > 0)
-    lead += [f'{len(broken)} unreadable'] * (len(broken) > 0)
+    for number, what in ((unfinished, 'unfinished'), (len(broken), 'unreadable')):
+        lead += [f'{number} {what}'] * (number > 0)
     of_clients, notes = clients(groups)
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -94,11 +94,12 @@ def report(
         lstrip_blocks=True,
     )
     # Not sorted: Bokeh describes a model where it comes first, and refers to it from there on.
-    templates.policies['json.dumps_kwargs'] = {}
+    templates.policies['json.dumps_kwargs'] = {'separators': (',', ':')}
     return templates.get_template('page.html').render(
         {'mark': MARK, 't': tables, 'off_paper': OFF_PAPER, 'enumerate': enumerate, 'zip': zip},
         title=f'Runs of {name}',
         lead=', '.join(lead),
+        unfinished=unfinished,
         groups=groups,
         runs=ordered,
         settings=tables.settings(ordered),
