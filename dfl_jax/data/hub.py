@@ -4,7 +4,6 @@ Axis letters: n samples, S rows and columns of an image.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -205,7 +204,7 @@ def _pixels(name: str, tables: list[Table], column: str, image_size: int | None)
     mode = 'L' if first.mode in ('1', 'L') else 'RGB'
     size = first.size if image_size is None else (image_size, image_size)
     samples = sum(map(len, tables))
-    check_memory(Path(name), samples * size[0] * size[1] * len(mode) * 5)
+    check_memory(name, samples * size[0] * size[1] * len(mode) * 5)
     pixels = np.empty((samples, size[1], size[0], len(mode)), np.uint8)
     place = 0
     for table in tables:

@@ -47,8 +47,8 @@ flags.DEFINE_string(
     'digits',
     'One of digits, synthetic, sonnets, mnist, fashion_mnist, cifar10, cifar100, so2sat, '
     'image_folder, leaf; a .npz of train_x [n, ...], train_y [n] (whole numbers from 0, or what '
-    '--task takes), test_x and test_y; a table, .csv or .parquet, with --columns; a text, .txt; or '
-    'hf:NAME of Hugging Face, or hf:FOLDER (docs/data.md).',
+    '--task takes), test_x and test_y; a table, .csv or .parquet, with --columns; a text, .txt; '
+    'hf:NAME of Hugging Face, or hf:FOLDER; or package.module:factory (docs/data.md).',
 )
 flags.DEFINE_string(
     'task',
@@ -254,8 +254,8 @@ flags.DEFINE_bool(
 flags.DEFINE_bool(
     'allow_imports',
     False,
-    'Let --resume and select import the algorithm, model or task that a config.json names as '
-    'package.module:factory.',
+    'Let --resume and select import the algorithm, model, task or loader that a config.json names '
+    'as package.module:factory.',
 )
 flags.DEFINE_bool('checkpoint', True, 'Save a checkpoint at every evaluation.')
 flags.DEFINE_string(
