@@ -73,6 +73,17 @@ def test_every_page_is_in_the_table_of_contents_once():
     assert set(listed) == written | GENERATED
 
 
+def test_the_gallery_has_every_figure_with_the_command_that_draws_it():
+    text = (ROOT / 'docs/gallery.md').read_text()
+    figure = r'!\[[^\]]+\]\(results/(\S+)\)\n\n\*[^\n]+\*\n\n```sh\n(?:dfl-jax|python -m)'
+    drawn = {file.name for file in ROOT.glob('docs/results/*.png')}
+    assert sorted(re.findall(figure, text)) == sorted(drawn)
+    for table in re.findall(r'dfl-jax tables (\S+)', text):
+        assert (ROOT / 'experiments' / table).is_dir(), table
+    for curves in re.findall(r'--runs=(docs/\S+)', text):
+        assert (ROOT / curves).is_file(), curves
+
+
 def test_every_link_and_anchor_of_the_site_leads_somewhere(pages):
     assert len(pages) > 60
     for page, elements in pages.items():

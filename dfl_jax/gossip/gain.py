@@ -156,7 +156,7 @@ def gain_of_degrees(degrees: Sequence[int] | np.ndarray, clients: int) -> float:
 
 
 def gain_of_size(clients: int | np.ndarray, exponent: float = 0.5) -> np.ndarray:
-    """n^exponent, the gain where ||v_steady|| = n^-exponent (Figure 5a, b); n a scalar or [M]."""
+    """n^exponent: the gain where ||v_steady|| = n^-exponent (Figure 5a, b); n a scalar or [M]."""
     return np.asarray(clients, np.float64) ** exponent
 
 
