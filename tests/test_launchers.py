@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,22 @@ def test_the_folder_of_a_worker_is_removed_at_the_latest_by_the_next(tmp_path, m
             assert (first / 'large').exists() and second != first
             assert not abandoned.exists()
     assert not first.exists() and not second.exists()
+
+
+def test_workers_come_and_go_without_removing_the_folders_of_others(tmp_path, monkeypatch):
+    monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
+
+    def work(number: int) -> None:
+        for turn in range(30):
+            with scratch() as folder:
+                assert [path.name for path in folder.iterdir()] == ['lock']
+                for file in range(20):
+                    (folder / str(file)).write_text(f'{number} {turn}')
+                assert (folder / '19').read_text() == f'{number} {turn}'
+
+    with ThreadPoolExecutor(4) as workers:
+        list(workers.map(work, range(4)))
+    assert [path.name for path in tmp_path.glob('*/*')] == ['lock']
 
 
 # ------------------------------------------------------------------------------------- who works

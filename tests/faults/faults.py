@@ -241,6 +241,20 @@ FAULTS = [
         ('test_sweep.py::test_runs_of_different_test_sets_are_not_one_program',),
     ),
     Fault(
+        'a group that kills every worker handed out for ever',
+        'dfl_jax/cli/sweep/launchers/supervise.py',
+        'if ending.died and deaths[name] < DEATHS:',
+        'if ending.died:',
+        ('test_launchers.py::test_a_group_that_kills_every_worker_is_given_up',),
+    ),
+    Fault(
+        'old checkpoints kept on the head',
+        'dfl_jax/cli/sweep/launchers/files.py',
+        'for name in update.gone:',
+        'for name in ():',
+        ('test_launchers.py::test_files_reach_the_other_side_as_they_are',),
+    ),
+    Fault(
         'a shorter run than its flagfile shown without a warning',
         'dfl_jax/cli/tables/curves.py',
         "settings['rounds'] > int(value)",

@@ -89,8 +89,8 @@ flags.DEFINE_enum(
 flags.DEFINE_list(
     'slurm',
     [],
-    'NAME=VALUE of the jobs, as submitit calls them, e.g. partition=gpu,mem_gb=16,timeout_min=240 '
-    '(timeout_min=60 unless given; a job that is cut off goes on in another).',
+    'NAME=VALUE of the jobs, as sbatch calls them, e.g. partition=gpu,mem=16GB,time=240 (minutes, '
+    '60 unless given; a job that is cut off is queued again and goes on).',
 )
 flags.adopt_module_key_flags(run)
 

@@ -100,8 +100,7 @@ def scratch() -> Iterator[Path]:
     parent = Path(tempfile.gettempdir()) / f'dfl_jax-sweep-{os.getuid()}'
     parent.mkdir(mode=0o700, exist_ok=True)
     with contextlib.ExitStack() as lock:
-        with open(parent / LOCK, 'a') as turn:
-            fcntl.flock(turn, fcntl.LOCK_EX)
+        with _alone(parent):
             for left in (path for path in parent.iterdir() if path.is_dir()):
                 with contextlib.suppress(ValueError), RunDirectory(left).locked():
                     shutil.rmtree(left)
@@ -110,7 +109,16 @@ def scratch() -> Iterator[Path]:
         try:
             yield folder
         finally:
-            shutil.rmtree(folder)
+            with _alone(parent):  # else another would take what is half removed for a leftover
+                shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _alone(parent: Path) -> Iterator[None]:
+    """Makes and removes folders below `parent` while no other process does."""
+    with open(parent / LOCK, 'a') as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _packed(folder: Path) -> bytes:
