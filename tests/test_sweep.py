@@ -11,12 +11,14 @@ import sys
 import time
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from absl.testing import flagsaver
 from helpers import started
 from test_cli import QUIET, SMALL, Finished, here, rows_of, write_clusters
 
+from dfl_jax import asynchronous, timing, topology
 from dfl_jax.cli.command import share
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
@@ -159,6 +161,20 @@ def test_every_run_is_as_if_it_were_alone(finished, small, tmp_path):
     config = json.loads((finished / 'lr=0.05,seed=1' / 'config.json').read_text())
     other = json.loads((tmp_path / 'out' / 'config.json').read_text())
     assert config['settings'] == other['settings'] and config['algorithm'] == other['algorithm']
+
+
+@pytest.mark.parametrize('name', ['swift', 'divshare'])
+def test_runs_without_rounds_are_as_if_they_were_alone(name, small, tmp_path):
+    world = ('--world=speed=1e6,latency=0.001', '--round_seconds=0.3', '--link_dropout=0.2')
+    sizes = ('--clients=6', '--topology=ring', '--rounds=2', '--hidden=8')
+    flags = (small[0], *sizes, f'--algorithm={name}', *world)
+    assert swept(*flags, '--sweep=lr:0.1,0.2', '--together=2', f'--out={tmp_path}/s').status == 0
+    assert here(*flags, '--lr=0.2', f'--out={tmp_path}/out').status == 0
+    ours, single = rows_of(tmp_path / 's' / 'lr=0.2'), rows_of(tmp_path / 'out')
+    assert len(ours) == len(single) > 1
+    for row, other in zip(ours, single, strict=True):
+        assert row['consensus_loss'] == pytest.approx(other['consensus_loss'], rel=1e-4)
+        assert (row['updates'], row['mbytes_total']) == (other['updates'], other['mbytes_total'])
 
 
 def test_its_results(finished):
@@ -379,3 +395,30 @@ def test_runs_of_different_test_sets_are_not_one_program():
         experiment(weights=np.ones((2, 3, 1))),
     ):
         assert not sweep_group._alike([experiment(), other])
+
+
+def test_plans_of_different_widths_are_one_array():
+    """Padding reads the client's own model and sends nothing."""
+    ring = topology.schedule('ring', 6, 1, seed=0, static=True)
+    drawn = timing.world(6, speed=1.0, uplink=1e4)
+    plans = [
+        asynchronous.plan(
+            'divshare', ring, drawn, work=1, bits=960, updates=30, width=3, recipients=count
+        )
+        for count in (1, 2)
+    ]
+    both = [jax.tree.map(lambda a: a[:, :30], asynchronous.intervals_of(p)) for p in plans]
+    widths = [one.members.shape[2] for one in both]
+    assert widths[0] != widths[1]
+    wide = sweep_group._wide(both)
+    for number, one in enumerate(both):
+        for name, a in one._asdict().items():
+            found = None if a is None else getattr(wide, name)[number]
+            if a is None:
+                assert getattr(wide, name) is None
+            elif a.ndim < 3:
+                np.testing.assert_array_equal(found, a)
+            else:
+                np.testing.assert_array_equal(found[..., : a.shape[2]], a)
+                rest = a[..., :1] if name in ('members', 'source') else 0
+                assert (found[..., a.shape[2] :] == rest).all()

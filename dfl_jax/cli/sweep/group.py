@@ -204,17 +204,19 @@ def _padded(clients: Sequence[Clients | None]) -> Clients | None:
 
 
 def _wide(graphs: Sequence[Graph]) -> Graph:
-    """Arrays [R, T, H, K], K of the largest aggregator of all; padding repeats the aggregator."""
+    """Arrays [R, T, H, K], K of the largest aggregator of all; padding repeats the aggregator, or
+    the client of an event."""
     width = max(one.members.shape[2] for one in graphs)
 
     def widened(one: Graph) -> Graph:
         extra = width - one.members.shape[2]
-        itself = np.repeat(one.members[:, :, :1], extra, axis=2)
-        return Graph(
-            np.concatenate([one.members, itself], axis=2),
-            np.pad(one.mask, [(0, 0), (0, 0), (0, extra)]),
-            one.active,
-            None if one.weights is None else np.pad(one.weights, [(0, 0), (0, 0), (0, extra)]),
-        )
+        wide = {
+            name: np.concatenate([a, np.repeat(a[:, :, :1], extra, axis=2)], axis=2)
+            if name in ('members', 'source')
+            else np.pad(a, [(0, 0), (0, 0), (0, extra)])
+            for name, a in one._asdict().items()
+            if np.ndim(a) > 2
+        }
+        return one._replace(**wide)
 
     return jax.tree.map(lambda *leaves: np.stack(leaves), *map(widened, graphs))
