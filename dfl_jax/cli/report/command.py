@@ -1,10 +1,9 @@
 """Shows runs to others, on one interactive HTML page: `dfl-jax report --runs=DIR`
 
-Takes every run directory of experiments.run at or below DIR and writes one file that needs nothing
-else, no network either: what was reached, grouped over seeds, beside the papers' tables that the
-runs belong to (see experiments.tables), curves over axes of choice, settings of any two runs side
-by side, partition, the clients on their network, traffic and timing. Runs that are not finished are
-named as such, and count only where their group has no finished one; directories that cannot be read
+Takes every run directory at or below DIR and writes one file that needs nothing else, no network
+either: what was reached, grouped over seeds, beside the papers' tables that the runs belong to,
+curves over axes of choice, the clients on their network, settings of any two runs side by side.
+Unfinished runs count only where their group has no finished one; directories that cannot be read
 are listed with the reason. It needs the extra `report`.
 """
 
@@ -86,13 +85,9 @@ def report(
     for number, what in ((unfinished, 'unfinished'), (len(broken), 'unreadable')):
         lead += [f'{number} {what}'] * (number > 0)
     of_clients, notes = clients(groups)
-    templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    here = FileSystemLoader(Path(__file__).parent)
+    templates = Environment(loader=here, autoescape=True, undefined=StrictUndefined)
+    templates.trim_blocks = True
     # Not sorted: Bokeh describes a model where it comes first, and refers to it from there on.
     templates.policies['json.dumps_kwargs'] = {'separators': (',', ':')}
     return templates.get_template('page.html').render(

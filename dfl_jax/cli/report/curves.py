@@ -29,7 +29,7 @@ def curves(groups: Sequence[Group], target: float) -> Row | None:
     named = dict.fromkeys([*first, *(name for each in groups for name in numbers(each))])
     points = 3 * len(named) * sum(len(each.counted[0].rows) for each in groups)
     step = -(-points // MOST_POINTS)
-    lines = [
+    lines: list[Row] = [
         {
             'label': each.label,
             'colour': COLOURS[place % len(COLOURS)],
@@ -92,11 +92,11 @@ def figures(lines: Sequence[Row], target: float | None) -> Any:
     from bokeh.plotting import figure
 
     empty: dict[str, list] = {name: [] for name in ('x', 'y', 'low', 'high')}
-    drawn = []
+    drawn: list[Any] = []
     for x, y in (('linear', 'linear'), ('log', 'linear'), ('linear', 'log'), ('log', 'log')):
         tools = 'pan,wheel_zoom,box_zoom,reset,save'
-        each = figure(height=420, x_axis_type=x, y_axis_type=y, tools=tools, visible=not drawn)
-        each.update(sizing_mode='stretch_width')
+        look = {'height': 420, 'sizing_mode': 'stretch_width', 'visible': not drawn}
+        each = figure(x_axis_type=x, y_axis_type=y, tools=tools, **look)
         each.toolbar.logo = None
         marks = []
         for place, line in enumerate(lines):

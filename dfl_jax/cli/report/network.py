@@ -16,8 +16,9 @@ from dfl_jax.cli.tables.curves import is_number, reason
 
 MOST_RUNS = 8  # whose clients a page shows
 MOST_VALUES = 400_000  # of all clients of these
-MOST_CLIENTS, MOST_LINKS = 10_000, 5000  # of a run that is drawn
-MOST_CLASSES = 100
+MOST_CLIENTS = 10_000  # of a run that is drawn
+MOST_PLACED, MOST_LINKS = 1000, 5000  # clients and links of a network whose links are drawn
+MOST_CLASSES = 100  # of samples that are told apart
 
 
 def clients(groups: Sequence[Group]) -> tuple[Row | None, list[str]]:
@@ -59,15 +60,20 @@ def of_run(run: SavedRun, most: int) -> Row:
     try:
         samples = np.array(network['samples'], dtype=np.int64).reshape(count, -1)
         links = np.array(network['links'] or [], dtype=np.int64).reshape(-1, 2)
-        if (links < 0).any() or (links >= count).any() or samples.shape[1] > MOST_CLASSES:
+        if (links < 0).any() or (links >= count).any():
             raise ValueError
     except (ValueError, TypeError, LookupError, OverflowError):
         raise ValueError(f'network.json is damaged, or not of {count} clients') from None
-    values = values_of(run, directory, count, most)
-    text = caption(run, links, network['links'] is None)
-    links = links if len(links) <= MOST_LINKS else links[:0]
-    x, y = places(count, links).T
+    if samples.shape[1] > MOST_CLASSES:
+        samples = samples.sum(axis=1, keepdims=True)
+    graph = nx.empty_graph(count)
+    graph.add_edges_from(links.tolist())
+    text = caption(run, graph if network['links'] is not None else None)
+    if len(links) > MOST_LINKS or count > MOST_PLACED:
+        links, graph = links[:0], nx.empty_graph(count)
+    x, y = places(graph).T
     drawn = {'x': short(x), 'y': short(y), 'links': links.tolist(), 'samples': samples.T.tolist()}
+    values = values_of(run, directory, count, most)
     return {'name': run.name, 'caption': text, **drawn, **values}
 
 
@@ -80,52 +86,46 @@ def values_of(run: SavedRun, directory: RunDirectory, count: int, most: int) -> 
     kept = rows[::-step][::-1]  # with the last
     values: dict[str, list[list[float]]] = {}
     for name in names:
-        lists = [row.get(name) for row in kept]
-        if not all(isinstance(each, list) and len(each) == count for each in lists) or not all(
-            is_number(value) for each in lists for value in each or ()
-        ):
+        lists: list[Any] = [row.get(name) for row in kept]
+        whole = all(isinstance(each, list) and len(each) == count for each in lists)
+        if not whole or not all(is_number(value) for each in lists for value in each):
             raise ValueError(f'clients.jsonl has no {in_a_line(name)} of {count} clients')
         values[name] = [short(scale_of(name) * np.array(each), 4) for each in lists]
     ranges = {name: [min(map(min, lists)), max(map(max, lists))] for name, lists in values.items()}
     return {'rounds': [row['round'] for row in kept], 'values': values, 'range': ranges}
 
 
-def caption(run: SavedRun, links: np.ndarray, server: bool) -> str:
-    """The network and the partition of a run in words."""
-    settings, count = run.settings, int(run.settings['clients'])
+def caption(run: SavedRun, graph: Any) -> str:
+    """The network, None where it is not recorded, and the partition of a run in words."""
+    settings, count = run.settings, run.settings['clients']
     kind = Path(settings.get('partition_file') or settings.get('partition', '-')).name
     if kind.startswith('dirichlet'):
         kind += f', alpha {settings.get("alpha")}'
     held = f'{Path(settings.get("dataset", "-")).stem}, {kind.replace("_", " ")} (seed {run.seed})'
-    if server:
+    if graph is None:
         return f'{count} clients whose links are not recorded; {held}'
-    graph = nx.empty_graph(count)
-    graph.add_edges_from(links.tolist())
-    low, *_, high = sorted([0] * (count < 2) + [degree for _, degree in graph.degree])
-    each = str(low) if low == high else f'{low} to {high}'
+    ends = sorted({degree for _, degree in graph.degree})
+    each = str(ends[0]) if len(ends) == 1 else f'{ends[0]} to {ends[-1]}'
     whole = 'connected' if nx.is_connected(graph) else 'not connected'
-    hidden = ', too many to be drawn' * (len(links) > MOST_LINKS)
+    hidden = ', too many to be drawn' * (graph.size() > MOST_LINKS or len(graph) > MOST_PLACED)
     family = settings.get('topology', '-').replace('_', ' ')
-    return (
-        f'{family}: {count} clients, {len(links):,} links{hidden}, {each} a client, {whole}, in '
-        f'round 1; {held}'
-    )
+    network = f'{family}: {count} clients, {graph.size():,} links{hidden}, {each} a client, {whole}'
+    return f'{network}, in round 1; {held}'
 
 
-def places(count: int, links: np.ndarray) -> np.ndarray:
+def places(graph: Any) -> np.ndarray:
     """Where the clients are drawn, [M, 2]: row by row where they have no links."""
-    if not len(links):
-        width = int(np.ceil(np.sqrt(count)))
-        return np.stack([np.arange(count) % width, -(np.arange(count) // width)], axis=1)
-    graph = nx.empty_graph(count)
-    graph.add_edges_from(links.tolist())
+    if not graph.size():
+        width = int(np.ceil(np.sqrt(len(graph))))
+        row, column = np.divmod(np.arange(len(graph)), width)
+        return np.stack([column, -row], axis=1)
     if {degree for _, degree in graph.degree} == {2} and nx.is_connected(graph):
         found = nx.circular_layout([node for node, _ in nx.find_cycle(graph)])
-    elif count <= 100 and nx.is_connected(graph):
+    elif len(graph) <= 100 and nx.is_connected(graph):
         found = nx.kamada_kawai_layout(graph)
     else:
         found = nx.spring_layout(graph, seed=0, method='force')
-    return np.array([found[client] for client in range(count)])
+    return np.array([found[client] for client in range(len(graph))])
 
 
 def figures(classes: int) -> Any:

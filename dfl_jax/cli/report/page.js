@@ -3,9 +3,11 @@ const $ = (id) => document.getElementById(id);
 const data = JSON.parse($('page-data').textContent);
 const on = (ids, act) => ids.forEach((id) => $(id).addEventListener('input', act));
 
-document.querySelector('nav').append(...[...document.querySelectorAll('section')].map((section) =>
-  Object.assign(document.createElement('a'), {href: `#${section.id}`,
-    textContent: section.firstElementChild.textContent})));
+const element = (tag, fields) => Object.assign(document.createElement(tag), fields);
+
+for (const {id, firstElementChild: head} of document.querySelectorAll('section')) {
+  document.querySelector('nav').append(element('a', {href: `#${id}`, textContent: head.textContent}));
+}
 
 // A page that is served keeps what was chosen when it loads itself again.
 if (data.version !== null) {
@@ -13,6 +15,7 @@ if (data.version !== null) {
   const kept = JSON.parse(sessionStorage.getItem('chosen') ?? '[]');
   chosen().forEach((each, i) => {
     if (kept[i] != null) each[each.type === 'checkbox' ? 'checked' : 'value'] = kept[i];
+    if (each.selectedIndex < 0) each.selectedIndex = 0; // of an option that this page lacks
   });
   addEventListener('pagehide', () => sessionStorage.setItem('chosen', JSON.stringify(chosen().map(
     (each) => each.type === 'checkbox' ? each.checked
@@ -39,10 +42,9 @@ for (const button of document.querySelectorAll('th button')) button.onclick = ()
 function compare() {
   const [first, second] = [$('first').value, $('second').value];
   $('compared').replaceChildren(...Object.entries(data.compared).map(([name, values]) => {
-    const row = document.createElement('tr');
-    row.className = values[first] === values[second] ? '' : 'differs';
-    row.append(...[name, values[first], values[second]].map(
-      (text) => Object.assign(document.createElement('td'), {textContent: text})));
+    const texts = [name, values[first], values[second]];
+    const row = element('tr', {className: texts[1] === texts[2] ? '' : 'differs'});
+    row.append(...texts.map((textContent) => element('td', {textContent})));
     return row;
   }));
 }
