@@ -1,10 +1,13 @@
 """Clients whose inputs look different."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from test_cli import here, rows_of
 
 from dfl_jax import data
+from dfl_jax.cli.experiment import datasets
 from dfl_jax.data import DataError
 from dfl_jax.data.feature_shift import parse, shift_clients, shift_test
 
@@ -20,14 +23,14 @@ def clients():
     ends = np.cumsum(sizes)
     parts = [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
     packed = data.pack(x, np.zeros(len(x), np.int32), parts)
-    garbage = np.where(packed.mask[..., None, None, None], packed.x, np.nan)
+    garbage = np.where(packed.mask[..., None, None, None], packed.x, 9.0)
     return packed._replace(x=garbage)
 
 
 def shifted(clients, text, seed=0):
     found = shift_clients(clients, parse(text), seed)
     mask = np.asarray(clients.mask)
-    assert np.isnan(np.asarray(found.x)[~mask]).all()  # padding as it was
+    assert (np.asarray(found.x)[~mask] == 9).all()  # padding as it was
     assert found.x.dtype == np.float32
     return [np.asarray(found.x)[i, mask[i]] for i in range(M)], [
         np.asarray(clients.x)[i, mask[i]] for i in range(M)
@@ -137,6 +140,27 @@ def test_inputs_that_cannot_be_shifted(tmp_path):
         *('--partition=iid', '--feature_shift=noise:1', f'--out={tmp_path / "run"}'),
     ).error
     assert 'feature_shift is for numbers, and next_token has tokens' in line
+
+
+def test_all_samples_of_a_run_are_shifted():
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    dataset = data.Dataset(x, np.zeros(60, np.int32), x[:20], np.zeros(20, np.int32), 1)
+    parts, kept = ([np.arange(i, 60, 6) for i in start] for start in ((0, 1, 2), (3, 4, 5)))
+    plain, noisy = (
+        datasets.shifted(SimpleNamespace(feature_shift=shift), dataset, parts, kept, 7)
+        for shift in (None, 'noise:1')
+    )
+    for before, after in zip(plain[:2], noisy[:2], strict=True):
+        assert (np.abs(np.asarray(after.x) - np.asarray(before.x)) > 0).all()
+        np.testing.assert_array_equal(after.mask, before.mask)
+    np.testing.assert_array_equal(plain[2], x[:20])
+    assert (noisy[2] != x[:20]).all()
+    assert (
+        datasets.shifted(SimpleNamespace(feature_shift='noise:1'), dataset, parts, [[], [], []], 7)[
+            1
+        ]
+        is None
+    )
 
 
 def test_turned_clients_are_harder_to_agree_with(tmp_path):

@@ -76,6 +76,8 @@ def test_files_of_a_folder(tmp_path):
     assert found.train_x.mean() == pytest.approx(0, abs=1e-4)
     order = np.argsort(x[kept][0].ravel(), kind='stable')
     assert (np.diff(found.train_x[0, ..., 1].ravel()[order]) >= 0).all()
+    owners = data.load(f'hf:{folder}', columns={'client': 'writer'}).owners
+    np.testing.assert_array_equal(owners, np.arange(40)[kept] % 5)
     train.to_parquet(folder / 'validation.parquet')
     assert len(data.load(f'hf:{folder}', columns={'target': 'label'}).test_y) == 40
 

@@ -135,6 +135,8 @@ def test_a_loader_of_one_s_own(tmp_path, monkeypatch):
     assert rows_of(tmp_path / 'run')[-1]['consensus_accuracy'] > 0.9  # of three classes
     line = here(own, '--partition=natural', '--clients=10', out + '2').error
     assert '10 clients for 8 natural clients' in line
+    few = ('--partition=iid', '--clients=10', '--train_samples=8')
+    assert '10 clients for 8 training samples' in here(own, *few, out + '2').error
     for flag in ('--data_dir=.', '--columns=target=a', '--test_share=0.5', '--image_size=8'):
         assert f'does not apply to {own}' in here(own, flag, out + '2').error
 

@@ -94,9 +94,7 @@ def load(
 
 def _splits(name: str, progress: bool) -> tuple[Table, Table | None]:
     """The training and the test set; None where there is none."""
-    datasets = imported(
-        'datasets', 'hf: is read by the package datasets', "'dfl_jax[hf]', or datasets pillow"
-    )
+    datasets = imported('datasets', 'hf: is read by the package datasets', 'datasets pillow')
     if not progress:
         datasets.disable_progress_bars()
     folder = expand(name)

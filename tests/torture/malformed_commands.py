@@ -86,6 +86,24 @@ OF_A_RUN = [
         --dataset=image_folder
         --dataset=image_folder --data_dir=absent
         --dataset=so2sat --data_dir={{in}}/empty
+        --dataset=leaf
+        --dataset=leaf --data_dir=absent
+        --dataset=leaf --data_dir={{in}}/images-good
+        --dataset=sonnets
+        --dataset=absent.txt --task=next_token
+        --dataset={{in}}/binary.txt --task=next_token
+        --dataset={{in}}/table.csv
+        --dataset={{in}}/table.csv --columns=target=z
+        --dataset={{in}}/table.csv --columns=target=a,target=b
+        --dataset={{in}}/table.csv --columns=target=y,client=a --partition=natural --clients=121
+        --dataset={{in}}/table.csv --columns=target=y --partition=natural
+        --dataset=absent.parquet --columns=target=y
+        --dataset=os:getcwd
+        --dataset=absent.module:f
+        --feature_shift=noise:-1
+        --feature_shift=quarter_turns
+        --partition=natural
+        --partition=lognormal --lognormal_sigma=0
         --data_dir=absent
         --image_size=32
         --model=cnn

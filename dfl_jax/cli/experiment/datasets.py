@@ -49,8 +49,9 @@ def _of_the_library(flags: Any, seed: int) -> data.Dataset:
 
 def _of_others(name: str, task: Task) -> data.Dataset:
     """What package.module:factory returns, checked as an .npz is. Raises ValueError."""
+    factory = named('dataset', name, {})
     with reporting('dataset', name, 'factory'):
-        given = named('dataset', name, {})()
+        given = factory()
     if not isinstance(given, data.Dataset):
         raise ValueError(
             f'--dataset={name} returns {type(given).__name__}, not a dfl_jax.data.Dataset'
