@@ -55,7 +55,8 @@ CLI = [
     ('run', 'one run and its directory'),
     ('tables', 'the tables and figures of the papers'),
     ('sweep', 'many runs in one command'),
-    ('report', 'a page that compares runs'),
+    ('report', 'an interactive page that compares runs'),
+    ('watch', 'the same page while runs go on, for browsers of the same machine'),
     ('final_averaging', '`dfl-jax select`: whose models to average in the end'),
     ('time', 'finished runs in seconds of any world'),
     ('theory', 'the convergence theorem on a run'),
@@ -179,7 +180,7 @@ def draw_packages(of_packages: dict[str, set[str]]):
     place = {name: (x, floor) for name, floor, x, _ in PACKAGES}
     for name, (x, y) in place.items():
         if name == 'cli':
-            commands = 'run · sweep · tables · report · select · theory · attack'
+            commands = 'run · sweep · tables · report · watch · select · theory'
             box(ax, x, y, 5.2, 0.66, '#eeeeee', 'cli', f'{commands}\nexperiment: flags to objects')
         else:
             box(ax, x, y, 1.12, 0.4, COLOURS[y], name)

@@ -309,6 +309,15 @@ def test_a_longer_run_without_rounds_goes_on(tmp_path, method):
             '--world=devices --round_seconds=1 --link_dropout=1',
             'loss (a probability) has to lie in',
         ),
+        (
+            '--algorithm=divshare --world=devices --round_seconds=1 --recipients=3',
+            'client 0 has 2 neighbours; use fewer recipients',
+        ),
+        (
+            '--algorithm=divshare --world=devices --round_seconds=1 --fragments=0',
+            'fragments of 610 parameters has to lie in [1, 610], got 0',
+        ),
+        ('--world=devices --round_seconds=1 --fragments=2', 'does not apply to --algorithm=swift'),
     ],
 )
 def test_what_methods_without_rounds_refuse(tmp_path, flags, message):

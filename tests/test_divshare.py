@@ -104,7 +104,7 @@ def test_where_everything_arrives_it_is_dpsgd(fragments, x64):
 # ------------------------------------------------------------------------------ known optima
 
 
-def trained(problem, drawn, seconds, lr, **settings):
+def trained(problem, drawn, seconds, lr, chunk=None, **settings):
     """Each client's weights [M, d] at the end."""
     clients, dimension = problem.clients.y.shape
     model = bind(Linear(1, use_bias=False), (dimension,), REGRESSION)
@@ -112,7 +112,7 @@ def trained(problem, drawn, seconds, lr, **settings):
     found = planned(
         links(clients=clients), drawn, bits=32 * dimension, seconds=float(seconds), **settings
     )
-    method = make(found, model, lr=lr * dimension, batch_size=dimension, local_steps=1)
+    method = make(found, model, lr=lr * dimension, batch_size=dimension, local_steps=1, chunk=chunk)
     state = widen(jax.jit(method.init)(jax.random.key(0), problem.clients))
     slots = jax.tree.map(jnp.asarray, found.slots)
     last, _ = jax.jit(
@@ -131,8 +131,12 @@ def test_it_finds_an_optimum_that_all_share(x64):
         CLIENTS, 1, speed='lognormal:1:0.5', uplink='lognormal:500:0.5', latency='lognormal:0.3:1',
         online='sine:7:0.7',
     )  # fmt: skip
-    found = trained(problem, drawn, 150, 0.4, fragments=3, recipients=2, loss=0.3)
+    settings = {'fragments': 3, 'recipients': 2, 'loss': 0.3}
+    found = trained(problem, drawn, 150, 0.4, **settings)
     np.testing.assert_allclose(found, np.tile(problem.optimum, (CLIENTS, 1)), atol=1e-9)
+    early, together = (trained(problem, drawn, 9, 0.4, chunk, **settings) for chunk in (1, 3))
+    assert np.abs(early - np.asarray(problem.optimum)).max() > 1e-3
+    np.testing.assert_allclose(together, early, rtol=1e-12)
 
 
 def test_clients_with_slow_uplinks_are_heard_in_parts(x64):

@@ -113,7 +113,7 @@ def test_sizes(tmp_path):
     for size in (7, 0, -3, 1025):
         with pytest.raises(DataError, match=rf'image_size is {size}: use 8 to 1024'):
             data.load('image_folder', tmp_path, image_size=size)
-    with pytest.raises(DataError, match='image_size is for image_folder only, got digits'):
+    with pytest.raises(DataError, match='image_size is for image_folder, hf:, got digits'):
         data.load('digits', image_size=8)
 
 

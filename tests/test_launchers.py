@@ -12,13 +12,17 @@ from pathlib import Path
 
 import pytest
 import slurm_stand_in
+from absl.testing import flagsaver
 from helpers import started
 from test_cli import QUIET, rows_of
 from test_sweep import swept
 
 from dfl_jax.cli.run.rundir import RunDirectory
+from dfl_jax.cli.start import parse
+from dfl_jax.cli.sweep import command as sweep
 from dfl_jax.cli.sweep.launchers import ray
 from dfl_jax.cli.sweep.launchers.files import Files, scratch
+from dfl_jax.cli.sweep.launchers.options import options
 from dfl_jax.cli.sweep.launchers.supervise import DEATHS, Ending, supervise
 from dfl_jax.cli.sweep.launchers.task import Task
 from dfl_jax.cli.sweep.plan import Run
@@ -268,6 +272,28 @@ def test_flags_that_do_not_go_together(flags, words, tmp_path):
     done = swept('--sweep=seed:0..1', '--together=1', *flags.split(), f'--out={tmp_path}/out')
     assert words in done.error
     assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize(
+    ('given', 'workers', 'cores'),
+    [
+        ('', 8, 1),
+        ('--launcher_workers=3', 3, 2),
+        ('--launcher_cores=4', 2, 4),
+        ('--launcher_workers=2 --launcher_cores=1', 2, 1),
+        ('--launcher_workers=16', 16, 1),
+        ('--launcher_cores=16', 1, 16),
+        ('--ray_address=auto', None, 1),
+        ('--ray_address=auto --launcher_workers=2', 2, 1),
+    ],
+)
+def test_workers_share_the_cores_of_this_machine(given, workers, cores, monkeypatch):
+    monkeypatch.setattr('dfl_jax.cli.sweep.launchers.options.own_cores', lambda: 8)
+    with flagsaver.flagsaver():
+        parse(['sweep', '--launcher=ray', *given.split()], sweep)
+        asked = options(sweep.FLAGS)
+    sweep.FLAGS.unparse_flags()
+    assert (asked.workers, asked.cores, asked.gpus) == (workers, cores, 0)
 
 
 @pytest.mark.parametrize('name', ['ray', 'submitit'])

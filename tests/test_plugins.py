@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from test_cli import NETWORK, here, write_clusters
+from test_cli import NETWORK, here, rows_of, write_clusters
 
 ALGORITHM = """
 import jax, jax.numpy as jnp
@@ -106,3 +106,50 @@ def test_a_model_that_is_none(body, words, refused):
 )
 def test_an_algorithm_that_is_none(changed, words, refused):
     assert words in refused('algorithm', ALGORITHM.format(changed=changed))
+
+
+LOADER = """
+import numpy as np
+from dfl_jax.data import Dataset
+
+def arrays(n, seed):
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 3
+    return rng.normal(size=(n, 4)) + 5 * np.eye(3, 4)[y], y
+
+def factory():
+    x, y = arrays(120, 0)
+    test_x, test_y = arrays(40, 1)
+    return {returned}
+"""
+GIVEN = 'Dataset(x, y, test_x, test_y, 3, np.arange(120) % 8)'
+
+
+def test_a_loader_of_one_s_own(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / 'own_loader.py').write_text(LOADER.format(returned=GIVEN))
+    own, out = '--dataset=own_loader:factory', f'--out={tmp_path / "run"}'
+    short = ('--algorithm=dfedavg', '--lr=0.1', '--hidden=8', '--rounds=3', '--train_samples=100')
+    ended = here(own, *short, '--partition=natural', '--clients=8', '--degree=3', out)
+    assert ended.status in (0, None), ended.err
+    assert rows_of(tmp_path / 'run')[-1]['consensus_accuracy'] > 0.9  # of three classes
+    line = here(own, '--partition=natural', '--clients=10', out + '2').error
+    assert '10 clients for 8 natural clients' in line
+    for flag in ('--data_dir=.', '--columns=target=a', '--test_share=0.5', '--image_size=8'):
+        assert f'does not apply to {own}' in here(own, flag, out + '2').error
+
+
+@pytest.mark.parametrize(
+    ('returned', 'words'),
+    [
+        ('1 / 0', 'its factory failed: ZeroDivisionError'),
+        ('(x, y)', 'returns tuple, not a dfl_jax.data.Dataset'),
+        ('Dataset(x, y[:5], test_x, test_y, 3)', 'train_x is (120, 4) and train_y is (5,)'),
+        ('Dataset(x * np.nan, y, test_x, test_y, 3)', 'train_x (float64) must be finite'),
+        ('Dataset(x, y, test_x, test_y, 2)', 'says that it has 2 classes, and has 3'),
+        ('Dataset(x, y, test_x, test_y, 3, [1, 2])', 'client is (2,) int64, and must be (120,)'),
+        ('Dataset(None, y, test_x, test_y, 3)', 'train_x is ()'),
+    ],
+)
+def test_what_a_loader_may_return(returned, words, refused):
+    assert words in refused('dataset', LOADER.format(returned=returned))

@@ -1,49 +1,20 @@
 """The page of a report in a browser: no errors, and each control does what it says."""
 
-import json
 import shutil
 import statistics
+import threading
 
-import numpy as np
 import pytest
+from saved_runs import save_run
 
 from dfl_jax.cli.report.command import write_report
 from dfl_jax.cli.run.rundir import RunDirectory
+from dfl_jax.cli.watch.command import server
 
 sync_api = pytest.importorskip('playwright.sync_api')
 CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'chrome'))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason='no Chromium is installed')
 HOSTILE = '<img src=x onerror=alert(1)>'
-
-
-def save_run(path, algorithm='dpsgd', seed=0, clients=12, rounds=5, metric='accuracy', **settings):
-    """A run directory as runs write it, with random numbers; returns its rows and its clients."""
-    rng = np.random.default_rng([seed, clients, *algorithm.encode()])
-    path.mkdir(parents=True)
-    directory = RunDirectory(path)
-    chosen = {'algorithm': algorithm, 'seed': seed, 'clients': clients, 'rounds': rounds}
-    chosen |= {'dataset': 'digits', 'partition': 'iid', 'topology': 'regular', **settings}
-    directory.write_config({'settings': chosen, 'algorithm': {}, 'versions': {'jax': '1'}})
-    links = [[i, (i + step) % clients] for i in range(clients) for step in (1, 3)]
-    network = {'samples': rng.integers(1, 9, (clients, 3)).tolist(), 'links': links}
-    directory.network_file.write_text(json.dumps(network))
-    rows = []
-    for r in range(1, rounds + 1):
-        values = (r / (rounds + 1) + rng.uniform(0, 0.1, clients)).round(5).tolist()
-        losses = rng.uniform(0.1, 3, clients).round(5).tolist()
-        row = {
-            'round': r,
-            f'consensus_{metric}': max(values),
-            'consensus_loss': min(losses),
-            f'client_{metric}_mean': statistics.mean(values),
-            'client_loss_mean': statistics.mean(losses),
-            'mbytes_total': 2.5 * r,
-            'seconds': 0.5 * r,
-        }
-        rows.append(row | {'clients': {metric: values, 'loss': losses}})
-        directory.append(rows[-1])
-    directory.done.touch()
-    return rows
 
 
 @pytest.fixture(scope='module')
@@ -197,17 +168,17 @@ def test_clients_are_coloured_by_round_and_metric(page, runs):
     values = lambda: model(page, 'clients', 'Array.from(it.data.value)')  # noqa: E731
     last = runs[0]['a-seed9'][-1]['clients']
     assert page.locator('#client-run option').all_inner_texts() == ['a-seed9', 'b']
-    assert values() == pytest.approx([100 * v for v in last['accuracy']], rel=1e-4)
+    assert values() == pytest.approx([100 * v for v in last['accuracy']], rel=1e-3)
     assert page.locator('#client-at').inner_text() == '5'
     page.locator('#client-round').fill('1')
     second = runs[0]['a-seed9'][1]['clients']
     assert page.locator('#client-at').inner_text() == '2'
-    assert values() == pytest.approx([100 * v for v in second['accuracy']], rel=1e-4)
+    assert values() == pytest.approx([100 * v for v in second['accuracy']], rel=1e-3)
     page.select_option('#client-metric', 'loss')
-    assert values() == pytest.approx(second['loss'], rel=1e-4)
+    assert values() == pytest.approx(second['loss'], rel=1e-3)
     of_all = [v for row in runs[0]['a-seed9'] for v in row['clients']['loss']]
     assert model(page, 'colours', '[it.low, it.high]') == pytest.approx(
-        [min(of_all), max(of_all)], 1e-4
+        [min(of_all), max(of_all)], 1e-3
     )
     page.select_option('#client-run', label='b')
     assert len(values()) == 9 and len(model(page, 'links', 'Array.from(it.data.x0)')) == 18
@@ -265,3 +236,30 @@ def test_300_clients_over_200_rounds_answer_at_once(browser, tmp_path):
     page.close()
     # Under 100 ms on a machine of its own (docs/report.md); the tests share theirs
     assert max(map(statistics.median, taken.values())) < 400, taken
+
+
+def test_a_page_that_is_watched_follows_the_run_and_keeps_what_was_chosen(browser, tmp_path):
+    rows = save_run(tmp_path / 'run', rounds=2)
+    (tmp_path / 'run' / 'done').unlink()
+    directory, page, faults = RunDirectory(tmp_path / 'run'), browser.new_page(), []
+    page.on('pageerror', lambda error: faults.append(str(error)))
+
+    def goes_on(r):
+        directory.append(rows[-1] | {'round': r})
+        page.wait_for_function(f'document.getElementById("client-round")?.max === "{r - 1}"')
+        page.wait_for_selector('body[data-ready]')
+
+    with server(tmp_path / 'run', 0, 0.85) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        page.goto(f'http://127.0.0.1:{serving.server_port}')
+        page.wait_for_selector('body[data-ready]')
+        page.select_option('#y', 'client_loss_mean')
+        page.check('#log-y')
+        goes_on(3)
+        assert page.locator('#client-at').inner_text() == '3'
+        assert page.input_value('#y') == 'client_loss_mean' and page.is_checked('#log-y')
+        page.locator('#client-round').fill('0')  # then it does not follow
+        goes_on(4)
+        assert page.locator('#client-at').inner_text() == '1' and faults == []
+        page.close()
+        serving.shutdown()

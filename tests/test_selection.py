@@ -314,7 +314,7 @@ def with_settings(finished, folder, **changed):
     return folder
 
 
-@pytest.mark.parametrize('flag', ['algorithm', 'model'])
+@pytest.mark.parametrize('flag', ['algorithm', 'model', 'dataset'])
 def test_code_that_a_config_names_is_not_run_unasked(flag, finished, tmp_path, monkeypatch):
     ran = tmp_path / 'ran'
     (tmp_path / 'trap.py').write_text(f'open({str(ran)!r}, "w")\nraise RuntimeError("sprung")\n')

@@ -180,10 +180,11 @@ def test_other_arguments_that_do_not_fit(csv, tmp_path):
             data.load(csv(), columns=columns, test_share=share)
     with pytest.raises(DataError, match='says what is the test set: drop the test share'):
         data.load(csv(p='test'), columns={'target': 'dear', 'split': 'p'}, test_share=0.5)
-    with pytest.raises(DataError, match=r'columns is for .csv, .parquet, got digits: drop it'):
+    with pytest.raises(DataError, match=r'columns is for .csv, .parquet, hf:, got digits: drop it'):
         data.load('digits', columns=columns)
     with pytest.raises(
-        DataError, match=r'test_share is for .csv, .parquet, .txt, sonnets, got digits: drop it'
+        DataError,
+        match=r'test_share is for .csv, .parquet, hf:, .txt, sonnets, got digits: drop it',
     ):
         data.load('digits', test_share=0.5)
     with pytest.raises(DataError, match='cannot be that of next_token'):

@@ -63,9 +63,11 @@ def fragments_sent(
     averaged: list[list[tuple[int, int, int]]] = [[] for _ in version]  # sender, fragment, version
     queue: list[tuple[float, int, int, int, int, int]] = []  # time, what, client, then the same
 
-    def push(time: float, what: int, client: int, *copy: int) -> None:
+    def push(
+        time: float, what: int, client: int, sender: int = 0, fragment: int = 0, copy: int = 0
+    ) -> None:
         if time < float('inf'):
-            heapq.heappush(queue, (time, what, client, *(copy or (0, 0, 0))))
+            heapq.heappush(queue, (time, what, client, sender, fragment, copy))
 
     def send(i: int, time: float, until: float) -> int:
         """How many parameters arrive of those that leave until then."""

@@ -3,8 +3,8 @@
 An event reads models as they are before its slot and writes after all of the slot have read, so
 that it comes later than those that wrote what it reads or changes, and no later than it must. A
 version that is still to be read after its client has changed gets a place among the past models in
-the slot of the change, which the next one takes over in a slot after the last read: there are as
-few places as the slots allow.
+the slot of the change, which the next one takes over in a slot after the last read. Of past models
+there are as few at a time as the slots allow, and some more places to spare.
 """
 
 import heapq

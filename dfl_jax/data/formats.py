@@ -88,7 +88,7 @@ def numbered(names: Sequence[Any] | np.ndarray) -> np.ndarray:
     return np.unique(np.asarray(names), return_inverse=True)[1].astype(np.int32)
 
 
-def check_memory(path: Path, size: float) -> None:
+def check_memory(path: object, size: float) -> None:
     """Raises DataError for data of `size` bytes that the host has no room for."""
     if lack := lack_of_memory(size):
         raise DataError(f'{path} takes {lack}: use smaller or fewer samples, or free some memory')

@@ -80,7 +80,7 @@ def load(
     check_memory(root, len(paths) * size * size * 3 * 5)  # as they are read, and as float32
 
     images = _read(paths, size, progress)
-    moments = _moments(images[~test], root)
+    moments = channel_moments(images[~test], root)
     train_x, test_x = (normalised(images[chosen], *moments) for chosen in (~test, test))
     return Dataset(train_x, y[~test], test_x, y[test], len(numbers))
 
@@ -139,8 +139,8 @@ def _read(paths: list[Path], size: int, progress: bool) -> np.ndarray:
     return images
 
 
-def _moments(images: np.ndarray, root: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation [3] float32 of each channel of uint8 images, scaled to [0, 1].
+def channel_moments(images: np.ndarray, root: object) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation, [channels] float32, of each channel of uint8 images, scaled to [0, 1].
 
     In float64, of one image at a time to save memory.
     """

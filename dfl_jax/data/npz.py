@@ -2,6 +2,7 @@
 
 import math
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,22 @@ def load(path: Path, task: Task = CLASSIFICATION) -> Dataset:
       DataError: a file that is none, arrays that are missing, or do not fit each other or the task.
     """
     arrays, owners = _arrays_of(path)
+    return from_arrays(arrays, owners, path, task)
+
+
+def from_arrays(
+    arrays: Sequence[np.ndarray],
+    client: np.ndarray | None,
+    path: object,
+    task: Task = CLASSIFICATION,
+) -> Dataset:
+    """The data set of the arrays train_x, train_y, test_x and test_y, as in `load`.
+
+    Args:
+      arrays: the four of them.
+      client: [n] whole numbers or texts, whose each training sample is; None, not known.
+      path: where they come from, for messages.
+    """
     for which, x, y in (('train', *arrays[:2]), ('test', *arrays[2:])):
         same = x.shape[:1] == y.shape[:1] and x.shape[1:] == arrays[0].shape[1:]
         axes = y.ndim - 1 in task.target_axes and y.shape[1:] == arrays[1].shape[1:]
@@ -51,10 +68,10 @@ def load(path: Path, task: Task = CLASSIFICATION) -> Dataset:
     )
     kind = np.int32 if task.whole_targets else np.float32
     train_y, test_y = (y.astype(kind) for y in arrays[1::2])
-    return Dataset(train_x, train_y, test_x, test_y, classes, _owners(path, owners, len(train_y)))
+    return Dataset(train_x, train_y, test_x, test_y, classes, _owners(path, client, len(train_y)))
 
 
-def _owners(path: Path, client: np.ndarray | None, n: int) -> np.ndarray | None:
+def _owners(path: object, client: np.ndarray | None, n: int) -> np.ndarray | None:
     """The natural client of each training sample, [n] int32; None where the file does not say."""
     if client is None:
         return None
@@ -66,7 +83,7 @@ def _owners(path: Path, client: np.ndarray | None, n: int) -> np.ndarray | None:
     return numbered(client)
 
 
-def _classes(path: Path, *targets: np.ndarray) -> int:
+def _classes(path: object, *targets: np.ndarray) -> int:
     """How many classes, or tokens, there are. Raises DataError for what are none."""
     for which, y in zip(('train', 'test'), targets, strict=True):
         if y.dtype.kind not in 'iu' or y.min() < 0:
@@ -84,7 +101,7 @@ def _classes(path: Path, *targets: np.ndarray) -> int:
     return classes
 
 
-def _numbers(path: Path, *targets: np.ndarray) -> int:
+def _numbers(path: object, *targets: np.ndarray) -> int:
     """How many numbers a target has. Raises DataError for what are no finite numbers."""
     for which, y in zip(('train', 'test'), targets, strict=True):
         if y.dtype.kind not in 'biuf' or not np.isfinite(y).all():
@@ -117,7 +134,7 @@ def _arrays_of(path: Path) -> tuple[list[np.ndarray], np.ndarray | None]:
         ) from None
 
 
-def _inputs(path: Path, name: str, x: np.ndarray) -> np.ndarray:
+def _inputs(path: object, name: str, x: np.ndarray) -> np.ndarray:
     if x.dtype.kind in 'fiu':
         with np.errstate(over='ignore'):
             inputs = x.astype(np.float32)

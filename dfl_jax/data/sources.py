@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_jax.data import image_folder, leaf, npz, official, so2sat, tabular, text
+from dfl_jax.data import hub, image_folder, leaf, npz, official, so2sat, tabular, text
 from dfl_jax.data.formats import DataError, Dataset, choose_rows
 from dfl_jax.host import expand
 from dfl_jax.tasks import CLASSIFICATION, Task
@@ -18,29 +18,31 @@ DATASETS = ('digits', 'synthetic', 'sonnets', *official.SOURCES, 'so2sat', 'imag
 FILES = ('.npz', *tabular.SUFFIXES, '.txt')
 # Arguments of `load` that are for some kinds of data only
 TAKERS = {
-    'image_size': ('image_folder',),
-    'columns': tabular.SUFFIXES,
-    'test_share': (*tabular.SUFFIXES, '.txt', 'sonnets'),
+    'image_size': ('image_folder', hub.PREFIX),
+    'columns': (*tabular.SUFFIXES, hub.PREFIX),
+    'test_share': (*tabular.SUFFIXES, hub.PREFIX, '.txt', 'sonnets'),
     'text_window': ('.txt', 'sonnets'),
     'data_dir': (*official.SOURCES, 'so2sat', 'image_folder', 'leaf'),
 }
-OWN_TASKS = ('.npz', *tabular.SUFFIXES, 'leaf')  # their readers know which tasks fit
+OWN_TASKS = ('.npz', *tabular.SUFFIXES, 'leaf', hub.PREFIX)  # their readers know which tasks fit
 TEXTS = ('.txt', 'sonnets')
 
 
 def kind_of(name: str) -> str:
-    """The kind of data of that name: one of `DATASETS`, or of `FILES` for the path of a file.
+    """The kind of data of that name: one of `DATASETS`, of `FILES` for the path of a file, or hf:.
 
     Raises DataError for any other.
     """
     if name in DATASETS:
         return name
+    if name.startswith(hub.PREFIX):
+        return hub.PREFIX
     for suffix in FILES:
         if name.endswith(suffix):
             return suffix
     raise DataError(
-        f'unknown dataset {name!r}: use one of {", ".join(DATASETS)}, or a file that ends in '
-        f'{", ".join(FILES)}'
+        f'unknown dataset {name!r}: use one of {", ".join(DATASETS)}, a file that ends in '
+        f'{", ".join(FILES)}, or {hub.PREFIX}NAME'
     )
 
 
@@ -72,14 +74,15 @@ def load(
     Args:
       name: one of `DATASETS`, or the path of an `.npz` file with the arrays train_x [n, ...],
         train_y [n], test_x and test_y, as by `npz.load`; of a table, `.csv` or `.parquet`, as by
-        `tabular.load`; or of a `.txt`, as by `text.load`.
+        `tabular.load`; or of a `.txt`, as by `text.load`. `hf:NAME` is read by `hub.load`.
       data_dir: an existing folder; default, the user's cache folder.
       train_samples, test_samples, seed: a subset as by `subsample`; default, all. `so2sat` is
         normalised by the training samples of the subset, all others by those of the whole set.
-      image_size: S of the inputs [n, S, S, 3] of `image_folder`; default, 64.
+      image_size: S of the inputs [n, S, S, 3] of `image_folder` (default, 64) or of hf:NAME.
       task: what the targets of a file are: [n] labels, or what another task takes, [n, ...]; texts
         are of next_token, and other datasets with names of classification.
-      columns: what the columns of a table are, {role: name}; the roles are those of the reader.
+      columns: what the columns of a table or of hf:NAME are, {role: name}; the roles are those of
+        the reader.
       test_share: of the samples of a table or text that are the test set; default, 0.2.
       text_window: characters of a sample of a text; default, 40.
       progress: for `image_folder`, show a progress bar when reading takes more than a second.
@@ -118,6 +121,14 @@ def load(
         '.txt': lambda: text.load(expand(name), text_window, test_share),
         **dict.fromkeys(
             tabular.SUFFIXES, lambda: tabular.load(expand(name), columns or {}, test_share, task)
+        ),
+        hub.PREFIX: lambda: hub.load(
+            name.removeprefix(hub.PREFIX),
+            columns or {},
+            test_share,
+            image_size,
+            task,
+            progress=progress,
         ),
         **dict.fromkeys(official.SOURCES, lambda: official.load(name, data_dir)),
     }

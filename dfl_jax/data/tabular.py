@@ -97,7 +97,7 @@ def from_frame(
     if not len(features.columns):
         raise DataError(f'{origin} has no column that is a feature: {", ".join(frame.columns)}')
     parts = [_feature(features[name], origin, test) for name in features.columns]
-    check_memory(Path(str(origin)), 4 * len(test) * sum(part.shape[1] for part in parts))
+    check_memory(origin, 4 * len(test) * sum(part.shape[1] for part in parts))
     x = np.concatenate(parts, axis=1, dtype=np.float32)
     y, classes = _target(used, targets, origin, task, test)
     return Dataset(x[~test], y[~test], x[test], y[test], classes, owners)

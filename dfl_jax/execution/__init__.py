@@ -17,6 +17,7 @@ from dfl_jax.execution.devices import (
     leads,
     mesh_of_cores,
     mesh_size,
+    own_cores,
     placed,
     placed_as_run,
     replicated,

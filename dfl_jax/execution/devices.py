@@ -42,10 +42,15 @@ def cores_as_devices(count: int | None = None) -> None:
         jax.config.update('jax_num_cpu_devices', count or _cores())
 
 
-def _cores() -> int:
+def own_cores() -> int:
     """The number of cores that this process may use."""
     bound = hasattr(os, 'sched_getaffinity')  # Linux; a batch system hands out some of the cores
-    return min(len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1, MOST_CORES)
+    return len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
+
+
+def _cores() -> int:
+    """The number of cores that become devices."""
+    return min(own_cores(), MOST_CORES)
 
 
 def mesh_of_cores(clients: int) -> Mesh | None:

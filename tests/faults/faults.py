@@ -662,8 +662,22 @@ FAULTS = [
     Fault(
         'a message that is read after it was overwritten',
         'dfl_jax/asynchronous/state.py',
-        'there = place.reshape(-1, *[1] * (present.ndim - 1)) < 0',
-        'there = place.reshape(-1, *[1] * (present.ndim - 1)) < 1',
+        'there = place.reshape(*place.shape, *[1] * (present.ndim - place.ndim)) < 0',
+        'there = place.reshape(*place.shape, *[1] * (present.ndim - place.ndim)) < 1',
         ('test_asynchronous.py::test_slots_are_the_event_loop',),
+    ),
+    Fault(
+        'fragments that are still sent when the next local round has ended',
+        'dfl_jax/asynchronous/divshare.py',
+        'if free > until or math.isinf(free):',
+        'if math.isinf(free):',
+        ('test_divshare.py::test_a_slow_uplink_sends_what_fits_between_two_rounds',),
+    ),
+    Fault(
+        'a message in flight that a longer run no longer finds',
+        'dfl_jax/asynchronous/slots.py',
+        'for interval, models in enumerate(held):',
+        'for interval, models in enumerate(held[:0]):',
+        ('test_asynchronous.py::test_a_longer_plan_goes_on_where_the_shorter_one_ends',),
     ),
 ]

@@ -8,6 +8,7 @@ from dfl_jax.algorithms import Method
 from dfl_jax.cli.experiment.flags import GROUPS
 from dfl_jax.cli.experiment.method_flags import METHOD
 from dfl_jax.cli.experiment.methods import EVENTS
+from dfl_jax.cli.experiment.plugins import of_others
 from dfl_jax.topology import FAMILIES, FROM_FILE, SEQUENCES, WITH_DEGREE
 
 ARCHITECTURES = 'clients of different architectures'  # title of their flags
@@ -27,7 +28,8 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
         kind = data.kind_of(dataset)
         of_kind = {name: kind in kinds for name, kinds in data.TAKERS.items()}
     except data.DataError:
-        of_kind = {}  # --help shows all flags; a run says that the data set is unknown
+        # A loader of one's own takes none of them. Of an unknown name --help shows all flags.
+        of_kind = dict.fromkeys(data.TAKERS, False) if of_others(dataset) else {}
     with_degree = topology in WITH_DEGREE or topology not in FAMILIES
     gain = value('gain')
     rules = {

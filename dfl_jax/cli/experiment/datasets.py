@@ -8,7 +8,10 @@ import numpy as np
 from dfl_jax import data
 from dfl_jax.base import Clients
 from dfl_jax.cli.experiment.networks import task_named
+from dfl_jax.cli.experiment.plugins import loader_of_others, named, reporting
 from dfl_jax.data import feature_shift
+from dfl_jax.data.npz import from_arrays
+from dfl_jax.tasks import Task
 
 Parts = list[np.ndarray]  # a partition: of each client the indices of its samples
 
@@ -18,12 +21,23 @@ def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:
     if flags.feature_shift is not None:  # before anything is read
         feature_shift.parse(flags.feature_shift)
         feature_shift.check_task(task_named(flags.task))
-    dataset = data.load(
+    if loader_of_others(flags.dataset):
+        whole = _of_others(flags.dataset, task_named(flags.task))
+        dataset = data.subsample(whole, flags.train_samples, seeds['subset'], flags.test_samples)
+    else:
+        dataset = _of_the_library(flags, seeds['subset'])
+    if flags.input_projection is not None:
+        dataset = data.project(dataset, flags.input_projection, seeds['projection'])
+    return dataset
+
+
+def _of_the_library(flags: Any, seed: int) -> data.Dataset:
+    return data.load(
         flags.dataset,
         flags.data_dir,
         train_samples=flags.train_samples,
         test_samples=flags.test_samples,
-        seed=seeds['subset'],
+        seed=seed,
         image_size=flags.image_size,
         task=task_named(flags.task),
         columns=roles_of(flags.columns),
@@ -31,9 +45,25 @@ def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:
         text_window=flags.text_window,
         progress=flags.progress,
     )
-    if flags.input_projection is not None:
-        dataset = data.project(dataset, flags.input_projection, seeds['projection'])
-    return dataset
+
+
+def _of_others(name: str, task: Task) -> data.Dataset:
+    """What package.module:factory returns, checked as an .npz is. Raises ValueError."""
+    with reporting('dataset', name, 'factory'):
+        given = named('dataset', name, {})()
+    if not isinstance(given, data.Dataset):
+        raise ValueError(
+            f'--dataset={name} returns {type(given).__name__}, not a dfl_jax.data.Dataset'
+        )
+    with reporting('dataset', name, 'data set'):
+        arrays, owners = [np.asarray(array) for array in given[:4]], given.owners
+        owners = None if owners is None else np.asarray(owners)
+        found = from_arrays(arrays, owners, f'--dataset={name}', task)
+    if not found.classes <= given.classes:
+        raise ValueError(
+            f'--dataset={name} says that it has {given.classes} classes, and has {found.classes}'
+        )
+    return found._replace(classes=given.classes)
 
 
 def shifted(

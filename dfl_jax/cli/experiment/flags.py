@@ -47,8 +47,8 @@ flags.DEFINE_string(
     'digits',
     'One of digits, synthetic, sonnets, mnist, fashion_mnist, cifar10, cifar100, so2sat, '
     'image_folder, leaf; a .npz of train_x [n, ...], train_y [n] (whole numbers from 0, or what '
-    '--task takes), test_x and test_y; a table, .csv or .parquet, with --columns; or a text, .txt '
-    '(docs/data.md).',
+    '--task takes), test_x and test_y; a table, .csv or .parquet, with --columns; a text, .txt; '
+    'hf:NAME of Hugging Face, or hf:FOLDER; or package.module:factory (docs/data.md).',
 )
 flags.DEFINE_string(
     'task',
@@ -64,14 +64,16 @@ flags.DEFINE_string(
 flags.DEFINE_integer('train_samples', None, 'Use a seeded random subset of the training set.')
 flags.DEFINE_integer('test_samples', None, 'Use a seeded random subset of the test set.')
 flags.DEFINE_integer(
-    'image_size', None, 'Rows and columns of the images of --dataset=image_folder (default 64).'
+    'image_size',
+    None,
+    'Rows and columns of the images of --dataset=image_folder (default 64) and hf:.',
 )
 flags.DEFINE_list(
     'columns',
     None,
     'What the columns of a table are, e.g. target=price,client=shop: target (several joined by +), '
     'client (its values are the natural clients), split (holds train and test), drop (not used); '
-    'all others are features.',
+    'all others are features. Of hf: input, target and client.',
 )
 flags.DEFINE_float(
     'test_share', None, 'Share of a table or text that is the test set (default 0.2).'
@@ -252,8 +254,8 @@ flags.DEFINE_bool(
 flags.DEFINE_bool(
     'allow_imports',
     False,
-    'Let --resume and select import the algorithm, model or task that a config.json names as '
-    'package.module:factory.',
+    'Let --resume and select import the algorithm, model, task or loader that a config.json names '
+    'as package.module:factory.',
 )
 flags.DEFINE_bool('checkpoint', True, 'Save a checkpoint at every evaluation.')
 flags.DEFINE_string(

@@ -1,4 +1,4 @@
-"""Algorithms and models of others, --algorithm and --model=package.module:factory.
+"""Algorithms, models, tasks and loaders of others: --algorithm=package.module:factory and so on.
 
 Whatever their code raises, and whatever else it returns than it should, becomes a ValueError of one
 line that names the flag, before the first round.
@@ -13,6 +13,7 @@ from typing import Any
 
 from absl import flags
 
+from dfl_jax import data
 from dfl_jax.algorithms import Method
 from dfl_jax.cli.command import in_a_line
 from dfl_jax.cli.experiment.method_flags import define_flags
@@ -22,6 +23,15 @@ from dfl_jax.cli.experiment.methods import METHODS
 def of_others(name: str) -> bool:
     """Whether it is package.module:factory, and so runs code that is not the library's."""
     return ':' in name
+
+
+def loader_of_others(name: str) -> bool:
+    """Whether a --dataset is package.module:factory, and neither a file nor of Hugging Face."""
+    try:
+        data.kind_of(name)
+    except data.DataError:
+        return of_others(name)
+    return False
 
 
 def method_named(name: str) -> Method:

@@ -28,8 +28,7 @@ def write_report(source: Path, out: Path, target: float, overwrite: bool) -> str
 
     target: consensus accuracy in [0, 1]. Raises ValueError or OSError, one line.
     """
-    if not 0 < target <= 1:
-        raise ValueError(f'--target={target} has to be an accuracy above 0 and at most 1')
+    check_target(target)
     if os.path.isdir(out):
         raise ValueError(f'--out={out} is a folder; name a file in it')
     check_writable(out.parent, [out.name])
@@ -44,6 +43,11 @@ def write_report(source: Path, out: Path, target: float, overwrite: bool) -> str
     write_atomically(out, text)
     skipped = f', {len(broken)} that cannot be read' if broken else ''
     return f'{counted(len(runs), "run")}{skipped}'
+
+
+def check_target(target: float) -> None:
+    if not 0 < target <= 1:
+        raise ValueError(f'--target={target} has to be an accuracy above 0 and at most 1')
 
 
 def is_report(path: Path) -> bool:
@@ -79,8 +83,8 @@ def report(
     ordered = [run for each in groups for run in each.runs]
     unfinished = sum(not run.done for run in runs)
     lead = [counted(len(runs), 'run'), counted(len(groups), 'setting')]
-    lead += [f'{unfinished} unfinished'] * (unfinished > 0)
-    lead += [f'{len(broken)} unreadable'] * (len(broken) > 0)
+    for number, what in ((unfinished, 'unfinished'), (len(broken), 'unreadable')):
+        lead += [f'{number} {what}'] * (number > 0)
     of_clients, notes = clients(groups)
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -90,11 +94,12 @@ def report(
         lstrip_blocks=True,
     )
     # Not sorted: Bokeh describes a model where it comes first, and refers to it from there on.
-    templates.policies['json.dumps_kwargs'] = {}
+    templates.policies['json.dumps_kwargs'] = {'separators': (',', ':')}
     return templates.get_template('page.html').render(
         {'mark': MARK, 't': tables, 'off_paper': OFF_PAPER, 'enumerate': enumerate, 'zip': zip},
         title=f'Runs of {name}',
         lead=', '.join(lead),
+        unfinished=unfinished,
         groups=groups,
         runs=ordered,
         settings=tables.settings(ordered),

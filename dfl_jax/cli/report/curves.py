@@ -12,7 +12,7 @@ from dfl_jax.cli.tables.curves import is_number
 
 X = ('round', 'mbytes_total', 'simulated_seconds', 'seconds', 'operations_total')
 STYLES = ('solid', 'dashed', 'dotted', 'dotdash')  # of lines whose colours come again
-MOST_POINTS = 150_000  # of all curves
+MOST_POINTS = 100_000  # of all curves
 
 
 def curves(groups: Sequence[Group], target: float) -> Row | None:
@@ -76,9 +76,9 @@ def over_seeds(group: Group, names: Sequence[str], step: int) -> dict[str, dict[
     return found
 
 
-def short(values: np.ndarray) -> list[float]:
-    """Five significant digits, which is more than a chart shows."""
-    return [float(f'{value:.5g}') for value in values.tolist()]
+def short(values: np.ndarray, digits: int = 5) -> list[float]:
+    """So many significant digits, which are more than a chart shows."""
+    return [float(f'{value:.{digits}g}') for value in values.tolist()]
 
 
 def figures(lines: Sequence[Row], target: float | None) -> Any:

@@ -35,7 +35,9 @@ def clients(groups: Sequence[Group]) -> tuple[Row | None, list[str]]:
     if len(chosen) > MOST_RUNS:
         notes.append(f'The clients of the first {MOST_RUNS} of {len(chosen)} settings are shown.')
     classes = max((len(run['samples']) for run in runs), default=0)
-    return {'runs': runs, 'figures': figures(classes)} if runs else None, notes
+    metrics = [*dict.fromkeys(name for run in runs for name in run['values'])]
+    drawn = {'runs': runs, 'metrics': metrics, 'figures': figures(classes)}
+    return drawn if runs else None, notes
 
 
 def of_run(run: SavedRun, most: int) -> Row:
@@ -83,7 +85,7 @@ def values_of(run: SavedRun, directory: RunDirectory, count: int, most: int) -> 
             is_number(value) for each in lists for value in each or ()
         ):
             raise ValueError(f'clients.jsonl has no {in_a_line(name)} of {count} clients')
-        values[name] = [short(scale_of(name) * np.array(each)) for each in lists]
+        values[name] = [short(scale_of(name) * np.array(each), 4) for each in lists]
     ranges = {name: [min(map(min, lists)), max(map(max, lists))] for name, lists in values.items()}
     return {'rounds': [row['round'] for row in kept], 'values': values, 'range': ranges}
 

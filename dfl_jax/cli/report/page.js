@@ -3,6 +3,10 @@ const $ = (id) => document.getElementById(id);
 const data = JSON.parse($('page-data').textContent);
 const on = (ids, act) => ids.forEach((id) => $(id).addEventListener('input', act));
 
+document.querySelector('nav').append(...[...document.querySelectorAll('section')].map((section) =>
+  Object.assign(document.createElement('a'), {href: `#${section.id}`,
+    textContent: section.firstElementChild.textContent})));
+
 // A page that is served keeps what was chosen when it loads itself again.
 if (data.version !== null) {
   const chosen = () => [...document.querySelectorAll('select, input')];

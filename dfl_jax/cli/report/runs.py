@@ -70,7 +70,7 @@ def find(source: Path) -> tuple[list[SavedRun], dict[str, str]]:
     if not source.is_dir():
         raise ValueError(f'--runs={source} is no folder')
     runs, broken = [], {}
-    for path in _directories(source):
+    for path in directories(source):
         name = path.relative_to(source).as_posix()
         name = in_a_line(source.resolve().name if name == '.' else name)
         try:
@@ -84,7 +84,7 @@ def find(source: Path) -> tuple[list[SavedRun], dict[str, str]]:
     return runs, broken
 
 
-def _directories(source: Path) -> list[Path]:
+def directories(source: Path) -> list[Path]:
     """Every folder that a run has written to, in natural order."""
     directories = []
     for folder, folders, files in os.walk(source):

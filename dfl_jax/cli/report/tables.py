@@ -32,7 +32,11 @@ def at_end(name: str) -> Measure:
     return lambda run: Measured(scale * run.rows[-1][name]) if name in run.rows[-1] else None
 
 
-def each(name: str, parts: Callable[[SavedRun], int]) -> Measure:
+def last_round(run: SavedRun) -> int:
+    return run.rows[-1]['round']
+
+
+def each(name: str, parts: Callable[[SavedRun], int] = last_round) -> Measure:
     """A column that adds up, for each of its parts: rounds, or clients."""
     whole = at_end(name)
     return lambda run: (total := whole(run)) and Measured(total.value / parts(run))
@@ -67,10 +71,6 @@ def printed(runs: Sequence[SavedRun], measure: Measure) -> str:
     return over_seeds(values).rpartition(' (')[0] or '-'  # without how many there are
 
 
-def rounds_of(run: SavedRun) -> int:
-    return run.rows[-1]['round']
-
-
 def of_tasks(runs: Sequence[SavedRun]) -> Columns:
     """The measures of the metrics of all tasks that the runs learn."""
     columns: Columns = {}
@@ -88,7 +88,7 @@ def summary(groups: Sequence[Group], target: float) -> Table | None:
     columns = of_tasks([run for each in groups for run in each.counted])
     columns[f'Rounds to {percent(target)}'] = until(target, 'round')
     columns['Sent (MB)'] = at_end('mbytes_total')
-    columns['Seconds a round'] = each('seconds', rounds_of)
+    columns['Seconds a round'] = each('seconds')
     return by_group(groups, columns, 'On the test set, of the aggregated model and of the clients')
 
 
@@ -99,7 +99,7 @@ def percent(share: float) -> str:
 def traffic(groups: Sequence[Group], target: float) -> Table | None:
     columns = {
         'All clients': at_end('mbytes_total'),
-        'A round': each('mbytes_total', rounds_of),
+        'A round': each('mbytes_total'),
         'Busiest client': at_end('mbytes_busiest_client'),
         'Mean client': each('mbytes_total', lambda run: int(run.settings['clients'])),
         f'To {percent(target)}': until(target, 'mbytes_total'),
@@ -110,7 +110,7 @@ def traffic(groups: Sequence[Group], target: float) -> Table | None:
 def time(groups: Sequence[Group], target: float) -> Table | None:
     columns = {
         'Until the end': at_end('simulated_seconds'),
-        'A round': each('simulated_seconds', rounds_of),
+        'A round': each('simulated_seconds'),
         f'To {percent(target)}': until(target, 'simulated_seconds'),
     }
     return by_group(groups, columns, 'Seconds in the world of each run')

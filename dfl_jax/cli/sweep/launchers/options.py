@@ -1,7 +1,6 @@
 """The flags of launchers, checked together, and the engine that they ask for."""
 
 import importlib
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dfl_jax.cli.sweep.launchers.supervise import Engine
+from dfl_jax.execution import own_cores
 
 LAUNCHERS = ('ray', 'submitit')
 OF = {  # flags that only one launcher takes
@@ -56,9 +56,9 @@ def options(flags: Any) -> Options | None:
     if elsewhere:
         cores = cores or 1
     else:
-        here = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
-        cores = cores or max(1, (here or 1) // (workers or here or 1))
-        workers = workers or max(1, (here or 1) // cores)
+        here = own_cores()
+        cores = cores or max(1, here // (workers or here))
+        workers = workers or max(1, here // cores)
     slurm = dict(map(_parameter, flags.slurm))
     return Options(workers, cores, gpus, flags.ray_address, flags.submitit_cluster, slurm)
 

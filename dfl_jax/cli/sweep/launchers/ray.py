@@ -114,17 +114,18 @@ class RayEngine:
     @property
     def description(self) -> str:
         gpus = f' and {counted(self._options.gpus, "GPU")}' if self._options.gpus else ''
-        workers = min(self._fitting(), self._options.workers or sys.maxsize)
         return (
-            f'{counted(workers, "worker")} of Ray, each of '
+            f'{counted(self.room(), "worker")} of Ray, each of '
             f'{counted(self._options.cores, "core")}{gpus}'
         )
 
     def room(self) -> int:
-        """One more than there are workers, so that none waits and a cluster that can grow does;
-        no more than are asked for where the cluster has room for others."""
-        room, asked = self._fitting(), self._options.workers
-        return asked if asked is not None and asked < room else room + 1
+        """As many as have cores now, at most those asked for.
+
+        No group may wait in Ray: while a worker waits for its update to arrive, Ray takes its cores
+        as free, and would start the one that waits beside it, in a new process.
+        """
+        return min(self._fitting(), self._options.workers or sys.maxsize)
 
     def start(self, tasks: Sequence[Task]) -> list['_Job']:
         return [self._start(task) for task in tasks]

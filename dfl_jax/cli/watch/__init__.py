@@ -1,0 +1,1 @@
+"""A page on runs while they go on: `dfl-jax watch`."""
