@@ -4,7 +4,9 @@ MkDocs calls the functions whose names begin with `on_` (mkdocs.yml, `hooks`).
 """
 
 import ast
+import contextlib
 import html
+import io
 import json
 import os
 import re
@@ -44,8 +46,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The files of the site, with the generated pages."""
+    tutorial, figures = notebook(ROOT / 'docs/tutorial.ipynb', config.extra['run_tutorial'])
+    for path, image in figures.items():
+        files.append(File.generated(config, path, content=image))
     pages = {
-        'tutorial.md': notebook(ROOT / 'docs/tutorial.ipynb'),
+        'tutorial.md': tutorial,
         'vs_peers.md': (ROOT / 'benchmarks/vs_peers.md').read_text(),
         **{_module_page(name): package(name, modules) for name, modules in _packages().items()},
     }
@@ -65,13 +70,37 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return markdown
 
 
-def notebook(path: Path) -> str:
-    """A notebook as Markdown: its text, and its code in fences."""
-    parts = []
+def notebook(path: Path, run: bool) -> tuple[str, dict[str, bytes]]:
+    """A notebook as Markdown, and its figures as files: text, code, and what the code shows.
+
+    Args:
+      run: run the code; without it the page has no output.
+    """
+    import matplotlib
+
+    matplotlib.use('Agg')
+    import matplotlib.pyplot as plt
+
+    parts, figures, names = [], {}, {'__name__': path.stem}
     for cell in json.loads(path.read_text())['cells']:
         text = ''.join(cell['source'])
-        parts.append(f'```python\n{text}\n```' if cell['cell_type'] == 'code' else text)
-    return '\n\n'.join(parts)
+        if cell['cell_type'] != 'code':
+            parts.append(text)
+            continue
+        parts.append(f'```python\n{text}\n```')
+        if run:
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(text, f'{path}:{cell["id"]}', 'exec'), names)
+            if printed.getvalue():
+                parts.append(f'```text\n{printed.getvalue()}```')
+        for number in plt.get_fignums():
+            file, image = f'assets/{path.stem}-{cell["id"]}.png', io.BytesIO()
+            plt.figure(number).savefig(image, dpi=120)
+            plt.close(number)
+            figures[file] = image.getvalue()
+            parts.append(f'![What the code above draws]({file})')
+    return '\n\n'.join(parts), figures
 
 
 def command(name: str) -> str:

@@ -55,6 +55,26 @@ def test_the_library_example_of_the_readme(tmp_path):
     assert float(lines[-1].split()[1]) > 0.9
 
 
+def test_the_page_of_own_data_and_graphs_runs_as_it_stands(tmp_path):
+    page = 'docs/own_data_and_graph.md'
+    *scripts, library = code_blocks(page, 'python')
+    (edges,) = code_blocks(page, 'text')
+    (tmp_path / 'own.edges').write_text(edges)
+    commands = [c.split() for block in code_blocks(page, 'sh') for c in block.splitlines()]
+    named = [words[1] for words in commands if words[0] == 'python']
+    assert len(named) == len(scripts) and len(commands) == 7
+    for name, script in zip(named, scripts, strict=True):
+        (tmp_path / name).write_text(script)
+    for program, *words in commands:
+        if program == 'python':
+            run(*words, cwd=tmp_path)
+        else:
+            run('-m', 'dfl_jax.cli', *words, '--rounds=1', '--noprogress', cwd=tmp_path)
+    for out in ('own', 'parts', 'edges', 'matrix'):
+        assert (tmp_path / 'runs' / out / 'done').exists()
+    assert run('-c', library, cwd=tmp_path).splitlines()[-1].startswith('10 0.')
+
+
 OF_OTHERS = {  # of absl, make, Slurm, gcloud, Docker and XLA
     'help',
     'flagfile',

@@ -21,12 +21,16 @@ GENERATED = {'tutorial.md', 'vs_peers.md'}  # by docs/hooks.py, beside commands 
 
 @pytest.fixture(scope='module')
 def site(tmp_path_factory):
-    """The folder of the site, built as `make docs` does."""
+    """The folder of the site, as `make docs` builds it, but for the output of the tutorial.
+
+    Its code runs in test_tutorial.py.
+    """
     folder = tmp_path_factory.mktemp('site')
     built = subprocess.run(
         [sys.executable, '-m', 'mkdocs', 'build', '--strict', '--site-dir', str(folder)],
         cwd=ROOT,
-        env=os.environ | {'PYTHONPATH': str(ROOT), 'NO_MKDOCS_2_WARNING': '1'},
+        env=os.environ
+        | {'PYTHONPATH': str(ROOT), 'NO_MKDOCS_2_WARNING': '1', 'RUN_TUTORIAL': 'false'},
         capture_output=True,
         text=True,
     )
