@@ -247,12 +247,12 @@ def test_a_page_that_is_watched_follows_the_run_and_keeps_what_was_chosen(browse
     def goes_on(r):
         directory.append(rows[-1] | {'round': r})
         page.wait_for_function(f'document.getElementById("client-round")?.max === "{r - 1}"')
-        page.wait_for_selector('body[data-ready]')
+        page.wait_for_selector('body[data-live]')
 
     with server(tmp_path / 'run', 0, 0.85) as serving:
         threading.Thread(target=serving.serve_forever, daemon=True).start()
         page.goto(f'http://127.0.0.1:{serving.server_port}')
-        page.wait_for_selector('body[data-ready]')
+        page.wait_for_selector('body[data-live]')
         page.select_option('#y', 'client_loss_mean')
         page.check('#log-y')
         goes_on(3)

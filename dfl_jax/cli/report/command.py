@@ -57,17 +57,8 @@ def is_report(path: Path) -> bool:
         return MARK in file.read(1000)
 
 
-def report(
-    name: str,
-    runs: Sequence[SavedRun],
-    broken: dict[str, str],
-    target: float,
-    version: str | None = None,
-) -> str:
-    """The page. name: of what it reports on; broken: {directory: why it cannot be read}.
-
-    version: of a page that is served, which loads itself again when `version` says another.
-    """
+def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: float) -> str:
+    """The page. name: of what it reports on; broken: {directory: why it cannot be read}."""
     try:
         from bokeh.resources import Resources
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -82,9 +73,8 @@ def report(
     ordered = [run for each in groups for run in each.runs]
     unfinished = sum(not run.done for run in runs)
     lead = [counted(len(runs), 'run'), counted(len(groups), 'setting')]
-    for number, what in ((unfinished, 'unfinished'), (len(broken), 'unreadable')):
-        lead += [f'{number} {what}'] * (number > 0)
-    of_clients, notes = clients(groups)
+    lead += [f'{unfinished} unfinished'] * (unfinished > 0)
+    lead += [f'{len(broken)} unreadable'] * (len(broken) > 0)
     here = FileSystemLoader(Path(__file__).parent)
     templates = Environment(loader=here, autoescape=True, undefined=StrictUndefined)
     templates.trim_blocks = True
@@ -99,12 +89,10 @@ def report(
         runs=ordered,
         settings=tables.settings(ordered),
         broken=[*broken.items()],
-        target=target,
+        tables=tables.measured(groups, target),
         curves=curves(groups, target),
-        clients=of_clients,
-        client_notes=notes,
+        clients=clients(groups),
         several_seeds=any(len(each.counted) > 1 for each in groups),
-        version=version,
         date=datetime.now(UTC).strftime('%Y-%m-%d %H:%M UTC'),
         bokeh=Resources(mode='inline', components=['bokeh'], log_level='error').js_raw,
     )

@@ -21,10 +21,10 @@ MOST_PLACED, MOST_LINKS = 1000, 5000  # clients and links of a network whose lin
 MOST_CLASSES = 100  # of samples that are told apart
 
 
-def clients(groups: Sequence[Group]) -> tuple[Row | None, list[str]]:
-    """What the page draws of the clients of the first run of each group, and notes.
+def clients(groups: Sequence[Group]) -> Row:
+    """What the page draws of the clients of the first run of each group.
 
-    `runs`: see `of_run`; `figures`: the network and who holds what. None without any such run.
+    `runs`: see `of_run`; `notes` on others; `metrics` of all; `figures`, where there are runs.
     """
     chosen = [(each.counted or each.runs)[0] for each in groups]
     runs, notes = [], []
@@ -37,8 +37,8 @@ def clients(groups: Sequence[Group]) -> tuple[Row | None, list[str]]:
         notes.append(f'The clients of the first {MOST_RUNS} of {len(chosen)} settings are shown.')
     classes = max((len(run['samples']) for run in runs), default=0)
     metrics = [*dict.fromkeys(name for run in runs for name in run['values'])]
-    drawn = {'runs': runs, 'metrics': metrics, 'figures': figures(classes)}
-    return drawn if runs else None, notes
+    drawn = figures(classes) if runs else None
+    return {'runs': runs, 'metrics': metrics, 'notes': notes, 'figures': drawn}
 
 
 def of_run(run: SavedRun, most: int) -> Row:

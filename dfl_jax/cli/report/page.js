@@ -9,23 +9,6 @@ for (const {id, firstElementChild: head} of document.querySelectorAll('section')
   document.querySelector('nav').append(element('a', {href: `#${id}`, textContent: head.textContent}));
 }
 
-// A page that is served keeps what was chosen when it loads itself again.
-if (data.version !== null) {
-  const chosen = () => [...document.querySelectorAll('select, input')];
-  const kept = JSON.parse(sessionStorage.getItem('chosen') ?? '[]');
-  chosen().forEach((each, i) => {
-    if (kept[i] != null) each[each.type === 'checkbox' ? 'checked' : 'value'] = kept[i];
-    if (each.selectedIndex < 0) each.selectedIndex = 0; // of an option that this page lacks
-  });
-  addEventListener('pagehide', () => sessionStorage.setItem('chosen', JSON.stringify(chosen().map(
-    (each) => each.type === 'checkbox' ? each.checked
-      : each.value === each.max ? null : each.value)))); // the last round, also of more to come
-  setInterval(async () => {
-    const now = await fetch('version').then((answer) => answer.text()).catch(() => data.version);
-    if (now !== data.version) location.reload();
-  }, 1000);
-}
-
 for (const button of document.querySelectorAll('th button')) button.onclick = () => {
   const head = button.parentNode, body = head.closest('table').tBodies[0];
   const sign = head.ariaSort === 'ascending' ? -1 : 1;
@@ -119,5 +102,5 @@ async function clients({runs, figures}) {
   draw();
 }
 
-Promise.all([data.curves && curves(data.curves), data.clients && clients(data.clients)])
+Promise.all([data.curves && curves(data.curves), data.clients.figures && clients(data.clients)])
   .then(() => { document.body.dataset.ready = 'yes'; });

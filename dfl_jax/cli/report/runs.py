@@ -12,7 +12,7 @@ from dfl_jax.cli.tables.curves import FREE, columns_of, reason
 from dfl_jax.tasks import CLASSIFICATION
 
 OF_A_RUN = ('checkpoints', 'config.json', 'metrics.jsonl')  # no folders of runs
-# Columns that a report shows, too
+# Columns that are shown, too
 NUMBERS = ('mbytes_total', 'mbytes_busiest_client', 'seconds', 'simulated_seconds')
 MADE = ('device', 'cores', 'commit', 'versions')  # of a config, shown beside settings
 UNGROUPED = (*FREE, 'chunk', *MADE)  # settings in which the runs of a group may differ
@@ -46,14 +46,8 @@ class SavedRun(NamedTuple):
 class Group(NamedTuple):
     """Runs that differ in nothing but their seed."""
 
-    method: str
-    note: str  # what sets it apart from the other groups
-    settings: dict[str, str]
+    label: str  # the method, and what sets the group apart from the others
     runs: list[SavedRun]
-
-    @property
-    def label(self) -> str:
-        return ', '.join(filter(None, (self.method, self.note)))
 
     @property
     def counted(self) -> list[SavedRun]:
@@ -79,25 +73,21 @@ def find(source: Path) -> tuple[list[SavedRun], dict[str, str]]:
             broken[name] = reason(error, path)
     if not runs:
         reasons = ''.join(f'; {name}: {reason}' for name, reason in [*broken.items()][:3])
-        reasons += f'; and {len(broken) - 3} more' if len(broken) > 3 else ''
         raise ValueError(f'--runs={source} holds no run that can be read{reasons}')
     return runs, broken
 
 
 def directories(source: Path) -> list[Path]:
-    """Every folder that a run has written to, in natural order."""
-    directories = []
+    """Every folder that a run has written to, n8 before n16."""
+    found = []
     for folder, folders, files in os.walk(source):
         if {'config.json', 'metrics.jsonl'} & {*files, *folders}:
-            directories.append(Path(folder))
+            found.append(Path(folder))
         folders[:] = [name for name in folders if name not in OF_A_RUN]
-    return sorted(directories, key=lambda path: natural(str(path)))
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts n8 before n16."""
-    parts = re.split(r'(\d+)', name)
-    return [(int(part), '') if part.isdecimal() else (-1, part) for part in parts]
+    parts = lambda path: re.split(r'(\d+)', str(path))  # noqa: E731
+    return sorted(
+        found, key=lambda p: [(int(d), '') if d.isdecimal() else (-1, d) for d in parts(p)]
+    )
 
 
 def _read(name: str, path: Path) -> SavedRun:
@@ -184,8 +174,8 @@ def group(runs: Sequence[SavedRun]) -> list[Group]:
     groups = []
     for settings, those in zip(several, by_settings.values(), strict=True):
         method = settings.get('algorithm', 'unknown method')
-        note = ', '.join(f'{name} {settings[name]}' for name in telling if name in settings)
-        groups.append(Group(METHODS.get(method, method), note, settings, those))
+        notes = [f'{name} {settings[name]}' for name in telling if name in settings]
+        groups.append(Group(', '.join([METHODS.get(method, method), *notes]), those))
     return groups
 
 

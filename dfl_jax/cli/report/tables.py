@@ -32,14 +32,10 @@ def at_end(name: str) -> Measure:
     return lambda run: Measured(scale * run.rows[-1][name]) if name in run.rows[-1] else None
 
 
-def last_round(run: SavedRun) -> int:
-    return run.rows[-1]['round']
-
-
-def each(name: str, parts: Callable[[SavedRun], int] = last_round) -> Measure:
-    """A column that adds up, for each of its parts: rounds, or clients."""
-    whole = at_end(name)
-    return lambda run: (total := whole(run)) and Measured(total.value / parts(run))
+def each(name: str, parts: Callable[[SavedRun], int] | None = None) -> Measure:
+    """A column that adds up, for each of its parts, which are rounds by default."""
+    whole, of = at_end(name), parts or (lambda run: run.rows[-1]['round'])
+    return lambda run: (total := whole(run)) and Measured(total.value / of(run))
 
 
 def best(name: str) -> Measure:
@@ -84,36 +80,32 @@ def of_tasks(runs: Sequence[SavedRun]) -> Columns:
     return columns
 
 
-def summary(groups: Sequence[Group], target: float) -> Table | None:
+def measured(groups: Sequence[Group], target: float) -> dict[str, Table | None]:
+    """The tables with a row a group, by their sections; None where no group has their numbers."""
+    to = f'to {100 * target:.4g}\N{NO-BREAK SPACE}%'
     columns = of_tasks([run for each in groups for run in each.counted])
-    columns[f'Rounds to {percent(target)}'] = until(target, 'round')
+    columns[f'Rounds {to}'] = until(target, 'round')
     columns['Sent (MB)'] = at_end('mbytes_total')
     columns['Seconds a round'] = each('seconds')
-    return by_group(groups, columns, 'On the test set, of the aggregated model and of the clients')
-
-
-def percent(share: float) -> str:
-    return f'{100 * share:.4g}\N{NO-BREAK SPACE}%'
-
-
-def traffic(groups: Sequence[Group], target: float) -> Table | None:
-    columns = {
+    traffic: Columns = {
         'All clients': at_end('mbytes_total'),
         'A round': each('mbytes_total'),
         'Busiest client': at_end('mbytes_busiest_client'),
         'Mean client': each('mbytes_total', lambda run: int(run.settings['clients'])),
-        f'To {percent(target)}': until(target, 'mbytes_total'),
+        to.capitalize(): until(target, 'mbytes_total'),
     }
-    return by_group(groups, columns, 'Megabytes sent until the end')
-
-
-def time(groups: Sequence[Group], target: float) -> Table | None:
-    columns = {
+    time: Columns = {
         'Until the end': at_end('simulated_seconds'),
         'A round': each('simulated_seconds'),
-        f'To {percent(target)}': until(target, 'simulated_seconds'),
+        to.capitalize(): until(target, 'simulated_seconds'),
     }
-    return by_group(groups, columns, 'Seconds in the world of each run')
+    return {
+        'Summary': by_group(
+            groups, columns, 'On the test set, of the aggregated model and the clients'
+        ),
+        'Traffic': by_group(groups, traffic, 'Megabytes sent until the end'),
+        'Simulated time': by_group(groups, time, 'Seconds in the world of each run'),
+    }
 
 
 def by_group(groups: Sequence[Group], of: Columns, caption: str) -> Table | None:

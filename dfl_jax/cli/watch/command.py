@@ -19,6 +19,7 @@ from dfl_jax.cli.report.command import check_target, report
 from dfl_jax.cli.report.runs import directories, find
 
 FLAGS = flags.FLAGS
+LIVE = Path(__file__).with_name('live.js')
 LOOPBACK = '127.0.0.1'
 WATCHED = ('config.json', 'metrics.jsonl', 'done')  # of a run
 
@@ -46,8 +47,9 @@ class Pages:
             version = self.version()
             if self._page[0] != version:
                 name = self._source.resolve().name
-                text = report(name, *find(self._source), self._target, version)
-                self._page = version, text
+                text = report(name, *find(self._source), self._target)
+                live = f'<script>const version = {version!r};\n{LIVE.read_text()}</script>\n</body>'
+                self._page = version, live.join(text.rsplit('</body>', 1))
             return self._page[1]
 
 
