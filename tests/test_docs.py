@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from absl import flags
 
+from dfl_jax import data
 from dfl_jax.algorithms import METHODS
 from dfl_jax.cli.experiment.method_flags import settings_with_flags
 from dfl_jax.cli.tables import command as tables
+from dfl_jax.data.npz import from_arrays
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -51,6 +54,21 @@ def test_the_library_example_of_the_readme(tmp_path):
     lines = run('-c', example, cwd=tmp_path).splitlines()
     assert [int(line.split()[0]) for line in lines] == [1, 2, 3, 4, 5]
     assert float(lines[-1].split()[1]) > 0.9
+
+
+def test_the_loader_and_the_format_of_the_data_page(tmp_path):
+    (loader,) = code_blocks('docs/data.md', 'python')
+    names: dict = {}
+    exec(loader, names)
+    given = names['waves']()
+    assert isinstance(given, data.Dataset)
+    found = from_arrays(given[:4], given.owners, 'waves')
+    assert found.train_x.shape == (400, 40) and len(np.unique(found.owners)) == 10
+    (content,) = code_blocks('docs/data.md', 'json')
+    for half in ('train', 'test'):
+        (tmp_path / half).mkdir()
+        (tmp_path / half / 'data.json').write_text(content)
+    assert data.load('leaf', tmp_path).train_y.tolist() == [12, 3]
 
 
 OF_OTHERS = {  # of absl, make, Slurm, gcloud, Docker and XLA
