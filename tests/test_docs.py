@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from absl import flags
 
+from dfl_jax import data
 from dfl_jax.algorithms import METHODS
 from dfl_jax.cli.experiment.method_flags import settings_with_flags
 from dfl_jax.cli.tables import command as tables
+from dfl_jax.data.npz import from_arrays
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -55,6 +58,7 @@ def test_the_library_example_of_the_readme(tmp_path):
     assert float(lines[-1].split()[1]) > 0.9
 
 
+<<<<<<< HEAD
 def test_the_page_of_own_data_and_graphs_runs_as_it_stands(tmp_path):
     page = 'docs/own_data_and_graph.md'
     *scripts, library = code_blocks(page, 'python')
@@ -73,6 +77,21 @@ def test_the_page_of_own_data_and_graphs_runs_as_it_stands(tmp_path):
     for out in ('own', 'parts', 'edges', 'matrix'):
         assert (tmp_path / 'runs' / out / 'done').exists()
     assert run('-c', library, cwd=tmp_path).splitlines()[-1].startswith('10 0.')
+=======
+def test_the_loader_and_the_format_of_the_data_page(tmp_path):
+    (loader,) = code_blocks('docs/data.md', 'python')
+    names: dict = {}
+    exec(loader, names)
+    given = names['waves']()
+    assert isinstance(given, data.Dataset)
+    found = from_arrays(given[:4], given.owners, 'waves')
+    assert found.train_x.shape == (400, 40) and len(np.unique(found.owners)) == 10
+    (content,) = code_blocks('docs/data.md', 'json')
+    for half in ('train', 'test'):
+        (tmp_path / half).mkdir()
+        (tmp_path / half / 'data.json').write_text(content)
+    assert data.load('leaf', tmp_path).train_y.tolist() == [12, 3]
+>>>>>>> data
 
 
 OF_OTHERS = {  # of absl, make, Slurm, gcloud, Docker and XLA

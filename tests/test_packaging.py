@@ -82,6 +82,10 @@ def test_a_wheel_has_the_papers(installed):
     assert CELL in tracked
 
 
+def test_a_wheel_has_the_sonnets(installed):
+    assert (installed / 'dfl_jax' / 'data' / 'sonnets.txt').stat().st_size > 10_000
+
+
 def test_the_commands_of_a_wheel_beside_a_folder_of_the_same_name(installed, home):
     (home / 'own.flags').write_text(f'--flagfile=experiments/{CELL}\n--alpha=0.3\n')
     start = ('-c', 'from dfl_jax.cli.__main__ import main; main()')
