@@ -58,7 +58,6 @@ def test_the_library_example_of_the_readme(tmp_path):
     assert float(lines[-1].split()[1]) > 0.9
 
 
-<<<<<<< HEAD
 def test_the_page_of_own_data_and_graphs_runs_as_it_stands(tmp_path):
     page = 'docs/own_data_and_graph.md'
     *scripts, library = code_blocks(page, 'python')
@@ -77,7 +76,8 @@ def test_the_page_of_own_data_and_graphs_runs_as_it_stands(tmp_path):
     for out in ('own', 'parts', 'edges', 'matrix'):
         assert (tmp_path / 'runs' / out / 'done').exists()
     assert run('-c', library, cwd=tmp_path).splitlines()[-1].startswith('10 0.')
-=======
+
+
 def test_the_loader_and_the_format_of_the_data_page(tmp_path):
     (loader,) = code_blocks('docs/data.md', 'python')
     names: dict = {}
@@ -91,7 +91,6 @@ def test_the_loader_and_the_format_of_the_data_page(tmp_path):
         (tmp_path / half).mkdir()
         (tmp_path / half / 'data.json').write_text(content)
     assert data.load('leaf', tmp_path).train_y.tolist() == [12, 3]
->>>>>>> data
 
 
 OF_OTHERS = {  # of absl, make, Slurm, gcloud, Docker and XLA
