@@ -37,15 +37,15 @@ faults: $(VENV)/.installed-test $(VENV)/.installed-nt  ## deliberate faults that
 torture: $(VENV)/.installed-test  ## mistreat the program: kills, damage, full disks, bad input
 	@$(BIN)/python -m tests.torture --workers=$(WORKERS) $(ARGS)
 
-lidocs: $(VENV)/.installed-docs  ## the documentation as a site, into site/
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
-	@echo 'Open site/index.html'
-
-nt: $(VENV)/.installed-test  ## style, format, types and spelling
+lint: $(VENV)/.installed-test  ## style, format, types and spelling
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy $(TYPED)
 	@$(BIN)/codespell
+
+docs: $(VENV)/.installed-docs  ## the documentation as a site, into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo 'Open site/index.html'
 
 bench: $(VENV)/.installed  ## every benchmark, one after the other
 	@set -e; for module in $(BENCH); do echo "== $$module"; $(BIN)/python -m $$module $(ARGS); done

@@ -150,3 +150,11 @@ def test_no_folder_of_ours_shadows_the_standard_library():
     code = 'import sys; sys.path.insert(0, "."); import select; select.select'
     python('-c', code, cwd=command.CHECKOUT)
     python('select', '--help', cwd=command.CHECKOUT, path=ROOT)
+
+
+def test_every_target_of_make_has_one_rule():
+    """A name that is also a folder, as docs, or has no rule at all would silently do nothing."""
+    text = (ROOT / 'Makefile').read_text()
+    (phony,) = re.findall(r'^\.PHONY: (.*)$', text, re.M)
+    rules = re.findall(r'^([a-z]+):', text, re.M)
+    assert sorted(rules) == sorted(phony.split())
