@@ -90,3 +90,4 @@ class Algorithm(NamedTuple):
     check: Callable[[Graph, np.ndarray], None] | None = None
     task: Task = CLASSIFICATION  # by which predictions are evaluated
     overlaps: bool = False  # what a round sends does not depend on what it computes
+    replies: bool = True  # where clients meet at an aggregator, their senders wait for its answer

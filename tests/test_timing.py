@@ -11,14 +11,22 @@ import pytest
 
 from dfl_jax import simulate, timing, topology
 from dfl_jax.algorithms import METHODS, make
+from dfl_jax.algorithms.spark import EXCHANGES, NTK, Projection
 from dfl_jax.base import Clients, Graph
 from dfl_jax.evaluation import Holdout
 from dfl_jax.heterogeneous import populate
 from dfl_jax.models import MLP, bind
-from dfl_jax.ntk import NtkUpdate, linearization, update_work
+from dfl_jax.ntk import NtkUpdate, linearization, projected, update_work
 from dfl_jax.ntk.evolution import apply
+from dfl_jax.ntk.projection import projection
 from dfl_jax.timing import Counts, Online, Rules, World, finish_times
-from dfl_jax.training import Batch, LocalTraining, batch_loss, training_operations
+from dfl_jax.training import (
+    Batch,
+    LocalTraining,
+    batch_loss,
+    gradient_operations,
+    training_operations,
+)
 
 CLIENTS, ROUNDS = 7, 6
 
@@ -283,13 +291,16 @@ def test_senders_wait_for_what_comes_back():
     members = graphs.members[0, 0]
     counts = Counts(np.full((1, 4), 2e6), np.full((1, 4), 1e9))
     world = timing.world(4, speed=1e9, uplink=1e6, latency=0)
-    times = finish_times(graphs, counts, world, Rules(returns=True))[0]
+    times = finish_times(graphs, counts, world, Rules(meetings=True, replies=True))[0]
     came = 1 + max(2e6 / 1e6, 2e6 / (1e6 / 2))  # two at once into the aggregator
     came += 1  # the aggregator works when all is there
     assert times[members[0]] == pytest.approx(came)
     back = 1e6 / (1e6 / 2)  # half of what it sends to each of two, at half of its uplink
     assert times[members[1:]] == pytest.approx(came + back)
     assert times[[i for i in range(4) if i not in members]] == pytest.approx([0])
+    without = finish_times(graphs, counts, world, Rules(meetings=True))[0]
+    assert without[members[0]] == pytest.approx(came)
+    assert without[members[1:]] == pytest.approx([1, 1])  # they have worked and go on
 
 
 def test_who_never_comes_back():
@@ -407,6 +418,56 @@ def test_operations_of_an_ntk_update_are_those_of_its_compiled_parts():
     total = work.total(jnp.array([n]), jnp.array([110]), jnp.array([4]))
     parts = flops(start, WIDE.shapes, x) + 110 * product + 4 * tried
     assert float(total[0]) == pytest.approx(parts, rel=0.05)
+
+
+# XLA counts the body of a loop once, and what int8 sends is formed by 50 columns at a time.
+@pytest.mark.parametrize(('exchange', 'dimension'), [('float32', 400), ('int8', 50)])
+def test_operations_of_sparks_update_are_those_of_its_compiled_parts(exchange, dimension):
+    settings, codec = Projection(projection_dim=dimension), EXCHANGES[exchange]
+    random = projection(settings.projection, WIDE.shapes, dimension)
+    linearize = projected(WIDE, random, codec=codec)
+    key, n = jax.random.key(0), 960
+
+    def linearized_at(w, x):
+        return linearize(key, random.draw(key), w, x, jnp.ones(len(x), bool), len(x))
+
+    def compiled(products, tried):
+        def update(w, x, *totals):
+            linearized = linearized_at(w, x)
+            found = [apply(linearized.kernel, s) for s in totals[:products]]
+            moved = [linearized.moved(s, 0.1) for s in totals[products:]]
+            return linearized.outputs, found, moved
+
+        x, s = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((n, 784), (10, n)))
+        return flops(update, WIDE.shapes, x, *[s] * (products + tried))
+
+    work, samples = update_work(WIDE, NTK, linearized_at, n), jnp.int32(n)
+    both = compiled(1, 1)
+    counted = [float(part.at(samples)) for part in work[:3]]
+    assert sum(counted) == pytest.approx(both, rel=0.05)
+    assert counted[1] == pytest.approx(compiled(2, 1) - both, rel=0.05)
+    if exchange == 'float32':  # at 50 dimensions a tenth of it is no product
+        assert counted[2] == pytest.approx(compiled(1, 2) - both, rel=0.05)
+
+
+def test_operations_of_mutual_learning_are_those_of_a_compiled_step():
+    models, size = [bind(MLP(10, (hidden,)), (784,)) for hidden in (256, 128, 256)], 64
+
+    def loss(weights, x, y):
+        logits = [model.apply(w, x) for model, w in zip(models, weights, strict=True)]
+        taught = [jax.lax.stop_gradient(jax.nn.softmax(z)) for z in logits]
+        total = 0.0
+        for n, z in enumerate(logits):
+            log_p = jax.nn.log_softmax(z)
+            total -= jnp.take_along_axis(log_p, y[:, None], 1).mean()
+            total -= sum((p * log_p).sum(axis=1).mean() for p in taught[:n] + taught[n + 1 :])
+        return total
+
+    x = jax.ShapeDtypeStruct((size, 784), jnp.float32)
+    y = jax.ShapeDtypeStruct((size,), jnp.int32)
+    compiled = flops(jax.grad(loss), [model.shapes for model in models], x, y)
+    counted = size * sum(gradient_operations(model) for model in models)
+    assert counted == pytest.approx(compiled, rel=0.05)
 
 
 def test_energy():

@@ -68,7 +68,7 @@ def meeting_rounds(
       chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what
         memory holds.
       aggregators_train: whether aggregators train on their own data before, as their senders do.
-      back: whether models travel back to the senders.
+      back: whether models travel back to the senders, who wait for them.
       mutual: how models teach each other while they are combined, for the work that it takes.
       shared: whether all clients of an architecture go on with its first participant's model, as
         if a server handed it out before their next training.
@@ -111,6 +111,7 @@ def meeting_rounds(
             population, state.params, weights
         ),
         predict_own=lambda state, x: own_predictions(population, state.params, x, chunk),
+        replies=back,
     )
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.base import Array
+from dfl_jax.base import Array, PyTree
 from dfl_jax.execution import operations
 from dfl_jax.models import Model
 from dfl_jax.ntk.evolution import apply
@@ -37,9 +37,9 @@ class Polynomial(NamedTuple):
 class UpdateWork(NamedTuple):
     """Operations of the parts of an update."""
 
-    start: Polynomial  # the linearization and its kernel
-    product: Polynomial  # of the kernel with S [C, N]
-    candidate: Polynomial  # a timestep that is tried
+    start: Polynomial  # the linearization, its kernel, and what products and timesteps share
+    product: Polynomial  # another one of the kernel with S [C, N]
+    candidate: Polynomial  # another timestep that is tried
     step: Polynomial  # J^T S of the timestep that is kept
 
     def total(self, samples: Array, products: Array, tried: Array) -> Array:
@@ -70,22 +70,28 @@ def update_work(
         x, s = array(n, *model.input_shape), array(model.classes, n)
         weights = jax.tree.map(lambda leaf: array(*leaf.shape), model.shapes)
 
-        def count(part: Callable) -> int:
-            def with_start(w, x, s):
+        def count(products: int, tried: int, last: Callable = lambda way, s: ()) -> int:
+            """Of an update with so many products of the kernel and timesteps tried, and more."""
+
+            def update(w, x, *totals):
                 linearized = linearize(w, x)
                 way = candidates(model, settings, linearized, w, x, jnp.ones(()))
-                kernel = () if callable(linearized.kernel) else linearized.kernel
-                return linearized.outputs, kernel, part(linearized, way, s)
+                found: list[PyTree] = [apply(linearized.kernel, s) for s in totals[:products]]
+                for s in totals[products:-1]:
+                    if settings.selection == 'network':
+                        found.append(way.network(way.candidate_of(s)))
+                    else:
+                        found.append(apply(linearized.kernel, s))
+                return linearized.outputs, found, last(way, totals[-1])
 
-            return operations(with_start, weights, x, s)
+            return operations(update, weights, x, *[s] * (products + tried + 1))
 
-        start = count(lambda linearized, way, s: ())
-        product = count(lambda linearized, way, s: apply(linearized.kernel, s))
-        formed = count(lambda linearized, way, s: way.candidate_of(s))
-        tried = count(lambda linearized, way, s: way.network(way.candidate_of(s)))
-        kept = count(lambda linearized, way, s: way.weights_of(way.candidate_of(s)))
-        tried = product if settings.selection == 'linearized' else tried
-        return [start, product - start, tried - start, kept - formed]
+        # Two of each tell what another one takes, apart from what all share.
+        both = count(1, 1)
+        product, candidate = count(2, 1) - both, count(1, 2) - both
+        formed = count(1, 1, lambda way, s: way.candidate_of(s))
+        kept = count(1, 1, lambda way, s: way.weights_of(way.candidate_of(s)))
+        return [both - product - candidate, product, candidate, kept - formed]
 
     step = max(samples // 4, 1)
     sizes = [2 * step, 3 * step, 4 * step]

@@ -72,10 +72,11 @@ def counts_of(info: Info, unit_bits: Mapping[str, int]) -> Counts:
 
 
 def rules_of(algorithm: Algorithm, graphs: Graph, clients: int, rules: Rules = ROUNDS) -> Rules:
-    """The rules with what is the method's: where aggregators are fewer than clients, senders wait
-    for what comes back."""
-    returns = graphs.members.shape[-2] != clients
-    return rules._replace(overlap=algorithm.overlaps, returns=returns)
+    """The rules with what is the method's: clients meet where aggregators are fewer than they."""
+    meetings = graphs.members.shape[-2] != clients
+    return rules._replace(
+        overlap=algorithm.overlaps, meetings=meetings, replies=meetings and algorithm.replies
+    )
 
 
 def check_counted(algorithm: Algorithm, clients: Clients, graphs: Graph) -> None:

@@ -39,8 +39,8 @@ class Rules(NamedTuple):
 
     barrier: bool = False  # all for the last client of each round
     overlap: bool = False  # messages leave before the work of the round, as it does not change them
-    # Aggregators work when all messages are there, and senders wait for what comes back
-    returns: bool = False
+    meetings: bool = False  # aggregators work when all messages are there
+    replies: bool = False  # senders of meetings wait for what comes back
     period: float = 0.0  # seconds: round r = 0, 1, ... does not begin before r times so many
 
 
@@ -93,16 +93,17 @@ def finish_times(
             ready = began + working[round]
             leaves = began if rules.overlap else ready
             arrives = leaves[members] + there[round - start]
-            own = began[homes] if rules.returns else ready[homes]
+            own = began[homes] if rules.meetings else ready[homes]
             arrives[:, 0] = own
             done = np.maximum(np.where(delivered, arrives, -np.inf).max(axis=1), own)
-            if rules.returns:
+            if rules.meetings:
                 done = done + working[round][homes]
             later = np.maximum(now, (first + round) * rules.period)
             later[homes[active]] = done[active]
-            if rules.returns:
-                comes = np.where(delivered, done[:, None] + back[round - start], -np.inf)
-                np.maximum.at(later, members[:, 1:], comes[:, 1:])
+            if rules.meetings:
+                free = done[:, None] + back[round - start] if rules.replies else ready[members]
+                free = np.where(delivered, free, -np.inf)
+                np.maximum.at(later, members[:, 1:], free[:, 1:])
             if not np.isfinite(later).all():
                 _never(round, began, now)
             if rules.barrier:
@@ -141,7 +142,7 @@ def _transfers(
         return world.delay(senders, receivers) + bits[part][rows, senders] / shares_out / rate
 
     there = seconds(members, homes, out, into)
-    return there, seconds(homes, members, into, out) if rules.returns else there
+    return there, seconds(homes, members, into, out) if rules.replies else there
 
 
 def energy(counts: Counts, joules_per_operation: float, joules_per_bit: float) -> np.ndarray:

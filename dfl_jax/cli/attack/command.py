@@ -44,10 +44,12 @@ flags.DEFINE_integer(
 
 def check() -> None:
     """Raises ValueError for a flag that the attack ignores, or a full --out."""
-    for name in itertools.chain(*experiment_flags.GROUPS.values()):
-        flag = FLAGS[name]
-        if flag.present and name not in SHARED:
-            raise ValueError(f'{flag.serialize()} does not apply to the attack; leave it out')
+    of_runs = set(itertools.chain(*experiment_flags.GROUPS.values())) - {*SHARED}
+    for name in of_runs & {*FLAGS}:
+        if FLAGS[name].present:
+            raise ValueError(
+                f'{FLAGS[name].serialize()} does not apply to the attack; leave it out'
+            )
     check_values(FLAGS)
     check_empty(FLAGS.out)
 
