@@ -8,6 +8,7 @@ repeats the part after Eq. (1) for every batch; in a cluster all clients share o
 
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import jax
@@ -109,6 +110,7 @@ def ntk_dfl(
 
     share = Fraction(1, subsampling)
 
+    @cache
     def work_of() -> UpdateWork:
         at_own = linearization(model, kernel=kernel, codec=codec)
         key = jax.random.key(0)

@@ -8,6 +8,7 @@ networks it is compared with, so that the server is no busier than a client ther
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from dfl_jax.execution import aggregator_bytes
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
     NtkUpdate,
+    UpdateWork,
     aggregator_data,
     at_precision,
     linearization,
@@ -53,6 +55,10 @@ def ntk_fl(
     update = ntk_update(model, ntk)
     linearize = linearization(model, kernel=kernel)
 
+    @cache
+    def work_of() -> UpdateWork:
+        return update_work(model, ntk, lambda w, x: linearize(jax.random.key(0), w, x))
+
     def init_state(key: Array, clients: Clients) -> State:
         return State(model.init(key), clients.mask.sum(axis=1, dtype=jnp.int32), jnp.int32(0))
 
@@ -68,7 +74,6 @@ def ntk_fl(
         x, labels, mask = aggregator_data(of_members(clients, members), present)
         y = output_targets(model, labels, x.dtype)
         evolved, chosen, value, products, tried = update(w, linearize(key, w, x), x, y, mask, rate)
-        costs = update_work(model, ntk, lambda w, x: linearize(key, w, x))
         new = jax.tree.map(lambda n, o: jnp.where(active, n, o), evolved, w)
         heard = jnp.zeros_like(sizes).at[members].add(present.astype(jnp.int32))
         samples = heard * sizes
@@ -81,7 +86,7 @@ def ntk_fl(
             },
             {'timestep': chosen},
             # Of the server, which is none of the clients; they wait for it alike
-            active * costs.total(mask.sum(), products, tried) * jnp.ones(len(sizes)),
+            active * work_of().total(mask.sum(), products, tried) * jnp.ones(len(sizes)),
         )
         return State(new, sizes, k + 1), info
 

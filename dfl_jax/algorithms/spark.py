@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -180,6 +181,7 @@ def spark(
     check_range('sampling', sampling, least=0.001, most=1)
     share = Fraction(sampling).limit_denominator(1000)
 
+    @cache
     def work_of() -> UpdateWork:
         def at(w, x):
             key, all_ = jax.random.key(0), jnp.ones(len(x), bool)

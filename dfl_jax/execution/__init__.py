@@ -35,4 +35,4 @@ from dfl_jax.execution.memory import (
     choose_chunk,
     client_bytes,
 )
-from dfl_jax.execution.operations import operations
+from dfl_jax.execution.operations import counted_operations, operations

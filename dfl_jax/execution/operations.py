@@ -8,6 +8,8 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from dfl_jax.base import PyTree
+
 
 def operations(function: Callable, *arguments: Any) -> int:
     """Operations of one call, a multiplication and an addition being two.
@@ -23,8 +25,19 @@ def operations(function: Callable, *arguments: Any) -> int:
     >>> operations(jnp.dot, jnp.ones((2, 3)), jnp.ones((3, 5)))
     60
     """
-    closed = jax.make_jaxpr(function)(*arguments)
-    return _of(dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[0])
+    return counted_operations(function, *arguments)(True)
+
+
+def counted_operations(function: Callable, *arguments: Any) -> Callable[[PyTree], int]:
+    """count(wanted) -> operations of one call of which only some results are used, as of
+    `operations`; wanted: booleans, a prefix of the function's results. It is traced once."""
+    closed, results = jax.make_jaxpr(function, return_shape=True)(*arguments)
+
+    def count(wanted: PyTree) -> int:
+        used = jax.tree.leaves(jax.tree.broadcast(wanted, results))
+        return _of(dce_jaxpr(closed.jaxpr, used)[0])
+
+    return count
 
 
 def _of(jaxpr: Jaxpr) -> int:

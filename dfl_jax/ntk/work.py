@@ -11,8 +11,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.base import Array, PyTree
-from dfl_jax.execution import operations
+from dfl_jax.base import Array
+from dfl_jax.execution import counted_operations
 from dfl_jax.models import Model
 from dfl_jax.ntk.evolution import apply
 from dfl_jax.ntk.linearized import Linearization
@@ -70,28 +70,37 @@ def update_work(
         x, s = array(n, *model.input_shape), array(model.classes, n)
         weights = jax.tree.map(lambda leaf: array(*leaf.shape), model.shapes)
 
-        def count(products: int, tried: int, last: Callable = lambda way, s: ()) -> int:
-            """Of an update with so many products of the kernel and timesteps tried, and more."""
+        def update(w, x, totals):
+            linearized = linearize(w, x)
+            way = candidates(model, settings, linearized, w, x, jnp.ones(()))
 
-            def update(w, x, *totals):
-                linearized = linearize(w, x)
-                way = candidates(model, settings, linearized, w, x, jnp.ones(()))
-                found: list[PyTree] = [apply(linearized.kernel, s) for s in totals[:products]]
-                for s in totals[products:-1]:
-                    if settings.selection == 'network':
-                        found.append(way.network(way.candidate_of(s)))
-                    else:
-                        found.append(apply(linearized.kernel, s))
-                return linearized.outputs, found, last(way, totals[-1])
+            def product(s):
+                return apply(linearized.kernel, s)
 
-            return operations(update, weights, x, *[s] * (products + tried + 1))
+            def network(s):
+                return way.network(way.candidate_of(s))
 
-        # Two of each tell what another one takes, apart from what all share.
-        both = count(1, 1)
-        product, candidate = count(2, 1) - both, count(1, 2) - both
-        formed = count(1, 1, lambda way, s: way.candidate_of(s))
-        kept = count(1, 1, lambda way, s: way.weights_of(way.candidate_of(s)))
-        return [both - product - candidate, product, candidate, kept - formed]
+            tried = network if settings.selection == 'network' else product
+            chosen = way.candidate_of(totals[4])
+            return {
+                'outputs': linearized.outputs,
+                'products': [product(s) for s in totals[:2]],
+                'tried': [tried(s) for s in totals[2:4]],
+                'chosen': chosen,
+                'weights': way.weights_of(chosen),
+            }
+
+        count = counted_operations(update, weights, x, [s] * 5)
+
+        def of(products: int, tried: int, chosen: bool = False, weights: bool = False) -> int:
+            wanted = {'outputs': True, 'chosen': chosen, 'weights': weights}
+            return count(wanted | {'products': [True, products > 1], 'tried': [True, tried > 1]})
+
+        # A second one tells what another one takes, apart from what they all share.
+        one = of(1, 1)
+        product, candidate = of(2, 1) - one, of(1, 2) - one
+        step = of(1, 1, weights=True) - of(1, 1, chosen=True)
+        return [one - product - candidate, product, candidate, step]
 
     step = max(samples // 4, 1)
     sizes = [2 * step, 3 * step, 4 * step]
