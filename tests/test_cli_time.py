@@ -249,7 +249,7 @@ def test_a_method_that_counts_nothing(tmp_path, monkeypatch):
 
 # -------------------------------------------------------------------------------- without rounds
 
-CLOCKS = ('--world=speed=two:1e7:1e8:0.3,latency=0.01', '--round_seconds=0.5')
+CLOCKS = ('--world=speed=two:2e6:2e7:0.3,latency=0.01', '--round_seconds=0.5')
 
 
 @pytest.mark.parametrize('method', ['ad_psgd', 'gossip_learning', 'swift', 'divshare'])
