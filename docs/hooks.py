@@ -49,6 +49,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     tutorial, figures = notebook(ROOT / 'docs/tutorial.ipynb', config.extra['run_tutorial'])
     for path, image in figures.items():
         files.append(File.generated(config, path, content=image))
+    if repository := config.extra['repository']:
+        tutorial = in_colab(tutorial, repository)
     pages = {
         'tutorial.md': tutorial,
         'vs_peers.md': (ROOT / 'benchmarks/vs_peers.md').read_text(),
@@ -101,6 +103,19 @@ def notebook(path: Path, run: bool) -> tuple[str, dict[str, bytes]]:
             figures[file] = image.getvalue()
             parts.append(f'![What the code above draws]({file})')
     return '\n\n'.join(parts), figures
+
+
+def in_colab(tutorial: str, repository: str) -> str:
+    """The tutorial's page with a button below its heading that opens the notebook in Colab.
+
+    Args:
+      repository: its address, https://github.com/OWNER/NAME
+    """
+    heading, _, rest = tutorial.partition('\n')
+    path = repository.removeprefix('https://github.com').removesuffix('/').removesuffix('.git')
+    page = f'https://colab.research.google.com/github{path}/blob/main/docs/tutorial.ipynb'
+    first = f'and begin with `%pip install git+{repository}`.'
+    return f'{heading}\n\n[Open in Colab]({page}){{ .md-button }} {first}\n{rest}'
 
 
 def command(name: str) -> str:

@@ -30,7 +30,8 @@ def site(tmp_path_factory):
         [sys.executable, '-m', 'mkdocs', 'build', '--strict', '--site-dir', str(folder)],
         cwd=ROOT,
         env=os.environ
-        | {'PYTHONPATH': str(ROOT), 'NO_MKDOCS_2_WARNING': '1', 'RUN_TUTORIAL': 'false'},
+        | {'PYTHONPATH': str(ROOT), 'NO_MKDOCS_2_WARNING': '1', 'RUN_TUTORIAL': 'false'}
+        | {'REPOSITORY': 'https://github.com/OWNER/NAME'},
         capture_output=True,
         text=True,
     )
@@ -130,3 +131,9 @@ def test_the_page_of_a_notebook_has_its_text_and_code(site):
     page = re.sub(r'<[^>]+>', '', (site / 'tutorial.html').read_text())
     assert 'Ten clients learn handwritten digits together' in page
     assert 'from dfl_jax import Algorithm' in page
+
+
+def test_the_notebook_opens_in_colab(site):
+    notebook = 'github/OWNER/NAME/blob/main/docs/tutorial.ipynb'
+    links = Elements(site / 'tutorial.html').links
+    assert f'https://colab.research.google.com/{notebook}' in links
