@@ -54,6 +54,21 @@ def qg_dsgdm(x, gradients, matrix, rounds, lr, mu):
     return history
 
 
+def dfed_admm(x, gradients, matrix, rounds, lr, steps, penalty):
+    """ADMM by its dual variables d and local gradient descent; penalty: lambda."""
+    clients, history = range(len(x)), []
+    d = [np.zeros_like(each) for each in x]
+    for _ in range(rounds):
+        w = list(x)
+        for i in clients:
+            for _ in range(steps):
+                w[i] = w[i] - lr * (gradients(i, w[i]) - d[i] + (w[i] - x[i]) / penalty)
+            d[i] = d[i] - (w[i] - x[i]) / penalty
+        x = mixed(matrix, [w[i] - penalty * d[i] for i in clients])
+        history.append(x)
+    return history
+
+
 def sgp(x, gradients, matrix, rounds, lr):
     """Assran et al., Algorithm 1; matrix: column-stochastic. The ratios z of every round."""
     clients, history = range(len(x)), []

@@ -49,7 +49,7 @@ def vectors(params):
 
 def weights_after(name, clients, graphs, **settings):
     """The first weights of all clients, and those after every round."""
-    method = compiled(name, MODEL, init='independent', **WHOLE, **settings)
+    method = compiled(name, MODEL, init='independent', **(WHOLE | settings))
     state = widen(method.init(jax.random.key(0), clients))
     history = [vectors(state.params)]
     for r in range(len(graphs.active)):
@@ -80,6 +80,7 @@ CASES = {
     'dsgt': ({}, {}),
     'd2': ({'lazy': False}, {}),
     'qg_dsgdm': ({'global_momentum': 0.8}, {'mu': 0.8}),
+    'dfed_admm': ({'proximal': 4.0, 'local_steps': 3}, {'steps': 3, 'penalty': 0.25}),
     'choco_sgd': (
         {'sparsity': 0.5, 'consensus_step': 0.4},
         {'gamma': 0.4, 'compress': top_half},

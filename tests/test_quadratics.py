@@ -34,7 +34,7 @@ def drawn(family, clients=CLIENTS, **options) -> Graph:
 def distances(name, graph, rounds, found=None, every=1, **settings):
     """Root mean square distance of clients from the optimum, after every so many rounds."""
     found = found or problem()
-    algorithm = make(name, MODEL, **WHOLE, **settings)
+    algorithm = make(name, MODEL, **(WHOLE | settings))
 
     def block(state, keys):
         step = lambda s, key: (algorithm.step(key, s, graph, found.clients)[0], None)  # noqa: E731
@@ -92,6 +92,17 @@ def test_dpsgd_stops_at_a_floor_proportional_to_its_rate(x64):
     ]
     ratios = np.array(floors[:-1]) / floors[1:]
     assert floors[-1] > 1e-4 and ratios == pytest.approx([2, 2], rel=0.1)
+
+
+@pytest.mark.parametrize('steps', [1, 4])
+def test_admm_comes_to_rest_where_dpsgd_of_the_rate_lambda_does(steps, x64):
+    """However many local steps it takes, and at the optimum where all clients are neighbours."""
+    penalty, settings = 0.05 * STEP, {'lr': 0.02 * STEP, 'local_steps': steps}
+    settings |= {'proximal': 1 / penalty, 'every': 3000}
+    ours = distances('dfed_admm', drawn('ring'), 3000, **settings)
+    rest = distances('dpsgd', drawn('ring'), 3000, every=3000, lr=penalty, mixing='metropolis')
+    np.testing.assert_allclose(ours, rest, rtol=1e-9)
+    assert rest > 0.05 and distances('dfed_admm', drawn('complete'), 3000, **settings) < 1e-9
 
 
 def test_quasi_global_momentum_of_zero_is_dpsgd(x64):

@@ -14,6 +14,7 @@ from dfl_jax.algorithms.dec_fml import dec_fml
 from dfl_jax.algorithms.dec_partial import dec_fed_dropout, dec_fedrolex, dec_heterofl
 from dfl_jax.algorithms.decavg import decavg
 from dfl_jax.algorithms.def_kt import def_kt
+from dfl_jax.algorithms.dfed_admm import dfed_admm
 from dfl_jax.algorithms.dfed_alt import dfed_alt
 from dfl_jax.algorithms.dfedavg import dfedavg, dfedavgm, dfedprox
 from dfl_jax.algorithms.dfedsam import dfedsam
@@ -159,6 +160,7 @@ METHODS: dict[str, Method] = {
         epidemic, 'Epidemic', 'Epidemic learning', from_run=CHUNK, defaults={'topology': 'epidemic'}
     ),
     'dfedprox': Method(dfedprox, 'DFedProx', 'FedProx', from_run=CHUNK),
+    'dfed_admm': Method(dfed_admm, 'DFedADMM', 'DFedADMM', from_run=CHUNK),
     'dfed_alt': Method(dfed_alt, 'DFedAlt', 'DFedAlt', from_run=CHUNK),
     'dfml': _of_meetings(dfml, 'DFML', from_run=CHUNK | ROUNDS | {'peak_updates': _peak_updates}),
     'dec_fedavg': _of_meetings(dec_fedavg, 'Dec. FedAvg'),

@@ -173,23 +173,28 @@ def weighted_mean(values: Array, weight: Array) -> Array:
 def local_training(
     model: Model, settings: LocalTraining, chunk: int | None = None
 ) -> Callable[..., tuple[PyTree, Array]]:
-    """train(key, params, clients, round, support=None) -> (params, losses).
+    """train(key, params, clients, round, support=None, linear=None) -> (params, losses).
 
-    `params` and the 0/1 `support` have leaves [M, ...]; weights where the support is 0 stay as they
-    are. `round` is a scalar; `losses` [M] is each client's mean loss over its steps, NaN once its
-    weights are not finite.
+    `params`, the 0/1 `support` and `linear` have leaves [M, ...]; weights where the support is 0
+    stay as they are, and `linear` is added to every gradient. `round` is a scalar; `losses` [M] is
+    each client's mean loss over its steps, NaN once its weights are not finite.
 
     chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     train_one = client_training(model, settings)
 
     def train(
-        key: Array, params: PyTree, clients: Clients, round: Array, support: PyTree | None = None
+        key: Array,
+        params: PyTree,
+        clients: Clients,
+        round: Array,
+        support: PyTree | None = None,
+        linear: PyTree | None = None,
     ) -> tuple[PyTree, Array]:
         keys = jax.random.split(key, len(clients.x))
         return map_in_chunks(
-            lambda one: train_one(one[0], one[1], Clients(*one[3:]), round, one[2]),
-            (keys, params, support, *clients),
+            lambda one: train_one(one[0], one[1], Clients(*one[4:]), round, one[2], one[3]),
+            (keys, params, support, linear, *clients),
             chunk,
             settings.bytes_of_client(model, clients.y.shape[1]),
         )
@@ -198,7 +203,7 @@ def local_training(
 
 
 def client_training(model: Model, settings: LocalTraining) -> Callable[..., tuple[PyTree, Array]]:
-    """train(key, params, client, round, support=None) -> (params, loss) of a single client:
+    """train(key, params, client, round, support=None, linear=None) -> (params, loss) of one client:
     `local_training` without the leading axis M; `client` holds x [N, ...], y and mask [N]."""
     epochs, fixed_steps = settings.local_epochs, settings.local_steps
     labels = model.task is CLASSIFICATION
@@ -224,7 +229,12 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
         return loss + settings.proximal / 2 * distance, loss
 
     def train(
-        key: Array, params: PyTree, client: Clients, round: Array, support: PyTree | None = None
+        key: Array,
+        params: PyTree,
+        client: Clients,
+        round: Array,
+        support: PyTree | None = None,
+        linear: PyTree | None = None,
     ) -> tuple[PyTree, Array]:
         x, y, mask = client
         size = min(settings.batch_size, len(mask))
@@ -246,6 +256,8 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
             loss, gradient = _loss_and_gradient(
                 settings, lambda w: objective(w, start, batch, shares, k_apply), params
             )
+            if linear is not None:
+                gradient = jax.tree.map(jnp.add, gradient, linear)
             update, moments = optimiser.update(gradient, moments, params)
             if support is not None:
                 update = jax.tree.map(jnp.multiply, update, support)

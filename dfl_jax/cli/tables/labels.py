@@ -56,6 +56,7 @@ METHODS: dict[str, str] = {
     'he_d': 'He',  # configuration D, a table of its own
     'gain_d': 'gain-corrected',
     'same_d': 'same start',
+    'dfed_admm': algorithms.METHODS['dfed_admm'].label,
 }
 CURVE_LABELS = {
     'consensus_accuracy': 'aggregated model',
