@@ -45,6 +45,13 @@ def test_an_error_is_one_line_that_steers_no_terminal(capsys):
     assert len(line) < 1100
 
 
+def test_help_whose_reader_leaves_ends_without_a_word():
+    command = f'{sys.executable} -m experiments.run --helpfull | head -1'
+    env = os.environ | {'PYTHONUNBUFFERED': '1'}
+    ran = subprocess.run(command, shell=True, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert ran.stdout and not ran.stderr
+
+
 def test_a_flagfile_may_stand_twice_but_not_in_itself(tmp_path):
     one, two = tmp_path / 'one', tmp_path / 'two'
     one.write_text('--rounds=2\n')

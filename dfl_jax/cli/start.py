@@ -4,6 +4,7 @@ Nothing heavy is imported here, so that a mistake is reported at once.
 """
 
 import functools
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -35,7 +36,11 @@ def parse(argv: list[str], command: ModuleType) -> list[str]:
             from dfl_jax.cli.help import show
 
             rest = [argv[0], *(a for a in arguments if a not in HELP)]
-            show(command, _called(), rest, full='--helpfull' in asked_for)
+            try:
+                show(command, _called(), rest, full='--helpfull' in asked_for)
+                sys.stdout.flush()
+            except BrokenPipeError:  # `--help | head`; the flush at the end must not fail, too
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
         return flags.FLAGS([argv[0], *arguments])
     except (flags.Error, ValueError) as error:  # ValueError: --noprogress=1
