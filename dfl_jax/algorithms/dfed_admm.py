@@ -36,7 +36,7 @@ from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining, local_training
 
-TRAINING = LocalTraining(lr=0.1, batch_size=25, local_epochs=5, proximal=10.0)
+TRAINING = LocalTraining(lr=0.1, batch_size=25, local_epochs=5, proximal=0.1)
 
 
 class State(NamedTuple):
