@@ -6,7 +6,7 @@ from dfl_jax.cli.tables.curves import LOSS
 EARLY = ('ntk_dfl', 'dfedavg', 'dfedavgm', 'dfedsam', 'dispfl', 'dpsgd', 'ntk_fl', 'decavg')
 RECENT = (
     *('relay_sgd', 'dsgt', 'd2', 'qg_dsgdm', 'dfedprox'),
-    *('choco_sgd', 'beer', 'sgp', 'epidemic', 'dfed_alt'),
+    *('choco_sgd', 'beer', 'sgp', 'epidemic', 'dfed_alt', 'dfed_admm'),
 )
 LATER = ('dfml', 'dec_fedavg', 'dec_heterofl', 'dec_fedrolex', 'dec_fedprox', 'def_kt', 'dec_fml')
 METHODS: dict[str, str] = {
@@ -56,7 +56,6 @@ METHODS: dict[str, str] = {
     'he_d': 'He',  # configuration D, a table of its own
     'gain_d': 'gain-corrected',
     'same_d': 'same start',
-    'dfed_admm': algorithms.METHODS['dfed_admm'].label,
 }
 CURVE_LABELS = {
     'consensus_accuracy': 'aggregated model',
