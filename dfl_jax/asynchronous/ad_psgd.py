@@ -90,18 +90,17 @@ def ad_psgd(
     """
 
     def update(
-        slot: Slots, read: Read, present: Read, train: Train
+        event: Slots, read: Read, present: Read, train: Train
     ) -> tuple[tuple[Held, ...], Array]:
-        began = read(slot, 0).params
-        trained, losses = train(began)
+        began = read(event, 0).params
+        trained, loss = train(began)
 
         def average(own: Array, other: Array) -> Array:
-            met = slot.mask[:, 1].reshape(-1, *[1] * (own.ndim - 1))
-            return jnp.where(met, (own + other) / 2, own)
+            return jnp.where(event.mask[1], (own + other) / 2, own)
 
-        averages = jax.tree.map(average, present(slot, 0).params, present(slot, 1).params)
+        averages = jax.tree.map(average, present(event, 0).params, present(event, 1).params)
         new = jax.tree.map(lambda a, z, x: a + (z - x), averages, trained, began)
-        return (Held(new), Held(averages)), losses
+        return (Held(new), Held(averages)), loss
 
     return event_method(
         model,

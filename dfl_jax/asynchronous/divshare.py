@@ -28,7 +28,6 @@ from dfl_jax.asynchronous.state import Held, Layout, Read, Train, event_method
 from dfl_jax.base import Algorithm, Array, PyTree
 from dfl_jax.checks import check_range
 from dfl_jax.compression import FLOAT_BITS
-from dfl_jax.execution import map_in_chunks
 from dfl_jax.initialisation import Init
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
@@ -167,28 +166,24 @@ def divshare(
     layout = layout_of(model, fragments)
 
     def update(
-        slot: Slots, read: Read, present: Read, train: Train
+        event: Slots, read: Read, present: Read, train: Train
     ) -> tuple[tuple[Held, ...], Array]:
-        def average(event: Slots) -> PyTree:  # of one event
-            assert event.fragments is not None
-            own, parts = present(event, 0).params, event.fragments
+        assert event.fragments is not None
+        own, parts = present(event, 0).params, jnp.asarray(event.fragments)
 
-            def add(k: int | Array, sums: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
-                total, copies = sums
-                received = read(event, k, parts[k]).params
-                # A fragment without one of the weights that remain adds nothing to them
-                total = [
-                    t.at[parts[k]].add(x, mode='drop') for t, x in zip(total, received, strict=True)
-                ]
-                return total, copies.at[parts[k]].add(1)
+        def add(k: int | Array, sums: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
+            total, copies = sums
+            received = read(event, k, parts[k]).params
+            # A fragment without one of the weights that remain adds nothing to them
+            total = [
+                t.at[parts[k]].add(x, mode='drop') for t, x in zip(total, received, strict=True)
+            ]
+            return total, copies.at[parts[k]].add(1)
 
-            start = own, jnp.ones(fragments, own[0].dtype)
-            total, copies = lax.fori_loop(1, event.mask.sum(), add, start)
-            return [t / copies[: len(t), None] for t in total]
-
-        averages = map_in_chunks(average, slot, chunk, FLOAT_BITS // 8 * model.size)
-        trained, losses = train(averages)
-        return (Held(trained),), losses
+        start = own, jnp.ones(fragments, own[0].dtype)
+        total, copies = lax.fori_loop(1, event.mask.sum(), add, start)
+        trained, loss = train([t / copies[: len(t), None] for t in total])
+        return (Held(trained),), loss
 
     return event_method(
         model,

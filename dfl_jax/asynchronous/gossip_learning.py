@@ -112,20 +112,20 @@ def gossip_learning(
     """
 
     def update(
-        slot: Slots, read: Read, present: Read, train: Train
+        event: Slots, read: Read, present: Read, train: Train
     ) -> tuple[tuple[Held, ...], Array]:
         del present
-        (own, age), (theirs, their_age) = read(slot, 0), read(slot, 1)
+        (own, age), (theirs, their_age) = read(event, 0), read(event, 1)
         assert age is not None and their_age is not None
         total = age + their_age
 
         def merge(w: Array, v: Array) -> Array:
             part = their_age.astype(w.dtype) / jnp.maximum(total, 1).astype(w.dtype)
-            part = jnp.where(total > 0, part, 0.5).reshape(-1, *[1] * (w.ndim - 1))
+            part = jnp.where(total > 0, part, 0.5)
             return (1 - part) * w + part * v
 
-        trained, losses = train(jax.tree.map(merge, own, theirs))
-        return (Held(trained, jnp.maximum(age, their_age) + 1),), losses
+        trained, loss = train(jax.tree.map(merge, own, theirs))
+        return (Held(trained, jnp.maximum(age, their_age) + 1),), loss
 
     return event_method(
         model,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from dfl_jax.algorithms.common import consensus_of, own_predictions, stacked_predictions
 from dfl_jax.asynchronous.slots import Slots
@@ -52,17 +53,15 @@ AS_IT_IS = Layout(lambda params: params, lambda params: params)
 
 
 class Read(Protocol):
-    """The models of members k of a slot's events, leaves [H, ...], or of one event's, leaves [...];
-    of leaves that begin with fragments only fragment `part`, [H] or a scalar."""
+    """The model of member k of an event; of leaves that begin with fragments only one `part`."""
 
-    def __call__(self, slot: Slots, k: int | Array, part: Array | None = None) -> Held: ...
+    def __call__(self, event: Slots, k: int | Array, part: Array | None = None) -> Held: ...
 
 
 Train = Callable[[PyTree], tuple[PyTree, Array]]
-# (slot, read, present, train) -> (new models of the members that are written, losses [H]), of all
-# events of a slot: read(slot, k) are the models of members k that the events name, leaves
-# [H, ...], present(slot, k) those of now, and train(params) the local training on the data of
-# members 0
+# (event, read, present, train) -> (new models of the members that are written, loss), of one event,
+# a `Slots` without its leading axes: read(event, k) is the model of member k that the event names,
+# present(event, k) that of now, and train(params) the local training on the data of member 0
 Update = Callable[[Slots, Read, Read, Train], tuple[tuple[Held, ...], Array]]
 
 
@@ -146,31 +145,29 @@ def event_method(
         saved = jnp.where(slot.active & (slot.saved >= 0), slot.saved, places)
         past = _written(state.past, saved, present(slot, written - 1))
 
-        def read(slot: Slots, k: int | Array, part: Array | None = None) -> Held:
-            place = slot.source[..., k]
+        def read(event: Slots, k: int | Array, part: Array | None = None) -> Held:
+            place = event.source[k]
 
             def leaf(past: Array, present: Array) -> Array:
-                there = place.reshape(*place.shape, *[1] * (present.ndim - place.ndim)) < 0
-                return jnp.where(there, present, past[_index(jnp.maximum(place, 0), part)])
+                return jnp.where(place < 0, present, past[_index(jnp.maximum(place, 0), part)])
 
-            return jax.tree.map(leaf, past, present(slot, k, part))
+            return jax.tree.map(leaf, past, present(event, k, part))
 
-        def train(params: PyTree) -> tuple[PyTree, Array]:
-            def of_event(event: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array]:
-                params, i, updates = event
+        def of_event(event: Slots) -> tuple[tuple[Held, ...], Array]:
+            def train(params: PyTree) -> tuple[PyTree, Array]:
+                i, updates = event.members[0], event.updates
                 k_event = jax.random.fold_in(jax.random.wrap_key_data(state.keys[i]), updates)
                 own = jax.tree.map(lambda leaf: leaf[i], clients)
                 trained, loss = train_one(k_event, layout.join(params), own, updates)
                 return layout.cut(trained), loss
 
-            def of_none(event: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array]:
-                return event[0], jnp.zeros((), state.losses.dtype)
+            return update(event, read, present, train)
 
-            size = training.bytes_of_client(model, clients.y.shape[1])
-            stacked = params, client, slot.updates
-            return map_present(of_event, of_none, stacked, slot.active, chunk, size)
+        def of_none(event: Slots) -> tuple[tuple[Held, ...], Array]:
+            return optax.tree.zeros_like(jax.eval_shape(of_event, event))
 
-        new, losses = update(slot, read, present, train)
+        size = training.bytes_of_client(model, clients.y.shape[1])
+        new, losses = map_present(of_event, of_none, slot, slot.active, chunk, size)
         targets = jnp.where(slot.mask, slot.members, nobody)
         for k in range(written):
             models = _written(models, targets[:, k], new[k])

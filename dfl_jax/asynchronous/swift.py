@@ -99,23 +99,23 @@ def swift(
     """
 
     def update(
-        slot: Slots, read: Read, present: Read, train: Train
+        event: Slots, read: Read, present: Read, train: Train
     ) -> tuple[tuple[Held, ...], Array]:
-        own = present(slot, 0).params
-        trained, losses = train(own)
-        assert slot.weights is not None
-        columns = jnp.asarray(slot.weights).T  # [K, H]
+        own = present(event, 0).params
+        trained, loss = train(own)
+        assert event.weights is not None
+        weights = jnp.asarray(event.weights)
 
         def add(k: int | Array, total: PyTree) -> PyTree:
             def leaf(t: Array, x: Array) -> Array:
-                return t + columns[k].astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1)) * x
+                return t + weights[k].astype(x.dtype) * x
 
-            return jax.tree.map(leaf, total, read(slot, k).params)
+            return jax.tree.map(leaf, total, read(event, k).params)
 
         zeros = jax.tree.map(jnp.zeros_like, own)
-        mixed = lax.fori_loop(0, len(columns), add, zeros, unroll=min(GATHER_UNROLL, len(columns)))
+        mixed = lax.fori_loop(0, len(weights), add, zeros, unroll=min(GATHER_UNROLL, len(weights)))
         new = jax.tree.map(lambda m, z, x: m + (z - x), mixed, trained, own)
-        return (Held(new),), losses
+        return (Held(new),), loss
 
     return event_method(
         model,

@@ -704,8 +704,8 @@ FAULTS = [
     Fault(
         'a message that is read after it was overwritten',
         'dfl_jax/asynchronous/state.py',
-        'there = place.reshape(*place.shape, *[1] * (present.ndim - place.ndim)) < 0',
-        'there = place.reshape(*place.shape, *[1] * (present.ndim - place.ndim)) < 1',
+        'jnp.where(place < 0, present',
+        'jnp.where(place < 1, present',
         ('test_asynchronous.py::test_slots_are_the_event_loop',),
     ),
     Fault(
