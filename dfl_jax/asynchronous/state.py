@@ -134,11 +134,10 @@ def event_method(
 
     def step(key: Array, state: State, slot: Slots, clients: Clients) -> tuple[State, Info]:
         del key  # An update's randomness is that of its client, whatever the slot.
-        models, client = Held(state.params, state.age), slot.members[:, 0]
-        nobody = len(state.sizes)
+        models, nobody = Held(state.params, state.age), len(state.sizes)
 
-        def present(slot: Slots, k: int | Array, part: Array | None = None) -> Held:
-            return jax.tree.map(lambda leaf: leaf[_index(slot.members[..., k], part)], models)
+        def present(event: Slots, k: int | Array, part: Array | None = None) -> Held:
+            return jax.tree.map(lambda leaf: leaf[_index(event.members[..., k], part)], models)
 
         # The past is written, then all is read, then the models are written. So each is changed in
         # place; and what loops might read while they last would be copied whole, all M models.
