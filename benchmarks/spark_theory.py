@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def measured(model: Model, clients: Clients, total: int, draws: int) -> dict[str, np.ndarray]:
-    """Of every round: `updates` E D and `gradients` grad L(z), both [T, P], `points` z [T, P],
+    """What each round did: `updates` E D and `gradients` grad L(z), both [T, P], `points` z [T, P],
     `losses` L(z) [T] and the `noise` of a client's update [T], eta^2 sigma^2 gamma_t."""
     size = len(clients.x)
     drawn = [make('spark', model, projection_seed=s, momentum=MOMENTUM) for s in range(1 + draws)]

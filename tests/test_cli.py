@@ -560,7 +560,7 @@ def test_an_unknown_model(tiny, tmp_path):
 
 
 def test_personal_heads_are_better_on_the_data_of_their_client(tmp_path):
-    """Of one or two classes a client, which a head of its own knows and a shared one does not."""
+    """A client has one or two classes, which a head of its own knows and a shared one does not."""
     common = ('--dataset=digits', '--partition=shards', '--clients=8', '--degree=3', '--rounds=4')
     more = (
         '--validation_share=0.25',

@@ -102,7 +102,7 @@ def test_many_runs_in_many_worlds(tmp_path):
 
 
 def test_who_is_offline_sits_a_round_out(tmp_path):
-    """Of rounds that begin at given times; else others wait."""
+    """Where rounds begin at given times; else others wait for it."""
     world = '--world=speed=1e8,online=sine:100:0.5'
     assert called(run, *SMALL, DPSGD, f'--out={tmp_path}/all')[0] == 0
     assert called(run, *SMALL, DPSGD, world, f'--out={tmp_path}/wait')[0] == 0

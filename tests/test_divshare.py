@@ -63,7 +63,7 @@ def test_every_fragment_reaches_as_many_different_clients_as_are_asked_for():
 
 
 def test_a_slow_uplink_sends_what_fits_between_two_rounds():
-    """Of 12 messages of 11 or 10 weights, 32 bits each: three and a half of the larger ones."""
+    """Three and a half of the larger of 12 messages, each of 11 or 10 weights of 32 bits."""
     found = planned(recipients=3, drawn=fast(uplink=3.5 * 32 * 11))
     sent = [event.sent[0] for event in found.events]
     assert set(sent) <= {33, 32, 31} and len(set(sent)) > 1

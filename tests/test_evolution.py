@@ -39,7 +39,7 @@ def problem(n=20, seed=0, stiffest=0.05, lr=0.1):
 
 
 def terms(loss):
-    """Of a sample's loss, by which `mse` divides lr: flows here are those of lr / N for both."""
+    """The terms of a sample's loss, by which `mse` divides lr: flows here are those of lr / N."""
     return CLASSES if loss == 'mse' else 1
 
 
