@@ -384,7 +384,7 @@ def test_every_step_draws_its_own_dropout():
         return jnp.stack([first, jnp.zeros_like(first)], axis=1)
 
     shapes = {'w': jax.ShapeDtypeStruct((50,), jnp.float32)}
-    model = MODEL._replace(apply=apply, classes=2, shapes=shapes)
+    model = MODEL._replace(module=None, apply=apply, classes=2, shapes=shapes)
     units = [change != 0 for change in changes(model, jnp.ones((3, 4)))]
     assert all(10 < kept.sum() < 40 for kept in units)
     assert (units[0] != units[1]).any() and (units[1] != units[2]).any()
@@ -398,7 +398,7 @@ def test_every_step_draws_its_own_crops():
         return jnp.stack([first, jnp.zeros_like(first)], axis=1)
 
     shapes = {'w': jax.ShapeDtypeStruct((81,), jnp.float32)}
-    model = MODEL._replace(apply=apply, classes=2, shapes=shapes)
+    model = MODEL._replace(module=None, apply=apply, classes=2, shapes=shapes)
     image = jnp.zeros((1, 9, 9, 1)).at[0, 4, 4, 0].set(1.0)
     places = [np.flatnonzero(change) for change in changes(model, image, augmentation='standard')]
     assert all(len(place) == 1 for place in places)

@@ -15,6 +15,7 @@ class MLP(nn.Module):
     classes: int
     hidden: Sequence[int] = (100,)
     dense_head = True
+    dense_input = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, ...] -> [B, C]
@@ -29,6 +30,7 @@ class Linear(nn.Module):
 
     classes: int
     use_bias: bool = True
+    dense_input = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, ...] -> [B, C]

@@ -31,7 +31,9 @@ class Model(NamedTuple):
 
     `module.dense_head` (a class attribute, False when absent) promises that the logits are
     Dense(activation(z)) with an elementwise activation and z the output of the dense layer called
-    just before; the structured kernel is cheaper then.
+    just before; the structured kernel is cheaper then. `module.dense_input` promises that the first
+    dense layer called, and nothing else, takes the samples, flattened, and that it is called once;
+    local training is cheaper then.
 
     With a key `apply` trains: a module whose `__call__` takes the keyword `train` gets train=True
     and the key for its dropout. Without a key it evaluates, which is all that other modules do.

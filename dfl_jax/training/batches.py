@@ -26,11 +26,11 @@ def epoch_orders(key: Array, mask: Array, epochs: int) -> Array:
     return jnp.argsort(jnp.where(mask, draws, 2.0), axis=1).astype(jnp.int32)
 
 
-def batch_at(x: Array, y: Array, orders: Array, samples: Array, number: Array, size: int) -> Batch:
-    """Batch `number` of one client's samples, counted through its epochs.
+def rows_at(orders: Array, samples: Array, number: Array, size: int) -> tuple[Array, Array]:
+    """The rows [B] of batch `number` of one client, counted through its epochs, and which of them
+    are valid, bool [B].
 
     Args:
-      x, y: [N, ...] and [N].
       orders: [epochs, at least N], from `epoch_orders`, padded to a multiple of `size`.
       samples: true samples, scalar; they make ceil(samples / size) batches an epoch.
       number: scalar.
@@ -39,7 +39,12 @@ def batch_at(x: Array, y: Array, orders: Array, samples: Array, number: Array, s
     in_epoch = (samples + size - 1) // size
     epoch, first = number // in_epoch, number % in_epoch * size
     rows = lax.dynamic_slice(orders, (epoch, first), (1, size))[0]
-    return take(x, y, rows, first + jnp.arange(size) < samples)
+    return rows, first + jnp.arange(size) < samples
+
+
+def batch_at(x: Array, y: Array, orders: Array, samples: Array, number: Array, size: int) -> Batch:
+    """That batch of one client's samples, x [N, ...] and y [N]; the rest as in `rows_at`."""
+    return take(x, y, *rows_at(orders, samples, number, size))
 
 
 def take(x: Array, y: Array, rows: Array, valid: Array) -> Batch:

@@ -22,7 +22,7 @@ from dfl_jax.data.augment import AUGMENTATIONS, standard
 from dfl_jax.execution import client_bytes, map_in_chunks, operations
 from dfl_jax.models import Model
 from dfl_jax.tasks import CLASSIFICATION
-from dfl_jax.training.batches import Batch, batch_at, epoch_orders
+from dfl_jax.training.batches import Batch, epoch_orders, rows_at, take
 from dfl_jax.training.losses import SUPERVISIONS, class_shares, supervised_losses
 from dfl_jax.training.optimisers import (
     Optimizer,
@@ -30,6 +30,7 @@ from dfl_jax.training.optimisers import (
     learning_rate_factor,
     named_optimiser,
 )
+from dfl_jax.training.samples import first_kernel, sample_form, saves_operations
 
 NORM_FLOOR = 1e-12  # keeps the ascent of SAM finite where the gradient vanishes
 
@@ -117,6 +118,12 @@ class LocalTraining:
         elif 'local_epochs' in settings and 'local_steps' not in settings:
             settings['local_steps'] = None
         return dataclasses.replace(self, **settings)
+
+    @property
+    def linear_in_weights(self) -> bool:
+        """Whether a step is linear in weights and gradient, and takes the samples as they are."""
+        others = self.clip_norm, self.sam_radius, self.proximal
+        return self.optimizer == 'sgd' and self.augmentation == 'none' and not any(others)
 
     def bytes_of_client(self, model: Model, samples: int) -> int:
         """Bytes of the training of a client of N samples, padded."""
@@ -212,17 +219,21 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
             f'supervision={settings.supervision} is a loss of classes, not of {model.task.name}; '
             'leave it out'
         )
+    path = first_kernel(model) if settings.linear_in_weights else None
+
+    def loss_of_outputs(logits, y, weight, shares):
+        if labels:
+            losses = supervised_losses(logits, y, shares, settings.supervision)
+        else:
+            losses = model.task.losses(logits, y)
+        loss = weighted_mean(losses, weight)
+        if settings.loss_cap is not None:
+            loss = jnp.minimum(loss, settings.loss_cap)
+        return loss
 
     def objective(params, start, batch, shares, key):
         """(the loss that is minimised, the loss of the labels alone)"""
-        logits = model.apply(params, batch.x, key)
-        if labels:
-            losses = supervised_losses(logits, batch.y, shares, settings.supervision)
-        else:
-            losses = model.task.losses(logits, batch.y)
-        loss = weighted_mean(losses, batch.weight)
-        if settings.loss_cap is not None:
-            loss = jnp.minimum(loss, settings.loss_cap)
+        loss = loss_of_outputs(model.apply(params, batch.x, key), batch.y, batch.weight, shares)
         if not settings.proximal:
             return loss, loss
         distance = optax.tree.norm(jax.tree.map(jnp.subtract, params, start), squared=True)
@@ -246,16 +257,30 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
         optimiser = optimiser_of(settings, round.astype(x.dtype))
         shares = class_shares(y, mask, model.classes, x.dtype) if labels else None
         k_steps = jax.random.fold_in(key, 0)  # `key` itself draws the orders
-        start = params
+        start, form = params, None
+        seen = fixed_steps * size if fixed_steps else (epochs or 0) * len(mask)
+        plain = support is None and linear is None
+        if path and plain and saves_operations(model, path, len(mask), seen):
+            form = sample_form(model, path, params, x, mask)
+
+        def gradient_at(params, number):
+            k_crop, k_apply = jax.random.split(jax.random.fold_in(k_steps, number))
+            rows, valid = rows_at(orders, samples, number, size)
+            if form is not None:
+
+                def loss_of(logits):
+                    return loss_of_outputs(logits, y[rows], valid.astype(x.dtype), shares)
+
+                return form.value_and_grad(params, rows, valid, loss_of, k_apply)
+            batch = take(x, y, rows, valid)
+            batch = batch._replace(x=augmented(settings, k_crop, batch.x))
+            return _loss_and_gradient(
+                settings, lambda w: objective(w, start, batch, shares, k_apply), params
+            )
 
         def step(number, carry):
             params, moments, total = carry
-            batch = batch_at(x, y, orders, samples, number, size)
-            k_crop, k_apply = jax.random.split(jax.random.fold_in(k_steps, number))
-            batch = batch._replace(x=augmented(settings, k_crop, batch.x))
-            loss, gradient = _loss_and_gradient(
-                settings, lambda w: objective(w, start, batch, shares, k_apply), params
-            )
+            loss, gradient = gradient_at(params, number)
             if linear is not None:
                 gradient = jax.tree.map(jnp.add, gradient, linear)
             update, moments = optimiser.update(gradient, moments, params)
@@ -263,8 +288,11 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
                 update = jax.tree.map(jnp.multiply, update, support)
             return optax.apply_updates(params, update), moments, total + loss
 
-        carry = (params, optimiser.init(params), jnp.zeros((), x.dtype))
+        first = params if form is None else form.start
+        carry = (first, optimiser.init(first), jnp.zeros((), x.dtype))
         params, _, total = lax.fori_loop(0, steps, step, carry)
+        if form is not None:
+            params = form.weights(params)
         finite = jnp.isfinite(optax.tree.norm(params))
         return params, jnp.where(finite, total / steps, jnp.nan)
 
