@@ -59,13 +59,12 @@ class Progress(NamedTuple):
 def integration(
     slope_at: Callable[[Array], Array],
     jacobian: Callable[[Array, Array], Array],
-    bound: Array | float,
     start: Array,
     slope: Array,
     timesteps: Sequence[int],
     tolerance: float = TOLERANCE,
-) -> tuple[Progress, Callable[[Progress, Array], tuple[Progress, Array]]]:
-    """The begin of dS/dt = slope_at(S), and reach(progress, t) -> (progress, S at t [C, N]).
+) -> tuple[Progress, Callable[[Progress, Array], tuple[Progress, Array, Array]]]:
+    """The begin of dS/dt = slope_at(S), and reach(progress, t) -> (progress, S and dS/dt at t).
 
     `reach` goes on from where the integration is, so that its times have to increase; it does not
     integrate beyond the step that passes t.
@@ -82,7 +81,6 @@ def integration(
     Args:
       slope_at: S [C, N] -> dS/dt [C, N], whose Jacobian has no positive eigenvalues.
       jacobian: (v, slope), both [C, N] -> that Jacobian where the slope is this one, times -v.
-      bound: of the eigenvalues of the Jacobian, infinite where none is known.
       start: S at time zero.
       slope: dS/dt there.
       timesteps: positive, increasing; no step goes beyond the last.
@@ -93,7 +91,7 @@ def integration(
     def follow(mode: Array, slope: Array) -> tuple[Array, Array]:
         """One step of the power method: the next mode, and the rate that its length gives."""
         image, norm = _unit(jacobian(mode, slope))
-        return image, jnp.minimum(SAFETY * norm, bound)
+        return image, SAFETY * norm
 
     mode, rate = follow(_unit(slope)[0], slope)
     for _ in range(POWER_ITERATIONS - 1):
@@ -132,7 +130,7 @@ def integration(
             jnp.where(good, slope, at.slope),
         )
         rate = jnp.where(good, rate, jnp.maximum(rate, at.rate))
-        rate = jnp.where(finite, rate, jnp.minimum(OVERFLOW * at.rate, bound))
+        rate = jnp.where(finite, rate, OVERFLOW * at.rate)
         unstable = ~good & (rate * length > _stability_limit(stages))
         factor = (CAUTION * error ** (-1 / 3)).clip(SHORTEN, jnp.where(at.refused, 1, LENGTHEN))
         factor = jnp.where(unstable & ~at.refused, 1, jnp.where(finite, factor, SHORTEN))
@@ -152,10 +150,10 @@ def integration(
             last_slope=jnp.where(good, at.slope, at.last_slope),
         )
 
-    def reach(at: Progress, end: Array) -> tuple[Progress, Array]:
+    def reach(at: Progress, end: Array) -> tuple[Progress, Array, Array]:
         end = end.astype(start.dtype)
         at = lax.while_loop(lambda at: (at.time < end) & goes_on(at), advance, at)
-        return at, jnp.where(at.time < end, jnp.nan, _between(at, end))
+        return at, *(jnp.where(at.time < end, jnp.nan, each) for each in _between(at, end))
 
     begin = Progress(
         time=jnp.zeros_like(ends[0]),
@@ -180,13 +178,17 @@ def _unit(v: Array) -> tuple[Array, Array]:
     return v / jnp.where(norm > 0, norm, 1), norm
 
 
-def _between(at: Progress, end: Array) -> Array:
-    """S at a time within the last step: the cubic polynomial of values and slopes at its ends."""
+def _between(at: Progress, end: Array) -> tuple[Array, Array]:
+    """S and dS/dt at a time within the last step: of the cubic polynomial that has the values and
+    slopes at both of its ends."""
     length = at.time - at.last_time
     share = (end - at.last_time) / length
     rest = 1 - share
     values = rest**2 * (1 + 2 * share) * at.last_total + share**2 * (1 + 2 * rest) * at.total
-    return values + length * share * rest * (rest * at.last_slope - share * at.slope)
+    total = values + length * share * rest * (rest * at.last_slope - share * at.slope)
+    rise = 6 * share * rest * (at.total - at.last_total) / length
+    slope = rest * (1 - 3 * share) * at.last_slope + share * (1 - 3 * rest) * at.slope
+    return total, rise + slope
 
 
 def _step(

@@ -145,10 +145,6 @@ def evolution(
 
         return (jnp.int32(0), start), steps
 
-    # diag(p) - p p^T, the Jacobian of the softmax, has eigenvalues up to 1/2.
-    steepest = 1.0 if loss == 'mse' else 0.5
-    bound = jnp.inf if callable(kernel) else steepest * _largest_eigenvalue_bound(kernel)
-
     def jacobian(v, slope):  # of `residual`, with the other sign, where it is `slope`
         image = jnp.where(mask, rate * apply(kernel, v), 0)
         if loss == 'mse':
@@ -160,14 +156,12 @@ def evolution(
     times = set(timesteps)
     if method == 'sampled':  # before its first time the integrator allows for larger errors
         times.add(min(SAMPLED_STEPS, timesteps[0]))
-    begin, reach = integration(
-        residual, jacobian, rate * bound, start, slope, sorted(times), tolerance
-    )
+    begin, reach = integration(residual, jacobian, start, slope, sorted(times), tolerance)
     if method == 'sampled':
         return _sampled(begin, reach, residual, slope, sampled_steps)
 
     def integrated(progress, t):
-        progress, integral = reach(progress, t)
+        progress, integral, _ = reach(progress, t)
         return progress, Accumulated(integral, integral, progress.products)
 
     return begin, integrated
@@ -203,12 +197,14 @@ def _sampled(
 
       S_t = sum_{u<m} r(u) + (I_t - I_m) + (r(m) - r(t)) / 2
 
+    with r(t) as the integrator interpolates it.
+
     begin, reach: of the integral I_t; residual: I_t -> r(t); slope: r(0).
     """
 
     def sample(u, carry):
         flow, total, _ = carry
-        flow, integral = reach(flow, u)
+        flow, integral, _ = reach(flow, u)
         now = residual(integral)
         return flow, total + now, total - integral + now / 2
 
@@ -217,9 +213,9 @@ def _sampled(
         end = jnp.minimum(t, steps)
         # excess: of the sum over the integral, sum_{u<m} r(u) - I_m + r(m) / 2
         flow, total, excess = lax.fori_loop(reached + 1, end + 1, sample, (flow, total, excess))
-        flow, integral = reach(flow, t)
-        summed_up = integral + excess - residual(integral) / 2
-        own = own + 1 + end - reached  # a residual at t, and one at each whole step
+        flow, integral, slope = reach(flow, t)
+        summed_up = integral + excess - slope / 2
+        own = own + end - reached  # a residual at each whole step
         products = flow.products + own
         return (flow, end, total, excess, own), Accumulated(summed_up, integral, products)
 
@@ -244,13 +240,3 @@ def _closed_form(
         return total, integral
 
     return at
-
-
-def _largest_eigenvalue_bound(kernel: Array) -> Array:
-    """Collatz-Wielandt: max_m (|H| v)_m / v_m bounds the spectral radius for every v > 0.
-
-    v is the vector of row sums, one power iteration from the all-ones vector.
-    """
-    magnitudes = jnp.abs(kernel)
-    v = jnp.sum(magnitudes, axis=1)
-    return jnp.max(jnp.where(v > 0, product(magnitudes, v) / v, 0))

@@ -49,19 +49,24 @@ def product(a: Array, b: Array) -> Array:
     return jnp.matmul(a, b, precision=traced_precision())
 
 
-def gram(rows: Array) -> Array:
-    """rows rows^T [N, N] of rows [N, d]: STRIPS x STRIPS blocks, those below the diagonal mirrored.
+def symmetric(block: Callable[[slice, slice], Array], size: int) -> Array:
+    """A symmetric matrix [N, N] from block(rows, columns) -> its entries there.
 
-    A product of all of them would multiply 36 blocks where 21 are needed.
+    STRIPS x STRIPS blocks, those below the diagonal mirrored: of 36 blocks 21 are computed.
     """
-    size = -(-len(rows) // STRIPS)
-    strips = [product(rows[i : i + size], rows[i:].T) for i in range(0, len(rows), size)]
+    height = -(-size // STRIPS)
+    starts = range(0, size, height)
+    strips = [block(slice(i, i + height), slice(i, size)) for i in starts]
 
     def below(i: int) -> list[Array]:
         """The blocks of strip i left of the diagonal, from the strips above it."""
-        height = len(strips[i])
-        return [strips[j][:, (i - j) * size :][:, :height].T for j in range(i)]
+        return [strips[j][:, (i - j) * height :][:, : len(strips[i])].T for j in range(i)]
 
     return jnp.concatenate(
         [jnp.concatenate([*below(i), strip], axis=1) for i, strip in enumerate(strips)]
     )
+
+
+def gram(rows: Array) -> Array:
+    """rows rows^T [N, N] of rows [N, d]."""
+    return symmetric(lambda i, j: product(rows[i], rows[j].T), len(rows))

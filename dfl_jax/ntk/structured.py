@@ -15,7 +15,9 @@ from jax import lax
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models import Model
-from dfl_jax.ntk.precision import gram, traced_precision
+from dfl_jax.ntk.precision import gram, product, symmetric, traced_precision
+
+Block = Callable[[slice, slice], Array]  # rows, columns -> entries of a symmetric matrix there
 
 
 def record_layers(model: Model, params: PyTree, x: Array, taps: dict | None = None):
@@ -87,12 +89,13 @@ def structured(model: Model, params: PyTree, x: Array) -> Array:
     logits, layers = record_layers(model, params, x)
     taps = {path: jnp.zeros_like(y) for path, _, _, y in layers}
     classes = model.classes
-    kernel = jnp.zeros((len(x), len(x)), logits.dtype)
+    parts: list[Block] = []  # whose sum is C H
 
     _, head, a, output = layers[-1]
     # A subclass may promise a dense head by inheritance and yet work on its output.
     if getattr(model.module, 'dense_head', False) and output is logits:
-        kernel = kernel + classes * _dense_inputs(head, a)  # D_c is the c-th unit vector
+        of_head = _dense_inputs(head, a)  # D_c is the c-th unit vector
+        parts.append(lambda i, j: classes * of_head(i, j))
         layers = layers[:-1]
         if layers and isinstance(layers[-1][1], nn.Dense):
             # With D_c = gate * W[:, c] the sum over outputs collapses to (G * s) G^T,
@@ -101,14 +104,17 @@ def structured(model: Model, params: PyTree, x: Array) -> Array:
             gate = gate_of(model, params, x, path, taps[path])
             head_weights = leaf_at(params, head.path)['kernel']  # [h, C]
             s = jnp.sum(head_weights**2, axis=1)
-            signal = gram(gate * jnp.sqrt(s)[None, :])
-            kernel = kernel + _dense_inputs(module, a) * signal
+            signal = gate * jnp.sqrt(s)[None, :]
+            of_inputs = _dense_inputs(module, a)
+            parts.append(lambda i, j: of_inputs(i, j) * product(signal[i], signal[j].T))
             layers = layers[:-1]
 
     if layers:
         forward = lambda t: record_layers(model, params, x, t)[0]  # noqa: E731
-        kernel = kernel + _remaining_layers(forward, layers, taps)
-    return kernel / classes
+        remaining = _remaining_layers(forward, layers, taps)
+        parts.append(lambda i, j: remaining[i, j])
+    # Block by block: whole matrices of every layer would pass through memory several times
+    return symmetric(lambda i, j: sum(part(i, j) for part in parts) / classes, len(x))
 
 
 def structured_members(model: Model, params: PyTree, x: Array) -> Array:
@@ -135,7 +141,7 @@ def structured_members(model: Model, params: PyTree, x: Array) -> Array:
     kernel = jnp.zeros((x.shape[0] * x.shape[1],) * 2, outputs[-1].dtype)
     if getattr(model.module, 'dense_head', False) and modules[-1][2]:
         *layers, (_, head, a, _) = layers
-        kernel = kernel + model.classes * _dense_inputs(head, a)  # D_c is the c-th unit vector
+        kernel = model.classes * symmetric(_dense_inputs(head, a), len(a))  # D_c as above
     if layers:
         kernel = kernel + _remaining_layers(forward, layers, taps)
     return kernel / model.classes
@@ -174,13 +180,14 @@ def _remaining_layers(forward: Callable[[dict], Array], layers, taps: dict) -> A
     start = ({path: zeros for path, *_ in dense}, zeros)
     (signals_gram, kernel), _ = lax.scan(one_output, start, jnp.arange(classes))
     for path, module, a, _ in dense:
-        kernel = kernel + _dense_inputs(module, a) * signals_gram[path]
+        kernel = kernel + symmetric(_dense_inputs(module, a), samples) * signals_gram[path]
     return kernel
 
 
-def _dense_inputs(module: nn.Dense, a: Array) -> Array:
-    """A A^T, plus one where the layer has a bias; [N, N]."""
-    return gram(a) + (1 if module.use_bias else 0)
+def _dense_inputs(module: nn.Dense, a: Array) -> Block:
+    """Blocks of A A^T, plus one where the layer has a bias."""
+    one = 1 if module.use_bias else 0
+    return lambda i, j: product(a[i], a[j].T) + one
 
 
 def _patches(module: nn.Conv, a: Array) -> Array:
