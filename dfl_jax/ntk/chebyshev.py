@@ -153,7 +153,8 @@ def integration(
     def reach(at: Progress, end: Array) -> tuple[Progress, Array, Array]:
         end = end.astype(start.dtype)
         at = lax.while_loop(lambda at: (at.time < end) & goes_on(at), advance, at)
-        return at, *(jnp.where(at.time < end, jnp.nan, each) for each in _between(at, end))
+        total, slope = (jnp.where(at.time < end, jnp.nan, each) for each in _between(at, end))
+        return at, total, slope
 
     begin = Progress(
         time=jnp.zeros_like(ends[0]),

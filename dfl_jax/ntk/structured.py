@@ -7,6 +7,7 @@ parameter Jacobian, one output at a time.
 """
 
 from collections.abc import Callable
+from functools import reduce
 
 import jax
 import jax.numpy as jnp
@@ -114,7 +115,7 @@ def structured(model: Model, params: PyTree, x: Array) -> Array:
         remaining = _remaining_layers(forward, layers, taps)
         parts.append(lambda i, j: remaining[i, j])
     # Block by block: whole matrices of every layer would pass through memory several times
-    return symmetric(lambda i, j: sum(part(i, j) for part in parts) / classes, len(x))
+    return symmetric(lambda i, j: reduce(jnp.add, (part(i, j) for part in parts)) / classes, len(x))
 
 
 def structured_members(model: Model, params: PyTree, x: Array) -> Array:
