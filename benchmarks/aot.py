@@ -73,13 +73,15 @@ def main() -> None:
         *('kernels', 'loops', 'calls of libraries'),
     )
     for name in _METHODS.value:
-        table.row(name, *compiled_round(name, sharding))
+        seconds, program = compiled_round(name, _PLATFORM.value, sharding, _CHUNK.value)
+        table.row(name, (seconds, '.0f'), *figures_of(program))
 
 
 def device(platform: str) -> Any:
     """One device of the platform, as its compiler knows it."""
     from jax.experimental import topologies
 
+    jax.config.update('jax_platforms', 'cpu')  # a plugin without its device is not to be started
     if platform == 'cuda':
         target = {'topology_name': 'h200', 'target_config': H200, 'topology': '1x1x1'}
     else:
@@ -97,9 +99,11 @@ def device(platform: str) -> Any:
         sys.exit(f'no compiler for --platform={platform}: {error}\n{__doc__}')
 
 
-def compiled_round(name: str, sharding: jax.sharding.Sharding) -> list[tuple[float, str]]:
-    """Figures of one method's compiled round."""
-    algorithm, clients, graph = round_of(name)
+def compiled_round(
+    name: str, platform: str, sharding: jax.sharding.Sharding, chunk: int | None = None
+) -> tuple[float, Any]:
+    """Seconds of compilation, and the program of one round of a method."""
+    algorithm, clients, graph = round_of(name, chunk)
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(algorithm.init, key, clients)
     arguments = jax.tree.map(
@@ -108,21 +112,22 @@ def compiled_round(name: str, sharding: jax.sharding.Sharding) -> list[tuple[flo
     )
     begin = time.perf_counter()
     traced = jax.jit(algorithm.step, donate_argnums=1).trace(*arguments)
-    program = traced.lower(lowering_platforms=(_PLATFORM.value,)).compile()
-    seconds = time.perf_counter() - begin
+    program = traced.lower(lowering_platforms=(platform,)).compile()
+    return time.perf_counter() - begin, program
+
+
+def figures_of(program: Any) -> list[tuple[float, str]]:
+    """Memory and structure of a compiled round, as the table has them."""
     memory, text = program.memory_analysis(), program.as_text()
-    kernels = len(re.findall(r' fusion\(', text))
-    loops = len(re.findall(r' while\(', text))
-    calls = len(re.findall(r' custom-call\(', text))
+    counts = (len(re.findall(rf' {kind}\(', text)) for kind in ('fusion', 'while', 'custom-call'))
     return [
-        (seconds, '.0f'),
         (memory.argument_size_in_bytes / common.GIB, '.2f'),
         (memory.temp_size_in_bytes / common.GIB, '.2f'),
-        *((count, 'd') for count in (kernels, loops, calls)),
+        *((count, 'd') for count in counts),
     ]
 
 
-def round_of(name: str) -> tuple[Any, Clients, Graph]:
+def round_of(name: str, chunk: int | None = None) -> tuple[Any, Clients, Graph]:
     """A method, and the shapes of its clients and of a round's graph."""
     method = METHODS[name]
     settings: dict[str, Any] = {}
@@ -138,7 +143,7 @@ def round_of(name: str) -> tuple[Any, Clients, Graph]:
     if name == 'ntk_fl':
         settings['cohort'] = MEMBERS['cohort'][1]
     else:
-        settings['chunk'] = _CHUNK.value or count
+        settings['chunk'] = chunk or count
     if 'rounds' in method.from_run:
         settings['rounds'] = 30
     if 'anneal_rounds' in method.from_run:

@@ -31,17 +31,17 @@ def bytes_of(tree: PyTree) -> int:
     )
 
 
-def aggregator_bytes(samples: int, model: Model) -> int:
+def aggregator_bytes(samples: int, model: Model, platform: str | None = None) -> int:
     """Bytes that one aggregator's evolution takes; more with large activations.
 
     Some N~ x N~ matrices, three copies of the inputs and eight of the weights. XLA asks for 25.9
     MiB an aggregator on an H200 and 43.1 MiB on a v5e (table of docs/scaling.md, 300 aggregators of
     1,182 samples); these are 29.0 and 45.0 MiB.
 
-    samples: N~, padded samples of the aggregator and its neighbours.
+    samples: N~, padded samples of the aggregator and its neighbours; platform: JAX's by default.
     """
     inputs = samples * math.prod(model.input_shape)
-    matrices = MATRICES.get(jax.default_backend(), MATRICES['tpu'])
+    matrices = MATRICES.get(platform or jax.default_backend(), MATRICES['tpu'])
     return 4 * (matrices * samples**2 + 3 * inputs + 8 * model.size)
 
 

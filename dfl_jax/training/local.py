@@ -140,7 +140,8 @@ def training_bytes(model: Model, samples: int, members: int, settings: Mapping[s
 def training_operations(model: Model, settings: LocalTraining) -> Callable[[Array], Array]:
     """N_i of clients, int32 [M] -> operations of their training in a round, float32 [M].
 
-    One gradient a sample of a minibatch, two under SAM.
+    One gradient a sample of a minibatch, two under SAM: what the method asks for, not what the
+    program saves of it (`dfl_jax.training.samples`).
     """
 
     def of_sizes(sizes: Array) -> Array:
