@@ -33,6 +33,7 @@ _PLATFORM = flags.DEFINE_enum('platform', 'cuda', ('cuda', 'tpu'), 'whose compil
 _METHODS = flags.DEFINE_list('methods', list(METHODS), 'methods to compile')
 _CHUNK = flags.DEFINE_integer('chunk', None, 'clients or aggregators at once, default all', 1)
 
+SAMPLES = 197  # of a client
 ALIKE = ('def_kt', 'dec_fedprox')  # methods whose clients have one architecture
 MEMBERS = {'neighbours': (300, 6), 'cohort': (1, 20), 'meetings': (1, 26), 'pairs': (25, 2)}
 # The figures of NVIDIA's data sheet and of CUDA's table of compute capability 9.0.
@@ -132,7 +133,7 @@ def round_of(name: str, chunk: int | None = None) -> tuple[Any, Clients, Graph]:
     method = METHODS[name]
     settings: dict[str, Any] = {}
     network: Any = common.mlp()
-    samples, shape = 197, common.IMAGE
+    samples, shape = SAMPLES, common.IMAGE
     if method.heterogeneous:
         samples, shape = 1000, (32, 32, 3)
         asked = ('h0',) if name in ALIKE else (method.architectures,)
