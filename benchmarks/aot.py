@@ -25,7 +25,7 @@ from absl import flags
 from benchmarks import _common as common
 from benchmarks.peers._common import CLASSES
 from dfl_jax import models
-from dfl_jax.algorithms import METHODS, make
+from dfl_jax.algorithms import METHODS, Run, make
 from dfl_jax.base import Clients, Graph
 from dfl_jax.heterogeneous import assign_architectures, populate
 
@@ -131,7 +131,6 @@ def figures_of(program: Any) -> list[tuple[float, str]]:
 def round_of(name: str, chunk: int | None = None) -> tuple[Any, Clients, Graph]:
     """A method, and the shapes of its clients and of a round's graph."""
     method = METHODS[name]
-    settings: dict[str, Any] = {}
     network: Any = common.mlp()
     samples, shape = SAMPLES, common.IMAGE
     if method.heterogeneous:
@@ -141,16 +140,12 @@ def round_of(name: str, chunk: int | None = None) -> tuple[Any, Clients, Graph]:
         networks = {each: models.bind(models.architecture(each, CLASSES), shape) for each in names}
         network = populate(networks, assign_architectures(names, 50, [1.0] * len(names)))
     count = 50 if method.heterogeneous else 300
-    if name == 'ntk_fl':
-        settings['cohort'] = MEMBERS['cohort'][1]
-    else:
-        settings['chunk'] = chunk or count
-    if 'rounds' in method.from_run:
-        settings['rounds'] = 30
-    if 'anneal_rounds' in method.from_run:
-        settings['anneal_rounds'] = 75
-    algorithm = make(name, network, **settings)
     rows, members = MEMBERS[method.graphs]
+    run = Run(30, count, count // 2, False, 0, members, chunk or count)
+    settings = {setting: value(run) for setting, value in method.from_run.items()}
+    if method.graphs == 'cohort':
+        settings['cohort'] = members
+    algorithm = make(name, network, **settings)
 
     def shapes() -> tuple[Clients, Graph]:
         data = jnp.zeros((count, samples, *shape)), jnp.zeros((count, samples), jnp.int32)

@@ -302,7 +302,7 @@ FAULTS = [
     Fault(
         'the sum over whole steps without half of the last residual',
         'dfl_jax/ntk/evolution.py',
-        'integral + excess - residual(integral) / 2',
+        'integral + excess - slope / 2',
         'integral + excess',
         ('test_evolution.py::test_sampled_adds_up_the_flow_at_whole_steps',),
     ),
@@ -721,5 +721,34 @@ FAULTS = [
         'for interval, models in enumerate(held):',
         'for interval, models in enumerate(held[:0]):',
         ('test_asynchronous.py::test_a_longer_plan_goes_on_where_the_shorter_one_ends',),
+    ),
+    # ------------------------------------------------------- kernels as combinations of samples
+    Fault(
+        'a decay that leaves the initial kernel as it was',
+        'dfl_jax/training/samples.py',
+        'share * outputs[rows] + gram[rows]',
+        'outputs[rows] + gram[rows]',
+        ('test_samples.py::test_weights_and_losses_are_those_of_training_the_kernel',),
+    ),
+    Fault(
+        'the first layer without its bias where its kernel is a combination',
+        'dfl_jax/training/samples.py',
+        'z + others[bias][None] if bias in others else z',
+        'z',
+        ('test_samples.py::test_weights_and_losses_are_those_of_training_the_kernel',),
+    ),
+    Fault(
+        'padding among the samples that a kernel combines',
+        'dfl_jax/training/samples.py',
+        'jnp.where(mask[:, None], x.reshape(len(x), -1), 0)',
+        'x.reshape(len(x), -1)',
+        ('test_samples.py::test_weights_and_losses_are_those_of_training_the_kernel',),
+    ),
+    Fault(
+        'clipped gradients combined as if that were linear',
+        'dfl_jax/training/local.py',
+        'others = self.clip_norm, self.sam_radius, self.proximal',
+        'others = self.sam_radius, self.proximal',
+        ('test_samples.py::test_what_is_not_linear_or_does_not_pay_trains_the_kernel',),
     ),
 ]
