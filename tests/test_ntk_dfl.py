@@ -92,12 +92,15 @@ def run_both(
         {},
         {'mixing': 'uniform', 'selection': 'linearized', 'hidden': (6, 4)},
         {'averaging': False, 'hidden': (), 'init': 'same'},
-        {'loss': 'mse'},
+        pytest.param({'loss': 'mse'}, marks=pytest.mark.slow),  # the next has it too
         {'loss': 'mse', 'evolution': 'eigh', 'subsampling': 3},
         {'jacobian_weights': 'neighbours'},
-        {'jacobian_weights': 'neighbours', 'averaging': False, 'hidden': (6, 4)},
+        pytest.param(
+            {'jacobian_weights': 'neighbours', 'averaging': False, 'hidden': (6, 4)},
+            marks=pytest.mark.slow,
+        ),
         {'batches': 3, 'subsampling': 2, 'averaging': False},
-        {'bits': 4, 'hidden': (6, 4)},
+        pytest.param({'bits': 4, 'hidden': (6, 4)}, marks=pytest.mark.slow),
         {'sparsity': 0.25, 'bits': 6, 'batches': 2, 'subsampling': 2},
     ],
     ids=str,

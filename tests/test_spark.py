@@ -139,10 +139,12 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
         {'projection': 'low_rank', 'projection_refresh': 'aggregator'},  # the defaults
         {'projection_refresh': 'round', 'kernel_form': 'trace', 'hidden': (6, 4)},
         {'projection': 'gaussian', 'averaging': False},
-        {'projection': 'low_rank', 'projection_refresh': 'client'},
+        pytest.param(
+            {'projection': 'low_rank', 'projection_refresh': 'client'}, marks=pytest.mark.slow
+        ),
         {'projection': 'none', 'selection': 'linearized'},
-        {'step_form': 'exact', 'sampling': 0.45},
-        {'exchange': 'float16', 'momentum': 0.5},
+        {'step_form': 'exact', 'sampling': 0.45, 'momentum': 0.5},
+        pytest.param({'exchange': 'float16', 'momentum': 0.5}, marks=pytest.mark.slow),
         {'exchange': 'int8', 'sampling': 0.6, 'projection': 'low_rank'},
     ],
     ids=str,
