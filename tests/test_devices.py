@@ -116,7 +116,7 @@ MOVED = re.compile(r' = (.*?) (?:all-\w+|collective-\w+|reduce-scatter)(?:-start
         ),
         ('dispfl', 0, 2),  # and its masks, as weights of the average
         ('ntk_dfl', 1, 1),  # an aggregator evolves on its neighbours' data
-        ('spark', 1, 1),
+        pytest.param('spark', 1, 1, marks=pytest.mark.slow),
     ],
 )
 def test_what_a_round_moves_between_devices(name, data, weights, monkeypatch):

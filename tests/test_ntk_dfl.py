@@ -339,7 +339,7 @@ def test_an_aggregator_alone_computes_what_many_together_do(x64):
     for chunk in (1, clients):
         options = {'timesteps': TIMESTEPS, 'evolution': 'euler', 'init': 'independent'}
         algorithm = make('ntk_dfl', MODEL, chunk=chunk, **options)
-        state = widen(algorithm.init(jax.random.key(0), data))
+        state = widen(jax.jit(algorithm.init)(jax.random.key(0), data))
         for r in range(2):
             state, _ = jax.jit(algorithm.step)(jax.random.key(r), state, round_of(star, r), data)
         states.append(state.params)

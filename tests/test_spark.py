@@ -224,7 +224,7 @@ def test_without_its_stages_it_is_ntk_dfl(network, ours, theirs):
     """No projection, the kernel's trace, labels alone and no momentum."""
     stages = {'projection': 'none', 'kernel_form': 'trace', 'alpha_final': 1.0, 'momentum': 0.0}
     plain = three_rounds(
-        network, make('spark', MODEL, **SHARED, **stages, **ours, rounds=3, warmup=0)
+        network, compiled('spark', MODEL, **SHARED, **stages, **ours, rounds=3, warmup=0)
     )
     expected = three_rounds(network, compiled('ntk_dfl', MODEL, **SHARED, **theirs))
     for a, b in zip(*map(jax.tree.leaves, (plain, expected)), strict=True):
