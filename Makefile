@@ -26,7 +26,8 @@ run: $(VENV)/.installed  ## NTK-DFL on the handwritten digits; other settings by
 	@$(BIN)/python -m experiments.run $(ARGS)
 
 test: $(VENV)/.installed-test $(VENV)/.installed-nt  ## all tests but the slow ones
-	@$(BIN)/python -m pytest -q -m 'not slow' -n $(WORKERS) --dist=loadfile $(ARGS)
+	@$(BIN)/python -m pytest -q -m 'not slow' -n $(WORKERS) --dist=loadfile \
+	  --no-loadscope-reorder $(ARGS)
 
 quick: $(VENV)/.installed-test  ## the tests to run while working, under 90 seconds
 	@$(BIN)/python -m pytest -q -m quick -n $(WORKERS) --dist=loadfile $(ARGS)

@@ -37,6 +37,16 @@ QUICK = (
 )
 
 
+# The longest files, in seconds of CPU with nothing compiled: `make test` begins with them, so that
+# the workers end together.
+LONGEST = (
+    *('contract', 'cli', 'resume', 'ntk_dfl', 'docs', 'dfml', 'spark', 'cli_time', 'sweep'),
+    *('torture', 'baselines', 'report', 'devices', 'asynchronous', 'launchers', 'cli_dfml'),
+    *('evolution', 'architectures', 'site', 'precision', 'local', 'timing', 'dispfl'),
+    *('weighted_graphs', 'quadratics', 'kernels', 'compression', 'theory', 'simulate', 'tasks'),
+)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     jax.config.update('jax_numpy_rank_promotion', 'raise')
     cache = getattr(config, 'cache', None)
@@ -56,6 +66,8 @@ def _is_quick(path: pathlib.Path) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda i: place.get(i.path.stem.removeprefix('test_'), len(LONGEST)))
     for item in items:
         if _is_quick(item.path) and not item.get_closest_marker('slow'):
             item.add_marker(pytest.mark.quick)
@@ -73,6 +85,18 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+
+
+@pytest.fixture(autouse=True, scope='module')
+def every_program_is_kept() -> Iterator[None]:
+    """No test changes what the cache keeps: a command does, unless it has --compilation_cache=off.
+
+    All later tests of the process would compile again what they share.
+    """
+    names = ('jax_compilation_cache_dir', 'jax_persistent_cache_min_compile_time_secs')
+    before = [getattr(jax.config, name) for name in names]
+    yield
+    assert [getattr(jax.config, name) for name in names] == before
 
 
 @pytest.fixture

@@ -197,7 +197,12 @@ def test_averages_alone_are_the_event_loop_bit_for_bit(x64):
     assert not np.array_equal(found[-1], first)
 
 
-@pytest.mark.parametrize('name', METHODS)
+def but_for(*slow):
+    """The methods; those named are slow tests."""
+    return [pytest.param(n, marks=pytest.mark.slow if n in slow else ()) for n in METHODS]
+
+
+@pytest.mark.parametrize('name', but_for('ad_psgd', 'gossip_learning'))
 def test_packing_changes_no_bit(name, x64):
     """One event a slot, or as many as fit: an update draws its minibatch by client and number."""
     small = {'batch_size': 2}
@@ -317,7 +322,8 @@ def test_nobody_is_written_twice_in_a_slot(name):
 # ------------------------------------------------------------------------------------- as a run
 
 
-@pytest.mark.parametrize('name', METHODS)
+# test_cli_time.py runs and resumes the other two.
+@pytest.mark.parametrize('name', but_for('ad_psgd', 'divshare'))
 def test_it_runs_as_rounds_do(name):
     """Evaluated at equal intervals of simulated time, resumed, and on two devices."""
     clients = network()[0]

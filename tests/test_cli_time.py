@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 
-import jax
 import numpy as np
 import pytest
 from absl.testing import flagsaver
@@ -22,13 +21,13 @@ SMALL = [
     *('--train_samples=120', '--test_samples=50', '--hidden=8'),
 ]
 DPSGD = '--algorithm=dpsgd'
+OWN_CACHE = ('--compilation_cache=off',)  # that of the tests stays, which keeps every program
 WORLD = 'speed=lognormal:1e7:0.5,uplink=lognormal:1e6:0.5,latency=0.1'
 
 
 def called(command, *argv):
     """(status, stdout, stderr) of a command in this process."""
     out, err = io.StringIO(), io.StringIO()
-    cache = [f'--compilation_cache={jax.config.jax_compilation_cache_dir or "off"}']
     with (
         flagsaver.flagsaver(),
         contextlib.redirect_stdout(out),
@@ -36,7 +35,7 @@ def called(command, *argv):
     ):
         try:
             status = command.main(
-                parse(['command', *cache * (command is run), *map(str, argv)], command)
+                parse(['command', *OWN_CACHE * (command is run), *map(str, argv)], command)
             )
         except SystemExit as stop:
             status = stop.code
@@ -53,9 +52,13 @@ def simulated(path):
     return [row['simulated_seconds'] for row in rows_of(path)]
 
 
-@pytest.mark.parametrize('barrier', ['--nobarrier', '--barrier'])
 @pytest.mark.parametrize(
-    'method', ['--algorithm=dsgt', '--algorithm=dpsgd', '--algorithm=ntk_dfl --ntk_timesteps=5,10']
+    ('method', 'barrier'),
+    [
+        ('--algorithm=dsgt', '--nobarrier'),
+        ('--algorithm=dpsgd', '--barrier'),
+        ('--algorithm=ntk_dfl --ntk_timesteps=5,10', '--nobarrier'),
+    ],
 )
 def test_a_replay_takes_the_seconds_of_the_run(tmp_path, method, barrier):
     status, out, err = called(
@@ -75,9 +78,17 @@ def test_a_replay_takes_the_seconds_of_the_run(tmp_path, method, barrier):
     np.testing.assert_allclose(replayed['simulated_seconds'], seconds, rtol=tolerance)
 
 
-def test_many_runs_in_many_worlds(tmp_path):
-    for seed in (0, 1):
-        assert called(run, *SMALL, DPSGD, f'--seed={seed}', f'--out={tmp_path}/runs/{seed}')[0] == 0
+@pytest.fixture(scope='module')
+def plain(tmp_path_factory):
+    """A run of D-PSGD in no world; the tests leave it as it is."""
+    out = tmp_path_factory.mktemp('runs') / 'plain'
+    assert called(run, *SMALL, DPSGD, f'--out={out}')[0] == 0
+    return out
+
+
+def test_many_runs_in_many_worlds(tmp_path, plain):
+    shutil.copytree(plain, tmp_path / 'runs' / '0')
+    assert called(run, *SMALL, DPSGD, '--seed=1', f'--out={tmp_path}/runs/1')[0] == 0
     worlds = 'speed=1e8,uplink=1e6;speed=1e8,uplink=2e6,latency=0.05'
     status, out, err = called(
         time,
@@ -101,14 +112,13 @@ def test_many_runs_in_many_worlds(tmp_path):
     assert slow['joules'][-1] == pytest.approx(joules)
 
 
-def test_who_is_offline_sits_a_round_out(tmp_path):
+def test_who_is_offline_sits_a_round_out(tmp_path, plain):
     """Where rounds begin at given times; else others wait for it."""
     world = '--world=speed=1e8,online=sine:100:0.5'
-    assert called(run, *SMALL, DPSGD, f'--out={tmp_path}/all')[0] == 0
     assert called(run, *SMALL, DPSGD, world, f'--out={tmp_path}/wait')[0] == 0
     sits_out = (world, '--round_seconds=30', '--barrier')
     assert called(run, *SMALL, DPSGD, *sits_out, f'--out={tmp_path}/out')[0] == 0
-    every, wait, out = (rows_of(tmp_path / name) for name in ('all', 'wait', 'out'))
+    every, wait, out = map(rows_of, (plain, tmp_path / 'wait', tmp_path / 'out'))
     assert [r['mbytes_total'] for r in wait] == [r['mbytes_total'] for r in every]
     assert wait[-1]['consensus_accuracy'] == every[-1]['consensus_accuracy']
     assert wait[-1]['simulated_seconds'] > 25
@@ -180,10 +190,8 @@ def test_worlds_that_do_not_fit(tmp_path, flags, message):
         ('--runs=RUN --targets=high', '--targets=high: could not convert'),
     ],
 )
-def test_what_time_refuses(tmp_path, flags, message):
-    if 'RUN' in flags:
-        assert called(run, *SMALL, DPSGD, f'--out={tmp_path}/run')[0] == 0
-    flags = flags.replace('RUN', f'{tmp_path}/run')
+def test_what_time_refuses(tmp_path, plain, flags, message):
+    flags = flags.replace('RUN', str(plain))
     status, _, err = called(time, *flags.split(), f'--out={tmp_path}/time', '--noprogress')
     assert status == 1 and message in err and err.count('\n') == 1
     assert not (tmp_path / 'time').exists()
@@ -252,7 +260,11 @@ def test_a_method_that_counts_nothing(tmp_path, monkeypatch):
 CLOCKS = ('--world=speed=two:2e6:2e7:0.3,latency=0.01', '--round_seconds=0.5')
 
 
-@pytest.mark.parametrize('method', ['ad_psgd', 'gossip_learning', 'swift', 'divshare'])
+# Of the others test_asynchronous.py has runs, which differ from these in the method alone.
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ('gossip_learning', 'swift')]
+
+
+@pytest.mark.parametrize('method', ['ad_psgd', 'divshare', *SLOW])
 def test_methods_without_rounds(tmp_path, method):
     flags = [each for each in SMALL if each != '--nocheckpoint']
     flags += ['--topology=ring', '--lr=0.2', '--link_dropout=0.2']
@@ -279,7 +291,7 @@ def test_methods_without_rounds(tmp_path, method):
     assert called(time, f'--runs={tmp_path}/whole', f'--out={tmp_path}/t')[0] == 1
 
 
-@pytest.mark.parametrize('method', ['ad_psgd', 'divshare'])
+@pytest.mark.parametrize('method', ['divshare', pytest.param('ad_psgd', marks=pytest.mark.slow)])
 def test_a_longer_run_without_rounds_goes_on(tmp_path, method):
     """As if it had been that long from the start."""
     flags = [each for each in SMALL if each != '--nocheckpoint' and 'degree' not in each]

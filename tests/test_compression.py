@@ -293,7 +293,7 @@ def test_every_client_rounds_by_draws_of_its_own():
     assert len(np.unique(kernel.reshape(CLIENTS, -1), axis=0)) == CLIENTS
 
 
-@pytest.mark.parametrize('gossip_steps', [1, 3])
+@pytest.mark.parametrize('gossip_steps', [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_fewer_bits_are_less_traffic(gossip_steps):
     rounds, links = 4, CLIENTS * 2  # of a ring, in both directions
     graphs = topology.schedule('ring', CLIENTS, rounds, seed=0)

@@ -234,9 +234,11 @@ def case(*values):
 
 
 # Kernels, gossip, meetings; tests that compile programs of their own leave the others to the slow
-# tests, but for one run of a server and of SPARK, whose messages are of a kind of their own.
+# tests, but for one run of a server and of SPARK, whose messages are of a kind of their own, and
+# of DisPFL and DFML where a round is compiled once more: their masks and peers are their own.
 REPRESENTATIVES = ('ntk_dfl', 'dfedavgm', 'dec_fedavg')
-RUN_WHOLE = (*REPRESENTATIVES, 'ntk_fl', 'spark', 'dfml')
+RUN_WHOLE = (*REPRESENTATIVES, 'ntk_fl', 'spark')
+COMPILED_AGAIN = (*RUN_WHOLE, 'dispfl', 'dfml')
 
 
 def of_each_kind(*values, quick=REPRESENTATIVES):
@@ -417,9 +419,9 @@ def test_garbage_in_the_padding_changes_nothing(name, family):
 @pytest.mark.parametrize(
     ('name', 'family'),
     [
-        pytest.param(*pair, marks=pytest.mark.slow)
-        if pair[1] in FAMILIES and pair[1] not in ('erdos_renyi', WEIGHTED)
-        else case(*pair)
+        case(*pair)
+        if pair[1] in ('erdos_renyi', WEIGHTED, COHORTS, MEETINGS) and pair[0] in COMPILED_AGAIN
+        else pytest.param(*pair, marks=pytest.mark.slow)
         for pair in NETWORKS
     ],
 )
@@ -496,15 +498,33 @@ def test_inactive_clients_keep_their_model(name, family):
 
 @every_family
 @every_decentralized
-def test_an_empty_graph_sends_nothing_and_trains_alone(name, family):
+def test_an_empty_graph_sends_nothing(name, family):
+    _, infos = trained(name, without_links(family))
+    sent = [v for info in infos for v in info.sent.values()]
+    assert sent and not any(v.any() for v in sent)
+
+
+def without_links(family):
+    """Rounds in which everybody hears itself alone."""
     graphs = schedule(family)
     mask = np.zeros_like(graphs.mask)
     mask[:, :, 0] = True
-    state, infos = trained(name, graphs._replace(mask=mask))
-    sent = [v for info in infos for v in info.sent.values()]
-    assert sent and not any(v.any() for v in sent)
-    if name == 'relay_sgd':  # its models are means over all clients, the unheard as they began
-        return
+    return graphs._replace(mask=mask)
+
+
+@pytest.mark.parametrize(
+    ('name', 'family'),  # RelaySGD's models are means over all clients, the unheard as they began
+    [
+        case(name, family)
+        if name in COMPILED_AGAIN
+        else pytest.param(name, family, marks=pytest.mark.slow)
+        for name in DECENTRALIZED
+        if name != 'relay_sgd'
+        for family in FAMILIES
+    ],
+)
+def test_who_hears_nobody_trains_alone(name, family):
+    state, _ = trained(name, without_links(family))
     together = logits(name, state)['client']
     alone = Graph(np.zeros((3, 1, 1), np.int32), np.ones((3, 1, 1), bool), np.ones((3, 1), bool))
     for i in (0, 2, 4):
@@ -731,7 +751,11 @@ def test_many_devices_compute_what_one_does(name, devices):
     assert holders == {devices}
 
 
-@pytest.mark.parametrize('name', [of_each_kind(name) for name in ALGORITHMS_UNDER_TEST])
+# The runs of test_sweep.py are of NTK-DFL.
+@pytest.mark.parametrize(
+    'name',
+    [of_each_kind(name, quick=('dfedavgm', 'dec_fedavg')) for name in ALGORITHMS_UNDER_TEST],
+)
 def test_runs_together_are_those_runs_alone(name):
     stacked = jax.tree.map(lambda *a: np.stack(a), *(graphs_of(name, seed) for seed in (0, 1)))
     *_, (rows, states, progress) = simulate.run_together(

@@ -116,7 +116,7 @@ MOVED = re.compile(r' = (.*?) (?:all-\w+|collective-\w+|reduce-scatter)(?:-start
         ),
         ('dispfl', 0, 2),  # and its masks, as weights of the average
         ('ntk_dfl', 1, 1),  # an aggregator evolves on its neighbours' data
-        ('spark', 1, 1),
+        pytest.param('spark', 1, 1, marks=pytest.mark.slow),
     ],
 )
 def test_what_a_round_moves_between_devices(name, data, weights, monkeypatch):
@@ -182,7 +182,14 @@ def test_the_command_on_several_devices(tiny, whole, tmp_path):
     assert '--devices=many: write a number, auto or all' in here(*argv, '--devices=many').error
 
 
-@pytest.mark.parametrize('method', ['ntk_dfl', 'dfedavgm', 'spark', 'dfml'])
+@pytest.mark.parametrize(
+    'method',  # of one architecture, or of two
+    [
+        'dfedavgm',
+        'dfml',
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ('ntk_dfl', 'spark')),
+    ],
+)
 def test_a_checkpoint_is_read_on_any_number_of_devices(method, tmp_path):
     clients = Clients(jnp.ones((8, 2, 4)), jnp.zeros((8, 2), jnp.int32), jnp.ones((8, 2), bool))
     models = {name: bind(MLP(3, (width,)), (4,)) for name, width in (('a', 3), ('b', 5))}
@@ -211,7 +218,7 @@ def test_a_checkpoint_is_read_on_any_number_of_devices(method, tmp_path):
             jax.tree.map(np.testing.assert_array_equal, spread(saved.state, other), state)
 
 
-@pytest.mark.parametrize(('before', 'after'), [(2, 1), (3, 6)])
+@pytest.mark.parametrize(('before', 'after'), [pytest.param(2, 1, marks=pytest.mark.slow), (3, 6)])
 def test_a_run_goes_on_on_other_devices(before, after, tiny, whole, tmp_path):
     out = tmp_path / 'out'
     short = [flag for flag in SMALL if not flag.startswith('--rounds=')]

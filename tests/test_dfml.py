@@ -118,7 +118,7 @@ def test_rounds_equal_the_reference(network, options):
         **options,
     }
     algorithm = make('dfml', people, rounds=ROUNDS, **settings)
-    state = doubled(algorithm.init(jax.random.key(0), clients))
+    state = doubled(jax.jit(algorithm.init)(jax.random.key(0), clients))
     step = jax.jit(algorithm.step)
     models, peaks = as_reference(people, state.params), as_reference(people, state.peak)
     best = np.zeros(CLIENTS)
@@ -220,7 +220,7 @@ def test_peak_models_freeze_after_the_first_maximum(network):
     people = population('narrow')
     everyone = schedule(senders=5, rounds=12)
     algorithm = make('dfml', people, rounds=12, schedule='cycle', period=6, lr=0.1, chunk=1)
-    state, step = algorithm.init(jax.random.key(0), clients), jax.jit(algorithm.step)
+    state, step = jax.jit(algorithm.init)(jax.random.key(0), clients), jax.jit(algorithm.step)
     renewed = []
     for r in range(12):
         before = np.asarray(state.peak['narrow']['Dense_0']['kernel'])
@@ -236,7 +236,7 @@ def test_clients_that_sit_out_keep_their_weights_to_the_bit(network):
     _, clients, _ = network
     people, graphs = population('linear', 'deep'), schedule(senders=2)
     algorithm = make('dfml', people, rounds=ROUNDS, lr=0.1, chunk=1)
-    state, step = algorithm.init(jax.random.key(0), clients), jax.jit(algorithm.step)
+    state, step = jax.jit(algorithm.init)(jax.random.key(0), clients), jax.jit(algorithm.step)
     for r in range(ROUNDS):
         before = as_reference(people, state.params)
         state, _ = step(jax.random.key(r), state, round_of(graphs, r), clients)
@@ -251,7 +251,7 @@ def test_alpha_zero_is_supervised_learning_alone(network):
     _, clients, _ = network
     people, graphs = population('linear', 'deep'), schedule()
     algorithm = make('dfml', people, rounds=ROUNDS, schedule='fixed', alpha=0.0, lr=0.1, chunk=1)
-    state, step = algorithm.init(jax.random.key(0), clients), jax.jit(algorithm.step)
+    state, step = jax.jit(algorithm.init)(jax.random.key(0), clients), jax.jit(algorithm.step)
     graph = round_of(graphs, 0)
     aggregator = int(graph.members[0, 0])
     alone = graph._replace(mask=graph.mask.at[0, 1:].set(False))

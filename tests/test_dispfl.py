@@ -157,8 +157,8 @@ def test_three_rounds_equal_the_reference(settings, lossy, x64):
     [
         (0.3, 'random'),
         (0.5, 'gradient'),
-        (0.9, 'gradient'),
-        (0.9, 'random'),
+        pytest.param(0.9, 'gradient', marks=pytest.mark.slow),
+        pytest.param(0.9, 'random', marks=pytest.mark.slow),
         pytest.param(0.3, 'gradient', marks=pytest.mark.slow),
         pytest.param(0.5, 'random', marks=pytest.mark.slow),
     ],

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from absl import flags
+from helpers import started
 
 from dfl_jax import data
 from dfl_jax.algorithms import METHODS
@@ -72,7 +73,9 @@ def test_the_page_of_own_data_and_graphs_runs_as_it_stands(tmp_path):
         if program == 'python':
             run(*words, cwd=tmp_path)
         else:
-            run('-m', 'dfl_jax.cli', *words, '--rounds=1', '--noprogress', cwd=tmp_path)
+            command = ('dfl_jax.cli', *words, '--rounds=1', '--noprogress')
+            done = started(*command, cwd=tmp_path, env={'XDG_CACHE_HOME': str(tmp_path)}).outcome()
+            assert done.status == 0, done
     for out in ('own', 'parts', 'edges', 'matrix'):
         assert (tmp_path / 'runs' / out / 'done').exists()
     assert run('-c', library, cwd=tmp_path).splitlines()[-1].startswith('10 0.')

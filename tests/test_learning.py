@@ -46,8 +46,8 @@ def test_a_method_learns_digits(name, digits):
         graphs = topology.schedule('regular', CLIENTS, rounds, seed=0, degree=DEGREE)
     algorithm = make(name, bind(MLP(digits.classes), digits.train_x.shape[1:]), **settings)
     test = simulate.Holdout(digits.test_x, digits.test_y)
-    untrained = algorithm.init(jax.random.key(0), clients)
-    guesses = algorithm.predict(untrained, test.x)['consensus'].argmax(axis=1)
+    untrained = jax.jit(algorithm.init)(jax.random.key(0), clients)
+    guesses = jax.jit(algorithm.predict)(untrained, test.x)['consensus'].argmax(axis=1)
     assert (guesses == test.y).mean() < 0.3
     run = simulate.run(algorithm, clients, graphs, test, jax.random.key(0), eval_every=rounds)
     (metrics, *_), *_ = run

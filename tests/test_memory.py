@@ -95,7 +95,9 @@ def test_cores_as_devices_share_a_memory(count):
 
 
 # Where it once took nine copies of the state, a large network no longer fitted.
-@pytest.mark.parametrize('name', ['ntk_dfl', 'dfedavg', 'decavg'])
+@pytest.mark.parametrize(
+    'name', ['ntk_dfl', 'dfedavg', pytest.param('decavg', marks=pytest.mark.slow)]
+)
 def test_a_round_makes_no_more_than_two_copies_of_the_state(name):
     model = bind(MLP(10, (100,)), (784,))
     clients = abstract_clients(600, 20, 784)

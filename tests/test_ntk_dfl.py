@@ -92,12 +92,15 @@ def run_both(
         {},
         {'mixing': 'uniform', 'selection': 'linearized', 'hidden': (6, 4)},
         {'averaging': False, 'hidden': (), 'init': 'same'},
-        {'loss': 'mse'},
+        pytest.param({'loss': 'mse'}, marks=pytest.mark.slow),  # the next has it too
         {'loss': 'mse', 'evolution': 'eigh', 'subsampling': 3},
         {'jacobian_weights': 'neighbours'},
-        {'jacobian_weights': 'neighbours', 'averaging': False, 'hidden': (6, 4)},
+        pytest.param(
+            {'jacobian_weights': 'neighbours', 'averaging': False, 'hidden': (6, 4)},
+            marks=pytest.mark.slow,
+        ),
         {'batches': 3, 'subsampling': 2, 'averaging': False},
-        {'bits': 4, 'hidden': (6, 4)},
+        pytest.param({'bits': 4, 'hidden': (6, 4)}, marks=pytest.mark.slow),
         {'sparsity': 0.25, 'bits': 6, 'batches': 2, 'subsampling': 2},
     ],
     ids=str,
@@ -336,7 +339,7 @@ def test_an_aggregator_alone_computes_what_many_together_do(x64):
     for chunk in (1, clients):
         options = {'timesteps': TIMESTEPS, 'evolution': 'euler', 'init': 'independent'}
         algorithm = make('ntk_dfl', MODEL, chunk=chunk, **options)
-        state = widen(algorithm.init(jax.random.key(0), data))
+        state = widen(jax.jit(algorithm.init)(jax.random.key(0), data))
         for r in range(2):
             state, _ = jax.jit(algorithm.step)(jax.random.key(r), state, round_of(star, r), data)
         states.append(state.params)

@@ -94,11 +94,12 @@ def test_participants_take_their_architectures_slots():
 @pytest.mark.parametrize('devices', [2, 3, 8])
 def test_devices_share_the_participants_evenly(devices):
     population = populate(MODELS, ['wide', 'narrow', 'narrow'] * 5)
+    assign = jax.jit(lambda meeting: assign_participants(population, meeting))
     for senders in (1, 4, 7, 12):
         drawn = meetings(complete(15, 1), senders, seed=senders)
         one = jax.tree.map(lambda a: a[0], drawn)
         with jax.set_mesh(client_mesh(devices)):
-            groups = assign_participants(population, one)
+            groups = assign(one)
         present = [np.asarray(group.present).reshape(devices, -1) for group in groups.values()]
         each = sum(share.sum(axis=1) for share in present)
         assert each.sum() == senders + 1

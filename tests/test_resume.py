@@ -331,7 +331,8 @@ def test_resume_recalls_the_settings(stopped, whole):
     assert_same_result(stopped, whole)
 
 
-@pytest.mark.parametrize('at', [4, 5])  # at an evaluation of the longer run, and between two
+# At an evaluation of the longer run, which the next test and test_cli_time.py have too, or between
+@pytest.mark.parametrize('at', [pytest.param(4, marks=pytest.mark.slow), 5])
 def test_more_rounds_end_as_a_run_that_was_long_from_the_start(at, whole, tmp_path):
     out = tmp_path / 'out'
     short = [flag for flag in ARGV if not flag.startswith('--rounds=')]

@@ -139,10 +139,12 @@ def run_both(network, hidden=(8,), lr=0.05, lr_decay=0.2, dimension=12, **settin
         {'projection': 'low_rank', 'projection_refresh': 'aggregator'},  # the defaults
         {'projection_refresh': 'round', 'kernel_form': 'trace', 'hidden': (6, 4)},
         {'projection': 'gaussian', 'averaging': False},
-        {'projection': 'low_rank', 'projection_refresh': 'client'},
+        pytest.param(
+            {'projection': 'low_rank', 'projection_refresh': 'client'}, marks=pytest.mark.slow
+        ),
         {'projection': 'none', 'selection': 'linearized'},
-        {'step_form': 'exact', 'sampling': 0.45},
-        {'exchange': 'float16', 'momentum': 0.5},
+        {'step_form': 'exact', 'sampling': 0.45, 'momentum': 0.5},
+        pytest.param({'exchange': 'float16', 'momentum': 0.5}, marks=pytest.mark.slow),
         {'exchange': 'int8', 'sampling': 0.6, 'projection': 'low_rank'},
     ],
     ids=str,
@@ -222,7 +224,7 @@ def test_without_its_stages_it_is_ntk_dfl(network, ours, theirs):
     """No projection, the kernel's trace, labels alone and no momentum."""
     stages = {'projection': 'none', 'kernel_form': 'trace', 'alpha_final': 1.0, 'momentum': 0.0}
     plain = three_rounds(
-        network, make('spark', MODEL, **SHARED, **stages, **ours, rounds=3, warmup=0)
+        network, compiled('spark', MODEL, **SHARED, **stages, **ours, rounds=3, warmup=0)
     )
     expected = three_rounds(network, compiled('ntk_dfl', MODEL, **SHARED, **theirs))
     for a, b in zip(*map(jax.tree.leaves, (plain, expected)), strict=True):

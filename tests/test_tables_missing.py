@@ -1,10 +1,9 @@
 """The runs that a table lacks: which they are, what they take, and training them by --run."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from test_cli import here
 
 from dfl_jax.cli.tables import command as tables
 from dfl_jax.cli.tables import files as table_files
@@ -124,10 +123,9 @@ def test_what_is_missing_is_trained_and_shown(home, tmp_path, monkeypatch, capfd
     """An interrupted run goes on, one that is there is left alone, one that fails ends nothing."""
     runs = tmp_path / 'runs'
     flagfile = f'--flagfile={home / "dpsgd-iid.flags"}'
-    run = [sys.executable, '-m', 'dfl_jax.cli', 'run', flagfile, '--noprogress']
     for seed, more in ((0, []), (1, ['--rounds=1'])):
         out = runs / f'dpsgd-iid-seed{seed}'
-        subprocess.run([*run, *more, f'--seed={seed}', f'--out={out}'], check=True)
+        assert here(flagfile, *more, f'--seed={seed}', f'--out={out}').status == 0
     before = (runs / 'dpsgd-iid-seed0' / 'metrics.jsonl').read_bytes()
     capfd.readouterr()
     chosen = {'runs': [str(runs)], 'seeds': '0..1', 'cells': ['dpsgd-iid']}

@@ -340,7 +340,13 @@ OPTIONS: dict[str, dict] = {
     'dispfl': {'anneal_rounds': 5},
 }
 NETWORKS = {'relay_sgd': 'line', 'd2': 'ring', 'choco_sgd': 'ring', 'beer': 'ring'}
-COUNTED = [name for name, method in METHODS.items() if method.graphs == 'neighbours']
+# These count as D-PSGD does, by the gradients of their training and what all gossip sends.
+ALIKE = ('dfedavg', 'dfedavgm', 'decavg', 'epidemic', 'dfedprox', 'qg_dsgdm', 'd2', 'choco_sgd')
+COUNTED = [
+    pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ())
+    for name, method in METHODS.items()
+    if method.graphs == 'neighbours'
+]
 
 
 @pytest.mark.parametrize('name', COUNTED)

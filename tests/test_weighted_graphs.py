@@ -415,7 +415,16 @@ def gossip_without_learning(graphs, devices=None, seeds=(0,)):
     return np.asarray(state.params['Dense_0']['kernel'])[None]
 
 
-@pytest.mark.parametrize('how', [{}, {'devices': 3}, {'devices': 8}, {'seeds': (0, 1)}], ids=str)
+@pytest.mark.parametrize(
+    'how',
+    [
+        {},
+        {'devices': 3},
+        pytest.param({'devices': 8}, marks=pytest.mark.slow),
+        {'seeds': (0, 1)},
+    ],
+    ids=str,
+)
 def test_a_run_over_a_base_graph_ends_in_consensus(how):
     for rounds in (1, 2):
         kernels = gossip_without_learning(schedule('base_graph', CLIENTS, rounds, degree=2), **how)
