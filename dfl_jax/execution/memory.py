@@ -12,7 +12,7 @@ from dfl_jax.models import Model
 
 ROUND_COPIES = 2  # of the state, beside it: the averages, and the models trained from them
 SHARE = 0.5  # of the free memory: the rest is for data, state and the allocator
-MATRICES = {'cpu': 4, 'gpu': 3, 'tpu': 6}  # N~ x N~, of an aggregator's evolution
+MATRICES = {'cpu': 4, 'gpu': 2, 'tpu': 4}  # N~ x N~, of an aggregator's evolution
 
 
 def available_bytes() -> int:
@@ -34,9 +34,9 @@ def bytes_of(tree: PyTree) -> int:
 def aggregator_bytes(samples: int, model: Model, platform: str | None = None) -> int:
     """Bytes that one aggregator's evolution takes; more with large activations.
 
-    Some N~ x N~ matrices, three copies of the inputs and eight of the weights. XLA asks for 25.9
-    MiB an aggregator on an H200 and 43.1 MiB on a v5e (table of docs/scaling.md, 300 aggregators of
-    1,182 samples); these are 29.0 and 45.0 MiB.
+    Some N~ x N~ matrices, three copies of the inputs and eight of the weights. XLA asks for 21.9
+    MiB an aggregator on an H200 and 31.6 MiB on a v5e (table of docs/scaling.md, 300 aggregators of
+    1,182 samples); these are 23.7 and 34.3 MiB.
 
     samples: N~, padded samples of the aggregator and its neighbours; platform: JAX's by default.
     """
