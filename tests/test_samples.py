@@ -32,8 +32,8 @@ def start_of(model):
     return jax.tree.map(lambda leaf: leaf.astype(float) + 0.1, weights)  # biases that are not zero
 
 
-def trained(model, settings, support=None):
-    train = jax.jit(local_training(model, settings))
+def trained(model, settings, support=None, chunk=None):
+    train = jax.jit(local_training(model, settings, chunk))
     return train(jax.random.key(5), start_of(model), network(), jnp.int32(3), support)
 
 
@@ -60,6 +60,12 @@ def test_weights_and_losses_are_those_of_training_the_kernel(x64, model, setting
     assert combines_samples(model, settings) and not combines_samples(model, settings, ones)
     combined, directly = (trained(model, settings, support) for support in (None, ones))
     for one, other in zip(*map(jax.tree.leaves, (combined, directly)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+
+
+def test_clients_trained_at_once_change_nothing(x64):
+    together, alone = (trained(MLP_MODEL, SETTINGS, chunk=chunk) for chunk in (3, 1))
+    for one, other in zip(*map(jax.tree.leaves, (together, alone)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
 
 
