@@ -78,6 +78,7 @@ def test_a_gru_sees_no_later_token():
         bind(MODELS['gru'](7), (4, 4, 1), NEXT_TOKEN)
 
 
+@pytest.mark.slow  # test_tasks.py has a rule of next tokens that is learnt in a quarter of the time
 def test_dfedavg_learns_the_sonnets(tmp_path):
     ended = here(
         *('--dataset=sonnets', '--task=next_token', '--model=gru', '--algorithm=dfedavg'),
