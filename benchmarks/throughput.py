@@ -32,7 +32,7 @@ from dfl_jax.execution.devices import client_mesh, cores_as_devices, mesh_of_cor
 from dfl_jax.execution.memory import choose_chunk
 from dfl_jax.heterogeneous.population import populate
 from dfl_jax.models import MODES, architecture, bind
-from dfl_jax.training.local import LocalTraining
+from dfl_jax.training import LocalTraining
 
 OFFERED = ('ntk_dfl', 'spark', 'dfedavg', 'dfedavgm', 'dpsgd', 'dfml')
 _ALGORITHMS = flags.DEFINE_list(

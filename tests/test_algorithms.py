@@ -8,7 +8,7 @@ import pytest
 from dfl_jax.algorithms import METHODS, REQUIRED, make, settings_of
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
 from dfl_jax.models import MLP, bind
-from dfl_jax.training.local import LocalTraining
+from dfl_jax.training import LocalTraining
 
 MODEL = bind(MLP(3), (4,))
 WEIGHT_BITS = 32 * MODEL.size

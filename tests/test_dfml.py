@@ -27,8 +27,8 @@ from dfl_jax.heterogeneous.population import (
 )
 from dfl_jax.models import MLP, bind
 from dfl_jax.topology import aggregators as meetings
+from dfl_jax.training import LocalTraining
 from dfl_jax.training.batches import epoch_orders
-from dfl_jax.training.local import LocalTraining
 from dfl_jax.training.losses import supervised_losses
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3

@@ -8,7 +8,7 @@ import pytest
 from dfl_jax import Clients
 from dfl_jax.execution import counted_operations, operations
 from dfl_jax.models import MLP, Linear, SmallCNN, bind
-from dfl_jax.training.local import LocalTraining, local_training
+from dfl_jax.training import LocalTraining, local_training
 from dfl_jax.training.samples import first_kernel, sample_form, saves_operations
 
 SIZES = (6, 9, 1)

@@ -5,7 +5,6 @@ Everything is written for one client and mapped over the network.
 
 from dfl_jax.training.batches import Batch, batch_at, epoch_orders, take
 from dfl_jax.training.local import (
-    LocalTraining,
     augmented,
     batch_loss,
     client_training,
@@ -16,3 +15,4 @@ from dfl_jax.training.local import (
     weighted_mean,
 )
 from dfl_jax.training.losses import class_shares, supervised_losses
+from dfl_jax.training.settings import LocalTraining

@@ -746,7 +746,7 @@ FAULTS = [
     ),
     Fault(
         'clipped gradients combined as if that were linear',
-        'dfl_jax/training/local.py',
+        'dfl_jax/training/settings.py',
         'others = self.clip_norm, self.sam_radius, self.proximal',
         'others = self.sam_radius, self.proximal',
         ('test_samples.py::test_what_is_not_linear_or_does_not_pay_trains_the_kernel',),

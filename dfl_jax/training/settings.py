@@ -1,0 +1,114 @@
+"""The settings of a client's local training, which all gradient methods share."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from dfl_jax.checks import check_choice, check_range
+from dfl_jax.data.augment import AUGMENTATIONS
+from dfl_jax.execution import client_bytes
+from dfl_jax.models import Model
+from dfl_jax.training.losses import SUPERVISIONS
+from dfl_jax.training.optimisers import (
+    Optimizer,
+    Schedule,
+    learning_rate_factor,
+    named_optimiser,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How a client trains within one round. The optimiser's state starts afresh every round.
+
+    Args:
+      lr: learning rate of round 0.
+      lr_decay: round k = 0, 1, ... uses lr * lr_decay**k.
+      lr_schedule: a factor on it, `cosine:ROUNDS`, `warmup:ROUNDS`, `step:ROUND-ROUND-...:FACTOR`
+        or several with commas, e.g. `warmup:5,cosine:100`; from Python also a function of k.
+      batch_size: B; a client that holds fewer samples trains on all of them at each step.
+      local_epochs: passes over its data that a client makes in a round, unless local_steps are
+        set.
+      local_steps: minibatches of a round, reshuffled whenever the data is used up.
+      optimizer: `sgd`, or another of optax by its name, e.g. `adamw`, `adam`, `rmsprop` or `lion`;
+        from Python also a function of the learning rate that returns an optax optimiser.
+      optimizer_options: its arguments, e.g. `b1=0.8,nesterov=true`, in place of optax's defaults.
+      momentum: heavy ball, of sgd only, in [0, 1).
+      weight_decay: added to the gradient as weight_decay * w, but decoupled where the optimiser has
+        an argument of this name, as adamw has.
+      clip_norm: bound on the norm of the gradient, before decay and momentum.
+      sam_radius: rho of sharpness-aware minimisation, which takes the gradient at w + rho g / ||g||
+        (Foret et al. 2021); 0 turns it off.
+      sam_adaptive: take it at w + rho w^2 g / || |w| g || (ASAM, Kwon et al. 2021).
+      supervision: loss of the labels, `ce`, `ace` (asymmetric) or `wsm` (re-weighted softmax).
+      loss_cap: bound on the loss of a minibatch, which has no gradient above it; None for no bound.
+      proximal: mu of mu/2 ||w - w_start||^2 in the loss (FedProx).
+      augmentation: of training images, `none` or `standard` (shift and mirror).
+
+    Raises ValueError for a setting out of its range, or one that would have no effect.
+    """
+
+    lr: float
+    lr_decay: float = 1.0
+    lr_schedule: Schedule = ''
+    batch_size: int
+    local_epochs: int | None = 1
+    local_steps: int | None = None
+    optimizer: Optimizer = 'sgd'
+    optimizer_options: str = ''
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    sam_radius: float = 0.0
+    sam_adaptive: bool = False
+    supervision: str = 'ce'
+    loss_cap: float | None = None
+    proximal: float = 0.0
+    augmentation: str = 'none'
+
+    def __post_init__(self):
+        check_choice('supervision', self.supervision, SUPERVISIONS)
+        check_choice('augmentation', self.augmentation, AUGMENTATIONS)
+        if (self.local_epochs is None) == (self.local_steps is None):
+            raise ValueError(
+                f'local_epochs={self.local_epochs} and local_steps={self.local_steps}: '
+                'set one of them, and the other to None'
+            )
+        if not isinstance(self.lr, jax.core.Tracer):
+            check_range('lr', self.lr, above=0)
+        check_range('lr_decay (a factor a round)', self.lr_decay, above=0, most=1)
+        check_range('momentum', self.momentum, least=0, below=1)
+        for name in ('batch_size', 'local_epochs', 'local_steps'):
+            if (count := getattr(self, name)) is not None:
+                check_range(name, count, least=1)
+        for name in ('weight_decay', 'sam_radius', 'proximal'):
+            check_range(name, getattr(self, name), least=0)
+        for name in ('clip_norm', 'loss_cap'):
+            if (bound := getattr(self, name)) is not None:
+                check_range(name, bound, above=0)
+        if self.momentum and self.optimizer != 'sgd':
+            raise ValueError(f'momentum={self.momentum} is for sgd, not {self.optimizer}')
+        named_optimiser(self.optimizer, self.optimizer_options, 0.1, self.momentum)
+        learning_rate_factor(self.lr_schedule)
+        if self.sam_adaptive and not self.sam_radius:
+            raise ValueError('sam_adaptive has no effect while sam_radius is 0')
+
+    def replace(self, **settings: Any) -> 'LocalTraining':
+        """These settings with some of them replaced; steps stand in place of epochs, and back."""
+        if 'local_steps' in settings and 'local_epochs' not in settings:
+            settings['local_epochs'] = None
+        elif 'local_epochs' in settings and 'local_steps' not in settings:
+            settings['local_steps'] = None
+        return dataclasses.replace(self, **settings)
+
+    @property
+    def linear_in_weights(self) -> bool:
+        """Whether a step is linear in weights and gradient, and takes the samples as they are."""
+        others = self.clip_norm, self.sam_radius, self.proximal
+        return self.optimizer == 'sgd' and self.augmentation == 'none' and not any(others)
+
+    def bytes_of_client(self, model: Model, samples: int) -> int:
+        """Bytes of the training of a client of N samples, padded."""
+        return client_bytes(samples, model, self.local_epochs or self.local_steps or 1)
