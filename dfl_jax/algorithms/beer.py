@@ -65,10 +65,11 @@ def beer(
         default.
       compression: Q, of both differences.
       consensus_step: gamma, in (0, 1]; the more Q loses, the smaller it has to be.
-      mixing: W, `metropolis`, or `uniform` or `size` where they are doubly stochastic, too.
+      mixing: `metropolis`, or `uniform` or `size` where their weights are doubly stochastic, too.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
-      init: as in `gossip_sgd`.
-      chunk: clients trained at once.
+      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
+        `initialisation.gain_corrected(gain)` in place of the last name.
+      chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_choice('mixing', mixing, MIXINGS)
     check_range('consensus_step', consensus_step, above=0, most=1)

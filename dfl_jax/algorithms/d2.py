@@ -59,8 +59,9 @@ def d2(
       mixing: W, `metropolis`, `uniform` or `size`; has to be symmetric.
       lazy: average by (I + W) / 2 in place of W.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
-      init: as in `gossip_sgd`.
-      chunk: clients trained at once.
+      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
+        `initialisation.gain_corrected(gain)` in place of the last name.
+      chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_choice('mixing', mixing, MIXINGS)
     start = initial_state(model, init)

@@ -52,7 +52,7 @@ def dec_fml(
 
     Args:
       population: the clients and their networks.
-      meme: the architecture of the memes, one of the population's (default: the median in size).
+      meme: the architecture of the memes, one of the population's; None: the median in size.
       alpha: weight of the other model's opinion, 1 - alpha that of the labels, for both.
       training: of the two models of a client on its own data.
       init: `same` initial weights in an architecture, or `independent`.

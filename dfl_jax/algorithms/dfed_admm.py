@@ -62,8 +62,9 @@ def dfed_admm(
       training: of every client; its `proximal` is 1 / lambda, and must not be 0.
       mixing: `metropolis`, `uniform` or `size` weights.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
-      init: as in `gossip_sgd`.
-      chunk: clients trained at once.
+      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
+        `initialisation.gain_corrected(gain)` in place of the last name.
+      chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_choice('mixing', mixing, MIXINGS)
     check_range('proximal (1 / lambda)', training.proximal, above=0)

@@ -58,11 +58,12 @@ def dfed_alt(
       head_epochs: passes over a client's data that train its head.
       head_lr: learning rate of the head.
       head: the top-level entry of the parameters that stays with a client; None: the last layer.
-      mixing: W, `uniform`, `size` or `metropolis`.
+      mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models, heads
         included.
-      init: as in `gossip_sgd`.
-      chunk: clients trained at once.
+      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
+        `initialisation.gain_corrected(gain)` in place of the last name.
+      chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for a head that the parameters do not have.
     """

@@ -138,14 +138,19 @@ def dfml(
     Args:
       population: the clients and their networks.
       rounds: T, for which alpha is scheduled.
-      mutual_epochs: K, of the aggregator's data.
-      schedule, alpha, period, period_growth, peak_updates: see `alpha_schedule`. Of the largest
-        alpha A.5.1 says 0.8 or 0.9 where labels mislead little, as with WSM, and 1 with `ce` on
-        skewed classes.
+      mutual_epochs: K, passes over the aggregator's data.
+      schedule: of alpha, the weight of the distillation: `half_cycle`, `cycle`, `fixed` or
+        `annealed`, see `alpha_schedule`.
+      alpha: the largest weight of the distillation. A.5.1 says 0.8 or 0.9 where labels mislead
+        little, as with WSM, and 1 with `ce` on skewed classes.
+      period: rounds of the first cycle of alpha.
+      period_growth: rounds by which every cycle is longer than the one before.
+      peak_updates: rounds of a cycle, those of the largest alpha, that renew the peak models
+        (A.4.6).
       scheduled: which terms of Eq. (10) alpha moves: `both` in opposite directions (Eq. 1),
         `supervision` alone (the distillation at 1), `distillation` alone (the supervision at 1), or
         `common`, both alike.
-      teachers: weigh as their `size` (Eq. 3), or are all `equal`.
+      teachers: weight of a teacher, its `size` (Eq. 3), or `equal` for all.
       transfer: `mutual`, or `vanilla`, in which only the aggregator learns (A.4.8).
       weighted_samples: weighted soft labels, WSL (A.5.2).
       temperature: of the softmax of the distillation.

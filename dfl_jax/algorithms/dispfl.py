@@ -99,12 +99,13 @@ def dispfl(
       density: share of the weights that a mask keeps, in (0, 1].
       prune_rate: share of a mask that is replaced after round 0; round k replaces
         prune_rate / 2 (1 + cos(pi k / anneal_rounds)).
-      anneal_rounds: rounds until nothing is replaced.
+      anneal_rounds: rounds until nothing is replaced; a run of the command line takes its --rounds.
       regrow: by the `gradient` of one minibatch, or `random`.
-      mixing: W, see `dfl_jax.gossip.mixing`.
+      mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M sparse models,
         or each weight's mean over the clients whose mask holds it (`intersection`).
-      init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
+      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
+        `initialisation.gain_corrected(gain)` in place of the last name.
       chunk: clients worked on at once; None for one on a CPU, elsewhere what
         memory holds.
 

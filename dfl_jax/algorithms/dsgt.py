@@ -56,10 +56,11 @@ def dsgt(
       model: the network, bound to its input shape.
       training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
         default, more local steps taken together as one.
-      mixing: `metropolis`, or `uniform` or `size` where they are doubly stochastic, too.
+      mixing: `metropolis`, or `uniform` or `size` where their weights are doubly stochastic, too.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
-      init: as in `gossip_sgd`.
-      chunk: clients trained at once.
+      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
+        `initialisation.gain_corrected(gain)` in place of the last name.
+      chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_choice('mixing', mixing, MIXINGS)
     start = initial_state(model, init)

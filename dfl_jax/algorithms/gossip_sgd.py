@@ -52,14 +52,16 @@ def gossip_sgd(
     Args:
       model: the network, bound to its input shape.
       training: of every client on its own data.
-      round_order: `train_first`, `average_first` or `parallel`, as above. Weights that clients drew
-        apart with a gain should be averaged first.
+      round_order: `train_first`; `average_first`, for weights that clients drew apart with a gain;
+        or `parallel`, which averages the models of before and adds what training changes.
       gossip_steps: averaging steps a round over the same graph (DFedSAM-MGS).
-      diagnostics: report what training and averaging did to the models, `metrics.update_norms`.
+      diagnostics: report how far training and averaging moved the models, and the cosine between
+        the two moves, see `metrics.update_norms`.
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
       compression: of the exchanged weights.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
+      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
+        `initialisation.gain_corrected(gain)` in place of the last name.
       chunk: clients trained at once; None for one on a CPU, elsewhere what
         memory holds.
 

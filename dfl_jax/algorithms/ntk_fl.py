@@ -46,7 +46,8 @@ def ntk_fl(
       model: the network, bound to its input shape.
       cohort: clients that the server hears in a round, the K of its graphs.
       ntk: the update of the server.
-      kernel: backend, see `dfl_jax.ntk.kernels`.
+      kernel: backend, `auto`, `structured`, `output_scan` or `nt` (neural-tangents), see
+        `dfl_jax.ntk.kernels`.
 
     What the server sends back is not counted as traffic of the clients.
 

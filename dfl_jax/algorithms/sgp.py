@@ -55,8 +55,9 @@ def sgp(
       training: of every client at z; lr g is how far it moves the weights, one minibatch's gradient
         by default.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models z.
-      init: as in `gossip_sgd`.
-      chunk: clients trained at once.
+      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
+        `initialisation.gain_corrected(gain)` in place of the last name.
+      chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     start = initial_state(model, init)
     displacement = local_displacement(model, training, chunk)

@@ -74,7 +74,7 @@ class Projection:
     Args:
       projection: kind of P, `low_rank`, `sparse_sign`, `gaussian` (the paper's; slow) or `none`:
         Jacobians are sent as they are; see `dfl_jax.ntk.projection`.
-      projection_dim: k, the numbers of a projected row of the Jacobian (default 1000).
+      projection_dim: k, the numbers of a projected row of the Jacobian; None: 1000.
       projection_refresh: how often P is drawn: `never` again, one P for all clients and rounds
         (section 3.2); once for each `client` (Algorithm 1 writes P_i); every `round`; or for every
         `aggregator` and round. All that an aggregator hears is projected by its own P, which seed,
@@ -152,7 +152,8 @@ def spark(
       averaging: False leaves the averaging of weights out.
       mixing: weights of the averaging, `size`, `uniform` or `metropolis`.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `initialisation.gain_corrected(gain)`.
+      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
+        `initialisation.gain_corrected(gain)` in place of the last name.
       chunk: aggregators worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     A timestep that the true network chooses (`selection='network'`) takes the neighbours' inputs,

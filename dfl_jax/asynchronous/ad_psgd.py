@@ -85,7 +85,8 @@ def ad_psgd(
       training: of a client; lr g is how far it moves the weights, one minibatch's gradient by
         default. Round k of its schedules is the client's k-th update.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
-      init: as in `gossip_sgd`.
+      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
+        `initialisation.gain_corrected(gain)` in place of the last name.
       chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
     """
 

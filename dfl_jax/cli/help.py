@@ -7,11 +7,17 @@ import inspect
 import textwrap
 from collections.abc import Container, Iterable, Iterator, Sequence
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from absl import flags
 
+if TYPE_CHECKING:
+    from dfl_jax.algorithms import Method
+    from dfl_jax.settings import Setting
+
 FLAGS = flags.FLAGS
 WIDTH = 100
+SET_BY_RUN = 'set by the run'  # in place of a default
 
 
 def show(command: ModuleType, called: str, argv: Sequence[str], full: bool) -> None:
@@ -64,11 +70,18 @@ def _groups(full: bool) -> Iterator[tuple[str, Iterator[str]]]:
         if title != METHOD:
             yield title, (_line(FLAGS[name]) for name in shown)
         elif full:
-            yield 'methods', (_line(FLAGS[name], _defaults(name)) for name in shown)
+            yield 'methods', (_line(FLAGS[name], text) for name, text in _of_methods(shown))
         else:
             yield (
                 f'method {FLAGS.algorithm}',
-                (_line(FLAGS[n], _default(settings[n].default), settings[n].help) for n in shown),
+                (
+                    _line(
+                        FLAGS[n],
+                        _sentence(settings[n].help) + _default(_default_of(method, settings[n])),
+                    )
+                    for n in shown
+                    if _is_choice(method, settings[n])
+                ),
             )
 
 
@@ -78,45 +91,76 @@ def _print_group(title: str, lines: Iterable[str]) -> None:
         print(f'\n{title}\n{text}')
 
 
-def _line(flag: flags.Flag, default: str | None = None, meaning: str | None = None) -> str:
-    """A flag with its type, what it means, and its default."""
-    if default is None:
-        default = _default(flag.default)
+def _line(flag: flags.Flag, text: str | None = None) -> str:
+    """A flag with its type, what it means, and its default.
+
+    text: the last two, where they are not those of the flag.
+    """
+    text = text or _sentence(flag.help or '') + _default(flag.default)
     kind = flag.flag_type()
     value = {'string': '=TEXT', 'string enum': '=NAME', 'int': '=N', 'float': '=X'}.get(
         kind, '=A,B'
     )
     name = f'  --[no]{flag.name}' if flag.boolean else f'  --{flag.name}{value}'
-    words = ' '.join((meaning or flag.help or '').split())
-    words = words if words.startswith('`') else words[:1].upper() + words[1:]
-    text = f'{words.replace("`", "").rstrip(".")}{default}.'
     return f'{name}\n' + textwrap.fill(
-        text, WIDTH, initial_indent=' ' * 6, subsequent_indent=' ' * 6, break_on_hyphens=False
+        f'{text}.',
+        WIDTH,
+        initial_indent=' ' * 6,
+        subsequent_indent=' ' * 6,
+        break_on_hyphens=False,
     )
+
+
+def _sentence(words: str) -> str:
+    """In one line, with a capital unless it begins with a value, and without its full stop."""
+    words = ' '.join(words.split())
+    words = words if words.startswith('`') else words[:1].upper() + words[1:]
+    return words.replace('`', '').rstrip('.')
 
 
 def _default(value: object) -> str:
     """' (default ...)', nothing where there is none."""
-    if value is None or value is inspect.Parameter.empty or value == []:
-        return ''
-    return f' (default {_plain(value)})'
+    return '' if _is_none(value) else f' (default {_plain(value)})'
+
+
+def _is_none(value: object) -> bool:
+    return value is inspect.Parameter.empty or value in (None, '', [])
 
 
 def _plain(value: object) -> str:
+    if _is_none(value):
+        return 'none'
     if isinstance(value, (list, tuple)):
         return ','.join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _defaults(name: str) -> str:
-    """The defaults of a flag by method: ' (default 0.1: dpsgd, dfedavg; 0.01: spark)'."""
+def _is_choice(method: 'Method', setting: 'Setting') -> bool:
+    """Whether there is something to choose: not where a run alone can know the value."""
+    return setting.name not in method.from_run or setting.default is not inspect.Parameter.empty
+
+
+def _default_of(method: 'Method', setting: 'Setting') -> object:
+    """What a setting is where its flag is left out."""
+    return SET_BY_RUN if setting.name in method.from_run else setting.default
+
+
+def _of_methods(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """What each flag means and its defaults, by method: 'Eta, ... (default 0.01: ntk_dfl, spark).
+    Learning rate ... (default 0.1: dpsgd, dfedavg; 0.01: dfedavgm)'."""
     from dfl_jax.cli.experiment.method_flags import settings_with_flags
     from dfl_jax.cli.experiment.methods import METHODS
 
-    methods: dict[str, list[str]] = {}
-    for method, row in METHODS.items():
-        if setting := settings_with_flags(row).get(name):
-            none = setting.default in (None, inspect.Parameter.empty)
-            methods.setdefault('none' if none else _plain(setting.default), []).append(method)
-    parts = '; '.join(f'{value}: {", ".join(of)}' for value, of in methods.items())
-    return f' (default {parts})'
+    settings = {name: (row, settings_with_flags(row)) for name, row in METHODS.items()}
+    for name in names:
+        meanings: dict[str, dict[str, list[str]]] = {}
+        for method, (row, known) in settings.items():
+            if name in known and _is_choice(row, known[name]):
+                by = meanings.setdefault(_sentence(known[name].help), {})
+                by.setdefault(_plain(_default_of(row, known[name])), []).append(method)
+        if meanings:
+            parts = []
+            for meaning, by in meanings.items():
+                defaults = '; '.join(f'{value}: {", ".join(of)}' for value, of in by.items())
+                parts.append(f'{meaning} (default {defaults})')
+            yield name, '. '.join(parts)

@@ -16,7 +16,7 @@ class Distillation:
     Args:
       rounds: R of the schedules, however long the run is: a shorter one stops on the way, a longer
         one stays at their last values. 0 as a flag: the rounds of the run.
-      warmup: R_warm, the first rounds, on labels alone (default: a sixth of R, 5 of 30).
+      warmup: R_warm, the first rounds, on labels alone; None: a sixth of R, 5 of 30.
       alpha_init: weight of the labels after the warm-up, in [0, 1] (Eq. 8).
       alpha_final: weight of the labels in round R (Eq. 8); 1: labels alone throughout.
       tau_init: temperature of the soft labels after the warm-up, above 0 (Eq. 9).

@@ -30,7 +30,7 @@ class NtkUpdate:
 
     Args:
       lr: eta, the length of a time step.
-      lr_decay: round k = 0, 1, ... uses lr * exp(-lr_decay * k).
+      lr_decay: rate of decay: round k = 0, 1, ... uses lr * exp(-lr_decay * k); 0 for none.
       timesteps: candidates t among which each client chooses, increasing.
       loss: `cross_entropy`, or `mse`: half of the squared error, mean over samples and outputs.
       evolution: of the outputs and the residual that the weights take: `sampled`, the sum over

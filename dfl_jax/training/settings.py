@@ -25,23 +25,26 @@ class LocalTraining:
 
     Args:
       lr: learning rate of round 0.
-      lr_decay: round k = 0, 1, ... uses lr * lr_decay**k.
-      lr_schedule: a factor on it, `cosine:ROUNDS`, `warmup:ROUNDS`, `step:ROUND-ROUND-...:FACTOR`
-        or several with commas, e.g. `warmup:5,cosine:100`; from Python also a function of k.
+      lr_decay: factor a round: round k = 0, 1, ... uses lr * lr_decay**k; 1 for none.
+      lr_schedule: factor on the learning rate, `cosine:ROUNDS`, `warmup:ROUNDS`,
+        `step:ROUND-ROUND-...:FACTOR` or several with commas, e.g. `warmup:5,cosine:100`; from
+        Python also a function of k.
       batch_size: B; a client that holds fewer samples trains on all of them at each step.
       local_epochs: passes over its data that a client makes in a round, unless local_steps are
         set.
-      local_steps: minibatches of a round, reshuffled whenever the data is used up.
+      local_steps: minibatches of a round; the data is shuffled anew after every pass over it.
       optimizer: `sgd`, or another of optax by its name, e.g. `adamw`, `adam`, `rmsprop` or `lion`;
         from Python also a function of the learning rate that returns an optax optimiser.
-      optimizer_options: its arguments, e.g. `b1=0.8,nesterov=true`, in place of optax's defaults.
+      optimizer_options: arguments of the optimizer, e.g. `b1=0.8,nesterov=true`, in place of
+        optax's defaults.
       momentum: heavy ball, of sgd only, in [0, 1).
       weight_decay: added to the gradient as weight_decay * w, but decoupled where the optimiser has
         an argument of this name, as adamw has.
       clip_norm: bound on the norm of the gradient, before decay and momentum.
       sam_radius: rho of sharpness-aware minimisation, which takes the gradient at w + rho g / ||g||
         (Foret et al. 2021); 0 turns it off.
-      sam_adaptive: take it at w + rho w^2 g / || |w| g || (ASAM, Kwon et al. 2021).
+      sam_adaptive: take the gradient of SAM at w + rho w^2 g / || |w| g || (ASAM, Kwon et al.
+        2021).
       supervision: loss of the labels, `ce`, `ace` (asymmetric) or `wsm` (re-weighted softmax).
       loss_cap: bound on the loss of a minibatch, which has no gradient above it; None for no bound.
       proximal: mu of mu/2 ||w - w_start||^2 in the loss (FedProx).

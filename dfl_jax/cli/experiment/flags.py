@@ -55,8 +55,8 @@ flags.DEFINE_string(
     'classification',
     'What the targets of a file are: classification; regression (numbers [n] or [n, C], squared '
     'error); multi_label (0 or 1, [n, C]); next_token (whole numbers [n, L], of a model that '
-    'returns [B, L, C]); or package.module:factory of a dfl_jax.tasks.Task. Others than '
-    'classification are for gradient methods.',
+    'returns [B, L, C]); or package.module:factory of a dfl_jax.tasks.Task. All of them with '
+    'gradient methods; regression also with ntk_dfl and ntk_fl and --loss=mse.',
 )
 flags.DEFINE_string(
     'data_dir', None, 'Folder with the data sets; missing files are downloaded into it.'
@@ -72,8 +72,8 @@ flags.DEFINE_list(
     'columns',
     None,
     'What the columns of a table are, e.g. target=price,client=shop: target (several joined by +), '
-    'client (its values are the natural clients), split (holds train and test), drop (not used); '
-    'all others are features. Of hf: input, target and client.',
+    'client (whose sample it is, for --partition=natural), split (holds train and test), drop (not '
+    'used); all others are features. Of hf: input, target and client.',
 )
 flags.DEFINE_float(
     'test_share', None, 'Share of a table or text that is the test set (default 0.2).'
@@ -83,8 +83,9 @@ flags.DEFINE_integer('clients', 30, 'Number of clients M.', lower_bound=1)
 flags.DEFINE_string(
     'partition',
     'dirichlet',
-    'iid, balanced, dirichlet, dirichlet_split, zipf, lognormal, shards, natural (a client is a '
-    'natural one of the data set, drawn where there are more) or writer (natural ones in groups).',
+    'One of iid, balanced, dirichlet, dirichlet_split, zipf, lognormal, shards, natural (each '
+    'client is one user of the data set, drawn at random where there are more users than clients) '
+    'or writer (each client is a group of its users).',
 )
 flags.DEFINE_float('alpha', 0.1, 'Dirichlet concentration; smaller is more heterogeneous.')
 flags.DEFINE_float(
@@ -108,8 +109,9 @@ flags.DEFINE_string(
 flags.DEFINE_float(
     'validation_share',
     None,
-    'Share of its samples that a client keeps from training, for its local accuracy (dfml and its '
-    'baselines: 0.2; others: 0). For gradient methods and dfml with its baselines.',
+    'Share of its samples that each client keeps from training, on which its own model is '
+    'evaluated: local_accuracy_mean (default of dfml and its baselines 0.2, of others 0). For '
+    'gradient methods but dispfl, asynchronous methods, and dfml with its baselines.',
 )
 flags.DEFINE_integer(
     'input_projection',
@@ -179,7 +181,7 @@ _section('simulated time')
 flags.DEFINE_string(
     'world',
     None,
-    'What clients compute with and what their messages pass, for simulated_seconds: settings such '
+    'Network and device profile, by which simulated_seconds are counted: settings such '
     'as speed=1e10,uplink=5.6e6,latency=0.05 (operations and bits a second, seconds), each a '
     'number, lognormal:MEDIAN:SIGMA or two:SLOW:FAST:SHARE, and online=sine:PERIOD:SHARE; '
     'devices (500 made-up ones); or a .csv or .npz (docs/time.md).',
@@ -189,8 +191,8 @@ flags.DEFINE_float(
     'round_seconds',
     None,
     'In a --world with online times: round r begins at r times so many seconds, and who is offline '
-    'then sits it out (default: others wait). Methods without rounds are evaluated after every so '
-    'many simulated seconds, --rounds times.',
+    'then sits it out (default: others wait). Asynchronous methods are evaluated every so many '
+    'simulated seconds, --rounds times.',
 )
 
 _section('clients of different architectures')
@@ -207,7 +209,9 @@ flags.DEFINE_list(
 )
 flags.DEFINE_string('architecture_file', None, 'One architecture a line, client by client.')
 flags.DEFINE_float('dfml_width', 1.0, 'Factor on every channel count of --architectures.')
-flags.DEFINE_integer('senders', None, 'Clients that meet at the aggregator (default half of them).')
+flags.DEFINE_integer(
+    'senders', None, 'Clients that send to an aggregator in a round (default half of them).'
+)
 flags.DEFINE_integer(
     'aggregators',
     None,
@@ -244,7 +248,12 @@ flags.DEFINE_integer(
     'Test samples that judge the single clients (default all).',
     lower_bound=1,
 )
-flags.DEFINE_string('out', None, 'Run directory (default runs/ALGORITHM-DATASET-TIME).')
+flags.DEFINE_string(
+    'out',
+    None,
+    'Folder of the results (default of run: runs/ALGORITHM-DATASET-TIME; of sweep: '
+    'runs/sweep-TIME; of select: the run directory; of time: time; of attack: runs/attack-TIME).',
+)
 flags.DEFINE_bool(
     'resume',
     False,
