@@ -96,14 +96,16 @@ def test_the_loader_and_the_format_of_the_data_page(tmp_path):
     assert data.load('leaf', tmp_path).train_y.tolist() == [12, 3]
 
 
-OF_OTHERS = {  # of absl, make, Slurm, gcloud, Docker and XLA
+OF_OTHERS = {  # of absl, make, Slurm, gcloud, Docker, TensorBoard and XLA
     'help',
+    'helpfull',
     'flagfile',
     'array',
     'account',
     'cpus',
     'gres',
     'job',
+    'logdir',
     'mem',
     'ntasks',
     'time',
