@@ -64,7 +64,7 @@ RUNS = {  # name -> method and flags of `experiments.run`
     'dfedavgm': f'dfedavgm {SMALL} --topology=watts_strogatz --mixing=metropolis '
     '--client_isolation=0.3 --weight_decay=0.001',
     'dfedsam': f'dfedsam {RING} --sam_adaptive',
-    'decavg': f'decavg {SMALL} --init=gain_corrected --gain=push_sum --settling_rounds=1',
+    'decavg': f'decavg {SMALL} --init=gain_corrected --gain=push_sum',
     'dispfl': f'dispfl {SMALL} --consensus=intersection --dispfl_regrow=random --partition=shards',
     'dfml': f'dfml {PEERS} --dfml_mutual_epochs=2',
     'dfml annealed': f'dfml {PEERS} --dfml_schedule=annealed --dfml_transfer=vanilla '

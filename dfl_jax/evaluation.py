@@ -11,8 +11,6 @@ from jax import lax
 
 from dfl_jax.base import Algorithm, Array, Clients, State
 from dfl_jax.execution import even_size, folded
-from dfl_jax.metrics import correct_and_loss
-from dfl_jax.tasks import CLASSIFICATION
 
 Metrics = dict[str, Any]
 CLIENTS = 'clients'  # of the metrics: {the task's metric: [M], 'loss': [M]}, lists of floats
@@ -73,11 +71,11 @@ def evaluation(
 
     task = algorithm.task
 
-    def summed(name, outputs, y, mask):
-        if task is CLASSIFICATION:
-            return correct_and_loss(outputs, y, mask)
+    def summed(outputs, y, mask, models):
         of_model = partial(task.summed, y=y, mask=mask)
-        return (of_model if name == 'consensus' else jax.vmap(of_model))(outputs)
+        for _ in range(models):  # axes of models, before those of one model's outputs
+            of_model = jax.vmap(of_model)
+        return of_model(outputs)
 
     def count(state, batches, only=None):
         """{name: (scores, losses)} summed over batches, of the prediction `only` or of all."""
@@ -85,8 +83,8 @@ def evaluation(
         def evaluate(_, batch):
             x, y, mask = batch
             logits = algorithm.predict(state, x)
-            names = [only] if only else logits
-            return None, {name: summed(name, logits[name], y, mask) for name in names}
+            chosen, axes = [only] if only else logits, logits['consensus'].ndim
+            return None, {n: summed(logits[n], y, mask, logits[n].ndim - axes) for n in chosen}
 
         _, sums = lax.scan(evaluate, None, batches)
         return jax.tree.map(lambda a: a.sum(axis=0), sums)

@@ -120,19 +120,3 @@ def norms_and_cosine(
     return {f'{name}_{part}_mean': length for part, length in parts} | {
         f'{name}_cosine_mean': jnp.where(product > 0, cosine, 0)
     }
-
-
-def correct_and_loss(logits: Array, y: Array, mask: Array) -> tuple[Array, Array]:
-    """Number of correct predictions and summed cross-entropy over the samples that count.
-
-    logits [..., B, C], y [B], mask [B] -> ([...], [...]).
-    """
-    log_p = jax.nn.log_softmax(logits)
-    labels = jnp.broadcast_to(y, logits.shape[:-1])
-    losses = -jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
-    hits = jnp.argmax(logits, axis=-1) == labels
-    valid = jnp.broadcast_to(mask, hits.shape)
-    return (
-        jnp.sum(hits & valid, axis=-1, dtype=jnp.int32),
-        jnp.sum(jnp.where(valid, losses, 0), axis=-1),
-    )

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from absl.testing import flagsaver
 from helpers import started
-from test_cli import QUIET, SMALL, Finished, here, rows_of, write_clusters
+from test_cli import NETWORK, QUIET, SMALL, Finished, here, rows_of, write_clusters
 
 from dfl_jax import asynchronous, timing, topology
 from dfl_jax.cli.command import share
@@ -189,6 +189,26 @@ def test_its_results(finished):
     mean = sum(float(row['accuracy']) for row in rows[:2]) / 2
     assert lines[2].startswith(f'| 0.01 | 2 | {mean:.4f} ± ')
     assert not (finished / 'groups' / 'lr=0.01,seed=0' / 'checkpoints').exists()
+
+
+def test_a_sweep_of_another_task(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 4)).astype(np.float32)
+    path = tmp_path / 'set.npz'
+    np.savez(path, train_x=x[:60], train_y=x[:60].sum(1), test_x=x[60:], test_y=x[60:].sum(1))
+    done = swept(
+        *(f'--dataset={path}', '--task=regression', '--partition=iid', '--algorithm=dfedavg'),
+        *(*NETWORK, '--sweep=lr:0.01,0.02', f'--out={tmp_path}/out'),
+    )
+    assert done.status == 0, done.err
+    with open(tmp_path / 'out' / 'results.csv') as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        errors = [each['consensus_rmse'] for each in rows_of(tmp_path / 'out' / row['run'])]
+        assert (float(row['rmse']), float(row['best'])) == (errors[-1], min(errors))
+        assert not row['rounds'] and 'accuracy' not in row
+    heading = (tmp_path / 'out' / 'results.md').read_text().splitlines()[0]
+    assert heading.startswith('| lr | runs | rmse | best |')
 
 
 def test_a_sweep_that_is_done_does_nothing(finished, small):

@@ -19,19 +19,16 @@ import optax
 from dfl_jax.algorithms.choco_sgd import approached, pulled
 from dfl_jax.algorithms.common import (
     ONE_MINIBATCH,
-    count_sent,
     gossip_method,
     initial_state,
-    keep_inactive,
     local_displacement,
 )
 from dfl_jax.algorithms.requirements import balanced, static
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import Compression, chain
 from dfl_jax.gossip import MIXINGS, mixing_weights
 from dfl_jax.initialisation import Init
-from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -82,7 +79,7 @@ def beer(
         nothing = optax.tree.zeros_like(x)
         return State(x, nothing, nothing, nothing, nothing, sizes, k)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         k_train, k_tracker, k_weights = jax.random.split(key, 3)
         x, h, v, c, before, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
@@ -92,15 +89,11 @@ def beer(
         c = approached(codec, k_tracker, c, v)
         x = optax.tree.sub(pulled(rows, graph, x, h, consensus_step), v)
         h = approached(codec, k_weights, h, x)
-        x, h, v, c, gradient = keep_inactive(graph.active, (x, h, v, c, gradient), state[:5])
-        sent, _ = count_sent(graph, len(sizes))
-        return State(x, h, v, c, gradient, sizes, k + 1), Info(
-            losses, {'weights': 2 * sent}, dispersion(x)
-        )
+        return (x, h, v, c, gradient), losses
 
     def check(graphs: Graph, sizes) -> None:
-        static('BEER')(graphs, sizes)
-        balanced('BEER', mixing)(graphs, sizes)
+        static('BEER', graphs, sizes)
+        balanced('BEER', mixing, graphs, sizes)
 
     bits = {'weights': codec.bits(model.shapes)}
-    return gossip_method(model, training, init_state, step, consensus, bits, check=check)
+    return gossip_method(model, [training], init_state, step, consensus, bits, check, messages=2)

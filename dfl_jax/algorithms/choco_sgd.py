@@ -13,6 +13,7 @@ One copy x^ a client stands here for those of all its neighbours, which are equa
 misses a message: the graph has to be static.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -20,19 +21,16 @@ import optax
 
 from dfl_jax.algorithms.common import (
     ONE_MINIBATCH,
-    count_sent,
     gossip_method,
     initial_state,
-    keep_inactive,
     local_displacement,
 )
 from dfl_jax.algorithms.requirements import static
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import Codec, Compression, chain
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
-from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -79,7 +77,7 @@ def choco_sgd(
         x, sizes, k = start(key, clients)
         return State(x, optax.tree.zeros_like(x), sizes, k)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         k_train, k_codec = jax.random.split(key)
         x, public, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
@@ -87,14 +85,11 @@ def choco_sgd(
         half = optax.tree.sub(x, gradient)
         public = approached(codec, k_codec, public, half)
         mixed = pulled(rows, graph, half, public, consensus_step)
-        new, public = keep_inactive(graph.active, (mixed, public), state[:2])
-        sent, _ = count_sent(graph, len(sizes))
-        return State(new, public, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new))
+        return (mixed, public), losses
 
     bits = {'weights': codec.bits(model.shapes)}
-    return gossip_method(
-        model, training, init_state, step, consensus, bits, check=static('CHOCO-SGD')
-    )
+    check = partial(static, 'CHOCO-SGD')
+    return gossip_method(model, [training], init_state, step, consensus, bits, check)
 
 
 def approached(codec: Codec, key: Array, public: PyTree, private: PyTree) -> PyTree:

@@ -1,6 +1,6 @@
 """What several algorithms need of a round."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.base import State as AnyState
 from dfl_jax.checks import check_choice
 from dfl_jax.initialisation import Init, check_init, initial_params
-from dfl_jax.metrics import CONSENSUS, consensus_model
+from dfl_jax.metrics import CONSENSUS, consensus_model, dispersion
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining, local_training, training_operations
 
@@ -116,29 +116,37 @@ def local_displacement(
 
 def gossip_method(
     model: Model,
-    training: LocalTraining,
+    trainings: Sequence[LocalTraining],
     init: Callable[..., AnyState],
-    step: Callable[..., tuple[AnyState, Info]],
+    step: Callable[..., tuple],
     consensus: str,
     unit_bits: Mapping[str, int],
     check: Callable[[Graph, np.ndarray], None] | None = None,
+    messages: int = 1,
     overlaps: bool = False,
 ) -> Algorithm:
-    """The `Algorithm` of a state that holds stacked `params`, leaves [M, ...], and `sizes`.
+    """The `Algorithm` of a state of stacked `params`, more leaves [M, ...], `sizes` and `round`.
 
-    Its rounds take the work of the training.
+    step: (key, state, graph, clients) -> (what active clients hold then, by the fields of the
+    state; losses [M]; other metrics, if any). trainings: whose work a round takes. messages: of
+    the one unit, that each neighbour gets.
     """
-    mean, operations = consensus_of(consensus), training_operations(model, training)
+    (unit,), mean = unit_bits, consensus_of(consensus)
+    operations = [training_operations(model, training) for training in trainings]
 
-    def counted(
+    def whole_step(
         key: Array, state: AnyState, graph: Graph, clients: Clients
     ) -> tuple[AnyState, Info]:
-        new, info = step(key, state, graph, clients)
-        return new, info._replace(work=jnp.where(graph.active, operations(state.sizes), 0))
+        new, losses, *metrics = step(key, state, graph, clients)
+        new = keep_inactive(graph.active, new, state[:-2])
+        sent, _ = count_sent(graph, len(state.sizes))
+        work = jnp.where(graph.active, sum(count(state.sizes) for count in operations), 0)
+        info = Info(losses, {unit: messages * sent}, dispersion(new[0]) | dict(*metrics), work)
+        return type(state)(*new, state.sizes, state.round + 1), info
 
     return Algorithm(
         init,
-        counted,
+        whole_step,
         stacked_predictions(model, mean),
         unit_bits,
         mean,

@@ -9,6 +9,7 @@ loss at the price of one message a round, if W stays the same, is symmetric and 
 -1/3 or below, which (I + W) / 2 never has.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -17,19 +18,16 @@ import optax
 
 from dfl_jax.algorithms.common import (
     ONE_MINIBATCH,
-    count_sent,
     gossip_method,
     initial_state,
-    keep_inactive,
     local_displacement,
 )
 from dfl_jax.algorithms.requirements import eigenvalues_above
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
-from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -71,7 +69,7 @@ def d2(
         x, sizes, k = start(key, clients)
         return State(x, jax.tree.map(jnp.copy, x), sizes, k)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, before, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
         if lazy:
@@ -79,10 +77,8 @@ def d2(
         distance, losses = displacement(key, x, clients, k)
         moved = optax.tree.sub(x, distance)  # T(x)
         mixed = mix(rows, graph.members, optax.tree.add(x, optax.tree.sub(moved, before)))
-        new, moved = keep_inactive(graph.active, (mixed, moved), (x, before))
-        sent, _ = count_sent(graph, len(sizes))
-        return State(new, moved, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new))
+        return (mixed, moved), losses
 
     bits = {'weights': FLOAT_BITS * model.size}
-    check = eigenvalues_above('D^2', -1 / 3, mixing, lazy)
-    return gossip_method(model, training, init_state, step, consensus, bits, check)
+    check = partial(eigenvalues_above, 'D^2', -1 / 3, mixing, lazy)
+    return gossip_method(model, [training], init_state, step, consensus, bits, check)

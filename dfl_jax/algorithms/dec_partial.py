@@ -66,18 +66,14 @@ def dec_partial(
                 n: (s.present & (s.position // members == aggregator))
                 for n, s in participants.items()
             }
-            totals = [
-                jnp.max(
-                    jnp.stack(
-                        [
-                            jnp.where(present[name].any(), jnp.array([a.size for a in leaf]), 1)
-                            for name, leaf in zip(of_population, same, strict=True)
-                        ]
-                    ),
-                    axis=0,
-                )
-                for same in zip(*of_population.values(), strict=True)
+            sizes = [
+                [
+                    jnp.where(present[name].any(), jnp.array([a.size for a in leaf]), 1)
+                    for leaf in leaves
+                ]
+                for name, leaves in of_population.items()
             ]
+            totals = [jnp.stack(same).max(axis=0) for same in zip(*sizes, strict=True)]
             canvas = [(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for shape in widest]
             for name, group in participants.items():
 

@@ -21,18 +21,12 @@ from typing import NamedTuple
 import jax
 import optax
 
-from dfl_jax.algorithms.common import (
-    count_sent,
-    gossip_method,
-    initial_state,
-    keep_inactive,
-)
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.algorithms.common import gossip_method, initial_state
+from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
-from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining, local_training
 
@@ -75,16 +69,14 @@ def dfed_admm(
         x, sizes, k = start(key, clients)
         return State(x, optax.tree.zeros_like(x), sizes, k)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, moved, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
         dual_term = optax.tree.scale(training.proximal, moved)
         trained, losses = train(key, x, clients, k, linear=dual_term)
         now = jax.tree.map(lambda h, w, x: h + (w - x), moved, trained, x)
         new = mix(rows, graph.members, optax.tree.add(trained, now))
-        new, moved = keep_inactive(graph.active, (new, now), state[:2])
-        sent, _ = count_sent(graph, len(sizes))
-        return State(new, moved, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new))
+        return (new, now), losses
 
     bits = {'weights': FLOAT_BITS * model.size}
-    return gossip_method(model, training, init_state, step, consensus, bits)
+    return gossip_method(model, [training], init_state, step, consensus, bits)

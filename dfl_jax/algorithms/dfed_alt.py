@@ -17,23 +17,14 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import (
-    State,
-    consensus_of,
-    count_sent,
-    initial_state,
-    keep_inactive,
-    own_predictions,
-    stacked_predictions,
-)
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.algorithms.common import State, gossip_method, initial_state
+from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
-from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
-from dfl_jax.training import LocalTraining, local_training, training_operations
+from dfl_jax.training import LocalTraining, local_training
 
 TRAINING = LocalTraining(lr=0.1, batch_size=128, local_epochs=5)
 
@@ -75,8 +66,6 @@ def dfed_alt(
     train_body = local_training(model, training, chunk)
     of_head = training.replace(lr=head_lr, local_epochs=head_epochs)
     train_head = local_training(model, of_head, chunk)
-    of_body_training = training_operations(model, training)
-    of_head_training = training_operations(model, of_head)
 
     def trained_part(params: PyTree, in_head: bool) -> PyTree:
         """1 where a weight is trained, else 0; leaves [M, 1, ...]."""
@@ -85,31 +74,19 @@ def dfed_alt(
             for name, part in params.items()
         }
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         k_head, k_body = jax.random.split(key)
         w, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
         new_head, _ = train_head(k_head, w, clients, k, trained_part(w, in_head=True))
         trained, losses = train_body(k_body, new_head, clients, k, trained_part(w, in_head=False))
         bodies = {name: part for name, part in trained.items() if name != kept}
-        new = trained | mix(rows, graph.members, bodies)
-        new = keep_inactive(graph.active, new, w)
-        sent, _ = count_sent(graph, len(sizes))
-        work = sum(operations(sizes) for operations in (of_body_training, of_head_training))
-        work = jnp.where(graph.active, work, 0)
-        return State(new, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new), work)
+        return (trained | mix(rows, graph.members, bodies),), losses
 
-    mean = consensus_of(consensus)
     size = sum(leaf.size for leaf in jax.tree.leaves(model.shapes[kept]))
-    return Algorithm(
-        initial_state(model, init),
-        step,
-        stacked_predictions(model, mean),
-        unit_bits={'weights': FLOAT_BITS * (model.size - size)},
-        consensus=mean,
-        predict_own=own_predictions(model),
-        task=model.task,
-    )
+    bits = {'weights': FLOAT_BITS * (model.size - size)}
+    trainings, start = [training, of_head], initial_state(model, init)
+    return gossip_method(model, trainings, start, step, consensus, bits)
 
 
 def last_layer(model: Model) -> str:

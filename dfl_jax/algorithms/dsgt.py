@@ -10,25 +10,23 @@ so that clients with different data come to rest at the minimum of their mean lo
 misses by a distance that grows with lr. Two messages a round: x - lr y, and y.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import optax
 
 from dfl_jax.algorithms.common import (
     ONE_MINIBATCH,
-    count_sent,
     gossip_method,
     initial_state,
-    keep_inactive,
     local_displacement,
 )
 from dfl_jax.algorithms.requirements import balanced
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
-from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -71,18 +69,14 @@ def dsgt(
         nothing = optax.tree.zeros_like(x)
         return State(x, nothing, nothing, sizes, k)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, tracker, before, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
         gradient, losses = displacement(key, x, clients, k)  # lr g
         tracker = optax.tree.add(tracker, optax.tree.sub(gradient, before))
         x, mixed = mix(rows, graph.members, (optax.tree.sub(x, tracker), tracker))
-        x, tracker, gradient = keep_inactive(graph.active, (x, mixed, gradient), state[:3])
-        sent, _ = count_sent(graph, len(sizes))
-        return State(x, tracker, gradient, sizes, k + 1), Info(
-            losses, {'weights': 2 * sent}, dispersion(x)
-        )
+        return (x, mixed, gradient), losses
 
     bits = {'weights': FLOAT_BITS * model.size}
-    check = balanced('DSGT', mixing)
-    return gossip_method(model, training, init_state, step, consensus, bits, check)
+    check = partial(balanced, 'DSGT', mixing)
+    return gossip_method(model, [training], init_state, step, consensus, bits, check, messages=2)

@@ -15,19 +15,13 @@ as first published (Lian et al. 2017, Algorithm 1). The methods differ in the lo
 
 import jax
 
-from dfl_jax.algorithms.common import (
-    State,
-    count_sent,
-    gossip_method,
-    initial_state,
-    keep_inactive,
-)
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.algorithms.common import State, gossip_method, initial_state
+from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import Compression, chain
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
-from dfl_jax.metrics import dispersion, update_norms
+from dfl_jax.metrics import update_norms
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining, local_training
 
@@ -80,7 +74,7 @@ def gossip_sgd(
             params = mix(rows, graph.members, jax.vmap(codec.transmit)(keys, params))
         return params
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         k_train, k_codec = jax.random.split(key)
         previous, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
@@ -97,15 +91,10 @@ def gossip_sgd(
             trained, losses = train(k_train, previous, clients, k)
             new = jax.tree.map(lambda m, z, x: m + (z - x), averaged, trained, previous)
             moves = (previous, trained), (previous, averaged)
-        new = keep_inactive(graph.active, new, previous)
-        sent, _ = count_sent(graph, len(sizes))
-        metrics = dispersion(new)
-        if diagnostics:
-            metrics |= update_norms(*moves, graph.active)
-        info = Info(losses, {'weights': gossip_steps * sent}, metrics)
-        return State(new, sizes, k + 1), info
+        return (new,), losses, update_norms(*moves, graph.active) if diagnostics else {}
 
     bits = {'weights': codec.bits(model.shapes)}
-    overlaps = round_order == 'parallel'
-    start = initial_state(model, init)
-    return gossip_method(model, training, start, step, consensus, bits, overlaps=overlaps)
+    start, overlaps = initial_state(model, init), round_order == 'parallel'
+    return gossip_method(
+        model, [training], start, step, consensus, bits, messages=gossip_steps, overlaps=overlaps
+    )

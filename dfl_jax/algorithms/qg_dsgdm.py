@@ -18,18 +18,15 @@ import optax
 
 from dfl_jax.algorithms.common import (
     ONE_MINIBATCH,
-    count_sent,
     gossip_method,
     initial_state,
-    keep_inactive,
     local_displacement,
 )
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
-from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -73,7 +70,7 @@ def qg_dsgdm(
         x, sizes, k = start(key, clients)
         return State(x, optax.tree.zeros_like(x), sizes, k)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, velocity, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
         gradient, losses = displacement(key, x, clients, k)  # lr g
@@ -81,9 +78,7 @@ def qg_dsgdm(
         mixed = mix(rows, graph.members, half)
         moved = optax.tree.sub(x, mixed)
         velocity = jax.tree.map(lambda v, d: mu * v + (1 - mu) * d, velocity, moved)
-        new, velocity = keep_inactive(graph.active, (mixed, velocity), state[:2])
-        sent, _ = count_sent(graph, len(sizes))
-        return State(new, velocity, sizes, k + 1), Info(losses, {'weights': sent}, dispersion(new))
+        return (mixed, velocity), losses
 
     bits = {'weights': FLOAT_BITS * model.size}
-    return gossip_method(model, training, init_state, step, consensus, bits)
+    return gossip_method(model, [training], init_state, step, consensus, bits)

@@ -13,6 +13,7 @@ where what is sent is made of what was heard in the round before, and x0 stands 
 clients that nobody has told of yet, as in the authors' program. One message a link a round.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -21,18 +22,15 @@ import optax
 
 from dfl_jax.algorithms.common import (
     ONE_MINIBATCH,
-    count_sent,
     gossip_method,
     initial_state,
-    keep_inactive,
     local_displacement,
 )
 from dfl_jax.algorithms.requirements import tree
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_range
 from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.initialisation import Init
-from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -78,7 +76,7 @@ def relay_sgd(
         counts = jnp.zeros(links, jnp.int32)
         return State(x, jax.tree.map(jnp.copy, x), heard, counts, sizes, k)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, initial, *before, sizes, k = state
         delivered = graph.mask[:, 1:] & graph.active[:, None]
         gradient, losses = displacement(key, x, clients, k)  # lr g
@@ -91,13 +89,11 @@ def relay_sgd(
             return (half + heard.sum(axis=1) + absent * x0) / len(sizes)
 
         new = jax.tree.map(mean, own[0], heard, initial)
-        new = keep_inactive(graph.active, new, x)
-        sent, _ = count_sent(graph, len(sizes))
-        info = Info(losses, {'messages': sent}, dispersion(new))
-        return State(new, initial, heard, counts, sizes, k + 1), info
+        return (new, initial, heard, counts), losses
 
     bits = {'messages': FLOAT_BITS * (model.size + 1)}
-    return gossip_method(model, training, init_state, step, consensus, bits, check=tree('RelaySGD'))
+    check = partial(tree, 'RelaySGD')
+    return gossip_method(model, [training], init_state, step, consensus, bits, check)
 
 
 def relayed(own: PyTree, heard: PyTree, neighbours: Array, delivered: Array) -> PyTree:

@@ -1,9 +1,7 @@
 """What the theory of a method asks of the network: checks of a whole schedule, before it is used.
 
-Each maker returns check(graphs, sizes), which raises ValueError of one line with the remedy.
+Each raises ValueError, of one line with the remedy. graphs: [T, ...]; sizes: [M], of the clients.
 """
-
-from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -12,116 +10,92 @@ from scipy.sparse import csgraph
 from dfl_jax.base import Graph
 from dfl_jax.gossip import mixing_matrix
 
-Check = Callable[[Graph, np.ndarray], None]
-
 STOCHASTIC = 1e-6  # how far the columns of a doubly stochastic matrix may be from one
 
 
-def unweighted(name: str) -> Check:
+def unweighted(name: str, graphs: Graph, sizes: np.ndarray) -> None:
     """That the graph has no mixing weights of its own, which the method would not use."""
-
-    def check(graphs: Graph, sizes: np.ndarray) -> None:
-        del sizes
-        if graphs.weights is not None:
-            raise ValueError(
-                f'{name} has weights of its own, and the graph has others; use a --topology '
-                'without weights'
-            )
-
-    return check
+    del sizes
+    if graphs.weights is not None:
+        raise ValueError(
+            f'{name} has weights of its own, and the graph has others; use a --topology '
+            'without weights'
+        )
 
 
-def static(name: str) -> Check:
+def static(name: str, graphs: Graph, sizes: np.ndarray) -> None:
     """That all rounds have the same graph, on which nothing is lost."""
-
-    def check(graphs: Graph, sizes: np.ndarray) -> None:
-        del sizes
-        for round, differs in enumerate(_changes(graphs), 1):
-            if differs:
-                raise ValueError(
-                    f'{name} needs the same graph in every round, and round {round} has another; '
-                    'use --static_topology, and no dropout'
-                )
-
-    return check
+    del sizes
+    for round, differs in enumerate(_changes(graphs), 1):
+        if differs:
+            raise ValueError(
+                f'{name} needs the same graph in every round, and round {round} has another; '
+                'use --static_topology, and no dropout'
+            )
 
 
-def balanced(name: str, mixing: str) -> Check:
+def balanced(name: str, mixing: str, graphs: Graph, sizes: np.ndarray) -> None:
     """That the mixing matrix of every round is doubly stochastic."""
-
-    def check(graphs: Graph, sizes: np.ndarray) -> None:
-        for round in _of_each_graph(graphs):
-            columns = mixing_matrix(_round(graphs, round), sizes, mixing).sum(axis=0)
-            worst = int(np.argmax(np.abs(columns - 1)))
-            if abs(columns[worst] - 1) > STOCHASTIC:
-                raise ValueError(
-                    f'{name} needs a doubly stochastic mixing matrix; with mixing={mixing} the '
-                    f'weights on client {worst} sum to {columns[worst]:.3g} in round {round + 1}; '
-                    'use --mixing=metropolis and a topology whose links go both ways'
-                )
-
-    return check
+    for round in _of_each_graph(graphs):
+        columns = mixing_matrix(_round(graphs, round), sizes, mixing).sum(axis=0)
+        worst = int(np.argmax(np.abs(columns - 1)))
+        if abs(columns[worst] - 1) > STOCHASTIC:
+            raise ValueError(
+                f'{name} needs a doubly stochastic mixing matrix; with mixing={mixing} the '
+                f'weights on client {worst} sum to {columns[worst]:.3g} in round {round + 1}; '
+                'use --mixing=metropolis and a topology whose links go both ways'
+            )
 
 
-def eigenvalues_above(name: str, bound: float, mixing: str, lazy: bool) -> Check:
+def eigenvalues_above(
+    name: str, bound: float, mixing: str, lazy: bool, graphs: Graph, sizes: np.ndarray
+) -> None:
     """That W, or (I + W) / 2 if lazy, is symmetric, static, and has no eigenvalue below `bound`."""
-
-    def check(graphs: Graph, sizes: np.ndarray) -> None:
-        static(name)(graphs, sizes)
-        matrix = mixing_matrix(_round(graphs, 0), sizes, mixing).toarray()
-        if np.abs(matrix - matrix.T).max() > STOCHASTIC:
-            raise ValueError(
-                f'{name} needs a symmetric mixing matrix, which mixing={mixing} is not on this '
-                'graph; use --mixing=metropolis and a topology whose links go both ways'
-            )
-        least = float(np.linalg.eigvalsh((np.eye(len(matrix)) + matrix) / 2 if lazy else matrix)[0])
-        if least <= bound:
-            raise ValueError(
-                f'{name} needs eigenvalues of the mixing matrix above {bound:.3g}, and the least '
-                f'is {least:.3g}; use --lazy'
-            )
-
-    return check
+    static(name, graphs, sizes)
+    matrix = mixing_matrix(_round(graphs, 0), sizes, mixing).toarray()
+    if np.abs(matrix - matrix.T).max() > STOCHASTIC:
+        raise ValueError(
+            f'{name} needs a symmetric mixing matrix, which mixing={mixing} is not on this '
+            'graph; use --mixing=metropolis and a topology whose links go both ways'
+        )
+    least = float(np.linalg.eigvalsh((np.eye(len(matrix)) + matrix) / 2 if lazy else matrix)[0])
+    if least <= bound:
+        raise ValueError(
+            f'{name} needs eigenvalues of the mixing matrix above {bound:.3g}, and the least '
+            f'is {least:.3g}; use --lazy'
+        )
 
 
-def tree(name: str) -> Check:
+def tree(name: str, graphs: Graph, sizes: np.ndarray) -> None:
     """That the graph is static, connected and without a cycle."""
-
-    def check(graphs: Graph, sizes: np.ndarray) -> None:
-        unweighted(name)(graphs, sizes)
-        static(name)(graphs, sizes)
-        matrix = mixing_matrix(_round(graphs, 0), sizes, 'uniform')
-        links = matrix.nnz - len(sizes)
-        one_way = (matrix != 0).astype(int) - (matrix.T != 0).astype(int)
-        parts = csgraph.connected_components(matrix, directed=False)[0]
-        if abs(one_way).sum() or parts > 1 or links != 2 * (len(sizes) - 1):
-            raise ValueError(
-                f'{name} needs a tree, a connected graph without a cycle; {len(sizes)} clients '
-                f'have {links // 2} links in {parts} components here; use --topology=line, star, '
-                'or an edge list of a spanning tree'
-            )
-
-    return check
+    unweighted(name, graphs, sizes)
+    static(name, graphs, sizes)
+    matrix = mixing_matrix(_round(graphs, 0), sizes, 'uniform')
+    links = matrix.nnz - len(sizes)
+    one_way = (matrix != 0).astype(int) - (matrix.T != 0).astype(int)
+    parts = csgraph.connected_components(matrix, directed=False)[0]
+    if abs(one_way).sum() or parts > 1 or links != 2 * (len(sizes) - 1):
+        raise ValueError(
+            f'{name} needs a tree, a connected graph without a cycle; {len(sizes)} clients '
+            f'have {links // 2} links in {parts} components here; use --topology=line, star, '
+            'or an edge list of a spanning tree'
+        )
 
 
-def heard(name: str) -> Check:
+def heard(name: str, graphs: Graph, sizes: np.ndarray) -> None:
     """That every client is heard by another in some round."""
-
-    def check(graphs: Graph, sizes: np.ndarray) -> None:
-        unweighted(name)(graphs, sizes)
-        counts = np.zeros(len(sizes), int)
-        for round in _of_each_graph(graphs):
-            members, mask, active = (np.asarray(a)[round] for a in graphs[:3])
-            delivered = members[:, 1:][mask[:, 1:] & active[:, None]]
-            counts += np.bincount(delivered, minlength=len(sizes))
-        if len(alone := np.flatnonzero(counts == 0)):
-            raise ValueError(
-                f'{name} needs every client to be heard, and nobody ever hears client {alone[0]}'
-                f'{f" and {len(alone) - 1} more" if len(alone) > 1 else ""}; use another topology '
-                'or a higher --degree'
-            )
-
-    return check
+    unweighted(name, graphs, sizes)
+    counts = np.zeros(len(sizes), int)
+    for round in _of_each_graph(graphs):
+        members, mask, active = (np.asarray(a)[round] for a in graphs[:3])
+        delivered = members[:, 1:][mask[:, 1:] & active[:, None]]
+        counts += np.bincount(delivered, minlength=len(sizes))
+    if len(alone := np.flatnonzero(counts == 0)):
+        raise ValueError(
+            f'{name} needs every client to be heard, and nobody ever hears client {alone[0]}'
+            f'{f" and {len(alone) - 1} more" if len(alone) > 1 else ""}; use another topology '
+            'or a higher --degree'
+        )
 
 
 def _round(graphs: Graph, round: int) -> Graph:

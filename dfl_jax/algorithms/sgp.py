@@ -9,6 +9,7 @@ and their ratio z is unbiased. With g the gradient at z:
 One message a round, weights and mass.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -17,18 +18,15 @@ import optax
 
 from dfl_jax.algorithms.common import (
     ONE_MINIBATCH,
-    count_sent,
     gossip_method,
     initial_state,
-    keep_inactive,
     local_displacement,
 )
 from dfl_jax.algorithms.requirements import heard
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.gossip import mix, push_weights
 from dfl_jax.initialisation import Init
-from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -67,19 +65,17 @@ def sgp(
         mass = jnp.ones(len(sizes), jax.tree.leaves(x)[0].dtype)
         return State(x, mass, sizes, k)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
-        z, mass, sizes, k = state
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
+        z, mass, _, k = state
         shares = push_weights(graph)  # P
         gradient, losses = displacement(key, z, clients, k)  # lr g
         x = optax.tree.sub(scaled(z, mass), gradient)
         x, new_mass = mix(shares, graph.members, (x, mass))
-        new, mass = keep_inactive(graph.active, (scaled(x, 1 / new_mass), new_mass), (z, mass))
-        sent, _ = count_sent(graph, len(sizes))
-        return State(new, mass, sizes, k + 1), Info(losses, {'messages': sent}, dispersion(new))
+        return (scaled(x, 1 / new_mass), new_mass), losses
 
     bits = {'messages': FLOAT_BITS * (model.size + 1)}
-    check = heard('SGP')
-    return gossip_method(model, training, init_state, step, consensus, bits, check)
+    check = partial(heard, 'SGP')
+    return gossip_method(model, [training], init_state, step, consensus, bits, check)
 
 
 def scaled(tree: PyTree, factors: Array) -> PyTree:

@@ -18,8 +18,8 @@ from dfl_jax.checks import check_choice
 from dfl_jax.evaluation import Holdout, evaluation
 from dfl_jax.execution import folded
 from dfl_jax.gossip import mixing_matrix
-from dfl_jax.metrics import correct_and_loss
 from dfl_jax.models import Model
+from dfl_jax.tasks import CLASSIFICATION
 
 ORDERS = ('best_to_worst', 'random', 'worst_to_best')
 MODELS_AT_ONCE = 8
@@ -147,7 +147,7 @@ def _averaged_hits(
 
         def count(batch: tuple[Array, Array, Array]) -> Array:
             x, y, mask = batch
-            return correct_and_loss(apply(params, x), y, mask)[0]
+            return CLASSIFICATION.summed(apply(params, x), y, mask)[0]
 
         return lax.map(count, batches).sum(axis=0)
 

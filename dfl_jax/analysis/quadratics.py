@@ -26,28 +26,18 @@ class Quadratics(NamedTuple):
         return gap @ self.hessian @ gap
 
 
-def quadratics(
-    clients: int,
-    dimension: int,
-    *,
-    zeta2: float,
-    singular_values: tuple[float, float] = (0.5, 1.0),
-    distance: float = 1.0,
-    seed: int = 0,
-) -> Quadratics:
-    """Problems of M clients in d dimensions.
+def quadratics(clients: int, dimension: int, *, zeta2: float, seed: int = 0) -> Quadratics:
+    """Problems of M clients in d dimensions; A_i has singular values from 0.5 to 1, |x*| = 1.
 
     Args:
       clients: M.
       dimension: d.
       zeta2: mean squared norm of the clients' gradients 2 A_i^T (A_i x - b_i) at the optimum.
-      singular_values: the least and the largest of every A_i, the others evenly between them.
-      distance: of the optimum from zero.
       seed: of the directions: singular vectors, the clients' own minima, the optimum.
     """
     rng = np.random.default_rng(seed)
     left, right = (np.linalg.qr(rng.normal(size=(clients, dimension, dimension)))[0] for _ in '12')
-    a = left * np.linspace(*singular_values, dimension) @ right  # [M, d, d]
+    a = left * np.linspace(0.5, 1, dimension) @ right  # [M, d, d]
     hessian = np.einsum('mki,mkj->ij', a, a) / clients
     own = np.einsum('mki,mi->mk', a, rng.normal(size=(clients, dimension)))  # b_i
     centre = np.linalg.solve(hessian, np.einsum('mki,mk->i', a, own) / clients)
@@ -55,6 +45,6 @@ def quadratics(
     gradients = 2 * np.einsum('mki,mk->mi', a, own)
     own *= np.sqrt(zeta2 / np.mean(np.sum(gradients**2, axis=1)))
     direction = rng.normal(size=dimension)
-    optimum = distance * direction / np.linalg.norm(direction)
+    optimum = direction / np.linalg.norm(direction)
     data = a, own + a @ optimum, np.ones((clients, dimension), bool)
     return Quadratics(Clients(*map(jnp.asarray, data)), jnp.asarray(optimum), jnp.asarray(hessian))

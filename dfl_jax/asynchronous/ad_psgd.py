@@ -12,18 +12,15 @@ gradient is stale. Its next update begins when the average is there.
 
 import heapq
 from collections.abc import Iterator
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import ONE_MINIBATCH
 from dfl_jax.asynchronous.events import Event, Network
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.asynchronous.state import Held, Read, Train, event_method
-from dfl_jax.base import Algorithm, Array
-from dfl_jax.initialisation import Init
-from dfl_jax.models import Model
-from dfl_jax.training import LocalTraining
+from dfl_jax.asynchronous.state import Events, Held, Read, Train, event_method
+from dfl_jax.base import Array
 
 
 def exchanges(network: Network) -> Iterator[Event]:
@@ -68,48 +65,16 @@ def exchanges(network: Network) -> Iterator[Event]:
         begin(i, time)
 
 
-def ad_psgd(
-    model: Model,
-    *,
-    places: int,
-    training: LocalTraining = ONE_MINIBATCH,
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
-) -> Algorithm:
-    """Pairwise averages and stale gradients.
+def update(event: Slots, read: Read, present: Read, train: Train) -> tuple[tuple[Held, ...], Array]:
+    began = read(event, 0).params
+    trained, loss = train(began)
 
-    Args:
-      model: the network, bound to its input shape.
-      places: R, models of the past that are kept, from the plan of the events.
-      training: of a client; lr g is how far it moves the weights, one minibatch's gradient by
-        default. Round k of its schedules is the client's k-th update.
-      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
-      chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
-    """
+    def average(own: Array, other: Array) -> Array:
+        return jnp.where(event.mask[1], (own + other) / 2, own)
 
-    def update(
-        event: Slots, read: Read, present: Read, train: Train
-    ) -> tuple[tuple[Held, ...], Array]:
-        began = read(event, 0).params
-        trained, loss = train(began)
+    averages = jax.tree.map(average, present(event, 0).params, present(event, 1).params)
+    new = jax.tree.map(lambda a, z, x: a + (z - x), averages, trained, began)
+    return (Held(new), Held(averages)), loss
 
-        def average(own: Array, other: Array) -> Array:
-            return jnp.where(event.mask[1], (own + other) / 2, own)
 
-        averages = jax.tree.map(average, present(event, 0).params, present(event, 1).params)
-        new = jax.tree.map(lambda a, z, x: a + (z - x), averages, trained, began)
-        return (Held(new), Held(averages)), loss
-
-    return event_method(
-        model,
-        update,
-        places=places,
-        training=training,
-        written=2,
-        consensus=consensus,
-        init=init,
-        chunk=chunk,
-    )
+ad_psgd = partial(event_method, Events(update, written=2))

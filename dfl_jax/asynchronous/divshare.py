@@ -24,7 +24,7 @@ from jax import lax
 from dfl_jax.algorithms.common import ONE_MINIBATCH
 from dfl_jax.asynchronous.events import Event, Network
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.asynchronous.state import Held, Layout, Read, Train, event_method
+from dfl_jax.asynchronous.state import Events, Held, Layout, Read, Train, event_method
 from dfl_jax.base import Algorithm, Array, PyTree
 from dfl_jax.checks import check_range
 from dfl_jax.compression import FLOAT_BITS
@@ -186,13 +186,12 @@ def divshare(
         trained, loss = train([t / copies[: len(t), None] for t in total])
         return (Held(trained),), loss
 
+    events = Events(update, layout=layout, units={'parameters': FLOAT_BITS})
     return event_method(
+        events,
         model,
-        update,
         places=places,
         training=training,
-        layout=layout,
-        units={'parameters': FLOAT_BITS},
         consensus=consensus,
         init=init,
         chunk=chunk,

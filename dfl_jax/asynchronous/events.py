@@ -52,16 +52,7 @@ class Network:
         sizes: np.ndarray | None = None,
         seed: int = 0,
     ):
-        """
-        Args:
-          graph: one round, links of all the time; members [M, K], mask [M, K].
-          world: of M clients.
-          work: operations of a local update, one number or [M].
-          bits: of a model.
-          loss: probability that a message is lost, in [0, 1).
-          mixing: of the weights of neighbours, where the graph has none (`gossip.mixing_weights`).
-          sizes: [M] samples of each client, for mixing by `size`; equal ones by default.
-          seed: of neighbours and losses, non-negative.
+        """The arguments are those of `plan`, but for the graph: one round, members [M, K].
 
         Raises ValueError, one line, for what cannot be simulated.
         """

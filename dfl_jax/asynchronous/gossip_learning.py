@@ -9,18 +9,15 @@ updates behind it, to a random neighbour, which merges it with its own by their 
 
 import heapq
 from collections.abc import Iterator
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import ONE_MINIBATCH
 from dfl_jax.asynchronous.events import Event, Network
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.asynchronous.state import Held, Read, Train, event_method
-from dfl_jax.base import Algorithm, Array
-from dfl_jax.initialisation import Init
-from dfl_jax.models import Model
-from dfl_jax.training import LocalTraining
+from dfl_jax.asynchronous.state import Events, Held, Read, Train, event_method
+from dfl_jax.base import Array
 
 DONE, ARRIVES, SENDS = range(3)  # the order of what happens at one time
 IDLE_SENDS = 10_000  # of each client, without that anybody receives anything
@@ -90,51 +87,19 @@ def pushes(network: Network) -> Iterator[Event]:
                 begin(i, time, message)
 
 
-def gossip_learning(
-    model: Model,
-    *,
-    places: int,
-    training: LocalTraining = ONE_MINIBATCH,
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
-) -> Algorithm:
-    """Models that walk, merge by their ages, and train where they arrive.
+def update(event: Slots, read: Read, present: Read, train: Train) -> tuple[tuple[Held, ...], Array]:
+    del present
+    (own, age), (theirs, their_age) = read(event, 0), read(event, 1)
+    assert age is not None and their_age is not None
+    total = age + their_age
 
-    Args:
-      model: the network, bound to its input shape.
-      places: R, models of the past that are kept, from the plan of the events.
-      training: of a client after a merge, one minibatch by default. Round k of its schedules is the
-        client's k-th update.
-      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
-      chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
-    """
+    def merge(w: Array, v: Array) -> Array:
+        part = their_age.astype(w.dtype) / jnp.maximum(total, 1).astype(w.dtype)
+        part = jnp.where(total > 0, part, 0.5)
+        return (1 - part) * w + part * v
 
-    def update(
-        event: Slots, read: Read, present: Read, train: Train
-    ) -> tuple[tuple[Held, ...], Array]:
-        del present
-        (own, age), (theirs, their_age) = read(event, 0), read(event, 1)
-        assert age is not None and their_age is not None
-        total = age + their_age
+    trained, loss = train(jax.tree.map(merge, own, theirs))
+    return (Held(trained, jnp.maximum(age, their_age) + 1),), loss
 
-        def merge(w: Array, v: Array) -> Array:
-            part = their_age.astype(w.dtype) / jnp.maximum(total, 1).astype(w.dtype)
-            part = jnp.where(total > 0, part, 0.5)
-            return (1 - part) * w + part * v
 
-        trained, loss = train(jax.tree.map(merge, own, theirs))
-        return (Held(trained, jnp.maximum(age, their_age) + 1),), loss
-
-    return event_method(
-        model,
-        update,
-        places=places,
-        training=training,
-        counts_age=True,
-        consensus=consensus,
-        init=init,
-        chunk=chunk,
-    )
+gossip_learning = partial(event_method, Events(update, counts_age=True))

@@ -12,7 +12,7 @@ from jax import lax
 from dfl_jax.asynchronous.planning import Plan
 from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.asynchronous.state import State as SlotState
-from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Info
 from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.training import training_operations
@@ -39,7 +39,7 @@ def by_interval(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
     """
     parameters = inspect.signature(factory).parameters
 
-    @functools.wraps(factory)
+    @functools.wraps(getattr(factory, 'func', factory))  # of a partial, what it is of
     def make(model: Model, *, width: int, seconds: float, **settings: Any) -> Algorithm:
         method = factory(model, **settings)
         operations = training_operations(
@@ -67,19 +67,13 @@ def by_interval(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
             work = updates * operations(inner.sizes)
             return State(inner, done), Info(infos.loss[-1], sent, metrics, work)
 
-        def predict_own(state: State, x: Array) -> Array:
-            assert method.predict_own is not None
-            return method.predict_own(state.slots, x)
-
-        def consensus(state: State, weights: Array | None = None) -> PyTree:
-            return method.consensus(state.slots, weights)
-
+        own: Any = method.predict_own
         return method._replace(
             init=init,
             step=cast(Any, step),
             predict=lambda state, x: method.predict(state.slots, x),
-            consensus=consensus,
-            predict_own=predict_own,
+            consensus=lambda state, weights=None: method.consensus(state.slots, weights),
+            predict_own=lambda state, x: own(state.slots, x),
         )
 
     own = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in ('width', 'seconds')]

@@ -57,18 +57,6 @@ class Plan:
         """Local updates until the end of each interval, [intervals]."""
         return np.searchsorted([event.time for event in self.events], self.ends, side='right')
 
-    def staleness(self) -> np.ndarray:
-        """By how many changes each model that an update reads is older than its client's own of
-        that time, [E, K]; -1 where an event has fewer members."""
-        changes: dict[int, int] = {}
-        rows = np.full((len(self.events), self.slots.members.shape[2]), -1)
-        for row, event in zip(rows, self.events, strict=True):
-            members = zip(event.members, event.versions, strict=True)
-            row[: len(event.members)] = [changes.get(client, 0) - v for client, v in members]
-            for client in event.members[: event.written]:
-                changes[client] = changes.get(client, 0) + 1
-        return rows
-
 
 def plan(
     method: str,
@@ -121,7 +109,7 @@ def plan(
     check_range('intervals', intervals, least=1)
     if unknown := settings.keys() - set(METHODS[method].settings):
         raise ValueError(f'the events of {method} do not depend on {min(unknown)}; leave it out')
-    static(method)(graphs, np.zeros(0))
+    static(method, graphs, np.zeros(0))
     graph = jax.tree.map(lambda a: np.asarray(a)[0], graphs)
     network = Network(
         graph, world, work=work, bits=bits, loss=loss, mixing=mixing, sizes=sizes, seed=seed

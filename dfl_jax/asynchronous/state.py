@@ -11,7 +11,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dfl_jax.algorithms.common import consensus_of, own_predictions, stacked_predictions
+from dfl_jax.algorithms.common import (
+    ONE_MINIBATCH,
+    consensus_of,
+    own_predictions,
+    stacked_predictions,
+)
 from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree
 from dfl_jax.checks import check_range
@@ -65,19 +70,26 @@ Train = Callable[[PyTree], tuple[PyTree, Array]]
 Update = Callable[[Slots, Read, Read, Train], tuple[tuple[Held, ...], Array]]
 
 
+class Events(NamedTuple):
+    """What an event of a method is."""
+
+    update: Update
+    written: int = 1  # members that get a new model
+    counts_age: bool = False  # whether models carry ages
+    layout: Layout = AS_IT_IS  # how models are held, sent and averaged; they train as they are
+    # name -> bits, the one that `Event.sent` counts; a model's `weights` by default
+    units: Mapping[str, int] | None = None
+
+
 def event_method(
+    events: Events,
     model: Model,
-    update: Update,
     *,
     places: int,
-    training: LocalTraining,
-    written: int = 1,
-    counts_age: bool = False,
-    layout: Layout = AS_IT_IS,
-    units: Mapping[str, int] | None = None,
-    consensus: str,
-    init: Init,
-    chunk: int | None,
+    training: LocalTraining = ONE_MINIBATCH,
+    consensus: str = 'mean',
+    init: Init = 'same',
+    chunk: int | None = None,
 ) -> Algorithm:
     """The `Algorithm` whose step advances one slot.
 
@@ -85,16 +97,14 @@ def event_method(
     of each client's last update.
 
     Args:
+      events: of the method.
       model: the network, bound to its input shape.
-      update: what an event does.
-      places: R, from the plan of the events.
-      training: a local update; round k of its schedules is the client's k-th update.
-      written: members that get a new model.
-      counts_age: whether models carry ages.
-      layout: how models are held, sent and averaged; they train as they are.
-      units: name -> bits, the one that `Event.sent` counts; a model's `weights` by default.
+      places: R, models of the past that are kept, from the plan of the events.
+      training: a local update; lr g is how far it moves the weights, one minibatch's gradient by
+        default. Round k of its schedules is the client's k-th update.
       consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
-      init: `same`, `independent` or a function, as of `initial_params`.
+      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
+        `initialisation.gain_corrected(gain)` in place of the last name.
       chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError where memory does not hold the past models.
@@ -103,6 +113,7 @@ def event_method(
     check_range('places', places, least=1)
     mean = consensus_of(consensus)
     train_one = client_training(model, training)
+    update, written, counts_age, layout, units = events
     units = units or {'weights': FLOAT_BITS * (model.size + counts_age)}
     (unit,) = units
     _check_memory(model, places)

@@ -12,20 +12,17 @@ W is the mixing matrix of the graph; the paper also has one that makes up for di
 
 import heapq
 from collections.abc import Iterator
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dfl_jax.algorithms.common import ONE_MINIBATCH
 from dfl_jax.asynchronous.events import Event, Network
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.asynchronous.state import Held, Read, Train, event_method
-from dfl_jax.base import Algorithm, Array, PyTree
+from dfl_jax.asynchronous.state import Events, Held, Read, Train, event_method
+from dfl_jax.base import Array, PyTree
 from dfl_jax.gossip.mixing import GATHER_UNROLL
-from dfl_jax.initialisation import Init
-from dfl_jax.models import Model
-from dfl_jax.training import LocalTraining
 
 DONE, ARRIVES = range(2)  # what arrives at one time is for updates that end later
 
@@ -77,53 +74,22 @@ def broadcasts(network: Network) -> Iterator[Event]:
         begin(i, time)
 
 
-def swift(
-    model: Model,
-    *,
-    places: int,
-    training: LocalTraining = ONE_MINIBATCH,
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
-) -> Algorithm:
-    """Averages of the latest models received. The weights of the average come with the plan.
+def update(event: Slots, read: Read, present: Read, train: Train) -> tuple[tuple[Held, ...], Array]:
+    own = present(event, 0).params
+    trained, loss = train(own)
+    assert event.weights is not None
+    weights = jnp.asarray(event.weights)
 
-    Args:
-      model: the network, bound to its input shape.
-      places: R, models of the past that are kept, from the plan of the events.
-      training: of a client; lr g is how far it moves the weights, one minibatch's gradient by
-        default. Round k of its schedules is the client's k-th update.
-      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
-      chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
-    """
+    def add(k: int | Array, total: PyTree) -> PyTree:
+        def leaf(t: Array, x: Array) -> Array:
+            return t + weights[k].astype(x.dtype) * x
 
-    def update(
-        event: Slots, read: Read, present: Read, train: Train
-    ) -> tuple[tuple[Held, ...], Array]:
-        own = present(event, 0).params
-        trained, loss = train(own)
-        assert event.weights is not None
-        weights = jnp.asarray(event.weights)
+        return jax.tree.map(leaf, total, read(event, k).params)
 
-        def add(k: int | Array, total: PyTree) -> PyTree:
-            def leaf(t: Array, x: Array) -> Array:
-                return t + weights[k].astype(x.dtype) * x
+    zeros = jax.tree.map(jnp.zeros_like, own)
+    mixed = lax.fori_loop(0, len(weights), add, zeros, unroll=min(GATHER_UNROLL, len(weights)))
+    new = jax.tree.map(lambda m, z, x: m + (z - x), mixed, trained, own)
+    return (Held(new),), loss
 
-            return jax.tree.map(leaf, total, read(event, k).params)
 
-        zeros = jax.tree.map(jnp.zeros_like, own)
-        mixed = lax.fori_loop(0, len(weights), add, zeros, unroll=min(GATHER_UNROLL, len(weights)))
-        new = jax.tree.map(lambda m, z, x: m + (z - x), mixed, trained, own)
-        return (Held(new),), loss
-
-    return event_method(
-        model,
-        update,
-        places=places,
-        training=training,
-        consensus=consensus,
-        init=init,
-        chunk=chunk,
-    )
+swift = partial(event_method, Events(update))

@@ -86,10 +86,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def markdown_table(
-    head: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    text_columns: int | None = None,
-    number_rule: str = '--:',
+    head: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int | None = None
 ) -> str:
     """A table as all commands print and write them.
 
@@ -98,10 +95,9 @@ def markdown_table(
       rows: a cell a column each.
       text_columns: columns, from the left, that hold text; those after them are aligned right.
         None for text in all of them.
-      number_rule: what stands below the heading of a column that is aligned right.
     """
     texts = len(head) if text_columns is None else text_columns
-    rules = ['---'] * texts + [number_rule] * (len(head) - texts)
+    rules = ['---'] * texts + ['--:'] * (len(head) - texts)
     return '\n'.join(f'| {" | ".join(cells)} |' for cells in (head, rules, *rows))
 
 

@@ -69,10 +69,11 @@ def choose_rows(size: int, n: int | None, seed: int, what: str = 'training') -> 
     return np.sort(np.random.default_rng(seed).permutation(size)[:n])
 
 
-def held_out(n: int, share: float, what: object) -> np.ndarray:
-    """Which of n samples are the test set, [n] bool: that share of them, rounded up, at random."""
+def held_out(n: int, share: float | None, what: object) -> np.ndarray:
+    """Which of n samples are the test set, [n] bool: that share (0.2), rounded up, at random."""
     # Always the same ones, so that the test set and the indices of a partition file mean the same
     # in all runs.
+    share = 0.2 if share is None else share
     if not 0 < share < 1:
         raise DataError(f'the test share is {share}: use more than 0 and less than 1')
     if n < 2:

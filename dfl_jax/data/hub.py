@@ -83,8 +83,7 @@ def load(
     owners = numbered([str(value) for value in train[client]]) if client else None
     y, classes = _classes(name, target, train.features[target], labels)
     if test is None:
-        share = tabular.SHARE if test_share is None else test_share
-        testing = held_out(len(labels), share, name)
+        testing = held_out(len(labels), test_share, name)
         owners = owners if owners is None else owners[~testing]
     else:
         testing = np.arange(len(labels)) >= len(train)

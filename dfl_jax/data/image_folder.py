@@ -71,7 +71,7 @@ def load(
     if split:
         test = np.arange(len(paths)) >= sum(map(len, sets[0].values()))
     else:
-        test = held_out(len(paths), 0.2, root)
+        test = held_out(len(paths), None, root)
     for path in paths:
         try:
             check_file(path)

@@ -23,7 +23,6 @@ from dfl_jax.tasks import CLASSIFICATION, Task
 
 SUFFIXES = ('.csv', '.parquet')
 ROLES = ('target', 'client', 'split', 'drop')
-SHARE = 0.2  # of the rows that are the test set
 MOST_VALUES = 1000  # different ones of a column that is one-hot; identifiers have more
 Frame = Any  # pandas.DataFrame
 
@@ -75,7 +74,7 @@ def from_frame(
         where test rows hold the text test and all others train; `drop`, columns joined by + that
         are not used. All others are features.
       test_share: of the rows that are the test set, drawn at random where there is no `split`;
-        default, `SHARE`.
+        default, 0.2.
       task: what the targets are. Classes of classification are numbered in their sorted order.
 
     Raises:
@@ -143,7 +142,7 @@ def _test_rows(
 ) -> np.ndarray:
     """Which rows are the test set, [n] bool."""
     if not split:
-        return held_out(len(frame), SHARE if test_share is None else test_share, origin)
+        return held_out(len(frame), test_share, origin)
     if test_share is not None:
         raise DataError(
             f'{origin}: the column {split[0]} says what is the test set: drop the '

@@ -3,6 +3,7 @@
 Axis letters: n windows, L characters of a window, C different characters.
 """
 
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from dfl_jax.host import read_text
 
 SONNETS = Path(__file__).with_name('sonnets.txt')  # 22 of Shakespeare's 154, in the public domain
 WINDOW = 40  # default L
-SHARE = 0.2  # of the windows that are the test set
 
 
 def load(path: Path, window: int | None = None, test_share: float | None = None) -> Dataset:
@@ -27,7 +27,7 @@ def load(path: Path, window: int | None = None, test_share: float | None = None)
     Args:
       path: a text in UTF-8.
       window: L; default, `WINDOW`.
-      test_share: of the windows that are the test set, drawn at random; default, `SHARE`.
+      test_share: of the windows that are the test set, drawn at random; default, 0.2.
 
     Raises:
       DataError: a file that cannot be read, or too short a text.
@@ -53,7 +53,7 @@ def load(path: Path, window: int | None = None, test_share: float | None = None)
         )
     tokens = encode([piece for piece, _ in pieces], alphabet_of(passages))  # [n, L + 1]
     owners = np.array([owner for _, owner in pieces], np.int32)
-    test = held_out(len(pieces), SHARE if test_share is None else test_share, path)
+    test = held_out(len(pieces), test_share, path)
     x, y = tokens[:, :-1].astype(np.float32), tokens[:, 1:]
     classes = int(tokens.max()) + 1
     return Dataset(x[~test], y[~test], x[test], y[test], classes, owners[~test])
@@ -75,10 +75,5 @@ def encode(texts: Sequence[str], alphabet: str) -> np.ndarray:
 
 def _passages(text: str) -> list[str]:
     """The parts of a text between its empty lines."""
-    passages: list[list[str]] = [[]]
-    for line in text.splitlines():
-        if line.strip():
-            passages[-1].append(line.rstrip())
-        else:
-            passages.append([])
-    return ['\n'.join(lines) for lines in passages]
+    parts = itertools.groupby(map(str.rstrip, text.splitlines()), bool)
+    return ['\n'.join(lines) for full, lines in parts if full]

@@ -5,7 +5,6 @@ Kernels, outputs, residuals and the networks that evaluate a timestep take the p
 `at_precision` sets around the trace of a round; outside of it, the highest.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,13 +28,7 @@ def at_precision(precision: str, function: Callable[..., Any]) -> Callable[..., 
     Raises ValueError for a precision that is not one of PRECISIONS.
     """
     check_choice('precision', precision, PRECISIONS)
-
-    @functools.wraps(function)
-    def at(*args: Any, **options: Any) -> Any:
-        with jax.default_matmul_precision(precision):
-            return function(*args, **options)
-
-    return at
+    return jax.default_matmul_precision(precision)(function)
 
 
 def traced_precision() -> lax.Precision | None:

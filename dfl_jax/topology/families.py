@@ -66,10 +66,6 @@ def _barabasi_albert(settings: Settings, seed: int) -> nx.Graph:
     return nx.barabasi_albert_graph(clients, nearest, seed=seed)
 
 
-def _watts_strogatz(settings: Settings, seed: int) -> nx.Graph:
-    return nx.watts_strogatz_graph(settings.clients, settings.degree, settings.rewiring, seed=seed)
-
-
 def _power_law(clients: int, degree: int, exponent: float) -> tuple[np.ndarray, np.ndarray]:
     """The law p(k) ~ k^-exponent, k_min <= k < M, with the k_min whose mean is nearest `degree`.
 
@@ -160,10 +156,6 @@ def _ring(settings: Settings) -> np.ndarray:
     return np.stack([nodes, np.roll(nodes, -1)], axis=1)
 
 
-def _directed_ring(settings: Settings) -> np.ndarray:
-    return _ring(settings)[:, ::-1]  # each hears its predecessor
-
-
 def _exponential(settings: Settings) -> np.ndarray:
     """Links [M tau, 2] from client i to i - 2^j mod M for all 2^j < M (Ying et al. 2021)."""
     nodes = np.arange(settings.clients)
@@ -197,14 +189,16 @@ _FIXED: dict[str, Callable[[Settings], np.ndarray]] = {
     'torus': _torus,
     'two_group': _two_group,
     'hypercube': _hypercube,
-    'directed_ring': _directed_ring,
+    'directed_ring': lambda settings: _ring(settings)[:, ::-1],  # each hears its predecessor
     'exponential': _exponential,
 }
 _DRAWN: dict[str, Callable[[Settings, int], nx.Graph | np.ndarray]] = {
     'regular': _regular,
     'erdos_renyi': _erdos_renyi,
     'barabasi_albert': _barabasi_albert,
-    'watts_strogatz': _watts_strogatz,
+    'watts_strogatz': lambda s, seed: nx.watts_strogatz_graph(
+        s.clients, s.degree, s.rewiring, seed
+    ),
     'clustered': _clustered,
     'configuration': _configuration,
     'chung_lu': _chung_lu,

@@ -171,9 +171,9 @@ FAULTS = [
     ),
     Fault(
         'hits on padding',
-        'dfl_jax/metrics.py',
-        'jnp.sum(hits & valid, axis=-1, dtype=jnp.int32)',
-        'jnp.sum(hits, axis=-1, dtype=jnp.int32)',
+        'dfl_jax/tasks.py',
+        'jnp.sum(jnp.where(mask, scores, 0))',
+        'jnp.sum(scores)',
         ('test_metrics.py',),
     ),
     Fault(

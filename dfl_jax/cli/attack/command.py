@@ -7,14 +7,13 @@ digits, in under a minute on two cores. Writes attack.md (PSNR and SSIM by setti
 attack.png (Figure 17) into --out.
 """
 
-import itertools
 import time
 from pathlib import Path
 
 from absl import flags
 
 from dfl_jax.cli.command import check_empty, one_line_errors
-from dfl_jax.cli.experiment import flags as experiment_flags
+from dfl_jax.cli.experiment.flags import refuse_others
 from dfl_jax.cli.experiment.values import check_values
 
 FLAGS = flags.FLAGS
@@ -44,12 +43,7 @@ flags.DEFINE_integer(
 
 def check() -> None:
     """Raises ValueError for a flag that the attack ignores, or a full --out."""
-    of_runs = set(itertools.chain(*experiment_flags.GROUPS.values())) - {*SHARED}
-    for name in of_runs & {*FLAGS}:
-        if FLAGS[name].present:
-            raise ValueError(
-                f'{FLAGS[name].serialize()} does not apply to the attack; leave it out'
-            )
+    refuse_others(SHARED, ' to the attack')
     check_values(FLAGS)
     check_empty(FLAGS.out)
 

@@ -45,7 +45,14 @@ def draw_graphs(
             dropout=flags.client_dropout,
         )
         return cohorts, cohorts
-    intact = neighbours(flags, seeds['graph'])
+    intact = topology.schedule(
+        flags.topology,
+        flags.clients,
+        flags.rounds,
+        seed=seeds['graph'],
+        static=flags.static_topology,
+        **family_options(flags),
+    )
     if method.graphs == EVENTS:
         return intact, intact
     if intact.weights is not None and 'mixing' in chosen.given:
@@ -72,18 +79,6 @@ def draw_graphs(
             choice=flags.aggregator,
         )
     return intact, graphs
-
-
-def neighbours(flags: Any, seed: int) -> Graph:
-    """The graphs of --topology before any failure."""
-    return topology.schedule(
-        flags.topology,
-        flags.clients,
-        flags.rounds,
-        seed=seed,
-        static=flags.static_topology,
-        **family_options(flags),
-    )
 
 
 def family_options(flags: Any) -> dict[str, Any]:

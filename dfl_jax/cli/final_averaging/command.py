@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from dfl_jax.cli import command
-from dfl_jax.cli.experiment.method_flags import of_a_run
+from dfl_jax.cli.experiment.flags import refuse_others
 from dfl_jax.cli.final_averaging.table import report
 from dfl_jax.cli.run.recall import recall
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
@@ -47,12 +47,8 @@ def check() -> tuple[RunDirectory, Path]:
     directory = RunDirectory(FLAGS.run)
     if not os.path.lexists(directory.config_file):
         raise ValueError(f'--run={FLAGS.run} holds no run; name the folder of its config.json')
-    for flag in of_a_run():
-        if flag.present and flag.name not in SHARED:
-            raise ValueError(
-                f'{flag.serialize()} does not apply: the run keeps its settings, all but '
-                f'{" and ".join(f"--{moved}" for moved in MOVED)}; leave it out'
-            )
+    moved = ' and '.join(f'--{name}' for name in MOVED)
+    refuse_others(SHARED, f': the run keeps its settings, all but {moved}')
     out = Path(FLAGS.out or directory.path)
     for name in FILES:
         if os.path.lexists(out / name):

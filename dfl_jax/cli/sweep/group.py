@@ -110,6 +110,7 @@ def _same_population(one: Experiment, other: Experiment) -> bool:
 def _train(program: Sequence[Member], folder: Path, bar: tqdm, options: dict[str, Any]) -> None:
     experiments, checkpoints = [one.experiment for one in program], Checkpoints(folder)
     rounds, every = len(experiments[0].graphs.active), options['eval_every']
+    metric = experiments[0].model.task.metric
 
     def fault(saved: Saved) -> str | None:
         of_runs = zip(program, saved.progress, saved.notes, strict=True)
@@ -146,9 +147,9 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm, options: dict[str
             checkpoints.save(state, *progress, notes=notes)
         bar.update(len(program) * (progress[0].round - kept))
         kept = progress[0].round
-        accuracies = [row['consensus_accuracy'] for row in rows if isinstance(row, dict)]
-        if accuracies:
-            bar.set_postfix_str(f'accuracy {np.mean(accuracies):.4f}', refresh=False)
+        reached = [row[f'consensus_{metric}'] for row in rows if isinstance(row, dict)]
+        if reached:
+            bar.set_postfix_str(f'{metric} {np.mean(reached):.4f}', refresh=False)
     bar.update(len(program) * (rounds - kept))
     for number, one in enumerate(program):
         if diverged(one.directory) is None:

@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 
 from dfl_jax.cli.command import in_a_line, markdown_table
+from dfl_jax.cli.experiment.networks import task_named
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.cli.sweep.group import diverged
 from dfl_jax.cli.sweep.plan import Run
-from dfl_jax.cli.tables.curves import CURVES, columns_of
+from dfl_jax.cli.tables.curves import columns_of
 from dfl_jax.cli.tables.metrics import to_target
 
-TARGET = 0.85  # accuracy of the aggregated model whose rounds are counted
-MEASURES = {  # of a run: (heading, digits)
-    'accuracy': ('accuracy', 4),
+ACCURACY = 'accuracy'
+TARGET = 0.85  # accuracy of the consensus model whose rounds are counted
+MEASURES = {  # of a run: (heading, digits); {metric} is that of the task
+    'final': ('{metric}', 4),
     'best': ('best', 4),
     'rounds': (f'rounds to {TARGET:.0%}', 1),
     'client': ('mean client', 4),
@@ -28,14 +30,16 @@ MEASURES = {  # of a run: (heading, digits)
 def write_results(runs: Sequence[Run], out: Path) -> str:
     """Writes results.csv and results.md of the runs that have ended, and returns the latter."""
     results = [(one, measures(RunDirectory(out / one.name))) for one in runs]
-    table = _markdown(results)
-    write_atomically(out / 'results.csv', _csv(results))
+    metrics = {row['metric'] for _, row in results if row['state'] == 'done'} or {ACCURACY}
+    metric = ' or '.join(sorted(metrics))
+    table = _markdown(results, metric)
+    write_atomically(out / 'results.csv', _csv(results, metric))
     write_atomically(out / 'results.md', table)
     return table
 
 
 def measures(directory: RunDirectory) -> Row:
-    """What MEASURES name, of a finished run; else `state`, why there is nothing."""
+    """What MEASURES name, and `metric`, of a finished run; else `state`, why there is nothing."""
     try:
         if reason := diverged(directory):
             return {'state': in_a_line(str(reason))}
@@ -43,18 +47,22 @@ def measures(directory: RunDirectory) -> Row:
             return {'state': 'unfinished'}
         if reason := directory.unfinished():
             raise ValueError(f'{reason}; remove its folder, and the command makes it anew')
-        run = columns_of(directory.path.name, directory.rows(), (*CURVES, 'mbytes_total'))
+        task = task_named(directory.config()['settings']['task'])
+        curves = f'consensus_{task.metric}', f'client_{task.metric}_mean'
+        run = columns_of(directory.path.name, directory.rows(), (*curves, 'mbytes_total'))
         if not run['round']:
             raise ValueError('it is done and has no evaluation')
     except (ValueError, OSError, LookupError, TypeError, RecursionError) as error:
         return {'state': in_a_line(f'cannot be read: {error}')}
-    curve, rounds = run[CURVES[0]], to_target('round')({'target': TARGET}, run)
+    consensus, clients = (run[name] for name in curves)
+    rounds = to_target('round')({'target': TARGET}, run) if task.metric == ACCURACY else None
     return {
         'state': 'done',
-        'accuracy': curve[-1],
-        'best': max(curve),
-        'rounds': None if rounds.bound else rounds.value,
-        'client': run[CURVES[1]][-1],
+        'metric': task.metric,
+        'final': consensus[-1],
+        'best': min(consensus) if task.lower_is_better else max(consensus),
+        'rounds': None if rounds is None or rounds.bound else rounds.value,
+        'client': clients[-1],
         'mbytes': run['mbytes_total'][-1],
     }
 
@@ -63,17 +71,17 @@ def _settings(one: Run) -> dict[str, str]:
     return ({'flagfile': Path(one.flagfile).stem} if one.flagfile else {}) | one.values
 
 
-def _csv(results: Sequence[tuple[Run, Row]]) -> str:
+def _csv(results: Sequence[tuple[Run, Row]], metric: str) -> str:
     text = io.StringIO()
-    names = ['run', *_settings(results[0][0]), 'state', *MEASURES]
-    lines = csv.DictWriter(text, names, lineterminator='\n')
-    lines.writeheader()
+    names = {name: name for name in ('run', *_settings(results[0][0]), 'state', *MEASURES)}
+    lines = csv.DictWriter(text, names, lineterminator='\n', extrasaction='ignore')
+    lines.writerow(names | {'final': metric})
     for one, row in results:
         lines.writerow({'run': one.name, **_settings(one), **row})
     return text.getvalue()
 
 
-def _markdown(results: Sequence[tuple[Run, Row]]) -> str:
+def _markdown(results: Sequence[tuple[Run, Row]], metric: str) -> str:
     """A row for every combination of flags but the seed, in the order of the sweep."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for one, row in results:
@@ -86,7 +94,8 @@ def _markdown(results: Sequence[tuple[Run, Row]]) -> str:
         count = str(len(done)) if len(done) == len(rows) else f'{len(done)} of {len(rows)}'
         cells = [_mean_and_std(done, name, digits) for name, (_, digits) in MEASURES.items()]
         lines.append([*values, count, *cells])
-    head = [*names, 'runs', *(heading for heading, _ in MEASURES.values())]
+    measured = [heading.format(metric=metric) for heading, _ in MEASURES.values()]
+    head = [*names, 'runs', *measured]
     lost = [f'{one.name}: {row["state"]}' for one, row in results if row['state'] != 'done']
     return '\n\n'.join([markdown_table(head, lines, len(names)), *lost]) + '\n'
 

@@ -9,7 +9,6 @@ at which the mean model reaches a suboptimality of `target` first is the best; n
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ from dfl_jax.algorithms import METHODS, make
 from dfl_jax.analysis.quadratics import Quadratics, quadratics
 from dfl_jax.base import Algorithm, Array, Graph, PyTree
 from dfl_jax.cli.run.rundir import Row
-from dfl_jax.models import Linear, Model, bind
+from dfl_jax.models import Linear, bind
 from dfl_jax.tasks import REGRESSION
 
 BLOCK = 50  # rounds between looks at who has arrived
@@ -53,18 +52,13 @@ def fewest_rounds(study: Row, method: Row, zeta2: float) -> list[float]:
         topology.schedule(method['topology'], clients, 1, seed=0, static=True),
     )
     model = bind(Linear(1, use_bias=False), (dimension,), REGRESSION)
-    settings = {
-        **method.get('settings', {}),
-        'batch_size': dimension,
-        'local_steps': 1,
-    }
+    settings = {**method.get('settings', {}), 'batch_size': dimension, 'local_steps': 1}
     if 'members' in METHODS[method['method']].from_run:
         settings['members'] = graph.members.shape[1]
     # The loss of a client is f_i / d, a mean over d samples
     least, largest = method['lr']
     rates = jnp.geomspace(least, largest, study['learning_rates']) * dimension
-    algorithm_of = partial(_algorithm, method['method'], model, settings)
-    start, advance = _programs(algorithm_of, graph)
+    start, advance = _programs(lambda lr: make(method['method'], model, lr=lr, **settings), graph)
     states = start(rates, stacked)
     arrived = np.full((study['draws'], len(rates)), np.inf)
     for first in range(0, study['rounds'], BLOCK):
@@ -81,10 +75,6 @@ def fewest_rounds(study: Row, method: Row, zeta2: float) -> list[float]:
             f'{study["rounds"]} rounds; raise rounds, or try other lr'
         )
     return best.tolist()
-
-
-def _algorithm(name: str, model: Model, settings: Row, lr: Array) -> Algorithm:
-    return make(name, model, lr=lr, **settings)
 
 
 def _programs(

@@ -41,14 +41,11 @@ READING = (
 
 def report(rows: list[Row], bounds: dict[str, Bound]) -> str:
     """theory.md: the rounds, the constants, the bound term by term and what dominates it."""
-    rounds = _table(list(COLUMNS), [[f'{row[n]:.4g}' for n in COLUMNS.values()] for row in rows])
+    cells = [[f'{row[n]:.4g}' for n in COLUMNS.values()] for row in rows]
+    rounds = markdown_table(list(COLUMNS), cells, 1)
     measured = ['# Theory of NTK-DFL, measured', rounds, READING]
     theorem = ['## Theorem 4.5', _inputs(rows), terms_table(rows, bounds), verdict(bounds)]
     return '\n\n'.join([*measured, *theorem]) + '\n'
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    return markdown_table(head, rows, 1, '---:')
 
 
 def _inputs(rows: list[Row]) -> str:
@@ -89,7 +86,7 @@ def terms_table(rows: list[Row], bounds: dict[str, Bound]) -> str:
         ['**bound**', *(f'**{b.total:.4g}**' if b.gamma > 0 else '**none**' for b in each)],
         ['measured: least squared gradient', *[f'{measured:.4g}'] * len(each)],
     ]
-    return _table(['Eq. (8)', *bounds], body)
+    return markdown_table(['Eq. (8)', *bounds], body, 1)
 
 
 def _term(bound: Bound, field: str) -> str:

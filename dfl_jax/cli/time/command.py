@@ -15,7 +15,7 @@ from absl import flags
 
 from dfl_jax.cli import command
 from dfl_jax.cli.command import markdown_table
-from dfl_jax.cli.experiment.method_flags import of_a_run
+from dfl_jax.cli.experiment.flags import refuse_others
 from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.run.rundir import RunDirectory, write_atomically
 
@@ -119,11 +119,7 @@ def main(_: list[str]) -> int:
         return 0
     if FLAGS.runs is None:
         raise ValueError('name finished runs, --runs=DIR, or draw the --map')
-    for flag in of_a_run():
-        if flag.present and flag.name not in SHARED:
-            raise ValueError(
-                f'{flag.serialize()} does not apply: runs keep their settings; leave it out'
-            )
+    refuse_others(SHARED, ': runs keep their settings')
     found, goals, texts = directories(FLAGS.runs), targets(), (FLAGS.world or WORLD).split(';')
     # Before the flags are those of the runs
     out, barrier, progress = Path(FLAGS.out or 'time'), FLAGS.barrier, FLAGS.progress

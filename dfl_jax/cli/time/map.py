@@ -14,7 +14,6 @@ All clients are alike, so that a round takes its work and its transfer. Rounds u
 the mean over the seeds of a stored curve; a method that never gets there is left out.
 """
 
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,9 @@ from matplotlib.patches import Patch
 from dfl_jax.cli.command import CHECKOUT, PAPERS, markdown_table
 from dfl_jax.cli.run.plots import COLOURS, plt
 from dfl_jax.cli.run.rundir import Row, read_json, write_atomically
+from dfl_jax.cli.tables.metrics import mean, to_target
 
 DEFINITION = PAPERS / 'comparison' / 'map.json'
-CURVE = 'consensus_accuracy'
 CELLS = 161  # a side of the map
 FILES = ('time-map.md', 'time-map.png')
 Reached = dict[tuple[str, float], list[float | None]]  # (column, target) -> rounds, by method
@@ -40,12 +39,8 @@ def rounds_to(target: float, method: Row, column: str, folder: Path) -> float | 
         return None
     file, cell = method['curves'][column]
     runs = read_json(folder / file)['runs'][cell]
-    found = [
-        next((k for k, a in zip(run['round'], run[CURVE], strict=True) if a >= target), None)
-        for run in runs
-    ]
-    whole = [each for each in found if each is not None]
-    return statistics.mean(whole) if len(whole) == len(found) else None
+    found = mean([to_target('round')({'target': target}, run) for run in runs])
+    return None if found.bound else found.value
 
 
 def seconds(method: Row, rounds: Any, uplink: Any, speed: Any, latency: float) -> Any:
