@@ -61,24 +61,34 @@ def test_the_library_example_of_the_readme(tmp_path):
 
 def test_the_page_of_own_data_and_graphs_runs_as_it_stands(tmp_path):
     page = 'docs/own_data_and_graph.md'
-    *scripts, library = code_blocks(page, 'python')
+    loops = []  # what stands in place of the loop of own.py
+    for script in code_blocks(page, 'python'):
+        if name := re.match(r'# (\w+\.py)\n', script):
+            (tmp_path / name[1]).write_text(script)
+        else:
+            loops.append(script)
     (edges,) = code_blocks(page, 'text')
     (tmp_path / 'own.edges').write_text(edges)
-    commands = [c.split() for block in code_blocks(page, 'sh') for c in block.splitlines()]
-    named = [words[1] for words in commands if words[0] == 'python']
-    assert len(named) == len(scripts) and len(commands) == 7
-    for name, script in zip(named, scripts, strict=True):
-        (tmp_path / name).write_text(script)
+    lines = [block.replace('\\\n', ' ').splitlines() for block in code_blocks(page, 'sh')]
+    commands = [line.split() for block in lines for line in block]
+    assert {words[1] for words in commands if words[0] == 'python'} | {'my_net.py'} == {
+        file.name for file in tmp_path.glob('*.py')
+    }
+    printed = {}
     for program, *words in commands:
         if program == 'python':
-            run(*words, cwd=tmp_path)
+            printed[words[0]] = run(*words, cwd=tmp_path).splitlines()
         else:
             command = ('dfl_jax.cli', *words, '--rounds=1', '--noprogress')
             done = started(*command, cwd=tmp_path, env={'XDG_CACHE_HOME': str(tmp_path)}).outcome()
             assert done.status == 0, done
-    for out in ('own', 'parts', 'edges', 'matrix'):
+    for out in ('own', 'parts', 'edges', 'matrix', 'pairs', 'net', 'rates/lr=0.1,seed=1'):
         assert (tmp_path / 'runs' / out / 'done').exists()
-    assert run('-c', library, cwd=tmp_path).splitlines()[-1].startswith('10 0.')
+    assert printed['own.py'][-1].startswith('10 0.') and len(printed['below.py']) == 1
+    assert (tmp_path / 'rates.pdf').stat().st_size > 1000
+    before, _, _ = (tmp_path / 'own.py').read_text().partition('for row, state')
+    (loop,) = loops
+    assert re.match(r'10 \[0\.\d+, ', run('-c', before + loop, cwd=tmp_path).splitlines()[-1])
 
 
 def test_the_loader_and_the_format_of_the_data_page(tmp_path):
