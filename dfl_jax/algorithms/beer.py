@@ -63,7 +63,7 @@ def beer(
       compression: Q, of both differences.
       consensus_step: gamma, in (0, 1]; the more Q loses, the smaller it has to be.
       mixing: `metropolis`, or `uniform` or `size` where their weights are doubly stochastic, too.
-      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python
         `initialisation.gain_corrected(gain)` in place of the last name.
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.

@@ -56,7 +56,7 @@ def d2(
       training: T, of every client: one minibatch's gradient by default.
       mixing: W, `metropolis`, `uniform` or `size`; has to be symmetric.
       lazy: average by (I + W) / 2 in place of W.
-      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python
         `initialisation.gain_corrected(gain)` in place of the last name.
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.

@@ -50,7 +50,7 @@ def dfed_alt(
       head_lr: learning rate of the head.
       head: the top-level entry of the parameters that stays with a client; None: the last layer.
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
-      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models, heads
+      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models, heads
         included.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python
         `initialisation.gain_corrected(gain)` in place of the last name.

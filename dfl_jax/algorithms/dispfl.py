@@ -102,7 +102,7 @@ def dispfl(
       anneal_rounds: rounds until nothing is replaced; a run of the command line takes its --rounds.
       regrow: by the `gradient` of one minibatch, or `random`.
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
-      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M sparse models,
+      consensus: the consensus model is the `mean` or `size`-weighted mean of the M sparse models,
         or each weight's mean over the clients whose mask holds it (`intersection`).
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python
         `initialisation.gain_corrected(gain)` in place of the last name.

@@ -2,7 +2,7 @@
 
 The default is the form that NTK-DFL compares with (ICML 2025, appendix C.2): one epoch of SGD with
 batches of 10 a round, then averaging. Algorithm 1 as first published takes one minibatch a round,
-and averages the models of before it: `local_epochs=None, local_steps=1, averaged='previous'`.
+and averages the models of before it: `local_epochs=None, local_steps=1, round_order='parallel'`.
 """
 
 from functools import partial

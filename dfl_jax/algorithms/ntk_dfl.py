@@ -85,7 +85,7 @@ def ntk_dfl(
       compression: of the rows of the Jacobians (E.3).
       by_cluster: the graphs have one aggregator a cluster (`topology.by_cluster`), whose clients
         share its weights and its update (E.2).
-      consensus: the aggregated model is the `mean` (ICML) or `size`-weighted mean of the M models.
+      consensus: the consensus model is the `mean` (ICML) or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python
         `initialisation.gain_corrected(gain)` in place of the last name.
       chunk: aggregators worked on at once; None for one on a CPU, elsewhere what memory holds.

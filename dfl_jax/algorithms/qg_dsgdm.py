@@ -56,7 +56,7 @@ def qg_dsgdm(
         default.
       global_momentum: mu, in [0, 1).
       mixing: `metropolis`, `uniform` or `size` weights.
-      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python
         `initialisation.gain_corrected(gain)` in place of the last name.
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.

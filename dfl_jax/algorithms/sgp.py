@@ -52,7 +52,7 @@ def sgp(
       model: the network, bound to its input shape.
       training: of every client at z; lr g is how far it moves the weights, one minibatch's gradient
         by default.
-      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models z.
+      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models z.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python
         `initialisation.gain_corrected(gain)` in place of the last name.
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.

@@ -151,7 +151,7 @@ def spark(
       momentum: mu of Eq. (12) and (13).
       averaging: False leaves the averaging of weights out.
       mixing: weights of the averaging, `size`, `uniform` or `metropolis`.
-      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python
         `initialisation.gain_corrected(gain)` in place of the last name.
       chunk: aggregators worked on at once; None for one on a CPU, elsewhere what memory holds.

@@ -157,7 +157,7 @@ def divshare(
         default, or all neighbours where these are fewer.
       training: of a client between two averages, one minibatch by default. Round k of its schedules
         is the client's k-th update.
-      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python
         `initialisation.gain_corrected(gain)` in place of the last name.
       chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.

@@ -102,7 +102,7 @@ def event_method(
       places: R, models of the past that are kept, from the plan of the events.
       training: a local update; lr g is how far it moves the weights, one minibatch's gradient by
         default. Round k of its schedules is the client's k-th update.
-      consensus: the aggregated model is the `mean` or `size`-weighted mean of the M models.
+      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python
         `initialisation.gain_corrected(gain)` in place of the last name.
       chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.

@@ -2,7 +2,7 @@
 
 Replays runs on the clock of one or several worlds without training again: the graphs follow from
 the settings and the seed, the bits of each message and the operations of each client from the
-method. Prints the simulated seconds until the aggregated model is at the targets, and writes
+method. Prints the simulated seconds until the consensus model is at the targets, and writes
 time.md, time.json, time.png and worlds.png, a picture of the worlds, into --out.
 """
 
