@@ -53,8 +53,8 @@ def sgp(
       training: of every client at z; lr g is how far it moves the weights, one minibatch's gradient
         by default.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models z.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
+      init: `same` or `independent` initial weights; from Python also
+        `initialisation.gain_corrected(gain)`.
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     start = initial_state(model, init)

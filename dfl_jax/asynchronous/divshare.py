@@ -158,8 +158,8 @@ def divshare(
       training: of a client between two averages, one minibatch by default. Round k of its schedules
         is the client's k-th update.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
+      init: `same` or `independent` initial weights; from Python also
+        `initialisation.gain_corrected(gain)`.
       chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
     """
     del recipients  # the events follow from it, and the device reads these

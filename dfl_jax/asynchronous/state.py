@@ -103,8 +103,8 @@ def event_method(
       training: a local update; lr g is how far it moves the weights, one minibatch's gradient by
         default. Round k of its schedules is the client's k-th update.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
+      init: `same` or `independent` initial weights; from Python also
+        `initialisation.gain_corrected(gain)`.
       chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError where memory does not hold the past models.
