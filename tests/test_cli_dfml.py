@@ -91,6 +91,7 @@ def test_every_baseline_runs_by_its_name(name, images, tmp_path):
         ('--dfml_width=0', ['width', 'positive']),
         ('--model=mlp', ['--model', '--architectures']),
         ('--init=gain_corrected', ['--init=gain_corrected', 'does not apply']),
+        ('--spark_schedule_rounds=5', ['--spark_schedule_rounds=5', 'does not apply']),
         ('--validation_share=1', ['validation share', '1.0']),
         ('--supervision=mse', ["'mse'", 'wsm']),
         ('--augmentation=mixup', ["'mixup'", 'standard']),

@@ -60,11 +60,12 @@ def settings_with_flags(method: Method) -> dict[str, Setting]:
     """The settings of a method that flags can give, by the names of the flags.
 
     A setting of the library has its flag everywhere; an argument of a method of one's own is named
-    by itself.
+    by itself, and so is what follows from a flag of the run, such as its rounds.
     """
     known = any(method.factory is each.factory for each in METHODS.values())
+    of_the_run = method.from_run.keys() & FLAGS
     return {
-        NAMES.get(name, name) if known or setting.part else name: setting
+        NAMES.get(name, name) if (known or setting.part) and name not in of_the_run else name: setting
         for name, setting in described(method.factory).items()
         if setting.kind is not None and name not in WITHOUT_FLAG
     }
