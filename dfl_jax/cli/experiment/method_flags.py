@@ -64,10 +64,13 @@ def settings_with_flags(method: Method) -> dict[str, Setting]:
     """
     known = any(method.factory is each.factory for each in METHODS.values())
     of_the_run = method.from_run.keys() & FLAGS
+
+    def flag(name: str, setting: Setting) -> str:
+        renamed = (known or setting.part) and name not in of_the_run
+        return NAMES.get(name, name) if renamed else name
+
     return {
-        NAMES.get(name, name)
-        if (known or setting.part) and name not in of_the_run
-        else name: setting
+        flag(name, setting): setting
         for name, setting in described(method.factory).items()
         if setting.kind is not None and name not in WITHOUT_FLAG
     }
