@@ -112,7 +112,7 @@ def _entry(
     if cause := published.get('known', {}).get(key):
         return Entry(claim, number, text, KNOWN, cause)
     alone = isinstance(there, list) and len(there) == 1
-    untried = 'one seed so far' if alone else 'nothing tried yet'
+    untried = 'one seed' if alone else 'nothing tried yet'
     tried = published.get('unexplained', {}).get(key, untried)
     return Entry(claim, number, text, UNKNOWN, tried)
 
@@ -145,17 +145,27 @@ def page(tables: Mapping[str, Path], folder: Path) -> str:
     counts: dict[str, list[str]] = {}
     read = {name: _read(file) for name, file in sorted(tables.items()) if file.stem != 'computed'}
     kept = {name: _kept(folder, name) for name in read if _kept(folder, name).exists()}
-    for name, (published, flagfiles) in read.items():
-        runs: Runs = {}
-        needed = files.columns(published, flagfiles)
+
+    def runs_of(name: str, part: Row) -> Runs:
+        """Of all kept curves that have what the metric takes, the nearest table's first."""
+        flagfiles, runs = read[name][1], Runs()
+        needed = files.columns(part, flagfiles)
         for other in sorted(kept, key=lambda other: _distance(name, other)):
             same = {c: f for c, f in flagfiles.items() if read[other][1].get(c) == f}
             for cell, more in find_runs(same, [kept[other]], needed)[0].items():
                 names = {run['run'] for run in runs.get(cell, ())}
                 runs.setdefault(cell, []).extend(run for run in more if run['run'] not in names)
-        found = entries(published, runs)
-        several = [run for cell in runs.values() for run in cell]
-        if not found and not runs:
+        return runs
+
+    for name, (published, _) in read.items():
+        parts = [
+            part | dict.fromkeys(part.keys() & {'metrics'}, ()) for part in by_metric(published)
+        ]
+        of_parts = [runs_of(name, part | {'panels': ()}) for part in parts]
+        parts[1:] = [part | {'claims': ()} for part in parts[1:]]  # they are of the first
+        found = [e for both in zip(parts, of_parts, strict=True) for e in entries(*both)]
+        several = {r['run'] for runs in of_parts for of_cell in runs.values() for r in of_cell}
+        if not found and not several:
             continue
         if found:
             counts.setdefault(name.split('/')[0], []).extend(entry.verdict for entry in found)
