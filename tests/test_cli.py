@@ -107,6 +107,13 @@ def write_clusters(path: Path, train: int = 120, test: int = 40) -> Path:
     return path
 
 
+def write_sums(path: Path) -> Path:
+    """A regression: four numbers and their sum."""
+    x = np.random.default_rng(0).normal(size=(80, 4)).astype(np.float32)
+    np.savez(path, train_x=x[:60], train_y=x[:60].sum(1), test_x=x[60:], test_y=x[60:].sum(1))
+    return path
+
+
 def rows_of(directory: Path, without: str | None = None) -> list[dict]:
     """What metrics.jsonl holds, apart from the digests of its lines."""
     lines = (directory / 'metrics.jsonl').read_text().splitlines()
@@ -266,6 +273,11 @@ REFUSED = [
     ('--init=gain_corrected --gain=size --gain_size_factor=nan', 'size_factor=nan', 'finite'),
     ('--init=gain_corrected --gain=size --gain_exponent=-1', 'gain_exponent=-1.0', 'positive'),
     ('--init=gain_corrected --gain=degrees --gain_polled=3', 'a changing graph', 'family'),
+    (
+        '--init=gain_corrected --gain=degrees --topology=directed_ring --static_topology',
+        'links go one way',
+        'use --gain=graph',
+    ),
     (
         '--init=gain_corrected --gain=family --gain_size_factor=1.5 --degree=3',
         '--gain=family, networks of 9 clients',
@@ -980,10 +992,7 @@ def test_theory_is_asked_before_anything_runs(tiny, tmp_path):
 
 
 def test_a_run_of_another_task(tmp_path):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(80, 4)).astype(np.float32)
-    path = tmp_path / 'set.npz'
-    np.savez(path, train_x=x[:60], train_y=x[:60].sum(1), test_x=x[60:], test_y=x[60:].sum(1))
+    path = write_sums(tmp_path / 'set.npz')
     of_it = (f'--dataset={path}', *NETWORK, '--algorithm=dfedavg', '--lr=0.02')
     out, task = f'--out={tmp_path}/out', '--task=regression'
     done = here(*of_it, task, '--partition=iid', out)

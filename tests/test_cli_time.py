@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 from absl.testing import flagsaver
+from test_cli import NETWORK, write_sums
 
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.run.rundir import RunDirectory
@@ -84,6 +85,20 @@ def plain(tmp_path_factory):
     out = tmp_path_factory.mktemp('runs') / 'plain'
     assert called(run, *SMALL, DPSGD, f'--out={out}')[0] == 0
     return out
+
+
+def test_a_regression_has_seconds_but_no_target(tmp_path):
+    path = write_sums(tmp_path / 'set.npz')
+    of_it = (f'--dataset={path}', '--task=regression', '--partition=iid', *NETWORK, DPSGD)
+    status, _, err = called(run, *of_it, '--lr=0.01', f'--out={tmp_path}/a')
+    assert status == 0, err
+    status, out, err = called(
+        time, f'--runs={tmp_path}/a', f'--world={WORLD}', '--targets=0.2', f'--out={tmp_path}/t'
+    )
+    assert status == 0 and '| seconds a round | rmse | s to 0.2 |' in out, err
+    (replayed,) = json.loads((tmp_path / 't' / 'time.json').read_text())
+    assert replayed['rmse'] == [row['consensus_rmse'] for row in rows_of(tmp_path / 'a')]
+    assert replayed['seconds_to'] == {'0.2': None}
 
 
 def test_many_runs_in_many_worlds(tmp_path, plain):

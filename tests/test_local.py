@@ -399,8 +399,15 @@ def test_every_step_draws_its_own_crops():
         return jnp.stack([first, jnp.zeros_like(first)], axis=1)
 
     shapes = {'w': jax.ShapeDtypeStruct((81,), jnp.float32)}
-    model = MODEL._replace(module=None, apply=apply, classes=2, shapes=shapes)
+    model = MODEL._replace(
+        module=None, apply=apply, classes=2, shapes=shapes, input_shape=(9, 9, 1)
+    )
     image = jnp.zeros((1, 9, 9, 1)).at[0, 4, 4, 0].set(1.0)
     places = [np.flatnonzero(change) for change in changes(model, image, augmentation='standard')]
     assert all(len(place) == 1 for place in places)
     assert len({int(place[0]) for place in places}) == 3
+
+
+def test_crops_and_flips_are_of_images():
+    with pytest.raises(ValueError, match=r'augmentation=standard is for images \[h, w, c\]'):
+        local_training(MODEL, LocalTraining(lr=0.1, batch_size=4, augmentation='standard'), None)

@@ -9,6 +9,7 @@ ALGORITHM = """
 import jax, jax.numpy as jnp
 from dfl_jax.algorithms import dpsgd
 from dfl_jax.base import Algorithm, Info
+from dfl_jax.tasks import REGRESSION
 
 def factory(model, *, lr=0.1):
     whole = dpsgd(model)
@@ -79,6 +80,7 @@ class factory(nn.Module):
         ('raise RuntimeError("no")', 'its module failed: RuntimeError: no'),
         ('return 1, 2', 'its module failed'),
         ('return x[:, :, None]', 'has to return logits [B, C]'),
+        ('return nn.Dense(2)(x)', 'returns 2 outputs, and --task=classification on --dataset='),
     ],
 )
 def test_a_model_that_is_none(body, words, refused):
@@ -102,10 +104,40 @@ def test_a_model_that_is_none(body, words, refused):
         ),
         ('predict=lambda s, x: {}', "its predict returns no 'client'"),
         ("predict=lambda s, x: {'client': x, 'consensus': x}", "'client' (2, 8) of 2 samples, not"),
+        ('task=REGRESSION', 'learns regression, and the run classification; give its Algorithm'),
     ],
 )
 def test_an_algorithm_that_is_none(changed, words, refused):
     assert words in refused('algorithm', ALGORITHM.format(changed=changed))
+
+
+TASK = """
+import jax.numpy as jnp
+from dfl_jax.tasks import Task
+
+def factory():
+    def errors(outputs, y):
+        {body}
+    return Task('absolute', errors, 'mae', errors, lower_is_better=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ('body', 'words'),
+    [
+        ('return jnp.abs(outputs)', 'its losses of 2 samples have the shape (2, 1), not (2,)'),
+        ('raise KeyError("no such")', "its losses failed: KeyError: 'no such'"),
+    ],
+)
+def test_a_task_that_is_none(body, words, tiny, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / 'tasks_of_mine.py').write_text(TASK.format(body=body))
+    line = here(
+        *(f'--dataset={tiny}', *NETWORK, '--task=tasks_of_mine:factory', '--partition=iid'),
+        *('--algorithm=dpsgd', f'--out={tmp_path}/out'),
+    ).error
+    assert words in line and not (tmp_path / 'out').exists()
+    sys.modules.pop('tasks_of_mine')
 
 
 LOADER = """

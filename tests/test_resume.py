@@ -566,6 +566,19 @@ def test_files_may_move(listed):
     assert here('--resume', f'--out={out}', '--rounds=4', f'--partition_file={moved}').status == 0
 
 
+def test_a_world_that_changed(tmp_path):
+    world, out = tmp_path / 'world.csv', f'--out={tmp_path}/out'
+    world.write_text('speed,uplink\n' + '1e9,1e6\n' * 6)
+    tiny = write_clusters(tmp_path / 'tiny.npz')
+    of_it = (f'--dataset={tiny}', *NETWORK, '--algorithm=dpsgd')
+    assert here(*of_it, f'--world={world}', out).status == 0
+    moved = tiny.rename(tmp_path / 'moved.npz')
+    assert here('--resume', out, f'--dataset={moved}', '--rounds=4').status == 0
+    world.write_text('speed,uplink\n' + '1e7,1e4\n' * 6)
+    line = here('--resume', out, f'--dataset={moved}', '--rounds=6').error
+    assert 'the network and device profile (--world) changed since' in line
+
+
 # -------------------------------------------------------------------------------------------- trust
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from absl.testing import flagsaver
 from helpers import evaluator, host_round
+from test_cli import write_sums
 
 from dfl_jax import data, topology
 from dfl_jax.algorithms import dfedavg, dispfl, make
@@ -269,6 +270,16 @@ def test_what_the_command_refuses(finished, tmp_path):
     assert "'x'" in refused(f'--run={finished}', 'x')
     line = refused(f'--run={finished}', '--data_dir=absent', f'--out={tmp_path}')
     assert '--data_dir=absent does not apply to --dataset=digits' in line
+
+
+def test_models_without_an_accuracy(tmp_path):
+    of_it = (
+        f'--dataset={write_sums(tmp_path / "set.npz")}',
+        '--task=regression',
+        '--partition=iid',
+    )
+    train(tmp_path / 'run', '--algorithm=dpsgd', '--lr=0.01', *of_it)
+    assert 'models have no accuracy to choose by' in refused(f'--run={tmp_path / "run"}')
 
 
 def test_runs_that_cannot_be_averaged(tmp_path):

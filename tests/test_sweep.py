@@ -16,7 +16,16 @@ import numpy as np
 import pytest
 from absl.testing import flagsaver
 from helpers import started
-from test_cli import NETWORK, QUIET, SMALL, Finished, here, rows_of, write_clusters
+from test_cli import (
+    NETWORK,
+    QUIET,
+    SMALL,
+    Finished,
+    here,
+    rows_of,
+    write_clusters,
+    write_sums,
+)
 
 from dfl_jax import asynchronous, timing, topology
 from dfl_jax.cli.command import share
@@ -192,10 +201,7 @@ def test_its_results(finished):
 
 
 def test_a_sweep_of_another_task(tmp_path):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(80, 4)).astype(np.float32)
-    path = tmp_path / 'set.npz'
-    np.savez(path, train_x=x[:60], train_y=x[:60].sum(1), test_x=x[60:], test_y=x[60:].sum(1))
+    path = write_sums(tmp_path / 'set.npz')
     done = swept(
         *(f'--dataset={path}', '--task=regression', '--partition=iid', '--algorithm=dfedavg'),
         *(*NETWORK, '--sweep=lr:0.01,0.02', f'--out={tmp_path}/out'),
@@ -209,6 +215,25 @@ def test_a_sweep_of_another_task(tmp_path):
         assert not row['rounds'] and 'accuracy' not in row
     heading = (tmp_path / 'out' / 'results.md').read_text().splitlines()[0]
     assert heading.startswith('| lr | runs | rmse | best |')
+
+
+def test_a_method_whose_checks_look_at_what_is_swept(small, tmp_path, monkeypatch):
+    """Its runs follow one another, as their learning rates cannot be traced."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / 'checked_lr.py').write_text(
+        'from dfl_jax.algorithms import dpsgd\n'
+        'from dfl_jax.training import LocalTraining\n'
+        'def factory(model, *, lr: float = 0.1):\n'
+        '    assert lr > 0\n'
+        '    return dpsgd(model, training=LocalTraining(lr=lr, batch_size=10, local_epochs=1))\n'
+    )
+    network = [flag for flag in small if '--evolution' not in flag and '--ntk' not in flag]
+    mine, out = '--algorithm=checked_lr:factory', f'--out={tmp_path}/out'
+    done = swept(*network, mine, '--sweep=lr:0.05,0.1', '--together=2', out)
+    assert done.status == 0, done.err
+    with open(tmp_path / 'out' / 'results.csv') as file:
+        assert [row['state'] for row in csv.DictReader(file)] == ['done', 'done']
+    sys.modules.pop('checked_lr')
 
 
 def test_a_sweep_that_is_done_does_nothing(finished, small):

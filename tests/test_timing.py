@@ -164,6 +164,26 @@ def test_files_that_are_refused(tmp_path, content, pattern):
         timing.parse(str(tmp_path / 'world.csv'), 4)
 
 
+@pytest.mark.parametrize(
+    ('arrays', 'pattern'),
+    [
+        ({'speed': 1e9, 'uplink': 1e6}, r'speed has the shape \(\); give an array'),
+        (
+            {'speed': [1], 'uplink': [1], 'online_period': [2.0]},
+            r'online_period has the shape \(1,\); give a number',
+        ),
+    ],
+)
+def test_arrays_that_are_refused(tmp_path, arrays, pattern):
+    path = tmp_path / 'world.npz'
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=pattern):
+        timing.read(path)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(ValueError, match=r'is no \.npz of numbers'):
+        timing.read(path)
+
+
 def test_times_that_run_backwards(tmp_path):
     starts, ends = np.array([[0.0, 50.0], [0.0, 20.0]]), np.array([[10.0, 60.0], [30.0, 40.0]])
     np.savez(

@@ -19,7 +19,7 @@ from dfl_jax.evaluation import Holdout, evaluation
 from dfl_jax.execution import folded
 from dfl_jax.gossip import mixing_matrix
 from dfl_jax.models import Model
-from dfl_jax.tasks import CLASSIFICATION
+from dfl_jax.tasks import Task
 
 ORDERS = ('best_to_worst', 'random', 'worst_to_best')
 MODELS_AT_ONCE = 8
@@ -130,14 +130,15 @@ def averaged_accuracy(
     size = min(PREDICTIONS_AT_ONCE // MODELS_AT_ONCE, len(holdout.y))
     batches = jax.tree.map(jnp.asarray, folded(samples, size))  # x, y, mask [batches, size, ...]
     weights = jnp.asarray(weights, jnp.float32)
-    hits = _averaged_hits(algorithm.consensus, model.apply, state, weights, batches)
+    hits = _averaged_hits(algorithm.consensus, model.apply, model.task, state, weights, batches)
     return np.asarray(hits) / len(holdout.y)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1, 2))
 def _averaged_hits(
     consensus: Callable[..., PyTree],
     apply: Callable[[PyTree, Array], Array],
+    task: Task,
     state: State,
     weights: Array,
     batches: tuple,
@@ -147,7 +148,7 @@ def _averaged_hits(
 
         def count(batch: tuple[Array, Array, Array]) -> Array:
             x, y, mask = batch
-            return CLASSIFICATION.summed(apply(params, x), y, mask)[0]
+            return task.summed(apply(params, x), y, mask)[0]
 
         return lax.map(count, batches).sum(axis=0)
 

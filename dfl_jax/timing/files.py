@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,10 @@ def read(path: Path) -> World:
         raise ValueError(f'{path} has a column {unknown[0]!r}; it may have {", ".join(known)}')
     if missing := [name for name in ('speed', 'uplink') if name not in arrays]:
         raise ValueError(f'{path} has no column {missing[0]!r}')
+    for name, array in arrays.items():
+        if (name == 'online_period') != (array.ndim == 0):
+            wanted = 'a number' if array.ndim else 'an array, an entry a client'
+            raise ValueError(f'{path}: {name} has the shape {array.shape}; give {wanted}')
     online = None
     if 'online_starts' in arrays:
         period = float(arrays.get('online_period', np.array(np.inf)))
@@ -78,7 +83,7 @@ def _npz(path: Path) -> Mapping[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: np.asarray(file[name], float) for name in file.files}
-    except (ValueError, KeyError, EOFError) as error:
+    except (ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise ValueError(f'{path} is no .npz of numbers: {error}') from error
 
 

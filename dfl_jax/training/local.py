@@ -118,6 +118,11 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
             f'supervision={settings.supervision} is a loss of classes, not of {model.task.name}; '
             'leave it out'
         )
+    if settings.augmentation != 'none' and len(model.input_shape) != 3:
+        raise ValueError(
+            f'augmentation={settings.augmentation} is for images [h, w, c], and an input is '
+            f'{model.input_shape}; leave it out'
+        )
     path = first_kernel(model) if settings.linear_in_weights else None
 
     def loss_of_outputs(logits, y, weight, shares):

@@ -105,6 +105,7 @@ def build(flags: Any) -> Experiment:
     parts, kept = partition(flags, dataset, seeds)
     model, population = build_network(flags, dataset, chosen.method)
     network = population or model
+    chosen = replace(chosen, target=(dataset.train_y.shape[1:], dataset.train_y.dtype))
     algorithm = make_algorithm(chosen, network)  # for its checks; the last comes below
     # Late, as it takes the longest
     intact, graphs = draw_graphs(flags, seeds, chosen, world)

@@ -21,6 +21,11 @@ def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:
     if flags.feature_shift is not None:  # before anything is read
         feature_shift.parse(flags.feature_shift)
         feature_shift.check_task(task_named(flags.task))
+    if flags.input_projection is not None and task_named(flags.task).sequences:
+        raise ValueError(
+            f'--input_projection={flags.input_projection} is of numbers, and --task={flags.task} '
+            'has tokens; leave it out'
+        )
     if loader_of_others(flags.dataset):
         whole = _of_others(flags.dataset, task_named(flags.task))
         dataset = data.subsample(whole, flags.train_samples, seeds['subset'], flags.test_samples)

@@ -10,6 +10,7 @@ import numpy as np
 from dfl_jax import gossip, topology
 from dfl_jax.base import Graph
 from dfl_jax.cli.experiment.method import Chosen
+from dfl_jax.topology import DIRECTED
 
 FAMILY_ROUNDS = 20  # of the schedules from which --gain=family takes the gain of a changing graph
 
@@ -61,13 +62,17 @@ def initial_gain(
         return float(gossip.gain_of_size(known, flags.gain_exponent))
     changing = np.asarray(graphs.members).strides[0] != 0
     if flags.gain == 'degrees':
-        weighted = graphs.weights is not None
-        if changing or weighted or mixing == 'metropolis':
-            against = '--mixing=metropolis' if mixing == 'metropolis' else 'a changing graph'
-            against = f'the weights of --topology={flags.topology}' if weighted else against
+        reasons = {
+            f'the weights of --topology={flags.topology}': graphs.weights is not None,
+            '--mixing=metropolis': mixing == 'metropolis',
+            '--mixing=size where clients differ in size': mixing == 'size' and len(set(sizes)) > 1,
+            f'--topology={flags.topology}, whose links go one way': flags.topology in DIRECTED,
+            'a changing graph': changing,
+        }
+        if against := next((reason for reason, holds in reasons.items() if holds), None):
             raise ValueError(
                 f'--gain=degrees is of uniform weights on one graph, not of {against}; use '
-                '--gain=family, or --static_topology'
+                '--gain=graph, of uniform weights --gain=family, or --static_topology'
             )
         return gossip.gain_of_degrees(gossip.polled_degrees(graphs, flags.gain_polled, seed), known)
     try:

@@ -34,6 +34,7 @@ class Chosen:
     given: dict[str, Any]  # settings by flags
     run: Run
     gain: float | np.ndarray | None = None  # of gain-corrected weights, once it is known
+    target: tuple[tuple[int, ...], Any] = ((), np.int32)  # shape and dtype of a sample's
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -125,10 +126,16 @@ def check_algorithm(chosen: Chosen, algorithm: Any, model: Model) -> None:
                 )
 
     places = (1, chosen.resolved['cohort']) if chosen.method.graphs == 'cohort' else (count, 3)
-    link, sample = np.zeros(places, np.int32), np.zeros((count, BATCH), np.int32)
+    (axes, dtype), sample = chosen.target, np.zeros((count, BATCH), bool)
+    link, y = np.zeros(places, np.int32), np.zeros((count, BATCH, *axes), dtype)
     graph = Graph(link, link > 0, link[:, 0] > 0)
     inputs = np.zeros((count, BATCH, *model.input_shape), np.float32)
-    clients = Clients(inputs, sample, sample > 0)
+    clients = Clients(inputs, y, sample)
+    if algorithm.task is not model.task:
+        raise ValueError(
+            f'--algorithm={name} learns {algorithm.task.name}, and the run {model.task.name}; give '
+            'its Algorithm task=model.task, or leave --task out'
+        )
     key = jax.random.key(0)
     x = jax.ShapeDtypeStruct((BATCH, *model.input_shape), jnp.float32)
     with reporting('algorithm', name, 'init'):
@@ -144,8 +151,8 @@ def check_algorithm(chosen: Chosen, algorithm: Any, model: Model) -> None:
             )
     with reporting('algorithm', name, 'predict'):
         logits = jax.eval_shape(algorithm.predict, state, x)
-    classes = model.classes
-    expected = {'client': (count, BATCH, classes), 'consensus': (BATCH, classes)}
+    outputs = jax.eval_shape(model.apply, model.shapes, x).shape
+    expected = {'client': (count, *outputs), 'consensus': outputs}
     found = logits if isinstance(logits, dict) else {}
     check_shapes('predict', expected, found, f'of {BATCH} samples')
     if not isinstance(info, Info):

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from dfl_jax import data, host, models
@@ -50,7 +52,37 @@ def build_network(
         if any(width < 1 for width in widths):
             raise ValueError(f'--hidden={",".join(flags.hidden)}: use widths of at least 1')
         model = bind(MLP(dataset.classes, widths), shape, task)
+    check_outputs(flags, model, dataset)
     return with_initializer(model, flags.initializer) if flags.initializer else model, None
+
+
+def check_outputs(flags: Any, model: Model, dataset: data.Dataset) -> None:
+    """Raises ValueError where the network's outputs do not fit the task and the targets."""
+    task, needed = model.task, dataset.classes
+    fewer = model.classes < needed if task.whole_targets else model.classes != needed
+    if task in TASKS.values() and fewer:
+        raise ValueError(
+            f'--model={flags.model} returns {model.classes} outputs, and --task={task.name} on '
+            f'--dataset={flags.dataset} needs {needed}; use the number that the factory is given'
+        )
+    x = jax.ShapeDtypeStruct((2, *model.input_shape), jnp.float32)
+    outputs = jax.eval_shape(model.apply, model.shapes, x)
+    y = jax.ShapeDtypeStruct((2, *dataset.train_y.shape[1:]), dataset.train_y.dtype)
+    for what, function in (('losses', task.losses), ('scores', task.scores)):
+        try:
+            with reporting('task', flags.task, what):
+                found = jax.eval_shape(function, outputs, y).shape
+        except (TypeError, ValueError) as error:
+            if of_others(flags.task):
+                raise
+            raise ValueError(
+                f'--task={flags.task}: outputs {outputs.shape[1:]} of --model={flags.model} and '
+                f'targets {y.shape[1:]} of --dataset={flags.dataset} do not fit each other'
+            ) from error
+        if found != (2,):
+            raise ValueError(
+                f'--task={flags.task}: its {what} of 2 samples have the shape {found}, not (2,)'
+            )
 
 
 def model_named(name: str) -> Callable[[int], Any]:

@@ -68,9 +68,13 @@ def restore(directory: RunDirectory) -> 'tuple[Experiment, Any, int]':
     from dfl_jax.checkpoint import Checkpoints
     from dfl_jax.cli.experiment.build import build
     from dfl_jax.cli.run.fingerprint import check_inputs, fingerprint
+    from dfl_jax.tasks import CLASSIFICATION
 
     if not directory.checkpoints.is_dir():
-        raise ValueError(f'--run={directory.path} has no checkpoint; run it without --nocheckpoint')
+        raise ValueError(
+            f'--run={directory.path} has no checkpoint, as runs of a sweep and those with '
+            '--nocheckpoint; train it by dfl-jax run'
+        )
     checkpoints = Checkpoints(directory.checkpoints)
     newest = checkpoints.latest()
     if newest is None:
@@ -83,6 +87,11 @@ def restore(directory: RunDirectory) -> 'tuple[Experiment, Any, int]':
         raise ValueError(
             f'--run={directory.path}: {FLAGS.algorithm} is centralized, its clients have no models '
             'of their own to average; choose a decentralized run'
+        )
+    if (task := experiment.model.task).metric != CLASSIFICATION.metric or task.lower_is_better:
+        raise ValueError(
+            f'--run={directory.path} learns {task.name}, whose models have no accuracy to choose '
+            'by; name a run of a task that has one'
         )
     if experiment.population is not None:
         raise ValueError(

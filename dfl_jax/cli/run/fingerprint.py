@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from dfl_jax.algorithms.dfml import OPEN_ENDED
@@ -20,6 +21,7 @@ REASONS = {  # what may have changed, by the name of the digest
     'data': 'the data (--dataset, --data_dir)',
     'partition': 'the partition of the data over the clients (--partition_file)',
     'networks': "the clients' architectures (--architecture_file)",
+    'world': 'the network and device profile (--world)',
 }
 FREE = ('chunk',)  # settings of a method that do not change its results
 
@@ -33,6 +35,7 @@ def fingerprint(experiment: Experiment) -> dict[str, Any]:
         'data': _digest((dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y)),
         'partition': _digest(experiment.parts),
         'networks': _digest([a for name, c in networks for a in (np.array([name]), c)]),
+        'world': _digest(map(np.asarray, jax.tree.leaves(experiment.world))),
         'graphs': {
             'rounds': rounds,
             'width': width,

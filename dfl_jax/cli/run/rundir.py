@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dfl_jax.cli.experiment.old_names import renewed
+from dfl_jax.data import FILES as DATA_FILES
 from dfl_jax.evaluation import CLIENTS
 from dfl_jax.host import check_file
 
@@ -101,7 +102,9 @@ class RunDirectory:
         """
         now = json.loads(json.dumps(settings))
         for name in sorted(before.keys() | now.keys()):
-            moved = name in MOVED and None not in (before.get(name), now.get(name))
+            both = before.get(name), now.get(name)
+            files = name in MOVED or (name == 'dataset' and all(map(_names_a_file, both)))
+            moved = files and None not in both
             if before.get(name) != now.get(name) and not moved:
                 raise ValueError(
                     f'--resume: {self.path} was started with --{name}={shown(before.get(name))}, '
@@ -259,6 +262,10 @@ def shown(value: Any) -> str:
     if value is None:
         return '(default)'
     return ','.join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _names_a_file(value: Any) -> bool:
+    return isinstance(value, str) and Path(value).suffix in DATA_FILES
 
 
 def _foreign(entry: Path) -> bool:

@@ -70,7 +70,9 @@ def train_group(members: Sequence[Member], folder: Path, bar: tqdm, **options: A
     options: `eval_every` and `client_eval_samples` of `simulate.run`. A run that diverges is marked
     as such, and the others go on.
     """
-    programs = [members] if _alike([one.experiment for one in members]) else [[m] for m in members]
+    experiments = [one.experiment for one in members]
+    together = _alike(experiments) and _traceable(experiments)
+    programs = [members] if together else [[m] for m in members]
     for number, program in enumerate(programs):
         if all(ended(one.directory) for one in program):
             bar.update(sum(len(one.experiment.graphs.active) for one in program))
@@ -92,6 +94,16 @@ def _alike(experiments: Sequence[Experiment]) -> bool:
         and (other.rules, other.world is None) == (first.rules, first.world is None)
         for other in others
     )
+
+
+def _traceable(experiments: Sequence[Experiment]) -> bool:
+    """Whether a factory, which may be of others, takes what differs as traced values."""
+    algorithm_of, values, clients, _, _, keys = _stacked(experiments)
+    try:
+        jax.eval_shape(jax.vmap(lambda v, *of: algorithm_of(v).init(*of)), values, keys, clients)
+    except jax.errors.ConcretizationTypeError:
+        return False
+    return True
 
 
 def _static(experiment: Experiment) -> dict[str, Any]:

@@ -90,7 +90,10 @@ def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: 
                 directory.check_settings(before, settings_of_a_run())
             else:
                 directory.check_free()
-            experiment = build(FLAGS)
+            try:
+                experiment = build(FLAGS)
+            except ValueError as error:
+                raise ValueError(f'run {one.name} cannot start: {error}') from error
             if config is None:
                 run.claim(directory, experiment, lock)
             else:

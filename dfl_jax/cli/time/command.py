@@ -47,7 +47,7 @@ for _name in SHARED:
     flags.declare_key_flag(_name)
 FILES = ('time.md', 'time.json', 'time.png', 'worlds.png')
 WORLD = 'speed=1e10,uplink=5.6e6,latency=0.05'
-HEAD = ('run', 'world', 'rounds', 'seconds a round', 'accuracy')
+HEAD = ('run', 'world', 'rounds', 'seconds a round')
 
 
 def directories(names: list[str]) -> list[RunDirectory]:
@@ -79,7 +79,8 @@ def row_of(
         'run': replayed.name,
         'world': world,
         'round': replayed.rounds.tolist(),
-        'accuracy': replayed.accuracy.tolist(),
+        replayed.metric: replayed.values.tolist(),
+        'metric': replayed.metric,
         'simulated_seconds': seconds.tolist(),
         'joules': joules.tolist(),
         'seconds_to': {t: None if at is None else float(seconds[at]) for t, at in to.items()},
@@ -89,15 +90,20 @@ def row_of(
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The replays as a Markdown table."""
-    names = list(rows[0]['seconds_to'])
-    head = [*HEAD, *(f's to {t}' for t in names), *(f'kJ to {t}' for t in names)]
+    names, metrics = list(rows[0]['seconds_to']), sorted({row['metric'] for row in rows})
+    head = [
+        *HEAD,
+        ' or '.join(metrics),
+        *(f's to {t}' for t in names),
+        *(f'kJ to {t}' for t in names),
+    ]
     cells = [
         [
             row['run'],
             row['world'],
             str(row['round'][-1]),
             f'{row["simulated_seconds"][-1] / row["round"][-1]:,.4g}',
-            f'{row["accuracy"][-1]:.4f}',
+            f'{row[row["metric"]][-1]:.4f}',
             *('-' if v is None else f'{v:,.4g}' for v in row['seconds_to'].values()),
             *('-' if v is None else f'{v / 1e3:,.4g}' for v in row['joules_to'].values()),
         ]

@@ -1,4 +1,4 @@
-"""Accuracy over simulated seconds, a panel a world; and what the worlds are like."""
+"""What a task measures over simulated seconds, a panel a world; and what the worlds are like."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,10 +21,11 @@ def plot_times(rows: list[dict[str, Any]], path: Path) -> None:
     for axis, world in zip(axes[0], worlds, strict=True):
         for row in (row for row in rows if row['world'] == world):
             colour = COLOURS[runs.index(row['run']) % len(COLOURS)]
-            axis.plot(row['simulated_seconds'], row['accuracy'], color=colour, label=row['run'])
+            axis.plot(row['simulated_seconds'], row[row['metric']], color=colour, label=row['run'])
         axis.set(xscale='log', xlabel='simulated seconds', title=world[:60])
         axis.grid(alpha=0.3)
-    axes[0, 0].set_ylabel('accuracy of the aggregated model')
+    metrics = ' or '.join(sorted({row['metric'] for row in rows}))
+    axes[0, 0].set_ylabel(f'{metrics} of the consensus model')
     axes[0, 0].legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=130)

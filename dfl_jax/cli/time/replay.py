@@ -12,6 +12,7 @@ from dfl_jax.cli.experiment.method_flags import of_a_run
 from dfl_jax.cli.experiment.methods import EVENTS
 from dfl_jax.cli.run.recall import recall
 from dfl_jax.cli.run.rundir import Row, RunDirectory
+from dfl_jax.tasks import CLASSIFICATION
 from dfl_jax.timing import Counts, Rules, World, counted, energy, finish_times, rules_of
 
 FLAGS = flags.FLAGS
@@ -29,7 +30,8 @@ class Replay(NamedTuple):
     counts: Counts
     rules: Rules  # of its method, and when its rounds begin
     rounds: np.ndarray  # [E] evaluated
-    accuracy: np.ndarray  # [E] of the aggregated model
+    metric: str  # of the task, `accuracy` where it has one
+    values: np.ndarray  # [E] of the consensus model
 
     def seconds(self, world: World, barrier: bool = False) -> np.ndarray:
         """Simulated seconds until all clients have finished each evaluated round, [E]."""
@@ -44,8 +46,8 @@ class Replay(NamedTuple):
         return energy(self.counts, of_operation, of_bit)[self.rounds - 1]
 
     def evaluation_at(self, target: float) -> int | None:
-        """The first evaluation at which the accuracy is at the target."""
-        reached = np.flatnonzero(self.accuracy >= target)
+        """The first evaluation at which the accuracy is at the target; None of other metrics."""
+        reached = np.flatnonzero((self.metric == CLASSIFICATION.metric) & (self.values >= target))
         return int(reached[0]) if len(reached) else None
 
 
@@ -79,7 +81,7 @@ def replay(directory: RunDirectory, operations: float | None = None) -> Replay:
             f'{directory.path}: {experiment.chosen.name} has no rounds, and would train otherwise '
             'in another world; run it there'
         )
-    metric = f'consensus_{experiment.model.task.metric}'
+    metric = experiment.model.task.metric
     graphs = jax.tree.map(lambda a: a[: rows[-1]['round']], experiment.graphs)
     try:
         counts = counted(
@@ -96,7 +98,8 @@ def replay(directory: RunDirectory, operations: float | None = None) -> Replay:
         counts,
         rules_of(experiment.algorithm, graphs, len(experiment.parts), experiment.rules),
         np.array([row['round'] for row in rows]),
-        np.array([row[metric] for row in rows]),
+        metric,
+        np.array([row[f'consensus_{metric}'] for row in rows]),
     )
 
 
