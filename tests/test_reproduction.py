@@ -32,6 +32,7 @@ def values(*numbers):
         ('rounds_to', values(100), 130, False),
         ('rounds_to', values(100, 120, 140), 160, True),  # in a wide interval
         ('rounds_to', values(100, 101, 102), 130, False),
+        ('rounds_to', values(100, 110), 130, False),  # the interval of two is endless
         ('rounds_to', values(-200), '>200', True),
         ('rounds_to', values(-150), '>200', False),
         ('rounds_to', values(-150), 100, False),

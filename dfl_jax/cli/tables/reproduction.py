@@ -34,6 +34,7 @@ from dfl_jax.cli.tables.table import OUTSIDE, ours
 
 NEAR = 0.15  # of a number of rounds, megabytes or a loss, within which a mean reproduces it
 POINTS = 1.0  # likewise of an accuracy
+SEEDS = 3  # of fewer the interval of the mean is too wide to tell anything
 REPRODUCED, KNOWN, UNKNOWN, NOT_RUN = VERDICTS = (
     'reproduced',
     'differs, cause known',
@@ -47,8 +48,8 @@ Every number of the papers' tables and figures that a run can give, beside ours.
 [results](results) decide the verdict; `python -m experiments.tables all --runs=docs/results
 --out=docs` writes this page.
 
-* *{REPRODUCED}*: the 95 % interval of our mean over seeds holds the published number, or our mean
-  is within {100 * NEAR:.0f} % of it (accuracies: within {POINTS:.0f} point). Of a figure without
+* *{REPRODUCED}*: the 95 % interval of our mean over {SEEDS} or more seeds holds the published
+  number, or our mean is within {100 * NEAR:.0f} % of it (accuracies: within {POINTS:g} point). Of a figure without
   numbers: our means have its order.
 * *{KNOWN}*: an experiment has shown why.
 * *{UNKNOWN}*: what was tried is said.
@@ -123,7 +124,7 @@ def agrees(metric: str, values: Sequence[Measured], number: float | str) -> bool
     if paper.bound or measured.bound:  # a run that ends early tells nothing beyond its end
         lower = measured.value >= paper.value * (1 - NEAR)
         return lower and (paper.bound or len({value.bound for value in values}) > 1)
-    if len(values) > 1 and not ours(values, number).endswith(OUTSIDE):
+    if len(values) >= SEEDS and not ours(values, number).endswith(OUTSIDE):
         return True
     near = POINTS if METRICS[metric].more_is_better else NEAR * paper.value
     return abs(measured.value - paper.value) <= near
