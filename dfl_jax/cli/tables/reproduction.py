@@ -49,8 +49,8 @@ Every number of the papers' tables and figures that a run can give, beside ours.
 --out=docs` writes this page.
 
 * *{REPRODUCED}*: the 95 % interval of our mean over {SEEDS} or more seeds holds the published
-  number, or our mean is within {100 * NEAR:.0f} % of it (accuracies: within {POINTS:g} point). Of a figure without
-  numbers: our means have its order.
+  number, or our mean is within {100 * NEAR:.0f} % of it (accuracies: within {POINTS:g} point). Of a
+  figure without numbers: our means have its order.
 * *{KNOWN}*: an experiment has shown why.
 * *{UNKNOWN}*: what was tried is said.
 
