@@ -31,7 +31,7 @@ def cores_as_devices(count: int | None = None) -> None:
 
     Does nothing after JAX's first use, or where XLA_FLAGS say how many. XLA's CPU backend spreads
     large matrix products over the cores and little else: with a device for each of two cores local
-    training takes 0.4 times as long (docs/benchmarks.md).
+    training takes 0.4 times as long (docs/compiled.md).
     """
     flags = os.environ.get('XLA_FLAGS', '')
     if PATIENCE not in flags:

@@ -2,13 +2,7 @@
 
 `python -m experiments.tables all --runs=docs/results --out=docs` writes it as reproduction.md. The
 runs of a table are those of the file PAPER-TABLE.json in the folder, and those of other tables'
-files whose cells have the same flagfile. Beside what docs/tables.md lists, published.json may hold
-
-  claims       [{text, order}, ...]: what a figure without numbers shows, `order` being cells, the
-               best by the table's metric first
-  known        {cell or text of a claim: cause of a difference, as an experiment has shown it}
-  unexplained  {cell or text of a claim: what was tried}
-  not_run      why cells have no runs
+files whose cells have the same flagfile. docs/tables.md says what published.json holds for it.
 """
 
 import itertools
