@@ -35,8 +35,8 @@ def aggregator_bytes(samples: int, model: Model, platform: str | None = None) ->
     """Bytes that one aggregator's evolution takes; more with large activations.
 
     Some N~ x N~ matrices, three copies of the inputs and eight of the weights. XLA asks for 21.9
-    MiB an aggregator on an H200 and 31.6 MiB on a v5e (table of docs/compiled.md, 300 aggregators of
-    1,182 samples); these are 23.7 and 34.3 MiB.
+    MiB an aggregator on an H200 and 31.6 MiB on a v5e (table of docs/compiled.md, 300 aggregators
+    of 1,182 samples); these are 23.7 and 34.3 MiB.
 
     samples: N~, padded samples of the aggregator and its neighbours; platform: JAX's by default.
     """
