@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from test_cli import NETWORK, here, rows_of, write_clusters
+from test_cli import NETWORK, here, rows_of, write_clusters, write_sums
 
 ALGORITHM = """
 import jax, jax.numpy as jnp
@@ -109,6 +109,31 @@ def test_a_model_that_is_none(body, words, refused):
 )
 def test_an_algorithm_that_is_none(changed, words, refused):
     assert words in refused('algorithm', ALGORITHM.format(changed=changed))
+
+
+def test_a_method_of_ones_own_learns_another_task(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / 'partials.py').write_text(
+        'from functools import partial\n'
+        'from dfl_jax.algorithms.gossip_sgd import gossip_sgd\n'
+        'from dfl_jax.training import LocalTraining\n'
+        'mine = partial(gossip_sgd, training=LocalTraining(lr=0.01, batch_size=10))\n'
+    )
+    done = here(
+        *(f'--dataset={write_sums(tmp_path / "set.npz")}', '--task=regression', *NETWORK),
+        *('--partition=iid', '--algorithm=partials:mine', f'--out={tmp_path}/out'),
+    )
+    assert done.status == 0, done.err
+    assert 'consensus_rmse' in rows_of(tmp_path / 'out')[-1]
+    sys.modules.pop('partials')
+
+
+def test_tokens_are_not_projected(tmp_path):
+    line = here(
+        *('--dataset=sonnets', '--task=next_token', '--model=gru', '--algorithm=dpsgd'),
+        *('--input_projection=8', f'--out={tmp_path}/out'),
+    ).error
+    assert '--input_projection=8 is of numbers' in line
 
 
 TASK = """
