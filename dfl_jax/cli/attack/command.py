@@ -13,8 +13,7 @@ from pathlib import Path
 from absl import flags
 
 from dfl_jax.cli.command import check_empty, one_line_errors
-from dfl_jax.cli.experiment.flags import refuse_others
-from dfl_jax.cli.experiment.values import check_values
+from dfl_jax.cli.experiment.values import check_values, refuse_others
 
 FLAGS = flags.FLAGS
 SHARED = ('dataset', 'data_dir', 'seed', 'out', 'progress')  # with experiments.run

@@ -1,8 +1,5 @@
 """The flags that every run has, in groups; those of its methods are in `method_flags`."""
 
-import itertools
-from collections.abc import Container
-
 from absl import flags
 
 FLAGS = flags.FLAGS
@@ -20,11 +17,7 @@ def _section(title: str) -> None:
 
 
 _section('run')
-flags.DEFINE_string(
-    'algorithm',
-    'ntk_dfl',
-    'One of METHODS, or package.module:factory.',
-)
+flags.DEFINE_string('algorithm', 'ntk_dfl', 'One of METHODS, or package.module:factory.')
 flags.DEFINE_string(
     'model',
     'mlp',
@@ -325,10 +318,3 @@ NOT_SETTINGS = (
     'compilation_cache',
     'checkpoint',
 )
-
-
-def refuse_others(shared: Container[str], why: str) -> None:
-    """Raises ValueError for a flag of a run that was given and is not one of `shared`."""
-    for name in itertools.chain(*GROUPS.values()):
-        if name in FLAGS and FLAGS[name].present and name not in shared:
-            raise ValueError(f'{FLAGS[name].serialize()} does not apply{why}; leave it out')

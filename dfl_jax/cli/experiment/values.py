@@ -1,8 +1,12 @@
-"""Values that no flag can have: empty texts, numbers that are none, numbers beyond all use."""
+"""What is refused whatever the method: values that no flag can have, flags that a command lacks."""
 
 import contextlib
+import itertools
 import math
+from collections.abc import Container
 from typing import Any
+
+from dfl_jax.cli.experiment.flags import FLAGS, GROUPS
 
 WHOLE = ('hidden', 'ntk_timesteps')  # flags that are lists of whole numbers
 NUMBERS = (*WHOLE, 'architecture_ratios')
@@ -50,3 +54,10 @@ def _as_number(value: Any) -> Any:
 
 def _given(value: Any) -> str:
     return ','.join(value) if isinstance(value, list) else str(value)
+
+
+def refuse_others(shared: Container[str], why: str) -> None:
+    """Raises ValueError for a flag of a run that was given and is not one of `shared`."""
+    for name in itertools.chain(*GROUPS.values()):
+        if name in FLAGS and FLAGS[name].present and name not in shared:
+            raise ValueError(f'{FLAGS[name].serialize()} does not apply{why}; leave it out')

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from dfl_jax.cli import command
-from dfl_jax.cli.experiment.flags import refuse_others
+from dfl_jax.cli.experiment.values import refuse_others
 from dfl_jax.cli.final_averaging.table import report
 from dfl_jax.cli.run.recall import recall
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically

@@ -142,7 +142,7 @@ def page(tables: Mapping[str, Path], folder: Path) -> str:
     kept = {name: _kept(folder, name) for name in read if _kept(folder, name).exists()}
 
     def runs_of(name: str, part: Row) -> Runs:
-        """Of all kept curves that have what the metric takes, the nearest table's first."""
+        """All kept curves that have what the metric takes; of one name the nearest table's."""
         flagfiles, runs = read[name][1], Runs()
         needed = files.columns(part, flagfiles)
         for other in sorted(kept, key=lambda other: _distance(name, other)):

@@ -15,8 +15,8 @@ from absl import flags
 
 from dfl_jax.cli import command
 from dfl_jax.cli.command import markdown_table
-from dfl_jax.cli.experiment.flags import refuse_others
 from dfl_jax.cli.experiment.plugins import define_flags_of_others
+from dfl_jax.cli.experiment.values import refuse_others
 from dfl_jax.cli.run.rundir import RunDirectory, write_atomically
 
 if TYPE_CHECKING:
