@@ -13,20 +13,24 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 TYPED := dfl_jax experiments benchmarks tests/torture
 
 .DEFAULT_GOAL := help
-.PHONY: help run quick test faults torture lint bench docs nt dist clean
+.PHONY: help run quick test integration faults torture lint bench docs nt dist clean
 .NOTPARALLEL:
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*##/  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
-	@echo 'Variables: PYTHON=python3.12, ARGS="--rounds=5" (run, quick, test, faults, torture),'
-	@echo '           WORKERS=2 (quick, test, torture),'
+	@sed -n 's/^\([a-z]*\):.*##/  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+	@echo 'Variables: PYTHON=python3.12, ARGS="--rounds=5" (run, quick, test, integration, ...),'
+	@echo '           WORKERS=2 (quick, test, integration, torture),'
 	@echo '           BENCH=benchmarks.round (bench)'
 
 run: $(VENV)/.installed  ## NTK-DFL on the handwritten digits; other settings by ARGS
 	@$(BIN)/python -m experiments.run $(ARGS)
 
-test: $(VENV)/.installed-test $(VENV)/.installed-nt  ## all tests but the slow ones
-	@$(BIN)/python -m pytest -q -m 'not slow' -n $(WORKERS) --dist=loadfile \
+test: $(VENV)/.installed-test $(VENV)/.installed-nt  ## the tests, but for the slow ones and those of `make integration`
+	@$(BIN)/python -m pytest -q -m 'not slow and not integration' -n $(WORKERS) --dist=loadfile \
+	  --no-loadscope-reorder $(ARGS)
+
+integration: $(VENV)/.installed-test $(VENV)/.installed-nt  ## tests of whole commands: kills, resumption, sweeps, the site
+	@$(BIN)/python -m pytest -q -m 'integration and not slow' -n $(WORKERS) --dist=loadfile \
 	  --no-loadscope-reorder $(ARGS)
 
 quick: $(VENV)/.installed-test  ## the tests to run while working, under 90 seconds

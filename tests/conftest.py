@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda i: place.get(i.path.stem.removeprefix('test_'), len(LONGEST)))
     for item in items:
-        if _is_quick(item.path) and not item.get_closest_marker('slow'):
+        if _is_quick(item.path) and not any(map(item.get_closest_marker, ('slow', 'integration'))):
             item.add_marker(pytest.mark.quick)
     marked = [item for item in items if item.get_closest_marker('gpu')]
     if marked and jax.default_backend() != 'gpu':

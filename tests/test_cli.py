@@ -567,6 +567,7 @@ def test_an_unknown_model(tiny, tmp_path):
     assert '--model=vgg' in line and 'mlp, linear, cnn' in line
 
 
+@pytest.mark.integration
 def test_personal_heads_are_better_on_the_data_of_their_client(tmp_path):
     """A client has one or two classes, which a head of its own knows and a shared one does not."""
     common = ('--dataset=digits', '--partition=shards', '--clients=8', '--degree=3', '--rounds=4')
@@ -650,6 +651,7 @@ def test_resume_of_a_damaged_config(small, tmp_path):
     assert str(tmp_path / 'config.json') in line and 'bring a copy back' in line
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ('flags', 'round', 'kept'),
     [
@@ -667,6 +669,7 @@ def test_divergence_stops_the_run_and_keeps_what_there_is(flags, round, kept, sm
     assert not (out / 'done').exists() and not (out / 'consensus.safetensors').exists()
 
 
+@pytest.mark.integration
 def test_divergence_of_the_default_evolution_ends_too(small, tmp_path):
     line = here(*small, '--evolution=rkc', '--lr=1e30', f'--out={tmp_path}/out').error
     assert 'round 1: ' in line and 'lower --lr' in line
@@ -675,6 +678,7 @@ def test_divergence_of_the_default_evolution_ends_too(small, tmp_path):
 # ------------------------------------------------------------------------------- what is warned of
 
 
+@pytest.mark.integration
 def test_a_disconnected_static_graph_is_only_a_warning(small, tmp_path):
     done = here(*small, '--topology=clustered', '--static_topology', f'--out={tmp_path}/out')
     assert done.status == 0
@@ -700,6 +704,7 @@ def test_what_cannot_run_without_a_package_says_so(small, tmp_path, monkeypatch)
 # ------------------------------------------------------------------------------ what a run leaves
 
 
+@pytest.mark.integration
 def test_the_files_of_a_run(tiny, tmp_path):
     argv = (
         f'--dataset={tiny}', '--clients=6', '--degree=2', '--rounds=3', '--ntk_timesteps=10,20',
@@ -755,6 +760,7 @@ def test_the_consensus_model_is_the_one_evaluated(tiny, finished):
     assert accuracy > 0.5
 
 
+@pytest.mark.integration
 def test_a_seed_decides_all(small, finished, tmp_path):
     assert here(*small, f'--out={tmp_path}/again').status == 0
     assert here(*small, f'--out={tmp_path}/other', f'--seed={10**18}').status == 0
@@ -768,6 +774,7 @@ def test_a_seed_decides_all(small, finished, tmp_path):
     assert models[0] == models[1]
 
 
+@pytest.mark.integration
 def test_how_a_run_is_watched_does_not_change_it(small, finished, tmp_path):
     done = here(
         *small, f'--out={tmp_path}/run', '--nocheckpoint', '--progress', '--client_eval_samples=7'
@@ -810,6 +817,7 @@ def test_a_flagfile(tiny, finished, tmp_path):
     assert rows_of(tmp_path / 'out', without='seconds') == rows_of(finished, without='seconds')
 
 
+@pytest.mark.integration
 def test_a_model_and_an_algorithm_of_ones_own(tiny, plugins):
     argv = (f'--dataset={tiny}', *NETWORK, f'--out={plugins}/out')
     own = ('--algorithm=their_methods:short', '--model=their_methods:Linear', '--lr=0.03')
@@ -824,6 +832,7 @@ def test_a_model_and_an_algorithm_of_ones_own(tiny, plugins):
     assert config['algorithm'] == {'lr': 0.03}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     'family',
     [
@@ -851,6 +860,7 @@ def test_every_topology_runs_by_its_name(family, tiny, tmp_path):
     assert rows_of(out)[-1]['mbytes_total'] > 0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     'flags',
     [
@@ -879,6 +889,7 @@ def test_settings_run_and_are_recorded(flags, small, finished, tmp_path):
         assert rows[-1]['mbytes_total'] == 0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ('flags', 'recorded'),
     [
@@ -903,6 +914,7 @@ def test_a_gradient_method_runs_and_is_recorded(flags, recorded, tmp_path):
     assert rows_of(out)[-1]['mbytes_total'] == links * bits / 8e6
 
 
+@pytest.mark.integration
 def test_dispfl_anneals_over_the_run(tiny, tmp_path):
     argv = (f'--dataset={tiny}', *NETWORK, '--hidden=8', '--algorithm=dispfl', '--local_epochs=1')
     done = here(*argv, f'--out={tmp_path}/out', '--dispfl_density=0.9')
@@ -931,6 +943,7 @@ def test_spark_anneals_over_the_rounds_of_its_schedule(flags, rounds):
     assert {'rounds': rounds, 'momentum': 0.5}.items() <= settings.items()
 
 
+@pytest.mark.integration
 def test_what_a_run_of_spark_sends(tiny, tmp_path):
     argv = (f'--dataset={tiny}', *NETWORK, '--hidden=8', '--algorithm=spark', '--partition=iid')
     small = ('--ntk_timesteps=10,20', '--spark_projection_dim=20')
@@ -942,6 +955,7 @@ def test_what_a_run_of_spark_sends(tiny, tmp_path):
     assert rows_of(tmp_path / 'out')[-1]['mbytes_total'] == expected
 
 
+@pytest.mark.integration
 def test_ntk_fl_hears_cohorts(tiny, tmp_path):
     argv = (f'--dataset={tiny}', '--clients=6', '--rounds=3', '--algorithm=ntk_fl', '--hidden=8')
     sampled = ('--partition=iid', '--ntk_fl_cohort=4', '--ntk_timesteps=10,20', '--nocheckpoint')
@@ -953,6 +967,7 @@ def test_ntk_fl_hears_cohorts(tiny, tmp_path):
     assert all(row['client_accuracy_mean'] == row['consensus_accuracy'] for row in rows)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     'name',
     [
@@ -991,6 +1006,7 @@ def test_theory_is_asked_before_anything_runs(tiny, tmp_path):
         assert not (tmp_path / 'out').exists()
 
 
+@pytest.mark.integration
 def test_a_run_of_another_task(tmp_path):
     path = write_sums(tmp_path / 'set.npz')
     of_it = (f'--dataset={path}', *NETWORK, '--algorithm=dfedavg', '--lr=0.02')
@@ -1022,6 +1038,7 @@ def test_a_run_of_another_task(tmp_path):
     assert 'accuracy' not in re.sub('<script.*?</script>', '', page, flags=re.DOTALL)
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(find_spec('neural_tangents') is None, reason='make nt')
 def test_the_kernel_of_neural_tangents(small, finished, tmp_path):
     assert here(*small, '--kernel=nt', f'--out={tmp_path}/out').status == 0
@@ -1029,6 +1046,7 @@ def test_the_kernel_of_neural_tangents(small, finished, tmp_path):
         assert row['consensus_loss'] == pytest.approx(same['consensus_loss'], rel=1e-4)
 
 
+@pytest.mark.integration
 def test_everything_that_ntk_dfl_saves_at_once(tiny, tmp_path):
     """Two clusters of three, half of 20 samples, inputs of 4, half of the entries in 6 bits."""
     out = tmp_path / 'out'

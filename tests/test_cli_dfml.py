@@ -9,6 +9,8 @@ from test_cli import here, rows_of
 
 from dfl_jax.algorithms import METHODS
 
+pytestmark = pytest.mark.integration
+
 NETWORK = ('--clients=8', '--rounds=2', '--architectures=cnn-4-8,cnn-4', '--alpha=10')
 
 

@@ -53,6 +53,7 @@ def simulated(path):
     return [row['simulated_seconds'] for row in rows_of(path)]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ('method', 'barrier'),
     [
@@ -101,6 +102,7 @@ def test_a_regression_has_seconds_but_no_target(tmp_path):
     assert replayed['seconds_to'] == {'0.2': None}
 
 
+@pytest.mark.integration
 def test_many_runs_in_many_worlds(tmp_path, plain):
     shutil.copytree(plain, tmp_path / 'runs' / '0')
     assert called(run, *SMALL, DPSGD, '--seed=1', f'--out={tmp_path}/runs/1')[0] == 0
@@ -127,6 +129,7 @@ def test_many_runs_in_many_worlds(tmp_path, plain):
     assert slow['joules'][-1] == pytest.approx(joules)
 
 
+@pytest.mark.integration
 def test_who_is_offline_sits_a_round_out(tmp_path, plain):
     """Where rounds begin at given times; else others wait for it."""
     world = '--world=speed=1e8,online=sine:100:0.5'
@@ -147,6 +150,7 @@ def test_who_is_offline_sits_a_round_out(tmp_path, plain):
     assert replayed['simulated_seconds'] == pytest.approx(simulated(tmp_path / 'out'), rel=1e-6)
 
 
+@pytest.mark.integration
 def test_a_resumed_clock(tmp_path):
     flags = [each for each in SMALL if each != '--nocheckpoint']
     called(run, *flags, DPSGD, f'--world={WORLD}', f'--out={tmp_path}/whole')
@@ -212,6 +216,7 @@ def test_what_time_refuses(tmp_path, plain, flags, message):
     assert not (tmp_path / 'time').exists()
 
 
+@pytest.mark.integration
 def test_a_run_that_has_not_counted_its_operations(tmp_path):
     assert called(run, *SMALL, '--ntk_timesteps=5,10', f'--out={tmp_path}/a')[0] == 0
     directory = RunDirectory(tmp_path / 'a')
@@ -248,6 +253,7 @@ def test_a_client_that_never_comes_back(tmp_path, method):
     assert (tmp_path / 'a').exists() == ('ntk' in method)
 
 
+@pytest.mark.integration
 def test_a_method_that_counts_nothing(tmp_path, monkeypatch):
     (tmp_path / 'quiet.py').write_text(
         'from dfl_jax.algorithms import dpsgd\n'
@@ -279,6 +285,7 @@ CLOCKS = ('--world=speed=two:2e6:2e7:0.3,latency=0.01', '--round_seconds=0.5')
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ('gossip_learning', 'swift')]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize('method', ['ad_psgd', 'divshare', *SLOW])
 def test_methods_without_rounds(tmp_path, method):
     flags = [each for each in SMALL if each != '--nocheckpoint']
@@ -306,6 +313,7 @@ def test_methods_without_rounds(tmp_path, method):
     assert called(time, f'--runs={tmp_path}/whole', f'--out={tmp_path}/t')[0] == 1
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize('method', ['divshare', pytest.param('ad_psgd', marks=pytest.mark.slow)])
 def test_a_longer_run_without_rounds_goes_on(tmp_path, method):
     """As if it had been that long from the start."""

@@ -174,6 +174,7 @@ def assert_close(out, whole):
         assert row['mbytes_total'] == other['mbytes_total']
 
 
+@pytest.mark.integration
 def test_the_command_on_several_devices(tiny, whole, tmp_path):
     argv = (f'--dataset={tiny}', *SMALL)
     assert here(*argv, '--devices=3', f'--out={tmp_path}/three').status == 0
@@ -182,6 +183,7 @@ def test_the_command_on_several_devices(tiny, whole, tmp_path):
     assert '--devices=many: write a number, auto or all' in here(*argv, '--devices=many').error
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     'method',  # of one architecture, or of two
     [
@@ -218,6 +220,7 @@ def test_a_checkpoint_is_read_on_any_number_of_devices(method, tmp_path):
             jax.tree.map(np.testing.assert_array_equal, spread(saved.state, other), state)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(('before', 'after'), [pytest.param(2, 1, marks=pytest.mark.slow), (3, 6)])
 def test_a_run_goes_on_on_other_devices(before, after, tiny, whole, tmp_path):
     out = tmp_path / 'out'
@@ -237,6 +240,7 @@ def test_no_more_cores_than_finish_as_early_as_all_would(clients, size, monkeypa
     assert (mesh.size if mesh else 1) == size
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize('asked', ['auto', pytest.param('3', marks=pytest.mark.slow)])
 def test_a_command_of_its_own_makes_devices_of_the_cpu(asked, tiny, whole, tmp_path):
     """In a new process, as JAX can be told only before it is used."""
@@ -287,6 +291,7 @@ def processes(count, *argv):
     return [end.out for end in ends]
 
 
+@pytest.mark.integration
 def test_two_processes_are_one_run_and_resume(tiny, whole, tmp_path):
     out = tmp_path / 'two'
     argv = (f'--dataset={tiny}', *SMALL, '--noprogress', f'--out={out}')

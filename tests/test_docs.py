@@ -37,6 +37,7 @@ def run(*arguments, cwd):
     ).stdout
 
 
+@pytest.mark.integration
 def test_the_example_algorithm_learns(tmp_path):
     (tmp_path / 'gossip_gd.py').write_text(code_blocks('docs/adding_an_algorithm.md', 'python')[0])
     (command,) = code_blocks('docs/adding_an_algorithm.md', 'sh')
@@ -51,6 +52,7 @@ def test_the_example_algorithm_learns(tmp_path):
     assert last['consensus_accuracy'] > 0.9 > first['consensus_accuracy']
 
 
+@pytest.mark.integration
 def test_the_library_example_of_the_readme(tmp_path):
     pytest.importorskip('sklearn')
     (example,) = code_blocks('README.md', 'python')
@@ -59,6 +61,7 @@ def test_the_library_example_of_the_readme(tmp_path):
     assert float(lines[-1].split()[1]) > 0.9
 
 
+@pytest.mark.integration
 def test_the_page_of_own_data_and_graphs_runs_as_it_stands(tmp_path):
     page = 'docs/own_data_and_graph.md'
     loops = []  # what stands in place of the loop of own.py

@@ -353,6 +353,7 @@ def test_how_many_runs_are_a_group_has_to_be_said(tmp_path):
 # ------------------------------------------------------------------------------------ whole sweeps
 
 
+@pytest.mark.integration
 def test_a_worker_of_ray_that_is_killed_changes_nothing(whole, tmp_path):
     """Nor does a sweep that was begun without a launcher, and killed, too."""
     pytest.importorskip('ray')
@@ -384,6 +385,7 @@ def test_a_worker_of_ray_that_is_killed_changes_nothing(whole, tmp_path):
             assert after[file][: len(rows) - 1] == rows[:-1]
 
 
+@pytest.mark.integration
 def test_local_jobs_of_submitit_make_the_same_sweep(whole, tmp_path):
     pytest.importorskip('submitit')
     out = tmp_path / 'out'
@@ -436,6 +438,7 @@ def test_a_job_of_slurm_whose_time_is_up_is_queued_again(whole, tmp_path):
     assert wanted <= {*asked}
 
 
+@pytest.mark.integration
 def test_what_a_worker_cannot_train_is_said_and_the_others_go_on(tmp_path):
     pytest.importorskip('submitit')
     out = tmp_path / 'out'

@@ -33,6 +33,7 @@ def digits():
     return data.load('digits')
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     'name', [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in LEARNS]
 )

@@ -95,6 +95,7 @@ def assert_mirrored(out: Path) -> None:
 # --------------------------------------------------------------------------------- lines of JSON
 
 
+@pytest.mark.integration
 def test_standard_output_can_be_lines_of_json_alone(argv, plain, stopped, tmp_path):
     for out, more in ((tmp_path / 'out', ()), (stopped, ('--resume',))):
         done = here(*argv, f'--out={out}', '--log=json', *more)
@@ -111,6 +112,7 @@ def test_standard_output_can_be_lines_of_json_alone(argv, plain, stopped, tmp_pa
     assert 'log' not in start['config']['settings']
 
 
+@pytest.mark.integration
 def test_lines_of_json_end_with_the_status_of_a_failure(argv, tmp_path):
     failed = here(*argv, f'--out={tmp_path}/out', '--log=json', '--lr=1e30')
     events = [json.loads(line) for line in failed.out.splitlines()]
@@ -122,6 +124,7 @@ def test_lines_of_json_end_with_the_status_of_a_failure(argv, tmp_path):
 # ---------------------------------------------------------------------------------- TensorBoard
 
 
+@pytest.mark.integration
 def test_tensorboard_shows_every_row(argv, plain, tmp_path):
     out = tmp_path / 'out'
     done = here(*argv, f'--out={out}', '--tensorboard')
@@ -137,6 +140,7 @@ def test_tensorboard_shows_every_row(argv, plain, tmp_path):
     assert settings[0] == settings[1]
 
 
+@pytest.mark.integration
 def test_a_resumed_run_shows_every_round_once(argv, stopped):
     board = TensorBoard()
     board.open(RunDirectory(stopped))  # as the session that was stopped left it
@@ -150,6 +154,7 @@ def test_a_resumed_run_shows_every_round_once(argv, stopped):
     assert (start.step, start.session_log.status) == (0, SessionLog.START)
 
 
+@pytest.mark.integration
 def test_a_mirror_that_comes_late_shows_the_rounds_before_it(argv, stopped):
     assert here(*argv, f'--out={stopped}', '--resume', '--tensorboard').status == 0
     assert_mirrored(stopped)

@@ -37,6 +37,7 @@ def swept(tmp_path_factory):
     return out, done.out
 
 
+@pytest.mark.integration
 def test_its_argument_is_swept(swept):
     _, table = swept
     rows = [line.split(' | ') for line in table.splitlines() if line.startswith('| ')]

@@ -86,6 +86,7 @@ def test_a_wheel_has_the_sonnets(installed):
     assert (installed / 'dfl_jax' / 'data' / 'sonnets.txt').stat().st_size > 10_000
 
 
+@pytest.mark.integration
 def test_the_commands_of_a_wheel_beside_a_folder_of_the_same_name(installed, home):
     (home / 'own.flags').write_text(f'--flagfile=experiments/{CELL}\n--alpha=0.3\n')
     start = ('-c', 'from dfl_jax.cli.__main__ import main; main()')

@@ -420,6 +420,7 @@ def test_no_link_leads_out_of_a_run(runs, tmp_path):
         assert Page(html).data['clients']['runs'] == []
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ('file', 'text', 'why'),
     [
@@ -452,6 +453,7 @@ def test_a_run_without_values_of_its_clients_has_its_network(runs, tmp_path):
     assert len(run['links']) == 6 and run['values'] == {} and run['rounds'] == []
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ('settings', 'config'),
     [
@@ -481,6 +483,7 @@ def test_odd_settings_do_not_stop_a_report(settings, config, runs, tmp_path):
     assert 'good' in text and 'ntk_dfl-iid' in text
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ('file', 'text'),
     [

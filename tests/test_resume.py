@@ -84,6 +84,7 @@ def assert_same_result(out: Path, whole: Path) -> None:
 # --------------------------------------------------------------------------------------- killed
 
 
+@pytest.mark.integration
 # Right after an evaluation its checkpoint is being written; a moment later the next block runs.
 @pytest.mark.parametrize(
     ('lines', 'delay'),
@@ -105,6 +106,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(lines, delay, whole, tmp_path):
     assert_same_result(out, whole)
 
 
+@pytest.mark.integration
 def test_killed_twice_and_resumed_in_a_new_process(tmp_path):
     out, whole = tmp_path / 'out', tmp_path / 'whole'
     assert here(*NTK_DFL, f'--out={whole}').status == 0
@@ -117,6 +119,7 @@ def test_killed_twice_and_resumed_in_a_new_process(tmp_path):
     assert_same_result(out, whole)
 
 
+@pytest.mark.integration
 def test_a_run_killed_before_its_first_checkpoint_starts_over(whole, tmp_path):
     out = tmp_path / 'out'
     process = command(*ARGV, f'--out={out}', cwd=tmp_path)
@@ -131,6 +134,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(whole, tmp_path):
 # ----------------------------------------------------------------------------------- interrupted
 
 
+@pytest.mark.integration
 def test_an_interrupted_run_says_how_to_go_on(whole, tmp_path):
     out = tmp_path / 'out'
     process = start(out, 2)
@@ -158,6 +162,7 @@ def test_interrupted_before_the_first_round(tmp_path, monkeypatch):
     assert not (tmp_path / 'out').exists()
 
 
+@pytest.mark.integration
 def test_interrupted_without_checkpoints(whole, tmp_path):
     out = tmp_path / 'out'
     process = start(out, 1, '--nocheckpoint')
@@ -187,6 +192,7 @@ def test_only_the_end_was_missing(stopped, whole):
     assert (stopped / 'curves.png').exists()
 
 
+@pytest.mark.integration
 def test_only_the_end_of_uneven_shares_was_missing(tmp_path):
     flags = ('--algorithm=dpsgd', '--dataset=synthetic', '--clients=9', '--degree=2', '--hidden=4')
     flags = (*flags, '--devices=2', '--rounds=2', '--train_samples=90', f'--out={tmp_path / "run"}')
@@ -331,6 +337,7 @@ def test_resume_recalls_the_settings(stopped, whole):
     assert_same_result(stopped, whole)
 
 
+@pytest.mark.integration
 # At an evaluation of the longer run, which the next test and test_cli_time.py have too, or between
 @pytest.mark.parametrize('at', [pytest.param(4, marks=pytest.mark.slow), 5])
 def test_more_rounds_end_as_a_run_that_was_long_from_the_start(at, whole, tmp_path):
@@ -344,6 +351,7 @@ def test_more_rounds_end_as_a_run_that_was_long_from_the_start(at, whole, tmp_pa
     assert settings == json.loads((whole / 'config.json').read_text())['settings']
 
 
+@pytest.mark.integration
 def test_an_extension_that_is_killed_after_its_first_evaluation(whole, tmp_path):
     """Its checkpoint is of before, and follows an evaluation that the longer run has not."""
     out = tmp_path / 'out'
@@ -366,6 +374,7 @@ SPARK = (
 )
 
 
+@pytest.mark.integration
 def test_more_rounds_of_spark_whose_schedule_and_projections_are_those_of_any_length(tmp_path):
     out, whole = tmp_path / 'out', tmp_path / 'whole'
     schedule = '--spark_warmup=1'  # of 30
@@ -376,6 +385,7 @@ def test_more_rounds_of_spark_whose_schedule_and_projections_are_those_of_any_le
     assert_same_result(out, whole)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ('flags', 'setting'),
     [
@@ -455,6 +465,7 @@ def test_a_done_run_that_lost_something_is_made_again(name, whole, tmp_path):
 # ----------------------------------------------------------------------------------- who works here
 
 
+@pytest.mark.integration
 def test_one_process_at_a_time(tmp_path):
     out = tmp_path / 'out'
     process = start(out, 1)
@@ -465,6 +476,7 @@ def test_one_process_at_a_time(tmp_path):
     assert here('--resume', f'--out={out}').status == 0  # the lock died with the process
 
 
+@pytest.mark.integration
 def test_two_fresh_runs_at_once(whole, tmp_path):
     out = tmp_path / 'out'
     both = [command(*ARGV, f'--out={out}', '--nocheckpoint', cwd=tmp_path) for _ in range(2)]
@@ -474,6 +486,7 @@ def test_two_fresh_runs_at_once(whole, tmp_path):
     assert_same_result(out, whole)
 
 
+@pytest.mark.integration
 def test_runs_of_the_same_second_have_directories_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr('time.strftime', lambda _: 'now')
@@ -496,6 +509,7 @@ def test_what_a_kill_left_before_the_first_line_is_no_run(whole, tmp_path):
 # -------------------------------------------------------------------------------------- full disk
 
 
+@pytest.mark.integration
 def test_a_full_disk_is_one_line_and_no_loss(whole, tmp_path):
     out = tmp_path / 'out'
     process = command(
@@ -521,6 +535,7 @@ def test_a_folder_that_vanishes_is_one_line(tmp_path):
 # ------------------------------------------------------------------------------ inputs that changed
 
 
+@pytest.mark.integration
 def test_other_data_under_the_same_name(tmp_path):
     file, out = write_clusters(tmp_path / 'mine.npz'), tmp_path / 'out'
     small = ('--algorithm=dpsgd', '--clients=6', '--degree=2', '--hidden=4', '--partition=iid')
@@ -545,6 +560,7 @@ def listed(tmp_path):
     return tmp_path / 'out', partition, edges
 
 
+@pytest.mark.integration
 def test_another_partition_under_the_same_name(listed):
     out, partition, _ = listed
     partition.write_text(json.dumps([list(range(i, 120, 6)) for i in (1, 0, 2, 3, 4, 5)]))
@@ -552,6 +568,7 @@ def test_another_partition_under_the_same_name(listed):
     assert 'the partition of the data over the clients (--partition_file) changed since' in line
 
 
+@pytest.mark.integration
 def test_another_graph_under_the_same_name(listed):
     out, _, edges = listed
     edges.write_text('\n'.join(f'{i} {(i + 2) % 6}' for i in range(6)) + '\n0 1\n')
@@ -559,6 +576,7 @@ def test_another_graph_under_the_same_name(listed):
     assert 'the graphs of the first 2 rounds' in line and '--topology_file changed' in line
 
 
+@pytest.mark.integration
 def test_files_may_move(listed):
     out, partition, _ = listed
     moved = partition.rename(partition.with_name('moved.json'))

@@ -15,6 +15,8 @@ pytest.importorskip('mkdocstrings')
 
 from mkdocs.config import load_config
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = {'tutorial.md', 'vs_peers.md'}  # by docs/hooks.py, beside commands and modules
 

@@ -172,6 +172,7 @@ def test_every_run_is_as_if_it_were_alone(finished, small, tmp_path):
     assert config['settings'] == other['settings'] and config['algorithm'] == other['algorithm']
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize('name', [pytest.param('swift', marks=pytest.mark.slow), 'divshare'])
 def test_runs_without_rounds_are_as_if_they_were_alone(name, small, tmp_path):
     world = ('--world=speed=1e6,latency=0.001', '--round_seconds=0.3', '--link_dropout=0.2')
@@ -243,6 +244,7 @@ def test_a_sweep_that_is_done_does_nothing(finished, small):
     assert before == {path: path.stat().st_mtime for path in finished.rglob('metrics.jsonl')}
 
 
+@pytest.mark.integration
 def test_a_run_that_diverges_does_not_take_the_others_with_it(small, tmp_path):
     argv = (*small, '--algorithm=dpsgd', '--hidden=4', '--evolution=', '--ntk_timesteps=')
     argv = tuple(a for a in argv if not a.startswith(('--evolution', '--ntk')))
@@ -391,6 +393,7 @@ def start(out, cache):
     return started('sweep', *flags, cwd=out.parent)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize('kills', [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_a_sweep_killed_at_random_ends_as_if_it_had_not_been(kills, tmp_path):
     cache = tmp_path / 'xla'

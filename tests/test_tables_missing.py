@@ -119,6 +119,7 @@ def test_the_authors_partition_of_a_column(home, tmp_path):
     assert '--resume' not in lines['dpsgd-ring']
 
 
+@pytest.mark.integration
 def test_what_is_missing_is_trained_and_shown(home, tmp_path, monkeypatch, capfd):
     """An interrupted run goes on, one that is there is left alone, one that fails ends nothing."""
     runs = tmp_path / 'runs'

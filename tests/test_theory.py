@@ -268,6 +268,7 @@ def small(tmp_path_factory):
     return (f'--dataset={path}', *SMALL)
 
 
+@pytest.mark.integration
 def test_the_files_of_a_run(small, tmp_path):
     done = here(*small, '--lr_decay=0.5', f'--out={tmp_path}/theory')
     assert done.status == 0, done.err

@@ -14,6 +14,8 @@ from tests.torture.processes import Command, Outcome, command, starter
 from tests.torture.runs import Case, World
 from tests.torture.verdict import Fault, nothing_begun, refused, same_bits, succeeded
 
+pytestmark = pytest.mark.integration
+
 # Numbers of cases: of the quickest method, and none whose commands are interpreters of their own,
 # as those of other tests are.
 SHARE = {

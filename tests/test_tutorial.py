@@ -6,6 +6,8 @@ from pathlib import Path
 import matplotlib
 import pytest
 
+pytestmark = pytest.mark.integration
+
 NOTEBOOK = Path(__file__).resolve().parent.parent / 'docs' / 'tutorial.ipynb'
 
 

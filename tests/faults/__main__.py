@@ -1,8 +1,8 @@
 """Tries deliberate faults, one at a time: `python -m tests.faults [--quick] [NAME ...]`
 
-Each is applied to a copy of the checkout, where the suite runs without its slow tests until the
-first failure. Prints what became of each and exits 1 where one survived. The tests that a fault
-names come first; --quick leaves it at these, which takes minutes in place of hours.
+Each is applied to a copy of the checkout, where the tests of `make test` run until the first
+failure. Prints what became of each and exits 1 where one survived. The tests that a fault names
+come first; --quick leaves it at these, which takes minutes in place of hours.
 
 NAME: a part of the name of the faults to try (default: all).
 """
@@ -21,6 +21,7 @@ from tests.faults.faults import FAULTS, Fault
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = ('.git', '.venv', 'build', 'dist', 'runs', '*_cache', '__pycache__', '*.egg-info')
+MAKE_TEST = 'not slow and not integration'
 FAILED = 1  # pytest's status where a test failed
 LIMIT = 3600  # seconds of one run of the suite; a fault may make it endless
 
@@ -45,7 +46,7 @@ def fails(copy: Path, cache: Path, tests: Sequence[str], workers: int) -> bool:
 
     cache: of compiled programs, most of which are those of the other copies.
     """
-    command = [sys.executable, '-m', 'pytest', '-q', '-x', '-m', 'not slow', '--tb=no', *tests]
+    command = [sys.executable, '-m', 'pytest', '-q', '-x', '-m', MAKE_TEST, '--tb=no', *tests]
     command += ['-o', f'cache_dir={cache}']
     if workers > 1:
         command += ['-n', str(workers)]
