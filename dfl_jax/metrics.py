@@ -17,7 +17,7 @@ CONSENSUS = ('mean', 'size')  # plain, or weighted by sample counts
 
 
 def consensus_model(params: PyTree, weights: Array | None = None) -> PyTree:
-    """The aggregated model w_bar = sum_i v_i w_i of stacked parameters, leaves [M, ...] -> [...].
+    """The consensus model w_bar = sum_i v_i w_i of stacked parameters, leaves [M, ...] -> [...].
 
     weights: [M], normalised here; None for the plain mean of NTK-DFL section 3.2.
     """

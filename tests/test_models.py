@@ -112,6 +112,11 @@ class Images(nn.Module):
         return nn.Conv(3, (3, 3))(x)
 
 
+class Constant(nn.Module):
+    def __call__(self, x):
+        return x
+
+
 class OneRow(nn.Module):
     @nn.compact
     def __call__(self, x):
@@ -123,6 +128,7 @@ class OneRow(nn.Module):
     [
         (BatchNormed(), (5,), r"BatchNormed has variables \['batch_stats'\].*group normalisation"),
         (Images(), (6, 6, 1), r'Images maps \(2, 6, 6, 1\) to \(2, 6, 6, 3\).*logits \[B, C\]'),
+        (Constant(), (5,), 'Constant has no parameters'),
         (OneRow(), (5,), r'OneRow maps \(2, 5\) to \(1, 3\)'),
         (VGG16(10), (28, 28, 1), r'VGG16 .*\(2, 28, 28, 1\): 28x28 .*5 poolings; .*32x32'),
         (VGG16(10), (784,), r'VGG16 does not take inputs of shape \(2, 784\)'),

@@ -245,6 +245,14 @@ def test_a_sweep_that_is_done_does_nothing(finished, small):
 
 
 @pytest.mark.integration
+def test_what_is_warned_of_is_one_line(small, tmp_path):
+    graph = ('--topology=clustered', '--static_topology', '--rounds=1', '--sweep=seed:0..0')
+    done = swept(*small, *graph, f'--out={tmp_path}/out')
+    warning = 'warning: the static clustered graph is not connected: 2 components never mix'
+    assert done.status == 0 and set(done.err.splitlines()) == {warning}
+
+
+@pytest.mark.integration
 def test_a_run_that_diverges_does_not_take_the_others_with_it(small, tmp_path):
     argv = (*small, '--algorithm=dpsgd', '--hidden=4', '--evolution=', '--ntk_timesteps=')
     argv = tuple(a for a in argv if not a.startswith(('--evolution', '--ntk')))

@@ -426,7 +426,7 @@ def test_both_curves_of_a_column_against_megabytes():
     assert points_of(published, runs) == [('curve', lines)]
     assert legend_of(draw(published, runs)) == [
         'NTK-DFL',
-        'aggregated model',
+        'consensus model',
         'mean client',
         '85 %',
     ]
@@ -544,11 +544,11 @@ def test_a_legend_names_labels_and_styles_once_and_fits():
         for label in ('a rather long label', 'another one', 'and a third')
         for style in ('solid', 'dotted')
     ]
-    styles = {'solid': 'aggregated model', 'dotted': 'mean client'}
+    styles = {'solid': 'consensus model', 'dotted': 'mean client'}
     panel = {'title': 'a', 'lines': lines, 'styles': styles}
     figure = draw(PUBLISHED | {'panels': [panel, panel]}, {'ntk_dfl-iid': [curve(0.5, 0.6)]})
     labels = ['a rather long label', 'another one', 'and a third']
-    assert legend_of(figure) == [*labels, 'aggregated model', 'mean client', '85 %']
+    assert legend_of(figure) == [*labels, 'consensus model', 'mean client', '85 %']
     figure.draw_without_rendering()
     assert figure.legends[0].get_window_extent().width <= figure.bbox.width
     left = figure.axes[0]

@@ -312,6 +312,8 @@ def test_a_network_that_falls_apart_has_lambda_one(small, tmp_path):
         ('--lr=0', ('--lr=0.0', 'raise it')),
         ('--resume', ('--resume', 'leave it out')),
         ('--eval_every=2', ('--eval_every=2', 'leave it out')),
+        ('--world=devices', ('--world=devices', 'leave it out')),
+        ('--devices=2', ('--devices=2', 'on one device')),
         ('--degree=6', ('degree 6', 'lower the degree to 5')),
         ('digits', ("'digits'", 'settings are flags')),
     ],

@@ -3,12 +3,14 @@
 Nothing heavy is imported here, so that a mistake is reported at once.
 """
 
+import contextlib
 import functools
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,21 @@ def fail(message: str, status: int = 1) -> int:
     return status
 
 
+def warn(message: object) -> None:
+    """Prints the warning in one line."""
+    print(f'warning: {in_a_line(str(message))}', file=sys.stderr)
+
+
+@contextlib.contextmanager
+def one_line_warnings() -> Iterator[None]:
+    """What libraries and we warn of by `warnings.warn` is printed in one line."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: warn(message)
+        yield
+
+
 def one_line_errors(interrupted: str, hint: str | None = 'settings are flags') -> Callable:
-    """Decorates the `main` of a command: what goes wrong is one line and its exit status.
+    """Decorates the `main` of a command: warnings and what goes wrong are a line, with its status.
 
     interrupted: what Ctrl-C leaves behind. hint: what to give instead of an argument, None for a
     command that takes some.
@@ -43,7 +58,8 @@ def one_line_errors(interrupted: str, hint: str | None = 'settings are flags') -
             if hint is not None and len(argv) > 1:
                 return fail(f'unexpected argument {argv[1]!r}; {hint}')
             try:
-                return main(argv)
+                with one_line_warnings():
+                    return main(argv)
             except (
                 *(ValueError, OSError, ImportError, flags.Error),
                 *(MemoryError, OverflowError),  # of absurd settings

@@ -80,6 +80,8 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
             f'model {type(module).__name__} has variables {extra} besides its parameters; '
             'replace batch statistics by layer or group normalisation'
         )
+    if 'params' not in variables:
+        raise ValueError(f'model {type(module).__name__} has no parameters: nothing can be trained')
 
     def init(key: Array) -> PyTree:
         return module.init(key, jnp.zeros((1, *input_shape), jnp.float32), **evaluating)['params']

@@ -5,13 +5,13 @@ own gets flags for its arguments in the same way. The default is None, which lea
 the method's own default.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import flags
 
 from dfl_jax.algorithms import Method
+from dfl_jax.cli.command import warn
 from dfl_jax.cli.experiment.flags import FLAGS, GROUPS, NOT_SETTINGS
 from dfl_jax.cli.experiment.methods import METHODS
 from dfl_jax.cli.experiment.old_names import OLD_NAMES, OLD_VALUES
@@ -116,10 +116,10 @@ def renew(given: flags.FlagValues) -> None:
     """Replaces old values by the new, with a warning of one line for these and for old names."""
     for old, new in OLD_NAMES.items():
         if given[old].present:
-            print(f'warning: --{old} is now --{new}', file=sys.stderr)
+            warn(f'--{old} is now --{new}')
     for (name, old), new in OLD_VALUES.items():
         if given[name].value == old:
-            print(f'warning: --{name}={old} is now --{name}={new}', file=sys.stderr)
+            warn(f'--{name}={old} is now --{name}={new}')
             given[name].value = new
 
 

@@ -101,7 +101,7 @@ def measured(groups: Sequence[Group], target: float) -> dict[str, Table | None]:
     }
     return {
         'Summary': by_group(
-            groups, columns, 'On the test set, of the aggregated model and the clients'
+            groups, columns, 'On the test set, of the consensus model and the clients'
         ),
         'Traffic': by_group(groups, traffic, 'Megabytes sent until the end'),
         'Simulated time': by_group(groups, time, 'Seconds in the world of each run'),

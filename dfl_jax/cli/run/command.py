@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 import jax
 from absl import flags, logging
 
-from dfl_jax.cli.command import fail
+from dfl_jax.cli.command import fail, one_line_warnings, warn
 from dfl_jax.cli.experiment import method_flags
 from dfl_jax.cli.experiment.build import Experiment, build
 from dfl_jax.cli.experiment.method_flags import defaults_of_a_run, renew, settings_of_a_run
@@ -139,7 +138,7 @@ def prepare(
         return None, directory, None
 
     prepare_jax()
-    experiment = _build()
+    experiment = build(FLAGS)
     longer = None
     if config is not None:
         longer = go_on(directory, experiment, config)
@@ -182,13 +181,6 @@ def _resume(directory: RunDirectory, lock: contextlib.ExitStack) -> tuple[dict[s
     return config, not extends and directory.unfinished() is None
 
 
-def _build() -> Experiment:
-    """The experiment of the flags; warnings are printed, a line each."""
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: print(f'warning: {message}', file=sys.stderr)
-        return build(FLAGS)
-
-
 def claim(directory: RunDirectory, experiment: Experiment, lock: contextlib.ExitStack) -> None:
     """Makes the directory with config.json and network.json; `lock` keeps other processes out.
 
@@ -212,21 +204,19 @@ def go_on(
     check_same(config, experiment, now, directory.path)
     for name in ('versions', 'device', 'devices'):
         if config.get(name) != now[name]:
-            print(
-                f'warning: {name} was {config.get(name)} when the run began and is {now[name]} '
-                'now; its last bits may differ',
-                file=sys.stderr,
+            warn(
+                f'{name} was {config.get(name)} when the run began and is {now[name]} now; its '
+                'last bits may differ'
             )
     rounds = now['settings']['rounds']
     if rounds == config['settings']['rounds']:
         return None
     widths = [each['inputs']['graphs']['width'] for each in (config, now) if 'inputs' in each]
     if len(set(widths)) > 1 and experiment.chosen.method.graphs != EVENTS:
-        print(
-            f'warning: the added rounds have clients of {widths[1] - 1} neighbours, those before '
-            f'of {widths[0] - 1} at most; a run that was long from the start may differ in its '
-            'last bits',
-            file=sys.stderr,
+        warn(
+            f'the added rounds have clients of {widths[1] - 1} neighbours, those before of '
+            f'{widths[0] - 1} at most; a run that was long from the start may differ in its last '
+            'bits'
         )
     return config | {'settings': config['settings'] | {'rounds': rounds}, 'inputs': now['inputs']}
 
@@ -235,7 +225,7 @@ def main(argv: list[str]) -> int:
     logging.set_verbosity(logging.FATAL)  # what orbax logs is reported again, in one line
     if len(argv) > 1:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags, e.g. --dataset=digits')
-    with contextlib.ExitStack() as lock:
+    with one_line_warnings(), contextlib.ExitStack() as lock:
         try:
             loggers = requested(FLAGS)
             if FLAGS.log == 'json':  # nothing else may come between its lines

@@ -1,7 +1,6 @@
 """Where a run goes on: its newest checkpoint that can be used, and the evaluations up to there."""
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -10,6 +9,7 @@ import jax
 from dfl_jax import simulate
 from dfl_jax.base import State
 from dfl_jax.checkpoint import Checkpoints, Saved
+from dfl_jax.cli.command import warn
 from dfl_jax.cli.experiment.build import Experiment
 from dfl_jax.cli.run.rundir import Row, RunDirectory
 from dfl_jax.data.formats import one_line
@@ -95,10 +95,9 @@ def restored(
             continue
         for newer, fault in faults.items():
             aside = checkpoints.set_aside(newer)
-            print(
-                f'warning: {aside.parent / str(newer)} cannot be used ({fault}); it is '
-                f'{aside.name} now, and the run goes on from round {round}',
-                file=sys.stderr,
+            warn(
+                f'{aside.parent / str(newer)} cannot be used ({fault}); it is {aside.name} now, '
+                f'and the run goes on from round {round}'
             )
         return saved
     if not faults:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from dfl_jax import simulate
 from dfl_jax.base import State
 from dfl_jax.checkpoint import Checkpoints
-from dfl_jax.cli.command import fail
+from dfl_jax.cli.command import fail, warn
 from dfl_jax.cli.experiment.build import Experiment
 from dfl_jax.cli.run import restore
 from dfl_jax.cli.run.loggers import Logger, LoggerError
@@ -121,13 +121,9 @@ def train(
 def _begin(directory: RunDirectory, rows: list[Row], done: int, longer: Row | None) -> None:
     """Puts the directory into the state of the round `done`, whose evaluations are `rows`."""
     if not done and directory.sound_rows()[0]:
-        print(
-            f'warning: no checkpoint in {directory.path}; the run starts again from its first '
-            'round',
-            file=sys.stderr,
-        )
+        warn(f'no checkpoint in {directory.path}; the run starts again from its first round')
     if directory.done.exists() and not longer:
-        print(f'warning: {directory.unfinished()}; it is made again', file=sys.stderr)
+        warn(f'{directory.unfinished()}; it is made again')
     directory.done.unlink(missing_ok=True)
     if longer:
         directory.write_config(longer)

@@ -58,7 +58,7 @@ METHODS: dict[str, str] = {
     'same_d': 'same start',
 }
 CURVE_LABELS = {
-    'consensus_accuracy': 'aggregated model',
+    'consensus_accuracy': 'consensus model',
     'client_accuracy_mean': 'mean client',
     LOSS: 'test loss of the mean client',
 }

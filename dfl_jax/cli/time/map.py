@@ -3,7 +3,7 @@
 `dfl-jax time --map` draws what map.json describes:
 
   title, source  what it shows, and where its numbers are from
-  targets        accuracies of the aggregated model
+  targets        accuracies of the consensus model
   columns        settings of the data
   uplink, speed  the least and the largest, bits and operations a second
   latency        seconds
