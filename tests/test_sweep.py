@@ -264,6 +264,26 @@ def test_a_run_that_diverges_does_not_take_the_others_with_it(small, tmp_path):
     assert sweep_group.diverged(sweep_group.RunDirectory(tmp_path / 'out' / 'lr=1e30'))
 
 
+def test_a_run_that_cannot_start_does_not_take_the_others_with_it(small, tmp_path):
+    """When it can, it is trained alone, and the others stay as they are."""
+    for first, name in enumerate(('a', 'b', 'kept')):
+        parts = np.arange(first, first + 12).reshape(6, 2).tolist()
+        (tmp_path / f'{name}.json').write_text(json.dumps(parts))
+    files = ','.join(str(tmp_path / f'{name}.json') for name in ('a', 'late', 'b'))
+    argv = (*small, f'--sweep=partition_file:{files}', f'--out={tmp_path}/out')
+    done = swept(*argv)
+    assert done.status == 1 and done.err.count('\n') == 1, done
+    assert 'partition_file=late: run partition_file=late cannot start' in done.err
+    files = [tmp_path / 'out' / f'partition_file={name}' / 'done' for name in ('a', 'b', 'late')]
+    assert [file.exists() for file in files] == [True, True, False]
+    before = [file.stat().st_mtime_ns for file in files[:2]]
+    (tmp_path / 'kept.json').rename(tmp_path / 'late.json')
+    assert swept(*argv).status == 0 and files[2].exists()
+    assert [file.stat().st_mtime_ns for file in files[:2]] == before
+    group = tmp_path / 'out' / 'groups' / 'partition_file=a'
+    assert not (group / 'checkpoints').exists()
+
+
 @pytest.mark.parametrize(
     ('argv', 'parts'),
     [

@@ -31,7 +31,14 @@ from dfl_jax.cli.sweep.launchers.supervise import Engine, supervise
 from dfl_jax.cli.sweep.launchers.task import task_of
 from dfl_jax.cli.sweep.plan import Plan, grid, grouped, settled
 from dfl_jax.cli.sweep.results import write_results
-from dfl_jax.cli.sweep.runs import OF_THE_SWEEP, Command, Run, bring_to_end, rounds_of
+from dfl_jax.cli.sweep.runs import (
+    OF_THE_SWEEP,
+    Command,
+    Run,
+    bring_to_end,
+    rounds_of,
+    unfinished,
+)
 
 FLAGS = flags.FLAGS
 define_flags = define_flags_of_others  # those of a method of one's own
@@ -133,7 +140,7 @@ def sweep(command: Command, groups: Sequence[list[Run]], out: Path) -> dict[str,
         for group in groups:
             why = bring_to_end(command, group, out, bar)
             if why is not None:
-                failed |= dict.fromkeys((one.name for one in group), why)
+                failed |= dict.fromkeys(unfinished(group, out), why)
     return failed
 
 

@@ -63,21 +63,31 @@ def _divergence_file(directory: RunDirectory) -> Path:
     return directory.path / 'diverged.json'
 
 
-def train_group(members: Sequence[Member], folder: Path, bar: tqdm, **options: Any) -> None:
+def train_group(
+    members: dict[int, Member], folder: Path, bar: tqdm, whole: bool, **options: Any
+) -> None:
     """Trains runs to their ends, from their last common evaluation, and marks them as done.
 
-    folder: of their checkpoints, which are gone in the end. bar: advances by a round of each run.
-    options: `eval_every` and `client_eval_samples` of `simulate.run`. A run that diverges is marked
-    as such, and the others go on.
+    A run that diverges is marked as such, and the others go on.
+
+    members: the runs by their numbers in the group. folder: of their checkpoints, which are gone in
+    the end. bar: advances by a round of each run. whole: none of the group is missing; the runs of
+    one that is not are programs of their own, as are those of one that was not. options:
+    `eval_every` and `client_eval_samples` of `simulate.run`.
     """
-    experiments = [one.experiment for one in members]
-    together = _alike(experiments) and _traceable(experiments)
-    programs = [members] if together else [[m] for m in members]
-    for number, program in enumerate(programs):
+    experiments = [one.experiment for one in members.values()]
+    together = whole and _alike(experiments) and _traceable(experiments)
+    in_one = folder / '0'
+    if together and any(ended(one.directory) for one in members.values()):
+        together = in_one.is_dir() and any(in_one.iterdir())
+    programs = {in_one: [*members.values()]}
+    if not together:
+        programs = {folder / f'alone-{number}': [one] for number, one in members.items()}
+    for place, program in programs.items():
         if all(ended(one.directory) for one in program):
             bar.update(sum(len(one.experiment.graphs.active) for one in program))
         else:
-            _train(program, folder / str(number), bar, options)
+            _train(program, place, bar, options)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -74,13 +74,18 @@ def _without(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
 
 
 def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: tqdm) -> None:
-    """Brings the runs of a group to their ends. Raises ValueError or OSError for wrong flags."""
+    """Brings the runs of a group to their ends.
+
+    Raises ValueError or OSError for wrong flags; where only some runs cannot start, after the
+    others have been trained.
+    """
     if all(ended(RunDirectory(out / one.name)) for one in group):
         bar.update(rounds_of(command, group))
         return
     with contextlib.ExitStack() as lock:
-        members = []
-        for one in group:
+        members: dict[int, Member] = {}
+        faults = []
+        for number, one in enumerate(group):
             command.read(one)
             directory, config = RunDirectory(out / one.name), None
             if directory.config_file.exists():
@@ -93,19 +98,23 @@ def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: 
             try:
                 experiment = build(FLAGS)
             except ValueError as error:
-                raise ValueError(f'run {one.name} cannot start: {error}') from error
+                faults.append(f'run {one.name} cannot start: {error}')
+                continue
             if config is None:
                 run.claim(directory, experiment, lock)
             else:
                 run.go_on(directory, experiment, config)
-            members.append(Member(experiment, directory))
+            members[number] = Member(experiment, directory)
         train_group(
             members,
             folder,
             bar,
+            whole=not faults,
             eval_every=FLAGS.eval_every,
             client_eval_samples=FLAGS.client_eval_samples,
         )
+    if faults:
+        raise ValueError('; '.join(faults))
 
 
 def rounds_of(command: Command, group: Sequence[Run]) -> int:
@@ -137,6 +146,11 @@ def bring_to_end(command: Command, group: Sequence[Run], out: Path, bar: tqdm) -
         except (ValueError, OSError, flags.Error) as error:
             return str(error)
     return why
+
+
+def unfinished(group: Sequence[Run], out: Path) -> list[str]:
+    """The names of the runs that have not ended."""
+    return [one.name for one in group if not ended(RunDirectory(out / one.name))]
 
 
 def group_folder(out: Path, group: Sequence[Run]) -> Path:

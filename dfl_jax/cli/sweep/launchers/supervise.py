@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.sweep.launchers.task import Task
+from dfl_jax.cli.sweep.runs import unfinished
 
 POLL = 0.2  # seconds between two looks at the workers
 DEATHS = 3  # of workers in a row on one group, without an evaluation in between
@@ -93,7 +94,7 @@ def supervise(engine: Engine, tasks: Sequence[Task], out: Path, progress: bool) 
                 if ending.died and deaths[name] < DEATHS:
                     waiting.appendleft(one.task)
                 elif ending.why is not None:
-                    failed |= dict.fromkeys((each.name for each in one.task.runs), ending.why)
+                    failed |= dict.fromkeys(unfinished(one.task.runs, out), ending.why)
                 else:
                     done[name] = one.task.rounds
             _show(bar, sum(done.values()), len(at_work), len(waiting))
