@@ -36,6 +36,8 @@ def values(*numbers):
         ('rounds_to', values(-200), '>200', True),
         ('rounds_to', values(-150), '>200', False),
         ('rounds_to', values(-150), 100, False),
+        ('rounds_to', values(-100), 100, False),  # ended at 100 without it
+        ('rounds_to', values(-100, 110), 100, True),
         ('rounds_to', values(120), '>200', False),
         ('accuracy_at', values(84.2), 85, True),
         ('accuracy_at', values(83.5), 85, False),
