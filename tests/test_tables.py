@@ -278,6 +278,9 @@ def test_the_rounds_to_a_reference_are_to_where_its_mean_client_is_at_the_round(
         '| alpha0.1 rounds paper | alpha0.1 rounds ours |',
         '| dfml | 10 | 2, 2, >1 (3 seeds) | - | >3, 2, >1 (3 seeds) | 20 | - | 30 | - |',
     ]
+    early = runs | {'dfml-iid': [curve(0.625, 0.625)]}
+    (row,) = table_of(published | {'every': 2}, early).splitlines()[2:3]
+    assert row == '| dfml | 10 | 2 (1 seed) | - | >2 (1 seed) | 20 | - | 30 | - |'
     assert table_of(published, runs).splitlines()[3] == '| dec_fedavg ' + 8 * '| - ' + '|'
     assert metrics.what(published) == (
         'rounds to the mean client accuracy of dec_fedavg at round 2; '

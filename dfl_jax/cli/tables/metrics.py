@@ -1,6 +1,7 @@
 """The metrics of the tables (see docs/tables.md): a number of a run, and its words."""
 
 import itertools
+import operator
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -83,13 +84,16 @@ def megabytes_saved(_: Row, run: Run, reference: Sequence[Run]) -> Measured | No
 def rounds_to_reference(table: Row, run: Run, reference: Sequence[Run]) -> Measured | None:
     """The first evaluated round whose mean client is as accurate as the reference's at the round.
 
-    None where no run of the reference has evaluated that round.
+    Only rounds that the table's `every` divides count: those that the paper evaluated. None where
+    no run of the reference has evaluated its round.
     """
     accuracies = [m.value for other in reference if (m := client_accuracy_at(table, other))]
     if not accuracies:
         return None
     target = statistics.mean(accuracies)
-    return first(run, 'round', (100 * accuracy >= target for accuracy in run[CLIENT]))
+    counts = (round % table.get('every', 1) == 0 for round in run['round'])
+    there = (100 * accuracy >= target for accuracy in run[CLIENT])
+    return first(run, 'round', map(operator.and_, counts, there))
 
 
 def a_round(run: Run) -> float:
