@@ -14,6 +14,7 @@ def printed(*argv):
     return started('benchmarks.evolution', *argv, cwd=ROOT).outcome()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize('method', ['ntk_dfl', 'spark'])
 def test_the_last_line(method):
     done = printed(f'--method={method}', '--aggregators=2', '--rounds=1')

@@ -605,6 +605,7 @@ def test_a_flag_that_the_algorithm_does_not_take(small, plugins):
     assert not out.exists()
 
 
+@pytest.mark.integration
 def test_a_run_is_not_overwritten(small, finished):
     before = contents(finished)
     assert '--resume' in here(*small, f'--out={finished}').error

@@ -160,6 +160,7 @@ def test_a_resumed_clock(tmp_path):
     assert simulated(tmp_path / 'a') == simulated(tmp_path / 'whole')
 
 
+@pytest.mark.integration
 def test_a_run_that_is_older_than_a_flag_resumes(tmp_path):
     flags = [each for each in SMALL if each != '--nocheckpoint']
     assert called(run, *flags, DPSGD, f'--out={tmp_path}/a')[0] == 0
@@ -235,6 +236,7 @@ def test_a_run_that_has_not_counted_its_operations(tmp_path):
     assert replayed['simulated_seconds'][-1] > 4 * 1.0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize('method', ['dpsgd', 'ntk_dfl --ntk_timesteps=5,10'])
 def test_a_client_that_never_comes_back(tmp_path, method):
     """Found before the first round where the work is known then, in a line in any case."""

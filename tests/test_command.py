@@ -79,6 +79,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     'name', ['report', *(pytest.param(n, marks=pytest.mark.slow) for n in COMMANDS)]
 )

@@ -94,6 +94,7 @@ def test_shakespeare(shakespeare):
     np.testing.assert_array_equal(np.bincount(found.owners), [16, 9])
 
 
+@pytest.mark.integration
 def test_a_run_on_femnist_beats_the_most_frequent_class(femnist, tmp_path):
     ended = here(
         *('--dataset=leaf', f'--data_dir={femnist}', '--partition=natural', '--clients=3'),

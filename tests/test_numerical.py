@@ -58,6 +58,7 @@ def test_the_evolution_ends_at_its_limits():
 COMPUTED = sorted(files.PAPERS.glob('*/*/computed.json'))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize('path', COMPUTED, ids=lambda path: path.parent.name)
 def test_every_shipped_study_is_known_and_draws(path, tmp_path):
     """One small graph of every family of it."""

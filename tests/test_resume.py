@@ -451,6 +451,7 @@ def test_a_last_row_that_is_damaged_is_made_again(stopped, whole):
     assert_same_result(stopped, whole)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize('name', [MODEL, 'metrics.jsonl'])
 def test_a_done_run_that_lost_something_is_made_again(name, whole, tmp_path):
     out = tmp_path / 'out'
@@ -523,6 +524,7 @@ def test_a_full_disk_is_one_line_and_no_loss(whole, tmp_path):
     assert_same_result(out, whole)
 
 
+@pytest.mark.integration
 def test_a_folder_that_vanishes_is_one_line(tmp_path):
     out = tmp_path / 'out'
     process = start(out, 1)

@@ -218,6 +218,7 @@ def test_a_sweep_of_another_task(tmp_path):
     assert heading.startswith('| lr | runs | rmse | best |')
 
 
+@pytest.mark.integration
 def test_a_method_whose_checks_look_at_what_is_swept(small, tmp_path, monkeypatch):
     """Its runs follow one another, as their learning rates cannot be traced."""
     monkeypatch.syspath_prepend(tmp_path)
@@ -264,6 +265,7 @@ def test_a_run_that_diverges_does_not_take_the_others_with_it(small, tmp_path):
     assert sweep_group.diverged(sweep_group.RunDirectory(tmp_path / 'out' / 'lr=1e30'))
 
 
+@pytest.mark.integration
 def test_a_run_that_cannot_start_does_not_take_the_others_with_it(small, tmp_path):
     """When it can, it is trained alone, and the others stay as they are."""
     for first, name in enumerate(('a', 'b', 'kept')):

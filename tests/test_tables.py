@@ -558,6 +558,12 @@ def test_a_legend_names_labels_and_styles_once_and_fits():
     assert sorted(line.get_linestyle() for line in left.lines) == ['-'] * 3 + ['--'] * 4
 
 
+def test_a_panel_without_a_run_is_left_out():
+    figure = draw(PUBLISHED | {'panels': PANELS['curves']}, {'ntk_dfl-iid': [curve(0.5, 0.6)]})
+    assert [axes.get_title() for axes in figure.axes] == ['IID']
+    assert len(draw(PUBLISHED | {'panels': PANELS['curves']}, {}).axes) == 2
+
+
 PANELS = {
     'curves': [{'title': 'IID', 'column': 'iid'}, {'title': 'empty', 'column': 'alpha0.1'}],
     'factor': [{'title': 'a', 'label': 'alpha', 'columns': {'alpha0.1': 0.1, 'iid': 1}}],

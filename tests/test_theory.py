@@ -294,6 +294,7 @@ def test_the_files_of_a_run(small, tmp_path):
     assert image.startswith(b'\x89PNG\r\n') and 20_000 < len(image) < 500_000
 
 
+@pytest.mark.integration
 def test_a_network_that_falls_apart_has_lambda_one(small, tmp_path):
     assert here(*small, '--client_dropout=0.5', f'--out={tmp_path}/out').status == 0
     text = (tmp_path / 'out' / 'theory.md').read_text()

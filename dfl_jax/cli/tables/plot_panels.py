@@ -35,9 +35,12 @@ def draw_panels(
 ) -> Figure:
     """Panels side by side with one legend, and one y axis but for those with a ylabel.
 
+    Those without a run are left out where others have some.
+
     target: accuracy in [0, 1] of a horizontal line, or None. abreast: panels in a row (default
     all).
     """
+    panels = [each for each in panels if any(line.points for line in each.lines)] or panels
     width = min(abreast or len(panels), len(panels))
     height = math.ceil(len(panels) / width)
     figure, grid = plt.subplots(
