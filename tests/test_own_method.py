@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from helpers import started
 
+pytestmark = pytest.mark.integration
+
 TESTS = Path(__file__).parent
 NAME = '--algorithm=gradient_tracking:method'
 SMALL = [
@@ -37,7 +39,6 @@ def swept(tmp_path_factory):
     return out, done.out
 
 
-@pytest.mark.integration
 def test_its_argument_is_swept(swept):
     _, table = swept
     rows = [line.split(' | ') for line in table.splitlines() if line.startswith('| ')]

@@ -19,6 +19,8 @@ from dfl_jax.cli.tables import files
 from dfl_jax.cli.tables import table as tables_text
 from dfl_jax.cli.tables.metrics import Measured
 
+pytestmark = pytest.mark.integration
+
 HOSTILE = '<b>x & "y"'
 VOID = ('meta', 'input', 'br', 'wbr')
 DIGITS = ('--algorithm=dpsgd', '--hidden=8', *NETWORK, '--seed=3', '--train_samples=90')
@@ -420,7 +422,6 @@ def test_no_link_leads_out_of_a_run(runs, tmp_path):
         assert Page(html).data['clients']['runs'] == []
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ('file', 'text', 'why'),
     [
@@ -453,7 +454,6 @@ def test_a_run_without_values_of_its_clients_has_its_network(runs, tmp_path):
     assert len(run['links']) == 6 and run['values'] == {} and run['rounds'] == []
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ('settings', 'config'),
     [
@@ -483,7 +483,6 @@ def test_odd_settings_do_not_stop_a_report(settings, config, runs, tmp_path):
     assert 'good' in text and 'ntk_dfl-iid' in text
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ('file', 'text'),
     [
