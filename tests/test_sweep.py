@@ -286,6 +286,28 @@ def test_a_run_that_cannot_start_does_not_take_the_others_with_it(small, tmp_pat
     assert not (group / 'checkpoints').exists()
 
 
+@pytest.mark.integration
+def test_what_runs_have_reached_together_is_kept_when_one_cannot_start_again(small, tmp_path):
+    files = [tmp_path / f'{name}.json' for name in 'ab']
+    for first, file in enumerate(files):
+        file.write_text(json.dumps(np.arange(first, first + 12).reshape(6, 2).tolist()))
+    out = tmp_path / 'out'
+    argv = (*small, '--rounds=60', f'--sweep=partition_file:{files[0]},{files[1]}', f'--out={out}')
+    rows = out / 'partition_file=a' / 'metrics.jsonl'
+    process = started('sweep', *argv, *QUIET, '--together=2', cwd=tmp_path)
+    process.until(lambda: _lines(rows) > 3)
+    process.kill()
+    process.outcome()
+    before = rows.read_text()
+    files[1].rename(tmp_path / 'away')
+    done = swept(*argv, '--together=2')
+    assert done.status == 1 and 'partition_file=b cannot start' in done.err
+    assert rows.read_text() == before
+    (tmp_path / 'away').rename(files[1])
+    assert swept(*argv, '--together=2').status == 0
+    assert rows.read_text().startswith(before[: before.rindex('\n', 0, -1)])
+
+
 @pytest.mark.parametrize(
     ('argv', 'parts'),
     [

@@ -38,14 +38,14 @@ def warn(message: object) -> None:
 
 @contextlib.contextmanager
 def one_line_warnings() -> Iterator[None]:
-    """What libraries and we warn of by `warnings.warn` is printed in one line."""
+    """Prints every warning of `warnings.warn` in one line."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: warn(message)
         yield
 
 
 def one_line_errors(interrupted: str, hint: str | None = 'settings are flags') -> Callable:
-    """Decorates the `main` of a command: warnings and what goes wrong are a line, with its status.
+    """Decorates the `main` of a command: an error is one line and its status, a warning one line.
 
     interrupted: what Ctrl-C leaves behind. hint: what to give instead of an argument, None for a
     command that takes some.

@@ -22,6 +22,7 @@ from dfl_jax.cli.run.rundir import RunDirectory, read_json, write_atomically
 from dfl_jax.cli.run.train import save_consensus, undisturbed
 from dfl_jax.execution import SHARE, available_bytes, placed_as_run
 
+TOGETHER = '0'  # where the checkpoints of a group lie whose runs are one program
 TRACED = ('lr', 'projection_seed')  # settings of a method that may differ within a program
 
 
@@ -71,16 +72,15 @@ def train_group(
     A run that diverges is marked as such, and the others go on.
 
     members: the runs by their numbers in the group. folder: of their checkpoints, which are gone in
-    the end. bar: advances by a round of each run. whole: none of the group is missing; the runs of
-    one that is not are programs of their own, as are those of one that was not. options:
-    `eval_every` and `client_eval_samples` of `simulate.run`.
+    the end. bar: advances by a round of each run. whole: whether all runs of the group are there;
+    if not, each is a program of its own. options: `eval_every` and `client_eval_samples` of
+    `simulate.run`.
     """
     experiments = [one.experiment for one in members.values()]
     together = whole and _alike(experiments) and _traceable(experiments)
-    in_one = folder / '0'
-    if together and any(ended(one.directory) for one in members.values()):
-        together = in_one.is_dir() and any(in_one.iterdir())
-    programs = {in_one: [*members.values()]}
+    if any(ended(one.directory) for one in members.values()):  # some while others could not start
+        together = together and begun_together(folder)
+    programs = {folder / TOGETHER: [*members.values()]}
     if not together:
         programs = {folder / f'alone-{number}': [one] for number, one in members.items()}
     for place, program in programs.items():
@@ -89,6 +89,11 @@ def train_group(
         else:
             _train(program, place, bar, options)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def begun_together(folder: Path) -> bool:
+    """Whether there are checkpoints of all runs of a group as one program."""
+    return any((folder / TOGETHER).glob('*'))
 
 
 def _alike(experiments: Sequence[Experiment]) -> bool:

@@ -13,7 +13,7 @@ from dfl_jax.cli.experiment.method_flags import defaults_of_a_run, renew, settin
 from dfl_jax.cli.experiment.plugins import settle_defaults
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.run.rundir import RunDirectory
-from dfl_jax.cli.sweep.group import Member, ended, train_group
+from dfl_jax.cli.sweep.group import Member, begun_together, ended, train_group
 from dfl_jax.cli.sweep.plan import Run
 
 FLAGS = flags.FLAGS
@@ -76,8 +76,8 @@ def _without(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
 def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: tqdm) -> None:
     """Brings the runs of a group to their ends.
 
-    Raises ValueError or OSError for wrong flags; where only some runs cannot start, after the
-    others have been trained.
+    Raises ValueError or OSError for wrong flags. Where only some runs cannot start, the others are
+    trained before; not so where all have begun as one program, which would be lost.
     """
     if all(ended(RunDirectory(out / one.name)) for one in group):
         bar.update(rounds_of(command, group))
@@ -105,14 +105,15 @@ def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: 
             else:
                 run.go_on(directory, experiment, config)
             members[number] = Member(experiment, directory)
-        train_group(
-            members,
-            folder,
-            bar,
-            whole=not faults,
-            eval_every=FLAGS.eval_every,
-            client_eval_samples=FLAGS.client_eval_samples,
-        )
+        if not (faults and begun_together(folder)):
+            train_group(
+                members,
+                folder,
+                bar,
+                whole=not faults,
+                eval_every=FLAGS.eval_every,
+                client_eval_samples=FLAGS.client_eval_samples,
+            )
     if faults:
         raise ValueError('; '.join(faults))
 

@@ -9,7 +9,7 @@ import jax
 from absl import flags, logging
 from tqdm import tqdm
 
-from dfl_jax.cli.command import with_flagfiles
+from dfl_jax.cli.command import one_line_warnings, with_flagfiles
 from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.sweep.plan import Run
@@ -62,4 +62,5 @@ def train_task(task: Task, out: Path, bar: tqdm, cores: int, gpus: int) -> str |
             )
     except (ValueError, flags.Error) as error:
         return str(error)
-    return bring_to_end(command, task.runs, out, bar)
+    with one_line_warnings():
+        return bring_to_end(command, task.runs, out, bar)
