@@ -71,9 +71,9 @@ def size_of(name, classes, shape=COLOUR):
     ('variant', 'size'),
     [
         ('b0', 5_288_548),
-        ('b1', 7_794_184),
-        ('b2', 9_109_994),
-        ('b3', 12_233_232),
+        pytest.param('b1', 7_794_184, marks=pytest.mark.slow),
+        pytest.param('b2', 9_109_994, marks=pytest.mark.slow),
+        pytest.param('b3', 12_233_232, marks=pytest.mark.slow),
         ('b4', 19_341_616),
     ],
 )

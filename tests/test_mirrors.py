@@ -200,6 +200,7 @@ def test_a_missing_package_is_named_before_anything_begins(
 
 
 @pytest.mark.skipif(find_spec('wandb') is not None, reason='wandb is installed')
+@pytest.mark.integration
 def test_the_folder_of_wandb_is_not_the_package(tmp_path):
     (tmp_path / 'wandb').mkdir()
     done = finish(command('--wandb', f'--out={tmp_path}/out', cwd=tmp_path))

@@ -155,6 +155,7 @@ def test_the_command_line_of_the_runs():
 # -------------------------------------------------------------------------------------- the runs
 
 
+@pytest.mark.integration
 def test_every_run_is_as_if_it_were_alone(finished, small, tmp_path):
     assert json.loads((finished / 'sweep.json').read_text())['groups'][0][3]['values'] == {
         'lr': '0.05', 'seed': '1'
@@ -360,6 +361,7 @@ def test_a_flagfile_that_is_none(content, words, small, tmp_path):
     assert not (tmp_path / 'out').exists()
 
 
+@pytest.mark.integration
 def test_a_wrong_value_ends_the_process_in_one_line(small, tmp_path):
     """Also after absl has looked at its own flags, which it does when a process ends."""
     done = started('sweep', *small, '--sweep=lr:a', '--out=out', cwd=tmp_path).outcome()

@@ -361,7 +361,10 @@ OPTIONS: dict[str, dict] = {
 }
 NETWORKS = {'relay_sgd': 'line', 'd2': 'ring', 'choco_sgd': 'ring', 'beer': 'ring'}
 # These count as D-PSGD does, by the gradients of their training and what all gossip sends.
-ALIKE = ('dfedavg', 'dfedavgm', 'decavg', 'epidemic', 'dfedprox', 'qg_dsgdm', 'd2', 'choco_sgd')
+ALIKE = (
+    *('dfedavg', 'dfedavgm', 'decavg', 'epidemic', 'dfedprox'),
+    *('qg_dsgdm', 'd2', 'dsgt', 'dfed_admm', 'choco_sgd'),
+)
 COUNTED = [
     pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ())
     for name, method in METHODS.items()
