@@ -62,7 +62,7 @@ RUNS = {  # name -> method and flags of `experiments.run`
     'dfedavg model': f'dfedavg {SMALL} --model=cnn --optimizer=adamw --lr=0.001 '
     '--augmentation=standard --clip_norm=1 --topology=barabasi_albert',
     'dfedavgm': f'dfedavgm {SMALL} --topology=watts_strogatz --mixing=metropolis '
-    '--client_isolation=0.3 --weight_decay=0.001',
+    '--client_dropout=0.3 --weight_decay=0.001',
     'dfedsam': f'dfedsam {RING} --sam_adaptive',
     'decavg': f'decavg {SMALL} --init=gain_corrected --gain=push_sum',
     'dispfl': f'dispfl {SMALL} --consensus=intersection --dispfl_regrow=random --partition=shards',

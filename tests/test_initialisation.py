@@ -82,7 +82,7 @@ def trained(clients, graphs, **settings):
 
 @pytest.mark.parametrize(
     'occupied',
-    [topology.drop_links, topology.isolate_clients],
+    [topology.drop_links, topology.drop_receivers],
     ids=['links', 'nodes'],
 )
 def test_occupation_zero_is_isolated_training_and_one_changes_nothing(clients, occupied):

@@ -96,11 +96,11 @@ class Reads(dict):
 
 
 def test_every_failure_has_a_stream_of_its_own():
-    dropouts = {'link_dropout': 0.5, 'client_isolation': 0.5, 'client_dropout': 0.5}
+    dropouts = {'link_dropout': 0.5, 'receive_dropout': 0.5, 'client_dropout': 0.5}
     flags = SimpleNamespace(topology='regular', directed_dropout=False, **dropouts)
     seeds = Reads(streams(0))
     failed = network.with_failures(drawn(static=False), flags, seeds)
-    assert seeds.get('asked') == ['links', 'isolation', 'participation']
+    assert seeds.get('asked') == ['links', 'receiving', 'participation']
     assert not failed.active.all()
 
 

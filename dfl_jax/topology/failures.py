@@ -45,31 +45,27 @@ def drop_absent(graph: Graph, present: np.ndarray) -> Graph:
     """The schedule with the clients inactive that are not present, bool [T, M], and their links
     masked at both ends."""
     _check_memory(graph)
-    active, mask = _cut_off(graph, present)
+    active = graph.active & present
+    numbers = np.arange(len(graph.mask))[:, None, None]
+    mask = graph.mask & active[:, :, None] & active[numbers, graph.members]
+    mask[:, :, 0] = graph.mask[:, :, 0]
     return graph._replace(mask=mask, active=active)
 
 
-def isolate_clients(graph: Graph, probability: float, seed: int) -> Graph:
-    """The schedule with clients isolated, each round anew: links masked, but they train on alone.
+def drop_receivers(graph: Graph, probability: float, seed: int) -> Graph:
+    """The schedule with clients that receive nothing, each round anew, while others still receive
+    from them: they train on their own.
 
-    The node occupation of Initialisation and topology, Figure 2(b), whose p is 1 - probability.
+    The inactive nodes of Initialisation and topology, Figure 2(b), whose p is 1 - probability.
     """
-    check_probability('client isolation', probability)
+    check_probability('receive dropout', probability)
     _check_memory(graph)
-    rng = np.random.default_rng([seed, Stream.ISOLATED])
-    _, mask = _cut_off(graph, rng.random(graph.active.shape) >= probability)
+    rng = np.random.default_rng([seed, Stream.RECEIVERS])
+    mask = graph.mask & (rng.random(graph.active.shape) >= probability)[:, :, None]
+    mask[:, :, 0] = graph.mask[:, :, 0]
     return graph._replace(mask=mask)
 
 
 def _check_memory(graph: Graph) -> None:
     rounds, clients, _ = graph.mask.shape
     check_memory('graphs that lose clients', rounds, clients, 3 * graph.mask.size)
-
-
-def _cut_off(graph: Graph, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The active clients that are still reached [T, M], and the mask [T, M, K] of their links."""
-    reached = graph.active & present
-    numbers = np.arange(len(graph.mask))[:, None, None]
-    mask = graph.mask & reached[:, :, None] & reached[numbers, graph.members]
-    mask[:, :, 0] = graph.mask[:, :, 0]
-    return reached, mask

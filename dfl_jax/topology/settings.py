@@ -17,7 +17,7 @@ class Stream(enum.IntEnum):
     LINKS = 1
     CLIENTS = 2
     COHORTS = 3
-    ISOLATED = 4
+    RECEIVERS = 4
     REWIRING = 5
     MEETINGS = 6
 

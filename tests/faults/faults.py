@@ -78,11 +78,11 @@ FAULTS = [
         ('test_network.py::test_every_failure_has_a_stream_of_its_own',),
     ),
     Fault(
-        'isolated clients drawn like clients that are away',
+        'clients that receive nothing drawn like clients that are away',
         'dfl_jax/topology/failures.py',
-        'Stream.ISOLATED',
+        'Stream.RECEIVERS',
         'Stream.CLIENTS',
-        ('test_topology.py::test_isolate_clients',),
+        ('test_topology.py::test_drop_receivers',),
     ),
     Fault(
         'the order of final averaging from the stream of the split',

@@ -79,7 +79,7 @@ OF_A_RUN = [
         --validation_share=1
         --link_dropout=1.5
         --client_dropout=1.0001
-        --client_isolation=2
+        --receive_dropout=2
         --dataset=absent.npz
         --dataset=mnist --data_dir=absent
         --dataset=mnist --data_dir=/dev/null

@@ -86,7 +86,7 @@ def idle_flags(flags: Any, method: Method, settings: Container[str]) -> dict[str
     }
     if method.graphs == EVENTS:
         clocks = f'{of_method}, whose clients have clocks of their own; leave it out'
-        absent = ('client_dropout', 'client_isolation', 'directed_dropout', 'barrier')
+        absent = ('client_dropout', 'receive_dropout', 'directed_dropout', 'barrier')
         idle |= dict.fromkeys(absent, clocks)
     if method.graphs == 'cohort':
         server = f'{of_method}, whose server hears a cohort; leave it out'

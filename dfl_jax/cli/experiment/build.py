@@ -43,7 +43,7 @@ STREAMS = (  # of random numbers, one a purpose
     'projection',
     'jacobians',
     'gain',
-    'isolation',
+    'receiving',
     'meetings',
     'validation',
     'world',

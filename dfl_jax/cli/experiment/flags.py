@@ -168,9 +168,9 @@ flags.DEFINE_bool(
 )
 flags.DEFINE_float('client_dropout', 0.0, 'Probability that a client sits out a round.')
 flags.DEFINE_float(
-    'client_isolation',
+    'receive_dropout',
     0.0,
-    'Probability that a client has no link in a round and trains alone.',
+    'Probability that a client receives nothing in a round; others still receive from it.',
 )
 
 _section('simulated time')

@@ -18,7 +18,7 @@ def check_graphs(flags: Any, method: Method) -> dict[str, Any]:
     Raises ValueError for a network that cannot be drawn, before any data is read.
     """
     options = family_options(flags)
-    for name in ('link_dropout', 'client_isolation', 'client_dropout'):
+    for name in ('link_dropout', 'receive_dropout', 'client_dropout'):
         topology.check_probability(name.replace('_', ' '), flags[name].value)
     if method.graphs != 'cohort':
         settings = topology.Settings(flags.clients, **options)
@@ -99,8 +99,8 @@ def with_failures(graphs: Graph, flags: Any, seeds: dict[str, int]) -> Graph:
         directed = flags.directed_dropout or flags.topology in topology.DIRECTED
         seed = seeds['links']
         graphs = topology.drop_links(graphs, flags.link_dropout, seed, directed=directed)
-    if flags.client_isolation:
-        graphs = topology.isolate_clients(graphs, flags.client_isolation, seeds['isolation'])
+    if flags.receive_dropout:
+        graphs = topology.drop_receivers(graphs, flags.receive_dropout, seeds['receiving'])
     if flags.client_dropout:
         graphs = topology.drop_clients(graphs, flags.client_dropout, seeds['participation'])
     return graphs
@@ -110,7 +110,7 @@ def _by_cluster(flags: Any, graphs: Graph) -> Graph:
     """One aggregator a cluster. Raises ValueError where its clients would not stay alike."""
     if flags.topology != 'clustered':
         raise ValueError(f'--ntk_by_cluster needs --topology=clustered, not {flags.topology}')
-    for name in ('link_dropout', 'client_isolation'):
+    for name in ('link_dropout', 'receive_dropout'):
         if flags[name].value:
             raise ValueError(
                 f'--{name}={flags[name].value} leaves the clients of a cluster with different '

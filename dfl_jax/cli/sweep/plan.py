@@ -32,7 +32,7 @@ TRACED = (
     'feature_shift',
     'link_dropout',
     'client_dropout',
-    'client_isolation',
+    'receive_dropout',
     'static_topology',
 )
 MOST_RUNS = 100_000  # of a sweep
