@@ -29,23 +29,18 @@ from dfl_jax.cli.tables.metrics import mean, to_target
 DEFINITION = PAPERS / 'comparison' / 'map.json'
 CELLS = 161  # a side of the map
 FILES = ('time-map.md', 'time-map.png')
-Reached = dict[tuple[str, float], list[float | None]]  # (column, target) -> rounds, by method
+Reached = dict[tuple[str, float], list[float]]  # (column, target) -> rounds, by method; inf: never
 NAMES = {1: 'second', 60: 'minute', 3600: 'hour', 86400: 'day', 31557600: 'year'}
 
 
-def rounds_to(target: float, method: Row, column: str, folder: Path) -> float | None:
-    """Mean rounds over the seeds of a stored curve; None where one of them never gets there."""
+def rounds_to(target: float, method: Row, column: str, folder: Path) -> float:
+    """Mean rounds over the seeds of a stored curve; infinite where one never gets there."""
     if column not in method['curves']:
-        return None
+        return np.inf
     file, cell = method['curves'][column]
     runs = read_json(folder / file)['runs'][cell]
     found = mean([to_target('round')({'target': target}, run) for run in runs])
-    return None if found.bound else found.value
-
-
-def seconds(method: Row, rounds: Any, uplink: Any, speed: Any, latency: float) -> Any:
-    """Until so many rounds of alike clients are over."""
-    return rounds * (method['gflop'] * 1e9 / speed + method['mbytes'] * 8e6 / uplink + latency)
+    return np.inf if found.bound else found.value
 
 
 def in_words(time: float) -> str:
@@ -85,12 +80,11 @@ def draw_map(out: Path) -> str:
     return text
 
 
-def _times(definition: Row, rounds: list[float | None], uplink: Any, speed: Any) -> np.ndarray:
-    """Seconds of each method, infinite where it never gets there, [methods, ...]."""
-    latency = definition['latency']
+def _times(definition: Row, rounds: list[float], uplink: Any, speed: Any) -> np.ndarray:
+    """Seconds until so many rounds of each method are over, its clients alike, [methods, ...]."""
     return np.stack(
         [
-            np.inf * (uplink + speed) if r is None else seconds(m, r, uplink, speed, latency)
+            r * (m['gflop'] * 1e9 / speed + m['mbytes'] * 8e6 / uplink + definition['latency'])
             for m, r in zip(definition['methods'], rounds, strict=True)
         ]
     )
@@ -105,28 +99,19 @@ def report(definition: Row, reached: Reached) -> str:
     head = ['', 'MB a round', 'GFLOP a round', *(f'rounds to {_panel(*each)}' for each in reached)]
     rows = [
         [m['label'], f'{m["mbytes"]:,.4g}', f'{m["gflop"]:,.3g}']
-        + ['-' if each[i] is None else f'{each[i]:.3g}' for each in reached.values()]
+        + ['-' if np.isinf(each[i]) else f'{each[i]:.3g}' for each in reached.values()]
         for i, m in enumerate(definition['methods'])
     ]
     parts = [markdown_table(head, rows, 1)]
-    for column, target in reached:
+    points, uplinks, speeds = zip(*definition['points'], strict=True)
+    for panel, rounds in reached.items():
+        times = _times(definition, rounds, np.array(uplinks), np.array(speeds))  # [methods, points]
         rows = []
-        found = [
-            _times(definition, reached[column, target], np.float64(up), np.float64(speed))
-            for _, up, speed in definition['points']
-        ]
-        for i, method in enumerate(definition['methods']):
-            if reached[column, target][i] is None:
-                continue
-            cells = [in_words(float(times[i])) for times in found]
-            best = [int(times.argmin()) == i for times in found]
-            rows.append(
-                [method['label']]
-                + [f'**{c}**' if b else c for c, b in zip(cells, best, strict=True)]
-            )
-        points = [label for label, *_ in definition['points']]
-        title = f'Time to {_panel(column, target)}:'
-        parts.append(f'{title}\n\n{markdown_table(["", *points], rows, 1)}')
+        for i in np.flatnonzero(np.isfinite(rounds)):
+            cells = zip(map(in_words, times[i].tolist()), times.argmin(axis=0) == i, strict=True)
+            marked = [f'**{words}**' if fastest else words for words, fastest in cells]
+            rows.append([definition['methods'][i]['label'], *marked])
+        parts.append(f'Time to {_panel(*panel)}:\n\n{markdown_table(["", *points], rows, 1)}')
     return '\n\n'.join(parts)
 
 

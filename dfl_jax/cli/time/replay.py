@@ -17,8 +17,6 @@ from dfl_jax.timing import Counts, Rules, World, counted, energy, finish_times, 
 
 FLAGS = flags.FLAGS
 MOVED = ('data_dir', 'partition_file')  # settings that may differ from the run's
-
-
 KEPT = (*MOVED, 'allow_imports', 'progress')
 
 
