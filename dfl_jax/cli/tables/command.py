@@ -17,16 +17,10 @@ from pathlib import Path
 
 from absl import flags
 
-from dfl_jax.cli.command import (
-    check_writable,
-    in_a_line,
-    one_line_errors,
-    share,
-    whole_numbers,
-)
+from dfl_jax.cli.command import check_writable, in_a_line, one_line_errors, share, whole_numbers
 from dfl_jax.cli.run.rundir import Row, write_atomically
 from dfl_jax.cli.tables import files, missing, reproduction
-from dfl_jax.cli.tables.curves import Runs, find_runs, none_of, save_curves
+from dfl_jax.cli.tables.curves import find_runs, none_of, save_curves
 from dfl_jax.cli.tables.latex import latex_table
 from dfl_jax.cli.tables.metrics import what
 from dfl_jax.cli.tables.table import INTERVALS, cells, report
@@ -107,10 +101,11 @@ def _with_runs(name: str, file: Path, sources: Sequence[Path]) -> int:
     if file.stem == 'computed':
         raise ValueError(f'{name} is computed and has no runs; leave --run and --list out')
     published = files.read_published(file)
-    flagfiles = missing.chosen_cells(files.flagfiles(published, file.parent), FLAGS.cells)
+    flagfiles = files.flagfiles(published, file.parent)
+    chosen = missing.chosen_cells(flagfiles, FLAGS.cells)
     partitions = missing.partition_files(published, FLAGS.partitions)
-    runs, warnings = _found(published, file.parent, sources)
-    jobs = missing.jobs_of(flagfiles, _seeds(FLAGS.seeds), runs, partitions)
+    runs, warnings = find_runs(flagfiles, sources, files.columns(published, flagfiles))
+    jobs = missing.jobs_of(chosen, _seeds(FLAGS.seeds), runs, partitions)
     mine = [jobs[i] for i in share(FLAGS.shard, jobs)]
     if FLAGS.list:
         print(missing.listing(mine, runs))
@@ -139,12 +134,6 @@ def _seeds(text: str) -> list[int]:
     return list(numbers)
 
 
-def _found(published: Row, folder: Path, sources: Sequence[Path]) -> tuple[Runs, list[str]]:
-    """The runs of a table that there are, and warnings of them."""
-    flagfiles = files.flagfiles(published, folder)
-    return find_runs(flagfiles, sources, files.columns(published, flagfiles))
-
-
 def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> None:
     """Prints the table and writes its files. Raises ValueError or OSError, one line."""
     name, first = table_name.replace('/', '-'), sources[0]
@@ -167,9 +156,10 @@ def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> None:
 
 
 def _write(published: Row, folder: Path, sources: Sequence[Path], out: Path, name: str) -> None:
-    runs, warnings = _found(published, folder, sources)
+    flagfiles = files.flagfiles(published, folder)
+    runs, warnings = find_runs(flagfiles, sources, files.columns(published, flagfiles))
     if not runs:
-        raise ValueError(none_of(files.flagfiles(published, folder), sources, warnings))
+        raise ValueError(none_of(flagfiles, sources, warnings))
     text, title = report(published, runs), f'{published["title"]}: {what(published)}'
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / f'{name}.md', text + '\n')

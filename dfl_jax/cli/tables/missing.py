@@ -43,14 +43,13 @@ def chosen_cells(flagfiles: Mapping[str, Path], patterns: Sequence[str]) -> dict
 
     Raises ValueError for a pattern that none matches.
     """
+    chosen: set[str] = set()
     for pattern in patterns:
-        if not fnmatch.filter(flagfiles, pattern):
+        cells = fnmatch.filter(flagfiles, pattern)
+        if not cells:
             raise ValueError(f'--cells={pattern} matches none of {", ".join(sorted(flagfiles))}')
-    return {
-        cell: file
-        for cell, file in flagfiles.items()
-        if not patterns or any(fnmatch.fnmatchcase(cell, pattern) for pattern in patterns)
-    }
+        chosen.update(cells)
+    return {cell: file for cell, file in flagfiles.items() if cell in chosen or not patterns}
 
 
 def jobs_of(
@@ -62,12 +61,9 @@ def jobs_of(
         rounds = int(read_flagfile(file)['rounds'])
         name = f'{cell}-seed{seed}'
         there = any(run['run'] == name and run['round'][-1] >= rounds for run in runs.get(cell, ()))
-        jobs.append(Job(cell, seed, file, partitions.get(column_of(cell)), rounds, there))
+        column = cell.partition('-')[2]
+        jobs.append(Job(cell, seed, file, partitions.get(column), rounds, there))
     return jobs
-
-
-def column_of(cell: str) -> str:
-    return cell.partition('-')[2]
 
 
 def partition_files(published: Row, folder: str | None) -> dict[str, Path]:
