@@ -120,16 +120,10 @@ METRICS = {
         to_target('simulated_seconds'), 's', 'simulated seconds to {target}', 'simulated_seconds'
     ),
     'accuracy_at': Metric(
-        at_round(CONSENSUS),
-        'aggregated',
-        'consensus accuracy at {when} (%)',
-        more_is_better=True,
+        at_round(CONSENSUS), 'aggregated', 'consensus accuracy at {when} (%)', more_is_better=True
     ),
     'client_accuracy_at': Metric(
-        client_accuracy_at,
-        'mean client',
-        'mean client accuracy at {when} (%)',
-        more_is_better=True,
+        client_accuracy_at, 'mean client', 'mean client accuracy at {when} (%)', more_is_better=True
     ),
     'local_accuracy_at': Metric(
         at_round(LOCAL), 'local', 'mean local accuracy at {when} (%)', LOCAL, True

@@ -21,10 +21,7 @@ from dfl_jax.cli.run.rundir import write_atomically
 
 FLAGS = flags.FLAGS
 define_flags = define_flags_of_others  # those of a method of one's own
-EXAMPLES = (
-    '--rounds=5 --out=theory',
-    '--topology=ring --alpha=0.5 --rounds=10 --out=theory-ring',
-)
+EXAMPLES = ('--rounds=5 --out=theory', '--topology=ring --alpha=0.5 --rounds=10 --out=theory-ring')
 flags.adopt_module_key_flags(method_flags)
 
 ONE_UPDATE = (
