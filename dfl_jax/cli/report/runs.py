@@ -126,11 +126,6 @@ def metric_of(rows: Sequence[Row]) -> tuple[str, bool]:
     return metric, f'client_{metric}_max' in names
 
 
-def scale_of(column: str) -> float:
-    """100 for a share that is shown in percent, else 1."""
-    return 100 if 'accuracy' in column else 1
-
-
 def inside(folder: Path, file: Path) -> bool:
     """Whether a file of the folder is there itself, and no link to a place outside."""
     try:

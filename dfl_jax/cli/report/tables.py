@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from dfl_jax.cli.report.runs import Group, SavedRun, differing, metric_of, scale_of
+from dfl_jax.cli.report.runs import Group, SavedRun, differing, metric_of
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables import files
-from dfl_jax.cli.tables.curves import CURVES, columns_of, read_runs
+from dfl_jax.cli.tables.curves import CURVES, columns_of, read_runs, scale_of
 from dfl_jax.cli.tables.metrics import Measured, to_target, what
 from dfl_jax.cli.tables.metrics import summary as over_seeds
 from dfl_jax.cli.tables.table import below, cells

@@ -20,16 +20,13 @@ FREE = ('seed', 'data_dir')  # a run may differ from its flagfile in these
 BESIDE = (*FREE, 'partition_file', 'chunk')  # and be given these, which the flagfile has not
 REPLACED = ('partition', 'partition_overlap', 'alpha')  # by a partition_file
 
-Run = dict[
-    str, Any
-]  # its name as 'run', SECONDS, and as lists 'round', CURVES and what a table adds
+# Its name as 'run', SECONDS, and as lists 'round', CURVES and what a table adds
+Run = dict[str, Any]
 Runs = dict[str, list[Run]]  # by cell
 
 
 def find_runs(
-    flagfiles: Mapping[str, Path],
-    sources: Sequence[Path],
-    needed: Mapping[str, Sequence[str]],
+    flagfiles: Mapping[str, Path], sources: Sequence[Path], needed: Mapping[str, Sequence[str]]
 ) -> tuple[Runs, list[str]]:
     """The runs of every cell that has some, and warnings of other settings and unfinished runs.
 
@@ -125,9 +122,9 @@ def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
             warnings.append(f'{name}: partition from {Path(settings["partition_file"]).name}')
             wanted = {flag: value for flag, value in wanted.items() if flag not in REPLACED}
         for flag, value in wanted.items():
+            had = shown(settings.get(flag))
             longer = flag == 'rounds' and settings['rounds'] > int(value)  # serves too
-            if flag not in FREE and shown(settings.get(flag)) != value and not longer:
-                had = shown(settings.get(flag))
+            if flag not in FREE and had != value and not longer:
                 warnings.append(f'{name}: --{flag}={had}, the flagfile says {value}')
         for flag in beyond:
             had = shown(settings.get(flag))
@@ -193,6 +190,11 @@ def check_run(run: Any, needed: Iterable[str]) -> None:
             if not isinstance(several, list) or not several or not all(map(is_number, several)):
                 shown = 'missing' if value is None else in_a_line(repr(value))[:40]
                 raise ValueError(f'its {name} of round {round} is {shown}')
+
+
+def scale_of(column: str) -> int:
+    """100 for a share that is shown in percent, else 1."""
+    return 100 if 'accuracy' in column else 1
 
 
 def is_number(value: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dfl_jax.cli.run.plots import COLOURS
 from dfl_jax.cli.run.rundir import Row
-from dfl_jax.cli.tables.curves import LOSS, Run, Runs, line_curve, panel_curves
+from dfl_jax.cli.tables.curves import LOSS, Run, Runs, line_curve, panel_curves, scale_of
 from dfl_jax.cli.tables.fits import Points, fits, slowdowns
 from dfl_jax.cli.tables.labels import CURVE_LABELS, METHODS
 from dfl_jax.cli.tables.metrics import by_metric, measure, metric_words, when
@@ -126,7 +126,7 @@ def _factors(published: Row, panel: Row, runs: Runs) -> list[Line]:
             bounds = part['metric'] != 'loss_to'  # a fit has none, nor have the marks beside it
             return [m.value for m in measure(part, cell) if bounds or not m.bound]
         at_round = [value for run in cell for value in _at(run, curve, published['round'])]
-        return [_unit(curve) * value for value in at_round]
+        return [scale_of(curve) * value for value in at_round]
 
     lines, places = [], panel['columns']
     for method, (label, colour) in _methods(published, panel).items():
@@ -190,10 +190,6 @@ def _methods(published: Row, panel: Row) -> dict[str, tuple[str, str]]:
     return {method: (METHODS.get(like, like), colours[like]) for method, like in shown.items()}
 
 
-def _unit(curve: str) -> int:
-    return 100 if 'accuracy' in curve else 1
-
-
 def _at(run: Run, name: str, round: int) -> list:
     """The column `name` of a run in a round, as a list of one; empty where it is not evaluated."""
     return [run[name][run['round'].index(round)]] if round in run['round'] else []
@@ -208,7 +204,7 @@ def _over_seeds(runs: Sequence[Run], curve: str, x: str, until: float, scale: fl
     shared = sorted(set.intersection(*rounds)) if rounds else []
     return {
         scale * r if x == 'minibatches' else statistics.mean(_at(run, x, r)[0] for run in runs): [
-            _unit(curve) * _at(run, curve, r)[0] for run in runs
+            scale_of(curve) * _at(run, curve, r)[0] for run in runs
         ]
         for r in shared
         if r <= until
