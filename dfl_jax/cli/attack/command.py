@@ -40,16 +40,11 @@ flags.DEFINE_integer(
 )
 
 
-def check() -> None:
-    """Raises ValueError for a flag that the attack ignores, or a full --out."""
+@one_line_errors('interrupted, and nothing written; start again')
+def main(_: list[str]) -> int:
     refuse_others(SHARED, ' to the attack')
     check_values(FLAGS)
     check_empty(FLAGS.out)
-
-
-@one_line_errors('interrupted, and nothing written; start again')
-def main(_: list[str]) -> int:
-    check()
     from tqdm import tqdm
 
     from dfl_jax import data

@@ -1,6 +1,7 @@
 """A client's network and images, and the attacks of its neighbour on them."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -181,9 +182,6 @@ def attacks(
             key, model, w, sent, shape, projection, on_support=on_support, **search, **priors
         )[0]
 
-    def matching_smooth(given, key, sent):
-        return matching(given, key, sent, **prior)
-
     def first_input(given, key, sent):
         return attack.closed_form(model, sent, on_support=on_support)
 
@@ -191,9 +189,7 @@ def attacks(
         return attack.minimum_norm(first_input(given, key, sent), given.projection)
 
     def smooth(given, key, sent):
-        def encode(x):
-            return x.ravel() @ given.projection
-
+        encode = lambda x: x.ravel() @ given.projection  # noqa: E731
         z = first_input(given, key, sent)
         return attack.match(key, encode, z, shape, **search, **prior)[0]
 
@@ -205,9 +201,9 @@ def attacks(
         return jax.jit(lambda given, *of: jax.lax.map(lambda sample: one(given, *sample), of))
 
     plain = {'gradient matching': matching, 'closed form': first_input}
-    projected = {
+    projected: dict[str, Callable[..., Any]] = {
         'gradient matching': matching,
-        MATCHING_SMOOTH: matching_smooth,
+        MATCHING_SMOOTH: partial(matching, **prior),
         'closed form, least norm': least_norm,
         'closed form, smooth image': smooth,
         'closed form, own images': known_images,
