@@ -5,6 +5,7 @@ page is made anew when a run has evaluated, and then loads itself again; it keep
 it. RUN is a run directory, or a folder of them. Ctrl-C ends it. It needs the extra `report`.
 """
 
+import contextlib
 import functools
 import hashlib
 import threading
@@ -119,8 +120,6 @@ def main(argv: list[str]) -> int:
         raise ValueError('name one run directory, or one folder of them: dfl-jax watch RUN')
     with server(Path(argv[1]), FLAGS.port, FLAGS.target) as serving:
         print(f'{argv[1]}: http://{LOOPBACK}:{serving.server_port} (Ctrl-C ends it)', flush=True)
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             serving.serve_forever()
-        except KeyboardInterrupt:
-            return 0
     return 0
