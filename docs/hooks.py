@@ -20,6 +20,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from dfl_jax.cli.__main__ import COMMANDS
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # What a link leads to in the repository -> what it leads to on the site.
@@ -38,7 +40,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     (reference,) = (part['Reference'] for part in config.nav if 'Reference' in part)
     for entry in reference:
         if 'Commands' in entry:
-            entry['Commands'] = [{f'dfl-jax {name}': _command_page(name)} for name in _commands()]
+            entry['Commands'] = [{f'dfl-jax {name}': _command_page(name)} for name in COMMANDS]
         elif 'Python' in entry:
             entry['Python'] = [{name: _module_page(name)} for name in _packages()]
     return config
@@ -47,21 +49,18 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The files of the site, with the generated pages."""
     tutorial, figures = notebook(ROOT / 'docs/tutorial.ipynb', config.extra['run_tutorial'])
-    for path, image in figures.items():
-        files.append(File.generated(config, path, content=image))
     if repository := config.extra['repository']:
         tutorial = in_colab(tutorial, repository)
     pages = {
+        **figures,
         'tutorial.md': tutorial,
         'vs_peers.md': (ROOT / 'benchmarks/vs_peers.md').read_text(),
         **{_module_page(name): package(name, modules) for name, modules in _packages().items()},
     }
-    names = _commands()
     with ThreadPoolExecutor(2) as pool:  # a command takes seconds to say its flags
-        for name, page in zip(names, pool.map(command, names), strict=True):
-            pages[_command_page(name)] = page
-    for path, text in pages.items():
-        files.append(File.generated(config, path, content=text))
+        pages |= zip(map(_command_page, COMMANDS), pool.map(command, COMMANDS), strict=True)
+    for path, content in pages.items():
+        files.append(File.generated(config, path, content=content))
     return files
 
 
@@ -178,13 +177,6 @@ def _packages() -> dict[str, list[str]]:
             module = '.'.join(parts).removesuffix('.__init__')
             packages.setdefault('.'.join(parts[:2]), []).append(module)
     return packages
-
-
-def _commands() -> list[str]:
-    """The names of the commands."""
-    from dfl_jax.cli.__main__ import COMMANDS
-
-    return list(COMMANDS)
 
 
 def _command_page(name: str) -> str:
