@@ -138,21 +138,28 @@ def page(tables: Mapping[str, Path], folder: Path) -> str:
     blocks: list[str] = []
     left_out: list[list[str]] = []
     counts: dict[str, list[str]] = {}
-    read = {name: _read(file) for name, file in sorted(tables.items()) if file.stem != 'computed'}
-    kept = {name: _kept(folder, name) for name in read if _kept(folder, name).exists()}
+    read = {
+        name: files.read_published(file)
+        for name, file in sorted(tables.items())
+        if file.stem != 'computed'
+    }
+    flagfiles = {name: files.flagfiles(read[name], tables[name].parent) for name in read}
+    stored = {name: folder / f'{name.replace("/", "-")}.json' for name in read}
+    kept = {name: file for name, file in stored.items() if file.exists()}
 
     def runs_of(name: str, part: Row) -> Runs:
         """All kept curves that have what the metric takes; of one name the nearest table's."""
-        flagfiles, runs = read[name][1], Runs()
-        needed = files.columns(part, flagfiles)
-        for other in sorted(kept, key=lambda other: _distance(name, other)):
-            same = {c: f for c, f in flagfiles.items() if read[other][1].get(c) == f}
+        paper, runs = name.split('/')[0], Runs()
+        needed = files.columns(part, flagfiles[name])
+        # The table itself, then those of its paper, then others
+        for other in sorted(kept, key=lambda other: (other != name, other.split('/')[0] != paper)):
+            same = {c: f for c, f in flagfiles[name].items() if flagfiles[other].get(c) == f}
             for cell, more in find_runs(same, [kept[other]], needed)[0].items():
                 names = {run['run'] for run in runs.get(cell, ())}
                 runs.setdefault(cell, []).extend(run for run in more if run['run'] not in names)
         return runs
 
-    for name, (published, _) in read.items():
+    for name, published in read.items():
         parts = [
             part | dict.fromkeys(part.keys() & {'metrics'}, ()) for part in by_metric(published)
         ]
@@ -178,27 +185,14 @@ def page(tables: Mapping[str, Path], folder: Path) -> str:
     return '\n\n'.join([INTRODUCTION.rstrip(), head, *blocks]) + '\n'
 
 
-def _read(file: Path) -> tuple[Row, dict[str, Path]]:
-    """A published.json, and the flagfiles of its cells."""
-    published = files.read_published(file)
-    return published, files.flagfiles(published, file.parent)
-
-
-def _distance(name: str, other: str) -> int:
-    """0 for the table itself, 1 for one of the same paper, 2 for others."""
-    return (name != other) + (name.split('/')[0] != other.split('/')[0])
-
-
-def _kept(folder: Path, name: str) -> Path:
-    """Where the curves of a table are kept."""
-    return folder / f'{name.replace("/", "-")}.json'
-
-
 def _section(name: str, published: Row, found: Sequence[Entry], runs: int, folder: Path) -> str:
     stem = name.replace('/', '-')
-    curves = f' [Curves]({folder.name}/{stem}.json)' if _kept(folder, name).exists() else ''
-    figure = f' [Figure]({folder.name}/{stem}.png)' if (folder / f'{stem}.png').exists() else ''
-    lines = [f'## {name}', f'{published["title"]}: {what(published)}.{curves}{figure}']
+    links = ''.join(
+        f' [{word}]({folder.name}/{stem}.{kind})'
+        for word, kind in (('Curves', 'json'), ('Figure', 'png'))
+        if (folder / f'{stem}.{kind}').exists()
+    )
+    lines = [f'## {name}', f'{published["title"]}: {what(published)}.{links}']
     missing = [entry for entry in found if entry.verdict == NOT_RUN]
     shown = [[*entry] for entry in found if entry.verdict != NOT_RUN]
     if shown:
