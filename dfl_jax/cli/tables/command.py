@@ -64,7 +64,7 @@ def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
 
 @one_line_errors('interrupted; the same command goes on', None)
 def main(argv: list[str]) -> int:
-    known = files.known_tables(files.PAPERS)
+    known = files.known_tables()
     of_runs = len(argv) == 2 and argv[1] in known and known[argv[1]].stem != 'computed'
     if FLAGS.latex and argv[1:] and not of_runs:
         raise ValueError(f'--latex is of one table of runs, which {argv[1]} is not; leave it out')

@@ -9,10 +9,10 @@ from dfl_jax.cli.tables.curves import CURVES, line_curve, panel_curves
 from dfl_jax.cli.tables.metrics import METRICS, by_metric
 
 
-def known_tables(home: Path) -> dict[str, Path]:
-    """The file of every table and study below `home`, by PAPER/TABLE."""
-    files = [f for kind in ('published', 'computed') for f in home.glob(f'*/*/{kind}.json')]
-    return {str(file.parent.relative_to(home)): file for file in files}
+def known_tables() -> dict[str, Path]:
+    """The file of every table and study, by PAPER/TABLE."""
+    files = [f for kind in ('published', 'computed') for f in PAPERS.glob(f'*/*/{kind}.json')]
+    return {str(file.parent.relative_to(PAPERS)): file for file in files}
 
 
 def flagfiles(published: Row, folder: Path) -> dict[str, Path]:

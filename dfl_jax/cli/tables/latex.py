@@ -26,7 +26,6 @@ def latex_table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str
     The first column is aligned left, the others right. The preamble needs
     `\\usepackage{booktabs}`.
     """
-    lines = [_cells(row) for row in rows]
     return '\n'.join(
         [
             r'\begin{table}',
@@ -36,7 +35,7 @@ def latex_table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str
             r'    \toprule',
             _cells(head),
             r'    \midrule',
-            *lines,
+            *map(_cells, rows),
             r'    \bottomrule',
             r'  \end{tabular}',
             r'\end{table}',

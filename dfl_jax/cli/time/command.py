@@ -47,7 +47,6 @@ for _name in SHARED:
     flags.declare_key_flag(_name)
 FILES = ('time.md', 'time.json', 'time.png', 'worlds.png')
 WORLD = 'speed=1e10,uplink=5.6e6,latency=0.05'
-HEAD = ('run', 'world', 'rounds', 'seconds a round')
 
 
 def directories(names: list[str]) -> list[RunDirectory]:
@@ -92,8 +91,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     """The replays as a Markdown table."""
     names, metrics = list(rows[0]['seconds_to']), sorted({row['metric'] for row in rows})
     head = [
-        *HEAD,
-        ' or '.join(metrics),
+        *('run', 'world', 'rounds', 'seconds a round', ' or '.join(metrics)),
         *(f's to {t}' for t in names),
         *(f'kJ to {t}' for t in names),
     ]
