@@ -24,7 +24,6 @@ class SavedRun(NamedTuple):
 
     name: str  # its path below the folder of the report
     path: Path
-    config: Row
     settings: dict[str, str]  # those in effect, as they are typed
     rows: list[Row]
     done: bool
@@ -112,7 +111,7 @@ def _read(name: str, path: Path) -> SavedRun:
         columns_of(name, rows, (f'consensus_{metric}', f'client_{metric}_mean'), NUMBERS)
     except ValueError as error:
         raise ValueError(f'metrics.jsonl is damaged: {error}') from error
-    return SavedRun(name, path, config, settings, rows, directory.done.exists())
+    return SavedRun(name, path, settings, rows, directory.done.exists())
 
 
 def metric_of(rows: Sequence[Row]) -> tuple[str, bool]:
@@ -120,9 +119,9 @@ def metric_of(rows: Sequence[Row]) -> tuple[str, bool]:
 
     rows: of metrics.jsonl, which have it as consensus_METRIC, beside the worst client's.
     """
-    names = [*rows[0]] if rows and isinstance(rows[0], dict) else []
-    metrics = [name.removeprefix('consensus_') for name in names if name.startswith('consensus_')]
-    metric = metrics[0] if metrics else CLASSIFICATION.metric
+    names = rows[0] if rows else {}
+    metrics = (name.removeprefix('consensus_') for name in names if name.startswith('consensus_'))
+    metric = next(metrics, CLASSIFICATION.metric)
     return metric, f'client_{metric}_max' in names
 
 

@@ -155,8 +155,6 @@ def columns_of(
     rows: of metrics.jsonl. Raises ValueError, one line, for what no run writes, and where the run
     lacks a column.
     """
-    if not all(isinstance(row, dict) for row in rows):
-        raise ValueError('metrics.jsonl is damaged')
     if not rows:
         return {'run': name, 'round': []}
     known = ['round', *needed, *(m for m in more if all(m in row for row in rows))]
