@@ -11,6 +11,7 @@ those that are missing first, the cheapest first. The same command goes on after
 `all` in place of PAPER/TABLE writes one page of every published number, with a verdict.
 """
 
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,34 +33,30 @@ OF_RUNS = ('seeds', 'cells', 'shard', 'data_dir', 'partitions')  # flags of --ru
 
 def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
     """Defines the flags of this command, whose names others use for something else."""
-    flags.DEFINE_list(
+    text, several, switch = (
+        functools.partial(define, flag_values=known)
+        for define in (flags.DEFINE_string, flags.DEFINE_list, flags.DEFINE_bool)
+    )
+    several(
         'runs',
         None,
         'Folders whose subfolders are the runs, or .json of them; --run writes into the first '
         '(default: runs/PAPER/TABLE).',
-        flag_values=known,
     )
-    strings = {
-        'out': (None, 'Where table, curves and figure go (default: with the first of --runs).'),
-        'seeds': ('0', 'Seeds of every cell, 0..4 or 0,2,3. With --run or --list.'),
-        'shard': ('0/1', 'i/n: this process takes every n-th run, from i. With --run or --list.'),
-        'data_dir': (None, 'Folder of the data sets. With --run.'),
-        'partitions': (
-            None,
-            "Folder of the authors' own partitions of the data, where the table has some; without "
-            'it partitions are drawn. With --run.',
-        ),
-    }
-    for name, (default, help) in strings.items():
-        flags.DEFINE_string(name, default, help, flag_values=known)
-    cells = 'Only these cells, e.g. dfedavg-*. With --run or --list.'
-    flags.DEFINE_list('cells', [], cells, flag_values=known)
-    for name, help in {
-        'run': 'Train the runs that are missing, and then show the table.',
-        'latex': 'Print the table in LaTeX, for a paper, and write it as .tex too.',
-        'list': 'Only say which runs are there, which are missing, and what these take.',
-    }.items():
-        flags.DEFINE_bool(name, False, help, flag_values=known)
+    text('out', None, 'Where table, curves and figure go (default: with the first of --runs).')
+    text('seeds', '0', 'Seeds of every cell, 0..4 or 0,2,3. With --run or --list.')
+    text('shard', '0/1', 'i/n: this process takes every n-th run, from i. With --run or --list.')
+    text('data_dir', None, 'Folder of the data sets. With --run.')
+    text(
+        'partitions',
+        None,
+        "Folder of the authors' own partitions of the data, where the table has some; without it "
+        'partitions are drawn. With --run.',
+    )
+    several('cells', [], 'Only these cells, e.g. dfedavg-*. With --run or --list.')
+    switch('run', False, 'Train the runs that are missing, and then show the table.')
+    switch('latex', False, 'Print the table in LaTeX, for a paper, and write it as .tex too.')
+    switch('list', False, 'Only say which runs are there, which are missing, and what these take.')
 
 
 @one_line_errors('interrupted; the same command goes on', None)
