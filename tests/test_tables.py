@@ -154,9 +154,9 @@ def test_a_seed_that_never_got_there_is_shown_not_averaged():
 
 
 def test_a_number_that_the_paper_does_not_print_is_a_dash():
-    published = PUBLISHED | {'rows': {'ntk_dfl': [12, None], 'dfedavg': [None, '>200']}}
+    published = PUBLISHED | {'rows': {'ntk_dfl': [0, None], 'dfedavg': [None, '>200']}}
     lines = table_of(published, {'ntk_dfl-alpha0.1': [reaching(18)]}).splitlines()
-    assert lines[2:] == ['| ntk_dfl | 12 | - | - | 18 (1 seed) |', '| dfedavg | - | - | >200 | - |']
+    assert lines[2:] == ['| ntk_dfl | 0 | - | - | 18 (1 seed) |', '| dfedavg | - | - | >200 | - |']
 
 
 def test_a_paper_without_numbers_has_no_column():
@@ -323,6 +323,7 @@ def test_columns_may_have_rounds_of_their_own(metric):
         ('>200', reaching(260), []),
         ('>200', reaching(140), ['dfedavg iid: 140 against >200 (-30 %)']),
         (None, reaching(140), []),
+        (0, reaching(140), []),  # of which nothing is a share
     ],
 )
 def test_cells_far_from_the_paper_are_named(number, run, warning):

@@ -20,8 +20,8 @@ from dfl_jax.topology import (
     cohorts,
     drop_clients,
     drop_links,
-    graph_bytes,
     drop_receivers,
+    graph_bytes,
     schedule,
 )
 from dfl_jax.topology.families import BY_NETWORKX, REGULAR_BY_NETWORKX, Settings, draw, most_members

@@ -189,7 +189,9 @@ def attacks(
         return attack.minimum_norm(first_input(given, key, sent), given.projection)
 
     def smooth(given, key, sent):
-        encode = lambda x: x.ravel() @ given.projection  # noqa: E731
+        def encode(x):
+            return x.ravel() @ given.projection
+
         z = first_input(given, key, sent)
         return attack.match(key, encode, z, shape, **search, **prior)[0]
 

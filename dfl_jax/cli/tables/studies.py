@@ -221,7 +221,7 @@ def plot_studies(results: Sequence[tuple[Row, Result]], path: Path) -> None:
 def _panel(study: Row, result: Result) -> Panel:
     x, y, *theory = HEADS[study['study']]
     lines = []
-    for (label, points), colour in zip(result.measured.items(), COLOURS, strict=False):
+    for (label, points), colour in zip(result.measured.items(), itertools.cycle(COLOURS)):
         lines.append(Line(label, colour, points))
         if study['study'] in FITTED and (law := power_law(points)):
             ends = {n: [law.at(n)] for n in (min(points), max(points))}

@@ -56,9 +56,10 @@ def cells(published: Row, runs: Runs) -> tuple[list[str], list[list[str]]]:
     for method in published['rows']:
         row = [method]
         for i, column, part in places:
-            paper = [str(part['rows'][method][i] or '-')] * printed
+            number = part['rows'][method][i]
+            paper = ['-' if number is None else str(number)] * printed
             values = measure_cell(part, runs, method, column)
-            row += [*paper, ours(values, part['rows'][method][i])]
+            row += [*paper, ours(values, number)]
         rows.append(row)
     return ['method', *head], rows
 
@@ -146,7 +147,7 @@ def off_paper(published: Row, runs: Runs) -> list[str]:
     for method, numbers in published['rows'].items():
         for column, number in zip(published['columns'], numbers, strict=True):
             values = measure_cell(published, runs, method, column)
-            if number is None or not values:
+            if not number or not values:
                 continue
             measured, paper = mean(values), paper_number(number)
             off = measured.value / paper.value - 1
