@@ -167,10 +167,7 @@ def main(_: list[str]) -> int:
     share(FLAGS.shard, ())  # before anything is written
     asked = options(FLAGS)
     run.prepare_jax()
-    with contextlib.ExitStack() as closing:
-        engine = None
-        if asked is not None:
-            engine = closing.enter_context(engine_of(FLAGS.launcher, asked, out))
+    with engine_of(FLAGS.launcher, asked, out) if asked else contextlib.nullcontext() as engine:
         return _sweep(command, out, engine)
 
 

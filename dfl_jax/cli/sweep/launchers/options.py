@@ -2,8 +2,7 @@
 
 import importlib
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,11 @@ from typing import Any
 from dfl_jax.cli.sweep.launchers.supervise import Engine
 from dfl_jax.execution import own_cores
 
-LAUNCHERS = ('ray', 'submitit')
 OF = {  # flags that only one launcher takes
     'ray': ('ray_address',),
     'submitit': ('submitit_cluster', 'slurm'),
 }
+LAUNCHERS = tuple(OF)
 GENERAL = ('launcher_workers', 'launcher_cores', 'launcher_gpus')
 
 
@@ -37,7 +36,8 @@ def options(flags: Any) -> Options | None:
     given = [name for name in (*GENERAL, *sum(OF.values(), ())) if flags[name].present]
     if chosen is None:
         if given:
-            raise ValueError(f'--{given[0]} is of a launcher; add --launcher={_needs(given[0])}')
+            needed = next((name for name, names in OF.items() if given[0] in names), 'ray')
+            raise ValueError(f'--{given[0]} is of a launcher; add --launcher={needed}')
         return None
     for other, names in OF.items():
         if other != chosen and (wrong := [name for name in names if name in given]):
@@ -63,10 +63,6 @@ def options(flags: Any) -> Options | None:
     return Options(workers, cores, gpus, flags.ray_address, flags.submitit_cluster, slurm)
 
 
-def _needs(name: str) -> str:
-    return next((launcher for launcher, names in OF.items() if name in names), 'ray')
-
-
 def _parameter(text: str) -> tuple[str, str]:
     match = re.fullmatch(r'([a-z_]+)=(.+)', text)
     if not match:
@@ -74,12 +70,9 @@ def _parameter(text: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
-@contextmanager
-def engine_of(launcher: str, asked: Options, out: Path) -> Iterator[Engine]:
+def engine_of(launcher: str, asked: Options, out: Path) -> AbstractContextManager[Engine]:
     """The engine of a launcher, closed after the block.
 
     Raises ValueError where its package is not installed or nothing answers.
     """
-    module = importlib.import_module(f'dfl_jax.cli.sweep.launchers.{launcher}')
-    with module.engine(asked, out) as engine:
-        yield engine
+    return importlib.import_module(f'dfl_jax.cli.sweep.launchers.{launcher}').engine(asked, out)
