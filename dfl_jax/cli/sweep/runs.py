@@ -44,9 +44,6 @@ class Command:
         swept = [f'--{name}={value}' for name, value in one.values.items()]
         try:
             FLAGS.unparse_flags()
-            for name in FLAGS:
-                FLAGS[name].unparse()
-                FLAGS[name].present = 0
             given = with_flagfiles([*first, *self.arguments, *swept])
             _, *rest = FLAGS([self.name, *given])
         finally:  # absl looks at flags of its own when the process ends
