@@ -20,7 +20,7 @@ from dfl_jax.cli.experiment.build import Experiment
 from dfl_jax.cli.run.restore import evaluations_until, lacking, restored
 from dfl_jax.cli.run.rundir import RunDirectory, read_json, write_atomically
 from dfl_jax.cli.run.train import save_consensus, undisturbed
-from dfl_jax.execution import SHARE, available_bytes, placed_as_run
+from dfl_jax.execution import SHARE, available_bytes, filled, placed_as_run
 
 TOGETHER = '0'  # where the checkpoints of a group lie whose runs are one program
 TRACED = ('lr', 'projection_seed')  # settings of a method that may differ within a program
@@ -223,12 +223,8 @@ def _padded(clients: Sequence[Clients | None]) -> Clients | None:
     if not some:
         return None
     width = max(one.y.shape[1] for one in some)
-
-    def pad(leaf: np.ndarray) -> np.ndarray:
-        fill = [(0, 0), (0, width - leaf.shape[1])] + [(0, 0)] * (leaf.ndim - 2)
-        return np.pad(leaf, fill)
-
-    return jax.tree.map(lambda *leaves: np.stack([pad(np.asarray(a)) for a in leaves]), *some)
+    padded = [filled(jax.tree.map(np.asarray, one), width, axis=1) for one in some]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *padded)
 
 
 def _wide(graphs: Sequence[Graph]) -> Graph:
