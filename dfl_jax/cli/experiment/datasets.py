@@ -30,26 +30,22 @@ def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:
         whole = _of_others(flags.dataset, task_named(flags.task))
         dataset = data.subsample(whole, flags.train_samples, seeds['subset'], flags.test_samples)
     else:
-        dataset = _of_the_library(flags, seeds['subset'])
+        dataset = data.load(
+            flags.dataset,
+            flags.data_dir,
+            train_samples=flags.train_samples,
+            test_samples=flags.test_samples,
+            seed=seeds['subset'],
+            image_size=flags.image_size,
+            task=task_named(flags.task),
+            columns=roles_of(flags.columns),
+            test_share=flags.test_share,
+            text_window=flags.text_window,
+            progress=flags.progress,
+        )
     if flags.input_projection is not None:
         dataset = data.project(dataset, flags.input_projection, seeds['projection'])
     return dataset
-
-
-def _of_the_library(flags: Any, seed: int) -> data.Dataset:
-    return data.load(
-        flags.dataset,
-        flags.data_dir,
-        train_samples=flags.train_samples,
-        test_samples=flags.test_samples,
-        seed=seed,
-        image_size=flags.image_size,
-        task=task_named(flags.task),
-        columns=roles_of(flags.columns),
-        test_share=flags.test_share,
-        text_window=flags.text_window,
-        progress=flags.progress,
-    )
 
 
 def _of_others(name: str, task: Task) -> data.Dataset:
