@@ -1,18 +1,13 @@
 """The methods that a command line may name: those in rounds, and those without."""
 
-from collections.abc import Callable
-from typing import Any
+from operator import attrgetter
 
 from dfl_jax import algorithms, asynchronous
-from dfl_jax.algorithms import CHUNK, STATIC, Method, Run
+from dfl_jax.algorithms import CHUNK, STATIC, Method
 from dfl_jax.asynchronous import by_interval
 
 EVENTS = 'events'  # `Method.graphs` of those without rounds
-FROM_PLAN: dict[str, Callable[[Run], Any]] = {
-    'places': lambda run: run.places,
-    'width': lambda run: run.width,
-    'seconds': lambda run: run.seconds,
-}
+FROM_PLAN = {name: attrgetter(name) for name in ('places', 'width', 'seconds')}
 LABELS = {
     'ad_psgd': ('AD-PSGD', 'Lian et al., ICML 2018'),
     'divshare': ('DivShare', 'Biswas et al., WWW 2025'),
