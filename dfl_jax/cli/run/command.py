@@ -45,9 +45,9 @@ EXAMPLES = (
 flags.adopt_module_key_flags(method_flags)
 
 
-def describe(experiment: Experiment, chosen: dict[str, Any]) -> dict[str, Any]:
+def describe(experiment: Experiment) -> dict[str, Any]:
     """What config.json records."""
-    mesh = experiment.mesh
+    mesh, chosen = experiment.mesh, settings_of_a_run()
     packages = ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'networkx')
     return {
         'settings': chosen,
@@ -189,7 +189,7 @@ def claim(directory: RunDirectory, experiment: Experiment, lock: contextlib.Exit
     directory.path.mkdir(parents=True, exist_ok=True)
     lock.enter_context(directory.locked())
     directory.check_free()
-    directory.write_config(describe(experiment, settings_of_a_run()))
+    directory.write_config(describe(experiment))
     write_network(directory, experiment)
 
 
@@ -200,7 +200,7 @@ def go_on(
 
     Warns of what changed around it and may change its last bits. Raises ValueError.
     """
-    now = json.loads(json.dumps(describe(experiment, settings_of_a_run())))
+    now = json.loads(json.dumps(describe(experiment)))
     check_same(config, experiment, now, directory.path)
     for name in ('versions', 'device', 'devices'):
         if config.get(name) != now[name]:

@@ -23,7 +23,6 @@ REASONS = {  # what may have changed, by the name of the digest
     'networks': "the clients' architectures (--architecture_file)",
     'world': 'the network and device profile (--world)',
 }
-FREE = ('chunk',)  # settings of a method that do not change its results
 
 
 def fingerprint(experiment: Experiment) -> dict[str, Any]:
@@ -52,13 +51,10 @@ def digest_of_graphs(graphs: Graph | Slots, rounds: int, width: int) -> str | No
         active = graphs.active[:rounds]
         each = [a[:rounds][active] for a in graphs if a is not None]
         return _digest([active.sum(axis=1), *(a[:, :width] if a.ndim > 1 else a for a in each)])
-    arrays = [graphs.members[:, :, :width], graphs.mask[:, :, :width], graphs.active]
-    if graphs.weights is not None:
-        arrays.append(graphs.weights[:, :, :width])
+    arrays = map(np.asarray, jax.tree.leaves(graphs))
     # A static schedule is held once.
-    return _digest(
-        [np.asarray(a)[: 1 if np.asarray(a).strides[0] == 0 else rounds] for a in arrays]
-    )
+    held = (a[: rounds if a.strides[0] else 1] for a in arrays)
+    return _digest(a[:, :, :width] if a.ndim > 2 else a for a in held)
 
 
 def _digest(arrays: Iterable[np.ndarray]) -> str:
@@ -79,7 +75,8 @@ def check_same(
     check_inputs(before.get('inputs', {}), experiment, now['inputs'], path)
     old, new = before['settings']['rounds'], now['settings']['rounds']
     was, has = before.get('algorithm', {}), now['algorithm']
-    free = {*FREE} | ({'rounds'} if has.get('schedule') in OPEN_ENDED else set())
+    # Settings that do not change the results so far
+    free = {'chunk', 'rounds'} if has.get('schedule') in OPEN_ENDED else {'chunk'}
     for name in sorted((was.keys() & has.keys()) - free):
         if was[name] != has[name] and new > old:
             raise ValueError(

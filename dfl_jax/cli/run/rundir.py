@@ -49,9 +49,8 @@ class RunDirectory:
             raise ValueError(
                 f'--out={self.path} exists; continue it with --resume or choose another --out'
             )
-        folder = self.path.is_dir()
-        if (self.path.exists() and not folder) or (
-            folder and any(map(_foreign, self.path.iterdir()))
+        if self.path.exists() and (
+            not self.path.is_dir() or any(map(_foreign, self.path.iterdir()))
         ):
             raise ValueError(f'--out={self.path} exists and holds no run; choose another --out')
 
