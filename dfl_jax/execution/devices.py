@@ -137,10 +137,8 @@ def placed_as_run(state: PyTree, mesh: Mesh | None, axis: int = 0) -> PyTree:
     whole on each where the devices do not divide it. What follows from it has the same bits."""
     if mesh is None:
         return placed(state, mesh)
-    before, after = (
-        jax.eval_shape(lambda state, n=n: filled(state, n, axis), state) for n in (1, mesh.size)
-    )
-    if before == after:
+    shapes = map(np.shape, jax.tree.leaves(state))
+    if all(shape[axis] % mesh.size == 0 for shape in shapes if len(shape) > axis):
         return placed(state, mesh, axis)
     return jax.device_put(state, NamedSharding(mesh, PartitionSpec()))
 
