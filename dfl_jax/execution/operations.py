@@ -74,14 +74,9 @@ def _of_equation(equation: Any) -> int:
 
 def _inside(params: dict[str, Any]) -> list[Jaxpr]:
     """The jaxprs among the parameters of an equation."""
-    found = []
-    for value in params.values():
-        for each in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(each, ClosedJaxpr):
-                found.append(each.jaxpr)
-            elif isinstance(each, Jaxpr):
-                found.append(each)
-    return found
+    leaves = jax.tree.leaves(params)
+    found = [each for each in leaves if isinstance(each, ClosedJaxpr | Jaxpr)]
+    return [each.jaxpr if isinstance(each, ClosedJaxpr) else each for each in found]
 
 
 def _of_product(equation: Any) -> int:
