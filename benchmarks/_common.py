@@ -5,7 +5,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -120,9 +120,9 @@ def peak_bytes() -> int:
 # -------------------------------------------------------------------------------- networks
 
 
-def random_clients(clients: int, samples: int, shape: Sequence[int] = IMAGE) -> Clients:
+def random_clients(clients: int, samples: int) -> Clients:
     """Clients of `random_samples`, none of them padded."""
-    x, y = random_samples(clients, samples, shape)
+    x, y = random_samples(clients, samples, IMAGE)
     return Clients(jnp.asarray(x), jnp.asarray(y), jnp.ones((clients, samples), bool))
 
 
@@ -136,9 +136,9 @@ def real_clients(
     return packed, bind(MLP(dataset.classes), packed.x.shape[2:])
 
 
-def mlp(shape: Sequence[int] = IMAGE) -> Model:
+def mlp() -> Model:
     """The two-layer network of most benchmarks, 784-100-10 on the random images."""
-    return bind(MLP(CLASSES), shape)
+    return bind(MLP(CLASSES), IMAGE)
 
 
 def regular_graphs(clients: int, rounds: int, degree: int) -> list[Graph]:

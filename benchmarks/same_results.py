@@ -130,21 +130,15 @@ def _content(path: Path) -> Any:
     if path.suffix == '.safetensors':
         return path.read_bytes().hex()
     if path.suffix == '.jsonl':
-        return [_plain(json.loads(line)) for line in path.read_text().splitlines()]
+        return [json.loads(line, object_hook=_plain) for line in path.read_text().splitlines()]
     if path.suffix == '.json':
-        return _plain(json.loads(path.read_text()))
+        return json.loads(path.read_text(), object_hook=_plain)
     return [line for line in path.read_text().splitlines() if line.startswith('|')]
 
 
-def _plain(value: Any) -> Any:
-    """Without what differs from run to run."""
-    if isinstance(value, dict):
-        return {
-            key: _plain(item)
-            for key, item in value.items()
-            if not any(part in key for part in UNEQUAL)
-        }
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+def _plain(found: dict[str, Any]) -> dict[str, Any]:
+    """An object of JSON without what differs from run to run."""
+    return {key: item for key, item in found.items() if not any(part in key for part in UNEQUAL)}
 
 
 def difference(before: Any, after: Any) -> str | None:

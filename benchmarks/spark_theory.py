@@ -15,6 +15,8 @@ over the M clients written w, v and D (of the updates), and z = w + mu^2 / (1 - 
 All bound quantities for all weights; met on a run they are lower bounds. C_1 = C_2 = 1.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,9 +62,7 @@ def measured(model: Model, clients: Clients, total: int, draws: int) -> dict[str
     value_and_gradient = jax.jit(jax.value_and_grad(lambda w: global_loss(model, w, clients)))
     key = jax.random.key(0)
     state: State = jax.jit(drawn[0].init)(key, clients)
-    found: dict[str, list] = {
-        name: [] for name in ('updates', 'gradients', 'points', 'losses', 'noise')
-    }
+    found = []
     table = common.Table('round', 'loss', '|grad L(z)|', '|E D|', 'cosine of -E D', 'noise')
     graphs = common.regular_graphs(size, total, DEGREE)
     for k, graph in enumerate(tqdm(graphs, desc='rounds', disable=None)):
@@ -70,18 +70,19 @@ def measured(model: Model, clients: Clients, total: int, draws: int) -> dict[str
         update, noise = moments([updates(state, new) for new in after[1:]])
         z = virtual(state)
         loss, gradient = value_and_gradient(z)
-        row = {
+        row: dict[str, Any] = {
             'updates': update,
             'gradients': np.asarray(flat(gradient)),
             'points': np.asarray(flat(z)),
+            'losses': float(loss),
+            'noise': noise,
         }
-        for name, value in (row | {'losses': float(loss), 'noise': noise}).items():
-            found[name].append(value)
+        found.append(row)
         norms = np.linalg.norm(row['gradients']), np.linalg.norm(update)
         cosine = -row['gradients'] @ update / np.prod(norms)
         table.row(k + 1, *((n, '.3g') for n in (float(loss), *norms, cosine, noise)))
         state = after[0]
-    return {name: np.array(values) for name, values in found.items()}
+    return {name: np.array([row[name] for row in found]) for name in found[0]}
 
 
 def global_loss(model: Model, w: PyTree, clients: Clients) -> Array:
