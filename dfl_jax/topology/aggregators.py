@@ -61,9 +61,14 @@ def meetings(
     members = np.zeros((rounds, aggregators, 1 + each), np.int32)
     mask = np.zeros(members.shape, bool)
     active = np.zeros((rounds, aggregators), bool)
-    last = None
+    chosen = [0]
     for r in range(rounds):
-        chosen = _aggregators(graph, r, aggregators, choice, last, rng)
+        if choice == 'uniform':  # inactive clients only where there are too few active ones
+            shuffled = rng.permutation(clients)
+            order = np.argsort(~graph.active[r, shuffled], kind='stable')
+            chosen = shuffled[order[:aggregators]].tolist()
+        elif choice == 'walk' and r > 0:
+            chosen = [int(rng.choice(_heard(graph, r, chosen[0]) or chosen))]
         busy = set(chosen)
         for h, aggregator in enumerate(chosen):
             free = [n for n in _heard(graph, r, aggregator) if n not in busy]
@@ -73,7 +78,6 @@ def meetings(
             members[r, h, 1 : 1 + len(drawn)] = drawn
             mask[r, h, : 1 + len(drawn)] = graph.active[r, aggregator]
             active[r, h] = graph.active[r, aggregator]
-        last = chosen[0]
     return Graph(members, mask, active)
 
 
@@ -82,18 +86,6 @@ def _check_unweighted(graph: Graph, why: str) -> None:
         raise TopologyError(
             f'{why}, not by the weights of a graph; take a topology without weights'
         )
-
-
-def _aggregators(
-    graph: Graph, r: int, count: int, choice: str, last: int | None, rng: np.random.Generator
-) -> list[int]:
-    """The aggregators of round r; inactive clients only where there are too few active ones."""
-    if choice == 'fixed' or (choice == 'walk' and last is None):
-        return [0]
-    if choice == 'walk' and last is not None:
-        return [int(rng.choice(_heard(graph, r, last) or [last]))]
-    shuffled = rng.permutation(graph.members.shape[1])
-    return [int(n) for n in sorted(shuffled, key=lambda n: not graph.active[r, n])[:count]]
 
 
 def _heard(graph: Graph, r: int, aggregator: int) -> list[int]:
