@@ -39,19 +39,20 @@ def rewire(
     """
     check_assortativity(target)
     links = np.unique(np.sort(links, axis=1), axis=0).astype(np.int32)
-    products, mean, variance = _moments(links)
-    if not variance:
+    degrees = np.bincount(links.ravel())
+    at_ends = degrees[links].astype(np.int64)  # [E, 2]
+    if not at_ends.size or not at_ends.var():
         raise TopologyError(
             f'a graph of {len(links)} links whose degrees are all equal has no assortativity to '
             f'bring to {target}; leave it out or take a family of unequal degrees'
         )
+    mean, variance = float(at_ends.mean()), float(at_ends.var())
     # rho is linear in the sum of k_i k_j over the links, which a swap changes by one product.
     scale = len(links) * variance
     goal = target * scale + len(links) * mean**2
-    total = nearest = int(products.sum())
+    total = nearest = int(at_ends.prod(axis=1).sum())
     near = tolerance * scale
-    k = np.bincount(links.ravel()).tolist()
-    ends = links.tolist()
+    k, ends = degrees.tolist(), links.tolist()
     neighbours: list[set[int]] = [set() for _ in k]
     for a, b in ends:
         neighbours[a].add(b)
@@ -86,11 +87,3 @@ def rewire(
         f'assortativity {target} was not reached within {SWEEPS * len(ends)} swaps of '
         f'{len(ends)} links, the closest was {closest:.4f}; take a target nearer to that'
     )
-
-
-def _moments(links: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """k_i k_j [E] of the links, and mean and variance of the degree at the end of a link."""
-    degrees = np.bincount(links.ravel())[links].astype(np.int64)  # [E, 2]
-    if not len(links):
-        return degrees[:, 0], 0.0, 0.0
-    return degrees.prod(axis=1), float(degrees.mean()), float(degrees.var())
