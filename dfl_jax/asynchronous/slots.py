@@ -8,6 +8,7 @@ there are as few at a time as the slots allow, and some more places to spare.
 """
 
 import heapq
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -86,15 +87,14 @@ def pack(
     levels = _levels(events, intervals, width)
     per_interval = int(levels.max()) + 1
     of_events = intervals * per_interval + levels
-    if lack := lack_of_memory(len(ends) * per_interval * width * columns * BYTES_OF_MEMBER):
+    shape = len(ends) * per_interval, width, columns
+    if lack := lack_of_memory(math.prod(shape) * BYTES_OF_MEMBER):
         raise ValueError(
-            f'{len(ends) * per_interval} slots of {width} events take {lack}; simulate fewer '
-            'seconds, or in fewer intervals'
+            f'{shape[0]} slots of {width} events take {lack}; simulate fewer seconds, or in fewer '
+            'intervals'
         )
     sources, saved, places = _places(events, of_events, held, per_interval)
-    slots = _filled(
-        events, of_events, sources, saved, (len(ends) * per_interval, width, columns), clients
-    )
+    slots = _filled(events, of_events, sources, saved, shape, clients)
     # Some to spare, up to a half, so that most longer runs need as many
     step = 2 ** max((places - 1).bit_length() - 2, 0)
     return Packed(slots, max(-(-places // step) * step, 1), per_interval)
@@ -143,23 +143,27 @@ def _places(
     for number, event in enumerate(events):
         for client in event.members[: event.written]:
             writers[client].append(number)
-    last_read: dict[tuple[int, int], int] = {}  # slot, of the versions that are read too late
-    for number, event in enumerate(events):
+
+    def overwritten(client: int, version: int) -> float:
+        """The slot in which the next version takes the place of this one; infinite for never."""
+        writes = writers[client]
+        return slots[writes[version]] if version < len(writes) else math.inf
+
+    last_read: dict[Version, int] = {}  # slot, of the versions that are read too late
+    for event, slot in zip(events, slots.tolist(), strict=True):
         for model in zip(event.members, event.versions, strict=True):
-            client, version = model
-            if version < len(writers[client]) and slots[number] > slots[writers[client][version]]:
-                last_read[model] = max(last_read.get(model, 0), int(slots[number]))
+            if slot > overwritten(*model):
+                last_read[model] = max(last_read.get(model, 0), slot)
     for interval, models in enumerate(held):
         last = (interval + 1) * per_interval - 1
-        for client, version in models:
-            if version < len(writers[client]) and slots[writers[client][version]] <= last:
-                model = client, version
+        for model in models:
+            if overwritten(*model) <= last:
                 last_read[model] = max(last_read.get(model, 0), last)
-    place_of: dict[tuple[int, int], int] = {}
+    place_of: dict[Version, int] = {}
     saved = [NONE] * len(events)
     places = 0
     taken: list[tuple[int, int]] = []  # a heap of (slot of the last read, place)
-    for model in sorted(last_read, key=lambda m: (slots[writers[m[0]][m[1]]], m)):
+    for model in sorted(last_read, key=lambda m: (overwritten(*m), m)):
         writer = writers[model[0]][model[1]]
         if taken and taken[0][0] < slots[writer]:
             place = heapq.heappop(taken)[1]
@@ -170,12 +174,10 @@ def _places(
         assert events[writer].members[events[writer].written - 1] == model[0]
     sources = [
         [
-            place_of[client, version]
-            if version < len(writers[client]) and slots[number] > slots[writers[client][version]]
-            else NONE
-            for client, version in zip(event.members, event.versions, strict=True)
+            place_of[model] if slot > overwritten(*model) else NONE
+            for model in zip(event.members, event.versions, strict=True)
         ]
-        for number, event in enumerate(events)
+        for event, slot in zip(events, slots.tolist(), strict=True)
     ]
     return sources, saved, places
 
@@ -189,36 +191,33 @@ def _filled(events, of_events, sources, saved, shape, clients) -> Slots:
     rows = np.empty(len(events), int)
     for number, slot in enumerate(of_events.tolist()):
         rows[number], filled[slot] = filled[slot], filled[slot] + 1
-    at = of_events, rows
+    counts = [len(event.members) for event in events]
+    column = np.concatenate([np.arange(count) for count in counts])
+    of_members = np.repeat(of_events, counts), np.repeat(rows, counts), column
 
-    def padded(entries: list, padding: list, dtype: type) -> np.ndarray:
-        """[E, K] from lists of different lengths."""
-        return np.array(
-            [[*e, *[p] * (columns - len(e))] for e, p in zip(entries, padding, strict=True)], dtype
-        )
-
-    def placed(values: np.ndarray, empty: int) -> np.ndarray:
-        """[S, H, ...] from [E, ...]."""
-        array = np.full((number_of_slots, width, *values.shape[1:]), empty, values.dtype)
-        array[at] = values
+    def by_event(values: Sequence, empty: int = 0) -> np.ndarray:
+        """[S, H] from a number for each event."""
+        array = np.full((number_of_slots, width), empty, np.int32)
+        array[of_events, rows] = values
         return array
 
-    zeros = [0] * len(events)
-    members = [event.members for event in events]
-    weights = None
-    if events[0].weights:
-        weights = placed(padded([event.weights for event in events], zeros, np.float64), 0)
-    fragments = None
-    if events[0].fragments:
-        fragments = placed(padded([event.fragments for event in events], zeros, np.int32), 0)
+    def by_member(values: Sequence, empty: int = 0, dtype: type = np.int32) -> np.ndarray:
+        """[S, H, K] from a number for each member of each event."""
+        array = np.full((number_of_slots, width, columns), empty, dtype)
+        array[of_members] = [*itertools.chain.from_iterable(values)]
+        return array
+
+    active = by_event([1] * len(events)) > 0
+    mask = by_member([[1] * count for count in counts]) > 0
+    members = by_member([event.members for event in events], clients - 1)
     return Slots(
-        placed(padded(members, [m[0] for m in members], np.int32), clients - 1),
-        placed(padded([[True] * len(m) for m in members], zeros, np.bool_), False),
-        placed(np.ones(len(events), bool), False),
-        weights,
-        placed(padded(sources, [NONE] * len(events), np.int32), NONE),
-        placed(np.array(saved, np.int32), NONE),
-        placed(np.array([event.updates for event in events], np.int32), 0),
-        placed(padded([event.sent for event in events], zeros, np.int32), 0),
-        fragments,
+        np.where(active[:, :, None] & ~mask, members[:, :, :1], members),
+        mask,
+        active,
+        by_member([e.weights for e in events], dtype=np.float64) if events[0].weights else None,
+        by_member(sources, NONE),
+        by_event(saved, NONE),
+        by_event([event.updates for event in events]),
+        by_member([event.sent for event in events]),
+        by_member([event.fragments for event in events]) if events[0].fragments else None,
     )
