@@ -68,11 +68,8 @@ def exchanges(network: Network) -> Iterator[Event]:
 def update(event: Slots, read: Read, present: Read, train: Train) -> tuple[tuple[Held, ...], Array]:
     began = read(event, 0).params
     trained, loss = train(began)
-
-    def average(own: Array, other: Array) -> Array:
-        return jnp.where(event.mask[1], (own + other) / 2, own)
-
-    averages = jax.tree.map(average, present(event, 0).params, present(event, 1).params)
+    own, other = present(event, 0).params, present(event, 1).params
+    averages = jax.tree.map(lambda x, y: jnp.where(event.mask[1], (x + y) / 2, x), own, other)
     new = jax.tree.map(lambda a, z, x: a + (z - x), averages, trained, began)
     return (Held(new), Held(averages)), loss
 

@@ -5,6 +5,7 @@ what they share. Nothing in it knows of models: an event names versions of them.
 has version v after v changes, and what an event reads and writes follows from that.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -120,14 +121,14 @@ class Network:
         A downlink is as wide for each message: what else its client receives is left out. bits:
         of the message, a model's by default.
         """
-        bits = self.bits if bits is None else bits
         rate = min(self.world.uplink[sender] / messages, self.world.downlink[receiver])
-        return float(self.world.delay(np.int64(sender), np.int64(receiver)) + bits / rate)
+        return float(
+            self.world.delay(np.int64(sender), np.int64(receiver)) + (bits or self.bits) / rate
+        )
 
     def upload_seconds(self, sender: int, messages: int = 1, bits: int | None = None) -> float:
         """How long so many messages, of a model's bits by default, occupy the sender's uplink."""
-        bits = self.bits if bits is None else bits
-        return float(messages * bits / self.world.uplink[sender])
+        return float(messages * (bits or self.bits) / self.world.uplink[sender])
 
     def next_online(self, client: int, time: float) -> float:
         """The first time from `time` on at which the client is online; infinite for never."""
@@ -169,7 +170,7 @@ def recorded(
     if seconds is not None:
         check_range('seconds', seconds, above=0)
     kept: list[Event] = []
-    for event in events:
+    for event in itertools.islice(events, updates):
         if seconds is not None and event.time > seconds:
             if not kept:
                 raise ValueError(
@@ -178,8 +179,6 @@ def recorded(
                 )
             break
         kept.append(event)
-        if len(kept) == updates:
-            break
     if not kept or (updates is not None and len(kept) < updates):
         raise ValueError(
             f'the network comes to rest after {len(kept)} local updates: nobody is online any '

@@ -30,7 +30,7 @@ def pushes(network: Network) -> Iterator[Event]:
     whichever is longer; phases are random. It sends only while it is online. What arrives is lost
     while the receiver is offline. While it trains one message waits, and others are refused.
     """
-    version, count = [0] * network.clients, [0] * network.clients
+    version = [0] * network.clients
     # (time, what, client, its number among all, sender, version): the number tells equal ones apart
     queue: list[tuple[float, int, int, int, int, int]] = []
     busy = [False] * network.clients
@@ -78,10 +78,9 @@ def pushes(network: Network) -> Iterator[Event]:
             elif waiting[i] is None:
                 waiting[i] = sender, sent
         else:
-            yield Event(time, (i, sender), (version[i], sent), count[i], (0, 1))
+            yield Event(time, (i, sender), (version[i], sent), version[i], (0, 1))
             idle = 0
             version[i] += 1
-            count[i] += 1
             message, waiting[i], busy[i] = waiting[i], None, False
             if message is not None:
                 begin(i, time, message)

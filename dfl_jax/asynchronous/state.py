@@ -116,7 +116,13 @@ def event_method(
     update, written, counts_age, layout, units = events
     units = units or {'weights': FLOAT_BITS * (model.size + counts_age)}
     (unit,) = units
-    _check_memory(model, places)
+    needed, free = places * FLOAT_BITS // 8 * model.size, available_bytes()
+    if needed > free:
+        raise ValueError(
+            f'{places} past models of {model.size} weights take {in_bytes(needed)}, and '
+            f'{in_bytes(free)} are free; use a smaller --model, fewer clients, or a world of less '
+            'latency and more even speeds'
+        )
 
     def joined(state: State) -> State:
         return state._replace(params=jax.vmap(layout.join)(state.params))
@@ -204,13 +210,3 @@ def _index(rows: Array, part: Array | None) -> Array | tuple[Array, Array]:
 def _written(tree: PyTree, places: Array, values: PyTree) -> PyTree:
     """Leaves [R, ...] with values [H, ...] at places [H], those at R dropped."""
     return jax.tree.map(lambda leaf, v: leaf.at[places].set(v, mode='drop'), tree, values)
-
-
-def _check_memory(model: Model, places: int) -> None:
-    needed, free = places * FLOAT_BITS // 8 * model.size, available_bytes()
-    if needed > free:
-        raise ValueError(
-            f'{places} past models of {model.size} weights take {in_bytes(needed)}, and '
-            f'{in_bytes(free)} are free; use a smaller --model, fewer clients, or a world of less '
-            'latency and more even speeds'
-        )

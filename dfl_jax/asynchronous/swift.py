@@ -81,10 +81,8 @@ def update(event: Slots, read: Read, present: Read, train: Train) -> tuple[tuple
     weights = jnp.asarray(event.weights)
 
     def add(k: int | Array, total: PyTree) -> PyTree:
-        def leaf(t: Array, x: Array) -> Array:
-            return t + weights[k].astype(x.dtype) * x
-
-        return jax.tree.map(leaf, total, read(event, k).params)
+        theirs = read(event, k).params
+        return jax.tree.map(lambda t, x: t + weights[k].astype(x.dtype) * x, total, theirs)
 
     zeros = jax.tree.map(jnp.zeros_like, own)
     mixed = lax.fori_loop(0, len(weights), add, zeros, unroll=min(GATHER_UNROLL, len(weights)))
