@@ -4,6 +4,7 @@ The shift lies on top of any partition. Axis letters: M clients, N samples a cli
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -110,29 +111,20 @@ def _laws(shift: FeatureShift, clients: int, shape: tuple[int, ...], seed: int) 
     if shift.kind == 'quarter_turns':
         if shape[0] != shape[1]:
             raise DataError(f'feature_shift quarter_turns needs square images, not {shape}')
-        return [_turned(int(k)) for k in rng.permutation(clients) % 4]
+        turns = (rng.permutation(clients) % 4).tolist()
+        return [lambda x, _, k=k: np.rot90(x, k, axes=(1, 2)) for k in turns]
     if shift.kind == 'angle':
-        angles = rng.uniform(-shift.strength, shift.strength, clients)
-        return [_rotated(float(angle)) for angle in angles]
+        from scipy.ndimage import rotate
+
+        bilinear = partial(rotate, axes=(1, 2), reshape=False, order=1, mode='nearest')
+        angles = rng.uniform(-shift.strength, shift.strength, clients).tolist()
+        return [lambda x, _, angle=angle: bilinear(x, angle) for angle in angles]
     if shift.kind == 'colour':
         gains, offsets = shift.strength * rng.standard_normal((2, clients, shape[-1]))
-        return [_coloured(*law) for law in zip(np.exp(gains), offsets, strict=True)]
-    return [_noisy(shift.strength * (i + 1) / clients) for i in range(clients)]
-
-
-def _turned(turns: int) -> Shift:
-    return lambda x, rng: np.rot90(x, turns, axes=(1, 2))
-
-
-def _rotated(angle: float) -> Shift:
-    from scipy.ndimage import rotate
-
-    return lambda x, rng: rotate(x, angle, axes=(1, 2), reshape=False, order=1, mode='nearest')
-
-
-def _coloured(gain: np.ndarray, offset: np.ndarray) -> Shift:
-    return lambda x, rng: (gain * x + offset).astype(x.dtype)
-
-
-def _noisy(deviation: float) -> Shift:
-    return lambda x, rng: x + deviation * rng.standard_normal(x.shape, dtype=np.float32)
+        laws = zip(np.exp(gains), offsets, strict=True)
+        return [lambda x, _, a=a, b=b: (a * x + b).astype(x.dtype) for a, b in laws]
+    deviations = [shift.strength * (i + 1) / clients for i in range(clients)]
+    return [
+        lambda x, rng, s=s: x + s * rng.standard_normal(x.shape, dtype=np.float32)
+        for s in deviations
+    ]
