@@ -121,7 +121,7 @@ def _input(name: str, table: Table, columns: Mapping[str, str]) -> str | None:
     """The column of the inputs, None where all columns are a table."""
     if 'input' in columns:
         return _present(name, table, columns['input'])
-    images = [each for each in table.column_names if _is_image(table.features[each])]
+    images = _columns(table, 'Image')
     if len(images) > 1:
         raise DataError(
             f'{name} has images in {", ".join(images)}: choose one by columns input=NAME'
@@ -133,9 +133,7 @@ def _target(name: str, table: Table, columns: Mapping[str, str]) -> str:
     """The column of the labels."""
     if 'target' in columns:
         return _present(name, table, columns['target'])
-    labels = [
-        each for each in table.column_names if type(table.features[each]).__name__ == 'ClassLabel'
-    ]
+    labels = _columns(table, 'ClassLabel')
     if len(labels) != 1:
         raise DataError(
             f'{name}: name the column of the classes by columns target=NAME; it has '
@@ -152,8 +150,9 @@ def _present(name: str, table: Table, column: str) -> str:
     return column
 
 
-def _is_image(feature: Any) -> bool:
-    return type(feature).__name__ == 'Image'
+def _columns(table: Table, kind: str) -> list[str]:
+    """The columns of images (kind Image) or of labels (ClassLabel)."""
+    return [each for each in table.column_names if type(table.features[each]).__name__ == kind]
 
 
 def _classes(name: str, target: str, feature: Any, labels: list[Any]) -> tuple[np.ndarray, int]:
@@ -173,7 +172,7 @@ def _inputs(
     name: str, tables: list[Table], column: str, image_size: int | None, test: np.ndarray
 ) -> np.ndarray:
     """Inputs [n, ...] float32 of all tables: normalised images, or numbers as they are."""
-    if _is_image(tables[0].features[column]):
+    if column in _columns(tables[0], 'Image'):
         pixels = _pixels(name, tables, column, image_size)
         return normalised(pixels, *channel_moments(pixels[~test], name))
     if image_size is not None:

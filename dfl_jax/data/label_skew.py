@@ -59,9 +59,19 @@ def dirichlet(
       labels: [n], classes.
       alpha: concentration; small gives few classes a client, infinity an even mix.
     """
-    check_clients(clients, len(labels))
-    mix = _dirichlet(rng, alpha, (clients, np.max(labels) + 1))
-    return _draw(rng, labels, mix, overlap)
+    n = len(labels)
+    check_clients(clients, n)
+    stock, sizes = np.bincount(labels), np.full(clients, n // clients)
+    mix = _dirichlet(rng, alpha, (clients, len(stock)))
+    if not overlap:
+        sizes[rng.permutation(clients)[: n % clients]] += 1
+        return _assign(rng, labels, _allocate(rng, mix, sizes, stock))
+    counts = _allocate(rng, mix, sizes, np.tile(stock, (clients, 1)))
+    pools = [np.flatnonzero(labels == label) for label in range(len(stock))]
+    return [
+        np.sort(np.concatenate([rng.choice(pools[c], k, replace=False) for c, k in enumerate(row)]))
+        for row in counts
+    ]
 
 
 def dirichlet_split(
@@ -154,23 +164,6 @@ def _dirichlet(rng: np.random.Generator, alpha: float, shape: tuple[int, int]) -
     if not 0 < alpha < 1e300:
         raise PartitionError(f'alpha is {alpha}: use a finite number above 0')
     return rng.dirichlet(np.full(shape[1], alpha), shape[0])
-
-
-def _draw(
-    rng: np.random.Generator, labels: np.ndarray, mix: np.ndarray, overlap: bool
-) -> list[np.ndarray]:
-    """Equally large clients, samples drawn by their class mix [M, C]."""
-    clients, n = len(mix), len(labels)
-    stock, sizes = np.bincount(labels), np.full(clients, n // clients)
-    if not overlap:
-        sizes[rng.permutation(clients)[: n % clients]] += 1
-        return _assign(rng, labels, _allocate(rng, mix, sizes, stock))
-    counts = _allocate(rng, mix, sizes, np.tile(stock, (clients, 1)))
-    pools = [np.flatnonzero(labels == label) for label in range(len(stock))]
-    return [
-        np.sort(np.concatenate([rng.choice(pools[c], k, replace=False) for c, k in enumerate(row)]))
-        for row in counts
-    ]
 
 
 def _allocate(

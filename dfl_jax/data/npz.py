@@ -42,9 +42,10 @@ def from_arrays(
       client: [n] whole numbers or texts, whose each training sample is; None, not known.
       path: where they come from, for messages.
     """
-    for which, x, y in (('train', *arrays[:2]), ('test', *arrays[2:])):
-        same = x.shape[:1] == y.shape[:1] and x.shape[1:] == arrays[0].shape[1:]
-        axes = y.ndim - 1 in task.target_axes and y.shape[1:] == arrays[1].shape[1:]
+    train_x, train_y, test_x, test_y = arrays
+    for which, x, y in (('train', train_x, train_y), ('test', test_x, test_y)):
+        same = x.shape[:1] == y.shape[:1] and x.shape[1:] == train_x.shape[1:]
+        axes = y.ndim - 1 in task.target_axes and y.shape[1:] == train_y.shape[1:]
         if x.ndim < 2 or not same or not axes or not y.size:
             targets = '[n] labels' if task is CLASSIFICATION else f'the targets of {task.name}'
             raise DataError(
@@ -54,21 +55,17 @@ def from_arrays(
         if not x.size:
             raise DataError(f'{path}: {which}_x is {x.shape}, inputs without a feature: give some')
     outputs = _classes if task.whole_targets else _numbers
-    classes = outputs(path, arrays[1], arrays[3])
-    check_memory(path, 4 * sum(x.size for x in arrays[::2]))
-    dtypes = [x.dtype for x in arrays[::2]]
-    if (dtypes[0] == np.uint8) != (dtypes[1] == np.uint8):
+    classes = outputs(path, train_y, test_y)
+    check_memory(path, 4 * (train_x.size + test_x.size))
+    if (train_x.dtype == np.uint8) != (test_x.dtype == np.uint8):
         raise DataError(
-            f'{path}: train_x is {dtypes[0]} and test_x {dtypes[1]}, and only uint8 is scaled to '
-            '[0, 1]: give both in one dtype'
+            f'{path}: train_x is {train_x.dtype} and test_x {test_x.dtype}, and only uint8 is '
+            'scaled to [0, 1]: give both in one dtype'
         )
-    train_x, test_x = (
-        _inputs(path, f'{which}_x', x)
-        for which, x in zip(('train', 'test'), arrays[::2], strict=True)
-    )
     kind = np.int32 if task.whole_targets else np.float32
-    train_y, test_y = (y.astype(kind) for y in arrays[1::2])
-    return Dataset(train_x, train_y, test_x, test_y, classes, _owners(path, client, len(train_y)))
+    x = _inputs(path, 'train_x', train_x), _inputs(path, 'test_x', test_x)
+    y = train_y.astype(kind), test_y.astype(kind)
+    return Dataset(x[0], y[0], x[1], y[1], classes, _owners(path, client, len(train_y)))
 
 
 def _owners(path: object, client: np.ndarray | None, n: int) -> np.ndarray | None:

@@ -65,8 +65,7 @@ def _find(data_dir: str | Path | None) -> list[Path]:
     root = folder_of(data_dir)
     home = root / 'so2sat'
     folders = (home, home / 'random', root, root / 'random')  # the archive has it in random/
-    present = [folder for folder in folders if any((folder / file).is_file() for file in FILES)]
-    folder = present[0] if present else home
+    folder = next((f for f in folders if any((f / file).is_file() for file in FILES)), home)
     missing = [file for file in FILES if not (folder / file).is_file()]
     if missing:
         raise DataError(f'so2sat: {folder} lacks {" and ".join(missing)}: {remedy}')

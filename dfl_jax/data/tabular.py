@@ -116,14 +116,9 @@ def _roles(frame: Frame, origin: object, columns: Mapping[str, str]) -> dict[str
             f'{origin}: name the column to be predicted by columns target=NAME; it has {present}'
         )
     # One column that has a + in its name is that column
-    roles = {
-        role: []
-        if role not in columns
-        else [columns[role]]
-        if columns[role] in frame.columns
-        else columns[role].split('+')
-        for role in ROLES
-    }
+    roles: dict[str, list[str]] = {role: [] for role in ROLES}
+    for role, given in columns.items():
+        roles[role] = [given] if given in frame.columns else given.split('+')
     taken: dict[str, str] = {}
     for role, names in roles.items():
         for name in names:
