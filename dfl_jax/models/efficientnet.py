@@ -75,7 +75,10 @@ class InvertedResidual(nn.Module):
             y = nn.swish(group_norm(plain_conv(self.expansion * channels, 1)(y)))
         y = DepthwiseConv((self.kernel, self.kernel), self.stride)(y)
         y = nn.swish(group_norm(y))
-        y = y * _excitation(y.mean(axis=(1, 2)), max(1, channels // 4))[:, None, None]
+        he = nn.initializers.he_normal()
+        squeezed = nn.swish(nn.Dense(max(1, channels // 4), kernel_init=he)(y.mean(axis=(1, 2))))
+        excited = nn.sigmoid(nn.Dense(y.shape[-1], kernel_init=he)(squeezed))  # [B, channels of y]
+        y = y * excited[:, None, None]
         y = group_norm(plain_conv(self.features, 1)(y))
         return x + y if self.stride == 1 and channels == self.features else y
 
@@ -84,10 +87,3 @@ def round_to_8(channels: float) -> int:
     """The nearest multiple of 8, at least 8 and not below nine tenths of `channels`."""
     nearest = max(8, int(channels + 4) // 8 * 8)
     return nearest if nearest >= 0.9 * channels else nearest + 8
-
-
-def _excitation(means: jax.Array, hidden: int) -> jax.Array:
-    """The factor of each channel, [B, c], from its mean over the image, [B, c]."""
-    he = nn.initializers.he_normal()
-    squeezed = nn.swish(nn.Dense(hidden, kernel_init=he)(means))
-    return nn.sigmoid(nn.Dense(means.shape[-1], kernel_init=he)(squeezed))
