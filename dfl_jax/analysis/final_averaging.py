@@ -64,11 +64,8 @@ def prefixes(order: np.ndarray) -> np.ndarray:
 
     By number they are those of a running mean that travels along a ring.
     """
-    clients = len(order)
-    place = np.empty(clients, int)
-    place[order] = np.arange(clients)
-    sizes = np.arange(1, clients + 1)[:, None]
-    return (place < sizes) / sizes
+    sizes = np.arange(1, len(order) + 1)[:, None]
+    return (np.argsort(order) < sizes) / sizes
 
 
 def shortlist(graph: Graph, accuracies: np.ndarray) -> Graph:

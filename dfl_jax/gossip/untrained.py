@@ -14,11 +14,11 @@ import numpy as np
 import scipy.sparse
 
 from dfl_jax.base import Array
+from dfl_jax.topology.layout import ROW_SUM_TOLERANCE
 
 # The mixing matrix is dense from one entry in so many that is not zero.
 DENSE_FROM_SHARE = 8
 BLOCK = 2**17  # parameters worked on at once, which the cache of a core holds
-ROW_SUM_TOLERANCE = 1e-6  # allows for the rounding of float32 weights
 
 
 class Deviations(NamedTuple):
