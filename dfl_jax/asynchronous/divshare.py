@@ -72,8 +72,7 @@ def fragments_sent(
         """How many parameters arrive of those that leave until then."""
         others = [(f, j) for f in range(fragments) for j in network.neighbours(i, recipients)]
         arrived, free = 0, time
-        for number in network.shuffled(i, len(others)):
-            fragment, j = others[number]
+        for fragment, j in network.shuffled(i, others):
             begin, bits = network.next_online(i, free), FLOAT_BITS * sizes[fragment]
             free = begin + network.upload_seconds(i, bits=bits)
             if free > until or math.isinf(free):

@@ -102,12 +102,11 @@ class Network:
 
     def neighbours(self, client: int, count: int) -> list[int]:
         """So many different ones of those that hear the client, random."""
-        others = self.heard_by[client]
-        return [others[k] for k in self.shuffled(client, len(others))[:count]]
+        return self.shuffled(client, self.heard_by[client])[:count]
 
-    def shuffled(self, client: int, count: int) -> list[int]:
-        """0, 1, ..., count - 1 in a random order."""
-        return self._random[client].permutation(count).tolist()
+    def shuffled(self, client: int, entries: list) -> list:
+        """The entries in a random order."""
+        return [entries[k] for k in self._random[client].permutation(len(entries))]
 
     def is_lost(self, sender: int) -> bool:
         """Whether a message is lost on its way."""
@@ -158,8 +157,8 @@ def watched(
 
 def recorded(
     events: Iterator[Event], seconds: float | None = None, updates: int | None = None
-) -> tuple[list[Event], float]:
-    """The events of the first `seconds`, or so many, and the seconds that they cover.
+) -> list[Event]:
+    """The events of the first `seconds`, or so many.
 
     Raises ValueError unless one of the two is given, and where no event is in them.
     """
@@ -184,4 +183,4 @@ def recorded(
             f'the network comes to rest after {len(kept)} local updates: nobody is online any '
             'more; use a world whose clients come back'
         )
-    return kept, kept[-1].time if seconds is None else seconds
+    return kept

@@ -119,10 +119,10 @@ def plan(
     held: list[set[Version]] = []
     all_events = METHODS[method].events(network, **settings)
     if ends is None:
-        events, end = recorded(all_events, updates=updates)
-        ends = np.linspace(0, end, intervals + 1)[1:]
+        events = recorded(all_events, updates=updates)
+        ends = np.linspace(0, events[-1].time, intervals + 1)[1:]
     else:
-        events, _ = recorded(watched(all_events, network, ends, held), float(ends[-1]), updates)
+        events = recorded(watched(all_events, network, ends, held), float(ends[-1]), updates)
     _check_counts(events, ends)
     columns = max(2, *(len(event.members) for event in events))
     slots, places, per_interval = pack(events, network.clients, ends, columns, width, held)
