@@ -25,8 +25,7 @@ def load(path: Path, task: Task = CLASSIFICATION) -> Dataset:
     Raises:
       DataError: a file that is none, arrays that are missing, or do not fit each other or the task.
     """
-    arrays, owners = _arrays_of(path)
-    return from_arrays(arrays, owners, path, task)
+    return from_arrays(*_arrays_of(path), path, task)
 
 
 def from_arrays(

@@ -1,7 +1,6 @@
 """What each client sends and computes in each round, without training."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -121,7 +120,7 @@ def _rounds(
     remaining = jaxpr_as_fun(ClosedJaxpr(jaxpr, closed.consts))
 
     @jax.jit
-    @partial(jax.vmap, in_axes=0)
+    @jax.vmap
     def of_round(graph: Graph) -> list[Array]:
         given = [*jax.tree.leaves((arguments[0], graph, arguments[2])), None, None]
         return remaining(*(leaf for leaf, use in zip(given, used, strict=True) if use))
