@@ -24,10 +24,8 @@ def parse(text: str, clients: int, seed: int = 0) -> World:
 
     Raises ValueError, one line.
     """
-    if text == 'devices':
-        return subset(read(DEVICES), clients, seed)
-    if text.endswith(('.npz', '.csv')):
-        return subset(read(Path(text)), clients, seed)
+    if text == 'devices' or text.endswith(('.npz', '.csv')):
+        return subset(read(DEVICES if text == 'devices' else Path(text)), clients, seed)
     settings: dict[str, Any] = {}
     for item in filter(None, text.split(',')):
         name, sign, value = item.partition('=')

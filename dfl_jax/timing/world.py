@@ -143,11 +143,9 @@ def _online(text: str, clients: int, rng: np.random.Generator) -> Online | None:
     return Online(starts, ends, period)
 
 
-def checked(world: World, clients: int | None = None) -> World:
-    """The world. Raises ValueError for numbers that no client can have, and for too few clients."""
+def checked(world: World) -> World:
+    """The world. Raises ValueError for numbers that no client can have."""
     found = len(world.speed)
-    if clients is not None and found < clients:
-        raise ValueError(f'a world of {found} clients for {clients}; name a larger one')
     for name in FIELDS:
         array = getattr(world, name)
         least = 0 if name == 'latency' else np.nextafter(0, 1)
@@ -189,11 +187,13 @@ def _check_online(online: Online, clients: int) -> None:
 
 def subset(world: World, clients: int, seed: int) -> World:
     """So many clients of a world, drawn at random in random order; all of it as it is where it has
-    no more."""
-    checked(world, clients)
-    if len(world.speed) == clients:
+    no more. Raises ValueError where it has fewer."""
+    found = len(world.speed)
+    if found < clients:
+        raise ValueError(f'a world of {found} clients for {clients}; name a larger one')
+    if found == clients:
         return world
-    chosen = _generator(seed, len(FIELDS) + 1).permutation(len(world.speed))[:clients]
+    chosen = _generator(seed, len(FIELDS) + 1).permutation(found)[:clients]
     latency = world.latency[chosen] if world.latency.ndim == 1 else world.latency[chosen][:, chosen]
     online = world.online and world.online._replace(
         starts=world.online.starts[chosen], ends=world.online.ends[chosen]
