@@ -18,7 +18,8 @@ from dfl_jax.tasks import Task
 KINDS = ('quarter_turns', 'angle', 'colour', 'noise')
 LARGEST = {'angle': 180.0, 'colour': 10.0, 'noise': 1000.0}
 STREAMS = {'law': 0, 'test': 1, 'training': 2, 'validation': 3}  # of random numbers
-Shift = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # inputs [n, ...] of one client
+# (client, its inputs [n, ...], random numbers) -> these inputs, shifted
+Law = Callable[[int, np.ndarray, np.random.Generator], np.ndarray]
 
 
 class FeatureShift(NamedTuple):
@@ -71,10 +72,10 @@ def shift_clients(
       DataError: inputs that are not what the kind is for.
     """
     x, mask = np.array(clients.x), np.asarray(clients.mask)
-    laws = _laws(shift, len(x), x.shape[2:], seed)
-    for client, (law, own) in enumerate(zip(laws, mask, strict=True)):
+    law = _law(shift, len(x), x.shape[2:], seed)
+    for client, own in enumerate(mask):
         rng = np.random.default_rng([seed, STREAMS[purpose], client])
-        x[client, own] = law(x[client, own], rng)
+        x[client, own] = law(client, x[client, own], rng)
     return clients._replace(x=jnp.asarray(x))
 
 
@@ -89,8 +90,9 @@ def shift_test(x: np.ndarray, clients: int, shift: FeatureShift, seed: int) -> n
     rng = np.random.default_rng([seed, STREAMS['test']])
     drawn = rng.integers(clients, size=len(x))
     shifted = x.copy()
-    for client, law in enumerate(_laws(shift, clients, x.shape[1:], seed)):
-        shifted[drawn == client] = law(x[drawn == client], rng)
+    law = _law(shift, clients, x.shape[1:], seed)
+    for client in range(clients):
+        shifted[drawn == client] = law(client, x[drawn == client], rng)
     return shifted
 
 
@@ -100,8 +102,8 @@ def check_task(task: Task) -> None:
         raise DataError(f'feature_shift is for numbers, and {task.name} has tokens: leave it out')
 
 
-def _laws(shift: FeatureShift, clients: int, shape: tuple[int, ...], seed: int) -> list[Shift]:
-    """What every client does with inputs [n, *shape]."""
+def _law(shift: FeatureShift, clients: int, shape: tuple[int, ...], seed: int) -> Law:
+    """What each client does with inputs [n, *shape]."""
     if shift.kind != 'noise' and len(shape) != 3:
         raise DataError(
             f'feature_shift {shift.kind} is for images [rows, columns, channels], and an input is '
@@ -111,20 +113,17 @@ def _laws(shift: FeatureShift, clients: int, shape: tuple[int, ...], seed: int) 
     if shift.kind == 'quarter_turns':
         if shape[0] != shape[1]:
             raise DataError(f'feature_shift quarter_turns needs square images, not {shape}')
-        turns = (rng.permutation(clients) % 4).tolist()
-        return [lambda x, _, k=k: np.rot90(x, k, axes=(1, 2)) for k in turns]
+        turns = rng.permutation(clients) % 4
+        return lambda i, x, _: np.rot90(x, int(turns[i]), axes=(1, 2))
     if shift.kind == 'angle':
         from scipy.ndimage import rotate
 
         bilinear = partial(rotate, axes=(1, 2), reshape=False, order=1, mode='nearest')
-        angles = rng.uniform(-shift.strength, shift.strength, clients).tolist()
-        return [lambda x, _, angle=angle: bilinear(x, angle) for angle in angles]
+        angles = rng.uniform(-shift.strength, shift.strength, clients)
+        return lambda i, x, _: bilinear(x, float(angles[i]))
     if shift.kind == 'colour':
-        gains, offsets = shift.strength * rng.standard_normal((2, clients, shape[-1]))
-        laws = zip(np.exp(gains), offsets, strict=True)
-        return [lambda x, _, a=a, b=b: (a * x + b).astype(x.dtype) for a, b in laws]
+        logs, offsets = shift.strength * rng.standard_normal((2, clients, shape[-1]))
+        gains = np.exp(logs)
+        return lambda i, x, _: (gains[i] * x + offsets[i]).astype(x.dtype)
     deviations = [shift.strength * (i + 1) / clients for i in range(clients)]
-    return [
-        lambda x, rng, s=s: x + s * rng.standard_normal(x.shape, dtype=np.float32)
-        for s in deviations
-    ]
+    return lambda i, x, rng: x + deviations[i] * rng.standard_normal(x.shape, dtype=np.float32)
