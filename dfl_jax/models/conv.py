@@ -31,7 +31,8 @@ class Conv(nn.Conv):
         shape = (*self.kernel_size, channels, self.features)
         kernel = self.param('kernel', self.kernel_init, shape, self.param_dtype)
         rows, columns = self.kernel_size
-        down, right = _both(self.strides or 1)
+        strides = self.strides or 1
+        down, right = (strides, strides) if isinstance(strides, int) else strides
         padded = _padded(x, self.kernel_size, (down, right), self.padding)
         # Columns, then rows: 10 slices of a 5x5 kernel, where 25 take half as long again.
         across = jnp.concatenate(_windows(padded, 2, columns, right), axis=-1)
@@ -76,9 +77,9 @@ class DepthwiseConv(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, h, w, c] -> [B, ~h / s, ~w / s, c]
         shape = (*self.kernel_size, 1, x.shape[-1])  # as flax.linen.Conv of c groups has it
         kernel = self.param('kernel', nn.initializers.he_normal(), shape, jnp.float32)
-        zeros = [(k // 2, k // 2) for k in self.kernel_size]
         rows, columns = self.kernel_size
-        padded = _padded(x, self.kernel_size, _both(self.strides), zeros)
+        margins = [(k // 2, k // 2) for k in self.kernel_size]
+        padded = jnp.pad(x, [(0, 0), *margins, (0, 0)])
         shifted = [
             part
             for row in _windows(padded, 1, rows, self.strides)
@@ -121,11 +122,6 @@ def group_norm(x: jax.Array) -> jax.Array:
     sizes = range(min(GROUP, channels), channels + 1)
     size = next(size for size in sizes if channels % size == 0)
     return nn.GroupNorm(num_groups=None, group_size=size)(x)
-
-
-def _both(strides: int | Sequence[int]) -> tuple[int, int]:
-    """Strides down and right."""
-    return (strides, strides) if isinstance(strides, int) else (strides[0], strides[1])
 
 
 def _padded(
