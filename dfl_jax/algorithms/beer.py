@@ -17,12 +17,7 @@ import jax
 import optax
 
 from dfl_jax.algorithms.choco_sgd import approached, pulled
-from dfl_jax.algorithms.common import (
-    ONE_MINIBATCH,
-    gossip_method,
-    initial_state,
-    local_displacement,
-)
+from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_displacement
 from dfl_jax.algorithms.requirements import balanced, static
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
@@ -70,14 +65,12 @@ def beer(
     """
     check_choice('mixing', mixing, MIXINGS)
     check_range('consensus_step', consensus_step, above=0, most=1)
-    start = initial_state(model, init)
     displacement = local_displacement(model, training, chunk)
     codec = compression.codec('stochastic') or chain()
 
-    def init_state(key: Array, clients: Clients) -> State:
-        x, sizes, k = start(key, clients)
+    def begin(x: PyTree, *rest: Array) -> State:
         nothing = optax.tree.zeros_like(x)
-        return State(x, nothing, nothing, nothing, nothing, sizes, k)
+        return State(x, nothing, nothing, nothing, nothing, *rest)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         k_train, k_tracker, k_weights = jax.random.split(key, 3)
@@ -96,4 +89,4 @@ def beer(
         balanced('BEER', mixing, graphs, sizes)
 
     bits = {'weights': codec.bits(model.shapes)}
-    return gossip_method(model, [training], init_state, step, consensus, bits, check, messages=2)
+    return gossip_method(model, [training], init, step, consensus, bits, begin, check, messages=2)

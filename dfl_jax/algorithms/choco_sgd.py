@@ -19,12 +19,7 @@ from typing import NamedTuple
 import jax
 import optax
 
-from dfl_jax.algorithms.common import (
-    ONE_MINIBATCH,
-    gossip_method,
-    initial_state,
-    local_displacement,
-)
+from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_displacement
 from dfl_jax.algorithms.requirements import static
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
@@ -69,13 +64,11 @@ def choco_sgd(
     """
     check_choice('mixing', mixing, MIXINGS)
     check_range('consensus_step', consensus_step, above=0, most=1)
-    start = initial_state(model, init)
     displacement = local_displacement(model, training, chunk)
     codec = compression.codec('stochastic') or chain()
 
-    def init_state(key: Array, clients: Clients) -> State:
-        x, sizes, k = start(key, clients)
-        return State(x, optax.tree.zeros_like(x), sizes, k)
+    def begin(x: PyTree, *rest: Array) -> State:
+        return State(x, optax.tree.zeros_like(x), *rest)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         k_train, k_codec = jax.random.split(key)
@@ -89,7 +82,7 @@ def choco_sgd(
 
     bits = {'weights': codec.bits(model.shapes)}
     check = partial(static, 'CHOCO-SGD')
-    return gossip_method(model, [training], init_state, step, consensus, bits, check)
+    return gossip_method(model, [training], init, step, consensus, bits, begin, check)
 
 
 def approached(codec: Codec, key: Array, public: PyTree, private: PyTree) -> PyTree:

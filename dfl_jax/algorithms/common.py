@@ -28,16 +28,18 @@ class State(NamedTuple):
     round: Array  # scalar int32, k
 
 
-def initial_state(model: Model, init: Init) -> Callable[[Array, Clients], State]:
-    """`Algorithm.init` of the methods whose state is a `State`.
+def initial_state(
+    model: Model, init: Init, begin: Callable[..., AnyState] = State
+) -> Callable[[Array, Clients], AnyState]:
+    """`Algorithm.init` of the methods whose state holds stacked `params`, `sizes` and `round`.
 
-    Raises ValueError for an unknown init.
+    begin: (params, sizes, round) -> the state. Raises ValueError for an unknown init.
     """
     check_init(init)
 
-    def init_state(key: Array, clients: Clients) -> State:
+    def init_state(key: Array, clients: Clients) -> AnyState:
         sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
-        return State(initial_params(key, model, len(sizes), init), sizes, jnp.int32(0))
+        return begin(initial_params(key, model, len(sizes), init), sizes, jnp.int32(0))
 
     return init_state
 
@@ -117,10 +119,11 @@ def local_displacement(
 def gossip_method(
     model: Model,
     trainings: Sequence[LocalTraining],
-    init: Callable[..., AnyState],
+    init: Init,
     step: Callable[..., tuple],
     consensus: str,
     unit_bits: Mapping[str, int],
+    begin: Callable[..., AnyState] = State,
     check: Callable[[Graph, np.ndarray], None] | None = None,
     messages: int = 1,
     overlaps: bool = False,
@@ -128,8 +131,8 @@ def gossip_method(
     """The `Algorithm` of a state of stacked `params`, more leaves [M, ...], `sizes` and `round`.
 
     step: (key, state, graph, clients) -> (what active clients hold then, by the fields of the
-    state; losses [M]; other metrics, if any). trainings: whose work a round takes. messages: of
-    the one unit, that each neighbour gets.
+    state; losses [M]; other metrics, if any). trainings: whose work a round takes. begin: as in
+    `initial_state`. messages: of the one unit, that each neighbour gets.
     """
     (unit,), mean = unit_bits, consensus_of(consensus)
     operations = [training_operations(model, training) for training in trainings]
@@ -145,7 +148,7 @@ def gossip_method(
         return type(state)(*new, state.sizes, state.round + 1), info
 
     return Algorithm(
-        init,
+        initial_state(model, init, begin),
         whole_step,
         stacked_predictions(model, mean),
         unit_bits,

@@ -16,12 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dfl_jax.algorithms.common import (
-    ONE_MINIBATCH,
-    gossip_method,
-    initial_state,
-    local_displacement,
-)
+from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_displacement
 from dfl_jax.algorithms.requirements import eigenvalues_above
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice
@@ -62,12 +57,10 @@ def d2(
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_choice('mixing', mixing, MIXINGS)
-    start = initial_state(model, init)
     displacement = local_displacement(model, training, chunk)
 
-    def init_state(key: Array, clients: Clients) -> State:
-        x, sizes, k = start(key, clients)
-        return State(x, jax.tree.map(jnp.copy, x), sizes, k)
+    def begin(x: PyTree, *rest: Array) -> State:
+        return State(x, jax.tree.map(jnp.copy, x), *rest)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, before, sizes, k = state
@@ -81,4 +74,4 @@ def d2(
 
     bits = {'weights': FLOAT_BITS * model.size}
     check = partial(eigenvalues_above, 'D^2', -1 / 3, mixing, lazy)
-    return gossip_method(model, [training], init_state, step, consensus, bits, check)
+    return gossip_method(model, [training], init, step, consensus, bits, begin, check)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import jax
 import optax
 
-from dfl_jax.algorithms.common import gossip_method, initial_state
+from dfl_jax.algorithms.common import gossip_method
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import FLOAT_BITS
@@ -62,12 +62,10 @@ def dfed_admm(
     """
     check_choice('mixing', mixing, MIXINGS)
     check_range('proximal (1 / lambda)', training.proximal, above=0)
-    start = initial_state(model, init)
     train = local_training(model, training, chunk)
 
-    def init_state(key: Array, clients: Clients) -> State:
-        x, sizes, k = start(key, clients)
-        return State(x, optax.tree.zeros_like(x), sizes, k)
+    def begin(x: PyTree, *rest: Array) -> State:
+        return State(x, optax.tree.zeros_like(x), *rest)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, moved, sizes, k = state
@@ -79,4 +77,4 @@ def dfed_admm(
         return (new, now), losses
 
     bits = {'weights': FLOAT_BITS * model.size}
-    return gossip_method(model, [training], init_state, step, consensus, bits)
+    return gossip_method(model, [training], init, step, consensus, bits, begin)

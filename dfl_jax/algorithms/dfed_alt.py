@@ -17,7 +17,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import State, gossip_method, initial_state
+from dfl_jax.algorithms.common import State, gossip_method
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import FLOAT_BITS
@@ -85,8 +85,7 @@ def dfed_alt(
 
     size = sum(leaf.size for leaf in jax.tree.leaves(model.shapes[kept]))
     bits = {'weights': FLOAT_BITS * (model.size - size)}
-    trainings, start = [training, of_head], initial_state(model, init)
-    return gossip_method(model, trainings, start, step, consensus, bits)
+    return gossip_method(model, [training, of_head], init, step, consensus, bits)
 
 
 def last_layer(model: Model) -> str:

@@ -15,12 +15,7 @@ from typing import NamedTuple
 
 import optax
 
-from dfl_jax.algorithms.common import (
-    ONE_MINIBATCH,
-    gossip_method,
-    initial_state,
-    local_displacement,
-)
+from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_displacement
 from dfl_jax.algorithms.requirements import balanced
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice
@@ -61,13 +56,11 @@ def dsgt(
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_choice('mixing', mixing, MIXINGS)
-    start = initial_state(model, init)
     displacement = local_displacement(model, training, chunk)
 
-    def init_state(key: Array, clients: Clients) -> State:
-        x, sizes, k = start(key, clients)
+    def begin(x: PyTree, *rest: Array) -> State:
         nothing = optax.tree.zeros_like(x)
-        return State(x, nothing, nothing, sizes, k)
+        return State(x, nothing, nothing, *rest)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, tracker, before, sizes, k = state
@@ -79,4 +72,4 @@ def dsgt(
 
     bits = {'weights': FLOAT_BITS * model.size}
     check = partial(balanced, 'DSGT', mixing)
-    return gossip_method(model, [training], init_state, step, consensus, bits, check, messages=2)
+    return gossip_method(model, [training], init, step, consensus, bits, begin, check, messages=2)

@@ -15,7 +15,7 @@ as first published (Lian et al. 2017, Algorithm 1). The methods differ in the lo
 
 import jax
 
-from dfl_jax.algorithms.common import State, gossip_method, initial_state
+from dfl_jax.algorithms.common import State, gossip_method
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import Compression, chain
@@ -94,7 +94,7 @@ def gossip_sgd(
         return (new,), losses, update_norms(*moves, graph.active) if diagnostics else {}
 
     bits = {'weights': codec.bits(model.shapes)}
-    start, overlaps = initial_state(model, init), round_order == 'parallel'
+    overlaps = round_order == 'parallel'
     return gossip_method(
-        model, [training], start, step, consensus, bits, messages=gossip_steps, overlaps=overlaps
+        model, [training], init, step, consensus, bits, messages=gossip_steps, overlaps=overlaps
     )

@@ -16,12 +16,7 @@ from typing import NamedTuple
 import jax
 import optax
 
-from dfl_jax.algorithms.common import (
-    ONE_MINIBATCH,
-    gossip_method,
-    initial_state,
-    local_displacement,
-)
+from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_displacement
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import FLOAT_BITS
@@ -62,13 +57,11 @@ def qg_dsgdm(
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_choice('mixing', mixing, MIXINGS)
-    start = initial_state(model, init)
     check_range('global_momentum', global_momentum, least=0, below=1)
     displacement, mu = local_displacement(model, training, chunk), global_momentum
 
-    def init_state(key: Array, clients: Clients) -> State:
-        x, sizes, k = start(key, clients)
-        return State(x, optax.tree.zeros_like(x), sizes, k)
+    def begin(x: PyTree, *rest: Array) -> State:
+        return State(x, optax.tree.zeros_like(x), *rest)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, velocity, sizes, k = state
@@ -81,4 +74,4 @@ def qg_dsgdm(
         return (mixed, velocity), losses
 
     bits = {'weights': FLOAT_BITS * model.size}
-    return gossip_method(model, [training], init_state, step, consensus, bits)
+    return gossip_method(model, [training], init, step, consensus, bits, begin)

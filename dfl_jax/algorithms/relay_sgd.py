@@ -20,12 +20,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dfl_jax.algorithms.common import (
-    ONE_MINIBATCH,
-    gossip_method,
-    initial_state,
-    local_displacement,
-)
+from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_displacement
 from dfl_jax.algorithms.requirements import tree
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_range
@@ -66,15 +61,13 @@ def relay_sgd(
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_range('members', members, least=2)
-    start = initial_state(model, init)
     displacement = local_displacement(model, training, chunk)
 
-    def init_state(key: Array, clients: Clients) -> State:
-        x, sizes, k = start(key, clients)
+    def begin(x: PyTree, sizes: Array, round: Array) -> State:
         links = (len(sizes), members - 1)
         heard = jax.tree.map(lambda a: jnp.zeros((*links, *a.shape[1:]), a.dtype), x)
         counts = jnp.zeros(links, jnp.int32)
-        return State(x, jax.tree.map(jnp.copy, x), heard, counts, sizes, k)
+        return State(x, jax.tree.map(jnp.copy, x), heard, counts, sizes, round)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, initial, *before, sizes, k = state
@@ -93,7 +86,7 @@ def relay_sgd(
 
     bits = {'messages': FLOAT_BITS * (model.size + 1)}
     check = partial(tree, 'RelaySGD')
-    return gossip_method(model, [training], init_state, step, consensus, bits, check)
+    return gossip_method(model, [training], init, step, consensus, bits, begin, check)
 
 
 def relayed(own: PyTree, heard: PyTree, neighbours: Array, delivered: Array) -> PyTree:

@@ -16,12 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dfl_jax.algorithms.common import (
-    ONE_MINIBATCH,
-    gossip_method,
-    initial_state,
-    local_displacement,
-)
+from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_displacement
 from dfl_jax.algorithms.requirements import heard
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.compression import FLOAT_BITS
@@ -57,13 +52,11 @@ def sgp(
         `initialisation.gain_corrected(gain)`.
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
-    start = initial_state(model, init)
     displacement = local_displacement(model, training, chunk)
 
-    def init_state(key: Array, clients: Clients) -> State:
-        x, sizes, k = start(key, clients)
+    def begin(x: PyTree, sizes: Array, round: Array) -> State:
         mass = jnp.ones(len(sizes), jax.tree.leaves(x)[0].dtype)
-        return State(x, mass, sizes, k)
+        return State(x, mass, sizes, round)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         z, mass, _, k = state
@@ -75,7 +68,7 @@ def sgp(
 
     bits = {'messages': FLOAT_BITS * (model.size + 1)}
     check = partial(heard, 'SGP')
-    return gossip_method(model, [training], init_state, step, consensus, bits, check)
+    return gossip_method(model, [training], init, step, consensus, bits, begin, check)
 
 
 def scaled(tree: PyTree, factors: Array) -> PyTree:
