@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
@@ -40,10 +41,7 @@ class Codec(NamedTuple):
 
     def transmit(self, key: Array, tree: PyTree) -> PyTree:
         """Every tensor of the tree as the receiver decodes it."""
-        leaves, treedef = jax.tree.flatten(tree)
-        keys = jax.random.split(key, len(leaves))
-        received = [self.decoded(k, leaf) for k, leaf in zip(keys, leaves, strict=True)]
-        return jax.tree.unflatten(treedef, received)
+        return jax.tree.map(self.decoded, optax.tree.split_key_like(key, tree), tree)
 
     def bits(self, shapes: PyTree) -> int:
         """Exact bits of one message that holds a tensor of each of these shapes."""
@@ -113,8 +111,7 @@ def top_k(sparsity: float) -> Codec:
 
     def decoded(key: Array, tensor: Array) -> Array:
         del key
-        everywhere = jnp.ones(tensor.shape, bool)
-        return jnp.where(largest(jnp.abs(tensor), kept(tensor.size), everywhere), tensor, 0)
+        return jnp.where(largest(jnp.abs(tensor), kept(tensor.size)), tensor, 0)
 
     def shrunk(message: Message) -> Message:
         k, n = kept(message.values), message.values
@@ -164,7 +161,7 @@ def half_precision() -> Codec:
     return Codec(decoded, lambda message: message._replace(width=16))
 
 
-def largest(values: Array, k: Array | int, among: Array) -> Array:
+def largest(values: Array, k: Array | int, among: Array | bool = True) -> Array:
     """The mask of the k largest entries of `values`, ties going to the first in memory order.
 
     `lax.top_k` needs a k known when it is traced, and a sort takes tens of times as long: the bits
@@ -174,7 +171,7 @@ def largest(values: Array, k: Array | int, among: Array) -> Array:
     Args:
       values: any shape, non-negative.
       k: how many, at most the number of candidates.
-      among: bool like values, the candidates.
+      among: bool like values, the candidates; all by default.
     """
     width = jnp.finfo(values.dtype).bits
     unsigned = jnp.uint32 if width == 32 else jnp.uint64

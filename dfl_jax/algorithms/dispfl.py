@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from dfl_jax.algorithms.common import consensus_of, count_sent, keep_inactive, stacked_predictions
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
@@ -123,12 +124,9 @@ def dispfl(
     counts = layer_counts(model.shapes, density)
 
     def random_mask(key: Array) -> PyTree:
-        keys = jax.random.split(key, len(jax.tree.leaves(counts)))
         return jax.tree.map(
-            lambda k, shape, count: largest(
-                jax.random.uniform(k, shape.shape), count, jnp.ones(shape.shape, bool)
-            ),
-            jax.tree.unflatten(jax.tree.structure(counts), list(keys)),
+            lambda k, leaf, count: largest(jax.random.uniform(k, leaf.shape), count),
+            optax.tree.split_key_like(key, counts),
             model.shapes,
             counts,
         )
@@ -136,11 +134,9 @@ def dispfl(
     def init_state(key: Array, clients: Clients) -> State:
         k_weights, k_masks = jax.random.split(key)
         sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
-        number = len(sizes)
-        mask = random_mask(k_masks)  # the same for all clients
-        first = jax.tree.map(lambda m: jnp.broadcast_to(m, (number, *m.shape)), mask)
-        weights = initial_params(k_weights, model, number, init)
-        return State(_masked(weights, first), first, sizes, jnp.int32(0))
+        weights = initial_params(k_weights, model, len(sizes), init)
+        masks = optax.tree.batch_shape(random_mask(k_masks), sizes.shape)  # the same for all
+        return State(_masked(weights, masks), masks, sizes, jnp.int32(0))
 
     def search_mask(key, rate, params, mask, x, y, valid):
         """Algorithm 2, one client: the mask of the next round."""
@@ -149,8 +145,7 @@ def dispfl(
         rows = epoch_orders(k_batch, valid, 1)[0, :size]
         batch = take(x, y, rows, valid[rows])
         gradient = jax.grad(batch_loss, argnums=1)(model, params, batch)
-        leaves, treedef = jax.tree.flatten(params)
-        keys = jax.tree.unflatten(treedef, list(jax.random.split(k_random, len(leaves))))
+        keys = optax.tree.split_key_like(k_random, params)
 
         def search(key, w, g, m, count):
             replaced = jnp.ceil(rate * count).astype(jnp.int32)
@@ -175,7 +170,7 @@ def dispfl(
 
         rows = mixing_weights(graph, sizes, mixing)
         sums = mix(rows, graph.members, trained)
-        holders = mix(rows, graph.members, _as_floats(masks, trained))
+        holders = mix(rows, graph.members, optax.tree.cast_like(masks, trained))
         averaged = _masked(_divided(sums, holders), searched)
 
         new, new_masks = keep_inactive(graph.active, (averaged, searched), (params, masks))
@@ -195,8 +190,8 @@ def dispfl(
 
     def aggregated(state: State, weights: Array | None = None) -> PyTree:
         if intersected:
-            holders = mean(state._replace(params=_as_floats(state.masks, state.params)), weights)
-            return _divided(mean(state, weights), holders)
+            masks = optax.tree.cast_like(state.masks, state.params)
+            return _divided(mean(state, weights), mean(state._replace(params=masks), weights))
         return mean(state, weights)
 
     return Algorithm(
@@ -211,10 +206,6 @@ def dispfl(
 
 def _masked(params: PyTree, masks: PyTree) -> PyTree:
     return jax.tree.map(lambda w, m: jnp.where(m, w, 0), params, masks)
-
-
-def _as_floats(masks: PyTree, like: PyTree) -> PyTree:
-    return jax.tree.map(lambda m, w: m.astype(w.dtype), masks, like)
 
 
 def _divided(sums: PyTree, shares: PyTree) -> PyTree:

@@ -45,8 +45,8 @@ FAULTS = [
     Fault(
         'one rounding key for all tensors of a message',
         'dfl_jax/compression.py',
-        'keys = jax.random.split(key, len(leaves))',
-        'keys = [key] * len(leaves)',
+        'optax.tree.split_key_like(key, tree)',
+        'jax.tree.map(lambda _: key, tree)',
         ('test_compression.py',),
     ),
     Fault(
