@@ -26,7 +26,6 @@ from dfl_jax.heterogeneous import (
     mutual_learning,
     mutual_work,
     own_predictions,
-    populate,
     predictions,
     scatter,
     sound,
@@ -72,13 +71,11 @@ def dec_fml(
     check_choice('meme', meme, by_size)
     # Client i's meme is number M + i of a population of twice as many.
     count = population.size
-    owners = np.empty(count, object)
-    for name, clients in population.clients.items():
-        owners[clients] = name
-    pairs = populate(
-        {**population.models, MEME: population.models[meme]}, [*owners, *[MEME] * count]
-    )
     memes = Population({MEME: population.models[meme]}, {MEME: np.arange(count)})
+    pairs = Population(
+        {**population.models, **memes.models},
+        {**population.clients, MEME: count + memes.clients[MEME]},
+    )
     mutual = Mutual(training.local_epochs, by_size=False)
     learn = mutual_learning(pairs, training, mutual, chunk)
 
