@@ -12,7 +12,6 @@ that on a client's own data.
 """
 
 import re
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -69,10 +68,12 @@ def dfed_alt(
 
     def trained_part(params: PyTree, in_head: bool) -> PyTree:
         """1 where a weight is trained, else 0; leaves [M, 1, ...]."""
-        return {
-            name: jax.tree.map(partial(_filled, float((name == kept) == in_head)), part)
-            for name, part in params.items()
-        }
+
+        def filled(path: tuple, leaf: Array) -> Array:
+            shape = (len(leaf), *[1] * (leaf.ndim - 1))
+            return jnp.full(shape, (path[0].key == kept) == in_head, leaf.dtype)
+
+        return jax.tree_util.tree_map_with_path(filled, params)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         k_head, k_body = jax.random.split(key)
@@ -93,10 +94,6 @@ def last_layer(model: Model) -> str:
 
     Raises ValueError where no layer is.
     """
-
-    def number(name: str) -> int:
-        return int(re.sub(r'\D', '', name) or 0)
-
     layers = [
         name
         for name, part in model.shapes.items()
@@ -107,8 +104,4 @@ def last_layer(model: Model) -> str:
             f'no layer of {type(model.module).__name__} has {model.classes} outputs; name the head '
             f'by head={"|".join(model.shapes)}'
         )
-    return max(layers, key=number)
-
-
-def _filled(value: float, leaf: Array) -> Array:
-    return jnp.full((len(leaf), *[1] * (leaf.ndim - 1)), value, leaf.dtype)
+    return max(layers, key=lambda name: int(re.sub(r'\D', '', name) or 0))

@@ -13,9 +13,8 @@ from dfl_jax.gossip import mixing_matrix
 STOCHASTIC = 1e-6  # how far the columns of a doubly stochastic matrix may be from one
 
 
-def unweighted(name: str, graphs: Graph, sizes: np.ndarray) -> None:
+def unweighted(name: str, graphs: Graph) -> None:
     """That the graph has no mixing weights of its own, which the method would not use."""
-    del sizes
     if graphs.weights is not None:
         raise ValueError(
             f'{name} has weights of its own, and the graph has others; use a --topology '
@@ -68,7 +67,7 @@ def eigenvalues_above(
 
 def tree(name: str, graphs: Graph, sizes: np.ndarray) -> None:
     """That the graph is static, connected and without a cycle."""
-    unweighted(name, graphs, sizes)
+    unweighted(name, graphs)
     static(name, graphs, sizes)
     matrix = mixing_matrix(_round(graphs, 0), sizes, 'uniform')
     links = matrix.nnz - len(sizes)
@@ -84,7 +83,7 @@ def tree(name: str, graphs: Graph, sizes: np.ndarray) -> None:
 
 def heard(name: str, graphs: Graph, sizes: np.ndarray) -> None:
     """That every client is heard by another in some round."""
-    unweighted(name, graphs, sizes)
+    unweighted(name, graphs)
     counts = np.zeros(len(sizes), int)
     for round in _of_each_graph(graphs):
         members, mask, active = (np.asarray(a)[round] for a in graphs[:3])

@@ -7,7 +7,6 @@ from dfl_jax.base import Array, Graph
 from dfl_jax.execution import operations
 from dfl_jax.heterogeneous.mutual import Mutual
 from dfl_jax.heterogeneous.population import Participants, Population
-from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining, gradient_operations, training_operations
 
 
@@ -42,14 +41,11 @@ def mutual_work(
     for name, group in participants.items():
         aggregator = graph.members[group.position // members, 0]
         model = population.models[name]
-        of_student, of_teacher = gradient_operations(model), _outputs(model)
+        sample = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.float32)
+        of_student = gradient_operations(model)
+        of_teacher = operations(model.apply, model.shapes, sample)
         learns = (group.position % members == 0) if mutual.vanilla else True
         each = jnp.where(learns, of_student, of_teacher) * jnp.float32(mutual.epochs)
         each = each * sizes[aggregator]
         work = work.at[aggregator].add(jnp.where(group.present, each, 0))
     return work
-
-
-def _outputs(model: Model) -> int:
-    sample = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.float32)
-    return operations(model.apply, model.shapes, sample)

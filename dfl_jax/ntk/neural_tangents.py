@@ -15,8 +15,7 @@ import importlib
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 from unittest import mock
 
 import jax.core
@@ -50,8 +49,10 @@ def load() -> types.ModuleType:
 def _names_of_old_jax() -> Iterator[None]:
     """Adds to JAX what neural-tangents looks for, and takes it away again."""
     util = types.ModuleType('jax.util')
-    util.safe_map = _safe_map  # type: ignore[attr-defined]
-    util.safe_zip = _safe_zip  # type: ignore[attr-defined]
+    vars(util).update(  # both of iterables of one length; they return lists
+        safe_map=lambda f, *each: [f(*items) for items in zip(*each, strict=True)],
+        safe_zip=lambda *each: list(zip(*each, strict=True)),
+    )
     # A key of its tables of rules: the primitive is gone from JAX, so the key is never met.
     zeros_like_p = jax.extend.core.Primitive('zeros_like')
     moved = {name: getattr(jax.extend.core, name) for name in _MOVED}
@@ -77,13 +78,3 @@ def _stand_in(name: str, module: types.ModuleType) -> Iterator[None]:
             del sys.modules[name]
         else:
             sys.modules[name] = before
-
-
-def _safe_map(f: Callable[..., Any], *args: Iterable[Any]) -> list[Any]:
-    """Maps over iterables of one length; a list, as `jax.util.safe_map` returned."""
-    return [f(*items) for items in zip(*args, strict=True)]
-
-
-def _safe_zip(*args: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Zips iterables of one length; a list, as `jax.util.safe_zip` returned."""
-    return list(zip(*args, strict=True))

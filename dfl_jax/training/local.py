@@ -213,12 +213,10 @@ def optimiser_of(settings: LocalTraining, round: Array) -> optax.GradientTransfo
     rate = (
         settings.lr * settings.lr_decay**round * learning_rate_factor(settings.lr_schedule)(round)
     )
-    parts = []
-    if settings.clip_norm is not None:
-        parts.append(optax.clip_by_global_norm(settings.clip_norm))
+    clip = [] if settings.clip_norm is None else [optax.clip_by_global_norm(settings.clip_norm)]
     name, options = settings.optimizer, settings.optimizer_options
     chosen = named_optimiser(name, options, rate, settings.momentum, settings.weight_decay)
-    return optax.chain(*parts, *chosen)
+    return optax.chain(*clip, *chosen)
 
 
 def _loss_and_gradient(
