@@ -196,12 +196,10 @@ def dfml(
             k_learn, models, participants, graph, clients, t, balance_of(scheduled, value)
         )
 
-        renew = {
-            name: group.present & ((value >= state.best[group.client]) | jnp.asarray(plan.peak)[t])
-            for name, group in participants.items()
-        }
+        renew = (value >= state.best) | jnp.asarray(plan.peak)[t]  # [M]
         renewed = {
-            name: group._replace(present=renew[name]) for name, group in participants.items()
+            name: group._replace(present=group.present & renew[group.client])
+            for name, group in participants.items()
         }
         who = (graph.mask & graph.active[:, None]).ravel()
         taking_part = jnp.where(who, graph.members.ravel(), population.size)
