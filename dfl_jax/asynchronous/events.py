@@ -120,14 +120,14 @@ class Network:
         A downlink is as wide for each message: what else its client receives is left out. bits:
         of the message, a model's by default.
         """
+        bits = self.bits if bits is None else bits
         rate = min(self.world.uplink[sender] / messages, self.world.downlink[receiver])
-        return float(
-            self.world.delay(np.int64(sender), np.int64(receiver)) + (bits or self.bits) / rate
-        )
+        return float(self.world.delay(np.int64(sender), np.int64(receiver)) + bits / rate)
 
     def upload_seconds(self, sender: int, messages: int = 1, bits: int | None = None) -> float:
         """How long so many messages, of a model's bits by default, occupy the sender's uplink."""
-        return float(messages * (bits or self.bits) / self.world.uplink[sender])
+        bits = self.bits if bits is None else bits
+        return float(messages * bits / self.world.uplink[sender])
 
     def next_online(self, client: int, time: float) -> float:
         """The first time from `time` on at which the client is online; infinite for never."""
