@@ -45,11 +45,11 @@ def drop_absent(graph: Graph, present: np.ndarray) -> Graph:
     """The schedule with the clients inactive that are not present, bool [T, M], and their links
     masked at both ends."""
     _check_memory(graph)
-    active = graph.active & present
+    reached = graph.active & present
     numbers = np.arange(len(graph.mask))[:, None, None]
-    mask = graph.mask & active[:, :, None] & active[numbers, graph.members]
+    mask = graph.mask & reached[:, :, None] & reached[numbers, graph.members]
     mask[:, :, 0] = graph.mask[:, :, 0]
-    return graph._replace(mask=mask, active=active)
+    return graph._replace(mask=mask, active=reached)
 
 
 def drop_receivers(graph: Graph, probability: float, seed: int) -> Graph:
