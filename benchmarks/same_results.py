@@ -35,6 +35,7 @@ SMALL = '--dataset=digits --train_samples=240 --test_samples=100 --clients=6 --d
 RING = SMALL.replace('--degree=2', '--topology=ring')
 WIDE = f'{SMALL} --clients=8 --degree=3 --devices=1'
 MANY = SMALL.replace('--degree=2 ', '')
+CLOCKS = '--static_topology --round_seconds=1 --world=speed=lognormal:1e9:1,uplink=1e7'
 PEERS = f'{MANY} --architectures=cnn-4-8,cnn-8-16 --validation_share=0.2 --dfml_width=1'
 ALIKE = f'{MANY} --architectures=cnn-4-8 --validation_share=0.2'
 
@@ -77,6 +78,20 @@ RUNS = {  # name -> method and flags of `experiments.run`
     'dec_heterofl': f'dec_heterofl {PEERS} --senders=4 --aggregators=2',
     'dec_fedrolex': f'dec_fedrolex {PEERS} --partial_channels=sorted',
     'dec_fml': f'dec_fml {PEERS} --fml_meme=cnn-4-8',
+    'dsgt': f'dsgt {SMALL}',
+    'sgp': f'sgp {MANY} --topology=exponential',
+    'epidemic': f'epidemic {SMALL}',
+    'qg_dsgdm': f'qg_dsgdm {SMALL}',
+    'd2': f'd2 {RING} --lazy',
+    'relay_sgd': f'relay_sgd {MANY} --topology=line --static_topology',
+    'choco_sgd': f'choco_sgd {RING} --static_topology --weight_sparsity=0.5 --weight_bits=6',
+    'beer': f'beer {RING} --static_topology --weight_bits=6',
+    'dfed_admm': f'dfed_admm {SMALL}',
+    'dfed_alt': f'dfed_alt {SMALL}',
+    'ad_psgd': f'ad_psgd {RING} {CLOCKS}',
+    'gossip_learning': f'gossip_learning {RING} {CLOCKS}',
+    'swift': f'swift {RING} {CLOCKS}',
+    'divshare': f'divshare {RING} {CLOCKS}',
 }
 TRAINED = f'run --algorithm=dfedavg {SMALL} --out={{out}}/run'
 COMMANDS = {  # name -> commands, `experiments.` left out; {out} is the folder of the setting

@@ -95,6 +95,26 @@ def test_a_static_graph_whose_links_fail_is_not_one_matrix():
     assert gain.gain_of(*matrices) == pytest.approx(16**0.5, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ('fail', 'squares'),
+    [
+        (lambda graphs, seed: topology.drop_links(graphs, 0.98, seed), 1.11),
+        (lambda graphs, seed: topology.drop_links(graphs, 0.98, seed, directed=True), 1.54),
+        (lambda graphs, seed: topology.drop_receivers(graphs, 0.2, seed), 1.2),
+        (lambda graphs, seed: topology.drop_clients(graphs, 0.2, seed), 1.0),
+    ],
+    ids=['links', 'links, each direction by itself', 'receivers', 'clients'],
+)
+def test_failures_leave_averages_too_large_for_the_gain(fail, squares):
+    """n ||v||^2 of 64 clients on a complete graph, docs/results_init_topology.md."""
+    graphs = topology.schedule('complete', 64, 60, seed=0, static=True)
+    found = [
+        64 / gain.gain_of(*gain.mixing_matrices(fail(graphs, seed), np.ones(64), 'uniform')) ** 2
+        for seed in range(5)
+    ]
+    assert np.mean(found) == pytest.approx(squares, rel=0.05)
+
+
 def test_disconnected_networks_are_refused():
     graph = nx.disjoint_union(nx.complete_graph(5), nx.complete_graph(3))
     with pytest.raises(TopologyError, match='its 8 clients fall into 2 components'):
