@@ -273,6 +273,7 @@ def test_alpha_zero_is_supervised_learning_alone(network):
         ({'schedule': 'square'}, 'unknown schedule'),
         ({'supervision': 'mse'}, 'unknown supervision'),
         ({'temperature': 0.0}, 'temperature has to be above 0'),
+        ({'init': 'zeros'}, "unknown init 'zeros'"),
     ],
     ids=str,
 )

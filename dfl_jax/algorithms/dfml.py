@@ -38,6 +38,7 @@ from dfl_jax.heterogeneous import (
     weight_bits,
     weights_sent,
 )
+from dfl_jax.initialisation import INITS
 from dfl_jax.training import LocalTraining
 
 OPEN_ENDED = ('half_cycle', 'cycle', 'fixed')  # the number of rounds does not change the first
@@ -162,6 +163,7 @@ def dfml(
 
     Raises ValueError for settings out of range, before anything is traced.
     """
+    check_choice('init', init, INITS)
     check_choice('scheduled', scheduled, SCHEDULED)
     check_choice('teachers', teachers, ('size', 'equal'))
     check_choice('transfer', transfer, ('mutual', 'vanilla'))
