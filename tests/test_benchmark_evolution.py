@@ -25,6 +25,7 @@ def test_the_last_line(method):
     assert 20 < found['products'] < 150
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ('flag', 'message'),
     [

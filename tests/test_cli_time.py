@@ -88,6 +88,7 @@ def plain(tmp_path_factory):
     return out
 
 
+@pytest.mark.integration
 def test_a_regression_has_seconds_but_no_target(tmp_path):
     path = write_sums(tmp_path / 'set.npz')
     of_it = (f'--dataset={path}', '--task=regression', '--partition=iid', *NETWORK, DPSGD)

@@ -163,6 +163,7 @@ def test_all_samples_of_a_run_are_shifted():
     )
 
 
+@pytest.mark.integration
 def test_turned_clients_are_harder_to_agree_with(tmp_path):
     found = {}
     for shift in ((), ('--feature_shift=quarter_turns',)):

@@ -239,6 +239,7 @@ def wandb_records(file: Path) -> Iterator:
             record = b''
 
 
+@pytest.mark.integration
 def test_wandb_shows_every_round_once(argv, stopped, monkeypatch):
     pytest.importorskip('wandb')
     monkeypatch.setenv('WANDB_MODE', 'offline')

@@ -2,12 +2,14 @@
 
 import json
 
+import pytest
 from test_cli import here
 
 from dfl_jax.cli.experiment.old_names import renewed
 from dfl_jax.cli.run.rundir import RunDirectory
 
 
+@pytest.mark.integration
 def test_an_old_name_works_and_says_the_new_one(tmp_path):
     small = ('--dataset=digits', '--train_samples=60', '--clients=6', '--rounds=1', '--degree=2')
     done = here(*small, '--algorithm=dpsgd', '--weight_bits=5', f'--out={tmp_path / "run"}')

@@ -54,6 +54,7 @@ def test_the_loss_is_the_mean_cross_entropy_of_all_clients():
     assert common.loss(flat, x, y) == pytest.approx(1e3 * wrong)
 
 
+@pytest.mark.integration
 def test_ours_trains_and_prints_one_line(monkeypatch, capsys):
     flags = ['--clients=6', '--rounds=2', '--samples=40']
     monkeypatch.setattr(sys, 'argv', ['ours', *flags])

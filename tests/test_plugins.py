@@ -111,6 +111,7 @@ def test_an_algorithm_that_is_none(changed, words, refused):
     assert words in refused('algorithm', ALGORITHM.format(changed=changed))
 
 
+@pytest.mark.integration
 def test_a_method_of_ones_own_learns_another_task(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / 'partials.py').write_text(
@@ -182,6 +183,7 @@ def factory():
 GIVEN = 'Dataset(x, y, test_x, test_y, 3, np.arange(120) % 8)'
 
 
+@pytest.mark.integration
 def test_a_loader_of_one_s_own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / 'own_loader.py').write_text(LOADER.format(returned=GIVEN))

@@ -177,6 +177,7 @@ def test_interrupted_without_checkpoints(whole, tmp_path):
 # ---------------------------------------------------------------------------- what a kill leaves
 
 
+@pytest.mark.integration
 def test_resuming_what_is_done_changes_nothing(whole):
     before = contents(whole)
     done = here(*ARGV, f'--out={whole}', '--resume')
@@ -301,6 +302,7 @@ def test_what_was_set_aside_before_stays(stopped, whole):
     assert steps_of(stopped) == [ROUNDS - EVERY]
 
 
+@pytest.mark.integration
 def test_no_readable_checkpoint_is_an_error_with_the_way_out(stopped, whole, tmp_path):
     checkpoints = stopped / 'checkpoints'
     for round in steps_of(stopped):
@@ -592,6 +594,7 @@ def test_files_may_move(listed):
     assert here('--resume', f'--out={out}', '--rounds=4', f'--partition_file={moved}').status == 0
 
 
+@pytest.mark.integration
 def test_a_world_that_changed(tmp_path):
     world, out = tmp_path / 'world.csv', f'--out={tmp_path}/out'
     world.write_text('speed,uplink\n' + '1e9,1e6\n' * 6)

@@ -213,6 +213,7 @@ def refused(*argv) -> str:
     return line
 
 
+@pytest.mark.integration
 def test_the_command_writes_once(finished, tmp_path):
     out = tmp_path / 'chosen'
     before = sorted(finished.rglob('*'))
@@ -248,6 +249,7 @@ def test_the_command_writes_once(finished, tmp_path):
     assert '--out' in line
 
 
+@pytest.mark.integration
 def test_results_go_into_the_run_and_younger_settings_keep_their_defaults(tmp_path):
     folder = tmp_path / 'run'
     train(folder, '--algorithm=dfedavg')
@@ -272,6 +274,7 @@ def test_what_the_command_refuses(finished, tmp_path):
     assert '--data_dir=absent does not apply to --dataset=digits' in line
 
 
+@pytest.mark.integration
 def test_models_without_an_accuracy(tmp_path):
     of_it = (
         f'--dataset={write_sums(tmp_path / "set.npz")}',
@@ -282,6 +285,7 @@ def test_models_without_an_accuracy(tmp_path):
     assert 'models have no accuracy to choose by' in refused(f'--run={tmp_path / "run"}')
 
 
+@pytest.mark.integration
 def test_runs_that_cannot_be_averaged(tmp_path):
     train(tmp_path / 'bare', '--algorithm=dfedavg', '--nocheckpoint')
     assert 'has no checkpoint' in refused(f'--run={tmp_path / "bare"}')

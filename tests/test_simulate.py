@@ -441,6 +441,7 @@ def test_ntk_dfl_learns_digits(digits):
     assert rows[-1]['train_loss_mean'] < 0.7 * rows[0]['train_loss_mean']
 
 
+@pytest.mark.integration
 def test_ntk_dfl_learns_from_independent_weights(digits):
     model = bind(MLP(10), digits.train_x.shape[1:])
     rows = learn(digits, model, train_samples=600, rounds=5, init='independent')

@@ -188,6 +188,7 @@ def test_runs_without_rounds_are_as_if_they_were_alone(name, small, tmp_path):
         assert (row['updates'], row['mbytes_total']) == (other['updates'], other['mbytes_total'])
 
 
+@pytest.mark.integration
 def test_its_results(finished):
     with open(finished / 'results.csv') as file:
         rows = list(csv.DictReader(file))
@@ -202,6 +203,7 @@ def test_its_results(finished):
     assert not (finished / 'groups' / 'lr=0.01,seed=0' / 'checkpoints').exists()
 
 
+@pytest.mark.integration
 def test_a_sweep_of_another_task(tmp_path):
     path = write_sums(tmp_path / 'set.npz')
     done = swept(

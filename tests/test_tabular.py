@@ -199,6 +199,7 @@ def test_other_arguments_that_do_not_fit(csv, tmp_path):
         data.load(tmp_path / 'absent.csv', columns=columns)
 
 
+@pytest.mark.integration
 def test_a_run_on_a_table_beats_the_mean(tmp_path):
     path = tmp_path / 'houses.csv'
     houses().to_csv(path, index=False)

@@ -332,6 +332,7 @@ def test_a_folder_that_holds_something_is_refused(small, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ['notes.txt']
 
 
+@pytest.mark.integration
 def test_divergence_ends_in_one_line(small, tmp_path):
     line = here(*small, '--lr=1e30', f'--out={tmp_path}/out').error
     assert 'round 1: ' in line and 'lower --lr' in line and '0 rounds' in line

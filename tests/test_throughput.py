@@ -2,9 +2,11 @@
 
 import json
 
+import pytest
 from helpers import started
 
 
+@pytest.mark.integration
 def test_steps_and_times_of_a_gradient_round(tmp_path):
     clients, samples = 8, 20
     # A process of its own: benchmarks define flags of the same names.

@@ -37,6 +37,7 @@ def read(address):
         return answer.read().decode()
 
 
+@pytest.mark.integration
 def test_the_page_is_made_anew_when_the_run_goes_on(served):
     address, goes_on = served
     version, page = read(f'{address}/version'), read(address)
@@ -68,6 +69,7 @@ def test_runs_that_are_gone_are_an_answer(served, tmp_path):
     assert raised.value.headers['Refresh'] == '2'
 
 
+@pytest.mark.integration
 def test_the_command_says_where_and_ends_with_ctrl_c(tmp_path):
     save_run(tmp_path / 'run')
     process = started('dfl_jax.cli', 'watch', str(tmp_path / 'run'), '--port=0', cwd=tmp_path)

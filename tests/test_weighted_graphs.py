@@ -415,6 +415,7 @@ def gossip_without_learning(graphs, devices=None, seeds=(0,)):
     return np.asarray(state.params['Dense_0']['kernel'])[None]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     'how',
     [
