@@ -1,4 +1,4 @@
-"""Flags that have other names or values than they had, for one more release."""
+"""Flags that have other names or values than they had, for one more release, or are gone."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,11 +19,16 @@ OLD_VALUES = {  # likewise
     ('ntk_jacobian_weights', 'own'): 'neighbours',
     ('spark_projection_refresh', 'hub'): 'aggregator',
 }
+GONE = (('client_isolation', 0.0),)  # flags that are no more, with the value that had no effect
 
 
 def renewed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run by the names and values of today."""
-    today = {name: value for name, value in settings.items() if name not in OLD_NAMES}
+    today = {
+        name: value
+        for name, value in settings.items()
+        if name not in OLD_NAMES and (name, value) not in GONE
+    }
     for old, new in OLD_NAMES.items():
         if settings.get(old) is not None:
             today[new] = settings[old]
