@@ -25,9 +25,8 @@ def test_the_settings_of_an_older_run():
         'lr': 0.1,
         'message_bits': 6,
     }
-    assert renewed({'client_isolation': 0.0, 'hidden': ['8']}) == {
-        'hidden': ['8']
-    }  # gone, and had no effect
-    assert renewed({'client_isolation': 0.5}) == {'client_isolation': 0.5}  # refused with its name
+    without_effect, with_effect = {'client_isolation': 0.0}, {'client_isolation': 0.5}
+    assert renewed({'hidden': ['8'], **without_effect}) == {'hidden': ['8']}
+    assert renewed(with_effect) == with_effect  # to be refused by its name
     assert renewed({'ntk_jacobian_weights': 'own'}) == {'ntk_jacobian_weights': 'neighbours'}
     assert renewed({'spark_projection_refresh': 'hub'})['spark_projection_refresh'] == 'aggregator'
