@@ -99,7 +99,7 @@ def test_a_static_graph_whose_links_fail_is_not_one_matrix():
     ('fail', 'squares'),
     [
         (lambda graphs, seed: topology.drop_links(graphs, 0.98, seed), 1.11),
-        (lambda graphs, seed: topology.drop_links(graphs, 0.98, seed, directed=True), 1.54),
+        (lambda graphs, seed: topology.drop_links(graphs, 0.98, seed, directed=True), 1.5),
         (lambda graphs, seed: topology.drop_receivers(graphs, 0.2, seed), 1.2),
         (lambda graphs, seed: topology.drop_clients(graphs, 0.2, seed), 1.0),
     ],

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from dfl_jax.cli.run.plots import COLOURS
 from dfl_jax.cli.tables import files
 from dfl_jax.cli.tables import studies as numerical
 
@@ -88,3 +89,11 @@ def test_what_a_study_writes(tmp_path, capsys):
     assert {f.name for f in (tmp_path / 'out').iterdir()} == {
         f'paper-rings.{kind}' for kind in ('md', 'json', 'png')
     }
+
+
+def test_a_figure_has_every_line_of_its_study(tmp_path):
+    many = {f'ring {k}': {9: [0.3], 16: [0.25]} for k in range(len(COLOURS) + 2)}
+    found = study('limits'), numerical.Result(many, {})
+    numerical.plot_studies([found], tmp_path / 'figure.svg')
+    drawn = (tmp_path / 'figure.svg').read_text()
+    assert [label for label in many if f'<!-- {label} -->' not in drawn] == []
