@@ -126,6 +126,16 @@ def test_no_run_at_all_is_an_error_that_names_the_cells(folder, tmp_path):
     assert 'name them ntk_dfl-alpha0.1, ntk_dfl-iid' in message
 
 
+def test_what_is_said_of_several_runs_is_said_once():
+    warnings = ['a-seed0: --lr=1', 'a-seed1 stopped at round 3', 'a-seed1: --lr=1', 'b: --lr=2']
+    assert curves.notes([*warnings, 'b is left out: no x\n']) == [
+        'note: a-seed1 stopped at round 3',
+        'note: b is left out: no x',
+        'note: a-seed0 and 1 more: --lr=1',
+        'note: b: --lr=2',
+    ]
+
+
 def curve(*accuracies, name='run', **more):
     clients = [round(a - 0.1, 4) for a in accuracies]
     rounds = list(range(1, len(accuracies) + 1))

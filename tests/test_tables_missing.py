@@ -131,7 +131,15 @@ def test_what_is_missing_is_trained_and_shown(home, tmp_path, monkeypatch, capfd
     capfd.readouterr()
     chosen = {'runs': [str(runs)], 'seeds': '0..1', 'cells': ['dpsgd-iid']}
     assert command_of(monkeypatch, list=True, **chosen) == 0
-    assert '| dpsgd-iid | 0 | 1 | 2 |' in capfd.readouterr().out
+    text = capfd.readouterr().out
+    assert '| dpsgd-iid | 0 | 1 | 2 |' in text and 'holds no run' not in text
+    elsewhere = runs.with_name('elsewhere')
+    elsewhere.mkdir()
+    (elsewhere / 'paper-table.json').write_text('{}')
+    assert command_of(monkeypatch, list=True, **chosen | {'runs': [str(elsewhere)]}) == 0
+    text = capfd.readouterr().out
+    assert '| dpsgd-iid | - | 0, 1 | 2 |' in text
+    assert f'holds no run; --runs={elsewhere / "paper-table.json"} reads' in text
     assert command_of(monkeypatch, run=True, **chosen) == 0
     text = capfd.readouterr().out
     assert '[1 of 1] dpsgd-iid-seed1: 2 rounds, about ' in text

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from absl import flags
 
-from dfl_jax.cli.command import check_writable, in_a_line, one_line_errors, share, whole_numbers
+from dfl_jax.cli.command import check_writable, one_line_errors, share, whole_numbers
 from dfl_jax.cli.run.rundir import Row, write_atomically
 from dfl_jax.cli.tables import files, missing, reproduction
-from dfl_jax.cli.tables.curves import find_runs, none_of, save_curves
+from dfl_jax.cli.tables.curves import find_runs, none_of, notes, save_curves
 from dfl_jax.cli.tables.latex import latex_table
 from dfl_jax.cli.tables.metrics import what
 from dfl_jax.cli.tables.table import INTERVALS, cells, report
@@ -105,9 +105,10 @@ def _with_runs(name: str, file: Path, sources: Sequence[Path]) -> int:
     jobs = missing.jobs_of(chosen, _seeds(FLAGS.seeds), runs, partitions)
     mine = [jobs[i] for i in share(FLAGS.shard, jobs)]
     if FLAGS.list:
-        print(missing.listing(mine, runs))
-        for warning in warnings:
-            print(f'note: {in_a_line(warning)}')
+        print(missing.listing(mine, runs), *notes(warnings), sep='\n')
+        kept = sources[0] / f'{name.replace("/", "-")}.json'
+        if not runs and kept.is_file():
+            print(f'note: {sources[0]} holds no run; --runs={kept} reads the curves kept there')
         return 0
     if sources[0].suffix == '.json':
         raise ValueError(f'--runs={sources[0]}: runs are written into the first, name a folder')
@@ -166,8 +167,8 @@ def _write(published: Row, folder: Path, sources: Sequence[Path], out: Path, nam
         print(source)
     else:
         print(f'{title}\n({published["source"]})\n\n{text}')
-    for warning in warnings:
-        print(f'note: {in_a_line(warning)}', file=sys.stderr if FLAGS.latex else sys.stdout)
+    for line in notes(warnings):
+        print(line, file=sys.stderr if FLAGS.latex else sys.stdout)
     save_curves(out / f'{name}.json', runs, warnings)
 
     from dfl_jax.cli.run.plots import plt

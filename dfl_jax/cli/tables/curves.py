@@ -56,6 +56,21 @@ def none_of(flagfiles: Mapping[str, Path], sources: Sequence[Path], warnings: Se
     return f'--runs={where} holds no run of the table{unread}; {advice}'
 
 
+def notes(warnings: Iterable[str]) -> list[str]:
+    """The warnings in lines; what is said of several runs, 'RUN: TEXT', is one."""
+    runs_of: dict[str, list[str]] = {}
+    lines = []
+    for warning in map(in_a_line, warnings):
+        run, colon, text = warning.partition(': ')
+        if not colon or ' ' in run:
+            lines.append(warning)
+        else:
+            runs_of.setdefault(text, []).append(run)
+    for text, (first, *others) in runs_of.items():
+        lines.append(f'{first}{f" and {len(others)} more" if others else ""}: {text}')
+    return [f'note: {line}' for line in lines]
+
+
 def read_directories(
     folder: Path, flagfiles: Mapping[str, Path], needed: Mapping[str, Sequence[str]]
 ) -> tuple[Runs, list[str]]:
