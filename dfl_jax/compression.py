@@ -70,7 +70,7 @@ class Compression:
     """How clients compress what they send, weights or rows of Jacobians: top-k, then quantization.
 
     Args:
-      sparsity: set this share of the entries of every tensor to zero, the smallest; None: none.
+      sparsity: share of the entries of every tensor, the smallest, that become zero; None: none.
       bits: quantize every entry that is left to so many bits; None sends 32-bit floats.
       rounding: of the quantizer, `stochastic` (default of weights) or `nearest` (default of
         Jacobians).

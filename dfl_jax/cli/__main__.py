@@ -9,7 +9,7 @@ from dfl_jax.settings import nearest
 COMMANDS = {  # name -> the package and what it does
     'run': ('run', 'train one network of clients'),
     'sweep': ('sweep', 'many runs in one command'),
-    'tables': ('tables', 'the tables and figures of the papers from finished runs'),
+    'tables': ('tables', 'the tables and figures of the papers, from finished or new runs'),
     'report': ('report', 'an interactive page that compares runs'),
     'watch': ('watch', 'the same page, live, while runs go on'),
     'select': ('final_averaging', 'whose models to average in the end'),

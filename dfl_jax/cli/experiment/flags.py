@@ -55,7 +55,10 @@ flags.DEFINE_string(
     'gradient methods; regression also with ntk_dfl and ntk_fl and --loss=mse.',
 )
 flags.DEFINE_string(
-    'data_dir', None, 'Folder with the data sets; missing files are downloaded into it.'
+    'data_dir',
+    None,
+    'Folder with the data sets; missing files are downloaded into it (default: in the cache of the '
+    'user).',
 )
 flags.DEFINE_integer('train_samples', None, 'Use a seeded random subset of the training set.')
 flags.DEFINE_integer('test_samples', None, 'Use a seeded random subset of the test set.')
@@ -72,7 +75,10 @@ flags.DEFINE_list(
     'used); all others are features. Of hf: input, target and client.',
 )
 flags.DEFINE_float(
-    'test_share', None, 'Share of a table or text that is the test set (default 0.2).'
+    'test_share',
+    None,
+    'Share of a table, a text or a data set of hf: that is the test set, where the data do not say '
+    'what is (default 0.2).',
 )
 flags.DEFINE_integer('text_window', None, 'Characters of a sample of a text (default 40).')
 flags.DEFINE_integer('clients', 30, 'Number of clients M.', lower_bound=1)
@@ -100,7 +106,7 @@ flags.DEFINE_bool('partition_overlap', False, 'Each client draws anew from the w
 flags.DEFINE_string(
     'partition_file',
     None,
-    'JSON list of M lists of training indices, in each every index once; replaces --partition.',
+    'JSON list of M lists of training indices, no index twice in a list; replaces --partition.',
 )
 flags.DEFINE_float(
     'validation_share',
@@ -241,13 +247,13 @@ flags.DEFINE_integer('eval_every', 1, 'Rounds between evaluations.', lower_bound
 flags.DEFINE_integer(
     'client_eval_samples',
     None,
-    'Test samples that judge the single clients (default all).',
+    "Test samples on which each client's own model is evaluated (default all).",
     lower_bound=1,
 )
 flags.DEFINE_string(
     'out',
     None,
-    'Folder of the results (default of run: runs/ALGORITHM-DATASET-TIME; of sweep: '
+    'Folder of the results (default of run and theory: runs/ALGORITHM-DATASET-TIME; of sweep: '
     'runs/sweep-TIME; of select: the run directory; of time: time; of attack: runs/attack-TIME).',
 )
 flags.DEFINE_bool(

@@ -49,7 +49,7 @@ EXAMPLES = (
 flags.DEFINE_multi_string(
     'sweep',
     [],
-    'NAME:VALUES of a flag, e.g. alpha:0.1,0.3,0.5 or seed:0..4; repeat it for a grid.',
+    'NAME:VALUES of a flag, e.g. alpha:0.1,0.3,0.5 or seed:0..4; several make a grid',
 )
 flags.DEFINE_list(
     'flagfiles', [], 'Flagfiles, each of which is run with all combinations of --sweep.'
