@@ -286,6 +286,8 @@ REFUSED = [
     ('--initializer=xavier', "'xavier'", 'he_normal'),
     ('--degree_exponent=3', '--degree_exponent=3.0', '--topology=regular', 'leave it out'),
     ('--torus_dimensions=3', '--torus_dimensions=3', '--topology=regular', 'leave it out'),
+    ('--rewiring=0.3', '--rewiring=0.3', '--topology=regular', 'leave it out'),
+    ('--topology=watts_strogatz --degree=2 --rewiring=1.5', 'rewiring', 'between 0 and 1', '1.5'),
     ('--assortativity=0.3', 'regular', '0.3'),
     ('--topology=erdos_renyi --assortativity=2', 'between -1 and 1', 'got 2.0'),
     ('--receive_dropout=2', 'receive dropout', '2.0', 'between 0 and 1'),

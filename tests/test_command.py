@@ -1,5 +1,6 @@
 """What the commands share: where they may write, what they say, how Ctrl-C ends them."""
 
+import importlib
 import os
 import random
 import signal
@@ -9,9 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+from absl.testing import flagsaver
 from test_cli import ROOT
 
-from dfl_jax.cli import command
+from dfl_jax.cli import command, help
 
 
 def test_a_check_of_a_folder_leaves_nothing(tmp_path, monkeypatch):
@@ -50,6 +52,16 @@ def test_help_whose_reader_leaves_ends_without_a_word():
     env = os.environ | {'PYTHONUNBUFFERED': '1'}
     ran = subprocess.run(command, shell=True, cwd=ROOT, env=env, capture_output=True, text=True)
     assert ran.stdout and not ran.stderr
+
+
+@pytest.mark.parametrize('name, refused', [('sweep', '[no]resume'), ('theory', 'eval_every')])
+def test_help_leaves_out_what_the_command_refuses(name, refused, capsys):
+    for called, there in (('run', True), (name, False)):
+        command = importlib.import_module(f'dfl_jax.cli.{called}.command')
+        with flagsaver.flagsaver():
+            help.show(command, called, [called], full=True)
+        shown = capsys.readouterr().out
+        assert '\n  --clients=' in shown and (f'\n  --{refused}' in shown) == there
 
 
 def test_a_flagfile_may_stand_twice_but_not_in_itself(tmp_path):

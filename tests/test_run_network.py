@@ -51,6 +51,16 @@ def test_what_is_written_is_what_the_run_has(network, tmp_path):
     assert mask.sum() < 18
 
 
+def test_no_rewiring_leaves_the_lattice(network, tmp_path):
+    tiny = write_clusters(tmp_path / 'tiny.npz')
+    flags = ('--algorithm=dpsgd', '--topology=watts_strogatz', '--degree=2', '--static_topology')
+    lattice, random = (
+        network(f'--dataset={tiny}', *flags, f'--rewiring={share}')[1]['links'] for share in (0, 1)
+    )
+    ring = [[0, 1], [0, 5], [1, 2], [2, 3], [3, 4], [4, 5]]
+    assert sorted(lattice) == ring and sorted(random) != ring
+
+
 def test_a_server_has_no_links_and_a_number_no_class(network, tmp_path):
     tiny = write_clusters(tmp_path / 'tiny.npz')
     assert (

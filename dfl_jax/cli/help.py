@@ -24,7 +24,8 @@ def show(command: ModuleType, called: str, argv: Sequence[str], full: bool) -> N
     """Prints the help of a command.
 
     Args:
-      command: its module, with the examples of a command that takes the flags of a run.
+      command: its module, with EXAMPLES where it takes the flags of a run, and REFUSED, those of
+        them that it does not take.
       called: the command as it was typed.
       argv: the arguments beside --help, for what applies.
       full: show every flag of every method.
@@ -40,7 +41,7 @@ def show(command: ModuleType, called: str, argv: Sequence[str], full: bool) -> N
 
     of_runs = {flag.name for flag in of_a_run()} | OLD_NAMES.keys()
     _print_group('this command', (_line(flag) for flag in own if flag.name not in of_runs))
-    for title, lines in _groups(full):
+    for title, lines in _groups(full, getattr(command, 'REFUSED', ())):
         _print_group(title, lines)
     print('\nexamples')
     for example in examples:
@@ -52,8 +53,8 @@ def show(command: ModuleType, called: str, argv: Sequence[str], full: bool) -> N
         )
 
 
-def _groups(full: bool) -> Iterator[tuple[str, Iterator[str]]]:
-    """The flags of a run, in groups, under the flags that are given."""
+def _groups(full: bool, refused: Container[str]) -> Iterator[tuple[str, Iterator[str]]]:
+    """The flags of a run but those `refused`, in groups, under the flags that are given."""
     from dfl_jax.cli.experiment.applicable import idle_flags
     from dfl_jax.cli.experiment.flags import GROUPS
     from dfl_jax.cli.experiment.method_flags import METHOD, settings_with_flags
@@ -66,7 +67,7 @@ def _groups(full: bool) -> Iterator[tuple[str, Iterator[str]]]:
     titles = [title for title in GROUPS if title != METHOD]
     for title in (*titles[:-1], METHOD, titles[-1]):
         names = GROUPS[title]
-        shown = [name for name in names if name not in idle]
+        shown = [name for name in names if name not in idle and name not in refused]
         if title != METHOD:
             yield title, (_line(FLAGS[name]) for name in shown)
         elif full:

@@ -37,6 +37,7 @@ BESIDE = {  # flags that need another to apply
     'samples_per_client': ('--partition=balanced',),
     'degree_exponent': ('--topology=configuration',),
     'torus_dimensions': ('--topology=torus',),
+    'rewiring': ('--topology=watts_strogatz', '--degree=2'),
     'assortativity': ('--topology=erdos_renyi',),
     'image_size': ('--dataset=image_folder', '--data_dir={in}/images-good'),
     'columns': ('--dataset={in}/table.csv',),

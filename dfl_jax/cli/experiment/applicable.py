@@ -50,6 +50,7 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
             'link_probability': topology == 'erdos_renyi',
             'degree_exponent': topology in ('configuration', 'chung_lu'),
             'torus_dimensions': topology == 'torus',
+            'rewiring': topology == 'watts_strogatz',
         },
     }
     if value('world') is None:

@@ -152,6 +152,12 @@ flags.DEFINE_float(
     'Exponent of the power law of degrees of --topology=configuration and chung_lu; a smaller one '
     'has larger hubs.',
 )
+flags.DEFINE_float(
+    'rewiring',
+    0.1,
+    'Of --topology=watts_strogatz: probability that a link of the ring lattice goes to a random '
+    'client instead.',
+)
 flags.DEFINE_integer('torus_dimensions', 2, 'Dimensions of --topology=torus.', lower_bound=1)
 flags.DEFINE_float(
     'assortativity',

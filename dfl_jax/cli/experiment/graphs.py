@@ -89,6 +89,7 @@ def family_options(flags: Any) -> dict[str, Any]:
         'path': flags.topology_file,
         'exponent': flags.degree_exponent,
         'dimensions': flags.torus_dimensions,
+        'rewiring': flags.rewiring,
         'assortativity': flags.assortativity,
     }
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from absl import flags
 from tqdm import tqdm
 
-from dfl_jax.cli.command import check_writable, fail, one_line_errors, share
+from dfl_jax.cli.command import check_writable, counted, fail, one_line_errors, share
 from dfl_jax.cli.experiment.build import build
 from dfl_jax.cli.experiment.method_flags import of_a_run
 from dfl_jax.cli.experiment.plugins import define_flags_of_others
@@ -175,7 +175,8 @@ def _sweep(command: Command, out: Path, engine: Engine | None) -> int:
     """Makes the plan and trains its groups, here or by an engine; returns the exit status."""
     plan = make_plan(command, out)
     mine = [plan.groups[i] for i in share(FLAGS.shard, plan.groups)]
-    print(f'{len(plan.runs)} runs in {len(plan.groups)} programs, {len(mine)} of them here: {out}')
+    programs = counted(len(plan.groups), 'program')
+    print(f'{counted(len(plan.runs), "run")} in {programs}, {len(mine)} of them here: {out}')
     try:
         if engine is None:
             failed = sweep(command, mine, out)

@@ -47,6 +47,7 @@ MEASURED = {  # flag -> its values under which there is something to measure, an
     'resume': ((False,), FOLLOWED),
     'eval_every': ((1,), FOLLOWED),
 }
+REFUSED = tuple(MEASURED)  # of no use in the help
 
 
 def check() -> None:
