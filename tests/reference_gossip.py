@@ -1,7 +1,8 @@
 """The methods that correct gossip, in plain NumPy from the equations of their papers.
 
 One client at a time: x[i] is a client's vector of weights, W a dense mixing matrix, and
-gradients(i, x) its gradient. Every function returns the weights after each of `rounds` rounds.
+gradients(i, x) its gradient; `rates` are the learning rates of the rounds. Every function returns
+the weights after each round.
 """
 
 import numpy as np
@@ -13,12 +14,12 @@ def mixed(matrix, values):
     return [sum(matrix[i, j] * values[j] for j in clients) for i in clients]
 
 
-def dsgt(x, gradients, matrix, rounds, lr):
+def dsgt(x, gradients, matrix, rates):
     """Pu & Nedic: y starts as the gradient."""
     clients, history = range(len(x)), []
     g = [gradients(i, x[i]) for i in clients]
     y = list(g)
-    for _ in range(rounds):
+    for lr in rates:
         x = mixed(matrix, [x[i] - lr * y[i] for i in clients])
         new = [gradients(i, x[i]) for i in clients]
         y = [a + b - c for a, b, c in zip(mixed(matrix, y), new, g, strict=True)]
@@ -27,10 +28,10 @@ def dsgt(x, gradients, matrix, rounds, lr):
     return history
 
 
-def d2(x, gradients, matrix, rounds, lr):
+def d2(x, gradients, matrix, rates):
     """Tang et al., Algorithm 1."""
     clients, history, before, g_before = range(len(x)), [], None, None
-    for _ in range(rounds):
+    for lr in rates:
         g = [gradients(i, x[i]) for i in clients]
         if before is None:
             half = [x[i] - lr * g[i] for i in clients]
@@ -41,11 +42,11 @@ def d2(x, gradients, matrix, rounds, lr):
     return history
 
 
-def qg_dsgdm(x, gradients, matrix, rounds, lr, mu):
+def qg_dsgdm(x, gradients, matrix, rates, mu):
     """Lin et al., Algorithm 1."""
     clients, history = range(len(x)), []
     m = [np.zeros_like(each) for each in x]
-    for _ in range(rounds):
+    for lr in rates:
         half = [x[i] - lr * (mu * m[i] + gradients(i, x[i])) for i in clients]
         new = mixed(matrix, half)
         m = [mu * m[i] + (1 - mu) * (x[i] - new[i]) / lr for i in clients]
@@ -54,11 +55,11 @@ def qg_dsgdm(x, gradients, matrix, rounds, lr, mu):
     return history
 
 
-def dfed_admm(x, gradients, matrix, rounds, lr, steps, penalty):
+def dfed_admm(x, gradients, matrix, rates, steps, penalty):
     """ADMM by its dual variables d and local gradient descent; penalty: lambda."""
     clients, history = range(len(x)), []
     d = [np.zeros_like(each) for each in x]
-    for _ in range(rounds):
+    for lr in rates:
         w = list(x)
         for i in clients:
             for _ in range(steps):
@@ -69,11 +70,11 @@ def dfed_admm(x, gradients, matrix, rounds, lr, steps, penalty):
     return history
 
 
-def sgp(x, gradients, matrix, rounds, lr):
+def sgp(x, gradients, matrix, rates):
     """Assran et al., Algorithm 1; matrix: column-stochastic. The ratios z of every round."""
     clients, history = range(len(x)), []
     w, z = [1.0] * len(x), list(x)
-    for _ in range(rounds):
+    for lr in rates:
         half = [x[i] - lr * gradients(i, z[i]) for i in clients]
         x, w = mixed(matrix, half), mixed(matrix, w)
         z = [x[i] / w[i] for i in clients]
@@ -81,11 +82,11 @@ def sgp(x, gradients, matrix, rounds, lr):
     return history
 
 
-def choco_sgd(x, gradients, matrix, rounds, lr, gamma, compress):
+def choco_sgd(x, gradients, matrix, rates, gamma, compress):
     """Koloskova et al., Algorithm 2, with a copy at every neighbour: public[i][j], j's at i."""
     clients, history = range(len(x)), []
     public = [[np.zeros_like(x[0]) for _ in clients] for _ in clients]
-    for _ in range(rounds):
+    for lr in rates:
         half = [x[i] - lr * gradients(i, x[i]) for i in clients]
         messages = [compress(half[j] - public[j][j]) for j in clients]
         public = [[public[i][j] + messages[j] for j in clients] for i in clients]
@@ -97,14 +98,14 @@ def choco_sgd(x, gradients, matrix, rounds, lr, gamma, compress):
     return history
 
 
-def beer(x, gradients, matrix, rounds, lr, gamma, compress):
+def beer(x, gradients, matrix, rates, gamma, compress):
     """Zhao et al., Algorithm 1; copies start at zero."""
     clients, history = range(len(x)), []
     g = [gradients(i, x[i]) for i in clients]
     v = list(g)
     h = [np.zeros_like(each) for each in x]
-    c = [compress(lr * each) / lr for each in v]
-    for _ in range(rounds):
+    c = [compress(each) for each in v]
+    for lr in rates:
         pull = mixed(matrix, h)
         x = [x[i] + gamma * (pull[i] - h[i]) - lr * v[i] for i in clients]
         h = [h[i] + compress(x[i] - h[i]) for i in clients]
@@ -112,18 +113,18 @@ def beer(x, gradients, matrix, rounds, lr, gamma, compress):
         new = [gradients(i, x[i]) for i in clients]
         pull = mixed(matrix, c)
         v = [v[i] + gamma * (pull[i] - c[i]) + new[i] - g[i] for i in clients]
-        c = [c[i] + compress(lr * (v[i] - c[i])) / lr for i in clients]
+        c = [c[i] + compress(v[i] - c[i]) for i in clients]
         g = new
     return history
 
 
-def relay_sgd(x, gradients, neighbours, rounds, lr):
+def relay_sgd(x, gradients, neighbours, rates):
     """Vogels et al., Algorithm 1; neighbours: of each client."""
     clients, history, start = range(len(x)), [], x
     links = [(i, j) for i in clients for j in neighbours[i]]
     m = {link: 0.0 for link in links}
     count = dict.fromkeys(links, 0)
-    for _ in range(rounds):
+    for lr in rates:
         half = [x[i] - lr * gradients(i, x[i]) for i in clients]
         m, count = (
             {(i, j): half[i] + sum(m[k, i] for k in neighbours[i] if k != j) for i, j in links},

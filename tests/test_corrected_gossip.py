@@ -12,10 +12,11 @@ from dfl_jax.algorithms.relay_sgd import relayed
 from dfl_jax.gossip import mixing_matrix, push_weights
 from dfl_jax.models import MLP, bind
 
-CLIENTS, FEATURES, CLASSES, ROUNDS = 6, 4, 3, 4
+CLIENTS, FEATURES, CLASSES, ROUNDS = 6, 4, 3, 6
 SIZES = (4, 7, 5, 6, 3, 7)
 MODEL = bind(MLP(CLASSES, ()), (FEATURES,))  # logistic regression
 LR = 0.3
+RATES = [LR] * ROUNDS
 WHOLE = {'lr': LR, 'batch_size': max(SIZES), 'local_steps': 1}  # one gradient of all samples
 
 
@@ -92,13 +93,19 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize('name', CASES)
-def test_it_is_the_reference(name, network):
+@pytest.mark.parametrize(
+    ('name', 'schedule', 'factors'),
+    [(name, '', [1] * ROUNDS) for name in CASES]
+    + [(name, 'step:3:0.1', [1, 1, 1, 0.1, 0.1, 0.1]) for name in CASES if name != 'd2']
+    + [(name, 'warmup:3', [1 / 3, 2 / 3, 1, 1, 1, 1]) for name in ('dsgt', 'qg_dsgdm', 'beer')],
+)
+def test_it_is_the_reference(name, schedule, factors, network):
     clients, gradients = network
     settings, arguments = CASES[name]
-    first, ours = weights_after(name, clients, ring(), **settings)
+    first, ours = weights_after(name, clients, ring(), lr_schedule=schedule, **settings)
     method = getattr(reference_gossip, name)
-    expected = method(first, gradients, metropolis(ring()), ROUNDS, LR, **arguments)
+    rates = [LR * factor for factor in factors]
+    expected = method(first, gradients, metropolis(ring()), rates, **arguments)
     np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -107,7 +114,7 @@ def test_d2_is_lazy_by_default(network):
     first, ours = weights_after('d2', clients, ring())
     lazy = (np.eye(CLIENTS) + metropolis(ring())) / 2
     np.testing.assert_allclose(
-        ours, reference_gossip.d2(first, gradients, lazy, ROUNDS, LR), rtol=1e-10, atol=1e-12
+        ours, reference_gossip.d2(first, gradients, lazy, RATES), rtol=1e-10, atol=1e-12
     )
 
 
@@ -122,7 +129,7 @@ def test_sgp_is_the_reference(network):
         matrix[heard_by, j] = 1 / len(heard_by)
     assert np.ptp(matrix.sum(axis=1)) > 0.1
     first, ours = weights_after('sgp', clients, graphs)
-    expected = reference_gossip.sgp(first, gradients, matrix, ROUNDS, LR)
+    expected = reference_gossip.sgp(first, gradients, matrix, RATES)
     np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -132,7 +139,7 @@ def test_relay_sgd_is_the_reference(family, network):
     graphs = topology.schedule(family, CLIENTS, ROUNDS, seed=0, static=True)
     neighbours = [graphs.members[0, i, 1:][graphs.mask[0, i, 1:]] for i in range(CLIENTS)]
     first, ours = weights_after('relay_sgd', clients, graphs, members=graphs.mask.shape[2])
-    expected = reference_gossip.relay_sgd(first, gradients, neighbours, ROUNDS, LR)
+    expected = reference_gossip.relay_sgd(first, gradients, neighbours, RATES)
     np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
 
 

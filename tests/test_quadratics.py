@@ -84,6 +84,20 @@ def test_it_goes_to_the_optimum_at_a_linear_rate(name, every, settings, x64):
     assert found[-1] < 1e-7 and len(factors) >= 3 and factors.max() < 0.6, found
 
 
+@pytest.mark.parametrize(
+    ('name', 'settings'),
+    [
+        ('dsgt', {'lr': 0.02 * STEP}),
+        ('d2', {'lr': 0.1 * STEP}),
+        ('beer', {'lr': 0.01 * STEP, 'bits': 16}),
+    ],
+)
+@pytest.mark.parametrize('schedule', ['step:3000:0.1', 'cosine:3000'])
+def test_it_stays_at_the_optimum_when_the_learning_rate_falls(name, settings, schedule, x64):
+    found = distances(name, drawn('ring'), 3020, **settings, lr_schedule=schedule)
+    assert found[2990:].max() < 1e-6, found[2990:]
+
+
 def test_dpsgd_stops_at_a_floor_proportional_to_its_rate(x64):
     graph = drawn('hypercube')
     floors = [

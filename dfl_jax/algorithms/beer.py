@@ -17,7 +17,7 @@ import jax
 import optax
 
 from dfl_jax.algorithms.choco_sgd import approached, pulled
-from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_displacement
+from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_gradient
 from dfl_jax.algorithms.requirements import balanced, static
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
@@ -31,9 +31,9 @@ from dfl_jax.training import LocalTraining
 class State(NamedTuple):
     params: PyTree  # x, leaves [M, ...]
     public: PyTree  # h, leaves [M, ...]
-    tracker: PyTree  # lr v, leaves [M, ...]
-    public_tracker: PyTree  # lr c, leaves [M, ...]
-    gradient: PyTree  # lr g of the round before, leaves [M, ...]
+    tracker: PyTree  # v, leaves [M, ...]
+    public_tracker: PyTree  # c, leaves [M, ...]
+    gradient_before: PyTree  # g of the round before, leaves [M, ...]
     sizes: Array  # [M] int32, N_i
     round: Array  # scalar int32
 
@@ -65,7 +65,7 @@ def beer(
     """
     check_choice('mixing', mixing, MIXINGS)
     check_range('consensus_step', consensus_step, above=0, most=1)
-    displacement = local_displacement(model, training, chunk)
+    local = local_gradient(model, training, chunk)
     codec = compression.codec('stochastic') or chain()
 
     def begin(x: PyTree, *rest: Array) -> State:
@@ -76,11 +76,11 @@ def beer(
         k_train, k_tracker, k_weights = jax.random.split(key, 3)
         x, h, v, c, before, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
-        gradient, losses = displacement(k_train, x, clients, k)  # lr g
+        gradient, lr, losses = local(k_train, x, clients, k)
         v = pulled(rows, graph, v, c, consensus_step)
         v = optax.tree.add(v, optax.tree.sub(gradient, before))
         c = approached(codec, k_tracker, c, v)
-        x = optax.tree.sub(pulled(rows, graph, x, h, consensus_step), v)
+        x = optax.tree.add_scale(pulled(rows, graph, x, h, consensus_step), -lr, v)
         h = approached(codec, k_weights, h, x)
         return (x, h, v, c, gradient), losses
 

@@ -14,7 +14,7 @@ from dfl_jax.checks import check_choice
 from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.metrics import CONSENSUS, consensus_model, dispersion
 from dfl_jax.models import Model
-from dfl_jax.training import LocalTraining, local_training, training_operations
+from dfl_jax.training import LocalTraining, learning_rate, local_training, training_operations
 
 # The gradient of one minibatch a round, of the methods whose theory is of such steps
 ONE_MINIBATCH = LocalTraining(lr=0.1, batch_size=32, local_epochs=None, local_steps=1)
@@ -102,8 +102,8 @@ def local_displacement(
 ) -> Callable[..., tuple[PyTree, Array]]:
     """displacement(key, params, clients, round) -> (how far training moves each model, losses [M]).
 
-    x - T(x), leaves [M, ...]: lr times the gradient where T is one step of gradient descent, which
-    the methods that correct gradients take; of more steps their sum.
+    x - T(x), leaves [M, ...]: lr times the gradient where T is one step of gradient descent, of
+    more steps their sum.
     """
     train = local_training(model, training, chunk)
 
@@ -114,6 +114,31 @@ def local_displacement(
         return optax.tree.sub(params, trained), losses
 
     return displacement
+
+
+def local_gradient(
+    model: Model, training: LocalTraining, chunk: int | None = None
+) -> Callable[..., tuple[PyTree, Array, Array]]:
+    """gradient(key, params, clients, round) -> (gradients, learning rate, losses [M]).
+
+    The displacement in units of the round's learning rate, leaves [M, ...], for methods that keep
+    gradients over rounds, in which the rate may change.
+    """
+    displacement = local_displacement(model, training, chunk)
+
+    def gradient(
+        key: Array, params: PyTree, clients: Clients, round: Array
+    ) -> tuple[PyTree, Array, Array]:
+        lr = learning_rate(training, round.astype(clients.x.dtype))
+        moved, losses = displacement(key, params, clients, round)
+        return per_rate(moved, lr), lr, losses
+
+    return gradient
+
+
+def per_rate(moved: PyTree, lr: Array) -> PyTree:
+    """moved / lr; zero where a schedule has ended at zero."""
+    return optax.tree.scale(jnp.where(lr > 0, 1 / lr, 0), moved)
 
 
 def gossip_method(

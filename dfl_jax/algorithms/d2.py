@@ -2,21 +2,25 @@
 
 With g the gradient of a client at its weights x, and x_, g_ those of the round before:
 
-    x <- W (2 x - x_ - lr (g - g_)) = W (x + T(x) - T(x_)),    T(x) = x - lr g,
+    x <- W (2 x - x_ - lr (g - g_)),
 
-W (T(x)) in the first round. Clients with different data come to rest at the minimum of their mean
-loss at the price of one message a round, if W stays the same, is symmetric and has no eigenvalue of
--1/3 or below, which (I + W) / 2 never has.
+W (x - lr g) in the first round. A correction c of the gradient, zero at first, carries this out:
+
+    x_new <- W (x - lr (g - c)),    c <- g - (x - x_new) / lr
+
+c is g_ where x has come to rest, so that a change of the learning rate does not move it. Clients
+with different data come to rest at the minimum of their mean loss at the price of one message a
+round, if W stays the same, is symmetric and has no eigenvalue of -1/3 or below, which (I + W) / 2
+never has.
 """
 
 from functools import partial
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 
-from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_displacement
+from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_gradient, per_rate
 from dfl_jax.algorithms.requirements import eigenvalues_above
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice
@@ -29,7 +33,7 @@ from dfl_jax.training import LocalTraining
 
 class State(NamedTuple):
     params: PyTree  # x, leaves [M, ...]
-    moved: PyTree  # T(x_) of the round before, leaves [M, ...]
+    correction: PyTree  # c, leaves [M, ...]
     sizes: Array  # [M] int32, N_i
     round: Array  # scalar int32
 
@@ -48,7 +52,8 @@ def d2(
 
     Args:
       model: the network, bound to its input shape.
-      training: T, of every client: one minibatch's gradient by default.
+      training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
+        default.
       mixing: W, `metropolis`, `uniform` or `size`; has to be symmetric.
       lazy: average by (I + W) / 2 in place of W.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
@@ -57,20 +62,21 @@ def d2(
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_choice('mixing', mixing, MIXINGS)
-    displacement = local_displacement(model, training, chunk)
+    local = local_gradient(model, training, chunk)
 
     def begin(x: PyTree, *rest: Array) -> State:
-        return State(x, jax.tree.map(jnp.copy, x), *rest)
+        return State(x, optax.tree.zeros_like(x), *rest)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
-        x, before, sizes, k = state
+        x, correction, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
         if lazy:
             rows = (rows / 2).at[:, 0].add(0.5)
-        distance, losses = displacement(key, x, clients, k)
-        moved = optax.tree.sub(x, distance)  # T(x)
-        mixed = mix(rows, graph.members, optax.tree.add(x, optax.tree.sub(moved, before)))
-        return (mixed, moved), losses
+        gradient, lr, losses = local(key, x, clients, k)
+        corrected = jax.tree.map(lambda x, g, c: x - lr * (g - c), x, gradient, correction)
+        mixed = mix(rows, graph.members, corrected)
+        moved = per_rate(optax.tree.sub(x, mixed), lr)
+        return (mixed, optax.tree.sub(gradient, moved)), losses
 
     bits = {'weights': FLOAT_BITS * model.size}
     check = partial(eigenvalues_above, 'D^2', -1 / 3, mixing, lazy)

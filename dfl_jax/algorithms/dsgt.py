@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import optax
 
-from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_displacement
+from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_gradient
 from dfl_jax.algorithms.requirements import balanced
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice
@@ -28,8 +28,8 @@ from dfl_jax.training import LocalTraining
 
 class State(NamedTuple):
     params: PyTree  # x, leaves [M, ...]
-    tracker: PyTree  # lr W y, leaves [M, ...], in which the next gradient is still missing
-    gradient: PyTree  # lr g of the round before, leaves [M, ...]
+    tracker: PyTree  # W y, leaves [M, ...], in which the next gradient is still missing
+    gradient_before: PyTree  # g of the round before, leaves [M, ...]
     sizes: Array  # [M] int32, N_i
     round: Array  # scalar int32
 
@@ -56,7 +56,7 @@ def dsgt(
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_choice('mixing', mixing, MIXINGS)
-    displacement = local_displacement(model, training, chunk)
+    local = local_gradient(model, training, chunk)
 
     def begin(x: PyTree, *rest: Array) -> State:
         nothing = optax.tree.zeros_like(x)
@@ -65,9 +65,9 @@ def dsgt(
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, tracker, before, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
-        gradient, losses = displacement(key, x, clients, k)  # lr g
+        gradient, lr, losses = local(key, x, clients, k)
         tracker = optax.tree.add(tracker, optax.tree.sub(gradient, before))
-        x, mixed = mix(rows, graph.members, (optax.tree.sub(x, tracker), tracker))
+        x, mixed = mix(rows, graph.members, (optax.tree.add_scale(x, -lr, tracker), tracker))
         return (x, mixed, gradient), losses
 
     bits = {'weights': FLOAT_BITS * model.size}

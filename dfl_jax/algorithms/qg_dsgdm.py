@@ -16,7 +16,7 @@ from typing import NamedTuple
 import jax
 import optax
 
-from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_displacement
+from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_gradient, per_rate
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import FLOAT_BITS
@@ -28,7 +28,7 @@ from dfl_jax.training import LocalTraining
 
 class State(NamedTuple):
     params: PyTree  # x, leaves [M, ...]
-    velocity: PyTree  # lr m, leaves [M, ...]
+    momentum: PyTree  # m, leaves [M, ...]
     sizes: Array  # [M] int32, N_i
     round: Array  # scalar int32
 
@@ -58,20 +58,20 @@ def qg_dsgdm(
     """
     check_choice('mixing', mixing, MIXINGS)
     check_range('global_momentum', global_momentum, least=0, below=1)
-    displacement, mu = local_displacement(model, training, chunk), global_momentum
+    local, mu = local_gradient(model, training, chunk), global_momentum
 
     def begin(x: PyTree, *rest: Array) -> State:
         return State(x, optax.tree.zeros_like(x), *rest)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
-        x, velocity, sizes, k = state
+        x, momentum, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
-        gradient, losses = displacement(key, x, clients, k)  # lr g
-        half = jax.tree.map(lambda x, v, g: x - (mu * v + g), x, velocity, gradient)
+        gradient, lr, losses = local(key, x, clients, k)
+        half = jax.tree.map(lambda x, m, g: x - lr * (mu * m + g), x, momentum, gradient)
         mixed = mix(rows, graph.members, half)
-        moved = optax.tree.sub(x, mixed)
-        velocity = jax.tree.map(lambda v, d: mu * v + (1 - mu) * d, velocity, moved)
-        return (mixed, velocity), losses
+        moved = per_rate(optax.tree.sub(x, mixed), lr)
+        momentum = jax.tree.map(lambda m, d: mu * m + (1 - mu) * d, momentum, moved)
+        return (mixed, momentum), losses
 
     bits = {'weights': FLOAT_BITS * model.size}
     return gossip_method(model, [training], init, step, consensus, bits, begin)

@@ -9,6 +9,7 @@ from dfl_jax.training.local import (
     batch_loss,
     client_training,
     gradient_operations,
+    learning_rate,
     local_training,
     optimiser_of,
     training_operations,

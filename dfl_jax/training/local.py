@@ -208,11 +208,15 @@ def augmented(settings: LocalTraining, key: Array, x: Array) -> Array:
     return x if settings.augmentation == 'none' else standard(key, x)
 
 
+def learning_rate(settings: LocalTraining, round: Array) -> Array:
+    """That of this round, a floating scalar."""
+    factor = learning_rate_factor(settings.lr_schedule)(round)
+    return settings.lr * settings.lr_decay**round * factor
+
+
 def optimiser_of(settings: LocalTraining, round: Array) -> optax.GradientTransformation:
     """The settings' optimiser with the learning rate of this round, a scalar."""
-    rate = (
-        settings.lr * settings.lr_decay**round * learning_rate_factor(settings.lr_schedule)(round)
-    )
+    rate = learning_rate(settings, round)
     clip = [] if settings.clip_norm is None else [optax.clip_by_global_norm(settings.clip_norm)]
     name, options = settings.optimizer, settings.optimizer_options
     chosen = named_optimiser(name, options, rate, settings.momentum, settings.weight_decay)
