@@ -6,6 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import optax
+from flax.traverse_util import flatten_dict
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
@@ -81,12 +82,15 @@ def dispersion(params: PyTree) -> dict[str, Array]:
     }
 
 
-def update_norms(training: Move, averaging: Move, active: Array) -> dict[str, Array]:
+def update_norms(
+    training: Move, averaging: Move, active: Array, first: tuple[str, ...]
+) -> dict[str, Array]:
     """Norms of the changes that a round made to models (Initialisation and topology, Figure 3a).
 
     Args:
       training, averaging: the models [M, ...] that each of the two began with, and what it made.
       active: [M] bool, the clients that took part.
+      first: the path of the first layer's weights (`models.first_weights`).
 
     Returns:
       Means over active clients, scalars, zero without any: `change_training_mean`,
@@ -95,12 +99,10 @@ def update_norms(training: Move, averaging: Move, active: Array) -> dict[str, Ar
       the same of the weights of the first layer alone, which is what the paper's figure shows:
       `first_layer_training_mean` and so on.
     """
-    leaves = jax.tree.leaves(training[0])
-    first = next((i for i, leaf in enumerate(leaves) if leaf.ndim > 2), 0)  # no biases
 
     def client_norms(moves: tuple[Move, Move]) -> dict[str, Array]:
-        changes = [jax.tree.leaves(jax.tree.map(jnp.subtract, end, begin)) for begin, end in moves]
-        of_all = norms_and_cosine('change', *changes)
+        changes = [flatten_dict(jax.tree.map(jnp.subtract, end, begin)) for begin, end in moves]
+        of_all = norms_and_cosine('change', *([*each.values()] for each in changes))
         return of_all | norms_and_cosine('first_layer', *([each[first]] for each in changes))
 
     count = jnp.maximum(active.sum(), 1)

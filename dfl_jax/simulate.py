@@ -64,8 +64,6 @@ def run(
     Raises DivergenceError when a client's training loss is not finite, ValueError for graphs on
     which the theory of the method does not hold.
     """
-    if algorithm.check is not None:
-        algorithm.check(graphs, np.asarray(clients.mask.sum(axis=1)))
     runs = _Runs(lambda _: algorithm, None, clients, graphs, key, several=False)
     earlier = resume and (resume[0], [resume[1]])
     worlds = None if world is None else [world]
@@ -159,6 +157,9 @@ def _train(
     rounds = runs.graphs.active.shape[axis]
     check_range('eval_every', eval_every, least=1)
     check_shapes(runs.clients, runs.graphs, test, validation, axis)
+    if check := runs.algorithm_of(runs.each(runs.values)[0]).check:
+        for graphs, mask in zip(runs.each(runs.graphs), runs.each(runs.clients.mask), strict=True):
+            check(graphs, np.asarray(mask.sum(axis=1)))
     # Blocks of one length serve every evaluation, and so does one compiled program.
     block = math.gcd(min(eval_every, rounds), rounds, resume[1][0].round if resume else 0)
     # Not while it is suspended, when the mesh would be set for whoever asked for an evaluation
@@ -202,7 +203,7 @@ def _train(
                     times = finish_times(graphs, counts, worlds[number], waits, each.clock, start)
                     each.clock = times[-1].tolist()
             due = progress[0].round % eval_every == 0 or progress[0].round == rounds
-            rows: list[Metrics | DivergenceError] = [*errors.values()]
+            rows: list[Metrics | DivergenceError] = [errors[n] for n in sorted(errors)]
             if due and len(errors) < count:
                 evaluated = zip(progress, evaluate(state), infos, strict=True)
                 rows = [

@@ -8,9 +8,10 @@ import reference_gossip
 from helpers import compiled, round_of, widen
 
 from dfl_jax import Clients, topology
+from dfl_jax.algorithms.dfed_alt import last_layer
 from dfl_jax.algorithms.relay_sgd import relayed
 from dfl_jax.gossip import mixing_matrix, push_weights
-from dfl_jax.models import MLP, bind
+from dfl_jax.models import MLP, SmallCNN, bind
 
 CLIENTS, FEATURES, CLASSES, ROUNDS = 6, 4, 3, 6
 SIZES = (4, 7, 5, 6, 3, 7)
@@ -246,3 +247,8 @@ def test_heads_never_move_over_links(network):
     assert method.algorithm.unit_bits == {'weights': 32 * (FEATURES * 5 + 5)}
     with pytest.raises(ValueError, match='Dense_7'):
         compiled('dfed_alt', model, head='Dense_7')
+
+
+def test_the_head_is_the_last_layer_called_of_those_with_as_many_outputs():
+    assert last_layer(bind(SmallCNN(64), (12, 12, 1))) == 'Dense_1'
+    assert last_layer(MODEL) == 'Dense_0'

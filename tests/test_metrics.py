@@ -1,5 +1,7 @@
 """Consensus, spread and scores against plain NumPy."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,7 +88,7 @@ def test_update_norms(params):
     after = moved(trained)
     active = np.arange(CLIENTS) != 1
     moves = (params, trained), (trained, after)
-    found = jax.jit(update_norms)(*moves, jnp.asarray(active))
+    found = jax.jit(partial(update_norms, first=('a', 'kernel')))(*moves, jnp.asarray(active))
     first = [
         np.asarray(jax.tree.leaves(tree)[1]).reshape(CLIENTS, -1)
         for tree in (params, trained, after)
@@ -103,7 +105,7 @@ def test_update_norms(params):
         assert float(found[f'{part}_cosine_mean']) == pytest.approx(
             cosines[active].mean(), abs=1e-5
         )
-    nobody = update_norms(*moves, jnp.zeros(CLIENTS, bool))
+    nobody = update_norms(*moves, jnp.zeros(CLIENTS, bool), ('a', 'kernel'))
     assert all(float(value) == 0 for value in nobody.values())
 
 

@@ -8,21 +8,27 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from flax import nnx
+from flax.traverse_util import flatten_dict
 
 from dfl_jax.execution.memory import aggregator_bytes, choose_chunk, client_bytes
 from dfl_jax.initialisation import initial_params
 from dfl_jax.models import (
     CNN3,
+    GRU,
     INITIALIZERS,
     MLP,
     MODELS,
     VGG16,
     SmallCNN,
+    architecture,
     bind,
+    first_weights,
+    layers,
     with_initializer,
 )
 from dfl_jax.models.conv import Conv, max_pool
 from dfl_jax.ntk import kernel_fn
+from dfl_jax.tasks import CLASSIFICATION, NEXT_TOKEN
 
 
 def leaves_by_name(params):
@@ -222,6 +228,24 @@ class Doubled(MLP):
     @nn.compact
     def __call__(self, x):
         return super().__call__(2 * x)
+
+
+@pytest.mark.parametrize(
+    ('module', 'first', 'last'),
+    [
+        (MLP(3), ('Dense_0', 'kernel'), ('Dense_1',)),
+        (SmallCNN(3), ('Conv_0', 'kernel'), ('Dense_1',)),
+        (GRU(3), ('Embed_0', 'embedding'), ('Dense_0',)),
+        (architecture('resnet-4-8', 3), ('Conv_0', 'kernel'), ('Dense_0',)),
+        (architecture('vit-8-8', 3), ('Dense_0', 'kernel'), ('Dense_1',)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_layers_in_the_order_of_their_calls(module, first, last):
+    text = isinstance(module, GRU)
+    model = bind(module, (6,) if text else (16, 16, 3), NEXT_TOKEN if text else CLASSIFICATION)
+    assert first_weights(model) == first and layers(model)[-1] == last
+    assert {path[:-1] for path in flatten_dict(model.shapes)} == {*layers(model)}
 
 
 def test_a_users_own_model():

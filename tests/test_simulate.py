@@ -210,6 +210,29 @@ def test_divergence_names_round_and_clients():
         assert (state['weights'] == expected['weights']).all()
 
 
+def together(algorithm_of, values, family='regular', **options):
+    """Two runs at once of the setting, by their values [2]."""
+    clients, _, test, key = setting(8)
+    graphs = topology.schedule(family, CLIENTS, 8, seed=1, **options)
+    clients, graphs = jax.tree.map(lambda a: jnp.stack([jnp.asarray(a)] * 2), (clients, graphs))
+    return simulate.run_together(
+        algorithm_of, values, clients, graphs, test, jax.random.split(key), eval_every=2
+    )
+
+
+def test_where_all_runs_diverge_each_has_its_own_error():
+    rounds = jnp.array([4, 1])  # the second run is the first to diverge
+    *_, (rows, _, _) = together(lambda at: gossip(diverges=(at, 3)), rounds, degree=3)
+    assert [row.round for row in rows] == [4, 1]
+
+
+def test_runs_at_once_are_checked_as_one_is():
+    model = bind(MLP(CLASSES, ()), (FEATURES,))
+    relay = lambda lr: make('relay_sgd', model, members=3, lr=lr)  # noqa: E731
+    with pytest.raises(ValueError, match='RelaySGD needs a tree'):
+        next(together(relay, jnp.array([0.1, 0.2]), 'ring', static=True))
+
+
 # ------------------------------------------------------------------------------------ traffic
 
 

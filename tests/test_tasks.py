@@ -144,6 +144,31 @@ def test_losses_are_those_of_the_textbook():
     np.testing.assert_allclose(found, expected, 1e-5)
 
 
+@pytest.mark.parametrize('name', ['dfedavg', 'dispfl'])
+def test_targets_in_the_padding_change_nothing(name):
+    x, y = arrays(REGRESSION)
+    clients = data.pack(x, y, np.array_split(np.arange(20), 3))  # 7, 7 and 6 samples
+    model = bind(MODULES['regression'], x.shape[1:], REGRESSION)
+    method = make(name, model, lr=0.1, local_epochs=2, batch_size=4)
+    graph = jax.tree.map(lambda a: a[0], topology.schedule('complete', 3, 1, seed=0))
+
+    def after(y):
+        given = clients._replace(y=y)
+        state = method.init(jax.random.key(0), given)
+        return method.step(jax.random.key(1), state, graph, given)[0].params
+
+    dirty = np.where(clients.mask[..., None], clients.y, np.nan)
+    assert np.isnan(dirty).any()
+    jax.tree.map(np.testing.assert_array_equal, after(clients.y), after(dirty))
+
+
+@pytest.mark.parametrize('name', ['dfedavg', 'dispfl', 'ntk_dfl', 'ntk_fl', 'spark'])
+def test_every_method_is_evaluated_by_the_task_of_its_model(name):
+    task = CLASSIFICATION._replace(metric='of_my_own')
+    more = {'ntk_fl': {'cohort': 2}, 'spark': {'projection_dim': 10}}.get(name, {})
+    assert make(name, bind(MLP(3, (4,)), (5,), task), **more).task is task
+
+
 def test_who_refuses_what():
     x, y = arrays(REGRESSION)
     model = bind(MODULES['regression'], x.shape[1:], REGRESSION)

@@ -14,8 +14,12 @@ from dfl_jax.algorithms import METHODS, make
 from dfl_jax.algorithms.spark import EXCHANGES, NTK, Projection
 from dfl_jax.base import Clients, Graph
 from dfl_jax.evaluation import Holdout
+from dfl_jax.execution import operations
 from dfl_jax.heterogeneous import populate
-from dfl_jax.models import MLP, bind
+from dfl_jax.heterogeneous.mutual import Mutual
+from dfl_jax.heterogeneous.population import Participants
+from dfl_jax.heterogeneous.work import mutual_work
+from dfl_jax.models import CNN3, MLP, architecture, bind
 from dfl_jax.ntk import NtkUpdate, linearization, projected, update_work
 from dfl_jax.ntk.evolution import apply
 from dfl_jax.ntk.projection import projection
@@ -413,14 +417,14 @@ def test_operations_of_training_are_those_of_the_compiled_minibatches(settings):
         gradient = jax.grad(lambda w: batch_loss(WIDE, w, Batch(x, y, jnp.ones(size))))
         return flops(gradient, WIDE.shapes) * (2 if settings.sam_radius else 1)
 
-    for operations, n in zip(found, sizes, strict=True):
+    for count, n in zip(found, sizes, strict=True):
         batches = [16] * (n // 16) + [n % 16] * (n % 16 > 0)
         if settings.local_steps:
             batches = (batches * 7)[:7]
         else:
             batches *= settings.local_epochs
         expected = sum(of_batch(size) for size in batches)
-        assert float(operations) == pytest.approx(expected, rel=0.05)
+        assert float(count) == pytest.approx(expected, rel=0.05)
 
 
 def test_operations_of_an_ntk_update_are_those_of_its_compiled_parts():
@@ -497,6 +501,36 @@ def test_operations_of_mutual_learning_are_those_of_a_compiled_step():
     compiled = flops(jax.grad(loss), [model.shapes for model in models], x, y)
     counted = size * sum(gradient_operations(model) for model in models)
     assert counted == pytest.approx(compiled, rel=0.05)
+
+
+def test_more_operations_than_an_int32_holds():
+    """Of one sample of a published network: gradients, teachers, and DisPFL's search of masks."""
+    model = bind(architecture('resnet-64-128-256-512', 10), (32, 32, 3))
+    each = gradient_operations(model)
+    assert each > 2**31
+    training = LocalTraining(lr=0.1, batch_size=16)
+    work = jax.jit(training_operations(model, training))(jnp.array([100, 3]))
+    np.testing.assert_allclose(work, [100 * each, 3 * each], rtol=1e-6)
+    graph = Graph(jnp.array([[0, 1, 2]]), jnp.ones((1, 3), bool), jnp.ones(1, bool))
+    one_each = jnp.arange(3)
+    there = {'resnet': Participants(jnp.ones(3, bool), one_each, one_each, one_each)}
+    population = populate({'resnet': model}, ['resnet'] * 3)
+    work = mutual_work(population, Mutual(10, vanilla=True), there, graph, jnp.full(3, 7))
+    forward = operations(model.apply, model.shapes, jnp.zeros((1, 32, 32, 3)))
+    np.testing.assert_allclose(work, [10 * 7 * (each + 2 * forward), 0, 0], rtol=1e-6)
+
+
+def test_a_search_of_masks_counts_its_gradient():
+    model = bind(CNN3(10), (28, 28, 1))
+    clients = Clients(
+        jnp.zeros((2, 100, 28, 28, 1)), jnp.zeros((2, 100), int), jnp.ones((2, 100), bool)
+    )
+    graphs = topology.schedule('complete', 2, 1, seed=0)
+    algorithm = make('dispfl', model, batch_size=100, local_epochs=1)
+    counts = timing.counted(algorithm, clients, graphs)
+    expected = gradient_operations(model) * (100 + 100)
+    assert expected > 2**31
+    np.testing.assert_allclose(counts.work, expected, rtol=1e-6)
 
 
 def test_energy():

@@ -11,8 +11,6 @@ Accuracy on the test set shared by all says little of such models: set `--valida
 that on a client's own data.
 """
 
-import re
-
 import jax
 import jax.numpy as jnp
 
@@ -22,7 +20,7 @@ from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
-from dfl_jax.models import Model
+from dfl_jax.models import Model, layers
 from dfl_jax.training import LocalTraining, local_training
 
 TRAINING = LocalTraining(lr=0.1, batch_size=128, local_epochs=5)
@@ -94,14 +92,15 @@ def last_layer(model: Model) -> str:
 
     Raises ValueError where no layer is.
     """
-    layers = [
+    names = [path[0] for path in layers(model) if path]
+    found = [
         name
-        for name, part in model.shapes.items()
-        if any(leaf.shape[-1:] == (model.classes,) for leaf in jax.tree.leaves(part))
+        for name in names
+        if any(w.shape[-1:] == (model.classes,) for w in jax.tree.leaves(model.shapes[name]))
     ]
-    if not layers:
+    if not found:
         raise ValueError(
             f'no layer of {type(model.module).__name__} has {model.classes} outputs; name the head '
             f'by head={"|".join(model.shapes)}'
         )
-    return max(layers, key=lambda name: int(re.sub(r'\D', '', name) or 0))
+    return found[-1]

@@ -20,7 +20,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dfl_jax.algorithms.common import consensus_of, count_sent, keep_inactive, stacked_predictions
+from dfl_jax.algorithms.common import (
+    consensus_of,
+    count_sent,
+    keep_inactive,
+    own_predictions,
+    stacked_predictions,
+)
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import FLOAT_BITS, largest
@@ -200,6 +206,7 @@ def dispfl(
         stacked_predictions(model, aggregated),
         unit_bits={'weights': FLOAT_BITS * sum(jax.tree.leaves(counts)), 'masks': model.size},
         consensus=aggregated,
+        predict_own=own_predictions(model),
         task=model.task,
     )
 

@@ -22,7 +22,7 @@ from dfl_jax.compression import Compression, chain
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
 from dfl_jax.metrics import update_norms
-from dfl_jax.models import Model
+from dfl_jax.models import Model, first_weights
 from dfl_jax.training import LocalTraining, local_training
 
 ROUND_ORDERS = ('train_first', 'average_first', 'parallel')
@@ -66,6 +66,7 @@ def gossip_sgd(
     check_range('gossip_steps', gossip_steps, least=1)
     codec = compression.codec('stochastic') or chain()
     train = local_training(model, training, chunk)
+    first = first_weights(model)
 
     def gossip(key: Array, params: PyTree, graph: Graph, rows: Array) -> PyTree:
         """x_i <- sum_j W_ij Q(x_j), gossip_steps times."""
@@ -91,7 +92,7 @@ def gossip_sgd(
             trained, losses = train(k_train, previous, clients, k)
             new = jax.tree.map(lambda m, z, x: m + (z - x), averaged, trained, previous)
             moves = (previous, trained), (previous, averaged)
-        return (new,), losses, update_norms(*moves, graph.active) if diagnostics else {}
+        return (new,), losses, update_norms(*moves, graph.active, first) if diagnostics else {}
 
     bits = {'weights': codec.bits(model.shapes)}
     overlaps = round_order == 'parallel'

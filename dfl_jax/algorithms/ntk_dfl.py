@@ -21,6 +21,7 @@ from dfl_jax.algorithms.common import (
     count_sent,
     initial_state,
     keep_inactive,
+    own_predictions,
     stacked_predictions,
 )
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
@@ -198,6 +199,7 @@ def ntk_dfl(
             'labels': target_bits(model),
         },
         consensus=mean,
+        predict_own=own_predictions(model),
         task=model.task,
     )
 

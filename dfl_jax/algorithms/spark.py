@@ -17,7 +17,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import consensus_of, count_sent, keep_inactive, stacked_predictions
+from dfl_jax.algorithms.common import (
+    consensus_of,
+    count_sent,
+    keep_inactive,
+    own_predictions,
+    stacked_predictions,
+)
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import (
@@ -276,6 +282,8 @@ def spark(
             'inputs': FLOAT_BITS * math.prod(model.input_shape),
         },
         consensus=mean,
+        predict_own=own_predictions(model),
+        task=model.task,
     )
 
 

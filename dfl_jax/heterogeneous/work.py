@@ -43,7 +43,7 @@ def mutual_work(
         model = population.models[name]
         sample = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.float32)
         of_student = gradient_operations(model)
-        of_teacher = operations(model.apply, model.shapes, sample)
+        of_teacher = float(operations(model.apply, model.shapes, sample))
         learns = (group.position % members == 0) if mutual.vanilla else True
         each = jnp.where(learns, of_student, of_teacher) * jnp.float32(mutual.epochs)
         each = each * sizes[aggregator]

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax.errors import ScopeParamShapeError
+from flax.traverse_util import flatten_dict
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models.cnn import CNN3, VGG16, SmallCNN
@@ -47,6 +48,30 @@ class Model(NamedTuple):
     size: int  # P
     shapes: PyTree  # of the parameters, leaves jax.ShapeDtypeStruct
     task: Task = CLASSIFICATION  # what it learns
+
+
+def layers(model: Model) -> list[tuple[str, ...]]:
+    """The paths of the modules that have weights of their own, in the order of their first call;
+    those that flax does not call as modules come last, by name."""
+    paths = {path[:-1] for path in flatten_dict(model.shapes)}
+    called: dict[tuple[str, ...], None] = {}
+
+    def record(call, args, kwargs, context):
+        if context.module.path in paths:
+            called.setdefault(context.module.path)
+        return call(*args, **kwargs)
+
+    sample = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.float32)
+    with nn.intercept_methods(record):
+        jax.eval_shape(lambda w, x: model.apply(w, x), model.shapes, sample)  # traced anew
+    return [*called, *sorted(paths - called.keys())]
+
+
+def first_weights(model: Model) -> tuple[str, ...]:
+    """The path of the weights of the first layer that has some, biases and scales apart."""
+    matrices = [path for path, leaf in flatten_dict(model.shapes).items() if leaf.ndim > 1]
+    order = layers(model)
+    return min(matrices, key=lambda path: (len(path) == 1, order.index(path[:-1])))
 
 
 def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICATION) -> Model:

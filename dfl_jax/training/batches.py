@@ -13,7 +13,7 @@ class Batch(NamedTuple):
     """What one step sees."""
 
     x: Array  # [B, ...], zero where padded
-    y: Array  # [B] int32
+    y: Array  # [B, ...], zero where padded
     weight: Array  # [B], one for a sample, zero for padding
 
 
@@ -49,5 +49,7 @@ def batch_at(x: Array, y: Array, orders: Array, samples: Array, number: Array, s
 
 def take(x: Array, y: Array, rows: Array, valid: Array) -> Batch:
     """The batch of one client's samples at `rows` [B], those not `valid` [B] as padding."""
-    inputs = jnp.where(valid.reshape(-1, *[1] * (x.ndim - 1)), x[rows], 0)
-    return Batch(inputs, y[rows], valid.astype(x.dtype))
+    inputs, targets = (
+        jnp.where(valid.reshape(-1, *[1] * (each.ndim - 1)), each[rows], 0) for each in (x, y)
+    )
+    return Batch(inputs, targets, valid.astype(x.dtype))

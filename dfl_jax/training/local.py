@@ -54,12 +54,12 @@ def training_operations(model: Model, settings: LocalTraining) -> Callable[[Arra
     return of_sizes
 
 
-def gradient_operations(model: Model) -> int:
-    """Operations of the gradient of one sample's loss."""
+def gradient_operations(model: Model) -> float:
+    """Operations of the gradient of one sample's loss, which may be more than an int32 holds."""
     sample = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.float32)
     # A sum alone would not need the last outputs
     loss = lambda w, x: jnp.sum(model.apply(w, x) ** 2)  # noqa: E731
-    return operations(jax.grad(loss), model.shapes, sample)
+    return float(operations(jax.grad(loss), model.shapes, sample))
 
 
 def batch_loss(model: Model, params: PyTree, batch: Batch) -> Array:

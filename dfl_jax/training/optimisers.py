@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import optax
 
 from dfl_jax.base import Array
@@ -22,7 +24,8 @@ def named_optimiser(
 ) -> tuple[optax.GradientTransformation, ...]:
     """The decay of the weights and the optimiser, to be chained; arguments as in `LocalTraining`.
 
-    Raises ValueError for one that optax does not have, or for arguments that it does not take.
+    Raises ValueError for one that optax does not have or that cannot serve here, and for arguments
+    that it does not take.
     """
     arguments = _options(options)
     factory: Callable[..., Any] = name if callable(name) else getattr(optax, name, dict)
@@ -34,12 +37,24 @@ def named_optimiser(
             f'optimizer_options={options}: {name} takes no {unknown[0]} there; '
             f'it takes {", ".join(t for t in takes[1:] if t != "weight_decay")}'
         )
+    if not callable(name) and (drawn := {'key', 'seed'} & {*takes}):
+        raise ValueError(
+            f'optimizer={name!r} draws noise by a {drawn.pop()} of its own, the same for every '
+            'client in every round; use e.g. sgd, adam, adamw or lion'
+        )
     if name == 'sgd' and momentum:
         arguments.setdefault('momentum', momentum)
-    if 'weight_decay' in takes:
-        return (factory(rate, weight_decay=weight_decay, **arguments),)
-    decay = [optax.add_decayed_weights(weight_decay)] if weight_decay else []
-    return (*decay, factory(rate, **arguments))
+    decoupled = {'weight_decay': weight_decay} if 'weight_decay' in takes else {}
+    try:
+        optimiser = factory(rate, **decoupled, **arguments)
+        jax.eval_shape(lambda w: optimiser.update(w, optimiser.init(w), w), jnp.zeros(1))
+    except TypeError as error:
+        raise ValueError(
+            f'optimizer={name!r} needs more than gradient, state and weights ({error}); use e.g. '
+            'sgd, adam, adamw or lion'
+        ) from error
+    decay = [optax.add_decayed_weights(weight_decay)] if weight_decay and not decoupled else []
+    return (*decay, optimiser)
 
 
 def learning_rate_factor(schedule: Schedule) -> Callable[[Any], Any]:

@@ -21,7 +21,7 @@ from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.models import Model
+from dfl_jax.models import Model, layers
 
 Path = tuple[str, ...]
 
@@ -48,19 +48,8 @@ class SampleForm(NamedTuple):
 
 def first_kernel(model: Model) -> Path | None:
     """The path of the kernel that takes the samples, None where the network promises none."""
-    if not getattr(model.module, 'dense_input', False):
-        return None
-    paths: list[Path] = []
-
-    def record(call, args, kwargs, context):
-        if isinstance(context.module, nn.Dense):
-            paths.append(context.module.path)
-        return call(*args, **kwargs)
-
-    sample = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.float32)
-    with nn.intercept_methods(record):
-        jax.eval_shape(lambda w, x: model.apply(w, x), model.shapes, sample)  # traced anew
-    return (*paths[0], 'kernel')
+    dense = getattr(model.module, 'dense_input', False)
+    return (*layers(model)[0], 'kernel') if dense else None
 
 
 def saves_operations(model: Model, path: Path, samples: int, seen: int) -> bool:
