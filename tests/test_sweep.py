@@ -216,7 +216,7 @@ def test_a_sweep_of_another_task(tmp_path):
     for row in rows:
         errors = [each['consensus_rmse'] for each in rows_of(tmp_path / 'out' / row['run'])]
         assert (float(row['rmse']), float(row['best'])) == (errors[-1], min(errors))
-        assert not row['rounds'] and 'accuracy' not in row
+        assert not row['rounds_to_target'] and 'accuracy' not in row
     heading = (tmp_path / 'out' / 'results.md').read_text().splitlines()[0]
     assert heading.startswith('| lr | runs | rmse | best |')
 

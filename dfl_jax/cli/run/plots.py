@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -42,6 +43,7 @@ MORE_CURVES = {
 def plot_run(rows: Sequence[Row], path: Path, task: Task) -> None:
     """The task's metric of consensus model and clients, and what was sent, against the round."""
     rounds = [row['round'] for row in rows]
+    look: dict[str, Any] = {'lw': 2, 'marker': 'o' if len(rows) == 1 else ''}
     column = lambda name: [row[name] for row in rows]  # noqa: E731
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(10, 4), width_ratios=(1.6, 1), layout='constrained'
@@ -51,15 +53,15 @@ def plot_run(rows: Sequence[Row], path: Path, task: Task) -> None:
     low, high = zip(*((m - s, m + s) for m, s in zip(mean, std, strict=True)), strict=True)
     label = 'one standard deviation over clients'
     left.fill_between(rounds, low, high, color=COLOURS[1], alpha=0.15, linewidth=0, label=label)
-    left.plot(rounds, column(consensus), color=COLOURS[0], lw=2, label='consensus model')
-    left.plot(rounds, mean, color=COLOURS[1], lw=2, label='mean client')
+    left.plot(rounds, column(consensus), color=COLOURS[0], label='consensus model', **look)
+    left.plot(rounds, mean, color=COLOURS[1], label='mean client', **look)
     for name, label in MORE_CURVES.items():
         if name in rows[0]:
-            left.plot(rounds, column(name), color=MUTED, lw=1.2, label=label)
+            left.plot(rounds, column(name), color=MUTED, label=label, **look | {'lw': 1.2})
     left.set(xlabel='communication round', ylabel=f'test {metric}')
     left.xaxis.set_major_locator(MaxNLocator(integer=True))
     left.legend(frameon=False, loc='upper right' if task.lower_is_better else 'lower right')
-    right.plot(column('mbytes_total'), column(consensus), color=COLOURS[0], lw=2)
+    right.plot(column('mbytes_total'), column(consensus), color=COLOURS[0], **look)
     right.set(xlabel='megabytes sent by all clients', ylabel=f'consensus {metric}')
     for axes in (left, right):
         tidy(axes)

@@ -101,7 +101,10 @@ flags.DEFINE_list(
 )
 flags.adopt_module_key_flags(run)
 
-REFUSED = ('resume', 'checkpoint', 'log', 'tensorboard', 'wandb', 'plot_partition')
+REFUSED = (
+    *('resume', 'checkpoint', 'distributed', 'plot_partition'),
+    *('log', 'tensorboard', 'wandb', 'wandb_project'),
+)
 
 
 def make_plan(command: Command, out: Path) -> Plan:
@@ -185,7 +188,7 @@ def _sweep(command: Command, out: Path, engine: Engine | None) -> int:
             failed = sweep_elsewhere(engine, command, mine, out)
         print(write_results(plan.runs, out))
     except OSError as error:
-        return fail(f'{error}; the same command goes on')
+        return fail(f'{error}; the same command with --out={out} goes on')
     except KeyboardInterrupt:
         done = sum((out / one.name / 'done').exists() for one in plan.runs)
         write_results(plan.runs, out)

@@ -21,7 +21,7 @@ TARGET = 0.85  # accuracy of the consensus model whose rounds are counted
 MEASURES = {  # of a run: (heading, digits); {metric} is that of the task
     'final': ('{metric}', 4),
     'best': ('best', 4),
-    'rounds': (f'rounds to {TARGET:.0%}', 1),
+    'rounds_to_target': (f'rounds to {TARGET:.0%}', 1),
     'client': ('mean client', 4),
     'mbytes': ('MB sent', 1),
 }
@@ -61,7 +61,7 @@ def measures(directory: RunDirectory) -> Row:
         'metric': task.metric,
         'final': consensus[-1],
         'best': min(consensus) if task.lower_is_better else max(consensus),
-        'rounds': None if rounds is None or rounds.bound else rounds.value,
+        'rounds_to_target': None if rounds is None or rounds.bound else rounds.value,
         'client': clients[-1],
         'mbytes': run['mbytes_total'][-1],
     }

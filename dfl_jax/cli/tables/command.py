@@ -66,6 +66,8 @@ def main(argv: list[str]) -> int:
     if FLAGS.latex and argv[1:] and not of_runs:
         raise ValueError(f'--latex is of one table of runs, which {argv[1]} is not; leave it out')
     if argv[1:] == ['all']:
+        if idle := next((flag for flag in ('run', 'list', *OF_RUNS) if FLAGS[flag].present), None):
+            raise ValueError(f'--{idle} is of one table; name it in place of all, or leave it out')
         return _all(known)
     if len(argv) != 2 or argv[1] not in known:
         raise ValueError(f'name one table of {", ".join(sorted(known))}, or all')
@@ -127,7 +129,7 @@ def _seeds(text: str) -> list[int]:
     numbers: Sequence[int] | None = whole_numbers(text)
     if numbers is None and all(part.isascii() and part.isdecimal() for part in text.split(',')):
         numbers = sorted({int(part) for part in text.split(',')})
-    if not numbers or min(numbers) < 0 or len(numbers) > 1000:
+    if not numbers or numbers[0] < 0 or len(numbers) > 1000:
         raise ValueError(f'--seeds={text}: write --seeds=0..4 or --seeds=0,2,3, at most 1000')
     return list(numbers)
 

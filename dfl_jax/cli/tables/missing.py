@@ -204,7 +204,7 @@ def _run(arguments: list[str]) -> int:
         try:
             status = process.wait()
         except KeyboardInterrupt:
-            with contextlib.suppress(KeyboardInterrupt):
+            with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
                 process.send_signal(signal.SIGINT)
                 process.wait(PATIENCE)
             raise

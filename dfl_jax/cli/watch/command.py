@@ -63,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         # A page from elsewhere whose name leads to this machine would read what is meant for none
-        if self.headers.get('Host', '').rpartition(':')[0] not in (LOOPBACK, 'localhost'):
+        if self.headers.get('Host', '').partition(':')[0] not in (LOOPBACK, 'localhost'):
             return self._answer(403, 'this page is only for browsers of this machine')
         answers = {
             '/': ('text/html', self._pages.page),
@@ -73,9 +73,11 @@ class Handler(BaseHTTPRequestHandler):
         if made is None:
             return self._answer(404, 'the page is at /')
         try:
-            return self._answer(200, made(), kind)
+            text = made()
         except (ValueError, OSError) as error:
             return self._answer(503, f'{error}; this page loads itself again')
+        with contextlib.suppress(ConnectionError):  # of a browser that has left
+            self._answer(200, text, kind)
 
     def _answer(self, status: int, text: str, kind: str = 'text/plain') -> None:
         content = text.encode('utf-8', 'backslashreplace')
