@@ -64,6 +64,21 @@ def test_help_leaves_out_what_the_command_refuses(name, refused, capsys):
         assert '\n  --clients=' in shown and (f'\n  --{refused}' in shown) == there
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ('more', 'reader', 'done'), [('--log=json', 'head -1', False), ('--rounds=1', 'head -2', True)]
+)
+def test_a_run_whose_reader_leaves_says_so_in_a_line(more, reader, done, tmp_path):
+    command = (
+        f'{sys.executable} -m dfl_jax.cli run --algorithm=dpsgd --train_samples=200 --clients=6 '
+        f'--degree=2 --rounds=200 --noprogress --devices=1 --out={tmp_path}/run {more} | {reader}'
+    )
+    ran = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
+    lines = [line for line in ran.stderr.splitlines() if line.startswith('error: ')]
+    assert 'Traceback' not in ran.stderr and len(lines) == 1 and 'Broken pipe' in lines[0]
+    assert (tmp_path / 'run' / 'done').exists() == done
+
+
 def test_a_flagfile_may_stand_twice_but_not_in_itself(tmp_path):
     one, two = tmp_path / 'one', tmp_path / 'two'
     one.write_text('--rounds=2\n')

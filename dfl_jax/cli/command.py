@@ -44,6 +44,12 @@ def one_line_warnings() -> Iterator[None]:
         yield
 
 
+MISUSE = (
+    *(ValueError, OSError, ImportError, flags.Error),
+    *(MemoryError, OverflowError),  # of absurd settings
+)
+
+
 def one_line_errors(interrupted: str, hint: str | None = 'settings are flags') -> Callable:
     """Decorates the `main` of a command: an error is one line and its status, a warning one line.
 
@@ -60,10 +66,7 @@ def one_line_errors(interrupted: str, hint: str | None = 'settings are flags') -
             try:
                 with one_line_warnings():
                     return main(argv)
-            except (
-                *(ValueError, OSError, ImportError, flags.Error),
-                *(MemoryError, OverflowError),  # of absurd settings
-            ) as error:
+            except MISUSE as error:
                 return fail(str(error) or type(error).__name__)
             except KeyboardInterrupt:
                 return fail(interrupted, status=130)

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 from absl import flags, logging
 
-from dfl_jax.cli.command import fail, one_line_warnings, warn
+from dfl_jax.cli.command import MISUSE, fail, one_line_warnings, warn
 from dfl_jax.cli.experiment import method_flags
 from dfl_jax.cli.experiment.build import Experiment, build
 from dfl_jax.cli.experiment.method_flags import defaults_of_a_run, renew, settings_of_a_run
@@ -231,8 +231,8 @@ def main(argv: list[str]) -> int:
             if FLAGS.log == 'json':  # nothing else may come between its lines
                 lock.enter_context(contextlib.redirect_stdout(sys.stderr))
             experiment, directory, longer = prepare(lock)
-        except (ValueError, OSError) as error:
-            return fail(str(error))
+        except MISUSE as error:
+            return fail(str(error) or type(error).__name__)
         except KeyboardInterrupt:
             return fail('interrupted before the first round; start again', status=130)
         if experiment is None:

@@ -114,7 +114,8 @@ def train(
         fail(f'{one_line(error)}; when that is mended, {goes_on}')
     finally:
         for logger in opened:
-            logger.close(status)
+            with contextlib.suppress(BrokenPipeError):  # said above
+                logger.close(status)
     return status
 
 
@@ -165,7 +166,7 @@ def save_consensus(params: Any, path: Path) -> None:
 
 
 def _finish(directory: RunDirectory, rows: list[Row], task: Task) -> None:
-    """Prints the result, draws the curves and marks the run as done."""
+    """Draws the curves, marks the run as done, which needs no reader, and prints the result."""
     from dfl_jax.cli.run.plots import plot_run
 
     metric, least = task.metric, task.lower_is_better
@@ -184,10 +185,10 @@ def _finish(directory: RunDirectory, rows: list[Row], task: Task) -> None:
     ]
     if 'simulated_seconds' in last:
         lines.append(('simulated seconds', f'{last["simulated_seconds"]:,.1f}'))
-    print('\n'.join(f'{name:<22}{value}' for name, value in lines))
+    lines.append(('curves', str(directory.path / 'curves.png')))
     plot_run(rows, directory.path / 'curves.png', task)
-    print(f'{"curves":<22}{directory.path / "curves.png"}')
     directory.finish()
+    print('\n'.join(f'{name:<22}{value}' for name, value in lines), flush=True)
 
 
 def _save(
