@@ -267,6 +267,19 @@ def test_every_algorithm_is_under_test():
     assert set(ALGORITHMS_UNDER_TEST) == set(METHODS) == set(SENT)
 
 
+@pytest.mark.parametrize('name', ALGORITHMS_UNDER_TEST)
+def test_a_client_predicts_its_own_samples_by_its_own_model(name):
+    algorithm, clients = ALGORITHMS_UNDER_TEST[name](), network()
+    init, _, predict = jitted(name)
+    state = init(jax.random.key(3), clients)
+    if name in CENTRALIZED:
+        assert algorithm.predict_own is None  # one model
+        return
+    x = clients.x[0, :5]
+    own = jax.jit(algorithm.predict_own)(state, jnp.broadcast_to(x, (CLIENTS, *x.shape)))
+    np.testing.assert_allclose(own, predict(state, x)['client'], rtol=1e-5, atol=1e-6)
+
+
 # ---------------------------------------------------------------------------------- the network
 
 

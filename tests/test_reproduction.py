@@ -100,7 +100,10 @@ def test_the_page_is_of_all_tables(tmp_path, monkeypatch, capsys):
     assert '| paper/two | Three cells | 3 |' in text and '## paper/two' not in text
     assert '| ntk_dfl, iid | 3 | 3 (1 seed) | reproduced |  |' in text
     assert '(results/paper-one.json)' in text
-    monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(tmp_path / 'none')]))
     capsys.readouterr()
+    monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(results)], list=True))
+    assert tables.main(['tables', 'all']) == 1
+    assert '--list is of one table' in capsys.readouterr().err
+    monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(tmp_path / 'none')]))
     assert tables.main(['tables', 'all']) == 1
     assert 'name one folder of PAPER-TABLE.json' in capsys.readouterr().err

@@ -204,6 +204,14 @@ def test_its_results(finished):
 
 
 @pytest.mark.integration
+def test_a_sweep_of_rounds_has_both_their_number_and_those_to_the_target(small, tmp_path):
+    assert swept(*small, '--sweep=rounds:1,2', f'--out={tmp_path}/out').status == 0
+    with open(tmp_path / 'out' / 'results.csv') as file:
+        rows = list(csv.DictReader(file))
+    assert [row['rounds'] for row in rows] == ['1', '2'] and 'rounds_to_target' in rows[0]
+
+
+@pytest.mark.integration
 def test_a_sweep_of_another_task(tmp_path):
     path = write_sums(tmp_path / 'set.npz')
     done = swept(
@@ -318,6 +326,7 @@ def test_what_runs_have_reached_together_is_kept_when_one_cannot_start_again(sma
         ('--sweep=out:a,b', ['--sweep=out', 'no setting']),
         ('--sweep=lr:a', ['lr', "'a'"]),
         ('--sweep=seed:0..1 --resume', ['--resume', 'leave it out']),
+        ('--sweep=seed:0..1 --wandb_project=x', ['--wandb_project', 'leave it out']),
         ('--sweep=seed:0..1 --shard=2/2', ['--shard=2/2', 'i/n']),
         ('--sweep=clients:7,9 --degree=3', ['clients*degree even', 'got clients=7']),
     ],

@@ -159,6 +159,7 @@ def test_what_is_missing_is_trained_and_shown(home, tmp_path, monkeypatch, capfd
         ({'run': True, 'seeds': '4..0'}, '--seeds=4..0: write --seeds=0..4'),
         ({'run': True, 'seeds': '-1..3'}, 'write --seeds=0..4'),
         ({'run': True, 'seeds': 'a'}, 'write --seeds=0..4'),
+        ({'run': True, 'seeds': '0..99999999999'}, 'write --seeds=0..4'),
         ({'run': True, 'shard': '4/4'}, '--shard=4/4: write i/n'),
         ({'run': True, 'runs': ['kept.json']}, 'runs are written into the first, name a folder'),
         ({'list': True, 'cells': ['nothing']}, '--cells=nothing matches none of'),
