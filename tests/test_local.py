@@ -326,7 +326,7 @@ def test_rounds_share_one_trace_and_differ_in_rate_and_order():
         ({'optimizer': 'adamw', 'momentum': 0.9}, r'momentum=0\.9 .* not adamw'),
         ({'optimizer': 'lyon'}, "no optimizer 'lyon'"),
         ({'optimizer': 'chain'}, "no optimizer 'chain'"),
-        ({'optimizer': 'noisy_sgd'}, 'draws noise by a seed of its own, the same for every client'),
+        ({'optimizer': 'noisy_sgd'}, 'draws noise of its own, the same for every client'),
         ({'optimizer': 'lbfgs'}, "'lbfgs' needs more than gradient, state and weights"),
         ({'optimizer': 'adam', 'optimizer_options': 'b3=0.9'}, 'no b3 there; it takes b1, b2'),
         ({'optimizer_options': 'nesterov'}, "'nesterov' is no NAME=NUMBER"),

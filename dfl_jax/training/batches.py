@@ -17,13 +17,22 @@ class Batch(NamedTuple):
     weight: Array  # [B], one for a sample, zero for padding
 
 
-def epoch_orders(key: Array, mask: Array, epochs: int) -> Array:
+def epoch_orders(key: Array, mask: Array, epochs: int, begun: Array | None = None) -> Array:
     """A random order of one client's samples for each epoch, [epochs, N], padding last.
 
     More padding leaves the orders as they are: the draws of the first samples come first.
+
+    begun: scalar, the epochs whose orders are needed, None for all: sorting takes as long as
+      training where only a few of many steps are.
     """
-    draws = jax.random.uniform(key, (len(mask), epochs)).T
-    return jnp.argsort(jnp.where(mask, draws, 2.0), axis=1).astype(jnp.int32)
+    draws = jnp.where(mask, jax.random.uniform(key, (len(mask), epochs)).T, 2.0)
+    if begun is None:
+        return jnp.argsort(draws, axis=1).astype(jnp.int32)
+
+    def sort(epoch: Array, orders: Array) -> Array:
+        return orders.at[epoch].set(jnp.argsort(draws[epoch]).astype(jnp.int32))
+
+    return lax.fori_loop(0, begun, sort, jnp.zeros(draws.shape, jnp.int32))
 
 
 def rows_at(orders: Array, samples: Array, number: Array, size: int) -> tuple[Array, Array]:

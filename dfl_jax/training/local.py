@@ -111,7 +111,7 @@ def local_training(
 def client_training(model: Model, settings: LocalTraining) -> Callable[..., tuple[PyTree, Array]]:
     """train(key, params, client, round, support=None, linear=None) -> (params, loss) of one client:
     `local_training` without the leading axis M; `client` holds x [N, ...], y and mask [N]."""
-    epochs, fixed_steps = settings.local_epochs, settings.local_steps
+    epochs, fixed_steps = settings.local_epochs or 0, settings.local_steps or 0  # one of them
     labels = model.task is CLASSIFICATION
     if settings.supervision != 'ce' and not labels:
         raise ValueError(
@@ -155,14 +155,18 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
         size = min(settings.batch_size, len(mask))
         samples = jnp.sum(mask, dtype=jnp.int32)
         in_epoch = (samples + size - 1) // size
-        steps = epochs * in_epoch if fixed_steps is None else jnp.int32(fixed_steps)
-        orders = epoch_orders(key, mask, epochs or fixed_steps or 1)
+        if fixed_steps:
+            steps = jnp.int32(fixed_steps)
+            orders = epoch_orders(key, mask, fixed_steps, begun=-(-steps // in_epoch))
+        else:
+            steps = epochs * in_epoch
+            orders = epoch_orders(key, mask, epochs)
         orders = jnp.pad(orders, [(0, 0), (0, -len(mask) % size)])
         optimiser = optimiser_of(settings, round.astype(x.dtype))
         shares = class_shares(y, mask, model.classes, x.dtype) if labels else None
         k_steps = jax.random.fold_in(key, 0)  # `key` itself draws the orders
         start, form = params, None
-        seen = fixed_steps * size if fixed_steps else (epochs or 0) * len(mask)
+        seen = fixed_steps * size + epochs * len(mask)
         plain = support is None and linear is None
         if path and plain and saves_operations(model, path, len(mask), seen):
             form = sample_form(model, path, params, x, mask)

@@ -37,10 +37,10 @@ def named_optimiser(
             f'optimizer_options={options}: {name} takes no {unknown[0]} there; '
             f'it takes {", ".join(t for t in takes[1:] if t != "weight_decay")}'
         )
-    if not callable(name) and (drawn := {'key', 'seed'} & {*takes}):
+    if not callable(name) and {'key', 'seed'} & {*takes}:
         raise ValueError(
-            f'optimizer={name!r} draws noise by a {drawn.pop()} of its own, the same for every '
-            'client in every round; use e.g. sgd, adam, adamw or lion'
+            f'optimizer={name!r} draws noise of its own, the same for every client in every round; '
+            'use e.g. sgd, adam, adamw or lion'
         )
     if name == 'sgd' and momentum:
         arguments.setdefault('momentum', momentum)
