@@ -90,7 +90,7 @@ MEETINGS = {  # the defaults of DFML's comparison
     'partition': 'dirichlet_split',
     'validation_share': 0.2,
 }
-NTK_ADVICE = 'lower --degree, raise --ntk_batches or use more clients'
+NTK_ADVICE = 'lower --degree, raise --ntk_batches, or use more clients or a smaller model'
 MEETING_ADVICE = 'use smaller --architectures, or lower --dfml_mutual_epochs or --local_epochs'
 
 
@@ -131,7 +131,7 @@ METHODS: dict[str, Method] = {
         'NTK-DFL',
         graphs='cohort',
         memory=ntk_fl_memory,
-        advice='lower --ntk_fl_cohort or use more clients',
+        advice='lower --ntk_fl_cohort, or use more clients or a smaller model',
     ),
     'decavg': Method(decavg, 'DecAvg', 'Initialisation and topology', from_run=CHUNK),
     'spark': Method(
@@ -139,7 +139,8 @@ METHODS: dict[str, Method] = {
         'SPARK',
         'SPARK',
         memory=spark_memory,
-        advice='lower --degree, --spark_projection_dim or --spark_sampling, or use more clients',
+        advice='lower --degree, --spark_projection_dim or --spark_sampling, or use more clients '
+        'or a smaller model',
         from_run=CHUNK | {'projection_seed': lambda run: run.projection_seed},
         from_run_at_zero=ROUNDS,
     ),
