@@ -13,6 +13,7 @@ from dfl_jax.base import Array
 
 Optimizer = str | Callable[[Array], optax.GradientTransformation]
 Schedule = str | Callable[[Any], Any]
+WEIGHT = jax.ShapeDtypeStruct((1,), jnp.float32)
 
 
 def named_optimiser(
@@ -47,7 +48,7 @@ def named_optimiser(
     decoupled = {'weight_decay': weight_decay} if 'weight_decay' in takes else {}
     try:
         optimiser = factory(rate, **decoupled, **arguments)
-        jax.eval_shape(lambda w: optimiser.update(w, optimiser.init(w), w), jnp.zeros(1))
+        jax.eval_shape(lambda w: optimiser.update(w, optimiser.init(w), w), WEIGHT)
     except TypeError as error:
         raise ValueError(
             f'optimizer={name!r} needs more than gradient, state and weights ({error}); use e.g. '

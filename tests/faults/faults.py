@@ -618,11 +618,25 @@ FAULTS = [
         ('test_corrected_gossip.py',),
     ),
     Fault(
-        'exact diffusion that forgets where the round before trained to',
+        'exact diffusion whose correction forgets how the models moved',
         'dfl_jax/algorithms/d2.py',
-        'optax.tree.sub(moved, before)',
-        'optax.tree.sub(moved, x)',
+        'optax.tree.sub(gradient, moved)',
+        'gradient',
         ('test_corrected_gossip.py',),
+    ),
+    Fault(
+        'gradients in units of the learning rate of the first round',
+        'dfl_jax/algorithms/common.py',
+        'lr = learning_rate(training, round.astype(clients.x.dtype))',
+        'lr = learning_rate(training, jnp.zeros((), clients.x.dtype))',
+        ('test_corrected_gossip.py',),
+    ),
+    Fault(
+        'an epoch that only begins without an order of its own',
+        'dfl_jax/training/local.py',
+        'begun=-(-steps // in_epoch)',
+        'begun=steps // in_epoch',
+        ('test_local.py',),
     ),
     Fault(
         'a relay that sends back what it heard from there',
@@ -648,8 +662,8 @@ FAULTS = [
     Fault(
         'quasi-global momentum of the wrong share',
         'dfl_jax/algorithms/qg_dsgdm.py',
-        'mu * v + (1 - mu) * d',
-        'mu * v + d',
+        'mu * m + (1 - mu) * d',
+        'mu * m + d',
         ('test_corrected_gossip.py',),
     ),
     Fault(
