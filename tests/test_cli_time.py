@@ -112,7 +112,7 @@ def test_many_runs_in_many_worlds(tmp_path, plain):
         time,
         f'--runs={tmp_path}/runs',
         f'--world={worlds}',
-        '--targets=0.01,1.1',
+        '--targets=0.01,1',
         f'--out={tmp_path}/t',
     )
     assert status == 0, err
@@ -123,7 +123,7 @@ def test_many_runs_in_many_worlds(tmp_path, plain):
     slow, fast = rows[:2]
     assert slow['simulated_seconds'][-1] > 1.2 * fast['simulated_seconds'][-1]
     assert slow['seconds_to']['0.01'] == slow['simulated_seconds'][0]
-    assert slow['seconds_to']['1.1'] is None and table[2][-1].strip() == '-'
+    assert slow['seconds_to']['1'] is None and table[2][-1].strip() == '-'
     assert slow['joules'] == fast['joules']
     sent = rows_of(tmp_path / 'runs' / '0')[-1]
     joules = sent['operations_total'] * 1e-11 + sent['mbytes_total'] * 8e6 * 1e-7
@@ -209,6 +209,10 @@ def test_worlds_that_do_not_fit(tmp_path, flags, message):
         ('--runs=RUN --lr=0.1', '--lr=0.1 does not apply: runs keep their settings'),
         ('--runs=RUN --world=speed=nan', 'speed of client 0 is nan'),
         ('--runs=RUN --targets=high', '--targets=high: could not convert'),
+        ('--runs=RUN --targets=0.8,nan', '--targets=nan is no accuracy'),
+        ('--runs=RUN --world=speed=1e9;', 'a world between semicolons is empty'),
+        ('--runs=RUN --operations=1e9', '--operations: these runs have counted their own'),
+        ('--map --runs=RUN', '--runs is of runs, and the --map takes none'),
     ],
 )
 def test_what_time_refuses(tmp_path, plain, flags, message):
@@ -235,6 +239,18 @@ def test_a_run_that_has_not_counted_its_operations(tmp_path):
     assert called(time, *argv, '--operations=1e9')[0] == 0
     (replayed,) = json.loads((tmp_path / 't' / 'time.json').read_text())
     assert replayed['simulated_seconds'][-1] > 4 * 1.0
+
+
+@pytest.mark.integration
+def test_runs_below_a_folder_and_those_that_cannot_be_replayed(tmp_path, plain):
+    shutil.copytree(plain, tmp_path / 'runs' / 'sweep' / 'seed=0')
+    shutil.copytree(plain, tmp_path / 'runs' / 'alone')
+    shutil.copytree(plain, tmp_path / 'runs' / 'begun')
+    (tmp_path / 'runs' / 'begun' / 'metrics.jsonl').write_text('')
+    status, _, err = called(time, f'--runs={tmp_path}/runs', f'--out={tmp_path}/t')
+    assert status == 0 and re.search(r'left out: \S*begun', err), err
+    rows = json.loads((tmp_path / 't' / 'time.json').read_text())
+    assert [row['run'] for row in rows] == ['alone', 'sweep/seed=0']
 
 
 @pytest.mark.integration

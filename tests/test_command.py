@@ -1,5 +1,6 @@
 """What the commands share: where they may write, what they say, how Ctrl-C ends them."""
 
+import gc
 import importlib
 import os
 import random
@@ -13,7 +14,7 @@ import pytest
 from absl.testing import flagsaver
 from test_cli import ROOT
 
-from dfl_jax.cli import command, help
+from dfl_jax.cli import command, help, interrupts
 
 
 def test_a_check_of_a_folder_leaves_nothing(tmp_path, monkeypatch):
@@ -62,6 +63,24 @@ def test_help_leaves_out_what_the_command_refuses(name, refused, capsys):
             help.show(command, called, [called], full=True)
         shown = capsys.readouterr().out
         assert '\n  --clients=' in shown and (f'\n  --{refused}' in shown) == there
+
+
+def test_ctrl_c_is_not_lost_where_python_drops_exceptions(monkeypatch):
+    """As in the callback that JAX gives to the garbage collector."""
+
+    def once(*_):
+        gc.callbacks.remove(once)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(sys, 'unraisablehook', interrupts._come_again)
+    before = signal.signal(signal.SIGINT, interrupts._end_or_raise)
+    gc.callbacks.append(once)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gc.collect()
+            time.sleep(10)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.integration

@@ -160,6 +160,11 @@ def test_interrupted_before_the_first_round(tmp_path, monkeypatch):
     assert stopped.status == 130
     assert 'start again' in stopped.error
     assert not (tmp_path / 'out').exists()
+    monkeypatch.undo()
+    monkeypatch.setattr('dfl_jax.cli.run.command.write_network', interrupt)
+    stopped = here(*ARGV, f'--out={tmp_path}/out')
+    assert stopped.status == 130
+    assert f'--resume --out={tmp_path}/out goes on' in stopped.error
 
 
 @pytest.mark.integration

@@ -19,6 +19,8 @@ from dfl_jax.timing import World
 
 Version = tuple[int, int]  # client, and how often its model had changed
 STREAM = 31  # of random numbers, apart from those of topologies and worlds
+SAMPLE = 10_000  # events that tell how many there will be
+MOST = 10_000_000  # events of a plan, some 10 GB
 
 
 class Event(NamedTuple):
@@ -160,7 +162,8 @@ def recorded(
 ) -> list[Event]:
     """The events of the first `seconds`, or so many.
 
-    Raises ValueError unless one of the two is given, and where no event is in them.
+    Raises ValueError unless one of the two is given, where no event is in them, and for more than
+    can be kept.
     """
     if (seconds is None) == (updates is None):
         raise ValueError(f'seconds={seconds} and updates={updates}: set one of them')
@@ -168,6 +171,7 @@ def recorded(
         check_range('updates', updates, least=1)
     if seconds is not None:
         check_range('seconds', seconds, above=0)
+    check_range('updates', updates or 0, most=MOST)
     kept: list[Event] = []
     for event in itertools.islice(events, updates):
         if seconds is not None and event.time > seconds:
@@ -178,6 +182,14 @@ def recorded(
                 )
             break
         kept.append(event)
+        if seconds is not None and len(kept) == SAMPLE:
+            expected = SAMPLE * seconds / event.time if event.time else math.inf
+            if expected > MOST:
+                raise ValueError(
+                    f'some {expected:.1g} local updates end within {seconds:g} seconds, and no '
+                    f'more than {MOST:.0e} can be planned; simulate for fewer seconds, or take '
+                    'slower clients'
+                )
     if not kept or (updates is not None and len(kept) < updates):
         raise ValueError(
             f'the network comes to rest after {len(kept)} local updates: nobody is online any '

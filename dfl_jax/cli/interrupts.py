@@ -3,9 +3,12 @@
 import os
 import signal
 import sys
+import threading
 
-INTERRUPTED = 'error: interrupted; start again'
 STATUS = 130  # 128 + SIGINT, as shells report it
+SOON = 0.05  # seconds
+START_AGAIN = 'start again'
+advice = START_AGAIN  # what Ctrl-C leaves to do; a run that has a directory is resumed
 
 
 def _end_or_raise(_, frame) -> None:
@@ -16,16 +19,24 @@ def _end_or_raise(_, frame) -> None:
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith('<frozen importlib'):
-            os.write(2, f'{INTERRUPTED}\n'.encode())
+            os.write(2, f'error: interrupted; {advice}\n'.encode())
             os._exit(STATUS)
         frame = frame.f_back
     raise KeyboardInterrupt
 
 
+def _come_again(dropped) -> None:
+    """Ctrl-C in what the garbage collector calls, whose exceptions Python drops."""
+    if issubclass(dropped.exc_type, KeyboardInterrupt):
+        threading.Timer(SOON, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(dropped)
+
+
 def _say_it_in_one_line(kind, error, trace) -> None:
     """Ctrl-C at a moment that no command looks out for: no traceback."""
     if issubclass(kind, KeyboardInterrupt):
-        print(INTERRUPTED, file=sys.stderr)
+        print(f'error: interrupted; {advice}', file=sys.stderr)
         sys.exit(STATUS)
     sys.__excepthook__(kind, error, trace)
 
@@ -33,5 +44,6 @@ def _say_it_in_one_line(kind, error, trace) -> None:
 def watch() -> None:
     """Takes over what Ctrl-C does, until the command itself does."""
     sys.excepthook = _say_it_in_one_line
+    sys.unraisablehook = _come_again
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a background job ignores it
         signal.signal(signal.SIGINT, _end_or_raise)

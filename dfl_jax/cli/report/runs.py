@@ -1,17 +1,15 @@
 """The runs of a report: read below a folder and grouped over seeds."""
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from dfl_jax.cli.command import in_a_line
-from dfl_jax.cli.run.rundir import Row, RunDirectory, shown
+from dfl_jax.cli.run.rundir import Row, RunDirectory, directories, shown
 from dfl_jax.cli.tables.curves import FREE, columns_of, reason
 from dfl_jax.tasks import CLASSIFICATION
 
-OF_A_RUN = ('checkpoints', 'config.json', 'metrics.jsonl')  # no folders of runs
 # Columns that are shown, too
 NUMBERS = ('mbytes_total', 'mbytes_busiest_client', 'seconds', 'simulated_seconds')
 MADE = ('device', 'cores', 'commit', 'versions')  # of a config, shown beside settings
@@ -74,19 +72,6 @@ def find(source: Path) -> tuple[list[SavedRun], dict[str, str]]:
         reasons = ''.join(f'; {name}: {reason}' for name, reason in [*broken.items()][:3])
         raise ValueError(f'--runs={source} holds no run that can be read{reasons}')
     return runs, broken
-
-
-def directories(source: Path) -> list[Path]:
-    """Every folder that a run has written to, n8 before n16."""
-    found = []
-    for folder, folders, files in os.walk(source):
-        if {'config.json', 'metrics.jsonl'} & {*files, *folders}:
-            found.append(Path(folder))
-        folders[:] = [name for name in folders if name not in OF_A_RUN]
-    parts = lambda path: re.split(r'(\d+)', str(path))  # noqa: E731
-    return sorted(
-        found, key=lambda p: [(int(d), '') if d.isdecimal() else (-1, d) for d in parts(p)]
-    )
 
 
 def _read(name: str, path: Path) -> SavedRun:

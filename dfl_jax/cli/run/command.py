@@ -21,6 +21,7 @@ from typing import Any
 import jax
 from absl import flags, logging
 
+from dfl_jax.cli import interrupts
 from dfl_jax.cli.command import MISUSE, fail, one_line_warnings, warn
 from dfl_jax.cli.experiment import method_flags
 from dfl_jax.cli.experiment.build import Experiment, build
@@ -171,6 +172,7 @@ def _resume(directory: RunDirectory, lock: contextlib.ExitStack) -> tuple[dict[s
     if not directory.config_file.exists():
         raise ValueError(f'--resume: {directory.path} holds no run; start it without --resume')
     lock.enter_context(directory.locked())
+    interrupts.advice = f'--resume --out={directory.path} goes on'
     config = recall(directory)
     before, now = defaults_of_a_run() | config['settings'], settings_of_a_run()
     began = before.get('rounds')
@@ -190,6 +192,7 @@ def claim(directory: RunDirectory, experiment: Experiment, lock: contextlib.Exit
     lock.enter_context(directory.locked())
     directory.check_free()
     directory.write_config(describe(experiment))
+    interrupts.advice = f'--resume --out={directory.path} goes on'
     write_network(directory, experiment)
 
 
@@ -225,6 +228,7 @@ def main(argv: list[str]) -> int:
     logging.set_verbosity(logging.FATAL)  # what orbax logs is reported again, in one line
     if len(argv) > 1:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags, e.g. --dataset=digits')
+    interrupts.advice = interrupts.START_AGAIN
     with one_line_warnings(), contextlib.ExitStack() as lock:
         try:
             loggers = requested(FLAGS)
@@ -234,7 +238,7 @@ def main(argv: list[str]) -> int:
         except MISUSE as error:
             return fail(str(error) or type(error).__name__)
         except KeyboardInterrupt:
-            return fail('interrupted before the first round; start again', status=130)
+            return fail(f'interrupted before the first round; {interrupts.advice}', status=130)
         if experiment is None:
             print(f'{directory.path} is done; nothing to resume')
             return 0

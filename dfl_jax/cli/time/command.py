@@ -17,7 +17,7 @@ from dfl_jax.cli import command
 from dfl_jax.cli.command import markdown_table
 from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.experiment.values import refuse_others
-from dfl_jax.cli.run.rundir import RunDirectory, write_atomically
+from dfl_jax.cli.run.rundir import RunDirectory, directories, write_atomically
 
 if TYPE_CHECKING:
     from dfl_jax.cli.time.replay import Replay
@@ -36,8 +36,7 @@ flags.DEFINE_list('targets', ['0.8', '0.85'], 'Accuracies until which the time i
 flags.DEFINE_float(
     'operations',
     None,
-    'Operations of a client in a round, for a run of a method whose work depends on the training '
-    'that has not counted it.',
+    'Operations of a client in a round, for runs that have not counted their own.',
     lower_bound=0,
 )
 flags.DEFINE_float('joules_per_operation', 1e-11, 'For the energy: of a client.', lower_bound=0)
@@ -45,28 +44,57 @@ flags.DEFINE_float('joules_per_bit', 1e-7, 'For the energy: of a sender.', lower
 SHARED = ('world', 'barrier', 'data_dir', 'partition_file', 'out', 'allow_imports', 'progress')
 for _name in SHARED:
     flags.declare_key_flag(_name)
+OF_RUNS = (
+    'runs',
+    'world',
+    'barrier',
+    'targets',
+    'operations',
+    'joules_per_operation',
+    'joules_per_bit',
+)
 FILES = ('time.md', 'time.json', 'time.png', 'worlds.png')
 WORLD = 'speed=1e10,uplink=5.6e6,latency=0.05'
 
 
-def directories(names: list[str]) -> list[RunDirectory]:
-    """The runs of --runs. Raises ValueError where there is none."""
-    found = []
-    for name in map(Path, names):
-        inside = [name] if (name / 'config.json').exists() else sorted(name.glob('*/'))
-        there = [RunDirectory(path) for path in inside if (path / 'config.json').exists()]
+def runs() -> dict[str, RunDirectory]:
+    """The runs of --runs, by their names. Raises ValueError where there is none."""
+    found = {}
+    for source in map(Path, FLAGS.runs):
+        there = [path for path in directories(source) if (path / 'config.json').exists()]
         if not there:
-            raise ValueError(f'--runs={name} holds no run; name run directories or their folder')
-        found += there
+            raise ValueError(f'--runs={source} holds no run; name run directories or their folder')
+        for path in there:
+            inside = path != source and str(path.relative_to(source)) not in found
+            found[str(path.relative_to(source) if inside else path)] = RunDirectory(path)
     return found
+
+
+def has_counted(run: RunDirectory) -> bool:
+    """Whether it has counted the operations of its clients."""
+    rows = run.rows()
+    return bool(rows) and 'operations_total' in rows[-1]
 
 
 def targets() -> list[float]:
     """The accuracies of --targets. Raises ValueError for what is none."""
     try:
-        return [float(text) for text in FLAGS.targets]
+        found = [float(text) for text in FLAGS.targets]
     except ValueError as error:
         raise ValueError(f'--targets={",".join(FLAGS.targets)}: {error}') from None
+    if none := next((each for each in found if not 0 < each <= 1), None):
+        raise ValueError(f'--targets={none:g} is no accuracy; name some in (0, 1], e.g. 0.85')
+    return found
+
+
+def worlds_asked() -> list[str]:
+    """The worlds of --world. Raises ValueError for one of no words."""
+    texts = [text.strip() for text in (FLAGS.world or WORLD).split(';')]
+    if not all(texts):
+        raise ValueError(
+            f'--world={FLAGS.world}: a world between semicolons is empty; leave it out'
+        )
+    return texts
 
 
 def row_of(
@@ -116,6 +144,8 @@ def main(_: list[str]) -> int:
         from dfl_jax.cli.time.map import FILES as MAP
         from dfl_jax.cli.time.map import draw_map
 
+        if idle := next((name for name in OF_RUNS if FLAGS[name].present), None):
+            raise ValueError(f'--{idle} is of runs, and the --map takes none; leave it out')
         folder = Path(FLAGS.out or 'time')
         command.check_writable(folder, MAP)
         print(draw_map(folder))
@@ -124,7 +154,9 @@ def main(_: list[str]) -> int:
     if FLAGS.runs is None:
         raise ValueError('name finished runs, --runs=DIR, or draw the --map')
     refuse_others(SHARED, ': runs keep their settings')
-    found, goals, texts = directories(FLAGS.runs), targets(), (FLAGS.world or WORLD).split(';')
+    found, goals, texts = runs(), targets(), worlds_asked()
+    if FLAGS.operations is not None and all(map(has_counted, found.values())):
+        raise ValueError('--operations: these runs have counted their own; leave it out')
     # Before the flags are those of the runs
     out, barrier, progress = Path(FLAGS.out or 'time'), FLAGS.barrier, FLAGS.progress
     command.check_writable(out, FILES)
@@ -137,8 +169,14 @@ def main(_: list[str]) -> int:
 
     rows: list[dict[str, Any]] = []
     worlds: dict[str, World] = {}
-    for directory in tqdm(found, 'runs', disable=not progress):
-        replayed = replay(directory, FLAGS.operations)
+    for name, directory in tqdm(found.items(), 'runs', disable=not progress):
+        try:
+            replayed = replay(name, directory, FLAGS.operations)
+        except ValueError as error:
+            if len(found) == 1:
+                raise
+            command.warn(f'left out: {error}')
+            continue
         joules = replayed.joules(FLAGS.joules_per_operation, FLAGS.joules_per_bit)
         seed = streams(FLAGS.seed)['world']  # of the run
         for text in texts:
@@ -146,6 +184,8 @@ def main(_: list[str]) -> int:
             worlds.setdefault(text, world)
             seconds = replayed.seconds(world, barrier)
             rows.append(row_of(replayed, text, goals, seconds, joules))
+    if not rows:
+        raise ValueError('no run can be replayed, see above')
     print(table(rows))
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / FILES[0], table(rows) + '\n')

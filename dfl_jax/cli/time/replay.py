@@ -49,11 +49,10 @@ class Replay(NamedTuple):
         return int(reached[0]) if len(reached) else None
 
 
-def replay(directory: RunDirectory, operations: float | None = None) -> Replay:
+def replay(name: str, directory: RunDirectory, operations: float | None = None) -> Replay:
     """The replay of a run; its data are read again for the sizes of its clients.
 
-    operations: of a client in a round, where the work depends on the training and the run has not
-    counted it.
+    operations: of a client in a round, where the run has not counted them.
 
     Raises ValueError, one line.
     """
@@ -91,7 +90,7 @@ def replay(directory: RunDirectory, operations: float | None = None) -> Replay:
     except ValueError as error:
         raise ValueError(f'{directory.path}: {error}') from error
     return Replay(
-        directory.path.name,
+        name,
         graphs,
         counts,
         rules_of(experiment.algorithm, graphs, len(experiment.parts), experiment.rules),
@@ -102,15 +101,14 @@ def replay(directory: RunDirectory, operations: float | None = None) -> Replay:
 
 
 def _operations(rows: list[Row], clients: int, each: float | None) -> np.ndarray | None:
-    """Operations of all clients in each round, [T], as the run counted them; None where it did not.
+    """Operations of all clients in each round, [T], as the run counted them, else `each` of every
+    client.
 
     Between two evaluations they are spread evenly.
     """
     rounds = np.array([row['round'] for row in rows])
-    if each is not None:
-        return np.full(rounds[-1], each * clients)
     if 'operations_total' not in rows[-1]:
-        return None
+        return None if each is None else np.full(rounds[-1], each * clients)
     totals = np.array([row['operations_total'] for row in rows])
     lengths = np.diff(rounds, prepend=0)
     return np.repeat(np.diff(totals, prepend=0) / lengths, lengths)

@@ -17,7 +17,8 @@ from absl import flags
 
 from dfl_jax.cli.command import one_line_errors
 from dfl_jax.cli.report.command import check_target, report
-from dfl_jax.cli.report.runs import directories, find
+from dfl_jax.cli.report.runs import find
+from dfl_jax.cli.run.rundir import directories
 
 FLAGS = flags.FLAGS
 LIVE = Path(__file__).with_name('live.js')
