@@ -438,7 +438,7 @@ def test_what_is_refused(monkeypatch):
     text = refusal(drawn=never._replace(online=gone), seconds=None, updates=4)
     assert 'comes to rest after 0 local updates' in text
     assert '6e+09 local updates end within 1e+08 seconds' in refusal(seconds=1e8)
-    assert 'updates has to be at most 10000000' in refusal(seconds=None, updates=10**8)
+    assert 'updates has to be at most 5000000' in refusal(seconds=None, updates=10**8)
     with pytest.raises(ValueError, match=r'1000000000 past models of 15 weights take 55\.9 GiB'):
         METHODS['swift'].factory(MODEL, places=10**9)
     graphs = links()

@@ -66,7 +66,7 @@ def gossip_sgd(
     check_range('gossip_steps', gossip_steps, least=1)
     codec = compression.codec('stochastic') or chain()
     train = local_training(model, training, chunk)
-    first = first_weights(model)
+    first = first_weights(model) if diagnostics else ()
 
     def gossip(key: Array, params: PyTree, graph: Graph, rows: Array) -> PyTree:
         """x_i <- sum_j W_ij Q(x_j), gossip_steps times."""

@@ -69,9 +69,10 @@ def layers(model: Model) -> list[tuple[str, ...]]:
 
 def first_weights(model: Model) -> tuple[str, ...]:
     """The path of the weights of the first layer that has some, biases and scales apart."""
-    matrices = [path for path, leaf in flatten_dict(model.shapes).items() if leaf.ndim > 1]
+    shapes = flatten_dict(model.shapes)
+    matrices = [path for path, leaf in shapes.items() if leaf.ndim > 1]
     order = layers(model)
-    return min(matrices, key=lambda path: (len(path) == 1, order.index(path[:-1])))
+    return min(matrices or shapes, key=lambda path: (len(path) == 1, order.index(path[:-1])))
 
 
 def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICATION) -> Model:
