@@ -504,7 +504,7 @@ def test_operations_of_mutual_learning_are_those_of_a_compiled_step():
 
 
 def test_more_operations_than_an_int32_holds():
-    """Of one sample of a published network: gradients, teachers, and DisPFL's search of masks."""
+    """Gradients and teachers of a published network, on one sample of CIFAR-10."""
     model = bind(architecture('resnet-64-128-256-512', 10), (32, 32, 3))
     each = gradient_operations(model)
     assert each > 2**31

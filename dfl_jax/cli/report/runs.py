@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dfl_jax.cli.command import in_a_line
-from dfl_jax.cli.run.rundir import Row, RunDirectory, directories, shown
+from dfl_jax.cli.run.directories import directories
+from dfl_jax.cli.run.rundir import Row, RunDirectory, shown
 from dfl_jax.cli.tables.curves import FREE, columns_of, reason
 from dfl_jax.tasks import CLASSIFICATION
 

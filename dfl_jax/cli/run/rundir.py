@@ -13,7 +13,6 @@ import hashlib
 import itertools
 import json
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from dfl_jax.host import check_file
 
 Row = dict[str, Any]
 LOCK = 'lock'
-OF_A_RUN = ('checkpoints', 'config.json', 'metrics.jsonl')  # no folders of runs
 MOVED = ('data_dir', 'partition_file', 'topology_file', 'architecture_file')
 
 
@@ -317,16 +315,3 @@ def _file_digest(path: Path) -> str | None:
             return hashlib.file_digest(file, 'sha256').hexdigest()
     except OSError:
         return None
-
-
-def directories(source: Path) -> list[Path]:
-    """Every folder that a run has written to, n8 before n16."""
-    found = []
-    for folder, folders, files in os.walk(source):
-        if {'config.json', 'metrics.jsonl'} & {*files, *folders}:
-            found.append(Path(folder))
-        folders[:] = [name for name in folders if name not in OF_A_RUN]
-    parts = lambda path: re.split(r'(\d+)', str(path))  # noqa: E731
-    return sorted(
-        found, key=lambda p: [(int(d), '') if d.isdecimal() else (-1, d) for d in parts(p)]
-    )

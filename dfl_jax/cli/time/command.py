@@ -17,7 +17,8 @@ from dfl_jax.cli import command
 from dfl_jax.cli.command import markdown_table
 from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.experiment.values import refuse_others
-from dfl_jax.cli.run.rundir import RunDirectory, directories, write_atomically
+from dfl_jax.cli.run.directories import directories
+from dfl_jax.cli.run.rundir import RunDirectory, write_atomically
 
 if TYPE_CHECKING:
     from dfl_jax.cli.time.replay import Replay
