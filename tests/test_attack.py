@@ -354,7 +354,7 @@ def test_the_second_attack_is_at_trained_weights():
         ('--clients=3', '--clients=3 does not apply to the attack; leave it out'),
         ('--dataset=synthetic', 'choose a --dataset of images [height, width, channels]'),
         ('--images=5000', '--images=5000 and --attack_known=200 of 1437 training samples'),
-        ('--attack_sparsity=1', 'sparsity has to lie in [0, 1), got 1.0'),
+        ('--attack_sparsity=1', '--attack_sparsity has to lie in [0, 1), got 1.0'),
         ('--attack_projection=65', 'projection to 65 dimensions of inputs with 64 features'),
     ],
 )

@@ -361,7 +361,7 @@ def test_a_longer_run_without_rounds_goes_on(tmp_path, method):
         ),
         (
             '--world=devices --round_seconds=1 --link_dropout=1',
-            'loss (a probability) has to lie in',
+            '--link_dropout has to lie in [0, 1), got 1.0',
         ),
         (
             '--algorithm=divshare --world=devices --round_seconds=1 --recipients=3',

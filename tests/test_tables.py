@@ -643,6 +643,9 @@ def test_a_table_can_be_latex(folder, tmp_path, monkeypatch, capsys):
     assert printed.count('&') == printed.count(r'\&') + 3 * 4  # heading and two methods, 5 columns
     assert tables.main(['tables', 'all']) == 1
     assert '--latex is of one table of runs, which all is not' in capsys.readouterr().err
+    monkeypatch.setattr(tables, 'FLAGS', flags_of(latex=True, list=True))
+    assert tables.main(['tables', 'paper/table']) == 1
+    assert '--list writes no table' in capsys.readouterr().err
 
 
 def test_no_character_of_latex_comes_through():

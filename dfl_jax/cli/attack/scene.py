@@ -11,8 +11,9 @@ import optax
 from absl import flags
 
 from dfl_jax.analysis import reconstruction as attack
+from dfl_jax.checks import check_range
 from dfl_jax.cli.experiment.build import streams
-from dfl_jax.compression import Compression, top_k
+from dfl_jax.compression import Compression
 from dfl_jax.data.projection import project, projection_matrix
 from dfl_jax.models import MODELS, Model, bind
 
@@ -49,7 +50,7 @@ def settings(features: int) -> list[Setting]:
     dimensions = FLAGS.attack_projection
     if dimensions is None:
         dimensions = 200 if features >= 400 else features // 4
-    top_k(sparsity)
+    check_range('--attack_sparsity', sparsity, least=0, below=1)
     projection_matrix(features, dimensions, 0)
     return [
         Setting(),

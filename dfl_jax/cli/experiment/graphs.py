@@ -7,6 +7,7 @@ import numpy as np
 from dfl_jax import topology
 from dfl_jax.algorithms import Method
 from dfl_jax.base import Graph
+from dfl_jax.checks import check_range
 from dfl_jax.cli.experiment.method import Chosen
 from dfl_jax.cli.experiment.methods import EVENTS
 from dfl_jax.timing import World
@@ -20,6 +21,8 @@ def check_graphs(flags: Any, method: Method) -> dict[str, Any]:
     options = family_options(flags)
     for name in ('link_dropout', 'receive_dropout', 'client_dropout'):
         topology.check_probability(name.replace('_', ' '), flags[name].value)
+    if method.graphs == EVENTS:  # where all messages are lost, nobody ever hears anyone
+        check_range('--link_dropout', flags.link_dropout, least=0, below=1)
     if method.graphs != 'cohort':
         settings = topology.Settings(flags.clients, **options)
         topology.check_schedule(flags.topology, flags.rounds, flags.static_topology, settings)

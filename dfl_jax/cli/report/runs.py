@@ -60,7 +60,7 @@ def find(source: Path) -> tuple[list[SavedRun], dict[str, str]]:
     Raises ValueError when there is no run that can be read.
     """
     if not source.is_dir():
-        raise ValueError(f'--runs={source} is no folder')
+        raise ValueError(f'{source} is no folder')
     runs, broken = [], {}
     for path in directories(source):
         name = path.relative_to(source).as_posix()
@@ -71,7 +71,7 @@ def find(source: Path) -> tuple[list[SavedRun], dict[str, str]]:
             broken[name] = reason(error, path)
     if not runs:
         reasons = ''.join(f'; {name}: {reason}' for name, reason in [*broken.items()][:3])
-        raise ValueError(f'--runs={source} holds no run that can be read{reasons}')
+        raise ValueError(f'{source} holds no run that can be read{reasons}')
     return runs, broken
 
 

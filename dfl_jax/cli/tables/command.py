@@ -75,6 +75,8 @@ def main(argv: list[str]) -> int:
     if FLAGS.runs is not None and not any(FLAGS.runs):
         raise ValueError('--runs is empty; name a folder of runs, or leave it out')
     sources = [Path(source) for source in FLAGS.runs or [f'runs/{name}'] if source]
+    if FLAGS.list and FLAGS.latex:
+        raise ValueError('--list writes no table; leave --latex out, or --list')
     if FLAGS.list or FLAGS.run:
         return _with_runs(name, file, sources)
     if idle := next((flag for flag in OF_RUNS if FLAGS[flag].present), None):
