@@ -9,9 +9,12 @@ XLA compiles for a described device: an H200, without autotuning, or one chip of
 300 clients of 197 samples is compiled with all clients or aggregators at once, the methods of DFML
 with 50 clients of 1,000 images of 32 x 32 pixels; nothing is run. Printed are the seconds of
 compilation, the bytes of the arguments (data, state and graph) and of what the round needs beside
-them, and how many kernels, loops and calls of libraries the program has.
+them, how many kernels, loops and calls of libraries the program has, and the operations of its
+products and convolutions. The least milliseconds are those that these take at the peak rate of the
+data sheet, or that reading the arguments once takes at its bandwidth, whichever is more.
 """
 
+import contextlib
 import os
 import re
 import sys
@@ -20,6 +23,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import flags
 
 from benchmarks import _common as common
@@ -28,6 +32,7 @@ from dfl_jax import models
 from dfl_jax.algorithms import METHODS, Run, make
 from dfl_jax.base import Clients, Graph
 from dfl_jax.heterogeneous import assign_architectures, populate
+from dfl_jax.timing import DependsOnTrainingError, counted
 
 _PLATFORM = flags.DEFINE_enum('platform', 'cuda', ('cuda', 'tpu'), 'whose compiler to use')
 _METHODS = flags.DEFINE_list('methods', list(METHODS), 'methods to compile')
@@ -36,6 +41,9 @@ _CHUNK = flags.DEFINE_integer('chunk', None, 'clients or aggregators at once, de
 SAMPLES = 197  # of a client
 ALIKE = ('def_kt', 'dec_fedprox')  # methods whose clients have one architecture
 MEMBERS = {'neighbours': (300, 6), 'cohort': (1, 20), 'meetings': (1, 26), 'pairs': (25, 2)}
+# Operations and bytes a second by the data sheets: float32 of an H200, bfloat16 of a v5e, whose
+# float32 takes several such products
+PEAKS = {'cuda': (67e12, 4.8e12), 'tpu': (197e12, 819e9)}
 # The figures of NVIDIA's data sheet and of CUDA's table of compute capability 9.0.
 H200 = """
 gpu_device_info {
@@ -71,11 +79,11 @@ def main() -> None:
     print(f'{described.device_kind}, JAX {jax.__version__}, not run\n')
     table = common.Table(
         *('method', 'compile s', 'arguments GiB', 'temporary GiB'),
-        *('kernels', 'loops', 'calls of libraries'),
+        *('kernels', 'loops', 'calls of libraries', '10^9 operations', 'least ms'),
     )
     for name in _METHODS.value:
-        seconds, program = compiled_round(name, _PLATFORM.value, sharding, _CHUNK.value)
-        table.row(name, (seconds, '.0f'), *figures_of(program))
+        seconds, program, count = compiled_round(name, _PLATFORM.value, sharding, _CHUNK.value)
+        table.row(name, (seconds, '.0f'), *figures_of(program), *floor_of(program, count))
 
 
 def device(platform: str) -> Any:
@@ -102,8 +110,11 @@ def device(platform: str) -> Any:
 
 def compiled_round(
     name: str, platform: str, sharding: jax.sharding.Sharding, chunk: int | None = None
-) -> tuple[float, Any]:
-    """Seconds of compilation, and the program of one round of a method."""
+) -> tuple[float, Any, float | None]:
+    """Seconds of compilation, the program of one round of a method, and its operations.
+
+    None where the training decides how many these are.
+    """
     algorithm, clients, graph = round_of(name, chunk)
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(algorithm.init, key, clients)
@@ -114,7 +125,19 @@ def compiled_round(
     begin = time.perf_counter()
     traced = jax.jit(algorithm.step, donate_argnums=1).trace(*arguments)
     program = traced.lower(lowering_platforms=(platform,)).compile()
-    return time.perf_counter() - begin, program
+    seconds, count = time.perf_counter() - begin, None
+    with contextlib.suppress(DependsOnTrainingError):
+        count = float(counted(algorithm, *_of_ones(clients, graph)).work.sum())
+    return seconds, program, count
+
+
+def _of_ones(clients: Clients, graph: Graph) -> tuple[Clients, Graph]:
+    """Arrays of these shapes in which everyone is active; the graphs of one round."""
+    ones = jax.tree.map(lambda a: np.broadcast_to(np.ones((), a.dtype), a.shape), clients)
+    rows, members = graph.members.shape
+    network = np.arange(rows * members).reshape(1, rows, members) % len(clients.y)
+    full = np.ones((1, rows, members), bool)
+    return ones, Graph(network.astype(np.int32), full, full[..., 0])
 
 
 def figures_of(program: Any) -> list[tuple[float, str]]:
@@ -126,6 +149,15 @@ def figures_of(program: Any) -> list[tuple[float, str]]:
         (memory.temp_size_in_bytes / common.GIB, '.2f'),
         *((count, 'd') for count in counts),
     ]
+
+
+def floor_of(program: Any, count: float | None) -> list[object]:
+    """The operations of a round, and the least milliseconds that it can take."""
+    if count is None:
+        return ['-', '-']
+    rate, bandwidth = PEAKS[_PLATFORM.value]
+    read = program.memory_analysis().argument_size_in_bytes
+    return [(count / 1e9, '.0f'), (1e3 * max(count / rate, read / bandwidth), '.2g')]
 
 
 def round_of(name: str, chunk: int | None = None) -> tuple[Any, Clients, Graph]:
