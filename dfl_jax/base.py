@@ -51,7 +51,7 @@ class Mean(NamedTuple):
 class Choices(NamedTuple):
     """Whole numbers that clients chose, written as NAME_mean and, how often each, NAME_counts."""
 
-    values: Array  # int32, any shape
+    values: Array  # int32, any shape; those below zero are of nobody
 
 
 class Info(NamedTuple):
@@ -63,6 +63,8 @@ class Info(NamedTuple):
     metrics: Mapping[str, Array | Mean | Choices] = {}
     # [M] float32, operations of each client's matrix products; None: the method does not count them
     work: Array | None = None
+    # [M] float32, what of it aggregators of meetings do when all messages are there; None: all
+    combining: Array | None = None
 
 
 class Algorithm(NamedTuple):

@@ -28,7 +28,7 @@ class Progress:
     seconds: float = 0.0  # wall time of the rounds, compilation and evaluation apart
     sent: dict[str, list[int]] = field(default_factory=dict)  # units sent by each client so far
     operations: float | None = 0.0  # of all clients so far; None where a method counts none
-    clock: list[float] | None = None  # simulated seconds of each client, in the world of the run
+    clock: list[list[float]] | None = None  # the parts of timing.Clock, in the world of the run
 
     def add(self, rounds: int, seconds: float, info: Info) -> None:
         """Counts the rounds of a block, whose info has a leading axis."""
@@ -67,7 +67,7 @@ def totals(progress: Progress, algorithm: Algorithm) -> Metrics:
     if progress.operations is not None:
         metrics['operations_total'] = progress.operations
     if progress.clock is not None:
-        metrics['simulated_seconds'] = max(progress.clock)
+        metrics['simulated_seconds'] = max(progress.clock[0])
     return metrics
 
 
@@ -79,6 +79,10 @@ def diagnostics(info: Info) -> Metrics:
             metrics[name] = metric[-1].item()
             continue
         last = np.asarray(metric.values[-1])
+        if isinstance(metric, Choices):
+            last = last[last >= 0]
+        if not last.size:
+            continue
         metrics[f'{name}_mean'] = float(last.mean())
         if isinstance(metric, Choices):
             choices, counts = np.unique(last, return_counts=True)

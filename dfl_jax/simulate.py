@@ -24,7 +24,7 @@ from dfl_jax.checks import check_range, check_shapes
 from dfl_jax.evaluation import Holdout, Metrics, evaluation
 from dfl_jax.execution import filled, placed, replicated, unfilled
 from dfl_jax.progress import DivergenceError, Progress, diagnostics, divergence, totals
-from dfl_jax.timing import ROUNDS, Rules, World, counts_of, finish_times, rules_of
+from dfl_jax.timing import ROUNDS, Clock, Rules, World, advance, counts_of, rules_of
 
 
 def run(
@@ -198,10 +198,13 @@ def _train(
                 each.add(block, seconds, info)
                 if worlds is not None:
                     graphs = runs.each(_section(runs, start, block)[1])[number]
-                    waits = rules_of(algorithm, graphs, info.loss.shape[-1], rules)
+                    size = info.loss.shape[-1]
+                    waits = rules_of(algorithm, graphs, size, rules)
                     counts = counts_of(info, algorithm.unit_bits)
-                    times = finish_times(graphs, counts, worlds[number], waits, each.clock, start)
-                    each.clock = times[-1].tolist()
+                    # Older checkpoints, [M], know no uplinks
+                    clock = each.clock and Clock(*np.broadcast_to(each.clock, (2, size)))
+                    _, clock = advance(graphs, counts, worlds[number], waits, clock, start)
+                    each.clock = [part.tolist() for part in clock]
             due = progress[0].round % eval_every == 0 or progress[0].round == rounds
             rows: list[Metrics | DivergenceError] = [errors[n] for n in sorted(errors)]
             if due and len(errors) < count:

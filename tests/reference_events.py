@@ -101,6 +101,7 @@ def gossip_learning(x, gradients, world, hears, ends, *, lr, **network):
     net = Simulation(x, world, hears, **network)
     clients = range(len(x))
     age, training, box = [0 for _ in clients], [False for _ in clients], [None for _ in clients]
+    arrived = [0 for _ in clients]  # of each client, since its last update
     period = [max(net.computing(i), net.bits / world.uplink[i]) for i in clients]
 
     def train(i, time, message):
@@ -116,17 +117,19 @@ def gossip_learning(x, gradients, world, hears, ends, *, lr, **network):
         elif what == ARRIVES:
             if not net.is_online(i, time):
                 return
+            arrived[content[0]] += 1
             if not training[i]:
                 train(i, time, content)
             elif box[i] is None:
                 box[i] = content
         else:
-            sender, theirs, their_age = content
+            _, theirs, their_age = content
             share = their_age / (age[i] + their_age) if age[i] + their_age else 0.5
             merged = (1 - share) * net.x[i] + share * theirs
             age[i] = max(age[i], their_age) + 1
             net.x[i] = merged - lr * gradients(i, merged)
-            net.sent[sender] += 1
+            net.sent[i] += arrived[i]
+            arrived[i] = 0
             training[i], message, box[i] = False, box[i], None
             if message is not None:
                 train(i, time, message)

@@ -21,7 +21,7 @@ from dfl_jax.execution import client_mesh
 from dfl_jax.gossip import mixing_matrix
 from dfl_jax.models import MLP, Linear, bind
 from dfl_jax.tasks import REGRESSION
-from dfl_jax.timing import world
+from dfl_jax.timing import Online, world
 
 CLIENTS, FEATURES, CLASSES = 6, 4, 3
 SIZES = (4, 7, 5, 6, 3, 7)
@@ -478,3 +478,25 @@ def test_a_longer_plan_goes_on_where_the_shorter_one_ends(name):
     whole, parts = run(first, long.slots), run(run(first, short.slots), rest)
     for a, b in zip(jax.tree.leaves(whole.params), jax.tree.leaves(parts.params), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_messages_on_their_way_are_no_clients_that_are_never_online():
+    """An update takes 1e-6 s and a message 0.05 s: tens of thousands of them are in flight."""
+    graphs = topology.schedule('ring', 8, 1, seed=0, static=True)
+    fast = world(8, speed=1e12, uplink=1e12, latency=0.05)
+    planned = plan('gossip_learning', graphs, fast, work=1e6, bits=10**5, updates=80)
+    assert len(planned.events) == 80 and planned.events[0].time > 0.05
+    alternating = Online(np.arange(8.0)[:, None], np.arange(8.0)[:, None] + 0.5, 8.0)
+    with pytest.raises(ValueError, match='clients are never online together'):
+        plan(
+            *('gossip_learning', graphs, fast._replace(online=alternating)),
+            work=1e6,
+            bits=10**10,
+            updates=8,
+        )
+
+
+def test_how_long_it_goes_on_is_said_once():
+    graphs = topology.schedule('ring', 8, 1, seed=0, static=True)
+    with pytest.raises(ValueError, match='seconds and ends both say'):
+        plan('swift', graphs, steady(8), work=0.1, bits=100, seconds=9, ends=np.array([1.0]))

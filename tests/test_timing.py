@@ -60,6 +60,11 @@ def test_worlds_are_as_described():
     assert (same == timing.parse('speed=lognormal:1:1', 9, 3).speed).all() and (same != other).all()
 
 
+def test_clients_that_are_always_online():
+    for seed in range(5):
+        assert timing.parse('online=sine:86400:1', 100, seed).online is None
+
+
 def test_clients_are_online_for_their_share():
     world = timing.parse('online=sine:100:0.3', 500)
     at = np.array([world.is_online(np.full(500, t)) for t in range(1000, 1100)])
@@ -188,6 +193,15 @@ def test_arrays_that_are_refused(tmp_path, arrays, pattern):
         timing.read(path)
 
 
+@pytest.mark.parametrize('lacks', ['starts', 'ends'])
+def test_online_times_without_their_other_half(lacks, tmp_path):
+    times = {'online_starts': [[0.0]], 'online_ends': [[1.0]], 'online_period': 2.0}
+    del times[f'online_{lacks}']
+    np.savez(tmp_path / 'world.npz', speed=[1.0], uplink=[1.0], **times)
+    with pytest.raises(ValueError, match=f'online times without online_{lacks}'):
+        timing.read(tmp_path / 'world.npz')
+
+
 def test_times_that_run_backwards(tmp_path):
     starts, ends = np.array([[0.0, 50.0], [0.0, 20.0]]), np.array([[10.0, 60.0], [30.0, 40.0]])
     np.savez(
@@ -202,7 +216,7 @@ def test_times_that_run_backwards(tmp_path):
 
 def by_hand(graphs, counts, world, barrier=False, overlap=False):
     """The clock link by link."""
-    now, found = [0.0] * CLIENTS, []
+    now, idle, found = [0.0] * CLIENTS, [0.0] * CLIENTS, []
     for r in range(len(graphs.members)):
         links = [
             (int(m), h)
@@ -212,13 +226,14 @@ def by_hand(graphs, counts, world, barrier=False, overlap=False):
         ]
         began = [float(world.next_online(np.full(CLIENTS, now[i]))[i]) for i in range(CLIENTS)]
         ready = [began[i] + counts.work[r, i] / world.speed[i] for i in range(CLIENTS)]
+        leaves = [max(idle[i], began[i] if overlap else ready[i]) for i in range(CLIENTS)]
+        idle = [leaves[i] + counts.bits[r, i] / world.uplink[i] for i in range(CLIENTS)]
         done = [ready[i] if graphs.active[r, i] else now[i] for i in range(CLIENTS)]
         for m, h in links:
             out, into = sum(a == m for a, _ in links), sum(b == h for _, b in links)
             rate = min(world.uplink[m] / out, world.downlink[h] / into)
             latency = world.latency[m] if world.latency.ndim == 1 else world.latency[m, h]
-            leaves = began[m] if overlap else ready[m]
-            done[h] = max(done[h], leaves + latency + counts.bits[r, m] / out / rate)
+            done[h] = max(done[h], leaves[m] + latency + counts.bits[r, m] / out / rate)
         now = [max(done)] * CLIENTS if barrier else done
         found.append(now)
     return np.array(found)
@@ -241,11 +256,11 @@ def test_the_clock_equals_one_kept_by_hand(rules, seed):
     np.testing.assert_allclose(finish_times(graphs, counts, world, rules), expected, rtol=1e-12)
     half = ROUNDS // 2  # in two parts
     first, rest = (
-        (Graph(*(a if a is None else a[part] for a in graphs)), Counts(*(c[part] for c in counts)))
+        (Graph(*(a if a is None else a[part] for a in graphs)), Counts(*(c[part] for c in counts[:2])))
         for part in (slice(half), slice(half, None))
     )
-    begin = finish_times(*first, world, rules)[-1]
-    times = finish_times(*rest, world, rules, begin, half)
+    _, clock = timing.advance(*first, world, rules)
+    times, _ = timing.advance(*rest, world, rules, clock, half)
     np.testing.assert_allclose(times, expected[half:], rtol=1e-12)
 
 
@@ -282,14 +297,18 @@ def test_the_period_is_the_largest_cycle_mean(seed):
         if nx.is_strongly_connected(nx.DiGraph(arcs)):
             break
     world, one = world_of(n, seed), counts_of(1, n, seed)
-    counts = Counts(*(np.broadcast_to(c, (rounds, n)) for c in one))
+    counts = Counts(*(np.broadcast_to(c, (rounds, n)) for c in one[:2]))
     out, into = (np.bincount([arc[end] for arc in arcs], minlength=n) for end in (0, 1))
-    weights = np.full((n, n), -np.inf)
-    work = one.work[0] / world.speed
+    # Of the ends of rounds, and below of when uplinks are idle: each from what it waits for
+    weights = np.full((2 * n, 2 * n), -np.inf)
+    work, uploading = one.work[0] / world.speed, one.bits[0] / world.uplink
     for m, h in arcs:
         rate = min(world.uplink[m] / out[m], world.downlink[h] / into[h])
-        weights[m, h] = work[m] + world.latency[m] + one.bits[0, m] / out[m] / rate
-    np.fill_diagonal(weights, work)
+        transfer = world.latency[m] + one.bits[0, m] / out[m] / rate
+        weights[m, h], weights[n + m, h] = work[m] + transfer, transfer
+    ends, idle = np.arange(n), np.arange(n, 2 * n)
+    weights[ends, ends], weights[idle, idle] = work, uploading
+    weights[ends, idle] = work + uploading
     times = finish_times(graphs, counts, world)
     lengths = 840  # a multiple of the lengths of small cycles
     grown = (times[-1] - times[-1 - lengths]) / lengths
@@ -325,6 +344,33 @@ def test_senders_wait_for_what_comes_back():
     without = finish_times(graphs, counts, world, Rules(meetings=True))[0]
     assert without[members[0]] == pytest.approx(came)
     assert without[members[1:]] == pytest.approx([1, 1])  # they have worked and go on
+
+
+def test_aggregators_train_while_their_senders_do():
+    links = topology.schedule('complete', 3, 1, seed=0)
+    graphs = topology.meetings(links, 2, seed=0)
+    members = graphs.members[0, 0]
+    combining = np.zeros((1, 3))
+    combining[0, members[0]] = 2e9
+    counts = Counts(np.zeros((1, 3)), np.full((1, 3), 1e9) + combining, combining)
+    world = timing.world(3, speed=1e9, latency=0)
+    times = finish_times(graphs, counts, world, Rules(meetings=True, replies=True))[0]
+    assert (times == 3).all()  # 1 of training, of all at once, and 2 of combining
+
+
+def test_an_uplink_carries_no_more_than_it_can():
+    n, rounds = 10, 50
+    graphs = topology.schedule('ring', n, rounds, seed=0, static=True)
+    counts = Counts(np.full((rounds, n), 10.0), np.ones((rounds, n)))
+    uplink = np.full(n, 1e9)
+    uplink[0] = 1.0  # ten seconds a round, of two messages at once
+    world = World(np.ones(n), uplink, np.full(n, 1e9), np.zeros(n))
+    times = finish_times(graphs, counts, world)
+    np.testing.assert_allclose(np.diff(times.max(axis=1))[n:], 10, rtol=1e-6)
+    world = world._replace(uplink=np.full(n, 1e-303))
+    ever = pytest.raises(ValueError, match='a message of round 1 takes for ever')
+    with np.errstate(over='ignore'), ever:
+        finish_times(graphs, counts._replace(bits=np.full((rounds, n), 1e10)), world)
 
 
 def test_who_never_comes_back():

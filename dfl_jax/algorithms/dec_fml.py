@@ -112,11 +112,13 @@ def dec_fml(
         losses = sound(models, losses)
         of_meme = {MEME: losses.pop(MEME)}
         of_memes = losses_of_round(of_meme, {MEME: participants.pop(MEME)}, placed_pairs, 2 * count)
+        work = mutual_work(pairs, mutual, in_pairs, placed_pairs, clients.mask.sum(axis=1))
         info = Info(
             losses_of_round(losses, participants, placed_pairs, count),
             weights_sent(memes, graph),
             {'meme_loss': Mean(of_memes[count:])},
-            mutual_work(pairs, mutual, in_pairs, placed_pairs, clients.mask.sum(axis=1)),
+            work,
+            jnp.zeros_like(work),
         )
         return MeetingState(params, t + 1), info
 

@@ -212,12 +212,13 @@ def dfml(
             t + 1,
         )
         sizes = clients.mask.sum(axis=1)
+        combining = mutual_work(population, mutual, participants, graph, sizes)
         info = Info(
             losses_of_round(sound(models, losses), participants, graph, population.size),
             weights_sent(population, graph),
             {'alpha': value},
-            local_work(population, training, participants, sizes)
-            + mutual_work(population, mutual, participants, graph, sizes),
+            local_work(population, training, participants, sizes) + combining,
+            combining,
         )
         return new, info
 

@@ -17,6 +17,7 @@ from jax import lax
 
 from dfl_jax.algorithms.common import (
     State,
+    chosen_by,
     consensus_of,
     count_sent,
     initial_state,
@@ -184,7 +185,8 @@ def ntk_dfl(
             'labels': samples,
         }
         work = jax.ops.segment_sum(work, graph.members[:, 0], len(sizes))
-        info = Info(losses, sent, {'timestep': Choices(chosen), **dispersion(evolved)}, work)
+        steps = Choices(chosen_by(graph, chosen))
+        info = Info(losses, sent, {'timestep': steps, **dispersion(evolved)}, work)
         return State(evolved, sizes, k + 1), info
 
     mean = consensus_of(consensus)

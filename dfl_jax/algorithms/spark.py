@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from dfl_jax.algorithms.common import (
+    chosen_by,
     consensus_of,
     count_sent,
     keep_inactive,
@@ -35,7 +36,7 @@ from dfl_jax.compression import (
     half_precision,
     quantization,
 )
-from dfl_jax.execution import map_in_chunks
+from dfl_jax.execution import aggregator_bytes, bytes_of, map_in_chunks
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.metrics import dispersion
@@ -55,7 +56,6 @@ from dfl_jax.ntk import (
     projected,
     update_work,
 )
-from dfl_jax.ntk.projection import DIMENSION
 from dfl_jax.ntk.projection import projection as projection_of
 
 REFRESHES = {  # whether P differs between rounds, and between aggregators
@@ -262,7 +262,7 @@ def spark(
         info = Info(
             losses,
             sent,
-            {'timestep': Choices(chosen), **dispersion(new)},
+            {'timestep': Choices(chosen_by(graph, chosen)), **dispersion(new)},
             jnp.where(graph.active, work, 0),
         )
         return State(new, velocity, sizes, k + 1), info
@@ -291,17 +291,23 @@ def memory(model: Model, samples: int, members: int, settings: Mapping[str, Any]
     """Bytes of one aggregator's update; samples: N of a client, members: K.
 
     Three copies of the inputs, ten of the weights, forty of the outputs; where the Jacobian is
-    formed two of it, three where it is decoded, and the signals of dense layers that give it.
+    formed two of it, three where it is decoded, and the signals of dense layers that give it; what
+    is kept of P; and the kernel of the trace.
     """
     drawn = math.ceil(samples * settings['sampling']) * members
     decoded = settings['exchange'] != 'float32'
-    gaussian, trace = settings['projection'] == 'gaussian', settings['kernel_form'] == 'trace'
+    random = projection_of(settings['projection'], model.shapes, settings['projection_dim'])
+    trace = settings['kernel_form'] == 'trace'
     outputs = drawn * model.classes
     width = 0
-    if decoded or gaussian or trace:
-        width = (3 if decoded else 2) * (settings['projection_dim'] or DIMENSION)
-        if settings['projection'] == 'low_rank':
+    if decoded or random.kind == 'gaussian' or (trace and random.kind != 'none'):
+        width = (3 if decoded else 2) * random.dimension
+        if random.kind == 'low_rank':
             matrices = (leaf.shape for leaf in jax.tree.leaves(model.shapes))
             width += sum(shape[-1] for shape in matrices if len(shape) == 2)
     inputs = drawn * math.prod(model.input_shape)
-    return 4 * (3 * inputs + 10 * model.size + (40 + width) * outputs)
+    kept = bytes_of(jax.eval_shape(random.draw, jax.eval_shape(lambda: jax.random.key(0))))
+    kernel = 4 * drawn**2 if trace else 0
+    if trace and random.kind == 'none':
+        kernel = aggregator_bytes(drawn, model)
+    return kernel + kept + 4 * (3 * inputs + 10 * model.size + (40 + width) * outputs)

@@ -20,7 +20,7 @@ from dfl_jax.asynchronous.state import Events, Held, Read, Train, event_method
 from dfl_jax.base import Array
 
 DONE, ARRIVES, SENDS = range(3)  # the order of what happens at one time
-IDLE_SENDS = 10_000  # of each client, without that anybody receives anything
+IN_VAIN = 10_000  # messages of each client in succession that nobody receives
 
 
 def pushes(network: Network) -> Iterator[Event]:
@@ -28,14 +28,16 @@ def pushes(network: Network) -> Iterator[Event]:
 
     A client sends whenever a period has passed, the time of a local update or of sending a model,
     whichever is longer; phases are random. It sends only while it is online. What arrives is lost
-    while the receiver is offline. While it trains one message waits, and others are refused.
+    while the receiver is offline. While it trains one message waits, and others, which have been
+    sent all the same, are refused.
     """
     version = [0] * network.clients
     # (time, what, client, its number among all, sender, version): the number tells equal ones apart
     queue: list[tuple[float, int, int, int, int, int]] = []
     busy = [False] * network.clients
     waiting: list[tuple[int, int] | None] = [None] * network.clients
-    number = idle = 0
+    arrived = [0] * network.clients  # messages of each, since its last update
+    number = in_vain = 0
 
     def push(time: float, what: int, client: int, sender: int = 0, version: int = 0) -> None:
         nonlocal number
@@ -58,28 +60,33 @@ def pushes(network: Network) -> Iterator[Event]:
     for i, period in enumerate(periods):
         push(network.next_online(i, period * network.phase(i)), SENDS, i)
     while queue:
+        if in_vain > IN_VAIN * network.clients:
+            raise ValueError(
+                f'of {in_vain} messages in succession nobody has received any: clients are never '
+                'online together; use a world in which they are'
+            )
         time, what, i, _, sender, sent = heapq.heappop(queue)
         if what == SENDS:
-            idle += 1
-            if idle > IDLE_SENDS * network.clients:
-                raise ValueError(
-                    f'no message of {idle} in succession has arrived: clients are never online '
-                    'together; use a world in which they are'
-                )
             j, lost = network.neighbour(i), network.is_lost(i)
+            in_vain += lost
             if not lost:
                 push(time + network.transfer_seconds(i, j), ARRIVES, j, i, version[i])
             push(network.next_online(i, time + periods[i]), SENDS, i)
         elif what == ARRIVES:
-            if not network.is_online(i, time):
-                continue
-            if not busy[i]:
+            online = network.is_online(i, time)
+            arrived[sender] += online
+            if online and not busy[i]:
                 begin(i, time, (sender, sent))
-            elif waiting[i] is None:
+            elif online and waiting[i] is None:
                 waiting[i] = sender, sent
+            else:
+                in_vain += 1
+                continue
+            in_vain = 0
         else:
-            yield Event(time, (i, sender), (version[i], sent), version[i], (0, 1))
-            idle = 0
+            counts, arrived[i] = (arrived[i], 0), 0
+            yield Event(time, (i, sender), (version[i], sent), version[i], counts)
+            in_vain = 0
             version[i] += 1
             message, waiting[i], busy[i] = waiting[i], None, False
             if message is not None:

@@ -114,7 +114,9 @@ def plan(
     network = Network(
         graph, world, work=work, bits=bits, loss=loss, mixing=mixing, sizes=sizes, seed=seed
     )
-    if ends is None and seconds is not None:
+    if ends is not None and seconds is not None:
+        raise ValueError('seconds and ends both say how long it goes on; leave one out')
+    if seconds is not None:
         ends = np.linspace(0, seconds, intervals + 1)[1:]
     held: list[set[Version]] = []
     all_events = METHODS[method].events(network, **settings)

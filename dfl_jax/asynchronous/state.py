@@ -93,8 +93,8 @@ def event_method(
 ) -> Algorithm:
     """The `Algorithm` whose step advances one slot.
 
-    `Info.sent` counts delivered messages, not those that are lost or refused. `Info.loss` is that
-    of each client's last update.
+    `Info.sent` counts messages that arrived, with the update of their sender that follows.
+    `Info.loss` is that of each client's last update.
 
     Args:
       events: of the method.

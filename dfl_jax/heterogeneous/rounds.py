@@ -92,12 +92,16 @@ def meeting_rounds(
         models = combine(k_combine, models, participants, graph, clients, t)
         sizes = clients.mask.sum(axis=1)
         work = local_work(population, settings, training, sizes)
+        combining = jnp.zeros_like(work)
         if mutual is not None:
-            work += mutual_work(population, mutual, participants, graph, sizes)
+            heard = graph.active & (aggregators_train | graph.mask[:, 1:].any(axis=1))
+            learning = assign_participants(population, graph._replace(active=heard))
+            combining = mutual_work(population, mutual, learning, graph, sizes)
         info = Info(
             losses_of_round(sound(models, losses), training, graph, population.size),
             weights_sent(population, graph, back=back),
-            work=work,
+            work=work + combining,
+            combining=combining,
         )
         replace = to_everyone if shared else scatter
         return MeetingState(replace(params, models, participants), t + 1), info

@@ -12,6 +12,7 @@ from functools import reduce
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax.linen.linear import canonicalize_padding
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
@@ -201,7 +202,7 @@ def _patches(module: nn.Conv, a: Array) -> Array:
         a,
         module.kernel_size,
         (strides, strides) if isinstance(strides, int) else strides,
-        module.padding,
+        canonicalize_padding(module.padding, len(module.kernel_size)),
         dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
     )
     return patches.reshape(len(a), -1, patches.shape[-1])

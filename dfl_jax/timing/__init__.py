@@ -9,5 +9,14 @@ from dfl_jax.timing.counts import (
     rules_of,
 )
 from dfl_jax.timing.files import from_fedscale, parse, read, write
-from dfl_jax.timing.rounds import ROUNDS, Counts, NeverOnlineError, Rules, energy, finish_times
+from dfl_jax.timing.rounds import (
+    ROUNDS,
+    Clock,
+    Counts,
+    NeverOnlineError,
+    Rules,
+    advance,
+    energy,
+    finish_times,
+)
 from dfl_jax.timing.world import Online, World, world

@@ -51,23 +51,29 @@ def counted(
         active = active_clients(graphs, len(clients.y))
         each = np.asarray(operations, np.float64) / np.maximum(active.sum(axis=1), 1)
         return Counts(bits, active * each[:, None])
-    work = _rounds(algorithm, clients, graphs, lambda info: info.work)
-    if work is None:
+    done = _rounds(algorithm, clients, graphs, lambda info: (info.work, info.combining))
+    if done is None:
         raise DependsOnTrainingError(
             'the work of the method depends on the training; replay a run that has counted it '
             '(operations_total in its metrics), or give the operations of a round'
         )
-    return Counts(bits, work.astype(np.float64))
+    return _counts(bits, *done)
+
+
+def _counts(bits: np.ndarray, work: Array | None, combining: Array | None) -> Counts:
+    if work is None:
+        raise ValueError(UNCOUNTED)
+    combining = None if combining is None else np.asarray(combining, np.float64)
+    return Counts(bits, np.asarray(work, np.float64), combining)
 
 
 def counts_of(info: Info, unit_bits: Mapping[str, int]) -> Counts:
     """The counts of rounds whose reports, on the host, have a leading axis."""
-    if info.work is None:
-        raise ValueError(UNCOUNTED)
-    bits = np.zeros(np.shape(info.work))
-    for unit, each in info.sent.items():
-        bits += unit_bits[unit] * np.asarray(each, np.float64)
-    return Counts(bits, np.asarray(info.work, np.float64))
+    bits = sum(
+        (unit_bits[unit] * np.asarray(each, np.float64) for unit, each in info.sent.items()),
+        start=np.zeros(np.shape(info.loss)),
+    )
+    return _counts(bits, info.work, info.combining)
 
 
 def rules_of(algorithm: Algorithm, graphs: Graph, clients: int, rules: Rules = ROUNDS) -> Rules:
@@ -112,8 +118,6 @@ def _rounds(
     x, y = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (clients.x, clients.y))
     arguments = (jax.random.key(0), graph, jnp.asarray(clients.mask), x, y)
     closed, shapes = jax.make_jaxpr(report, return_shape=True)(*arguments)
-    if shapes is None:
-        raise ValueError(UNCOUNTED)
     jaxpr, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
     if any(used[-2:]):  # x and y
         return None

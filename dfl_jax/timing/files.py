@@ -60,9 +60,12 @@ def read(path: Path) -> World:
             wanted = 'a number' if array.ndim else 'an array, an entry a client'
             raise ValueError(f'{path}: {name} has the shape {array.shape}; give {wanted}')
     online = None
-    if 'online_starts' in arrays:
+    absent = {'online_starts', 'online_ends'} - arrays.keys()
+    if absent and any(name.startswith('online') for name in arrays):
+        raise ValueError(f'{path} has online times without {min(absent)}')
+    if not absent:
         period = float(arrays.get('online_period', np.array(np.inf)))
-        online = Online(arrays['online_starts'], arrays.get('online_ends', np.empty(0)), period)
+        online = Online(arrays['online_starts'], arrays['online_ends'], period)
     try:
         return checked(
             World(

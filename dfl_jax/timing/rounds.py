@@ -1,18 +1,19 @@
 """When each client has finished each round: the network's clock, on the host.
 
-A round of client h begins when its last one has ended. It works, sends its messages, and has
+A round of client h begins when its last one has ended. It works, sends its messages at l_h, and has
 finished when all that reach it this round are there,
 
-    t_h <- max over delivered links m -> h of  t_m + work_m / speed_m + latency_mh + bits_mh / rate,
+    l_h <- max(t_h + work_h / speed_h,  l_h + bits_h / uplink_h of the round before),
+    t_h <- max over delivered links m -> h of  l_m + latency_mh + bits_mh / rate,
     rate = min(uplink_m / links out of m, downlink_h / links into h),
 
-its own work among them: a message moves at equal shares of the slower end, and every link of a
-round is counted as if all were used at once. Nobody waits for clients that it does not hear, so
-that a straggler delays a client at a distance of d links only d rounds later. With a barrier all
-wait for the last. The bits that a client sends in a round are spread evenly over its links.
+its own work among them: messages leave when the work is done and the uplink has carried those of
+the round before. They move at equal shares of the slower end, and every link of a round is counted
+as if all were used at once. Nobody waits for clients that it does not hear, so that a straggler
+delays a client at a distance of d links only d rounds later. With a barrier all wait for the last.
+The bits that a client sends in a round are spread evenly over its links.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,15 @@ class Counts(NamedTuple):
 
     bits: np.ndarray  # [T, M] that it sends over delivered links
     work: np.ndarray  # [T, M] operations
+    # [T, M] what of it aggregators of meetings do when all messages are there; None: all of theirs
+    combining: np.ndarray | None = None
+
+
+class Clock(NamedTuple):
+    """Simulated seconds at which the clients may go on."""
+
+    ready: np.ndarray  # [M] with the next round
+    idle: np.ndarray  # [M] when the uplink has carried all that the client has sent
 
 
 class Rules(NamedTuple):
@@ -39,7 +49,7 @@ class Rules(NamedTuple):
 
     barrier: bool = False  # all for the last client of each round
     overlap: bool = False  # messages leave before the work of the round, as it does not change them
-    meetings: bool = False  # aggregators work when all messages are there
+    meetings: bool = False  # aggregators combine messages when all are there
     replies: bool = False  # senders of meetings wait for what comes back
     period: float = 0.0  # seconds: round r = 0, 1, ... does not begin before r times so many
 
@@ -48,12 +58,7 @@ ROUNDS = Rules()
 
 
 def finish_times(
-    graphs: Graph,
-    counts: Counts,
-    world: World,
-    rules: Rules = ROUNDS,
-    begin: Sequence[float] | None = None,
-    first: int = 0,
+    graphs: Graph, counts: Counts, world: World, rules: Rules = ROUNDS
 ) -> np.ndarray:
     """Simulated seconds at which each client has finished each round, [T, M].
 
@@ -65,8 +70,6 @@ def finish_times(
       counts: bits and work.
       world: of M clients.
       rules: who waits for what.
-      begin: seconds at which each client is ready for the first of these rounds, [M]; zero.
-      first: its number.
 
     Raises NeverOnlineError where a client that others wait for never comes back online.
 
@@ -76,10 +79,29 @@ def finish_times(
     >>> finish_times(ring, counts, world(4, speed=1e9, uplink=1e6, latency=0))[:, 0].tolist()
     [3.0, 6.0, 9.0]
     """
+    return advance(graphs, counts, world, rules)[0]
+
+
+def advance(
+    graphs: Graph,
+    counts: Counts,
+    world: World,
+    rules: Rules = ROUNDS,
+    clock: Clock | None = None,
+    first: int = 0,
+) -> tuple[np.ndarray, Clock]:
+    """`finish_times` of rounds that go on from a clock (default, zero), and the clock after them.
+
+    first: the number of the first of these rounds.
+    """
     rounds, clients = counts.work.shape
     working = counts.work / world.speed
+    combining = np.zeros_like(working)
+    if rules.meetings:
+        last = _of_aggregators(graphs, counts.work) if counts.combining is None else counts.combining
+        combining = last / world.speed
     times = np.zeros((rounds, clients))
-    now = np.zeros(clients) if begin is None else np.asarray(begin, float)
+    now, idle = clock or (np.zeros(clients), np.zeros(clients))
     links = graphs.members[0].size
     block = max(1, BLOCK // links)
     for start in range(0, rounds, block):
@@ -89,30 +111,43 @@ def finish_times(
             members, active = graphs.members[round], graphs.active[round]
             delivered = graphs.mask[round] & active[:, None]
             homes = members[:, 0]
+            uploading = counts.bits[round] / world.uplink
             began = world.next_online(np.maximum(now, (first + round) * rules.period))
-            ready = began + working[round]
-            leaves = began if rules.overlap else ready
+            ready = began + (working[round] - combining[round])
+            leaves = np.maximum(began if rules.overlap else ready, idle)
             arrives = leaves[members] + there[round - start]
-            own = began[homes] if rules.meetings else ready[homes]
-            arrives[:, 0] = own
-            done = np.maximum(np.where(delivered, arrives, -np.inf).max(axis=1), own)
-            if rules.meetings:
-                done = done + working[round][homes]
+            arrives[:, 0] = ready[homes]
+            done = np.maximum(np.where(delivered, arrives, -np.inf).max(axis=1), ready[homes])
+            done = done + combining[round][homes]
             later = np.maximum(now, (first + round) * rules.period)
             later[homes[active]] = done[active]
+            if rules.replies:
+                answers = np.maximum(done, idle[homes])
+                leaves[homes[active]] = answers[active]
             if rules.meetings:
-                free = done[:, None] + back[round - start] if rules.replies else ready[members]
+                free = answers[:, None] + back[round - start] if rules.replies else ready[members]
                 free = np.where(delivered, free, -np.inf)
                 np.maximum.at(later, members[:, 1:], free[:, 1:])
             if not np.isfinite(later).all():
                 _never(round, began, now)
             if rules.barrier:
                 later[:] = later.max()
+            idle = np.where(uploading > 0, leaves + uploading, idle)
             times[round] = now = later
-    return times
+    return times, Clock(now, idle)
+
+
+def _of_aggregators(graphs: Graph, work: np.ndarray) -> np.ndarray:
+    """The work of the aggregators, zero elsewhere, [T, M]."""
+    found = np.zeros_like(work)
+    homes = np.asarray(graphs.members)[:, :, 0]
+    np.put_along_axis(found, homes, np.take_along_axis(work, homes, axis=1), axis=1)
+    return found
 
 
 def _never(round: int, began: np.ndarray, now: np.ndarray) -> None:
+    if np.isfinite(began).all():
+        raise ValueError(f'a message of round {round + 1} takes for ever; give faster links')
     client = int(np.flatnonzero(~np.isfinite(began))[0])
     raise NeverOnlineError(
         f'client {client} never comes back after {now[client]:.6g} s, and others wait for it in '

@@ -135,6 +135,8 @@ def _online(text: str, clients: int, rng: np.random.Generator) -> Online | None:
         raise ValueError(
             f'online={text}: write always or sine:PERIOD:SHARE, e.g. sine:86400:0.5'
         ) from None
+    if share == 1:
+        return None
     start = rng.random(clients) * period
     end = start + share * period
     # What passes the end of the period begins the next one

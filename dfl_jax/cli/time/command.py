@@ -182,6 +182,12 @@ def main(_: list[str]) -> int:
         seed = streams(FLAGS.seed)['world']  # of the run
         for text in texts:
             world = timing.parse(text, replayed.counts.work.shape[1], seed)
+            if replayed.rules.period and world.online and text != FLAGS.world:  # of the run, too
+                command.warn(
+                    f'left out: {name} in {text}: who was offline was settled when it trained; '
+                    'leave online= out'
+                )
+                continue
             worlds.setdefault(text, world)
             seconds = replayed.seconds(world, barrier)
             rows.append(row_of(replayed, text, goals, seconds, joules))
