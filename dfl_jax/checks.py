@@ -1,10 +1,12 @@
 """Checks of settings and of a run's arrays that every part of the library shares."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from dfl_jax.base import Clients, Graph
+
+ROW_SUM_TOLERANCE = 1e-6  # allows for weights that were rounded to float32
 
 
 def check_choice(
@@ -43,6 +45,21 @@ def check_range(
     raise ValueError(f'{what} has to {rule}, got {value}')
 
 
+def check_labels(outputs: int, named: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """Raises ValueError for a label that is none of a model's so many outputs.
+
+    named: labels and which of them count, by what they are of.
+    """
+    for what, (labels, counts) in named.items():
+        counts = counts.reshape(counts.shape + (1,) * (labels.ndim - counts.ndim))
+        least, most = (pick(np.where(counts, labels, 0)) for pick in (np.min, np.max))
+        if least < 0 or most >= outputs:
+            raise ValueError(
+                f'{what}: labels from {least} to {most}, and the model has {outputs} outputs; '
+                'number the classes from 0, or give the model as many outputs'
+            )
+
+
 def check_shapes(
     data: Clients, graphs: Graph, test: tuple, validation: Clients | None = None, axis: int = 0
 ) -> None:
@@ -64,6 +81,11 @@ def check_shapes(
             raise ValueError(f'{what} have samples of shape {x[axis + 2 :]}, and clients {inputs}')
         if y[axis + 2 :] != targets:
             raise ValueError(f'{what} have targets of shape {y[axis + 2 :]}, and clients {targets}')
+    if data.x.dtype not in (np.float32, np.float64):
+        raise ValueError(
+            f"clients have inputs of {data.x.dtype}; give float32, as x.astype('float32') / 255 of "
+            'bytes'
+        )
     clients = data.y.shape[axis]
     if validation is not None and validation.y.shape[axis] != clients:
         raise ValueError(
@@ -86,6 +108,15 @@ def check_shapes(
             f'graphs: weights {np.shape(graphs.weights)} and members {members} do not fit each '
             'other; give one weight a member'
         )
+    if graphs.weights is not None:
+        sums = np.where(graphs.mask, graphs.weights, 0).sum(axis=-1, dtype=float)[
+            np.asarray(graphs.active)
+        ]
+        if (wrong := np.abs(sums - 1) > ROW_SUM_TOLERANCE).any():
+            raise ValueError(
+                f'graphs: the weights of an aggregator and its members sum to {sums[wrong][0]:g}, '
+                'and have to sum to 1'
+            )
     named = np.asarray(graphs.members)
     named = named[:1] if named.strides[0] == 0 else named  # one round of a static schedule
     least, most, aggregators = int(named.min()), int(named.max()), members[-2]

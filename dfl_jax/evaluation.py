@@ -13,6 +13,7 @@ from dfl_jax.base import Algorithm, Array, Clients, State
 from dfl_jax.execution import even_size, folded
 
 Metrics = dict[str, Any]
+BUDGET = 512 * 2**20  # bytes
 CLIENTS = 'clients'  # of the metrics: {the task's metric: [M], 'loss': [M]}, lists of floats
 QUANTILES = np.linspace(0, 1, 21)  # of the clients' accuracies: the worst, every 5 %, the best
 
@@ -46,7 +47,7 @@ def evaluation(
     client_samples: int | None = None,
     *,
     local: bool = False,
-    budget: float = 512 * 2**20,
+    budget: float = BUDGET,
 ) -> Evaluation:
     """How states such as `state` are evaluated, batch by batch.
 

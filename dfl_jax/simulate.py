@@ -20,8 +20,8 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree, State
-from dfl_jax.checks import check_range, check_shapes
-from dfl_jax.evaluation import Holdout, Metrics, evaluation
+from dfl_jax.checks import check_labels, check_range, check_shapes
+from dfl_jax.evaluation import BUDGET, Holdout, Metrics, evaluation
 from dfl_jax.execution import filled, placed, replicated, unfilled
 from dfl_jax.progress import DivergenceError, Progress, diagnostics, divergence, totals
 from dfl_jax.timing import ROUNDS, Clock, Rules, World, advance, counts_of, rules_of
@@ -157,7 +157,10 @@ def _train(
     rounds = runs.graphs.active.shape[axis]
     check_range('eval_every', eval_every, least=1)
     check_shapes(runs.clients, runs.graphs, test, validation, axis)
-    if check := runs.algorithm_of(runs.each(runs.values)[0]).check:
+    algorithm = runs.algorithm_of(runs.each(runs.values)[0])
+    if algorithm.task.whole_targets:
+        _check_labels(algorithm, runs.clients, test, validation, axis)
+    if check := algorithm.check:
         for graphs, mask in zip(runs.each(runs.graphs), runs.each(runs.clients.mask), strict=True):
             check(graphs, np.asarray(mask.sum(axis=1)))
     # Blocks of one length serve every evaluation, and so does one compiled program.
@@ -202,7 +205,8 @@ def _train(
                     waits = rules_of(algorithm, graphs, size, rules)
                     counts = counts_of(info, algorithm.unit_bits)
                     # Older checkpoints, [M], know no uplinks
-                    clock = each.clock and Clock(*np.broadcast_to(each.clock, (2, size)))
+                    before = each.clock and np.broadcast_to(each.clock, (2, size))
+                    clock = None if before is None else Clock(*before)
                     _, clock = advance(graphs, counts, worlds[number], waits, clock, start)
                     each.clock = [part.tolist() for part in clock]
             due = progress[0].round % eval_every == 0 or progress[0].round == rounds
@@ -259,6 +263,20 @@ def _on_shares(runs: _Runs, devices: int) -> tuple[_Runs, Callable[[State], Stat
     return runs._replace(algorithm_of=algorithm_of), whole
 
 
+def _check_labels(algorithm, clients, test, validation, axis) -> None:
+    """Raises ValueError for labels that are none of the model's outputs."""
+
+    def logits(key, clients):
+        return algorithm.predict(algorithm.init(key, clients), test.x[:1])['consensus']
+
+    one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[axis:], a.dtype), clients)
+    outputs = jax.eval_shape(logits, jax.random.key(0), one).shape[-1]
+    named = {'clients': (clients.y, clients.mask), 'test set': (test.y, np.ones(len(test.y), bool))}
+    if validation is not None:
+        named['validation'] = validation.y, validation.mask
+    check_labels(outputs, {what: tuple(map(np.asarray, each)) for what, each in named.items()})
+
+
 def _evaluate(
     runs, algorithm, state, test, client_samples, validation
 ) -> Callable[[State], list[Metrics]]:
@@ -266,7 +284,9 @@ def _evaluate(
     if runs.several:
         state = jax.eval_shape(lambda s: jax.tree.map(lambda a: a[0], s), state)
     batches, measure, summarise = evaluation(
-        algorithm, state, test, client_samples, local=validation is not None
+        *(algorithm, state, test, client_samples),
+        local=validation is not None,
+        budget=BUDGET / (len(runs.keys) if runs.several else 1),
     )
     measure = jax.jit(runs.vmap_runs(measure, (0, None, 0)), out_shardings=replicated())
 

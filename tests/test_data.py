@@ -998,6 +998,14 @@ def test_pack():
         assert not np.any(clients.x[i, size:]) and not np.any(clients.y[i, size:])
 
 
+def test_clients_that_keep_nothing_for_validation():
+    parts = [np.array([1]), np.array([], int)]
+    kept = data.pack(np.zeros((3, 2)), np.zeros(3, int), parts, empty=True)
+    assert kept.mask.tolist() == [[True], [False]]
+    with pytest.raises(DataError, match=r'empty ones \[0\]'):
+        data.pack(np.zeros((3, 2)), np.zeros(3, int), parts[1:], empty=True)
+
+
 @pytest.mark.parametrize(
     ('parts', 'message'),
     [

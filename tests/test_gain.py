@@ -166,6 +166,18 @@ def test_draws_of_a_family_that_are_not_connected_do_not_count():
         gain.gain_of_family('clustered', 12, degree=3, draws=2)
 
 
+def test_push_sum_goes_along_the_links():
+    graphs = topology.schedule('k_random', 12, 1, seed=3, static=True, degree=3)
+    heard = np.zeros((12, 12))
+    heard[np.arange(12)[:, None], graphs.members[0]] = 1
+    values = np.stack([np.ones(12), np.arange(12) == 0], axis=1).astype(float)
+    for _ in range(12):
+        values = heard / heard.sum(axis=0) @ values  # a sender shares equally
+    np.testing.assert_allclose(
+        gain.push_sum_size(graphs, 12), values[:, 0] / values[:, 1], rtol=1e-12
+    )
+
+
 def test_push_sum_counts_the_clients():
     graphs = schedule_of('erdos_renyi', 40, degree=6)
     np.testing.assert_allclose(gain.push_sum_size(graphs, 200), 40, rtol=1e-6)

@@ -371,3 +371,10 @@ def test_the_convolution_and_the_pooling_are_those_of_flax(x64):
         strict=True,
     ):
         np.testing.assert_allclose(a, b, rtol=1e-10)
+
+
+def test_what_our_convolution_leaves_to_flax():
+    image = jnp.zeros((1, 4, 4, 4))
+    for other in ({'feature_group_count': 2}, {'kernel_dilation': 2}, {'dtype': jnp.bfloat16}):
+        with pytest.raises(ValueError, match='are for flax'):
+            Conv(4, (3, 3), **other).init(jax.random.key(0), image)

@@ -387,6 +387,22 @@ def changed(value, **fields):
             lambda c, g, t: (c, g, changed(t, y=lambda a: a[:7])),
             r'test set has inputs \(23, 5\) and labels \(7,\)',
         ),
+        (
+            lambda c, g, t: (changed(c, x=lambda a: a.astype(np.uint8)), g, t),
+            r'inputs of uint8; give float32',
+        ),
+        (
+            lambda c, g, t: (c, g._replace(weights=np.where(g.mask, np.float32(9), 0)), t),
+            r'members sum to 36, and have to sum to 1',
+        ),
+        (
+            lambda c, g, t: (changed(c, y=lambda a: a + 8), g, t),
+            r'clients: labels from 8 to 8, and the model has \d outputs',
+        ),
+        (
+            lambda c, g, t: (c, g, changed(t, y=lambda a: a - 1)),
+            r'test set: labels from -1 to \d, and the model has \d outputs',
+        ),
     ],
 )
 @pytest.mark.parametrize('together', [False, True])

@@ -205,6 +205,8 @@ def saved(path, task, **changes):
         ('regression', {'train_y': np.full((300, 2), np.nan)}, 'must be finite real numbers'),
         ('regression', {'test_y': np.zeros((100, 3))}, 'the targets of regression'),
         ('multi_label', {'train_y': np.zeros(300)}, 'the targets of multi_label'),
+        ('multi_label', {'test_y': np.full((100, 2), 2)}, 'must be 0 or 1, found 2'),
+        ('regression', {'test_y': np.full((100, 2), 1e300)}, 'as float32 holds'),
         ('next_token', {'train_y': np.zeros((300, LENGTH))}, 'must be integers from 0'),
     ],
 )

@@ -34,7 +34,11 @@ def quadratics(clients: int, dimension: int, *, zeta2: float, seed: int = 0) -> 
       dimension: d.
       zeta2: mean squared norm of the clients' gradients 2 A_i^T (A_i x - b_i) at the optimum.
       seed: of the directions: singular vectors, the clients' own minima, the optimum.
+
+    Raises ValueError for one client with a zeta2: its gradient is zero at its own optimum.
     """
+    if clients == 1 and zeta2:
+        raise ValueError(f'one client has no gradient at its optimum; use zeta2=0, not {zeta2}')
     rng = np.random.default_rng(seed)
     left, right = (np.linalg.qr(rng.normal(size=(clients, dimension, dimension)))[0] for _ in '12')
     a = left * np.linspace(0.5, 1, dimension) @ right  # [M, d, d]

@@ -132,7 +132,7 @@ def match(
         return x, objective(x)
 
     images, values = lax.map(search, jax.random.split(key, restarts))
-    best = jnp.argmin(values)
+    best = jnp.nanargmin(values)
     return images[best], values[best]
 
 

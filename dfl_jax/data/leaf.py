@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dfl_jax.data.formats import DataError, Dataset, check_memory, folder_of, numbered
+from dfl_jax.data.npz import class_count
 from dfl_jax.data.text import alphabet_of, encode
 from dfl_jax.host import read_text
 from dfl_jax.tasks import CLASSIFICATION, Task
@@ -56,7 +57,8 @@ def load(data_dir: str | Path | None, task: Task = CLASSIFICATION) -> Dataset:
         )
     if task is not CLASSIFICATION:
         raise DataError(f'{root}: numbers with classes, not for {task.name}: leave the task out')
-    inputs = [_numbers(root, x, 'x').astype(np.float32) for x in (train_x, test_x)]
+    with np.errstate(over='ignore'):
+        inputs = [_numbers(root, x, 'x').astype(np.float32) for x in (train_x, test_x)]
     labels = [_numbers(root, y, 'y') for y in (train_y, test_y)]
     if inputs[0].shape[1:] != inputs[1].shape[1:] or inputs[0].ndim < 2:
         raise DataError(
@@ -65,6 +67,9 @@ def load(data_dir: str | Path | None, task: Task = CLASSIFICATION) -> Dataset:
         )
     if any(y.ndim != 1 or y.dtype.kind not in 'iu' or y.min() < 0 for y in labels):
         raise DataError(f'{root}: the targets y must be whole numbers from 0, one a sample')
+    classes = class_count(root, *labels)
+    if not all(np.isfinite(x).all() for x in inputs):
+        raise DataError(f'{root}: the inputs x must be finite numbers, as float32 holds')
     if inputs[0].shape[1:] == (28 * 28,):
         inputs = [x.reshape(-1, 28, 28, 1) for x in inputs]
     mean, deviation = inputs[0].mean(dtype=np.float64), inputs[0].std(dtype=np.float64)
@@ -72,7 +77,7 @@ def load(data_dir: str | Path | None, task: Task = CLASSIFICATION) -> Dataset:
         raise DataError(f'{root}: all inputs x of train are {mean}: replace the files')
     x = [((each - mean) / deviation).astype(np.float32) for each in inputs]
     y = [each.astype(np.int32) for each in labels]
-    return Dataset(x[0], y[0], x[1], y[1], 1 + int(max(y[0].max(), y[1].max())), owners)
+    return Dataset(x[0], y[0], x[1], y[1], classes, owners)
 
 
 def _read(folder: Path) -> Samples:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dfl_jax.data.formats import DataError, Dataset, check_memory, numbered, one_line
 from dfl_jax.host import check_file
-from dfl_jax.tasks import CLASSIFICATION, Task
+from dfl_jax.tasks import CLASSIFICATION, MULTI_LABEL, Task
 
 NPZ = ('train_x', 'train_y', 'test_x', 'test_y')
 CLIENT = 'client'  # and perhaps this array
@@ -53,7 +53,7 @@ def from_arrays(
             )
         if not x.size:
             raise DataError(f'{path}: {which}_x is {x.shape}, inputs without a feature: give some')
-    outputs = _classes if task.whole_targets else _numbers
+    outputs = class_count if task.whole_targets else _numbers
     classes = outputs(path, train_y, test_y)
     check_memory(path, 4 * (train_x.size + test_x.size))
     if (train_x.dtype == np.uint8) != (test_x.dtype == np.uint8):
@@ -64,7 +64,16 @@ def from_arrays(
     kind = np.int32 if task.whole_targets else np.float32
     x = _inputs(path, 'train_x', train_x), _inputs(path, 'test_x', test_x)
     y = train_y.astype(kind), test_y.astype(kind)
+    for targets in y:
+        check_targets(path, task, targets)
     return Dataset(x[0], y[0], x[1], y[1], classes, _owners(path, client, len(train_y)))
+
+
+def check_targets(origin: object, task: Task, y: np.ndarray) -> None:
+    """Raises DataError for targets of several labels that are not 0 or 1."""
+    if task is MULTI_LABEL and (wrong := ~np.isin(y, (0, 1))).any():
+        found = f'{y[wrong][0]:g}'
+        raise DataError(f'{origin}: the targets of multi_label must be 0 or 1, found {found}')
 
 
 def _owners(path: object, client: np.ndarray | None, n: int) -> np.ndarray | None:
@@ -79,10 +88,10 @@ def _owners(path: object, client: np.ndarray | None, n: int) -> np.ndarray | Non
     return numbered(client)
 
 
-def _classes(path: object, *targets: np.ndarray) -> int:
+def class_count(path: object, *targets: np.ndarray) -> int:
     """How many classes, or tokens, there are. Raises DataError for what are none."""
     for which, y in zip(('train', 'test'), targets, strict=True):
-        if y.dtype.kind not in 'iu' or y.min() < 0:
+        if y.dtype.kind not in 'biu' or y.min() < 0:
             given = f'{y.dtype}, the least {y.min()}' if y.dtype.kind in 'iu' else y.dtype
             raise DataError(
                 f'{path}: {which}_y must be integers from 0 to classes - 1, found {given}'
@@ -100,8 +109,12 @@ def _classes(path: object, *targets: np.ndarray) -> int:
 def _numbers(path: object, *targets: np.ndarray) -> int:
     """How many numbers a target has. Raises DataError for what are no finite numbers."""
     for which, y in zip(('train', 'test'), targets, strict=True):
-        if y.dtype.kind not in 'biuf' or not np.isfinite(y).all():
-            raise DataError(f'{path}: {which}_y ({y.dtype}) must be finite real numbers')
+        with np.errstate(over='ignore'):
+            finite = y.dtype.kind in 'biuf' and np.isfinite(y.astype(np.float32)).all()
+        if not finite:
+            raise DataError(
+                f'{path}: {which}_y ({y.dtype}) must be finite real numbers, as float32 holds'
+            )
     return math.prod(targets[0].shape[1:])
 
 
@@ -131,7 +144,7 @@ def _arrays_of(path: Path) -> tuple[list[np.ndarray], np.ndarray | None]:
 
 
 def _inputs(path: object, name: str, x: np.ndarray) -> np.ndarray:
-    if x.dtype.kind in 'fiu':
+    if x.dtype.kind in 'biuf':
         with np.errstate(over='ignore'):
             inputs = x.astype(np.float32)
         if x.dtype == np.uint8:

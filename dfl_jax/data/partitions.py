@@ -241,19 +241,22 @@ def split_validation(
     return training, validation
 
 
-def pack(x: np.ndarray, y: np.ndarray, parts: Sequence[np.ndarray]) -> Clients:
+def pack(
+    x: np.ndarray, y: np.ndarray, parts: Sequence[np.ndarray], *, empty: bool = False
+) -> Clients:
     """The samples of all clients, stacked and padded to the largest client by zeros.
 
     Args:
       x: [n, ...], inputs; their dtype is kept.
-      y: [n] integer labels, or [n, ...] targets of another task; their dtype is kept.
-      parts: M arrays of indices into x and y, none of them empty.
+      y: [n] integer labels, or [n, ...] targets of another task; int32 or float32 in the end.
+      parts: M arrays of indices into x and y.
+      empty: whether some clients, but not all, may have no sample.
 
     Raises:
       DataError: no client, an empty client, or an index outside of 0 to n - 1.
     """
     sizes = np.array([len(part) for part in parts])
-    if not sizes.size or not sizes.all():
+    if not sizes.any() or not (empty or sizes.all()):
         empty = np.flatnonzero(sizes == 0).tolist()
         raise DataError(f'{len(parts)} clients, empty ones {empty}: give every client a sample')
     indices = np.concatenate(parts)

@@ -18,6 +18,7 @@ from dfl_jax.data.formats import (
     numbered,
     one_line,
 )
+from dfl_jax.data.npz import check_targets
 from dfl_jax.host import check_file
 from dfl_jax.tasks import CLASSIFICATION, Task
 
@@ -220,4 +221,5 @@ def _target(
     y = (values if several else values[:, 0]).astype(np.float32)
     if not np.isfinite(y).all():
         raise DataError(f'{where} must be finite numbers')
+    check_targets(where, task, y)
     return y, len(names)

@@ -47,7 +47,8 @@ def _of(jaxpr: Jaxpr) -> int:
     known: dict[tuple, list[Var]] = {}  # an equation -> its results
     for equation in jaxpr.eqns:
         inputs = (str(v) if isinstance(v, Literal) else same.get(v, v) for v in equation.invars)
-        key = (equation.primitive.name, str(equation.params), *inputs)
+        constants = [id(c) for part in _closed(equation.params) for c in part.consts]
+        key = (equation.primitive.name, str(equation.params), *constants, *inputs)
         if key in known:
             same |= dict(zip(equation.outvars, known[key], strict=True))
             continue
@@ -74,9 +75,12 @@ def _of_equation(equation: Any) -> int:
 
 def _inside(params: dict[str, Any]) -> list[Jaxpr]:
     """The jaxprs among the parameters of an equation."""
-    leaves = jax.tree.leaves(params)
-    found = [each for each in leaves if isinstance(each, ClosedJaxpr | Jaxpr)]
-    return [each.jaxpr if isinstance(each, ClosedJaxpr) else each for each in found]
+    open_ = [each for each in jax.tree.leaves(params) if isinstance(each, Jaxpr)]
+    return open_ + [each.jaxpr for each in _closed(params)]
+
+
+def _closed(params: dict[str, Any]) -> list[ClosedJaxpr]:
+    return [each for each in jax.tree.leaves(params) if isinstance(each, ClosedJaxpr)]
 
 
 def _of_product(equation: Any) -> int:

@@ -50,6 +50,8 @@ def fastest_weights(graphs: Graph, steps: int = STEPS) -> Graph:
                 best, least = weights, second
             vector = vectors[:, -1 if top else 0]
             change = (vector[links[:, 0]] - vector[links[:, 1]]) ** 2 * (1 if top else -1)
+            if not change.any():
+                break
             weights = weights + change / (np.linalg.norm(change) * (step + 10))
         return best
 
@@ -57,6 +59,8 @@ def fastest_weights(graphs: Graph, steps: int = STEPS) -> Graph:
 
 
 def _best_constant(links: np.ndarray, clients: int) -> np.ndarray:
+    if not len(links):
+        return np.zeros(0)
     values = np.linalg.eigvalsh(_laplacian(links, np.ones(len(links)), clients))
     return np.full(len(links), 2 / (values[-1] + values[1]))
 

@@ -58,7 +58,7 @@ def steady_vector(*matrices: scipy.sparse.sparray) -> np.ndarray:
     # One redundant equation of (W^T - 1) v = 0 gives way to sum v = 1, after v[0] = 1.
     system = (steps[0] - scipy.sparse.eye_array(clients)).tocsc()
     rest = linalg.spsolve(system[1:, 1:], -system[1:, [0]].toarray()[:, 0])
-    v = np.abs(np.concatenate([[1.0], np.atleast_1d(rest)]))
+    v = np.concatenate([[1.0], np.atleast_1d(rest)])
     return v / v.sum()
 
 
@@ -164,8 +164,8 @@ def push_sum_size(graph: Graph, rounds: int) -> np.ndarray:
     """Every client's estimate of n by gossip, [M] (push-sum: Kempe, Dobra & Gehrke 2003).
 
     Every client starts with the value one, client 0 alone with the weight one; each round they
-    share both equally among themselves and their neighbours, or by the graph's weights. Value over
-    weight tends to n.
+    share both equally among themselves and those that hear them, or by the graph's weights. Value
+    over weight tends to n.
 
     Args:
       graph: a schedule, [T, M, K]; gossip goes through it again when it is used up.
@@ -176,11 +176,11 @@ def push_sum_size(graph: Graph, rounds: int) -> np.ndarray:
         AGREEMENT.
     """
     clients = graph.members.shape[1]
-    shares = mixing_matrices(graph, np.ones(clients), 'uniform')
+    shares = [_shared(m, graph) for m in mixing_matrices(graph, np.ones(clients), 'uniform')]
     _check_connected(shares)
     pairs = np.stack([np.ones(clients), np.arange(clients) == 0], axis=1).astype(float)
     for r in range(rounds):
-        pairs = shares[r % len(shares)].T @ pairs
+        pairs = shares[r % len(shares)] @ pairs
     estimates = pairs[:, 0] / np.maximum(pairs[:, 1], np.finfo(float).tiny)
     if estimates.max() > AGREEMENT * estimates.min():
         raise TopologyError(
@@ -188,6 +188,14 @@ def push_sum_size(graph: Graph, rounds: int) -> np.ndarray:
             f'{estimates.min():.4g} to {estimates.max():.4g}; raise the rounds'
         )
     return estimates
+
+
+def _shared(matrix: scipy.sparse.sparray, graph: Graph) -> scipy.sparse.sparray:
+    """What each client, a row, gets of what the others, columns that sum to one, give away."""
+    if graph.weights is not None:
+        return scipy.sparse.csr_array(matrix.T)
+    links = (matrix != 0).astype(float)
+    return scipy.sparse.csr_array(links @ scipy.sparse.diags_array(1 / links.sum(axis=0)))
 
 
 def polled_degrees(graph: Graph, sample: int, seed: int) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse
 
 from dfl_jax.base import Array
-from dfl_jax.topology.layout import ROW_SUM_TOLERANCE
+from dfl_jax.checks import ROW_SUM_TOLERANCE
 
 # The mixing matrix is dense from one entry in so many that is not zero.
 DENSE_FROM_SHARE = 8

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jax import lax
 
@@ -27,6 +28,13 @@ class Conv(nn.Conv):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:  # [B, height, width, channels]
+        if (
+            self.feature_group_count != 1
+            or self.mask is not None
+            or self.dtype is not None
+            or {*np.ravel(self.kernel_dilation), *np.ravel(self.input_dilation)} - {None, 1}
+        ):
+            raise ValueError('groups, dilations, a mask or a dtype are for flax.linen.Conv')
         _, _, channels = x.shape[1:]
         shape = (*self.kernel_size, channels, self.features)
         kernel = self.param('kernel', self.kernel_init, shape, self.param_dtype)

@@ -90,7 +90,7 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
         logits, variables = jax.eval_shape(
             lambda key, x: module.init_with_output(key, x, **evaluating), key, sample
         )
-    except (TypeError, ValueError, ScopeParamShapeError) as error:
+    except (TypeError, ValueError, ZeroDivisionError, ScopeParamShapeError) as error:
         raise ValueError(
             f'model {type(module).__name__} does not take inputs of shape {sample.shape}: '
             f'{str(error).splitlines()[0]}'

@@ -57,9 +57,7 @@ class Rules(NamedTuple):
 ROUNDS = Rules()
 
 
-def finish_times(
-    graphs: Graph, counts: Counts, world: World, rules: Rules = ROUNDS
-) -> np.ndarray:
+def finish_times(graphs: Graph, counts: Counts, world: World, rules: Rules = ROUNDS) -> np.ndarray:
     """Simulated seconds at which each client has finished each round, [T, M].
 
     Work begins only while a client is online, and then goes on to its end. An inactive client takes
@@ -98,7 +96,9 @@ def advance(
     working = counts.work / world.speed
     combining = np.zeros_like(working)
     if rules.meetings:
-        last = _of_aggregators(graphs, counts.work) if counts.combining is None else counts.combining
+        last = (
+            _of_aggregators(graphs, counts.work) if counts.combining is None else counts.combining
+        )
         combining = last / world.speed
     times = np.zeros((rounds, clients))
     now, idle = clock or (np.zeros(clients), np.zeros(clients))

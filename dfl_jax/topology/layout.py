@@ -7,14 +7,13 @@ import jax
 import numpy as np
 
 from dfl_jax.base import Graph
+from dfl_jax.checks import ROW_SUM_TOLERANCE
 from dfl_jax.topology.settings import (
     BYTES_OF_PLACE,
     BYTES_OF_WEIGHT,
     TopologyError,
     check_memory,
 )
-
-ROW_SUM_TOLERANCE = 1e-6  # allows for weights that were rounded to float32
 
 
 def arcs_of(links: np.ndarray, clients: int, both_ways: bool) -> np.ndarray:

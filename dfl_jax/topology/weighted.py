@@ -9,8 +9,9 @@ import networkx as nx
 import numpy as np
 
 from dfl_jax.base import Graph
+from dfl_jax.checks import ROW_SUM_TOLERANCE
 from dfl_jax.host import check_file, expand
-from dfl_jax.topology.layout import ROW_SUM_TOLERANCE, arcs_of, laid_out, weighted_links
+from dfl_jax.topology.layout import arcs_of, laid_out, weighted_links
 from dfl_jax.topology.settings import TopologyError, check_memory
 
 
