@@ -134,7 +134,7 @@ NUMBERS = ([[0.5, 1.0], [0.0, 2.0]], [0, 1])
         ({'a': (NUMBERS[0], [0, -1])}, 'the targets y must be whole numbers'),
         ({'a': ([[1.0, float('nan')]], [0])}, 'x must be finite numbers'),
         ({'a': ([[1.0, 1e300]], [0])}, 'finite numbers, as float32 holds'),
-        ({'a': (NUMBERS[0], [0, 2**32 + 1])}, 'makes more classes than the 4 samples'),
+        ({'a': (NUMBERS[0], [0, 2**32 + 1])}, 'a target y is 4294967297'),
         ({'a': ([[1.0, 1.0]], [0])}, 'all inputs x of train are 1.0'),
         ({'a': (['000001.jpg'], [0])}, 'the inputs are texts: set task to next_token'),
         ('[' * 100_000, 'its brackets nest too deep'),

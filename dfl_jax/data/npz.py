@@ -53,7 +53,7 @@ def from_arrays(
             )
         if not x.size:
             raise DataError(f'{path}: {which}_x is {x.shape}, inputs without a feature: give some')
-    outputs = class_count if task.whole_targets else _numbers
+    outputs = _classes if task.whole_targets else _numbers
     classes = outputs(path, train_y, test_y)
     check_memory(path, 4 * (train_x.size + test_x.size))
     if (train_x.dtype == np.uint8) != (test_x.dtype == np.uint8):
@@ -88,7 +88,7 @@ def _owners(path: object, client: np.ndarray | None, n: int) -> np.ndarray | Non
     return numbered(client)
 
 
-def class_count(path: object, *targets: np.ndarray) -> int:
+def _classes(path: object, *targets: np.ndarray) -> int:
     """How many classes, or tokens, there are. Raises DataError for what are none."""
     for which, y in zip(('train', 'test'), targets, strict=True):
         if y.dtype.kind not in 'biu' or y.min() < 0:

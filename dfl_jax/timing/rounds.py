@@ -88,7 +88,7 @@ def advance(
     clock: Clock | None = None,
     first: int = 0,
 ) -> tuple[np.ndarray, Clock]:
-    """`finish_times` of rounds that go on from a clock (default, zero), and the clock after them.
+    """`finish_times` [T, M] of rounds that go on from a clock (default, zero), and the one after.
 
     first: the number of the first of these rounds.
     """

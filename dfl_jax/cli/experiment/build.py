@@ -233,7 +233,10 @@ def plan_events(
 def partition(
     flags: Any, dataset: data.Dataset, seeds: dict[str, int]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Each client's training samples, and those that it keeps for validation."""
+    """Each client's training samples, and those that it keeps for validation.
+
+    Raises ValueError where no client would keep any.
+    """
     parts = data.partition(
         flags.partition,
         dataset,
@@ -247,4 +250,11 @@ def partition(
         samples_per_client=flags.samples_per_client,
         path=flags.partition_file,
     )
-    return data.split_validation(parts, flags.validation_share or 0, seeds['validation'])
+    share = flags.validation_share or 0
+    training, kept = data.split_validation(parts, share, seeds['validation'])
+    if share and not any(map(len, kept)):
+        raise ValueError(
+            f'--validation_share={share} keeps no sample of any client, the largest of which has '
+            f'{max(map(len, parts))}; raise it, or have fewer clients'
+        )
+    return training, kept

@@ -79,11 +79,6 @@ def shifted(
     validation = None
     if any(map(len, kept)):
         validation = data.pack(dataset.train_x, dataset.train_y, kept, empty=True)
-    elif flags.validation_share:
-        raise ValueError(
-            f'--validation_share={flags.validation_share} keeps no sample of any client, the '
-            f'largest of which has {max(map(len, parts))}; raise it, or have fewer clients'
-        )
     if flags.feature_shift is None:
         return clients, validation, dataset.test_x
     shift = feature_shift.parse(flags.feature_shift)
