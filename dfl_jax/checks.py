@@ -109,16 +109,14 @@ def check_shapes(
             'other; give one weight a member'
         )
     if graphs.weights is not None:
-        sums = np.where(graphs.mask, graphs.weights, 0).sum(axis=-1, dtype=float)[
-            np.asarray(graphs.active)
-        ]
+        sums = np.where(_once(graphs.mask), _once(graphs.weights), 0).sum(axis=-1, dtype=float)
+        sums = np.where(_once(graphs.active), sums, 1)
         if (wrong := np.abs(sums - 1) > ROW_SUM_TOLERANCE).any():
             raise ValueError(
                 f'graphs: the weights of an aggregator and its members sum to {sums[wrong][0]:g}, '
                 'and have to sum to 1'
             )
-    named = np.asarray(graphs.members)
-    named = named[:1] if named.strides[0] == 0 else named  # one round of a static schedule
+    named = _once(graphs.members)
     least, most, aggregators = int(named.min()), int(named.max()), members[-2]
     # Aggregators may be fewer than clients where these meet, and then they are not all the members;
     # the events of an interval may be more.
@@ -128,3 +126,9 @@ def check_shapes(
             f'a graph of {aggregators if alone else most + 1} clients (members {least} to '
             f'{most}) with the data of {clients}; draw the graphs for as many clients as hold data'
         )
+
+
+def _once(array: np.ndarray) -> np.ndarray:
+    """One round of what is the same in all rounds of a schedule, else all of it."""
+    array = np.asarray(array)
+    return array[:1] if array.strides[0] == 0 else array

@@ -121,7 +121,7 @@ def advance(
             done = done + combining[round][homes]
             later = np.maximum(now, (first + round) * rules.period)
             later[homes[active]] = done[active]
-            if rules.replies:
+            if rules.meetings and rules.replies:
                 answers = np.maximum(done, idle[homes])
                 leaves[homes[active]] = answers[active]
             if rules.meetings:
