@@ -253,7 +253,8 @@ flags.DEFINE_integer('eval_every', 1, 'Rounds between evaluations.', lower_bound
 flags.DEFINE_integer(
     'client_eval_samples',
     None,
-    "Test samples on which each client's own model is evaluated (default all).",
+    "Test samples, the first of the set, on which each client's own model is evaluated (default "
+    'all, as a set that is sorted by class needs).',
     lower_bound=1,
 )
 flags.DEFINE_string(
