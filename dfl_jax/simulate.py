@@ -165,6 +165,9 @@ def _train(
             check(graphs, np.asarray(mask.sum(axis=1)))
     # Blocks of one length serve every evaluation, and so does one compiled program.
     block = math.gcd(min(eval_every, rounds), rounds, resume[1][0].round if resume else 0)
+    # XLA's CPU backend compiles scans of two rounds of some methods (dsgt, qg_dsgdm, dfed_admm) to
+    # programs that end the process (segmentation fault, JAX 0.10.2, 2026-11-25)
+    block = 1 if block == 2 else block
     # Not while it is suspended, when the mesh would be set for whoever asked for an evaluation
     on_devices = functools.partial(jax.set_mesh, mesh) if mesh else contextlib.nullcontext
     with on_devices():
