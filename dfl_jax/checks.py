@@ -1,10 +1,11 @@
 """Checks of settings and of a run's arrays that every part of the library shares."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
+import jax
 import numpy as np
 
-from dfl_jax.base import Clients, Graph
+from dfl_jax.base import Algorithm, Array, Clients, Graph
 
 ROW_SUM_TOLERANCE = 1e-6  # allows for weights that were rounded to float32
 
@@ -45,12 +46,28 @@ def check_range(
     raise ValueError(f'{what} has to {rule}, got {value}')
 
 
-def check_labels(outputs: int, named: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Raises ValueError for a label that is none of a model's so many outputs.
+def check_labels(
+    algorithm: Algorithm,
+    clients: Clients,
+    test: tuple,
+    validation: Clients | None = None,
+    axis: int = 0,
+) -> None:
+    """Raises ValueError for a label that is none of the model's outputs.
 
-    named: labels and which of them count, by what they are of.
+    axis: the position of M in the data; test: (x, y).
     """
-    for what, (labels, counts) in named.items():
+
+    def logits(key: Array, clients: Clients) -> Array:
+        return algorithm.predict(algorithm.init(key, clients), test[0][:1])['consensus']
+
+    one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[axis:], a.dtype), clients)
+    outputs = jax.eval_shape(logits, jax.random.key(0), one).shape[-1]
+    named = [('clients', clients.y, clients.mask), ('test set', test[1], np.ones(len(test[1])))]
+    if validation is not None:
+        named.append(('validation', validation.y, validation.mask))
+    for what, labels, counts in named:
+        labels, counts = np.asarray(labels), np.asarray(counts, bool)
         counts = counts.reshape(counts.shape + (1,) * (labels.ndim - counts.ndim))
         least, most = (pick(np.where(counts, labels, 0)) for pick in (np.min, np.max))
         if least < 0 or most >= outputs:

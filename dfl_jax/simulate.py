@@ -159,7 +159,7 @@ def _train(
     check_shapes(runs.clients, runs.graphs, test, validation, axis)
     algorithm = runs.algorithm_of(runs.each(runs.values)[0])
     if algorithm.task.whole_targets:
-        _check_labels(algorithm, runs.clients, test, validation, axis)
+        check_labels(algorithm, runs.clients, test, validation, axis)
     if check := algorithm.check:
         for graphs, mask in zip(runs.each(runs.graphs), runs.each(runs.clients.mask), strict=True):
             check(graphs, np.asarray(mask.sum(axis=1)))
@@ -264,20 +264,6 @@ def _on_shares(runs: _Runs, devices: int) -> tuple[_Runs, Callable[[State], Stat
 
     whole = jax.jit(runs.vmap_runs(state_of, (0,)), out_shardings=replicated())
     return runs._replace(algorithm_of=algorithm_of), whole
-
-
-def _check_labels(algorithm, clients, test, validation, axis) -> None:
-    """Raises ValueError for labels that are none of the model's outputs."""
-
-    def logits(key, clients):
-        return algorithm.predict(algorithm.init(key, clients), test.x[:1])['consensus']
-
-    one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[axis:], a.dtype), clients)
-    outputs = jax.eval_shape(logits, jax.random.key(0), one).shape[-1]
-    named = {'clients': (clients.y, clients.mask), 'test set': (test.y, np.ones(len(test.y), bool))}
-    if validation is not None:
-        named['validation'] = validation.y, validation.mask
-    check_labels(outputs, {what: tuple(map(np.asarray, each)) for what, each in named.items()})
 
 
 def _evaluate(
