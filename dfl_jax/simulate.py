@@ -51,7 +51,8 @@ def run(
       graphs: the schedule, arrays with leading axis T.
       test: the global hold-out set.
       key: one key; initialisation and each round's randomness derive from it.
-      resume: state and progress of an earlier, identical run.
+      resume: state and progress of an earlier, identical run. The state is donated, too: copy it to
+        resume from it a second time.
       world: in which the rounds take simulated seconds.
       options: `eval_every`, rounds between evaluations (default 1; the last round is always
         evaluated); `client_eval_samples`, how many test samples evaluate the single clients

@@ -65,6 +65,14 @@ def test_help_leaves_out_what_the_command_refuses(name, refused, capsys):
         assert '\n  --clients=' in shown and (f'\n  --{refused}' in shown) == there
 
 
+def test_help_of_a_method_has_its_defaults(capsys):
+    command = importlib.import_module('dfl_jax.cli.run.command')
+    with flagsaver.flagsaver():
+        help.show(command, 'run', ['run', '--algorithm=relay_sgd'], full=False)
+    shown = ' '.join(capsys.readouterr().out.split())
+    assert '(default line).' in shown and 'each round (default true).' in shown
+
+
 def test_ctrl_c_is_not_lost_where_python_drops_exceptions(monkeypatch):
     """As in the callback that JAX gives to the garbage collector."""
 

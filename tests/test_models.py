@@ -129,9 +129,24 @@ class OneRow(nn.Module):
         return nn.Dense(3)(x).sum(axis=0, keepdims=True)
 
 
+class Noisy(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3)(nn.Dropout(0.5, deterministic=False)(x))
+
+
+class NoisyWhereItTrains(nn.Module):
+    @nn.compact
+    def __call__(self, x, train=False):
+        x = nn.Dense(3)(x)
+        return x + jax.random.normal(self.make_rng('noise'), x.shape) if train else x
+
+
 @pytest.mark.parametrize(
     ('module', 'shape', 'message'),
     [
+        (Noisy(), (5,), 'Noisy draws random numbers .* deterministic=not train'),
+        (NoisyWhereItTrains(), (5,), 'NoisyWhereItTrains draws random numbers other than for drop'),
         (BatchNormed(), (5,), r"BatchNormed has variables \['batch_stats'\].*group normalisation"),
         (Images(), (6, 6, 1), r'Images maps \(2, 6, 6, 1\) to \(2, 6, 6, 3\).*logits \[B, C\]'),
         (Constant(), (5,), 'Constant has no parameters'),

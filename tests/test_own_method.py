@@ -1,9 +1,12 @@
 """A method of one's own, `gradient_tracking.py`: its flags, a sweep over one, a report."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from helpers import started
+
+from dfl_jax.cli.report import runs
 
 pytestmark = pytest.mark.integration
 
@@ -52,6 +55,31 @@ def test_its_runs_are_in_a_report(swept):
     assert done.status == 0, done
     page = (out / 'report.html').read_text()
     assert 'beta 0.5' in page and 'beta 1.0' in page
+
+
+def test_settings_at_their_default_and_copies_do_not_split_a_report(tmp_path):
+    few = (*SMALL, NAME, '--rounds=1')
+    assert dfl_jax('run', *few, '--out', tmp_path / 'left_out').status == 0
+    assert dfl_jax('run', *few, '--beta=1', '--seed=1', '--out', tmp_path / 'given').status == 0
+    shutil.copytree(tmp_path / 'left_out', tmp_path / 'copy')
+    (group,) = runs.group(runs.find(tmp_path)[0])
+    assert group.label == 'Gradient tracking' and group.repeats
+    assert sorted(run.seed for run in group.counted) == ['0', '1']
+
+
+def test_runs_of_other_code_are_not_gone_on_with(tmp_path):
+    module = tmp_path / 'gradient_tracking.py'
+    shutil.copy(TESTS / 'gradient_tracking.py', module)
+
+    def here(command, *more):
+        return started(command, NAME, *SMALL, *more, cwd=tmp_path).outcome()
+
+    sweep = ('sweep', '--sweep=beta:0.5', '--rounds=1', '--out=s')
+    assert here('run', '--rounds=1', '--out=a').status == here(*sweep).status == 0
+    assert here('run', '--rounds=2', '--out=a', '--resume').status == here(*sweep).status == 0
+    module.write_text(module.read_text().replace('y + beta', 'y - beta'))
+    for again in (('run', '--rounds=3', '--out=a', '--resume'), sweep):
+        assert 'source file of an algorithm, a model, a task or a loader' in here(*again).err
 
 
 def test_its_help_is_its_docstring():

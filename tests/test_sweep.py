@@ -212,6 +212,14 @@ def test_a_sweep_of_rounds_has_both_their_number_and_those_to_the_target(small, 
 
 
 @pytest.mark.integration
+def test_defaults_that_swept_methods_do_not_share_are_told(small, tmp_path):
+    done = swept(small[0], *NETWORK, '--sweep=algorithm:dpsgd,d2', f'--out={tmp_path}/out')
+    assert done.status == 0, done.err
+    written = (tmp_path / 'out' / 'results.md').read_text()
+    assert 'By default --static_topology is False for dpsgd, True for d2; give it' in written
+
+
+@pytest.mark.integration
 def test_a_sweep_of_another_task(tmp_path):
     path = write_sums(tmp_path / 'set.npz')
     done = swept(

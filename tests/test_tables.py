@@ -8,9 +8,10 @@ from absl import flags
 from dfl_jax.cli.command import markdown_table
 from dfl_jax.cli.run.plots import COLOURS, plt
 from dfl_jax.cli.tables import command as tables
-from dfl_jax.cli.tables import curves, metrics, table
+from dfl_jax.cli.tables import curves, metrics, panels, table
 from dfl_jax.cli.tables import files as table_files
 from dfl_jax.cli.tables.curves import read_flagfile
+from dfl_jax.cli.tables.labels import METHODS
 from dfl_jax.cli.tables.latex import latex_table
 from dfl_jax.cli.tables.metrics import METRICS, by_metric
 from dfl_jax.cli.tables.panels import table_panels, ylabel
@@ -412,6 +413,15 @@ def test_panels_are_curves_or_the_metric_against_a_factor():
     ]
 
 
+def test_no_two_methods_of_a_panel_have_one_colour():
+    known = [*METHODS]
+    clashing = [known[0], known[len(COLOURS)], 'mine', known[1]]
+    published = PUBLISHED | {'rows': {method: [1, 2] for method in clashing}}
+    labelled = panels._methods(published, {})
+    assert [*labelled] == clashing and len({colour for _, colour in labelled.values()}) == 4
+    assert labelled[known[0]] == (METHODS[known[0]], COLOURS[0])
+
+
 def test_curves_at_a_round_against_a_factor():
     panel = {'title': 'a', 'label': 'x', 'columns': {'iid': 2, 'alpha0.1': 5}}
     panel['curves'] = ['consensus_accuracy', 'client_accuracy_mean']
@@ -642,10 +652,25 @@ def test_a_table_can_be_latex(folder, tmp_path, monkeypatch, capsys):
     assert r'ntk\_dfl & 12 & 2 (1 seed) & 18 & - \\' in printed
     assert printed.count('&') == printed.count(r'\&') + 3 * 4  # heading and two methods, 5 columns
     assert tables.main(['tables', 'all']) == 1
-    assert '--latex is of one table of runs, which all is not' in capsys.readouterr().err
+    assert '--latex is of one table; name it in place of all' in capsys.readouterr().err
     monkeypatch.setattr(tables, 'FLAGS', flags_of(latex=True, list=True))
     assert tables.main(['tables', 'paper/table']) == 1
     assert '--list writes no table' in capsys.readouterr().err
+
+
+def test_a_table_of_ones_own_lies_in_any_folder(folder, tmp_path, monkeypatch, capsys):
+    rows = {'rows': {'ntk_dfl': [None, None]}}
+    rest = {'title': 'T', 'source': 'S', 'panels': [{'title': 'IID', 'column': 'iid'}]}
+    (folder / 'published.json').write_text(json.dumps(PUBLISHED | rows | rest))
+    for seed in (0, 1):
+        write_run(tmp_path / f'runs/ntk_dfl-iid-seed{seed}', [0.8, 0.8 + 0.06 * seed], **SETTINGS)
+    monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(tmp_path / 'runs')], latex=True))
+    assert tables.main(['tables', str(folder)]) == 0
+    assert 'paper' not in capsys.readouterr().out
+    written = (tmp_path / 'runs' / 'table.md').read_text()
+    assert '| method | iid ours | alpha0.1 ours |' in written and 'paper' not in written
+    assert tables.main(['tables', str(tmp_path)]) == 1
+    assert f'{tmp_path} is no table; name one of' in capsys.readouterr().err
 
 
 def test_no_character_of_latex_comes_through():

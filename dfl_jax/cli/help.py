@@ -69,7 +69,7 @@ def _groups(full: bool, refused: Container[str]) -> Iterator[tuple[str, Iterator
         names = GROUPS[title]
         shown = [name for name in names if name not in idle and name not in refused]
         if title != METHOD:
-            yield title, (_line(FLAGS[name]) for name in shown)
+            yield title, (_line(FLAGS[name], _of_a_run(name, method)) for name in shown)
         elif full:
             yield 'methods', (_line(FLAGS[name], text) for name, text in _of_methods(shown))
         else:
@@ -84,6 +84,13 @@ def _groups(full: bool, refused: Container[str]) -> Iterator[tuple[str, Iterator
                     if _is_choice(method, settings[n])
                 ),
             )
+
+
+def _of_a_run(name: str, method: 'Method') -> str:
+    """What a flag of every run means, and its default under this method."""
+    flag = FLAGS[name]
+    default = method.defaults.get(name, flag.default)
+    return _sentence(flag.help or '') + _default(default)
 
 
 def _print_group(title: str, lines: Iterable[str]) -> None:

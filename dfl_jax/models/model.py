@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax.errors import ScopeParamShapeError
+from flax.errors import InvalidRngError, ScopeParamShapeError
 from flax.traverse_util import flatten_dict
 
 from dfl_jax.base import Array, PyTree
@@ -118,5 +118,14 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
         return module.apply({'params': params}, x, train=True, rngs={'dropout': key})
 
     shapes = variables['params']
+    try:
+        jax.eval_shape(apply, shapes, sample)
+        jax.eval_shape(apply, shapes, sample, key)
+    except InvalidRngError as error:
+        raise ValueError(
+            f'model {type(module).__name__} draws random numbers other than for dropout, or where '
+            'it evaluates; let its __call__ take the keyword `train`, and its nn.Dropout '
+            'deterministic=not train'
+        ) from error
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     return Model(module, init, apply, tuple(input_shape), logits.shape[-1], size, shapes, task)

@@ -25,6 +25,7 @@ from dfl_jax.cli.experiment.method import Chosen, choose_method, make_algorithm
 from dfl_jax.cli.experiment.methods import EVENTS
 from dfl_jax.cli.experiment.networks import build_network
 from dfl_jax.cli.experiment.placement import place
+from dfl_jax.cli.experiment.plugins import digest_of_code
 from dfl_jax.evaluation import Holdout
 from dfl_jax.execution import Footprint
 from dfl_jax.heterogeneous import Population
@@ -69,6 +70,7 @@ class Experiment:
     footprint: Footprint
     mesh: Mesh | None  # the devices, where there are several
     validation: Clients | None  # what clients keep from training
+    code: str | None  # digest of the modules of one's own
     world: World | None = None  # in which rounds take simulated seconds
     rules: Rules = ROUNDS  # who waits for what there
 
@@ -147,6 +149,7 @@ def build(flags: Any) -> Experiment:
         footprint=placement.footprint,
         mesh=placement.mesh,
         validation=validation,
+        code=digest_of_code(flags),
         # Who is offline sits a round out, and nobody waits for him
         world=world and (world._replace(online=None) if flags.round_seconds else world),
         rules=Rules(barrier=flags.barrier, period=flags.round_seconds or 0.0),

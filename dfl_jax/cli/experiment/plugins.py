@@ -5,10 +5,14 @@ line that names the flag, before the first round.
 """
 
 import contextlib
+import hashlib
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from absl import flags
@@ -18,6 +22,8 @@ from dfl_jax.algorithms import Method
 from dfl_jax.cli.command import in_a_line
 from dfl_jax.cli.experiment.method_flags import define_flags
 from dfl_jax.cli.experiment.methods import METHODS
+
+FLAGS_OF_CODE = ('algorithm', 'model', 'task', 'dataset')  # may be package.module:factory
 
 
 def of_others(name: str) -> bool:
@@ -32,6 +38,25 @@ def loader_of_others(name: str) -> bool:
     except data.DataError:
         return of_others(name)
     return False
+
+
+def is_code(flag: str, name: str) -> bool:
+    """Whether the value of one of FLAGS_OF_CODE runs code that is not the library's."""
+    return (loader_of_others if flag == 'dataset' else of_others)(name)
+
+
+def digest_of_code(given: flags.FlagValues) -> str | None:
+    """16 digits of the source files of the modules that the flags name; None without any.
+
+    Of what these import in their turn nothing is known.
+
+    Raises ValueError for a module that cannot be imported.
+    """
+    code = [(flag, str(given[flag].value)) for flag in FLAGS_OF_CODE]
+    modules = [_imported(flag, name) for flag, name in code if is_code(flag, name)]
+    files = sorted({file for each in modules if (file := getattr(each, '__file__', None))})
+    digest = hashlib.sha256(b''.join(Path(file).read_bytes() for file in files))
+    return digest.hexdigest()[:16] if modules else None
 
 
 def method_named(name: str) -> Method:
@@ -75,19 +100,26 @@ def named(flag: str, name: str, known: Mapping[str, Any]) -> Any:
         raise ValueError(
             f'unknown --{flag}={name}; choose one of {", ".join(known)}, or package.module:factory'
         )
-    module, _, attribute = name.partition(':')
-    here = os.getcwd()
-    if here not in sys.path and '' not in sys.path:
-        sys.path.append(here)  # `dfl-jax` starts without it, unlike `python -m`
     try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a module may do anything while it is imported, even sys.exit
+        factory = getattr(_imported(flag, name), name.partition(':')[2])
+    except Exception as error:
         raise ValueError(f'--{flag}={name} cannot be imported: {_reason(error)}') from error
     if not callable(factory) and not isinstance(factory, Method):
         raise ValueError(f'--{flag}={name} is no factory but of type {type(factory).__name__}')
     return factory
+
+
+def _imported(flag: str, name: str) -> ModuleType:
+    """The module of package.module:factory, also of this folder. Raises ValueError."""
+    here = os.getcwd()
+    if here not in sys.path and '' not in sys.path:
+        sys.path.append(here)  # `dfl-jax` starts without it, unlike `python -m`
+    try:
+        return importlib.import_module(name.partition(':')[0])
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a module may do anything while it is imported, even sys.exit
+        raise ValueError(f'--{flag}={name} cannot be imported: {_reason(error)}') from error
 
 
 def _reason(error: BaseException) -> str:
@@ -108,4 +140,15 @@ def reporting(flag: str, name: str, what: str) -> Iterator[None]:
         if not of_others(name):
             raise
         reason = in_a_line(str(error)) if isinstance(error, ValueError) else _reason(error)
-        raise ValueError(f'--{flag}={name}: its {what} failed: {reason}') from error
+        where = _line_of(error, name)
+        raise ValueError(f'--{flag}={name}: its {what} failed: {reason}{where}') from error
+
+
+def _line_of(error: BaseException, name: str) -> str:
+    """' (line N of FILE)', the last of the module that raised the error; '' where none did."""
+    module = sys.modules.get(name.partition(':')[0])
+    file = getattr(module, '__file__', None)
+    lines = [
+        each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file
+    ]
+    return f' (line {lines[-1]} of {file})' if lines else ''

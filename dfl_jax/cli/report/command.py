@@ -85,6 +85,7 @@ def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: 
         title=f'Runs of {name}',
         lead=', '.join(lead),
         unfinished=unfinished,
+        repeats=any(each.repeats for each in groups),
         groups=groups,
         runs=ordered,
         settings=tables.settings(ordered),

@@ -26,6 +26,7 @@ class SavedRun(NamedTuple):
     settings: dict[str, str]  # those in effect, as they are typed
     rows: list[Row]
     done: bool
+    label: str  # of its method
 
     @property
     def seed(self) -> str:
@@ -48,10 +49,23 @@ class Group(NamedTuple):
     runs: list[SavedRun]
 
     @property
+    def repeats(self) -> bool:
+        """Whether several runs have one seed."""
+        return len({run.seed for run in self.runs}) < len(self.runs)
+
+    @property
     def counted(self) -> list[SavedRun]:
-        """Those whose numbers stand for the group: the finished ones, where there are any."""
+        """Those whose numbers stand for the group: the finished ones, where there are any.
+
+        Of runs with the same seed, such as a copy of a run, the first of the longest.
+        """
         evaluated = [run for run in self.runs if run.rows]
-        return [run for run in evaluated if run.done] or evaluated
+        of_seed: dict[str, SavedRun] = {}
+        for run in [run for run in evaluated if run.done] or evaluated:
+            longest = of_seed.setdefault(run.seed, run)
+            if run.rows[-1]['round'] > longest.rows[-1]['round']:
+                of_seed[run.seed] = run
+        return [*of_seed.values()]
 
 
 def find(source: Path) -> tuple[list[SavedRun], dict[str, str]]:
@@ -77,6 +91,8 @@ def find(source: Path) -> tuple[list[SavedRun], dict[str, str]]:
 
 def _read(name: str, path: Path) -> SavedRun:
     """Raises ValueError or OSError with what is wrong."""
+    from dfl_jax.cli.tables.labels import METHODS
+
     directory = RunDirectory(path)
     if not os.path.lexists(directory.config_file):
         raise ValueError('has metrics.jsonl but no config.json')
@@ -88,6 +104,8 @@ def _read(name: str, path: Path) -> SavedRun:
         settings = settled(config)
         _ = 1 / max(0, int(settings['clients'])), int(settings['rounds'])
         settings |= {name: str(config.get(name) or '-') for name in MADE}
+        method = settings.get('algorithm', 'unknown method')
+        label = METHODS.get(method) or str(config.get('label') or method)
         settings['versions'] = ', '.join(map(' '.join, dict(config.get('versions', {})).items()))
     except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ValueError('config.json is damaged, or not of a run') from error
@@ -97,7 +115,7 @@ def _read(name: str, path: Path) -> SavedRun:
         columns_of(name, rows, (f'consensus_{metric}', f'client_{metric}_mean'), NUMBERS)
     except ValueError as error:
         raise ValueError(f'metrics.jsonl is damaged: {error}') from error
-    return SavedRun(name, path, settings, rows, directory.done.exists())
+    return SavedRun(name, path, settings, rows, directory.done.exists(), label)
 
 
 def metric_of(rows: Sequence[Row]) -> tuple[str, bool]:
@@ -127,10 +145,14 @@ def settled(config: Row) -> dict[str, str]:
     """
     from dfl_jax.cli.experiment.applicable import idle_inputs
     from dfl_jax.cli.experiment.method_flags import flag_of
+    from dfl_jax.cli.experiment.plugins import of_others
 
     settings = dict(config['settings'])
+    own = of_others(str(settings.get('algorithm')))
     for argument, value in config.get('algorithm', {}).items():
-        if (flag := flag_of(argument)) and argument not in UNRESOLVED and value is not None:
+        # A method's own arguments are flags of these names
+        flag = argument if own and argument in settings else flag_of(argument)
+        if flag and argument not in UNRESOLVED and value is not None:
             settings[flag] = value
     typed = {
         name: shown([str(each) for each in value] if isinstance(value, list) else value)
@@ -143,8 +165,6 @@ def settled(config: Row) -> dict[str, str]:
 
 def group(runs: Sequence[SavedRun]) -> list[Group]:
     """The runs by all settings but the seed, in the order of their names."""
-    from dfl_jax.cli.tables.labels import METHODS
-
     by_settings: dict[tuple, list[SavedRun]] = {}
     for run in runs:
         key = tuple(sorted(_grouping(run.settings).items()))
@@ -153,9 +173,8 @@ def group(runs: Sequence[SavedRun]) -> list[Group]:
     telling = _telling(several)
     groups = []
     for settings, those in zip(several, by_settings.values(), strict=True):
-        method = settings.get('algorithm', 'unknown method')
         notes = [f'{name} {settings[name]}' for name in telling if name in settings]
-        groups.append(Group(', '.join([METHODS.get(method, method), *notes]), those))
+        groups.append(Group(', '.join([those[0].label, *notes]), those))
     return groups
 
 

@@ -53,6 +53,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
     return {
         'settings': chosen,
         'given': [name for name in chosen if FLAGS[name].present],
+        'label': experiment.chosen.method.label,
         'algorithm': experiment.resolved,
         'inputs': fingerprint(experiment),
         'versions': {'python': platform.python_version()}

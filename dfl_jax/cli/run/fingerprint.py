@@ -22,11 +22,13 @@ REASONS = {  # what may have changed, by the name of the digest
     'partition': 'the partition of the data over the clients (--partition_file)',
     'networks': "the clients' architectures (--architecture_file)",
     'world': 'the network and device profile (--world)',
+    'code': 'the source file of an algorithm, a model, a task or a loader of your own',
 }
 
 
 def fingerprint(experiment: Experiment) -> dict[str, Any]:
-    """SHA-256 of the data, their partition, the networks and the graphs, 16 digits each."""
+    """SHA-256 of the data, their partition, the networks, the graphs and code of one's own, 16
+    digits each."""
     dataset, graphs, population = experiment.dataset, experiment.graphs, experiment.population
     networks = population.clients.items() if population else ()
     rounds, _, width = graphs.members.shape
@@ -35,6 +37,7 @@ def fingerprint(experiment: Experiment) -> dict[str, Any]:
         'partition': _digest(experiment.parts),
         'networks': _digest([a for name, c in networks for a in (np.array([name]), c)]),
         'world': _digest(map(np.asarray, jax.tree.leaves(experiment.world))),
+        'code': experiment.code,
         'graphs': {
             'rounds': rounds,
             'width': width,
@@ -95,12 +98,7 @@ def check_inputs(
     before: dict[str, Any], experiment: Experiment, now: dict[str, Any], path: Path
 ) -> None:
     """Raises ValueError naming the input of the run at `path` that has changed."""
-    for name, reason in REASONS.items():
-        if name in before and before[name] != now[name]:
-            raise ValueError(
-                f'{reason} changed since {path} began ({name} {before[name]} then, {now[name]} '
-                'now); bring back what it was, or start a new run'
-            )
+    check_digests(before, now, path)
     if 'graphs' in before:
         drawn = before['graphs']
         if drawn['sha256'] != digest_of_graphs(experiment.graphs, drawn['rounds'], drawn['width']):
@@ -108,4 +106,17 @@ def check_inputs(
                 f'the graphs of the first {drawn["rounds"]} rounds of {path} are not those that '
                 'it began with: --topology_file changed, another version of networkx draws '
                 'others, or they follow the number of rounds; start a new run'
+            )
+
+
+def check_digests(before: dict[str, Any], now: dict[str, Any], path: Path) -> None:
+    """Raises ValueError naming the input of the run at `path` whose digest has changed.
+
+    before, now: digests by the names of REASONS; those that are in both are compared.
+    """
+    for name, reason in REASONS.items():
+        if name in before and name in now and before[name] != now[name]:
+            raise ValueError(
+                f'{reason} changed since {path} began ({name} {before[name]} then, {now[name]} '
+                'now); bring back what it was, or start a new run'
             )

@@ -7,15 +7,10 @@ from typing import Any
 from absl import flags
 
 from dfl_jax.cli.experiment.method_flags import NOT_SETTINGS, of_a_run
-from dfl_jax.cli.experiment.plugins import (
-    define_flags_of_others,
-    loader_of_others,
-    of_others,
-)
+from dfl_jax.cli.experiment.plugins import FLAGS_OF_CODE, define_flags_of_others, is_code
 from dfl_jax.cli.run.rundir import Row, RunDirectory
 
 FLAGS = flags.FLAGS
-NAMES_OF_CODE = ('algorithm', 'model', 'task', 'dataset')  # may be package.module:factory
 KINDS: dict[str, type | tuple[type, ...]] = {  # by absl's name of a flag's type
     'int': int,
     'float': (int, float),
@@ -52,8 +47,7 @@ def recall(directory: RunDirectory, typed: Container[str] | None = None) -> Row:
                 f'{file} has --{name}={_in_short(value)}, which that flag cannot be; bring back '
                 'what the run wrote, or choose another'
             )
-        is_code = loader_of_others if name == 'dataset' else of_others
-        if name in NAMES_OF_CODE and is_code(value) and not FLAGS.allow_imports:
+        if name in FLAGS_OF_CODE and is_code(name, value) and not FLAGS.allow_imports:
             raise ValueError(
                 f'{file} has --{name}={value}, which is code that would be run; add '
                 '--allow_imports if you trust it'

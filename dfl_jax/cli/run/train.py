@@ -135,11 +135,12 @@ def _announce(experiment: Experiment, rounds: int, path: Path) -> None:
     """Prints who takes part, for how long, where, and how much memory it takes."""
     sizes = [len(part) for part in experiment.parts]
     samples = str(sizes[0]) if min(sizes) == max(sizes) else f'{min(sizes)} to {max(sizes)}'
+    chunk = experiment.resolved.get('chunk')
+    at_once = f', {chunk} worked on at once' if chunk else ''
     print(
         f'{len(sizes)} clients of {samples} samples, {_networks(experiment)}, '
         f'{rounds} rounds on {_devices(experiment)}, into {path}\n'
-        f'memory: about {experiment.footprint}, '
-        f'{experiment.resolved.get("chunk", 1)} worked on at once'
+        f'memory: about {experiment.footprint}{at_once}'
     )
 
 

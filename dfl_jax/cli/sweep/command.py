@@ -22,8 +22,9 @@ from tqdm import tqdm
 from dfl_jax.cli.command import check_writable, counted, fail, one_line_errors, share
 from dfl_jax.cli.experiment.build import build
 from dfl_jax.cli.experiment.method_flags import of_a_run
-from dfl_jax.cli.experiment.plugins import define_flags_of_others
+from dfl_jax.cli.experiment.plugins import define_flags_of_others, digest_of_code
 from dfl_jax.cli.run import command as run
+from dfl_jax.cli.run.fingerprint import check_digests
 from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.sweep.group import ended, fitting
 from dfl_jax.cli.sweep.launchers.options import LAUNCHERS, engine_of, options
@@ -129,10 +130,18 @@ def make_plan(command: Command, out: Path) -> Plan:
     check_writable(out, ('results.csv', 'results.md'))
     for one in runs:
         command.read(one)
+        check_code(RunDirectory(out / one.name))
     if together is None and not file.exists():
         command.read(runs[0])
         together = fitting(build(FLAGS))
     return settled(file, Plan(command.arguments, grouped(runs, together or 1)))
+
+
+def check_code(directory: RunDirectory) -> None:
+    """Raises ValueError where a run was made, or begun, by other code of one's own than today's."""
+    code = digest_of_code(FLAGS)
+    if code and directory.config_file.exists():
+        check_digests(directory.config().get('inputs', {}), {'code': code}, directory.path)
 
 
 def sweep(command: Command, groups: Sequence[list[Run]], out: Path) -> dict[str, str]:

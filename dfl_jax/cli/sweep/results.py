@@ -10,7 +10,7 @@ import numpy as np
 
 from dfl_jax.cli.command import in_a_line, markdown_table
 from dfl_jax.cli.experiment.networks import task_named
-from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
+from dfl_jax.cli.run.rundir import Row, RunDirectory, shown, write_atomically
 from dfl_jax.cli.sweep.group import diverged
 from dfl_jax.cli.sweep.plan import Run
 from dfl_jax.cli.tables.curves import columns_of
@@ -39,7 +39,8 @@ def write_results(runs: Sequence[Run], out: Path) -> str:
 
 
 def measures(directory: RunDirectory) -> Row:
-    """What MEASURES name, and `metric`, of a finished run; else `state`, why there is nothing."""
+    """What MEASURES name, `metric` and `settings` of a finished run; else `state`, why there is
+    nothing."""
     try:
         if reason := diverged(directory):
             return {'state': in_a_line(str(reason))}
@@ -47,7 +48,8 @@ def measures(directory: RunDirectory) -> Row:
             return {'state': 'unfinished'}
         if reason := directory.unfinished():
             raise ValueError(f'{reason}; remove its folder, and the command makes it anew')
-        task = task_named(directory.config()['settings']['task'])
+        settings = directory.config()['settings']
+        task = task_named(settings['task'])
         curves = f'consensus_{task.metric}', f'client_{task.metric}_mean'
         run = columns_of(directory.path.name, directory.rows(), (*curves, 'mbytes_total'))
         if not run['round']:
@@ -58,6 +60,7 @@ def measures(directory: RunDirectory) -> Row:
     rounds = to_target('round')({'target': TARGET}, run) if task.metric == ACCURACY else None
     return {
         'state': 'done',
+        'settings': settings,
         'metric': task.metric,
         'final': consensus[-1],
         'best': min(consensus) if task.lower_is_better else max(consensus),
@@ -97,7 +100,25 @@ def _markdown(results: Sequence[tuple[Run, Row]], metric: str) -> str:
     measured = [heading.format(metric=metric) for heading, _ in MEASURES.values()]
     head = [*names, 'runs', *measured]
     lost = [f'{one.name}: {row["state"]}' for one, row in results if row['state'] != 'done']
-    return '\n\n'.join([markdown_table(head, lines, len(names)), *lost]) + '\n'
+    notes = [*_defaults_that_differ(results), *lost]
+    return '\n\n'.join([markdown_table(head, lines, len(names)), *notes]) + '\n'
+
+
+def _defaults_that_differ(results: Sequence[tuple[Run, Row]]) -> list[str]:
+    """What was not the same for all swept methods, as each has a default of its own."""
+    by_method: dict[str, Row] = {}
+    for one, row in results:
+        if row['state'] == 'done' and 'algorithm' in one.values and not one.flagfile:
+            by_method.setdefault(one.values['algorithm'], row['settings'])
+    swept = results[0][0].values
+    names = dict.fromkeys(name for settings in by_method.values() for name in settings)
+    notes = []
+    for name in (name for name in names if name not in swept):
+        values = {method: shown(settings.get(name)) for method, settings in by_method.items()}
+        if len({*values.values()}) > 1:
+            each = ', '.join(f'{value} for {method}' for method, value in values.items())
+            notes.append(f'By default --{name} is {each}; give it, and it is the same for all.')
+    return notes
 
 
 def _mean_and_std(rows: Sequence[Row], name: str, digits: int) -> str:

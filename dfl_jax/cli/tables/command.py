@@ -24,7 +24,7 @@ from dfl_jax.cli.tables import files, missing, reproduction
 from dfl_jax.cli.tables.curves import find_runs, none_of, notes, save_curves
 from dfl_jax.cli.tables.latex import latex_table
 from dfl_jax.cli.tables.metrics import what
-from dfl_jax.cli.tables.table import INTERVALS, cells, report
+from dfl_jax.cli.tables.table import brackets, cells, report
 
 FLAGS = flags.FLAGS
 PAGE = 'reproduction.md'
@@ -61,17 +61,18 @@ def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
 
 @one_line_errors('interrupted; the same command goes on', None)
 def main(argv: list[str]) -> int:
-    known = files.known_tables()
-    of_runs = len(argv) == 2 and argv[1] in known and known[argv[1]].stem != 'computed'
-    if FLAGS.latex and argv[1:] and not of_runs:
-        raise ValueError(f'--latex is of one table of runs, which {argv[1]} is not; leave it out')
-    if argv[1:] == ['all']:
-        if idle := next((flag for flag in ('run', 'list', *OF_RUNS) if FLAGS[flag].present), None):
+    if len(argv) != 2:
+        known = ', '.join(sorted(files.known_tables()))
+        raise ValueError(f'name one table of {known}, all, or a folder that holds published.json')
+    if argv[1] == 'all':
+        if idle := next(
+            (flag for flag in ('run', 'list', 'latex', *OF_RUNS) if FLAGS[flag].present), None
+        ):
             raise ValueError(f'--{idle} is of one table; name it in place of all, or leave it out')
-        return _all(known)
-    if len(argv) != 2 or argv[1] not in known:
-        raise ValueError(f'name one table of {", ".join(sorted(known))}, or all')
-    name, file = argv[1], known[argv[1]]
+        return _all(files.known_tables())
+    name, file = files.table_named(argv[1])
+    if FLAGS.latex and file.stem == 'computed':
+        raise ValueError(f'--latex is of one table of runs, which {name} is not; leave it out')
     if FLAGS.runs is not None and not any(FLAGS.runs):
         raise ValueError('--runs is empty; name a folder of runs, or leave it out')
     sources = [Path(source) for source in FLAGS.runs or [f'runs/{name}'] if source]
@@ -166,7 +167,7 @@ def _write(published: Row, folder: Path, sources: Sequence[Path], out: Path, nam
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / f'{name}.md', text + '\n')
     if FLAGS.latex:
-        source = latex_table(*cells(published, runs), f'{title}. {INTERVALS}')
+        source = latex_table(*cells(published, runs), f'{title}. {brackets(published)}')
         write_atomically(out / f'{name}.tex', source + '\n')
         print(source)
     else:

@@ -15,6 +15,23 @@ def known_tables() -> dict[str, Path]:
     return {str(file.parent.relative_to(PAPERS)): file for file in files}
 
 
+def table_named(name: str) -> tuple[str, Path]:
+    """What a table is called and its file. name: PAPER/TABLE, or a folder of one's own.
+
+    Raises ValueError for what is neither.
+    """
+    known, folder = known_tables(), Path(name)
+    if name in known:
+        return name, known[name]
+    for kind in ('published', 'computed'):
+        if (file := folder / f'{kind}.json').is_file():
+            return folder.resolve().name, file
+    raise ValueError(
+        f'{name} is no table; name one of {", ".join(sorted(known))}, all, or a folder that holds '
+        'published.json'
+    )
+
+
 def flagfiles(published: Row, folder: Path) -> dict[str, Path]:
     """The flagfile of every cell that has one. folder: the table's own."""
     cells = sorted(f'{m}-{column}' for m in published['rows'] for column in published['columns'])

@@ -183,11 +183,19 @@ def _distributions(panel: Row, runs: Runs) -> list[Line]:
 
 
 def _methods(published: Row, panel: Row) -> dict[str, tuple[str, str]]:
-    """Label and colour of every method that the panel shows."""
+    """Label and colour of every method that the panel shows.
+
+    A method has the same colour in every table, unless another of the panel has it before.
+    """
     shown = panel.get('methods') or {method: method for method in published['rows']}
     order = [*METHODS, *(method for method in published['rows'] if method not in METHODS)]
-    colours = {method: COLOURS[i % len(COLOURS)] for i, method in enumerate(order)}
-    return {method: (METHODS.get(like, like), colours[like]) for method, like in shown.items()}
+    places = {method: i % len(COLOURS) for i, method in enumerate(order)}
+    labelled, free = {}, dict.fromkeys(range(len(COLOURS)))
+    for method, like in shown.items():
+        place = places[like] if places[like] in free or not free else next(iter(free))
+        free.pop(place, None)
+        labelled[method] = METHODS.get(like, like), COLOURS[place]
+    return labelled
 
 
 def _at(run: Run, name: str, round: int) -> list:

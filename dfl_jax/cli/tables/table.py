@@ -22,10 +22,7 @@ from dfl_jax.cli.tables.metrics import (
 
 OFF = 0.25  # a mean further from the paper's number than this is warned of
 OUTSIDE = '≠'
-INTERVALS = (
-    'In brackets the number of seeds and, of several, the 95 % interval of their mean; '
-    f'{OUTSIDE} where it excludes the number of the paper.'
-)
+INTERVALS = 'In brackets the number of seeds and, of several, the 95 % interval of their mean'
 OFF_PAPER = f'More than {100 * OFF:.0f} % off the paper:'
 
 
@@ -34,10 +31,22 @@ def report(published: Row, runs: Runs) -> str:
     lines, off = below(published, runs)
     head, rows = cells(published, runs)
     blocks = [markdown_table(head, rows)]
-    blocks += [INTERVALS] * any(' to ' in cell for row in rows for cell in row)
+    blocks += [brackets(published)] * any(' to ' in cell for row in rows for cell in row)
     blocks += [_bullets(lines)] * bool(lines)
     blocks += [OFF_PAPER, _bullets(off)] * bool(off)
     return '\n\n'.join(blocks)
+
+
+def brackets(published: Row) -> str:
+    """What stands in brackets behind a number."""
+    outside = f'; {OUTSIDE} where it excludes the number of the paper'
+    return f'{INTERVALS}{outside * _has_numbers(published)}.'
+
+
+def _has_numbers(published: Row) -> bool:
+    """Whether a paper printed any of the table's numbers."""
+    rows = [row for part in by_metric(published) for row in part['rows'].values()]
+    return any(number is not None for row in rows for number in row)
 
 
 def _bullets(lines: list[str]) -> str:
@@ -48,8 +57,7 @@ def cells(published: Row, runs: Runs) -> tuple[list[str], list[list[str]]]:
     """Headings and rows, one a method: the paper's number and ours for every column."""
     parts = by_metric(published)
     places = [(i, column, part) for i, column in enumerate(published['columns']) for part in parts]
-    numbers = [n for part in parts for row in part['rows'].values() for n in row]
-    printed = any(number is not None for number in numbers)
+    printed = _has_numbers(published)
     sources = ('paper', 'ours') if printed else ('ours',)
     head = [f'{heading(part, column)} {source}' for _, column, part in places for source in sources]
     rows = []

@@ -21,7 +21,9 @@ def plot_times(rows: list[dict[str, Any]], path: Path) -> None:
     for axis, world in zip(axes[0], worlds, strict=True):
         for row in (row for row in rows if row['world'] == world):
             colour = COLOURS[runs.index(row['run']) % len(COLOURS)]
-            axis.plot(row['simulated_seconds'], row[row['metric']], color=colour, label=row['run'])
+            times = row['simulated_seconds']
+            one = 'o' if len(times) == 1 else None  # which no line would show
+            axis.plot(times, row[row['metric']], color=colour, marker=one, label=row['run'])
         axis.set(xscale='log', xlabel='simulated seconds', title=world[:60])
         axis.grid(alpha=0.3)
     metrics = ' or '.join(sorted({row['metric'] for row in rows}))
