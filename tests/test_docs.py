@@ -7,13 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from absl import flags
 from helpers import started
 
-from dfl_jax import data
-from dfl_jax.algorithms import METHODS
+from dfl_jax import data, models, simulate, topology
+from dfl_jax.algorithms import METHODS, make
 from dfl_jax.cli.experiment.method_flags import settings_with_flags
 from dfl_jax.cli.tables import command as tables
 from dfl_jax.data.npz import from_arrays
@@ -40,7 +41,7 @@ def run(*arguments, cwd):
 @pytest.mark.integration
 def test_the_example_algorithm_learns(tmp_path):
     (tmp_path / 'gossip_gd.py').write_text(code_blocks('docs/adding_an_algorithm.md', 'python')[0])
-    (command,) = code_blocks('docs/adding_an_algorithm.md', 'sh')
+    command, _ = code_blocks('docs/adding_an_algorithm.md', 'sh')
     words = command.split()
     assert words[:2] == ['dfl-jax', 'run']
     # Without the folder of the command on the path, as a script that pip installs starts
@@ -50,6 +51,31 @@ def test_the_example_algorithm_learns(tmp_path):
     first, last = json.loads(lines[0]), json.loads(lines[-1])
     assert last['round'] == 100
     assert last['consensus_accuracy'] > 0.9 > first['consensus_accuracy']
+
+
+def test_the_example_with_local_steps_agrees_where_plain_averaging_drifts():
+    """Clients of one class each that take ten full-batch steps a round, on a ring."""
+    _, example, _ = code_blocks('docs/adding_an_algorithm.md', 'python')
+    names: dict = {}
+    exec(example, names)
+    rng = np.random.default_rng(0)
+    y = np.arange(240) % 6
+    x = (rng.normal(size=(240, 8)) + 2 * np.eye(6, 8)[y]).astype('float32')
+    clients = data.pack(x, y, [np.flatnonzero(y == c) for c in range(6)])
+    graphs = topology.schedule('ring', 6, 60, static=True, seed=0)
+    model = models.bind(models.Linear(6), x.shape[1:])
+    given = {'lr': 0.1, 'batch_size': 240, 'local_epochs': None, 'local_steps': 10}
+    distance = {}
+    for method in (names['METHOD'].factory, 'dfedavg'):
+        algorithm = make(method, model, mixing='metropolis', momentum=0.0, **given)
+        test, key = simulate.Holdout(x, y), jax.random.key(0)
+        *_, (row, state, _) = simulate.run(algorithm, clients, graphs, test, key, eval_every=60)
+        distance[method] = row['consensus_distance']
+        if method != 'dfedavg':
+            total = jax.tree.map(lambda leaf: np.abs(leaf.sum(axis=0)).max(), state.correction)
+            assert max(jax.tree.leaves(total)) < 1e-4
+    tracked, plain = distance.values()
+    assert tracked < plain / 10
 
 
 @pytest.mark.integration
@@ -64,12 +90,12 @@ def test_the_library_example_of_the_readme(tmp_path):
 @pytest.mark.integration
 def test_the_page_of_own_data_and_graphs_runs_as_it_stands(tmp_path):
     page = 'docs/own_data_and_graph.md'
-    loops = []  # what stands in place of the loop of own.py
+    added = []  # to own.py: twice at its end, then in place of its loop
     for script in code_blocks(page, 'python'):
         if name := re.match(r'# (\w+\.py)\n', script):
             (tmp_path / name[1]).write_text(script)
         else:
-            loops.append(script)
+            added.append(script)
     (edges,) = code_blocks(page, 'text')
     (tmp_path / 'own.edges').write_text(edges)
     lines = [block.replace('\\\n', ' ').splitlines() for block in code_blocks(page, 'sh')]
@@ -90,7 +116,13 @@ def test_the_page_of_own_data_and_graphs_runs_as_it_stands(tmp_path):
     assert printed['own.py'][-1].startswith('10 0.') and len(printed['below.py']) == 1
     assert (tmp_path / 'rates.pdf').stat().st_size > 1000
     before, _, _ = (tmp_path / 'own.py').read_text().partition('for row, state')
-    (loop,) = loops
+    weights, gap, loop = added
+    whole = (tmp_path / 'own.py').read_text()
+    *_, accuracy, spectrum = run('-c', whole + weights + gap, cwd=tmp_path).splitlines()
+    assert abs(float(accuracy) - float(printed['own.py'][-1].split()[1])) < 1e-3
+    ring = (1 + 2 * np.cos(np.pi / 3)) / 3  # the second eigenvalue of a ring of six
+    assert float(re.search(r'gap=([\d.]+)', spectrum)[1]) == pytest.approx(1 - ring)
+    assert (tmp_path / 'client_2.safetensors').stat().st_size > 1000
     assert re.match(r'10 \[0\.\d+, ', run('-c', before + loop, cwd=tmp_path).splitlines()[-1])
 
 
