@@ -154,6 +154,7 @@ def _train(
     rules: Rules = ROUNDS,
 ) -> Iterator[tuple[list[Metrics | DivergenceError], State, list[Progress]]]:
     """`run` and `run_together`."""
+    test = Holdout(*test)
     axis, count = int(runs.several), len(runs.keys) if runs.several else 1
     rounds = runs.graphs.active.shape[axis]
     check_range('eval_every', eval_every, least=1)

@@ -48,11 +48,14 @@ def test_what_is_given_replaces_a_published_setting_and_leaves_the_others():
 def test_a_method_by_name_is_its_factory():
     assert make('dpsgd', MODEL).unit_bits == {'weights': WEIGHT_BITS}
     assert make(gossip_sgd, MODEL, training=LocalTraining(lr=1.0, batch_size=2)).unit_bits
+    assert make(METHODS['dpsgd'], MODEL).unit_bits == {'weights': WEIGHT_BITS}
 
 
 def test_what_is_refused():
     with pytest.raises(ValueError, match=r"unknown algorithm 'x25'; choose one of ntk_dfl, "):
         make('x25', MODEL)
+    with pytest.raises(ValueError, match=r'MLP is no network of clients; bind a module to the sh'):
+        make('dpsgd', MODEL.module)
     with pytest.raises(ValueError, match=r'momentum has to lie in \[0, 1\), got 2'):
         make('dfedavg', MODEL, momentum=2)
     with pytest.raises(ValueError, match=r"unknown algorithm 'dfedavgg', did you mean dfedavg\?"):

@@ -1015,6 +1015,13 @@ def test_clients_that_keep_nothing_for_validation():
         data.pack(np.zeros((3, 2)), np.zeros(3, int), parts[1:], empty=True)
 
 
+def test_lists_are_packed_like_arrays():
+    packed = data.pack([[1.0], [2.0]], [0, 1], [[1], []], empty=True)
+    assert packed.x.tolist() == [[[2.0]], [[0.0]]] and packed.mask.tolist() == [[True], [False]]
+    with pytest.raises(DataError, match='indices of float64'):
+        data.pack([[1.0]], [0], [[0.0]])
+
+
 @pytest.mark.parametrize(
     ('parts', 'message'),
     [

@@ -1,12 +1,24 @@
 """What the packages hand on says what it is, and which shapes its arrays have."""
 
 import ast
+import doctest
 import importlib
 import inspect
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_their_examples_are_as_they_say():
+    tried = 0
+    for file in sorted((ROOT / 'dfl_jax').rglob('*.py')):
+        if '>>> ' in file.read_text():
+            module = importlib.import_module('.'.join(file.relative_to(ROOT).with_suffix('').parts))
+            failed, examples = doctest.testmod(module)
+            assert not failed and examples, file
+            tried += examples
+    assert tried
 
 
 def handed_on():

@@ -107,6 +107,13 @@ def test_mix_agrees_with_a_loop(form, kind):
         np.testing.assert_allclose(mixed['bias'], matrix @ tree['bias'], rtol=0, atol=1e-13)
 
 
+def test_a_mixing_matrix_is_of_one_round_and_its_clients():
+    graphs = schedule('ring', 6, 4, seed=0)
+    for graph, sizes in ((graphs, np.ones(6)), (host_round(graphs, 0), np.ones(5))):
+        with pytest.raises(ValueError, match=r'give one round of a schedule.*the size of each'):
+            mixing_matrix(graph, sizes)
+
+
 @pytest.mark.parametrize(('dtype', 'tolerance'), [(np.float32, 1e-6), (jnp.bfloat16, 0.05)])
 def test_leaf_dtype_is_kept(form, dtype, tolerance):
     graph, tree = lossy_graph(), tree_of()

@@ -177,23 +177,33 @@ METHODS: dict[str, Method] = {
 
 
 def make(
-    method: str | Callable[..., Algorithm], network: Model | Population, **settings: Any
+    method: str | Method | Callable[..., Algorithm],
+    network: Model | Population,
+    **settings: Any,
 ) -> Algorithm:
     """A method with some of its published settings replaced: `make('dfedavg', model, lr=0.05)`.
 
     Args:
-      method: a name of `METHODS`, or a factory.
+      method: a name of `METHODS`, or a factory, or a `Method`.
       network: the model of all clients, or the population of a method that takes one.
       settings: any of `settings_of`, those of its dataclasses by their own names.
 
-    Raises ValueError for a name that is not known or a setting out of range, TypeError for a
+    Raises ValueError for a name that is not known, a network that is not bound or a setting out of
+    range, TypeError for a
     setting that the method does not have, with the nearest of those that it has.
     """
+    if not isinstance(network, Model | Population):
+        raise ValueError(
+            f'{type(network).__name__} is no network of clients; bind a module to the shape of a '
+            'sample, models.bind(module, x.shape[1:]), or take a Population'
+        )
+    if isinstance(method, Method):
+        method = method.factory
     if isinstance(method, str):
         if method not in METHODS:
             raise ValueError(
                 f'unknown algorithm {method!r}{nearest(method, METHODS)}; choose one of '
-                f'{", ".join(METHODS)}'
+                f'{", ".join(METHODS)}, or give a factory in place of a name'
             )
         name, factory = method, METHODS[method].factory
     else:

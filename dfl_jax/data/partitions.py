@@ -253,13 +253,15 @@ def pack(
       empty: whether some clients, but not all, may have no sample.
 
     Raises:
-      DataError: no client, an empty client, or an index outside of 0 to n - 1.
+      DataError: no client, an empty client, or an index that is none of 0 to n - 1.
     """
-    sizes = np.array([len(part) for part in parts])
+    x, y, sizes = np.asarray(x), np.asarray(y), np.array([len(part) for part in parts])
     if not sizes.any() or not (empty or sizes.all()):
         empty = np.flatnonzero(sizes == 0).tolist()
         raise DataError(f'{len(parts)} clients, empty ones {empty}: give every client a sample')
-    indices = np.concatenate(parts)
+    indices = np.concatenate([part for part in parts if len(part)])  # an empty one may be float64
+    if indices.dtype.kind not in 'iu':
+        raise DataError(f'the clients hold indices of {indices.dtype}: use whole numbers')
     if indices.min() < 0 or indices.max() >= len(y):
         raise DataError(
             f'the clients hold the indices {indices.min()} to {indices.max()} of {len(y)} samples: '

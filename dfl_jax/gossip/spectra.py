@@ -27,8 +27,21 @@ def mixing_matrix(graph: Graph, sizes: np.ndarray, kind: str = 'size') -> scipy.
 
     graph: one round, [M, K]; sizes: [M], samples of each client; kind: as in `mixing_weights`,
     which takes the graph's weights where it has some.
+
+    >>> from dfl_jax import topology
+    >>> graphs = topology.schedule('ring', 6, rounds=10, seed=0)
+    >>> first = jax.tree.map(lambda leaf: leaf[0], graphs)
+    >>> mixing_matrix(first, np.ones(6), 'metropolis').shape
+    (6, 6)
+
+    Raises ValueError for graphs of several rounds, or of other clients than `sizes`.
     """
     graph, sizes = jax.tree.map(np.asarray, graph), np.asarray(sizes)
+    if graph.members.ndim != 2 or np.where(graph.mask, graph.members, 0).max() >= len(sizes):
+        raise ValueError(
+            f'members {graph.members.shape} and sizes {sizes.shape}: give one round of a schedule, '
+            'jax.tree.map(lambda leaf: leaf[0], graphs), and the size of each of its clients'
+        )
     members, weights = graph.members, mixing_weights(graph, sizes, kind)
     aggregators, columns = np.nonzero(weights)
     entries = (weights[aggregators, columns], (aggregators, members[aggregators, columns]))

@@ -78,10 +78,15 @@ def first_weights(model: Model) -> tuple[str, ...]:
 def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICATION) -> Model:
     """A flax module bound to inputs of `input_shape` (one sample, no batch axis) and to a task.
 
-    Raises ValueError when the module does not take such inputs, maps a batch [B, ...] to anything
-    but [B, C] ([B, L, C] under next_token), or carries state besides its parameters (batch
-    statistics would leak between clients).
+    Raises ValueError when the module is none, does not take such inputs, maps a batch [B, ...] to
+    anything but [B, C] ([B, L, C] under next_token), draws random numbers other than for dropout
+    while it trains, or carries state besides its parameters (batch statistics would leak between
+    clients).
     """
+    if not isinstance(module, nn.Module):
+        raise ValueError(
+            f'{module!r} is no flax.linen.Module; make one of a class, as MLP(classes=10)'
+        )
     sample = jax.ShapeDtypeStruct((2, *input_shape), jnp.float32)
     key = jax.eval_shape(lambda: jax.random.key(0))
     trains = 'train' in inspect.signature(module.__call__).parameters
