@@ -4,6 +4,9 @@ import os
 import stat
 from pathlib import Path
 
+import psutil
+
+OWN_GROUPS, ALL_GROUPS = Path('/proc/self/cgroup'), Path('/sys/fs/cgroup')  # of Linux
 LARGEST_TEXT = 2**30  # bytes; a partition of a million samples has 7 MB
 
 _KINDS = {
@@ -15,13 +18,38 @@ _KINDS = {
 }
 
 
-def free_bytes() -> int:
-    """Free bytes of the machine's memory, its file cache included."""
-    meminfo = Path('/proc/meminfo')
-    if meminfo.exists():
-        fields = dict(line.split(':', 1) for line in meminfo.read_text().splitlines())
-        return 1024 * int(fields['MemAvailable'].split()[0])
-    return os.sysconf('SC_AVPHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+def free_bytes(own: Path = OWN_GROUPS, root: Path = ALL_GROUPS) -> int:
+    """Free bytes of the machine's memory, its file cache included, or what the limit of a Slurm job
+    or of a container leaves of them.
+
+    own: lists the control groups of the process; root: where all groups lie.
+    """
+    return min([psutil.virtual_memory().available, *_left_by_groups(own, root)])
+
+
+def _left_by_groups(own: Path, root: Path) -> list[int]:
+    """The bytes that each control group with a limit leaves."""
+    left = []
+    lines = own.read_text().splitlines() if own.exists() else []
+    for _, controllers, path in (line.split(':', 2) for line in lines):
+        if not controllers:  # version 2
+            top, limit, used, cache = root, 'memory.max', 'memory.current', 'inactive_file'
+        elif 'memory' in controllers.split(','):
+            top, limit, used = root / 'memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes'
+            cache = 'total_inactive_file'
+        else:
+            continue
+        group = top / path.lstrip('/')
+        # A job is inside of the group that has its limit. In a container its own group is the top.
+        for folder in [group, *group.parents][: len(group.relative_to(top).parts) + 1]:
+            try:
+                most, taken = (int((folder / name).read_text()) for name in (limit, used))
+                details = (folder / 'memory.stat').read_text().splitlines()
+                cached = int(dict(line.split() for line in details)[cache])
+                left.append(max(0, most - taken + cached))
+            except (OSError, ValueError, KeyError):  # no limit
+                continue
+    return left
 
 
 def in_bytes(size: float) -> str:

@@ -111,8 +111,20 @@ def test_a_round_makes_no_more_than_two_copies_of_the_state(name):
     assert found.temp_size_in_bytes < 2 * bytes_of(state) + bytes_of(clients)
 
 
-def test_what_is_available_is_not_all_that_there_is(monkeypatch, tmp_path):
-    meminfo = 'MemTotal: 900 kB\nMemFree: 100 kB\nMemAvailable: 400 kB\nCached: 250 kB\n'
-    (tmp_path / 'meminfo').write_text(meminfo)
-    monkeypatch.setattr(host, 'Path', lambda name: tmp_path / Path(name).name)
-    assert host.free_bytes() == 400 * 1024
+def test_a_control_group_bounds_what_is_available(tmp_path):
+    def group(folder, cache, **files):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for name, number in files.items():
+            (tmp_path / folder / f'memory.{name}').write_text(f'{number}\n')
+        (tmp_path / folder / 'memory.stat').write_text(f'anon 7\n{cache} 30\n')
+
+    def free(groups):
+        (tmp_path / 'cgroup').write_text(groups)
+        return host.free_bytes(tmp_path / 'cgroup', tmp_path)
+
+    group('job/step', 'inactive_file', max='max', current=400)
+    group('job', 'inactive_file', max=1000, current=400)
+    assert free('0::/job/step\n') == 630
+    group('memory', 'total_inactive_file', limit_in_bytes=500, usage_in_bytes=100)
+    assert free('4:cpuset,memory:/not/seen/here\n2:cpu:/job\n0::/job\n') == 430
+    assert free('2:cpu:/\n') > 2**20 and host.free_bytes(tmp_path / 'none', tmp_path) > 2**20
