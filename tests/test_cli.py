@@ -792,6 +792,18 @@ def test_how_a_run_is_watched_does_not_change_it(small, finished, tmp_path):
 # ------------------------------------------------------------------------------- what can be asked
 
 
+def test_a_sorted_test_set_of_which_clients_see_the_first_is_warned_of(tmp_path):
+    path = write_clusters(tmp_path / 'sorted.npz', test=90)
+    arrays = dict(np.load(path))
+    order = np.argsort(arrays['test_y'], kind='stable')
+    np.savez(path, **arrays | {name: arrays[name][order] for name in ('test_x', 'test_y')})
+    argv = (f'--dataset={path}', *NETWORK, '--algorithm=dpsgd', '--rounds=1')
+    warned = '--client_eval_samples=40: the first of the test set are of 2 classes, and it has 3'
+    for samples, said in ((40, True), (80, False)):
+        done = here(*argv, f'--client_eval_samples={samples}', f'--out={tmp_path}/{samples}')
+        assert done.status == 0 and (warned in done.err) == said
+
+
 def test_the_help_names_every_flag_and_imports_nothing_to_draw_or_save():
     done = subprocess.run(
         [sys.executable, '-X', 'importtime', '-m', 'experiments.run', '--helpfull'],

@@ -6,6 +6,7 @@ as a ValueError of one line.
 
 import contextlib
 import inspect
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +32,7 @@ from dfl_jax.execution import Footprint
 from dfl_jax.heterogeneous import Population
 from dfl_jax.models import Model
 from dfl_jax.settings import assemble
+from dfl_jax.tasks import CLASSIFICATION, Task
 from dfl_jax.timing import ROUNDS, Rules, World
 from dfl_jax.training import training_operations
 
@@ -101,11 +103,9 @@ def build(flags: Any) -> Experiment:
     family = check_graphs(flags, chosen.method)
     world = simulated_world(flags, seeds['world'], chosen)
     dataset = load_data(flags, seeds)
-    asked, available = flags.client_eval_samples, len(dataset.test_y)
-    if asked is not None and asked > available:
-        raise ValueError(f'--client_eval_samples={asked} of {available} test samples; lower it')
     parts, kept = partition(flags, dataset, seeds)
     model, population = build_network(flags, dataset, chosen.method)
+    check_evaluated(flags.client_eval_samples, dataset, model.task)
     network = population or model
     chosen = replace(chosen, target=(dataset.train_y.shape[1:], dataset.train_y.dtype))
     algorithm = make_algorithm(chosen, network)  # for its checks; the last comes below
@@ -154,6 +154,23 @@ def build(flags: Any) -> Experiment:
         world=world and (world._replace(online=None) if flags.round_seconds else world),
         rules=Rules(barrier=flags.barrier, period=flags.round_seconds or 0.0),
     )
+
+
+def check_evaluated(asked: int | None, dataset: data.Dataset, task: Task) -> None:
+    """Raises ValueError for more --client_eval_samples than there are; warns where they, the first
+    of the test set, lack classes, as those of a sorted set do."""
+    if asked is None:
+        return
+    labels = dataset.test_y
+    if asked > len(labels):
+        raise ValueError(f'--client_eval_samples={asked} of {len(labels)} test samples; lower it')
+    there, of = (len(np.unique(each)) for each in (labels[:asked], labels))
+    if task is CLASSIFICATION and there < min(asked // 10, of):
+        warnings.warn(
+            f'--client_eval_samples={asked}: the first of the test set are of {there} classes, and '
+            f'it has {of}; leave it out, or shuffle the test set',
+            stacklevel=2,
+        )
 
 
 def simulated_world(flags: Any, seed: int, chosen: Chosen) -> World | None:
