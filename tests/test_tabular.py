@@ -5,7 +5,7 @@ import pytest
 from test_cli import here, rows_of
 
 from dfl_jax import data
-from dfl_jax.data import DataError, PartitionError
+from dfl_jax.data import DataError, PartitionError, tabular
 from dfl_jax.tasks import MULTI_LABEL, REGRESSION, TASKS
 
 pandas = pytest.importorskip('pandas')
@@ -159,6 +159,14 @@ def test_tables_that_do_not_fit(csv, columns, changes, said):
     with pytest.raises(DataError, match=said) as caught:
         data.load(path, columns=columns)
     assert '\n' not in str(caught.value) and (str(path) in str(caught.value) or 'user' in said)
+
+
+def test_two_columns_of_one_name(tmp_path):
+    pytest.importorskip('pyarrow')
+    frame = houses(60)
+    twice = pandas.concat([frame, frame[['size']]], axis=1)
+    with pytest.raises(DataError, match='a table has several columns size: give each a name'):
+        tabular.from_frame(twice, 'a table', {'target': 'dear'})
 
 
 def test_values_that_are_no_features(tmp_path):

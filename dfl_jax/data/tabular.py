@@ -112,6 +112,9 @@ def _roles(frame: Frame, origin: object, columns: Mapping[str, str]) -> dict[str
             f'{", ".join(ROLES)}'
         )
     present = ', '.join(map(str, frame.columns))[:300]
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise DataError(f'{origin} has several columns {twice}: give each a name of its own')
     if 'target' not in columns:
         raise DataError(
             f'{origin}: name the column to be predicted by columns target=NAME; it has {present}'
