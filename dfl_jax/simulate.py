@@ -12,7 +12,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import jax
 import numpy as np
@@ -27,6 +27,28 @@ from dfl_jax.progress import DivergenceError, Progress, diagnostics, divergence,
 from dfl_jax.timing import ROUNDS, Clock, Rules, World, advance, counts_of, rules_of
 
 
+class Options(TypedDict, total=False):
+    """How a run is evaluated, and where it is computed.
+
+    Args:
+      eval_every: rounds between evaluations (default 1); the last round is always evaluated.
+      client_eval_samples: how many test samples, the first, evaluate the single clients (default
+        all); the consensus model always sees the whole test set.
+      validation: samples of each client that nobody trains on, for its local accuracy, where the
+        algorithm offers `predict_own`.
+      on_compile: called once with the seconds that compilation took.
+      mesh: the devices that share the clients (`execution.client_mesh`; default: one device).
+      rules: who waits for what in the world.
+    """
+
+    eval_every: int
+    client_eval_samples: int | None
+    validation: Clients | None
+    on_compile: Callable[[float], None] | None
+    mesh: Mesh | None
+    rules: Rules
+
+
 def run(
     algorithm: Algorithm,
     clients: Clients,
@@ -36,7 +58,7 @@ def run(
     *,
     resume: tuple[State, Progress] | None = None,
     world: World | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Iterator[tuple[Metrics, State, Progress]]:
     """Trains round by round and yields (metrics, state, progress) at every evaluation.
 
@@ -54,17 +76,14 @@ def run(
       resume: state and progress of an earlier, identical run. The state is donated, too: copy it to
         resume from it a second time.
       world: in which the rounds take simulated seconds.
-      options: `eval_every`, rounds between evaluations (default 1; the last round is always
-        evaluated); `client_eval_samples`, how many test samples evaluate the single clients
-        (default all; the consensus model always sees the whole test set); `validation`, samples of
-        each client that nobody trains on, for its local accuracy, where the algorithm offers
-        `predict_own`; `on_compile`, called once with the seconds that compilation took; `mesh`, the
-        devices that share the clients (`execution.client_mesh`; default: one device); `rules`, who
-        waits for what in the world.
+      options: any of `Options`.
 
     Raises DivergenceError when a client's training loss is not finite, ValueError for graphs on
-    which the theory of the method does not hold.
+    which the theory of the method does not hold, TypeError for an option that there is not.
     """
+    known = Options.__annotations__
+    if unknown := next((name for name in options if name not in known), None):
+        raise TypeError(f'no option {unknown!r}; there are {", ".join(known)}')
     runs = _Runs(lambda _: algorithm, None, clients, graphs, key, several=False)
     earlier = resume and (resume[0], [resume[1]])
     worlds = None if world is None else [world]

@@ -166,6 +166,11 @@ def test_the_last_round_is_evaluated(rounds, eval_every, expected, block):
     assert int(rows[-1][1]['round']) == rounds
 
 
+def test_an_option_that_there_is_not():
+    with pytest.raises(TypeError, match=r"no option 'evalevery'; there are eval_every, "):
+        next(simulate.run(*[None] * 5, evalevery=2))
+
+
 @pytest.mark.parametrize('eval_every', [0, -3])
 def test_eval_every_below_one(eval_every):
     with pytest.raises(ValueError, match=f'eval_every has to be at least 1, got {eval_every}'):
