@@ -33,6 +33,7 @@ from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
 from dfl_jax.cli.sweep import command as sweep
 from dfl_jax.cli.sweep import group as sweep_group
+from dfl_jax.cli.sweep import plot
 from dfl_jax.cli.sweep.plan import Plan, grid, grouped, settled
 from dfl_jax.cli.sweep.results import write_results
 from dfl_jax.timing import Rules
@@ -201,6 +202,22 @@ def test_its_results(finished):
     mean = sum(float(row['accuracy']) for row in rows[:2]) / 2
     assert lines[2].startswith(f'| 0.01 | 2 | {mean:.4f} ± ')
     assert not (finished / 'groups' / 'lr=0.01,seed=0' / 'checkpoints').exists()
+    assert (finished / 'results.png').stat().st_size > 10_000
+
+
+@pytest.mark.parametrize('lower', [False, True])
+def test_its_picture_has_the_best_settings_and_their_means(lower, tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(plot.plt, 'close', figures.append)
+    count = len(plot.COLOURS) + 2
+    curves = {f'lr {i}': [([1, 2, 4], [0, 1, i]), ([2, 4], [3, i + 2])] for i in range(count)}
+    plot.plot_results(curves, 'accuracy', lower, tmp_path / 'x.png')
+    (axes,) = figures[0].axes
+    first = axes.lines[0]
+    assert first.get_label() == ('lr 0' if lower else f'lr {count - 1}')
+    assert first.get_xdata().tolist() == [2, 4]
+    assert first.get_ydata().tolist() == [2, 1 if lower else count]
+    assert axes.get_title() == f'the best {count - 2} of {count} settings'
 
 
 @pytest.mark.integration

@@ -6,8 +6,8 @@ learning rate, data, graphs) are one compiled program, as many as memory holds; 
 one another. Give each process of a Slurm array or of GNU parallel its --shard=i/n.
 
 The same command goes on after Ctrl-C or a crash: finished runs are skipped, unfinished ones start
-from their last evaluation. results.csv (a line a run) and results.md (mean and std over seeds) hold
-what is finished.
+from their last evaluation. results.csv (a line a run), results.md (mean and std over seeds) and
+results.png (curves) hold what is finished.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from dfl_jax.cli.sweep.group import ended, fitting
 from dfl_jax.cli.sweep.launchers.options import LAUNCHERS, engine_of, options
 from dfl_jax.cli.sweep.launchers.supervise import Engine, supervise
 from dfl_jax.cli.sweep.launchers.task import task_of
-from dfl_jax.cli.sweep.plan import Plan, grid, grouped, settled
+from dfl_jax.cli.sweep.plan import RESULTS, Plan, grid, grouped, settled
 from dfl_jax.cli.sweep.results import write_results
 from dfl_jax.cli.sweep.runs import (
     OF_THE_SWEEP,
@@ -127,7 +127,7 @@ def make_plan(command: Command, out: Path) -> Plan:
             f'--launcher={FLAGS.launcher}: give --together=N, the runs of a group, of which a '
             'worker trains one at a time; what its memory holds is not known here'
         )
-    check_writable(out, ('results.csv', 'results.md'))
+    check_writable(out, RESULTS)
     for one in runs:
         command.read(one)
         check_code(RunDirectory(out / one.name))

@@ -37,7 +37,8 @@ TRACED = (
 )
 MOST_RUNS = 100_000  # of a sweep
 JOBS = 'jobs'  # the folder of what submitit writes
-RESERVED = ('groups', JOBS, 'sweep.json', 'results.csv', 'results.md')  # names in its folder
+RESULTS = ('results.csv', 'results.md', 'results.png')
+RESERVED = ('groups', JOBS, 'sweep.json', *RESULTS)  # names in its folder
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The results of a sweep: a line a run, and mean and std over seeds."""
+"""The results of a sweep: a line a run, mean and std over seeds, and a picture."""
 
 import csv
 import io
@@ -28,19 +28,36 @@ MEASURES = {  # of a run: (heading, digits); {metric} is that of the task
 
 
 def write_results(runs: Sequence[Run], out: Path) -> str:
-    """Writes results.csv and results.md of the runs that have ended, and returns the latter."""
+    """Writes results.csv, results.md and results.png of the runs that have ended; returns the text
+    of the second."""
     results = [(one, measures(RunDirectory(out / one.name))) for one in runs]
     metrics = {row['metric'] for _, row in results if row['state'] == 'done'} or {ACCURACY}
     metric = ' or '.join(sorted(metrics))
     table = _markdown(results, metric)
     write_atomically(out / 'results.csv', _csv(results, metric))
     write_atomically(out / 'results.md', table)
+    _plot(results, metric, out / 'results.png')
     return table
 
 
+def _plot(results: Sequence[tuple[Run, Row]], metric: str, path: Path) -> None:
+    """The picture of the runs that are done, where there are any."""
+    curves: dict[str, list] = {}
+    lower = False
+    for one, row in results:
+        if row['state'] == 'done':
+            settings = [f'{n} {v}' for n, v in _settings(one).items() if n != 'seed']
+            curves.setdefault(', '.join(settings) or 'all', []).append(row['curve'])
+            lower = row['lower']
+    if curves:
+        from dfl_jax.cli.sweep.plot import plot_results
+
+        plot_results(curves, metric, lower, path)
+
+
 def measures(directory: RunDirectory) -> Row:
-    """What MEASURES name, `metric` and `settings` of a finished run; else `state`, why there is
-    nothing."""
+    """What MEASURES name, `metric`, `settings`, `curve` and `lower` of a finished run; else `state`,
+    why there is nothing."""
     try:
         if reason := diverged(directory):
             return {'state': in_a_line(str(reason))}
@@ -61,6 +78,8 @@ def measures(directory: RunDirectory) -> Row:
     return {
         'state': 'done',
         'settings': settings,
+        'curve': (run['round'], consensus),
+        'lower': task.lower_is_better,
         'metric': task.metric,
         'final': consensus[-1],
         'best': min(consensus) if task.lower_is_better else max(consensus),
