@@ -56,8 +56,8 @@ def _plot(results: Sequence[tuple[Run, Row]], metric: str, path: Path) -> None:
 
 
 def measures(directory: RunDirectory) -> Row:
-    """What MEASURES name, `metric`, `settings`, `curve` and `lower` of a finished run; else `state`,
-    why there is nothing."""
+    """What MEASURES name, and `metric`, `settings`, `curve` and `lower`, of a finished run; else
+    `state`, why there is nothing."""
     try:
         if reason := diverged(directory):
             return {'state': in_a_line(str(reason))}
