@@ -111,9 +111,9 @@ flags.DEFINE_string(
 flags.DEFINE_float(
     'validation_share',
     None,
-    'Share of its samples that each client keeps from training, on which its own model is '
-    'evaluated: local_accuracy_mean (default of dfml and its baselines 0.2, of others 0). For '
-    'gradient methods but dispfl, asynchronous methods, and dfml with its baselines.',
+    'Share of its samples that each client keeps from training, and on which its own model is then '
+    'evaluated, as local_accuracy_mean in metrics.jsonl (default 0.2 for dfml and its baselines, 0 '
+    'for others). Not for ntk_fl, whose clients have no models of their own.',
 )
 flags.DEFINE_integer(
     'input_projection',
