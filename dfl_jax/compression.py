@@ -70,9 +70,9 @@ class Compression:
     """How clients compress what they send, weights or rows of Jacobians: top-k, then quantization.
 
     Args:
-      sparsity: share of the entries of every tensor, the smallest, that become zero; None: none.
-      bits: quantize every entry that is left to so many bits; None sends 32-bit floats.
-      rounding: of the quantizer, `stochastic` (default of weights) or `nearest` (default of
+      sparsity: share of the entries of every tensor that become zero, the smallest ones; None: 0.
+      bits: quantize the other entries to this number of bits; None sends 32-bit floats.
+      rounding: of the quantizer: `stochastic` (default for weights) or `nearest` (default for
         Jacobians).
 
     Raises ValueError for settings out of range, and for a rounding without bits.

@@ -56,8 +56,10 @@ def beer(
       training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
         default.
       compression: Q, of both differences.
-      consensus_step: gamma, in (0, 1]; the more Q loses, the smaller it has to be.
-      mixing: `metropolis`, or `uniform` or `size` where their weights are doubly stochastic, too.
+      consensus_step: step size gamma of the averaging, in (0, 1]; stronger compression needs a
+        smaller one.
+      mixing: weights of the average: `metropolis`, or `uniform` or `size` where these are doubly
+        stochastic, too.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python
         `initialisation.gain_corrected(gain)` in place of the last name.

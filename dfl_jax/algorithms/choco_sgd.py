@@ -55,7 +55,8 @@ def choco_sgd(
       training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
         default.
       compression: Q, of the differences; the default keeps the largest 1 % of every tensor.
-      consensus_step: gamma, in (0, 1]; the more Q loses, the smaller it has to be.
+      consensus_step: step size gamma of the averaging, in (0, 1]; stronger compression needs a
+        smaller one.
       mixing: `metropolis`, `uniform` or `size` weights.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python

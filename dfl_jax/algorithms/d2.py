@@ -54,8 +54,8 @@ def d2(
       model: the network, bound to its input shape.
       training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
         default.
-      mixing: W, `metropolis`, `uniform` or `size`; has to be symmetric.
-      lazy: average by (I + W) / 2 in place of W.
+      mixing: weights of W: `metropolis`, `uniform` or `size`; W has to be symmetric.
+      lazy: average by the matrix (I + W) / 2 in place of W.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python
         `initialisation.gain_corrected(gain)` in place of the last name.

@@ -30,8 +30,8 @@ def dec_fedavg(
 
     Args:
       population: the clients and their networks.
-      server: centralized FedAvg (Figure 12): all clients of an architecture go on with the average,
-        not the participants alone. One aggregator, which stands for the server.
+      server: centralized FedAvg (Figure 12): all clients of an architecture continue with the
+        average, not only the participants. Needs one aggregator, which acts as the server.
       training: of the participants on their own data; with a proximal term it is FedProx.
       init: `same` initial weights in an architecture, or `independent`.
       chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what

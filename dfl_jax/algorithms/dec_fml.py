@@ -51,8 +51,10 @@ def dec_fml(
 
     Args:
       population: the clients and their networks.
-      meme: the architecture of the memes, one of the population's; None: the median in size.
-      alpha: weight of the other model's opinion, 1 - alpha that of the labels, for both.
+      meme: architecture of the meme models that clients exchange, one of the population's; None:
+        the median in size.
+      alpha: weight of the other model's predictions in the loss of each of the two models; the
+        labels have 1 - alpha.
       training: of the two models of a client on its own data.
       init: `same` initial weights in an architecture, or `independent`.
       chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what

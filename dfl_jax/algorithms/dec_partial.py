@@ -33,8 +33,8 @@ def dec_partial(
 
     Args:
       population: clients whose architectures differ in width alone.
-      channels: which channels of the global model a sub-model holds: the `first`; `rolled`, from
-        one on that moves with the rounds; `sorted`, the same in ascending order; or `random`.
+      channels: which channels of the global model a sub-model has: the `first` ones; `rolled`, a
+        window that moves with the rounds; `sorted`, the same in ascending order; or `random` ones.
       training: of the participants on their own data.
       init: `same` initial weights in an architecture, or `independent`.
       chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what

@@ -45,7 +45,8 @@ def dfed_alt(
       training: of the body, and of the head but for its epochs and rate.
       head_epochs: passes over a client's data that train its head.
       head_lr: learning rate of the head.
-      head: the top-level entry of the parameters that stays with a client; None: the last layer.
+      head: the layer that stays with each client, by its name in the parameters; None: the last
+        one.
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models, heads
         included.

@@ -139,9 +139,9 @@ def dfml(
     Args:
       population: the clients and their networks.
       rounds: T, for which alpha is scheduled.
-      mutual_epochs: K, passes over the aggregator's data.
-      schedule: of alpha, the weight of the distillation: `half_cycle`, `cycle`, `fixed` or
-        `annealed`, see `alpha_schedule`.
+      mutual_epochs: passes K of mutual learning over the aggregator's data.
+      schedule: how alpha, the weight of the distillation, changes over the rounds: `half_cycle`,
+        `cycle`, `fixed` or `annealed`, see `alpha_schedule`.
       alpha: the largest weight of the distillation. A.5.1 says 0.8 or 0.9 where labels mislead
         little, as with WSM, and 1 with `ce` on skewed classes.
       period: rounds of the first cycle of alpha.
@@ -151,10 +151,11 @@ def dfml(
       scheduled: which terms of Eq. (10) alpha moves: `both` in opposite directions (Eq. 1),
         `supervision` alone (the distillation at 1), `distillation` alone (the supervision at 1), or
         `common`, both alike.
-      teachers: weight of a teacher, its `size` (Eq. 3), or `equal` for all.
-      transfer: `mutual`, or `vanilla`, in which only the aggregator learns (A.4.8).
-      weighted_samples: weighted soft labels, WSL (A.5.2).
-      temperature: of the softmax of the distillation.
+      teachers: weights of the teachers: by their `size` (Eq. 3), or `equal`.
+      transfer: who learns at an aggregator: all (`mutual`), or only the aggregator (`vanilla`,
+        A.4.8).
+      weighted_samples: weight the samples of the distillation (weighted soft labels, WSL, A.5.2).
+      temperature: temperature of the softmax in the distillation.
       training: optimiser, batches and supervision (`wsm` is Eq. 2) of both trainings, epochs of the
         local one.
       init: `same` initial weights in an architecture, or `independent`.

@@ -107,7 +107,8 @@ def dispfl(
       prune_rate: share of a mask that is replaced after round 0; round k replaces
         prune_rate / 2 (1 + cos(pi k / anneal_rounds)).
       anneal_rounds: rounds until nothing is replaced; a run of the command line takes its --rounds.
-      regrow: by the `gradient` of one minibatch, or `random`.
+      regrow: which weights a mask takes anew: those of the largest `gradient` on one minibatch, or
+        `random` ones.
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M sparse models,
         or each weight's mean over the clients whose mask holds it (`intersection`).

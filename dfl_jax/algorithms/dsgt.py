@@ -49,7 +49,8 @@ def dsgt(
       model: the network, bound to its input shape.
       training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
         default, more local steps taken together as one.
-      mixing: `metropolis`, or `uniform` or `size` where their weights are doubly stochastic, too.
+      mixing: weights of the average: `metropolis`, or `uniform` or `size` where these are doubly
+        stochastic, too.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python
         `initialisation.gain_corrected(gain)` in place of the last name.

@@ -46,9 +46,10 @@ def gossip_sgd(
     Args:
       model: the network, bound to its input shape.
       training: of every client on its own data.
-      round_order: `train_first`; `average_first`, for weights that clients drew apart with a gain;
-        or `parallel`, which averages the models of before and adds what training changes.
-      gossip_steps: averaging steps a round over the same graph (DFedSAM-MGS).
+      round_order: `train_first`; `average_first`, for gain-corrected initial weights; or
+        `parallel`, which averages the models from before the training and adds the changes of
+        training.
+      gossip_steps: averaging steps in each round, over the same graph (DFedSAM-MGS).
       diagnostics: report how far training and averaging moved the models, and the cosine between
         the two moves, see `metrics.update_norms`.
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.

@@ -74,19 +74,19 @@ def ntk_dfl(
     Args:
       model: the network, bound to its input shape.
       ntk: the update of one aggregator, Algorithm 4.
-      kernel: backend, `auto`, `structured`, `output_scan` or `nt` (neural-tangents), see
-        `dfl_jax.ntk.kernels`.
-      mixing: weights of Eq. (1), `size` (ICML), `uniform` (preprint) or `metropolis`.
-      averaging: False leaves Eq. (1) out, w_bar_i = w_i.
-      jacobian_weights: a neighbour takes its Jacobian, and evaluates its outputs, at the `averaged`
-        weights of the aggregator (Eq. 2) or at the `neighbours`, each at its own w_bar_j; without
-        averaging, the latter is the ablation of Figure 7.
-      batches: m1, the parts of a client's data that make an update of their own, one after the
-        other, each with Jacobians at the weights that the one before has reached (E.1).
-      subsampling: m2; a client draws 1/m2 of its data anew every round (E.3).
+      kernel: backend of the kernel: `auto`, `structured`, `output_scan` or `nt` (neural-tangents),
+        see `dfl_jax.ntk.kernels`.
+      mixing: weights of the average, Eq. (1): `size` (ICML), `uniform` (preprint) or `metropolis`.
+      averaging: whether clients average their weights, Eq. (1); False: w_bar_i = w_i.
+      jacobian_weights: the weights at which a neighbour takes its Jacobian and its outputs: the
+        `averaged` weights of the aggregator (Eq. 2), or `neighbours`, each neighbour's own w_bar_j;
+        the latter without averaging is the ablation of Figure 7.
+      batches: number m1 of parts into which each client's data are split; each part makes an update
+        with Jacobians at the weights that the previous update has reached (E.1).
+      subsampling: divisor m2; each client draws 1/m2 of its data anew every round (E.3).
       compression: of the rows of the Jacobians (E.3).
-      by_cluster: the graphs have one aggregator a cluster (`topology.by_cluster`), whose clients
-        share its weights and its update (E.2).
+      by_cluster: the graphs have one aggregator for each cluster (`topology.by_cluster`), whose
+        clients share its weights and its update (E.2).
       consensus: the consensus model is the `mean` (ICML) or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python
         `initialisation.gain_corrected(gain)` in place of the last name.

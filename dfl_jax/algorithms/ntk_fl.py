@@ -44,10 +44,10 @@ def ntk_fl(
 
     Args:
       model: the network, bound to its input shape.
-      cohort: clients that the server hears in a round, the K of its graphs.
+      cohort: number K of clients from which the server receives in a round.
       ntk: the update of the server.
-      kernel: backend, `auto`, `structured`, `output_scan` or `nt` (neural-tangents), see
-        `dfl_jax.ntk.kernels`.
+      kernel: backend of the kernel: `auto`, `structured`, `output_scan` or `nt` (neural-tangents),
+        see `dfl_jax.ntk.kernels`.
 
     What the server sends back is not counted as traffic of the clients.
 

@@ -49,7 +49,7 @@ def qg_dsgdm(
       model: the network, bound to its input shape.
       training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
         default.
-      global_momentum: mu, in [0, 1).
+      global_momentum: factor mu of the quasi-global momentum, in [0, 1).
       mixing: `metropolis`, `uniform` or `size` weights.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python

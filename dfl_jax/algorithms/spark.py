@@ -78,18 +78,19 @@ class Projection:
     """How Jacobians are projected and sent.
 
     Args:
-      projection: kind of P, `low_rank`, `sparse_sign`, `gaussian` (the paper's; slow) or `none`:
-        Jacobians are sent as they are; see `dfl_jax.ntk.projection`.
-      projection_dim: k, the numbers of a projected row of the Jacobian; None: 1000.
+      projection: kind of the projection P: `low_rank`, `sparse_sign`, `gaussian` (the paper's;
+        slow) or `none`: Jacobians are sent as they are; see `dfl_jax.ntk.projection`.
+      projection_dim: length k of a projected row of the Jacobian; None: 1000.
       projection_refresh: how often P is drawn: `never` again, one P for all clients and rounds
         (section 3.2); once for each `client` (Algorithm 1 writes P_i); every `round`; or for every
         `aggregator` and round. All that an aggregator hears is projected by its own P, which seed,
         round and client give without being sent.
       projection_seed: the global seed of P.
-      kernel_form: `full`, over samples and outputs (Eq. 6), or its `trace` over outputs (NTK-DFL).
+      kernel_form: kernel over samples and outputs, `full` (Eq. 6), or its `trace` over outputs, as
+        in NTK-DFL.
       step_form: the weights move by the `projected` step P J~^T S (Eq. 16, 17), or by the `exact`
         J^T S, for which the aggregator sends S to its neighbours and they return their share.
-      exchange: numbers of a sent Jacobian, `float32`, `float16` or `int8`.
+      exchange: type of the numbers of a sent Jacobian: `float32`, `float16` or `int8`.
 
     Raises ValueError for settings out of range.
     """
@@ -154,9 +155,9 @@ def spark(
       projection: of the Jacobians.
       distillation: of labels and the logits of the model at which the Jacobian is taken.
       sampling: share of its data that a client draws anew every round, in [0.001, 1].
-      momentum: mu of Eq. (12) and (13).
-      averaging: False leaves the averaging of weights out.
-      mixing: weights of the averaging, `size`, `uniform` or `metropolis`.
+      momentum: momentum mu of Eq. (12) and (13).
+      averaging: whether clients average their weights.
+      mixing: weights of the average: `size`, `uniform` or `metropolis`.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
       init: `same` or `independent` initial weights, or `gain_corrected`; from Python
         `initialisation.gain_corrected(gain)` in place of the last name.

@@ -151,9 +151,9 @@ def divshare(
     Args:
       model: the network, bound to its input shape.
       places: R, models of the past that are kept, from the plan of the events.
-      fragments: 1 / Omega, into which a model is cut; the same as in the plan.
-      recipients: J, random neighbours that a fragment is sent to, which the plan draws; log2 M by
-        default, or all neighbours where these are fewer.
+      fragments: number 1 / Omega of parts into which a model is cut; the same as in the plan.
+      recipients: number J of random neighbours to which each fragment is sent, drawn by the plan;
+        by default log2 M, or all neighbours if there are fewer.
       training: of a client between two averages, one minibatch by default. Round k of its schedules
         is the client's k-th update.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.

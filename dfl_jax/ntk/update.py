@@ -29,21 +29,22 @@ class NtkUpdate:
     """How an aggregator evolves its outputs, and its weights with them.
 
     Args:
-      lr: eta, the length of a time step.
+      lr: length eta of a time step.
       lr_decay: rate of decay: round k = 0, 1, ... uses lr * exp(-lr_decay * k); 0 for none.
-      timesteps: candidates t among which each client chooses, increasing.
+      timesteps: numbers of time steps, increasing; each client keeps the weights of the one with
+        the lowest loss.
       loss: `cross_entropy`, or `mse`: half of the squared error, mean over samples and outputs.
-      evolution: of the outputs and the residual that the weights take: `sampled`, the sum over
-        whole steps of the gradient flow; `rkc`, the integral over it; `euler`, the sum over steps
-        of Euler's method; or `eigh`, `sampled` in closed form (of mse). See
+      evolution: how the residual that moves the weights is accumulated: `sampled`, summed over
+        whole steps of the gradient flow; `rkc`, integrated over the flow; `euler`, summed over
+        steps of Euler's method; or `eigh`, as `sampled` in closed form (for mse). See
         `dfl_jax.ntk.evolution`.
-      selection: the timestep's loss is that of the true network with the evolved weights
-        (`network`) or of the evolved outputs (`linearized`; as the flow descends it, the last
-        timestep has the lowest), on the data of an aggregator and its neighbours.
-      patience: how many timesteps may have a higher loss than the lowest so far before later ones
-        are no longer integrated and tried; as many as there are timesteps tries all of them.
-      precision: of the products of a round, `highest`, `high` or `default`, as
-        `jax.default_matmul_precision` names them; CPUs know only one.
+      selection: the loss by which a timestep is chosen, on the data of an aggregator and its
+        neighbours: that of the network with the evolved weights (`network`), or that of the
+        evolved outputs (`linearized`, which always falls, so that the last timestep is chosen).
+      patience: stop trying timesteps when this number of them had a higher loss than the lowest so
+        far; as many as there are timesteps tries all of them.
+      precision: of the matrix products of a round: `highest`, `high` or `default`, as in
+        `jax.default_matmul_precision`; CPUs have only one.
 
     Raises ValueError for settings out of range or that contradict each other.
     """

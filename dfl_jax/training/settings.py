@@ -26,29 +26,33 @@ class LocalTraining:
     Args:
       lr: learning rate of round 0.
       lr_decay: factor a round: round k = 0, 1, ... uses lr * lr_decay**k; 1 for none.
-      lr_schedule: factor on the learning rate, `cosine:ROUNDS`, `warmup:ROUNDS`,
+      lr_schedule: factor on the learning rate by round: `cosine:ROUNDS`, `warmup:ROUNDS`,
         `step:ROUND-ROUND-...:FACTOR` or several with commas, e.g. `warmup:5,cosine:100`; from
-        Python also a function of k.
-      batch_size: B; a client that holds fewer samples trains on all of them at each step.
+        Python also a function of the round k = 0, 1, ...
+      batch_size: samples of a minibatch; a client with fewer samples takes all of them at each
+        step.
       local_epochs: passes over its data that a client makes in a round, unless local_steps are
         set.
-      local_steps: minibatches of a round; the data is shuffled anew after every pass over it.
+      local_steps: minibatches in a round, in place of local_epochs; the data are shuffled anew
+        after every pass.
       optimizer: `sgd`, or another of optax by its name, e.g. `adamw`, `adam`, `rmsprop` or `lion`;
         from Python also a function of the learning rate that returns an optax optimiser.
       optimizer_options: arguments of the optimizer, e.g. `b1=0.8,nesterov=true`, in place of
         optax's defaults.
-      momentum: heavy ball, of sgd only, in [0, 1).
-      weight_decay: added to the gradient as weight_decay * w, but decoupled where the optimiser has
-        an argument of this name, as adamw has.
+      momentum: heavy-ball momentum of sgd, in [0, 1); other optimizers take optimizer_options.
+      weight_decay: weight_decay * w is added to the gradient; if the optimiser has an argument of
+        this name, as adamw has, decay is decoupled instead.
       clip_norm: bound on the norm of the gradient, before decay and momentum.
       sam_radius: rho of sharpness-aware minimisation, which takes the gradient at w + rho g / ||g||
         (Foret et al. 2021); 0 turns it off.
       sam_adaptive: take the gradient of SAM at w + rho w^2 g / || |w| g || (ASAM, Kwon et al.
         2021).
-      supervision: loss of the labels, `ce`, `ace` (asymmetric) or `wsm` (re-weighted softmax).
-      loss_cap: bound on the loss of a minibatch, which has no gradient above it; None for no bound.
-      proximal: mu of mu/2 ||w - w_start||^2 in the loss (FedProx).
-      augmentation: of training images, `none` or `standard` (shift and mirror).
+      supervision: loss on the labels: `ce` (cross-entropy), `ace` (asymmetric cross-entropy) or
+        `wsm` (re-weighted softmax).
+      loss_cap: a minibatch with a larger loss than this has no gradient; None for no bound.
+      proximal: weight mu of the term mu/2 ||w - w_start||^2 in the loss (FedProx), with w_start the
+        weights at the start of the round.
+      augmentation: of training images: `none` or `standard` (random shift and mirroring).
 
     Raises ValueError for a setting out of its range, or one that would have no effect.
     """

@@ -21,22 +21,36 @@ for _name in SHARED:
     flags.declare_key_flag(_name)
 
 flags.DEFINE_integer('images', 8, 'Images of the training set that are attacked.', lower_bound=1)
-flags.DEFINE_float('attack_sparsity', 0.25, 'Share of the entries of a tensor that top-k drops.')
+flags.DEFINE_float(
+    'attack_sparsity', 0.25, 'Share of the entries of each tensor that top-k sparsification drops.'
+)
 flags.DEFINE_integer(
     'attack_projection',
     None,
-    'Dimensions of the projected inputs (default 200, or a quarter of the features of small ones).',
+    'Dimensions of the projected inputs (default 200; if there are few features, a quarter '
+    'of them).',
 )
 flags.DEFINE_integer(
-    'attack_training', 500, 'Steps of Adam before the second attack; 0: none.', lower_bound=0
+    'attack_training',
+    500,
+    'Steps of Adam before the second attack; 0: no second attack.',
+    lower_bound=0,
 )
-flags.DEFINE_integer('attack_steps', 1000, 'Steps of a search.', lower_bound=1)
-flags.DEFINE_integer('attack_restarts', 2, 'Searches from different noise.', lower_bound=1)
+flags.DEFINE_integer(
+    'attack_steps', 1000, 'Steps of each search by gradient matching.', lower_bound=1
+)
+flags.DEFINE_integer('attack_restarts', 2, 'Searches from different random starts.', lower_bound=1)
 flags.DEFINE_float(
-    'attack_smoothness', 0.1, 'Weight of the total variation where it is a prior.', lower_bound=0
+    'attack_smoothness',
+    0.1,
+    'Weight of the total variation in attacks that have it as a prior.',
+    lower_bound=0,
 )
 flags.DEFINE_integer(
-    'attack_known', 200, 'Other training images, which the neighbour holds itself.', lower_bound=2
+    'attack_known',
+    200,
+    'Training images of its own from which the neighbour learns a prior.',
+    lower_bound=2,
 )
 
 

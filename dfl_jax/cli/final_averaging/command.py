@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 flags.DEFINE_string('run', None, 'The run directory whose clients are averaged.')
 flags.DEFINE_float(
-    'target', 0.84, 'Test accuracy whose clients are counted.', lower_bound=0.0, upper_bound=1.0
+    'target',
+    0.84,
+    'Test accuracy for which it is counted how many clients the average needs.',
+    lower_bound=0.0,
+    upper_bound=1.0,
 )
 MOVED = ('data_dir', 'partition_file')  # settings that may differ from the run's
 SHARED = (*MOVED, 'seed', 'out', 'progress', 'allow_imports')  # with experiments.run

@@ -105,11 +105,11 @@ def define_flags(_: Sequence[str]) -> None:
     flags.DEFINE_string(
         'out',
         None,
-        'The page (default: report.html in --runs).',
+        'File of the page (default: report.html in --runs).',
         allow_override=True,  # the flags of a run, which say what its settings mean, have one too
     )
-    flags.DEFINE_float('target', 0.85, 'Accuracy to which rounds and megabytes are counted.')
-    flags.DEFINE_bool('overwrite', False, 'Replace --out even where it is no report.')
+    flags.DEFINE_float('target', 0.85, 'Accuracy until which rounds and megabytes are counted.')
+    flags.DEFINE_bool('overwrite', False, 'Replace the file --out even if it is not a report.')
 
 
 @one_line_errors('interrupted, and nothing written; start again', '--runs=DIR names the runs')

@@ -58,31 +58,37 @@ flags.DEFINE_list(
 flags.DEFINE_integer(
     'together',
     None,
-    'Runs of one program (default: what the memory holds; 1 for clients of several architectures '
-    'on a CPU).',
+    'Largest number of runs that are trained as one program, a group (default: what half of '
+    'the free memory holds; 1 for clients of several architectures on a CPU).',
     lower_bound=1,
 )
-flags.DEFINE_string('shard', '0/1', 'i/n: this process takes every n-th group of runs, from i.')
+flags.DEFINE_string(
+    'shard',
+    '0/1',
+    'Written i/n: this process takes every n-th group of runs, beginning with group i, '
+    'counted from 0.',
+)
 flags.DEFINE_enum(
     'launcher',
     None,
     LAUNCHERS,
-    'Have workers train the groups of runs: ray, those of a Ray cluster or of a local one, without '
-    'a shared disk; submitit, jobs of Slurm. Needs --together.',
+    'Let workers train the groups of runs: ray, those of a Ray cluster or of a local one, '
+    'without a shared disk; submitit, jobs of Slurm. Needs --together.',
 )
 flags.DEFINE_integer(
     'launcher_workers',
     None,
-    'Groups at once (default: as many as there is room for).',
+    'Groups that are trained at the same time (default: as many as there is room for).',
     lower_bound=1,
 )
 flags.DEFINE_integer(
     'launcher_cores',
     None,
-    "Cores of a group (default: this machine's, shared by the workers; 1 on a cluster).",
+    'Cores of each group (default: those of this machine, divided among the workers; 1 on a '
+    'cluster).',
     lower_bound=1,
 )
-flags.DEFINE_integer('launcher_gpus', 0, 'GPUs of a group.', lower_bound=0)
+flags.DEFINE_integer('launcher_gpus', 0, 'GPUs of each group.', lower_bound=0)
 flags.DEFINE_string(
     'ray_address',
     None,
@@ -92,13 +98,14 @@ flags.DEFINE_enum(
     'submitit_cluster',
     'slurm',
     ('slurm', 'local'),
-    'Who runs the jobs of --launcher=submitit: slurm, or local processes of this machine.',
+    'What runs the jobs of --launcher=submitit: slurm, or local processes on this machine.',
 )
 flags.DEFINE_list(
     'slurm',
     [],
-    'NAME=VALUE of the jobs, as sbatch calls them, e.g. partition=gpu,mem=16GB,time=240 (minutes, '
-    '60 unless given; a job that is cut off is queued again and goes on).',
+    'Parameters NAME=VALUE of the jobs, as sbatch calls them, e.g. '
+    'partition=gpu,mem=16GB,time=240 (time in minutes, by default 60; a job whose time is up '
+    'is queued again and continues).',
 )
 flags.adopt_module_key_flags(run)
 

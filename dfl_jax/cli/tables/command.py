@@ -40,12 +40,21 @@ def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
     several(
         'runs',
         None,
-        'Folders whose subfolders are the runs, or .json of them; --run writes into the first '
-        '(default: runs/PAPER/TABLE).',
+        'Folders whose subfolders are the runs, or .json files of their curves; --run writes '
+        'into the first (default: runs/PAPER/TABLE).',
     )
-    text('out', None, 'Where table, curves and figure go (default: with the first of --runs).')
-    text('seeds', '0', 'Seeds of every cell, 0..4 or 0,2,3. With --run or --list.')
-    text('shard', '0/1', 'i/n: this process takes every n-th run, from i. With --run or --list.')
+    text(
+        'out',
+        None,
+        'Folder for the table, its curves and its figure (default: the first of --runs).',
+    )
+    text('seeds', '0', 'Seeds of every cell, e.g. 0..4 or 0,2,3. With --run or --list.')
+    text(
+        'shard',
+        '0/1',
+        'Written i/n: this process takes every n-th run, beginning with run i, counted from 0. '
+        'With --run or --list.',
+    )
     text('data_dir', None, 'Folder of the data sets. With --run.')
     text(
         'partitions',
@@ -55,8 +64,10 @@ def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
     )
     several('cells', [], 'Only these cells, e.g. dfedavg-*. With --run or --list.')
     switch('run', False, 'Train the runs that are missing, and then show the table.')
-    switch('latex', False, 'Print the table in LaTeX, for a paper, and write it as .tex too.')
-    switch('list', False, 'Only say which runs are there, which are missing, and what these take.')
+    switch('latex', False, 'Print the table in LaTeX, and write it as .tex, too.')
+    switch(
+        'list', False, 'Only list which runs there are, which are missing, and how long these take.'
+    )
 
 
 @one_line_errors('interrupted; the same command goes on', None)

@@ -121,7 +121,7 @@ def listing(jobs: Sequence[Job], runs: Runs) -> str:
         rows.append([cell, *seeds, str(of_cell[0].rounds), _duration(seconds)])
     lacking = [job for job in jobs if not job.there]
     return (
-        markdown_table(['cell', 'seeds there', 'missing', 'rounds', 'a run takes'], rows, 3)
+        markdown_table(['cell', 'seeds there', 'seeds missing', 'rounds', 'a run takes'], rows, 3)
         + f'\n\n{counted(len(lacking), "run")} missing{_altogether(lacking, runs)}'
     )
 

@@ -30,18 +30,22 @@ flags.DEFINE_list('runs', None, 'Run directories, or folders of them.')
 flags.DEFINE_bool(
     'map',
     False,
-    'Draw where which method is the fastest, by link and computer, from the stored curves of the '
+    'Draw the map of the fastest method by link and computer, from the stored curves of the '
     'documents, into --out; no runs are needed.',
 )
-flags.DEFINE_list('targets', ['0.8', '0.85'], 'Accuracies until which the time is told.')
+flags.DEFINE_list(
+    'targets', ['0.8', '0.85'], 'Accuracies for which the time until they are reached is given.'
+)
 flags.DEFINE_float(
     'operations',
     None,
-    'Operations of a client in a round, for runs that have not counted their own.',
+    'Operations of a client in a round, for runs that have not recorded their own.',
     lower_bound=0,
 )
-flags.DEFINE_float('joules_per_operation', 1e-11, 'For the energy: of a client.', lower_bound=0)
-flags.DEFINE_float('joules_per_bit', 1e-7, 'For the energy: of a sender.', lower_bound=0)
+flags.DEFINE_float(
+    'joules_per_operation', 1e-11, 'Energy of an operation of a client.', lower_bound=0
+)
+flags.DEFINE_float('joules_per_bit', 1e-7, 'Energy of a bit that is sent.', lower_bound=0)
 SHARED = ('world', 'barrier', 'data_dir', 'partition_file', 'out', 'allow_imports', 'progress')
 for _name in SHARED:
     flags.declare_key_flag(_name)

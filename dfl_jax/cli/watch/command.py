@@ -113,8 +113,8 @@ def server(source: Path, port: int, target: float) -> ThreadingHTTPServer:
 
 def define_flags(_: Sequence[str]) -> None:
     """Defines the flags of this command, whose names others use for something else."""
-    flags.DEFINE_integer('port', 8000, 'Where the page is; 0: a port that is free.', 0, 65535)
-    flags.DEFINE_float('target', 0.85, 'Accuracy to which rounds and megabytes are counted.')
+    flags.DEFINE_integer('port', 8000, 'Port of the page; 0: any free port.', 0, 65535)
+    flags.DEFINE_float('target', 0.85, 'Accuracy until which rounds and megabytes are counted.')
 
 
 @one_line_errors('interrupted', hint=None)
