@@ -18,7 +18,6 @@ from dfl_jax.heterogeneous import (
     Population,
     architecture_means,
     assign_participants,
-    at_aggregators,
     consensus_of_architectures,
     gather,
     initial_stacked,
@@ -105,9 +104,7 @@ def dec_fml(
         sizes = clients.mask.sum(axis=1).astype(clients.x.dtype)
         met = gather({MEME: params[MEME]}, at_meeting)
         means = architecture_means(met, at_meeting, graph, sizes)
-        params |= scatter(
-            {MEME: params[MEME]}, at_aggregators(means, at_meeting, graph), at_meeting
-        )
+        params |= scatter({MEME: params[MEME]}, means, at_meeting)
 
         losses = sound(models, losses)
         of_meme = {MEME: losses.pop(MEME)}

@@ -20,7 +20,6 @@ from dfl_jax.heterogeneous.rounds import (
     TRAINING,
     MeetingState,
     architecture_means,
-    at_aggregators,
     consensus_of_architectures,
     logits_of,
     losses_of_round,

@@ -148,31 +148,23 @@ def to_everyone(
 def architecture_means(
     models: Stacked, participants: dict[str, Participants], graph: Graph, weights: Array
 ) -> Stacked:
-    """At every aggregator the weighted mean of the models of one architecture (DFML Eq. 5).
+    """For each participant the weighted mean of its architecture at its aggregator (DFML Eq. 5).
 
-    models: leaves [S, ...]; weights: [M] of the clients. Returns leaves [H, ...].
+    models, and what is returned: leaves [S, ...]; weights: [M] of the clients.
     """
     aggregators, members = graph.members.shape
     means = {}
     for name, group in participants.items():
         weight = jnp.where(group.present, weights[group.client], 0)
-        at = jax.nn.one_hot(group.position // members, aggregators, dtype=weight.dtype)  # [S, H]
-        shares = at * weight[:, None]
+        home = group.position // members
+        shares = jax.nn.one_hot(home, aggregators, dtype=weight.dtype) * weight[:, None]  # [S, H]
         total = shares.sum(axis=0, keepdims=True)
         shares = shares / jnp.maximum(total, jnp.finfo(weight.dtype).tiny)
         means[name] = jax.tree.map(
-            lambda leaf, s=shares: jnp.tensordot(s.T, leaf, 1, precision='highest'), models[name]
+            lambda leaf, s=shares, h=home: jnp.tensordot(s.T, leaf, 1, precision='highest')[h],
+            models[name],
         )
     return means
-
-
-def at_aggregators(means: Stacked, participants: dict[str, Participants], graph: Graph) -> Stacked:
-    """Every participant's entry of leaves [H, ...], that of its aggregator: [S, ...]."""
-    members = graph.members.shape[1]
-    return {
-        name: jax.tree.map(lambda leaf, g=group: leaf[g.position // members], means[name])
-        for name, group in participants.items()
-    }
 
 
 def participants_training(
