@@ -17,7 +17,6 @@ product     rate of a 2048^3 product in the same process right after: the machin
 With several numbers of clients M it says how time grows with them, and --plot draws it.
 """
 
-import inspect
 import itertools
 import json
 import os
@@ -39,7 +38,6 @@ from dfl_jax.execution.devices import client_mesh, cores_as_devices, mesh_of_cor
 from dfl_jax.execution.memory import choose_chunk
 from dfl_jax.heterogeneous.population import populate
 from dfl_jax.models import MODES, architecture, bind
-from dfl_jax.training import LocalTraining
 
 OFFERED = ('ntk_dfl', 'spark', 'dfedavg', 'dfedavgm', 'dpsgd', 'dfml')
 _ALGORITHMS = flags.DEFINE_list(
@@ -190,14 +188,13 @@ def steps_of(name: str, setting: Setting, rounds: range) -> float:
     clients = len(setting.clients.y)
     if name in ('ntk_dfl', 'spark'):
         return clients
-    parameters = inspect.signature(METHODS[name].factory).parameters
-    training: LocalTraining = parameters['training'].default
+    settings = settings_of(METHODS[name].factory)
+    epochs = settings['local_epochs'] or 0
     if name == 'dfml':
         participants = float(setting.schedule.mask[list(rounds), 0].sum(axis=1).mean())
-        epochs = (training.local_epochs or 0) + MUTUAL_EPOCHS
-        return participants * epochs * -(-MUTUAL_SAMPLES // MUTUAL_BATCH)
-    size = min(training.batch_size, _SAMPLES.value)
-    return clients * (training.local_epochs or 0) * -(-_SAMPLES.value // size)
+        return participants * (epochs + MUTUAL_EPOCHS) * -(-MUTUAL_SAMPLES // MUTUAL_BATCH)
+    size = min(settings['batch_size'], _SAMPLES.value)
+    return clients * epochs * -(-_SAMPLES.value // size)
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
