@@ -1,8 +1,6 @@
 """What benchmarks share: the start, tables, times, networks, counted kernel products."""
 
-import json
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -13,7 +11,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags, logging
+from absl import app, logging
 
 from benchmarks.peers._common import CLASSES, random_samples
 from dfl_jax import data, topology
@@ -57,14 +55,6 @@ class Table:
         """Prints a row, numbers as `format` makes them when they come as (number, format)."""
         shown = (format(*cell) if isinstance(cell, tuple) else str(cell) for cell in cells)
         print(f'| {" | ".join(shown)} |', flush=True)
-
-
-def in_process(benchmark: str, worker: object, *passed: flags.FlagHolder) -> dict[str, Any]:
-    """What a fresh process of `benchmark` with this --worker and these flags prints, as JSON."""
-    command = [sys.executable, '-m', f'benchmarks.{benchmark}', f'--worker={worker}']
-    command += [f'--{flag.name}={flag.value}' for flag in passed if flag.value is not None]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 # --------------------------------------------------------------------------- times and memory

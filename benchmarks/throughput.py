@@ -1,6 +1,7 @@
 """What does each algorithm get out of this device?
 
     python -m benchmarks.throughput
+    python -m benchmarks.throughput --algorithms=ntk_dfl --clients=30,100,300,1000 --samples=60
 
 Steady rounds of `simulate.run`, state donated, evaluation on a handful of samples and apart: MLP
 784-100-10, dynamic 5-regular graph, published settings, random images. dfml has 50 clients of 64
@@ -12,11 +13,16 @@ experiments.run.
 s/round     median of the rounds after the first, as many as --budget seconds allow, or the first
 steps/s     minibatch steps, or updates of aggregators, of all clients
 product     rate of a 2048^3 product in the same process right after: the machine's speed then
+
+With several numbers of clients M it says how time grows with them, and --plot draws it.
 """
 
-import inspect
+import itertools
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -32,13 +38,12 @@ from dfl_jax.execution.devices import client_mesh, cores_as_devices, mesh_of_cor
 from dfl_jax.execution.memory import choose_chunk
 from dfl_jax.heterogeneous.population import populate
 from dfl_jax.models import MODES, architecture, bind
-from dfl_jax.training import LocalTraining
 
 OFFERED = ('ntk_dfl', 'spark', 'dfedavg', 'dfedavgm', 'dpsgd', 'dfml')
 _ALGORITHMS = flags.DEFINE_list(
     'algorithms', ['ntk_dfl', 'spark', 'dfedavg', 'dpsgd', 'dfml'], f'some of {", ".join(OFFERED)}'
 )
-_CLIENTS = flags.DEFINE_integer('clients', 300, 'M; dfml has 50', lower_bound=6)
+_CLIENTS = flags.DEFINE_list('clients', ['300'], 'numbers of clients M; dfml has 50')
 _SAMPLES = flags.DEFINE_integer('samples', 200, 'samples a client; dfml has 64', lower_bound=1)
 _DEGREE = flags.DEFINE_integer('degree', 5, 'neighbours of a client', lower_bound=1)
 _ROUNDS = flags.DEFINE_integer('rounds', 3, 'timed rounds', lower_bound=1)
@@ -47,6 +52,7 @@ _DEVICES = flags.DEFINE_integer(
     'devices', None, 'of the mesh (default: cores of a CPU, one accelerator)', lower_bound=1
 )
 _WIDTH = flags.DEFINE_float('width', 0.0625, 'factor on all channels of the CNNs of dfml')
+_PLOT = flags.DEFINE_string('plot', None, 'draw time and memory against M into this file')
 _WORKER = flags.DEFINE_string('worker', None, 'measure this one algorithm and print it as JSON')
 
 MUTUAL_EPOCHS, MUTUAL_BATCH, MUTUAL_CLIENTS, MUTUAL_SAMPLES = 10, 64, 50, 64
@@ -63,22 +69,23 @@ class Setting(NamedTuple):
 def main() -> None:
     if _WORKER.value:
         cores_as_devices(_DEVICES.value)
-        print(json.dumps(measure(_WORKER.value)))
+        print(json.dumps(measure(_WORKER.value, int(_CLIENTS.value[0]))))
         return
     for name in _ALGORITHMS.value:
         if name not in OFFERED:
             raise app.UsageError(f'--algorithms={name}: choose some of {", ".join(OFFERED)}')
-    print(f'{_CLIENTS.value} clients x {_SAMPLES.value} samples, degree {_DEGREE.value}')
-    columns = 'algorithm,devices,compile s,s/round,rounds,steps/s,product GFLOP/s,peak GiB'
-    table = None
-    passed = (_CLIENTS, _SAMPLES, _DEGREE, _ROUNDS, _BUDGET, _DEVICES, _WIDTH)
-    for name in _ALGORITHMS.value:
-        row = common.in_process('throughput', name, *passed)
+    print(f'{_SAMPLES.value} samples a client, degree {_DEGREE.value}')
+    columns = 'algorithm,clients,devices,compile s,s/round,rounds,steps/s,product GFLOP/s,peak GiB'
+    table, rows = None, []
+    for name, clients in itertools.product(_ALGORITHMS.value, _CLIENTS.value):
+        row = in_process(name, clients)
+        rows.append(row)
         if table is None:  # this process leaves the device to the others
             print(f'{row["about"]}\n')
             table = common.Table(*columns.split(','))
         table.row(
             name,
+            row['clients'],
             row['devices'],
             (row['compile'], '.1f'),
             (row['seconds'], '.3g'),
@@ -87,11 +94,27 @@ def main() -> None:
             (row['product'] / 1e9, '.0f'),
             (row['peak'] / common.GIB, '.2f'),
         )
+    for name in _ALGORITHMS.value:
+        m, s = np.log([[r['clients'], r['seconds']] for r in rows if r['name'] == name]).T
+        if len({*m}) > 1:
+            print(f'\n{name}: time grows as M^{np.polyfit(m, s, 1)[0]:.2f}')
+    if _PLOT.value:
+        plot(rows, Path(_PLOT.value))
 
 
-def measure(name: str) -> dict[str, Any]:
+def in_process(name: str, clients: str) -> dict[str, Any]:
+    """What `measure` finds in a fresh process, with the same flags."""
+    command = [sys.executable, '-m', 'benchmarks.throughput', f'--worker={name}']
+    for flag in (_SAMPLES, _DEGREE, _ROUNDS, _BUDGET, _DEVICES, _WIDTH):
+        command += [f'--{flag.name}={flag.value}'] if flag.value is not None else []
+    command.append(f'--clients={clients}')
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(name: str, clients: int) -> dict[str, Any]:
     """Seconds, memory and work of one algorithm."""
-    setting = setting_of(name)
+    setting = setting_of(name, clients)
     cores = mesh_of_cores(len(setting.clients.y))
     mesh = client_mesh(_DEVICES.value) if _DEVICES.value else cores
     devices = mesh.size if mesh else 1
@@ -101,10 +124,12 @@ def measure(name: str) -> dict[str, Any]:
     count = f', {os.cpu_count()} cores' if jax.default_backend() == 'cpu' else ''
     return {
         'about': common.about() + count,
+        'name': name,
+        'clients': len(setting.clients.y),
         'compile': compiled,
         'seconds': float(np.median([times[r] for r in rounds])),
         'timed': len(times) - 1,
-        'steps': steps_of(name, setting.schedule, rounds),
+        'steps': steps_of(name, setting, rounds),
         'peak': peak,
         'devices': devices,
         'product': product * (1 if jax.default_backend() == 'cpu' else devices),
@@ -125,15 +150,15 @@ def round_seconds(setting: Setting, mesh: Mesh | None) -> tuple[float, list[floa
     return compiled[1], np.diff(ends).tolist()
 
 
-def setting_of(name: str) -> Setting:
+def setting_of(name: str, clients: int) -> Setting:
     """The published settings of an algorithm at the standard size."""
     if name == 'dfml':
         return mutual_setting()
     model, method, rounds = common.mlp(), METHODS[name], _ROUNDS.value + 1
     each = method.memory(model, _SAMPLES.value, _DEGREE.value + 1, settings_of(method.factory))
-    schedule = topology.schedule('regular', _CLIENTS.value, rounds, seed=0, degree=_DEGREE.value)
-    algorithm = make(name, model, chunk=choose_chunk(_CLIENTS.value, each))
-    return Setting(algorithm, common.random_clients(_CLIENTS.value, _SAMPLES.value), schedule)
+    schedule = topology.schedule('regular', clients, rounds, seed=0, degree=_DEGREE.value)
+    algorithm = make(name, model, chunk=choose_chunk(clients, each))
+    return Setting(algorithm, common.random_clients(clients, _SAMPLES.value), schedule)
 
 
 def mutual_setting() -> Setting:
@@ -158,18 +183,38 @@ def mutual_setting() -> Setting:
     return Setting(algorithm, common.random_clients(MUTUAL_CLIENTS, MUTUAL_SAMPLES), schedule)
 
 
-def steps_of(name: str, schedule: Graph, rounds: range) -> float:
+def steps_of(name: str, setting: Setting, rounds: range) -> float:
     """Steps of a round, the mean of `rounds`."""
+    clients = len(setting.clients.y)
     if name in ('ntk_dfl', 'spark'):
-        return _CLIENTS.value
-    parameters = inspect.signature(METHODS[name].factory).parameters
-    training: LocalTraining = parameters['training'].default
+        return clients
+    settings = settings_of(METHODS[name].factory)
+    epochs = settings['local_epochs'] or 0
     if name == 'dfml':
-        participants = float(schedule.mask[list(rounds), 0].sum(axis=1).mean())
-        epochs = (training.local_epochs or 0) + MUTUAL_EPOCHS
-        return participants * epochs * -(-MUTUAL_SAMPLES // MUTUAL_BATCH)
-    size = min(training.batch_size, _SAMPLES.value)
-    return _CLIENTS.value * (training.local_epochs or 0) * -(-_SAMPLES.value // size)
+        participants = float(setting.schedule.mask[list(rounds), 0].sum(axis=1).mean())
+        return participants * (epochs + MUTUAL_EPOCHS) * -(-MUTUAL_SAMPLES // MUTUAL_BATCH)
+    size = min(settings['batch_size'], _SAMPLES.value)
+    return clients * epochs * -(-_SAMPLES.value // size)
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Draws seconds a round and peak memory of each algorithm against M, on logarithmic axes."""
+    from dfl_jax.cli.run.plots import plt
+
+    figure, panels = plt.subplots(1, 2, figsize=(8, 3.4), layout='constrained')
+    for panel, key, unit, label in (
+        (panels[0], 'seconds', 1, 'seconds a round'),
+        (panels[1], 'peak', common.GIB, 'peak memory, GiB'),
+    ):
+        for name in _ALGORITHMS.value:
+            points = [(row['clients'], row[key] / unit) for row in rows if row['name'] == name]
+            panel.loglog(*zip(*points, strict=True), 'o-', label=name)
+        panel.set(xlabel='clients M', ylabel=label)
+        panel.grid(alpha=0.3)
+        panel.legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    print(f'figure: {path}')
 
 
 if __name__ == '__main__':

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from absl import app
 
-from benchmarks import _common
+from benchmarks import _common, vs_peers
 from benchmarks.peers import _common as common
-from benchmarks.peers import _turns, ours
+from benchmarks.peers import ours
 
 SCRIPTS = Path(common.__file__).parent
 
@@ -23,7 +23,7 @@ def test_the_data_is_that_of_the_other_benchmarks():
     np.testing.assert_array_equal(y, clients.y)
 
 
-@pytest.mark.parametrize('name', ['_common', '_torch', *_turns.names()])
+@pytest.mark.parametrize('name', ['_common', '_torch', *vs_peers.names()])
 def test_a_peer_needs_its_own_packages_only(name):
     tree = ast.parse((SCRIPTS / f'{name}.py').read_text())
     imported = set()
@@ -37,7 +37,7 @@ def test_a_peer_needs_its_own_packages_only(name):
     assert 'jax' not in imported or name == 'fedjax'
 
 
-@pytest.mark.parametrize('name', [*_turns.names(), _turns.OURS])
+@pytest.mark.parametrize('name', [*vs_peers.names(), vs_peers.OURS])
 def test_a_script_takes_data_and_weights_and_reports_in_the_shared_way(name):
     source = (SCRIPTS / f'{name}.py').read_text()
     assert 'common.data(' in source or '_torch.tensors(' in source
@@ -82,7 +82,7 @@ def test_the_table_has_medians_and_quotients_within_a_turn(capsys):
         {'ours': line('dfl_jax', a), 'flower': line('Flower', b)}
         for a, b in [(0.02, 0.2), (0.01, 0.4), (0.04, 0.8)]
     ]
-    _turns.print_table(turns)
+    vs_peers.print_table(turns)
     rows = capsys.readouterr().out.splitlines()
     assert rows[0].startswith('| 20 clients |')
     assert rows[2] == '| dfl_jax 1.0 | 20 | 10,000 | 1.0 (1.0-1.0) | 3.70, 0.25 |'
@@ -90,9 +90,9 @@ def test_the_table_has_medians_and_quotients_within_a_turn(capsys):
 
 
 def test_a_peer_is_a_script_and_an_interpreter():
-    name, python = _turns.interpreter('fluke:venv/bin/python')
+    name, python = vs_peers.interpreter('fluke:venv/bin/python')
     assert name == 'fluke'
     assert python == str(Path.cwd() / 'venv/bin/python')
     for wrong in ('fluke', 'ours:python', 'other:python'):
         with pytest.raises(app.UsageError, match='NAME one of'):
-            _turns.interpreter(wrong)
+            vs_peers.interpreter(wrong)

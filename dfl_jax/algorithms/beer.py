@@ -70,10 +70,6 @@ def beer(
     local = local_gradient(model, training, chunk)
     codec = compression.codec('stochastic') or chain()
 
-    def begin(x: PyTree, *rest: Array) -> State:
-        nothing = optax.tree.zeros_like(x)
-        return State(x, nothing, nothing, nothing, nothing, *rest)
-
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         k_train, k_tracker, k_weights = jax.random.split(key, 3)
         x, h, v, c, before, sizes, k = state
@@ -91,4 +87,4 @@ def beer(
         balanced('BEER', mixing, graphs, sizes)
 
     bits = {'weights': codec.bits(model.shapes)}
-    return gossip_method(model, [training], init, step, consensus, bits, begin, check, messages=2)
+    return gossip_method(model, [training], init, step, consensus, bits, State, check, messages=2)

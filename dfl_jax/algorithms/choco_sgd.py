@@ -68,9 +68,6 @@ def choco_sgd(
     displacement = local_displacement(model, training, chunk)
     codec = compression.codec('stochastic') or chain()
 
-    def begin(x: PyTree, *rest: Array) -> State:
-        return State(x, optax.tree.zeros_like(x), *rest)
-
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         k_train, k_codec = jax.random.split(key)
         x, public, sizes, k = state
@@ -83,7 +80,7 @@ def choco_sgd(
 
     bits = {'weights': codec.bits(model.shapes)}
     check = partial(static, 'CHOCO-SGD')
-    return gossip_method(model, [training], init, step, consensus, bits, begin, check)
+    return gossip_method(model, [training], init, step, consensus, bits, State, check)
 
 
 def approached(codec: Codec, key: Array, public: PyTree, private: PyTree) -> PyTree:

@@ -33,13 +33,18 @@ def initial_state(
 ) -> Callable[[Array, Clients], AnyState]:
     """`Algorithm.init` of the methods whose state holds stacked `params`, `sizes` and `round`.
 
-    begin: (params, sizes, round) -> the state. Raises ValueError for an unknown init.
+    begin: the class of the state, whose fields between `params` and `sizes` are trees like `params`
+    that are zero at first; or (params, sizes, round) -> the state.
+
+    Raises ValueError for an unknown init.
     """
     check_init(init)
+    more = len(getattr(begin, '_fields', State._fields)) - len(State._fields)
 
     def init_state(key: Array, clients: Clients) -> AnyState:
         sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
-        return begin(initial_params(key, model, len(sizes), init), sizes, jnp.int32(0))
+        params = initial_params(key, model, len(sizes), init)
+        return begin(params, *[optax.tree.zeros_like(params)] * more, sizes, jnp.int32(0))
 
     return init_state
 

@@ -64,9 +64,6 @@ def d2(
     check_choice('mixing', mixing, MIXINGS)
     local = local_gradient(model, training, chunk)
 
-    def begin(x: PyTree, *rest: Array) -> State:
-        return State(x, optax.tree.zeros_like(x), *rest)
-
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, correction, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
@@ -80,4 +77,4 @@ def d2(
 
     bits = {'weights': FLOAT_BITS * model.size}
     check = partial(eigenvalues_above, 'D^2', -1 / 3, mixing, lazy)
-    return gossip_method(model, [training], init, step, consensus, bits, begin, check)
+    return gossip_method(model, [training], init, step, consensus, bits, State, check)

@@ -8,13 +8,7 @@ import dataclasses
 from functools import partial
 
 from dfl_jax.base import Algorithm
-from dfl_jax.heterogeneous import (
-    TRAINING,
-    Population,
-    architecture_means,
-    at_aggregators,
-    meeting_rounds,
-)
+from dfl_jax.heterogeneous import TRAINING, Population, architecture_means, meeting_rounds
 from dfl_jax.training import LocalTraining
 
 
@@ -42,9 +36,7 @@ def dec_fedavg(
 
     def average(key, models, participants, graph, clients, round):
         sizes = clients.mask.sum(axis=1).astype(clients.x.dtype)
-        return at_aggregators(
-            architecture_means(models, participants, graph, sizes), participants, graph
-        )
+        return architecture_means(models, participants, graph, sizes)
 
     return meeting_rounds(population, training, average, init=init, chunk=chunk, shared=server)
 

@@ -18,14 +18,12 @@ from dfl_jax.heterogeneous import (
     Population,
     architecture_means,
     assign_participants,
-    at_aggregators,
-    consensus_of_architectures,
     gather,
     initial_stacked,
     losses_of_round,
+    meeting_method,
     mutual_learning,
     mutual_work,
-    own_predictions,
     predictions,
     scatter,
     sound,
@@ -107,9 +105,7 @@ def dec_fml(
         sizes = clients.mask.sum(axis=1).astype(clients.x.dtype)
         met = gather({MEME: params[MEME]}, at_meeting)
         means = architecture_means(met, at_meeting, graph, sizes)
-        params |= scatter(
-            {MEME: params[MEME]}, at_aggregators(means, at_meeting, graph), at_meeting
-        )
+        params |= scatter({MEME: params[MEME]}, means, at_meeting)
 
         losses = sound(models, losses)
         of_meme = {MEME: losses.pop(MEME)}
@@ -125,16 +121,8 @@ def dec_fml(
         return MeetingState(params, t + 1), info
 
     def predict(state: MeetingState, x: Array) -> dict[str, Array]:
-        judged = predictions(population, state.params, x, chunk)
-        return {**judged, MEME: predictions(memes, state.params, x, chunk)['client']}
+        of_memes = predictions(memes, state.params, x, chunk)['client']
+        return {**method.predict(state, x), MEME: of_memes}
 
-    return Algorithm(
-        init_state,
-        step,
-        predict,
-        unit_bits=weight_bits(memes),
-        consensus=lambda state, weights=None: consensus_of_architectures(
-            population, state.params, weights
-        ),
-        predict_own=lambda state, x: own_predictions(population, state.params, x, chunk),
-    )
+    method = meeting_method(population, init_state, step, chunk)
+    return method._replace(predict=predict, unit_bits=weight_bits(memes))

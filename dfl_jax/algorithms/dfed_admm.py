@@ -64,9 +64,6 @@ def dfed_admm(
     check_range('proximal (1 / lambda)', training.proximal, above=0)
     train = local_training(model, training, chunk)
 
-    def begin(x: PyTree, *rest: Array) -> State:
-        return State(x, optax.tree.zeros_like(x), *rest)
-
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, moved, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
@@ -77,4 +74,4 @@ def dfed_admm(
         return (new, now), losses
 
     bits = {'weights': FLOAT_BITS * model.size}
-    return gossip_method(model, [training], init, step, consensus, bits, begin)
+    return gossip_method(model, [training], init, step, consensus, bits, State)

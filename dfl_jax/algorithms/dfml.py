@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.heterogeneous import (
     TRAINING,
@@ -21,21 +21,17 @@ from dfl_jax.heterogeneous import (
     Population,
     Stacked,
     assign_participants,
-    by_client,
-    consensus_of_architectures,
     gather,
     initial_stacked,
     local_work,
-    logits_of,
     losses_of_round,
+    meeting_method,
     mutual_learning,
     mutual_work,
-    own_predictions,
     participants_training,
     predictions,
     scatter,
     sound,
-    weight_bits,
     weights_sent,
 )
 from dfl_jax.initialisation import INITS
@@ -223,22 +219,9 @@ def dfml(
         )
         return new, info
 
-    def consensus(state: DfmlState, weights: Array | None = None) -> PyTree:
-        return consensus_of_architectures(population, state.peak, weights)
-
     def predict(state: DfmlState, x: Array) -> dict[str, Array]:
-        regular = {
-            name: logits_of(model, state.params[name], x, chunk)
-            for name, model in population.models.items()
-        }
-        judged = predictions(population, state.peak, x, chunk)
-        return {**judged, 'regular': by_client(regular, population)}
+        regular = predictions(population, state.params, x, chunk)['client']
+        return {**method.predict(state, x), 'regular': regular}
 
-    return Algorithm(
-        init_state,
-        step,
-        predict,
-        unit_bits=weight_bits(population),
-        consensus=consensus,
-        predict_own=lambda state, x: own_predictions(population, state.peak, x, chunk),
-    )
+    method = meeting_method(population, init_state, step, chunk, judged='peak')
+    return method._replace(predict=predict)

@@ -59,10 +59,6 @@ def dsgt(
     check_choice('mixing', mixing, MIXINGS)
     local = local_gradient(model, training, chunk)
 
-    def begin(x: PyTree, *rest: Array) -> State:
-        nothing = optax.tree.zeros_like(x)
-        return State(x, nothing, nothing, *rest)
-
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, tracker, before, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
@@ -73,4 +69,4 @@ def dsgt(
 
     bits = {'weights': FLOAT_BITS * model.size}
     check = partial(balanced, 'DSGT', mixing)
-    return gossip_method(model, [training], init, step, consensus, bits, begin, check, messages=2)
+    return gossip_method(model, [training], init, step, consensus, bits, State, check, messages=2)

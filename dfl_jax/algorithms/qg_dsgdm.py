@@ -60,9 +60,6 @@ def qg_dsgdm(
     check_range('global_momentum', global_momentum, least=0, below=1)
     local, mu = local_gradient(model, training, chunk), global_momentum
 
-    def begin(x: PyTree, *rest: Array) -> State:
-        return State(x, optax.tree.zeros_like(x), *rest)
-
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, momentum, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
@@ -74,4 +71,4 @@ def qg_dsgdm(
         return (mixed, momentum), losses
 
     bits = {'weights': FLOAT_BITS * model.size}
-    return gossip_method(model, [training], init, step, consensus, bits, begin)
+    return gossip_method(model, [training], init, step, consensus, bits, State)

@@ -21,6 +21,7 @@ from dfl_jax.algorithms.common import (
     chosen_by,
     consensus_of,
     count_sent,
+    initial_state,
     keep_inactive,
     own_predictions,
     stacked_predictions,
@@ -38,7 +39,7 @@ from dfl_jax.compression import (
 )
 from dfl_jax.execution import aggregator_bytes, bytes_of, map_in_chunks
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
-from dfl_jax.initialisation import Init, check_init, initial_params
+from dfl_jax.initialisation import Init
 from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
@@ -184,7 +185,6 @@ def spark(
     update = ntk_update(model, ntk)
     check_choice('loss', ntk.loss, ('cross_entropy',))
     check_choice('mixing', mixing, MIXINGS)
-    check_init(init)
     check_range('momentum', momentum, least=0, most=1)
     check_range('sampling', sampling, least=0.001, most=1)
     share = Fraction(sampling).limit_denominator(1000)
@@ -196,11 +196,6 @@ def spark(
             return linearize(key, random.draw(key), w, x, all_, len(x))
 
         return update_work(model, ntk, at)
-
-    def init_state(key: Array, clients: Clients) -> State:
-        sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
-        params = initial_params(key, model, len(sizes), init)
-        return State(params, jax.tree.map(jnp.zeros_like, params), sizes, jnp.int32(0))
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_batch, k_codec = jax.random.split(key)
@@ -271,7 +266,7 @@ def spark(
     mean = consensus_of(consensus)
     sent = (codec or chain()).shrunk(Message(random.dimension, FLOAT_BITS, 0))
     return Algorithm(
-        init_state,
+        initial_state(model, init, State),
         at_precision(ntk.precision, step),
         stacked_predictions(model, mean),
         unit_bits={

@@ -6,12 +6,13 @@ leaves [M_a, ...].
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree, State
 from dfl_jax.checks import check_choice
 from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.execution import map_in_chunks, map_present
@@ -30,7 +31,6 @@ from dfl_jax.heterogeneous.population import (
 from dfl_jax.heterogeneous.work import local_work, mutual_work
 from dfl_jax.initialisation import INITS
 from dfl_jax.metrics import consensus_model
-from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining, client_training
 
 TRAINING = LocalTraining(  # DFML, A.2
@@ -106,16 +106,28 @@ def meeting_rounds(
         replace = to_everyone if shared else scatter
         return MeetingState(replace(params, models, participants), t + 1), info
 
+    return meeting_method(population, init_state, step, chunk)._replace(replies=back)
+
+
+def meeting_method(
+    population: Population,
+    init: Callable[[Array, Clients], State],
+    step: Callable[[Array, State, Graph, Clients], tuple[State, Info]],
+    chunk: int | None,
+    judged: str = 'params',
+) -> Algorithm:
+    """The `Algorithm` of a state that holds models by architecture, leaves [M_a, ...].
+
+    judged: the field of the models that are evaluated, and whose mean is the consensus.
+    """
+    models = attrgetter(judged)
     return Algorithm(
-        init_state,
+        init,
         step,
-        lambda state, x: predictions(population, state.params, x, chunk),
-        unit_bits=weight_bits(population),
-        consensus=lambda state, weights=None: consensus_of_architectures(
-            population, state.params, weights
-        ),
-        predict_own=lambda state, x: own_predictions(population, state.params, x, chunk),
-        replies=back,
+        lambda state, x: predictions(population, models(state), x, chunk),
+        weight_bits(population),
+        lambda state, weights=None: consensus_of_architectures(population, models(state), weights),
+        predict_own=lambda state, x: own_predictions(population, models(state), x, chunk),
     )
 
 
@@ -148,31 +160,23 @@ def to_everyone(
 def architecture_means(
     models: Stacked, participants: dict[str, Participants], graph: Graph, weights: Array
 ) -> Stacked:
-    """At every aggregator the weighted mean of the models of one architecture (DFML Eq. 5).
+    """For each participant the weighted mean of its architecture at its aggregator (DFML Eq. 5).
 
-    models: leaves [S, ...]; weights: [M] of the clients. Returns leaves [H, ...].
+    models, and what is returned: leaves [S, ...]; weights: [M] of the clients.
     """
     aggregators, members = graph.members.shape
     means = {}
     for name, group in participants.items():
         weight = jnp.where(group.present, weights[group.client], 0)
-        at = jax.nn.one_hot(group.position // members, aggregators, dtype=weight.dtype)  # [S, H]
-        shares = at * weight[:, None]
+        home = group.position // members
+        shares = jax.nn.one_hot(home, aggregators, dtype=weight.dtype) * weight[:, None]  # [S, H]
         total = shares.sum(axis=0, keepdims=True)
         shares = shares / jnp.maximum(total, jnp.finfo(weight.dtype).tiny)
         means[name] = jax.tree.map(
-            lambda leaf, s=shares: jnp.tensordot(s.T, leaf, 1, precision='highest'), models[name]
+            lambda leaf, s=shares, h=home: jnp.tensordot(s.T, leaf, 1, precision='highest')[h],
+            models[name],
         )
     return means
-
-
-def at_aggregators(means: Stacked, participants: dict[str, Participants], graph: Graph) -> Stacked:
-    """Every participant's entry of leaves [H, ...], that of its aggregator: [S, ...]."""
-    members = graph.members.shape[1]
-    return {
-        name: jax.tree.map(lambda leaf, g=group: leaf[g.position // members], means[name])
-        for name, group in participants.items()
-    }
 
 
 def participants_training(
@@ -270,11 +274,6 @@ def consensus_of_architectures(
     }
 
 
-def logits_of(model: Model, stacked: PyTree, x: Array, chunk: int | None) -> Array:
-    """Logits [M_a, B, C] of the models of one architecture, leaves [M_a, ...], on x [B, ...]."""
-    return map_in_chunks(lambda params: model.apply(params, x), stacked, chunk)
-
-
 def predictions(
     population: Population, stacked: Stacked, x: Array, chunk: int | None
 ) -> dict[str, Array]:
@@ -284,7 +283,10 @@ def predictions(
     there are several, 'client/ARCHITECTURE' [M_a, B, C] and 'consensus/ARCHITECTURE' [B, C].
     """
     models = population.models
-    each = {name: logits_of(models[name], stacked[name], x, chunk) for name in models}
+    each = {  # [M_a, B, C]
+        name: map_in_chunks(lambda params, m=model: m.apply(params, x), stacked[name], chunk)
+        for name, model in models.items()
+    }
     means = consensus_of_architectures(population, stacked)
     consensus = {name: models[name].apply(means[name], x) for name in models}
     largest = max(models, key=lambda name: models[name].size)

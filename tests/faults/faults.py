@@ -201,8 +201,8 @@ FAULTS = [
     Fault(
         "DFML's consensus of the regular models",
         'dfl_jax/algorithms/dfml.py',
-        'consensus_of_architectures(population, state.peak, weights)',
-        'consensus_of_architectures(population, state.params, weights)',
+        "step, chunk, judged='peak')",
+        'step, chunk)',
         ('test_dfml.py::test_the_consensus_is_of_the_peak_models_which_are_evaluated',),
     ),
     Fault(
