@@ -65,6 +65,14 @@ def test_help_leaves_out_what_the_command_refuses(name, refused, capsys):
         assert '\n  --clients=' in shown and (f'\n  --{refused}' in shown) == there
 
 
+def test_help_says_what_a_flag_means_here(capsys):
+    command = importlib.import_module('dfl_jax.cli.final_averaging.command')
+    with flagsaver.flagsaver():
+        help.show(command, 'select', ['select'], full=False)
+    shown = capsys.readouterr().out
+    assert 'Seed of the split of the test set' in shown and 'partition, graphs' not in shown
+
+
 def test_help_of_a_method_has_its_defaults(capsys):
     command = importlib.import_module('dfl_jax.cli.run.command')
     with flagsaver.flagsaver():

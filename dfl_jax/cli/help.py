@@ -25,7 +25,7 @@ def show(command: ModuleType, called: str, argv: Sequence[str], full: bool) -> N
 
     Args:
       command: its module, with EXAMPLES where it takes the flags of a run, and REFUSED, those of
-        them that it does not take.
+        them that it does not take; without examples MEANINGS, what flags of a run mean here.
       called: the command as it was typed.
       argv: the arguments beside --help, for what applies.
       full: show every flag of every method.
@@ -34,7 +34,8 @@ def show(command: ModuleType, called: str, argv: Sequence[str], full: bool) -> N
     own = FLAGS.get_key_flags_for_module(command.__name__)
     examples = getattr(command, 'EXAMPLES', ())
     if not examples:
-        _print_group('flags', map(_line, own))
+        meanings = getattr(command, 'MEANINGS', {})
+        _print_group('flags', (_line(flag, meanings.get(flag.name)) for flag in own))
         return
     FLAGS(list(argv), known_only=True)
     from dfl_jax.cli.experiment.method_flags import OLD_NAMES, of_a_run

@@ -38,6 +38,13 @@ flags.DEFINE_float(
 )
 MOVED = ('data_dir', 'partition_file')  # settings that may differ from the run's
 SHARED = (*MOVED, 'seed', 'out', 'progress', 'allow_imports')  # with experiments.run
+MEANINGS = {
+    'seed': 'Seed of the split of the test set, of the random orders and of the final topologies; '
+    'the run keeps its own (default 0)',
+    'data_dir': 'Folder of the data sets, where it has moved since the run',
+    'partition_file': 'The partition file of the run, where it has moved',
+    'out': 'Folder of the results (default: the run directory)',
+}
 for _name in SHARED:
     flags.declare_key_flag(_name)
 

@@ -47,6 +47,11 @@ flags.DEFINE_float(
 )
 flags.DEFINE_float('joules_per_bit', 1e-7, 'Energy of a bit that is sent.', lower_bound=0)
 SHARED = ('world', 'barrier', 'data_dir', 'partition_file', 'out', 'allow_imports', 'progress')
+MEANINGS = {
+    'data_dir': 'Folder of the data sets, where it has moved since the runs',
+    'partition_file': 'The partition file of the runs, where it has moved',
+    'out': 'Folder of the results (default time)',
+}
 for _name in SHARED:
     flags.declare_key_flag(_name)
 OF_RUNS = (
