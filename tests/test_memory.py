@@ -1,9 +1,11 @@
 """What a run is said to take, and what it takes."""
 
+import types
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import psutil
 import pytest
 
 from dfl_jax import Clients, host, simulate, topology
@@ -47,6 +49,12 @@ def test_the_file_cache_counts_as_free():
     fields = dict(line.split(':', 1) for line in Path('/proc/meminfo').read_text().splitlines())
     expected = 1024 * int(fields['MemAvailable'].split()[0])
     assert available_bytes() == pytest.approx(expected, rel=0.2)
+
+
+def test_what_is_available_is_not_all_that_there_is(monkeypatch, tmp_path):
+    memory = types.SimpleNamespace(total=1000, available=600, free=100, used=400)
+    monkeypatch.setattr(psutil, 'virtual_memory', lambda: memory)
+    assert host.free_bytes(tmp_path / 'no control groups', tmp_path) == 600
 
 
 def test_what_cannot_fit_is_refused_before_anything_is_allocated():

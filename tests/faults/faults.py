@@ -487,9 +487,16 @@ FAULTS = [
     Fault(
         'all memory of the machine taken for free',
         'dfl_jax/host.py',
-        "fields['MemAvailable']",
-        "fields['MemTotal']",
+        'psutil.virtual_memory().available',
+        'psutil.virtual_memory().total',
         ('test_memory.py::test_what_is_available_is_not_all_that_there_is',),
+    ),
+    Fault(
+        'the limit of a job taken for free, whatever the job holds already',
+        'dfl_jax/host.py',
+        'max(0, most - taken + cached)',
+        'max(0, most + cached)',
+        ('test_memory.py::test_a_control_group_bounds_what_is_available',),
     ),
     Fault(
         'a projection of the inputs that lengthens them',
