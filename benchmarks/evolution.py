@@ -2,7 +2,7 @@
 
     python -m benchmarks.evolution --method=ntk_dfl --data_dir=DIR [--partition_file=FILE]
     python -m benchmarks.evolution --method=spark --aggregators=100 --rounds=1,5,12
-    python -m benchmarks.evolution --evolution=sampled
+    python -m benchmarks.evolution --evolution=sampled [--float16_kernel]
 
 The method runs with its defaults, but for --evolution, on Fashion-MNIST, 300 clients in a regular
 graph of degree 5 drawn anew every round, or without --data_dir on the handwritten digits of 30
@@ -22,6 +22,7 @@ The exact flow is that of the same integrator at 1/1000 of its tolerance, in flo
 of that at 1/100,000 (two aggregators of the digits, both methods, both evolutions, 2026-11-23).
 """
 
+import functools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -51,6 +52,7 @@ from dfl_jax.ntk.projection import projection
 
 _METHOD = flags.DEFINE_enum('method', 'ntk_dfl', ['ntk_dfl', 'spark'], 'whose evolution')
 _EVOLUTION = flags.DEFINE_enum('evolution', 'rkc', ['rkc', 'sampled'], 'of the outputs')
+_FLOAT16 = flags.DEFINE_boolean('float16_kernel', False, 'keep the kernel in float16 (ntk_dfl)')
 _AGGREGATORS = flags.DEFINE_integer('aggregators', 100, 'aggregators of each round, at most', 1)
 _ROUNDS = flags.DEFINE_list(
     'rounds', ['1', '5', '12'], 'rounds at whose start aggregators are measured'
@@ -98,6 +100,8 @@ def main() -> None:
     folder, partition_file = _DATA_DIR.value, _PARTITION_FILE.value
     try:
         rounds = rounds_of(_ROUNDS.value)
+        if _FLOAT16.value and _METHOD.value == 'spark':
+            raise ValueError('--float16_kernel needs a kernel that is formed; take ntk_dfl')
         if folder is None and partition_file is not None:
             raise ValueError(f'--partition_file={partition_file} needs --data_dir')
         name, count = ('fashion_mnist', 300) if folder else ('digits', 30)
@@ -107,7 +111,8 @@ def main() -> None:
     print(f'{common.about()}\n{_METHOD.value}, {_EVOLUTION.value}, {count} clients')
     setting = (_spark if _METHOD.value == 'spark' else _ntk_dfl)(model)
     setting = setting._replace(ntk=replace(setting.ntk, evolution=_EVOLUTION.value))
-    follow, exact = common.counted(setting.evolved), exactly(setting)
+    follow = common.counted(functools.partial(setting.evolved, float16_kernel=_FLOAT16.value))
+    exact = exactly(setting)
     errors: list[np.ndarray] = []
     products: list[int] = []
     print('worst relative error of S_t at t =\n')

@@ -244,6 +244,27 @@ def test_rkc_follows_the_gradient_flow(x64, timesteps, loss):
     assert relative_errors(single, flow).max() < 0.01
 
 
+@pytest.mark.parametrize('scale', [1, 1e8])
+def test_a_kernel_in_float16_follows_the_flow(scale):
+    """Whatever the size of its entries, of which float16 has none above 65,504."""
+    (kernel, f0, y, lr), flow = stiff('cross_entropy')
+    given, options = (scale * kernel, f0, y, lr / scale), {'timesteps': TIMESTEPS}
+    single, short = (
+        evolved(*given, **options, dtype=jnp.float32, float16_kernel=each) for each in (False, True)
+    )
+    assert short.dtype == np.float32
+    assert relative_errors(short, flow).max() < 0.01
+    assert relative_errors(short, single).min() > 1e-6  # it was in use
+
+
+def test_without_a_matrix_there_is_no_kernel_in_float16():
+    kernel, f0, y, lr = problem()
+    with pytest.raises(ValueError, match='needs the matrix of the kernel'):
+        evolution.evolution(
+            lambda s: s @ kernel, f0, y, y[0] >= 0, lr, timesteps=(3,), float16_kernel=True
+        )
+
+
 @pytest.mark.parametrize('loss', LOSSES)
 def test_the_error_follows_the_tolerance(x64, loss):
     """Where a step is a hundred times the transient, it is the estimate that keeps it in bounds."""
@@ -385,10 +406,12 @@ def test_rkc_stays_finite_far_beyond(loss):
         assert np.asarray(evolution.sample_losses(outputs, y, loss)).mean() < start
 
 
+@pytest.mark.parametrize('short', [False, True], ids=['float32', 'float16'])
 @pytest.mark.parametrize('method', ['rkc', 'sampled'])
-def test_a_network_without_samples_stays_where_it_is(method):
+def test_a_network_without_samples_stays_where_it_is(method, short):
     kernel, f0, y, lr = problem()
-    options = {'timesteps': TIMESTEPS, 'method': method, 'mask': np.zeros(f0.shape[1], bool)}
+    options = {'timesteps': TIMESTEPS, 'method': method, 'float16_kernel': short}
+    options['mask'] = np.zeros(f0.shape[1], bool)
     assert not evolved(kernel, f0, y, lr, **options).any()
 
 

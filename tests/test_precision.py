@@ -44,7 +44,9 @@ def precisions(jaxpr, found=None):
         if equation.primitive.name in PRODUCTS:
             asked = equation.params['precision']
             pair = asked if isinstance(asked, tuple) else (asked, asked)
-            found |= {(equation.primitive.name, each) for each in pair}
+            short = equation.invars[0].aval.dtype == jnp.float16
+            name = equation.primitive.name + ' of float16' * short
+            found |= {(name, each) for each in pair}
         for value in jax.tree.leaves(
             list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, 'eqns')
         ):
@@ -99,6 +101,27 @@ def test_a_run_may_ask_for_less(name, precision, asked):
     assert asked in found and found <= {asked, lax.Precision.HIGHEST}  # averages never do
     if name == 'ntk_fl':  # which has none
         assert found == {asked}
+
+
+@pytest.mark.parametrize('name', ['ntk_dfl', 'ntk_fl', 'spark'])
+def test_a_kernel_in_float16_leaves_all_else_at_the_highest(name):
+    settings = {'cohort': COHORT} if name == 'ntk_fl' else {}
+    if name == 'spark':  # whose full kernel is never formed
+        settings['kernel_form'] = 'trace'
+    model = bind(MLP(CLASSES, (8,)), (5,))
+    found = of_round(name, model, precision='float16_kernel', **settings)
+    assert {asked for of, asked in found if of != 'dot_general of float16'} == {
+        lax.Precision.HIGHEST
+    }
+    assert ('dot_general of float16', lax.Precision.DEFAULT) in found
+
+
+def test_a_kernel_that_is_not_formed_cannot_be_in_float16():
+    model = bind(MLP(CLASSES, (8,)), (5,))
+    with pytest.raises(ValueError, match='the full kernel is not formed; use kernel_form=trace'):
+        make('spark', model, precision='float16_kernel', projection_dim=12)
+    with pytest.raises(ValueError, match='eigh factorizes it; use rkc, sampled or euler'):
+        make('ntk_dfl', model, precision='float16_kernel', loss='mse', evolution='eigh')
 
 
 def test_a_kernel_by_itself_asks_for_the_highest():

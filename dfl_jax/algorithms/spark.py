@@ -184,6 +184,11 @@ def spark(
     )
     update = ntk_update(model, ntk)
     check_choice('loss', ntk.loss, ('cross_entropy',))
+    if ntk.float16_kernel and projection.kernel_form == 'full':
+        raise ValueError(
+            'precision=float16_kernel is about the matrix of a kernel, and the full kernel is not '
+            'formed; use kernel_form=trace, or precision=highest'
+        )
     check_choice('mixing', mixing, MIXINGS)
     check_range('momentum', momentum, least=0, most=1)
     check_range('sampling', sampling, least=0.001, most=1)

@@ -29,7 +29,7 @@ from jax import lax
 from dfl_jax.base import Array, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.ntk.chebyshev import TOLERANCE, integration
-from dfl_jax.ntk.precision import product
+from dfl_jax.ntk.precision import in_float16, product
 
 Kernel = Array | Callable[[Array], Array]  # H [N, N], or S [C, N] -> its product with the kernel
 
@@ -88,6 +88,7 @@ def evolution(
     method: str = 'rkc',
     tolerance: float = TOLERANCE,
     sampled_steps: int = SAMPLED_STEPS,
+    float16_kernel: bool = False,
 ) -> tuple[PyTree, Callable[[PyTree, Array], tuple[PyTree, Accumulated]]]:
     """The begin of an evolution, and reach(progress, t) -> (progress, Accumulated up to t).
 
@@ -106,13 +107,22 @@ def evolution(
       method: `rkc`, `sampled`, `euler` or `eigh`.
       tolerance: of `rkc` and `sampled`, the estimated error of a step by the norm of I_t.
       sampled_steps: of `sampled`, the whole steps that are added up one by one; see `_sampled`.
+      float16_kernel: keep H in float16, `dfl_jax.ntk.precision.in_float16`.
 
-    Raises ValueError for `eigh` with cross-entropy or without a matrix, and for unknown names.
+    Raises ValueError for `eigh` with cross-entropy, for `eigh` or float16 without a matrix, and for
+    unknown names.
     """
     check(timesteps, loss, method)
     rate = mean_rate(lr, mask, len(f0), loss)
     if not callable(kernel):
         kernel = jnp.where(mask[:, None] & mask[None, :], kernel, 0)
+    if float16_kernel:
+        if callable(kernel):
+            raise ValueError(
+                'precision=float16_kernel needs the matrix of the kernel, which is not formed '
+                'here; use precision=highest'
+            )
+        kernel = in_float16(kernel)
     mask = mask[None, :]
     start = jnp.zeros_like(f0)
 

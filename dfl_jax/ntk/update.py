@@ -44,7 +44,8 @@ class NtkUpdate:
       patience: stop trying timesteps when this number of them had a higher loss than the lowest so
         far; as many as there are timesteps tries all of them.
       precision: of the matrix products of a round: `highest`, `high` or `default`, as in
-        `jax.default_matmul_precision`; CPUs have only one.
+        `jax.default_matmul_precision`; CPUs have only one. `float16_kernel` is the highest, with
+        the evolution's kernel in float16: less memory on a GPU, no faster on a CPU.
 
     Raises ValueError for settings out of range or that contradict each other.
     """
@@ -62,9 +63,19 @@ class NtkUpdate:
         ntk_evolution.check(self.timesteps, self.loss, self.evolution)
         check_choice('timestep selection', self.selection, SELECTIONS)
         check_choice('precision', self.precision, PRECISIONS)
+        if self.float16_kernel and self.evolution == 'eigh':
+            raise ValueError(
+                'precision=float16_kernel is for an evolution by products with the kernel; eigh '
+                f'factorizes it; use {ntk_evolution.FOR_ANY}'
+            )
         check_range('patience', self.patience, least=1)
         if not isinstance(self.lr, jax.core.Tracer):
             check_range('lr', self.lr, above=0)
+
+    @property
+    def float16_kernel(self) -> bool:
+        """Whether the evolution keeps its kernel in float16."""
+        return self.precision == 'float16_kernel'
 
     def rate(self, k: Array) -> Array:
         """The length of a time step in round k."""
@@ -169,6 +180,7 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., Updated]:
             timesteps=settings.timesteps,
             loss=loss,
             method=settings.evolution,
+            float16_kernel=settings.float16_kernel,
         )
         scale = jnp.asarray(ntk_evolution.mean_rate(rate, mask, model.classes, loss))
 
