@@ -65,12 +65,28 @@ def test_help_leaves_out_what_the_command_refuses(name, refused, capsys):
         assert '\n  --clients=' in shown and (f'\n  --{refused}' in shown) == there
 
 
-def test_help_says_what_a_flag_means_here(capsys):
-    command = importlib.import_module('dfl_jax.cli.final_averaging.command')
+@pytest.mark.parametrize(
+    'name, said, unsaid',
+    [
+        ('final_averaging', 'Seed of the split of the test set', 'partition, graphs'),
+        ('sweep', '(default: runs/sweep-TIME)', 'runs/ALGORITHM'),
+        ('attack', '(default: runs/attack-TIME)', 'runs/ALGORITHM'),
+    ],
+)
+def test_help_says_what_a_flag_means_here(name, said, unsaid, capsys):
+    command = importlib.import_module(f'dfl_jax.cli.{name}.command')
     with flagsaver.flagsaver():
-        help.show(command, 'select', ['select'], full=False)
+        help.show(command, name, [name], full=False)
     shown = capsys.readouterr().out
-    assert 'Seed of the split of the test set' in shown and 'partition, graphs' not in shown
+    assert said in shown and unsaid not in shown
+
+
+def test_a_flag_that_may_be_repeated_is_explained_by_its_own_words(capsys):
+    command = importlib.import_module('dfl_jax.cli.sweep.command')
+    with flagsaver.flagsaver():
+        help.show(command, 'sweep', ['sweep'], full=False)
+    shown = capsys.readouterr().out
+    assert '\n  --sweep=TEXT' in shown and 'several make a grid.\n' in shown
 
 
 def test_help_of_a_method_has_its_defaults(capsys):

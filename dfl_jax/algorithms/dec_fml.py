@@ -49,8 +49,8 @@ def dec_fml(
 
     Args:
       population: the clients and their networks.
-      meme: architecture of the meme models that clients exchange, one of the population's; None:
-        the median in size.
+      meme: architecture of the meme models that clients exchange, one of the population's; None
+        for the median in size.
       alpha: weight of the other model's predictions in the loss of each of the two models; the
         labels have 1 - alpha.
       training: of the two models of a client on its own data.

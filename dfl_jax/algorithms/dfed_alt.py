@@ -45,7 +45,7 @@ def dfed_alt(
       training: of the body, and of the head but for its epochs and rate.
       head_epochs: passes over a client's data that train its head.
       head_lr: learning rate of the head.
-      head: the layer that stays with each client, by its name in the parameters; None: the last
+      head: the layer that stays with each client, by its name in the parameters; None for the last
         one.
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models, heads

@@ -81,7 +81,7 @@ class Projection:
     Args:
       projection: kind of the projection P: `low_rank`, `sparse_sign`, `gaussian` (the paper's;
         slow) or `none`: Jacobians are sent as they are; see `dfl_jax.ntk.projection`.
-      projection_dim: length k of a projected row of the Jacobian; None: 1000.
+      projection_dim: length k of a projected row of the Jacobian; None for 1000.
       projection_refresh: how often P is drawn: `never` again, one P for all clients and rounds
         (section 3.2); once for each `client` (Algorithm 1 writes P_i); every `round`; or for every
         `aggregator` and round. All that an aggregator hears is projected by its own P, which seed,

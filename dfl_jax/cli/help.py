@@ -5,7 +5,7 @@
 
 import inspect
 import textwrap
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 WIDTH = 100
+REPEATED = '.; repeat this option to specify a list of values'  # absl's words
 SET_BY_RUN = 'set by the run'  # in place of a default
 
 
@@ -24,8 +25,8 @@ def show(command: ModuleType, called: str, argv: Sequence[str], full: bool) -> N
     """Prints the help of a command.
 
     Args:
-      command: its module, with EXAMPLES where it takes the flags of a run, and REFUSED, those of
-        them that it does not take; without examples MEANINGS, what flags of a run mean here.
+      command: its module, with MEANINGS, what flags of a run mean here if they mean something else,
+        EXAMPLES where it takes all flags of a run, and REFUSED, those that it does not take.
       called: the command as it was typed.
       argv: the arguments beside --help, for what applies.
       full: show every flag of every method.
@@ -33,8 +34,8 @@ def show(command: ModuleType, called: str, argv: Sequence[str], full: bool) -> N
     print(inspect.cleandoc(command.__doc__ or '').split('\n\n')[0])
     own = FLAGS.get_key_flags_for_module(command.__name__)
     examples = getattr(command, 'EXAMPLES', ())
+    meanings = getattr(command, 'MEANINGS', {})
     if not examples:
-        meanings = getattr(command, 'MEANINGS', {})
         _print_group('flags', (_line(flag, meanings.get(flag.name)) for flag in own))
         return
     FLAGS(list(argv), known_only=True)
@@ -42,7 +43,7 @@ def show(command: ModuleType, called: str, argv: Sequence[str], full: bool) -> N
 
     of_runs = {flag.name for flag in of_a_run()} | OLD_NAMES.keys()
     _print_group('this command', (_line(flag) for flag in own if flag.name not in of_runs))
-    for title, lines in _groups(full, getattr(command, 'REFUSED', ())):
+    for title, lines in _groups(full, meanings, getattr(command, 'REFUSED', ())):
         _print_group(title, lines)
     print('\nexamples')
     for example in examples:
@@ -54,7 +55,9 @@ def show(command: ModuleType, called: str, argv: Sequence[str], full: bool) -> N
         )
 
 
-def _groups(full: bool, refused: Container[str]) -> Iterator[tuple[str, Iterator[str]]]:
+def _groups(
+    full: bool, meanings: Mapping[str, str], refused: Container[str]
+) -> Iterator[tuple[str, Iterator[str]]]:
     """The flags of a run but those `refused`, in groups, under the flags that are given."""
     from dfl_jax.cli.experiment.applicable import idle_flags
     from dfl_jax.cli.experiment.flags import GROUPS
@@ -70,7 +73,10 @@ def _groups(full: bool, refused: Container[str]) -> Iterator[tuple[str, Iterator
         names = GROUPS[title]
         shown = [name for name in names if name not in idle and name not in refused]
         if title != METHOD:
-            yield title, (_line(FLAGS[name], _of_a_run(name, method)) for name in shown)
+            yield (
+                title,
+                (_line(FLAGS[n], meanings.get(n) or _of_a_run(n, method)) for n in shown),
+            )
         elif full:
             yield 'methods', (_line(FLAGS[name], text) for name, text in _of_methods(shown))
         else:
@@ -107,9 +113,13 @@ def _line(flag: flags.Flag, text: str | None = None) -> str:
     """
     text = text or _sentence(flag.help or '') + _default(flag.default)
     kind = flag.flag_type()
-    value = {'string': '=TEXT', 'string enum': '=NAME', 'int': '=N', 'float': '=X'}.get(
-        kind, '=A,B'
-    )
+    value = {
+        'string': '=TEXT',
+        'multi string': '=TEXT',
+        'string enum': '=NAME',
+        'int': '=N',
+        'float': '=X',
+    }.get(kind, '=A,B')
     name = f'  --[no]{flag.name}' if flag.boolean else f'  --{flag.name}{value}'
     return f'{name}\n' + textwrap.fill(
         f'{text}.',
@@ -122,7 +132,7 @@ def _line(flag: flags.Flag, text: str | None = None) -> str:
 
 def _sentence(words: str) -> str:
     """In one line, with a capital unless it begins with a value, and without its full stop."""
-    words = ' '.join(words.split())
+    words = ' '.join(words.split()).removesuffix(REPEATED)
     words = words if words.startswith('`') else words[:1].upper() + words[1:]
     return words.replace('`', '').rstrip('.')
 

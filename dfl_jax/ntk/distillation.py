@@ -17,8 +17,7 @@ class Distillation:
       rounds: length R of the schedules, whatever the number of rounds of the run: a shorter run
         ends within them, a longer one stays at their last values. 0 as a flag: the rounds of the
         run.
-      warmup: number R_warm of first rounds, which train on labels alone; None: a sixth of R, 5 of
-        30.
+      warmup: number R_warm of first rounds, which train on labels alone; None for R / 6, 5 of 30.
       alpha_init: weight of the labels against the soft labels after the warm-up, in [0, 1] (Eq. 8).
       alpha_final: weight of the labels in round R (Eq. 8); 1: labels alone throughout.
       tau_init: temperature of the soft labels after the warm-up, above 0 (Eq. 9).

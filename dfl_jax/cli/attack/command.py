@@ -17,6 +17,7 @@ from dfl_jax.cli.experiment.values import check_values, refuse_others
 
 FLAGS = flags.FLAGS
 SHARED = ('dataset', 'data_dir', 'seed', 'out', 'progress')  # with experiments.run
+MEANINGS = {'out': 'Folder of the results (default: runs/attack-TIME)'}
 for _name in SHARED:
     flags.declare_key_flag(_name)
 

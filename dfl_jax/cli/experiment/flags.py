@@ -314,8 +314,7 @@ flags.DEFINE_integer(
 flags.DEFINE_string(
     'out',
     None,
-    'Folder of the results (default of run and theory: runs/ALGORITHM-DATASET-TIME; of sweep: '
-    'runs/sweep-TIME; of select: the run directory; of time: time; of attack: runs/attack-TIME).',
+    'Folder of the results (default: runs/ALGORITHM-DATASET-TIME).',
 )
 flags.DEFINE_bool(
     'resume',

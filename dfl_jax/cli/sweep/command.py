@@ -47,10 +47,11 @@ EXAMPLES = (
     '--sweep=alpha:0.1,0.5 --sweep=seed:0..4 --algorithm=dpsgd --out=runs/alphas',
     '--flagfiles=a.flags,b.flags --sweep=seed:0..2 --shard=0/4 --out=runs/grid',
 )
+MEANINGS = {'out': 'Folder of all runs and of what compares them (default: runs/sweep-TIME)'}
 flags.DEFINE_multi_string(
     'sweep',
     [],
-    'NAME:VALUES of a flag, e.g. alpha:0.1,0.3,0.5 or seed:0..4; several make a grid',
+    'NAME:VALUES of a flag, e.g. alpha:0.1,0.3,0.5 or seed:0..4; several make a grid.',
 )
 flags.DEFINE_list(
     'flagfiles', [], 'Flagfiles, each of which is run with all combinations of --sweep.'
