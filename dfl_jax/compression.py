@@ -70,7 +70,8 @@ class Compression:
     """How clients compress what they send, weights or rows of Jacobians: top-k, then quantization.
 
     Args:
-      sparsity: share of the entries of every tensor that become zero, the smallest ones; None for none.
+      sparsity: share of the entries of every tensor that become zero, the smallest ones; None for
+        none of them.
       bits: quantize the other entries to this number of bits; None sends 32-bit floats.
       rounding: of the quantizer: `stochastic` (default for weights) or `nearest` (default for
         Jacobians).

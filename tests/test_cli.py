@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import numpy as np
@@ -26,7 +27,7 @@ from safetensors.numpy import load_file
 from dfl_jax import data
 from dfl_jax.algorithms import METHODS, settings_of
 from dfl_jax.cli.experiment.method import choose_method
-from dfl_jax.cli.experiment.method_flags import of_a_run, settings_of_a_run
+from dfl_jax.cli.experiment.method_flags import GROUPS, METHOD, of_a_run, settings_of_a_run
 from dfl_jax.cli.experiment.networks import model_named
 from dfl_jax.cli.report.command import write_report
 from dfl_jax.cli.run import command as cli
@@ -68,6 +69,7 @@ def here(*argv: object) -> Finished:
     out, err = io.StringIO(), io.StringIO()
     with (
         flagsaver.flagsaver(),
+        mock.patch.dict(GROUPS, {METHOD: [*GROUPS[METHOD]]}),  # a method of one's own adds to it
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

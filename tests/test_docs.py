@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -13,7 +14,7 @@ import pytest
 from absl import flags
 from helpers import started
 
-from dfl_jax import data, models, simulate, topology
+from dfl_jax import data, heterogeneous, models, simulate, topology
 from dfl_jax.algorithms import METHODS, make
 from dfl_jax.cli.experiment.method_flags import settings_with_flags
 from dfl_jax.cli.tables import command as tables
@@ -41,7 +42,7 @@ def run(*arguments, cwd):
 @pytest.mark.integration
 def test_the_example_algorithm_learns(tmp_path):
     (tmp_path / 'gossip_gd.py').write_text(code_blocks('docs/adding_an_algorithm.md', 'python')[0])
-    command, _ = code_blocks('docs/adding_an_algorithm.md', 'sh')
+    command, *_ = code_blocks('docs/adding_an_algorithm.md', 'sh')
     words = command.split()
     assert words[:2] == ['dfl-jax', 'run']
     # Without the folder of the command on the path, as a script that pip installs starts
@@ -55,7 +56,7 @@ def test_the_example_algorithm_learns(tmp_path):
 
 def test_the_example_with_local_steps_agrees_where_plain_averaging_drifts():
     """Clients of one class each that take ten full-batch steps a round, on a ring."""
-    _, example, _ = code_blocks('docs/adding_an_algorithm.md', 'python')
+    _, example, *_ = code_blocks('docs/adding_an_algorithm.md', 'python')
     names: dict = {}
     exec(example, names)
     rng = np.random.default_rng(0)
@@ -76,6 +77,33 @@ def test_the_example_with_local_steps_agrees_where_plain_averaging_drifts():
             assert max(jax.tree.leaves(total)) < 1e-4
     tracked, plain = distance.values()
     assert tracked < plain / 10
+
+
+def test_the_example_of_two_architectures_goes_a_part_of_the_way():
+    """All of the way it is decentralized FedAvg, since the clients have equally many samples."""
+    _, _, example, _ = code_blocks('docs/adding_an_algorithm.md', 'python')
+    names: dict = {}
+    exec(example, names)
+    x = np.random.default_rng(0).normal(size=(80, 8, 8, 1)).astype('float32')
+    clients = data.pack(x, np.arange(80) % 4, np.split(np.arange(80), 8))
+    listed = ['cnn-2', 'cnn-4'] * 4
+    networks = {n: models.bind(models.architecture(n, 4), (8, 8, 1)) for n in ('cnn-2', 'cnn-4')}
+    population = heterogeneous.populate(networks, listed)
+    network = topology.schedule('complete', 8, 1, seed=0)
+    graph = jax.tree.map(lambda a: a[0], topology.meetings(network, 5, seed=0))
+    key = jax.random.key(1)
+
+    def after(method, **settings):
+        algorithm = make(method, population, init='independent', **settings)
+        return jax.jit(algorithm.step)(key, algorithm.init(key, clients), graph, clients)[0].params
+
+    halfway, close = names['METHOD'], partial(np.testing.assert_allclose, atol=1e-6)
+    none, half, whole = (after(halfway, share=share) for share in (0.0, 0.5, 1.0))
+    jax.tree.map(close, whole, after('dec_fedavg'))
+    middle = jax.tree.map(lambda a, b: (a + b) / 2, none, whole)
+    jax.tree.map(close, half, middle)
+    apart = jax.tree.map(lambda a, b: np.abs(a - b).max(), none, whole)
+    assert min(jax.tree.leaves(apart)) > 1e-4
 
 
 @pytest.mark.integration

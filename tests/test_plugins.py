@@ -114,6 +114,17 @@ def test_an_algorithm_that_is_none(changed, words, refused):
     assert words in refused('algorithm', ALGORITHM.format(changed=changed))
 
 
+def test_a_method_of_several_architectures_that_names_none(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / 'unnamed.py').write_text(
+        'from dfl_jax.algorithms import Method, dec_fedavg\n'
+        "method = Method(dec_fedavg, graphs='meetings')\n"
+    )
+    given = '--dataset=digits', '--clients=6', '--rounds=1', f'--out={tmp_path}/out'
+    line = here('--algorithm=unnamed:method', *given).error
+    assert 'names no networks; name those of the clients, e.g. --architectures=cnn-' in line
+
+
 @pytest.mark.integration
 def test_a_method_of_ones_own_learns_another_task(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)

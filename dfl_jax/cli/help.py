@@ -134,7 +134,8 @@ def _sentence(words: str) -> str:
     """In one line, with a capital unless it begins with a value, and without its full stop."""
     words = ' '.join(words.split()).removesuffix(REPEATED)
     words = words if words.startswith('`') else words[:1].upper() + words[1:]
-    return words.replace('`', '').rstrip('.')
+    words = words.replace('`', '')
+    return words if words.endswith('...') else words.removesuffix('.')
 
 
 def _default(value: object) -> str:

@@ -114,6 +114,11 @@ def build_population(flags: Any, dataset: data.Dataset, method: Method) -> Popul
         if flags.architecture_ratios:
             raise ValueError('--architecture_ratios and --architecture_file exclude each other')
         listed = _listed(flags.architecture_file, flags.clients)
+    if not (flags.architectures or listed or method.architectures):
+        raise ValueError(
+            f'--algorithm={flags.algorithm} names no networks; name those of the clients, e.g. '
+            '--architectures=cnn-32-64,cnn-16-32'
+        )
     asked = flags.architectures or list(dict.fromkeys(listed or [method.architectures]))
     names = models.expand(asked)
     shape = dataset.train_x.shape[1:]
