@@ -16,6 +16,7 @@ from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.start import parse
 from dfl_jax.cli.time import command as time
 from dfl_jax.cli.time import map as time_map
+from dfl_jax.cli.time import plot
 
 SMALL = [
     *('--noprogress', '--nocheckpoint', '--clients=6', '--degree=2', '--rounds=4', '--alpha=1'),
@@ -404,3 +405,16 @@ def test_times_in_words():
         '3 days',
         '-',
     ]
+
+
+def test_seeds_of_a_run_share_a_colour_and_a_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(plot.plt, 'close', lambda _: None)
+    names = ('dpsgd-seed0', 'dpsgd-seed1', 'dfedavg-seed0', 'alpha=0.1,seed=3', 'seed=4', 'seeds')
+    same = {'world': 'slow', 'metric': 'accuracy', 'accuracy': [0.1, 0.2]}
+    rows = [same | {'run': name, 'simulated_seconds': [1, 2]} for name in names]
+    plot.plot_times(rows, tmp_path / 'time.png')
+    (axis,) = plot.plt.gcf().axes
+    legend = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert legend == ['dpsgd (2 seeds)', 'dfedavg', 'alpha=0.1', 'seed=4', 'seeds']
+    first, second, *others = [line.get_color() for line in axis.lines]
+    assert first == second and len({first, *others}) == 5

@@ -1,5 +1,7 @@
 """What a task measures over simulated seconds, a panel a world; and what the worlds are like."""
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,26 +14,37 @@ from dfl_jax.timing.world import FIELDS, UNITS
 
 
 def plot_times(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draws the replays that `time.json` holds."""
+    """Draws the replays that `time.json` holds; seeds of a run have one colour and one entry of the
+    legend, which counts them."""
     worlds = list(dict.fromkeys(row['world'] for row in rows))
-    runs = list(dict.fromkeys(row['run'] for row in rows))
+    seeds = Counter(without_seed(name) for name in {row['run'] for row in rows})
+    runs = list(dict.fromkeys(without_seed(row['run']) for row in rows))
     figure, axes = plt.subplots(
         1, len(worlds), figsize=(5.2 * len(worlds), 4), squeeze=False, sharey=True
     )
     for axis, world in zip(axes[0], worlds, strict=True):
         for row in (row for row in rows if row['world'] == world):
-            colour = COLOURS[runs.index(row['run']) % len(COLOURS)]
+            run = without_seed(row['run'])
+            colour = COLOURS[runs.index(run) % len(COLOURS)]
             times = row['simulated_seconds']
             one = 'o' if len(times) == 1 else None  # which no line would show
-            axis.plot(times, row[row['metric']], color=colour, marker=one, label=row['run'])
+            axis.plot(times, row[row['metric']], color=colour, marker=one, label=run)
         axis.set(xscale='log', xlabel='simulated seconds', title=world[:60])
         axis.grid(alpha=0.3)
     metrics = ' or '.join(sorted({row['metric'] for row in rows}))
     axes[0, 0].set_ylabel(f'{metrics} of the consensus model')
-    axes[0, 0].legend(fontsize=8)
+    lines = dict(zip(*reversed(axes[0, 0].get_legend_handles_labels()), strict=True))
+    names = [name if seeds[name] == 1 else f'{name} ({seeds[name]} seeds)' for name in lines]
+    axes[0, 0].legend(lines.values(), names, fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def without_seed(run: str) -> str:
+    """The name of a run as tables and sweeps write it, dpsgd-iid-seed0 or alpha=0.1,seed=0, without
+    the seed."""
+    return re.sub(r'(^|[-,/])seed=?\d+', '', run).strip(',-/') or run
 
 
 def plot_worlds(worlds: Mapping[str, World], path: Path) -> None:
