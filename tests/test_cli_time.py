@@ -409,12 +409,19 @@ def test_times_in_words():
 
 def test_seeds_of_a_run_share_a_colour_and_a_name(tmp_path, monkeypatch):
     monkeypatch.setattr(plot.plt, 'close', lambda _: None)
-    names = ('dpsgd-seed0', 'dpsgd-seed1', 'dfedavg-seed0', 'alpha=0.1,seed=3', 'seed=4', 'seeds')
+    names = (
+        'dpsgd-seed0',
+        'dpsgd-seed1',
+        'dfedavg-seed0',
+        '/runs/alpha=0.1,seed=3',
+        'seed=4',
+        'seeds',
+    )
     same = {'world': 'slow', 'metric': 'accuracy', 'accuracy': [0.1, 0.2]}
     rows = [same | {'run': name, 'simulated_seconds': [1, 2]} for name in names]
     plot.plot_times(rows, tmp_path / 'time.png')
     (axis,) = plot.plt.gcf().axes
     legend = [text.get_text() for text in axis.get_legend().get_texts()]
-    assert legend == ['dpsgd (2 seeds)', 'dfedavg', 'alpha=0.1', 'seed=4', 'seeds']
+    assert legend == ['dpsgd (2 seeds)', 'dfedavg', '/runs/alpha=0.1', 'seed=4', 'seeds']
     first, second, *others = [line.get_color() for line in axis.lines]
     assert first == second and len({first, *others}) == 5

@@ -44,7 +44,7 @@ def plot_times(rows: list[dict[str, Any]], path: Path) -> None:
 def without_seed(run: str) -> str:
     """The name of a run as tables and sweeps write it, dpsgd-iid-seed0 or alpha=0.1,seed=0, without
     the seed."""
-    return re.sub(r'(^|[-,/])seed=?\d+', '', run).strip(',-/') or run
+    return re.sub(r'(^|[-,/])seed=?\d+', '', run).lstrip(',-') or run
 
 
 def plot_worlds(worlds: Mapping[str, World], path: Path) -> None:
