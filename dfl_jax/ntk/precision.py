@@ -58,8 +58,8 @@ def in_float16(kernel: Array) -> Callable[[Array], Array]:
     def apply(total: Array) -> Array:
         size = jnp.maximum(jnp.max(jnp.abs(total)), smallest)
         scaled = (total / size).astype(jnp.float16)
-        exact = {'precision': lax.Precision.DEFAULT, 'preferred_element_type': jnp.float32}
-        return (jnp.matmul(scaled, short, **exact) * (top * size)).astype(total.dtype)
+        options = {'precision': lax.Precision.DEFAULT, 'preferred_element_type': jnp.float32}
+        return (jnp.matmul(scaled, short, **options) * (top * size)).astype(total.dtype)
 
     return apply
 
