@@ -12,17 +12,17 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import jax
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree, State
 from dfl_jax.checks import check_labels, check_range, check_shapes
 from dfl_jax.evaluation import BUDGET, Holdout, Metrics, evaluation
-from dfl_jax.execution import filled, placed, replicated, unfilled
+from dfl_jax.execution import Runs, on_shares, placed, replicated
 from dfl_jax.progress import DivergenceError, Progress, diagnostics, divergence, totals
 from dfl_jax.timing import ROUNDS, Clock, Rules, World, advance, counts_of, rules_of
 
@@ -84,7 +84,7 @@ def run(
     known = Options.__annotations__
     if unknown := next((name for name in options if name not in known), None):
         raise TypeError(f'no option {unknown!r}; there are {", ".join(known)}')
-    runs = _Runs(lambda _: algorithm, None, clients, graphs, key, several=False)
+    runs = Runs(lambda _: algorithm, None, clients, graphs, key, several=False)
     earlier = resume and (resume[0], [resume[1]])
     worlds = None if world is None else [world]
     trained = _train(runs, test, resume=earlier, worlds=worlds, **options)
@@ -122,45 +122,12 @@ def run_together(
       options: as in `run`; `validation` with a leading axis R, and `worlds`, one a run, in place of
         `world`.
     """
-    runs = _Runs(algorithm_of, values, clients, graphs, keys, several=True)
+    runs = Runs(algorithm_of, values, clients, graphs, keys, several=True)
     yield from _train(runs, test, resume=resume, **options)
 
 
-class _Runs(NamedTuple):
-    """One run, or `several` with a leading axis R on all arrays."""
-
-    algorithm_of: Callable[[PyTree], Algorithm]
-    values: PyTree
-    clients: Clients
-    graphs: Graph
-    keys: Array
-    several: bool
-
-    def vmap_runs(self, function: Callable, in_axes: tuple[int | None, ...]) -> Callable:
-        """A function of one run for all; where R is 1 it is not batched (see `map_in_chunks`)."""
-        if not self.several:
-            return function
-        if len(self.keys) > 1:
-            return jax.vmap(function, in_axes)
-
-        def without_axis(*arguments):
-            first = [
-                a if axis is None else jax.tree.map(lambda leaf: leaf[0], a)
-                for a, axis in zip(arguments, in_axes, strict=True)
-            ]
-            return jax.tree.map(lambda leaf: leaf[None], function(*first))
-
-        return without_axis
-
-    def each(self, tree: PyTree) -> list[PyTree]:
-        """The entries of each run, of arrays on the host."""
-        if not self.several:
-            return [tree]
-        return [jax.tree.map(lambda a, i=i: a[i], tree) for i in range(len(self.keys))]
-
-
 def _train(
-    runs: _Runs,
+    runs: Runs,
     test: Holdout,
     *,
     eval_every: int = 1,
@@ -192,7 +159,7 @@ def _train(
     # Not while it is suspended, when the mesh would be set for whoever asked for an evaluation
     on_devices = functools.partial(jax.set_mesh, mesh) if mesh else contextlib.nullcontext
     with on_devices():
-        runs, whole = _on_shares(runs, mesh.size if mesh else 1)
+        runs, whole = on_shares(runs, mesh.size if mesh else 1)
         place = functools.partial(placed, mesh=mesh, axis=axis)
         clients, validation = place(runs.clients), place(validation)
         two_keys = runs.vmap_runs(lambda key: tuple(jax.random.split(key)), (0,))
@@ -253,40 +220,6 @@ def _train(
             return
 
 
-def _on_shares(runs: _Runs, devices: int) -> tuple[_Runs, Callable[[State], State]]:
-    """The runs with clients and states that are `filled` for so many devices, and what makes of
-    such a state, whole on every device, that of the algorithm."""
-    if devices == 1:
-        return runs, lambda state: state
-    data = jax.eval_shape(lambda clients: runs.each(clients)[0], runs.clients)
-    algorithm = runs.algorithm_of(runs.each(runs.values)[0])
-    shapes = jax.eval_shape(algorithm.init, jax.random.key(0), data)
-    fill = functools.partial(filled, parts=devices)
-    if jax.eval_shape(fill, (data, shapes)) == (data, shapes):
-        return runs, lambda state: state
-    data_of, state_of = (functools.partial(unfilled, like=like) for like in (data, shapes))
-
-    def algorithm_of(value: PyTree) -> Algorithm:
-        algorithm = runs.algorithm_of(value)
-        own = algorithm.predict_own
-
-        def step(key, state, graph, clients):
-            # Whole on each device: its uneven shares would be exchanged where links are counted.
-            graph = lax.with_sharding_constraint(graph, PartitionSpec())
-            state, info = algorithm.step(key, state_of(state), graph, data_of(clients))
-            return fill(state), info
-
-        return algorithm._replace(
-            init=lambda key, clients: fill(algorithm.init(key, data_of(clients))),
-            step=step,
-            predict=lambda state, x: algorithm.predict(state_of(state), x),
-            predict_own=own and (lambda state, x: fill(own(state_of(state), x[: len(data.y)]))),
-        )
-
-    whole = jax.jit(runs.vmap_runs(state_of, (0,)), out_shardings=replicated())
-    return runs._replace(algorithm_of=algorithm_of), whole
-
-
 def _evaluate(
     runs, algorithm, state, test, client_samples, validation
 ) -> Callable[[State], list[Metrics]]:
@@ -307,7 +240,7 @@ def _evaluate(
     return evaluate
 
 
-def _section(runs: _Runs, start: int, block: int) -> tuple[np.ndarray, Graph]:
+def _section(runs: Runs, start: int, block: int) -> tuple[np.ndarray, Graph]:
     """The numbers of the block's rounds, and their graphs."""
     rounds = slice(start, start + block)
     at = (slice(None), rounds) if runs.several else rounds

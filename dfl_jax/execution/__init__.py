@@ -36,3 +36,4 @@ from dfl_jax.execution.memory import (
     client_bytes,
 )
 from dfl_jax.execution.operations import counted_operations, operations
+from dfl_jax.execution.runs import Runs, on_shares
