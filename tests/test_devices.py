@@ -15,7 +15,7 @@ import pytest
 from helpers import started
 from test_cli import ROOT, SMALL, here, rows_of, write_clusters
 
-from dfl_jax import Clients, execution, simulate, topology
+from dfl_jax import Clients, data, execution, simulate, topology
 from dfl_jax.algorithms import METHODS, make
 from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.cli.experiment import placement
@@ -306,3 +306,22 @@ def test_two_processes_are_one_run_and_resume(tiny, whole, tmp_path):
     processes(2, '--resume', '--noprogress', f'--out={out}')
     assert [row['round'] for row in rows_of(out)] == [1, 2]
     assert (out / 'consensus.safetensors').read_bytes() == model
+
+
+def test_local_accuracy_where_devices_do_not_divide_the_clients():
+    """Each client is evaluated on its own samples, whatever fills the shares of the devices."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(4, size=120)
+    x = (rng.normal(size=(120, 5)) + 2 * np.eye(4, 5)[y]).astype('float32')
+    clients = data.pack(x, y, np.split(np.arange(120), [7, 30, 40, 77, 100]))
+    given = clients, topology.schedule('ring', 6, 2, seed=0), simulate.Holdout(x, y)
+
+    def local(mesh):
+        method = make('dpsgd', bind(MLP(4, (6,)), (5,)), lr=0.1)
+        options = {'validation': clients, 'mesh': mesh}
+        *_, (row, _, _) = simulate.run(method, *given, jax.random.key(0), **options)
+        return row['local_accuracy_mean'], row['local_accuracy_std']
+
+    alone = local(None)
+    assert alone[1] > 0.01
+    np.testing.assert_allclose(local(devices.client_mesh(4)), alone, atol=1e-3)
