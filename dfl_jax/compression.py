@@ -170,10 +170,11 @@ def largest(values: Array, k: Array | int, among: Array | bool = True) -> Array:
     the k-th largest.
 
     Args:
-      values: any shape, non-negative.
+      values: floats of any precision and shape, non-negative.
       k: how many, at most the number of candidates.
       among: bool like values, the candidates; all by default.
     """
+    values = values.astype(jnp.promote_types(values.dtype, jnp.float32))
     width = jnp.finfo(values.dtype).bits
     unsigned = jnp.uint32 if width == 32 else jnp.uint64
     order = jnp.where(among, lax.bitcast_convert_type(values, unsigned) + 1, 0).ravel()

@@ -354,6 +354,16 @@ def test_the_k_largest_in_double_precision(dtype, x64):
     assert_every_k_is_found(values, rng.random((4, 6)) < 0.8)
 
 
+@pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float16])
+def test_the_k_largest_of_half_precision(dtype):
+    """More values than a half counts exactly, and than it tells apart."""
+    values = jnp.arange(3000, dtype=jnp.float32).astype(dtype)
+    chosen = np.asarray(largest(values, 2500))
+    np.testing.assert_array_equal(
+        chosen, k_first(np.asarray(values.astype(jnp.float32)), 2500, np.ones(3000, bool))
+    )
+
+
 def test_the_k_largest_of_a_known_k():
     values = np.array([3, 1, 2, 3], np.float32)
     for k, expected in ((0, [0, 0, 0, 0]), (1, [1, 0, 0, 0]), (3, [1, 0, 1, 1])):

@@ -195,6 +195,8 @@ def test_other_arguments_that_do_not_fit(csv, tmp_path):
         match=r'test_share is for .csv, .parquet, hf:, .txt, sonnets, got digits: drop it',
     ):
         data.load('digits', test_share=0.5)
+    with pytest.raises(DataError, match=r'data_dir is for mnist, .*, leaf, got digits: drop it'):
+        data.load('digits', tmp_path)
     with pytest.raises(DataError, match='cannot be that of next_token'):
         data.load(csv(), columns=columns, task=TASKS['next_token'])
     with pytest.raises(DataError, match=r'target colour .*must be numbers for the task regression'):

@@ -98,6 +98,7 @@ def load(
         'columns': columns,
         'test_share': test_share,
         'text_window': text_window,
+        'data_dir': data_dir,
     }
     for what, value in given.items():
         if value is not None and kind not in TAKERS[what]:
