@@ -44,16 +44,19 @@ def _of(jaxpr: Jaxpr) -> int:
     """What is computed twice from the same, as tracing often writes it, counts once."""
     total = 0
     same: dict[Var, Var] = {}  # a variable -> the first that holds the same value
-    known: dict[tuple, list[Var]] = {}  # an equation -> its results
+    known: dict[tuple, list[tuple[dict[str, Any], list[Var]]]] = {}  # -> parameters, results
     for equation in jaxpr.eqns:
         inputs = (str(v) if isinstance(v, Literal) else same.get(v, v) for v in equation.invars)
         constants = [id(c) for part in _closed(equation.params) for c in part.consts]
-        key = (equation.primitive.name, str(equation.params), *constants, *inputs)
-        if key in known:
-            same |= dict(zip(equation.outvars, known[key], strict=True))
-            continue
-        known[key] = equation.outvars
-        total += _of_equation(equation)
+        alike = known.setdefault((equation.primitive.name, *constants, *inputs), [])
+        # Printing functions takes long, so only the parameters of what could be the same are.
+        for params, results in alike:
+            if str(params) == str(equation.params):
+                same |= dict(zip(equation.outvars, results, strict=True))
+                break
+        else:
+            alike.append((equation.params, equation.outvars))
+            total += _of_equation(equation)
     return total
 
 
