@@ -68,14 +68,21 @@ class Checkpoints:
 
         state: arrays on any devices of this process, or on the host. notes: JSON to keep beside.
 
-        Raises OSError when it cannot be written; earlier checkpoints stay as they are.
+        Raises OSError when it cannot be written, and ValueError when it is of no later round than
+        the newest checkpoint; earlier checkpoints stay as they are.
         """
+        round, newest = progress[0].round, self.latest()
+        if newest is not None and round <= newest:
+            raise ValueError(
+                f'a checkpoint of round {round} cannot follow that of round {newest} in '
+                f'{self.folder}: give it a folder of its own'
+            )
         whole = jax.device_get(state)
         record = {'runs': list(map(asdict, progress)), 'notes': list(notes)}
         args = self._ocp.args
         try:
             self._manager.save(
-                progress[0].round,
+                round,
                 args=args.Composite(
                     state=args.StandardSave(whole),
                     progress=args.JsonSave(record | {'digest': _digest(whole, record)}),
@@ -83,7 +90,7 @@ class Checkpoints:
             )
         except Exception as error:  # orbax, tensorstore and the system each have their own
             text = ' '.join(str(error).split())
-            raise OSError(f'checkpoint {progress[0].round} in {self.folder}: {text}') from error
+            raise OSError(f'checkpoint {round} in {self.folder}: {text}') from error
 
     def restore(self, like: State, round: int | None = None) -> Saved:
         """The checkpoint of `round`, by default the newest.

@@ -122,7 +122,7 @@ def evaluation(
             f'client_{task.metric}_std': float(each.std()),
             f'client_{task.metric}_{worst}': float(getattr(each, worst)()),
             f'client_{task.metric}_p{low}': float(np.percentile(each, low)),
-            f'client_{task.metric}_quantiles': np.quantile(each, QUANTILES).round(5).tolist(),
+            f'client_{task.metric}_quantiles': _digits(np.quantile(each, QUANTILES)),
             'client_loss_mean': float(np.asarray(client_losses).mean()) / shared,
             CLIENTS: {task.metric: _digits(each), 'loss': _digits(each_loss)},
         }

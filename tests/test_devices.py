@@ -220,6 +220,15 @@ def test_a_checkpoint_is_read_on_any_number_of_devices(method, tmp_path):
             jax.tree.map(np.testing.assert_array_equal, spread(saved.state, other), state)
 
 
+def test_checkpoints_are_saved_in_the_order_of_their_rounds(tmp_path):
+    kept = Checkpoints(tmp_path)
+    kept.save({'weights': jnp.ones(3)}, Progress(5, 1.0, {}))
+    for round in (5, 4):
+        with pytest.raises(ValueError, match=f'round {round} cannot follow that of round 5'):
+            kept.save({'weights': jnp.zeros(3)}, Progress(round, 1.0, {}))
+    assert kept.restore({'weights': jnp.zeros(3)}).state['weights'].tolist() == [1, 1, 1]
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(('before', 'after'), [pytest.param(2, 1, marks=pytest.mark.slow), (3, 6)])
 def test_a_run_goes_on_on_other_devices(before, after, tiny, whole, tmp_path):

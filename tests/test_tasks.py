@@ -83,6 +83,8 @@ def test_regression_reports_the_root_of_its_mean_squared_error(name, settings):
     each = np.sqrt(np.mean((np.asarray(outputs['client']) - y[None]) ** 2, axis=(1, 2)))
     assert metrics['client_rmse_mean'] == pytest.approx(each.mean(), rel=1e-5)
     assert metrics['client_rmse_max'] == pytest.approx(each.max(), rel=1e-5)
+    quantiles = np.quantile(each, np.linspace(0, 1, 21))
+    assert metrics['client_rmse_quantiles'] == pytest.approx(quantiles, rel=2e-5)
     assert metrics['consensus_loss'] == pytest.approx(found**2, rel=1e-4)
     assert found < 0.2 * y.std()  # what the mean target leaves is its deviation
     assert not any('accuracy' in key for key in metrics)
