@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import reference
 import scipy.sparse
+import scipy.stats
 
 from dfl_jax import topology
 from dfl_jax.gossip import gain
@@ -88,3 +89,18 @@ def test_blocks_of_nodes_draw_apart_and_alike_every_time(monkeypatch):
     assert (found.among_nodes <= 1.02 * nodes).all()
     assert (found.among_nodes >= 0.9 * nodes).all()
     assert (again.among_nodes == found.among_nodes).all(), 'the threads share a stream'
+
+
+def test_normal_numbers_are_normal_and_independent():
+    stream = np.random.default_rng(0)
+    drawn = numerical_model.normal(stream, (3, 33_333))  # an odd number of them
+    assert drawn.shape == (3, 33_333) and drawn.dtype == np.float32
+    values = drawn.ravel()
+    assert scipy.stats.kstest(values, 'norm').pvalue > 0.01
+    # The two of a pair have radius and angle in common, and are half of all apart.
+    first, second = values[:49_999], values[50_000:]
+    for one, other in ((first, second), (first**2, second**2)):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 3 / np.sqrt(len(one))
+    assert numerical_model.normal(stream, (2, 0)).shape == (2, 0)
+    extremes = numerical_model.normal(np.random.default_rng(1), (2**22,))
+    assert np.isfinite(extremes).all() and 4.5 < abs(extremes).max() < 5.8
