@@ -72,7 +72,7 @@ class Compression:
     Args:
       sparsity: share of the entries of every tensor that become zero, the smallest ones; None for
         none of them.
-      bits: quantize the other entries to this number of bits; None sends 32-bit floats.
+      bits: quantize the other entries to this number of bits; None for 32-bit floats.
       rounding: of the quantizer: `stochastic` (default for weights) or `nearest` (default for
         Jacobians).
 

@@ -825,6 +825,7 @@ def test_the_help_names_every_flag_and_imports_nothing_to_draw_or_save():
     )
     for name in fixed.split():
         assert re.search(rf'^  --(\[no\])?{name}(=|$)', done.stdout, re.MULTILINE), name
+    assert 'None' not in done.stdout  # a value of Python, which no flag takes
 
 
 def test_a_flagfile(tiny, finished, tmp_path):

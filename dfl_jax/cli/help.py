@@ -131,8 +131,11 @@ def _line(flag: flags.Flag, text: str | None = None) -> str:
 
 
 def _sentence(words: str) -> str:
-    """In one line, with a capital unless it begins with a value, and without its full stop."""
-    words = ' '.join(words.split()).removesuffix(REPEATED)
+    """In one line, with a capital unless it begins with a value, and without its full stop.
+
+    A docstring's 'None for ...' is what leaving the flag out does.
+    """
+    words = ' '.join(words.split()).removesuffix(REPEATED).replace('None for', 'by default')
     words = words if words.startswith('`') else words[:1].upper() + words[1:]
     words = words.replace('`', '')
     return words if words.endswith('...') else words.removesuffix('.')
