@@ -855,14 +855,14 @@ def test_a_model_and_an_algorithm_of_ones_own(tiny, plugins):
     'family',
     [
         f
-        if f in ('star', 'edge_list', 'matrix', 'base_graph')
+        if f in ('star', 'edge_list', 'directed_edge_list', 'matrix', 'base_graph')
         else pytest.param(f, marks=pytest.mark.slow)
         for f in FAMILIES
     ],
 )
 def test_every_topology_runs_by_its_name(family, tiny, tmp_path):
     flags = []
-    if family == 'edge_list':
+    if family.endswith('edge_list'):
         (tmp_path / 'links.txt').write_text(''.join(f'{i} {(i + 1) % 9}\n' for i in range(9)))
         flags = [f'--topology_file={tmp_path}/links.txt']
     if family == 'matrix':

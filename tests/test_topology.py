@@ -21,6 +21,7 @@ from dfl_jax.topology import (
     drop_clients,
     drop_links,
     drop_receivers,
+    from_networkx,
     graph_bytes,
     schedule,
 )
@@ -333,6 +334,37 @@ def test_edge_lists_of_networkx(tmp_path, written):
         np.testing.assert_array_equal(drawn.weights, np.tile([0.5, 0.25, 0.25], (2, 5, 1)))
     else:
         assert drawn.weights is None
+
+
+@pytest.mark.parametrize('weighted', [False, True])
+def test_directed_edge_lists_of_networkx(tmp_path, weighted):
+    """Client 2 is heard by 0 and 1 and hears 0 alone; 3 only hears."""
+    graph = nx.DiGraph([(0, 1), (2, 1), (2, 0), (0, 2), (1, 3)])
+    if weighted:
+        for number, link in enumerate(graph.edges, 1):
+            graph.edges[link]['weight'] = number / 16
+    nx.write_edgelist(graph, tmp_path / 'links.txt')
+    drawn = schedule('directed_edge_list', 4, 2, seed=0, path=tmp_path / 'links.txt')
+    assert adjacency(drawn, 0).tolist() == [[0, 0, 1, 0], [1, 0, 1, 0], [1, 0, 0, 0], [0, 1, 0, 0]]
+    expected = from_networkx(nx.DiGraph(sorted(graph.edges(data=True))), 2)
+    for ours, theirs in zip(drawn[:3], expected[:3], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    if weighted:
+        np.testing.assert_array_equal(drawn.weights, expected.weights)
+    assert (drawn.weights is not None) == weighted
+    with pytest.raises(TopologyError, match='only undirected links'):
+        options = {'seed': 0, 'path': tmp_path / 'links.txt', 'assortativity': 0.1}
+        schedule('directed_edge_list', 4, 2, **options)
+
+
+def test_a_directed_link_may_weigh_less_than_its_reverse(tmp_path):
+    file = tmp_path / 'links.txt'
+    file.write_text('0 1 .3\n1 0 .4\n')
+    graph = schedule('directed_edge_list', 2, 1, seed=0, path=file)
+    np.testing.assert_allclose(graph.weights[0], [[0.6, 0.4], [0.7, 0.3]])
+    file.write_text('0 1 .3\n0 1 .4\n')
+    with pytest.raises(TopologyError, match=r'links\.txt:2: link 0 1 had the weight 0\.3 before'):
+        schedule('directed_edge_list', 2, 1, seed=0, path=file)
 
 
 def test_what_is_no_plain_file(tmp_path):

@@ -18,7 +18,7 @@ def unweighted(name: str, graphs: Graph) -> None:
     if graphs.weights is not None:
         raise ValueError(
             f'{name} has weights of its own, and the graph has others; use a --topology '
-            'without weights'
+            'without weights (for links of your own edge_list or directed_edge_list)'
         )
 
 

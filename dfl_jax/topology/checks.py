@@ -71,10 +71,10 @@ def check(family: str, rounds: int, settings: Settings) -> None:
             f'{2 * below}'
         )
     if family in FROM_FILE and path is None:
-        of_what = {'edge_list': 'links', 'matrix': 'weights [M, M], as numpy.save writes it'}
-        raise TopologyError(f'{family} needs the path of a file of {of_what[family]}, got none')
+        of_what = 'weights [M, M], as numpy.save writes it' if family == 'matrix' else 'links'
+        raise TopologyError(f'{family} needs the path of a file of {of_what}, got none')
     if family not in FROM_FILE and path is not None:
-        raise TopologyError(f'{family} reads no file, got {path}; take edge_list or matrix')
+        raise TopologyError(f'{family} reads no file, got {path}; take {" or ".join(FROM_FILE)}')
     if settings.assortativity is not None:
         check_assortativity(settings.assortativity)
         if family in (*DIRECTED, *SEQUENCES, 'matrix'):

@@ -12,11 +12,15 @@ from dfl_jax.topology.weighted import all_or_none
 WEIGHT = re.compile(r"""['"]weight['"]\s*:\s*([^,}\s]+)""")  # in a dictionary of networkx
 
 
-def read_edges(path: str | os.PathLike, clients: int) -> tuple[np.ndarray, np.ndarray | None]:
+def read_edges(
+    path: str | os.PathLike, clients: int, directed: bool = False
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Links [E, 2] of an edge list, each once and self loops left out, and their weights [E].
 
     Two node ids a line, apart by spaces or a comma, and what networkx writes after them: the weight
     of the link, or a dictionary that may have one. None where no line has a weight.
+
+    directed: a line `j i` says that i hears j, which is the link (i, j).
     """
     try:
         lines = read_text(path).splitlines()
@@ -42,7 +46,8 @@ def read_edges(path: str | os.PathLike, clients: int) -> tuple[np.ndarray, np.nd
             )
         found = WEIGHT.search(more)
         text = found[1] if found else more if _is_number(more) else ''
-        weight, ends = float(text) if _is_number(text) else text or None, (min(link), max(link))
+        weight = float(text) if _is_number(text) else text or None
+        ends = (link[0], link[1]) if directed else (min(link), max(link))
         if ends in weights and weights[ends] != weight:
             raise TopologyError(
                 f'{path}:{number}: link {ends[0]} {ends[1]} had the weight {weights[ends]} before '
@@ -53,7 +58,7 @@ def read_edges(path: str | os.PathLike, clients: int) -> tuple[np.ndarray, np.nd
     if not weights:
         raise TopologyError(f'edge list {path} holds no link; write two node ids a line')
     links = np.array(list(weights), np.int32).reshape(-1, 2)
-    return links, all_or_none(list(weights.values()), str(path))
+    return links[:, ::-1] if directed else links, all_or_none(list(weights.values()), str(path))
 
 
 def _is_number(text: str) -> bool:

@@ -206,12 +206,16 @@ _DRAWN: dict[str, Callable[[Settings, int], nx.Graph | np.ndarray]] = {
     'epidemic': lambda settings, seed: _k_random(settings, seed)[:, ::-1],
 }
 BY_NETWORKX = ('erdos_renyi', 'barabasi_albert', 'watts_strogatz', 'chung_lu')
-FROM_FILE = ('edge_list', 'matrix')
+EDGE_LISTS = ('edge_list', 'directed_edge_list')
+FROM_FILE = (*EDGE_LISTS, 'matrix')
 ONE_PEER = ('one_peer_exponential', 'one_peer_equi')
 WITH_DEGREE = (*_DRAWN, 'base_graph')
 EQUAL_DEGREES = ('regular', 'ring', 'torus', 'complete', 'hypercube')
 # Their links lead from a client to those that it hears
-DIRECTED = ('k_random', 'epidemic', 'directed_ring', 'exponential', *ONE_PEER)
+DIRECTED = (
+    *('k_random', 'epidemic', 'directed_ring', 'exponential', 'directed_edge_list'),
+    *ONE_PEER,
+)
 FAMILIES = (*_FIXED, *_DRAWN, *SEQUENCES, *FROM_FILE)
 
 
@@ -244,7 +248,7 @@ def most_members(family: str, rounds: int, settings: Settings) -> int:
     clients, degree = settings.clients, settings.degree
     if family in ('ring', 'line', 'edge_list'):
         neighbours: float = 2
-    elif family in ('directed_ring', 'matrix', *ONE_PEER):
+    elif family in ('directed_ring', 'directed_edge_list', 'matrix', *ONE_PEER):
         neighbours = 1
     elif family in ('hypercube', 'exponential'):
         neighbours = (clients - 1).bit_length()

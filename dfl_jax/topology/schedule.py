@@ -12,6 +12,7 @@ from dfl_jax.topology.checks import check
 from dfl_jax.topology.edge_list import read_edges
 from dfl_jax.topology.families import (
     DIRECTED,
+    EDGE_LISTS,
     FROM_FILE,
     SEQUENCES,
     by_networkx,
@@ -60,7 +61,8 @@ def schedule(
     Directed: `k_random` (every client hears `degree` others drawn at random, and any number may
     hear it), `epidemic` (every client is heard by `degree` others drawn at random, and may hear any
     number: the local form of epidemic learning, de Vos et al. 2023), `directed_ring` (each hears
-    its predecessor), `exponential` (client i hears i - 2^j for all 2^j < M).
+    its predecessor), `exponential` (client i hears i - 2^j for all 2^j < M), `directed_edge_list`
+    (the file `path`, always static).
 
     With weights of their own and without relabelling: `one_peer_exponential`, `one_peer_equi`
     and `base_graph` of at most `degree` neighbours (`sequences`), and `matrix` (the file `path`,
@@ -77,7 +79,8 @@ def schedule(
       degree: neighbours of a client without itself; ignored by families that have no choice.
       path: the edge list as networkx writes it: two node ids from 0 to M - 1 a line, apart by
         spaces or a comma, `#` comments; a number that follows them in all lines is the weight that
-        both clients give each other, and what a client's weights leave of one is its own. Or the
+        both clients give each other, and what a client's weights leave of one is its own. In a
+        directed one a line `j i` says that i hears j, and the weight is that which i gives. Or the
         mixing matrix as numpy.save writes it, [M, M] or [P, M, M].
       probability: `erdos_renyi` only, of a link, in place of the degree.
       rewiring: `watts_strogatz` only.
@@ -110,8 +113,8 @@ def schedule(
     if family == 'matrix' and settings.path is not None:
         return from_matrix(read_matrix(settings.path, clients), rounds, str(settings.path))
     of_edges = None  # their weights
-    if family == 'edge_list' and settings.path is not None:
-        edges, of_edges = read_edges(settings.path, clients)
+    if family in EDGE_LISTS and settings.path is not None:
+        edges, of_edges = read_edges(settings.path, clients, family in DIRECTED)
         draws = [edges]
     elif static or family in ALWAYS_STATIC:
         draws = [draw(family, settings, rng)]
@@ -126,11 +129,12 @@ def schedule(
         rng = np.random.default_rng([seed, Stream.REWIRING])
         draws = [rewire(links, settings.assortativity, rng) for links in draws]
     if of_edges is not None:
-        graphs = weighted_links(draws[0], of_edges, clients, rounds, True, str(settings.path))
+        both_ways, of_file = family not in DIRECTED, str(settings.path)
+        graphs = weighted_links(draws[0], of_edges, clients, rounds, both_ways, of_file)
     else:
         arcs = [arcs_of(links, clients, family not in DIRECTED) for links in draws]
         graphs = laid_out(arcs, clients, rounds, what=what)
-    if static or family == 'edge_list':
+    if static or family in EDGE_LISTS:
         _warn_if_disconnected(family, draws[0], clients)
     return graphs
 

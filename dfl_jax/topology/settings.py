@@ -31,7 +31,7 @@ class Settings(NamedTuple):
 
     clients: int  # M
     degree: int = 5  # neighbours of a client without itself, or their mean
-    path: str | os.PathLike | None = None  # edge_list
+    path: str | os.PathLike | None = None  # edge_list, directed_edge_list, matrix
     probability: float | None = None  # erdos_renyi, of a link, in place of the degree
     rewiring: float = 0.1  # watts_strogatz, probability
     exponent: float = 2.5  # configuration, chung_lu

@@ -169,7 +169,8 @@ flags.DEFINE_string(
     'exponential in each round) and base_graph (at most --degree neighbours in a round), '
     'which have mixing weights of their own and average exactly in a few rounds; '
     'one_peer_equi (client i hears i - u, with u drawn anew every round), as fast for any '
-    'number of clients; or edge_list or matrix, with --topology_file (docs/topologies.md).',
+    'number of clients; or edge_list, directed_edge_list or matrix, with --topology_file '
+    '(docs/topologies.md).',
 )
 flags.DEFINE_integer(
     'degree', 5, 'Neighbours of a client, or their mean number where the family is random.'
@@ -205,7 +206,8 @@ flags.DEFINE_string(
     'topology_file',
     None,
     'For --topology=edge_list, as networkx.write_edgelist writes it: two client numbers in '
-    'each line, and optionally the weight that they give each other. For --topology=matrix, '
+    'each line, and optionally the weight that they give each other. For '
+    '--topology=directed_edge_list the second client hears the first. For --topology=matrix, '
     'as numpy.save writes it: mixing weights [M, M] whose rows sum to one, or [T, M, M] for '
     'successive rounds.',
 )
