@@ -38,6 +38,7 @@ def values(*numbers):
         ('rounds_to', values(-150), 100, False),
         ('rounds_to', values(-100), 100, False),  # ended at 100 without it
         ('rounds_to', values(-100, 110), 100, True),
+        ('rounds_to', values(118, -200, 61, -200), 45, False),  # at least 144 on average
         ('rounds_to', values(120), '>200', False),
         ('accuracy_at', values(84.2), 85, True),
         ('accuracy_at', values(83.5), 85, False),
