@@ -139,7 +139,7 @@ def test_natural_clients_of_a_column(table):
         (
             {'target': 'dear'},
             {'size': [np.nan] * 3 + [1] * 57},
-            'size lacks 3 of 60 values.*columns drop=size',
+            r'of 60 rows, some lack values in these columns: size \(3\).*by columns drop=size',
         ),
         ({'target': 'dear', 'drop': 'number'}, {'size': np.inf}, 'size must be finite'),
         (

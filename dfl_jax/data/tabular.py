@@ -84,13 +84,14 @@ def from_frame(
     roles = _roles(frame, origin, columns)
     targets = roles['target']
     used = frame.drop(columns=roles['drop'])
-    for name in used.columns:
-        lacking = int(used[name].isna().sum())
-        if lacking:
-            raise DataError(
-                f'{origin}: the column {name} lacks {lacking} of {len(used)} values: fill them, '
-                f'remove these rows, or leave the column out by columns drop={name}'
-            )
+    lacking = used.isna().sum()
+    lacking = lacking[lacking > 0]
+    if len(lacking):
+        counts = ', '.join(f'{name} ({count})' for name, count in lacking.items())
+        raise DataError(
+            f'{origin}: of {len(used)} rows, some lack values in these columns: {counts}: fill '
+            f'them, remove these rows, or leave columns out by columns drop={"+".join(lacking.index)}'
+        )
     test = _test_rows(used, origin, roles['split'], test_share)
     owners = numbered(used[roles['client'][0]].astype(str))[~test] if roles['client'] else None
     features = used.drop(columns=targets + roles['client'] + roles['split'])
