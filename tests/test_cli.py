@@ -486,6 +486,15 @@ def test_an_input_that_is_no_text_file(flag, small, tiny, tmp_path):
     assert here(*argv, f'--{flag}=~nobody/x', f'--out={tmp_path}/out').error
 
 
+@pytest.mark.parametrize('flag', ['--momentum=2.0', '--augmentation=mixup'])
+def test_a_setting_out_of_range_is_refused_before_data_are_read(flag, tmp_path):
+    """There are no data in the folder, which would be the next error."""
+    argv = ('--algorithm=dfedavg', '--dataset=cifar10', f'--data_dir={tmp_path}', '--clients=8')
+    line = here(*argv, flag, f'--out={tmp_path}/new').error
+    assert flag.partition('=')[0][2:] in line and 'cifar10' not in line, line
+
+
+
 @pytest.mark.parametrize(
     'flag',
     [

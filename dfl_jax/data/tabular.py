@@ -90,7 +90,8 @@ def from_frame(
         counts = ', '.join(f'{name} ({count})' for name, count in lacking.items())
         raise DataError(
             f'{origin}: of {len(used)} rows, some lack values in these columns: {counts}: fill '
-            f'them, remove these rows, or leave columns out by columns drop={"+".join(lacking.index)}'
+            'them, remove these rows, or leave columns out by columns drop='
+            + '+'.join(lacking.index)
         )
     test = _test_rows(used, origin, roles['split'], test_share)
     owners = numbered(used[roles['client'][0]].astype(str))[~test] if roles['client'] else None

@@ -4,6 +4,8 @@ An algorithm is checked where the code is not the library's.
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +22,7 @@ from dfl_jax.cli.experiment.values import check_values
 from dfl_jax.heterogeneous import Population
 from dfl_jax.initialisation import gain_corrected
 from dfl_jax.models import Model
-from dfl_jax.settings import resolve
+from dfl_jax.settings import assemble, resolve
 
 BATCH = 2  # samples whose predictions are asked for
 
@@ -83,7 +85,10 @@ def choose_method(flags: Any, projection_seed: int) -> Chosen:
         clustered=flags.topology == 'clustered',
         projection_seed=projection_seed,
     )
-    return Chosen(flags.algorithm, method, given_settings(flags, settings), run)
+    chosen = Chosen(flags.algorithm, method, given_settings(flags, settings), run)
+    with _naming_flags(chosen):
+        assemble(method.factory, chosen.settings)  # its dataclasses check, before data are read
+    return chosen
 
 
 def make_algorithm(chosen: Chosen, network: Model | Population) -> Algorithm:
@@ -91,9 +96,18 @@ def make_algorithm(chosen: Chosen, network: Model | Population) -> Algorithm:
 
     Raises ValueError for settings out of range, naming the flag.
     """
+    with _naming_flags(chosen), reporting('algorithm', chosen.name, 'factory'):
+        algorithm = make(chosen.method.factory, network, **chosen.settings)
+    if of_others(chosen.name) and isinstance(network, Model):
+        check_algorithm(chosen, algorithm, network)
+    return algorithm
+
+
+@contextmanager
+def _naming_flags(chosen: Chosen) -> Iterator[None]:
+    """Raises ValueErrors about a setting, and ImportErrors, as ValueErrors that name the flag."""
     try:
-        with reporting('algorithm', chosen.name, 'factory'):
-            algorithm = make(chosen.method.factory, network, **chosen.settings)
+        yield
     except ImportError as error:  # a backend that is not installed
         raise ValueError(f'--algorithm={chosen.name}: {error}') from error
     except ValueError as error:
@@ -102,9 +116,6 @@ def make_algorithm(chosen: Chosen, network: Model | Population) -> Algorithm:
         if of_others(chosen.name) or setting not in chosen.given or flag is None:
             raise
         raise ValueError(f'--{flag}={chosen.given[setting]}: {error}') from error
-    if of_others(chosen.name) and isinstance(network, Model):
-        check_algorithm(chosen, algorithm, network)
-    return algorithm
 
 
 def check_algorithm(chosen: Chosen, algorithm: Any, model: Model) -> None:
