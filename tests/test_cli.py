@@ -494,7 +494,6 @@ def test_a_setting_out_of_range_is_refused_before_data_are_read(flag, tmp_path):
     assert flag.partition('=')[0][2:] in line and 'cifar10' not in line, line
 
 
-
 @pytest.mark.parametrize(
     'flag',
     [
