@@ -110,7 +110,7 @@ def test_the_authors_partition_of_a_column(home, tmp_path):
     file.touch()
     files = missing.partition_files(published, str(tmp_path))
     lines = {
-        job.cell: missing.command(job, tmp_path / 'out', 'data')
+        job.cell: missing.command(job, tmp_path / 'out', ['--data_dir=data'])
         for job in jobs(home, {}, seeds=(3,), partitions=files)
     }
     assert f'--partition_file={file}' in lines['dpsgd-iid']
@@ -140,8 +140,9 @@ def test_what_is_missing_is_trained_and_shown(home, tmp_path, monkeypatch, capfd
     text = capfd.readouterr().out
     assert '| dpsgd-iid | - | 0, 1 | 2 |' in text
     assert f'holds no run; --runs={elsewhere / "paper-table.json"} reads' in text
-    assert command_of(monkeypatch, run=True, **chosen) == 0
-    text = capfd.readouterr().out
+    assert command_of(monkeypatch, run=True, progress=False, **chosen) == 0
+    text, errors = capfd.readouterr()
+    assert 'round/s' not in errors
     assert '[1 of 1] dpsgd-iid-seed1: 2 rounds, about ' in text
     assert '(2 seeds, ' in text and 'written: ' in text
     assert len((runs / 'dpsgd-iid-seed1' / 'metrics.jsonl').read_text().splitlines()) == 2
@@ -156,6 +157,7 @@ def test_what_is_missing_is_trained_and_shown(home, tmp_path, monkeypatch, capfd
     ('given', 'words'),
     [
         ({'seeds': '0..4'}, '--seeds is of --run and --list'),
+        ({'progress': False}, '--progress is of --run and --list'),
         ({'run': True, 'seeds': '4..0'}, '--seeds=4..0: write --seeds=0..4'),
         ({'run': True, 'seeds': '-1..3'}, 'write --seeds=0..4'),
         ({'run': True, 'seeds': 'a'}, 'write --seeds=0..4'),

@@ -28,7 +28,7 @@ from dfl_jax.cli.tables.table import brackets, cells, report
 
 FLAGS = flags.FLAGS
 PAGE = 'reproduction.md'
-OF_RUNS = ('seeds', 'cells', 'shard', 'data_dir', 'partitions')  # flags of --run and --list alone
+OF_RUNS = ('seeds', 'cells', 'shard', 'data_dir', 'partitions', 'progress')  # of --run and --list
 
 
 def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
@@ -64,6 +64,7 @@ def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
     )
     several('cells', [], 'Only these cells, e.g. dfedavg-*. With --run or --list.')
     switch('run', False, 'Train the runs that are missing, and then show the table.')
+    switch('progress', True, 'Show a progress bar of each run. With --run.')
     switch('latex', False, 'Print the table in LaTeX, and write it as .tex, too.')
     switch(
         'list', False, 'Only list which runs there are, which are missing, and how long these take.'
@@ -131,7 +132,9 @@ def _with_runs(name: str, file: Path, sources: Sequence[Path]) -> int:
     check_writable(sources[0], flag='runs')
     if 'partition_files' in published and not partitions:
         print("note: partitions are drawn; --partitions=DIR takes the authors' own")
-    failed = missing.train(mine, runs, sources[0], FLAGS.data_dir)
+    settings = [f'--data_dir={FLAGS.data_dir}'] if FLAGS.data_dir is not None else []
+    settings += ['--noprogress'] * (not FLAGS.progress)
+    failed = missing.train(mine, runs, sources[0], settings)
     write_table(name, file, sources)
     if failed:
         raise ValueError(f'{", ".join(failed)} failed, see above')

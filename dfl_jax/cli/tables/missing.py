@@ -147,10 +147,10 @@ def _duration(seconds: float | None) -> str:
 # ---------------------------------------------------------------------------------------- training
 
 
-def train(jobs: Sequence[Job], runs: Runs, folder: Path, data_dir: str | None) -> list[str]:
+def train(jobs: Sequence[Job], runs: Runs, folder: Path, settings: Sequence[str]) -> list[str]:
     """Trains the jobs that are not there, each by a `dfl-jax run` of its own, the cheapest first.
 
-    A run that was interrupted is resumed. Returns the names of those that failed; raises ValueError
+    settings: flags of all of them. A run that was interrupted is resumed. Returns the names of those that failed; raises ValueError
     where one cannot even begin, as the next would not either.
     """
     lacking = [job for job, _ in by_cost([job for job in jobs if not job.there], runs)]
@@ -166,7 +166,7 @@ def train(jobs: Sequence[Job], runs: Runs, folder: Path, data_dir: str | None) -
         )
         out = folder / job.name
         begin, before = time.monotonic(), _rounds_of(out)
-        status = _run(command(job, out, data_dir))
+        status = _run(command(job, out, settings))
         if status and not (out / 'config.json').exists():
             raise ValueError(f'{job.name} could not begin, see above; the others were not tried')
         if status:
@@ -183,11 +183,9 @@ def _rounds_of(out: Path) -> int:
     return rows[-1][0]['round'] if rows else 0
 
 
-def command(job: Job, out: Path, data_dir: str | None) -> list[str]:
+def command(job: Job, out: Path, settings: Sequence[str]) -> list[str]:
     """The command line of a job."""
-    arguments = [f'--flagfile={job.flagfile}', f'--seed={job.seed}', f'--out={out}']
-    if data_dir is not None:
-        arguments.append(f'--data_dir={data_dir}')
+    arguments = [f'--flagfile={job.flagfile}', f'--seed={job.seed}', f'--out={out}', *settings]
     if job.partition_file:
         arguments.append(f'--partition_file={job.partition_file}')
     directory = RunDirectory(out)
