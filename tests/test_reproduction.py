@@ -74,6 +74,36 @@ def test_the_verdicts_of_a_table():
     assert found['DFedAvg is first'].why == 'nothing tried yet'
 
 
+def test_a_claim_has_a_reason_of_its_own_before_that_of_its_cell():
+    runs = {'ntk_dfl-iid': [curve(0.8, 0.9, name='ntk_dfl-iid-seed0')]}
+    table = PUBLISHED | {
+        'metrics': ['rounds_to', 'accuracy_at'],
+        'round': 2,
+        'columns': ['iid'],
+        'rows': {'ntk_dfl': [[8], [50]]},
+        'known': {'ntk_dfl, iid rounds': 'of these rounds', 'ntk_dfl-iid': 'of the cell'},
+        'unexplained': {'ntk_dfl, iid aggregated': 'of this accuracy'},
+    }
+    assert [tuple(entry)[-2:] for entry in reproduction.entries(table, runs)] == [
+        ('differs, cause known', 'of these rounds'),
+        ('differs, cause unknown', 'of this accuracy'),
+    ]
+
+
+@pytest.mark.parametrize(
+    'file',
+    [f for f in table_files.known_tables().values() if f.stem == 'published'],
+    ids=lambda file: file.parent.name,
+)
+def test_every_reason_is_of_a_cell_or_a_claim(file):
+    """A name that nothing has would never be read."""
+    published = table_files.read_published(file)
+    cells = table_files.flagfiles(published, file.parent)
+    claims = {entry.claim for entry in reproduction.entries(published, {})}
+    named = {*published.get('known', ()), *published.get('unexplained', ())}
+    assert not named - claims - {*cells}
+
+
 def test_the_page_is_of_all_tables(tmp_path, monkeypatch, capsys):
     for name in ('one', 'two'):
         folder = tmp_path / 'papers' / 'paper' / name

@@ -78,9 +78,8 @@ def _numbers(published: Row, runs: Runs) -> Iterator[Entry]:
                 values = measure_cell(part, runs, method, column)
                 agree = values and agrees(part['metric'], values, number)
                 claim = f'{method}, {heading(part, column)}'
-                yield _entry(
-                    published, cell, claim, str(number), ours(values, number), values, agree
-                )
+                text = ours(values, number)
+                yield _entry(published, (claim, cell), str(number), text, values, agree)
 
 
 def _claims(published: Row, runs: Runs) -> Iterator[Entry]:
@@ -94,22 +93,24 @@ def _claims(published: Row, runs: Runs) -> Iterator[Entry]:
         )
         shown = ' > '.join(claim['order'])
         text = ', '.join(map(str, means)) if complete else '-'
-        yield _entry(published, claim['text'], claim['text'], shown, text, complete, agree)
+        yield _entry(published, (claim['text'],), shown, text, complete, agree)
 
 
 def _entry(
-    published: Row, key: str, claim: str, number: str, text: str, there: object, agree: object
+    published: Row, keys: Sequence[str], number: str, text: str, there: object, agree: object
 ) -> Entry:
+    """keys: what `known` and `unexplained` may call the claim, its text first."""
+    claim = keys[0]
     if not there:
         return Entry(claim, number, '-', NOT_RUN, published.get('not_run', ''))
     if agree:
         return Entry(claim, number, text, REPRODUCED)
-    if cause := published.get('known', {}).get(key):
-        return Entry(claim, number, text, KNOWN, cause)
+    for key in keys:
+        for field, verdict in (('known', KNOWN), ('unexplained', UNKNOWN)):
+            if why := published.get(field, {}).get(key):
+                return Entry(claim, number, text, verdict, why)
     alone = isinstance(there, list) and len(there) == 1
-    untried = 'one seed' if alone else 'nothing tried yet'
-    tried = published.get('unexplained', {}).get(key, untried)
-    return Entry(claim, number, text, UNKNOWN, tried)
+    return Entry(claim, number, text, UNKNOWN, 'one seed' if alone else 'nothing tried yet')
 
 
 def agrees(metric: str, values: Sequence[Measured], number: float | str) -> bool:
