@@ -150,8 +150,8 @@ def _duration(seconds: float | None) -> str:
 def train(jobs: Sequence[Job], runs: Runs, folder: Path, settings: Sequence[str]) -> list[str]:
     """Trains the jobs that are not there, each by a `dfl-jax run` of its own, the cheapest first.
 
-    settings: flags of all of them. A run that was interrupted is resumed. Returns the names of those that failed; raises ValueError
-    where one cannot even begin, as the next would not either.
+    settings: flags of all of them. A run that was interrupted is resumed. Returns the names of
+    those that failed; raises ValueError where one cannot even begin, as the next would not either.
     """
     lacking = [job for job, _ in by_cost([job for job in jobs if not job.there], runs)]
     failed = []
