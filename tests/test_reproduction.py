@@ -93,7 +93,7 @@ def test_a_claim_has_a_reason_of_its_own_before_that_of_its_cell():
 @pytest.mark.parametrize(
     'file',
     [f for f in table_files.known_tables().values() if f.stem == 'published'],
-    ids=lambda file: file.parent.name,
+    ids=lambda file: f'{file.parts[-3]}/{file.parts[-2]}',
 )
 def test_every_reason_is_of_a_cell_or_a_claim(file):
     """A name that nothing has would never be read."""
