@@ -16,6 +16,7 @@ from dfl_jax.models import MLP, SmallCNN, bind
 from dfl_jax.ntk import compressed
 from dfl_jax.ntk.aggregator_data import at_least_width, draw_batches, widths_of
 from dfl_jax.ntk.kernels import members_kernel_fn
+from experiments.ntk_dfl.authors_logs.in_turn import ntk_dfl_in_turn
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
 TIMESTEPS = (3, 10, 25)
@@ -344,3 +345,22 @@ def test_an_aggregator_alone_computes_what_many_together_do(x64):
             state, _ = jax.jit(algorithm.step)(jax.random.key(r), state, round_of(star, r), data)
         states.append(state.params)
     assert_close(*states)
+
+
+def test_clients_in_turn_are_rounds_in_which_one_client_is_active(network):
+    """`experiments/ntk_dfl/authors_logs`: whoever is later in a round hears the new models."""
+    _, clients, graphs = network
+    graph, key = round_of(graphs, 0), jax.random.key(1)
+    method = compiled('ntk_dfl', MODEL, init='independent')
+    begin = widen(method.init(jax.random.key(0), clients))
+    expected = begin
+    for i in range(len(clients.y)):
+        active = jnp.arange(len(clients.y)) == i
+        expected, _ = method.step(key, expected, graph._replace(active=active), clients)
+    at_once, info = method.step(key, begin, graph, clients)
+    found, in_turn = jax.jit(ntk_dfl_in_turn(MODEL).step)(key, begin, graph, clients)
+    assert_close(found.params, expected.params)
+    assert found.round == 1 and in_turn.loss.shape == info.loss.shape
+    assert_close(in_turn.sent, info.sent)
+    with pytest.raises(AssertionError):
+        assert_close(found.params, at_once.params, 1e-3)

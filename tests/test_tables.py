@@ -822,7 +822,7 @@ def test_every_shipped_cell_has_a_flagfile_with_known_flags(published):
         wanted = read_flagfile(file)
         for name, value in wanted.items():
             flags.FLAGS[name].parser.parse(value)
-        stem, algorithm = cell.partition('-')[0], wanted['algorithm']
+        stem, algorithm = cell.partition('-')[0], wanted['algorithm'].rpartition(':')[2]
         init = INITS.get(stem.partition('_')[0])
         assert stem == algorithm or stem.startswith(f'{algorithm}_') or init == wanted['init']
         assert f'--flagfile=experiments/{file.relative_to(table_files.PAPERS)} ' in file.read_text()
