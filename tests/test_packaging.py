@@ -74,7 +74,7 @@ def test_a_wheel_owns_one_name(installed):
 def test_a_wheel_has_the_papers(installed):
     tracked = {
         str(file.relative_to(command.CHECKOUT))
-        for kind in ('*.flags', '*.json', '*.md', '*.py')
+        for kind in ('*.flags', '*.json', '*.md', '*/*.py')
         for file in command.CHECKOUT.glob(f'*/**/{kind}')
     }
     home = installed / 'dfl_jax' / 'papers'
