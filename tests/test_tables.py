@@ -119,6 +119,12 @@ def test_a_negated_flag_is_compared_as_such(folder, tmp_path):
     ]
 
 
+def test_the_devices_of_a_flagfile_are_no_setting_of_the_run(folder, tmp_path):
+    (folder / 'ntk_dfl-iid.flags').write_text('--clients=300\n--devices=1\n')
+    write_run(tmp_path / 'ntk_dfl-iid-seed0', [0.9], clients=300)
+    assert find(folder, tmp_path)[1] == []
+
+
 def test_no_run_at_all_is_an_error_that_names_the_cells(folder, tmp_path):
     found, warnings = find(folder, tmp_path / 'nothing')
     files = table_files.flagfiles(PUBLISHED, folder)

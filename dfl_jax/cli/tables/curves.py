@@ -16,7 +16,7 @@ LOCAL = 'local_accuracy_mean'
 SKIPPED = 'is left out'  # of a run that cannot be read
 COARSE = ('accuracy', 'mbytes', 'model_deviation')  # columns of four decimals
 SECONDS = 'seconds_a_round'  # of a run, evaluation apart
-FREE = ('seed', 'data_dir')  # a run may differ from its flagfile in these
+FREE = ('seed', 'data_dir', 'devices')  # a run may differ from its flagfile in these
 BESIDE = (*FREE, 'partition_file', 'chunk')  # and be given these, which the flagfile has not
 REPLACED = ('partition', 'partition_overlap', 'alpha')  # by a partition_file
 
