@@ -268,8 +268,9 @@ def test_panels_stand_abreast_in_rows():
 def test_settings_of_the_initialisation_paper(figure):
     folder = table_files.PAPERS / 'init_topology' / figure
     content = json.loads((folder / 'published.json').read_text())
-    # on figure2's logarithmic axis an interval of means may fall below zero
-    assert content.get('errors', 'range') == ('range' if figure == 'figure2' else 'confidence')
+    # on these logarithmic axes an interval of means may fall below zero
+    ranges = figure in ('figure2', 'figure4')
+    assert content.get('errors', 'range') == ('range' if ranges else 'confidence')
     for cell, file in table_files.flagfiles(content, folder).items():
         wanted = read_flagfile(file)
         clients = int(wanted['clients'])
