@@ -1,13 +1,15 @@
-"""What does a round of every method compile to for an accelerator that this machine has not?
+"""What does a round of every method compile to, for an accelerator that this machine has or not?
 
     pip install jax-cuda12-plugin jax-cuda12-pjrt   # of JAX's version; no driver is needed
     python -m benchmarks.aot --platform=cuda
     pip install 'libtpu==0.0.42.*'                  # the one that jaxlib 0.10.2 asks for
     python -m benchmarks.aot --platform=tpu --methods=ntk_dfl,spark
+    python -m benchmarks.aot --platform=here        # JAX's own device, on which rounds are timed
 
 XLA compiles for a described device: an H200, without autotuning, or one chip of a v5e. A round of
 300 clients of 197 samples is compiled with all clients or aggregators at once, the methods of DFML
-with 50 clients of 1,000 images of 32 x 32 pixels; nothing is run. Printed are the seconds of
+with 50 clients of 1,000 images of 32 x 32 pixels. With `here` it is then run on random images, each
+client hearing the next ones on a ring: the median of rounds after two. Printed are the seconds of
 compilation, the bytes of the arguments (data, state and graph) and of what the round needs beside
 them, how many kernels, loops and calls of libraries the program has, and the operations of its
 products and convolutions. The least milliseconds are those that these take at the peak rate of the
@@ -15,6 +17,7 @@ data sheet, or that reading the arguments once takes at its bandwidth, whichever
 """
 
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -27,18 +30,22 @@ import numpy as np
 from absl import flags
 
 from benchmarks import _common as common
-from benchmarks.peers._common import CLASSES
+from benchmarks.peers._common import CLASSES, WARM_UP, random_samples
 from dfl_jax import models
 from dfl_jax.algorithms import METHODS, Run, make
 from dfl_jax.base import Clients, Graph
 from dfl_jax.heterogeneous import assign_architectures, populate
 from dfl_jax.timing import DependsOnTrainingError, counted
 
-_PLATFORM = flags.DEFINE_enum('platform', 'cuda', ('cuda', 'tpu'), 'whose compiler to use')
+_PLATFORM = flags.DEFINE_enum(
+    'platform', 'cuda', ('cuda', 'tpu', 'here'), 'whose compiler; `here` also runs the rounds'
+)
 _METHODS = flags.DEFINE_list('methods', list(METHODS), 'methods to compile')
 _CHUNK = flags.DEFINE_integer('chunk', None, 'clients or aggregators at once, default all', 1)
 
 SAMPLES = 197  # of a client
+ROUNDS = 5  # timed
+_samples = functools.cache(random_samples)
 ALIKE = ('def_kt', 'dec_fedprox')  # methods whose clients have one architecture
 MEMBERS = {'neighbours': (300, 6), 'cohort': (1, 20), 'meetings': (1, 26), 'pairs': (25, 2)}
 # Operations and bytes a second by the data sheets: float32 of an H200, bfloat16 of a v5e, whose
@@ -74,16 +81,20 @@ device_description_str: "NVIDIA H200"
 
 
 def main() -> None:
-    described = device(_PLATFORM.value)
+    here = _PLATFORM.value == 'here'
+    described = jax.devices()[0] if here else device(_PLATFORM.value)
     sharding = jax.sharding.SingleDeviceSharding(described)
-    print(f'{described.device_kind}, JAX {jax.__version__}, not run\n')
+    print(f'{described.device_kind}, JAX {jax.__version__}{"" if here else ", not run"}\n')
     table = common.Table(
         *('method', 'compile s', 'arguments GiB', 'temporary GiB'),
-        *('kernels', 'loops', 'calls of libraries', '10^9 operations', 'least ms'),
+        *('kernels', 'loops', 'calls of libraries', '10^9 operations'),
+        'ms a round' if here else 'least ms',
     )
     for name in _METHODS.value:
         seconds, program, count = compiled_round(name, _PLATFORM.value, sharding, _CHUNK.value)
-        table.row(name, (seconds, '.0f'), *figures_of(program), *floor_of(program, count))
+        work = '-' if count is None else (count / 1e9, '.0f')
+        least = round_milliseconds(name, program) if here else floor_of(program, count)
+        table.row(name, (seconds, '.0f'), *figures_of(program), work, least)
 
 
 def device(platform: str) -> Any:
@@ -124,7 +135,8 @@ def compiled_round(
     )
     begin = time.perf_counter()
     traced = jax.jit(algorithm.step, donate_argnums=1).trace(*arguments)
-    program = traced.lower(lowering_platforms=(platform,)).compile()
+    platforms = None if platform == 'here' else (platform,)
+    program = traced.lower(lowering_platforms=platforms).compile()
     seconds, count = time.perf_counter() - begin, None
     with contextlib.suppress(DependsOnTrainingError):
         count = float(counted(algorithm, *_of_ones(clients, graph)).work.sum())
@@ -151,13 +163,31 @@ def figures_of(program: Any) -> list[tuple[float, str]]:
     ]
 
 
-def floor_of(program: Any, count: float | None) -> list[object]:
-    """The operations of a round, and the least milliseconds that it can take."""
+def floor_of(program: Any, count: float | None) -> object:
+    """The least milliseconds that a round of so many operations can take."""
     if count is None:
-        return ['-', '-']
+        return '-'
     rate, bandwidth = PEAKS[_PLATFORM.value]
     read = program.memory_analysis().argument_size_in_bytes
-    return [(count / 1e9, '.0f'), (1e3 * max(count / rate, read / bandwidth), '.2g')]
+    return 1e3 * max(count / rate, read / bandwidth), '.2g'
+
+
+def round_milliseconds(name: str, program: Any) -> tuple[float, str]:
+    """Median milliseconds of a compiled round; all clients are active and all links delivered."""
+    algorithm, shapes, graph = round_of(name, _CHUNK.value)
+    x, y = _samples(*shapes.y.shape, shapes.x.shape[2:])
+    clients = Clients(jnp.asarray(x), jnp.asarray(y), jnp.ones(y.shape, bool))
+    rows, members = graph.members.shape
+    apart = 1 if rows == len(y) else members  # meetings and pairs have no client in common
+    network = apart * jnp.arange(rows)[:, None] + jnp.arange(members)
+    linked = jnp.ones((rows, members), bool)
+    graph = Graph(network % len(y), linked, linked[:, 0])
+    key = jax.random.key(0)
+    state, times = jax.jit(algorithm.init)(key, clients), []
+    for _ in range(WARM_UP + ROUNDS):
+        seconds, (state, _) = common.seconds_of(program, key, state, graph, clients)
+        times.append(seconds)
+    return 1e3 * float(np.median(times[WARM_UP:])), '.3g'
 
 
 def round_of(name: str, chunk: int | None = None) -> tuple[Any, Clients, Graph]:
