@@ -453,6 +453,13 @@ def flops(function, *arguments):
 WIDE = bind(MLP(10, (256,)), (784,))
 
 
+def test_products_of_nested_functions_count_as_often_as_they_run():
+    x = jnp.eye(4)
+    assert operations(jax.jit(lambda x: x @ x), x) == 2 * 4**3
+    thrice = jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda _, y: y @ y, x))
+    assert operations(thrice, x) == 3 * 2 * 4**3
+
+
 @pytest.mark.parametrize('settings', [{'local_epochs': 2}, {'local_steps': 7}, {'sam_radius': 0.1}])
 def test_operations_of_training_are_those_of_the_compiled_minibatches(settings):
     settings = LocalTraining(lr=0.1, batch_size=16).replace(**settings)

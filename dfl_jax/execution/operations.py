@@ -77,9 +77,10 @@ def _of_equation(equation: Any) -> int:
 
 
 def _inside(params: dict[str, Any]) -> list[Jaxpr]:
-    """The jaxprs among the parameters of an equation."""
-    open_ = [each for each in jax.tree.leaves(params) if isinstance(each, Jaxpr)]
-    return open_ + [each.jaxpr for each in _closed(params)]
+    """The jaxprs among the parameters of an equation; from JAX 0.11 on closed ones are Jaxprs."""
+    leaves = jax.tree.leaves(params)
+    closed = [each.jaxpr for each in _closed(params)]
+    return closed + [e for e in leaves if isinstance(e, Jaxpr) and not isinstance(e, ClosedJaxpr)]
 
 
 def _closed(params: dict[str, Any]) -> list[ClosedJaxpr]:
