@@ -349,6 +349,38 @@ def test_aggregators_at_once_take_the_steps_that_each_takes_alone(x64, method):
 
 
 @pytest.mark.parametrize('loss', LOSSES)
+def test_aggregators_at_once_wait_for_no_stages_of_others(loss):
+    """As many passes as the slowest takes products, though steps and stages differ."""
+    passes = 0
+
+    def tick():
+        nonlocal passes
+        passes += 1
+
+    @jax.custom_batching.custom_vmap
+    def multiplied(s, h):
+        return s @ h
+
+    @multiplied.def_vmap
+    def of_all(size, batched, s, h):
+        jax.debug.callback(tick)
+        return s @ h, True
+
+    def products(h, f, y, lr, mask):
+        options = {'timesteps': (200,), 'loss': loss}
+        begin, reach = evolution.evolution(lambda s: multiplied(s, h), f, y, mask, lr, **options)
+        return reach(begin, jnp.int32(200))[1].products
+
+    given = [problem(n=24, seed=k, stiffest=s) for k, s in enumerate((0.02, 0.1, 0.5, 2, 4))]
+    given += [concealed(4, 0.1), concealed(100, 1e-3)]
+    lanes = [np.stack(arrays) for arrays in zip(*given, strict=True)]
+    taken = jax.jit(jax.vmap(products))(*lanes, np.ones(lanes[1].shape[::2], bool))
+    jax.effects_barrier()
+    assert taken.max() > 3 * taken.min()
+    assert passes == taken.max()
+
+
+@pytest.mark.parametrize('loss', LOSSES)
 @pytest.mark.parametrize('scale', [1e30, np.nan, np.inf])
 def test_what_is_hopelessly_stiff_ends(loss, scale):
     kernel, f0, y, lr = problem()
@@ -383,7 +415,13 @@ def test_rkc_is_of_second_order(x64):
             return jax.nn.softmax(f0 - lr / n * total @ kernel, axis=0) - y
 
         def advance(_, carry):
-            return chebyshev._step(residual, jnp.asarray(3), jnp.asarray(1.0) * length, *carry)
+            start, slope = carry
+            before, y, slope_at_y = start, start, slope
+            for each in chebyshev.COEFFICIENTS[3, 1:4]:
+                stages = before, y, slope_at_y
+                before, y = y, chebyshev._stage(each, 1.0 * length, start, slope, *stages)
+                slope_at_y = residual(y)
+            return y, slope_at_y
 
         start = jnp.zeros_like(f0)
         total, _ = jax.lax.fori_loop(0, 64 // length, advance, (start, residual(start)))

@@ -130,8 +130,14 @@ def evolution(
         prediction = f if loss == 'mse' else jax.nn.softmax(f, axis=0)
         return jnp.where(mask, prediction - y, 0)
 
+    def moved(integral):  # by which the outputs have moved, a product with the kernel
+        return rate * apply(kernel, integral)
+
+    def residual_after(image):
+        return residual_of(f0 - image)
+
     def residual(integral):
-        return residual_of(f0 - rate * apply(kernel, integral))
+        return residual_after(moved(integral))
 
     if method == 'eigh':
         if callable(kernel):
@@ -155,8 +161,8 @@ def evolution(
 
         return (jnp.int32(0), start), steps
 
-    def jacobian(v, slope):  # of `residual`, with the other sign, where it is `slope`
-        image = jnp.where(mask, rate * apply(kernel, v), 0)
+    def jacobian_of(image, slope):  # of `residual`, with the other sign, where it is `slope`
+        image = jnp.where(mask, image, 0)
         if loss == 'mse':
             return image
         p = slope + y
@@ -166,7 +172,9 @@ def evolution(
     times = set(timesteps)
     if method == 'sampled':  # before its first time the integrator allows for larger errors
         times.add(min(SAMPLED_STEPS, timesteps[0]))
-    begin, reach = integration(residual, jacobian, start, slope, sorted(times), tolerance)
+    begin, reach = integration(
+        moved, residual_after, jacobian_of, start, slope, sorted(times), tolerance
+    )
     if method == 'sampled':
         return _sampled(begin, reach, residual, slope, sampled_steps)
 
