@@ -119,3 +119,40 @@ def test_patience_is_at_least_one():
 
 def test_where_no_timestep_has_a_loss_the_run_learns_of_it():
     assert np.isnan(update((np.nan,) * 3)[1])
+
+
+def test_networks_at_once_wait_for_none_that_is_done():
+    """The first is after two timesteps, by a loss that rises; the third is 48 steps away."""
+    passes = 0
+
+    def tick():
+        nonlocal passes
+        passes += 1
+
+    @jax.custom_batching.custom_vmap
+    def multiplied(s):
+        return s
+
+    @multiplied.def_vmap
+    def of_all(size, batched, s):
+        jax.debug.callback(tick)
+        return s, True
+
+    def apply(w, x, key=None):
+        return x[:, :1] * w['w'][0] * y.T
+
+    y = jnp.eye(CLASSES)[jnp.arange(SAMPLES) % CLASSES].T
+    model = bind(MLP(CLASSES, ()), (2,))._replace(apply=apply)
+    settings = NtkUpdate(timesteps=(1, 2, 50, 52), evolution='euler', patience=1)
+
+    def tried(x):
+        vjp = lambda total: {'w': jnp.sum(jnp.abs(total))[None]}  # noqa: E731
+        linearized = Linearization(jnp.zeros_like(y), multiplied, vjp)
+        given = (linearized, x, y, jnp.ones(SAMPLES, bool), jnp.float32(0.1))
+        return ntk_update(model, settings)({'w': jnp.zeros(1)}, *given).tried
+
+    signs = jnp.array([1.0, -1.0])[:, None, None]  # w falls
+    found = jax.jit(jax.vmap(tried))(signs * jnp.ones((2, SAMPLES, 2)))
+    jax.effects_barrier()
+    assert found.tolist() == [2, 4]
+    assert passes == 52

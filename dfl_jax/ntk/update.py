@@ -193,8 +193,13 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., Updated]:
 
         way = candidates(model, settings, linearized, w, x, scale)
 
+        def goes_on(at: _Search) -> Array:
+            return (at.tried < len(timesteps)) & (at.rises < settings.patience)
+
         def try_next(at: _Search) -> _Search:
-            progress, (total, integral, products) = reach(at.progress, timesteps[at.tried])
+            # Under vmap also where the search is over, and others would wait for what is discarded.
+            t = jnp.where(goes_on(at), timesteps[at.tried], 0)
+            progress, (total, integral, products) = reach(at.progress, t)
             candidate = way.candidate_of(total)
             linear = settings.selection == 'linearized'
             value = mean_loss(evolved_outputs(integral) if linear else way.network(candidate))
@@ -215,7 +220,7 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., Updated]:
         nothing, first = jnp.int32(0), jax.eval_shape(way.candidate_of, target)
         loss_type = linearized.outputs.dtype
         search = lax.while_loop(
-            lambda at: (at.tried < len(timesteps)) & (at.rises < settings.patience),
+            goes_on,
             try_next,
             _Search(
                 tried=nothing,
