@@ -230,14 +230,21 @@ def _where(
 ) -> Progress:
     """function(at, image) where the condition holds, elsewhere `at`.
 
-    A loop of one pass at most: on a CPU the branches of `lax.cond` copy all that they pass on,
-    which took 11 to 14 % of an evolution (1,194 samples, 2-core AMD EPYC, 2026-11-27).
+    On a CPU a loop of one pass at most, since the branches of `lax.cond` copy all that they pass
+    on, which took 11 to 14 % of an evolution (1,194 samples, 2-core AMD EPYC, 2026-11-27). On other
+    devices the host would have to read the condition of each loop.
     """
 
-    def once(carry: tuple[Array, Progress]) -> tuple[Array, Progress]:
-        return jnp.zeros_like(condition), function(carry[1], image)
+    def loop(condition: Array, at: Progress, image: Array) -> Progress:
+        def once(carry: tuple[Array, Progress]) -> tuple[Array, Progress]:
+            return jnp.zeros_like(condition), function(carry[1], image)
 
-    return lax.while_loop(lambda carry: carry[0], once, (condition, at))[1]
+        return lax.while_loop(lambda carry: carry[0], once, (condition, at))[1]
+
+    def choose(condition: Array, at: Progress, image: Array) -> Progress:
+        return lax.cond(condition, function, lambda at, _: at, at, image)
+
+    return lax.platform_dependent(condition, at, image, cpu=loop, default=choose)
 
 
 def _unit(v: Array) -> tuple[Array, Array]:
