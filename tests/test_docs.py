@@ -189,6 +189,8 @@ OF_OTHERS = {  # of absl, make, Slurm, gcloud, Docker, TensorBoard and XLA
     'gpus',
     'build',
     'xla_cpu_multi_thread_eigen',
+    'xla_gpu_autotune_level',
+    'xla_gpu_enable_triton_gemm',
 }
 
 

@@ -326,8 +326,11 @@ def test_a_mode_that_the_start_does_not_show_is_found(x64, stiffest, excited, dt
 
 
 @pytest.mark.parametrize('method', ['rkc', 'sampled'])
-def test_aggregators_at_once_take_the_steps_that_each_takes_alone(x64, method):
+@pytest.mark.parametrize('of', ['cpu', 'accelerators'])
+def test_aggregators_at_once_take_the_steps_that_each_takes_alone(x64, monkeypatch, of, method):
     """Lanes of one program: stiff, calm, with a concealed mode, without samples, hopeless."""
+    if of == 'accelerators':  # what they run, here
+        monkeypatch.setattr(jax.lax, 'platform_dependent', lambda *at, cpu, default: default(*at))
     stiff, calm, hidden = concealed(0, 0), concealed(2, 0.1), concealed(100, 1e-3)
     still = (np.zeros_like(stiff[0]), *stiff[1:])
     hopeless = (np.full_like(stiff[0], np.nan), *stiff[1:])
