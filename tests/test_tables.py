@@ -1,5 +1,6 @@
 """Tables set the runs of a cell beside the paper's numbers."""
 
+import itertools
 import json
 
 import pytest
@@ -566,6 +567,23 @@ def draw(published, runs):
 
 def legend_of(figure):
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+@pytest.mark.parametrize('rounds', [60, 640, 2800])
+def test_the_labels_of_many_rounds_do_not_touch(rounds):
+    panel = {'title': 'a', 'lines': [{'cell': 'ntk_dfl-iid', 'label': 'a'}], 'until': rounds}
+    run = {'run': 'ntk_dfl-iid-seed0', 'round': [1, rounds], 'consensus_accuracy': [0.1, 0.9]}
+    figure = draw(PUBLISHED | {'panels': [panel, panel]}, {'ntk_dfl-iid': [run]})
+    figure.canvas.draw()
+    low, high = figure.axes[0].get_xlim()
+    labels = [
+        tick.label1.get_window_extent()
+        for tick in figure.axes[0].xaxis.get_major_ticks()
+        if low <= tick.get_loc() <= high
+    ]
+    assert len(labels) > 3
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(labels))
+    plt.close(figure)
 
 
 def test_a_legend_names_labels_and_styles_once_and_fits():

@@ -173,7 +173,8 @@ def _set_ticks(axes, panel: Panel) -> None:
         axes.set_xscale('log')
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter('{x:.0f}')
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        many = max(xs, default=0) >= 1000  # whose labels would touch
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3) if many else (1, 2, 5)))
     elif panel.x == 'round':
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
