@@ -13,14 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from dfl_jax.base import Array
+from dfl_jax.ntk.stages import COEFFICIENTS, MAX_STAGES, stability_limit
 
-MAX_STAGES = 32
 MAX_STEPS = 2048  # beyond, the step is a hundred times too long for gradient descent
-DAMPING = 2 / 13
 
 # Chosen by products against the worst error of S over 5 to 8 aggregators of Fashion-MNIST, SPARK's
 # first round, 2026-11-22. Tolerances of 1e-3, 3e-3 and 1e-2 took 187, 152 and 129 products and left
@@ -37,6 +35,7 @@ OVERFLOW = 8.0  # by which the rate is raised where a step is not finite and sho
 CAUTION = 0.9  # of a step's length, that its error will be what the one before predicts
 STRETCH = 1.4  # by which the last step may be longer than that
 SHORTEN, LENGTHEN = 0.2, 5.0  # the most by which a step differs from the one before
+_WIDEST = stability_limit(MAX_STAGES)
 
 
 class Progress(NamedTuple):
@@ -113,7 +112,7 @@ def integration(
         reach = at.length * jnp.where(at.refused, 1, STRETCH)
         fits = left <= jnp.minimum(reach, _WIDEST / at.rate)
         length = jnp.where(fits, left, jnp.minimum(length, left / 2))
-        stages = jnp.ceil(jnp.sqrt(1 + length * at.rate / _stability_limit(math.sqrt(2))))
+        stages = jnp.ceil(jnp.sqrt(1 + length * at.rate / stability_limit(math.sqrt(2))))
         stages = stages.clip(2, MAX_STAGES).astype(jnp.int32)
         return at._replace(
             length=length,
@@ -166,7 +165,7 @@ def integration(
     def next_step(at: Progress, _: Array) -> Progress:
         """With the next step, of a length by the error of this one."""
         good, finite = _accepted(at.error), ~jnp.isnan(at.error)
-        unstable = ~good & (at.rate * at.length > _stability_limit(at.stages))
+        unstable = ~good & (at.rate * at.length > stability_limit(at.stages))
         longest = jnp.where(at.refused, 1, LENGTHEN)
         change = (CAUTION * at.error ** (-1 / 3)).clip(SHORTEN, longest)
         change = jnp.where(unstable & ~at.refused, 1, jnp.where(finite, change, SHORTEN))
@@ -286,39 +285,3 @@ def _stage(
         + nu * before
         + length * (mu_slope * slope_at_y + gamma * slope)
     )
-
-
-def _stability_limit(stages):
-    """Largest |eigenvalue| * step that s stages keep stable."""
-    return 2 / 3 * (stages**2 - 1) * (1 - 2 / 15 * DAMPING)
-
-
-def _coefficients() -> np.ndarray:
-    """(mu, nu, mu~, gamma~) of stages 1..s for every s up to MAX_STAGES, [s, stage, 4].
-
-    Sommeijer, Shampine & Verwer 1998, Eq. (2.3-2.7).
-    """
-    table = np.zeros((MAX_STAGES + 1, MAX_STAGES + 1, 4))
-    for s in range(2, MAX_STAGES + 1):
-        w0 = 1 + DAMPING / s**2
-        t, dt, ddt = [1.0, w0], [0.0, 1.0], [0.0, 0.0]
-        for _ in range(2, s + 1):  # Chebyshev polynomials and their derivatives at w0
-            t.append(2 * w0 * t[-1] - t[-2])
-            dt.append(2 * t[-2] + 2 * w0 * dt[-1] - dt[-2])
-            ddt.append(4 * dt[-2] + 2 * w0 * ddt[-1] - ddt[-2])
-        w1 = dt[s] / ddt[s]
-        b = [ddt[2] / dt[2] ** 2] * 2 + [ddt[j] / dt[j] ** 2 for j in range(2, s + 1)]
-        table[s, 1] = 0, 0, b[1] * w1, 0
-        for j in range(2, s + 1):
-            weight = 2 * b[j] * w1 / b[j - 1]
-            table[s, j] = (
-                2 * b[j] * w0 / b[j - 1],
-                -b[j] / b[j - 2],
-                weight,
-                -(1 - b[j - 1] * t[j - 1]) * weight,
-            )
-    return table
-
-
-COEFFICIENTS = _coefficients()
-_WIDEST = _stability_limit(MAX_STAGES)
