@@ -56,6 +56,7 @@ METHODS: dict[str, str] = {
     'he_d': 'He',  # configuration D, a table of its own
     'gain_d': 'gain-corrected',
     'same_d': 'same start',
+    'ntk_dfl_in_turn': 'NTK-DFL, clients in turn',
 }
 CURVE_LABELS = {
     'consensus_accuracy': 'consensus model',
