@@ -1,6 +1,7 @@
 """The page of all claims: verdicts that follow from the curves."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from dfl_jax.cli.tables import files as table_files
 from dfl_jax.cli.tables.metrics import Measured
 from tests.test_tables import curve, flags_of
 
+DOCS = Path(__file__).parents[1] / 'docs'
 PUBLISHED = {
     'title': 'Three cells',
     'source': 'A paper',
@@ -138,3 +140,10 @@ def test_the_page_is_of_all_tables(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(tmp_path / 'none')]))
     assert tables.main(['tables', 'all']) == 1
     assert 'name one folder of PAPER-TABLE.json' in capsys.readouterr().err
+
+
+def test_the_committed_page_is_that_of_the_stored_curves(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(DOCS / 'results')], out=str(tmp_path)))
+    assert tables.main(['tables', 'all']) == 0
+    page = (tmp_path / 'reproduction.md').read_text()
+    assert page == (DOCS / 'reproduction.md').read_text(), 'run the command that the page names'
