@@ -121,7 +121,7 @@ def test_the_page_is_of_all_tables(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(table_files, 'PAPERS', tmp_path / 'papers')
     results = tmp_path / 'results'
     results.mkdir()
-    run = curve(0.8, 0.83, 0.86, name='ntk_dfl-iid-seed0')
+    run = curve(0.8, 0.83, 0.86, name='ntk_dfl-iid-seed0') | {curves.SECONDS: 60}
     other = curve(0.8, 0.83, 0.86, name='dfedavg-iid-seed0')
     kept = {'ntk_dfl-iid': [run], 'dfedavg-iid': [other]}
     curves.save_curves(results / 'paper-one.json', kept, [])
@@ -133,6 +133,8 @@ def test_the_page_is_of_all_tables(tmp_path, monkeypatch, capsys):
     assert '| paper/two | Three cells | 3 |' in text and '## paper/two' not in text
     assert '| ntk_dfl, iid | 3 | 3 (1 seed) | reproduced |  |' in text
     assert '(results/paper-one.json)' in text
+    assert text.count('2 runs, 3 min without 1 of unknown time.') == 2  # of paper/one, and in all
+    assert text.count('1 run, 3 min.') == 1  # what other/three takes of it
     capsys.readouterr()
     monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(results)], list=True))
     assert tables.main(['tables', 'all']) == 1

@@ -8,7 +8,6 @@ machine that they were made on.
 import contextlib
 import fnmatch
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 from dfl_jax.cli.command import counted, markdown_table
 from dfl_jax.cli.run.rundir import Row, RunDirectory
+from dfl_jax.cli.tables.costs import duration, seconds_of
 from dfl_jax.cli.tables.curves import SECONDS, Runs, read_flagfile
 
 PATIENCE = 60  # seconds that an interrupted run has to save its last round
@@ -85,24 +85,13 @@ def partition_files(published: Row, folder: str | None) -> dict[str, Path]:
 # ------------------------------------------------------------------------------------------- time
 
 
-def seconds_of(job: Job, runs: Runs) -> float | None:
-    """The seconds that the rounds of a run take, evaluation apart; None where nothing tells.
-
-    Of the runs of its cell, else of those of its method.
-    """
-    method = job.cell.partition('-')[0]
-    others = [
-        run for cell, several in runs.items() if cell.startswith(f'{method}-') for run in several
-    ]
-    for known in (runs.get(job.cell, ()), others):
-        if paces := [run[SECONDS] for run in known if SECONDS in run]:
-            return job.rounds * statistics.median(paces)
-    return None
+def _seconds(job: Job, runs: Runs) -> float | None:
+    return seconds_of(job.cell, job.rounds, runs)
 
 
 def by_cost(jobs: Sequence[Job], runs: Runs) -> list[tuple[Job, float | None]]:
     """The jobs with their seconds, the cheapest first, those of unknown cost last."""
-    costs = [(job, seconds_of(job, runs)) for job in jobs]
+    costs = [(job, _seconds(job, runs)) for job in jobs]
     return sorted(costs, key=lambda each: (each[1] is None, each[1] or each[0].rounds))
 
 
@@ -113,12 +102,12 @@ def listing(jobs: Sequence[Job], runs: Runs) -> str:
         by_cell.setdefault(job.cell, []).append(job)
     rows = []
     for cell, of_cell in by_cell.items():
-        seconds = seconds_of(of_cell[0], runs)
+        seconds = _seconds(of_cell[0], runs)
         seeds = [
             ', '.join(str(job.seed) for job in of_cell if job.there is there) or '-'
             for there in (True, False)
         ]
-        rows.append([cell, *seeds, str(of_cell[0].rounds), _duration(seconds)])
+        rows.append([cell, *seeds, str(of_cell[0].rounds), duration(seconds)])
     lacking = [job for job in jobs if not job.there]
     return (
         markdown_table(['cell', 'seeds there', 'seeds missing', 'rounds', 'a run takes'], rows, 3)
@@ -127,21 +116,13 @@ def listing(jobs: Sequence[Job], runs: Runs) -> str:
 
 
 def _altogether(jobs: Sequence[Job], runs: Runs) -> str:
-    costs = [seconds_of(job, runs) for job in jobs]
+    costs = [_seconds(job, runs) for job in jobs]
     known = [cost for cost in costs if cost is not None]
     if not known:
         return ''
     unknown = len(costs) - len(known)
     without = f', {counted(unknown, "run")} of unknown cost apart' * bool(unknown)
-    return f': about {_duration(sum(known))} of training, evaluation apart{without}'
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return '?'
-    if seconds < 90:
-        return f'{seconds:.0f} s'
-    return f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
+    return f': about {duration(sum(known))} of training, evaluation apart{without}'
 
 
 # ---------------------------------------------------------------------------------------- training
@@ -157,10 +138,10 @@ def train(jobs: Sequence[Job], runs: Runs, folder: Path, settings: Sequence[str]
     failed = []
     here: Runs = {}  # what runs took on this machine today, with their evaluation
     for number, job in enumerate(lacking):
-        costs = [seconds_of(each, here) or seconds_of(each, runs) for each in lacking[number:]]
+        costs = [_seconds(each, here) or _seconds(each, runs) for each in lacking[number:]]
         known = [cost for cost in costs if cost is not None]
-        first = f'about {_duration(costs[0])}; ' if costs[0] is not None else ''
-        rest = f'{first}{_duration(sum(known))} left' if known else 'of unknown cost'
+        first = f'about {duration(costs[0])}; ' if costs[0] is not None else ''
+        rest = f'{first}{duration(sum(known))} left' if known else 'of unknown cost'
         print(
             f'[{number + 1} of {len(lacking)}] {job.name}: {job.rounds} rounds, {rest}', flush=True
         )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from dfl_jax.cli.command import counted, markdown_table
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables import files
+from dfl_jax.cli.tables.costs import duration, seconds_of
 from dfl_jax.cli.tables.curves import Runs, find_runs
 from dfl_jax.cli.tables.metrics import (
     METRICS,
@@ -51,6 +52,10 @@ Every number of the papers' tables and figures that a run can give, beside ours.
 In brackets stand the number of seeds and, of several, the 95 % interval of their mean; {OUTSIDE}
 where it excludes the published number.
 """
+MACHINES = """\
+The times are those of the rounds, evaluation apart, on two CPU cores, mostly of a shared AMD EPYC
+machine. A run whose own time was not kept, as those on a GPU, counts as others of its cell, or of
+its method in the table."""
 
 
 class Entry(NamedTuple):
@@ -141,6 +146,7 @@ def page(tables: Mapping[str, Path], folder: Path) -> str:
     blocks: list[str] = []
     left_out: list[list[str]] = []
     counts: dict[str, list[str]] = {}
+    costs: dict[tuple[Path, str], float | None] = {}  # of every run, once
     read = {
         name: files.read_published(file)
         for name, file in sorted(tables.items())
@@ -169,15 +175,22 @@ def page(tables: Mapping[str, Path], folder: Path) -> str:
         of_parts = [runs_of(name, part | {'panels': ()}) for part in parts]
         parts[1:] = [part | {'claims': ()} for part in parts[1:]]  # they are of the first
         found = [e for both in zip(parts, of_parts, strict=True) for e in entries(*both)]
-        several = {r['run'] for runs in of_parts for of_cell in runs.values() for r in of_cell}
+        several = {
+            (flagfiles[name][cell], run['run']): seconds_of(cell, run['round'][-1], runs)
+            for runs in of_parts
+            for cell, of_cell in runs.items()
+            for run in of_cell
+        }
         if not found and not several:
             continue
+        for run, seconds in several.items():
+            costs[run] = max(filter(None, (costs.get(run), seconds)), default=None)
         if found:
             counts.setdefault(name.split('/')[0], []).extend(entry.verdict for entry in found)
         if found and all(entry.verdict == NOT_RUN for entry in found):
             left_out.append([name, published['title'], str(len(found)), found[0].why])
         else:
-            blocks.append(_section(name, published, found, len(several), folder))
+            blocks.append(_section(name, published, found, [*several.values()], folder))
     summary = [
         [paper, *(str(verdicts.count(verdict)) for verdict in VERDICTS)]
         for paper, verdicts in counts.items()
@@ -185,23 +198,41 @@ def page(tables: Mapping[str, Path], folder: Path) -> str:
     head = markdown_table(['paper', *VERDICTS], summary, 1)
     if left_out:
         blocks += ['## Not run', markdown_table(['table', '', 'numbers', 'why'], left_out)]
-    return '\n\n'.join([INTRODUCTION.rstrip(), head, *blocks]) + '\n'
+    in_all = f'In all {_with_time([*costs.values()])}.\n{MACHINES}'
+    return '\n\n'.join([INTRODUCTION.rstrip(), head, in_all, *blocks]) + '\n'
 
 
-def _section(name: str, published: Row, found: Sequence[Entry], runs: int, folder: Path) -> str:
+def _with_time(costs: Sequence[float | None]) -> str:
+    """The number of runs, and what those take of which it is known."""
+    known = [cost for cost in costs if cost is not None]
+    text = counted(len(costs), 'run')
+    if not known:
+        return text
+    unknown = len(costs) - len(known)
+    return f'{text}, {duration(sum(known))}' + f' without {unknown} of unknown time' * bool(unknown)
+
+
+def _section(
+    name: str,
+    published: Row,
+    found: Sequence[Entry],
+    costs: Sequence[float | None],
+    folder: Path,
+) -> str:
     stem = name.replace('/', '-')
     links = ''.join(
         f' [{word}]({folder.name}/{stem}.{kind})'
         for word, kind in (('Curves', 'json'), ('Figure', 'png'))
         if (folder / f'{stem}.{kind}').exists()
     )
-    lines = [f'## {name}', f'{published["title"]}: {what(published)}.{links}']
+    training = f' {_with_time(costs)}.' if costs else ''
+    lines = [f'## {name}', f'{published["title"]}: {what(published)}.{links}{training}']
     missing = [entry for entry in found if entry.verdict == NOT_RUN]
     shown = [[*entry] for entry in found if entry.verdict != NOT_RUN]
     if shown:
         lines.append(markdown_table(['claim', 'published', 'ours', 'verdict', ''], shown))
     else:
-        lines.append(f'The paper prints no number; {counted(runs, "run")} of ours.')
+        lines.append('The paper prints no number.')
     if missing:
         reason = f': {missing[0].why}' if missing[0].why else ''
         lines.append(f'Not run, {counted(len(missing), "number")}{reason}.')
