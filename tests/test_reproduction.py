@@ -76,6 +76,23 @@ def test_the_verdicts_of_a_table():
     assert found['DFedAvg is first'].why == 'nothing tried yet'
 
 
+def test_a_claim_may_be_of_another_metric_and_of_rounds_of_its_own():
+    runs = {'ntk_dfl-iid': [curve(0.8, 0.9, 0.85, name='ntk_dfl-iid-seed0')]}
+    two, three = 'ntk_dfl-iid@2', 'ntk_dfl-iid@3'
+    claims = [
+        {'text': 'it falls', 'metric': 'accuracy_at', 'order': [two, three]},
+        {'text': 'it rises', 'metric': 'accuracy_at', 'order': [three, two]},
+        {'text': 'so it stays', 'metric': 'accuracy_at', 'round': 2, 'order': ['ntk_dfl-iid', two]},
+    ]
+    found = reproduction.entries(PUBLISHED | {'rows': {}, 'claims': claims}, runs)
+    assert [entry.verdict for entry in found] == [
+        'reproduced',
+        'differs, cause unknown',
+        'reproduced',
+    ]
+    assert found[0].ours == '90 (1 seed), 85 (1 seed)'
+
+
 def test_a_claim_has_a_reason_of_its_own_before_that_of_its_cell():
     runs = {'ntk_dfl-iid': [curve(0.8, 0.9, name='ntk_dfl-iid-seed0')]}
     table = PUBLISHED | {

@@ -1044,6 +1044,7 @@ WHOLE = PUBLISHED | {'title': 'T', 'source': 'S', 'panels': PANELS['curves']}
         ({'columns': 'iid'}, "its row 'ntk_dfl' has to have a number for every column"),
         ({'metric': 'speed'}, 'its metric speed is none of rounds_to, '),
         ({'metric': {}}, 'its metric {} is none of rounds_to, '),
+        ({'claims': [{'metric': 'pace'}]}, 'its metric pace is none of rounds_to, '),
         ({'rows': {'ntk_dfl': [1]}}, "its row 'ntk_dfl' has to have a number"),
         ({'rows': []}, 'has no rows'),
         ({'rows': [3]}, 'is no table as it should be'),

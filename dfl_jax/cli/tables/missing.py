@@ -8,6 +8,7 @@ machine that they were made on.
 import contextlib
 import fnmatch
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -17,7 +18,6 @@ from typing import NamedTuple
 
 from dfl_jax.cli.command import counted, markdown_table
 from dfl_jax.cli.run.rundir import Row, RunDirectory
-from dfl_jax.cli.tables.costs import duration, seconds_of
 from dfl_jax.cli.tables.curves import SECONDS, Runs, read_flagfile
 
 PATIENCE = 60  # seconds that an interrupted run has to save its last round
@@ -85,13 +85,24 @@ def partition_files(published: Row, folder: str | None) -> dict[str, Path]:
 # ------------------------------------------------------------------------------------------- time
 
 
-def _seconds(job: Job, runs: Runs) -> float | None:
-    return seconds_of(job.cell, job.rounds, runs)
+def seconds_of(job: Job, runs: Runs) -> float | None:
+    """The seconds that the rounds of a run take, evaluation apart; None where nothing tells.
+
+    Of the runs of its cell, else of those of its method.
+    """
+    method = job.cell.partition('-')[0]
+    others = [
+        run for cell, several in runs.items() if cell.startswith(f'{method}-') for run in several
+    ]
+    for known in (runs.get(job.cell, ()), others):
+        if paces := [run[SECONDS] for run in known if SECONDS in run]:
+            return job.rounds * statistics.median(paces)
+    return None
 
 
 def by_cost(jobs: Sequence[Job], runs: Runs) -> list[tuple[Job, float | None]]:
     """The jobs with their seconds, the cheapest first, those of unknown cost last."""
-    costs = [(job, _seconds(job, runs)) for job in jobs]
+    costs = [(job, seconds_of(job, runs)) for job in jobs]
     return sorted(costs, key=lambda each: (each[1] is None, each[1] or each[0].rounds))
 
 
@@ -102,7 +113,7 @@ def listing(jobs: Sequence[Job], runs: Runs) -> str:
         by_cell.setdefault(job.cell, []).append(job)
     rows = []
     for cell, of_cell in by_cell.items():
-        seconds = _seconds(of_cell[0], runs)
+        seconds = seconds_of(of_cell[0], runs)
         seeds = [
             ', '.join(str(job.seed) for job in of_cell if job.there is there) or '-'
             for there in (True, False)
@@ -116,13 +127,22 @@ def listing(jobs: Sequence[Job], runs: Runs) -> str:
 
 
 def _altogether(jobs: Sequence[Job], runs: Runs) -> str:
-    costs = [_seconds(job, runs) for job in jobs]
+    costs = [seconds_of(job, runs) for job in jobs]
     known = [cost for cost in costs if cost is not None]
     if not known:
         return ''
     unknown = len(costs) - len(known)
     without = f', {counted(unknown, "run")} of unknown cost apart' * bool(unknown)
     return f': about {duration(sum(known))} of training, evaluation apart{without}'
+
+
+def duration(seconds: float | None) -> str:
+    """E.g. 75 s, 12 min or 3.5 h; ? for None."""
+    if seconds is None:
+        return '?'
+    if seconds < 90:
+        return f'{seconds:.0f} s'
+    return f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
 
 
 # ---------------------------------------------------------------------------------------- training
@@ -138,7 +158,7 @@ def train(jobs: Sequence[Job], runs: Runs, folder: Path, settings: Sequence[str]
     failed = []
     here: Runs = {}  # what runs took on this machine today, with their evaluation
     for number, job in enumerate(lacking):
-        costs = [_seconds(each, here) or _seconds(each, runs) for each in lacking[number:]]
+        costs = [seconds_of(each, here) or seconds_of(each, runs) for each in lacking[number:]]
         known = [cost for cost in costs if cost is not None]
         first = f'about {duration(costs[0])}; ' if costs[0] is not None else ''
         rest = f'{first}{duration(sum(known))} left' if known else 'of unknown cost'

@@ -6,6 +6,7 @@ files whose cells have the same flagfile. docs/tables.md says what published.jso
 """
 
 import itertools
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +14,7 @@ from typing import NamedTuple
 from dfl_jax.cli.command import counted, markdown_table
 from dfl_jax.cli.run.rundir import Row
 from dfl_jax.cli.tables import files
-from dfl_jax.cli.tables.costs import duration, seconds_of
-from dfl_jax.cli.tables.curves import Runs, find_runs
+from dfl_jax.cli.tables.curves import SECONDS, Runs, find_runs
 from dfl_jax.cli.tables.metrics import (
     METRICS,
     Measured,
@@ -25,6 +25,7 @@ from dfl_jax.cli.tables.metrics import (
     paper_number,
     what,
 )
+from dfl_jax.cli.tables.missing import duration
 from dfl_jax.cli.tables.table import OUTSIDE, ours
 
 NEAR = 0.15  # of a number of rounds, megabytes or a loss, within which a mean reproduces it
@@ -54,8 +55,16 @@ where it excludes the published number.
 """
 MACHINES = """\
 The times are those of the rounds, evaluation apart, on two CPU cores, mostly of a shared AMD EPYC
-machine. A run whose own time was not kept, as those on a GPU, counts as others of its cell, or of
-its method in the table."""
+machine. Some runs were trained on an NVIDIA H100 or H200, and of some the time was not kept; they
+count with the time of other seeds of the cell, where there is one."""
+COMPUTED = """\
+These have no runs: `dfl-jax tables PAPER/TABLE` computes them, and the pages of the papers say what
+they show. NTK-DFL's Figures 6 and 17 and the theorems of NTK-DFL and SPARK have commands of their
+own, on the pages of [NTK-DFL](results_ntk_dfl.md) and [SPARK](results_spark.md)."""
+
+Seconds = dict[
+    tuple[Path, str], float
+]  # of the rounds of a run, by its flagfile and name; 0: not known
 
 
 class Entry(NamedTuple):
@@ -88,17 +97,24 @@ def _numbers(published: Row, runs: Runs) -> Iterator[Entry]:
 
 
 def _claims(published: Row, runs: Runs) -> Iterator[Entry]:
-    part = by_metric(published)[0]
+    first = by_metric(published)[0]
     for claim in published.get('claims', ()):
-        measured = {c: measure_cell(part, runs, *c.split('-', 1)) for c in claim['order']}
-        complete = all(measured.values())
-        means = [mean(values) for values in measured.values() if values]
+        part = first | {name: claim[name] for name in ('metric', 'round') if name in claim}
+        measured = [_measured(part, runs, cell) for cell in claim['order']]
+        complete = all(measured)
+        means = [mean(values) for values in measured if values]
         agree = complete and all(
             better(part['metric'], one, other) for one, other in itertools.pairwise(means)
         )
         shown = ' > '.join(claim['order'])
-        text = ', '.join(map(str, means)) if complete else '-'
+        text = ', '.join(ours(values, None) for values in measured) if complete else '-'
         yield _entry(published, (claim['text'],), shown, text, complete, agree)
+
+
+def _measured(part: Row, runs: Runs, cell: str) -> list[Measured]:
+    """Of a cell of a claim, which may name its round: CELL@ROUND."""
+    name, _, round = cell.partition('@')
+    return measure_cell(part | ({'round': int(round)} if round else {}), runs, *name.split('-', 1))
 
 
 def _entry(
@@ -141,99 +157,129 @@ def better(metric: str, one: Measured, other: Measured) -> bool:
     return one.value <= other.value
 
 
+class Stored:
+    """The curves of a folder, in a file PAPER-TABLE.json for every table that keeps some."""
+
+    def __init__(self, folder: Path, flagfiles: Mapping[str, Mapping[str, Path]]) -> None:
+        """flagfiles: of the cells of every table."""
+        self._folder, self._flagfiles = folder, flagfiles
+        self._files = {name: file for name in flagfiles if (file := self.file(name, 'json'))}
+        paces: dict[Path, list[float]] = {}
+        for name, file in self._files.items():
+            own = flagfiles[name]
+            for cell, runs in find_runs(own, [file], dict.fromkeys(own, ()))[0].items():
+                paces.setdefault(own[cell], []).extend(r[SECONDS] for r in runs if SECONDS in r)
+        self._paces = {file: statistics.median(those) for file, those in paces.items() if those}
+
+    def file(self, name: str, kind: str) -> Path | None:
+        """The curves of a table, 'json', or its figure, 'png'; None where it has none."""
+        file = self._folder / f'{name.replace("/", "-")}.{kind}'
+        return file if file.exists() else None
+
+    def link(self, text: str, name: str, kind: str) -> str:
+        """To such a file; empty where there is none."""
+        file = self.file(name, kind)
+        return f' [{text}]({self._folder.name}/{file.name})' if file else ''
+
+    def runs_of(self, name: str, part: Row) -> tuple[Runs, list[str]]:
+        """All runs that have what the metric takes, and the tables that keep them.
+
+        Those of other tables count where the flagfile is the same; of one name the nearest.
+        """
+        own, paper = self._flagfiles[name], name.split('/')[0]
+        runs, keepers = Runs(), []
+        needed = files.columns(part, own)
+        # The table itself, then those of its paper, then others
+        for other in sorted(self._files, key=lambda o: (o != name, o.split('/')[0] != paper)):
+            same = {c: file for c, file in own.items() if self._flagfiles[other].get(c) == file}
+            for cell, kept in find_runs(same, [self._files[other]], needed)[0].items():
+                names = {run['run'] for run in runs.get(cell, ())}
+                more = [run for run in kept if run['run'] not in names]
+                runs.setdefault(cell, []).extend(more)
+                keepers += [other] * bool(more and other not in keepers)
+        return runs, keepers
+
+    def seconds(self, name: str, runs: Runs) -> Seconds:
+        """What the rounds of every run took."""
+        files_of = self._flagfiles[name]
+        return {
+            (file, run['run']): run['round'][-1] * self._paces.get(file, 0)
+            for file, of_cell in ((files_of[cell], runs[cell]) for cell in runs)
+            for run in of_cell
+        }
+
+
 def page(tables: Mapping[str, Path], folder: Path) -> str:
     """The page in Markdown. tables: published.json or computed.json, by PAPER/TABLE."""
+    computed = {name: file for name, file in sorted(tables.items()) if file.stem == 'computed'}
+    read = {n: files.read_published(f) for n, f in sorted(tables.items()) if n not in computed}
+    stored = Stored(folder, {n: files.flagfiles(read[n], tables[n].parent) for n in read})
     blocks: list[str] = []
     left_out: list[list[str]] = []
     counts: dict[str, list[str]] = {}
-    costs: dict[tuple[Path, str], float | None] = {}  # of every run, once
-    read = {
-        name: files.read_published(file)
-        for name, file in sorted(tables.items())
-        if file.stem != 'computed'
-    }
-    flagfiles = {name: files.flagfiles(read[name], tables[name].parent) for name in read}
-    stored = {name: folder / f'{name.replace("/", "-")}.json' for name in read}
-    kept = {name: file for name, file in stored.items() if file.exists()}
-
-    def runs_of(name: str, part: Row) -> Runs:
-        """All kept curves that have what the metric takes; of one name the nearest table's."""
-        paper, runs = name.split('/')[0], Runs()
-        needed = files.columns(part, flagfiles[name])
-        # The table itself, then those of its paper, then others
-        for other in sorted(kept, key=lambda other: (other != name, other.split('/')[0] != paper)):
-            same = {c: f for c, f in flagfiles[name].items() if flagfiles[other].get(c) == f}
-            for cell, more in find_runs(same, [kept[other]], needed)[0].items():
-                names = {run['run'] for run in runs.get(cell, ())}
-                runs.setdefault(cell, []).extend(run for run in more if run['run'] not in names)
-        return runs
-
+    altogether: Seconds = {}
     for name, published in read.items():
-        parts = [
-            part | dict.fromkeys(part.keys() & {'metrics'}, ()) for part in by_metric(published)
-        ]
-        of_parts = [runs_of(name, part | {'panels': ()}) for part in parts]
-        parts[1:] = [part | {'claims': ()} for part in parts[1:]]  # they are of the first
-        found = [e for both in zip(parts, of_parts, strict=True) for e in entries(*both)]
-        several = {
-            (flagfiles[name][cell], run['run']): seconds_of(cell, run['round'][-1], runs)
-            for runs in of_parts
-            for cell, of_cell in runs.items()
-            for run in of_cell
-        }
-        if not found and not several:
-            continue
-        for run, seconds in several.items():
-            costs[run] = max(filter(None, (costs.get(run), seconds)), default=None)
+        found: list[Entry] = []
+        seconds: Seconds = {}
+        keepers: dict[str, None] = {}
+        for place, part in enumerate(by_metric(published)):
+            part |= {'panels': ()} | dict.fromkeys(part.keys() & {'metrics'}, ())
+            runs, more = stored.runs_of(name, part)
+            found += entries(part if place == 0 else part | {'claims': ()}, runs)
+            seconds |= stored.seconds(name, runs)
+            keepers |= dict.fromkeys(more)
+        for run in seconds:
+            altogether[run] = max(altogether.get(run, 0), seconds[run])
         if found:
             counts.setdefault(name.split('/')[0], []).extend(entry.verdict for entry in found)
-        if found and all(entry.verdict == NOT_RUN for entry in found):
-            left_out.append([name, published['title'], str(len(found)), found[0].why])
-        else:
-            blocks.append(_section(name, published, found, [*several.values()], folder))
+        if not seconds or (found and all(entry.verdict == NOT_RUN for entry in found)):
+            why = published.get('not_run', '')
+            left_out.append([name, published['title'], str(len(found) or '-'), why])
+            continue
+        own = stored.link('Curves', name, 'json')
+        links = own or ''.join(stored.link(f'Curves of {k}', k, 'json') for k in keepers)
+        links += stored.link('Figure', name, 'png')
+        blocks.append(_section(name, published, found, f'{links} {_with_time(seconds)}.'))
     summary = [
         [paper, *(str(verdicts.count(verdict)) for verdict in VERDICTS)]
         for paper, verdicts in counts.items()
     ]
     head = markdown_table(['paper', *VERDICTS], summary, 1)
+    in_all = f'In all {_with_time(altogether)}. {MACHINES}'
     if left_out:
         blocks += ['## Not run', markdown_table(['table', '', 'numbers', 'why'], left_out)]
-    in_all = f'In all {_with_time([*costs.values()])}.\n{MACHINES}'
+    if computed:
+        rows = [
+            [name, files.read_computed(file)['title'], stored.link('Figure', name, 'png').strip()]
+            for name, file in computed.items()
+        ]
+        blocks += [
+            f'## Computed, not trained\n\n{COMPUTED}',
+            markdown_table(['table', '', ''], rows),
+        ]
     return '\n\n'.join([INTRODUCTION.rstrip(), head, in_all, *blocks]) + '\n'
 
 
-def _with_time(costs: Sequence[float | None]) -> str:
-    """The number of runs, and what those take of which it is known."""
-    known = [cost for cost in costs if cost is not None]
-    text = counted(len(costs), 'run')
-    if not known:
+def _with_time(seconds: Seconds) -> str:
+    """The number of runs, and what those took of which it is known."""
+    text, unknown = counted(len(seconds), 'run'), [*seconds.values()].count(0)
+    if unknown == len(seconds):
         return text
-    unknown = len(costs) - len(known)
-    return f'{text}, {duration(sum(known))}' + f' without {unknown} of unknown time' * bool(unknown)
+    without = f' without {unknown} of unknown time' if unknown else ''
+    return f'{text}, {duration(sum(seconds.values()))}{without}'
 
 
-def _section(
-    name: str,
-    published: Row,
-    found: Sequence[Entry],
-    costs: Sequence[float | None],
-    folder: Path,
-) -> str:
-    stem = name.replace('/', '-')
-    links = ''.join(
-        f' [{word}]({folder.name}/{stem}.{kind})'
-        for word, kind in (('Curves', 'json'), ('Figure', 'png'))
-        if (folder / f'{stem}.{kind}').exists()
-    )
-    training = f' {_with_time(costs)}.' if costs else ''
-    lines = [f'## {name}', f'{published["title"]}: {what(published)}.{links}{training}']
+def _section(name: str, published: Row, found: Sequence[Entry], after: str) -> str:
+    """after: what follows the title."""
+    lines = [f'## {name}', f'{published["title"]}: {what(published)}.{after}']
     missing = [entry for entry in found if entry.verdict == NOT_RUN]
     shown = [[*entry] for entry in found if entry.verdict != NOT_RUN]
     if shown:
         lines.append(markdown_table(['claim', 'published', 'ours', 'verdict', ''], shown))
-    else:
+    if not found:
         lines.append('The paper prints no number.')
-    if missing:
-        reason = f': {missing[0].why}' if missing[0].why else ''
-        lines.append(f'Not run, {counted(len(missing), "number")}{reason}.')
+    if missing or 'not_run' in published:
+        numbers = f', {counted(len(missing), "number")}' if missing else ''
+        why = f': {published["not_run"]}' if 'not_run' in published else ''
+        lines.append(f'Not run{numbers}{why}.')
     return '\n\n'.join(lines)
