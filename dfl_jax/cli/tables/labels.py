@@ -57,6 +57,7 @@ METHODS: dict[str, str] = {
     'gain_d': 'gain-corrected',
     'same_d': 'same start',
     'ntk_dfl_in_turn': 'NTK-DFL, clients in turn',
+    'spark_trace': "SPARK w/o momentum, NTK-DFL's kernel",
 }
 CURVE_LABELS = {
     'consensus_accuracy': 'consensus model',
