@@ -62,9 +62,8 @@ These have no runs: `dfl-jax tables PAPER/TABLE` computes them, and the pages of
 they show. NTK-DFL's Figures 6 and 17 and the theorems of NTK-DFL and SPARK have commands of their
 own, on the pages of [NTK-DFL](results_ntk_dfl.md) and [SPARK](results_spark.md)."""
 
-Seconds = dict[
-    tuple[Path, str], float
-]  # of the rounds of a run, by its flagfile and name; 0: not known
+# Of the rounds of a run, by its flagfile and name; 0 where they are not known
+Seconds = dict[tuple[Path, str], float]
 
 
 class Entry(NamedTuple):
@@ -249,14 +248,9 @@ def page(tables: Mapping[str, Path], folder: Path) -> str:
     if left_out:
         blocks += ['## Not run', markdown_table(['table', '', 'numbers', 'why'], left_out)]
     if computed:
-        rows = [
-            [name, files.read_computed(file)['title'], stored.link('Figure', name, 'png').strip()]
-            for name, file in computed.items()
-        ]
-        blocks += [
-            f'## Computed, not trained\n\n{COMPUTED}',
-            markdown_table(['table', '', ''], rows),
-        ]
+        titles = {name: files.read_computed(file)['title'] for name, file in computed.items()}
+        rows = [[n, t, stored.link('Figure', n, 'png').strip()] for n, t in titles.items()]
+        blocks += ['## Computed, not trained', COMPUTED, markdown_table(['table', '', ''], rows)]
     return '\n\n'.join([INTRODUCTION.rstrip(), head, in_all, *blocks]) + '\n'
 
 
