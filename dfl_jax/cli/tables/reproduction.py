@@ -111,7 +111,7 @@ def _claims(published: Row, runs: Runs) -> Iterator[Entry]:
 
 
 def _measured(part: Row, runs: Runs, cell: str) -> list[Measured]:
-    """Of a cell of a claim, which may name its round: CELL@ROUND."""
+    """The values of a cell of a claim, which may name its round: CELL@ROUND."""
     name, _, round = cell.partition('@')
     return measure_cell(part | ({'round': int(round)} if round else {}), runs, *name.split('-', 1))
 
