@@ -244,7 +244,7 @@ def page(tables: Mapping[str, Path], folder: Path) -> str:
         for paper, verdicts in counts.items()
     ]
     head = markdown_table(['paper', *VERDICTS], summary, 1)
-    in_all = f'In all {_with_time(altogether)}. {MACHINES}'
+    in_all = f'All curves together are of {_with_time(altogether)}. {MACHINES}'
     if left_out:
         blocks += ['## Not run', markdown_table(['table', '', 'numbers', 'why'], left_out)]
     if computed:
@@ -259,7 +259,7 @@ def _with_time(seconds: Seconds) -> str:
     text, unknown = counted(len(seconds), 'run'), [*seconds.values()].count(0)
     if unknown == len(seconds):
         return text
-    without = f' without {unknown} of unknown time' if unknown else ''
+    without = f', not counting {unknown} of unknown time' if unknown else ''
     return f'{text}, {duration(sum(seconds.values()))}{without}'
 
 
