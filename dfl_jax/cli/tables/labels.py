@@ -57,6 +57,8 @@ METHODS: dict[str, str] = {
     'gain_d': 'gain-corrected',
     'same_d': 'same start',
     'ntk_dfl_in_turn': 'NTK-DFL, clients in turn',
+    'dfedavg_8': 'DFedAvg, 8 bits',
+    'ntk_fl_authors': 'NTK-FL, 21 clients',
     'spark_trace': "SPARK w/o momentum, NTK-DFL's kernel",
 }
 CURVE_LABELS = {
