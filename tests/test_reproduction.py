@@ -150,7 +150,8 @@ def test_the_page_is_of_all_tables(tmp_path, monkeypatch, capsys):
     assert '| paper/two | Three cells | 3 |' in text and '## paper/two' not in text
     assert '| ntk_dfl, iid | 3 | 3 (1 seed) | reproduced |  |' in text
     assert '(results/paper-one.json)' in text
-    assert text.count('2 runs, 3 min, not counting 1 of unknown time.') == 2  # of paper/one, and in all
+    # in all, and of paper/one
+    assert text.count('2 runs, 3 min, not counting 1 of unknown time.') == 2
     assert text.count('1 run, 3 min.') == 1  # what other/three takes of it
     capsys.readouterr()
     monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(results)], list=True))
