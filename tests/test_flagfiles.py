@@ -25,4 +25,4 @@ def test_the_flagfiles_of_a_paper(paper):
 
 
 def test_none_is_missed():
-    assert len(FILES) == 499
+    assert len(FILES) == 495
