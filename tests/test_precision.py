@@ -85,9 +85,8 @@ def test_all_products_of_a_round_ask_for_the_highest(name, settings):
 def test_convolutions_do_too(name):
     settings = {'cohort': COHORT} if name == 'ntk_fl' else {}
     found = of_round(name, bind(MODELS['cnn'](CLASSES), (8, 8, 1)), **settings)
-    # Layers multiply patches on a CPU; those of the kernel are cut out by a convolution.
-    assert {asked for _, asked in found} == {lax.Precision.HIGHEST}
-    assert name == 'spark' or ('conv_general_dilated', lax.Precision.HIGHEST) in found
+    # Of layers and kernels: both multiply patches, which are copied at any precision.
+    assert found == {('dot_general', lax.Precision.HIGHEST)}
 
 
 @pytest.mark.parametrize(

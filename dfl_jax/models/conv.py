@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from flax.linen.linear import canonicalize_padding
 from jax import lax
 
 GROUP = 8  # channels normalised together
@@ -39,17 +40,9 @@ class Conv(nn.Conv):
             or {*np.ravel(self.kernel_dilation), *np.ravel(self.input_dilation)} - {None, 1}
         ):
             raise ValueError('groups, dilations, a mask or a dtype are for flax.linen.Conv')
-        _, _, channels = x.shape[1:]
-        shape = (*self.kernel_size, channels, self.features)
+        shape = (*self.kernel_size, x.shape[-1], self.features)
         kernel = self.param('kernel', self.kernel_init, shape, self.param_dtype)
-        rows, columns = self.kernel_size
-        strides = self.strides or 1
-        down, right = (strides, strides) if isinstance(strides, int) else strides
-        padded = _padded(x, self.kernel_size, (down, right), self.padding)
-        # Columns, then rows: 10 slices of a 5x5 kernel, where 25 take half as long again.
-        across = jnp.concatenate(_windows(padded, 2, columns, right), axis=-1)
-        patches = jnp.concatenate(_windows(across, 1, rows, down), axis=-1)
-        y = patches @ kernel.reshape(-1, self.features)
+        y = patches(self, x) @ kernel.reshape(-1, self.features)
         if not self.use_bias:
             return y
         bias = self.param('bias', self.bias_init, (self.features,), self.param_dtype)
@@ -99,6 +92,20 @@ class DepthwiseConv(nn.Module):
         ]
         weights = kernel.reshape(-1, 1, 1, 1, x.shape[-1])
         return sum(part * weight for part, weight in zip(shifted, weights, strict=True))
+
+
+def patches(conv: nn.Conv, x: jax.Array) -> jax.Array:
+    """What a plain convolution sees at each place of its output.
+
+    x: [B, height, width, channels] -> [B, height', width', rows * columns * channels].
+    """
+    rows, columns = conv.kernel_size
+    strides = conv.strides or 1
+    down, right = (strides, strides) if isinstance(strides, int) else strides
+    padded = _padded(x, conv.kernel_size, (down, right), canonicalize_padding(conv.padding, 2))
+    # Columns, then rows: 10 slices of a 5x5 kernel, where 25 take half as long again.
+    across = jnp.concatenate(_windows(padded, 2, columns, right), axis=-1)
+    return jnp.concatenate(_windows(across, 1, rows, down), axis=-1)
 
 
 def plain_conv(features: int, size: int, stride: int = 1) -> Conv:

@@ -12,11 +12,11 @@ from functools import reduce
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax.linen.linear import canonicalize_padding
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models import Model
+from dfl_jax.models.conv import patches
 from dfl_jax.ntk.precision import gram, product, symmetric, traced_precision
 
 Block = Callable[[slice, slice], Array]  # rows, columns -> entries of a symmetric matrix there
@@ -166,15 +166,14 @@ def _remaining_layers(forward: Callable[[dict], Array], layers, taps: dict) -> A
     """
     logits, vjp = jax.vjp(forward, {path: taps[path] for path, *_ in layers})
     dense = [layer for layer in layers if isinstance(layer[1], nn.Dense)]
-    patches = {p: (m, _patches(m, a)) for p, m, a, _ in layers if isinstance(m, nn.Conv)}
+    seen = {path: (m, patches(m, a)) for path, m, a, _ in layers if isinstance(m, nn.Conv)}
 
     def one_output(carry, c):
         signals_gram, conv_gram = carry
         (signals,) = vjp(jnp.zeros_like(logits).at[:, c].set(1))
         signals_gram = {path: so_far + gram(signals[path]) for path, so_far in signals_gram.items()}
-        for path, (module, inputs) in patches.items():
-            rows = _convolution_rows(module, inputs, signals[path])
-            conv_gram = conv_gram + gram(rows)
+        for path, (module, inputs) in seen.items():
+            conv_gram = conv_gram + gram(_convolution_rows(module, inputs, signals[path]))
         return (signals_gram, conv_gram), None
 
     samples, classes = logits.shape
@@ -192,33 +191,15 @@ def _dense_inputs(module: nn.Dense, a: Array) -> Block:
     return lambda i, j: product(a[i], a[j].T) + one
 
 
-def _patches(module: nn.Conv, a: Array) -> Array:
-    """The input patch of each place of a convolution's output, [N, places, channels kernel].
-
-    a: [N, height, width, channels].
-    """
-    strides = module.strides or 1
-    patches = lax.conv_general_dilated_patches(
-        a,
-        module.kernel_size,
-        (strides, strides) if isinstance(strides, int) else strides,
-        canonicalize_padding(module.padding, len(module.kernel_size)),
-        dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
-    )
-    return patches.reshape(len(a), -1, patches.shape[-1])
-
-
-def _convolution_rows(module: nn.Conv, patches: Array, signal: Array) -> Array:
+def _convolution_rows(module: nn.Conv, seen: Array, signal: Array) -> Array:
     """The Jacobian of one output by a convolution's parameters, [N, parameters of the layer].
 
-    patches: [N, places, channels kernel]; signal: [N, height', width', features].
+    seen: its patches, [N, height', width', k]; signal: [N, height', width', features].
     """
-    n = len(patches)
-    places = signal.reshape(n, -1, signal.shape[-1])
-    rows = jnp.einsum('npk,npf->nkf', patches, places, precision=traced_precision())
-    rows = rows.reshape(n, -1)
+    rows = jnp.einsum('nhwk,nhwf->nkf', seen, signal, precision=traced_precision())
+    rows = rows.reshape(len(rows), -1)
     if module.use_bias:
-        rows = jnp.concatenate([rows, places.sum(axis=1)], axis=1)
+        rows = jnp.concatenate([rows, signal.sum(axis=(1, 2))], axis=1)
     return rows
 
 
