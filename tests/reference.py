@@ -220,28 +220,39 @@ def local_training(
     sam_radius=0.0,
     sam_adaptive=False,
     loss_cap=None,
+    proximal=0.0,
+    linear=0.0,
+    support=1.0,
 ):
-    """One client, one step for each index array of `batches`: the trained vector, the mean loss."""
+    """One client, one step for each index array of `batches`: the trained vector, the mean loss.
+
+    linear: a vector that is added to every gradient; support: 0 where a weight is frozen, else 1.
+    FedSpeed, Algorithm 1: SAM ascends and descends on the loss of the labels alone, and the
+    proximal and the linear term are taken at the weights themselves.
+    """
     w, losses = flatten(params), []
+    start = w
     velocity, first, second = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
     for number, rows in enumerate(batches, start=1):
         loss, g = loss_and_gradient(unflatten(w, params), x[rows], y[rows])
         capped = loss_cap is not None and loss > loss_cap
         losses.append(loss_cap if capped else loss)
-        g = 0 * g if capped else g
         if sam_radius:
+            g = support * g
             scale = np.abs(w) if sam_adaptive else np.ones_like(w)
             ascent = sam_radius * scale**2 * g / np.linalg.norm(scale * g)
             _, g = loss_and_gradient(unflatten(w + ascent, params), x[rows], y[rows])
+        g = 0 * g if capped else g
+        g = support * (g + proximal * (w - start) + linear)
         if clip_norm is not None and np.linalg.norm(g) > clip_norm:
             g = g * clip_norm / np.linalg.norm(g)
         if optimizer == 'adamw':
             first = 0.9 * first + 0.1 * g
             second = 0.999 * second + 0.001 * g**2
             m_hat, v_hat = first / (1 - 0.9**number), second / (1 - 0.999**number)
-            w = w - lr * (m_hat / (np.sqrt(v_hat) + 1e-8) + weight_decay * w)
+            w = w - lr * support * (m_hat / (np.sqrt(v_hat) + 1e-8) + weight_decay * w)
         else:
-            velocity = momentum * velocity + g + weight_decay * w
+            velocity = momentum * velocity + g + support * weight_decay * w
             w = w - lr * velocity
     return w, np.mean(losses)
 

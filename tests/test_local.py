@@ -57,14 +57,24 @@ def compiled(training, chunk=None):
     return jax.jit(local_training(MODEL, training, chunk))
 
 
-def trained(settings, clients=None, model=MODEL, params=None, round=0, support=None, chunk=None):
+def trained(
+    settings,
+    clients=None,
+    model=MODEL,
+    params=None,
+    round=0,
+    support=None,
+    chunk=None,
+    linear=None,
+):
     """(params, losses) on the host."""
     training = LocalTraining(**settings)
     other = model is not MODEL
     train = jax.jit(local_training(model, training, chunk)) if other else compiled(training, chunk)
     params = weights(model) if params is None else params
     clients = network() if clients is None else clients
-    return jax.device_get(train(jax.random.key(5), params, clients, jnp.int32(round), support))
+    arguments = jax.random.key(5), params, clients, jnp.int32(round), support, linear
+    return jax.device_get(train(*arguments))
 
 
 # ----------------------------------------------------------------------------- steps and batches
@@ -243,6 +253,90 @@ def test_weights_off_the_support_stay_as_they_are(settings):
     full = jax.tree.map(np.ones_like, before)
     free, unsupported = trained(settings, support=full), trained(settings)
     assert_close(free, unsupported)
+
+
+# ------------------------------------------- what is trained, pulled, held back and looked ahead at
+
+CLIPPED = {'clip_norm': 0.2}
+SHARP = {'sam_radius': 0.3}
+PULLED = {'proximal': 0.7}
+
+
+@pytest.mark.parametrize(
+    ('settings', 'frozen', 'linear'),
+    [
+        (SHARP | PULLED, '', False),
+        (SHARP, '', True),
+        (SHARP | PULLED | {'sam_adaptive': True, 'clip_norm': 0.5, 'momentum': 0.5}, '', True),
+        (SHARP | {'loss_cap': 1.2}, '', True),
+        (SHARP | PULLED | {'weight_decay': 0.1}, '', True),
+        (CLIPPED, 'half', False),
+        (CLIPPED | {'weight_decay': 0.3, 'momentum': 0.5}, 'Dense_0', False),
+        (SHARP, 'Dense_1', False),
+        (SHARP | {'sam_adaptive': True}, 'half', False),
+        (SHARP | CLIPPED | PULLED | {'loss_cap': 1.2}, 'half', True),
+        (CLIPPED | {'optimizer': 'adamw', 'weight_decay': 0.1}, 'half', True),
+    ],
+    ids=str,
+)
+def test_training_is_the_reference(x64, settings, frozen, linear):
+    """SAM looks at the loss alone, clipping and SAM at what is trained alone, in float64."""
+    clients = network()
+    clients = clients._replace(x=clients.x.astype(jnp.float64))
+    before = jax.tree.map(lambda w: w.astype(jnp.float64), weights(MODEL))
+    rng = np.random.default_rng(2)
+
+    def trained_share(path, w):
+        share = rng.random(w.shape) < 0.5 if frozen == 'half' else path[0].key != frozen
+        return np.broadcast_to(share, w.shape).astype(w.dtype)
+
+    support = jax.tree_util.tree_map_with_path(trained_share, before)
+    dual = jax.tree.map(lambda w: 0.2 * rng.normal(size=w.shape), before)
+    length = {'lr': 0.5, 'batch_size': 10**6, 'local_epochs': None, 'local_steps': 4}
+    after, losses = trained(
+        length | settings,
+        clients,
+        params=before,
+        support=support if frozen else None,
+        linear=dual if linear else None,
+    )
+    moved = 0
+    for i, n in enumerate(SIZES):
+        mine, ours = as_reference(before, i), reference.flatten(as_reference(after, i))
+        expected, loss = reference.local_training(
+            mine,
+            np.asarray(clients.x[i, :n]),
+            np.eye(CLASSES)[clients.y[i, :n]],
+            [np.arange(n)] * 4,
+            lr=0.5,
+            support=reference.flatten(as_reference(support, i)) if frozen else 1.0,
+            linear=reference.flatten(as_reference(dual, i)) if linear else 0.0,
+            **settings,
+        )
+        np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(losses[i], loss, rtol=1e-9)
+        moved += np.linalg.norm(ours - reference.flatten(mine)) > 0.05
+    assert moved
+
+
+def test_what_is_not_a_number_in_a_frozen_weight_reaches_no_other():
+    """A gradient that overflows where nothing is trained neither clips nor bends the rest."""
+
+    def apply(params, x, key=None):
+        frozen = jnp.where(params['frozen'] == 0, jnp.sqrt(params['frozen']).sum(), 0)
+        first = x.sum(axis=1) * params['w'].sum() + frozen.sum()
+        return jnp.stack([first, jnp.zeros_like(first)], axis=1)
+
+    shapes = {name: jax.ShapeDtypeStruct((3,), jnp.float32) for name in ('w', 'frozen')}
+    model = MODEL._replace(module=None, apply=apply, classes=2, shapes=shapes)
+    before = {name: jnp.zeros((CLIENTS, 3)) for name in shapes}
+    support = {'w': jnp.ones((CLIENTS, 1)), 'frozen': jnp.zeros((CLIENTS, 1))}
+    clients = network()._replace(y=jnp.zeros((CLIENTS, N), jnp.int32))
+    for settings in (CLIPPED, SHARP, {'momentum': 0.9}):
+        one = {'lr': 0.1, 'batch_size': 3, **settings}
+        after, _ = trained(one, clients, model, before, support=support)
+        assert np.isfinite(after['w']).all() and after['w'].any()
+        assert (after['frozen'] == 0).all()
 
 
 @pytest.mark.slow

@@ -81,9 +81,15 @@ def local_training(
 ) -> Callable[..., tuple[PyTree, Array]]:
     """train(key, params, clients, round, support=None, linear=None) -> (params, losses).
 
-    `params`, the 0/1 `support` and `linear` have leaves [M, ...]; weights where the support is 0
-    stay as they are, and `linear` is added to every gradient. `round` is a scalar; `losses` [M] is
-    each client's mean loss over its steps, NaN once its weights are not finite.
+    `params`, the 0/1 `support` and `linear` have leaves [M, ...], the support also [M, 1, ...];
+    weights where the support is 0 stay as they are, and no norm holds their gradient; `linear` is
+    added to every gradient. `round` is a scalar; `losses` [M] is each client's mean loss over its
+    steps, NaN once its weights are not finite.
+
+    A step descends along g + mu (w - w_start) + linear, clipped, with the decay of the weights. g
+    is the gradient of the labels' loss at w or, under SAM, at w + rho g / ||g||: neither the
+    proximal nor the linear term has a part in the ascent, and both are taken at w itself (FedSpeed,
+    Sun et al., ICLR 2023, Algorithm 1).
 
     chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
@@ -130,18 +136,7 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
             losses = supervised_losses(logits, y, shares, settings.supervision)
         else:
             losses = model.task.losses(logits, y)
-        loss = weighted_mean(losses, weight)
-        if settings.loss_cap is not None:
-            loss = jnp.minimum(loss, settings.loss_cap)
-        return loss
-
-    def objective(params, start, batch, shares, key):
-        """(the loss that is minimised, the loss of the labels alone)"""
-        loss = loss_of_outputs(model.apply(params, batch.x, key), batch.y, batch.weight, shares)
-        if not settings.proximal:
-            return loss, loss
-        distance = optax.tree.norm(jax.tree.map(jnp.subtract, params, start), squared=True)
-        return loss + settings.proximal / 2 * distance, loss
+        return weighted_mean(losses, weight)
 
     def train(
         key: Array,
@@ -182,22 +177,36 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
                 return form.value_and_grad(params, rows, valid, loss_of, k_apply)
             batch = take(x, y, rows, valid)
             batch = batch._replace(x=augmented(settings, k_crop, batch.x))
-            return _loss_and_gradient(
-                settings, lambda w: objective(w, start, batch, shares, k_apply), params
-            )
+
+            def loss_of_weights(w):
+                return loss_of_outputs(model.apply(w, batch.x, k_apply), *batch[1:], shares)
+
+            return _loss_and_gradient(settings, loss_of_weights, params, trained)
+
+        def trained(tree):
+            """With zero where a weight is not trained."""
+            if support is None:
+                return tree
+            return jax.tree.map(lambda a, s: jnp.where(s, a, 0), tree, support)
 
         def step(number, carry):
             params, moments, total = carry
             loss, gradient = gradient_at(params, number)
+            if settings.loss_cap is not None:
+                capped = loss > settings.loss_cap
+                gradient = jax.tree.map(lambda g: jnp.where(capped, 0, g), gradient)
+                loss = jnp.minimum(loss, settings.loss_cap)
+            if settings.proximal:
+                pull = lambda g, w, s: g + settings.proximal * (w - s)  # noqa: E731
+                gradient = jax.tree.map(pull, gradient, params, start)
             if linear is not None:
                 gradient = jax.tree.map(jnp.add, gradient, linear)
-            update, moments = optimiser.update(gradient, moments, params)
-            if support is not None:
-                update = jax.tree.map(jnp.multiply, update, support)
-            return optax.apply_updates(params, update), moments, total + loss
+            # An optimiser that looks at weights, too, such as decay, sees none that is frozen
+            update, moments = optimiser.update(trained(gradient), moments, trained(params))
+            return optax.apply_updates(params, trained(update)), moments, total + loss
 
         first = params if form is None else form.start
-        carry = (first, optimiser.init(first), jnp.zeros((), x.dtype))
+        carry = (first, optimiser.init(trained(first)), jnp.zeros((), x.dtype))
         params, _, total = lax.fori_loop(0, steps, step, carry)
         if form is not None:
             params = form.weights(params)
@@ -228,15 +237,22 @@ def optimiser_of(settings: LocalTraining, round: Array) -> optax.GradientTransfo
 
 
 def _loss_and_gradient(
-    settings: LocalTraining, objective: Callable[[PyTree], tuple[Array, Array]], params: PyTree
+    settings: LocalTraining,
+    loss_of: Callable[[PyTree], Array],
+    params: PyTree,
+    trained: Callable[[PyTree], PyTree],
 ) -> tuple[Array, PyTree]:
-    """Loss at the weights, and its gradient there or, with SAM, at the ascended weights."""
-    (_, loss), gradient = jax.value_and_grad(objective, has_aux=True)(params)
+    """Loss at the weights, and its gradient there or, with SAM, at the ascended weights.
+
+    trained: sets to zero what belongs to a weight that is not trained.
+    """
+    loss, gradient = jax.value_and_grad(loss_of)(params)
     if settings.sam_radius:
+        gradient = trained(gradient)
         scale = jax.tree.map(jnp.abs if settings.sam_adaptive else jnp.ones_like, params)
         norm = optax.tree.norm(jax.tree.map(jnp.multiply, scale, gradient)) + NORM_FLOOR
         ascended = jax.tree.map(
             lambda w, s, g: w + settings.sam_radius / norm * s**2 * g, params, scale, gradient
         )
-        gradient, _ = jax.grad(objective, has_aux=True)(ascended)
+        gradient = jax.grad(loss_of)(ascended)
     return loss, gradient
