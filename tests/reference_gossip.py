@@ -55,17 +55,42 @@ def qg_dsgdm(x, gradients, matrix, rates, mu):
     return history
 
 
-def dfed_admm(x, gradients, matrix, rates, steps, penalty):
-    """ADMM by its dual variables d and local gradient descent; penalty: lambda."""
+def dfed_admm(x, gradients, matrix, rates, steps, penalty, radius=0.0):
+    """ADMM by its dual variables d and local gradient descent; penalty: lambda. With a radius the
+    gradient is that at the weights ascended along it, as in FedSpeed, Algorithm 1."""
     clients, history = range(len(x)), []
     d = [np.zeros_like(each) for each in x]
     for lr in rates:
         w = list(x)
         for i in clients:
             for _ in range(steps):
-                w[i] = w[i] - lr * (gradients(i, w[i]) - d[i] + (w[i] - x[i]) / penalty)
+                g = gradients(i, w[i])
+                g = gradients(i, w[i] + radius * g / np.linalg.norm(g))
+                w[i] = w[i] - lr * (g - d[i] + (w[i] - x[i]) / penalty)
             d[i] = d[i] - (w[i] - x[i]) / penalty
         x = mixed(matrix, [w[i] - penalty * d[i] for i in clients])
+        history.append(x)
+    return history
+
+
+def dfed_alt(x, gradients, matrix, rates, head, head_rate, steps, clip):
+    """Shi et al., Algorithm 1; head: 1 for a weight of the head, else 0. A gradient is clipped to
+    the norm `clip` over the part that is trained."""
+    clients, history = range(len(x)), []
+
+    def descend(i, w, part, rate, count):
+        for _ in range(count):
+            g = part * gradients(i, w)
+            w = w - rate * g * min(1, clip / np.linalg.norm(g))
+        return w
+
+    for lr in rates:
+        half = [descend(i, x[i], head, head_rate, 1) for i in clients]
+        half = [descend(i, half[i], 1 - head, lr, steps) for i in clients]
+        x = [
+            head * mine + (1 - head) * met
+            for mine, met in zip(half, mixed(matrix, half), strict=True)
+        ]
         history.append(x)
     return history
 

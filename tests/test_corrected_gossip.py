@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import reference
 import reference_gossip
-from helpers import compiled, round_of, widen
+from helpers import as_reference, compiled, round_of, widen
 
 from dfl_jax import Clients, topology
 from dfl_jax.algorithms.dfed_alt import last_layer
@@ -83,6 +84,10 @@ CASES = {
     'd2': ({'lazy': False}, {}),
     'qg_dsgdm': ({'global_momentum': 0.8}, {'mu': 0.8}),
     'dfed_admm': ({'proximal': 4.0, 'local_steps': 3}, {'steps': 3, 'penalty': 0.25}),
+    'dfed_admm_sam': (
+        {'proximal': 4.0, 'local_steps': 3, 'sam_radius': 0.4},
+        {'steps': 3, 'penalty': 0.25, 'radius': 0.4},
+    ),
     'choco_sgd': (
         {'sparsity': 0.5, 'consensus_step': 0.4},
         {'gamma': 0.4, 'compress': top_half},
@@ -103,6 +108,7 @@ CASES = {
 def test_it_is_the_reference(name, schedule, factors, network):
     clients, gradients = network
     settings, arguments = CASES[name]
+    name = name.removesuffix('_sam')
     first, ours = weights_after(name, clients, ring(), lr_schedule=schedule, **settings)
     method = getattr(reference_gossip, name)
     rates = [LR * factor for factor in factors]
@@ -249,6 +255,33 @@ def test_heads_never_move_over_links(network):
     assert method.algorithm.unit_bits == {'weights': 32 * (FEATURES * 5 + 5)}
     with pytest.raises(ValueError, match='Dense_7'):
         compiled('dfed_alt', model, head='Dense_7')
+
+
+@pytest.mark.parametrize('clip', [0.05, 0.3, 100.0])
+def test_dfed_alt_is_the_reference(clip, network):
+    """Each part of a model is clipped by the norm of its own gradient."""
+    clients, _ = network
+    model = bind(MLP(CLASSES, (5,)), (FEATURES,))
+    settings = {'lr': LR, 'batch_size': max(SIZES), 'local_epochs': 2, 'head_lr': 0.2}
+    method = compiled('dfed_alt', model, init='independent', clip_norm=clip, **settings)
+    state = widen(method.init(jax.random.key(0), clients))
+    layers = [as_reference(state.params, i) for i in range(CLIENTS)]
+
+    def gradients(i, vector):
+        n = SIZES[i]
+        y = np.eye(CLASSES)[clients.y[i, :n]]
+        w = reference.unflatten(vector, layers[i])
+        return reference.loss_and_gradient(w, np.asarray(clients.x[i, :n]), y)[1]
+
+    head = np.concatenate([np.zeros(FEATURES * 5 + 5), np.ones(5 * CLASSES + CLASSES)])
+    matrix = mixing_matrix(round_of(ring(), 0), np.array(SIZES), 'uniform').toarray()
+    expected = reference_gossip.dfed_alt(
+        [reference.flatten(each) for each in layers], gradients, matrix, RATES, head, 0.2, 2, clip
+    )
+    for r in range(ROUNDS):
+        state, _ = method.step(jax.random.key(r), state, round_of(ring(), r), clients)
+        ours = [reference.flatten(as_reference(state.params, i)) for i in range(CLIENTS)]
+        np.testing.assert_allclose(ours, expected[r], rtol=1e-10, atol=1e-12)
 
 
 def test_the_head_is_the_last_layer_called_of_those_with_as_many_outputs():

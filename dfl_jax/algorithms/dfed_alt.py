@@ -3,7 +3,8 @@ Decentralized Federated Learning via Decentralized Partial Model Training", 2023
 
 A client's model is a body, which clients average, and a head of its own, the last layer, which
 never leaves it. Every round trains the head on the body that was averaged, then the body under the
-new head, and averages the bodies; the defaults are those of the authors' program:
+new head, and averages the bodies; the defaults are those of the authors' program, which clips the
+gradient of the part that it trains:
 
     v <- T(v; u),    u_half <- T(u; v),    u <- W u_half
 
@@ -23,7 +24,7 @@ from dfl_jax.initialisation import Init
 from dfl_jax.models import Model, layers
 from dfl_jax.training import LocalTraining, local_training
 
-TRAINING = LocalTraining(lr=0.1, batch_size=128, local_epochs=5)
+TRAINING = LocalTraining(lr=0.1, batch_size=128, local_epochs=5, clip_norm=10.0)
 
 
 def dfed_alt(
