@@ -309,8 +309,8 @@ flags.DEFINE_integer('eval_every', 1, 'Rounds between evaluations.', lower_bound
 flags.DEFINE_integer(
     'client_eval_samples',
     None,
-    "Number of test samples on which each client's own model is evaluated, the first ones of "
-    'the test set (default: all, which a set that is sorted by class needs).',
+    "Number of test samples on which each client's own model is evaluated, drawn at random by "
+    '--seed, the same share of every class (default: all); the consensus model is evaluated on all.',
     lower_bound=1,
 )
 flags.DEFINE_string(
