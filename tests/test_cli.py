@@ -205,6 +205,12 @@ REFUSED = [
     ('--link_dropout=1.5', 'link dropout', '1.5', 'between 0 and 1'),
     ('--link_dropout=nan', '--link_dropout=nan', 'finite'),
     ('--receive_dropout=inf', '--receive_dropout=inf', 'finite'),
+    ('--link_dropout_directed=1.5', 'link dropout directed', '1.5', 'between 0 and 1'),
+    ('--isolate_dropout=-0.5', 'isolate dropout', '-0.5', 'between 0 and 1'),
+    *(
+        (f'--topology=clustered --degree=2 --{failure}=0.5', f'{failure}=0.5', '--nontk_by_cluster')
+        for failure in ('link_dropout_directed', 'receive_dropout', 'isolate_dropout')
+    ),
     ('--client_dropout=-0.1', 'client dropout', '-0.1', 'between 0 and 1'),
     ('--clients=0', '--clients=0', 'positive'),
     ('--clients=200 --topology=ring', '200 clients', 'use 1 to 120'),
@@ -909,6 +915,8 @@ def test_every_topology_runs_by_its_name(family, tiny, tmp_path):
     [
         '--static_topology --degree=3',
         '--link_dropout=0.5 --client_dropout=0.5',
+        '--link_dropout_directed=0.5',
+        '--isolate_dropout=0.5',
         '--link_dropout=1',
         '--init=independent --mixing=metropolis --consensus=size',
         '--init=gain_corrected --gain=push_sum --receive_dropout=0.5',
@@ -1042,6 +1050,13 @@ def test_theory_is_asked_before_anything_runs(tiny, tmp_path):
         (('--algorithm=relay_sgd', '--topology=ring'), '6 clients have 6 links'),
         (('--algorithm=dsgt', '--topology=k_random', '--degree=2'), 'doubly stochastic'),
         (('--algorithm=beer', '--topology=ring', '--link_dropout=0.5'), 'no dropout'),
+        (('--algorithm=choco_sgd', '--topology=ring', '--isolate_dropout=0.5'), 'no dropout'),
+        (('--algorithm=relay_sgd', '--topology=line', '--isolate_dropout=0.5'), 'no dropout'),
+        (('--algorithm=d2', '--topology=ring', '--link_dropout_directed=0.5'), 'no dropout'),
+        (
+            ('--algorithm=dsgt', '--degree=3', '--link_dropout_directed=0.5'),
+            'and no failures of one direction',
+        ),
         (('--algorithm=sgp', '--degree=3', '--init=gain_corrected'), '--algorithm=sgp has none'),
     ):
         done = here(*network, *flags, '--nocheckpoint')

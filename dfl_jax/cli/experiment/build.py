@@ -50,6 +50,8 @@ STREAMS = (  # of random numbers, one a purpose
     'world',
     'feature_shift',
     'evaluation',
+    'directions',
+    'isolation',
 )
 
 

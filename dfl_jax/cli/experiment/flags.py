@@ -217,11 +217,22 @@ flags.DEFINE_bool(
     False,
     'With --link_dropout: each direction of a link fails by itself, instead of both together.',
 )
+flags.DEFINE_float(
+    'link_dropout_directed',
+    0.0,
+    'Probability that one direction of a link fails in a round, each by itself; where --link_dropout '
+    'is given, too, of those links that it leaves.',
+)
 flags.DEFINE_float('client_dropout', 0.0, 'Probability that a client sits out a round.')
 flags.DEFINE_float(
     'receive_dropout',
     0.0,
     'Probability that a client receives nothing in a round; others still receive from it.',
+)
+flags.DEFINE_float(
+    'isolate_dropout',
+    0.0,
+    'Probability that a client neither sends nor receives in a round, and trains on its own.',
 )
 
 _section('simulated time')
@@ -310,7 +321,7 @@ flags.DEFINE_integer(
     'client_eval_samples',
     None,
     "Number of test samples on which each client's own model is evaluated, drawn at random by "
-    '--seed, the same share of every class (default: all); the consensus model is evaluated on all.',
+    '--seed, the same share of every class (default: all); the consensus model sees all.',
     lower_bound=1,
 )
 flags.DEFINE_string(
