@@ -220,8 +220,8 @@ flags.DEFINE_bool(
 flags.DEFINE_float(
     'link_dropout_directed',
     0.0,
-    'Probability that one direction of a link fails in a round, each by itself; where --link_dropout '
-    'is given, too, of those links that it leaves.',
+    'Probability that one direction of a link fails in a round, each by itself; beside '
+    '--link_dropout, of those links that it leaves.',
 )
 flags.DEFINE_float('client_dropout', 0.0, 'Probability that a client sits out a round.')
 flags.DEFINE_float(
