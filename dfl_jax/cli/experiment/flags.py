@@ -103,8 +103,8 @@ flags.DEFINE_float('alpha', 0.1, 'Dirichlet concentration; smaller is more heter
 flags.DEFINE_float(
     'zipf_exponent',
     1.8,
-    'For --partition=zipf: exponent of the distribution of client sizes, above 1; a smaller '
-    'one has larger clients.',
+    'For --partition=zipf: exponent of the distribution of the shares of a class, above 1; a '
+    'smaller one has larger shares.',
 )
 flags.DEFINE_float(
     'lognormal_sigma',
