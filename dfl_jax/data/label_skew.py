@@ -111,9 +111,9 @@ def zipf(
     Of class c client i gets the share z_(i - c) / sum z, rounded down to whole samples, with M
     numbers z of the law P(z) ~ z**-exponent and i - c modulo M: the same shares for every class,
     rolled by its number. So sizes are about equal and classes skewed. Disjoint; what is rounded
-    off, fewer than M samples of a class, is not used. Draws of z are repeated until their sum is at most
-    the scarcest class, so that every client has a sample of each. The partition of the authors of
-    the paper on initialisation and topology, whose exponent is 1.8.
+    off, fewer than M samples of a class, is not used. Draws of z are repeated until their sum is at
+    most the scarcest class, so that every client has a sample of each. The partition of the authors
+    of the paper on initialisation and topology, whose exponent is 1.8.
 
     Args:
       labels: [n], classes.

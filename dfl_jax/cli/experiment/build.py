@@ -204,7 +204,7 @@ def check_all_return(
 
     Of methods whose work depends on the training it shows while they train.
     """
-    if world.online is None or np.isfinite(world.online.period):
+    if world.online is None or np.isfinite(world.online.period).all():
         return
     with contextlib.suppress(timing.DependsOnTrainingError):
         counts = timing.counted(algorithm, clients, graphs)
