@@ -1,6 +1,6 @@
 """What an evaluation measures: accuracies and losses of the clients' models and their consensus."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from dfl_jax.base import Algorithm, Array, Clients, State
 from dfl_jax.execution import even_size, folded
 
 Metrics = dict[str, Any]
+Seed = int | Sequence[int]
 BUDGET = 512 * 2**20  # bytes
 CLIENTS = 'clients'  # of the metrics: {the task's metric: [M], 'loss': [M]}, lists of floats
 QUANTILES = np.linspace(0, 1, 21)  # of the clients' accuracies: the worst, every 5 %, the best
@@ -28,8 +29,8 @@ class Holdout(NamedTuple):
 class Batches(NamedTuple):
     """Evaluation batches: x, y and mask [batches, samples, ...] of the test set."""
 
-    shared: tuple[Array, Array, Array]  # samples on which every model is evaluated
-    rest: tuple[Array, Array, Array] | None  # samples of the consensus model alone
+    shared: tuple[Array, Array, Array]  # on which every model is evaluated; [R, ...] of R choices
+    whole: tuple[Array, Array, Array] | None  # the test set, where `shared` is a choice of it
 
 
 class Evaluation(NamedTuple):
@@ -40,11 +41,43 @@ class Evaluation(NamedTuple):
     summarise: Callable[[dict[str, Any]], Metrics]  # what `measure` returns -> metrics
 
 
+def choose_samples(y: Array, asked: int, seed: Seed = 0) -> np.ndarray | None:
+    """Which test samples evaluate the single clients: increasing indices [asked], None for all.
+
+    Drawn at random without replacement. Where targets are classes, [n] whole numbers, every class
+    has the same share of the choice as of the test set; the fractions that are left over go to the
+    classes with the largest ones, ties at random. Equal seeds, equal choices.
+
+    Args:
+      y: targets of the test set, [n, ...].
+      asked: how many.
+      seed: of the choice, a whole number or several from 0.
+
+    Raises ValueError for more than there are, and for less than one.
+    """
+    y = np.asarray(y)
+    samples = len(y)
+    if not 1 <= asked <= samples:
+        raise ValueError(
+            f'client_eval_samples has to lie in [1, {samples}] (the test set), got {asked}'
+        )
+    if asked == samples:
+        return None
+    rng = np.random.default_rng(seed)
+    of_classes = y.ndim == 1 and np.issubdtype(y.dtype, np.integer)
+    classes = np.unique(y, return_inverse=True)[1] if of_classes else np.zeros(samples, np.int64)
+    taken, fractions = np.divmod(asked * np.bincount(classes), samples)
+    order = np.lexsort((rng.random(len(taken)), -fractions))
+    taken[order[: asked - taken.sum()]] += 1
+    chosen = [rng.permutation(np.flatnonzero(classes == c))[:n] for c, n in enumerate(taken)]
+    return np.sort(np.concatenate(chosen))
+
+
 def evaluation(
     algorithm: Algorithm,
     state: State,
     test: Holdout,
-    client_samples: int | None = None,
+    client_samples: int | np.ndarray | None = None,
     *,
     local: bool = False,
     budget: float = BUDGET,
@@ -52,23 +85,30 @@ def evaluation(
     """How states such as `state` are evaluated, batch by batch.
 
     Args:
-      client_samples: how many samples, from the start of the test set, evaluate the single clients.
+      client_samples: on which test samples the single clients are evaluated: indices [n], or [R, n]
+        of R runs, whose `Batches.shared` have that axis, too; how many, for those of
+        `choose_samples`; or None for all. The consensus model is evaluated on all.
       local: whether clients are evaluated on their own validation samples, too.
       budget: bytes that the clients' activations of one batch may take, which sets its size.
+
+    Raises ValueError for more samples than there are, and for indices of others.
     """
     samples = len(test.y)
-    if client_samples is not None and not 1 <= client_samples <= samples:
-        raise ValueError(
-            f'client_eval_samples has to lie in [1, {samples}] (the test set), got {client_samples}'
-        )
+    if isinstance(client_samples, (int, np.integer)):
+        client_samples = choose_samples(test.y, int(client_samples))
     if local and algorithm.predict_own is None:
         raise ValueError('this algorithm offers no local accuracy; leave --validation_share at 0')
-    shared = client_samples or samples
     size = _chunk(algorithm, state, test.x, budget)
-    batches = Batches(
-        _batches_of(test.x[:shared], test.y[:shared], size),
-        _batches_of(test.x[shared:], test.y[shared:], size) if shared < samples else None,
-    )
+    everything = _batches_of(test.x, test.y, size)
+    if client_samples is None:
+        batches, shared = Batches(everything, None), samples
+    else:
+        chosen = np.asarray(client_samples)
+        _check_indices(chosen, samples)
+        each = [_batches_of(test.x[c], test.y[c], size) for c in np.atleast_2d(chosen)]
+        several = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+        batches = Batches(several if chosen.ndim > 1 else each[0], everything)
+        shared = chosen.shape[-1]
 
     task = algorithm.task
 
@@ -103,9 +143,8 @@ def evaluation(
 
     def measure(state: State, batches: Batches, validation: Clients | None) -> dict[str, Any]:
         sums = count(state, batches.shared)
-        if batches.rest is not None:
-            more = count(state, batches.rest, only='consensus')
-            sums['consensus'] = jax.tree.map(jnp.add, sums['consensus'], more['consensus'])
+        if batches.whole is not None:
+            sums |= count(state, batches.whole, only='consensus')
         return {'sums': sums, 'local': count_local(state, validation) if local else None}
 
     def summarise(measured: dict[str, Any]) -> Metrics:
@@ -141,6 +180,19 @@ def evaluation(
         return metrics
 
     return Evaluation(batches, measure, summarise)
+
+
+def _check_indices(chosen: np.ndarray, samples: int) -> None:
+    """Raises ValueError unless each row is of different indices of the test set."""
+    whole = np.issubdtype(chosen.dtype, np.integer) and chosen.ndim in (1, 2) and chosen.size
+    if not whole or chosen.min() < 0 or chosen.max() >= samples:
+        raise ValueError(
+            f'client_eval_samples are whole numbers from 0 to {samples - 1}, [n], got '
+            f'{chosen.dtype} {list(chosen.shape)}'
+            + (f' from {chosen.min()} to {chosen.max()}' if whole else '')
+        )
+    if (np.diff(np.sort(chosen, axis=-1)) == 0).any():
+        raise ValueError('client_eval_samples names a test sample twice; name each once')
 
 
 def _digits(values: np.ndarray) -> list[float]:

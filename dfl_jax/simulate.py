@@ -21,10 +21,12 @@ from jax.sharding import Mesh
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree, State
 from dfl_jax.checks import check_labels, check_range, check_shapes
-from dfl_jax.evaluation import BUDGET, Holdout, Metrics, evaluation
+from dfl_jax.evaluation import BUDGET, Batches, Holdout, Metrics, choose_samples, evaluation
 from dfl_jax.execution import Runs, on_shares, placed, replicated
 from dfl_jax.progress import DivergenceError, Progress, diagnostics, divergence, totals
 from dfl_jax.timing import ROUNDS, Clock, Rules, World, advance, counts_of, rules_of
+
+CHOICE = 1  # the stream, of a run's key, of the test samples that evaluate the clients
 
 
 class Options(TypedDict, total=False):
@@ -32,8 +34,10 @@ class Options(TypedDict, total=False):
 
     Args:
       eval_every: rounds between evaluations (default 1); the last round is always evaluated.
-      client_eval_samples: how many test samples, the first, evaluate the single clients (default
-        all); the consensus model always sees the whole test set.
+      client_eval_samples: how many test samples evaluate the single clients (default all). They are
+        drawn by the run's key, the same share of every class (`evaluation.choose_samples`); or name
+        them by their indices [n], [R, n] of R runs. The consensus model always sees the whole test
+        set.
       validation: samples of each client that nobody trains on, for its local accuracy, where the
         algorithm offers `predict_own`.
       on_compile: called once with the seconds that compilation took.
@@ -42,7 +46,7 @@ class Options(TypedDict, total=False):
     """
 
     eval_every: int
-    client_eval_samples: int | None
+    client_eval_samples: int | np.ndarray | None
     validation: Clients | None
     on_compile: Callable[[float], None] | None
     mesh: Mesh | None
@@ -131,7 +135,7 @@ def _train(
     test: Holdout,
     *,
     eval_every: int = 1,
-    client_eval_samples: int | None = None,
+    client_eval_samples: int | np.ndarray | None = None,
     validation: Clients | None = None,
     resume: tuple[State, list[Progress]] | None = None,
     on_compile: Callable[[float], None] | None = None,
@@ -224,6 +228,17 @@ def _evaluate(
     runs, algorithm, state, test, client_samples, validation
 ) -> Callable[[State], list[Metrics]]:
     """state -> the metrics of each run."""
+    if isinstance(client_samples, (int, np.integer)):
+        keys = runs.each(np.asarray(jax.random.key_data(runs.keys)))
+        seeds = ([*key.tolist(), CHOICE] for key in keys)
+        chosen = [choose_samples(test.y, int(client_samples), seed) for seed in seeds]
+        client_samples = chosen[0] if chosen[0] is None or not runs.several else np.stack(chosen)
+    of_each = np.ndim(client_samples) > 1
+    if of_each and (not runs.several or len(client_samples) != len(runs.keys)):
+        raise ValueError(
+            f'client_eval_samples are of {len(client_samples)} runs, and there are '
+            f'{len(runs.keys) if runs.several else 1}'
+        )
     if runs.several:
         state = jax.eval_shape(lambda s: jax.tree.map(lambda a: a[0], s), state)
     batches, measure, summarise = evaluation(
@@ -231,10 +246,15 @@ def _evaluate(
         local=validation is not None,
         budget=BUDGET / (len(runs.keys) if runs.several else 1),
     )
-    measure = jax.jit(runs.vmap_runs(measure, (0, None, 0)), out_shardings=replicated())
+
+    def measure_run(state, shared, whole, validation):
+        return measure(state, Batches(shared, whole), validation)
+
+    of_runs = runs.vmap_runs(measure_run, (0, 0 if of_each else None, None, 0))
+    of_runs = jax.jit(of_runs, out_shardings=replicated())
 
     def evaluate(state: State) -> list[Metrics]:
-        measured = jax.device_get(measure(state, batches, validation))
+        measured = jax.device_get(of_runs(state, *batches, validation))
         return [summarise(each) for each in runs.each(measured)]
 
     return evaluate

@@ -205,6 +205,12 @@ REFUSED = [
     ('--link_dropout=1.5', 'link dropout', '1.5', 'between 0 and 1'),
     ('--link_dropout=nan', '--link_dropout=nan', 'finite'),
     ('--receive_dropout=inf', '--receive_dropout=inf', 'finite'),
+    ('--link_dropout_directed=1.5', 'link dropout directed', '1.5', 'between 0 and 1'),
+    ('--isolate_dropout=-0.5', 'isolate dropout', '-0.5', 'between 0 and 1'),
+    *(
+        (f'--topology=clustered --degree=2 --{failure}=0.5', f'{failure}=0.5', '--nontk_by_cluster')
+        for failure in ('link_dropout_directed', 'receive_dropout', 'isolate_dropout')
+    ),
     ('--client_dropout=-0.1', 'client dropout', '-0.1', 'between 0 and 1'),
     ('--clients=0', '--clients=0', 'positive'),
     ('--clients=200 --topology=ring', '200 clients', 'use 1 to 120'),
@@ -802,16 +808,33 @@ def test_how_a_run_is_watched_does_not_change_it(small, finished, tmp_path):
 # ------------------------------------------------------------------------------- what can be asked
 
 
-def test_a_sorted_test_set_of_which_clients_see_the_first_is_warned_of(tmp_path):
+def test_client_eval_samples_of_a_sorted_test_set_are_of_all_classes(tmp_path):
     path = write_clusters(tmp_path / 'sorted.npz', test=90)
     arrays = dict(np.load(path))
     order = np.argsort(arrays['test_y'], kind='stable')
     np.savez(path, **arrays | {name: arrays[name][order] for name in ('test_x', 'test_y')})
     argv = (f'--dataset={path}', *NETWORK, '--algorithm=dpsgd', '--rounds=1')
-    warned = '--client_eval_samples=40: the first of the test set are of 2 classes, and it has 3'
-    for samples, said in ((40, True), (80, False)):
-        done = here(*argv, f'--client_eval_samples={samples}', f'--out={tmp_path}/{samples}')
-        assert done.status == 0 and (warned in done.err) == said
+
+    def ran(name, *flags):
+        done = here(*argv, *flags, f'--out={tmp_path}/{name}')
+        assert done.status == 0 and not done.err, done
+        network = json.loads((tmp_path / name / 'network.json').read_text())
+        (row,) = rows_of(tmp_path / name, without='seconds')
+        return network['evaluated'], row
+
+    nothing, whole = ran('all')
+    everything, every = ran('every', '--client_eval_samples=90')
+    chosen, row = ran('some', '--client_eval_samples=12')
+    others, _ = ran('seed1', '--client_eval_samples=12', '--seed=1')
+    assert nothing is everything is None and every == whole
+    labels = arrays['test_y'][order]
+    for each in (chosen, others):
+        assert np.bincount(labels[each]).tolist() == [4, 4, 4]
+    assert chosen != others
+    # Nothing but what the clients are evaluated on depends on it
+    differ = {name for name in row if row[name] != whole[name]}
+    assert 'client_loss_mean' in differ
+    assert all(name.startswith('client_') for name in differ), differ
 
 
 def test_the_help_names_every_flag_and_imports_nothing_to_draw_or_save():
@@ -892,6 +915,8 @@ def test_every_topology_runs_by_its_name(family, tiny, tmp_path):
     [
         '--static_topology --degree=3',
         '--link_dropout=0.5 --client_dropout=0.5',
+        '--link_dropout_directed=0.5',
+        '--isolate_dropout=0.5',
         '--link_dropout=1',
         '--init=independent --mixing=metropolis --consensus=size',
         '--init=gain_corrected --gain=push_sum --receive_dropout=0.5',
@@ -1025,6 +1050,13 @@ def test_theory_is_asked_before_anything_runs(tiny, tmp_path):
         (('--algorithm=relay_sgd', '--topology=ring'), '6 clients have 6 links'),
         (('--algorithm=dsgt', '--topology=k_random', '--degree=2'), 'doubly stochastic'),
         (('--algorithm=beer', '--topology=ring', '--link_dropout=0.5'), 'no dropout'),
+        (('--algorithm=choco_sgd', '--topology=ring', '--isolate_dropout=0.5'), 'no dropout'),
+        (('--algorithm=relay_sgd', '--topology=line', '--isolate_dropout=0.5'), 'no dropout'),
+        (('--algorithm=d2', '--topology=ring', '--link_dropout_directed=0.5'), 'no dropout'),
+        (
+            ('--algorithm=dsgt', '--degree=3', '--link_dropout_directed=0.5'),
+            'and no failures of one direction',
+        ),
         (('--algorithm=sgp', '--degree=3', '--init=gain_corrected'), '--algorithm=sgp has none'),
     ):
         done = here(*network, *flags, '--nocheckpoint')

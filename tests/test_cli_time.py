@@ -355,7 +355,10 @@ def test_a_longer_run_without_rounds_goes_on(tmp_path, method):
         ('', '--algorithm=swift has no rounds; give it a --world, and'),
         ('--world=devices', '--algorithm=swift has no rounds; give it a --world, and'),
         ('--world=speed=1 --round_seconds=1', 'no local update ends within 4 seconds'),
-        ('--world=devices --round_seconds=1 --barrier', 'have clocks of their own; leave it out'),
+        *(
+            (f'--world=devices --round_seconds=1 --{flag}', 'have clocks of their own; leave it')
+            for flag in ('barrier', 'link_dropout_directed=0.5', 'isolate_dropout=0.5')
+        ),
         (
             '--world=devices --round_seconds=1 --nostatic_topology',
             'swift needs the same graph in every round',

@@ -298,7 +298,16 @@ def network(extra_samples=0, garbage=False) -> Clients:
     return Clients(jnp.asarray(x), jnp.asarray(y), jnp.asarray(mask))
 
 
-def schedule(family, rounds=3, width=WIDTH, links_lost=0.0, clients_lost=0.0, seed=0) -> Graph:
+def schedule(
+    family,
+    rounds=3,
+    width=WIDTH,
+    links_lost=0.0,
+    clients_lost=0.0,
+    seed=0,
+    directions_lost=0.0,
+    isolated=0.0,
+) -> Graph:
     """A schedule of one family whose rows are padded to `width` columns, NumPy arrays.
 
     Cohorts have no padding, and a lost client or its link is the same there; pairs have none.
@@ -308,7 +317,10 @@ def schedule(family, rounds=3, width=WIDTH, links_lost=0.0, clients_lost=0.0, se
         return topology.cohorts(CLIENTS, rounds, COHORT, seed=seed, dropout=lost)
     drawn, degree = NEIGHBOURS.get(family, (family, 2))
     graphs = topology.schedule(drawn, CLIENTS, rounds, seed=seed, degree=degree)
-    graphs = topology.drop_clients(topology.drop_links(graphs, links_lost, 1), clients_lost, 2)
+    graphs = topology.drop_links(graphs, links_lost, 1)
+    graphs = topology.drop_links(graphs, directions_lost, 3, directed=True)
+    graphs = topology.isolate_clients(graphs, isolated, 4)
+    graphs = topology.drop_clients(graphs, clients_lost, 2)
     if family in SEATS:
         aggregators = SENDERS if family == PAIRS else 1
         graphs = meetings.meetings(graphs, SENDERS, seed=seed, aggregators=aggregators)
@@ -588,6 +600,27 @@ def test_traffic_over_delivered_links(name, family):
             assert np.issubdtype(counted[unit].dtype, np.integer)
             np.testing.assert_array_equal(counted[unit], expected, err_msg=unit)
     assert some
+
+
+@every_decentralized
+def test_failures_of_one_direction_and_clients_that_are_cut_off(name):
+    """Traffic over what is delivered; who is cut off trains, and nothing of his moves others."""
+    one_way = 0.0 if name in BOTH_WAYS else 0.3
+    graphs = schedule('complete', 1, directions_lost=one_way, isolated=0.3)
+    links = links_of(name, graphs, 0)
+    directed = {pair for pair in links if pair[::-1] not in links}
+    alone = np.setdiff1d(np.arange(CLIENTS), np.ravel(links))
+    assert links and len(alone) and graphs.active.all() and bool(directed) == bool(one_way)
+    state, (info,) = trained(name, graphs)
+    for unit, expected in SENT[name](links, SIZES).items():
+        np.testing.assert_array_equal(info.sent[unit], expected, err_msg=unit)
+        assert not expected[alone].any()
+    start = jitted(name)[0](jax.random.key(3), network())
+    before, after = logits(name, start)['client'], logits(name, state)['client']
+    assert (before != after).any(axis=(1, 2))[alone].all(), 'they train'
+    nobody = graphs._replace(mask=graphs.mask & (np.arange(graphs.mask.shape[2]) == 0))
+    by_itself = logits(name, trained(name, nobody)[0])['client']
+    np.testing.assert_allclose(after[alone], by_itself[alone], rtol=1e-5, atol=1e-6)
 
 
 # ---------------------------------------------------------------------------------- whole runs

@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import json
 import lzma
+import math
 import os
 import socketserver
 import sys
@@ -27,11 +28,11 @@ DISJOINT = {
     'iid': {},
     'dirichlet': {'alpha': 0.1},
     'dirichlet_split': {'alpha': 0.5},
-    'zipf': {},
     'lognormal': {'lognormal_sigma': 1.5},
     'writer': {},
     'shards': {},
 }
+BY_SEED = DISJOINT | {'zipf': {}}  # which leaves some samples out
 EQUAL = ('iid', 'dirichlet', 'shards')
 
 
@@ -45,8 +46,8 @@ def dataset(labels=LABELS, writers=37):
     return data.Dataset(x, labels.astype(np.int32), x[:5], labels[:5], 10, owners)
 
 
-def class_counts(parts, labels=LABELS):
-    return np.stack([np.bincount(labels[part], minlength=10) for part in parts])
+def class_counts(parts, labels=LABELS, classes=10):
+    return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 
 def entropy(counts):
@@ -742,9 +743,9 @@ def test_disjoint_partitions(kind, clients):
         assert max(sizes) > 1.2 * min(sizes)
 
 
-@pytest.mark.parametrize('kind', DISJOINT)
+@pytest.mark.parametrize('kind', BY_SEED)
 def test_partition_is_fixed_by_the_seed(kind):
-    a, b, c = (data.partition(kind, dataset(), 20, seed=s, **DISJOINT[kind]) for s in (1, 1, 2))
+    a, b, c = (data.partition(kind, dataset(), 20, seed=s, **BY_SEED[kind]) for s in (1, 1, 2))
     assert all(np.array_equal(i, j) for i, j in zip(a, b, strict=True))
     assert not all(np.array_equal(i, j) for i, j in zip(a, c, strict=True))
 
@@ -817,26 +818,51 @@ def test_dirichlet_split_gives_up():
         data.dirichlet_split(rng(), LABELS, 500, 0.01)
 
 
-def test_zipf_sizes():
-    """P(z >= 2) is 1 - 1 / zeta(3) = 0.168; classes stay even."""
+def test_zipf_shares_are_rolled_by_the_class():
+    """Of classes of different sizes, one of them absent, against one client and class at a time."""
+    labels = rng(1).permutation(np.repeat([0, 1, 2, 4], [700, 333, 2000, 150]))
+    parts = data.zipf(rng(2), labels, 9, 1.8)
+    counts = np.stack([np.bincount(labels[part], minlength=5) for part in parts])
+    assert len(set(np.concatenate(parts))) == counts.sum()
+    again = rng(2)
+    z = again.zipf(1.8, 9)
+    while z.sum() > 150:
+        z = again.zipf(1.8, 9)
+    for client in range(9):
+        for label in range(5):
+            whole = np.count_nonzero(labels == label)
+            share = z[(client - label) % 9] / z.sum()
+            assert counts[client, label] == math.floor(share * whole + 1e-9)
 
-    def counts(exponent):
-        return [class_counts(data.zipf(rng(seed), LABELS, 40, exponent)) for seed in range(20)]
 
-    def multiples(counts):
-        return np.concatenate([c.sum(axis=1) / c.sum(axis=1).min() for c in counts])
+# Samples of the 17 climate zones in the first training set of So2Sat LCZ42
+ZONES = (
+    *(5068, 24431, 31693, 8651, 16493, 35290, 3269, 39326, 13584, 11954),
+    *(42902, 9514, 9165, 41377, 2392, 7898, 49359),
+)
 
-    assert (multiples(counts(3.0)) > 1.5).mean() == pytest.approx(0.168, abs=0.03)
-    tails = counts(1.8)
-    assert multiples(tails).max() > 20
-    for each in tails:
-        assert each.min() >= 1 and np.ptp(each, axis=1).max() <= 1
+
+def test_zipf_clients_are_of_similar_sizes_and_skewed_classes():
+    """Without the rolling 32 clients have 200 to 15,000 samples and classes alike."""
+    for seed in range(4):
+        labels = rng(seed).choice(17, 1024 * 32, p=np.array(ZONES) / sum(ZONES))
+        counts = class_counts(data.zipf(rng(seed), labels, 32, 1.8), labels, 17)
+        sizes, mix = counts.sum(axis=1), np.bincount(labels) / len(labels)
+        assert counts.min() >= 1 and sizes.sum() > 0.97 * len(labels)
+        assert sizes.min() > 250 and sizes.max() < 3000
+        skew = np.abs(counts / sizes[:, None] - mix).sum(axis=1).mean() / 2
+        assert 0.3 < skew < 0.6
+
+
+def test_zipf_numbers_that_are_too_large():
     with pytest.raises(
         PartitionError, match=r'500 Zipf numbers .* at most 600.*raise the exponent'
     ):
         data.zipf(rng(), LABELS, 500, 1.2)
     with pytest.raises(PartitionError, match=r'700 Zipf numbers .* lower clients'):
         data.zipf(rng(), LABELS, 700, 1.8)
+    with pytest.raises(PartitionError, match=r'500 Zipf numbers .* at most 600'):
+        data.zipf(rng(), LABELS, 500, 1.01)  # numbers of 64 bits whose sum has more
 
 
 def test_balanced_over_classes():
@@ -891,7 +917,7 @@ def test_shards_hold_few_classes():
 
 
 @pytest.mark.parametrize('clients', [-1, 0, 6001])
-@pytest.mark.parametrize('kind', [*DISJOINT])
+@pytest.mark.parametrize('kind', [*BY_SEED])
 def test_impossible_number_of_clients(kind, clients):
     with pytest.raises(PartitionError, match=f'{clients} clients for .* use 1 to'):
         data.partition(kind, dataset(), clients, seed=0)

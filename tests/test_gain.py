@@ -102,8 +102,9 @@ def test_a_static_graph_whose_links_fail_is_not_one_matrix():
         (lambda graphs, seed: topology.drop_links(graphs, 0.98, seed, directed=True), 1.5),
         (lambda graphs, seed: topology.drop_receivers(graphs, 0.2, seed), 1.2),
         (lambda graphs, seed: topology.drop_clients(graphs, 0.2, seed), 1.0),
+        (lambda graphs, seed: topology.isolate_clients(graphs, 0.2, seed), 1.0),
     ],
-    ids=['links', 'links, each direction by itself', 'receivers', 'clients'],
+    ids=['links', 'links, each direction by itself', 'receivers', 'clients', 'isolated clients'],
 )
 def test_failures_leave_averages_too_large_for_the_gain(fail, squares):
     """n ||v||^2 of 64 clients on a complete graph, docs/results_init_topology.md."""

@@ -82,8 +82,8 @@ def trained(clients, graphs, **settings):
 
 @pytest.mark.parametrize(
     'occupied',
-    [topology.drop_links, topology.drop_receivers],
-    ids=['links', 'nodes'],
+    [topology.drop_links, topology.drop_receivers, topology.isolate_clients],
+    ids=['links', 'receivers', 'nodes'],
 )
 def test_occupation_zero_is_isolated_training_and_one_changes_nothing(clients, occupied):
     graphs = topology.schedule('regular', 8, 4, seed=0, degree=3)

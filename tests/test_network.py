@@ -95,13 +95,44 @@ class Reads(dict):
         return super().get(name)
 
 
-def test_every_failure_has_a_stream_of_its_own():
-    dropouts = {'link_dropout': 0.5, 'receive_dropout': 0.5, 'client_dropout': 0.5}
-    flags = SimpleNamespace(topology='regular', directed_dropout=False, **dropouts)
+FAILURES = {  # flag -> the stream that its failures are drawn from
+    'link_dropout': 'links',
+    'link_dropout_directed': 'directions',
+    'receive_dropout': 'receiving',
+    'isolate_dropout': 'isolation',
+    'client_dropout': 'participation',
+}
+
+
+def failed(**dropouts):
+    """The failures of these probabilities on a graph, and the streams that they read."""
+    none = dict.fromkeys(FAILURES, 0.0)
+    flags = SimpleNamespace(topology='regular', directed_dropout=False, **none | dropouts)
     seeds = Reads(streams(0))
-    failed = network.with_failures(drawn(static=False), flags, seeds)
-    assert seeds.get('asked') == ['links', 'receiving', 'participation']
-    assert not failed.active.all()
+    return network.with_failures(drawn(static=False), flags, seeds), seeds.get('asked')
+
+
+def test_every_failure_has_a_stream_of_its_own():
+    graphs, asked = failed(**dict.fromkeys(FAILURES, 0.5))
+    assert asked == [*FAILURES.values()]
+    assert not graphs.active.all()
+
+
+@pytest.mark.parametrize('name', FAILURES)
+def test_every_failure_is_what_its_flag_says(name):
+    """And of its probability; streams that it does not need stay unread."""
+    intact, (graphs, asked) = drawn(static=False), failed(**{name: 0.3})
+    assert asked == [FAILURES[name]]
+    links = [
+        {(int(i), int(j)) for i, row in enumerate(m) for j in row[1:][k[i, 1:]]}
+        for m, k in zip(graphs.members, graphs.mask, strict=True)
+    ]
+    one_way = any(pair[::-1] not in each for each in links for pair in each)
+    assert one_way == (name in ('link_dropout_directed', 'receive_dropout'))
+    assert graphs.active.all() == (name != 'client_dropout')
+    lost = 1 - graphs.mask[:, :, 1:].sum() / intact.mask[:, :, 1:].sum()
+    both_ends = name in ('isolate_dropout', 'client_dropout')
+    assert lost == pytest.approx(0.51 if both_ends else 0.3, abs=0.08)
 
 
 def test_the_streams_of_a_seed_are_all_different():

@@ -20,6 +20,7 @@ from test_cli import (
     write_clusters,
 )
 
+from dfl_jax.cli.run.rundir import RunDirectory
 from tests.torture.processes import Process
 
 ROUNDS, EVERY = 12, 2
@@ -597,6 +598,43 @@ def test_files_may_move(listed):
     moved = partition.rename(partition.with_name('moved.json'))
     assert 'partition.json' in here('--resume', f'--out={out}', '--rounds=4').error
     assert here('--resume', f'--out={out}', '--rounds=4', f'--partition_file={moved}').status == 0
+
+
+@pytest.mark.integration
+def test_a_run_whose_clients_were_evaluated_on_the_first_samples(tmp_path):
+    """As versions before did: its curves would not go on."""
+    tiny, out = write_clusters(tmp_path / 'tiny.npz'), tmp_path / 'out'
+    of_it = (f'--dataset={tiny}', *NETWORK, '--algorithm=dpsgd', f'--out={out}')
+    assert here(*of_it, '--client_eval_samples=10').status == 0
+    directory = RunDirectory(out)
+    new = directory.config()
+    old = new | {'inputs': {k: v for k, v in new['inputs'].items() if k != 'evaluated'}}
+    rows = rows_of(out)
+    for config, part in (
+        (old, 'resume with the version that it was started with'),
+        ({k: v for k, v in new.items() if k != 'inputs'}, 'were evaluated on the first'),
+        (new | {'inputs': new['inputs'] | {'evaluated': '0' * 16}}, '(--client_eval_samples) chan'),
+    ):
+        directory.write_config(config)
+        assert part in here('--resume', f'--out={out}', '--rounds=4').error
+        assert rows_of(out) == rows
+    directory.write_config(new)
+    assert here('--resume', f'--out={out}', '--rounds=4').status == 0
+    longer = here(*of_it[:-1], '--client_eval_samples=10', '--rounds=4', f'--out={tmp_path}/long')
+    assert longer.status == 0
+    assert rows_of(out, without='seconds') == rows_of(tmp_path / 'long', without='seconds')
+
+
+@pytest.mark.integration
+def test_an_older_run_of_all_test_samples_goes_on(tmp_path):
+    tiny, out = write_clusters(tmp_path / 'tiny.npz'), tmp_path / 'out'
+    of_it = (f'--dataset={tiny}', *NETWORK, '--algorithm=dpsgd', f'--out={out}')
+    assert here(*of_it).status == 0
+    directory = RunDirectory(out)
+    config = directory.config()
+    del config['inputs']['evaluated']
+    directory.write_config(config)
+    assert here('--resume', f'--out={out}', '--rounds=4').status == 0
 
 
 @pytest.mark.integration

@@ -328,10 +328,12 @@ def test_evaluation_equals_numpy(client_samples, budget):
         assert size == (1 if budget == 1 else 101)
 
     judge = evaluator(algorithm, state, test, client_samples, budget=budget)
-    n = client_samples or 101
+    chosen = client_samples and evaluation.choose_samples(test.y, client_samples)
+    seen = np.arange(101) if chosen is None else chosen
+    assert len(seen) == (client_samples or 101)
     consensus = scores(test.x @ weights.mean(axis=0), test.y)
-    each = np.array([scores(test.x[:n] @ w, test.y[:n]) for w in weights])
-    regular = np.array([scores(test.x[:n] @ -w, test.y[:n])[0] for w in weights])
+    each = np.array([scores(test.x[seen] @ w, test.y[seen]) for w in weights])
+    regular = np.array([scores(test.x[seen] @ -w, test.y[seen])[0] for w in weights])
     expected = {
         'consensus_accuracy': consensus[0],
         'consensus_loss': consensus[1],
@@ -360,6 +362,93 @@ def test_evaluation_equals_numpy(client_samples, budget):
 def test_client_eval_samples_outside_the_test_set(samples):
     with pytest.raises(ValueError, match=rf'client_eval_samples .* \[1, 23\].*, got {samples}'):
         next(simulate.run(gossip(), *setting(2), client_eval_samples=samples))
+
+
+@pytest.mark.parametrize(
+    ('chosen', 'message'),
+    [
+        ([0, 23], r'from 0 to 22, \[n\], got int64 \[2\] from 0 to 23'),
+        ([-1, 3], 'from -1 to 3'),
+        ([4, 4], 'names a test sample twice'),
+        ([], r'got float64 \[0\]'),
+        ([0.5], r'got float64 \[1\]'),
+        ([[1, 2]], 'are of 1 runs, and there are 1'),
+    ],
+)
+def test_test_samples_that_are_none(chosen, message):
+    with pytest.raises(ValueError, match=message):
+        next(simulate.run(gossip(), *setting(2), client_eval_samples=np.array(chosen)))
+
+
+def test_the_clients_see_a_share_of_every_class_not_the_first_samples():
+    """Of sorted classes, which the first samples lack; quotas by largest remainder."""
+    y = np.repeat(np.arange(4), [500, 300, 150, 50])
+    for asked, quotas in ((100, [50, 30, 15, 5]), (1, [1, 0, 0, 0]), (999, [499, 300, 150, 50])):
+        chosen = evaluation.choose_samples(y, asked, 3)
+        assert np.bincount(y[chosen], minlength=4).tolist() == quotas
+        assert len(set(chosen.tolist())) == asked and (np.diff(chosen) > 0).all()
+    assert evaluation.choose_samples(y, 1000, 3) is None
+    again, other = (evaluation.choose_samples(y, 100, seed) for seed in (3, 4))
+    np.testing.assert_array_equal(again, evaluation.choose_samples(y, 100, 3))
+    assert len(np.intersect1d(again, other)) < 50
+    # Ten equal classes, three samples: which classes have one is drawn, too
+    even = np.arange(1000) % 10
+    lots = [even[evaluation.choose_samples(even, 3, seed)] for seed in range(40)]
+    assert all(len(set(lot)) == 3 for lot in lots) and len(set(np.concatenate(lots))) == 10
+
+
+@pytest.mark.parametrize(
+    'y',
+    [np.arange(1000.0, dtype=np.float32), np.zeros((1000, 5), np.int32), np.zeros((1000, 2))],
+    ids=['regression', 'next token', 'multi label'],
+)
+def test_samples_of_other_tasks_are_drawn_from_all(y):
+    chosen = evaluation.choose_samples(y, 200, 0)
+    assert len(set(chosen.tolist())) == 200
+    assert np.histogram(chosen, 4, (0, 1000))[0].min() > 30, 'from every part of the test set'
+
+
+def test_a_choice_of_test_samples_moves_nothing_else():
+    """The consensus model and the training are the same to the last bit."""
+    clients, graphs, test, key = setting(2, samples=101)
+
+    def ran(**options):
+        *_, (metrics, state, _) = simulate.run(gossip(), clients, graphs, test, key, **options)
+        return metrics, np.array(state['weights'])
+
+    (whole, weights), (some, same) = ran(), ran(client_eval_samples=20)
+    np.testing.assert_array_equal(weights, same)
+    alike = ('consensus_accuracy', 'consensus_loss', 'norm', 'mbytes_total')
+    assert [some[name] for name in alike] == [whole[name] for name in alike]
+    assert some['client_loss_mean'] != whole['client_loss_mean']
+    first = ran(client_eval_samples=np.arange(20))[0]
+    assert some['client_loss_mean'] != first['client_loss_mean']
+    everyone = ran(client_eval_samples=101)[0]
+    assert everyone['clients'] == whole['clients']
+    expected = [scores(test.x[:20] @ w, test.y[:20])[1] for w in weights]
+    assert first['clients']['loss'] == pytest.approx(expected, rel=1e-5)
+
+
+def test_each_of_several_runs_has_a_choice_of_its_own():
+    clients, graphs, test, key = setting(2, samples=101)
+    keys = jax.random.split(key)
+    stacked = jax.tree.map(lambda a: jnp.stack([jnp.asarray(a)] * 2), (clients, graphs))
+    named = np.array([np.arange(20), np.arange(50, 70)])
+    for choice, of_run in ((20, (20, 20)), (named, named), (named[0], (named[0], named[0]))):
+        *_, (rows, _, _) = simulate.run_together(
+            lambda _: gossip(), jnp.zeros(2), *stacked, test, keys, client_eval_samples=choice
+        )
+        for row, one, its in zip(rows, keys, of_run, strict=True):
+            alone = simulate.run(gossip(), clients, graphs, test, one, client_eval_samples=its)
+            *_, (metrics, _, _) = alone
+            assert row['clients']['loss'] == pytest.approx(metrics['clients']['loss'], rel=1e-5)
+    with pytest.raises(ValueError, match='are of 3 runs, and there are 2'):
+        next(
+            simulate.run_together(
+                lambda _: gossip(), jnp.zeros(2), *stacked, test, keys,
+                client_eval_samples=np.array([[0], [1], [2]]),
+            )
+        )  # fmt: skip
 
 
 # ------------------------------------------------------------------------- what does not fit

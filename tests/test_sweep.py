@@ -175,6 +175,22 @@ def test_every_run_is_as_if_it_were_alone(finished, small, tmp_path):
 
 
 @pytest.mark.integration
+def test_every_run_evaluates_its_clients_on_the_samples_it_has_alone(small, tmp_path):
+    flags = (*small, '--client_eval_samples=7', '--rounds=1')
+    assert swept(*flags, '--sweep=seed:0..1', f'--out={tmp_path}/s').status == 0
+    chosen = []
+    for seed in range(2):
+        assert here(*flags, f'--seed={seed}', f'--out={tmp_path}/{seed}').status == 0
+        places = (tmp_path / 's' / f'seed={seed}', tmp_path / f'{seed}')
+        ours, single = (json.loads((p / 'clients.jsonl').read_text()) for p in places)
+        assert ours['loss'] == pytest.approx(single['loss'], rel=1e-3)
+        one, same = (json.loads((p / 'network.json').read_text())['evaluated'] for p in places)
+        assert one == same and len(one) == 7
+        chosen.append(one)
+    assert chosen[0] != chosen[1]
+
+
+@pytest.mark.integration
 @pytest.mark.parametrize('name', [pytest.param('swift', marks=pytest.mark.slow), 'divshare'])
 def test_runs_without_rounds_are_as_if_they_were_alone(name, small, tmp_path):
     world = ('--world=speed=1e6,latency=0.001', '--round_seconds=0.3', '--link_dropout=0.2')

@@ -13,6 +13,7 @@ from dfl_jax import simulate, timing, topology
 from dfl_jax.algorithms import METHODS, make
 from dfl_jax.algorithms.spark import EXCHANGES, NTK, Projection
 from dfl_jax.base import Clients, Graph
+from dfl_jax.cli.time.plot import _online_over_time
 from dfl_jax.evaluation import Holdout
 from dfl_jax.execution import operations
 from dfl_jax.heterogeneous import populate
@@ -125,6 +126,75 @@ def test_records_of_fedscale(tmp_path):
     assert world.is_online(np.full(2, 215.0)).tolist() == [True, True]
 
 
+def reference_online(starts, ends, period, time):
+    """Whether a device is online, one device and interval at a time."""
+    within = time % period if period < np.inf else time
+    return any(start <= within < end for start, end in zip(starts, ends, strict=True))
+
+
+def test_every_device_of_fedscale_has_a_period_of_its_own():
+    """Also one that is online to its end, one that leaves after it, and one that never comes."""
+    capacity = {n: {'computation': 20.0, 'communication': 5e3} for n in range(5)}
+    comes = {
+        0: {'active': [0, 100], 'inactive': [50, 150], 'finish_time': 200},
+        1: {'active': [10], 'inactive': [20], 'finish_time': 35},
+        2: {'active': [30], 'inactive': [], 'finish_time': 40},
+        3: {'active': [5, 90], 'inactive': [70, 95], 'finish_time': 60},
+        4: {'active': [], 'inactive': [7], 'finish_time': 11},
+    }
+    world = timing.from_fedscale(capacity, comes, operations=1e9)
+    intervals = [([0, 100], [50, 150]), ([10], [20]), ([30], [40]), ([5], [60]), ([], [])]
+    periods = [each['finish_time'] for each in comes.values()]
+    for time in np.arange(0, 500, 2.5):
+        expected = [
+            reference_online(*each, period, time)
+            for each, period in zip(intervals, periods, strict=True)
+        ]
+        assert world.is_online(np.full(5, time)).tolist() == expected, time
+    then = world.next_online(np.array([160.0, 60.0, 45.0, 60.0, 3.0]))
+    assert then.tolist() == [200.0, 80.0, 70.0, 65.0, np.inf]
+    assert (
+        timing.from_fedscale(
+            capacity,
+            comes | {5: {'active': [1], 'inactive': [2], 'finish_time': 1e9}},
+            operations=1,
+        ).online.period.tolist()
+        == periods
+    ), 'of those that have a capacity'
+    same = {n: each | {'finish_time': 200} for n, each in comes.items()}
+    assert timing.from_fedscale(capacity, same, operations=1e9).online.period == 200.0
+
+
+@pytest.mark.parametrize('kind', ['npz', 'csv', 'written'])
+def test_files_with_a_period_of_each_client(kind, tmp_path):
+    """And so have some of its clients, and one of them for the events of asynchronous methods."""
+    starts, ends, periods = [0.0, 10.0, 5.0], [4.0, 20.0, 9.0], [7.0, 35.0, np.inf]
+    path = tmp_path / ('world.csv' if kind == 'csv' else 'world.npz')
+    columns = {'online_starts': starts, 'online_ends': ends, 'online_period': periods}
+    columns = {'speed': [1.0, 2.0, 3.0], 'uplink': [1.0] * 3} | columns
+    if kind == 'csv':
+        lines = (','.join(map(str, line)) for line in zip(*columns.values(), strict=True))
+        path.write_text('\n'.join([','.join(columns), *lines]))
+    else:
+        np.savez(path, **columns)
+    if kind == 'written':
+        path = tmp_path / 'again.npz'
+        timing.write(timing.read(tmp_path / 'world.npz'), path)
+    world, few = timing.parse(str(path), 3), timing.parse(str(path), 2, seed=3)
+    for time in np.arange(0, 90, 0.5):
+        expected = [
+            reference_online([start], [end], period, time)
+            for start, end, period in zip(starts, ends, periods, strict=True)
+        ]
+        assert world.is_online(np.full(3, time)).tolist() == expected
+        drawn = (few.speed - 1).astype(int)
+        assert few.is_online(np.full(2, time)).tolist() == [expected[client] for client in drawn]
+        for client in range(3):
+            alone = world._replace(online=world.online.of(slice(client, client + 1)))
+            assert alone.is_online(np.array([time])).tolist() == [expected[client]]
+    _online_over_time(world)
+
+
 class Evil:
     def __reduce__(self):
         return (print, ('run',))
@@ -178,8 +248,25 @@ def test_files_that_are_refused(tmp_path, content, pattern):
     [
         ({'speed': 1e9, 'uplink': 1e6}, r'speed has the shape \(\); give an array'),
         (
-            {'speed': [1], 'uplink': [1], 'online_period': [2.0]},
-            r'online_period has the shape \(1,\); give a number',
+            {
+                **{'speed': [1, 1], 'uplink': [1, 1], 'online_period': [2.0]},
+                **{'online_starts': [0, 0], 'online_ends': [1, 1]},
+            },
+            r'a period of shape \[1\] for 2 clients; give one number, or one for each client',
+        ),
+        (
+            {
+                **{'speed': [1, 1], 'uplink': [1, 1], 'online_period': [2.0, 0.0]},
+                **{'online_starts': [0, 0], 'online_ends': [1, 0]},
+            },
+            'repeat after 0 seconds; it has to be above 0',
+        ),
+        (
+            {
+                **{'speed': [1, 1], 'uplink': [1, 1], 'online_period': [20.0, 3.0]},
+                **{'online_starts': [0, 0], 'online_ends': [4, 4]},
+            },
+            'online times of client 1 run backwards, overlap or pass the period of 3 s',
         ),
     ],
 )

@@ -23,6 +23,7 @@ from dfl_jax.topology import (
     drop_receivers,
     from_networkx,
     graph_bytes,
+    isolate_clients,
     schedule,
 )
 from dfl_jax.topology.families import BY_NETWORKX, REGULAR_BY_NETWORKX, Settings, draw, most_members
@@ -415,7 +416,7 @@ def test_an_edge_list_with_a_aggregator_is_refused_before_it_is_laid_out(monkeyp
 
 def test_failures_of_a_long_static_schedule_are_refused(monkeypatch):
     graphs = schedule('ring', 10, 10**9, seed=0, static=True)
-    for drop in (drop_links, drop_clients, drop_receivers):
+    for drop in (drop_links, drop_clients, drop_receivers, isolate_clients):
         with pytest.raises(TopologyError, match=r'graphs that lose .* take about'):
             drop(graphs, 0.1, 0)
 
@@ -598,6 +599,29 @@ def test_drop_receivers(static):
 
 
 @pytest.mark.parametrize('static', [False, True])
+def test_isolate_clients(static):
+    """Cut off in both directions, and all train."""
+    graph = drawn('regular', clients=300, rounds=10, degree=40, static=static)
+    cut = isolate_clients(graph, 0.2, seed=0)
+    assert cut.active.all() and cut.mask[:, :, 0].all() and graph.mask.all()
+    linked = cut.mask[:, :, 1:].any(axis=2)
+    assert 1 - linked.mean() == pytest.approx(0.2, abs=0.03)
+    for t in range(10):
+        both = linked[t][:, None] & linked[t][None, :]
+        assert (adjacency(cut, t) == (adjacency(graph, t) & both)).all()
+    assert not (linked[0] == linked[1]).all()
+    assert (isolate_clients(graph, 0.2, seed=0).mask == cut.mask).all()
+    for other in (drop_clients(graph, 0.2, seed=0), drop_receivers(graph, 0.2, seed=0)):
+        receives = other.mask[:, :, 1:].any(axis=2)
+        assert not (receives == linked).all(), 'one stream of random numbers for both'
+    away = drop_clients(graph, 0.2, seed=0)
+    unchanged = isolate_clients(away, 0.0, seed=0)
+    assert all((a == b).all() for a, b in zip(unchanged[:3], away[:3], strict=True))
+    alone = isolate_clients(graph, 1.0, seed=0)
+    assert alone.active.all() and alone.mask[:, :, 0].all() and not alone.mask[:, :, 1:].any()
+
+
+@pytest.mark.parametrize('static', [False, True])
 @pytest.mark.parametrize('lost', [0.0, 0.5])
 def test_by_cluster(static, lost):
     graph = drop_clients(drawn('clustered', 37, static=static), lost, seed=0)  # of 4, 5 and 6
@@ -623,7 +647,7 @@ def test_by_cluster_of_what_is_no_cluster():
             by_cluster(graph)
 
 
-@pytest.mark.parametrize('drop', [drop_links, drop_clients, drop_receivers])
+@pytest.mark.parametrize('drop', [drop_links, drop_clients, drop_receivers, isolate_clients])
 @pytest.mark.parametrize('probability', [-0.1, 1.1, float('nan')])
 def test_dropout_errors(drop, probability):
     with pytest.raises(TopologyError, match='between 0 and 1'):

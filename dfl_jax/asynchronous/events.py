@@ -136,8 +136,7 @@ class Network:
         online = self.world.online
         if online is None or math.isinf(time):
             return time
-        only = slice(client, client + 1)
-        alone = online._replace(starts=online.starts[only], ends=online.ends[only])
+        alone = online.of(slice(client, client + 1))
         return float(self.world._replace(online=alone).next_online(np.array([time]))[0])
 
     def is_online(self, client: int, time: float) -> bool:

@@ -33,7 +33,8 @@ class FeatureShift(NamedTuple):
       colour: every channel c of an image becomes exp(S a_c) x + S b_c, with a_c and b_c standard
         normal numbers of the client, in units of the inputs.
       noise: client i of 1 to M adds normal noise of standard deviation S i / M, in units of the
-        inputs; the noise-based feature imbalance of Li et al. (2022) grows with i alike.
+        inputs, once to each sample. NIID-Bench (Li et al. 2022) calls S i / M the variance in its
+        paper, and its program takes S (i - 1) / (M - 1) as the deviation, anew at every reading.
     """
 
     kind: str

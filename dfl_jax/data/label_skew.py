@@ -49,6 +49,7 @@ def dirichlet(
 ) -> list[np.ndarray]:
     """About equally large clients, each of which has a class mix q_i ~ Dir(alpha).
 
+    The mixes of Hsu et al. (2019), whose prior is the mix of all samples and not an even one.
     Disjoint clients together hold every sample, n / M each up to one. A class that they want more
     of than there is is shared out in proportion to what each wants, and the rest of a client comes
     from the classes still available, by q_i renormalised over them. With `overlap` every client
@@ -79,8 +80,10 @@ def dirichlet_split(
 ) -> list[np.ndarray]:
     """Clients of unequal sizes, each class split over them by Dir(alpha): disjoint, complete.
 
-    The split of Hsu et al. (2019) and of DFML. It is drawn anew, at most `RETRIES` times, until no
-    client is empty; to ask for more would bend the distribution towards equal sizes.
+    The split of Yurochkin et al. (2019) and of DFML. It is drawn anew, at most `RETRIES` times,
+    until no client is empty. NIID-Bench (Li et al. 2022) asks for ten samples a client, and gives
+    no more of a class to clients that have n / M samples already; both bend the distribution
+    towards equal sizes.
 
     Args:
       labels: [n], classes.
@@ -103,29 +106,32 @@ def dirichlet_split(
 def zipf(
     rng: np.random.Generator, labels: np.ndarray, clients: int, exponent: float
 ) -> list[np.ndarray]:
-    """Clients of very different sizes, in proportion to numbers z with P(z) ~ z**-exponent.
+    """Clients of different class mixes whose shares of a class have a heavy tail.
 
-    Disjoint and complete; every client has its share of every class. Draws of z are repeated until
-    their sum is at most the scarcest class, so that the least client has a sample of each. The
-    partition of the authors of the paper on initialisation and topology, whose exponent is 1.8.
+    Of class c client i gets the share z_(i - c) / sum z, rounded down to whole samples, with M
+    numbers z of the law P(z) ~ z**-exponent and i - c modulo M: the same shares for every class,
+    rolled by its number. So sizes are about equal and classes skewed. Disjoint; what is rounded
+    off, fewer than M samples of a class, is not used. Draws of z are repeated until their sum is at
+    most the scarcest class, so that every client has a sample of each. The partition of the authors
+    of the paper on initialisation and topology, whose exponent is 1.8.
 
     Args:
       labels: [n], classes.
-      exponent: above 1; a smaller one has larger clients.
+      exponent: above 1; a smaller one has larger shares.
     """
     check_clients(clients, len(labels))
     if not 1 < exponent < math.inf:
         raise PartitionError(f'the Zipf exponent is {exponent}: use a finite number above 1')
     stock = np.bincount(labels)
-    stock_of_least = stock[stock > 0].min()
-    for _ in range(RETRIES if clients <= stock_of_least else 0):
-        z = rng.zipf(exponent, clients).astype(np.float64)
-        if z.sum() <= stock_of_least:
-            ends = np.floor(np.outer(np.cumsum(z) / z.sum(), stock) + 1e-6).astype(np.int64)
-            return _assign(rng, labels, np.diff(ends, axis=0, prepend=0))
+    scarcest = stock[stock > 0].min()
+    for _ in range(RETRIES if clients <= scarcest else 0):
+        z = rng.zipf(exponent, clients)
+        if z.sum(dtype=np.float64) <= scarcest:  # of whole numbers it may overflow
+            rolled = np.stack([np.roll(z, label) for label in range(len(stock))], axis=1)  # [M, C]
+            return _assign(rng, labels, rolled * stock // z.sum())
     raise PartitionError(
         f'no {RETRIES} draws of {clients} Zipf numbers of exponent {exponent} sum to at most '
-        f'{stock_of_least}, the samples of the scarcest class: raise the exponent, or lower clients'
+        f'{scarcest}, the samples of the scarcest class: raise the exponent, or lower clients'
     )
 
 
@@ -197,12 +203,13 @@ def _allocate(
 
 
 def _assign(rng: np.random.Generator, labels: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
-    """The samples of each client at random, counts [M, C] of each class; none is left over."""
-    client_of = np.empty(len(labels), np.int64)
+    """The samples of each client at random, counts [M, C] of each class, others not used."""
+    client_of = np.full(len(labels), len(counts))
     for label in range(counts.shape[1]):
         pool = rng.permutation(np.flatnonzero(labels == label))
-        client_of[pool] = np.repeat(np.arange(len(counts)), counts[:, label])
-    return by_client(client_of, len(counts))
+        dealt = np.repeat(np.arange(len(counts)), counts[:, label])
+        client_of[pool[: len(dealt)]] = dealt
+    return by_client(client_of, len(counts) + 1)[:-1]
 
 
 def by_client(client_of: np.ndarray, clients: int) -> list[np.ndarray]:

@@ -41,8 +41,9 @@ def parse(text: str, clients: int, seed: int = 0) -> World:
 def read(path: Path) -> World:
     """The world of a `.csv`, a line a client, or of an `.npz` with arrays of the same names.
 
-    Columns: speed, uplink, and if need be downlink (as uplink) and latency (0). An `.npz` may have
-    a latency [M, M], and `online_starts`, `online_ends` [M, J] with `online_period`.
+    Columns: speed, uplink, and if need be downlink (as uplink) and latency (0), and
+    `online_starts`, `online_ends` with `online_period`, one interval a client. An `.npz` may have a
+    latency [M, M], several intervals [M, J], and one period for all.
 
     Raises ValueError, one line, for what is not such a file.
     """
@@ -56,16 +57,17 @@ def read(path: Path) -> World:
     if missing := [name for name in ('speed', 'uplink') if name not in arrays]:
         raise ValueError(f'{path} has no column {missing[0]!r}')
     for name, array in arrays.items():
-        if (name == 'online_period') != (array.ndim == 0):
-            wanted = 'a number' if array.ndim else 'an array, an entry a client'
-            raise ValueError(f'{path}: {name} has the shape {array.shape}; give {wanted}')
+        if array.ndim == 0 and name != 'online_period':
+            raise ValueError(f'{path}: {name} has the shape (); give an array, an entry a client')
     online = None
     absent = {'online_starts', 'online_ends'} - arrays.keys()
     if absent and any(name.startswith('online') for name in arrays):
         raise ValueError(f'{path} has online times without {min(absent)}')
     if not absent:
-        period = float(arrays.get('online_period', np.array(np.inf)))
-        online = Online(arrays['online_starts'], arrays['online_ends'], period)
+        period = arrays.get('online_period', np.array(np.inf))
+        times = (arrays[name] for name in ('online_starts', 'online_ends'))
+        starts, ends = (a[:, None] if a.ndim == 1 else a for a in times)
+        online = Online(starts, ends, period if period.ndim else float(period))
     try:
         return checked(
             World(
@@ -131,7 +133,7 @@ def from_fedscale(
       capacity: {device: {'computation': milliseconds a sample, 'communication': kbit/s}}, or a file
         of it, `.json` or a pickle of plain dictionaries and numbers.
       availability: {device: {'active': [seconds, ...], 'inactive': [...], 'finish_time': seconds}},
-        the times at which it comes and goes, repeated after the finish time; or a file.
+        the times at which it comes and goes, which repeat after its own finish time; or a file.
       operations: of the sample whose milliseconds are recorded.
 
     Raises ValueError, one line, for other records, and for a pickle that holds anything else.
@@ -147,20 +149,22 @@ def from_fedscale(
             'device, and active, inactive and finish_time'
         ) from error
     if online is not None:
-        online = online._replace(starts=online.starts[: len(speed)], ends=online.ends[: len(speed)])
+        online = online.of(slice(len(speed)))
     return checked(World(speed, link, link.copy(), np.zeros(len(speed)), online))
 
 
 def _intervals(devices: list[Mapping[str, Any]]) -> Online:
-    period = max(float(each['finish_time']) for each in devices)
     longest = max(len(each['active']) for each in devices)
     starts, ends = np.full((2, len(devices), max(longest, 1)), np.inf)
-    for row, each in enumerate(devices):
-        goes = [float(t) for t in each['inactive']]
-        for place, start in enumerate(map(float, each['active'])):
-            starts[row, place] = start
-            ends[row, place] = min((t for t in goes if t > start), default=period)
-    return Online(starts, ends, period)
+    periods = np.array([float(each['finish_time']) for each in devices])
+    for row, (each, period) in enumerate(zip(devices, periods.tolist(), strict=True)):
+        comes, goes = (
+            [t for t in map(float, each[name]) if t < period] for name in ('active', 'inactive')
+        )
+        starts[row, : len(comes)] = comes
+        ends[row, : len(comes)] = [min(t for t in (*goes, period) if t > come) for come in comes]
+    alike = (periods == periods[0]).all()
+    return Online(starts, ends, float(periods[0]) if alike else periods)
 
 
 class _Plain(pickle.Unpickler):

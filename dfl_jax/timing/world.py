@@ -19,7 +19,12 @@ class Online(NamedTuple):
 
     starts: np.ndarray  # [M, J] seconds, increasing; infinite where a client has fewer than J
     ends: np.ndarray  # [M, J]
-    period: float = np.inf  # seconds
+    period: float | np.ndarray = np.inf  # seconds, of all clients or of each, [M]
+
+    def of(self, clients: np.ndarray | slice) -> 'Online':
+        """The times of these clients."""
+        each = self.period if np.ndim(self.period) == 0 else np.asarray(self.period)[clients]
+        return Online(self.starts[clients], self.ends[clients], each)
 
 
 class World(NamedTuple):
@@ -52,8 +57,10 @@ class World(NamedTuple):
         return np.where(self.is_online(times), times, then)
 
     def _period_begins(self, times: np.ndarray) -> np.ndarray:
-        period = self.online.period if self.online else np.inf
-        return np.floor(times / period) * period if np.isfinite(period) else np.zeros_like(times)
+        period = np.broadcast_to(self.online.period if self.online else np.inf, times.shape)
+        repeats = np.isfinite(period)
+        period = np.where(repeats, period, 1.0)
+        return np.where(repeats, np.floor(times / period) * period, 0.0)
 
     def delay(self, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
         """Seconds of latency from senders to receivers, arrays of one shape."""
@@ -172,18 +179,25 @@ def _check_online(online: Online, clients: int) -> None:
         raise ValueError(
             f'online times of shapes {starts.shape} and {ends.shape} for {clients} clients'
         )
-    if not period > 0:
-        raise ValueError(f'online times repeat after {period:g} seconds; it has to be above 0')
+    if np.shape(period) not in ((), (clients,)):
+        raise ValueError(
+            f'a period of shape {list(np.shape(period))} for {clients} clients; give one number, '
+            'or one for each client'
+        )
+    each = np.broadcast_to(period, clients)
+    if not (each > 0).all():
+        least = each[~(each > 0)][0]
+        raise ValueError(f'online times repeat after {least:g} seconds; it has to be above 0')
     given = np.isfinite(starts)
     follows = np.concatenate(
         [np.zeros((clients, 1)), np.where(given, ends, np.inf)[:, :-1]], axis=1
     )
-    bad = given & ~((starts >= follows) & (ends >= starts) & (ends <= period))
+    bad = given & ~((starts >= follows) & (ends >= starts) & (ends <= each[:, None]))
     if bad.any() or np.isnan(starts).any():
         client = int(np.argwhere(bad | np.isnan(starts))[0][0])
         raise ValueError(
             f'online times of client {client} run backwards, overlap or pass the period of '
-            f'{period:g} s'
+            f'{each[client]:g} s'
         )
 
 
@@ -197,8 +211,6 @@ def subset(world: World, clients: int, seed: int) -> World:
         return world
     chosen = _generator(seed, len(FIELDS) + 1).permutation(found)[:clients]
     latency = world.latency[chosen] if world.latency.ndim == 1 else world.latency[chosen][:, chosen]
-    online = world.online and world.online._replace(
-        starts=world.online.starts[chosen], ends=world.online.ends[chosen]
-    )
+    online = world.online and world.online.of(chosen)
     speed, uplink, downlink = (a[chosen] for a in world[:3])
     return World(speed, uplink, downlink, latency, online)

@@ -5,7 +5,13 @@ that enters the simulator's scan as data.
 """
 
 from dfl_jax.topology.aggregators import by_cluster, cohorts, meetings
-from dfl_jax.topology.failures import drop_absent, drop_clients, drop_links, drop_receivers
+from dfl_jax.topology.failures import (
+    drop_absent,
+    drop_clients,
+    drop_links,
+    drop_receivers,
+    isolate_clients,
+)
 from dfl_jax.topology.families import DIRECTED, FAMILIES, FROM_FILE, SEQUENCES, WITH_DEGREE
 from dfl_jax.topology.rewiring import rewire
 from dfl_jax.topology.schedule import check_schedule, graph_bytes, schedule

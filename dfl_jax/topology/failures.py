@@ -37,8 +37,7 @@ def drop_clients(graph: Graph, probability: float, seed: int) -> Graph:
     """The schedule with clients inactive, each round anew, and their links masked at both ends."""
     check_probability('client dropout', probability)
     _check_memory(graph)
-    rng = np.random.default_rng([seed, Stream.CLIENTS])
-    return drop_absent(graph, rng.random(graph.active.shape) >= probability)
+    return drop_absent(graph, _spared(graph, probability, seed, Stream.CLIENTS))
 
 
 def drop_absent(graph: Graph, present: np.ndarray) -> Graph:
@@ -46,22 +45,39 @@ def drop_absent(graph: Graph, present: np.ndarray) -> Graph:
     masked at both ends."""
     _check_memory(graph)
     reached = graph.active & present
-    numbers = np.arange(len(graph.mask))[:, None, None]
-    mask = graph.mask & reached[:, :, None] & reached[numbers, graph.members]
-    mask[:, :, 0] = graph.mask[:, :, 0]
-    return graph._replace(mask=mask, active=reached)
+    return _cut_off(graph, reached)._replace(active=reached)
+
+
+def isolate_clients(graph: Graph, probability: float, seed: int) -> Graph:
+    """The schedule with clients cut off, each round anew: their links fail in both directions, and
+    they train on their own.
+
+    The inactive nodes of Initialisation and topology, Figure 2(b), whose p is 1 - probability.
+    """
+    check_probability('isolate dropout', probability)
+    _check_memory(graph)
+    return _cut_off(graph, _spared(graph, probability, seed, Stream.ISOLATED))
 
 
 def drop_receivers(graph: Graph, probability: float, seed: int) -> Graph:
     """The schedule with clients that receive nothing, each round anew, while others still receive
-    from them: they train on their own.
-
-    The inactive nodes of Initialisation and topology, Figure 2(b), whose p is 1 - probability.
-    """
+    from them: they train on their own."""
     check_probability('receive dropout', probability)
     _check_memory(graph)
-    rng = np.random.default_rng([seed, Stream.RECEIVERS])
-    mask = graph.mask & (rng.random(graph.active.shape) >= probability)[:, :, None]
+    mask = graph.mask & _spared(graph, probability, seed, Stream.RECEIVERS)[:, :, None]
+    mask[:, :, 0] = graph.mask[:, :, 0]
+    return graph._replace(mask=mask)
+
+
+def _spared(graph: Graph, probability: float, seed: int, stream: Stream) -> np.ndarray:
+    """Which clients a failure of that probability leaves as they are, bool [T, M]."""
+    return np.random.default_rng([seed, stream]).random(graph.active.shape) >= probability
+
+
+def _cut_off(graph: Graph, reached: np.ndarray) -> Graph:
+    """The schedule whose links are masked where one of their ends is not reached, bool [T, M]."""
+    numbers = np.arange(len(graph.mask))[:, None, None]
+    mask = graph.mask & reached[:, :, None] & reached[numbers, graph.members]
     mask[:, :, 0] = graph.mask[:, :, 0]
     return graph._replace(mask=mask)
 

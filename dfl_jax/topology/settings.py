@@ -20,6 +20,7 @@ class Stream(enum.IntEnum):
     RECEIVERS = 4
     REWIRING = 5
     MEETINGS = 6
+    ISOLATED = 7
 
 
 class TopologyError(ValueError):

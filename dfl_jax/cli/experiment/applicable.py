@@ -87,8 +87,9 @@ def idle_flags(flags: Any, method: Method, settings: Container[str]) -> dict[str
     }
     if method.graphs == EVENTS:
         clocks = f'{of_method}, whose clients have clocks of their own; leave it out'
-        absent = ('client_dropout', 'receive_dropout', 'directed_dropout', 'barrier')
-        idle |= dict.fromkeys(absent, clocks)
+        of_rounds = ('client_dropout', 'receive_dropout', 'isolate_dropout', 'barrier')
+        of_links = ('link_dropout_directed', 'directed_dropout')
+        idle |= dict.fromkeys((*of_rounds, *of_links), clocks)
     if method.graphs == 'cohort':
         server = f'{of_method}, whose server hears a cohort; leave it out'
         idle |= {n: server for n in GROUPS['network'] if n != 'client_dropout'}

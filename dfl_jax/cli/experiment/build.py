@@ -6,7 +6,6 @@ as a ValueError of one line.
 
 import contextlib
 import inspect
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,12 +26,11 @@ from dfl_jax.cli.experiment.methods import EVENTS
 from dfl_jax.cli.experiment.networks import build_network
 from dfl_jax.cli.experiment.placement import place
 from dfl_jax.cli.experiment.plugins import digest_of_code
-from dfl_jax.evaluation import Holdout
+from dfl_jax.evaluation import Holdout, choose_samples
 from dfl_jax.execution import Footprint
 from dfl_jax.heterogeneous import Population
 from dfl_jax.models import Model
 from dfl_jax.settings import assemble
-from dfl_jax.tasks import CLASSIFICATION, Task
 from dfl_jax.timing import ROUNDS, Rules, World
 from dfl_jax.training import training_operations
 
@@ -51,6 +49,9 @@ STREAMS = (  # of random numbers, one a purpose
     'validation',
     'world',
     'feature_shift',
+    'evaluation',
+    'directions',
+    'isolation',
 )
 
 
@@ -73,6 +74,7 @@ class Experiment:
     mesh: Mesh | None  # the devices, where there are several
     validation: Clients | None  # what clients keep from training
     code: str | None  # digest of the modules of one's own
+    evaluated: np.ndarray | None = None  # test samples that evaluate the clients; None for all
     world: World | None = None  # in which rounds take simulated seconds
     rules: Rules = ROUNDS  # who waits for what there
 
@@ -105,7 +107,7 @@ def build(flags: Any) -> Experiment:
     dataset = load_data(flags, seeds)
     parts, kept = partition(flags, dataset, seeds)
     model, population = build_network(flags, dataset, chosen.method)
-    check_evaluated(flags.client_eval_samples, dataset, model.task)
+    evaluated = choose_evaluated(flags.client_eval_samples, dataset, seeds['evaluation'])
     network = population or model
     chosen = replace(chosen, target=(dataset.train_y.shape[1:], dataset.train_y.dtype))
     algorithm = make_algorithm(chosen, network)  # for its checks; the last comes below
@@ -150,27 +152,23 @@ def build(flags: Any) -> Experiment:
         mesh=placement.mesh,
         validation=validation,
         code=digest_of_code(flags),
+        evaluated=evaluated,
         # Who is offline sits a round out, and nobody waits for him
         world=world and (world._replace(online=None) if flags.round_seconds else world),
         rules=Rules(barrier=flags.barrier, period=flags.round_seconds or 0.0),
     )
 
 
-def check_evaluated(asked: int | None, dataset: data.Dataset, task: Task) -> None:
-    """Raises ValueError for more --client_eval_samples than there are; warns where they, the first
-    of the test set, lack classes, as those of a sorted set do."""
+def choose_evaluated(asked: int | None, dataset: data.Dataset, seed: int) -> np.ndarray | None:
+    """The test samples of --client_eval_samples by their indices, None for all. Raises ValueError
+    for more than there are."""
     if asked is None:
-        return
-    labels = dataset.test_y
-    if asked > len(labels):
-        raise ValueError(f'--client_eval_samples={asked} of {len(labels)} test samples; lower it')
-    there, of = (len(np.unique(each)) for each in (labels[:asked], labels))
-    if task is CLASSIFICATION and there < min(asked // 10, of):
-        warnings.warn(
-            f'--client_eval_samples={asked}: the first of the test set are of {there} classes, and '
-            f'it has {of}; leave it out, or shuffle the test set',
-            stacklevel=2,
+        return None
+    if asked > len(dataset.test_y):
+        raise ValueError(
+            f'--client_eval_samples={asked} of {len(dataset.test_y)} test samples; lower it'
         )
+    return choose_samples(dataset.test_y, asked, seed)
 
 
 def simulated_world(flags: Any, seed: int, chosen: Chosen) -> World | None:
@@ -206,7 +204,7 @@ def check_all_return(
 
     Of methods whose work depends on the training it shows while they train.
     """
-    if world.online is None or np.isfinite(world.online.period):
+    if world.online is None or np.isfinite(world.online.period).all():
         return
     with contextlib.suppress(timing.DependsOnTrainingError):
         counts = timing.counted(algorithm, clients, graphs)

@@ -103,8 +103,8 @@ flags.DEFINE_float('alpha', 0.1, 'Dirichlet concentration; smaller is more heter
 flags.DEFINE_float(
     'zipf_exponent',
     1.8,
-    'For --partition=zipf: exponent of the distribution of client sizes, above 1; a smaller '
-    'one has larger clients.',
+    'For --partition=zipf: exponent of the distribution of the shares of a class, above 1; a '
+    'smaller one has larger shares.',
 )
 flags.DEFINE_float(
     'lognormal_sigma',
@@ -217,11 +217,22 @@ flags.DEFINE_bool(
     False,
     'With --link_dropout: each direction of a link fails by itself, instead of both together.',
 )
+flags.DEFINE_float(
+    'link_dropout_directed',
+    0.0,
+    'Probability that one direction of a link fails in a round, each by itself; beside '
+    '--link_dropout, of those links that it leaves.',
+)
 flags.DEFINE_float('client_dropout', 0.0, 'Probability that a client sits out a round.')
 flags.DEFINE_float(
     'receive_dropout',
     0.0,
     'Probability that a client receives nothing in a round; others still receive from it.',
+)
+flags.DEFINE_float(
+    'isolate_dropout',
+    0.0,
+    'Probability that a client neither sends nor receives in a round, and trains on its own.',
 )
 
 _section('simulated time')
@@ -309,8 +320,8 @@ flags.DEFINE_integer('eval_every', 1, 'Rounds between evaluations.', lower_bound
 flags.DEFINE_integer(
     'client_eval_samples',
     None,
-    "Number of test samples on which each client's own model is evaluated, the first ones of "
-    'the test set (default: all, which a set that is sorted by class needs).',
+    "Number of test samples on which each client's own model is evaluated, drawn at random by "
+    '--seed, the same share of every class (default: all); the consensus model sees all.',
     lower_bound=1,
 )
 flags.DEFINE_string(

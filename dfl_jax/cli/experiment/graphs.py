@@ -12,6 +12,11 @@ from dfl_jax.cli.experiment.method import Chosen
 from dfl_jax.cli.experiment.methods import EVENTS
 from dfl_jax.timing import World
 
+# Failures after which the clients of a cluster have heard different models
+LEAVES_CLIENTS_UNLIKE = (
+    *('link_dropout', 'link_dropout_directed', 'receive_dropout', 'isolate_dropout'),
+)
+
 
 def check_graphs(flags: Any, method: Method) -> dict[str, Any]:
     """The options of --topology, as `family_options`.
@@ -19,7 +24,7 @@ def check_graphs(flags: Any, method: Method) -> dict[str, Any]:
     Raises ValueError for a network that cannot be drawn, before any data is read.
     """
     options = family_options(flags)
-    for name in ('link_dropout', 'receive_dropout', 'client_dropout'):
+    for name in (*LEAVES_CLIENTS_UNLIKE, 'client_dropout'):
         topology.check_probability(name.replace('_', ' '), flags[name].value)
     if method.graphs == EVENTS:  # where all messages are lost, nobody ever hears anyone
         check_range('--link_dropout', flags.link_dropout, least=0, below=1)
@@ -103,8 +108,13 @@ def with_failures(graphs: Graph, flags: Any, seeds: dict[str, int]) -> Graph:
         directed = flags.directed_dropout or flags.topology in topology.DIRECTED
         seed = seeds['links']
         graphs = topology.drop_links(graphs, flags.link_dropout, seed, directed=directed)
+    if flags.link_dropout_directed:
+        probability, seed = flags.link_dropout_directed, seeds['directions']
+        graphs = topology.drop_links(graphs, probability, seed, directed=True)
     if flags.receive_dropout:
         graphs = topology.drop_receivers(graphs, flags.receive_dropout, seeds['receiving'])
+    if flags.isolate_dropout:
+        graphs = topology.isolate_clients(graphs, flags.isolate_dropout, seeds['isolation'])
     if flags.client_dropout:
         graphs = topology.drop_clients(graphs, flags.client_dropout, seeds['participation'])
     return graphs
@@ -114,7 +124,7 @@ def _by_cluster(flags: Any, graphs: Graph) -> Graph:
     """One aggregator a cluster. Raises ValueError where its clients would not stay alike."""
     if flags.topology != 'clustered':
         raise ValueError(f'--ntk_by_cluster needs --topology=clustered, not {flags.topology}')
-    for name in ('link_dropout', 'receive_dropout'):
+    for name in LEAVES_CLIENTS_UNLIKE:
         if flags[name].value:
             raise ValueError(
                 f'--{name}={flags[name].value} leaves the clients of a cluster with different '

@@ -22,13 +22,15 @@ REASONS = {  # what may have changed, by the name of the digest
     'partition': 'the partition of the data over the clients (--partition_file)',
     'networks': "the clients' architectures (--architecture_file)",
     'world': 'the network and device profile (--world)',
+    'evaluated': 'which test samples evaluate the clients (--client_eval_samples)',
     'code': 'the source file of an algorithm, a model, a task or a loader of your own',
 }
 
 
 def fingerprint(experiment: Experiment) -> dict[str, Any]:
-    """SHA-256 of the data, their partition, the networks, the graphs and code of one's own, 16
-    digits each."""
+    """SHA-256 of what a run is made of, by the names of REASONS and for its graphs, 16 digits each:
+    data, partition, networks, world, the choice of test samples, and code of one's own."""
+    evaluated = experiment.evaluated
     dataset, graphs, population = experiment.dataset, experiment.graphs, experiment.population
     networks = population.clients.items() if population else ()
     rounds, _, width = graphs.members.shape
@@ -37,6 +39,7 @@ def fingerprint(experiment: Experiment) -> dict[str, Any]:
         'partition': _digest(experiment.parts),
         'networks': _digest([a for name, c in networks for a in (np.array([name]), c)]),
         'world': _digest(map(np.asarray, jax.tree.leaves(experiment.world))),
+        'evaluated': None if evaluated is None else _digest([evaluated]),
         'code': experiment.code,
         'graphs': {
             'rounds': rounds,
@@ -76,6 +79,12 @@ def check_same(
     before, now: what config.json recorded and would record today.
     """
     check_inputs(before.get('inputs', {}), experiment, now['inputs'], path)
+    if now['inputs']['evaluated'] and 'evaluated' not in before.get('inputs', {}):
+        raise ValueError(
+            f'--resume: the clients of {path} were evaluated on the first of the test samples, and '
+            'this version draws those of --client_eval_samples at random; resume with the version '
+            'that it was started with, or start a new run'
+        )
     old, new = before['settings']['rounds'], now['settings']['rounds']
     was, has = before.get('algorithm', {}), now['algorithm']
     # Settings that do not change the results so far

@@ -1,4 +1,4 @@
-"""network.json: what the clients of a run hold, and who hears whom, for who looks at the run."""
+"""network.json: what the clients of a run hold, who hears whom, and on what they are evaluated."""
 
 import json
 
@@ -12,11 +12,12 @@ MOST_LINKS = 100_000  # that are written
 
 
 def write_network(directory: RunDirectory, experiment: Experiment) -> None:
-    """Writes network.json of a run: `samples` and `links`.
+    """Writes network.json of a run: `samples`, `links` and `evaluated`.
 
     samples: [M, C], training samples of each client by class; [M, 1] where a target is no class.
     links: [E, 2], of round 1 before any failure; None where a server hears all, or of more than
       MOST_LINKS.
+    evaluated: [n], indices of the test samples of --client_eval_samples; None for all.
     """
     labels, classes = np.asarray(experiment.dataset.train_y), experiment.dataset.classes
     if labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer):
@@ -26,7 +27,11 @@ def write_network(directory: RunDirectory, experiment: Experiment) -> None:
     links = None if 'cohort' in experiment.resolved else links_of(experiment.first)
     if links is not None and len(links) > MOST_LINKS:
         links = None
-    content = {'samples': samples, 'links': None if links is None else links.tolist()}
+    content = {
+        'samples': samples,
+        'links': None if links is None else links.tolist(),
+        'evaluated': None if experiment.evaluated is None else experiment.evaluated.tolist(),
+    }
     write_atomically(directory.network_file, json.dumps(content) + '\n')
 
 

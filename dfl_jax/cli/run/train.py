@@ -76,7 +76,7 @@ def train(
                 experiment.test,
                 experiment.key,
                 eval_every=flags.eval_every,
-                client_eval_samples=flags.client_eval_samples,
+                client_eval_samples=experiment.evaluated,
                 validation=experiment.validation,
                 resume=resume,
                 mesh=experiment.mesh,

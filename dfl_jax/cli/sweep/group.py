@@ -65,7 +65,7 @@ def _divergence_file(directory: RunDirectory) -> Path:
 
 
 def train_group(
-    members: dict[int, Member], folder: Path, bar: tqdm, whole: bool, **options: Any
+    members: dict[int, Member], folder: Path, bar: tqdm, whole: bool, eval_every: int
 ) -> None:
     """Trains runs to their ends, from their last common evaluation, and marks them as done.
 
@@ -73,8 +73,7 @@ def train_group(
 
     members: the runs by their numbers in the group. folder: of their checkpoints, which are gone in
     the end. bar: advances by a round of each run. whole: whether all runs of the group are there;
-    if not, each is a program of its own. options: `eval_every` and `client_eval_samples` of
-    `simulate.run`.
+    if not, each is a program of its own. eval_every: rounds between evaluations.
     """
     experiments = [one.experiment for one in members.values()]
     together = whole and _alike(experiments) and _traceable(experiments)
@@ -87,7 +86,7 @@ def train_group(
         if all(ended(one.directory) for one in program):
             bar.update(sum(len(one.experiment.graphs.active) for one in program))
         else:
-            _train(program, place, bar, options)
+            _train(program, place, bar, eval_every)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -134,9 +133,9 @@ def _same_population(one: Experiment, other: Experiment) -> bool:
     return jax.tree.all(jax.tree.map(np.array_equal, *places))
 
 
-def _train(program: Sequence[Member], folder: Path, bar: tqdm, options: dict[str, Any]) -> None:
+def _train(program: Sequence[Member], folder: Path, bar: tqdm, every: int) -> None:
     experiments, checkpoints = [one.experiment for one in program], Checkpoints(folder)
-    rounds, every = len(experiments[0].graphs.active), options['eval_every']
+    rounds = len(experiments[0].graphs.active)
     metric = experiments[0].model.task.metric
 
     def fault(saved: Saved) -> str | None:
@@ -162,7 +161,8 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm, options: dict[str
         worlds=[one.world for one in experiments if one.world] or None,
         rules=experiments[0].rules,
         mesh=mesh,
-        **options,
+        eval_every=every,
+        client_eval_samples=_evaluated(experiments),
     ):
         with undisturbed():
             notes: list[str | None] = []  # of a run that diverged there are no evaluations
@@ -215,6 +215,12 @@ def _stacked(experiments: Sequence[Experiment]) -> tuple[Any, ...]:
         first.test,
         jnp.stack([one.key for one in experiments]),
     )
+
+
+def _evaluated(experiments: Sequence[Experiment]) -> np.ndarray | None:
+    """Which test samples evaluate the clients of each run, [R, n], None for all."""
+    chosen = [one.evaluated for one in experiments if one.evaluated is not None]
+    return np.stack(chosen) if chosen else None
 
 
 def _padded(clients: Sequence[Clients | None]) -> Clients | None:

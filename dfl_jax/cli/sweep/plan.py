@@ -31,8 +31,10 @@ TRACED = (
     'lognormal_sigma',
     'feature_shift',
     'link_dropout',
+    'link_dropout_directed',
     'client_dropout',
     'receive_dropout',
+    'isolate_dropout',
     'static_topology',
 )
 MOST_RUNS = 100_000  # of a sweep

@@ -103,14 +103,7 @@ def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: 
                 run.go_on(directory, experiment, config)
             members[number] = Member(experiment, directory)
         if not (faults and begun_together(folder)):
-            train_group(
-                members,
-                folder,
-                bar,
-                whole=not faults,
-                eval_every=FLAGS.eval_every,
-                client_eval_samples=FLAGS.client_eval_samples,
-            )
+            train_group(members, folder, bar, whole=not faults, eval_every=FLAGS.eval_every)
     if faults:
         raise ValueError('; '.join(faults))
 

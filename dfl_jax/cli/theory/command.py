@@ -85,7 +85,7 @@ def follow(experiment: Any, path: Path) -> int:
     bar = tqdm(total=total, unit='round', disable=not FLAGS.progress, dynamic_ncols=True)
     try:
         with bar, open(path / 'theory.jsonl', 'w') as file:
-            for row in measure(experiment, FLAGS.client_eval_samples):
+            for row in measure(experiment):
                 rows.append(row)
                 file.write(json.dumps(row) + '\n')
                 file.flush()

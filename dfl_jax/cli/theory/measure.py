@@ -13,7 +13,7 @@ from dfl_jax.analysis import convergence as theory
 from dfl_jax.cli.run.rundir import Row
 
 
-def measure(experiment: Any, client_eval_samples: int | None) -> Iterator[Row]:
+def measure(experiment: Any) -> Iterator[Row]:
     """Trains and yields the objects of theory.jsonl, round by round.
 
     All but `consensus_accuracy`, `timestep_mean` and the names ending in `_after` are of the
@@ -33,7 +33,7 @@ def measure(experiment: Any, client_eval_samples: int | None) -> Iterator[Row]:
         experiment.graphs,
         experiment.test,
         experiment.key,
-        client_eval_samples=client_eval_samples,
+        client_eval_samples=experiment.evaluated,
         resume=(initial, simulate.Progress()),
     ):
         k = metrics['round'] - 1

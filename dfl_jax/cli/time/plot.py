@@ -77,8 +77,7 @@ def _online_over_time(world: World) -> tuple[np.ndarray, np.ndarray]:
     """Times [201] and the share of the clients that is online at each of them."""
     end = 1.0
     if world.online is not None:
-        ends = world.online.ends[np.isfinite(world.online.ends)]
-        repeats = np.isfinite(world.online.period)
-        end = float(world.online.period if repeats else ends.max(initial=1.0))
+        shown = np.append(world.online.ends, world.online.period)
+        end = float(shown[np.isfinite(shown)].max(initial=1.0))
     times = np.linspace(0, end, 201)
     return times, np.array([world.is_online(np.full(len(world.speed), t)).mean() for t in times])
