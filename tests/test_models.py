@@ -390,7 +390,7 @@ def test_a_switch_may_be_a_field_or_the_key(module):
 
 @pytest.mark.parametrize('default', [False, True, "'eval'", ...])
 def test_an_unknown_switch_is_refused(default):
-    with pytest.raises(ValueError, match='Own takes noisy, which may be a switch .* train,'):
+    with pytest.raises(ValueError, match=r'Own takes noisy, which may be a switch .* train,'):
         bind(switched_by('noisy', default, False), (5,))
 
 

@@ -36,8 +36,8 @@ class Model(NamedTuple):
     dense layer called, and nothing else, takes the samples, flattened, and that it is called once;
     local training is cheaper then.
 
-    With a key `apply` trains: the module's switch, if it has one (`switches.SWITCHES`), says so, and
-    the key is for its dropout. Without a key it evaluates.
+    With a key `apply` trains: the module's switch (`switches.SWITCHES`), if any, is set to train,
+    and the key is for its dropout. Without a key it evaluates.
     """
 
     module: nn.Module

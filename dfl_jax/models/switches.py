@@ -113,10 +113,8 @@ def _share(module: nn.Module) -> float:
     """What the module drops: the rate of flax's Dropout, or a field that is named like one."""
     names = ['rate'] if isinstance(module, nn.Dropout) else []
     names += [name for name in module.__dataclass_fields__ if 'drop' in name]
-    shares = (getattr(module, name, 0) for name in names)
-    return max(
-        (share for share in shares if isinstance(share, float) and 0 < share <= 1), default=0
-    )
+    values = (getattr(module, name, 0) for name in names)
+    return max((v for v in values if isinstance(v, float) and 0 < v <= 1), default=0)
 
 
 def _has_dropout(module: nn.Module) -> bool:
