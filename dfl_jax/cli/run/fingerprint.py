@@ -16,6 +16,7 @@ from dfl_jax.algorithms.dfml import OPEN_ENDED
 from dfl_jax.asynchronous import Slots
 from dfl_jax.base import Graph
 from dfl_jax.cli.experiment.build import Experiment
+from dfl_jax.cli.experiment.environment import check_settings_of_jax, settings_of_jax
 
 REASONS = {  # what may have changed, by the name of the digest
     'data': 'the data (--dataset, --data_dir)',
@@ -28,7 +29,7 @@ REASONS = {  # what may have changed, by the name of the digest
 
 def fingerprint(experiment: Experiment) -> dict[str, Any]:
     """SHA-256 of the data, their partition, the networks, the graphs and code of one's own, 16
-    digits each."""
+    digits each; and what JAX is told beside the flags."""
     dataset, graphs, population = experiment.dataset, experiment.graphs, experiment.population
     networks = population.clients.items() if population else ()
     rounds, _, width = graphs.members.shape
@@ -38,6 +39,7 @@ def fingerprint(experiment: Experiment) -> dict[str, Any]:
         'networks': _digest([a for name, c in networks for a in (np.array([name]), c)]),
         'world': _digest(map(np.asarray, jax.tree.leaves(experiment.world))),
         'code': experiment.code,
+        'jax': settings_of_jax(),
         'graphs': {
             'rounds': rounds,
             'width': width,
@@ -97,7 +99,9 @@ def check_same(
 def check_inputs(
     before: dict[str, Any], experiment: Experiment, now: dict[str, Any], path: Path
 ) -> None:
-    """Raises ValueError naming the input of the run at `path` that has changed."""
+    """Raises ValueError naming the input of the run at `path`, or the setting of JAX, that has
+    changed."""
+    check_settings_of_jax(before.get('jax', {}), now['jax'], path)
     check_digests(before, now, path)
     if 'graphs' in before:
         drawn = before['graphs']

@@ -160,8 +160,10 @@ def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> None:
     check_writable(out, names_of_files, flag='out' if FLAGS.out else 'runs')
     try:
         if file.stem == 'computed':
+            from dfl_jax.cli.experiment.environment import check_jax
             from dfl_jax.cli.tables import studies
 
+            check_jax()
             studies.main(files.read_computed(file), name, out)
         else:
             _write(files.read_published(file), file.parent, sources, out, name)
