@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dfl_jax.cli.experiment.build import Experiment
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string('run', None, 'The run directory whose clients are averaged.')
+command.define_path('run', None, 'The run directory whose clients are averaged.')
 flags.DEFINE_float(
     'target',
     0.84,

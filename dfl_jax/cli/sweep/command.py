@@ -19,7 +19,14 @@ from pathlib import Path
 from absl import flags
 from tqdm import tqdm
 
-from dfl_jax.cli.command import check_writable, counted, fail, one_line_errors, share
+from dfl_jax.cli.command import (
+    check_writable,
+    counted,
+    define_paths,
+    fail,
+    one_line_errors,
+    share,
+)
 from dfl_jax.cli.experiment.build import build
 from dfl_jax.cli.experiment.environment import check_settings_of_jax, settings_of_jax
 from dfl_jax.cli.experiment.method_flags import of_a_run
@@ -54,7 +61,7 @@ flags.DEFINE_multi_string(
     [],
     'NAME:VALUES of a flag, e.g. alpha:0.1,0.3,0.5 or seed:0..4; several make a grid.',
 )
-flags.DEFINE_list(
+define_paths(
     'flagfiles', [], 'Flagfiles, each of which is run with all combinations of --sweep.'
 )
 flags.DEFINE_integer(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 define_flags = define_flags_of_others
-flags.DEFINE_list('runs', None, 'Run directories, or folders of them.')
+command.define_paths('runs', None, 'Run directories, or folders of them.')
 flags.DEFINE_bool(
     'map',
     False,
