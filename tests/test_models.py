@@ -19,6 +19,7 @@ from dfl_jax.models import (
     MLP,
     MODELS,
     VGG16,
+    Model,
     SmallCNN,
     architecture,
     bind,
@@ -293,6 +294,173 @@ def test_a_model_of_flax_nnx():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(6, 5)), jnp.float32)
     np.testing.assert_allclose(model.apply(params, x), plain.apply(same, x), rtol=1e-6)
     np.testing.assert_allclose(kernel_fn(model)(params, x), kernel_fn(plain)(same, x), rtol=1e-5)
+
+
+# -------------------------------------------------------------------------------- switches
+
+
+class Switchable(nn.Module):
+    """Dropout that any switch turns on, given in the call."""
+
+    @nn.compact
+    def __call__(self, x, **switch):
+        ((name, value),) = switch.items()
+        off = value if name in ('deterministic', 'inference', 'is_eval') else not value
+        return nn.Dense(3)(nn.Dropout(0.5)(x, deterministic=off))
+
+
+def switched_by(name: str, default: object, keyword_only: bool) -> nn.Module:
+    """A module whose `__call__` has a switch of that name."""
+    star, given = '*, ' if keyword_only else '', '' if default is ... else f'={default}'
+    names = {'Switchable': Switchable, 'nn': nn}
+    exec(
+        f'class Own(nn.Module):\n'
+        f'    @nn.compact\n'
+        f'    def __call__(self, x, {star}{name}{given}):\n'
+        f'        return Switchable()(x, {name}={name})\n',
+        names,
+    )
+    return names['Own']()
+
+
+class BySwitchOfItsOwn(nn.Module):
+    """The switch is a field, as flax's own modules have it."""
+
+    deterministic: bool | None = None
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3)(nn.Dropout(0.5, deterministic=self.deterministic)(x))
+
+
+class ByField(nn.Module):
+    training: bool = False
+
+    def setup(self):
+        self.drop, self.out = nn.Dropout(0.5), nn.Dense(3)
+
+    def __call__(self, x):
+        return self.out(self.drop(x, deterministic=not self.training))
+
+
+class ByItsKey(nn.Module):
+    """No switch: it drops out where it is given a key."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3)(nn.Dropout(0.5)(x, deterministic=not self.has_rng('dropout')))
+
+
+def check_dropout(model: Model) -> None:
+    """It drops out in training, by the key, and not in evaluation."""
+    params, x = model.init(jax.random.key(0)), jnp.ones((4, 50))
+    plain = model.apply(params, x)
+    np.testing.assert_array_equal(plain, model.apply(params, x))
+    one, other = (model.apply(params, x, jax.random.key(n)) for n in range(2))
+    assert not np.allclose(one, plain) and not np.allclose(one, other)
+    np.testing.assert_array_equal(one, model.apply(params, x, jax.random.key(0)))
+    dense = params.get('Dense_0') or params.get('out') or params['Switchable_0']['Dense_0']
+    expected = np.asarray(x) @ np.asarray(dense['kernel'])  # biases are zero
+    np.testing.assert_allclose(plain, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('name', 'default', 'keyword_only'),
+    [
+        ('train', False, False),
+        ('training', False, False),
+        ('is_training', ..., True),
+        ('deterministic', True, False),
+        ('deterministic', None, True),
+        ('inference', ..., False),
+        ('is_eval', True, True),
+    ],
+)
+def test_a_switch_of_any_known_name_turns_dropout_on_in_training_alone(name, default, keyword_only):
+    check_dropout(bind(switched_by(name, default, keyword_only), (50,)))
+
+
+@pytest.mark.parametrize(
+    'module',
+    [BySwitchOfItsOwn(), BySwitchOfItsOwn(True), ByField(), ByItsKey(), nn.remat(ByField)()],
+)
+def test_a_switch_may_be_a_field_or_the_key(module):
+    check_dropout(bind(module, (50,)))
+
+
+@pytest.mark.parametrize('default', [False, True, "'eval'", ...])
+def test_an_unknown_switch_is_refused(default):
+    with pytest.raises(ValueError, match=r'Own takes noisy, which may be a switch .* train,'):
+        bind(switched_by('noisy', default, False), (5,))
+
+
+class SwitchedOff(nn.Module):
+    """Dropout that nobody can turn on, of one of flax's modules or of a part made in `setup`."""
+
+    kind: str
+
+    def setup(self):
+        self.out = nn.Dense(3)
+        self.parts = [nn.Dropout(0.3), BySwitchOfItsOwn(True)]
+        self.attention = nn.MultiHeadDotProductAttention(
+            1, dropout_rate=0.1 * (self.kind == 'attention'), deterministic=True
+        )
+
+    def __call__(self, x, mask=None, noisy=None):
+        if self.kind == 'part' or noisy:
+            return self.parts[1](x)
+        x = self.parts[0](x, deterministic=self.kind != 'never called')
+        return self.out(self.attention(x[:, None])[:, 0] if self.kind == 'attention' else x)
+
+
+@pytest.mark.parametrize('kind', ['flag', 'part', 'attention'])
+def test_dropout_that_stays_off_in_training_is_refused(kind):
+    with pytest.raises(ValueError, match='SwitchedOff has dropout that stays off while it trains'):
+        bind(SwitchedOff(kind), (5,))
+
+
+def test_dropout_of_no_rate_need_not_be_switched():
+    class Plain(nn.Module):
+        @nn.compact
+        def __call__(self, x, mask=None, width: int = 3):
+            return nn.Dense(width)(nn.Dropout(0.0, deterministic=True)(x))
+
+    assert bind(Plain(), (5,)).classes == 3
+
+
+def test_dropout_of_flax_nnx_is_refused_in_a_line():
+    """Its draws come from keys that the bridge does not hand on, in evaluation, too."""
+
+    class Net(nnx.Module):
+        def __init__(self, rate, keys=None, *, rngs):
+            self.out = nnx.Linear(5, 3, rngs=rngs)
+            self.drop = nnx.Dropout(rate, rngs=keys or rngs)
+
+        def __call__(self, x, train=False):
+            return self.out(self.drop(x, deterministic=not train))
+
+    class OwnKeys(Net):
+        def __init__(self, rate, *, rngs):
+            super().__init__(rate, nnx.Rngs(0), rngs=rngs)
+
+    class Around(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nnx.bridge.to_linen(OwnKeys, 0.5)(x)
+
+    for module in (nnx.bridge.to_linen(Net, 0.5), Around()):
+        with pytest.raises(ValueError, match=r'has dropout of flax.nnx.* write the module with'):
+            bind(module, (5,))
+
+
+def test_whatever_a_module_raises_becomes_a_line():
+    class Failing(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense({}['width'])(x)
+
+    with pytest.raises(ValueError, match=r"Failing does not take inputs .*: KeyError\('width'\)"):
+        bind(Failing(), (5,))
 
 
 # ---------------------------------------------------------------------------- initial weights

@@ -3,7 +3,8 @@
 import importlib
 import sys
 
-from dfl_jax.cli import interrupts
+from dfl_jax.cli import interrupts, streams
+from dfl_jax.cli.command import fail
 from dfl_jax.settings import nearest
 
 COMMANDS = {  # name -> the package and what it does
@@ -21,6 +22,7 @@ COMMANDS = {  # name -> the package and what it does
 
 def main(name: str | None = None) -> None:
     """Runs a command: the named one, or the one that is the first argument."""
+    streams.open_closed()
     interrupts.watch()
     if name is None:
         name = sys.argv[1] if len(sys.argv) > 1 else '--help'
@@ -29,11 +31,13 @@ def main(name: str | None = None) -> None:
             sys.exit(0)
         if name not in COMMANDS:
             hint = nearest(name, COMMANDS)
-            print(f'error: unknown command {name!r}{hint}; see dfl-jax --help', file=sys.stderr)
-            sys.exit(1)
+            sys.exit(fail(f'unknown command {name!r}{hint}; see dfl-jax --help'))
         sys.argv[:2] = [f'dfl-jax {name}']
     package, _ = COMMANDS[name]
-    command = importlib.import_module(f'dfl_jax.cli.{package}.command')
+    try:
+        command = importlib.import_module(f'dfl_jax.cli.{package}.command')
+    except (ImportError, ValueError) as error:  # ValueError: JAX_ENABLE_X64=maybe
+        sys.exit(fail(f'dfl-jax {name} cannot start: {error}'))
     from dfl_jax.cli.start import start
 
     start(command)

@@ -22,7 +22,54 @@ LONGEST = 1000  # characters of an error
 CHECKOUT = Path(__file__).parents[2] / 'experiments'
 PAPERS = CHECKOUT if (CHECKOUT / 'ntk_dfl').is_dir() else Path(__file__).parents[1] / 'papers'
 
+flags.disclaim_key_flags()  # a flag that is defined here is of the module that asks
 Main = Callable[[list[str]], int]
+
+
+class PathParser(flags.ArgumentParser):
+    """A path, or what may be one, with its ~ replaced by a home folder.
+
+    before: pattern of what stands before a path.
+    """
+
+    syntactic_help = 'a path'
+
+    def __init__(self, before: str = '^'):
+        self._start = re.compile(f'({before})(~[^/;]*)')
+
+    def parse(self, argument: str) -> str:
+        return self._start.sub(lambda found: found[1] + _home(found[2]), argument)
+
+    def flag_type(self) -> str:
+        return 'string'
+
+
+class PathsParser(flags.ListParser):
+    """Paths separated by commas, each as by `PathParser`."""
+
+    def parse(self, argument: str | list[str]) -> list[str]:
+        return [PathParser().parse(path) for path in super().parse(argument)]
+
+
+def _home(start: str) -> str:
+    """The home folder that ~ or ~USER stands for. Raises ValueError where there is none."""
+    home = os.path.expanduser(start)
+    if home.startswith('~'):
+        raise ValueError(f'{start} is no home folder here; write the path out, or ./{start}')
+    return home
+
+
+def define_path(
+    name: str, default: str | None, text: str, before: str = '^', **how: Any
+) -> None:
+    """Defines a flag that is a path, or may be one; before: as `PathParser` takes it."""
+    written = flags.ArgumentSerializer()
+    flags.DEFINE(PathParser(before), name, default, text, serializer=written, **how)
+
+
+def define_paths(name: str, default: list[str] | None, text: str, **how: Any) -> None:
+    """Defines a flag that is a list of paths."""
+    flags.DEFINE(PathsParser(), name, default, text, serializer=flags.ListSerializer(','), **how)
 
 
 def fail(message: str, status: int = 1) -> int:

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from absl import app, flags
 
-from dfl_jax.cli.command import fail, with_flagfiles
+from dfl_jax.cli.command import PathParser, fail, with_flagfiles
 
 HELP = ('--help', '-help', '-h', '--helpshort', '--helpfull')
 
@@ -42,7 +42,8 @@ def parse(argv: list[str], command: ModuleType) -> list[str]:
             except BrokenPipeError:  # `--help | head`; the flush at the end must not fail, too
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
-        return flags.FLAGS([argv[0], *arguments])
+        called, *rest = flags.FLAGS([argv[0], *arguments])
+        return [called, *map(PathParser().parse, rest)]
     except (flags.Error, ValueError) as error:  # ValueError: --noprogress=1
         sys.exit(fail(f'{error}; see {_called()} --help'))
 

@@ -126,6 +126,8 @@ def _find(name: str, source: Source, data_dir: str | Path | None) -> list[Path]:
         import pooch
 
         root = Path(pooch.os_cache('dfl_jax'))
+        if root.parts[0].startswith('~'):
+            raise DataError(f'{name}: this user has no home folder to keep it in: give data_dir')
     home = root / name / source.folder
     folders = (home, root / name, root / source.folder, root)
     folder = next((f for f in folders if any(_present(f, file) for file in files)), home)

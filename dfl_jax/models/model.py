@@ -1,6 +1,5 @@
 """A flax module bound to the shape of its inputs."""
 
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -8,13 +7,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax.errors import InvalidRngError, ScopeParamShapeError
+from flax.errors import InvalidRngError
 from flax.traverse_util import flatten_dict
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models.cnn import CNN3, VGG16, SmallCNN
 from dfl_jax.models.gru import GRU
 from dfl_jax.models.mlp import MLP, Linear
+from dfl_jax.models.switches import SWITCHES, Dropouts, Switched
 from dfl_jax.tasks import CLASSIFICATION, Task
 
 MODELS: dict[str, Callable[[int], nn.Module]] = {
@@ -36,8 +36,8 @@ class Model(NamedTuple):
     dense layer called, and nothing else, takes the samples, flattened, and that it is called once;
     local training is cheaper then.
 
-    With a key `apply` trains: a module whose `__call__` takes the keyword `train` gets train=True
-    and the key for its dropout. Without a key it evaluates, which is all that other modules do.
+    With a key `apply` trains: the module's switch (`switches.SWITCHES`), if any, is set to train,
+    and the key is for its dropout. Without a key it evaluates.
     """
 
     module: nn.Module
@@ -80,8 +80,8 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
 
     Raises ValueError when the module is none, does not take such inputs, maps a batch [B, ...] to
     anything but [B, C] ([B, L, C] under next_token), draws random numbers other than for dropout
-    while it trains, or carries state besides its parameters (batch statistics would leak between
-    clients).
+    while it trains, has dropout that stays off then, has a switch that is not known, or carries
+    state besides its parameters (batch statistics would leak between clients).
     """
     if not isinstance(module, nn.Module):
         raise ValueError(
@@ -89,48 +89,72 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
         )
     sample = jax.ShapeDtypeStruct((2, *input_shape), jnp.float32)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    trains = 'train' in inspect.signature(module.__call__).parameters
-    evaluating = {'train': False} if trains else {}
+    switched, dropouts = Switched(module), Dropouts()
+    evaluating, evaluated = switched.mode(train=False)
+    training, trained = switched.mode(train=True)
+    name = f'model {type(module).__name__}'
     try:
-        logits, variables = jax.eval_shape(
-            lambda key, x: module.init_with_output(key, x, **evaluating), key, sample
-        )
-    except (TypeError, ValueError, ZeroDivisionError, ScopeParamShapeError) as error:
+        with nn.intercept_methods(dropouts):
+            logits, variables = jax.eval_shape(
+                lambda key, x: evaluating.init_with_output(key, x, **evaluated), key, sample
+            )
+    except Exception as error:  # whatever its code and flax raise
+        _check_bridged(name, dropouts)
+        words = str(error) if isinstance(error, ValueError | TypeError) else repr(error)
+        reason = next(iter(words.splitlines()), type(error).__name__)
         raise ValueError(
-            f'model {type(module).__name__} does not take inputs of shape {sample.shape}: '
-            f'{str(error).splitlines()[0]}'
+            f'{name} does not take inputs of shape {sample.shape}: {reason}'
         ) from error
+    _check_bridged(name, dropouts)
     axes = ('B', 'L', 'C') if task.sequences else ('B', 'C')
     if logits.ndim != len(axes) or logits.shape[0] != 2:
         raise ValueError(
-            f'model {type(module).__name__} maps {sample.shape} to {logits.shape}; '
+            f'{name} maps {sample.shape} to {logits.shape}; '
             f'it has to return logits [{", ".join(axes)}]'
         )
     if extra := sorted(set(variables) - {'params'}):
         raise ValueError(
-            f'model {type(module).__name__} has variables {extra} besides its parameters; '
+            f'{name} has variables {extra} besides its parameters; '
             'replace batch statistics by layer or group normalisation'
         )
     if 'params' not in variables:
-        raise ValueError(f'model {type(module).__name__} has no parameters: nothing can be trained')
+        raise ValueError(f'{name} has no parameters: nothing can be trained')
 
     def init(key: Array) -> PyTree:
-        return module.init(key, jnp.zeros((1, *input_shape), jnp.float32), **evaluating)['params']
+        sample = jnp.zeros((1, *input_shape), jnp.float32)
+        return evaluating.init(key, sample, **evaluated)['params']
 
     def apply(params: PyTree, x: Array, key: Array | None = None) -> Array:
-        if key is None or not trains:
-            return module.apply({'params': params}, x, **evaluating)
-        return module.apply({'params': params}, x, train=True, rngs={'dropout': key})
+        if key is None:
+            return evaluating.apply({'params': params}, x, **evaluated)
+        return training.apply({'params': params}, x, rngs={'dropout': key}, **trained)
 
     shapes = variables['params']
+    dropouts = Dropouts()
     try:
         jax.eval_shape(apply, shapes, sample)
-        jax.eval_shape(apply, shapes, sample, key)
+        with nn.intercept_methods(dropouts):
+            jax.eval_shape(apply, shapes, sample, key)
     except InvalidRngError as error:
         raise ValueError(
-            f'model {type(module).__name__} draws random numbers other than for dropout, or where '
+            f'{name} draws random numbers other than for dropout, or where '
             'it evaluates; let its __call__ take the keyword `train`, and its nn.Dropout '
             'deterministic=not train'
         ) from error
+    if silent := dropouts.silent():
+        raise ValueError(
+            f'{name} has dropout that stays off while it trains, {silent}; let its __call__ take '
+            f'a switch ({", ".join(SWITCHES)}) and hand it on, or set the rate to 0'
+        )
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     return Model(module, init, apply, tuple(input_shape), logits.shape[-1], size, shapes, task)
+
+
+def _check_bridged(name: str, dropouts: Dropouts) -> None:
+    """Raises ValueError for dropout of flax.nnx, whose keys the bridge to linen does not hand on:
+    it would be on where the model evaluates, too."""
+    if dropouts.bridged:
+        raise ValueError(
+            f'{name} has dropout of flax.nnx, which the bridge cannot switch; write the module '
+            'with flax.linen, or set the rate to 0'
+        )

@@ -43,6 +43,7 @@ class Layer(NamedTuple):
     start: int  # of its weights among all
     shapes: tuple[tuple[int, ...], ...]
     places: tuple[int, ...]  # of these among the leaves of the tree
+    dtype: jnp.dtype  # of the weights, also where JAX draws float64 by default
 
     @property
     def size(self) -> int:
@@ -150,7 +151,8 @@ def _layers(shapes: PyTree) -> tuple[list[Layer], jax.tree_util.PyTreeDef]:
     start = 0
     for name, places in found.items():
         of_layer = tuple(leaves[place][1].shape for place in places)
-        layers.append(Layer(name, start, of_layer, tuple(places)))
+        dtype = jnp.result_type(*(leaves[place][1].dtype for place in places))
+        layers.append(Layer(name, start, of_layer, tuple(places), dtype))
         start += layers[-1].size
     return layers, treedef
 
@@ -179,7 +181,9 @@ def _gaussian(k: int) -> Kind:
 
     def block_of(key: Array, block: Array, layer: Layer) -> Array:
         """Columns of P_l, [BLOCK, d_l]; those beyond k are zero."""
-        entries = jax.random.normal(jax.random.fold_in(key, block), (BLOCK, layer.size))
+        entries = jax.random.normal(
+            jax.random.fold_in(key, block), (BLOCK, layer.size), layer.dtype
+        )
         inside = block * BLOCK + jnp.arange(BLOCK) < k
         return jnp.where(inside[:, None], entries / math.sqrt(k), 0)
 
@@ -213,8 +217,8 @@ def _low_rank(k: int) -> Kind:
 
     def draw(key: Array, layer: Layer) -> Factors:
         k_in, k_out = jax.random.split(key)
-        a = jax.random.normal(k_in, (layer.size // layer.width, rank))
-        b = jax.random.normal(k_out, (rank, SHARED, layer.width))
+        a = jax.random.normal(k_in, (layer.size // layer.width, rank), layer.dtype)
+        b = jax.random.normal(k_out, (rank, SHARED, layer.width), layer.dtype)
         return Factors(a, b / math.sqrt(k))
 
     def lift(table: Factors, u: Array, layer: Layer) -> Array:
@@ -227,7 +231,7 @@ def _sparse_sign(k: int) -> Kind:
     def draw(key: Array, layer: Layer) -> tuple[Array, Array]:
         k_place, k_sign = jax.random.split(key)
         place = jax.random.randint(k_place, (layer.size,), 0, k)
-        return place, jax.random.rademacher(k_sign, (layer.size,), jnp.float32)
+        return place, jax.random.rademacher(k_sign, (layer.size,), layer.dtype)
 
     def lift(table: tuple[Array, Array], u: Array, layer: Layer) -> Array:
         place, sign = table

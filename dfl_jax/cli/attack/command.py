@@ -65,7 +65,9 @@ def main(_: list[str]) -> int:
     from dfl_jax import data
     from dfl_jax.cli.attack import scene
     from dfl_jax.cli.attack.table import write
+    from dfl_jax.cli.experiment.environment import check_jax
 
+    check_jax()
     dataset = data.load(FLAGS.dataset, FLAGS.data_dir)
     victim = scene.choose_victim(dataset)
     chosen = scene.settings(victim.known.shape[1])

@@ -2,6 +2,8 @@
 
 from absl import flags
 
+from dfl_jax.cli.command import define_path
+
 FLAGS = flags.FLAGS
 GROUPS: dict[str, list[str]] = {}  # title -> names of flags
 _BEFORE = set(FLAGS)  # absl's own
@@ -41,7 +43,7 @@ flags.DEFINE_integer(
 )
 
 _section('data')
-flags.DEFINE_string(
+define_path(
     'dataset',
     'digits',
     'One of digits, synthetic, sonnets, mnist, fashion_mnist, cifar10, cifar100, so2sat, '
@@ -49,6 +51,7 @@ flags.DEFINE_string(
     '0, or the targets of --task), test_x and test_y; a .csv or .parquet table, with '
     '--columns; a text, .txt; hf:NAME of Hugging Face, or hf:FOLDER; or '
     'package.module:factory (docs/data.md).',
+    before='^(?:hf:)?',
 )
 flags.DEFINE_string(
     'task',
@@ -59,7 +62,7 @@ flags.DEFINE_string(
     'and asynchronous methods learn all of them; ntk_dfl and ntk_fl also regression, with '
     '--loss=mse.',
 )
-flags.DEFINE_string(
+define_path(
     'data_dir',
     None,
     'Folder of the data sets; missing files are downloaded into it (default: in the cache '
@@ -128,7 +131,7 @@ flags.DEFINE_bool(
     'For --partition=dirichlet: each client draws from the whole training set, so that '
     'clients may share samples.',
 )
-flags.DEFINE_string(
+define_path(
     'partition_file',
     None,
     'JSON file that replaces --partition: for each client a list of indices of its training '
@@ -202,7 +205,7 @@ flags.DEFINE_float(
 flags.DEFINE_bool(
     'static_topology', False, 'Use one graph for all rounds instead of a new one in each round.'
 )
-flags.DEFINE_string(
+define_path(
     'topology_file',
     None,
     'For --topology=edge_list, as networkx.write_edgelist writes it: two client numbers in '
@@ -236,7 +239,7 @@ flags.DEFINE_float(
 )
 
 _section('simulated time')
-flags.DEFINE_string(
+define_path(
     'world',
     None,
     'Network and device profile from which simulated_seconds are computed: settings such as '
@@ -244,6 +247,7 @@ flags.DEFINE_string(
     'each a number, lognormal:MEDIAN:SIGMA or two:SLOW:FAST:SHARE, and '
     'online=sine:PERIOD:SHARE; or devices (500 made-up ones); or a .csv or .npz file '
     '(docs/time.md).',
+    before=r'(?:^|;)\s*',
 )
 flags.DEFINE_bool(
     'barrier', False, 'With --world: all clients wait for the last one in each round.'
@@ -271,7 +275,7 @@ flags.DEFINE_list(
     None,
     'Ratios of the numbers of clients with each of --architectures, e.g. 2,1,1 (default: equal).',
 )
-flags.DEFINE_string(
+define_path(
     'architecture_file',
     None,
     'File with the name of one architecture in each line, in the order of the clients.',
@@ -324,7 +328,7 @@ flags.DEFINE_integer(
     '--seed, the same share of every class (default: all); the consensus model sees all.',
     lower_bound=1,
 )
-flags.DEFINE_string(
+define_path(
     'out',
     None,
     'Folder of the results (default: runs/ALGORITHM-DATASET-TIME).',
@@ -376,7 +380,7 @@ flags.DEFINE_bool(
 flags.DEFINE_string(
     'wandb_project', None, 'Project of --wandb (default $WANDB_PROJECT, else dfl_jax).'
 )
-flags.DEFINE_string(
+define_path(
     'compilation_cache', None, "Folder of XLA's persistent compilation cache; off uses none."
 )
 

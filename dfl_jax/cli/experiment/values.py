@@ -30,6 +30,8 @@ def check_values(flags: Any) -> None:
         value = flags[name].value
         if value == '' and flags[name].present:
             raise ValueError(f'--{name}= has no value; give one, or leave it out')
+        if not (name in (*NUMBERS, *MOST) or flags[name].flag_type() in ('int', 'float')):
+            continue
         several = value if name in NUMBERS and value is not None else [value]
         for one in map(_as_number, several):
             if isinstance(one, float) and not math.isfinite(one):

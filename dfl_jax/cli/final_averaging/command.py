@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dfl_jax.cli.experiment.build import Experiment
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string('run', None, 'The run directory whose clients are averaged.')
+command.define_path('run', None, 'The run directory whose clients are averaged.')
 flags.DEFINE_float(
     'target',
     0.84,
@@ -78,9 +78,11 @@ def restore(directory: RunDirectory) -> 'tuple[Experiment, Any, int]':
 
     from dfl_jax.checkpoint import Checkpoints
     from dfl_jax.cli.experiment.build import build
+    from dfl_jax.cli.experiment.environment import check_jax
     from dfl_jax.cli.run.fingerprint import check_inputs, fingerprint
     from dfl_jax.tasks import CLASSIFICATION
 
+    check_jax()
     if not directory.checkpoints.is_dir():
         raise ValueError(
             f'--run={directory.path} has no checkpoint, as runs of a sweep and those with '

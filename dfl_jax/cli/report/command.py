@@ -14,7 +14,7 @@ from pathlib import Path
 
 from absl import flags
 
-from dfl_jax.cli.command import check_writable, counted, one_line_errors
+from dfl_jax.cli.command import check_writable, counted, define_path, one_line_errors
 from dfl_jax.cli.report.runs import SavedRun, find, group
 from dfl_jax.cli.run.rundir import write_atomically
 
@@ -101,8 +101,8 @@ def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: 
 
 def define_flags(_: Sequence[str]) -> None:
     """Defines the flags of this command, whose names others use for something else."""
-    flags.DEFINE_string('runs', 'runs', 'A run directory, or a folder of them at any depth.')
-    flags.DEFINE_string(
+    define_path('runs', 'runs', 'A run directory, or a folder of them at any depth.')
+    define_path(
         'out',
         None,
         'File of the page (default: report.html in --runs).',

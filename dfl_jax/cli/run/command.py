@@ -25,6 +25,7 @@ from dfl_jax.cli import interrupts
 from dfl_jax.cli.command import MISUSE, fail, one_line_warnings, warn
 from dfl_jax.cli.experiment import method_flags
 from dfl_jax.cli.experiment.build import Experiment, build
+from dfl_jax.cli.experiment.environment import check_jax
 from dfl_jax.cli.experiment.method_flags import defaults_of_a_run, renew, settings_of_a_run
 from dfl_jax.cli.experiment.methods import EVENTS
 from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
@@ -75,19 +76,32 @@ def _commit() -> str | None:
     return git.stdout.strip() or None
 
 
-def prepare_jax(cores: int | None = None) -> None:
+def prepare_jax(cores: int | None = None, compute: bool = True) -> None:
     """Devices of a CPU, and the compilation cache, as the flags have it.
 
-    cores: that this process may use, None for all that the operating system lets it.
+    cores: that this process may use, None for all that the operating system lets it. compute: here,
+    and not only by workers.
+
+    Raises ValueError where JAX cannot compute (`check_jax`).
     """
     if FLAGS.devices != 'all' and not FLAGS.distributed:
         cores_as_devices(int(FLAGS.devices) if FLAGS.devices.isdecimal() else cores)
-    folder = FLAGS.compilation_cache
-    if folder == 'off':
-        return
-    cache = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache')
-    jax.config.update('jax_compilation_cache_dir', folder or str(cache / 'dfl_jax' / 'xla'))
-    jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+    if folder := cache_folder(FLAGS.compilation_cache):
+        jax.config.update('jax_compilation_cache_dir', folder)
+        jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
+    check_jax(compute)
+
+
+def cache_folder(given: str | None) -> str | None:
+    """The folder of XLA's compilation cache, None for no cache.
+
+    given: by --compilation_cache. Without it there is none for a user without a home folder, as in
+    a container.
+    """
+    if given is not None:
+        return None if given == 'off' else given
+    cache = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
+    return None if cache.startswith('~') else os.path.join(cache, 'dfl_jax', 'xla')
 
 
 def join_others() -> None:
@@ -140,6 +154,8 @@ def prepare(
         return None, directory, None
 
     prepare_jax()
+    if config is not None:
+        keep_chunk(config)
     experiment = build(FLAGS)
     longer = None
     if config is not None:
@@ -184,6 +200,17 @@ def _resume(directory: RunDirectory, lock: contextlib.ExitStack) -> tuple[dict[s
     return config, not extends and directory.unfinished() is None
 
 
+def keep_chunk(config: dict[str, Any]) -> None:
+    """Gives --chunk, unless it is given, what a run has chosen by the memory that was free then.
+
+    Other chunks have other last bits. On another kind of device it is chosen anew.
+    """
+    chunk = config.get('algorithm', {}).get('chunk')
+    same = jax.devices()[0].device_kind == config.get('device')
+    if FLAGS.chunk is None and isinstance(chunk, int) and same:
+        FLAGS['chunk'].value = chunk
+
+
 def claim(directory: RunDirectory, experiment: Experiment, lock: contextlib.ExitStack) -> None:
     """Makes the directory with config.json and network.json; `lock` keeps other processes out.
 
@@ -206,12 +233,17 @@ def go_on(
     """
     now = json.loads(json.dumps(describe(experiment)))
     check_same(config, experiment, now, directory.path)
-    for name in ('versions', 'device', 'devices'):
-        if config.get(name) != now[name]:
-            warn(
-                f'{name} was {config.get(name)} when the run began and is {now[name]} now; its '
-                'last bits may differ'
-            )
+    around = [(name, config.get(name), now[name]) for name in ('versions', 'device', 'devices')]
+    around.append(('chunk', *(each.get('algorithm', {}).get('chunk') for each in (config, now))))
+    for name, was, has in around:
+        if was != has:
+            warn(f'{name} was {was} when the run began and is {has} now; its last bits may differ')
+    if 'jax' not in config.get('inputs', {}):
+        warn(
+            f'{directory.path} was begun by a version that did not record how JAX was set; under '
+            'other settings than then (JAX_ENABLE_X64, JAX_DEFAULT_PRNG_IMPL, ...) its numbers '
+            'differ'
+        )
     rounds = now['settings']['rounds']
     if rounds == config['settings']['rounds']:
         return None

@@ -16,6 +16,7 @@ from dfl_jax.algorithms.dfml import OPEN_ENDED
 from dfl_jax.asynchronous import Slots
 from dfl_jax.base import Graph
 from dfl_jax.cli.experiment.build import Experiment
+from dfl_jax.cli.experiment.environment import check_settings_of_jax, settings_of_jax
 
 REASONS = {  # what may have changed, by the name of the digest
     'data': 'the data (--dataset, --data_dir)',
@@ -29,7 +30,8 @@ REASONS = {  # what may have changed, by the name of the digest
 
 def fingerprint(experiment: Experiment) -> dict[str, Any]:
     """SHA-256 of what a run is made of, by the names of REASONS and for its graphs, 16 digits each:
-    data, partition, networks, world, the choice of test samples, and code of one's own."""
+    data, partition, networks, world, the choice of test samples, and code of one's own; and how JAX
+    is set beside the flags."""
     evaluated = experiment.evaluated
     dataset, graphs, population = experiment.dataset, experiment.graphs, experiment.population
     networks = population.clients.items() if population else ()
@@ -41,6 +43,7 @@ def fingerprint(experiment: Experiment) -> dict[str, Any]:
         'world': _digest(map(np.asarray, jax.tree.leaves(experiment.world))),
         'evaluated': None if evaluated is None else _digest([evaluated]),
         'code': experiment.code,
+        'jax': settings_of_jax(),
         'graphs': {
             'rounds': rounds,
             'width': width,
@@ -106,7 +109,9 @@ def check_same(
 def check_inputs(
     before: dict[str, Any], experiment: Experiment, now: dict[str, Any], path: Path
 ) -> None:
-    """Raises ValueError naming the input of the run at `path` that has changed."""
+    """Raises ValueError naming the input of the run at `path`, or the setting of JAX, that has
+    changed."""
+    check_settings_of_jax(before.get('jax', {}), now['jax'], path)
     check_digests(before, now, path)
     if 'graphs' in before:
         drawn = before['graphs']

@@ -104,7 +104,8 @@ class RunDirectory:
             both = before.get(name), now.get(name)
             files = name in MOVED or (name == 'dataset' and all(map(_names_a_file, both)))
             moved = files and None not in both
-            if before.get(name) != now.get(name) and not moved:
+            chosen = name == 'chunk' and both[0] is None  # by the run, from the memory then
+            if before.get(name) != now.get(name) and not moved and not chosen:
                 raise ValueError(
                     f'--resume: {self.path} was started with --{name}={shown(before.get(name))}, '
                     f'not {shown(now.get(name))}; resume with the same settings or choose '

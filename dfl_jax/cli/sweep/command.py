@@ -19,8 +19,16 @@ from pathlib import Path
 from absl import flags
 from tqdm import tqdm
 
-from dfl_jax.cli.command import check_writable, counted, fail, one_line_errors, share
+from dfl_jax.cli.command import (
+    check_writable,
+    counted,
+    define_paths,
+    fail,
+    one_line_errors,
+    share,
+)
 from dfl_jax.cli.experiment.build import build
+from dfl_jax.cli.experiment.environment import check_settings_of_jax, settings_of_jax
 from dfl_jax.cli.experiment.method_flags import of_a_run
 from dfl_jax.cli.experiment.plugins import define_flags_of_others, digest_of_code
 from dfl_jax.cli.run import command as run
@@ -53,7 +61,7 @@ flags.DEFINE_multi_string(
     [],
     'NAME:VALUES of a flag, e.g. alpha:0.1,0.3,0.5 or seed:0..4; several make a grid.',
 )
-flags.DEFINE_list(
+define_paths(
     'flagfiles', [], 'Flagfiles, each of which is run with all combinations of --sweep.'
 )
 flags.DEFINE_integer(
@@ -138,18 +146,20 @@ def make_plan(command: Command, out: Path) -> Plan:
     check_writable(out, RESULTS)
     for one in runs:
         command.read(one)
-        check_code(RunDirectory(out / one.name))
+        check_begun(RunDirectory(out / one.name))
     if together is None and not file.exists():
         command.read(runs[0])
         together = fitting(build(FLAGS))
     return settled(file, Plan(command.arguments, grouped(runs, together or 1)))
 
 
-def check_code(directory: RunDirectory) -> None:
-    """Raises ValueError where a run was made, or begun, by other code of one's own than today's."""
-    code = digest_of_code(FLAGS)
-    if code and directory.config_file.exists():
-        check_digests(directory.config().get('inputs', {}), {'code': code}, directory.path)
+def check_begun(directory: RunDirectory) -> None:
+    """Raises ValueError where a run was made, or begun, by other code of one's own than today's, or
+    under other settings of JAX."""
+    if directory.config_file.exists():
+        before = directory.config().get('inputs', {})
+        check_digests(before, {'code': digest_of_code(FLAGS)}, directory.path)
+        check_settings_of_jax(before.get('jax', {}), settings_of_jax(), directory.path)
 
 
 def sweep(command: Command, groups: Sequence[list[Run]], out: Path) -> dict[str, str]:
@@ -186,7 +196,7 @@ def main(_: list[str]) -> int:
     out = Path(FLAGS.out or f'runs/sweep-{time.strftime("%Y%m%d-%H%M%S")}')
     share(FLAGS.shard, ())  # before anything is written
     asked = options(FLAGS)
-    run.prepare_jax()
+    run.prepare_jax(compute=asked is None)
     with engine_of(FLAGS.launcher, asked, out) if asked else contextlib.nullcontext() as engine:
         return _sweep(command, out, engine)
 

@@ -90,6 +90,7 @@ def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: 
                 config = directory.config()
                 before = defaults_of_a_run() | config['settings']
                 directory.check_settings(before, settings_of_a_run())
+                run.keep_chunk(config)
             else:
                 directory.check_free()
             try:

@@ -18,7 +18,14 @@ from pathlib import Path
 
 from absl import flags
 
-from dfl_jax.cli.command import check_writable, one_line_errors, share, whole_numbers
+from dfl_jax.cli.command import (
+    check_writable,
+    define_path,
+    define_paths,
+    one_line_errors,
+    share,
+    whole_numbers,
+)
 from dfl_jax.cli.run.rundir import Row, write_atomically
 from dfl_jax.cli.tables import files, missing, reproduction
 from dfl_jax.cli.tables.curves import find_runs, none_of, notes, save_curves
@@ -33,17 +40,23 @@ OF_RUNS = ('seeds', 'cells', 'shard', 'data_dir', 'partitions', 'progress')  # o
 
 def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
     """Defines the flags of this command, whose names others use for something else."""
-    text, several, switch = (
+    text, path, several, paths, switch = (
         functools.partial(define, flag_values=known)
-        for define in (flags.DEFINE_string, flags.DEFINE_list, flags.DEFINE_bool)
+        for define in (
+            flags.DEFINE_string,
+            define_path,
+            flags.DEFINE_list,
+            define_paths,
+            flags.DEFINE_bool,
+        )
     )
-    several(
+    paths(
         'runs',
         None,
         'Folders whose subfolders are the runs, or .json files of their curves; --run writes '
         'into the first (default: runs/PAPER/TABLE).',
     )
-    text(
+    path(
         'out',
         None,
         'Folder for the table, its curves and its figure (default: the first of --runs).',
@@ -55,8 +68,8 @@ def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
         'Written i/n: this process takes every n-th run, beginning with run i, counted from 0. '
         'With --run or --list.',
     )
-    text('data_dir', None, 'Folder of the data sets. With --run.')
-    text(
+    path('data_dir', None, 'Folder of the data sets. With --run.')
+    path(
         'partitions',
         None,
         "Folder of the authors' own partitions of the data, where the table has some; without it "
@@ -160,8 +173,10 @@ def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> None:
     check_writable(out, names_of_files, flag='out' if FLAGS.out else 'runs')
     try:
         if file.stem == 'computed':
+            from dfl_jax.cli.experiment.environment import check_jax
             from dfl_jax.cli.tables import studies
 
+            check_jax()
             studies.main(files.read_computed(file), name, out)
         else:
             _write(files.read_published(file), file.parent, sources, out, name)

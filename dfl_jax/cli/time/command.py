@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 define_flags = define_flags_of_others
-flags.DEFINE_list('runs', None, 'Run directories, or folders of them.')
+command.define_paths('runs', None, 'Run directories, or folders of them.')
 flags.DEFINE_bool(
     'map',
     False,
@@ -174,9 +174,11 @@ def main(_: list[str]) -> int:
 
     from dfl_jax import timing
     from dfl_jax.cli.experiment.build import streams
+    from dfl_jax.cli.experiment.environment import check_jax
     from dfl_jax.cli.time.plot import plot_times, plot_worlds
     from dfl_jax.cli.time.replay import replay
 
+    check_jax()
     rows: list[dict[str, Any]] = []
     worlds: dict[str, World] = {}
     for name, directory in tqdm(found.items(), 'runs', disable=not progress):
