@@ -32,7 +32,7 @@ from dfl_jax.execution import Footprint
 from dfl_jax.heterogeneous import Population
 from dfl_jax.models import Model
 from dfl_jax.settings import assemble
-from dfl_jax.tasks import CLASSIFICATION, Task
+from dfl_jax.tasks import Task
 from dfl_jax.timing import ROUNDS, Rules, World
 from dfl_jax.training import training_operations
 
@@ -165,7 +165,7 @@ def check_evaluated(asked: int | None, dataset: data.Dataset, task: Task) -> Non
     if asked > len(labels):
         raise ValueError(f'--client_eval_samples={asked} of {len(labels)} test samples; lower it')
     there, of = (len(np.unique(each)) for each in (labels[:asked], labels))
-    if task is CLASSIFICATION and there < min(asked // 10, of):
+    if task.of_classes and there < min(asked // 10, of):
         warnings.warn(
             f'--client_eval_samples={asked}: the first of the test set are of {there} classes, and '
             f'it has {of}; leave it out, or shuffle the test set',
