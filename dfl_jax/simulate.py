@@ -150,7 +150,7 @@ def _train(
     check_range('eval_every', eval_every, least=1)
     check_shapes(runs.clients, runs.graphs, test, validation, axis)
     algorithm = runs.algorithm_of(runs.each(runs.values)[0])
-    if algorithm.task.whole_targets:
+    if algorithm.task.whole_targets and algorithm.task.one_output_each:
         check_labels(algorithm, runs.clients, test, validation, axis)
     if check := algorithm.check:
         for graphs, mask in zip(runs.each(runs.graphs), runs.each(runs.clients.mask), strict=True):

@@ -1,6 +1,7 @@
 """What clients learn: the loss of a sample, what is reported beside it, and the targets."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -8,6 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 
 Array = jax.Array
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss of a sample, and what is known of it; `Task.losses` is one, or any function.
+
+    What is known belongs to the loss: a task whose losses are replaced does not inherit it.
+    """
+
+    of: Callable[[Array, Array], Array]  # (outputs, y) -> loss of each sample, [B]
+    # The losses in whose closed forms NTK methods evolve its outputs; any other loss evolves by its
+    # gradient. The first is this loss, up to a factor
+    flow: tuple[str, ...] = ()
+    one_output_each: bool = True  # it takes an output for each class, or for each target number
+
+    def __call__(self, outputs: Array, y: Array) -> Array:
+        return self.of(outputs, y)
 
 
 class Task(NamedTuple):
@@ -23,6 +41,9 @@ class Task(NamedTuple):
             reported=np.sqrt,
             lower_is_better=True,
         )
+
+    Nothing asks which task it is: what data and methods may do with it follows from its fields.
+    Losses that are a plain function are used as they are, by every method; `Loss` says more.
     """
 
     name: str
@@ -35,7 +56,33 @@ class Task(NamedTuple):
     whole_targets: bool = False  # targets are whole numbers from 0 to C - 1, and not any numbers
     target_axes: tuple[int, ...] = (0, 1)  # how many axes the target of a sample may have
     sequences: bool = False  # outputs are [B, L, C], not [B, C]
-    flow: tuple[str, ...] = ()  # the losses under which NTK methods evolve such outputs
+    binary_targets: bool = False  # targets that are not whole are 0 or 1
+    # Numbers of a table are shifted and scaled to mean 0 and standard deviation 1; None: they are,
+    # but where all of them are 0 or 1, which may be labels, the task has to say so
+    scaled_targets: bool | None = None
+
+    @property
+    def flow(self) -> tuple[str, ...]:
+        """The losses in whose closed forms NTK methods evolve such outputs."""
+        return getattr(self.losses, 'flow', ())
+
+    @property
+    def cross_entropy(self) -> bool:
+        """Whether the loss is the cross-entropy of one label a sample, which has other forms."""
+        return 'cross_entropy' in self.flow
+
+    @property
+    def one_output_each(self) -> bool:
+        """Whether it takes an output for each class, or for each number of a target.
+
+        A plain function of whole targets does, one of other numbers need not.
+        """
+        return getattr(self.losses, 'one_output_each', self.whole_targets)
+
+    @property
+    def of_classes(self) -> bool:
+        """Whether the target of a sample is one class."""
+        return self.whole_targets and 0 in self.target_axes and not self.sequences
 
     def summed(self, outputs: Array, y: Array, mask: Array) -> tuple[Array, Array]:
         """Scores and losses of one model, summed over the samples that count; scalars.
@@ -63,32 +110,32 @@ def squared_errors(outputs: Array, y: Array) -> Array:
 
 CLASSIFICATION = Task(
     'classification',
-    cross_entropies,
+    Loss(cross_entropies, ('cross_entropy', 'mse')),
     'accuracy',
     correct,
     whole_targets=True,
     target_axes=(0,),
-    flow=('cross_entropy', 'mse'),
 )
 REGRESSION = Task(
     'regression',
-    squared_errors,
+    Loss(squared_errors, ('mse',)),
     'rmse',
     squared_errors,
     reported=np.sqrt,
     lower_is_better=True,
-    flow=('mse',),
+    scaled_targets=True,
 )
 MULTI_LABEL = Task(  # y [B, C], 0 or 1
     'multi_label',
-    lambda logits, y: jnp.mean(jax.nn.softplus(logits) - y * logits, axis=1),
+    Loss(lambda logits, y: jnp.mean(jax.nn.softplus(logits) - y * logits, axis=1)),
     'accuracy',  # the share of labels that are right
     lambda logits, y: jnp.mean((logits > 0) == (y > 0), axis=1),
     target_axes=(1,),
+    binary_targets=True,
 )
 NEXT_TOKEN = Task(  # outputs [B, L, C], y [B, L]
     'next_token',
-    lambda logits, y: jnp.mean(cross_entropies(logits, y), axis=1),
+    Loss(lambda logits, y: jnp.mean(cross_entropies(logits, y), axis=1)),
     'accuracy',  # the share of tokens that are right
     lambda logits, y: jnp.mean(correct(logits, y), axis=1),
     whole_targets=True,

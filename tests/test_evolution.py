@@ -499,3 +499,66 @@ def test_settings_that_cannot_be_followed(change, message):
     with pytest.raises(ValueError, match=message) as caught:
         evolution.check(**settings | change)
     assert '\n' not in str(caught.value)
+
+
+# ----------------------------------------------------------- losses that have no closed form
+
+
+def huber(f, y):
+    errors = jnp.abs(f - y)
+    return jnp.sum(jnp.where(errors < 0.5, errors**2 / 2, 0.5 * errors - 0.125), axis=0)
+
+
+def focal(f, y):
+    losses = -jnp.sum(jax.nn.log_softmax(f, axis=0) * y, axis=0)
+    return (1 - jnp.exp(-losses)) ** 2 * losses
+
+
+def fourth_power(f, y):
+    return jnp.sum((f - y) ** 4, axis=0) / 4
+
+
+GRADIENTS = {  # of the losses by the outputs
+    huber: lambda f, y: jnp.clip(f - y, -0.5, 0.5),
+    fourth_power: lambda f, y: (f - y) ** 3,
+    focal: jax.grad(lambda f, y: focal(f, y).sum()),
+}
+
+
+@pytest.mark.parametrize('stiffest', [0.05, 1.5])
+@pytest.mark.parametrize('loss', GRADIENTS)
+def test_any_loss_evolves_by_its_gradient(x64, loss, stiffest):
+    """dS/dt = grad l(f0 - lr/N S H), against an integration by SciPy and a loop of its samples."""
+    kernel, f0, y, lr = problem(stiffest=stiffest)
+    gradient, rate = jax.jit(GRADIENTS[loss]), lr / f0.shape[1] * kernel
+
+    def slope(_, s):
+        return np.asarray(gradient(f0 - s.reshape(f0.shape) @ rate, y)).ravel()
+
+    timesteps = (1, 7, 50, 300)
+    options = {'rtol': 1e-9, 'atol': 1e-11, 't_eval': timesteps}
+    flow = solve_ivp(slope, (0, 300), np.zeros(f0.size), 'LSODA', **options).y.T
+    flow = flow.reshape(len(timesteps), *f0.shape)
+    found = evolved(kernel, f0, y, lr, timesteps=timesteps, loss=loss, method='rkc')
+    assert relative_errors(found, flow).max() < 0.02
+    euler = evolved(kernel, f0, y, lr / 50, timesteps=(50, 2500), loss=loss, method='euler')
+    assert relative_errors(euler / 50, flow[[0, 2]]).max() < 0.05
+
+
+@pytest.mark.parametrize('method', ['rkc', 'sampled', 'euler'])
+def test_the_gradient_of_a_known_loss_evolves_as_its_residual(x64, method):
+    given = problem()
+
+    def cross_entropy(f, y):
+        return evolution.sample_losses(f, y, 'cross_entropy')
+
+    found, known = (
+        evolved(*given, timesteps=TIMESTEPS, loss=loss, method=method)
+        for loss in (cross_entropy, 'cross_entropy')
+    )
+    assert relative_errors(found, known).max() < (1e-12 if method == 'euler' else 2e-3)
+
+
+def test_eigh_is_for_no_other_loss():
+    with pytest.raises(ValueError, match='eigh is the closed form of half-MSE'):
+        evolution.check((3,), huber, 'eigh')

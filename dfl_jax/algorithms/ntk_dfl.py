@@ -47,6 +47,7 @@ from dfl_jax.ntk import (
     of_members,
     output_targets,
     target_bits,
+    targets_sent,
     update_work,
     widths_of,
 )
@@ -139,7 +140,7 @@ def ntk_dfl(
                 theirs = of_members(w_bars, members) if at_neighbours else None
                 x, labels, mask = aggregator_data(part, linked)
                 linearized = linearize(key, w, x, part.y.shape[1], theirs)  # Eq. (2), (3)
-                y = output_targets(model, labels, x.dtype)
+                y = output_targets(model, labels, x.dtype, ntk.loss)
                 w, *found = update(w, linearized, x, y, mask, rate)
                 return w, (*found, mask.sum(dtype=jnp.int32))
 
@@ -182,7 +183,7 @@ def ntk_dfl(
             'weights': averaging * to_aggregators + back * from_aggregators,
             'jacobian_rows': samples * model.classes,
             'outputs': samples * model.classes,
-            'labels': samples,
+            'labels': targets_sent(samples, clients.y, model, ntk.loss),
         }
         work = jax.ops.segment_sum(work, graph.members[:, 0], len(sizes))
         steps = Choices(chosen_by(graph, chosen))
@@ -198,7 +199,7 @@ def ntk_dfl(
             'weights': FLOAT_BITS * model.size,
             'jacobian_rows': (codec or chain()).bits(model.shapes),
             'outputs': FLOAT_BITS,
-            'labels': target_bits(model),
+            'labels': target_bits(model, ntk.loss),
         },
         consensus=mean,
         predict_own=own_predictions(model),

@@ -29,6 +29,7 @@ from dfl_jax.ntk import (
     of_members,
     output_targets,
     target_bits,
+    targets_sent,
     update_work,
 )
 
@@ -73,7 +74,7 @@ def ntk_fl(
         members, present, active = graph.members[0], graph.mask[0], graph.active[0]
         rate = ntk.rate(k)
         x, labels, mask = aggregator_data(of_members(clients, members), present)
-        y = output_targets(model, labels, x.dtype)
+        y = output_targets(model, labels, x.dtype, ntk.loss)
         evolved, chosen, value, products, tried = update(w, linearize(key, w, x), x, y, mask, rate)
         new = jax.tree.map(lambda n, o: jnp.where(active, n, o), evolved, w)
         heard = jnp.zeros_like(sizes).at[members].add(present.astype(jnp.int32))
@@ -83,7 +84,7 @@ def ntk_fl(
             {
                 'jacobian_rows': samples * model.classes,
                 'outputs': samples * model.classes,
-                'labels': samples,
+                'labels': targets_sent(samples, clients.y, model, ntk.loss),
             },
             {'timestep': chosen},
             # Of the server, which is none of the clients; they wait for it alike
@@ -105,7 +106,7 @@ def ntk_fl(
         unit_bits={
             'jacobian_rows': FLOAT_BITS * model.size,
             'outputs': FLOAT_BITS,
-            'labels': target_bits(model),
+            'labels': target_bits(model, ntk.loss),
         },
         consensus=lambda state, weights=None: state.params,
         task=model.task,

@@ -57,6 +57,7 @@ from dfl_jax.ntk import (
     projected,
     update_work,
 )
+from dfl_jax.ntk.evolution import OWN
 from dfl_jax.ntk.projection import projection as projection_of
 
 REFRESHES = {  # whether P differs between rounds, and between aggregators
@@ -172,10 +173,11 @@ def spark(
     Raises ValueError for settings out of range or that contradict each other, before anything is
     traced.
     """
-    if not model.task.whole_targets:
+    if not model.task.cross_entropy:
         raise ValueError(
-            f'SPARK distils the probabilities of classes, and {model.task.name} has none; take '
-            'ntk_dfl with loss=mse, or a gradient method, such as dfedavg'
+            'SPARK distils the probabilities of classes by their cross-entropy, and '
+            f'{model.task.name} has none; take ntk_dfl with loss={(*model.task.flow, OWN)[0]}, or '
+            'a gradient method, such as dfedavg'
         )
     codec, exact = EXCHANGES[projection.exchange], projection.step_form == 'exact'
     random = projection_of(projection.projection, model.shapes, projection.projection_dim)

@@ -114,8 +114,14 @@ def diagnose(
       chunk: aggregators or clients worked on at once; None for one on a CPU, elsewhere what memory
         holds.
 
-    Raises ValueError, while tracing, when the aggregators are not the clients.
+    Raises ValueError for a task with another loss, and, while tracing, when the aggregators are not
+    the clients.
     """
+    if not model.task.cross_entropy:
+        raise ValueError(
+            f'the theory is of the cross-entropy, and the loss of {model.task.name} is another; '
+            'take a task whose loss it is'
+        )
 
     @jax.value_and_grad
     def value_and_gradient(w: PyTree, x: Array, labels: Array, mask: Array) -> Array:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dfl_jax.host import check_file, expand, in_bytes, lack_of_memory
+from dfl_jax.tasks import Task
 
 LARGEST = 2**30  # bytes of an official file, uncompressed; those of CIFAR-100 have 154 MB
 ANEW = 'delete it, then load again or download it anew'
@@ -183,3 +184,12 @@ def read_writers(path: Path, n: int) -> np.ndarray | None:
 
 def one_line(error: Exception) -> str:
     return ' '.join(f'{type(error).__name__}: {error}'.split())[:200]
+
+
+def check_classes(origin: object, task: Task, remedy: str) -> None:
+    """Raises DataError for a task whose targets are not one class a sample, as these data have."""
+    if not task.of_classes:
+        raise DataError(
+            f'{origin} has classes, not the targets of {task.name}: {remedy}; a task of your own '
+            'that learns classes says so by whole_targets=True'
+        )

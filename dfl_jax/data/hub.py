@@ -12,6 +12,7 @@ from dfl_jax.data import tabular
 from dfl_jax.data.formats import (
     DataError,
     Dataset,
+    check_classes,
     check_memory,
     held_out,
     imported,
@@ -74,8 +75,7 @@ def load(
             f'columns {strangers[0]}={columns[strangers[0]]}: {name} has the roles '
             f'{", ".join(ROLES)}'
         )
-    if task is not CLASSIFICATION:
-        raise DataError(f'{name}: {given} has classes, not the targets of {task.name}')
+    check_classes(f'{name}: {given}', task, 'leave the task out')
     target = _target(name, train, columns)
     tables = [train] if test is None else [train, test]
     labels = [value for table in tables for value in table[target]]

@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dfl_jax.data.formats import DataError, Dataset, check_memory, folder_of, numbered
+from dfl_jax.data.formats import (
+    DataError,
+    Dataset,
+    check_classes,
+    check_memory,
+    folder_of,
+    numbered,
+)
 from dfl_jax.data.text import alphabet_of, encode
 from dfl_jax.host import read_text
 from dfl_jax.tasks import CLASSIFICATION, Task
@@ -55,8 +62,7 @@ def load(data_dir: str | Path | None, task: Task = CLASSIFICATION) -> Dataset:
             classes,
             owners,
         )
-    if task is not CLASSIFICATION:
-        raise DataError(f'{root}: numbers with classes, not for {task.name}: leave the task out')
+    check_classes(root, task, 'leave the task out')
     with np.errstate(over='ignore'):
         inputs = [_numbers(root, x, 'x').astype(np.float32) for x in (train_x, test_x)]
     labels = [_numbers(root, y, 'y') for y in (train_y, test_y)]

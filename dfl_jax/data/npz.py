@@ -9,7 +9,7 @@ import numpy as np
 
 from dfl_jax.data.formats import DataError, Dataset, check_memory, numbered, one_line
 from dfl_jax.host import check_file
-from dfl_jax.tasks import CLASSIFICATION, MULTI_LABEL, Task
+from dfl_jax.tasks import CLASSIFICATION, Task
 
 NPZ = ('train_x', 'train_y', 'test_x', 'test_y')
 CLIENT = 'client'  # and perhaps this array
@@ -46,7 +46,7 @@ def from_arrays(
         same = x.shape[:1] == y.shape[:1] and x.shape[1:] == train_x.shape[1:]
         axes = y.ndim - 1 in task.target_axes and y.shape[1:] == train_y.shape[1:]
         if x.ndim < 2 or not same or not axes or not y.size:
-            targets = '[n] labels' if task is CLASSIFICATION else f'the targets of {task.name}'
+            targets = '[n] labels' if task.of_classes else f'the targets of {task.name}'
             raise DataError(
                 f'{path}: {which}_x is {x.shape} and {which}_y is {y.shape}: give [n, ...] inputs, '
                 f'of one shape in training and test set, and {targets}, n at least 1'
@@ -70,10 +70,10 @@ def from_arrays(
 
 
 def check_targets(origin: object, task: Task, y: np.ndarray) -> None:
-    """Raises DataError for targets of several labels that are not 0 or 1."""
-    if task is MULTI_LABEL and (wrong := ~np.isin(y, (0, 1))).any():
+    """Raises DataError for targets that are not 0 or 1 where they have to be."""
+    if task.binary_targets and (wrong := ~np.isin(y, (0, 1))).any():
         found = f'{y[wrong][0]:g}'
-        raise DataError(f'{origin}: the targets of multi_label must be 0 or 1, found {found}')
+        raise DataError(f'{origin}: the targets of {task.name} must be 0 or 1, found {found}')
 
 
 def _owners(path: object, client: np.ndarray | None, n: int) -> np.ndarray | None:

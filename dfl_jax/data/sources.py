@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dfl_jax.data import hub, image_folder, leaf, npz, official, so2sat, tabular, text
-from dfl_jax.data.formats import DataError, Dataset, choose_rows
+from dfl_jax.data.formats import DataError, Dataset, check_classes, choose_rows
 from dfl_jax.host import expand
 from dfl_jax.tasks import CLASSIFICATION, Task
 
@@ -80,7 +80,7 @@ def load(
         normalised by the training samples of the subset, all others by those of the whole set.
       image_size: S of the inputs [n, S, S, 3] of `image_folder` (default, 64) or of hf:NAME.
       task: what the targets of a file are: [n] labels, or what another task takes, [n, ...]; texts
-        are of next_token, and other datasets with names of classification.
+        are of tasks of sequences, and other datasets with names of tasks of classes.
       columns: what the columns of a table or of hf:NAME are, {role: name}; the roles are those of
         the reader.
       test_share: of the samples of a table or text that are the test set; default, 0.2.
@@ -105,11 +105,8 @@ def load(
             raise DataError(f'{what} is for {", ".join(TAKERS[what])}, got {name}: drop it')
     if kind in TEXTS and not task.sequences:
         raise DataError(f'{name} is a text: set task to next_token, got {task.name}')
-    if task is not CLASSIFICATION and kind not in (*OWN_TASKS, *TEXTS):
-        raise DataError(
-            f'{name} has classes, not the targets of {task.name}: give a file with these '
-            f'({", ".join(FILES)}), or leave the task at classification'
-        )
+    if kind not in (*OWN_TASKS, *TEXTS):
+        check_classes(name, task, f'give a file with these ({", ".join(FILES)})')
     if kind == 'so2sat':
         return so2sat.load(data_dir, train_samples, test_samples, seed)
     readers: dict[str, Callable[[], Dataset]] = {

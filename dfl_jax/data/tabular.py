@@ -63,7 +63,8 @@ def from_frame(
     """The data set of a table, its inputs [n, features].
 
     Numbers are shifted and scaled to mean 0 and standard deviation 1 over the training rows; so are
-    the targets of a regression, whose root mean squared error is then 1 for the mean as prediction.
+    the targets of a regression, whose root mean squared error is then 1 for the mean as prediction,
+    and those of any task that does not say otherwise (`Task.scaled_targets`).
     A column of texts or categories becomes one feature of 0 or 1 for each value that the training
     rows have; all are 0 in a test row with another value.
 
@@ -220,11 +221,24 @@ def _target(
             f'task {task.name}'
         )
     values = frame[names].to_numpy(np.float64)
-    if task.name == 'regression':
-        return _standardised(values if len(names) > 1 else values[:, 0], where, test), len(names)
     several = len(names) > 1 or 0 not in task.target_axes
-    y = (values if several else values[:, 0]).astype(np.float32)
+    values = values if several else values[:, 0]
+    if _scaled(task, values, where):
+        return _standardised(values, where, test), len(names)
+    y = values.astype(np.float32)
     if not np.isfinite(y).all():
         raise DataError(f'{where} must be finite numbers')
     check_targets(where, task, y)
     return y, len(names)
+
+
+def _scaled(task: Task, values: np.ndarray, where: str) -> bool:
+    """Whether these targets are numbers that are scaled. Raises DataError where nothing says so."""
+    if task.binary_targets or task.scaled_targets is not None:
+        return bool(task.scaled_targets) and not task.binary_targets
+    if np.isin(values, (0, 1)).all():
+        raise DataError(
+            f'{where} holds 0 and 1 alone, and {task.name} does not say whether these are labels: '
+            'give its Task binary_targets=True, or scaled_targets=True or False'
+        )
+    return True

@@ -23,8 +23,8 @@ from dfl_jax.training import (
     batch_at,
     class_shares,
     epoch_orders,
+    label_losses,
     optimiser_of,
-    supervised_losses,
     weighted_mean,
 )
 
@@ -73,8 +73,16 @@ def mutual_learning(
     The optimiser is that of `settings`, and its state starts afresh. Models have leaves [S, ...];
     losses [S] are means over the steps of the loss of the labels alone.
 
-    Raises ValueError for a proximal term, a cap or sharpness-aware steps, which this loss has not.
+    Raises ValueError for a proximal term, a cap or sharpness-aware steps, which this loss has not,
+    and for what is of the cross-entropy alone where the task has another loss.
     """
+    task = population.task
+    losses_of = label_losses(task, settings.supervision)
+    if mutual.weighted_samples and not task.cross_entropy:
+        raise ValueError(
+            'weighted_samples compares cross-entropies of student and teacher, and the loss of '
+            f'{task.name} is another; leave it out'
+        )
     for name in ('proximal', 'loss_cap', 'sam_radius'):
         if getattr(settings, name):
             raise ValueError(
@@ -139,7 +147,7 @@ def mutual_learning(
 
                 def loss(params):
                     z = apply(params, batch.x, key)
-                    each = supervised_losses(z, batch.y, shares[aggregator], settings.supervision)
+                    each = losses_of(z, batch.y, shares[aggregator])
                     supervised = weighted_mean(each, batch.weight)
                     distilled = weighted_mean(
                         _distillation(z, target, batch.y, mutual), batch.weight

@@ -17,7 +17,7 @@ from dfl_jax.base import Array, Graph, PyTree
 from dfl_jax.execution import mesh_size
 from dfl_jax.initialisation import initial_params
 from dfl_jax.models import Model
-from dfl_jax.tasks import CLASSIFICATION
+from dfl_jax.tasks import Task
 
 Stacked = dict[str, PyTree]  # by architecture
 
@@ -37,6 +37,10 @@ class Population(NamedTuple):
     def classes(self) -> int:
         return next(iter(self.models.values())).classes
 
+    @property
+    def task(self) -> Task:
+        return next(iter(self.models.values())).task
+
 
 class Participants(NamedTuple):
     """A round's group of participants of one architecture; only those `present` mean anything."""
@@ -51,7 +55,7 @@ def populate(models: Mapping[str, Model], assigned: Sequence[str]) -> Population
     """The population in which client i has architecture `assigned[i]`.
 
     Raises ValueError for an architecture that nobody has or that is unknown, and for models that
-    differ in inputs or classes.
+    differ in inputs, classes or task, or whose task has no classes.
     """
     names = np.array(assigned)
     for name in models:
@@ -67,11 +71,14 @@ def populate(models: Mapping[str, Model], assigned: Sequence[str]) -> Population
     if len(shapes) > 1:
         raise ValueError(f'the models of a population differ in inputs or classes: {shapes}')
     for model in models.values():
-        if model.task is not CLASSIFICATION:
+        if not model.task.of_classes:
             raise ValueError(
                 f'clients of different architectures learn classes from each other, not '
                 f'{model.task.name}; take a gradient method, such as dfedavg'
             )
+    if len({model.task for model in models.values()}) > 1:
+        names_of = ', '.join(model.task.name for model in models.values())
+        raise ValueError(f'the models of a population learn different tasks: {names_of}')
     return Population(dict(models), {name: np.flatnonzero(names == name) for name in models})
 
 

@@ -128,6 +128,7 @@ def meeting_method(
         weight_bits(population),
         lambda state, weights=None: consensus_of_architectures(population, models(state), weights),
         predict_own=lambda state, x: own_predictions(population, models(state), x, chunk),
+        task=population.task,
     )
 
 

@@ -13,6 +13,7 @@ from dfl_jax.ntk.aggregator_data import (
     of_members,
     output_targets,
     target_bits,
+    targets_sent,
     widths_of,
 )
 from dfl_jax.ntk.distillation import Distillation, distillation_target

@@ -1,5 +1,6 @@
 """The data that an aggregator works on: its members' samples, joint or in batches."""
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
@@ -12,6 +13,7 @@ from jax.typing import DTypeLike
 from dfl_jax.base import Array, Clients, Graph, PyTree
 from dfl_jax.compression import FLOAT_BITS, LABEL_BITS
 from dfl_jax.models import Model
+from dfl_jax.ntk.evolution import OWN
 from dfl_jax.training import epoch_orders
 
 ONE_PROGRAM = 12  # members, up to which padding costs less than compiling again
@@ -56,16 +58,30 @@ def at_least_width(one: Callable, linked: Array, widths: Sequence[int]) -> PyTre
     return lax.switch(branch, [partial(one, width) for width in widths])
 
 
-def output_targets(model: Model, y: Array, dtype: DTypeLike) -> Array:
-    """What the outputs evolve towards, [C, N]: labels [N] in one-hot form, or numbers [N, ...]."""
+def output_targets(model: Model, y: Array, dtype: DTypeLike, loss: str = 'cross_entropy') -> Array:
+    """What the outputs evolve towards, [C, N]: labels [N] in one-hot form, or numbers [N, ...].
+
+    Under the loss of the task itself the targets as that takes them, [N, ...].
+    """
+    if loss == OWN:
+        return y
     if model.task.whole_targets:
         return jax.nn.one_hot(y, model.classes, dtype=dtype).T
     return y.reshape(len(y), model.classes).T
 
 
-def target_bits(model: Model) -> int:
-    """Bits of the target of one sample."""
-    return LABEL_BITS if model.task.whole_targets else FLOAT_BITS * model.classes
+def target_bits(model: Model, loss: str) -> int:
+    """Bits of a unit of targets: that of one sample, or one of its numbers where they need not be
+    as many as the outputs."""
+    if model.task.whole_targets:
+        return LABEL_BITS
+    return FLOAT_BITS * (1 if loss == OWN else model.classes)
+
+
+def targets_sent(samples: Array, y: Array, model: Model, loss: str) -> Array:
+    """Units of targets of so many samples of each client, int32 [M]; y: [M, N, ...]."""
+    numbers = not model.task.whole_targets and loss == OWN
+    return samples * math.prod(y.shape[2:]) if numbers else samples
 
 
 def aggregator_of_clients(graph: Graph, clients: int) -> tuple[Array, Array]:

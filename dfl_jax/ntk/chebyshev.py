@@ -56,6 +56,7 @@ class Progress(NamedTuple):
     error: Array  # estimated, of the step, by the one that is allowed; NaN where it is not finite
     rate: Array  # of the stiffest mode, per unit of time, that the step is to keep stable
     mode: Array  # that mode, [C, N], of length one
+    place: Array | None  # image of S, [C, N], where `jacobian_of` asks for it
     refused: Array  # bool: the step before was
     steps: Array  # tried, int32
     products: Array  # of the kernel, int32
@@ -64,11 +65,12 @@ class Progress(NamedTuple):
 def integration(
     linear: Callable[[Array], Array],
     slope_of: Callable[[Array], Array],
-    jacobian_of: Callable[[Array, Array], Array],
+    jacobian_of: Callable[[Array, Array, Array | None], Array],
     start: Array,
     slope: Array,
     timesteps: Sequence[int],
     tolerance: float = TOLERANCE,
+    place: Array | None = None,
 ) -> tuple[Progress, Callable[[Progress, Array], tuple[Progress, Array, Array]]]:
     """The begin of dS/dt = slope_of(linear(S)), and reach(progress, t) -> (progress, S, dS/dt).
 
@@ -91,18 +93,20 @@ def integration(
     Args:
       linear: a linear map, v -> its image, both [C, N]: the product that a pass takes.
       slope_of: image of S -> dS/dt, whose Jacobian with respect to S has no positive eigenvalues.
-      jacobian_of: (image of v, slope) -> that Jacobian where the slope is this one, times -v.
+      jacobian_of: (image of v, slope, place) -> that Jacobian where the slope is this one, times
+        -v; the place is the image of S there, None unless it is given here.
       start: S at time zero.
       slope: dS/dt there.
       timesteps: positive, increasing; no step goes beyond the last.
       tolerance: of the estimated error of one step, by the norm of S.
+      place: the image of `start`, for a Jacobian that does not follow from the slope.
     """
     ends = jnp.array(timesteps, start.dtype)
     table = jnp.asarray(COEFFICIENTS, start.dtype)
 
-    def follow(image: Array, slope: Array) -> tuple[Array, Array]:
+    def follow(image: Array, slope: Array, place: Array | None) -> tuple[Array, Array]:
         """One step of the power method: the next mode, and the rate that its length gives."""
-        mode, norm = _unit(jacobian_of(image, slope))
+        mode, norm = _unit(jacobian_of(image, slope, place))
         return mode, SAFETY * norm
 
     def begin_step(at: Progress) -> Progress:
@@ -148,12 +152,13 @@ def integration(
             last_total=jnp.where(good, at.total, at.last_total),
             last_slope=jnp.where(good, at.slope, at.last_slope),
             argument=mode,  # in case that it is followed
+            place=None if at.place is None else jnp.where(good, image, at.place),
             error=error,
             mode=mode,
         )
 
     def follow_mode(at: Progress, image: Array) -> Progress:
-        mode, rate = follow(image, at.slope)
+        mode, rate = follow(image, at.slope, at.place)
         rate = jnp.where(_accepted(at.error), rate, jnp.maximum(rate, at.rate))
         rate = jnp.where(jnp.isnan(at.error), OVERFLOW * at.rate, rate)
         return at._replace(rate=rate, mode=mode)
@@ -192,9 +197,9 @@ def integration(
         total, slope = (jnp.where(at.time < end, jnp.nan, each) for each in _between(at, end))
         return at, total, slope
 
-    mode, rate = follow(linear(_unit(slope)[0]), slope)
+    mode, rate = follow(linear(_unit(slope)[0]), slope, place)
     for _ in range(POWER_ITERATIONS - 1):
-        mode, rate = follow(linear(mode), slope)
+        mode, rate = follow(linear(mode), slope, place)
     zero = jnp.zeros_like(ends[0])
     begin = Progress(
         time=zero,
@@ -212,6 +217,7 @@ def integration(
         error=zero,
         rate=rate,
         mode=mode,
+        place=place,
         refused=jnp.zeros_like(rate, bool),
         steps=jnp.int32(0),
         products=jnp.int32(POWER_ITERATIONS),

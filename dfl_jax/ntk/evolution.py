@@ -35,6 +35,9 @@ Kernel = Array | Callable[[Array], Array]  # H [N, N], or S [C, N] -> its produc
 
 EVOLUTIONS = ('rkc', 'sampled', 'euler', 'eigh')
 LOSSES = ('cross_entropy', 'mse')
+OWN = 'task'  # the name of the loss of the task itself, whatever it is
+# One of LOSSES, or any other: (f [C, N], y) -> [N], whose y is whatever it takes
+SampleLoss = str | Callable[[Array, Array], Array]
 FOR_ANY = 'rkc, sampled or euler'  # loss and kernel
 
 # Of `sampled`, chosen by products against the worst error of S over 5 aggregators of Fashion-MNIST,
@@ -59,15 +62,17 @@ def apply(kernel: Kernel, total: Array) -> Array:
     return kernel(total) if callable(kernel) else product(total, kernel)
 
 
-def sample_losses(f: Array, y: Array, loss: str) -> Array:
+def sample_losses(f: Array, y: Array, loss: SampleLoss) -> Array:
     """Loss of each sample: f, y [C, N] (y one-hot) -> [N]. Half mean squared error for `mse`."""
+    if callable(loss):
+        return loss(f, y)
     if loss == 'mse':
         return 0.5 * jnp.mean((f - y) ** 2, axis=0)
     return -jnp.sum(jax.nn.log_softmax(f, axis=0) * y, axis=0)
 
 
-def mean_rate(lr: Array | float, mask: Array, outputs: int, loss: str) -> Array:
-    """lr / N~ of cross-entropy, lr / (N~ C) of `mse`, whose mean is over the outputs, too.
+def mean_rate(lr: Array | float, mask: Array, outputs: int, loss: SampleLoss) -> Array:
+    """lr / N~, and lr / (N~ C) of `mse`, whose mean is over the outputs, too.
 
     Outputs and weights move by the same rate. With the lr / N~ that Eq. (4) has for half-MSE beside
     the lr / (N~ C) of Eq. (5b), outputs would evolve C times as far as the weights take them.
@@ -84,7 +89,7 @@ def evolution(
     lr: Array | float,
     *,
     timesteps: Sequence[int],
-    loss: str = 'cross_entropy',
+    loss: SampleLoss = 'cross_entropy',
     method: str = 'rkc',
     tolerance: float = TOLERANCE,
     sampled_steps: int = SAMPLED_STEPS,
@@ -99,11 +104,12 @@ def evolution(
       kernel: H of Eq. (3), [N, N], which acts on every output alike, or any symmetric positive
         semi-definite map of S [C, N]. Entries of padding are never read.
       f0: outputs at the start, [C, N].
-      y: targets, [C, N]: one-hot labels, or distributions.
+      y: targets, [C, N]: one-hot labels, or distributions; of another loss what it takes.
       mask: [N] bool, False for padding, whose residual stays zero.
       lr: length of one time step.
       timesteps: increasing numbers of steps.
-      loss: `cross_entropy` or `mse` (half of the mean squared error).
+      loss: `cross_entropy`, `mse` (half of the mean squared error), or another as a function (f
+        [C, N], y) -> [N], whose gradient by f then stands for the residual.
       method: `rkc`, `sampled`, `euler` or `eigh`.
       tolerance: of `rkc` and `sampled`, the estimated error of a step by the norm of I_t.
       sampled_steps: of `sampled`, the whole steps that are added up one by one; see `_sampled`.
@@ -127,6 +133,8 @@ def evolution(
     start = jnp.zeros_like(f0)
 
     def residual_of(f):
+        if callable(loss):
+            return jnp.where(mask, jax.grad(lambda f: jnp.sum(loss(f, y)))(f), 0)
         prediction = f if loss == 'mse' else jax.nn.softmax(f, axis=0)
         return jnp.where(mask, prediction - y, 0)
 
@@ -161,8 +169,10 @@ def evolution(
 
         return (jnp.int32(0), start), steps
 
-    def jacobian_of(image, slope):  # of `residual`, with the other sign, where it is `slope`
+    def jacobian_of(image, slope, place):  # of `residual`, with the other sign
         image = jnp.where(mask, image, 0)
+        if callable(loss):
+            return jax.jvp(residual_of, (f0 - place,), (image,))[1]
         if loss == 'mse':
             return image
         p = slope + y
@@ -172,8 +182,9 @@ def evolution(
     times = set(timesteps)
     if method == 'sampled':  # before its first time the integrator allows for larger errors
         times.add(min(SAMPLED_STEPS, timesteps[0]))
+    place = start if callable(loss) else None  # in closed forms the slope says enough
     begin, reach = integration(
-        moved, residual_after, jacobian_of, start, slope, sorted(times), tolerance
+        moved, residual_after, jacobian_of, start, slope, sorted(times), tolerance, place
     )
     if method == 'sampled':
         return _sampled(begin, reach, residual, slope, sampled_steps)
@@ -191,13 +202,14 @@ def evolve(*arguments, timesteps: Sequence[int], **settings) -> Array:
     return lax.scan(reach, begin, jnp.array(timesteps, jnp.int32))[1].total
 
 
-def check(timesteps: Sequence[int], loss: str, method: str) -> None:
+def check(timesteps: Sequence[int], loss: SampleLoss, method: str) -> None:
     """Raises ValueError for settings that `evolve` cannot follow."""
     check_choice('evolution', method, EVOLUTIONS)
-    check_choice('loss', loss, LOSSES)
+    if not callable(loss):
+        check_choice('loss', loss, LOSSES)
     if method == 'eigh' and loss != 'mse':
         raise ValueError(
-            f'evolution eigh is the closed form of half-MSE; use {FOR_ANY} with cross_entropy'
+            f'evolution eigh is the closed form of half-MSE; use {FOR_ANY} with any other loss'
         )
     steps = [0, *timesteps]
     if len(steps) < 2 or any(late <= early for early, late in pairwise(steps)):

@@ -17,6 +17,7 @@ from dfl_jax.base import Array, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.models import Model
 from dfl_jax.ntk import evolution as ntk_evolution
+from dfl_jax.ntk.evolution import OWN
 from dfl_jax.ntk.linearized import Linearization
 from dfl_jax.ntk.precision import PRECISIONS
 
@@ -33,7 +34,8 @@ class NtkUpdate:
       lr_decay: rate of decay: round k = 0, 1, ... uses lr * exp(-lr_decay * k); 0 for none.
       timesteps: numbers of time steps, increasing; each client keeps the weights of the one with
         the lowest loss.
-      loss: `cross_entropy`, or `mse`: half of the squared error, mean over samples and outputs.
+      loss: `cross_entropy`; `mse`, half of the squared error, mean over samples and outputs; or
+        `task`, that of the task whatever it is, whose gradient the outputs follow.
       evolution: how the residual that moves the weights is accumulated: `sampled`, summed over
         whole steps of the gradient flow; `rkc`, integrated over the flow; `euler`, summed over
         steps of Euler's method; or `eigh`, as `sampled` in closed form (for mse). See
@@ -60,7 +62,9 @@ class NtkUpdate:
     precision: str = 'highest'
 
     def __post_init__(self):
-        ntk_evolution.check(self.timesteps, self.loss, self.evolution)
+        check_choice('loss', self.loss, (*ntk_evolution.LOSSES, OWN))
+        loss = _unknown if self.loss == OWN else self.loss
+        ntk_evolution.check(self.timesteps, loss, self.evolution)
         check_choice('timestep selection', self.selection, SELECTIONS)
         check_choice('precision', self.precision, PRECISIONS)
         if self.float16_kernel and self.evolution == 'eigh':
@@ -115,16 +119,28 @@ class Updated(NamedTuple):
 def check_task(model: Model, loss: str) -> None:
     """Raises ValueError for a task whose outputs no NTK method evolves, or not under this loss."""
     task = model.task
-    if not task.flow:
+    if task.sequences:
         raise ValueError(
-            f'NTK methods evolve the outputs of a classifier or a regression, not of {task.name}; '
+            'NTK methods evolve one output for each class or number of a sample, not the sequences '
+            f'of {task.name}; take a gradient method, such as dfedavg'
+        )
+    if loss not in (*task.flow, OWN):
+        raise ValueError(
+            f'loss={loss} is none of {task.name}; set loss={" or ".join((*task.flow, OWN))}, or '
             'take a gradient method, such as dfedavg'
         )
-    if loss not in task.flow:
-        raise ValueError(
-            f'loss={loss} is none of {task.name}; set loss={" or ".join(task.flow)}, or take a '
-            'gradient method, such as dfedavg'
-        )
+
+
+def loss_of(model: Model, loss: str) -> ntk_evolution.SampleLoss:
+    """The loss of that name as the evolution takes it, that of the task as a function."""
+    if loss != OWN:
+        return loss
+    return lambda f, y: model.task.losses(f.T, y)
+
+
+def _unknown(f: Array, y: Array) -> Array:
+    """Stands for the losses of a task before it is known which."""
+    raise NotImplementedError
 
 
 def candidates(
@@ -152,11 +168,12 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., Updated]:
     """update(w, linearized, x, target, mask, rate, labels=None) -> Updated.
 
     linearized: the Linearization at w on x [N, ...], which has zeros where mask [N] is False;
-    target [C, N], what the outputs evolve towards; rate, the length eta of a time step; labels
-    [C, N], by whose loss the timestep t is chosen (default: the target).
+    target [C, N], what the outputs evolve towards, or what the loss of the task takes; rate, the
+    length eta of a time step; labels [C, N], by whose loss the timestep t is chosen (default: the
+    target). See `output_targets`.
     """
-    loss = settings.loss
-    check_task(model, loss)
+    check_task(model, settings.loss)
+    loss = loss_of(model, settings.loss)
     timesteps = jnp.array(settings.timesteps, jnp.int32)
 
     def update(
@@ -217,7 +234,7 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., Updated]:
                 products=products,
             )
 
-        nothing, first = jnp.int32(0), jax.eval_shape(way.candidate_of, target)
+        nothing, first = jnp.int32(0), jax.eval_shape(way.candidate_of, linearized.outputs)
         loss_type = linearized.outputs.dtype
         search = lax.while_loop(
             goes_on,

@@ -18,9 +18,8 @@ from dfl_jax.base import Array, Clients, PyTree
 from dfl_jax.data.augment import standard
 from dfl_jax.execution import client_bytes, map_in_chunks, operations
 from dfl_jax.models import Model
-from dfl_jax.tasks import CLASSIFICATION
 from dfl_jax.training.batches import Batch, epoch_orders, rows_at, take
-from dfl_jax.training.losses import class_shares, supervised_losses
+from dfl_jax.training.losses import class_shares, label_losses
 from dfl_jax.training.optimisers import learning_rate_factor, named_optimiser
 from dfl_jax.training.samples import first_kernel, sample_form, saves_operations
 from dfl_jax.training.settings import LocalTraining
@@ -64,7 +63,7 @@ def gradient_operations(model: Model) -> float:
 
 def batch_loss(model: Model, params: PyTree, batch: Batch) -> Array:
     """Mean loss of the task over the samples of a batch: a scalar."""
-    if model.task is not CLASSIFICATION:
+    if not model.task.cross_entropy:
         return weighted_mean(model.task.losses(model.apply(params, batch.x), batch.y), batch.weight)
     log_p = jax.nn.log_softmax(model.apply(params, batch.x))
     label_log_p = jnp.sum(log_p * jax.nn.one_hot(batch.y, model.classes, dtype=log_p.dtype), axis=1)
@@ -118,12 +117,8 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
     """train(key, params, client, round, support=None, linear=None) -> (params, loss) of one client:
     `local_training` without the leading axis M; `client` holds x [N, ...], y and mask [N]."""
     epochs, fixed_steps = settings.local_epochs or 0, settings.local_steps or 0  # one of them
-    labels = model.task is CLASSIFICATION
-    if settings.supervision != 'ce' and not labels:
-        raise ValueError(
-            f'supervision={settings.supervision} is a loss of classes, not of {model.task.name}; '
-            'leave it out'
-        )
+    labels = model.task.cross_entropy
+    losses_of = label_losses(model.task, settings.supervision)
     if settings.augmentation != 'none' and len(model.input_shape) != 3:
         raise ValueError(
             f'augmentation={settings.augmentation} is for images [h, w, c], and an input is '
@@ -132,11 +127,7 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
     path = first_kernel(model) if settings.linear_in_weights else None
 
     def loss_of_outputs(logits, y, weight, shares):
-        if labels:
-            losses = supervised_losses(logits, y, shares, settings.supervision)
-        else:
-            losses = model.task.losses(logits, y)
-        return weighted_mean(losses, weight)
+        return weighted_mean(losses_of(logits, y, shares), weight)
 
     def train(
         key: Array,

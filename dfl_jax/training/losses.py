@@ -1,9 +1,12 @@
 """The losses of labels: cross-entropy, and its forms for clients that lack classes."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
 from dfl_jax.base import Array
+from dfl_jax.tasks import Task
 
 SUPERVISIONS = ('ce', 'ace', 'wsm')
 
@@ -15,6 +18,23 @@ def class_shares(y: Array, mask: Array, classes: int, dtype: jnp.dtype) -> Array
     """
     counts = jnp.sum(jax.nn.one_hot(y, classes, dtype=dtype) * mask[:, None], axis=0)
     return counts / jnp.maximum(counts.sum(), 1)
+
+
+def label_losses(task: Task, supervision: str) -> Callable[[Array, Array, Array], Array]:
+    """(outputs [B, ...], y [B, ...], class shares [C]) -> the loss of every sample, [B].
+
+    That of the task, whatever it is; `ace` and `wsm` are forms of the cross-entropy alone.
+
+    Raises ValueError where the loss of the task has no such form.
+    """
+    if task.cross_entropy:
+        return lambda logits, y, shares: supervised_losses(logits, y, shares, supervision)
+    if supervision != 'ce':
+        raise ValueError(
+            f'supervision={supervision} is a loss of classes, a form of the cross-entropy, not of '
+            f'{task.name}; set supervision=ce, which is the loss of the task'
+        )
+    return lambda outputs, y, shares: task.losses(outputs, y)
 
 
 def supervised_losses(logits: Array, y: Array, shares: Array, supervision: str) -> Array:

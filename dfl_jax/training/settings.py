@@ -47,8 +47,8 @@ class LocalTraining:
         (Foret et al. 2021); 0 turns it off.
       sam_adaptive: take the gradient of SAM at w + rho w^2 g / || |w| g || (ASAM, Kwon et al.
         2021).
-      supervision: loss on the labels: `ce` (cross-entropy), `ace` (asymmetric cross-entropy) or
-        `wsm` (re-weighted softmax).
+      supervision: loss on the labels: `ce` (that of the task: cross-entropy, or its own), `ace`
+        (asymmetric cross-entropy) or `wsm` (re-weighted softmax).
       loss_cap: a minibatch with a larger loss than this has no gradient; None for no bound.
       proximal: weight mu of the term mu/2 ||w - w_start||^2 in the loss (FedProx), with w_start the
         weights at the start of the round.

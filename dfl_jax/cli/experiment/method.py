@@ -142,7 +142,7 @@ def check_algorithm(chosen: Chosen, algorithm: Any, model: Model) -> None:
     graph = Graph(link, link > 0, link[:, 0] > 0)
     inputs = np.zeros((count, BATCH, *model.input_shape), np.float32)
     clients = Clients(inputs, y, sample)
-    if algorithm.task is not model.task:
+    if algorithm.task != model.task:
         raise ValueError(
             f'--algorithm={name} learns {algorithm.task.name}, and the run {model.task.name}; give '
             'its Algorithm task=model.task, or leave --task out'

@@ -13,7 +13,7 @@ from dfl_jax.algorithms import Method
 from dfl_jax.cli.experiment.plugins import named, of_others, reporting
 from dfl_jax.heterogeneous import Population, assign_architectures, populate
 from dfl_jax.models import MLP, MODELS, MODES, Model, bind, with_initializer
-from dfl_jax.tasks import CLASSIFICATION, TASKS, Task
+from dfl_jax.tasks import TASKS, Task
 
 
 def build_network(
@@ -25,13 +25,15 @@ def build_network(
     """
     task = task_named(flags.task)
     if method.heterogeneous:
-        if task is not CLASSIFICATION:
+        if not task.of_classes:
             raise ValueError(
                 f'--task={flags.task}: the clients of --algorithm={flags.algorithm} learn classes '
                 'from each other; take a gradient method, such as dfedavg'
             )
-        population = build_population(flags, dataset, method)
-        return max(population.models.values(), key=lambda each: each.size), population
+        population = build_population(flags, dataset, method, task)
+        largest = max(population.models.values(), key=lambda each: each.size)
+        check_outputs(flags, largest, dataset)
+        return largest, population
     shape = dataset.train_x.shape[1:]
     factory = model_named(flags.model)
     if flags.hidden is None:
@@ -60,7 +62,7 @@ def check_outputs(flags: Any, model: Model, dataset: data.Dataset) -> None:
     """Raises ValueError where the network's outputs do not fit the task and the targets."""
     task, needed = model.task, dataset.classes
     fewer = model.classes < needed if task.whole_targets else model.classes != needed
-    if task in TASKS.values() and fewer:
+    if task.one_output_each and fewer:
         raise ValueError(
             f'--model={flags.model} returns {model.classes} outputs, and --task={task.name} on '
             f'--dataset={flags.dataset} needs {needed}; use the number that the factory is given'
@@ -105,7 +107,7 @@ def task_named(name: str) -> Task:
     return task
 
 
-def build_population(flags: Any, dataset: data.Dataset, method: Method) -> Population:
+def build_population(flags: Any, dataset: data.Dataset, method: Method, task: Task) -> Population:
     """Who has which network. Raises ValueError for what does not fit the flags or the images."""
     if flags.init == 'gain_corrected':
         raise ValueError(f'--init=gain_corrected does not apply to --algorithm={flags.algorithm}')
@@ -125,7 +127,7 @@ def build_population(flags: Any, dataset: data.Dataset, method: Method) -> Popul
     networks: dict[str, Model] = {}
     for name in names:
         try:
-            bound = bind(models.architecture(name, dataset.classes, flags.dfml_width), shape)
+            bound = bind(models.architecture(name, dataset.classes, flags.dfml_width), shape, task)
         except ValueError as error:
             modes = ', '.join(MODES)
             raise ValueError(
