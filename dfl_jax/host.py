@@ -1,7 +1,10 @@
 """The host: its free memory, and the files that a user names."""
 
+import csv
+import io
 import os
 import stat
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -88,7 +91,50 @@ def read_text(path: str | os.PathLike) -> str:
     try:
         text = path.read_text(encoding='utf-8-sig')
     except UnicodeDecodeError as error:
-        raise OSError(f'it is no text in UTF-8, from byte {error.start} on') from None
+        raise OSError(
+            f'it is no text in UTF-8, from byte {error.start} on; save it in UTF-8'
+        ) from None
     if '\0' in text:
         raise OSError(f'it is no text: character {text.index(chr(0))} is a zero byte')
     return text
+
+
+def read_table(
+    path: str | os.PathLike, comments: bool = False
+) -> tuple[list[str], list[list[str]]]:
+    """The names in the first line of a CSV file, and the fields of each further line, all as texts.
+
+    Fields are apart by commas, or by semicolons or tabs where the first line has no comma; they may
+    be in double quotes. Empty lines are left out. A column without a name is called as pandas calls
+    it, `Unnamed: 0`.
+
+    comments: leave out lines that begin with #.
+
+    Raises OSError as `read_text`, and ValueError, one line, for two columns of one name, or a line
+    that has not as many fields as the first.
+    """
+    lines = [
+        line for line in io.StringIO(read_text(path)) if not (comments and line.startswith('#'))
+    ]
+    first = next((line for line in lines if line.strip()), '')
+    delimiter = next((each for each in ',;\t' if each in first), ',')
+    rows = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
+    names: list[str] = []
+    found: list[list[str]] = []
+    try:
+        for row in filter(None, rows):
+            if not names:
+                names = [name.strip() or f'Unnamed: {place}' for place, name in enumerate(row)]
+            elif len(row) != len(names):
+                raise ValueError(
+                    f'line {rows.line_num} has {len(row)} fields, and the first line names '
+                    f'{len(names)}: give every line as many fields as there are names'
+                )
+            else:
+                found.append(row)
+    except csv.Error as error:
+        raise ValueError(f'line {rows.line_num} is no line of a CSV file: {error}') from None
+    if len(set(names)) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise ValueError(f'it has several columns {twice}: give each a name of its own')
+    return names, found

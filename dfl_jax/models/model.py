@@ -96,9 +96,10 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
             lambda key, x: module.init_with_output(key, x, **evaluating), key, sample
         )
     except (TypeError, ValueError, ZeroDivisionError, ScopeParamShapeError) as error:
+        grey = '; if these are grey images, give x[..., None]' * (len(input_shape) == 2)
         raise ValueError(
             f'model {type(module).__name__} does not take inputs of shape {sample.shape}: '
-            f'{str(error).splitlines()[0]}'
+            f'{str(error).splitlines()[0]}{grey}'
         ) from error
     axes = ('B', 'L', 'C') if task.sequences else ('B', 'C')
     if logits.ndim != len(axes) or logits.shape[0] != 2:
