@@ -15,6 +15,7 @@ from dfl_jax.data.formats import DataError
 
 MOST_VALUES = 1000  # different ones of a column that is one-hot; identifiers have more
 FEW_VALUES = 10  # so many are categories even if nearly every row has its own
+MISSING = ('?', '-', '.', 'na', 'n/a', 'nan', 'none', 'null')  # in the first of the samples
 TRUTH = {'true': True, 'false': False}
 PADDED = r'[+-]?0\d+'  # 007, which is a name and not the number 7
 # With a decimal comma, marks between thousands, a unit of money, or a percent sign
@@ -35,11 +36,12 @@ Frame = Any  # pandas.DataFrame
 
 
 def typed(column: Column) -> Column:
-    """A column of texts, or None where they are missing, as numbers or truth values if all are."""
-    present = column[column.notna()].str
-    if len(column) and present.lower().isin(TRUTH).all() and column.notna().all():
-        return column.str.lower().map(TRUTH).astype(bool)
-    return column if not present.len().any() or len(_others(column)) else _numbers(column)
+    """A column of texts, some perhaps missing, as numbers or truth values if all of them are."""
+    numbers = _numbers(column)
+    if (numbers.notna() == column.notna()).all():
+        return numbers
+    truth = column.str.lower().map(TRUTH)
+    return truth.astype(bool) if truth.notna().all() else column
 
 
 def check_header(frame: Frame, origin: object) -> None:
@@ -50,14 +52,19 @@ def check_header(frame: Frame, origin: object) -> None:
     """
     numbers, texts = [], []
     for name in frame.columns:
-        present = frame[name][frame[name].notna()]
-        of_numbers = 2 * len(_others(present)) < len(present)
-        (numbers if of_numbers else texts).append(name)
-    names = _numbers_of(numbers)
-    counted = len(names) and np.array_equal(names, names[0] + np.arange(len(names)))
-    counted = counted and (names[0] in (0, 1) or len(names) > 2)
-    repeated = bool(texts) and all(frame[name].eq(name).any() for name in texts)
-    if np.isfinite(names).all() and ((numbers and not counted) or repeated):
+        column = frame[name]
+        if name.lower() in MISSING or INDEX.fullmatch(name):
+            continue
+        if column.dtype.kind not in 'iuf' and 2 * _numbers(column).notna().sum() < len(column):
+            texts.append(name)
+        elif np.isfinite(number := _number(name)):
+            numbers.append(number)
+        else:
+            return
+    counted = np.array_equal(numbers, np.arange(len(numbers)) + (numbers or [0])[0])
+    counted = counted and (not numbers or numbers[0] in (0, 1) or len(numbers) > 2)
+    repeated = all(frame[name].astype(str).str.lower().eq(name.lower()).any() for name in texts)
+    if not counted or (texts and repeated):
         raise DataError(
             f'{origin}: its first line, {",".join(frame.columns)[:100]}, looks like a sample: '
             'write the names of the columns above it; if these are the names, give others than '
@@ -73,19 +80,19 @@ def check_texts(
     numbers: whether all of them may be numbers.
     """
     texts = column.astype(str)
-    others = _others(texts)
-    if not len(others) and not numbers:
+    odd = others(texts)
+    if not len(odd) and not numbers:
         raise DataError(
             f'{where} holds numbers that are written as texts, such as {texts.iloc[0][:60]!r}: '
             f'convert them, {remedy}'
         )
-    if 0 < len(others) < len(texts):
+    if 0 < len(odd) < len(texts):
         raise DataError(
-            f'{where} holds numbers, and {len(others)} other values such as '
-            f'{others.iloc[0][:60]!r}: make all of them numbers, {remedy}'
+            f'{where} holds numbers, and {len(odd)} other values such as '
+            f'{odd.iloc[0][:60]!r}: make all of them numbers, {remedy}'
         )
     for pattern, what in ((DATE, 'dates'), (QUANTITY, 'numbers in a form that is not read')):
-        found = others[others.str.strip().str.fullmatch(pattern)]
+        found = odd[odd.str.strip().str.fullmatch(pattern)]
         if len(found):
             raise DataError(
                 f'{where} holds {what}, such as {found.iloc[0][:60]!r}: write plain numbers such '
@@ -128,12 +135,17 @@ def numbers_of(column: Column, where: str) -> np.ndarray:
     if column.dtype.kind in 'biuf':
         return column.to_numpy(np.float64)
     texts = column.astype(str)
-    if len(others := _others(texts)):
+    if len(odd := others(texts)):
         raise DataError(
-            f'{where} is to be a number and holds {others.iloc[0][:60]!r}: write plain numbers '
+            f'{where} is to be a number and holds {odd.iloc[0][:60]!r}: write plain numbers '
             'such as 1234.5'
         )
     return _numbers(texts).to_numpy(np.float64)
+
+
+def others(texts: Column) -> Column:
+    """Those of the texts that are there and no numbers."""
+    return texts[_numbers(texts).isna() & texts.notna()]
 
 
 def _all_differ(values: np.ndarray) -> bool:
@@ -153,13 +165,8 @@ def _numbers(texts: Column) -> Column:
     return to_numeric(texts, errors='coerce')
 
 
-def _numbers_of(names: list[str]) -> np.ndarray:
-    """The names as numbers, float64, NaN where they are none."""
+def _number(text: str) -> float:
+    """The text as a number, NaN where it is none."""
     from pandas import Series
 
-    return _numbers(Series(names, dtype=object)).to_numpy(np.float64)
-
-
-def _others(texts: Column) -> Column:
-    """Those of the texts that are there and no numbers."""
-    return texts[_numbers(texts).isna() & texts.notna()]
+    return float(_numbers(Series([text], dtype=object)).iloc[0])

@@ -4,7 +4,8 @@ Numbers are standardised, categories are one-hot, both by the training rows. `co
 is which.
 """
 
-from collections.abc import Mapping
+import io
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from dfl_jax.data.columns import (
     check_index,
     check_texts,
     numbers_of,
+    others,
     typed,
 )
 from dfl_jax.data.formats import (
@@ -37,6 +39,7 @@ from dfl_jax.tasks import CLASSIFICATION, Task
 
 SUFFIXES = ('.csv', '.parquet')
 ROLES = ('target', 'client', 'split', 'drop', 'number', 'category')
+TEXTS = ('client', 'split', 'category')  # these stay texts, whatever they look like
 KINDS = ROLES[-2:]  # of features, as the user says; a target may be a category, too
 SEEN = ('numbers', 'texts', 'values')  # of features, as they look; values are declared categories
 Frame = Any  # pandas.DataFrame
@@ -55,11 +58,17 @@ def load(
     Raises:
       DataError: a file that cannot be read, or a table as in `from_frame`.
     """
-    return from_frame(read(path), path, columns, test_share, task, path.suffix == '.csv')
+    names = [name for role in TEXTS for name in columns.get(role, '').split('+')]
+    if task.whole_targets:
+        names += columns.get('target', '').split('+')
+    return from_frame(read(path, names), path, columns, test_share, task, path.suffix == '.csv')
 
 
-def read(path: Path) -> Frame:
-    """The table in a file; all columns of a .csv are texts, and None where a field is empty.
+def read(path: Path, texts: Collection[str] | None = None) -> Frame:
+    """The table in a file. In a .csv nothing but an empty field is missing.
+
+    texts: the columns of a .csv that stay texts; None, all. Of the others those are numbers, or
+      truth values, whose every field is one.
 
     Raises DataError for a file that cannot be read.
     """
@@ -69,14 +78,26 @@ def read(path: Path) -> Frame:
         if path.suffix == '.parquet':
             check_memory(path, 4 * path.stat().st_size)
             return pandas.read_parquet(path)
-        check_memory(path, 15 * path.stat().st_size)  # about 60 bytes a field
-        names, rows = read_table(path)
+        check_memory(path, 10 * path.stat().st_size)  # the text itself is held by 4 bytes each
+        table = read_table(path)
+        kept = table.names if texts is None else set(table.names).intersection(texts)
+        frame = pandas.read_csv(
+            io.StringIO(table.text),
+            sep=table.delimiter,
+            header=None,
+            names=table.names,
+            skiprows=table.begin,
+            index_col=False,
+            dtype=dict.fromkeys(kept, object),
+            keep_default_na=False,
+            na_values=[''],
+            skipinitialspace=True,
+            low_memory=False,  # which would look at pieces of a column, one by one
+        )
     except DataError:
         raise
     except Exception as error:  # pandas and pyarrow each have their own
         raise DataError(f'cannot read {path} as a table ({one_line(error)})') from None
-    fields = [[field or None for field in row] for row in rows]
-    frame = pandas.DataFrame(fields, columns=names, dtype=object)
     check_header(frame, path)
     return frame
 
@@ -108,7 +129,7 @@ def from_frame(
       test_share: of the rows that are the test set, drawn at random where there is no `split`;
         default, 0.2.
       task: what the targets are. Classes of classification are numbered in their sorted order.
-      texts: all columns are texts, as in a .csv: those whose values all are numbers are numbers,
+      texts: the table is of a .csv, as by `read`: columns of texts are numbers if all values are,
         but for clients, and for classes with leading zeros.
 
     Raises:
@@ -153,11 +174,13 @@ def _remedy(name: str, kind: str | None = None) -> str:
 
 
 def _typed(frame: Frame, roles: dict[str, list[str]], task: Task) -> Frame:
-    """A table of texts, with the columns of numbers as numbers."""
-    names = roles['client'] + roles['split'] + roles['category']
+    """A table of a .csv, with columns of texts as numbers where all are."""
+    kept = {name for role in TEXTS for name in roles[role]}
     classes = roles['target'] if task.whole_targets else []
     columns = {}
-    for name in frame.columns.difference(names, sort=False):
+    for name in frame.columns:
+        if frame[name].dtype.kind != 'O' or name in kept:
+            continue
         padded = name in classes and frame[name].str.fullmatch(PADDED).any()
         columns[name] = frame[name].astype('category') if padded else typed(frame[name])
     return frame.assign(**columns)
@@ -299,9 +322,11 @@ def _target(
         return y, int(y.max()) + 1
     wrong = [name for name in names if frame[name].dtype.kind not in 'biuf']
     if wrong:
+        odd = others(frame[wrong[0]].astype(str))
+        value = odd.iloc[0] if len(odd) else frame[wrong[0]].iloc[0]
         raise DataError(
-            f'{origin}: the target {wrong[0]} ({frame[wrong[0]].dtype}) must be numbers for the '
-            f'task {task.name}'
+            f'{origin}: the target {wrong[0]} must be numbers for the task {task.name}, and holds '
+            f'{value!r} ({frame[wrong[0]].dtype})'
         )
     values = frame[names].to_numpy(np.float64)
     if task.name == 'regression':

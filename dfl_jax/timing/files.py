@@ -93,13 +93,13 @@ def _npz(path: Path) -> Mapping[str, np.ndarray]:
 
 def _csv(path: Path) -> Mapping[str, np.ndarray]:
     try:
-        names, rows = read_table(path, comments=True)
-        columns = np.array([[float(field) for field in row] for row in rows]).T
+        table = read_table(path, comments=True)
+        rows = [[float(field) for field in row] for row in table.rows()]
     except ValueError as error:
         raise ValueError(f'{path} is no table of numbers below a line of names: {error}') from error
     if not rows:
         raise ValueError(f'{path} holds no client')
-    return dict(zip(names, columns, strict=True))
+    return dict(zip(table.names, np.array(rows).T, strict=True))
 
 
 def write(world: World, path: Path) -> None:
