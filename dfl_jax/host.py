@@ -1,8 +1,14 @@
 """The host: its free memory, and the files that a user names."""
 
+import csv
+import io
+import itertools
 import os
 import stat
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -88,7 +94,66 @@ def read_text(path: str | os.PathLike) -> str:
     try:
         text = path.read_text(encoding='utf-8-sig')
     except UnicodeDecodeError as error:
-        raise OSError(f'it is no text in UTF-8, from byte {error.start} on') from None
+        raise OSError(
+            f'it is no text in UTF-8, from byte {error.start} on; save it in UTF-8'
+        ) from None
     if '\0' in text:
         raise OSError(f'it is no text: character {text.index(chr(0))} is a zero byte')
     return text
+
+
+class TableText(NamedTuple):
+    """The text of a CSV file whose lines all have as many fields as the first, which names them."""
+
+    text: str
+    delimiter: str
+    names: list[str]
+    begin: int  # lines of the text that are taken by the names
+
+    def rows(self) -> Iterator[list[str]]:
+        """The fields of every further line that is not empty, as texts."""
+        lines = itertools.islice(io.StringIO(self.text), self.begin, None)
+        return filter(None, csv.reader(lines, **_form(self.delimiter)))
+
+
+def read_table(path: str | os.PathLike, comments: bool = False) -> TableText:
+    """The text of a CSV file, checked.
+
+    Fields are apart by commas, or by semicolons or tabs where the first line has no comma; they may
+    be in double quotes. Empty lines count for nothing. A column without a name is called as pandas
+    calls it, `Unnamed: 0`.
+
+    comments: leave out lines that begin with #.
+
+    Raises OSError as `read_text`, and ValueError, one line, for two columns of one name, or a line
+    that has not as many fields as the first.
+    """
+    text = read_text(path)
+    if comments:
+        lines = text.splitlines(keepends=True)
+        text = ''.join(line for line in lines if not line.startswith('#'))
+    first = next((line for line in io.StringIO(text) if line.strip()), '')
+    delimiter = next((each for each in ',;\t' if each in first), ',')
+    reader = csv.reader(io.StringIO(text), **_form(delimiter))
+    rows = filter(None, reader)
+    try:
+        head = next(rows, [])
+        begin = reader.line_num
+        for row in rows:
+            if len(row) != len(head):
+                raise ValueError(
+                    f'line {reader.line_num} has {len(row)} fields, and the first line names '
+                    f'{len(head)}: give every line as many fields as there are names'
+                )
+    except csv.Error as error:
+        raise ValueError(f'line {reader.line_num} is no line of a CSV file: {error}') from None
+    names = [name.strip() or f'Unnamed: {place}' for place, name in enumerate(head)]
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ValueError(f'it has several columns {name}: give each a name of its own')
+    return TableText(text, delimiter, names, begin)
+
+
+def _form(delimiter: str) -> dict[str, Any]:
+    """What csv.reader is told of a file."""
+    return {'delimiter': delimiter, 'skipinitialspace': True, 'strict': True}

@@ -147,6 +147,28 @@ def test_a_flagfile_may_stand_twice_but_not_in_itself(tmp_path):
         command.with_flagfiles([f'--flagfile={two}'])
 
 
+@pytest.mark.parametrize('encoding', ['utf-8', 'utf-8-sig'])
+def test_a_flagfile_may_have_a_byte_order_mark(tmp_path, encoding):
+    file = tmp_path / 'one.flags'
+    file.write_text('--rounds=1\r\n  # größer\r\n--out=größe\r\n', encoding=encoding)
+    assert command.flagfile_lines(str(file)) == ['--rounds=1', '--out=größe']
+    file.write_text('--out=größe\n', encoding='latin-1')
+    with pytest.raises(ValueError, match='cannot be read: it is no text in UTF-8'):
+        command.flagfile_lines(str(file))
+
+
+@pytest.mark.parametrize(
+    'line', ['"--rounds=1"', "'--rounds=1'", '--out="a b"', "--out='a'", '--out "a"', '-out=""']
+)
+def test_quotes_in_a_flagfile_are_refused(tmp_path, line):
+    file = tmp_path / 'one.flags'
+    file.write_text(f'--degree=2\n{line}\n')
+    with pytest.raises(ValueError, match=r'line 2, .*, is in quotes, .*; take them off'):
+        command.flagfile_lines(str(file))
+    file.write_text('--out=a"b\n--note=it\'s\n# "x"\n')
+    assert len(command.flagfile_lines(str(file))) == 2
+
+
 COMMANDS = {
     'select': ['--run=absent'],
     'report': ['--runs=.'],

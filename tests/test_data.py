@@ -13,6 +13,7 @@ import sys
 import tarfile
 import threading
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from scipy.special import digamma
 from dfl_jax import data
 from dfl_jax.cli.run.plots import plot_partition
 from dfl_jax.data import DataError, PartitionError, official, so2sat
+from dfl_jax.tasks import NEXT_TOKEN
 
 PACK = {'': bytes, '.gz': gzip.compress, '.xz': lzma.compress}
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
@@ -434,8 +436,74 @@ def test_npz_with_natural_clients(tmp_path):
 
 def test_npz_with_all_labels_that_there_may_be(tmp_path):
     x, y = np.zeros((8, 2)), np.arange(8, dtype=np.uint64)
-    np.savez(tmp_path / 'own.npz', train_x=x[:6], train_y=y[:6], test_x=x[6:], test_y=y[6:])
+    np.savez(tmp_path / 'own.npz', train_x=x, train_y=y, test_x=x[6:], test_y=y[6:])
     assert data.load(tmp_path / 'own.npz').classes == 8
+
+
+def arrays_of(x, n=12):
+    """Arrays of an .npz whose first inputs are x, repeated."""
+    x = np.resize(x, (n, *np.shape(x)[1:])).astype(np.asarray(x).dtype)
+    y = np.arange(n) % 3
+    return {'train_x': x[: n - 3], 'train_y': y[: n - 3], 'test_x': x[-3:], 'test_y': y[-3:]}
+
+
+@pytest.mark.parametrize('kind', [np.int64, np.uint8, bool])
+def test_classes_that_training_lacks_are_refused(tmp_path, kind):
+    arrays = arrays_of(np.zeros((12, 2))) | {
+        'train_y': np.zeros(9, kind),
+        'test_y': np.ones(3, kind),
+    }
+    np.savez(tmp_path / 'own.npz', **arrays)
+    with pytest.raises(DataError, match='no training sample has the class 1 of the test set: add'):
+        data.load(tmp_path / 'own.npz')
+
+
+@pytest.mark.parametrize(
+    'shape', [(1, 28, 28), (3, 32, 32), (4, 8, 8), (2, 20, 30), (13, 64, 64), (16, 8, 8)]
+)
+def test_channels_that_come_first_are_refused(tmp_path, shape):
+    arrays = arrays_of(rng().random((12, *shape)))
+    np.savez(tmp_path / 'own.npz', **arrays)
+    said = rf'train_x is \(9, {shape[0]}, .*\[n, channels, H, W\].*transpose\(0, 2, 3, 1\)'
+    with pytest.raises(DataError, match=said):
+        data.load(tmp_path / 'own.npz')
+    for name in ('train_x', 'test_x'):  # as it says
+        arrays[name] = arrays[name].transpose(0, 2, 3, 1)
+    np.savez(tmp_path / 'own.npz', **arrays)
+    assert data.load(tmp_path / 'own.npz').train_x.shape == (9, *shape[1:], shape[0])
+
+
+@pytest.mark.parametrize(
+    'shape', [(28, 28, 1), (32, 32, 3), (4, 4, 4), (8, 8, 8), (3, 32), (2, 30, 3)]
+)
+def test_other_shapes_are_taken_as_they_are(tmp_path, shape):
+    np.savez(tmp_path / 'own.npz', **arrays_of(rng().random((12, *shape))))
+    assert data.load(tmp_path / 'own.npz').train_x.shape == (9, *shape)
+
+
+@pytest.mark.parametrize('shape', [(8, 8, 1), (28, 28), (8, 8, 3), (50, 2)])
+@pytest.mark.parametrize('kind', [np.int16, np.int64, np.uint16, np.float32, np.float64])
+@pytest.mark.parametrize('largest', [255, 4095])
+def test_pixels_that_are_not_scaled_are_refused(tmp_path, shape, kind, largest):
+    x = rng().integers(largest + 1, size=(12, *shape)).astype(kind)
+    np.savez(tmp_path / 'own.npz', **arrays_of(x))
+    with pytest.raises(
+        DataError, match=r'train_x has values from .* only pixels of type uint8 are'
+    ):
+        data.load(tmp_path / 'own.npz')
+
+
+def test_plain_numbers_that_are_not_scaled_are_warned_of(tmp_path):
+    np.savez(tmp_path / 'own.npz', **arrays_of(rng().integers(256, size=(12, 20))))
+    with pytest.warns(UserWarning, match=r'standard deviation of 7\d.*if the clients do not learn'):
+        assert data.load(tmp_path / 'own.npz').train_x.shape == (9, 20)
+    tokens = rng().integers(200, size=(24, 20))
+    x = {'train_x': tokens, 'train_y': tokens, 'test_x': tokens[:9], 'test_y': tokens[:9]}
+    np.savez(tmp_path / 'own.npz', **x)
+    with warnings.catch_warnings(action='error'):
+        data.load(tmp_path / 'own.npz', task=NEXT_TOKEN)
+        np.savez(tmp_path / 'own.npz', **arrays_of(rng().normal(size=(12, 20)) + 100))
+        data.load(tmp_path / 'own.npz')
 
 
 def test_a_npz_that_the_memory_does_not_hold(tmp_path, monkeypatch):

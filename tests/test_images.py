@@ -16,7 +16,7 @@ from dfl_jax import data
 from dfl_jax.cli.experiment.build import build
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
-from dfl_jax.data import DataError, PartitionError, augment, image_folder
+from dfl_jax.data import DataError, PartitionError, augment, image_folder, images
 
 COLOURS = {
     'ant': [(200, 30, 90), (10, 60, 250), (0, 0, 1)],
@@ -160,6 +160,95 @@ def test_kinds_of_files(tmp_path):
     black, white = x[0, 0, 0], x[1, 0, 0]
     expected = np.broadcast_to(np.array(colours)[:, None, None], x.shape)
     np.testing.assert_allclose((x - black) / (white - black) * 255, expected, atol=2)  # JPEG: 2
+
+
+TURNS = {  # Exif orientation: how Pillow makes the stored pixels of upright ones
+    1: None,
+    2: 'FLIP_LEFT_RIGHT',
+    3: 'ROTATE_180',
+    4: 'FLIP_TOP_BOTTOM',
+    5: 'TRANSPOSE',
+    6: 'ROTATE_90',
+    7: 'TRANSVERSE',
+    8: 'ROTATE_270',
+}
+
+
+@pytest.mark.parametrize('mode', ['RGB', 'L'])
+def test_photos_are_turned_as_their_camera_says(tmp_path, mode):
+    Image = pytest.importorskip('PIL.Image')
+    upright = np.zeros((16, 16, 3), np.uint8)
+    upright[:8, :8] = 200
+    upright[:8, 8:] = 90
+    for half in ('train', 'test'):
+        (tmp_path / half / 'a').mkdir(parents=True)
+        for orientation, turn in TURNS.items():
+            image = Image.fromarray(upright).convert(mode)
+            if turn:
+                image = image.transpose(Image.Transpose[turn])
+            exif = Image.Exif()
+            exif[0x0112] = orientation
+            for name in (f'{orientation}.png', f'{orientation}.jpg'):
+                image.save(tmp_path / half / 'a' / name, exif=exif, quality=100, subsampling=0)
+    x = data.load('image_folder', tmp_path, image_size=16).train_x
+    assert x[0].std() > 0.5
+    np.testing.assert_allclose(x, np.broadcast_to(x[1], x.shape), atol=0.05)
+
+
+def shape_of(mode, rows, colour=0):
+    """An image of one colour whose lower rows, from `rows` on, are transparent."""
+    Image = pytest.importorskip('PIL.Image')
+    alpha = np.zeros((16, 16), np.uint8)
+    alpha[:rows] = 255
+    if mode == 'P':
+        image = Image.fromarray((alpha == 0).astype(np.uint8), 'P')
+        image.putpalette([colour] * 6)
+        image.info['transparency'] = 1
+        return image
+    if mode == 'RGB':  # one colour of the file is the transparent one
+        pixels = np.where(alpha[..., None] > 0, colour, [7, 8, 9]).astype(np.uint8)
+        image = Image.fromarray(pixels)
+        image.info['transparency'] = (7, 8, 9)
+        return image
+    image = Image.new('RGBA', (16, 16), (colour,) * 4)
+    image.putalpha(Image.fromarray(alpha))
+    return image.convert(mode)
+
+
+@pytest.mark.parametrize('mode', ['RGBA', 'LA', 'P', 'RGB'])
+def test_what_is_transparent_lies_on_white(tmp_path, mode):
+    for half in ('train', 'test'):
+        (tmp_path / half / 'a').mkdir(parents=True)
+        for rows in (4, 12):
+            options = {'transparency': 1 if mode == 'P' else (7, 8, 9)} if mode in 'P RGB' else {}
+            shape_of(mode, rows).save(tmp_path / half / 'a' / f'{rows:02}.png', **options)
+    x = data.load('image_folder', tmp_path, image_size=16).train_x
+    white, black = x.max(), x.min()
+    for image, rows in zip(x, (4, 12), strict=True):
+        expected = np.where(np.arange(16) < rows, black, white)[:, None, None]
+        np.testing.assert_allclose(image, np.broadcast_to(expected, image.shape), atol=1e-3)
+
+
+def test_half_transparent_pixels_are_mixed_with_white():
+    Image = pytest.importorskip('PIL.Image')
+    found = images.pixels_of(Image.new('RGBA', (2, 2), (100, 0, 255, 51)))
+    assert found[0, 0].tolist() == [224, 204, 255]  # 51 is a fifth of 255
+
+
+@pytest.mark.parametrize('mode', ['RGBA', 'LA'])
+def test_a_white_shape_that_white_would_hide_is_refused(tmp_path, mode):
+    paint_classes(tmp_path)
+    shape_of(mode, 4, 255).save(tmp_path / 'bee/1.png')
+    with pytest.raises(DataError, match=r'bee/1.png .*nothing of it shows on white: lay it on'):
+        data.load('image_folder', tmp_path, image_size=8)
+
+
+def test_a_class_whose_images_all_are_in_the_random_test_set_is_refused(tmp_path):
+    assert np.flatnonzero(data.formats.held_out(5, None, '')).tolist() == [2]
+    for number, name in enumerate('aabcc'):
+        paint(tmp_path / name / f'{number}.png', (20 * number, 7 * number, number))
+    with pytest.raises(DataError, match='no training sample has the class b of the test set'):
+        data.load('image_folder', tmp_path, image_size=8)
 
 
 def write_bad(folder, content):

@@ -8,7 +8,7 @@ from test_cli import here, rows_of
 
 from dfl_jax import data
 from dfl_jax.data import DataError, PartitionError
-from dfl_jax.tasks import NEXT_TOKEN, REGRESSION
+from dfl_jax.tasks import CLASSIFICATION, NEXT_TOKEN, REGRESSION
 
 USERS = ('f0012_02', 'f0001_41', 'f0020_11')
 LINES = 'now is the winter of our discontent made glorious summer by this sun of york'
@@ -136,7 +136,19 @@ NUMBERS = ([[0.5, 1.0], [0.0, 2.0]], [0, 1])
         ({'a': ([[1.0, 1e300]], [0])}, 'finite numbers, as float32 holds'),
         ({'a': (NUMBERS[0], [0, 2**32 + 1])}, 'a target y is 4294967297'),
         ({'a': ([[1.0, 1.0]], [0])}, 'all inputs x of train are 1.0'),
-        ({'a': (['000001.jpg'], [0])}, 'the inputs are texts: set task to next_token'),
+        ({'a': (['abc'], ['d'])}, 'the inputs are texts: set task to next_token'),
+        ({'a': (['000001.jpg'], [0])}, 'names of images, such as 000001.jpg, .* CelebA: put the'),
+        ({'a': ([['img/7.PNG']], [1])}, 'names of images, such as img/7.PNG'),
+        ({'a': ([['12', 'Tue', 'NO_QUERY', 'me', 'hi']], [0])}, 'texts with classes, .* Sent140'),
+        ({'a': (['how nice'], [1])}, 'texts with classes, .*write numbers in their place'),
+        ({'a': (['how nice'], ['good'])}, 'texts with classes'),
+        ({'a': ([[['so', 'it', 'goes']]], [[['it', 'goes', 'on']]])}, 'texts with classes'),
+        ({'a': (NUMBERS[0], ['a', 'b'])}, 'y must be finite numbers$'),
+        ({'a': (NUMBERS[0], [[0], [1]])}, 'the targets y must be whole numbers'),
+        ({'a': (NUMBERS[0], [0, 0])}, 'no training sample has the class 1 of the test set'),
+        ('{"users": ["a", "c"], "user_data": {"a": {}, "b": {}}}', 'same users, .* differ in b, c'),
+        ('{"users": ["a", "a"], "user_data": {"a": {}}}', 'same users, .* differ in 2 names'),
+        ('{"users": "a", "user_data": {"a": {}}}', 'must hold an object with'),
         ('[' * 100_000, 'its brackets nest too deep'),
     ],
 )
@@ -150,6 +162,34 @@ def test_files_that_are_wrong(tmp_path, train, said):
     with pytest.raises(DataError, match=said) as caught:
         data.load('leaf', tmp_path)
     assert '\n' not in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize('task', [CLASSIFICATION, NEXT_TOKEN])
+def test_no_task_takes_messages_or_names_of_images(tmp_path, task):
+    """What the message advises has to work, so that none may advise the other task."""
+    for inputs in (['000001.jpg'], [['12', 'Tue', 'hi']]):
+        for half in ('train', 'test'):
+            write(tmp_path / half, 'data.json', {'a': (inputs, [0])})
+        with pytest.raises(DataError, match=r'image_folder|write numbers') as caught:
+            data.load('leaf', tmp_path, task=task)
+        assert 'next_token' not in str(caught.value)
+
+
+def test_other_forms_of_the_same_files(femnist, tmp_path):
+    """Labels with a point, users in another order, and what macOS leaves beside the files."""
+    for path in sorted(femnist.glob('*/*.json')):
+        content = json.loads(path.read_text())
+        for samples in content['user_data'].values():
+            samples['y'] = [float(label) for label in samples['y']]
+        content['users'].reverse()
+        folder = tmp_path / path.parent.name
+        folder.mkdir(exist_ok=True)
+        (folder / path.name).write_text(json.dumps(content), encoding='utf-8-sig')
+        (folder / f'._{path.name}').write_bytes(b'\0\5\26\7')
+    found, expected = data.load('leaf', tmp_path), data.load('leaf', femnist)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert found.train_y.dtype == np.int32
 
 
 def test_texts_that_are_wrong(shakespeare):

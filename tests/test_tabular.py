@@ -161,6 +161,298 @@ def test_tables_that_do_not_fit(csv, columns, changes, said):
     assert '\n' not in str(caught.value) and (str(path) in str(caught.value) or 'user' in said)
 
 
+# ------------------------------------------------------- what cannot be understood is refused
+
+
+def noise(n=60, seed=0, **columns):
+    """A table whose target nothing predicts."""
+    rng = np.random.default_rng(seed)
+    frame = {'a': rng.normal(size=n).round(3), 'b': rng.choice(['x', 'y'], n)}
+    return pandas.DataFrame(frame | columns | {'label': rng.choice(['up', 'down'], n)})
+
+
+LABEL = {'target': 'label'}
+
+
+@pytest.fixture(params=['.csv', '.parquet'])
+def saved(request, tmp_path):
+    """Writes a table as CSV or Parquet; returns the file."""
+
+    def save(frame):
+        path = tmp_path / f'noise{request.param}'
+        if request.param == '.csv':
+            frame.to_csv(path, index=False)
+        else:
+            frame.to_parquet(path, index=False)
+        return path
+
+    return save
+
+
+def refused(path, said, columns=LABEL, **how):
+    with pytest.raises(DataError, match=said) as caught:
+        data.load(path, columns=columns, **how)
+    assert '\n' not in str(caught.value) and str(path) in str(caught.value)
+
+
+def written(tmp_path, text, **how):
+    path = tmp_path / 'written.csv'
+    path.write_text(text, **how)
+    return path
+
+
+LINES = [f'{i * i % 17},{i % 3},{"yes" if i % 2 else "no"}' for i in range(30)]
+SAMPLES = '\n'.join(LINES)
+
+
+@pytest.mark.parametrize(
+    ('header', 'said'),
+    [
+        ('a,label,label', 'several columns label: give each a name of its own'),
+        ('a,a,label', 'several columns a'),
+        ('a, a ,label', 'several columns a'),
+        ('a,"label",label', 'several columns label'),
+    ],
+)
+def test_a_name_that_is_there_twice_in_a_file(tmp_path, header, said):
+    refused(written(tmp_path, f'{header}\n{SAMPLES}'), said)
+
+
+@pytest.mark.parametrize('copy', ['label.1', 'label_y', 'label_copy', 'Label', 'label 2'])
+def test_the_target_again_is_refused(saved, copy):
+    frame = noise()
+    refused(saved(frame.assign(**{copy: frame['label']})), f'{copy} is the target label again')
+    other = frame.assign(**{copy: frame['label'].iloc[::-1].to_numpy()})
+    assert data.load(saved(other), columns=LABEL).train_x.shape[1] == 5
+
+
+@pytest.mark.parametrize(
+    'name',
+    ['Unnamed: 0', '__index_level_0__', 'index', 'level_0', 'id', 'row_id', 'sampleId', 'elsewhat'],
+)
+@pytest.mark.parametrize('order', ['sorted', 'shuffled'])
+def test_a_row_number_is_refused(saved, name, order):
+    number = np.arange(60) + 1
+    if order == 'shuffled':
+        number = np.random.default_rng(1).permutation(60)
+    frame = noise(**{name: number})
+    refused(saved(frame), f'{name} numbers the rows .*drop={name}, or say by columns number={name}')
+    for role, features in (('drop', 3), ('number', 4)):
+        found = data.load(saved(frame), columns=LABEL | {role: name})
+        assert found.train_x.shape[1] == features
+
+
+def test_a_saved_index_is_refused(tmp_path):
+    noise().to_csv(tmp_path / 'noise.csv')  # its name is empty
+    refused(tmp_path / 'noise.csv', 'Unnamed: 0 numbers the rows')
+    noise().rename(index=str).to_csv(tmp_path / 'noise.csv')
+    refused(tmp_path / 'noise.csv', 'Unnamed: 0 numbers the rows')
+    noise(n=60).sample(40, random_state=0).to_csv(tmp_path / 'noise.csv', index_label='index')
+    refused(tmp_path / 'noise.csv', 'index numbers the rows')
+    year = np.repeat(np.arange(2000, 2030), 2)
+    frame = noise(year=year, index=np.random.default_rng(0).normal(size=60), number=year)
+    frame.to_csv(tmp_path / 'noise.csv', index=False)
+    assert data.load(tmp_path / 'noise.csv', columns=LABEL).train_x.shape[1] == 6
+
+
+@pytest.mark.parametrize(
+    ('text', 'said'),
+    [
+        (f'a,label\n{SAMPLES}', 'line 2 has 3 fields, and the first line names 2'),
+        ('a,b,label\n' + SAMPLES.replace(LINES[8], LINES[8] + ',7'), 'line 10 has 4 fields'),
+        ('a,b,label\n' + SAMPLES.replace(LINES[8], '1,2'), 'line 10 has 2 fields'),
+        (f'a,b,label\n{SAMPLES}\n3,"1,yes', 'line 32 is no line of a CSV file: unexpected end'),
+        (f'a,b,label\n{SAMPLES}\n3,"1"1,yes', 'line 32 is no line of a CSV file'),
+        ('', 'is no column|holds no|has no|name the column|line'),
+    ],
+)
+def test_lines_that_do_not_fit_the_first(tmp_path, text, said):
+    refused(written(tmp_path, text), said)
+
+
+@pytest.mark.parametrize(
+    'first',
+    ['5.5,2,yes', '16,0,no', '7,1,yes', '0.25,1,no'],
+)
+def test_a_file_without_names_is_refused(tmp_path, first):
+    said = f'first line, {first}, looks like a sample: write the names'
+    refused(written(tmp_path, f'{first}\n{SAMPLES}'), said, {'target': first.split(',')[2]})
+
+
+def test_a_file_of_texts_or_numbers_without_names_is_refused(tmp_path):
+    texts = '\n'.join(f'{"xyz"[i % 3]},{"pq"[i % 2]},{"kno"[i % 3]}' for i in range(30))
+    refused(written(tmp_path, texts), 'looks like a sample', {'target': 'k'})
+    numbers = '\n'.join(f'{i % 7 + 0.5},{i % 3},{i * i % 11 + 7}' for i in range(30))
+    refused(written(tmp_path, numbers), 'looks like a sample', {'target': '7'})
+
+
+@pytest.mark.parametrize(
+    'header', ['a,b,yes', '0,1,label', '1,2,label', '0,1,2', '"a","b","label"', 'yes,no,label']
+)
+def test_names_that_may_look_like_values(tmp_path, header):
+    name = header.replace('"', '').split(',')[2]
+    found = data.load(written(tmp_path, f'{header}\n{SAMPLES}'), columns={'target': name})
+    assert found.train_x.shape == (24, 2) and len(found.test_y) == 6
+
+
+@pytest.mark.parametrize(
+    'ids',
+    [
+        ['1', '01', '2', '002'],
+        ['00001', 'A0001', '1', '7e2', '700'],
+        ['1.0', '1', '01.0'],
+        ['NA', 'None', 'nan', 'null'],
+        ['12345678901234567890123', '12345678901234567890124'],
+        ['true', 'True', 'TRUE'],
+    ],
+)
+def test_clients_are_texts(saved, ids):
+    who = [ids[i % len(ids)] for i in range(60)]
+    found = data.load(saved(noise(who=who)), columns=LABEL | {'client': 'who'})
+    kept = ~data.formats.held_out(60, 0.2, '')
+    np.testing.assert_array_equal(found.owners, data.formats.numbered(np.array(who)[kept]))
+    assert len(np.unique(found.owners)) == len(ids) and found.train_x.shape[1] == 3
+
+
+def test_ids_that_change_their_form_late(tmp_path):
+    """A reader by pieces takes the first half for numbers."""
+    who = [f'{i % 5:05d}' for i in range(150_000)] + ['A0001'] * 10
+    lines = [f'{i % 7},{w},{i % 2}' for i, w in enumerate(who)]
+    path = written(tmp_path, 'a,who,label\n' + '\n'.join(lines))
+    assert len(np.unique(data.load(path, columns=LABEL | {'client': 'who'}).owners)) == 6
+
+
+def test_classes_with_leading_zeros_are_texts(tmp_path):
+    lines = [f'{i * i % 17},{["1", "01", "2", "002"][i % 4]}' for i in range(40)]
+    assert data.load(written(tmp_path, 'a,label\n' + '\n'.join(lines)), columns=LABEL).classes == 4
+
+
+NUMBERS = np.random.default_rng(0).normal(1e5, 1e4, 200)
+
+
+@pytest.mark.parametrize(
+    ('values', 'said'),
+    [
+        (['?', *map(repr, map(float, NUMBERS[1:]))], r"numbers, and 1 other values such as '\?'"),
+        (['n/a', 'unknown', *map(repr, map(float, NUMBERS[2:]))], "2 other values such as 'n/a'"),
+        (['?', *[str(i % 10) for i in range(199)]], r"1 other values such as '\?'"),
+        (['NaN', *[str(i % 10) for i in range(199)]], "1 other values such as 'NaN'"),
+        ([f'{i % 7},{i % 10}' for i in range(200)], "numbers in a form that is not read, .*'0,0'"),
+        ([f'{x:,.0f}' for x in NUMBERS], 'numbers in a form that is not read'),
+        ([f'{x:,.0f}'.replace(',', '.') + ',5' for x in NUMBERS], 'a form that is not read'),
+        ([f'{x:,.0f}'.replace(',', "'") for x in NUMBERS], 'a form that is not read'),
+        ([f'{x:,.0f}'.replace(',', '\u202f') for x in NUMBERS], 'a form that is not read'),
+        ([f'${i % 9}' for i in range(200)], 'a form that is not read'),
+        ([f'{i % 9} €' for i in range(200)], 'a form that is not read'),
+        ([f'{i % 9}%' for i in range(200)], 'a form that is not read'),
+        ([f'(1,{i % 9}00)' for i in range(200)], 'a form that is not read'),
+        ([f'20{i % 5 + 10}-0{i % 9 + 1}-1{i % 9}' for i in range(200)], 'holds dates, such as'),
+        ([f'{i % 9 + 1}/12/2020 10:3{i % 5}' for i in range(200)], 'holds dates, such as'),
+        ([f'1{i % 9}.12.2020' for i in range(200)], 'holds dates, such as'),
+        ([f'1{i % 9} Dec 2020' for i in range(200)], 'holds dates, such as'),
+        ([f'March 1{i % 9}, 2020' for i in range(200)], 'holds dates, such as'),
+        ([f'1{i % 9}:30' for i in range(200)], 'holds dates, such as'),
+        ([f'{i * i} kg' for i in range(200)], '160 different values in 160 training rows'),
+        ([f'sentence {i % 150}' for i in range(200)], 'different values in 160 training rows'),
+    ],
+)
+def test_texts_that_may_be_no_categories(saved, values, said):
+    path = saved(noise(200, odd=values))
+    refused(path, f'the column odd .*{said}.*columns (drop|category)=odd')
+    found = data.load(path, columns=LABEL | {'category': 'odd'})
+    assert found.train_x.shape[1] > 4
+    assert data.load(path, columns=LABEL | {'drop': 'odd'}).train_x.shape[1] == 3
+
+
+@pytest.mark.parametrize(
+    'values',
+    [
+        ['None', 'NA', 'brick'],
+        ['null', 'nan', '-'],
+        ['18-25', '26-65', '66+'],
+        ['<5', '>5'],
+        ['S', 'M', 'L', 'XL'],
+        ['1st', '2nd', '3rd'],
+        ['true', 'false', 'maybe'],
+        ['4x4', '2x4'],
+        ['Müller', 'Ærø', '東京'],
+    ],
+)
+def test_texts_that_are_categories(saved, values):
+    column = [values[i % len(values)] for i in range(60)]
+    found = data.load(saved(noise(kind=column)), columns=LABEL)
+    assert found.train_x.shape[1] == 3 + len(values)
+    classes = data.load(saved(noise(kind=column)), columns={'target': 'kind'}).classes
+    assert classes == len(values)
+
+
+def test_numbers_and_truth_of_a_file_are_no_texts(tmp_path):
+    lines = [
+        f'{i % 9}.50,{" " * (i % 2)}{i % 4}e1,{"TRUE" if i % 3 else "false"},-{i % 5}'
+        for i in range(40)
+    ]
+    path = written(tmp_path, 'a,b,c,label\n' + '\n'.join(lines))
+    found = data.load(path, columns=LABEL, task=REGRESSION)
+    assert found.train_x.shape == (32, 3)
+    kept = ~data.formats.held_out(40, 0.2, '')
+    expected = -(np.arange(40) % 5)[kept].astype(float)
+    np.testing.assert_allclose(found.train_y, (expected - expected.mean()) / expected.std(), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ('values', 'said'),
+    [
+        (['?', *['1', '2', '3'] * 13], r"target label holds numbers, and 1 other .*'\?'"),
+        ([f'{i % 4},5' for i in range(40)], "target label holds numbers in a form .*'0,5'"),
+        ([f'word {i}' for i in range(40)], 'target label has 32 different values in 32 training'),
+        ([str(i * i) for i in range(40)], 'label has 32 different values .*task to regression'),
+    ],
+)
+def test_targets_that_may_be_no_classes(tmp_path, values, said):
+    lines = [f'{i % 7},"{value}"' for i, value in enumerate(values)]
+    refused(written(tmp_path, 'a,label\n' + '\n'.join(lines)), said)
+
+
+def test_numbers_that_a_parquet_file_has_as_texts(tmp_path):
+    path = tmp_path / 'noise.parquet'
+    frame = noise(digits=[f'{i % 7}.5' for i in range(60)])
+    frame.to_parquet(path)
+    refused(path, "digits holds numbers that are written as texts, such as '0.5'")
+    assert data.load(path, columns=LABEL | {'number': 'digits'}).train_x.shape[1] == 4
+    assert data.load(path, columns=LABEL | {'category': 'digits'}).train_x.shape[1] == 10
+    refused(path, "b is to be a number and holds '[xy]'", LABEL | {'number': 'b', 'drop': 'digits'})
+    frame.astype({'digits': 'category'}).to_parquet(path)  # the file says what they are
+    assert data.load(path, columns=LABEL).train_x.shape[1] == 10
+
+
+@pytest.mark.parametrize(
+    ('change', 'how'),
+    [
+        (lambda text: text.replace(',', ';'), {}),
+        (lambda text: text.replace(',', '\t'), {}),
+        (lambda text: text.replace(',', ', '), {}),
+        (lambda text: text.replace('\n', '\r\n'), {'newline': ''}),
+        (lambda text: text + '\n\n', {'encoding': 'utf-8-sig'}),
+        (lambda text: '\n'.join('"' + t.replace(',', '","') + '"' for t in text.split('\n')), {}),
+    ],
+)
+def test_forms_of_one_file(tmp_path, change, how):
+    text = f'a,b,größe\n{SAMPLES}'
+    columns = {'target': 'größe'}
+    plain = data.load(written(tmp_path, text, encoding='utf-8'), columns=columns)
+    found = data.load(
+        written(tmp_path, change(text), **{'encoding': 'utf-8'} | how), columns=columns
+    )
+    for ours, theirs in zip(found[:4], plain[:4], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize('encoding', ['latin-1', 'utf-16', 'utf-32', 'cp1252'])
+def test_other_encodings_are_refused(tmp_path, encoding):
+    path = written(tmp_path, f'a,b,größe\n{SAMPLES}', encoding=encoding)
+    refused(path, r'cannot read .* \(OSError: it is no text', {'target': 'größe'})
+
+
 def test_two_columns_of_one_name(tmp_path):
     pytest.importorskip('pyarrow')
     frame = houses(60)

@@ -97,6 +97,23 @@ def test_files_of_worlds(tmp_path, name):
     assert len(few.speed) == 3 and set(few.speed) < set(read.speed)
 
 
+@pytest.mark.parametrize(
+    'text',
+    [
+        'speed,uplink\n1e9,2e6\n3e9,4e6\n',
+        '# of R\n"speed","uplink"\n"1e9","2e6"\n3e9,4e6\n',
+        'uplink;speed\n2e6;1e9\n4e6;3e9\n',
+        'speed, uplink\r\n1e9, 2e6\r\n\r\n3e9, 4e6\r\n',
+        'speed\tuplink\n1e9\t2e6\n3e9\t4e6',
+    ],
+)
+@pytest.mark.parametrize('encoding', ['utf-8', 'utf-8-sig'])
+def test_forms_of_a_file(tmp_path, text, encoding):
+    (tmp_path / 'world.csv').write_bytes(text.encode(encoding))
+    world = timing.parse(str(tmp_path / 'world.csv'), 2)
+    assert world.speed.tolist() == [1e9, 3e9] and world.uplink.tolist() == [2e6, 4e6]
+
+
 def test_online_times_in_a_file(tmp_path):
     world = timing.parse('online=sine:100:0.3', CLIENTS)
     timing.write(world, tmp_path / 'world.npz')
@@ -220,6 +237,8 @@ def test_a_pickle_of_code_is_refused(tmp_path, capsys):
         ('online=sine:0:0.5', 'online=sine:0:0.5: write always or sine:PERIOD:SHARE'),
         ('online=often', 'online=often: write'),
         ('missing.csv', 'missing.csv cannot be read: No such file'),
+        ('speed=1e9,uplink=5,speed=2e9', '--world=.*: speed is there twice; give it once'),
+        ('online=always,online=always', 'online is there twice'),
     ],
 )
 def test_worlds_that_are_refused(text, pattern):
@@ -235,6 +254,9 @@ def test_worlds_that_are_refused(text, pattern):
         ('speed\n1\n', "has no column 'uplink'"),
         ('speed,uplink\n1,2\n3\n', 'is no table of numbers'),
         ('speed,uplink\n', 'holds no client'),
+        ('speed,uplink,speed\n1,2,3\n', 'it has several columns speed: give each a name'),
+        ('speed,uplink\n"1,5","2,5"\n', "is no table of numbers .*: '1,5'"),
+        ('', 'holds no client'),
     ],
 )
 def test_files_that_are_refused(tmp_path, content, pattern):

@@ -294,7 +294,12 @@ def test_edge_list(tmp_path):
         ('0 1 2 3\n', r'links\.txt:1: two node ids'),
         ('0\n', r'links\.txt:1: two node ids'),
         ('0 1 x\n', r"links\.txt:1: two node ids .* got '0 1 x'"),
-        ('a b {}\n', r'links\.txt:1: two node ids'),
+        ('a b {}\n', r'links\.txt:1: two node ids .*number them by .*convert_node_labels_to'),
+        ('New York Los Angeles {}\n', r"got 'New York .* clients 0 to 3: number them by networkx"),
+        ('São Paulo,Rio,0.5\n', r"two node ids .*got 'São Paulo"),
+        ('source,target\n0,1\n', r'links\.txt:1: two node ids'),
+        ('0 1 np.float64(nan)\n', r'links\.txt: weight nan is no finite number'),
+        ('0 1 np.float64(x)\n', r'links\.txt:1: two node ids'),
         ('0 1\n# x\n0 -1\n', r'links\.txt:3: two node ids'),
         ('0 1.0\n', r'links\.txt:1: two node ids'),
         ('0 ' + '9' * 5000, r'links\.txt:1: two node ids'),
@@ -335,6 +340,28 @@ def test_edge_lists_of_networkx(tmp_path, written):
         np.testing.assert_array_equal(drawn.weights, np.tile([0.5, 0.25, 0.25], (2, 5, 1)))
     else:
         assert drawn.weights is None
+
+
+@pytest.mark.parametrize('kind', [np.float64, np.float32, np.float16, np.int64, float, int])
+@pytest.mark.parametrize('form', ['{}', "{{'weight': {}}}", "{{'a': 'b', 'weight': {}, 'c': 1}}"])
+@pytest.mark.parametrize('encoding', ['utf-8', 'utf-8-sig'])
+def test_weights_as_numpy_prints_them(tmp_path, kind, form, encoding):
+    weight = kind(0.25 if np.dtype(kind).kind == 'f' else 0)
+    file = tmp_path / 'links.txt'
+    text = '\n'.join(f'{i} {(i + 1) % 5} {form.format(repr(weight))}' for i in range(5))
+    file.write_text(text, encoding=encoding)
+    drawn = schedule('edge_list', 5, 1, seed=0, path=file)
+    expected = [1 - 2 * float(weight), float(weight), float(weight)]
+    np.testing.assert_allclose(drawn.weights, np.tile(expected, (1, 5, 1)))
+
+
+def test_a_graph_of_cities_once_its_nodes_are_numbered(tmp_path):
+    cities = nx.cycle_graph(5)
+    cities = nx.relabel_nodes(cities, {i: f'City {i}' for i in range(5)})
+    nx.set_edge_attributes(cities, np.float64(0.25), 'weight')
+    nx.write_edgelist(nx.convert_node_labels_to_integers(cities), tmp_path / 'links.txt')
+    drawn = schedule('edge_list', 5, 1, seed=0, path=tmp_path / 'links.txt')
+    np.testing.assert_array_equal(drawn.weights, np.tile([0.5, 0.25, 0.25], (1, 5, 1)))
 
 
 @pytest.mark.parametrize('weighted', [False, True])

@@ -23,6 +23,10 @@ CHECKOUT = Path(__file__).parents[2] / 'experiments'
 PAPERS = CHECKOUT if (CHECKOUT / 'ntk_dfl').is_dir() else Path(__file__).parents[1] / 'papers'
 
 flags.disclaim_key_flags()  # a flag that is defined here is of the module that asks
+
+# A flag or its value in quotes, which a shell would take off
+QUOTED = re.compile(r"""(--?\w+[= ])?(['"]).*\2""")
+
 Main = Callable[[list[str]], int]
 
 
@@ -59,9 +63,7 @@ def _home(start: str) -> str:
     return home
 
 
-def define_path(
-    name: str, default: str | None, text: str, before: str = '^', **how: Any
-) -> None:
+def define_path(name: str, default: str | None, text: str, before: str = '^', **how: Any) -> None:
     """Defines a flag that is a path, or may be one; before: as `PathParser` takes it."""
     written = flags.ArgumentSerializer()
     flags.DEFINE(PathParser(before), name, default, text, serializer=written, **how)
@@ -212,12 +214,21 @@ def found_flagfile(name: str) -> str:
 def flagfile_lines(path: str) -> list[str]:
     """The lines of a flagfile but comments and empty ones. Raises ValueError, one line."""
     try:
-        with open(path, encoding='utf-8') as file:
+        with open(path, encoding='utf-8-sig') as file:  # perhaps a pipe of the shell
             lines = file.read().splitlines()
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else 'it is no text'
+        reason = error.strerror if isinstance(error, OSError) else 'it is no text in UTF-8'
         raise ValueError(f'--flagfile={path} cannot be read: {reason}') from error
-    return [line.strip() for line in lines if line.strip() and not line.startswith(('#', '//'))]
+    kept = []
+    for number, line in enumerate(map(str.strip, lines), 1):
+        if QUOTED.fullmatch(line):
+            raise ValueError(
+                f'--flagfile={path}: line {number}, {line}, is in quotes, which would belong to '
+                'the value; take them off'
+            )
+        if line and not line.startswith(('#', '//')):
+            kept.append(line)
+    return kept
 
 
 def check_empty(out: str | None) -> None:

@@ -90,6 +90,28 @@ def numbered(names: Sequence[Any] | np.ndarray) -> np.ndarray:
     return np.unique(np.asarray(names), return_inverse=True)[1].astype(np.int32)
 
 
+def check_classes(
+    origin: object,
+    train: np.ndarray,
+    test: np.ndarray,
+    names: Sequence[Any] | np.ndarray | None = None,
+    what: str = 'sample',
+) -> None:
+    """Raises DataError for labels [n] of a test set that no training sample has.
+
+    origin, what: where the labels come from, and what has one, for the message.
+    names: of the classes; default, the labels.
+    """
+    strangers = np.setdiff1d(test, train)
+    if len(strangers):
+        name = strangers[0] if names is None else names[int(strangers[0])]
+        more = f' (and {len(strangers) - 1} others)' if len(strangers) > 1 else ''
+        raise DataError(
+            f'{origin}: no training {what} has the class {name}{more} of the test set: add some, '
+            f'or remove them from the test set'
+        )
+
+
 def check_memory(path: object, size: float) -> None:
     """Raises DataError for data of `size` bytes that the host has no room for."""
     if lack := lack_of_memory(size):
@@ -186,7 +208,7 @@ def one_line(error: Exception) -> str:
     return ' '.join(f'{type(error).__name__}: {error}'.split())[:200]
 
 
-def check_classes(origin: object, task: Task, remedy: str) -> None:
+def check_learns_classes(origin: object, task: Task, remedy: str) -> None:
     """Raises DataError for a task whose targets are not one class a sample, as these data have."""
     if not task.of_classes:
         raise DataError(

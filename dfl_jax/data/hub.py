@@ -3,7 +3,8 @@
 Axis letters: n samples, S rows and columns of an image.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from dfl_jax.data.formats import (
     DataError,
     Dataset,
     check_classes,
+    check_learns_classes,
     check_memory,
     held_out,
     imported,
@@ -20,14 +22,14 @@ from dfl_jax.data.formats import (
     numbered,
     one_line,
 )
-from dfl_jax.data.image_folder import SIZES, channel_moments
+from dfl_jax.data.images import channel_moments, check_size, pixels_of, widened
+from dfl_jax.data.npz import check_inputs
 from dfl_jax.host import expand
 from dfl_jax.tasks import CLASSIFICATION, Task
 
 PREFIX = 'hf:'
 ROLES = ('input', 'target', 'client')
 SPLIT = 'split of the data set'  # the column that a table is given
-BILINEAR = 2  # of Pillow, as in image_folder
 Table = Any  # datasets.Dataset
 
 
@@ -47,8 +49,12 @@ def load(
     test, validation is the test set, and without that a random share of the samples.
 
     The input is the column of that role, or the one that holds images. Images become [n, S, S,
-    channels] as by `image_folder`, grey ones with one channel; lists of numbers are taken as they
-    are. Where there is neither, all columns are a table, as by `tabular.from_frame`.
+    channels] by `images.pixels_of`: one channel if all images are grey, otherwise three. Lists of
+    numbers are taken as they are. Where there is neither, all columns are a table, as by
+    `tabular.from_frame`; .csv files of a folder are read as by `tabular.read`.
+
+    Class labels are known by their names, which may have other numbers in the test set than in the
+    training set.
 
     Args:
       name: of a repository, NAME or NAME:CONFIGURATION; or the path of a folder, written by
@@ -60,61 +66,83 @@ def load(
       progress: show the library's progress bars.
 
     Raises:
-      DataError: no such data set, folder, split or column, or values that fit neither.
+      DataError: no such data set, folder, split or column, values that are missing or fit neither,
+        or a class that the test set has and the training set lacks.
     """
-    train, test = _splits(name, progress)
+    train, test, texts = _splits(name, progress)
     if test is not None and test_share is not None:
         raise DataError(f'{name} has a test set of its own: drop the test share of {test_share}')
     given = _input(name, train, columns)
     if given is None:
         if image_size is not None:
             raise DataError(f'{name} has no images: drop image_size')
-        return _of_table(name, train, test, columns, test_share, task)
+        return _of_table(name, train, test, columns, test_share, task, texts)
     if strangers := sorted(set(columns) - set(ROLES)):
         raise DataError(
             f'columns {strangers[0]}={columns[strangers[0]]}: {name} has the roles '
             f'{", ".join(ROLES)}'
         )
-    check_classes(f'{name}: {given}', task, 'leave the task out')
+    check_learns_classes(f'{name}: {given}', task, 'leave the task out')
     target = _target(name, train, columns)
     tables = [train] if test is None else [train, test]
-    labels = [value for table in tables for value in table[target]]
-    client = _present(name, train, columns['client']) if 'client' in columns else None
-    owners = numbered([str(value) for value in train[client]]) if client else None
-    y, classes = _classes(name, target, train.features[target], labels)
+    y, names = _classes(name, tables, target)
+    owners = None
+    if 'client' in columns:
+        owners = numbered([str(user) for user in _values(name, train, columns['client'])])
     if test is None:
-        testing = held_out(len(labels), test_share, name)
+        testing = held_out(len(y), test_share, name)
         owners = owners if owners is None else owners[~testing]
     else:
-        testing = np.arange(len(labels)) >= len(train)
+        testing = np.arange(len(y)) >= len(train)
+    check_classes(name, y[~testing], y[testing], names)
     x = _inputs(name, tables, given, image_size, testing)
-    return Dataset(x[~testing], y[~testing], x[testing], y[testing], classes, owners)
+    return Dataset(x[~testing], y[~testing], x[testing], y[testing], len(names), owners)
 
 
-def _splits(name: str, progress: bool) -> tuple[Table, Table | None]:
-    """The training and the test set; None where there is none."""
+def _splits(name: str, progress: bool) -> tuple[Table, Table | None, bool]:
+    """The training and the test set, None where there is none; and whether their columns are texts,
+    as those of a .csv are.
+    """
     datasets = imported('datasets', 'hf: is read by the package datasets', 'datasets pillow')
     if not progress:
         datasets.disable_progress_bars()
-    folder = expand(name)
+    folder, texts = expand(name), False
     try:
         if (folder / 'dataset_dict.json').is_file() or (folder / 'state.json').is_file():
             found = datasets.load_from_disk(folder)
         elif folder.is_dir():
-            found = datasets.load_dataset(str(folder))
+            builder = datasets.load_dataset_builder(str(folder))
+            texts = builder.name == 'csv'
+            if texts:
+                files = builder.config.data_files
+                found = datasets.DatasetDict({half: _of_csv(files[half]) for half in files})
+            else:
+                found = datasets.load_dataset(str(folder))
         else:
             repository, _, configuration = name.partition(':')
             found = datasets.load_dataset(repository, configuration or None)
+    except DataError:
+        raise
     except Exception as error:  # of the network, the hub, pyarrow: each has its own
         raise DataError(
             f'cannot load {name} by the package datasets ({one_line(error)}): give NAME or '
             'NAME:CONFIGURATION of the hub, or a folder'
         ) from None
+    found = found.with_format(None)  # one that it was saved with
     if not isinstance(found, datasets.DatasetDict):
-        return found, None
+        return found, None, texts
     if 'train' not in found:
         raise DataError(f'{name} has the splits {", ".join(found)}, and none is train')
-    return found['train'], found.get('test', found.get('validation'))
+    return found['train'], found.get('test', found.get('validation')), texts
+
+
+def _of_csv(paths: list[str]) -> Table:
+    """The texts of .csv files, which the package itself would guess the types of."""
+    import datasets
+    import pandas
+
+    frames = [tabular.read(Path(path)) for path in paths]
+    return datasets.Dataset.from_pandas(pandas.concat(frames), preserve_index=False)
 
 
 def _input(name: str, table: Table, columns: Mapping[str, str]) -> str | None:
@@ -155,17 +183,41 @@ def _columns(table: Table, kind: str) -> list[str]:
     return [each for each in table.column_names if type(table.features[each]).__name__ == kind]
 
 
-def _classes(name: str, target: str, feature: Any, labels: list[Any]) -> tuple[np.ndarray, int]:
-    """Classes [n] int32 of the labels, and how many there are."""
-    if any(not isinstance(label, int | str) for label in labels):
+def _values(name: str, table: Table, column: str) -> list[Any]:
+    """The values of a column, class labels by name. Raises DataError where some are missing."""
+    values = _named(table, _present(name, table, column))
+    if lacking := sum(each is None for each in values):
+        raise DataError(f'{name}: {lacking} samples have no {column}: remove them')
+    return values
+
+
+def _named(table: Table, column: str) -> list[Any]:
+    """The values of a column, class labels by name, None where they are missing."""
+    values = [*table[column]]
+    if column not in _columns(table, 'ClassLabel'):
+        return values
+    names = table.features[column].names
+    return [None if each is None or each < 0 else names[each] for each in values]
+
+
+def _classes(name: str, tables: list[Table], target: str) -> tuple[np.ndarray, list[Any]]:
+    """Classes [n] int32 of the samples of all tables, and the names of the classes."""
+    labels = [_values(name, table, target) for table in tables]
+    kinds = [{type(label).__name__ for label in each} for each in labels]
+    if kinds[0] not in ({'int'}, {'str'}, {'bool'}):
         raise DataError(f'{name}: the target {target} must be classes: whole numbers or texts')
-    if type(feature).__name__ != 'ClassLabel':
-        y = numbered(labels)
-        return y, int(y.max()) + 1
-    y = np.array(labels, np.int32)
-    if y.min() < 0:
-        raise DataError(f'{name}: {int((y < 0).sum())} samples have no {target}: remove them')
-    return y, feature.num_classes
+    if kinds[-1] != kinds[0]:
+        raise DataError(
+            f'{name}: the target {target} is {"".join(kinds[0])} in the training set and '
+            f'{", ".join(sorted(kinds[-1]))} in the test set: write both in one way'
+        )
+    every = [label for each in labels for label in each]
+    names = sorted(set(every))
+    if target in _columns(tables[0], 'ClassLabel'):
+        known = tables[0].features[target].names
+        names = [*known, *(each for each in names if each not in known)]
+    number = {each: i for i, each in enumerate(names)}
+    return np.array([number[label] for label in every], np.int32), names
 
 
 def _inputs(
@@ -177,8 +229,9 @@ def _inputs(
         return normalised(pixels, *channel_moments(pixels[~test], name))
     if image_size is not None:
         raise DataError(f'{name}: the column {column} has no images: drop image_size')
+    values = [_values(name, table, column) for table in tables]
     try:
-        x = np.concatenate([np.array(table[column][:]) for table in tables])
+        x = np.concatenate([np.array(each) for each in values])
     except ValueError:
         raise DataError(f'{name}: the samples differ in the shape of {column}') from None
     if x.ndim < 2 or x.dtype.kind not in 'biuf':
@@ -189,34 +242,51 @@ def _inputs(
     x = x.astype(np.float32)
     if not np.isfinite(x).all():
         raise DataError(f'{name}: {column} must be finite numbers')
+    check_inputs(f'{name}: {column}', x)
     return x
 
 
 def _pixels(name: str, tables: list[Table], column: str, image_size: int | None) -> np.ndarray:
     """Images [n, rows, columns, channels] uint8 of all tables."""
-    if image_size is not None and not SIZES[0] <= image_size <= SIZES[1]:
-        raise DataError(f'image_size is {image_size}: use {SIZES[0]} to {SIZES[1]}')
-    first = tables[0][0][column]
-    mode = 'L' if first.mode in ('1', 'L') else 'RGB'
-    size = first.size if image_size is None else (image_size, image_size)
-    samples = sum(map(len, tables))
-    check_memory(name, samples * size[0] * size[1] * len(mode) * 5)
-    pixels = np.empty((samples, size[1], size[0], len(mode)), np.uint8)
-    place = 0
-    for table in tables:
-        for row in table.select_columns([column]):
-            image = row[column]
-            if image.mode.startswith(('I', 'F')):  # Pillow would clip them at 255
-                raise DataError(f'{name}: pixels of {column} have more than 8 bits: convert them')
-            if image_size is None and image.size != size:
+    if image_size is not None:
+        check_size(image_size)
+    samples, place = sum(map(len, tables)), 0
+    pixels = np.empty(0, np.uint8)
+    try:
+        for image in _images(name, tables, column):
+            if image is None:
+                raise ValueError('there is none')
+            found = pixels_of(image, image_size)
+            if not place:
+                check_memory(name, samples * found.size * 5)  # as they are read, and as float32
+                pixels = np.empty((samples, *found.shape), np.uint8)
+            if found.shape[:2] != pixels.shape[1:3]:
+                sizes = [(array.shape[-2], array.shape[-3]) for array in (pixels, found)]
                 raise DataError(
-                    f'{name}: images of {column} have {size} pixels and {image.size}: bring them '
+                    f'{name}: images of {column} have {sizes[0]} pixels and {sizes[1]}: bring them '
                     'to one size by image_size'
                 )
-            resized = image.convert(mode).resize(size, BILINEAR)
-            pixels[place] = np.asarray(resized).reshape(pixels.shape[1:])
+            pixels = widened(pixels, found)
+            pixels[place] = found
             place += 1
+    except DataError:
+        raise
+    except Exception as error:  # Pillow's decoders each have their own
+        raise DataError(
+            f'{name}: cannot read the image {column} of sample {place} ({one_line(error)}): '
+            'replace or remove it'
+        ) from None
     return pixels
+
+
+def _images(name: str, tables: list[Table], column: str) -> Iterator[Any]:
+    """Every image of the tables, as Pillow's; None where it is missing."""
+    for table in tables:
+        feature = table.features[_present(name, table, column)]
+        if not getattr(feature, 'decode', True):
+            table = table.cast_column(column, type(feature)())
+        for row in table.select_columns([column]):
+            yield row[column]
 
 
 def _of_table(
@@ -226,16 +296,36 @@ def _of_table(
     columns: Mapping[str, str],
     test_share: float | None,
     task: Task,
+    texts: bool,
 ) -> Dataset:
     """The data set of all columns, as of a table."""
     import pandas
 
-    frame = train.to_pandas()
-    if test is None:
-        return tabular.from_frame(frame, name, columns, test_share, task)
-    if 'split' in columns:
-        raise DataError(f'{name} has a test set of its own: drop columns split={columns["split"]}')
-    both = pandas.concat(
-        [frame.assign(**{SPLIT: 'train'}), test.to_pandas().assign(**{SPLIT: 'test'})]
-    )
-    return tabular.from_frame(both, name, {**columns, 'split': SPLIT}, None, task)
+    named = {*_columns(train, 'ClassLabel'), *_columns(test or train, 'ClassLabel')}
+    if not task.whole_targets:  # 0 and 1 of several labels
+        numbers = named & set(columns.get('target', '').split('+'))
+        for column in sorted(numbers):
+            if test is not None and train.features.get(column) != test.features.get(column):
+                raise DataError(
+                    f'{name}: the labels of {column} have other names in the test set than in the '
+                    'training set: give them the same'
+                )
+        named -= numbers
+    frame = _frame(train, named)
+    if test is not None:
+        if 'split' in columns:
+            raise DataError(
+                f'{name} has a test set of its own: drop columns split={columns["split"]}'
+            )
+        frame = pandas.concat(
+            [frame.assign(**{SPLIT: 'train'}), _frame(test, named).assign(**{SPLIT: 'test'})]
+        )
+        columns, test_share = {**columns, 'split': SPLIT}, None
+    categories = dict.fromkeys(named.intersection(_columns(train, 'ClassLabel')), 'category')
+    return tabular.from_frame(frame.astype(categories), name, columns, test_share, task, texts)
+
+
+def _frame(table: Table, named: set[str]) -> Any:
+    """A pandas.DataFrame of the table, with the labels of these columns by name."""
+    present = named.intersection(table.column_names)
+    return table.to_pandas().assign(**{column: _named(table, column) for column in present})

@@ -5,6 +5,7 @@ Hidden files, hidden folders and files that are no .jpg, .jpeg or .png are passe
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -12,6 +13,7 @@ from tqdm import tqdm
 from dfl_jax.data.formats import (
     DataError,
     Dataset,
+    check_classes,
     check_memory,
     folder_of,
     held_out,
@@ -19,12 +21,12 @@ from dfl_jax.data.formats import (
     normalised,
     one_line,
 )
+from dfl_jax.data.images import channel_moments, check_size, pixels_of
 from dfl_jax.host import check_file
 
 SUFFIXES = ('.jpg', '.jpeg', '.png')
 LAYOUT = 'CLASS/FILE.jpg (.jpeg, .png), or train/CLASS/FILE.jpg and test/CLASS/FILE.jpg'
 SIZE = 64  # default S, rows and columns
-SIZES = (8, 1024)  # smallest and largest S
 
 
 def load(
@@ -37,9 +39,9 @@ def load(
     DFML (section 4.1) splits Caltech101 so and does not say that each class keeps its share: this
     is a plain random choice.
 
-    An image becomes RGB without alpha, then a square whatever its shape, by Pillow's bilinear
-    filter, which averages where it shrinks. Every channel, scaled to [0, 1], is then shifted and
-    scaled to mean 0 and standard deviation 1 over all training images.
+    An image becomes a square in RGB, whatever its shape and kind, by `images.pixels_of`. Every
+    channel, scaled to [0, 1], is then shifted and scaled to mean 0 and standard deviation 1 over
+    all training images.
 
     Args:
       data_dir: the folder with the classes, or with train and test.
@@ -51,8 +53,7 @@ def load(
         training lacks, an image that cannot be read, or a channel that does not vary.
     """
     size = SIZE if image_size is None else image_size
-    if not SIZES[0] <= size <= SIZES[1]:
-        raise DataError(f'image_size is {size}: use {SIZES[0]} to {SIZES[1]}')
+    check_size(size)
     if not data_dir:
         raise DataError(f'image_folder: set data_dir to a folder that holds {LAYOUT}')
     root = folder_of(data_dir)
@@ -72,6 +73,8 @@ def load(
         test = np.arange(len(paths)) >= sum(map(len, sets[0].values()))
     else:
         test = held_out(len(paths), None, root)
+    Image = imported('PIL.Image', 'image_folder is read by Pillow', 'pillow')
+    check_classes(root, y[~test], y[test], [*numbers])
     for path in paths:
         try:
             check_file(path)
@@ -79,7 +82,7 @@ def load(
             raise _unreadable(path, error) from None
     check_memory(root, len(paths) * size * size * 3 * 5)  # as they are read, and as float32
 
-    images = _read(paths, size, progress)
+    images = _read(Image, paths, size, progress)
     moments = channel_moments(images[~test], root)
     train_x, test_x = (normalised(images[chosen], *moments) for chosen in (~test, test))
     return Dataset(train_x, y[~test], test_x, y[test], len(numbers))
@@ -114,17 +117,13 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     return DataError(f'cannot read the image {path} ({one_line(error)}): replace or remove it')
 
 
-def _read(paths: list[Path], size: int, progress: bool) -> np.ndarray:
-    """[n, size, size, 3] uint8, n images in the order of their paths."""
-    Image = imported('PIL.Image', 'image_folder is read by Pillow', 'pillow')
+def _read(Image: Any, paths: list[Path], size: int, progress: bool) -> np.ndarray:
+    """[n, size, size, 3] uint8, n images in the order of their paths; Image is Pillow's module."""
 
     def read(path: Path) -> np.ndarray:
         try:
             with Image.open(path) as image:
-                if image.mode.startswith(('I', 'F')):  # Pillow would clip them at 255
-                    raise ValueError('its pixels have more than 8 bits')
-                square = image.convert('RGB').resize((size, size), Image.Resampling.BILINEAR)
-                return np.asarray(square)
+                return pixels_of(image, size)
         except Exception as error:  # Pillow's decoders each have their own
             raise _unreadable(path, error) from None
 
@@ -135,20 +134,5 @@ def _read(paths: list[Path], size: int, progress: bool) -> np.ndarray:
         tqdm(pool.map(read, paths), total=len(paths), unit='image', **options) as bar,
     ):
         for row, image in enumerate(bar):
-            images[row] = image
+            images[row] = image  # the three channels of a grey one are the same
     return images
-
-
-def channel_moments(images: np.ndarray, root: object) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation, [channels] float32, of each channel of uint8 images, scaled to [0, 1].
-
-    In float64, of one image at a time to save memory.
-    """
-    mean = np.mean([image.mean((0, 1)) for image in images], axis=0)
-    std = np.sqrt(np.mean([np.square(image - mean).mean((0, 1)) for image in images], axis=0))
-    if not std.all():
-        raise DataError(
-            f'{root}: the {("red", "green", "blue")[std.argmin()]} channel does not vary over '
-            f'{len(images)} training images: use others'
-        )
-    return (mean / 255).astype(np.float32), (std / 255).astype(np.float32)

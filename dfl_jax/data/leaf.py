@@ -13,6 +13,7 @@ from dfl_jax.data.formats import (
     DataError,
     Dataset,
     check_classes,
+    check_learns_classes,
     check_memory,
     folder_of,
     numbered,
@@ -23,6 +24,7 @@ from dfl_jax.tasks import CLASSIFICATION, Task
 
 LAYOUT = 'train/*.json and test/*.json, as the preprocess.sh of LEAF writes them'
 MOST_CLASSES = 100_000
+PICTURES = ('.jpg', '.jpeg', '.png')  # how names of CelebA's files end
 Samples = tuple[list[Any], list[Any], list[str]]  # inputs, targets and users, a sample each
 
 
@@ -39,8 +41,9 @@ def load(data_dir: str | Path | None, task: Task = CLASSIFICATION) -> Dataset:
       task: classification of inputs that are numbers, next_token of texts.
 
     Raises:
-      DataError: no such folder or files, files that are damaged, or samples that differ in shape
-        or do not fit the task.
+      DataError: no such folder or files, files that are damaged, samples that differ in shape or
+        do not fit the task (such as CelebA's names of images and Sent140's messages), or classes
+        of the test set that the training set lacks.
     """
     if not data_dir:
         raise DataError(f'leaf: set data_dir to a folder that holds {LAYOUT}')
@@ -49,9 +52,7 @@ def load(data_dir: str | Path | None, task: Task = CLASSIFICATION) -> Dataset:
         _read(root / half) for half in ('train', 'test')
     )
     texts = isinstance(train_x[0], str)
-    if texts != task.sequences:
-        kind = 'texts: set task to next_token' if texts else f'numbers, not texts for {task.name}'
-        raise DataError(f'{root}: the inputs are {kind}')
+    _check_kind(root, train_x[0], train_y, task)
     sets = ((train_x, train_y), (test_x, test_y))
     owners = numbered(users)
     if texts:
@@ -62,7 +63,7 @@ def load(data_dir: str | Path | None, task: Task = CLASSIFICATION) -> Dataset:
             classes,
             owners,
         )
-    check_classes(root, task, 'leave the task out')
+    check_learns_classes(root, task, 'leave the task out')
     with np.errstate(over='ignore'):
         inputs = [_numbers(root, x, 'x').astype(np.float32) for x in (train_x, test_x)]
     labels = [_numbers(root, y, 'y') for y in (train_y, test_y)]
@@ -71,6 +72,7 @@ def load(data_dir: str | Path | None, task: Task = CLASSIFICATION) -> Dataset:
             f'{root}: the inputs x are {inputs[0].shape} in train and {inputs[1].shape} in test: '
             'give every sample a list of numbers of one length'
         )
+    labels = [y.astype(np.int64) if _whole_floats(y) else y for y in labels]
     if any(y.ndim != 1 or y.dtype.kind not in 'iu' or y.min() < 0 for y in labels):
         raise DataError(f'{root}: the targets y must be whole numbers from 0, one a sample')
     classes = 1 + max(int(y.max()) for y in labels)  # in Python's integers, which do not wrap
@@ -83,14 +85,45 @@ def load(data_dir: str | Path | None, task: Task = CLASSIFICATION) -> Dataset:
     mean, deviation = inputs[0].mean(dtype=np.float64), inputs[0].std(dtype=np.float64)
     if not deviation:
         raise DataError(f'{root}: all inputs x of train are {mean}: replace the files')
+    check_classes(root, *labels)
     x = [((each - mean) / deviation).astype(np.float32) for each in inputs]
     y = [each.astype(np.int32) for each in labels]
     return Dataset(x[0], y[0], x[1], y[1], classes, owners)
 
 
+def _check_kind(root: Path, first: Any, targets: list[Any], task: Task) -> None:
+    """Raises DataError for inputs, such as the first, that are not what the task takes."""
+    inner = first
+    while isinstance(inner, list) and inner:
+        inner = inner[0]
+    characters = isinstance(first, str) and all(isinstance(y, str) and len(y) == 1 for y in targets)
+    if not isinstance(inner, str):
+        if task.sequences:
+            raise DataError(f'{root}: the inputs are numbers, not texts for {task.name}')
+    elif inner.lower().endswith(PICTURES):
+        raise DataError(
+            f'{root}: the inputs are names of images, such as {inner[:60]}, which lie apart in '
+            "LEAF's CelebA: put the images into folders of their classes and read them by "
+            'image_folder, or write their pixels as lists of numbers'
+        )
+    elif isinstance(first, list) or not (characters or task.sequences):
+        raise DataError(
+            f"{root}: the inputs are texts with classes, as LEAF's Sent140 has them, and no task "
+            'here takes these: write numbers in their place, such as counts of words or embeddings'
+        )
+    elif not task.sequences:
+        raise DataError(f'{root}: the inputs are texts: set task to next_token')
+
+
+def _whole_floats(y: np.ndarray) -> bool:
+    """Whether they are whole numbers that are written with a point, as 3.0."""
+    return y.dtype.kind == 'f' and bool((y == np.rint(y)).all() and (abs(y) < MOST_CLASSES).all())
+
+
 def _read(folder: Path) -> Samples:
     """All samples of the files in a folder, in the order of the file names."""
-    paths = sorted(folder.glob('*.json'))
+    # macOS puts a hidden ._NAME.json beside NAME.json on a foreign disk
+    paths = sorted(path for path in folder.glob('*.json') if not path.name.startswith('.'))
     if not paths:
         raise DataError(f'{folder} holds no .json: lay the files out as {LAYOUT}')
     x: list[Any] = []
@@ -122,10 +155,17 @@ def _users(path: Path) -> dict[str, Any]:
         why = 'its brackets nest too deep' if isinstance(error, RecursionError) else error
         raise DataError(f'cannot read {path} as JSON: {why}') from None
     users = content.get('user_data') if isinstance(content, dict) else None
-    if not isinstance(users, dict) or content.get('users', [*users]) != [*users]:
+    if not isinstance(users, dict) or not isinstance(content.get('users', []), list):
         raise DataError(
             f'{path} must hold an object with "users" and "user_data", and in this '
             '"x" and "y" of every user, as LEAF writes it'
+        )
+    listed = content.get('users', [*users])
+    if sorted(map(str, listed)) != sorted(users):
+        odd = sorted({*map(str, listed)} ^ {*users}) or [f'{len(listed)} names']
+        raise DataError(
+            f'{path} must hold an object with "users" and "user_data" of the same users, which '
+            f'differ in {", ".join(odd)[:100]}: replace the file'
         )
     return users
 
@@ -143,7 +183,7 @@ def _numbers(root: Path, values: list[Any], name: str) -> np.ndarray:
     except ValueError:
         raise DataError(f'{root}: the samples differ in the shape of {name}') from None
     if array.dtype.kind not in 'iuf' or not np.isfinite(array).all():
-        raise DataError(f'{root}: {name} must be finite numbers, or texts under next_token')
+        raise DataError(f'{root}: {name} must be finite numbers')
     return array
 
 

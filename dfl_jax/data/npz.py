@@ -1,26 +1,36 @@
 """Training and test sets in one .npz file."""
 
 import math
+import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from dfl_jax.data.formats import DataError, Dataset, check_memory, numbered, one_line
+from dfl_jax.data.formats import (
+    DataError,
+    Dataset,
+    check_classes,
+    check_memory,
+    numbered,
+    one_line,
+)
 from dfl_jax.host import check_file
 from dfl_jax.tasks import CLASSIFICATION, Task
 
 NPZ = ('train_x', 'train_y', 'test_x', 'test_y')
 CLIENT = 'client'  # and perhaps this array
+MOST_CHANNELS = 4  # of an image: grey, RGB, either with alpha
+LARGEST_SPREAD = 10.0  # of scaled inputs; pixels from 0 to 255 have about 70
 
 
 def load(path: Path, task: Task = CLASSIFICATION) -> Dataset:
     """The data set of the arrays `NPZ` in a file.
 
     train_x is [n, ...] and train_y [n] labels, or the targets of another task, [n, ...]; uint8
-    inputs are scaled to [0, 1], other inputs are taken as they are. An array client [n], of whole
-    numbers or texts, says whose each training sample is.
+    inputs are scaled to [0, 1], other inputs are taken as they are, if `check_inputs` lets them. An
+    array client [n], of whole numbers or texts, says whose each training sample is.
 
     Raises:
       DataError: a file that is none, arrays that are missing, or do not fit each other or the task.
@@ -66,7 +76,38 @@ def from_arrays(
     y = train_y.astype(kind), test_y.astype(kind)
     for targets in y:
         check_targets(path, task, targets)
+    if not task.sequences:
+        check_inputs(f'{path}: train_x', x[0])
+        if task.whole_targets:
+            check_classes(path, *y)
     return Dataset(x[0], y[0], x[1], y[1], classes, _owners(path, client, len(train_y)))
+
+
+def check_inputs(what: str, x: np.ndarray) -> None:
+    """Raises DataError for images [n, ...] in another layout than [n, H, W, channels], and for
+    inputs of several axes that are not scaled; warns where a plain list of numbers is not.
+
+    what: names the inputs x, of the training set.
+    """
+    # No network is told which axis is which: three rows of 32 pixels with 32 channels would train
+    first, rows, columns = x.shape[1:] if x.ndim == 4 else (0, 0, 0)
+    square = rows == columns != first
+    if min(rows, columns) > MOST_CHANNELS and (first <= MOST_CHANNELS or square):
+        raise DataError(
+            f'{what} is {x.shape}, [n, channels, H, W] as it seems, and images are [n, H, W, '
+            'channels]: give x.transpose(0, 2, 3, 1)'
+        )
+    spread = float(x.std(dtype=np.float64))
+    if spread <= LARGEST_SPREAD:
+        return
+    unscaled = (
+        f'{what} has values from {x.min():g} to {x.max():g}, with a standard deviation of '
+        f'{spread:.3g}, and only pixels of type uint8 are scaled'
+    )
+    remedy = 'give such, or scale the inputs to a standard deviation of about 1'
+    if x.ndim > 2:
+        raise DataError(f'{unscaled}: {remedy}')
+    warnings.warn(f'{unscaled}; {remedy} if the clients do not learn', stacklevel=2)
 
 
 def check_targets(origin: object, task: Task, y: np.ndarray) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dfl_jax.data import hub, image_folder, leaf, npz, official, so2sat, tabular, text
-from dfl_jax.data.formats import DataError, Dataset, check_classes, choose_rows
+from dfl_jax.data.formats import DataError, Dataset, check_learns_classes, choose_rows
 from dfl_jax.host import expand
 from dfl_jax.tasks import CLASSIFICATION, Task
 
@@ -106,7 +106,7 @@ def load(
     if kind in TEXTS and not task.sequences:
         raise DataError(f'{name} is a text: set task to next_token, got {task.name}')
     if kind not in (*OWN_TASKS, *TEXTS):
-        check_classes(name, task, f'give a file with these ({", ".join(FILES)})')
+        check_learns_classes(name, task, f'give a file with these ({", ".join(FILES)})')
     if kind == 'so2sat':
         return so2sat.load(data_dir, train_samples, test_samples, seed)
     readers: dict[str, Callable[[], Dataset]] = {

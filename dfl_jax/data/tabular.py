@@ -1,17 +1,32 @@
 """Tables: CSV and Parquet files, one sample a row.
 
-Numbers are standardised, everything else is one-hot, both by the training rows.
+Numbers are standardised, categories are one-hot, both by the training rows. `columns` knows which
+is which.
 """
 
-from collections.abc import Mapping
+import io
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dfl_jax.data.columns import (
+    MOST_VALUES,
+    PADDED,
+    check_copy,
+    check_few,
+    check_header,
+    check_index,
+    check_texts,
+    numbers_of,
+    others,
+    typed,
+)
 from dfl_jax.data.formats import (
     DataError,
     Dataset,
+    check_classes,
     check_memory,
     held_out,
     imported,
@@ -19,12 +34,14 @@ from dfl_jax.data.formats import (
     one_line,
 )
 from dfl_jax.data.npz import check_targets
-from dfl_jax.host import check_file
+from dfl_jax.host import check_file, read_table
 from dfl_jax.tasks import CLASSIFICATION, Task
 
 SUFFIXES = ('.csv', '.parquet')
-ROLES = ('target', 'client', 'split', 'drop')
-MOST_VALUES = 1000  # different ones of a column that is one-hot; identifiers have more
+ROLES = ('target', 'client', 'split', 'drop', 'number', 'category')
+TEXTS = ('client', 'split', 'category')  # these stay texts, whatever they look like
+KINDS = ROLES[-2:]  # of features, as the user says; a target may be a category, too
+SEEN = ('numbers', 'texts', 'values')  # of features, as they look; values are declared categories
 Frame = Any  # pandas.DataFrame
 
 
@@ -41,16 +58,48 @@ def load(
     Raises:
       DataError: a file that cannot be read, or a table as in `from_frame`.
     """
+    names = [name for role in TEXTS for name in columns.get(role, '').split('+')]
+    if task.whole_targets:
+        names += columns.get('target', '').split('+')
+    return from_frame(read(path, names), path, columns, test_share, task, path.suffix == '.csv')
+
+
+def read(path: Path, texts: Collection[str] | None = None) -> Frame:
+    """The table in a file. In a .csv nothing but an empty field is missing.
+
+    texts: the columns of a .csv that stay texts; None, all. Of the others those are numbers, or
+      truth values, whose every field is one.
+
+    Raises DataError for a file that cannot be read.
+    """
     pandas = imported('pandas', f'{path.suffix} files are read by pandas', 'pandas pyarrow')
     try:
         check_file(path)
-        check_memory(path, 4 * path.stat().st_size)
-        frame = pandas.read_csv(path) if path.suffix == '.csv' else pandas.read_parquet(path)
+        if path.suffix == '.parquet':
+            check_memory(path, 4 * path.stat().st_size)
+            return pandas.read_parquet(path)
+        check_memory(path, 10 * path.stat().st_size)  # the text itself is held by 4 bytes each
+        table = read_table(path)
+        kept = table.names if texts is None else set(table.names).intersection(texts)
+        frame = pandas.read_csv(
+            io.StringIO(table.text),
+            sep=table.delimiter,
+            header=None,
+            names=table.names,
+            skiprows=table.begin,
+            index_col=False,
+            dtype=dict.fromkeys(kept, object),
+            keep_default_na=False,
+            na_values=[''],
+            skipinitialspace=True,
+            low_memory=False,  # which would look at pieces of a column, one by one
+        )
     except DataError:
         raise
     except Exception as error:  # pandas and pyarrow each have their own
         raise DataError(f'cannot read {path} as a table ({one_line(error)})') from None
-    return from_frame(frame, path, columns, test_share, task)
+    check_header(frame, path)
+    return frame
 
 
 def from_frame(
@@ -59,6 +108,7 @@ def from_frame(
     columns: Mapping[str, str],
     test_share: float | None = None,
     task: Task = CLASSIFICATION,
+    texts: bool = False,
 ) -> Dataset:
     """The data set of a table, its inputs [n, features].
 
@@ -66,7 +116,8 @@ def from_frame(
     the targets of a regression, whose root mean squared error is then 1 for the mean as prediction,
     and those of any task that does not say otherwise (`Task.scaled_targets`).
     A column of texts or categories becomes one feature of 0 or 1 for each value that the training
-    rows have; all are 0 in a test row with another value.
+    rows have; all are 0 in a test row with another value. What may be neither a number nor a
+    category, or counts the rows, or is the target again, is refused as by `columns`.
 
     Args:
       frame: a pandas.DataFrame.
@@ -74,10 +125,13 @@ def from_frame(
       columns: `target` names the column with the target (several joined by + for tasks whose
         targets have several numbers); `client`, whose values are the natural clients; `split`,
         where test rows hold the text test and all others train; `drop`, columns joined by + that
-        are not used. All others are features.
+        are not used. All others are features; `number` and `category`, joined by +, say which of
+        them are numbers and which are categories, whatever their values look like.
       test_share: of the rows that are the test set, drawn at random where there is no `split`;
         default, 0.2.
       task: what the targets are. Classes of classification are numbered in their sorted order.
+      texts: the table is of a .csv, as by `read`: columns of texts are numbers if all values are,
+        but for clients, and for classes with leading zeros.
 
     Raises:
       DataError: columns that are missing, have missing values, or cannot be features or targets.
@@ -85,6 +139,8 @@ def from_frame(
     roles = _roles(frame, origin, columns)
     targets = roles['target']
     used = frame.drop(columns=roles['drop'])
+    if texts:
+        used = _typed(used, roles, task)
     lacking = used.isna().sum()
     lacking = lacking[lacking > 0]
     if len(lacking):
@@ -96,14 +152,39 @@ def from_frame(
         )
     test = _test_rows(used, origin, roles['split'], test_share)
     owners = numbered(used[roles['client'][0]].astype(str))[~test] if roles['client'] else None
+    y, classes = _target(used, targets, origin, task, test, roles['category'])
     features = used.drop(columns=targets + roles['client'] + roles['split'])
     if not len(features.columns):
         raise DataError(f'{origin} has no column that is a feature: {", ".join(frame.columns)}')
-    parts = [_feature(features[name], origin, test) for name in features.columns]
+    kinds = {name: _kind(used[name], origin, roles) for name in features.columns}
+    parts = []
+    for name, kind in kinds.items():
+        where = f'{origin}: the column {name}'
+        for target in targets if kind in SEEN else ():
+            check_copy(used[name], used[target], where, _remedy(name))
+        parts.append(_feature(features[name], where, test, kind))
     check_memory(origin, 4 * len(test) * sum(part.shape[1] for part in parts))
     x = np.concatenate(parts, axis=1, dtype=np.float32)
-    y, classes = _target(used, targets, origin, task, test)
     return Dataset(x[~test], y[~test], x[test], y[test], classes, owners)
+
+
+def _remedy(name: str, kind: str | None = None) -> str:
+    """What to do with a column that is no feature, unless the user says of which kind it is."""
+    remedy = f'leave it out by columns drop={name}'
+    return f'{remedy}, or say by columns {kind}={name} that it is one' if kind else remedy
+
+
+def _typed(frame: Frame, roles: dict[str, list[str]], task: Task) -> Frame:
+    """A table of a .csv, with columns of texts as numbers where all are."""
+    kept = {name for role in TEXTS for name in roles[role]}
+    classes = roles['target'] if task.whole_targets else []
+    columns = {}
+    for name in frame.columns:
+        if frame[name].dtype.kind != 'O' or name in kept:
+            continue
+        padded = name in classes and frame[name].str.fullmatch(PADDED).any()
+        columns[name] = frame[name].astype('category') if padded else typed(frame[name])
+    return frame.assign(**columns)
 
 
 def _roles(frame: Frame, origin: object, columns: Mapping[str, str]) -> dict[str, list[str]]:
@@ -131,7 +212,7 @@ def _roles(frame: Frame, origin: object, columns: Mapping[str, str]) -> dict[str
         for name in names:
             if name not in frame.columns:
                 raise DataError(f'{origin} has no column {name} ({role}); it has {present}')
-            if name in taken:
+            if name in taken and (taken[name], role) != ('target', 'category'):
                 raise DataError(f'{origin}: the column {name} is both {taken[name]} and {role}')
             taken[name] = role
         if role in ('client', 'split') and len(names) > 1:
@@ -161,25 +242,41 @@ def _test_rows(
     return test
 
 
-def _feature(column: Any, origin: object, test: np.ndarray) -> np.ndarray:
-    """A column as features, [n, 1] of a number, or one for each value in training."""
+def _kind(column: Any, origin: object, roles: dict[str, list[str]]) -> str:
+    """One of `KINDS` if the user says so, of `SEEN` by the type of the values."""
     from pandas.api.types import infer_dtype
 
+    for kind in KINDS:
+        if column.name in roles[kind]:
+            return kind
     if column.dtype.kind in 'biuf':
-        return _standardised(column.to_numpy(np.float64), f'{origin}: {column.name}', test)[:, None]
-    kind = infer_dtype(column, skipna=False)
-    if kind not in ('string', 'boolean', 'categorical'):
+        return 'numbers'
+    found = infer_dtype(column, skipna=False)
+    if found not in ('string', 'boolean', 'categorical'):
         raise DataError(
-            f'{origin}: the column {column.name} ({kind}) is neither numbers nor texts: '
-            f'convert it, or leave it out by columns drop={column.name}'
+            f'{origin}: the column {column.name} ({found}) is neither numbers nor texts: '
+            f'convert it, or {_remedy(str(column.name), "category")}'
         )
+    return 'texts' if found == 'string' else 'values'
+
+
+def _feature(column: Any, where: str, test: np.ndarray, kind: str) -> np.ndarray:
+    """A column as features, [n, 1] of a number, or one for each value in training."""
+    name = str(column.name)
+    if kind in SEEN:
+        said = 'number' if kind == 'numbers' else 'category'
+        check_index(column, where, _remedy(name, said), test)
+    if kind in ('number', 'numbers'):
+        return _standardised(numbers_of(column, where), where, test)[:, None]
     values = column.astype(str).to_numpy(dtype=object)
     known = np.unique(values[~test])
     if len(known) > MOST_VALUES:
         raise DataError(
-            f'{origin}: the column {column.name} has {len(known)} different texts, more than '
-            f'{MOST_VALUES}: leave it out by columns drop={column.name}, or convert it'
+            f'{where} has {len(known)} different texts, more than {MOST_VALUES}: '
+            f'{_remedy(name)}, or convert it'
         )
+    if kind == 'texts':
+        check_texts(column, where, _remedy(name, 'category'), test)
     return (values[:, None] == known).astype(np.float32)
 
 
@@ -194,7 +291,12 @@ def _standardised(values: np.ndarray, where: str, test: np.ndarray) -> np.ndarra
 
 
 def _target(
-    frame: Frame, names: list[str], origin: object, task: Task, test: np.ndarray
+    frame: Frame,
+    names: list[str],
+    origin: object,
+    task: Task,
+    test: np.ndarray,
+    categories: list[str],
 ) -> tuple[np.ndarray, int]:
     """The targets [n] or [n, outputs], and how many classes or outputs there are."""
     where = f'{origin}: the target {"+".join(names)}'
@@ -202,23 +304,30 @@ def _target(
         raise DataError(f'{where} cannot be that of {task.name}: set another task')
     column = frame[names[0]]
     if task.whole_targets:
-        if column.dtype.kind == 'f':
+        if column.dtype.kind == 'f' and names[0] not in categories:
             raise DataError(
                 f'{where} holds {column.dtype} and not classes: set task to regression, or give '
                 'texts or whole numbers'
             )
+        whole = column.dtype.kind in 'biu'
+        if names[0] not in categories:
+            remedy = f'give it as classes, or say by columns category={names[0]} that they are'
+            if whole:
+                check_few(column, where, f'set task to regression, {remedy}', test)
+            elif column.dtype != 'category':
+                check_texts(column, where, remedy, test, numbers=True)
         # Whole numbers keep their order: 2 comes before 10
-        y = numbered(column.to_numpy() if column.dtype.kind in 'biu' else column.astype(str))
-        classes = int(y.max()) + 1
-        if strangers := sorted(set(y[test]) - set(y[~test])):
-            value = column.to_numpy()[y == strangers[0]][0]
-            raise DataError(f'{where}: no training row has the class {value} of the test set')
-        return y, classes
+        values = column.to_numpy() if whole else column.astype(str).to_numpy(dtype=object)
+        y = numbered(values)
+        check_classes(where, y[~test], y[test], np.unique(values), 'row')
+        return y, int(y.max()) + 1
     wrong = [name for name in names if frame[name].dtype.kind not in 'biuf']
     if wrong:
+        odd = others(frame[wrong[0]].astype(str))
+        value = odd.iloc[0] if len(odd) else frame[wrong[0]].iloc[0]
         raise DataError(
-            f'{origin}: the target {wrong[0]} ({frame[wrong[0]].dtype}) must be numbers for the '
-            f'task {task.name}'
+            f'{origin}: the target {wrong[0]} must be numbers for the task {task.name}, and holds '
+            f'{value!r} ({frame[wrong[0]].dtype})'
         )
     values = frame[names].to_numpy(np.float64)
     several = len(names) > 1 or 0 not in task.target_axes

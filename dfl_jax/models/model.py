@@ -102,8 +102,9 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
         _check_bridged(name, dropouts)
         words = str(error) if isinstance(error, ValueError | TypeError) else repr(error)
         reason = next(iter(words.splitlines()), type(error).__name__)
+        grey = '; if these are grey images, give x[..., None]' * (len(input_shape) == 2)
         raise ValueError(
-            f'{name} does not take inputs of shape {sample.shape}: {reason}'
+            f'{name} does not take inputs of shape {sample.shape}: {reason}{grey}'
         ) from error
     _check_bridged(name, dropouts)
     axes = ('B', 'L', 'C') if task.sequences else ('B', 'C')

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dfl_jax.host import read_table
 from dfl_jax.timing.world import FIELDS, Online, World, checked, subset, world
 
 DEVICES = Path(__file__).parent / 'devices.csv'
@@ -34,6 +35,8 @@ def parse(text: str, clients: int, seed: int = 0) -> World:
                 f'--world={text}: {item!r} is no setting; write speed=, uplink=, downlink=, '
                 'latency= or online= with commas between them, devices, or a file .npz or .csv'
             )
+        if name in settings:
+            raise ValueError(f'--world={text}: {name} is there twice; give it once')
         settings[name] = value
     return world(clients, seed, **settings)
 
@@ -91,19 +94,14 @@ def _npz(path: Path) -> Mapping[str, np.ndarray]:
 
 
 def _csv(path: Path) -> Mapping[str, np.ndarray]:
-    lines = path.read_text(errors='replace').splitlines()
-    lines = [line for line in lines if line.strip() and not line.startswith('#')]
-    names = [name.strip() for name in lines[0].split(',')] if lines else []
     try:
-        table = np.array([[float(value) for value in line.split(',')] for line in lines[1:]])
-        columns = table.reshape(-1, len(names)).T
-        if len(table) and table.shape[1:] != (len(names),):
-            raise ValueError('lines of different lengths')
+        table = read_table(path, comments=True)
+        rows = [[float(field) for field in row] for row in table.rows()]
     except ValueError as error:
         raise ValueError(f'{path} is no table of numbers below a line of names: {error}') from error
-    if not len(table):
+    if not rows:
         raise ValueError(f'{path} holds no client')
-    return dict(zip(names, columns, strict=True))
+    return dict(zip(table.names, np.array(rows).T, strict=True))
 
 
 def write(world: World, path: Path) -> None:
@@ -118,7 +116,7 @@ def write(world: World, path: Path) -> None:
         raise ValueError(f'{path}: online times and latencies of links need an .npz')
     rows = np.stack([*arrays.values()], axis=1)
     text = '\n'.join(','.join(f'{value:.6g}' for value in row) for row in rows)
-    path.write_text(f'{",".join(arrays)}\n{text}\n')
+    path.write_text(f'{",".join(arrays)}\n{text}\n', encoding='utf-8')
 
 
 def from_fedscale(

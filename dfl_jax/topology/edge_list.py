@@ -10,6 +10,7 @@ from dfl_jax.topology.settings import TopologyError
 from dfl_jax.topology.weighted import all_or_none
 
 WEIGHT = re.compile(r"""['"]weight['"]\s*:\s*([^,}\s]+)""")  # in a dictionary of networkx
+SCALAR = re.compile(r'np\.\w+\((.*)\)')  # how NumPy 2 prints a number of its own
 
 
 def read_edges(
@@ -31,12 +32,13 @@ def read_edges(
         fields = line.split('#')[0].replace(',', ' ').split(None, 2)
         if not fields:
             continue
-        more = fields[2].strip() if len(fields) > 2 else ''
+        more = _plain(fields[2].strip()) if len(fields) > 2 else ''
         ids = all(f.isdecimal() and len(f) < 20 for f in fields[:2])
         if len(fields) < 2 or not ids or not (_is_number(more) or more[:1] in ('', '{')):
             raise TopologyError(
                 f'{path}:{number}: two node ids expected, and perhaps a weight, '
-                f'got {line.strip()[:60]!r}; write it as networkx.write_edgelist does'
+                f'got {line.strip()[:60]!r}; the nodes are the clients 0 to {clients - 1}: number '
+                'them by networkx.convert_node_labels_to_integers before networkx.write_edgelist'
             )
         link = [int(f) for f in fields[:2]]
         if max(link) >= clients:
@@ -45,7 +47,7 @@ def read_edges(
                 f'0 to {clients - 1}; raise clients to {max(link) + 1} or renumber the file'
             )
         found = WEIGHT.search(more)
-        text = found[1] if found else more if _is_number(more) else ''
+        text = _plain(found[1]) if found else more if _is_number(more) else ''
         weight = float(text) if _is_number(text) else text or None
         ends = (link[0], link[1]) if directed else (min(link), max(link))
         if ends in weights and weights[ends] != weight:
@@ -59,6 +61,12 @@ def read_edges(
         raise TopologyError(f'edge list {path} holds no link; write two node ids a line')
     links = np.array(list(weights), np.int32).reshape(-1, 2)
     return links[:, ::-1] if directed else links, all_or_none(list(weights.values()), str(path))
+
+
+def _plain(text: str) -> str:
+    """0.3 of np.float64(0.3), any other text as it is."""
+    found = SCALAR.fullmatch(text)
+    return found[1] if found else text
 
 
 def _is_number(text: str) -> bool:
