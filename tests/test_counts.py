@@ -306,3 +306,36 @@ def test_who_does_not_wait_sends_and_computes_what_the_paper_says(name):
     work = [by_hand.local(case, i) for i in range(CLIENTS)]
     np.testing.assert_allclose(counts.work, updates * work, rtol=1e-6)
     assert updates.sum() > 10 * CLIENTS
+
+
+def consensus_methods():
+    """Every method whose consensus can weigh clients by their samples."""
+    tables = METHODS, asynchronous.METHODS
+    for name, method in ((n, m) for table in tables for n, m in table.items()):
+        if 'consensus' in inspect.signature(method.factory).parameters:
+            yield name
+
+
+@pytest.mark.parametrize('name', consensus_methods())
+def test_the_consensus_weighs_the_clients_as_it_says(name):
+    """The plain mean, by samples, or by weights that are asked for."""
+    more = {'relay_sgd': {'members': 5}, 'spark': {'projection_dim': 4}}.get(name, {})
+    clients, model = network(), net_model(DEEP)
+    for how in ('mean', 'size'):
+        if name in asynchronous.METHODS:
+            factory = asynchronous.METHODS[name].factory
+            algorithm = factory(model, places=2, init='independent', consensus=how)
+        else:
+            algorithm = make(name, model, init='independent', consensus=how, **more)
+        state = algorithm.init(jax.random.key(0), clients)
+        alone = [algorithm.consensus(state, jnp.eye(CLIENTS)[i]) for i in range(CLIENTS)]
+        models = jax.tree.map(lambda *leaves: np.stack(leaves), *alone)
+        asked = np.arange(CLIENTS) % 3
+        for weights, given in ((SIZES if how == 'size' else [1] * CLIENTS, None), (asked, asked)):
+            found = algorithm.consensus(state, None if given is None else jnp.asarray(given))
+            expected = jax.tree.map(
+                lambda leaf, w=weights: np.average(leaf, axis=0, weights=w), models
+            )
+            for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert any(np.ptp(leaf, axis=0).max() > 0.1 for leaf in jax.tree.leaves(models))
