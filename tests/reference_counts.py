@@ -4,6 +4,7 @@ Plain arithmetic on the shapes of tensors and layers; nothing here asks the prog
 message is or how many of them there are. A link is one that delivers: (receiver, sender).
 """
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -42,7 +43,7 @@ class Net(NamedTuple):
 
 def dense(*widths):
     """Dense layers with biases, by the names that flax gives them."""
-    pairs = [*zip(widths, widths[1:], strict=False)]
+    pairs = [*itertools.pairwise(widths)]
     tensors = {f'Dense_{i}': [(b,), (a, b)] for i, (a, b) in enumerate(pairs)}
     return Net(tensors, tuple((a, b, 1) for a, b in pairs), widths[0], widths[-1])
 
@@ -323,7 +324,7 @@ def kernel_update(net, samples, products, tried):
 
 
 def projected_update(net, samples, products, tried, dimension):
-    """SPARK with a Gaussian P [P, k]: outputs, columns J p of J~, products J~ (J~^T S), and of every
+    """SPARK with a Gaussian P [P, k]: outputs, columns J p of J~, products J~ (J~^T S), and of each
     timestep that is tried P J~^T S and the outputs.
 
     Columns are formed by 50 at a time, also where k is less.
