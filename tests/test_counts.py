@@ -22,6 +22,7 @@ from dfl_jax.heterogeneous import populate
 from dfl_jax.models import MLP, bind
 from dfl_jax.tasks import REGRESSION
 from dfl_jax.timing import world
+from dfl_jax.timing.counts import _rounds as reported
 from dfl_jax.training import LocalTraining
 
 CLIENTS, ROUNDS, INPUTS, CLASSES = 8, 3, 7, 3
@@ -278,7 +279,7 @@ def test_who_does_not_wait_sends_and_computes_what_the_paper_says(name):
         model,
         places=planned.places,
         width=width,
-        seconds=1.0,
+        seconds=0.5,
         training=LocalTraining(**settings, local_epochs=None),
         **{n: v for n, v in more.items() if n == 'fragments'},
     )
@@ -305,6 +306,14 @@ def test_who_does_not_wait_sends_and_computes_what_the_paper_says(name):
         updates[np.searchsorted(ends, event.time), event.members[0]] += 1
     work = [by_hand.local(case, i) for i in range(CLIENTS)]
     np.testing.assert_allclose(counts.work, updates * work, rtol=1e-6)
+    told = reported(
+        algorithm,
+        network(),
+        intervals_of(planned),
+        lambda info: {n: info.metrics[n] for n in ('updates', 'simulated_seconds')},
+    )
+    np.testing.assert_array_equal(told['updates'], updates.sum(axis=1))
+    np.testing.assert_allclose(told['simulated_seconds'], 0.5 * np.arange(1, 4))
     assert updates.sum() > 10 * CLIENTS
 
 

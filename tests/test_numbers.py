@@ -8,16 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from saved_runs import save_wild_run
+from saved_runs import save_run, save_wild_run
 from scipy import stats
 
 from dfl_jax import Clients
 from dfl_jax.algorithms import make
 from dfl_jax.analysis.convergence import GAMMA_ROOT
 from dfl_jax.base import Choices, Info, Mean
+from dfl_jax.cli.attack.scene import Result, Setting
+from dfl_jax.cli.attack.table import COLUMNS as ATTACK_COLUMNS
 from dfl_jax.cli.final_averaging import averages
+from dfl_jax.cli.final_averaging import plot as select_plot
 from dfl_jax.cli.final_averaging.table import report as selection_report
 from dfl_jax.cli.report.curves import numbers, over_seeds
+from dfl_jax.cli.report.network import of_run
 from dfl_jax.cli.report.runs import find, group
 from dfl_jax.cli.report.tables import list_of_runs, measured
 from dfl_jax.cli.run import plots as run_plots
@@ -28,6 +32,7 @@ from dfl_jax.cli.tables import fits, panels, plot_panels, studies, table
 from dfl_jax.cli.tables.latex import latex_table
 from dfl_jax.cli.tables.metrics import METRICS
 from dfl_jax.cli.theory.measure import constants, evaluate
+from dfl_jax.cli.time import plot as time_plot
 from dfl_jax.cli.time.command import row_of
 from dfl_jax.cli.time.command import table as time_table
 from dfl_jax.cli.time.replay import Replay, _operations
@@ -36,6 +41,7 @@ from dfl_jax.models import Linear, bind
 from dfl_jax.progress import Progress, diagnostics, totals
 from dfl_jax.tasks import CLASSIFICATION, REGRESSION
 from dfl_jax.timing import Counts, Rules, World
+from dfl_jax.timing import world as drawn_world
 from dfl_jax.topology import schedule
 
 NUMBER = r'-?\d[\d,]*\.?\d*(?:e[-+]?\d+)?'
@@ -427,14 +433,17 @@ def test_the_curves_of_a_table(errors):
         'errors': errors,
         'panels': [{'title': c, 'column': c, 'methods': {'ntk_dfl': 'ntk_dfl'}} for c in COLUMNS],
     }
+    definition['panels'][1]['until'] = 6
+    last = {'three': 8, 'two': 6}
     for panel, column in zip(panels.table_panels(definition, runs), COLUMNS, strict=True):
         (line,) = [each for each in panel.lines if each.points]
-        rounds = [1, 2, 4, 6, 8] if column == 'three' else [1, 2, 4, 6, 8, 10]
+        rounds = [r for r in (1, 2, 4, 6, 8, 10) if r <= last.get(column, 10)]
         assert [*line.points] == rounds
         values = pd.DataFrame(
             [f.set_index('round').consensus_accuracy[rounds] for f in frames[f'ntk_dfl-{column}']]
         )
-        assert np.array([*line.points.values()]).T == pytest.approx(100 * values.to_numpy())
+        shown = np.array([*line.points.values()]).T
+        assert shown == pytest.approx(100 * values.to_numpy())
         drawn = {}
         axes = SimpleNamespace(
             plot=lambda x, y, into=drawn, **_: into.update(x=[*x], mean=[*y]),
@@ -506,6 +515,57 @@ def test_what_stands_below_a_table():
             told = [line for line in off if line.startswith(f'{method} {column}')]
             assert bool(told) == (abs(share) > 25), (method, column, share)
             assert not told or f'({share:+.0f} %)' in told[0]
+
+
+def test_the_other_panels_of_a_table():
+    """A factor, runs as dots, and clients as quantiles, at the round of the table."""
+    runs, frames = runs_of_table()
+    quantiles = np.random.default_rng(0).random((5, 6, 21))
+    for run, each in zip(runs['ntk_dfl-five'], quantiles, strict=True):
+        run['client_accuracy_quantiles'] = each.tolist()
+    places = dict(zip(COLUMNS, (1.0, 2.0, 3.0, 5.0), strict=True))
+    definition = published('rounds_to') | {
+        'slowdown': dict(zip(COLUMNS, (4, 5, 6, 7), strict=True)),
+        'panels': [
+            {'title': 'a', 'columns': places, 'label': 'x', 'curves': ['client_accuracy_mean']},
+            {'title': 'b', 'columns': places, 'label': 'x'},
+            {'title': 'c', 'columns': places, 'label': 'x', 'slowdown': True},
+            {'title': 'd', 'points': {'ntk_dfl': ['five']}, 'x': 'mbytes_total'},
+            {'title': 'e', 'rounds': [4, 8], 'cells': [{'cell': 'ntk_dfl-five', 'label': 'y'}]},
+        ],
+    }
+    factor, metric, slow, dots, violins = panels.table_panels(definition, runs)
+    for place, method in enumerate(('ntk_dfl', 'dfedavg')):
+        of_first = np.mean([by_pandas('rounds_to', f, [])[0] for f in frames[f'{method}-one']])
+        for number, column in enumerate(COLUMNS):
+            cell, x = frames[f'{method}-{column}'], places[column]
+            at = [100 * f.set_index('round').client_accuracy_mean[8] for f in cell]
+            assert factor.lines[place].points[x] == pytest.approx(at)
+            rounds = [by_pandas('rounds_to', f, [])[0] for f in cell]
+            assert metric.lines[place].points[x] == rounds
+            found = [4 * of_first / ((4 + number) * r) for r in rounds]
+            assert slow.lines[place].points[x] == pytest.approx(found)
+    for frame in frames['ntk_dfl-five']:
+        at = frame.set_index('round').loc[8]
+        shown = dots.lines[0].points[at.mbytes_total]
+        assert shown == pytest.approx([100 * at.consensus_accuracy])
+    for r, place in ((4, 2), (8, 4)):
+        expected = 100 * quantiles[:, place].mean(axis=0)
+        assert violins.lines[0].points[r] == pytest.approx(expected)
+
+
+def test_the_numbers_of_a_study():
+    rng = np.random.default_rng(0)
+    measured = {'ring': {float(n): rng.uniform(1, 2, 4).tolist() for n in (8, 16, 32)}}
+    theory = {'ring': {n: rng.uniform(1, 2, 4).tolist() for n in measured['ring']}}
+    study = {'study': 'stabilisation', 'title': 'x'}
+    rows = markdown(studies.report(study, studies.Result(measured, theory)))
+    for row in rows:
+        values, expected = (pd.Series(of['ring'][float(row['n'])]) for of in (measured, theory))
+        half = stats.t.ppf(0.975, 3) * values.sem()
+        shows(row['rounds'], values.mean(), half, last=1)
+        shows(row['by the gap'], expected.mean(), digits=5)
+        assert parsed(row['ratio']) == pytest.approx([values.mean() / expected.mean()], abs=6e-4)
 
 
 # -------------------------------------------------------------------------------- of a single run
@@ -653,6 +713,66 @@ def test_the_picture_of_a_sweep_ends_with_the_last_round(tmp_path, monkeypatch):
         assert (at.min(), at.max()) == pytest.approx((frame[r].min(), frame[r].max()))
 
 
+@pytest.mark.parametrize('most', [10**6, 50])
+def test_the_clients_of_a_report(most, tmp_path):
+    """Their values in every evaluation, or in one of several, with the last."""
+    rows = save_run(tmp_path / 'run', rounds=7)
+    (run,) = find(tmp_path)[0]
+    found = of_run(run, most)
+    kept = [row for row in rows if most > 100 or row['round'] % 4 == 3]
+    assert found['rounds'] == [row['round'] for row in kept]
+    frame = pd.DataFrame([row['clients'] for row in kept])
+    for name, scale in (('accuracy', 100), ('loss', 1)):
+        values = scale * np.array(frame[name].tolist())
+        assert np.array(found['values'][name]) == pytest.approx(values, rel=1e-3)
+        assert found['range'][name] == pytest.approx([values.min(), values.max()], rel=1e-3)
+
+
+def test_the_picture_of_replays_has_every_evaluation(tmp_path, monkeypatch):
+    figures, rng = [], np.random.default_rng(0)
+    monkeypatch.setattr(time_plot.plt, 'close', figures.append)
+    same = {'world': 'w', 'metric': 'accuracy'}
+    rows = [
+        same
+        | {'run': name, 'accuracy': rng.random(5).tolist(), 'simulated_seconds': [*range(1, 6)]}
+        for name in ('a', 'b')
+    ]
+    time_plot.plot_times(rows, tmp_path / 'x.png')
+    for line, row in zip(figures[0].axes[0].lines, rows, strict=True):
+        assert [*line.get_xdata()] == row['simulated_seconds']
+        assert [*line.get_ydata()] == row['accuracy']
+    worlds = {'w': drawn_world(9, 1, speed='lognormal:1:1', latency='lognormal:1:1')}
+    time_plot.plot_worlds(worlds, tmp_path / 'y.png')
+    for axes, field in zip(
+        figures[1].axes, ('speed', 'uplink', 'downlink', 'latency'), strict=False
+    ):
+        assert [*axes.lines[0].get_ydata()] == sorted(getattr(worlds['w'], field))
+        assert [*axes.lines[0].get_xdata()] == [*np.linspace(0, 100, 9)]
+
+
+def test_the_picture_of_final_averaging(tmp_path, monkeypatch):
+    figures, rng = [], np.random.default_rng(0)
+    monkeypatch.setattr(select_plot.plt, 'close', figures.append)
+    orders = {how: {'accuracies': rng.random((4, 8)).tolist()} for how in select_plot.ORDERS}
+    topologies = [
+        {'degree': d, 'neighbours': n, 'mean': rng.random(2).tolist()}
+        for d in (2, 4)
+        for n in ('all', 'better half')
+    ]
+    selection = {'orders': orders, 'target': 0.5, 'client_accuracies': rng.random(8).tolist()}
+    selection |= {'average_of_all': 0.7, 'final_topologies': topologies}
+    select_plot.plot_select(selection, tmp_path / 'x.png')
+    growing, _, degrees = figures[0].axes
+    for line, how in zip(growing.lines, select_plot.ORDERS, strict=False):
+        frame = 100 * pd.DataFrame(orders[how]['accuracies'])
+        assert [*line.get_xdata()] == [*range(1, 9)]
+        assert [*line.get_ydata()] == pytest.approx(frame.mean().tolist())
+    for place, (n, step) in enumerate((n, step) for n in ('all', 'better half') for step in (0, 1)):
+        means = [100 * row['mean'][step] for row in topologies if row['neighbours'] == n]
+        assert [*degrees.lines[place].get_xdata()] == [2, 4]
+        assert [*degrees.lines[place].get_ydata()] == pytest.approx(means)
+
+
 # -------------------------------------------------------------------------------------- the clock
 
 
@@ -678,6 +798,16 @@ def test_the_seconds_and_joules_of_a_replay():
     of_round = (run.counts.work / 1e10 + 0.05 + run.counts.bits / 5e6).max(axis=1)
     frame = pd.DataFrame({'round': range(1, 7), 'seconds': of_round.cumsum()}).set_index('round')
     assert seconds == pytest.approx(frame.seconds[run.rounds].to_numpy(), rel=1e-6)
+    now, uplink_free, ends = np.zeros(clients), np.zeros(clients), []
+    for work, bits in zip(run.counts.work / 1e10, run.counts.bits / 5e6, strict=True):
+        ready = now + work
+        leaves = np.maximum(ready, uplink_free)
+        arrives, uplink_free = leaves + 0.05 + bits, leaves + bits
+        now = np.array([max(ready[i], *np.delete(arrives, i)) for i in range(clients)])
+        ends.append(now)
+    assert np.ptp(ends[-1]) > 1e-3
+    alone = run.seconds(world)
+    assert alone == pytest.approx(np.max(ends, axis=1)[run.rounds - 1], rel=1e-6)
     joules = run.joules(1e-11, 1e-7)
     spent = (run.counts.work * 1e-11 + run.counts.bits * 1e-7).sum(axis=1).cumsum()
     assert joules == pytest.approx(spent[run.rounds - 1])
@@ -818,3 +948,20 @@ def test_the_constants_of_the_theorem_are_those_of_all_rounds():
     reach = own.eta * frame.timestep_mean.mean() * frame.smoothness_max.max()
     assert own.reach == pytest.approx(reach)
     assert admissible.reach < GAMMA_ROOT and admissible.gamma > 0
+
+
+def test_the_numbers_of_an_attack():
+    """Over all the images that there are, as the text below the table says."""
+    rng = np.random.default_rng(0)
+    psnr, ssim = pd.Series(rng.uniform(5, 50, 6)), pd.Series(rng.uniform(0, 1, 6))
+    images = np.zeros((6, 2, 2, 1))
+    result = Result(
+        *('initial', Setting(0.9, 6, None), 0.123, 4, 'x', 'all', images),
+        *(psnr.to_numpy(), ssim.to_numpy()),
+    )
+    cells = {head: shown(result) for head, shown in ATTACK_COLUMNS.items()}
+    assert parsed(cells['PSNR (dB)']) == pytest.approx([psnr.mean(), psnr.std(ddof=0)], abs=0.051)
+    assert parsed(cells['SSIM']) == pytest.approx([ssim.mean(), ssim.std(ddof=0)], abs=0.0006)
+    assert parsed(cells['entries lost']) == [12.3]
+    assert parsed(cells['label by argmax f']) == [4, 6]
+    assert cells['setting'] == 'sparsity 0.9, 6 bits'
