@@ -36,3 +36,37 @@ def save_run(path, algorithm='dpsgd', seed=0, clients=12, rounds=5, metric='accu
         directory.append(rows[-1])
     directory.done.touch()
     return rows
+
+
+def save_wild_run(path, rng, *, seed=0, rounds=12, until=None, every=1, lower=False, **settings):
+    """A run whose curves go up and down at random, as `save_run` writes it; returns its rows.
+
+    until: the round at which it stopped, unfinished. lower: a regression, whose metric is an error.
+    A third of the runs have losses that are no numbers in the end.
+    """
+    path.mkdir(parents=True)
+    directory, task = RunDirectory(path), 'regression' if lower else 'classification'
+    chosen = {'algorithm': 'dpsgd', 'seed': seed, 'clients': 6, 'rounds': rounds, 'task': task}
+    chosen |= {'dataset': 'digits', 'partition': 'iid', 'topology': 'regular', **settings}
+    directory.write_config({'settings': chosen, 'algorithm': {}, 'versions': {}})
+    metric, diverges, rows, sent = 'rmse' if lower else 'accuracy', rng.random() < 1 / 3, [], 0.0
+    for r in range(every, (until or rounds) + 1, every):
+        values, sent = rng.uniform(0.3, 0.98, 3).round(6), sent + rng.uniform(1, 3)
+        row = {
+            'round': r,
+            f'consensus_{metric}': values[0],
+            'consensus_loss': np.nan if diverges and r > rounds / 2 else values[1],
+            f'client_{metric}_mean': values[2],
+            f'client_{metric}_{"max" if lower else "min"}': values[2] - 0.1,
+            'mbytes_total': sent,
+            'mbytes_busiest_client': sent / 3,
+            'simulated_seconds': r * rng.uniform(2, 2.5),
+            'seconds': r * rng.uniform(0.2, 0.3),
+        }
+        rows.append(
+            {name: value if name == 'round' else float(value) for name, value in row.items()}
+        )
+        directory.append(rows[-1])
+    if until is None:
+        directory.done.touch()
+    return rows

@@ -27,7 +27,9 @@ CLIENTS, FEATURES, CLASSES = 6, 4, 3
 SIZES = (4, 7, 5, 6, 3, 7)
 MODEL = bind(MLP(CLASSES, ()), (FEATURES,))  # logistic regression
 LR = 0.3
-WHOLE = {'lr': LR, 'batch_size': max(SIZES), 'local_steps': 1}  # one gradient of all samples
+DECAY = 0.97  # of the rate from one update of a client to its next
+# One gradient of all samples
+WHOLE = {'lr': LR, 'lr_decay': DECAY, 'batch_size': max(SIZES), 'local_steps': 1}
 TIMES = {'work': 0.1, 'bits': 32 * MODEL.size}
 WORLDS = 30
 INTERVALS, SECONDS = 3, 4.0
@@ -152,9 +154,15 @@ def theirs(name, first, gradients, seed, planned, lr=LR):
     if name == 'divshare':
         more['fragments'] = places_of_fragments()
     reference = getattr(reference_events, name)
+    updates = [0] * CLIENTS
+
+    def decayed(i, x):
+        updates[i] += 1
+        return DECAY ** (updates[i] - 1) * gradients(i, x)
+
     return reference(
         first,
-        gradients,
+        decayed,
         rough(seed),
         hears,
         planned.ends,
@@ -184,6 +192,23 @@ def test_slots_are_the_event_loop(name, x64):
         np.testing.assert_array_equal(sent, expected_sent)
         ring, updates = max(ring, planned.places), updates + len(planned.events)
     assert ring > 2 and updates > 30 * WORLDS
+
+
+def test_swift_weighs_its_neighbours_as_the_graph_says():
+    """By their samples where these are asked for, by degrees, or by the weights of the links."""
+    graphs, options = links(), {'updates': 40, **TIMES}
+    sizes = np.array(SIZES)
+    by_size = plan('swift', graphs, rough(0), mixing='size', sizes=sizes, **options).slots
+    alike = plan('swift', graphs, rough(0), mixing='uniform', sizes=sizes, **options).slots
+    degrees = plan('swift', graphs, rough(0), sizes=sizes, **options).slots
+    assert by_size.active.sum() == 40
+    for slots, share in ((by_size, sizes), (alike, np.ones(CLIENTS))):
+        for s, h in np.argwhere(slots.active):
+            members = slots.members[s, h][slots.mask[s, h]]
+            expected = share[members] / share[members].sum()
+            np.testing.assert_allclose(slots.weights[s, h][slots.mask[s, h]], expected)
+    each = degrees.weights[degrees.active]
+    np.testing.assert_allclose(each, np.broadcast_to(0.25, each.shape))  # of three neighbours
 
 
 def test_averages_alone_are_the_event_loop_bit_for_bit(x64):

@@ -9,7 +9,7 @@ import pytest
 import reference
 import reference_dfml
 
-from dfl_jax import topology
+from dfl_jax import Clients, Graph, topology
 from dfl_jax.algorithms import make
 from dfl_jax.algorithms.dfml import SCHEDULED, alpha_schedule, balance_of
 from dfl_jax.heterogeneous.mutual import (
@@ -317,3 +317,53 @@ def test_a_model_learns_with_the_dropout_that_it_teaches_with(network):
     times = collections.Counter(keys)
     assert len(times) == 3 * 2, 'three models in each of two steps'
     assert set(times.values()) == {2}, 'once to teach and once to learn'
+
+
+@pytest.mark.parametrize('weighted', [False, True])
+@pytest.mark.parametrize('temperature', [1.0, 2.5])
+def test_a_step_is_the_difference_quotient_of_its_loss(temperature, weighted, x64):
+    """gamma CE + alpha T^2 KL(p_q || p_n) at temperature T, by central differences in NumPy; the
+    weights of the samples (WSL) are constants."""
+    gamma, alpha, lr, h = 0.7, 0.6, 0.5, 1e-6
+    people = population('linear', clients=2)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 4, FEATURES)), rng.integers(CLASSES, size=(2, 4))
+    clients = Clients(jnp.asarray(x), jnp.asarray(y), jnp.ones((2, 4), bool))
+    graph = Graph(jnp.array([[0, 1]]), jnp.ones((1, 2), bool), jnp.ones(1, bool))
+    participants = assign_participants(people, graph)
+    stacked = {'Dense_0': {'kernel': rng.normal(size=(2, FEATURES, CLASSES))}}
+    stacked['Dense_0']['bias'] = rng.normal(size=(2, CLASSES))
+    training = LocalTraining(lr=lr, batch_size=4)
+    mutual = Mutual(1, weighted_samples=weighted, temperature=temperature)
+    learn = mutual_learning(people, training, mutual, 1)
+    balance = Balance(jnp.float64(gamma), jnp.float64(alpha))
+    models = gather({'linear': jax.tree.map(jnp.asarray, stacked)}, participants)
+    learnt, _ = learn(
+        jax.random.key(0), models, participants, graph, clients, jnp.int32(0), balance
+    )
+    inputs, labels = np.concatenate([x[0], np.ones((4, 1))], axis=1), y[0]
+
+    def log_p(w, t=1.0):
+        z = inputs @ w / t
+        return z - np.log(np.exp(z).sum(axis=1, keepdims=True))
+
+    def cross_entropy(w):
+        return -log_p(w)[np.arange(4), labels]
+
+    w = np.concatenate([stacked['Dense_0']['kernel'], stacked['Dense_0']['bias'][:, None]], axis=1)
+    for n, q in ((0, 1), (1, 0)):
+        taught = np.exp(log_p(w[q], temperature))
+        of_teacher = cross_entropy(w[q])  # at temperature 1, as that of the student
+        share = 1 - np.exp(-cross_entropy(w[n]) / of_teacher) if weighted else np.ones(4)
+
+        def loss(v, taught=taught, share=share):
+            kl = (taught * (np.log(taught) - log_p(v, temperature))).sum(axis=1)
+            return gamma * cross_entropy(v).mean() + alpha * temperature**2 * (share * kl).mean()
+
+        steps = h * np.eye(w[n].size).reshape(-1, *w[n].shape)
+        slope = [(loss(w[n] + e) - loss(w[n] - e)) / (2 * h) for e in steps]
+        expected = w[n] - lr * np.reshape(slope, w[n].shape)
+        place = int(np.argmax(np.asarray(participants['linear'].client) == n))
+        new = jax.tree.map(lambda a, p=place: np.asarray(a[p]), learnt['linear']['Dense_0'])
+        found = np.concatenate([new['kernel'], new['bias'][None]])
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-8)

@@ -16,7 +16,7 @@ from absl.testing import flagsaver
 from test_cli import QUIET, SMALL, Finished, rows_of, write_clusters
 from test_cli import here as run_here
 
-from dfl_jax import Clients, topology
+from dfl_jax import Clients, Graph, topology
 from dfl_jax.analysis.convergence import (
     GAMMA_ROOT,
     Terms,
@@ -189,6 +189,20 @@ def test_the_spectral_gap_is_that_of_definition_4_2(family, kind, second, symmet
     assert found['lambda'] == pytest.approx(second, abs=1e-7)
     assert found['spectral_gap'] == pytest.approx((1 - second) ** 2, abs=1e-6)
     assert found['symmetric'] == symmetric
+
+
+def test_the_gap_of_links_that_go_one_way():
+    """The modulus of complex eigenvalues, on graphs whose clients hear one other each."""
+    members = np.array([[i, (i + 1) % 6] for i in range(6)], np.int32)
+    graph = Graph(members, np.ones((6, 2), bool), np.ones(6, bool))
+    sizes = np.array(SIZES)
+    share = sizes / (sizes + np.roll(sizes, -1))
+    matrix = np.diag(share) + np.diag(1 - share) @ np.eye(6)[(np.arange(6) + 1) % 6]
+    second = np.sort(np.abs(np.linalg.eigvals(matrix)))[-2]
+    found = mixing_of(graph, sizes, 'size')
+    assert found['lambda'] == pytest.approx(second, abs=1e-6)
+    assert found['spectral_gap'] == pytest.approx((1 - second) ** 2, abs=1e-6)
+    assert not found['symmetric']
 
 
 # ------------------------------------------------------------------------------------- the bound

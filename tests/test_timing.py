@@ -742,3 +742,21 @@ def test_the_work_of_meetings(name):
                 if name in ('dfml', 'def_kt') and len(here) > (name == 'def_kt'):
                     expected[aggregator] += 3 * SIZES[aggregator] * cost[owners[m]]
         np.testing.assert_allclose(counts.work[r], expected, rtol=1e-6)
+
+
+def test_what_is_sent_may_follow_from_the_number_of_the_round():
+    """As of methods that begin otherwise than they go on; counted in blocks."""
+    plain = make('dpsgd', MODEL)
+
+    def step(key, state, graph, clients):
+        after, info = plain.step(key, state, graph, clients)
+        sent = {'weights': info.sent['weights'] * (state.round % 3)}
+        return after, info._replace(sent=sent, work=info.work * (state.round > 0))
+
+    graphs = topology.schedule('ring', CLIENTS, timing.counts.BLOCK + 5, seed=0)
+    counts = timing.counted(plain._replace(step=step), network(), graphs)
+    always = timing.counted(plain, network(), graphs)
+    rounds = np.arange(timing.counts.BLOCK + 5)[:, None]
+    np.testing.assert_array_equal(counts.bits, always.bits * (rounds % 3))
+    np.testing.assert_array_equal(counts.work, always.work * (rounds > 0))
+    assert always.bits.all() and always.work.all()

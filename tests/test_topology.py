@@ -778,3 +778,28 @@ def test_spectrum_iterative_agrees_with_dense(monkeypatch):
         expected = np.sort(np.abs(np.linalg.eigvals(matrix.toarray())))[-2]
         monkeypatch.setattr('dfl_jax.gossip.spectra.DENSE_SPECTRUM_UP_TO', 10)
         assert spectrum(matrix).second_modulus == pytest.approx(expected, abs=1e-8)
+
+
+@pytest.mark.parametrize('dense', [True, False])
+def test_the_second_eigenvalue_is_that_of_largest_modulus(dense, monkeypatch):
+    """Also where it is complex or negative, as of links of one direction and of uneven weights."""
+    if not dense:
+        monkeypatch.setattr('dfl_jax.gossip.spectra.DENSE_SPECTRUM_UP_TO', 4)
+    rng, other_by_real_part = np.random.default_rng(0), 0
+    circle = np.eye(70)[np.arange(70) - 1]
+    matrices = [0.3 * np.eye(70) + 0.7 * circle]  # each hears one: |0.3 + 0.7 exp(2 pi i / 70)|
+    for density in (0.05, 0.1, 0.3):
+        links = circle + (rng.random((70, 70)) < density) * rng.random((70, 70)) ** 4
+        matrices.append(links / links.sum(axis=1, keepdims=True))
+    blocks = np.kron(np.eye(2)[::-1], rng.random((35, 35)) + 0.1)  # two halves that hear each other
+    matrices.append(0.9 * blocks / blocks.sum(axis=1, keepdims=True) + 0.1 * np.eye(70))
+    for matrix in matrices:
+        values = np.linalg.eigvals(matrix)
+        moduli = np.sort(np.abs(values))
+        found = spectrum(scipy.sparse.csr_array(matrix))
+        assert moduli[-1] == pytest.approx(1)
+        assert found.second_modulus == pytest.approx(moduli[-2], abs=1e-8)
+        assert found.spectral_gap == pytest.approx(1 - moduli[-2], abs=1e-8)
+        by_real_part = values[np.argsort(values.real)[-2]]
+        other_by_real_part += abs(abs(by_real_part) - moduli[-2]) > 1e-3
+    assert other_by_real_part >= 2

@@ -136,21 +136,29 @@ def mutual_learning(
                     chunk,
                     client_bytes(size, population.models[name]),
                 )
-            taught = jax.nn.softmax(by_position(logits, participants, graph) / mutual.temperature)
-            targets = jnp.einsum('hnq,hqbc->hnbc', weights, taught, precision='highest')
+            taught = by_position(logits, participants, graph)
+
+            def mixed(temperature):
+                p = jax.nn.softmax(taught / temperature)
+                return jnp.einsum('hnq,hqbc->hnbc', weights, p, precision='highest')
+
+            targets = mixed(mutual.temperature)
+            # What teachers say without a temperature, by which WSL weighs the samples
+            said = mixed(1) if mutual.weighted_samples else targets
 
             def update(one, apply):
                 params, moments, total, position, key = one
                 aggregator = position // members
                 batch = jax.tree.map(lambda a: a[aggregator], batches)
-                target = targets[aggregator, position % members]
+                place = aggregator, position % members
+                target, plain = targets[place], said[place]
 
                 def loss(params):
                     z = apply(params, batch.x, key)
                     each = losses_of(z, batch.y, shares[aggregator])
                     supervised = weighted_mean(each, batch.weight)
                     distilled = weighted_mean(
-                        _distillation(z, target, batch.y, mutual), batch.weight
+                        _distillation(z, target, plain, batch.y, mutual), batch.weight
                     )
                     return balance.gamma * supervised + balance.alpha * distilled, supervised
 
@@ -194,10 +202,11 @@ def mutual_learning(
     return learn
 
 
-def _distillation(z: Array, target: Array, y: Array, mutual: Mutual) -> Array:
+def _distillation(z: Array, target: Array, plain: Array, y: Array, mutual: Mutual) -> Array:
     """sum_q w_q KL(p_q || p_n) of each sample, DFML Eq. (3), up to the teachers' entropies.
 
-    z: [B, C] the student's logits; target: [B, C] sum_q w_q p_q, zero without a teacher.
+    z: [B, C] the student's logits; target: [B, C] sum_q w_q p_q, zero without a teacher; plain: the
+    same at temperature 1.
     """
     distilled = -jnp.sum(target * jax.nn.log_softmax(z / mutual.temperature), axis=1)
     distilled *= mutual.temperature**2
@@ -205,7 +214,7 @@ def _distillation(z: Array, target: Array, y: Array, mutual: Mutual) -> Array:
         return distilled
     labels = jax.nn.one_hot(y, z.shape[1], dtype=z.dtype)
     student = -jnp.sum(labels * jax.nn.log_softmax(z), axis=1)
-    teacher = -jnp.log(jnp.sum(labels * target, axis=1))
+    teacher = -jnp.log(jnp.sum(labels * plain, axis=1))
     return sample_weights(student, teacher) * distilled
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
@@ -107,32 +108,52 @@ def active_clients(graphs: Graph, clients: int) -> np.ndarray:
 def _rounds(
     algorithm: Algorithm, clients: Clients, graphs: Graph, part: Callable[[Info], PyTree]
 ) -> PyTree | None:
-    """A part of what each round reports, leaves [T, ...]; None where it depends on the data."""
+    """A part of what each round reports, leaves [T, ...]; None where it depends on the data.
 
-    def report(key: Array, graph: Graph, mask: Array, x: Array, y: Array) -> PyTree:
-        network = Clients(x, y, mask)
-        state = algorithm.init(key, network)
-        return part(algorithm.step(key, state, graph, network)[1])
+    What it follows from of the state, such as the number of the round, goes on from round to round.
+    """
+
+    def report(state: PyTree, graph: Graph, key: Array, mask: Array, x: Array, y: Array) -> PyTree:
+        state, info = algorithm.step(key, state, graph, Clients(x, y, mask))
+        return state, part(info)
+
+    def begin(key: Array, mask: Array, x: Array, y: Array) -> PyTree:
+        return algorithm.init(key, Clients(x, y, mask))
 
     graph = jax.tree.map(lambda a: jnp.asarray(a[0]), graphs)
-    x, y = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (clients.x, clients.y))
-    arguments = (jax.random.key(0), graph, jnp.asarray(clients.mask), x, y)
-    closed, shapes = jax.make_jaxpr(report, return_shape=True)(*arguments)
-    jaxpr, used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
-    if any(used[-2:]):  # x and y
+    known = jax.random.key(0), jnp.asarray(clients.mask)
+    data = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (clients.x, clients.y)]
+    first, state = jax.make_jaxpr(begin, return_shape=True)(*known, *data)
+    closed, (_, shapes) = jax.make_jaxpr(report, return_shape=True)(state, graph, *known, *data)
+    size = len(first.jaxpr.outvars)  # leaves of the state
+    reported, others = [True] * (len(closed.jaxpr.outvars) - size), len(closed.jaxpr.invars) - size
+    used, carried = [False] * size, None
+    while carried != used[:size]:
+        carried = used[:size]
+        jaxpr, used = dce_jaxpr(closed.jaxpr, carried + reported, carried + [False] * others)
+    start, of_start = dce_jaxpr(first.jaxpr, carried)
+    if any(used[-2:]) or any(of_start[-2:]):  # the data
         return None
-    remaining = jaxpr_as_fun(ClosedJaxpr(jaxpr, closed.consts))
+    whole = jaxpr_as_fun(ClosedJaxpr(jaxpr, closed.consts))
 
     @jax.jit
-    @jax.vmap
-    def of_round(graph: Graph) -> list[Array]:
-        given = [*jax.tree.leaves((arguments[0], graph, arguments[2])), None, None]
-        return remaining(*(leaf for leaf, use in zip(given, used, strict=True) if use))
+    def of_rounds(state: list[Array], graphs: Graph) -> tuple[list[Array], list[Array]]:
+        def one(state: list[Array], graph: Graph) -> tuple[list[Array], list[Array]]:
+            found = whole(*state, *_those([*jax.tree.leaves((graph, known))], used[size:]))
+            return found[: len(state)], found[len(state) :]
 
-    def of_block(start: int) -> list[np.ndarray]:
-        block = jax.tree.map(lambda a: np.asarray(a[start : start + BLOCK]), graphs)
-        return jax.device_get(of_round(block))
+        return lax.scan(one, state, graphs)
 
-    blocks = map(of_block, range(0, len(graphs.active), BLOCK))
+    carry = jaxpr_as_fun(ClosedJaxpr(start, first.consts))(*_those([*known], of_start))
+    blocks = []
+    for begins in range(0, len(graphs.active), BLOCK):
+        block = jax.tree.map(lambda a, r=begins: np.asarray(a[r : r + BLOCK]), graphs)
+        carry, found = of_rounds(carry, block)
+        blocks.append(jax.device_get(found))
     leaves = [np.concatenate(each) for each in zip(*blocks, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+
+
+def _those(values: list[Array], used: list[bool]) -> list[Array]:
+    """The values that are used; of the data, which come last, none is."""
+    return [value for value, use in zip(values, used[: len(values)], strict=True) if use]
