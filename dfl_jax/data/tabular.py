@@ -58,10 +58,10 @@ def load(
     Raises:
       DataError: a file that cannot be read, or a table as in `from_frame`.
     """
-    names = [name for role in TEXTS for name in columns.get(role, '').split('+')]
-    if task.whole_targets:
-        names += columns.get('target', '').split('+')
-    return from_frame(read(path, names), path, columns, test_share, task, path.suffix == '.csv')
+    roles = (*TEXTS, 'target') if task.whole_targets else TEXTS
+    given = [columns[role] for role in roles if role in columns]
+    texts = {*given, *(name for names in given for name in names.split('+'))}
+    return from_frame(read(path, texts), path, columns, test_share, task, path.suffix == '.csv')
 
 
 def read(path: Path, texts: Collection[str] | None = None) -> Frame:
