@@ -30,7 +30,7 @@ INDEX = re.compile(r'unnamed: \d+|__index_level_\d+__|level_\d+', re.IGNORECASE)
 COUNTER = re.compile(
     r'(?i:(\w+[ _.-])?(id|no|nr|idx|index|number)|row[ _.-]?(names?|num|number|id))|\w*[a-z]I[dD]'
 )
-COPY = re.compile(r'[ _.-]*(\d+|x|y|left|right|copy)$')
+COPY = re.compile(r'(?<=\w)([ _.-]*\d+|[ _.-]+(x|y|left|right|copy))$')
 Column = Any  # pandas.Series
 Frame = Any  # pandas.DataFrame
 
