@@ -228,7 +228,10 @@ def test_the_target_again_is_refused(saved, copy):
 
 @pytest.mark.parametrize(
     'name',
-    ['Unnamed: 0', '__index_level_0__', 'index', 'level_0', 'id', 'row_id', 'sampleId', 'elsewhat'],
+    [
+        *('Unnamed: 0', 'Unnamed: 0.1', '__index_level_0__', 'index', 'level_0'),
+        *('id', 'row_id', 'sampleId', 'elsewhat'),
+    ],
 )
 @pytest.mark.parametrize('order', ['sorted', 'shuffled'])
 def test_a_row_number_is_refused(saved, name, order):
@@ -280,7 +283,7 @@ def test_a_file_without_names_is_refused(tmp_path, first):
 
 
 def test_a_file_of_texts_or_numbers_without_names_is_refused(tmp_path):
-    texts = '\n'.join(f'{"xyz"[i % 3]},{"pq"[i % 2]},{"kno"[i % 3]}' for i in range(30))
+    texts = '\n'.join(f'{"xyz"[i % 3]},{"pq"[i % 2]},{"kmo"[i % 3]}' for i in range(30))
     refused(written(tmp_path, texts), 'looks like a sample', {'target': 'k'})
     numbers = '\n'.join(f'{i % 7 + 0.5},{i % 3},{i * i % 11 + 7}' for i in range(30))
     refused(written(tmp_path, numbers), 'looks like a sample', {'target': '7'})

@@ -26,7 +26,7 @@ DATE = (
     rf'(?:\w+,? )?(?:\d{{1,2}}[ .-]+{MONTH}|{MONTH}[ .]+\d{{1,2}})\b.*\d)'
 )
 # How pandas and pyarrow call an index that they save, and how people call theirs
-INDEX = re.compile(r'unnamed: \d+|__index_level_\d+__|level_\d+', re.IGNORECASE)
+INDEX = re.compile(r'unnamed: \d+(\.\d+)?|__index_level_\d+__|level_\d+', re.IGNORECASE)
 COUNTER = re.compile(
     r'(?i:(\w+[ _.-])?(id|no|nr|idx|index|number)|row[ _.-]?(names?|num|number|id))|\w*[a-z]I[dD]'
 )
@@ -116,7 +116,7 @@ def check_index(column: Column, where: str, remedy: str, test: np.ndarray) -> No
     name, counts, named = str(column.name), False, False
     if column.dtype.kind in 'iuf':
         values = column.to_numpy(np.float64)
-        named = _all_differ(values) and COUNTER.fullmatch(name)
+        named = _all_differ(values) and COUNTER.fullmatch(name) is not None
         # Two files may each have been counted
         counts = _counts(values) or (_counts(values[~test]) and _counts(values[test]))
     if counts or named or INDEX.fullmatch(name):
