@@ -351,6 +351,7 @@ NUMBERS = np.random.default_rng(0).normal(1e5, 1e4, 200)
         ([f'(1,{i % 9}00)' for i in range(200)], 'a form that is not read'),
         ([f'20{i % 5 + 10}-0{i % 9 + 1}-1{i % 9}' for i in range(200)], 'holds dates, such as'),
         ([f'{i % 9 + 1}/12/2020 10:3{i % 5}' for i in range(200)], 'holds dates, such as'),
+        ([f'2020-0{i % 9 + 1}' for i in range(200)], 'holds dates, such as'),
         ([f'1{i % 9}.12.2020' for i in range(200)], 'holds dates, such as'),
         ([f'1{i % 9} Dec 2020' for i in range(200)], 'holds dates, such as'),
         ([f'March 1{i % 9}, 2020' for i in range(200)], 'holds dates, such as'),
@@ -431,6 +432,7 @@ def test_numbers_that_a_parquet_file_has_as_texts(tmp_path):
 @pytest.mark.parametrize(
     ('change', 'how'),
     [
+        (lambda text: '\n  \n' + text.replace('a,', '"a\n of two lines",', 1), {}),
         (lambda text: text.replace(',', ';'), {}),
         (lambda text: text.replace(',', '\t'), {}),
         (lambda text: text.replace(',', ', '), {}),

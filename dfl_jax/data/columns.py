@@ -22,7 +22,7 @@ PADDED = r'[+-]?0\d+'  # 007, which is a name and not the number 7
 QUANTITY = r"\(?[$€£¥₹]?\s*[+-]?\s*[$€£¥₹]?\s*\d[\d.,'’ \u00a0\u202f_]*\s*[$€£¥₹%‰]?\)?"  # noqa: RUF001
 MONTH = r'(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*'
 DATE = (
-    r'(?i:\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b.*|\d{1,2}:\d{2}(?::\d{2}.*)?|'
+    r'(?i:(?:19|20)\d\d[-/]\d{1,2}|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b.*|\d{1,2}:\d{2}(?::\d{2}.*)?|'
     rf'(?:\w+,? )?(?:\d{{1,2}}[ .-]+{MONTH}|{MONTH}[ .]+\d{{1,2}})\b.*\d)'
 )
 # How pandas and pyarrow call an index that they save, and how people call theirs

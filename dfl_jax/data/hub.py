@@ -193,7 +193,7 @@ def _values(name: str, table: Table, column: str) -> list[Any]:
 
 def _named(table: Table, column: str) -> list[Any]:
     """The values of a column, class labels by name, None where they are missing."""
-    values = [*table[column]]
+    values = table[column][:]
     if column not in _columns(table, 'ClassLabel'):
         return values
     names = table.features[column].names

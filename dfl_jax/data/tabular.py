@@ -4,7 +4,6 @@ Numbers are standardised, categories are one-hot, both by the training rows. `co
 is which.
 """
 
-import io
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -82,11 +81,10 @@ def read(path: Path, texts: Collection[str] | None = None) -> Frame:
         table = read_table(path)
         kept = table.names if texts is None else set(table.names).intersection(texts)
         frame = pandas.read_csv(
-            io.StringIO(table.text),
+            table.body(),
             sep=table.delimiter,
             header=None,
             names=table.names,
-            skiprows=table.begin,
             index_col=False,
             dtype=dict.fromkeys(kept, object),
             keep_default_na=False,
