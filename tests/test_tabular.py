@@ -452,6 +452,13 @@ def test_forms_of_one_file(tmp_path, change, how):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize('name', ['label', '"label"'])
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path, name):
+    lines = [','.join(line.split(',')[::-1]) for line in LINES]
+    path = written(tmp_path, '\n'.join([f'{name},b,a', *lines]), encoding='utf-8-sig')
+    assert data.load(path, columns=LABEL).train_x.shape == (24, 2)
+
+
 @pytest.mark.parametrize('encoding', ['latin-1', 'utf-16', 'utf-32', 'cp1252'])
 def test_other_encodings_are_refused(tmp_path, encoding):
     path = written(tmp_path, f'a,b,größe\n{SAMPLES}', encoding=encoding)
