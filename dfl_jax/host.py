@@ -2,11 +2,10 @@
 
 import csv
 import io
-import itertools
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,10 +109,16 @@ class TableText(NamedTuple):
     names: list[str]
     begin: int  # lines of the text that are taken by the names
 
+    def body(self) -> io.StringIO:
+        """The text below the names."""
+        lines = io.StringIO(self.text)
+        for _ in range(self.begin):
+            lines.readline()
+        return lines
+
     def rows(self) -> Iterator[list[str]]:
-        """The fields of every further line that is not empty, as texts."""
-        lines = itertools.islice(io.StringIO(self.text), self.begin, None)
-        return filter(None, csv.reader(lines, **_form(self.delimiter)))
+        """The fields of every line below the names that is not empty, as texts."""
+        return _rows(csv.reader(self.body(), **_form(self.delimiter)))
 
 
 def read_table(path: str | os.PathLike, comments: bool = False) -> TableText:
@@ -135,7 +140,7 @@ def read_table(path: str | os.PathLike, comments: bool = False) -> TableText:
     first = next((line for line in io.StringIO(text) if line.strip()), '')
     delimiter = next((each for each in ',;\t' if each in first), ',')
     reader = csv.reader(io.StringIO(text), **_form(delimiter))
-    rows = filter(None, reader)
+    rows = _rows(reader)
     try:
         head = next(rows, [])
         begin = reader.line_num
@@ -152,6 +157,11 @@ def read_table(path: str | os.PathLike, comments: bool = False) -> TableText:
         if count > 1:
             raise ValueError(f'it has several columns {name}: give each a name of its own')
     return TableText(text, delimiter, names, begin)
+
+
+def _rows(reader: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Those that are not empty."""
+    return (row for row in reader if row and row != [''])
 
 
 def _form(delimiter: str) -> dict[str, Any]:

@@ -224,6 +224,30 @@ def test_missing_values_are_refused(tmp_path, column, said):
         data.load(name, columns={'input': 'x', 'target': 'kind', 'client': 'who'})
 
 
+@pytest.mark.parametrize(
+    ('shape', 'scale', 'said'),
+    [
+        ((3, 8, 8), 1, r'x is \(12, 3, 8, 8\), \[n, channels, H, W\]'),
+        ((8, 8), 255, 'x has values from .*, with a standard deviation of 7'),
+        ((8, 8, 3), 255, 'x has values from .* only pixels of type uint8 are scaled'),
+    ],
+)
+def test_lists_that_are_images_in_another_form_are_refused(tmp_path, shape, scale, said):
+    x = (scale * np.random.default_rng(0).random((12, *shape))).round(2)
+    table = datasets.Dataset.from_dict({'x': x.tolist(), 'kind': ['a', 'b'] * 6})
+    name = saved(tmp_path / 'set', train=table, test=table)
+    with pytest.raises(DataError, match=said):
+        data.load(name, columns={'input': 'x', 'target': 'kind'})
+
+
+def test_colour_of_the_test_set_makes_all_images_rgb(tmp_path):
+    grey = of_images([Image.new('L', (8, 8), 40 * i) for i in range(4)])
+    colour = of_images([Image.new('RGB', (8, 8), (200, 40 * i, 0)) for i in range(4)])
+    found = data.load(saved(tmp_path / 'set', train=grey, test=colour))
+    assert found.train_x.shape == found.test_x.shape == (4, 8, 8, 3)
+    assert (found.test_x[..., 0] > found.test_x[..., 2]).all()
+
+
 # --------------------------------------------------------------- splits that were encoded apart
 
 LISTS = {'input': 'x', 'target': 'kind'}

@@ -154,6 +154,8 @@ class NoisyWhereItTrains(nn.Module):
         (OneRow(), (5,), r'OneRow maps \(2, 5\) to \(1, 3\)'),
         (VGG16(10), (28, 28, 1), r'VGG16 .*\(2, 28, 28, 1\): 28x28 .*5 poolings; .*32x32'),
         (VGG16(10), (784,), r'VGG16 does not take inputs of shape \(2, 784\)'),
+        (SmallCNN(10), (28, 28), r'\(2, 28, 28\): .*; if these are grey images, give x'),
+        (CNN3(10), (28, 28), r'if these are grey images, give x\[\.\.\., None\]'),
     ],
 )
 def test_modules_that_cannot_be_bound(module, shape, message):

@@ -228,7 +228,10 @@ def test_the_target_again_is_refused(saved, copy):
 
 @pytest.mark.parametrize(
     'name',
-    ['Unnamed: 0', '__index_level_0__', 'index', 'level_0', 'id', 'row_id', 'sampleId', 'elsewhat'],
+    [
+        *('Unnamed: 0', 'Unnamed: 0.1', '__index_level_0__', 'index', 'level_0'),
+        *('id', 'row_id', 'sampleId', 'elsewhat'),
+    ],
 )
 @pytest.mark.parametrize('order', ['sorted', 'shuffled'])
 def test_a_row_number_is_refused(saved, name, order):
@@ -280,7 +283,7 @@ def test_a_file_without_names_is_refused(tmp_path, first):
 
 
 def test_a_file_of_texts_or_numbers_without_names_is_refused(tmp_path):
-    texts = '\n'.join(f'{"xyz"[i % 3]},{"pq"[i % 2]},{"kno"[i % 3]}' for i in range(30))
+    texts = '\n'.join(f'{"xyz"[i % 3]},{"pq"[i % 2]},{"kmo"[i % 3]}' for i in range(30))
     refused(written(tmp_path, texts), 'looks like a sample', {'target': 'k'})
     numbers = '\n'.join(f'{i % 7 + 0.5},{i % 3},{i * i % 11 + 7}' for i in range(30))
     refused(written(tmp_path, numbers), 'looks like a sample', {'target': '7'})
@@ -348,6 +351,7 @@ NUMBERS = np.random.default_rng(0).normal(1e5, 1e4, 200)
         ([f'(1,{i % 9}00)' for i in range(200)], 'a form that is not read'),
         ([f'20{i % 5 + 10}-0{i % 9 + 1}-1{i % 9}' for i in range(200)], 'holds dates, such as'),
         ([f'{i % 9 + 1}/12/2020 10:3{i % 5}' for i in range(200)], 'holds dates, such as'),
+        ([f'2020-0{i % 9 + 1}' for i in range(200)], 'holds dates, such as'),
         ([f'1{i % 9}.12.2020' for i in range(200)], 'holds dates, such as'),
         ([f'1{i % 9} Dec 2020' for i in range(200)], 'holds dates, such as'),
         ([f'March 1{i % 9}, 2020' for i in range(200)], 'holds dates, such as'),
@@ -428,6 +432,7 @@ def test_numbers_that_a_parquet_file_has_as_texts(tmp_path):
 @pytest.mark.parametrize(
     ('change', 'how'),
     [
+        (lambda text: '\n  \n' + text.replace('a,', '"a\n of two lines",', 1), {}),
         (lambda text: text.replace(',', ';'), {}),
         (lambda text: text.replace(',', '\t'), {}),
         (lambda text: text.replace(',', ', '), {}),
@@ -445,6 +450,13 @@ def test_forms_of_one_file(tmp_path, change, how):
     )
     for ours, theirs in zip(found[:4], plain[:4], strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize('name', ['label', '"label"'])
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path, name):
+    lines = [','.join(line.split(',')[::-1]) for line in LINES]
+    path = written(tmp_path, '\n'.join([f'{name},b,a', *lines]), encoding='utf-8-sig')
+    assert data.load(path, columns=LABEL).train_x.shape == (24, 2)
 
 
 @pytest.mark.parametrize('encoding', ['latin-1', 'utf-16', 'utf-32', 'cp1252'])

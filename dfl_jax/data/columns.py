@@ -22,15 +22,15 @@ PADDED = r'[+-]?0\d+'  # 007, which is a name and not the number 7
 QUANTITY = r"\(?[$€£¥₹]?\s*[+-]?\s*[$€£¥₹]?\s*\d[\d.,'’ \u00a0\u202f_]*\s*[$€£¥₹%‰]?\)?"  # noqa: RUF001
 MONTH = r'(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*'
 DATE = (
-    r'(?i:\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b.*|\d{1,2}:\d{2}(?::\d{2}.*)?|'
+    r'(?i:(?:19|20)\d\d[-/]\d{1,2}|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b.*|\d{1,2}:\d{2}(?::\d{2}.*)?|'
     rf'(?:\w+,? )?(?:\d{{1,2}}[ .-]+{MONTH}|{MONTH}[ .]+\d{{1,2}})\b.*\d)'
 )
 # How pandas and pyarrow call an index that they save, and how people call theirs
-INDEX = re.compile(r'unnamed: \d+|__index_level_\d+__|level_\d+', re.IGNORECASE)
+INDEX = re.compile(r'unnamed: \d+(\.\d+)?|__index_level_\d+__|level_\d+', re.IGNORECASE)
 COUNTER = re.compile(
     r'(?i:(\w+[ _.-])?(id|no|nr|idx|index|number)|row[ _.-]?(names?|num|number|id))|\w*[a-z]I[dD]'
 )
-COPY = re.compile(r'[ _.-]*(\d+|x|y|left|right|copy)$')
+COPY = re.compile(r'(?<=\w)([ _.-]*\d+|[ _.-]+(x|y|left|right|copy))$')
 Column = Any  # pandas.Series
 Frame = Any  # pandas.DataFrame
 
@@ -116,7 +116,7 @@ def check_index(column: Column, where: str, remedy: str, test: np.ndarray) -> No
     name, counts, named = str(column.name), False, False
     if column.dtype.kind in 'iuf':
         values = column.to_numpy(np.float64)
-        named = _all_differ(values) and COUNTER.fullmatch(name)
+        named = _all_differ(values) and COUNTER.fullmatch(name) is not None
         # Two files may each have been counted
         counts = _counts(values) or (_counts(values[~test]) and _counts(values[test]))
     if counts or named or INDEX.fullmatch(name):

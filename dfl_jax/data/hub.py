@@ -22,7 +22,7 @@ from dfl_jax.data.formats import (
     numbered,
     one_line,
 )
-from dfl_jax.data.images import channel_moments, check_size, pixels_of, widened
+from dfl_jax.data.images import channel_moments, check_size, pixels_of
 from dfl_jax.data.npz import check_inputs
 from dfl_jax.host import expand
 from dfl_jax.tasks import CLASSIFICATION, Task
@@ -193,7 +193,7 @@ def _values(name: str, table: Table, column: str) -> list[Any]:
 
 def _named(table: Table, column: str) -> list[Any]:
     """The values of a column, class labels by name, None where they are missing."""
-    values = [*table[column]]
+    values = table[column][:]
     if column not in _columns(table, 'ClassLabel'):
         return values
     names = table.features[column].names
@@ -242,7 +242,7 @@ def _inputs(
     x = x.astype(np.float32)
     if not np.isfinite(x).all():
         raise DataError(f'{name}: {column} must be finite numbers')
-    check_inputs(f'{name}: {column}', x)
+    check_inputs(f'{name}: {column}', x[~test])
     return x
 
 
@@ -251,22 +251,23 @@ def _pixels(name: str, tables: list[Table], column: str, image_size: int | None)
     if image_size is not None:
         check_size(image_size)
     samples, place = sum(map(len, tables)), 0
-    pixels = np.empty(0, np.uint8)
+    pixels = np.empty((0, 1, 1, 1), np.uint8)
     try:
         for image in _images(name, tables, column):
             if image is None:
                 raise ValueError('there is none')
             found = pixels_of(image, image_size)
-            if not place:
-                check_memory(name, samples * found.size * 5)  # as they are read, and as float32
-                pixels = np.empty((samples, *found.shape), np.uint8)
-            if found.shape[:2] != pixels.shape[1:3]:
+            if place and found.shape[:2] != pixels.shape[1:3]:
                 sizes = [(array.shape[-2], array.shape[-3]) for array in (pixels, found)]
                 raise DataError(
                     f'{name}: images of {column} have {sizes[0]} pixels and {sizes[1]}: bring them '
                     'to one size by image_size'
                 )
-            pixels = widened(pixels, found)
+            if not place or found.shape[-1] > pixels.shape[-1]:
+                check_memory(name, samples * found.size * 5)  # as they are read, and as float32
+                kept = pixels  # of one channel
+                pixels = np.empty((samples, *found.shape), np.uint8)
+                pixels[:place] = kept[:place]
             pixels[place] = found
             place += 1
     except DataError:

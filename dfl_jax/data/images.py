@@ -12,6 +12,7 @@ from dfl_jax.data.formats import DataError
 SIZES = (8, 1024)  # smallest and largest S
 GREY = ('1', 'L', 'LA', 'La')  # Pillow's modes without colour
 WHITE = 255
+BLANK = 250  # from here on nothing shows on white
 Image = Any  # PIL.Image.Image
 
 
@@ -32,7 +33,7 @@ def pixels_of(image: Image, size: int | None = None) -> np.ndarray:
     size: S of the square that it becomes, whatever its shape; None keeps its own.
 
     Raises ValueError, one line, for pixels of more than 8 bits, and for a transparent image whose
-    pixels differ, but are all white on white.
+    pixels differ, but are all white, or nearly, on white.
     """
     from PIL import ImageOps
     from PIL.Image import Resampling
@@ -58,20 +59,13 @@ def _on_white(image: Image) -> Image:
     layers = image.convert('RGBA')
     ground = Image.new('RGBA', image.size, (WHITE,) * 4)
     shown = Image.alpha_composite(ground, layers).convert('RGB')
-    differ = any(low < high for low, high in layers.getextrema())
-    if differ and all(low == WHITE for low, _ in shown.getextrema()):
+    differ = np.ptp(np.asarray(layers), axis=(0, 1)).any()
+    if differ and np.asarray(shown).min() >= BLANK:
         raise ValueError(
             'it is transparent, and nothing of it shows on white: lay it on a background of '
             'another colour'
         )
     return shown
-
-
-def widened(pixels: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """Room for images [n, S, S, channels] that has as many channels as the image, or more."""
-    if image.shape[-1] <= pixels.shape[-1]:
-        return pixels
-    return np.repeat(pixels, image.shape[-1], axis=-1)
 
 
 def channel_moments(images: np.ndarray, root: object) -> tuple[np.ndarray, np.ndarray]:

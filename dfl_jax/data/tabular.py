@@ -4,7 +4,6 @@ Numbers are standardised, categories are one-hot, both by the training rows. `co
 is which.
 """
 
-import io
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,10 +57,10 @@ def load(
     Raises:
       DataError: a file that cannot be read, or a table as in `from_frame`.
     """
-    names = [name for role in TEXTS for name in columns.get(role, '').split('+')]
-    if task.whole_targets:
-        names += columns.get('target', '').split('+')
-    return from_frame(read(path, names), path, columns, test_share, task, path.suffix == '.csv')
+    roles = (*TEXTS, 'target') if task.whole_targets else TEXTS
+    given = [columns[role] for role in roles if role in columns]
+    texts = {*given, *(name for names in given for name in names.split('+'))}
+    return from_frame(read(path, texts), path, columns, test_share, task, path.suffix == '.csv')
 
 
 def read(path: Path, texts: Collection[str] | None = None) -> Frame:
@@ -82,11 +81,10 @@ def read(path: Path, texts: Collection[str] | None = None) -> Frame:
         table = read_table(path)
         kept = table.names if texts is None else set(table.names).intersection(texts)
         frame = pandas.read_csv(
-            io.StringIO(table.text),
+            table.body(),
             sep=table.delimiter,
             header=None,
             names=table.names,
-            skiprows=table.begin,
             index_col=False,
             dtype=dict.fromkeys(kept, object),
             keep_default_na=False,

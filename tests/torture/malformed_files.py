@@ -183,7 +183,7 @@ def _write_datasets(folder: Path) -> None:
         np.savez(folder / f'{name}.npz', **good | change)
     np.savez(folder / 'images.npz', **clusters((8, 8, 1)))
     np.savez(folder / 'keys.npz', x=x, y=y)
-    rows = (f'{i},{i % 7},{i % 3}' for i in range(120))
+    rows = (f'{i * i % 13},{i % 7},{i % 3}' for i in range(120))
     (folder / 'binary.txt').write_bytes(NOISE)
     (folder / 'table.csv').write_text('\n'.join(('a,b,y', *rows)))
     whole = (folder / 'tiny.npz').read_bytes()

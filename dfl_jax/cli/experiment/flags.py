@@ -85,7 +85,8 @@ flags.DEFINE_list(
     'What the columns of a table are, e.g. target=price,client=shop: target (the column to '
     'predict; several joined by +), client (the user that a row belongs to, for '
     '--partition=natural), split (holds train and test), drop (not used); all others are '
-    'features. For hf: input, target and client.',
+    'features, and number and category say of which kind, where it does not show. For hf: '
+    'input, target and client.',
 )
 flags.DEFINE_float(
     'test_share',
