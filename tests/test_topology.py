@@ -26,7 +26,14 @@ from dfl_jax.topology import (
     isolate_clients,
     schedule,
 )
-from dfl_jax.topology.families import BY_NETWORKX, REGULAR_BY_NETWORKX, Settings, draw, most_members
+from dfl_jax.topology.families import (
+    BY_NETWORKX,
+    REGULAR_BY_NETWORKX,
+    Settings,
+    draw,
+    links_of,
+    most_members,
+)
 from tests.helpers import assortativity, host_round
 
 drawing = sys.modules['dfl_jax.topology.schedule']
@@ -433,6 +440,23 @@ def test_the_estimate_of_members(family):
         assert found <= estimate <= clients
         if family not in (*BY_NETWORKX, 'configuration', 'epidemic', 'base_graph'):
             assert found == estimate
+
+
+@pytest.mark.parametrize('family', DRAWN)
+def test_the_estimate_of_links(family):
+    """From which the memory of drawing is planned; of directed families no half is left out."""
+    for clients, degree in ((64, 4), (128, 6)):
+        settings = Settings(clients, degree)
+        if family in SEQUENCES:
+            first = drawn(family, clients, 1, degree=degree)
+            found = first.mask[0, :, 1:].sum()
+        else:
+            links = draw(family, settings, np.random.default_rng(0))
+            found = len(links.edges if hasattr(links, 'edges') else links)
+        members = most_members(family, 1, settings)
+        estimate = links_of(family, members, settings)
+        assert 0.6 * found <= estimate
+        assert estimate <= 2.5 * found or family == 'base_graph', 'whose rounds are unlike'
 
 
 def test_bytes_of_a_schedule():
