@@ -13,6 +13,7 @@ from dfl_jax.gossip.spectra import mixing_matrix, spectrum
 from dfl_jax.topology import (
     DIRECTED,
     FAMILIES,
+    FIXED_SHAPE,
     FROM_FILE,
     SEQUENCES,
     TopologyError,
@@ -440,6 +441,17 @@ def test_the_estimate_of_members(family):
         assert found <= estimate <= clients
         if family not in (*BY_NETWORKX, 'configuration', 'epidemic', 'base_graph'):
             assert found == estimate
+
+
+@pytest.mark.parametrize('family', [f for f in RELABELLED if f != 'complete'])
+def test_families_of_a_fixed_shape_are_isomorphic_in_all_rounds(family):
+    """And their clients are relabelled; families that are drawn have other graphs."""
+    graphs = drawn(family, 16, rounds=5)
+    each = [nx.from_numpy_array(adjacency(graphs, t), create_using=nx.DiGraph) for t in range(5)]
+    alike = all(nx.faster_could_be_isomorphic(each[0], other) for other in each[1:])
+    alike = alike and all(nx.is_isomorphic(each[0], other) for other in each[1:])
+    assert alike == (family in FIXED_SHAPE) or family == 'regular'
+    assert any((adjacency(graphs, 0) != adjacency(graphs, t)).any() for t in range(1, 5))
 
 
 @pytest.mark.parametrize('family', DRAWN)

@@ -217,6 +217,9 @@ DIRECTED = (
     *ONE_PEER,
 )
 FAMILIES = (*_FIXED, *_DRAWN, *SEQUENCES, *FROM_FILE)
+ALWAYS_STATIC = ('complete', *FROM_FILE)
+# Always the same graph, but for which client is where
+FIXED_SHAPE = tuple(family for family in (*_FIXED, 'clustered') if family not in ALWAYS_STATIC)
 
 
 def draw(family: str, settings: Settings, rng: np.random.Generator) -> np.ndarray:
