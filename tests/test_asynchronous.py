@@ -305,10 +305,16 @@ def test_staleness_of_pairs():
     assert np.mean(between) == pytest.approx(clients - 1, rel=0.01)
 
 
-def test_clients_begin_only_while_online():
+@pytest.mark.parametrize('own_period', [False, True])
+def test_clients_begin_only_while_online(own_period):
     """An update that has begun ends all the same."""
     drawn, ends_offline = rough(1), 0
-    for event in planned_as('swift', 1).events:
+    planned = planned_as('swift', 1)
+    if own_period:
+        periods = np.linspace(1.7, 2.9, CLIENTS)
+        drawn = drawn._replace(online=drawn.online._replace(period=periods))
+        planned = plan('swift', links(1), drawn, seconds=SECONDS, intervals=INTERVALS, **TIMES)
+    for event in planned.events:
         i = event.members[0]
         begin = np.full(CLIENTS, event.time - TIMES['work'] / drawn.speed[i] + 1e-9)
         assert drawn.next_online(begin)[i] == begin[i]

@@ -911,6 +911,30 @@ def test_every_topology_runs_by_its_name(family, tiny, tmp_path):
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
+    ('flags', 'said'),
+    [
+        ('--topology=ring', True),
+        ('--topology=torus --clients=9', True),
+        ('--topology=clustered --degree=2', True),
+        ('--topology=directed_ring', True),
+        ('--topology=ring --static_topology', False),
+        ('--topology=complete', False),
+        ('--topology=erdos_renyi --degree=3', False),
+        ('--algorithm=relay_sgd --topology=star', False),
+        ('--topology=exponential --nostatic_topology', True),
+    ],
+)
+def test_a_run_says_where_its_graph_is_relabelled(flags, said, tiny, tmp_path):
+    of_it = ('--clients=6', '--rounds=1', '--hidden=4', '--algorithm=dpsgd', *flags.split())
+    done = here(f'--dataset={tiny}', *of_it, '--nocheckpoint', f'--out={tmp_path}/out')
+    assert done.status == 0, done
+    lines = [line for line in done.out.splitlines() if '--static_topology keeps one' in line]
+    family = flags.split('--topology=')[1].split()[0]
+    assert len(lines) == said and all(family in line for line in lines)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
     'flags',
     [
         '--static_topology --degree=3',

@@ -623,6 +623,22 @@ def test_failures_of_one_direction_and_clients_that_are_cut_off(name):
     np.testing.assert_allclose(after[alone], by_itself[alone], rtol=1e-5, atol=1e-6)
 
 
+@every_meeting
+def test_who_takes_no_part_does_not_diverge(name, family):
+    """With data that are no numbers at one client: its group at most, and it."""
+    graphs = schedule(family, 1)
+    sender = int(graphs.members[0, 0, 1])
+    clients = network()
+    x = np.array(clients.x)
+    x[sender] = np.nan
+    _, (info,) = trained(name, graphs, clients._replace(x=jnp.asarray(x)))
+    diverged = np.flatnonzero(~np.isfinite(info.loss))
+    rows = zip(graphs.members[0], graphs.mask[0], strict=True)
+    group = next({*row[kept].tolist()} for row, kept in rows if sender in row[kept])
+    assert sender in diverged or name == 'def_kt'
+    assert set(diverged.tolist()) <= group and len(group) < CLIENTS
+
+
 # ---------------------------------------------------------------------------------- whole runs
 
 

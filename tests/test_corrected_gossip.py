@@ -9,6 +9,7 @@ import reference_gossip
 from helpers import as_reference, compiled, round_of, widen
 
 from dfl_jax import Clients, topology
+from dfl_jax.algorithms import make
 from dfl_jax.algorithms.dfed_alt import last_layer
 from dfl_jax.algorithms.relay_sgd import relayed
 from dfl_jax.gossip import mixing_matrix, push_weights
@@ -287,3 +288,45 @@ def test_dfed_alt_is_the_reference(clip, network):
 def test_the_head_is_the_last_layer_called_of_those_with_as_many_outputs():
     assert last_layer(bind(SmallCNN(64), (12, 12, 1))) == 'Dense_1'
     assert last_layer(MODEL) == 'Dense_0'
+
+
+# ------------------------------------------------------------------- what a counter cannot hold
+
+
+@pytest.mark.parametrize(
+    ('name', 'settings'),
+    [
+        ('ntk_dfl', {}),
+        ('ntk_dfl', {'subsampling': 2}),
+        ('spark', {'projection_dim': 5, 'rounds': 3}),
+        ('spark', {'projection_dim': 5, 'rounds': 3, 'step_form': 'exact'}),
+    ],
+)
+@pytest.mark.parametrize('family', ['complete', 'star', 'k_random'])
+def test_counts_beyond_32_bits_are_refused_before_the_run(name, settings, family):
+    """Up to the last number that is held; whatever share of the samples is sent, and back."""
+    model, clients, classes = bind(MLP(10, (4,)), (3,)), 8, 10
+    graphs = topology.schedule(family, clients, 2, seed=0, degree=3)
+    method = make(name, model, **settings)
+    most = 2**31 - 1
+    # One client, heard by `heard`, has nearly all samples; another has one
+    heard = np.bincount(graphs.members[0][graphs.mask[0]], minlength=clients) - 1
+    hears = graphs.mask[0].sum(axis=1) - 1
+    large = int(np.argmax(heard))
+    others = int(hears[large]) if 'step_form' in settings else 0
+    share = settings.get('subsampling', 1)
+    fits = (most // classes - others) // int(heard[large]) * share
+    sizes = np.ones(clients, int)
+    for size, allowed in ((fits, True), (fits + share, False)):
+        sizes[large] = size
+        one_round = jax.tree.map(lambda a: np.asarray(a)[:1], graphs)
+        if allowed:
+            method.check(one_round, sizes)
+            continue
+        said = (
+            rf'client {large} sends [0-9,]+ outputs in round 1, 10 for .* to each of {heard[large]}'
+        )
+        with pytest.raises(ValueError, match=said):
+            method.check(one_round, sizes)
+    silent = one_round._replace(active=np.zeros_like(one_round.active))
+    method.check(silent, sizes)

@@ -13,6 +13,7 @@ from dfl_jax.gossip.spectra import mixing_matrix, spectrum
 from dfl_jax.topology import (
     DIRECTED,
     FAMILIES,
+    FIXED_SHAPE,
     FROM_FILE,
     SEQUENCES,
     TopologyError,
@@ -26,7 +27,14 @@ from dfl_jax.topology import (
     isolate_clients,
     schedule,
 )
-from dfl_jax.topology.families import BY_NETWORKX, REGULAR_BY_NETWORKX, Settings, draw, most_members
+from dfl_jax.topology.families import (
+    BY_NETWORKX,
+    REGULAR_BY_NETWORKX,
+    Settings,
+    draw,
+    links_of,
+    most_members,
+)
 from tests.helpers import assortativity, host_round
 
 drawing = sys.modules['dfl_jax.topology.schedule']
@@ -460,6 +468,34 @@ def test_the_estimate_of_members(family):
         assert found <= estimate <= clients
         if family not in (*BY_NETWORKX, 'configuration', 'epidemic', 'base_graph'):
             assert found == estimate
+
+
+@pytest.mark.parametrize('family', [f for f in RELABELLED if f != 'complete'])
+def test_families_of_a_fixed_shape_are_isomorphic_in_all_rounds(family):
+    """And their clients are relabelled; families that are drawn have other graphs."""
+    graphs = drawn(family, 16, rounds=5)
+    each = [nx.from_numpy_array(adjacency(graphs, t), create_using=nx.DiGraph) for t in range(5)]
+    alike = all(nx.faster_could_be_isomorphic(each[0], other) for other in each[1:])
+    alike = alike and all(nx.is_isomorphic(each[0], other) for other in each[1:])
+    assert alike == (family in FIXED_SHAPE) or family == 'regular'
+    assert any((adjacency(graphs, 0) != adjacency(graphs, t)).any() for t in range(1, 5))
+
+
+@pytest.mark.parametrize('family', DRAWN)
+def test_the_estimate_of_links(family):
+    """From which the memory of drawing is planned; of directed families no half is left out."""
+    for clients, degree in ((64, 4), (128, 6)):
+        settings = Settings(clients, degree)
+        if family in SEQUENCES:
+            first = drawn(family, clients, 1, degree=degree)
+            found = first.mask[0, :, 1:].sum()
+        else:
+            links = draw(family, settings, np.random.default_rng(0))
+            found = len(links.edges if hasattr(links, 'edges') else links)
+        members = most_members(family, 1, settings)
+        estimate = links_of(family, members, settings)
+        assert 0.6 * found <= estimate
+        assert estimate <= 2.5 * found or family == 'base_graph', 'whose rounds are unlike'
 
 
 def test_bytes_of_a_schedule():

@@ -8,7 +8,7 @@ repeats the part after Eq. (1) for every batch; in a cluster all clients share o
 
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -25,6 +25,7 @@ from dfl_jax.algorithms.common import (
     own_predictions,
     stacked_predictions,
 )
+from dfl_jax.algorithms.requirements import countable
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import FLOAT_BITS, Compression, chain
@@ -203,6 +204,7 @@ def ntk_dfl(
         },
         consensus=mean,
         predict_own=own_predictions(model),
+        check=partial(countable, 'NTK-DFL', model.classes, share, False),
         task=model.task,
     )
 

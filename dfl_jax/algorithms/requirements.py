@@ -3,6 +3,8 @@
 Each raises ValueError, of one line with the remedy. graphs: [T, ...]; sizes: [M], of the clients.
 """
 
+from fractions import Fraction
+
 import jax
 import numpy as np
 from scipy.sparse import csgraph
@@ -10,6 +12,7 @@ from scipy.sparse import csgraph
 from dfl_jax.base import Graph
 from dfl_jax.gossip import mixing_matrix
 
+MOST_COUNTED = 2**31 - 1  # of `Info.sent`, int32
 STOCHASTIC = 1e-6  # how far the columns of a doubly stochastic matrix may be from one
 
 
@@ -96,6 +99,35 @@ def heard(name: str, graphs: Graph, sizes: np.ndarray) -> None:
             f'{f" and {len(alone) - 1} more" if len(alone) > 1 else ""}; use another topology '
             'or a higher --degree'
         )
+
+
+def countable(
+    name: str, outputs: int, share: Fraction, returned: bool, graphs: Graph, sizes: np.ndarray
+) -> None:
+    """That the outputs which a client sends in a round have a number that `Info.sent` can hold.
+
+    outputs: of the network, of each sample. share: of a client's samples that it sends to all that
+    hear it. returned: whether it sends something for each sample that it hears, too.
+    """
+    sizes = -(-np.asarray(sizes, np.int64) * share.numerator // share.denominator)
+    members, mask, active = (np.asarray(a) for a in graphs[:3])
+    if outputs * int(sizes.max()) * sum(members.shape[1:]) <= MOST_COUNTED:
+        return
+    for round in _of_each_graph(graphs):
+        neighbours = members[round, :, 1:]
+        delivered = mask[round, :, 1:] & active[round, :, None]
+        messages = np.bincount(neighbours[delivered], minlength=len(sizes))
+        samples = messages * sizes
+        if returned:
+            samples += np.where(delivered, sizes[neighbours], 0).sum(axis=1)
+        most = int(np.argmax(samples))
+        if outputs * int(samples[most]) > MOST_COUNTED:
+            raise ValueError(
+                f'client {most} sends {outputs * int(samples[most]):,} outputs in round '
+                f'{round + 1}, {outputs} for each of its {sizes[most]} samples to each of '
+                f'{messages[most]} that hear it, and {name} counts up to {MOST_COUNTED:,}; use a '
+                'topology with fewer neighbours, or fewer samples'
+            )
 
 
 def _round(graphs: Graph, round: int) -> Graph:

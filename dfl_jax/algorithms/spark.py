@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +26,7 @@ from dfl_jax.algorithms.common import (
     own_predictions,
     stacked_predictions,
 )
+from dfl_jax.algorithms.requirements import countable
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import (
@@ -286,6 +287,7 @@ def spark(
         },
         consensus=mean,
         predict_own=own_predictions(model),
+        check=partial(countable, 'SPARK', model.classes, share, exact),
         task=model.task,
     )
 

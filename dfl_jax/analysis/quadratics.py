@@ -1,8 +1,9 @@
 """Random quadratics with a known optimum, on which methods are proved.
 
-f_i(x) = |A_i x - b_i|^2, as in the appendix of RelaySGD (Vogels et al., NeurIPS 2021): learnt by
-`Linear` without a bias under the task `regression` from the rows of A_i and the entries of b_i,
-whose loss, a mean over samples, is f_i / d.
+f_i(x) = |A_i x - b_i|^2, as in the appendix of RelaySGD (Vogels et al., NeurIPS 2021), whose
+program takes A_i^T (A_i x - b_i), half of their gradient: learnt by `Linear` without a bias under
+the task `regression` from the rows of A_i and the entries of b_i, whose loss, a mean over samples,
+is f_i / d.
 """
 
 from typing import NamedTuple
@@ -32,7 +33,8 @@ def quadratics(clients: int, dimension: int, *, zeta2: float, seed: int = 0) -> 
     Args:
       clients: M.
       dimension: d.
-      zeta2: mean squared norm of the clients' gradients 2 A_i^T (A_i x - b_i) at the optimum.
+      zeta2: mean squared norm of the clients' A_i^T (A_i x - b_i) at the optimum, which RelaySGD's
+        program calls their gradients.
       seed: of the directions: singular vectors, the clients' own minima, the optimum.
 
     Raises ValueError for one client with a zeta2: its gradient is zero at its own optimum.
@@ -46,7 +48,7 @@ def quadratics(clients: int, dimension: int, *, zeta2: float, seed: int = 0) -> 
     own = np.einsum('mki,mi->mk', a, rng.normal(size=(clients, dimension)))  # b_i
     centre = np.linalg.solve(hessian, np.einsum('mki,mk->i', a, own) / clients)
     own -= a @ centre  # now the optimum is zero
-    gradients = 2 * np.einsum('mki,mk->mi', a, own)
+    gradients = np.einsum('mki,mk->mi', a, own)
     own *= np.sqrt(zeta2 / np.mean(np.sum(gradients**2, axis=1)))
     direction = rng.normal(size=dimension)
     optimum = direction / np.linalg.norm(direction)

@@ -219,14 +219,16 @@ def participants_training(
 def losses_of_round(
     losses: dict[str, Array], participants: dict[str, Participants], graph: Graph, clients: int
 ):
-    """Each client's training loss, [M]; the participants' mean for those that took no part.
+    """Each client's training loss, [M]; for those that took no part the mean of the participants
+    whose loss is finite, so that nobody else diverges with one of them.
 
     losses: by architecture, [S].
     """
     values = by_position(losses, participants, graph).ravel()
     present = {name: group.present for name, group in participants.items()}
     trained = by_position(present, participants, graph).ravel()
-    mean = jnp.sum(jnp.where(trained, values, 0)) / jnp.maximum(trained.sum(), 1)
+    finite = trained & jnp.isfinite(values)
+    mean = jnp.sum(jnp.where(finite, values, 0)) / jnp.maximum(finite.sum(), 1)
     members = jnp.where(trained, graph.members.ravel(), clients)  # the others are dropped
     return jnp.full(clients, mean, values.dtype).at[members].set(values, mode='drop')
 

@@ -12,7 +12,14 @@ from dfl_jax.topology.failures import (
     drop_receivers,
     isolate_clients,
 )
-from dfl_jax.topology.families import DIRECTED, FAMILIES, FROM_FILE, SEQUENCES, WITH_DEGREE
+from dfl_jax.topology.families import (
+    DIRECTED,
+    FAMILIES,
+    FIXED_SHAPE,
+    FROM_FILE,
+    SEQUENCES,
+    WITH_DEGREE,
+)
 from dfl_jax.topology.rewiring import rewire
 from dfl_jax.topology.schedule import check_schedule, graph_bytes, schedule
 from dfl_jax.topology.settings import Settings, TopologyError, check_probability

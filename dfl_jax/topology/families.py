@@ -217,6 +217,9 @@ DIRECTED = (
     *ONE_PEER,
 )
 FAMILIES = (*_FIXED, *_DRAWN, *SEQUENCES, *FROM_FILE)
+ALWAYS_STATIC = ('complete', *FROM_FILE)
+# Always the same graph, but for which client is where
+FIXED_SHAPE = tuple(family for family in (*_FIXED, 'clustered') if family not in ALWAYS_STATIC)
 
 
 def draw(family: str, settings: Settings, rng: np.random.Generator) -> np.ndarray:
@@ -279,11 +282,15 @@ def most_members(family: str, rounds: int, settings: Settings) -> int:
 
 
 def links_of(family: str, members: int, settings: Settings) -> int:
-    """About the number of links E of one draw. members: K."""
+    """About the number of links E of one draw, in directed families those of both directions.
+
+    members: K.
+    """
     clients = settings.clients
     if family in ('star', 'ring', 'line', 'directed_ring', *ONE_PEER, *FROM_FILE):
         return clients
     if family in ('complete', 'two_group'):
         return clients * (members - 1) // 2
     mean = mean_degree(settings) if family in WITH_DEGREE else members - 1
-    return int(clients * min(mean, clients - 1)) // 2
+    heard = int(clients * min(mean, clients - 1))
+    return heard if family in (*DIRECTED, *SEQUENCES) else heard // 2

@@ -11,9 +11,9 @@ from dfl_jax.base import Graph
 from dfl_jax.topology.checks import check
 from dfl_jax.topology.edge_list import read_edges
 from dfl_jax.topology.families import (
+    ALWAYS_STATIC,
     DIRECTED,
     EDGE_LISTS,
-    FROM_FILE,
     SEQUENCES,
     by_networkx,
     draw,
@@ -32,7 +32,6 @@ from dfl_jax.topology.settings import (
 )
 from dfl_jax.topology.weighted import from_matrix, read_matrix
 
-ALWAYS_STATIC = ('complete', *FROM_FILE)
 # Bytes of a link while its graph is drawn, by NumPy and by networkx (tracemalloc, 2026-11-22: a
 # complete graph of 3,000 took 104; regular graphs of degree 10 and others of 20,000, 200 to 280)
 DRAWING, NETWORKX = 100, 280

@@ -165,8 +165,9 @@ _section('network')
 flags.DEFINE_string(
     'topology',
     'regular',
-    'One of regular, ring, line, complete, star, erdos_renyi, barabasi_albert, '
-    'watts_strogatz, torus, configuration, chung_lu, clustered, two_group, hypercube, '
+    'A new graph in every round, its clients relabelled, unless --static_topology. One of regular, '
+    'ring, line, complete, star, erdos_renyi, barabasi_albert, watts_strogatz, torus, '
+    'configuration, chung_lu, clustered, two_group, hypercube, '
     'k_random (each client hears --degree others, who need not hear it), epidemic (each '
     'client is heard by --degree others, and hears any number), directed_ring, exponential '
     '(client i hears i - 2^j for all 2^j < M); one_peer_exponential (one of the links of '

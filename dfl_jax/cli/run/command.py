@@ -42,7 +42,7 @@ FLAGS = flags.FLAGS
 define_flags = define_flags_of_others  # those of a method of one's own
 EXAMPLES = (
     '--algorithm=spark --clients=50 --alpha=0.5 --rounds=20 --out=runs/spark',
-    '--algorithm=dfedavg --topology=ring --local_epochs=5 --link_dropout=0.2',
+    '--algorithm=dfedavg --topology=ring --static_topology --local_epochs=5 --link_dropout=0.2',
 )
 flags.adopt_module_key_flags(method_flags)
 

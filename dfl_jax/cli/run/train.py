@@ -23,6 +23,7 @@ from dfl_jax.evaluation import CLIENTS
 from dfl_jax.execution import fetched, leads
 from dfl_jax.tasks import Task
 from dfl_jax.timing import NeverOnlineError
+from dfl_jax.topology import FIXED_SHAPE
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 REPORTED = {  # of the methods that have it
@@ -55,7 +56,7 @@ def train(
         done = resume[1].round if resume else 0
         rows = restore.evaluations_until(directory, done, flags.eval_every, rounds)
         _begin(directory, rows, done, longer)
-        _announce(experiment, rounds, directory.path)
+        _announce(experiment, rounds, directory.path, flags)
         for logger in loggers:
             logger.open(directory)
             opened.append(logger)
@@ -131,8 +132,9 @@ def _begin(directory: RunDirectory, rows: list[Row], done: int, longer: Row | No
     directory.keep(rows)
 
 
-def _announce(experiment: Experiment, rounds: int, path: Path) -> None:
-    """Prints who takes part, for how long, where, and how much memory it takes."""
+def _announce(experiment: Experiment, rounds: int, path: Path, flags: Any) -> None:
+    """Prints who takes part, for how long, where, how much memory it takes, and of a graph that
+    could be one for all rounds that it is not."""
     sizes = [len(part) for part in experiment.parts]
     samples = str(sizes[0]) if min(sizes) == max(sizes) else f'{min(sizes)} to {max(sizes)}'
     chunk = experiment.resolved.get('chunk')
@@ -142,6 +144,12 @@ def _announce(experiment: Experiment, rounds: int, path: Path) -> None:
         f'{rounds} rounds on {_devices(experiment)}, into {path}\n'
         f'memory: about {experiment.footprint}{at_once}'
     )
+    moves = not flags.static_topology and experiment.chosen.method.graphs != 'cohort'
+    if moves and flags.topology in FIXED_SHAPE:
+        print(
+            f'--topology={flags.topology}: who is where is drawn anew in every round; '
+            '--static_topology keeps one graph'
+        )
 
 
 def _devices(experiment: Experiment) -> str:
