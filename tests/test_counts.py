@@ -18,12 +18,13 @@ from dfl_jax import Clients, Graph, asynchronous, timing, topology
 from dfl_jax.algorithms import METHODS, make
 from dfl_jax.asynchronous.divshare import layout_of
 from dfl_jax.asynchronous.intervals import by_interval, intervals_of
+from dfl_jax.execution import operations
 from dfl_jax.heterogeneous import populate
-from dfl_jax.models import MLP, bind
+from dfl_jax.models import CNN3, MLP, ConvNet, SmallCNN, bind
 from dfl_jax.tasks import REGRESSION
 from dfl_jax.timing import world
 from dfl_jax.timing.counts import _rounds as reported
-from dfl_jax.training import LocalTraining
+from dfl_jax.training import LocalTraining, gradient_operations
 
 CLIENTS, ROUNDS, INPUTS, CLASSES = 8, 3, 7, 3
 SIZES = [5, 11, 1, 8, 3, 12, 7, 4]
@@ -201,6 +202,26 @@ def operations_by_hand(name, case, present):
         else:
             work[home] = by_hand.ALONE[name](case, home)
     return work, combining
+
+
+IMAGES = {  # (inputs of an output, outputs, places) of every layer
+    'CNN3': (CNN3(5), 6, [(9, 32, 36), (288, 64, 36), (576, 64, 36), (2304, 128, 1), (128, 64, 1)]),
+    'SmallCNN': (SmallCNN(5), 8, [(9, 32, 64), (288, 64, 16), (256, 100, 1)]),
+    'ConvNet': (ConvNet(5, (4, 8)), 8, [(25, 4, 64), (100, 8, 16)]),
+    'MLP': (MLP(5, (9, 4)), 6, [(36, 9, 1), (9, 4, 1)]),
+}
+
+
+@pytest.mark.parametrize('name', IMAGES)
+def test_a_gradient_passes_every_layer_of_a_network(name):
+    """Outputs, weights and, but for the first layer, inputs: a product each."""
+    module, side, layers = IMAGES[name]
+    model = bind(module, (side, side, 1))
+    head = model.shapes[max(n for n in model.shapes if n.startswith('Dense'))]['kernel'].shape
+    net = by_hand.Net({}, (*layers, (*head, 1)), side**2, 5)
+    assert gradient_operations(model) == net.gradient
+    sample = jnp.zeros((1, side, side, 1))
+    assert operations(model.apply, model.shapes, sample) == net.forward
 
 
 # The program fits a square through three sizes, which is a few per cent off where samples are few
