@@ -279,7 +279,7 @@ def tables(seed):
 
 
 @pytest.mark.parametrize('name', asynchronous.METHODS)
-def test_who_does_not_wait_sends_and_computes_what_the_paper_says(name):
+def test_who_does_not_wait_counts_as_the_paper_says(name):
     """The messages that arrive and the local updates of the event loop of `reference_events`."""
     net, seed, ends = by_hand.dense(INPUTS, CLASSES), 3, np.array([1.5, 3.0, 4.0])
     model, settings = net_model(net), dict(STEPS)

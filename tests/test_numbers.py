@@ -254,9 +254,11 @@ def test_the_results_of_a_sweep(lower, tmp_path, monkeypatch):
             )
             frames[name] = pd.DataFrame(rows).assign(lr=lr, done=until is None)
             runs.append(Run(name, None, {'lr': lr, 'seed': str(seed)}))
+    (tmp_path / 'lr=0.2,seed=1' / 'diverged.json').write_text('{"error": "round 6: not finite"}')
     curves = {}
     monkeypatch.setattr(sweep_plot, 'plot_results', lambda c, *rest: curves.update(c))
     text = write_results(runs, tmp_path)
+    assert 'lr=0.2,seed=1: round 6: not finite' in text and 'lr=0.1,seed=1: unfinished' in text
     metric = 'rmse' if lower else 'accuracy'
     mine = []
     for name, frame in frames.items():
