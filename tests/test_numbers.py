@@ -41,7 +41,7 @@ from dfl_jax.cli.time.command import row_of
 from dfl_jax.cli.time.command import table as time_table
 from dfl_jax.cli.time.replay import Replay, _operations
 from dfl_jax.evaluation import Holdout, evaluation
-from dfl_jax.models import Linear, bind
+from dfl_jax.models import MLP, bind
 from dfl_jax.progress import Progress, diagnostics, totals
 from dfl_jax.tasks import CLASSIFICATION, REGRESSION
 from dfl_jax.timing import Counts, Rules, World
@@ -582,7 +582,7 @@ def test_an_evaluation_weighs_every_sample_and_client_alike(task):
     """Both tasks, with fewer samples of the clients, and with validation samples of their own."""
     rng, clients, n, shared = np.random.default_rng(0), 7, 23, 10
     outputs = 3 if task is CLASSIFICATION else 1
-    model = bind(Linear(outputs), (4,), task)
+    model = bind(MLP(outputs, ()), (4,), task)
     algorithm = make('dpsgd', model, init='independent')
     x = rng.normal(size=(clients, 5, 4)).astype(np.float32)
     mask = np.arange(5) < np.array([5, 1, 0, 3, 4, 2, 5])[:, None]
@@ -622,6 +622,7 @@ def test_an_evaluation_weighs_every_sample_and_client_alike(task):
     alone, name = pd.Series([metric for metric, _ in alone]), task.metric
     frame = pd.DataFrame(each, columns=['metric', 'loss'])
     lower = task is REGRESSION
+    assert frame.metric.nunique() > 3 and alone.nunique() > 3
     expected = {
         f'consensus_{name}': consensus[0],
         'consensus_loss': consensus[1],
@@ -873,7 +874,7 @@ def test_the_operations_between_two_evaluations_are_spread_evenly():
 
 def test_every_average_of_final_averaging_is_evaluated_on_the_test_half(monkeypatch):
     clients, seed, target, rng = 12, 3, 0.4, np.random.default_rng(0)
-    model = bind(Linear(3), (4,))
+    model = bind(MLP(3, ()), (4,))
     algorithm = make('dfedavg', model, init='independent')
     own = Clients(
         jnp.zeros((clients, 1, 4)), jnp.zeros((clients, 1), int), jnp.ones((clients, 1), bool)
@@ -898,6 +899,7 @@ def test_every_average_of_final_averaging_is_evaluated_on_the_test_half(monkeypa
     ranks = np.array([accuracy(ranking, row) for row in one])
     each = pd.Series([accuracy(reported, row) for row in one])
     assert found['client_accuracies'] == pytest.approx(each.tolist(), abs=1e-5)
+    assert each.nunique() > 5 and np.ptp(ranks) > 0.1
     assert (found['validation_samples'], found['test_samples']) == (40, 41)
     assert found['average_of_all'] == pytest.approx(accuracy(reported, one.mean(axis=0)), abs=1e-5)
     ways = {'best_to_worst': np.argsort(-ranks, kind='stable'), 'ring': np.arange(clients)}
@@ -927,6 +929,7 @@ def test_every_average_of_final_averaging_is_evaluated_on_the_test_half(monkeypa
             )
             assert row['mean'][step] == pytest.approx(models.mean(), abs=1e-5)
             assert row['worst'][step] == pytest.approx(models.min(), abs=1e-5)
+            assert models.max() > models.min() or row['degree'] == 10
         assert row['messages_an_averaging'] == np.sum(matrix > 0) - clients
 
 
