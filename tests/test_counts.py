@@ -347,7 +347,7 @@ def consensus_methods():
             yield name
 
 
-@pytest.mark.parametrize('name', consensus_methods())
+@pytest.mark.parametrize('name', [*consensus_methods()])
 def test_the_consensus_weighs_the_clients_as_it_says(name):
     """The plain mean, by samples, or by weights that are asked for."""
     more = {'relay_sgd': {'members': 5}, 'spark': {'projection_dim': 4}}.get(name, {})
@@ -358,7 +358,7 @@ def test_the_consensus_weighs_the_clients_as_it_says(name):
             algorithm = factory(model, places=2, init='independent', consensus=how)
         else:
             algorithm = make(name, model, init='independent', consensus=how, **more)
-        state = algorithm.init(jax.random.key(0), clients)
+        state = jax.jit(algorithm.init)(jax.random.key(0), clients)
         alone = [algorithm.consensus(state, jnp.eye(CLIENTS)[i]) for i in range(CLIENTS)]
         models = jax.tree.map(lambda *leaves: np.stack(leaves), *alone)
         asked = np.arange(CLIENTS) % 3
