@@ -41,18 +41,8 @@ QUICK = (
 # the workers end together.
 LONGEST = (
     *('contract', 'cli', 'resume', 'ntk_dfl', 'docs', 'dfml', 'spark', 'cli_time', 'sweep'),
-    *('counts', 'torture', 'baselines', 'report', 'devices', 'asynchronous', 'launchers'),
-    *(
-        'cli_dfml',
-        'numbers',
-        'evolution',
-        'architectures',
-        'site',
-        'precision',
-        'local',
-        'timing',
-        'dispfl',
-    ),
+    *('torture', 'baselines', 'report', 'devices', 'asynchronous', 'launchers', 'cli_dfml'),
+    *('evolution', 'architectures', 'site', 'precision', 'local', 'timing', 'dispfl'),
     *('weighted_graphs', 'quadratics', 'kernels', 'compression', 'theory', 'simulate', 'tasks'),
 )
 

@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.faults import FAULTS
-from tests.faults.faults_of_numbers import NUMBERS
 
 ROOT = Path(__file__).resolve().parent.parent
-EVERY = [*FAULTS, *NUMBERS]
 
 
-@pytest.mark.parametrize('fault', EVERY, ids=lambda fault: fault.name.replace(' ', '_'))
+@pytest.mark.parametrize('fault', FAULTS, ids=lambda fault: fault.name.replace(' ', '_'))
 def test_a_fault_still_applies(fault):
     text = (ROOT / fault.file).read_text()
     assert text.count(fault.old) == 1 and fault.new != fault.old
@@ -20,12 +18,11 @@ def test_a_fault_still_applies(fault):
     compile(changed, fault.file, 'exec')
     for named in fault.tests:
         file, _, test = named.partition('::')
-        test, _, _ = test.partition('[')
         assert f'def {test}' in (ROOT / 'tests' / file).read_text()
     assert fault.tests
 
 
 def test_there_are_many_and_they_are_spread():
-    assert len({fault.name for fault in EVERY}) == len(EVERY) >= 100
-    packages = collections.Counter(fault.file.split('/')[1] for fault in EVERY)
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 60
+    packages = collections.Counter(fault.file.split('/')[1] for fault in FAULTS)
     assert len(packages) >= 12

@@ -611,9 +611,10 @@ def test_an_evaluation_weighs_every_sample_and_client_alike(task):
         errors = ((f - y) ** 2).sum(axis=1)
         return np.sqrt(errors.mean()), errors.mean()
 
-    each = np.array(
-        [judged(w, b, test_x[:shared], test_y[:shared]) for w, b in zip(weights, bias, strict=True)]
-    )
+    seen_x, seen_y, seen = map(np.asarray, batches.shared)
+    seen_x, seen_y = seen_x[seen], seen_y[seen]
+    assert len(seen_y) == shared
+    each = np.array([judged(w, b, seen_x, seen_y) for w, b in zip(weights, bias, strict=True)])
     consensus = judged(weights.mean(axis=0), bias.mean(axis=0), test_x, test_y)
     there = [i for i in range(clients) if mask[i].any()]
     alone = [
