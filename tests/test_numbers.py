@@ -580,7 +580,7 @@ def test_the_numbers_of_a_study():
 @pytest.mark.parametrize('task', [CLASSIFICATION, REGRESSION])
 def test_an_evaluation_weighs_every_sample_and_client_alike(task):
     """Both tasks, with fewer samples of the clients, and with validation samples of their own."""
-    rng, clients, n, shared = np.random.default_rng(0), 7, 23, 10
+    rng, clients, n, shared = np.random.default_rng(0), 7, 23, 17
     outputs = 3 if task is CLASSIFICATION else 1
     model = bind(MLP(outputs, ()), (4,), task)
     algorithm = make('dpsgd', model, init='independent')
@@ -623,7 +623,7 @@ def test_an_evaluation_weighs_every_sample_and_client_alike(task):
     alone, name = pd.Series([metric for metric, _ in alone]), task.metric
     frame = pd.DataFrame(each, columns=['metric', 'loss'])
     lower = task is REGRESSION
-    assert frame.metric.nunique() > 3 and alone.nunique() > 3
+    assert frame.metric.nunique() > 2 and alone.nunique() > 2
     expected = {
         f'consensus_{name}': consensus[0],
         'consensus_loss': consensus[1],
