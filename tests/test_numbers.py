@@ -13,6 +13,7 @@ from scipy import stats
 
 from dfl_jax import Clients
 from dfl_jax.algorithms import make
+from dfl_jax.analysis import final_averaging
 from dfl_jax.analysis.convergence import GAMMA_ROOT
 from dfl_jax.base import Choices, Info, Mean
 from dfl_jax.cli.attack.scene import Result, Setting
@@ -25,19 +26,22 @@ from dfl_jax.cli.report.network import of_run
 from dfl_jax.cli.report.runs import find, group
 from dfl_jax.cli.report.tables import list_of_runs, measured
 from dfl_jax.cli.run import plots as run_plots
+from dfl_jax.cli.run import train
+from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.sweep import plot as sweep_plot
 from dfl_jax.cli.sweep.plan import Run
 from dfl_jax.cli.sweep.results import write_results
 from dfl_jax.cli.tables import fits, panels, plot_panels, studies, table
 from dfl_jax.cli.tables.latex import latex_table
 from dfl_jax.cli.tables.metrics import METRICS
+from dfl_jax.cli.theory import table as theory_table
 from dfl_jax.cli.theory.measure import constants, evaluate
 from dfl_jax.cli.time import plot as time_plot
 from dfl_jax.cli.time.command import row_of
 from dfl_jax.cli.time.command import table as time_table
 from dfl_jax.cli.time.replay import Replay, _operations
 from dfl_jax.evaluation import Holdout, evaluation
-from dfl_jax.models import Linear, bind
+from dfl_jax.models import MLP, bind
 from dfl_jax.progress import Progress, diagnostics, totals
 from dfl_jax.tasks import CLASSIFICATION, REGRESSION
 from dfl_jax.timing import Counts, Rules, World
@@ -250,9 +254,11 @@ def test_the_results_of_a_sweep(lower, tmp_path, monkeypatch):
             )
             frames[name] = pd.DataFrame(rows).assign(lr=lr, done=until is None)
             runs.append(Run(name, None, {'lr': lr, 'seed': str(seed)}))
+    (tmp_path / 'lr=0.2,seed=1' / 'diverged.json').write_text('{"error": "round 6: not finite"}')
     curves = {}
     monkeypatch.setattr(sweep_plot, 'plot_results', lambda c, *rest: curves.update(c))
     text = write_results(runs, tmp_path)
+    assert 'lr=0.2,seed=1: round 6: not finite' in text and 'lr=0.1,seed=1: unfinished' in text
     metric = 'rmse' if lower else 'accuracy'
     mine = []
     for name, frame in frames.items():
@@ -574,9 +580,9 @@ def test_the_numbers_of_a_study():
 @pytest.mark.parametrize('task', [CLASSIFICATION, REGRESSION])
 def test_an_evaluation_weighs_every_sample_and_client_alike(task):
     """Both tasks, with fewer samples of the clients, and with validation samples of their own."""
-    rng, clients, n, shared = np.random.default_rng(0), 7, 23, 10
+    rng, clients, n, shared = np.random.default_rng(0), 7, 23, 17
     outputs = 3 if task is CLASSIFICATION else 1
-    model = bind(Linear(outputs), (4,), task)
+    model = bind(MLP(outputs, ()), (4,), task)
     algorithm = make('dpsgd', model, init='independent')
     x = rng.normal(size=(clients, 5, 4)).astype(np.float32)
     mask = np.arange(5) < np.array([5, 1, 0, 3, 4, 2, 5])[:, None]
@@ -605,9 +611,10 @@ def test_an_evaluation_weighs_every_sample_and_client_alike(task):
         errors = ((f - y) ** 2).sum(axis=1)
         return np.sqrt(errors.mean()), errors.mean()
 
-    each = np.array(
-        [judged(w, b, test_x[:shared], test_y[:shared]) for w, b in zip(weights, bias, strict=True)]
-    )
+    seen_x, seen_y, seen = map(np.asarray, batches.shared)
+    seen_x, seen_y = seen_x[seen], seen_y[seen]
+    assert len(seen_y) == shared
+    each = np.array([judged(w, b, seen_x, seen_y) for w, b in zip(weights, bias, strict=True)])
     consensus = judged(weights.mean(axis=0), bias.mean(axis=0), test_x, test_y)
     there = [i for i in range(clients) if mask[i].any()]
     alone = [
@@ -616,6 +623,7 @@ def test_an_evaluation_weighs_every_sample_and_client_alike(task):
     alone, name = pd.Series([metric for metric, _ in alone]), task.metric
     frame = pd.DataFrame(each, columns=['metric', 'loss'])
     lower = task is REGRESSION
+    assert frame.metric.nunique() > 2 and alone.nunique() > 2
     expected = {
         f'consensus_{name}': consensus[0],
         'consensus_loss': consensus[1],
@@ -667,6 +675,34 @@ def test_what_the_last_round_of_a_block_reports():
             'simulated_seconds': 9.0,
         }
     )
+
+
+@pytest.mark.parametrize('task', [CLASSIFICATION, REGRESSION])
+def test_what_a_run_says_in_the_end(task, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(run_plots, 'plot_run', lambda *_: None)
+    lower, name = task is REGRESSION, task.metric
+    rows = save_wild_run(tmp_path / 'run', np.random.default_rng(2), lower=lower)
+    rows = [row | {f'client_{name}_std': 0.01 * row['round']} for row in rows]
+    frame, worst = pd.DataFrame(rows), 'max' if lower else 'min'
+    train._finish(RunDirectory(tmp_path / 'run'), rows, task)
+    told = dict(re.split(' {2,}', line.strip()) for line in capsys.readouterr().out.splitlines())
+    last, values = frame.iloc[-1], frame[f'consensus_{name}']
+    place = values.idxmin() if lower else values.idxmax()
+    for label, expected in {
+        'round': [12],
+        f'consensus {name}': [values.iloc[-1]],
+        'best': [values[place], frame['round'][place]],
+        f'mean client {name}': [last[f'client_{name}_mean']],
+        'std over clients': [0.12],
+        'worst client': [last[f'client_{name}_{worst}']],
+    }.items():
+        assert parsed(told[label]) == pytest.approx(expected, abs=6e-5), label
+    for label, column in (
+        ('sent by all clients', 'mbytes_total'),
+        ('seconds of rounds', 'seconds'),
+        ('simulated seconds', 'simulated_seconds'),
+    ):
+        assert parsed(told[label]) == pytest.approx([last[column]], abs=0.051), label
 
 
 def test_the_picture_of_a_run_has_every_evaluation(tmp_path, monkeypatch):
@@ -837,6 +873,67 @@ def test_the_operations_between_two_evaluations_are_spread_evenly():
 # ----------------------------------------------------------------------- select, theory, the attack
 
 
+def test_every_average_of_final_averaging_is_evaluated_on_the_test_half(monkeypatch):
+    clients, seed, target, rng = 12, 3, 0.4, np.random.default_rng(0)
+    model = bind(MLP(3, ()), (4,))
+    algorithm = make('dfedavg', model, init='independent')
+    own = Clients(
+        jnp.zeros((clients, 1, 4)), jnp.zeros((clients, 1), int), jnp.ones((clients, 1), bool)
+    )
+    state = jax.jit(algorithm.init)(jax.random.key(0), own)
+    x, y = rng.normal(size=(81, 4)).astype(np.float32), rng.integers(3, size=81).astype(np.int32)
+    flags = {'algorithm': 'dfedavg', 'dataset': 'd', 'seed': 0, 'progress': False}
+    monkeypatch.setattr(averages, 'FLAGS', SimpleNamespace(**flags))
+    experiment = SimpleNamespace(algorithm=algorithm, model=model, test=Holdout(x, y))
+    found = averages.examine(experiment, state, 5, seed, target)
+    (layer,) = state.params.values()
+    weights = np.concatenate([layer['kernel'], np.asarray(layer['bias'])[:, None]], axis=1)
+    ranking, reported = final_averaging.split(Holdout(x, y), seed)
+
+    def accuracy(half, shares):
+        """Of the average with these shares of the clients."""
+        mean = np.tensordot(np.asarray(shares, float), weights, 1)
+        inputs = np.concatenate([half.x, np.ones((len(half.y), 1))], axis=1)
+        return ((inputs @ mean).argmax(axis=1) == half.y).mean()
+
+    one = np.eye(clients)
+    ranks = np.array([accuracy(ranking, row) for row in one])
+    each = pd.Series([accuracy(reported, row) for row in one])
+    assert found['client_accuracies'] == pytest.approx(each.tolist(), abs=1e-5)
+    assert each.nunique() > 5 and np.ptp(ranks) > 0.1
+    assert (found['validation_samples'], found['test_samples']) == (40, 41)
+    assert found['average_of_all'] == pytest.approx(accuracy(reported, one.mean(axis=0)), abs=1e-5)
+    ways = {'best_to_worst': np.argsort(-ranks, kind='stable'), 'ring': np.arange(clients)}
+    ways['worst_to_best'] = np.argsort(ranks, kind='stable')
+    for how, order in ways.items():
+        curve = [accuracy(reported, one[order[:n]].mean(axis=0)) for n in range(1, clients + 1)]
+        (drawn,) = found['orders'][how]['accuracies']
+        assert drawn == pytest.approx(curve, abs=1e-5)
+        there = np.array(curve) >= target
+        first = int(there.argmax()) + 1 if there.any() else None
+        below = np.flatnonzero(~there).max(initial=-1) + 2
+        stays = int(below) if below <= clients else None
+        assert found['orders'][how]['reach'] == [first] and found['orders'][how]['stay'] == [stays]
+    assert len(found['orders']['random']['accuracies']) == 20
+    assert [row['degree'] for row in found['final_topologies']] == [5, 5, 10, 10]
+    for row in found['final_topologies']:
+        links = schedule('regular', clients, 1, seed=seed, degree=row['degree']).members[0]
+        matrix = np.zeros((clients, clients))
+        for i, (_, *others) in enumerate(links):
+            ordered = sorted(others, key=lambda j: -ranks[j])
+            half = row['neighbours'] == 'better half'
+            heard = [i, *(ordered[: (len(others) + 1) // 2] if half else others)]
+            matrix[i, heard] = 1 / len(heard)
+        for step in (0, 1):
+            models = pd.Series(
+                [accuracy(reported, v) for v in np.linalg.matrix_power(matrix, step + 1)]
+            )
+            assert row['mean'][step] == pytest.approx(models.mean(), abs=1e-5)
+            assert row['worst'][step] == pytest.approx(models.min(), abs=1e-5)
+            assert models.max() > models.min() or row['degree'] == 10
+        assert row['messages_an_averaging'] == np.sum(matrix > 0) - clients
+
+
 def test_the_numbers_of_final_averaging():
     rng, clients, target = np.random.default_rng(2), 12, 0.8
     own = rng.uniform(0.4, 0.9, clients).round(5).tolist()
@@ -927,7 +1024,8 @@ def tables_of(text):
 def test_the_constants_of_the_theorem_are_those_of_all_rounds():
     rng = np.random.default_rng(0)
     names = ('smoothness_max', 'delta_ntk_max', 'gradient_norm_max', 'gradient_variance', 'lambda')
-    names += ('loss', 'loss_after', 'rate', 'timestep_mean')
+    names += ('loss', 'loss_after', 'rate', 'timestep_mean', 'consensus_gradient_norm_sq')
+    names += ('delta_ntk_mean', 'smoothness_mean', 'spectral_gap', 'consensus_accuracy')
     frame = pd.DataFrame(rng.uniform(0.2, 0.9, (7, len(names))), columns=[*names])
     rows = frame.to_dict('records')
     lowest = min(frame.loss.min(), frame.loss_after.iloc[-1])
@@ -948,6 +1046,21 @@ def test_the_constants_of_the_theorem_are_those_of_all_rounds():
     reach = own.eta * frame.timestep_mean.mean() * frame.smoothness_max.max()
     assert own.reach == pytest.approx(reach)
     assert admissible.reach < GAMMA_ROOT and admissible.gamma > 0
+    frame['round'], frame['symmetric'] = range(1, 8), True
+    rows = frame.to_dict('records')
+    of_rounds, of_terms = tables_of(theory_table.report(rows, evaluate(rows)))
+    for row, told in zip(rows, markdown('\n'.join(of_rounds)), strict=True):
+        for head, column in theory_table.COLUMNS.items():
+            shows(told[head], row[column])
+    told = {row['Eq. (8)']: row['admissible step'] for row in markdown('\n'.join(of_terms))}
+    least = frame.consensus_gradient_norm_sq.min()
+    shows(told['measured: least squared gradient'], least)
+    shows(told['**bound**'], sum(admissible.numerators) / admissible.gamma)
+    for field, label in theory_table.TERMS.items():
+        summand = getattr(admissible.numerators, field)
+        term, share = parsed(told[label])
+        assert term == pytest.approx(summand / admissible.gamma, rel=6e-4)
+        assert share == pytest.approx(100 * summand / sum(admissible.numerators), abs=0.006)
 
 
 def test_the_numbers_of_an_attack():
