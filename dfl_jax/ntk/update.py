@@ -46,8 +46,9 @@ class NtkUpdate:
       patience: stop trying timesteps when this number of them had a higher loss than the lowest so
         far; as many as there are timesteps tries all of them.
       precision: of the matrix products of a round: `highest`, `high` or `default`, as in
-        `jax.default_matmul_precision`; CPUs have only one. `float16_kernel` is the highest, with
-        the evolution's kernel in float16: less memory on a GPU, no faster on a CPU.
+        `jax.default_matmul_precision` (by default GPUs of NVIDIA multiply in TF32), or `bfloat16`;
+        CPUs have only one. `float16_kernel` is the highest, with the evolution's kernel in float16:
+        less memory on a GPU, no faster on a CPU.
 
     Raises ValueError for settings out of range or that contradict each other.
     """
