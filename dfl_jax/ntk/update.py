@@ -120,10 +120,11 @@ class Updated(NamedTuple):
 def check_task(model: Model, loss: str) -> None:
     """Raises ValueError for a task whose outputs no NTK method evolves, or not under this loss."""
     task = model.task
-    if task.sequences:
+    if task.sequences or not (task.flow or loss == OWN):
+        own = '' if task.sequences else f', or set loss={OWN}, which is the loss of the task itself'
         raise ValueError(
-            'NTK methods evolve one output for each class or number of a sample, not the sequences '
-            f'of {task.name}; take a gradient method, such as dfedavg'
+            f'NTK methods evolve the outputs of a classifier or a regression, not of {task.name}; '
+            f'take a gradient method, such as dfedavg{own}'
         )
     if loss not in (*task.flow, OWN):
         raise ValueError(
