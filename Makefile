@@ -4,9 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 WORKERS ?= 2
-# aot needs compilers that nothing else does, same_results an earlier checkout.
-BENCH ?= $(patsubst benchmarks/%.py,benchmarks.%,$(filter-out benchmarks/_% benchmarks/aot.py \
-  benchmarks/same_results.py,$(wildcard benchmarks/*.py)))
+# accelerator is for a GPU or TPU, aot needs their compilers, same_results an earlier checkout.
+BENCH ?= $(patsubst benchmarks/%.py,benchmarks.%,$(filter-out benchmarks/_% \
+  $(patsubst %,benchmarks/%.py,accelerator aot same_results),$(wildcard benchmarks/*.py)))
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
@@ -20,7 +20,8 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*##/  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 	@echo 'Variables: PYTHON=python3.12, ARGS="--rounds=5" (run, quick, test, integration, ...),'
 	@echo '           WORKERS=2 (quick, test, integration, torture),'
-	@echo '           BENCH=benchmarks.round (bench)'
+	@echo '           BENCH=benchmarks.round (bench); on a GPU or TPU'
+	@echo '           BENCH=benchmarks.accelerator ARGS="--data_dir=DIR --minutes=12"'
 
 run: $(VENV)/.installed  ## NTK-DFL on the handwritten digits; other settings by ARGS
 	@$(BIN)/python -m experiments.run $(ARGS)

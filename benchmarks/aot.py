@@ -22,7 +22,8 @@ import os
 import re
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,14 +44,26 @@ _PLATFORM = flags.DEFINE_enum(
 _METHODS = flags.DEFINE_list('methods', list(METHODS), 'methods to compile')
 _CHUNK = flags.DEFINE_integer('chunk', None, 'clients or aggregators at once, default all', 1)
 
-SAMPLES = 197  # of a client
 ROUNDS = 5  # timed
 _samples = functools.cache(random_samples)
 ALIKE = ('def_kt', 'dec_fedprox')  # methods whose clients have one architecture
-MEMBERS = {'neighbours': (300, 6), 'cohort': (1, 20), 'meetings': (1, 26), 'pairs': (25, 2)}
 # Operations and bytes a second by the data sheets: float32 of an H200, bfloat16 of a v5e, whose
 # float32 takes several such products
 PEAKS = {'cuda': (67e12, 4.8e12), 'tpu': (197e12, 819e9)}
+
+
+class Size(NamedTuple):
+    """How much a round is of: `of` the methods of DFML, whose clients have images, the rest not."""
+
+    clients: int = 300
+    samples: int = 197  # of a client
+    clients_of: int = 50
+    samples_of: int = 1000
+    width: float = 1.0  # factor on the channels of their CNNs
+    networks: int = 5  # how many different ones, at most
+
+
+FULL = Size()
 # The figures of NVIDIA's data sheet and of CUDA's table of compute capability 9.0.
 H200 = """
 gpu_device_info {
@@ -93,7 +106,10 @@ def main() -> None:
     for name in _METHODS.value:
         seconds, program, count = compiled_round(name, _PLATFORM.value, sharding, _CHUNK.value)
         work = '-' if count is None else (count / 1e9, '.0f')
-        least = round_milliseconds(name, program) if here else floor_of(program, count)
+        if here:
+            least: object = (round_milliseconds(name, program, _CHUNK.value), '.3g')
+        else:
+            least = floor_of(program, count)
         table.row(name, (seconds, '.0f'), *figures_of(program), work, least)
 
 
@@ -120,13 +136,17 @@ def device(platform: str) -> Any:
 
 
 def compiled_round(
-    name: str, platform: str, sharding: jax.sharding.Sharding, chunk: int | None = None
+    name: str,
+    platform: str,
+    sharding: jax.sharding.Sharding,
+    chunk: int | None = None,
+    size: Size = FULL,
 ) -> tuple[float, Any, float | None]:
     """Seconds of compilation, the program of one round of a method, and its operations.
 
     None where the training decides how many these are.
     """
-    algorithm, clients, graph = round_of(name, chunk)
+    algorithm, clients, graph = round_of(name, chunk, size)
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(algorithm.init, key, clients)
     arguments = jax.tree.map(
@@ -172,9 +192,23 @@ def floor_of(program: Any, count: float | None) -> object:
     return 1e3 * max(count / rate, read / bandwidth), '.2g'
 
 
-def round_milliseconds(name: str, program: Any) -> tuple[float, str]:
+def round_milliseconds(
+    name: str, program: Any, chunk: int | None = None, size: Size = FULL
+) -> float:
     """Median milliseconds of a compiled round; all clients are active and all links delivered."""
-    algorithm, shapes, graph = round_of(name, _CHUNK.value)
+    step, state = started_round(name, program, chunk, size)
+    times = []
+    for _ in range(WARM_UP + ROUNDS):
+        seconds, state = common.seconds_of(step, state)
+        times.append(seconds)
+    return 1e3 * float(np.median(times[WARM_UP:]))
+
+
+def started_round(
+    name: str, program: Any, chunk: int | None = None, size: Size = FULL
+) -> tuple[Callable[[Any], Any], Any]:
+    """A compiled round on random images, state -> state, and the first state."""
+    algorithm, shapes, graph = round_of(name, chunk, size)
     x, y = _samples(*shapes.y.shape, shapes.x.shape[2:])
     clients = Clients(jnp.asarray(x), jnp.asarray(y), jnp.ones(y.shape, bool))
     rows, members = graph.members.shape
@@ -183,26 +217,31 @@ def round_milliseconds(name: str, program: Any) -> tuple[float, str]:
     linked = jnp.ones((rows, members), bool)
     graph = Graph(network % len(y), linked, linked[:, 0])
     key = jax.random.key(0)
-    state, times = jax.jit(algorithm.init)(key, clients), []
-    for _ in range(WARM_UP + ROUNDS):
-        seconds, (state, _) = common.seconds_of(program, key, state, graph, clients)
-        times.append(seconds)
-    return 1e3 * float(np.median(times[WARM_UP:])), '.3g'
+    return lambda state: program(key, state, graph, clients)[0], jax.jit(algorithm.init)(
+        key, clients
+    )
 
 
-def round_of(name: str, chunk: int | None = None) -> tuple[Any, Clients, Graph]:
+def round_of(name: str, chunk: int | None = None, size: Size = FULL) -> tuple[Any, Clients, Graph]:
     """A method, and the shapes of its clients and of a round's graph."""
     method = METHODS[name]
     network: Any = common.mlp()
-    samples, shape = SAMPLES, common.IMAGE
+    count, samples, shape = size.clients, size.samples, common.IMAGE
     if method.heterogeneous:
-        samples, shape = 1000, (32, 32, 3)
+        count, samples, shape = size.clients_of, size.samples_of, (32, 32, 3)
         asked = ('h0',) if name in ALIKE else (method.architectures,)
-        names = models.expand(asked)
-        networks = {each: models.bind(models.architecture(each, CLASSES), shape) for each in names}
-        network = populate(networks, assign_architectures(names, 50, [1.0] * len(names)))
-    count = 50 if method.heterogeneous else 300
-    rows, members = MEMBERS[method.graphs]
+        names = models.expand(asked)[: size.networks]
+        networks = {
+            each: models.bind(models.architecture(each, CLASSES, size.width), shape)
+            for each in names
+        }
+        network = populate(networks, assign_architectures(names, count, [1.0] * len(names)))
+    rows, members = {
+        'neighbours': (count, 6),
+        'cohort': (1, min(20, count)),
+        'meetings': (1, count // 2 + 1),
+        'pairs': (count // 2, 2),
+    }[method.graphs]
     run = Run(30, count, count // 2, False, 0, members, chunk or count)
     settings = {setting: value(run) for setting, value in method.from_run.items()}
     if method.graphs == 'cohort':

@@ -41,6 +41,8 @@ class Options(TypedDict, total=False):
       validation: samples of each client that nobody trains on, for its local accuracy, where the
         algorithm offers `predict_own`.
       on_compile: called once with the seconds that compilation took.
+      on_round: called with the number of rounds done after each of them; without it the rounds
+        between two evaluations run at once, which changes no result.
       mesh: the devices that share the clients (`execution.client_mesh`; default: one device).
       rules: who waits for what in the world.
     """
@@ -49,6 +51,7 @@ class Options(TypedDict, total=False):
     client_eval_samples: int | np.ndarray | None
     validation: Clients | None
     on_compile: Callable[[float], None] | None
+    on_round: Callable[[int], None] | None
     mesh: Mesh | None
     rules: Rules
 
@@ -139,6 +142,7 @@ def _train(
     validation: Clients | None = None,
     resume: tuple[State, list[Progress]] | None = None,
     on_compile: Callable[[float], None] | None = None,
+    on_round: Callable[[int], None] | None = None,
     mesh: Mesh | None = None,
     worlds: Sequence[World] | None = None,
     rules: Rules = ROUNDS,
@@ -159,7 +163,7 @@ def _train(
     block = math.gcd(min(eval_every, rounds), rounds, resume[1][0].round if resume else 0)
     # XLA's CPU backend compiles scans of two rounds of some methods (dsgt, qg_dsgdm, dfed_admm) to
     # programs that end the process (segmentation fault, JAX 0.10.2, 2026-11-25)
-    block = 1 if block == 2 else block
+    block = 1 if block == 2 or on_round else block
     # Not while it is suspended, when the mesh would be set for whoever asked for an evaluation
     on_devices = functools.partial(jax.set_mesh, mesh) if mesh else contextlib.nullcontext
     with on_devices():
@@ -204,6 +208,8 @@ def _train(
                     clock = None if before is None else Clock(*before)
                     _, clock = advance(graphs, counts, worlds[number], waits, clock, start)
                     each.clock = [part.tolist() for part in clock]
+            if on_round:
+                on_round(progress[0].round)
             due = progress[0].round % eval_every == 0 or progress[0].round == rounds
             rows: list[Metrics | DivergenceError] = [errors[n] for n in sorted(errors)]
             if due and len(errors) < count:

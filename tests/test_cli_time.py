@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -312,9 +313,10 @@ def test_methods_without_rounds(tmp_path, method):
     flags += ['--topology=ring', '--lr=0.2', '--link_dropout=0.2']
     flags = [each for each in flags if 'degree' not in each]
     argv = (*flags, f'--algorithm={method}', *CLOCKS)
-    status, _, err = called(run, *argv, f'--out={tmp_path}/whole')
+    status, out, err = called(run, *argv, f'--out={tmp_path}/whole')
     assert status == 0, err
     rows = rows_of(tmp_path / 'whole')
+    assert f'{sum(row["updates"] for row in rows):,} local updates in 4 intervals' in out
     assert [row['simulated_seconds'] for row in rows] == [0.5, 1.0, 1.5, 2.0]
     assert [row['round'] for row in rows] == [1, 2, 3, 4]
     assert all(row['updates'] > 5 for row in rows)
@@ -330,7 +332,14 @@ def test_methods_without_rounds(tmp_path, method):
     same = ('consensus_accuracy', 'consensus_loss', 'mbytes_total', 'updates')
     again = rows_of(tmp_path / 'a')
     assert [[r[name] for name in same] for r in again] == [[r[n] for n in same] for r in rows]
-    assert called(time, f'--runs={tmp_path}/whole', f'--out={tmp_path}/t')[0] == 1
+    with mock.patch('dfl_jax.cli.experiment.build.build', side_effect=AssertionError):
+        status, _, err = called(time, f'--runs={tmp_path}/whole', f'--out={tmp_path}/t')
+    assert status == 1 and f'{method} has no rounds, and' in err  # what is left out is not planned
+    shown = called(run, *argv, '--progress', '--eval_every=4', f'--out={tmp_path}/b')[2]
+    counts = [int(count) for count in re.findall(r'(\d+)/\d+ \[', shown)]
+    ends = np.cumsum([row['updates'] for row in rows])
+    assert {*ends} <= {*counts} and f'/{ends[-1]} [' in shown  # after every interval
+    assert rows_of(tmp_path / 'b')[-1]['consensus_loss'] == rows[-1]['consensus_loss']
 
 
 @pytest.mark.integration

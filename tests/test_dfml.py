@@ -9,7 +9,7 @@ import pytest
 import reference
 import reference_dfml
 
-from dfl_jax import Clients, Graph, topology
+from dfl_jax import Clients, Graph, simulate, topology
 from dfl_jax.algorithms import make
 from dfl_jax.algorithms.dfml import SCHEDULED, alpha_schedule, balance_of
 from dfl_jax.heterogeneous.mutual import (
@@ -213,6 +213,27 @@ def test_alpha_rises_and_falls_in_growing_periods(half):
 def test_more_peak_updates_are_the_largest_of_a_cycle():
     plan = alpha_schedule('cycle', 10, alpha=1.0, period=10, peaks=5)
     assert list(np.flatnonzero(plan.peak)) == [3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize('schedule_of', ['half_cycle', 'cycle', 'fixed', 'annealed'])
+def test_a_run_longer_than_its_schedule_is_as_one_scheduled_for_it_or_is_refused(
+    network, schedule_of
+):
+    _, clients, _ = network
+    everyone, test = schedule(senders=2, rounds=8), simulate.Holdout(clients.x[0], clients.y[0])
+
+    def alphas(rounds):
+        settings = {'schedule': schedule_of, 'period': 3, 'lr': 0.1, 'chunk': 1, 'mutual_epochs': 1}
+        method = make('dfml', population('narrow'), rounds=rounds, **settings)
+        key = jax.random.key(0)
+        run = simulate.run(method, clients, everyone, test, key, eval_every=1)
+        return [(metrics['alpha'], metrics['client_loss_mean']) for metrics, *_ in run]
+
+    if schedule_of == 'annealed':
+        with pytest.raises(ValueError, match='rounds=3: alpha of schedule=annealed ends after 3 r'):
+            alphas(3)
+        return
+    assert alphas(3) == alphas(8)
 
 
 def test_peak_models_freeze_after_the_first_maximum(network):

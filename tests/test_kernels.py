@@ -277,3 +277,54 @@ def test_no_tensor_float_32_in_the_products_of_a_kernel(backend):
     with jax.default_matmul_precision('highest'):  # the forward pass has its own precision
         kernel = jax.jit(kernel_fn(model, backend))(*narrow)
     assert_close(kernel, expected, 1e-5)
+
+
+class Tripled(nn.Dense):
+    """A dense layer by its class, and another by what it computes."""
+
+    @nn.compact
+    def __call__(self, x):
+        shape = (x.shape[-1], self.features)
+        return 3 * x @ self.param('kernel', self.kernel_init, shape)
+
+
+class Doubled(nn.Dense):
+    @nn.compact
+    def __call__(self, x):
+        return 2 * super().__call__(x)
+
+
+class Squared(nn.Conv):
+    @nn.compact
+    def __call__(self, x):
+        return super().__call__(x) ** 2
+
+
+class Renamed(nn.Dense):
+    """Only its name is another."""
+
+
+class OwnLayers(nn.Module):
+    layer: type
+    dense_head = True
+
+    @nn.compact
+    def __call__(self, x):
+        if issubclass(self.layer, nn.Conv):
+            x = self.layer(2, (2, 2))(x)
+        x = nn.relu(nn.Dense(5)(x.reshape(len(x), -1)))
+        return self.layer(CLASSES)(x) if issubclass(self.layer, nn.Dense) else nn.Dense(CLASSES)(x)
+
+
+@pytest.mark.parametrize('layer', [Tripled, Doubled, Squared, Renamed])
+def test_a_layer_is_known_by_what_it_computes_and_not_by_its_class(x64, layer):
+    model = bind(OwnLayers(layer), (4, 4, 1))
+    params = jax.tree.map(lambda a: np.asarray(a, np.float64), model.init(jax.random.key(0)))
+    x = np.random.default_rng(0).normal(size=(6, 4, 4, 1))
+    found = kernel_fn(model)(params, x)
+    jacobian = jax.jacrev(lambda w: model.apply(w, x))(params)
+    rows = np.concatenate(
+        [np.asarray(j).reshape(6, CLASSES, -1) for j in jax.tree.leaves(jacobian)], 2
+    )
+    np.testing.assert_allclose(found, np.einsum('icp,jcp->ij', rows, rows) / CLASSES, rtol=1e-10)
+    assert (kernels.unstructured_parameters(model) == []) == (layer is Renamed)

@@ -228,3 +228,72 @@ def test_a_loader_of_one_s_own(tmp_path, monkeypatch):
 )
 def test_what_a_loader_may_return(returned, words, refused):
     assert words in refused('dataset', LOADER.format(returned=returned))
+
+
+FOCAL = """
+import jax.numpy as jnp
+from dfl_jax.tasks import CLASSIFICATION, cross_entropies
+
+def focal(logits, y):
+    losses = cross_entropies(logits, y)
+    return (1 - jnp.exp(-losses)) ** 2 * losses
+
+def factory():
+    return CLASSIFICATION._replace(name='focal', losses=focal)
+"""
+
+
+@pytest.fixture
+def focal(tmp_path, monkeypatch):
+    """--task of a loss of one's own."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / 'focal_task.py').write_text(FOCAL)
+    yield '--task=focal_task:factory'
+    sys.modules.pop('focal_task', None)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    'flags',
+    [
+        ('--algorithm=dpsgd', *NETWORK),
+        ('--algorithm=ntk_dfl', '--loss=task', '--ntk_timesteps=5,20', *NETWORK),
+        (
+            *('--algorithm=dfml', '--supervision=ce', '--architectures=cnn-2-4', '--clients=4'),
+            *('--rounds=2', '--dfml_mutual_epochs=1'),
+        ),
+        (
+            *('--algorithm=ad_psgd', '--topology=ring', '--clients=6', '--rounds=2'),
+            *('--world=speed=1e7', '--round_seconds=1'),
+        ),
+    ],
+    ids=lambda flags: flags[0],
+)
+def test_a_loss_of_ones_own_reaches_the_method_on_digits(flags, focal, tmp_path):
+    done = here(
+        *('--train_samples=100', '--test_samples=60', focal, *flags, f'--out={tmp_path}/out')
+    )
+    assert done.status == 0, done.err
+    row = rows_of(tmp_path / 'out')[-1]
+    assert 0 < row['consensus_loss'] < 10 and 'consensus_accuracy' in row
+    again = here('--resume', '--allow_imports', f'--out={tmp_path}/out')
+    assert again.status == 0 and 'nothing to resume' in again.out
+
+
+@pytest.mark.parametrize(
+    ('flags', 'words'),
+    [
+        (
+            ('--algorithm=ntk_dfl',),
+            'not of focal; take a gradient method, such as dfedavg, or set loss=',
+        ),
+        (('--algorithm=spark',), 'by their cross-entropy, and focal has none; take ntk_dfl with'),
+        (
+            ('--algorithm=dfedavg', '--supervision=ace'),
+            'supervision=ace is a loss of classes, a form of the cross-entropy, not of focal',
+        ),
+    ],
+)
+def test_a_loss_of_ones_own_is_not_replaced_by_another(flags, words, focal, tmp_path):
+    line = here(focal, '--train_samples=100', *NETWORK, *flags, f'--out={tmp_path}/out').error
+    assert words in line and not (tmp_path / 'out').exists()

@@ -39,6 +39,7 @@ from dfl_jax.training import LocalTraining
 
 OPEN_ENDED = ('half_cycle', 'cycle', 'fixed')  # the number of rounds does not change the first
 SCHEDULES = (*OPEN_ENDED, 'annealed')
+LATER = 10_000  # rounds for which open-ended schedules go on, at least
 SCHEDULED = ('both', 'supervision', 'distillation', 'common')
 
 
@@ -89,14 +90,15 @@ def alpha_schedule(
         return Schedule(alpha * np.linspace(1, 0, rounds), np.ones(rounds, bool))
     values: list[np.ndarray] = []
     renewed: list[np.ndarray] = []
-    while sum(map(len, values)) < rounds:
+    planned = 0
+    while planned < rounds:
         rise = period if kind == 'half_cycle' else period // 2
         at = np.arange(period) + (kind == 'half_cycle')
         phase = np.where(at <= rise, at / rise, 1 + (at - rise) / max(period - rise, 1))
         cycle = alpha / 2 * (1 - np.cos(np.pi * phase))  # Eq. (4)
         values.append(cycle)
         renewed.append(np.isin(np.arange(period), np.argsort(-cycle, kind='stable')[:peaks]))
-        period += growth
+        planned, period = planned + period, period + growth
     return Schedule(np.concatenate(values)[:rounds], np.concatenate(renewed)[:rounds])
 
 
@@ -134,7 +136,7 @@ def dfml(
 
     Args:
       population: the clients and their networks.
-      rounds: T, for which alpha is scheduled.
+      rounds: T, for which alpha is scheduled; the cycles go on in later rounds, `annealed` ends.
       mutual_epochs: passes K of mutual learning over the aggregator's data.
       schedule: how alpha, the weight of the distillation, changes over the rounds: `half_cycle`,
         `cycle`, `fixed` or `annealed`, see `alpha_schedule`.
@@ -166,8 +168,9 @@ def dfml(
     check_choice('transfer', transfer, ('mutual', 'vanilla'))
     check_range('mutual_epochs (K)', mutual_epochs, least=1)
     check_range('temperature', temperature, above=0)
+    length = max(rounds, LATER) if schedule in OPEN_ENDED else rounds
     plan = alpha_schedule(
-        schedule, rounds, alpha=alpha, period=period, growth=period_growth, peaks=peak_updates
+        schedule, length, alpha=alpha, period=period, growth=period_growth, peaks=peak_updates
     )
     mutual = Mutual(
         mutual_epochs, teachers == 'size', transfer == 'vanilla', weighted_samples, temperature
@@ -186,7 +189,8 @@ def dfml(
         k_train, k_learn = jax.random.split(key)
         t = state.round
         participants = assign_participants(population, graph)
-        value = jnp.asarray(plan.alpha, clients.x.dtype)[t]
+        # Not a number beyond the schedule, which `check` refuses
+        value = jnp.asarray(plan.alpha, clients.x.dtype).at[t].get(mode='fill')
 
         models, losses = local(
             k_train, gather(state.params, participants), participants, clients, t
@@ -223,5 +227,14 @@ def dfml(
         regular = predictions(population, state.params, x, chunk)['client']
         return {**method.predict(state, x), 'regular': regular}
 
+    def check(graphs: Graph, sizes: np.ndarray) -> None:
+        del sizes
+        asked = len(graphs.active)
+        if asked > length:
+            raise ValueError(
+                f'rounds={rounds}: alpha of schedule={schedule} ends after {length} rounds, and '
+                f'the run has {asked}; set rounds={asked}'
+            )
+
     method = meeting_method(population, init_state, step, chunk, judged='peak')
-    return method._replace(predict=predict)
+    return method._replace(predict=predict, check=check)

@@ -16,9 +16,11 @@ from jax import lax
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models import Model
-from dfl_jax.models.conv import patches
+from dfl_jax.models.conv import Conv, patches
 from dfl_jax.ntk.precision import gram, product, symmetric, traced_precision
 
+# What the layers compute whose kernels are known; a subclass may compute something else
+LAYERS = (nn.Dense.__call__, nn.Conv.__call__, Conv.__call__)
 Block = Callable[[slice, slice], Array]  # rows, columns -> entries of a symmetric matrix there
 
 
@@ -32,7 +34,9 @@ def record_layers(model: Model, params: PyTree, x: Array, taps: dict | None = No
 
     def record(call, args, kwargs, context):
         y = call(*args, **kwargs)
-        if context.method_name == '__call__' and isinstance(context.module, nn.Dense | nn.Conv):
+        module = context.module
+        known = isinstance(module, nn.Dense | nn.Conv) and type(module).__call__ in LAYERS
+        if context.method_name == '__call__' and known:
             path = context.module.path
             if taps is not None and path in taps:
                 y = y + taps[path]

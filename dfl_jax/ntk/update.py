@@ -46,8 +46,9 @@ class NtkUpdate:
       patience: stop trying timesteps when this number of them had a higher loss than the lowest so
         far; as many as there are timesteps tries all of them.
       precision: of the matrix products of a round: `highest`, `high` or `default`, as in
-        `jax.default_matmul_precision`; CPUs have only one. `float16_kernel` is the highest, with
-        the evolution's kernel in float16: less memory on a GPU, no faster on a CPU.
+        `jax.default_matmul_precision` (by default GPUs of NVIDIA multiply in TF32), or `bfloat16`;
+        CPUs have only one. `float16_kernel` is the highest, with the evolution's kernel in float16:
+        less memory on a GPU, no faster on a CPU.
 
     Raises ValueError for settings out of range or that contradict each other.
     """
@@ -119,10 +120,11 @@ class Updated(NamedTuple):
 def check_task(model: Model, loss: str) -> None:
     """Raises ValueError for a task whose outputs no NTK method evolves, or not under this loss."""
     task = model.task
-    if task.sequences:
+    if task.sequences or not (task.flow or loss == OWN):
+        own = '' if task.sequences else f', or set loss={OWN}, which is the loss of the task itself'
         raise ValueError(
-            'NTK methods evolve one output for each class or number of a sample, not the sequences '
-            f'of {task.name}; take a gradient method, such as dfedavg'
+            f'NTK methods evolve the outputs of a classifier or a regression, not of {task.name}; '
+            f'take a gradient method, such as dfedavg{own}'
         )
     if loss not in (*task.flow, OWN):
         raise ValueError(

@@ -79,6 +79,8 @@ def restore(directory: RunDirectory) -> 'tuple[Experiment, Any, int]':
     from dfl_jax.checkpoint import Checkpoints
     from dfl_jax.cli.experiment.build import build
     from dfl_jax.cli.experiment.environment import check_jax
+    from dfl_jax.cli.experiment.networks import task_named
+    from dfl_jax.cli.experiment.plugins import method_named
     from dfl_jax.cli.run.fingerprint import check_inputs, fingerprint
     from dfl_jax.tasks import CLASSIFICATION
 
@@ -92,25 +94,26 @@ def restore(directory: RunDirectory) -> 'tuple[Experiment, Any, int]':
     newest = checkpoints.latest()
     if newest is None:
         raise ValueError(f'--run={directory.path} has no checkpoint yet; let it run on')
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # the run has printed its warnings
-        experiment = build(FLAGS)
-    check_inputs(config.get('inputs', {}), experiment, fingerprint(experiment), directory.path)
-    if experiment.chosen.method.graphs == 'cohort':
+    method, task = method_named(FLAGS.algorithm), task_named(FLAGS.task)
+    if method.graphs == 'cohort':
         raise ValueError(
             f'--run={directory.path}: {FLAGS.algorithm} is centralized, its clients have no models '
             'of their own to average; choose a decentralized run'
         )
-    if (task := experiment.model.task).metric != CLASSIFICATION.metric or task.lower_is_better:
+    if task.metric != CLASSIFICATION.metric or task.lower_is_better:
         raise ValueError(
             f'--run={directory.path} learns {task.name}, whose models have no accuracy to choose '
             'by; name a run of a task that has one'
         )
-    if experiment.population is not None:
+    if method.heterogeneous:
         raise ValueError(
             f'--run={directory.path}: clients of {FLAGS.algorithm} may differ in architecture and '
             'are not averaged; choose a run of a method whose clients share one --model'
         )
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # the run has printed its warnings
+        experiment = build(FLAGS)
+    check_inputs(config.get('inputs', {}), experiment, fingerprint(experiment), directory.path)
     like = jax.eval_shape(experiment.algorithm.init, experiment.key, experiment.clients)
     try:
         state, (progress,), _ = checkpoints.restore(like)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from tqdm import tqdm
 
 from dfl_jax import simulate
@@ -15,6 +16,7 @@ from dfl_jax.base import State
 from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.cli.command import fail, warn
 from dfl_jax.cli.experiment.build import Experiment
+from dfl_jax.cli.experiment.methods import EVENTS
 from dfl_jax.cli.run import restore
 from dfl_jax.cli.run.loggers import Logger, LoggerError
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
@@ -62,10 +64,11 @@ def train(
             opened.append(logger)
             for row in rows:
                 logger.row(row)
+        steps, unit = _steps(experiment)
         with tqdm(
-            total=rounds,
-            initial=done,
-            unit='round',
+            total=steps[-1],
+            initial=steps[done],
+            unit=unit,
             disable=not flags.progress,
             dynamic_ncols=True,
             mininterval=0,
@@ -83,6 +86,8 @@ def train(
                 mesh=experiment.mesh,
                 world=experiment.world,
                 rules=experiment.rules,
+                # Intervals of events are long, and how many updates each has is known
+                on_round=None if unit == 'round' else lambda r: bar.update(steps[r] - bar.n),
                 on_compile=lambda seconds: bar.set_postfix_str(f'compiled in {seconds:.1f} s'),
             )
             state = resume[0] if resume else None
@@ -96,6 +101,7 @@ def train(
                     for logger in opened:
                         logger.row(row)
                 _show(bar, row, experiment.model.task)
+                bar.update(steps[row['round']] - bar.n)
         if state is not None:
             save_consensus(experiment.algorithm.consensus(state), directory.consensus)
         _finish(directory, rows, experiment.model.task)
@@ -132,6 +138,15 @@ def _begin(directory: RunDirectory, rows: list[Row], done: int, longer: Row | No
     directory.keep(rows)
 
 
+def _steps(experiment: Experiment) -> tuple[list[int], str]:
+    """How much is done at the start and after each round, [T + 1], and what of: rounds, or the
+    local updates of a method without rounds, which are known before it runs."""
+    active = np.asarray(experiment.graphs.active)
+    if experiment.chosen.method.graphs != EVENTS:
+        return list(range(len(active) + 1)), 'round'
+    return [0, *np.cumsum(active.reshape(len(active), -1).sum(axis=1)).tolist()], 'update'
+
+
 def _announce(experiment: Experiment, rounds: int, path: Path, flags: Any) -> None:
     """Prints who takes part, for how long, where, how much memory it takes, and of a graph that
     could be one for all rounds that it is not."""
@@ -141,7 +156,7 @@ def _announce(experiment: Experiment, rounds: int, path: Path, flags: Any) -> No
     at_once = f', {chunk} worked on at once' if chunk else ''
     print(
         f'{len(sizes)} clients of {samples} samples, {_networks(experiment)}, '
-        f'{rounds} rounds on {_devices(experiment)}, into {path}\n'
+        f'{_length(experiment, rounds)} on {_devices(experiment)}, into {path}\n'
         f'memory: about {experiment.footprint}{at_once}'
     )
     moves = not flags.static_topology and experiment.chosen.method.graphs != 'cohort'
@@ -150,6 +165,13 @@ def _announce(experiment: Experiment, rounds: int, path: Path, flags: Any) -> No
             f'--topology={flags.topology}: who is where is drawn anew in every round; '
             '--static_topology keeps one graph'
         )
+
+
+def _length(experiment: Experiment, rounds: int) -> str:
+    steps, unit = _steps(experiment)
+    if unit == 'round':
+        return f'{rounds} rounds'
+    return f'{steps[-1]:,} local updates in {rounds} intervals'
 
 
 def _devices(experiment: Experiment) -> str:
@@ -216,7 +238,6 @@ def _show(bar: tqdm, row: Row, task: Task) -> None:
         f'{row["seconds"] / row["round"]:.3g} s/round',
         refresh=False,
     )
-    bar.update(row['round'] - bar.n)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from absl import flags
 from dfl_jax.base import Graph
 from dfl_jax.cli.experiment.method_flags import of_a_run
 from dfl_jax.cli.experiment.methods import EVENTS
+from dfl_jax.cli.experiment.plugins import method_named
 from dfl_jax.cli.run.recall import recall
 from dfl_jax.cli.run.rundir import Row, RunDirectory
 from dfl_jax.tasks import CLASSIFICATION
@@ -65,19 +66,20 @@ def replay(name: str, directory: RunDirectory, operations: float | None = None) 
     rows = directory.rows()
     if not rows:
         raise ValueError(f'{directory.path} holds no evaluation yet; let it run on')
+    exchange = method_named(FLAGS.algorithm).graphs
+    if exchange == 'cohort':
+        raise ValueError(
+            f'{directory.path}: the server of {FLAGS.algorithm} is none of the clients, whose '
+            'times these are; leave it out'
+        )
+    if exchange == EVENTS:
+        raise ValueError(
+            f'{directory.path}: {FLAGS.algorithm} has no rounds, and would train otherwise in '
+            'another world; run it there'
+        )
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # the run has printed its warnings
         experiment = build(FLAGS)
-    if experiment.chosen.method.graphs == 'cohort':
-        raise ValueError(
-            f'{directory.path}: the server of {experiment.chosen.name} is none of the clients, '
-            'whose times these are; leave it out'
-        )
-    if experiment.chosen.method.graphs == EVENTS:
-        raise ValueError(
-            f'{directory.path}: {experiment.chosen.name} has no rounds, and would train otherwise '
-            'in another world; run it there'
-        )
     metric = experiment.model.task.metric
     graphs = jax.tree.map(lambda a: a[: rows[-1]['round']], experiment.graphs)
     try:
