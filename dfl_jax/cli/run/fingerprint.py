@@ -20,6 +20,7 @@ from dfl_jax.cli.experiment.build import Experiment
 REASONS = {  # what may have changed, by the name of the digest
     'data': 'the data (--dataset, --data_dir)',
     'partition': 'the partition of the data over the clients (--partition_file)',
+    'validation': 'what clients keep for validation (--partition_file)',
     'networks': "the clients' architectures (--architecture_file)",
     'world': 'the network and device profile (--world)',
     'code': 'the source file of an algorithm, a model, a task or a loader of your own',
@@ -27,14 +28,15 @@ REASONS = {  # what may have changed, by the name of the digest
 
 
 def fingerprint(experiment: Experiment) -> dict[str, Any]:
-    """SHA-256 of the data, their partition, the networks, the graphs and code of one's own, 16
-    digits each."""
+    """SHA-256 of the data, their partition, what validates, the networks, the graphs and code of
+    one's own, 16 digits each."""
     dataset, graphs, population = experiment.dataset, experiment.graphs, experiment.population
     networks = population.clients.items() if population else ()
     rounds, _, width = graphs.members.shape
     return {
         'data': _digest((dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y)),
         'partition': _digest(experiment.parts),
+        'validation': _digest(map(np.asarray, experiment.validation or ())),
         'networks': _digest([a for name, c in networks for a in (np.array([name]), c)]),
         'world': _digest(map(np.asarray, jax.tree.leaves(experiment.world))),
         'code': experiment.code,
