@@ -42,8 +42,9 @@ SPARK = '--algorithm=spark --hidden=4 --rounds=1 --degree=2 --spark_projection_d
 SERVER = '--algorithm=ntk_fl --hidden=4 --rounds=3 --ntk_fl_cohort=3 --client_dropout=0.3'
 SAMPLES = {'parts', 'clients', 'validation'}
 # What follows from a stream, and nothing else does; `settings` are those of the method
+RUNS = {'rounds': EVERYTHING, 'events': EVENTS, 'meetings': MEETINGS, 'spark': SPARK, 'server': SERVER}
 FOLLOWS = {
-    EVERYTHING: {
+    'rounds': {
         'partition': SAMPLES,
         'subset': {'dataset', 'test', *SAMPLES},
         'graph': {'graphs', 'first', 'gain', 'initial'},
@@ -57,15 +58,15 @@ FOLLOWS = {
         'world': {'world'},
         'feature_shift': {'clients', 'validation', 'test'},
     },
-    EVENTS: {
+    'events': {
         'graph': {'graphs', 'first'},
         'links': {'graphs', 'settings', 'initial'},  # and how many past models there are
         'world': {'graphs', 'settings', 'initial'},
         'validation': SAMPLES,
     },
-    MEETINGS: {'meetings': {'graphs'}, 'graph': set(), 'participation': {'graphs'}},
-    SPARK: {'jacobians': {'settings'}},
-    SERVER: {'graph': {'graphs', 'first'}},
+    'meetings': {'meetings': {'graphs'}, 'graph': set(), 'participation': {'graphs'}},
+    'spark': {'jacobians': {'settings'}},
+    'server': {'graph': {'graphs', 'first'}},
 }
 
 
@@ -90,11 +91,12 @@ def test_every_stream_is_looked_at():
 
 
 @pytest.mark.parametrize(
-    ('argv', 'name'), [(argv, name) for argv, names in FOLLOWS.items() for name in names]
+    ('kind', 'name'), [(kind, name) for kind, names in FOLLOWS.items() for name in names]
 )
-def test_what_follows_from_a_stream_and_what_does_not(argv, name, data, monkeypatch):
+def test_what_follows_from_a_stream_and_what_does_not(kind, name, data, monkeypatch):
+    argv = RUNS[kind]
     before = _usual(f'{data} {argv}', monkeypatch)
-    seeds, wanted = streams(0), FOLLOWS[argv][name]
+    seeds, wanted = streams(0), FOLLOWS[kind][name]
     for other in (1, 2, 3):  # a draw of few things may come out as it was
         changed = seeds | {name: streams(other)[name]}
         found = differing(before, drawn(f'{data} {argv}', changed, monkeypatch))
@@ -138,10 +140,10 @@ ON_PURPOSE = (  # generators that are made anew
 )
 
 
-@pytest.mark.parametrize('argv', [EVERYTHING, EVENTS, MEETINGS, SERVER])
-def test_no_two_generators_begin_alike(argv, data, monkeypatch):
+@pytest.mark.parametrize('kind', ['rounds', 'events', 'meetings', 'server'])
+def test_no_two_generators_begin_alike(kind, data, monkeypatch):
     """As they would where two purposes had one stream, or one seed were used twice."""
-    found = generators(f'{data} {argv}', monkeypatch)
+    found = generators(f'{data} {RUNS[kind]}', monkeypatch)
     places = collections.defaultdict(list)
     for state, place in found:
         places[state].append(place)
@@ -230,7 +232,7 @@ def only_effects(function: Callable, *arguments) -> Callable:
     return call
 
 
-RANDOM = {'bits': 4, 'exchange': 'float32', 'regrow': 'random', 'augmentation': 'standard',
+RANDOM = {'bits': 4, 'rounding': 'stochastic', 'exchange': 'float32', 'regrow': 'random', 'augmentation': 'standard',
           'subsampling': 2, 'sampling': 0.5, 'batches': 2, 'gossip_steps': 2}  # fmt: skip
 REFUSING = {'ntk_dfl': ('subsampling',)}  # settings that do not go with the others
 COMMON = ('ntk_dfl', 'dpsgd', 'choco_sgd', 'beer', 'dispfl', 'dec_fed_dropout', 'swift')
