@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from test_cli import here
 from test_wiring import PAIRS, SPEEDS
-from test_wiring_methods import BESIDE, others
+from test_wiring_methods import others
 from wiring import CLIENTS, TRAIN, experiment, given, write_files, written_in
 
 from dfl_jax.cli.experiment.build import Experiment, build
@@ -212,7 +212,7 @@ INPUTS = {  # name -> (arguments, the file, what is changed in it, what is named
         *('world0.csv', change_text('100000.0', '100001.0'), '--world'),
     ),
     'the world of events': (
-        f'--clients=6 --degree=2 --rounds=2 --hidden=4 --algorithm=swift --dataset={{images.npz}} '
+        '--clients=6 --degree=2 --rounds=2 --hidden=4 --algorithm=swift --dataset={images.npz} '
         '--world={world0.csv} --round_seconds=0.5',
         *('world0.csv', change_text('1e7', '2e7'), 'graphs'),
     ),
@@ -282,7 +282,7 @@ def dataset():
 def test_code_of_ones_own_that_changed_is_refused(flag, tmp_path, monkeypatch):
     (tmp_path / 'own.py').write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    argv = '--clients=6 --degree=2 --rounds=3 --algorithm=dpsgd --dataset=synthetic'.split()
+    argv = ['--clients=6', '--degree=2', '--rounds=3', '--algorithm=dpsgd', '--dataset=synthetic']
     argv = [*argv, '--train_samples=60', '--partition=iid', f'--{flag}', '--allow_imports']
     argv = [a for a in argv if not a.startswith('--train') or 'dataset' not in flag]
     try:
@@ -329,9 +329,11 @@ def perturbed(made: Experiment, name: str, number: int) -> Experiment:
     leaves[number] = array
     changed = jax.tree.unflatten(structure, leaves)
     if name == 'population':
-        changed = dataclasses.replace(value, clients=changed) if (
-            dataclasses.is_dataclass(value)
-        ) else value._replace(clients=changed)
+        changed = (
+            dataclasses.replace(value, clients=changed)
+            if (dataclasses.is_dataclass(value))
+            else value._replace(clients=changed)
+        )
     return dataclasses.replace(made, **{name: changed})
 
 

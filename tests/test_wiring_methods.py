@@ -90,7 +90,12 @@ AWAY = {  # what graphs follow from, see test_wiring.py, and what has a single v
     'divshare': ('recipients',),
     'spark': ('loss',),
 }
-LATE = {'ntk_dfl', 'ntk_fl', 'spark', *(name for name, method in METHODS.items() if method.heterogeneous)}
+LATE = {
+    'ntk_dfl',
+    'ntk_fl',
+    'spark',
+    *(name for name, method in METHODS.items() if method.heterogeneous),
+}
 TRAINING = {field.name for field in dataclasses.fields(LocalTraining)}
 
 

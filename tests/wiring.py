@@ -61,9 +61,12 @@ def digests(made: Experiment, initial: bool = True) -> dict[str, str]:
     }
     parts |= {'gain': made.chosen.gain, 'task': made.model.task.name, 'shapes': made.model.shapes}
     if made.population is not None:
-        parts['population'] = {name: (c, m.shapes) for (name, c), m in zip(
-            made.population.clients.items(), made.population.models.values(), strict=True
-        )}
+        parts['population'] = {
+            name: (c, m.shapes)
+            for (name, c), m in zip(
+                made.population.clients.items(), made.population.models.values(), strict=True
+            )
+        }
     if initial:
         state = made.algorithm.init(made.key, made.clients)
         state = getattr(state, 'slots', state)
