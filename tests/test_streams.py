@@ -20,7 +20,9 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 from wiring import CLIENTS, differing, digests, experiment, write_images
 
+from dfl_jax import simulate
 from dfl_jax.algorithms import make
+from dfl_jax.base import Info
 from dfl_jax.cli.experiment import build as building
 from dfl_jax.cli.experiment.build import STREAMS, streams
 from dfl_jax.cli.experiment.methods import METHODS
@@ -320,3 +322,33 @@ def test_no_key_is_used_twice_in_two_rounds(name, data, monkeypatch):
 
 
 WITHOUT_DRAWS = ('ntk_fl',)
+
+
+def keys_of_a_run(data, **options) -> tuple[tuple, list[tuple]]:
+    """The key that a run initialises with, and those of its rounds."""
+    made = experiment(*data.split(), '--algorithm=dpsgd', '--degree=2', '--hidden=4', '--rounds=6')
+    initial = []
+
+    def init(key, clients):
+        state = made.algorithm.init(key, clients)
+        jax.debug.callback(lambda k: initial.append(tuple(k.tolist())), jax.random.key_data(key))
+        return state
+
+    def step(key, state, graph, clients):
+        first, second = jax.random.key_data(key)
+        loss = jnp.zeros(len(clients.y))
+        return state, Info(loss, {'weights': loss.astype(int)}, {'first': first, 'second': second})
+
+    method = made.algorithm._replace(init=init, step=step)
+    run = simulate.run(method, made.clients, made.graphs, made.test, made.key, **options)
+    keys = [(row['first'], row['second']) for row, *_ in run]
+    jax.effects_barrier()
+    return initial[0], keys
+
+
+def test_every_round_of_a_run_has_a_key_of_its_own(data):
+    """Whatever rounds are computed at once."""
+    initial, keys = keys_of_a_run(data)
+    assert len({*keys, initial}) == 7
+    _, some = keys_of_a_run(data, eval_every=3)
+    assert some == [keys[2], keys[5]]

@@ -182,6 +182,13 @@ WIRING = [
         'augmented(settings, k_steps, batch.x)',
         (f'{KEYS}[dpsgd]',),
     ),
+    Fault(
+        'rounds of a run that share a key',
+        'dfl_jax/simulate.py',
+        'step(jax.random.fold_in(key, number), state, graph, clients)',
+        'step(key, state, graph, clients)',
+        ('test_streams.py::test_every_round_of_a_run_has_a_key_of_its_own',),
+    ),
     # --------------------------------------------------------------------------------- resume
     Fault(
         "clients' architectures of which a resume compares the names alone",
