@@ -40,7 +40,8 @@ QUICK = (
 # The longest files, in seconds of CPU with nothing compiled: `make test` begins with them, so that
 # the workers end together.
 LONGEST = (
-    *('contract', 'cli', 'resume', 'ntk_dfl', 'docs', 'dfml', 'spark', 'cli_time', 'sweep'),
+    *('contract', 'cli', 'resume', 'ntk_dfl', 'wiring_methods', 'docs', 'wiring', 'dfml', 'spark'),
+    *('cli_time', 'sweep', 'wiring_commands', 'streams', 'resume_inputs'),
     *('torture', 'baselines', 'report', 'devices', 'asynchronous', 'launchers', 'cli_dfml'),
     *('evolution', 'architectures', 'site', 'precision', 'local', 'timing', 'dispfl'),
     *('weighted_graphs', 'quadratics', 'kernels', 'compression', 'theory', 'simulate', 'tasks'),

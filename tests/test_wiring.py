@@ -14,7 +14,6 @@ from wiring import differing, digests, experiment, given, write_files, written_i
 from dfl_jax.cli.experiment.applicable import idle_flags
 from dfl_jax.cli.experiment.flags import GROUPS, NOT_SETTINGS
 from dfl_jax.cli.experiment.method_flags import METHOD, settings_with_flags
-from dfl_jax.cli.experiment.methods import METHODS
 from dfl_jax.cli.experiment.plugins import method_named
 
 SPEEDS = 'speed=lognormal:1e7:0.5,uplink=lognormal:1e6:0.5,latency=0.01'
@@ -79,7 +78,12 @@ PAIRS: dict[str, Pair] = {
     'degree_exponent': Pair('2.2', '3', '--topology=chung_lu --degree=4', ('rounds', 'meetings')),
     'rewiring': Pair('0.1', '0.9', '--topology=watts_strogatz --degree=2'),
     'torus_dimensions': Pair('1', '2', '--topology=torus --clients=9 !degree'),
-    'assortativity': Pair(None, '-0.6', '--topology=erdos_renyi --degree=3 --clients=20 --alpha=5', ('rounds', 'meetings')),
+    'assortativity': Pair(
+        None,
+        '-0.6',
+        '--topology=erdos_renyi --degree=3 --clients=20 --alpha=5',
+        ('rounds', 'meetings'),
+    ),
     'static_topology': Pair(
         *(None, 'true', '--topology=regular --degree=2', ('rounds', 'meetings')),
     ),

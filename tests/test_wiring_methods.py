@@ -82,13 +82,20 @@ BESIDE = {  # setting -> what makes it matter, where the method has it
     'optimizer': {'momentum': 0.0},
     'patience': {'evolution': 'euler'},
     'warmup': {'rounds': 8},
+    'period_growth': {'period': 1},
+    'peak_updates': {'period': 1},
 }
 AWAY = {  # what graphs follow from, see test_wiring.py, and what has a single value
     'ntk_fl': ('cohort',),
     'divshare': ('recipients',),
     'spark': ('loss',),
 }
-LATE = {'ntk_dfl', 'ntk_fl', 'spark', *(name for name, method in METHODS.items() if method.heterogeneous)}
+LATE = {
+    'ntk_dfl',
+    'ntk_fl',
+    'spark',
+    *(name for name, method in METHODS.items() if method.heterogeneous),
+}
 TRAINING = {field.name for field in dataclasses.fields(LocalTraining)}
 
 

@@ -52,7 +52,7 @@ def digests(made: Experiment, initial: bool = True) -> dict[str, str]:
     """A digest of every part of an experiment but the settings of its method, which are those that
     flags give whatever becomes of them.
 
-    initial: whether the initial state of the clients is one of them.
+    initial: whether the initial weights of the clients are one of them.
     """
     parts = {
         field.name: getattr(made, field.name)
@@ -60,8 +60,17 @@ def digests(made: Experiment, initial: bool = True) -> dict[str, str]:
         if field.name not in ('chosen', 'algorithm', 'model', 'footprint')
     }
     parts |= {'gain': made.chosen.gain, 'task': made.model.task.name, 'shapes': made.model.shapes}
+    if made.population is not None:
+        parts['population'] = {
+            name: (c, m.shapes)
+            for (name, c), m in zip(
+                made.population.clients.items(), made.population.models.values(), strict=True
+            )
+        }
     if initial:
-        parts['initial'] = made.algorithm.init(made.key, made.clients)
+        state = made.algorithm.init(made.key, made.clients)
+        state = getattr(state, 'slots', state)
+        parts['initial'] = getattr(state, 'params', state)
     return {name: digest(part) for name, part in parts.items()}
 
 

@@ -1,8 +1,8 @@
 """Tries deliberate faults, one at a time: `python -m tests.faults [--quick] [NAME ...]`
 
-Each is applied to a copy of the checkout, where the tests of `make test` run until the first
-failure. Prints what became of each and exits 1 where one survived. The tests that a fault names
-come first; --quick leaves it at these, which takes minutes in place of hours.
+Each is applied to a copy of the checkout, where the tests of `make test` and `make integration` run
+until the first failure. Prints what became of each and exits 1 where one survived. The tests that a
+fault names come first; --quick leaves it at these, which takes minutes in place of hours.
 
 NAME: a part of the name of the faults to try (default: all).
 """
@@ -17,11 +17,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.faults import FAULTS, Fault
+from tests.faults import ALL, Fault
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = ('.git', '.venv', 'build', 'dist', 'runs', '*_cache', '__pycache__', '*.egg-info')
-MAKE_TEST = 'not slow and not integration'
+NAMED = 'not slow'  # tests that a fault names
+SUITE = ('not slow and not integration', 'integration and not slow')  # as the Makefile has them
 FAILED = 1  # pytest's status where a test failed
 LIMIT = 3600  # seconds of one run of the suite; a fault may make it endless
 
@@ -38,15 +39,18 @@ def apply(fault: Fault, root: Path) -> None:
 def caught(fault: Fault, copy: Path, cache: Path, workers: int, quick: bool) -> bool:
     """Whether a test of the suite fails in a copy of the checkout that has the fault."""
     named = [f'tests/{name}' for name in fault.tests]
-    return fails(copy, cache, named, 0) or (not quick and fails(copy, cache, ['tests'], workers))
+    return fails(copy, cache, named, NAMED, 0) or (
+        not quick and any(fails(copy, cache, ['tests'], marked, workers) for marked in SUITE)
+    )
 
 
-def fails(copy: Path, cache: Path, tests: Sequence[str], workers: int) -> bool:
+def fails(copy: Path, cache: Path, tests: Sequence[str], marked: str, workers: int) -> bool:
     """Whether one of the tests fails. Raises RuntimeError where they could not be run.
 
-    cache: of compiled programs, most of which are those of the other copies.
+    cache: of compiled programs, most of which are those of the other copies. marked: which of the
+    tests, as pytest's -m takes it.
     """
-    command = [sys.executable, '-m', 'pytest', '-q', '-x', '-m', MAKE_TEST, '--tb=no', *tests]
+    command = [sys.executable, '-m', 'pytest', '-q', '-x', '-m', marked, '--tb=no', *tests]
     command += ['-o', f'cache_dir={cache}']
     if workers > 1:
         command += ['-n', str(workers)]
@@ -68,7 +72,7 @@ def main() -> int:
     parser.add_argument('--quick', action='store_true')
     parser.add_argument('--workers', type=int, default=2)
     asked = parser.parse_args()
-    chosen = [f for f in FAULTS if not asked.names or any(name in f.name for name in asked.names)]
+    chosen = [f for f in ALL if not asked.names or any(name in f.name for name in asked.names)]
     survived = 0
     with tempfile.TemporaryDirectory(prefix='dfl_jax-faults-') as folder:
         cache, copy = Path(folder, 'cache'), Path(folder, 'checkout')

@@ -21,6 +21,7 @@ from dfl_jax.cli.experiment.environment import check_settings_of_jax, settings_o
 REASONS = {  # what may have changed, by the name of the digest
     'data': 'the data (--dataset, --data_dir)',
     'partition': 'the partition of the data over the clients (--partition_file)',
+    'validation': 'what clients keep for validation (--partition_file)',
     'networks': "the clients' architectures (--architecture_file)",
     'world': 'the network and device profile (--world)',
     'evaluated': 'which test samples evaluate the clients (--client_eval_samples)',
@@ -30,8 +31,8 @@ REASONS = {  # what may have changed, by the name of the digest
 
 def fingerprint(experiment: Experiment) -> dict[str, Any]:
     """SHA-256 of what a run is made of, by the names of REASONS and for its graphs, 16 digits each:
-    data, partition, networks, world, the choice of test samples, and code of one's own; and how JAX
-    is set beside the flags."""
+    data, partition, samples kept for validation, networks, world, the choice of test samples, and
+    code of one's own; and how JAX is set beside the flags."""
     evaluated = experiment.evaluated
     dataset, graphs, population = experiment.dataset, experiment.graphs, experiment.population
     networks = population.clients.items() if population else ()
@@ -39,6 +40,7 @@ def fingerprint(experiment: Experiment) -> dict[str, Any]:
     return {
         'data': _digest((dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y)),
         'partition': _digest(experiment.parts),
+        'validation': _digest(map(np.asarray, experiment.validation or ())),
         'networks': _digest([a for name, c in networks for a in (np.array([name]), c)]),
         'world': _digest(map(np.asarray, jax.tree.leaves(experiment.world))),
         'evaluated': None if evaluated is None else _digest([evaluated]),

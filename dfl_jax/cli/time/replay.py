@@ -61,7 +61,7 @@ def replay(name: str, directory: RunDirectory, operations: float | None = None) 
 
     for flag in of_a_run():
         if flag.name not in KEPT:
-            flag.value = flag.default
+            flag.unparse()  # a --barrier of the replay is none of the run's
     recall(directory, MOVED)
     rows = directory.rows()
     if not rows:
