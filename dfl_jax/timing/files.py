@@ -89,7 +89,7 @@ def _npz(path: Path) -> Mapping[str, np.ndarray]:
 
 
 def _csv(path: Path) -> Mapping[str, np.ndarray]:
-    lines = path.read_text(errors='replace').splitlines()
+    lines = path.read_text(encoding='utf-8', errors='replace').splitlines()
     lines = [line for line in lines if line.strip() and not line.startswith('#')]
     names = [name.strip() for name in lines[0].split(',')] if lines else []
     try:
@@ -116,7 +116,7 @@ def write(world: World, path: Path) -> None:
         raise ValueError(f'{path}: online times and latencies of links need an .npz')
     rows = np.stack([*arrays.values()], axis=1)
     text = '\n'.join(','.join(f'{value:.6g}' for value in row) for row in rows)
-    path.write_text(f'{",".join(arrays)}\n{text}\n')
+    path.write_text(f'{",".join(arrays)}\n{text}\n', encoding='utf-8')
 
 
 def from_fedscale(

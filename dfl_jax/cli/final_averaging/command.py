@@ -9,7 +9,6 @@ topologies; the run keeps its own. --data_dir and --partition_file replace the r
 move between machines.
 """
 
-import json
 import os
 import warnings
 from pathlib import Path
@@ -23,6 +22,7 @@ from dfl_jax.cli.final_averaging.table import report
 from dfl_jax.cli.run.recall import recall
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.data.formats import one_line
+from dfl_jax.host import to_json
 
 if TYPE_CHECKING:
     from dfl_jax.cli.experiment.build import Experiment
@@ -128,7 +128,7 @@ def write(selection: Row, out: Path) -> None:
 
     out.mkdir(parents=True, exist_ok=True)
     data, text, figure = (out / name for name in FILES)
-    write_atomically(data, json.dumps(selection, separators=(',', ':')) + '\n')
+    write_atomically(data, to_json(selection, separators=(',', ':')) + '\n')
     write_atomically(text, report(selection))
     print(f'{report(selection)}\n{data}\n{text}')
     plot_select(selection, figure)

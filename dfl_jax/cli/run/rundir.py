@@ -20,7 +20,7 @@ from typing import Any
 from dfl_jax.cli.experiment.old_names import renewed
 from dfl_jax.data import FILES as DATA_FILES
 from dfl_jax.evaluation import CLIENTS
-from dfl_jax.host import check_file
+from dfl_jax.host import check_file, from_json, to_json
 
 Row = dict[str, Any]
 LOCK = 'lock'
@@ -61,7 +61,7 @@ class RunDirectory:
         The operating system frees the lock of a process that dies. Raises ValueError when another
         process has it.
         """
-        with open(self.path / LOCK, 'a') as file:
+        with open(self.path / LOCK, 'a', encoding='utf-8') as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -75,7 +75,7 @@ class RunDirectory:
     # ----------------------------------------------------------------------------------- config
 
     def write_config(self, config: Row) -> None:
-        text = json.dumps(config | {'digest': digest_of(config)}, indent=2)
+        text = to_json(config | {'digest': digest_of(config)}, indent=2)
         write_atomically(self.config_file, f'{text}\n')
 
     def config(self) -> Row:
@@ -165,7 +165,7 @@ class RunDirectory:
 
     def finish(self) -> None:
         """Marks the run as done."""
-        write_atomically(self.done, json.dumps({'consensus': _file_digest(self.consensus)}) + '\n')
+        write_atomically(self.done, to_json({'consensus': _file_digest(self.consensus)}) + '\n')
 
     def unfinished(self) -> str | None:
         """Why the run is not done, or no longer; None where it is, to its last round."""
@@ -174,7 +174,7 @@ class RunDirectory:
         rows, fault = self.sound_rows()
         if fault := fault or self._short(rows):
             return fault
-        text = self.done.read_text()
+        text = self.done.read_text(encoding='utf-8')
         if text and read_json(self.done) != {'consensus': _file_digest(self.consensus)}:
             return f'{self.consensus} is not what was written'
         return None
@@ -204,7 +204,7 @@ class Rounds:
         digest, plain = '', True  # plain: a file from before rows had digests
         for number, line in enumerate(lines, 1):
             try:
-                row = json.loads(line)
+                row = from_json(line)
                 kept = row.pop('digest', None)
                 late = row['round'] > (rows[-1][0]['round'] if rows else 0)
             except (ValueError, RecursionError, AttributeError, LookupError, TypeError):
@@ -235,7 +235,7 @@ class Rounds:
         # A file that is gone is not begun again in the middle.
         create = 0 if before else os.O_CREAT
         where = os.open(self.file, os.O_WRONLY | os.O_APPEND | create, 0o666)
-        with open(where, 'w') as file:
+        with open(where, 'w', encoding='utf-8') as file:
             file.write(self._line(row))
             file.flush()
             os.fsync(file.fileno())
@@ -243,7 +243,7 @@ class Rounds:
 
     def _line(self, row: Row) -> str:
         self._digest = digest_of(row, self._digest or '')
-        return json.dumps(row | {'digest': self._digest}) + '\n'
+        return to_json(row | {'digest': self._digest}) + '\n'
 
 
 def unused(path: Path) -> Path:
@@ -295,7 +295,7 @@ def read_json(path: Path) -> Any:
     """What a JSON file holds. Raises ValueError, one line, whatever is wrong with it."""
     try:
         check_file(path)
-        return json.loads(path.read_text())
+        return from_json(path.read_text(encoding='utf-8'))
     except OSError as error:
         raise ValueError(f'{path} cannot be read ({error.strerror or error})') from None
     except (ValueError, RecursionError) as error:

@@ -61,9 +61,7 @@ flags.DEFINE_multi_string(
     [],
     'NAME:VALUES of a flag, e.g. alpha:0.1,0.3,0.5 or seed:0..4; several make a grid.',
 )
-define_paths(
-    'flagfiles', [], 'Flagfiles, each of which is run with all combinations of --sweep.'
-)
+define_paths('flagfiles', [], 'Flagfiles, each of which is run with all combinations of --sweep.')
 flags.DEFINE_integer(
     'together',
     None,

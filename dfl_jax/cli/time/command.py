@@ -6,7 +6,6 @@ method. Prints the simulated seconds until the consensus model is at the targets
 time.md, time.json, time.png and worlds.png, a picture of the worlds, into --out.
 """
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.experiment.values import refuse_others
 from dfl_jax.cli.run.directories import directories
 from dfl_jax.cli.run.rundir import RunDirectory, write_atomically
+from dfl_jax.host import to_json
 
 if TYPE_CHECKING:
     from dfl_jax.cli.time.replay import Replay
@@ -207,7 +207,7 @@ def main(_: list[str]) -> int:
     print(table(rows))
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / FILES[0], table(rows) + '\n')
-    write_atomically(out / FILES[1], json.dumps(rows, separators=(',', ':')) + '\n')
+    write_atomically(out / FILES[1], to_json(rows, separators=(',', ':')) + '\n')
     plot_times(rows, out / FILES[2])
     plot_worlds(worlds, out / FILES[3])
     print('\n'.join(str(out / name) for name in FILES))
