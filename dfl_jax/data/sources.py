@@ -110,6 +110,8 @@ def load(
             f'{name} has classes, not the targets of {task.name}: give a file with these '
             f'({", ".join(FILES)}), or leave the task at classification'
         )
+    if kind in FILES and not expand(name).exists():
+        raise DataError(f'there is no file {name}, seen from {Path.cwd()}: write its whole path')
     if kind == 'so2sat':
         return so2sat.load(data_dir, train_samples, test_samples, seed)
     readers: dict[str, Callable[[], Dataset]] = {

@@ -13,18 +13,21 @@ import hashlib
 import itertools
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dfl_jax.cli.experiment.old_names import renewed
 from dfl_jax.data import FILES as DATA_FILES
+from dfl_jax.data.hub import PREFIX as FROM_HUB
 from dfl_jax.evaluation import CLIENTS
 from dfl_jax.host import check_file, from_json, to_json
 
 Row = dict[str, Any]
 LOCK = 'lock'
 MOVED = ('data_dir', 'partition_file', 'topology_file', 'architecture_file')
+NAMED = ('dataset', 'world')  # may be files, too, or something else by name
 
 
 class RunDirectory:
@@ -44,7 +47,8 @@ class RunDirectory:
     # -------------------------------------------------------------------------------- who works
 
     def check_free(self) -> None:
-        """Raises ValueError when a new run would meet files that are there already."""
+        """Raises ValueError when a new run would meet files that are there already, or where its
+        directory could not be locked."""
         if self.config_file.exists():
             raise ValueError(
                 f'--out={self.path} exists; continue it with --resume or choose another --out'
@@ -53,6 +57,9 @@ class RunDirectory:
             not self.path.is_dir() or any(map(_foreign, self.path.iterdir()))
         ):
             raise ValueError(f'--out={self.path} exists and holds no run; choose another --out')
+        there = next(path for path in (self.path, *self.path.absolute().parents) if path.is_dir())
+        with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=there) as scratch:
+            lock(scratch, self.path)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -62,12 +69,10 @@ class RunDirectory:
         process has it.
         """
         with open(self.path / LOCK, 'a', encoding='utf-8') as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not lock(file, self.path):
                 raise ValueError(
                     f'another process works in {self.path}; wait for it or choose another --out'
-                ) from None
+                )
             for leftover in self.path.glob('*.tmp'):  # of a writer that was killed
                 leftover.unlink()
             yield
@@ -102,7 +107,7 @@ class RunDirectory:
         now = json.loads(json.dumps(settings))
         for name in sorted(before.keys() | now.keys()):
             both = before.get(name), now.get(name)
-            files = name in MOVED or (name == 'dataset' and all(map(_names_a_file, both)))
+            files = name in MOVED or (name in NAMED and all(map(names_a_file, both)))
             moved = files and None not in both
             chosen = name == 'chunk' and both[0] is None  # by the run, from the memory then
             if before.get(name) != now.get(name) and not moved and not chosen:
@@ -264,8 +269,11 @@ def shown(value: Any) -> str:
     return ','.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _names_a_file(value: Any) -> bool:
-    return isinstance(value, str) and Path(value).suffix in DATA_FILES
+def names_a_file(value: Any) -> bool:
+    """Whether a value of one of NAMED is a file, or a folder in a format of Hugging Face."""
+    return isinstance(value, str) and (
+        Path(value).suffix in DATA_FILES or value.startswith(FROM_HUB)
+    )
 
 
 def _foreign(entry: Path) -> bool:
@@ -274,6 +282,24 @@ def _foreign(entry: Path) -> bool:
 
 
 # -------------------------------------------------------------------------------------------- files
+
+
+def lock(file: IO, folder: Path) -> bool:
+    """Locks a file below a folder until it is closed; whether no other process has it.
+
+    Raises ValueError where the file system has no locks.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise ValueError(
+            f'{folder} cannot be locked ({error.strerror or error}), as on a network file system '
+            'without locks, and two processes would destroy the files of each other; choose --out on '
+            'a local disk'
+        ) from None
+    return True
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -17,6 +17,7 @@ from dfl_jax.cli.command import markdown_table
 from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.experiment.values import refuse_others
 from dfl_jax.cli.run.directories import directories
+from dfl_jax.cli.run.recall import MOVED_MEANINGS
 from dfl_jax.cli.run.rundir import RunDirectory, write_atomically
 from dfl_jax.host import to_json
 
@@ -46,12 +47,8 @@ flags.DEFINE_float(
     'joules_per_operation', 1e-11, 'Energy of an operation of a client.', lower_bound=0
 )
 flags.DEFINE_float('joules_per_bit', 1e-7, 'Energy of a bit that is sent.', lower_bound=0)
-SHARED = ('world', 'barrier', 'data_dir', 'partition_file', 'out', 'allow_imports', 'progress')
-MEANINGS = {
-    'data_dir': 'Folder of the data sets, where it has moved since the runs',
-    'partition_file': 'The partition file of the runs, where it has moved',
-    'out': 'Folder of the results (default time)',
-}
+SHARED = (*MOVED_MEANINGS, 'world', 'barrier', 'out', 'allow_imports', 'progress')
+MEANINGS = MOVED_MEANINGS | {'out': 'Folder of the results (default time)'}
 for _name in SHARED:
     flags.declare_key_flag(_name)
 OF_RUNS = (

@@ -10,14 +10,13 @@ from absl import flags
 from dfl_jax.base import Graph
 from dfl_jax.cli.experiment.method_flags import of_a_run
 from dfl_jax.cli.experiment.methods import EVENTS
-from dfl_jax.cli.run.recall import recall
+from dfl_jax.cli.run.recall import MOVED_MEANINGS, recall
 from dfl_jax.cli.run.rundir import Row, RunDirectory
 from dfl_jax.tasks import CLASSIFICATION
 from dfl_jax.timing import Counts, Rules, World, counted, energy, finish_times, rules_of
 
 FLAGS = flags.FLAGS
-MOVED = ('data_dir', 'partition_file')  # settings that may differ from the run's
-KEPT = (*MOVED, 'allow_imports', 'progress')
+KEPT = (*MOVED_MEANINGS, 'allow_imports', 'progress')
 
 
 class Replay(NamedTuple):
@@ -61,7 +60,7 @@ def replay(name: str, directory: RunDirectory, operations: float | None = None) 
     for flag in of_a_run():
         if flag.name not in KEPT:
             flag.value = flag.default
-    recall(directory, MOVED)
+    recall(directory, MOVED_MEANINGS)
     rows = directory.rows()
     if not rows:
         raise ValueError(f'{directory.path} holds no evaluation yet; let it run on')
