@@ -138,6 +138,7 @@ def prepare(
         settle_defaults(FLAGS)
         if FLAGS.out is not None:
             directory.check_free()
+        directory.check_lockable()
     if FLAGS.distributed:
         done = agree(done)
     if done:

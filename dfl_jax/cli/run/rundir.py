@@ -47,8 +47,7 @@ class RunDirectory:
     # -------------------------------------------------------------------------------- who works
 
     def check_free(self) -> None:
-        """Raises ValueError when a new run would meet files that are there already, or where its
-        directory could not be locked."""
+        """Raises ValueError when a new run would meet files that are there already."""
         if self.config_file.exists():
             raise ValueError(
                 f'--out={self.path} exists; continue it with --resume or choose another --out'
@@ -57,6 +56,9 @@ class RunDirectory:
             not self.path.is_dir() or any(map(_foreign, self.path.iterdir()))
         ):
             raise ValueError(f'--out={self.path} exists and holds no run; choose another --out')
+
+    def check_lockable(self) -> None:
+        """Raises ValueError where nothing can be locked in the directory, which need not exist."""
         there = next(path for path in (self.path, *self.path.absolute().parents) if path.is_dir())
         with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=there) as scratch:
             lock(scratch, self.path)
@@ -296,8 +298,8 @@ def lock(file: IO, folder: Path) -> bool:
     except OSError as error:
         raise ValueError(
             f'{folder} cannot be locked ({error.strerror or error}), as on a network file system '
-            'without locks, and two processes would destroy the files of each other; choose --out on '
-            'a local disk'
+            'without locks; two processes would mix up their files there, choose --out on a local '
+            'disk'
         ) from None
     return True
 
