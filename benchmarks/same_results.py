@@ -124,7 +124,7 @@ def results_of(checkout: Path, name: str, keep: Path | None) -> dict[str, Any]:
                     cwd=checkout,
                     env=os.environ | {'PYTHONPATH': str(checkout)},
                     capture_output=True,
-                    text=True,
+                    encoding='utf-8',
                     check=False,
                 )
                 if done.returncode:

@@ -125,7 +125,7 @@ def command(name: str) -> str:
         cwd=ROOT,
         env=os.environ | {'JAX_PLATFORMS': 'cpu'},
         stdout=subprocess.PIPE,
-        text=True,
+        encoding='utf-8',
     ).stdout
     return f'# dfl-jax {name}\n\n' + '\n'.join(_in_markdown(printed.splitlines()))
 
