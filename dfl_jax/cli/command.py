@@ -67,7 +67,7 @@ def _home(start: str) -> str:
 
 def define_path(name: str, default: str | None, text: str, before: str = '^', **how: Any) -> None:
     """Defines a flag that is a path, or may be one; before: as `PathParser` takes it."""
-    written = flags.ArgumentSerializer()
+    written: Any = flags.ArgumentSerializer()
     flags.DEFINE(PathParser(before), name, default, text, serializer=written, **how)
 
 

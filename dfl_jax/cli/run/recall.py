@@ -65,20 +65,24 @@ def recall(directory: RunDirectory, typed: Container[str] | None = None) -> Row:
                 f'{file} has --{name}={value}, which is code that would be run; add '
                 '--allow_imports if you trust it'
             )
-        if isinstance(value, str) and isinstance(FLAGS[name].parser, PathParser):
-            value = _found_again(name, value, config.get('folder'), typed, file)
+        parser = FLAGS[name].parser
+        if isinstance(value, str) and isinstance(parser, PathParser):
+            value = _found_again(name, parser.split(value), config.get('folder'), typed, file)
         FLAGS[name].value = value
     return config
 
 
 def _found_again(
-    name: str, value: str, folder: object, typed: Container[str] | None, config: Path
+    name: str, split: tuple[str, str], folder: object, typed: Container[str] | None, config: Path
 ) -> str:
     """A path among the settings of a run that may have begun in another folder.
 
+    split: the setting, as `PathParser.split` splits it.
+
     Raises ValueError for a file that is neither there nor here.
     """
-    start, path = FLAGS[name].parser.split(value)
+    start, path = split
+    value = start + path
     if name in NAMED and not names_a_file(value):
         return value
     there = Path(folder, path) if isinstance(folder, str) else Path(path)
