@@ -124,13 +124,14 @@ def results_of(checkout: Path, name: str, keep: Path | None) -> dict[str, Any]:
                     cwd=checkout,
                     env=os.environ | {'PYTHONPATH': str(checkout)},
                     capture_output=True,
-                    text=True,
+                    encoding='utf-8',
                     check=False,
                 )
                 if done.returncode:
                     return {'failed': f'{command}: {done.stderr.strip().splitlines()[-1:]}'}
                 if module == 'tables':
-                    (out / f'{module}.md').write_text(done.stdout.replace(str(out), 'OUT'))
+                    text = done.stdout.replace(str(out), 'OUT')
+                    (out / f'{module}.md').write_text(text, encoding='utf-8')
             finished.touch()
         return {
             str(path.relative_to(out)): _content(path)
@@ -145,10 +146,11 @@ def _content(path: Path) -> Any:
     if path.suffix == '.safetensors':
         return path.read_bytes().hex()
     if path.suffix == '.jsonl':
-        return [json.loads(line, object_hook=_plain) for line in path.read_text().splitlines()]
+        lines = path.read_text(encoding='utf-8').splitlines()
+        return [json.loads(line, object_hook=_plain) for line in lines]
     if path.suffix == '.json':
-        return json.loads(path.read_text(), object_hook=_plain)
-    return [line for line in path.read_text().splitlines() if line.startswith('|')]
+        return json.loads(path.read_text(encoding='utf-8'), object_hook=_plain)
+    return [line for line in path.read_text(encoding='utf-8').splitlines() if line.startswith('|')]
 
 
 def _plain(found: dict[str, Any]) -> dict[str, Any]:

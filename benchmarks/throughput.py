@@ -108,7 +108,7 @@ def in_process(name: str, clients: str) -> dict[str, Any]:
     for flag in (_SAMPLES, _DEGREE, _ROUNDS, _BUDGET, _DEVICES, _WIDTH):
         command += [f'--{flag.name}={flag.value}'] if flag.value is not None else []
     command.append(f'--clients={clients}')
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, encoding='utf-8', check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 

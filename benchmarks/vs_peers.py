@@ -58,7 +58,7 @@ def measure(name: str, python: str, clients: int) -> dict[str, Any]:
         *(f'--rounds={FLAGS.rounds}', f'--samples={FLAGS.samples}'),
         f'--batch_size={FLAGS.batch_size}',
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding='utf-8')
     if done.returncode:
         raise RuntimeError(f'{" ".join(command)} failed:\n{done.stderr[-2000:]}')
     print(done.stdout.splitlines()[-1], file=sys.stderr, flush=True)

@@ -1,7 +1,9 @@
-"""The host: its free memory, and the files that a user names."""
+"""The host: its free memory, the files that a user names, and JSON."""
 
 import csv
 import io
+import json
+import math
 import os
 import stat
 from collections import Counter
@@ -35,7 +37,7 @@ def free_bytes(own: Path = OWN_GROUPS, root: Path = ALL_GROUPS) -> int:
 def _left_by_groups(own: Path, root: Path) -> list[int]:
     """The bytes that each control group with a limit leaves."""
     left = []
-    lines = own.read_text().splitlines() if own.exists() else []
+    lines = _system_text(own).splitlines() if own.exists() else []
     for _, controllers, path in (line.split(':', 2) for line in lines):
         if not controllers:  # version 2
             top, limit, used, cache = root, 'memory.max', 'memory.current', 'inactive_file'
@@ -48,13 +50,17 @@ def _left_by_groups(own: Path, root: Path) -> list[int]:
         # A job is inside of the group that has its limit. In a container its own group is the top.
         for folder in [group, *group.parents][: len(group.relative_to(top).parts) + 1]:
             try:
-                most, taken = (int((folder / name).read_text()) for name in (limit, used))
-                details = (folder / 'memory.stat').read_text().splitlines()
+                most, taken = (int(_system_text(folder / name)) for name in (limit, used))
+                details = _system_text(folder / 'memory.stat').splitlines()
                 cached = int(dict(line.split() for line in details)[cache])
                 left.append(max(0, most - taken + cached))
             except (OSError, ValueError, KeyError):  # no limit
                 continue
     return left
+
+
+def _system_text(file: Path) -> str:
+    return file.read_text(encoding='utf-8', errors='replace')
 
 
 def in_bytes(size: float) -> str:
@@ -167,3 +173,60 @@ def _rows(reader: Iterable[list[str]]) -> Iterator[list[str]]:
 def _form(delimiter: str) -> dict[str, Any]:
     """What csv.reader is told of a file."""
     return {'delimiter': delimiter, 'skipinitialspace': True, 'strict': True}
+
+
+NOT_FINITE = 'not_finite'  # of an object: {name: which}, of the numbers that are null in it
+_WORDS = ('inf', '-inf', 'nan')
+
+
+def to_json(content: Any, **options: Any) -> str:
+    """The content as JSON, which has no word for numbers that are not finite.
+
+    Such a number is null, and the object that has it says which it was: {"loss": null,
+    "not_finite": {"loss": "inf"}}; that of place 3 in a list `losses` is called "losses/3".
+
+    options: those of `json.dumps`.
+    """
+    return json.dumps(_finite(content), allow_nan=False, **options)
+
+
+def from_json(text: str | bytes) -> Any:
+    """What `to_json` wrote, or `json.dumps`. Raises ValueError for what is no JSON."""
+    return json.loads(text, object_hook=_restored)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        lost: dict[str, str] = {}
+        found = {name: _cleared(value, str(name), lost) for name, value in content.items()}
+        return found | {NOT_FINITE: lost} if lost else found
+    return [*map(_finite, content)] if isinstance(content, list | tuple) else content
+
+
+def _cleared(value: Any, place: str, lost: dict[str, str]) -> Any:
+    """The value of an object at this place of it; what is not finite goes into `lost`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        lost[place] = str(float(value))
+        return None
+    if isinstance(value, list | tuple):
+        return [_cleared(each, f'{place}/{n}', lost) for n, each in enumerate(value)]
+    return _finite(value)
+
+
+def _restored(content: dict[str, Any]) -> dict[str, Any]:
+    lost = content.get(NOT_FINITE)
+    if not isinstance(lost, dict):
+        return content
+    content = {name: value for name, value in content.items() if name != NOT_FINITE}
+    for place, word in lost.items():
+        name, *within = (place,) if place in content else place.split('/')
+        try:
+            holder, key = content, name
+            for number in within:
+                holder, key = holder[key], int(number)
+            if holder[key] is not None or word not in _WORDS:
+                raise ValueError(word)
+            holder[key] = float(word)
+        except (LookupError, TypeError, ValueError):
+            raise ValueError(f'{NOT_FINITE} names {place!r}, which is none') from None
+    return content

@@ -54,7 +54,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = {
         **figures,
         'tutorial.md': tutorial,
-        'vs_peers.md': (ROOT / 'benchmarks/vs_peers.md').read_text(),
+        'vs_peers.md': (ROOT / 'benchmarks/vs_peers.md').read_text(encoding='utf-8'),
         **{_module_page(name): package(name, modules) for name, modules in _packages().items()},
     }
     with ThreadPoolExecutor(2) as pool:  # a command takes seconds to say its flags
@@ -83,7 +83,7 @@ def notebook(path: Path, run: bool) -> tuple[str, dict[str, bytes]]:
     import matplotlib.pyplot as plt
 
     parts, figures, names = [], {}, {'__name__': path.stem}
-    for cell in json.loads(path.read_text())['cells']:
+    for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
         text = ''.join(cell['source'])
         if cell['cell_type'] != 'code':
             parts.append(text)
@@ -125,7 +125,7 @@ def command(name: str) -> str:
         cwd=ROOT,
         env=os.environ | {'JAX_PLATFORMS': 'cpu'},
         stdout=subprocess.PIPE,
-        text=True,
+        encoding='utf-8',
     ).stdout
     return f'# dfl-jax {name}\n\n' + '\n'.join(_in_markdown(printed.splitlines()))
 
@@ -163,7 +163,7 @@ def _handed_on(module: str) -> Iterator[tuple[str, str]]:
     """The names that the `__init__` of a package hands on, and where they are defined."""
     path = ROOT.joinpath(*module.split('.'), '__init__.py')
     if path.exists():
-        for node in ast.parse(path.read_text()).body:
+        for node in ast.parse(path.read_text(encoding='utf-8')).body:
             if isinstance(node, ast.ImportFrom) and (node.module or '').startswith('dfl_jax'):
                 yield from ((n.asname or n.name, f'{node.module}.{n.name}') for n in node.names)
 

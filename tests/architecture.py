@@ -51,6 +51,7 @@ ORDER = [name for name, *_ in PACKAGES]
 CLI = [
     ('command', 'flagfiles, errors of one line, tables, folders that can be written'),
     ('interrupts', 'Ctrl-C while a command starts'),
+    ('streams', 'standard streams that are closed'),
     ('experiment', 'flags to objects: data, network, model, method, devices'),
     ('run', 'one run and its directory'),
     ('tables', 'the tables and figures of the papers'),

@@ -244,7 +244,7 @@ REFUSED = [
     ('--partition=iid --samples_per_client=20', 'iid', 'leave it out'),
     ('--partition=iid --partition_overlap', 'iid', 'leave it out'),
     ('--dataset=letters', "'letters'", 'digits, synthetic'),
-    ('--dataset=absent.npz', 'absent.npz', 'np.savez'),
+    ('--dataset=absent.npz', 'there is no file absent.npz', 'write its whole path'),
     ('--dataset=mnist --data_dir=absent', 'absent is not a folder', 'make it'),
     ('--train_samples=500', '500', 'use 1 to 120'),
     ('--train_samples=0', ' 0 ', 'use 1 to 120'),

@@ -1,9 +1,12 @@
 """What the commands share: where they may write, what they say, how Ctrl-C ends them."""
 
+import ast
 import gc
 import importlib
+import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -12,9 +15,12 @@ from pathlib import Path
 
 import pytest
 from absl.testing import flagsaver
+from saved_runs import save_run
 from test_cli import ROOT
 
-from dfl_jax.cli import command, help, interrupts
+from dfl_jax.cli import command, help, interrupts, start
+from dfl_jax.cli.__main__ import COMMANDS as COMMANDS_OF_THE_PROGRAM
+from dfl_jax.cli.experiment import values
 
 
 def test_a_check_of_a_folder_leaves_nothing(tmp_path, monkeypatch):
@@ -204,3 +210,172 @@ def test_ctrl_c_at_any_moment_is_one_line(name, tmp_path):
             assert process.returncode != 0 and len(said) == 1, (out, err)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+# ------------------------------------------------------------------------------ paths and texts
+
+PATHS = re.compile(r'\b(folder|file|files|folders|directory|directories)\b', re.IGNORECASE)
+NO_PATHS = {  # flags whose help speaks of files and that name none
+    *('columns', 'image_size', 'tensorboard', 'plot_partition', 'overwrite', 'map', 'test_share'),
+    *('allow_imports', 'partition', 'topology', 'wandb', 'checkpoint', 'resume', 'text_window'),
+    *('algorithm', 'model', 'task', 'flagfile', 'undefok', 'partition_overlap', 'train_samples'),
+}
+
+
+@pytest.fixture(scope='module')
+def flags_of_all_commands():
+    """{command: {name: flag}}, those of each in a process of its own, as they are there."""
+    script = (
+        'import importlib, json, sys\n'
+        'from absl import flags\n'
+        'command = importlib.import_module(f"dfl_jax.cli.{sys.argv[1]}.command")\n'
+        'getattr(command, "define_flags", lambda _: None)([])\n'
+        'from dfl_jax.cli.command import PathParser, PathsParser\n'
+        'known = flags.FLAGS\n'
+        'print(json.dumps({n: [known[n].help, known[n].flag_type(),\n'
+        '  isinstance(known[n].parser, (PathParser, PathsParser))] for n in known\n'
+        '  if not known.find_module_defining_flag(n).startswith("absl")}))\n'
+    )
+    packages = dict.fromkeys(package for package, _ in COMMANDS_OF_THE_PROGRAM.values())
+    return {
+        package: json.loads(
+            subprocess.run(
+                [sys.executable, '-c', script, package],
+                env=os.environ | {'PYTHONPATH': str(ROOT)},
+                stdout=subprocess.PIPE,
+                check=True,
+            ).stdout
+        )
+        for package in packages
+    }
+
+
+@pytest.mark.integration
+def test_every_flag_that_names_a_file_or_folder_expands_the_home_folder(flags_of_all_commands):
+    for package, known in flags_of_all_commands.items():
+        for name, (meaning, kind, is_path) in known.items():
+            text = kind not in ('bool', 'int', 'float', 'string enum')
+            if text and PATHS.search(meaning or '') and name not in NO_PATHS:
+                assert is_path, f'--{name} of {package}: {meaning}'
+
+
+def parsed(module: str, *arguments: str) -> dict[str, object]:
+    """The values of flags and the other arguments, of a command's line."""
+    found = importlib.import_module(f'dfl_jax.cli.{module}.command')
+    with flagsaver.flagsaver():
+        try:
+            rest = start.parse(['name', *arguments], found)
+            return {'rest': rest[1:]} | {name: start.flags.FLAGS[name].value for name in KEPT}
+        finally:
+            start.flags.FLAGS.unparse_flags()
+
+
+KEPT = ('out', 'dataset', 'data_dir', 'world', 'compilation_cache', 'partition_file')
+
+
+def test_a_path_is_expanded_wherever_it_stands(monkeypatch):
+    monkeypatch.setenv('HOME', '/home/someone')
+    of = parsed(
+        'run',
+        *('--out=~/x', '--dataset=hf:~/set', '--data_dir', '~', '--world=a=1;~/w.csv'),
+        *('--compilation_cache=~/cache', '--partition_file=a/~/b', '~/argument'),
+    )
+    assert of == {
+        'out': '/home/someone/x',
+        'dataset': 'hf:/home/someone/set',
+        'data_dir': '/home/someone',
+        'world': 'a=1;/home/someone/w.csv',
+        'compilation_cache': '/home/someone/cache',
+        'partition_file': 'a/~/b',
+        'rest': ['/home/someone/argument'],
+    }
+    paths = command.PathsParser().parse('~/a,b,~/c')
+    assert paths == ['/home/someone/a', 'b', '/home/someone/c']
+    assert parsed('run', '--dataset=~/d.npz')['dataset'] == '/home/someone/d.npz'
+
+
+def test_a_home_folder_that_there_is_not_is_refused(capsys):
+    for value in ('~nobody_of_that_name/x', '~nobody_of_that_name'):
+        with pytest.raises(SystemExit):
+            parsed('run', f'--out={value}')
+        said = capsys.readouterr().err
+        assert '~nobody_of_that_name is no home folder here' in said and said.count('\n') == 1
+
+
+@pytest.mark.parametrize('text', ['20261129101500', 'nan', 'inf', '1e999', '-99999999999'])
+def test_a_text_is_not_checked_as_a_number(text):
+    for flag in ('out', 'dataset', 'wandb_project', 'model'):
+        parsed_flags = check_of(f'--{flag}={text}')
+        assert parsed_flags is None, parsed_flags
+
+
+@pytest.mark.parametrize(
+    'argument',
+    ['--lr=nan', '--rounds=20261129101500', '--hidden=1e999', '--devices=4000', '--out='],
+)
+def test_a_number_is_checked_and_an_empty_text(argument):
+    assert check_of(argument)
+
+
+def check_of(argument: str) -> str | None:
+    """What is wrong with the value of a flag of a run."""
+    with flagsaver.flagsaver():
+        try:
+            start.parse(['name', argument], importlib.import_module('dfl_jax.cli.run.command'))
+            values.check_values(start.flags.FLAGS)
+        except ValueError as error:
+            return str(error)
+        finally:
+            start.flags.FLAGS.unparse_flags()
+    return None
+
+
+def test_every_text_is_read_and_written_in_utf_8_by_name():
+    """Else it would be in what the locale says."""
+    bare = []
+    folders = [ROOT / name for name in ('dfl_jax', 'experiments', 'benchmarks', 'docs')]
+    for file in (file for folder in folders for file in folder.rglob('*.py')):
+        for node in ast.walk(ast.parse(file.read_text(encoding='utf-8'))):
+            if isinstance(node, ast.Call) and opens_a_text(node):
+                bare.append(f'{file.relative_to(ROOT)}:{node.lineno}')
+    assert not bare, f'no encoding: {", ".join(bare)}'
+
+
+ELSE = ('os', 'tarfile', 'zipfile', 'Image', 'logger', 'host', 'webbrowser')  # .open(...) of these
+
+
+def opens_a_text(call: ast.Call) -> bool:
+    """Whether a call opens a text file and leaves its encoding to the locale."""
+    name = getattr(call.func, 'attr', getattr(call.func, 'id', ''))
+    given = {keyword.arg for keyword in call.keywords}
+    texts = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+    owner = getattr(getattr(call.func, 'value', None), 'id', '')
+    if name in ('run', 'Popen', 'check_output') and owner == 'subprocess':
+        return bool({'text', 'universal_newlines'} & given) and 'encoding' not in given
+    if (name == 'read_text' and isinstance(call.func, ast.Name)) or owner in ELSE:
+        return False
+    if name in ('open', 'fdopen'):
+        return 'encoding' not in given and not any('b' in text for text in texts[-1:])
+    return name in ('read_text', 'write_text') and 'encoding' not in given
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize('locale', ['C', 'en_US.ISO-8859-1'])
+def test_a_locale_of_ascii_or_latin_reads_what_the_package_holds(locale, tmp_path):
+    environment = {'LC_ALL': locale, 'PYTHONUTF8': '0', 'PYTHONCOERCECLOCALE': '0'}
+    save_run(tmp_path / 'runs' / 'ntk_dfl-alpha0.1-seed0', rounds=2)
+    commands = (
+        ('report', f'--runs={tmp_path / "runs"}', f'--out={tmp_path / "page.html"}'),
+        ('tables', 'ntk_dfl/figure2', '--list', f'--runs={tmp_path / "runs"}'),
+        ('tables', 'all', f'--runs={ROOT / "docs/results"}', f'--out={tmp_path}'),
+    )
+    for name, *arguments in commands:
+        ended = subprocess.run(
+            [sys.executable, '-m', 'dfl_jax.cli', name, *arguments],
+            env=os.environ | environment | {'PYTHONPATH': str(ROOT)},
+            cwd=tmp_path,
+            capture_output=True,
+        )
+        assert (ended.returncode, ended.stderr) == (0, b''), ended.stderr
+    page = (tmp_path / 'reproduction.md').read_bytes()
+    assert page == (ROOT / 'docs/reproduction.md').read_bytes()

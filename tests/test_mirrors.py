@@ -1,6 +1,7 @@
 """Runs that are watched elsewhere: what a program, TensorBoard and Weights & Biases get to see."""
 
 import json
+import re
 import shutil
 import sys
 from collections import Counter
@@ -11,8 +12,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
-from test_cli import SMALL, command, contents, finish, here, rows_of, wait_for, write_clusters
+from test_cli import (
+    NETWORK,
+    SMALL,
+    command,
+    contents,
+    finish,
+    here,
+    rows_of,
+    wait_for,
+    write_clusters,
+)
 
+from dfl_jax.cli.report.command import write_report
 from dfl_jax.cli.run.loggers import SUFFIX, TensorBoard
 from dfl_jax.cli.run.rundir import RunDirectory
 
@@ -119,6 +131,33 @@ def test_lines_of_json_end_with_the_status_of_a_failure(argv, tmp_path):
     assert failed.status == 1
     assert events[-1] == {'event': 'end', 'status': 1}
     assert 'not finite' in failed.err
+
+
+@pytest.mark.integration
+def test_losses_that_are_no_number_are_json_for_every_reader(tmp_path):
+    """In what is printed and kept, by a resume and by the report."""
+    with np.load(write_clusters(tmp_path / 'set.npz')) as file:
+        arrays = {name: file[name] for name in file.files}
+    x = arrays['test_x']
+    arrays['test_x'] = (x / np.abs(x).max() * 3e38).astype(np.float32)
+    np.savez(tmp_path / 'set.npz', **arrays)
+    out = tmp_path / 'out'
+    argv = (*NETWORK, f'--dataset={tmp_path}/set.npz', '--algorithm=dpsgd', f'--out={out}')
+    shown = here(*argv, '--hidden=64', '--log=json')
+    resumed = here('--resume', f'--out={out}', '--rounds=4', '--log=json')
+    assert (shown.status, resumed.status) == (0, 0)
+    kept = [(out / name).read_text() for name in ('metrics.jsonl', 'clients.jsonl')]
+    lost = 0
+    for line in ''.join([shown.out, resumed.out, *kept]).splitlines():
+        lost += 'not_finite' in json.loads(line, parse_constant=pytest.fail)
+    assert lost == 2 + 4 + 4 + 4
+    row = RunDirectory(out).rows()[-1]
+    assert not np.isfinite(row['client_loss_mean']) and np.isfinite(row['consensus_accuracy'])
+    assert write_report(out, tmp_path / 'page.html', 0.85, False) == '1 run'
+    page = (tmp_path / 'page.html').read_text(encoding='utf-8')
+    data = re.search(r'id="page-data">(.*?)</script>', page, re.DOTALL)
+    clients = json.loads(data[1], parse_constant=pytest.fail)['clients']
+    assert 'has no loss' not in page and clients
 
 
 # ---------------------------------------------------------------------------------- TensorBoard

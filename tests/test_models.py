@@ -455,16 +455,6 @@ def test_dropout_of_flax_nnx_is_refused_in_a_line():
             bind(module, (5,))
 
 
-def test_whatever_a_module_raises_becomes_a_line():
-    class Failing(nn.Module):
-        @nn.compact
-        def __call__(self, x):
-            return nn.Dense({}['width'])(x)
-
-    with pytest.raises(ValueError, match=r"Failing does not take inputs .*: KeyError\('width'\)"):
-        bind(Failing(), (5,))
-
-
 # ---------------------------------------------------------------------------- initial weights
 
 

@@ -651,6 +651,75 @@ def test_a_world_that_changed(tmp_path):
     assert 'the network and device profile (--world) changed since' in line
 
 
+@pytest.fixture
+def relative(tmp_path, monkeypatch):
+    """A run whose files are named from the folder in which it began, and another folder."""
+    home, other = tmp_path / 'home', tmp_path / 'other'
+    (home / 'data').mkdir(parents=True)
+    other.mkdir()
+    write_clusters(home / 'data' / 'mine.npz')
+    (home / 'partition.json').write_text(json.dumps([list(range(i, 120, 6)) for i in range(6)]))
+    (home / 'edges.txt').write_text('\n'.join(f'{i} {(i + 1) % 6}' for i in range(6)))
+    (home / 'world.csv').write_text('speed,uplink\n' + '1e9,1e6\n' * 6)
+    monkeypatch.chdir(home)
+    argv = (
+        '--algorithm=dpsgd', '--clients=6', '--hidden=4', '--topology=edge_list', '--rounds=2',
+        '--dataset=data/mine.npz', '--partition_file=partition.json', '--topology_file=edges.txt',
+        '--world=world.csv', '--out=out',
+    )  # fmt: skip
+    assert here(*argv).status == 0
+    monkeypatch.chdir(other)
+    return home
+
+
+def test_relative_paths_start_where_the_run_began(relative):
+    assert here('--resume', f'--out={relative}/out', '--rounds=4').status == 0
+    settings = json.loads((relative / 'out' / 'config.json').read_text())['settings']
+    assert settings['dataset'] == 'data/mine.npz'  # as it was typed
+
+
+def test_files_that_have_moved_are_asked_for_one_by_one(relative):
+    moved = relative.rename(relative.with_name('moved'))
+    resume = ('--resume', f'--out={moved}/out', '--rounds=4')
+    given = []
+    names = {
+        'dataset': 'data/mine.npz',
+        'partition_file': 'partition.json',
+        'topology_file': 'edges.txt',
+        'world': 'world.csv',
+    }
+    while (ended := here(*resume, *given)).status:
+        (name,) = (n for n in names if f'say where it is now by --{n}=PATH' in ended.error)
+        assert (
+            f'has --{name}={names[name]}, and no such file is here, nor in {relative}, where'
+            in (ended.error)
+        )
+        given.append(f'--{name}={moved}/{names.pop(name)}')
+    assert not names
+
+
+def test_where_a_run_began_may_be_anything_and_files_here_will_do(relative, monkeypatch):
+    file = relative / 'out' / 'config.json'
+    for folder in (None, 7, '/no/such/folder'):
+        config = json.loads(file.read_text()) | {'folder': folder}
+        del config['digest']
+        file.write_text(json.dumps(config))
+        monkeypatch.chdir(relative)
+        rounds = 2 + config['settings']['rounds']
+        assert here('--resume', '--out=out', f'--rounds={rounds}').status == 0
+        monkeypatch.chdir(relative.parent)
+        line = here('--resume', f'--out={relative}/out', '--rounds=99').error
+        assert 'and no such file is here' in line and 'by --' in line
+
+
+def test_a_file_that_is_not_there_is_not_called_damaged(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ('mine.npz', 'mine.csv', 'mine.txt', 'mine.parquet'):
+        task = ('--task=next_token', '--model=gru') if name.endswith('.txt') else ()
+        line = here(f'--dataset={name}', *task, '--algorithm=dpsgd').error
+        assert f'there is no file {name}, seen from {tmp_path}: write its whole path' in line
+
+
 # -------------------------------------------------------------------------------------------- trust
 
 

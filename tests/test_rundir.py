@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from dfl_jax.cli.run.rundir import RunDirectory, read_json, unused, write_atomically
+from dfl_jax.cli.run.rundir import RunDirectory, digest_of, read_json, unused, write_atomically
+from dfl_jax.evaluation import CLIENTS
+from dfl_jax.host import from_json, to_json
 
 CONFIG = {'settings': {'seed': 0, 'rounds': 3}, 'versions': {'jax': '1'}, 'device': 'cpu'}
 
@@ -139,3 +141,72 @@ def test_json_that_is_none(text, tmp_path):
         read_json(tmp_path / 'file')
     with pytest.raises(ValueError, match='cannot be read'):
         read_json(tmp_path / 'nothing')
+
+
+# --------------------------------------------------------------------------------- not finite
+
+INF, NAN = float('inf'), float('nan')
+OVERFLOWN = {
+    'round': 1,
+    'client_loss_mean': INF,
+    'quantiles': [0.5, -INF, [NAN]],
+    'chosen': {'a/b': NAN, 'c': 2},
+    'a/1': INF,
+    'unknown': None,
+}
+
+
+def strictly(text: str):
+    """What a reader of JSON that keeps to its standard makes of it."""
+
+    def refuse(word):
+        raise AssertionError(f'{word} is no JSON')
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_a_number_that_is_not_finite_is_null_and_said_beside():
+    found = strictly(to_json(OVERFLOWN))
+    assert found['client_loss_mean'] is None and found['quantiles'] == [0.5, None, [None]]
+    assert found['not_finite'] == {
+        **{'client_loss_mean': 'inf', 'quantiles/1': '-inf', 'quantiles/2/0': 'nan', 'a/1': 'inf'}
+    }
+    assert found['chosen'] == {'a/b': None, 'c': 2, 'not_finite': {'a/b': 'nan'}}
+    assert repr(from_json(to_json(OVERFLOWN))) == repr(OVERFLOWN)
+    assert repr(from_json(json.dumps(OVERFLOWN))) == repr(OVERFLOWN)  # an older file
+    assert to_json({'a': [1, 2.5]}) == '{"a": [1, 2.5]}'
+    with pytest.raises(ValueError, match='JSON compliant'):
+        to_json([NAN])  # which nothing could say
+
+
+@pytest.mark.parametrize('lost', [{'b': 'inf'}, {'a': 'inf'}, {'c': '1'}, {'c/0': 'inf'}, {'c': 1}])
+def test_words_about_numbers_that_are_none_are_no_json(lost):
+    with pytest.raises(ValueError, match='not_finite names'):
+        from_json(json.dumps({'a': 1, 'c': None, 'not_finite': lost}))
+
+
+def test_rows_of_any_numbers_are_json_and_come_back_as_they_were(tmp_path):
+    directory = RunDirectory(tmp_path)
+    of_clients = {'loss': [1.0, INF, NAN], 'accuracy': [0.1, 0.2, 0.3]}
+    directory.append(OVERFLOWN | {CLIENTS: of_clients})
+    assert strictly(directory.metrics_file.read_text())['digest'] == digest_of(OVERFLOWN)
+    directory.append({'round': 2, 'client_loss_mean': NAN})
+    for file in (directory.metrics_file, directory.clients_file):
+        assert all(map(strictly, file.read_text().splitlines()))
+    again = RunDirectory(tmp_path)
+    assert repr(again.client_rows()) == repr([{'round': 1} | of_clients])
+    assert repr(again.rows()[0]) == repr(OVERFLOWN)
+    assert repr(again.rows()[1]) == repr({'round': 2, 'client_loss_mean': NAN})
+    again.keep(again.rows())
+    assert len(again.rows()) == 2
+
+
+def test_a_file_of_before_with_infinity_is_read_and_goes_on(tmp_path):
+    """Digests are of the numbers, not of how they are written."""
+    directory = RunDirectory(tmp_path)
+    row = {'round': 1, 'client_loss_mean': INF}
+    line = json.dumps(row | {'digest': digest_of(row)})
+    assert 'Infinity' in line
+    directory.metrics_file.write_text(line + '\n')
+    directory.append({'round': 2, 'client_loss_mean': 1.0})
+    assert [r['client_loss_mean'] for r in RunDirectory(tmp_path).rows()] == [INF, 1.0]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from absl.testing import flagsaver
 from helpers import evaluator, host_round
-from test_cli import write_sums
+from test_cli import write_clusters, write_sums
 
 from dfl_jax import data, topology
 from dfl_jax.algorithms import dfedavg, dispfl, make
@@ -20,6 +20,7 @@ from dfl_jax.cli.final_averaging import averages
 from dfl_jax.cli.final_averaging import command as select
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
+from dfl_jax.cli.time import command as time
 from dfl_jax.models import MLP, bind
 from dfl_jax.simulate import Holdout
 
@@ -394,3 +395,33 @@ def test_the_random_order_has_a_stream_of_its_own():
         test = Holdout(np.arange(20.0)[:, None], np.arange(20))
         rows = np.concatenate([half.y for half in selection.split(test, seed)])
         assert (selection.order(np.zeros(20), 'random', seed) != rows).any()
+
+
+@pytest.mark.integration
+def test_a_run_on_a_file_is_looked_into_from_another_folder(tmp_path, monkeypatch):
+    home, elsewhere = tmp_path / 'home', tmp_path / 'elsewhere'
+    home.mkdir(), elsewhere.mkdir()
+    write_clusters(home / 'mine.npz')
+    monkeypatch.chdir(home)
+    train('run', '--algorithm=dfedavg', '--dataset=mine.npz', '--partition=iid')
+    monkeypatch.chdir(elsewhere)
+    status, _, err = command(select, f'--run={home}/run', '--out=first')
+    assert (status, err) == (0, '')
+
+    moved = (home / 'mine.npz').rename(tmp_path / 'moved.npz')
+    line = refused(f'--run={home}/run', '--out=second')
+    assert f'nor in {home}, where the run began; say where it is now by --dataset=PATH' in line
+    status, _, err = command(select, f'--run={home}/run', '--out=second', f'--dataset={moved}')
+    assert (status, err) == (0, '')
+    one, other = (
+        json.loads((elsewhere / n / 'selection.json').read_text()) for n in ('first', 'second')
+    )
+    assert one.pop('dataset') != other.pop('dataset') and one == other
+    replayed = (f'--runs={home}/run', '--noprogress')
+    assert 'by --dataset=PATH' in command(time, *replayed)[2]
+    status, _, err = command(time, *replayed, f'--dataset={moved}')
+    assert (status, err) == (0, '')
+
+    other_data = write_clusters(tmp_path / 'other.npz', train=90)
+    line = refused(f'--run={home}/run', '--out=third', f'--dataset={other_data}')
+    assert 'the data (--dataset, --data_dir) changed since' in line

@@ -1,8 +1,10 @@
 """The documentation as a site: complete, no warning, no dead link, nothing from elsewhere."""
 
 import html.parser
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -140,3 +142,34 @@ def test_the_notebook_opens_in_colab(site):
     notebook = 'github/OWNER/NAME/blob/main/docs/tutorial.ipynb'
     links = Elements(site / 'tutorial.html').links
     assert f'https://colab.research.google.com/{notebook}' in links
+
+
+def test_search_needs_no_server(site, pages):
+    """A page that is opened from a folder may fetch nothing, and start no worker."""
+    index = (site / 'search/search_index.js').read_text(encoding='utf-8')
+    assert index.startswith('var __index = ')
+    found = json.loads(index.removeprefix('var __index = '))['docs']
+    assert any(entry['location'].startswith('methods.html') for entry in found)
+    for page, elements in pages.items():
+        assert any(source.endswith('assets/iframe-worker.js') for source in elements.loaded), page
+    assert (site / 'assets/iframe-worker.js').is_file()
+
+
+@pytest.mark.parametrize('page', ['index.html', 'reference/commands/run.html'])
+def test_search_finds_from_the_file_system(site, page):
+    sync_api = pytest.importorskip('playwright.sync_api')
+    chromium = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'chrome'))), '')
+    if not chromium:
+        pytest.skip('no Chromium is installed')
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=['--no-sandbox'])
+        shown = browser.new_page()
+        shown.goto((site / page).as_uri())
+        shown.keyboard.press('/')
+        shown.keyboard.type('dirichlet', delay=50)
+        found = shown.locator('.md-search-result__link')
+        found.first.wait_for(state='attached', timeout=30_000)
+        assert all(
+            link.startswith('file:') for link in found.evaluate_all('e => e.map(a => a.href)')
+        )
+        browser.close()

@@ -39,10 +39,16 @@ class PathParser(flags.ArgumentParser):
     syntactic_help = 'a path'
 
     def __init__(self, before: str = '^'):
-        self._start = re.compile(f'({before})(~[^/;]*)')
+        self._before, self._start = before, re.compile(f'({before})(~[^/;]*)')
 
     def parse(self, argument: str) -> str:
         return self._start.sub(lambda found: found[1] + _home(found[2]), argument)
+
+    def split(self, value: str) -> tuple[str, str]:
+        """What stands before the path, and the path."""
+        start = re.match(self._before, value)
+        end = start.end() if start else 0
+        return value[:end], value[end:]
 
     def flag_type(self) -> str:
         return 'string'
@@ -65,7 +71,7 @@ def _home(start: str) -> str:
 
 def define_path(name: str, default: str | None, text: str, before: str = '^', **how: Any) -> None:
     """Defines a flag that is a path, or may be one; before: as `PathParser` takes it."""
-    written = flags.ArgumentSerializer()
+    written: Any = flags.ArgumentSerializer()
     flags.DEFINE(PathParser(before), name, default, text, serializer=written, **how)
 
 

@@ -4,6 +4,7 @@ They are read, plain or compressed by gzip or xz, from a folder, and downloaded 
 where they are missing.
 """
 
+import contextlib
 import hashlib
 from functools import partial
 from pathlib import Path
@@ -120,13 +121,13 @@ def _by(images: np.ndarray) -> str:
 def _find(name: str, source: Source, data_dir: str | Path | None) -> list[Path]:
     """The paths of a source's files, training first; those that are missing are downloaded."""
     files = source.train + source.test
-    if data_dir:
-        root = folder_of(data_dir)
-    else:
+    root = folder_of(data_dir) if data_dir else None
+    if root is None:
         import pooch
 
-        root = Path(pooch.os_cache('dfl_jax'))
-        if root.parts[0].startswith('~'):
+        with contextlib.suppress(RuntimeError):
+            root = Path(pooch.os_cache('dfl_jax'))
+        if root is None or root.parts[0].startswith('~'):
             raise DataError(f'{name}: this user has no home folder to keep it in: give data_dir')
     home = root / name / source.folder
     folders = (home, root / name, root / source.folder, root)

@@ -107,6 +107,8 @@ def load(
         raise DataError(f'{name} is a text: set task to next_token, got {task.name}')
     if kind not in (*OWN_TASKS, *TEXTS):
         check_learns_classes(name, task, f'give a file with these ({", ".join(FILES)})')
+    if kind in FILES and not expand(name).exists():
+        raise DataError(f'there is no file {name}, seen from {Path.cwd()}: write its whole path')
     if kind == 'so2sat':
         return so2sat.load(data_dir, train_samples, test_samples, seed)
     readers: dict[str, Callable[[], Dataset]] = {

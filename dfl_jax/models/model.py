@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax.errors import InvalidRngError
+from flax.errors import InvalidRngError, ScopeParamShapeError
 from flax.traverse_util import flatten_dict
 
 from dfl_jax.base import Array, PyTree
@@ -25,6 +25,7 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
     'vgg16': VGG16,
     'gru': GRU,
 }
+MISFITS = (TypeError, ValueError, ZeroDivisionError, ScopeParamShapeError)  # of inputs
 
 
 class Model(NamedTuple):
@@ -98,10 +99,11 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
             logits, variables = jax.eval_shape(
                 lambda key, x: evaluating.init_with_output(key, x, **evaluated), key, sample
             )
-    except Exception as error:  # whatever its code and flax raise
-        _check_bridged(name, dropouts)
-        words = str(error) if isinstance(error, ValueError | TypeError) else repr(error)
-        reason = next(iter(words.splitlines()), type(error).__name__)
+    except Exception as error:
+        _check_bridged(name, dropouts)  # nnx raises a KeyError where there is no key for it
+        if not isinstance(error, MISFITS):
+            raise
+        reason = str(error).partition('\n')[0]
         grey = '; if these are grey images, give x[..., None]' * (len(input_shape) == 2)
         raise ValueError(
             f'{name} does not take inputs of shape {sample.shape}: {reason}{grey}'

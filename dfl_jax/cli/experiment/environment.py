@@ -74,7 +74,7 @@ def check_jax(compute: bool = True) -> None:
     try:
         jax.block_until_ready(jax.jit(lambda x: x + 1)(np.float32(1)))
     except Exception as error:  # of whatever backend
-        platforms = jax.config.jax_platforms
+        platforms = _option('jax_platforms')
         chosen = f' under JAX_PLATFORMS={platforms}' if platforms else ''
         mend = 'unset it, or install JAX for that device' if platforms else 'see docs/install.md'
         reason = in_a_line(str(error).partition('\n')[0])

@@ -5,11 +5,10 @@ validation, which ranks the clients, and test, which reports (NTK-DFL, ICML 2025
 Averages the first n clients best to worst, in random order, worst to best and along a ring, and
 over denser final topologies. Writes selection.json, selection.md and selection.png into --out, the
 run directory by default. --seed is that of the split, of the random orders and of the final
-topologies; the run keeps its own. --data_dir and --partition_file replace the run's, because runs
-move between machines.
+topologies; the run keeps its own. --dataset, --data_dir and the other files replace the run's,
+because runs move between machines.
 """
 
-import json
 import os
 import warnings
 from pathlib import Path
@@ -20,9 +19,10 @@ from absl import flags
 from dfl_jax.cli import command
 from dfl_jax.cli.experiment.values import refuse_others
 from dfl_jax.cli.final_averaging.table import report
-from dfl_jax.cli.run.recall import recall
+from dfl_jax.cli.run.recall import MOVED_MEANINGS, recall
 from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.data.formats import one_line
+from dfl_jax.host import to_json
 
 if TYPE_CHECKING:
     from dfl_jax.cli.experiment.build import Experiment
@@ -36,13 +36,13 @@ flags.DEFINE_float(
     lower_bound=0.0,
     upper_bound=1.0,
 )
-MOVED = ('data_dir', 'partition_file')  # settings that may differ from the run's
+MOVED = (*MOVED_MEANINGS, 'world')  # settings that may differ from the run's
 SHARED = (*MOVED, 'seed', 'out', 'progress', 'allow_imports')  # with experiments.run
 MEANINGS = {
     'seed': 'Seed of the split of the test set, of the random orders and of the final topologies; '
     'the run keeps its own (default 0)',
-    'data_dir': 'Folder of the data sets, where it has moved since the run',
-    'partition_file': 'The partition file of the run, where it has moved',
+    **MOVED_MEANINGS,
+    'world': 'World file of the run, where it has moved',
     'out': 'Folder of the results (default: the run directory)',
 }
 for _name in SHARED:
@@ -58,7 +58,7 @@ def check() -> tuple[RunDirectory, Path]:
     directory = RunDirectory(FLAGS.run)
     if not os.path.lexists(directory.config_file):
         raise ValueError(f'--run={FLAGS.run} holds no run; name the folder of its config.json')
-    moved = ' and '.join(f'--{name}' for name in MOVED)
+    moved = ', '.join(f'--{name}' for name in MOVED)
     refuse_others(SHARED, f': the run keeps its settings, all but {moved}')
     out = Path(FLAGS.out or directory.path)
     for name in FILES:
@@ -131,7 +131,7 @@ def write(selection: Row, out: Path) -> None:
 
     out.mkdir(parents=True, exist_ok=True)
     data, text, figure = (out / name for name in FILES)
-    write_atomically(data, json.dumps(selection, separators=(',', ':')) + '\n')
+    write_atomically(data, to_json(selection, separators=(',', ':')) + '\n')
     write_atomically(text, report(selection))
     print(f'{report(selection)}\n{data}\n{text}')
     plot_select(selection, figure)

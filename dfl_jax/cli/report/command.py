@@ -17,6 +17,7 @@ from absl import flags
 from dfl_jax.cli.command import check_writable, counted, define_path, one_line_errors
 from dfl_jax.cli.report.runs import SavedRun, find, group
 from dfl_jax.cli.run.rundir import write_atomically
+from dfl_jax.host import to_json
 
 FLAGS = flags.FLAGS
 MARK = 'dfl_jax experiments.report'  # the generator of a page, by which it is known again
@@ -53,7 +54,7 @@ def is_report(path: Path) -> bool:
     """Whether this tool wrote the file."""
     if not path.is_file():  # a pipe, say, which nobody writes to
         return False
-    with open(path, errors='replace') as file:
+    with open(path, encoding='utf-8', errors='replace') as file:
         return MARK in file.read(1000)
 
 
@@ -80,6 +81,7 @@ def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: 
     templates.trim_blocks = True
     # Not sorted: Bokeh describes a model where it comes first, and refers to it from there on.
     templates.policies['json.dumps_kwargs'] = {'separators': (',', ':')}
+    templates.policies['json.dumps_function'] = to_json
     return templates.get_template('page.html').render(
         {'mark': MARK, 't': tables, 'off_paper': OFF_PAPER, 'enumerate': enumerate, 'zip': zip},
         title=f'Runs of {name}',

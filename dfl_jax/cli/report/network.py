@@ -1,5 +1,6 @@
 """The clients of runs: who hears whom, who holds what, and what each had reached in every round."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -88,9 +89,15 @@ def values_of(run: SavedRun, directory: RunDirectory, count: int, most: int) -> 
     for name in names:
         lists: list[Any] = [row.get(name) for row in kept]
         whole = all(isinstance(each, list) and len(each) == count for each in lists)
+        if whole and any(
+            isinstance(v, float) and not math.isfinite(v) for each in lists for v in each
+        ):
+            continue  # a loss that overflowed
         if not whole or not all(is_number(value) for each in lists for value in each):
             raise ValueError(f'clients.jsonl has no {in_a_line(name)} of {count} clients')
         values[name] = [short(scale_of(name) * np.array(each), 4) for each in lists]
+    if rows and not values:
+        raise ValueError('clients.jsonl has no finite numbers')
     ranges = {name: [min(map(min, lists)), max(map(max, lists))] for name, lists in values.items()}
     return {'rounds': [row['round'] for row in kept], 'values': values, 'range': ranges}
 

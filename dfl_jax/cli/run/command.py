@@ -9,8 +9,6 @@ import contextlib
 import json
 import os
 import platform
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +28,7 @@ from dfl_jax.cli.experiment.method_flags import defaults_of_a_run, renew, settin
 from dfl_jax.cli.experiment.methods import EVENTS
 from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
 from dfl_jax.cli.experiment.values import check_values
+from dfl_jax.cli.run.commit import commit
 from dfl_jax.cli.run.fingerprint import check_same, fingerprint
 from dfl_jax.cli.run.loggers import requested
 from dfl_jax.cli.run.network import write_network
@@ -53,6 +52,7 @@ def describe(experiment: Experiment) -> dict[str, Any]:
     packages = ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'networkx')
     return {
         'settings': chosen,
+        'folder': os.getcwd(),
         'given': [name for name in chosen if FLAGS[name].present],
         'label': experiment.chosen.method.label,
         'algorithm': experiment.resolved,
@@ -62,18 +62,8 @@ def describe(experiment: Experiment) -> dict[str, Any]:
         'device': str(jax.devices()[0].device_kind),
         'devices': mesh.size if mesh else 1,
         'cores': os.cpu_count(),
-        'commit': _commit(),
+        'commit': commit(),
     }
-
-
-def _commit() -> str | None:
-    if not shutil.which('git'):
-        return None
-    here = Path(__file__).parent
-    git = subprocess.run(
-        ['git', 'rev-parse', 'HEAD'], cwd=here, capture_output=True, text=True, check=False
-    )
-    return git.stdout.strip() or None
 
 
 def prepare_jax(cores: int | None = None, compute: bool = True) -> None:
@@ -148,6 +138,7 @@ def prepare(
         settle_defaults(FLAGS)
         if FLAGS.out is not None:
             directory.check_free()
+        directory.check_lockable()
     if FLAGS.distributed:
         done = agree(done)
     if done:

@@ -6,14 +6,14 @@ a resumed run shows its earlier rows anew, from metrics.jsonl, and so every roun
 session without a logger too. The packages are imported only here and only when a flag asks.
 """
 
-import json
 import os
 import secrets
 import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from dfl_jax.cli.run.rundir import Row, RunDirectory
+from dfl_jax.cli.run.rundir import Row, RunDirectory, read_json
+from dfl_jax.host import to_json
 
 SUFFIX = '.dfl_jax'  # of the event files that may be replaced
 FLUSH_SECONDS = 1  # a thread writes; its own flush() would not wait for what is queued
@@ -32,8 +32,9 @@ class JsonLines:
         self._stream = stream
 
     def open(self, directory: RunDirectory) -> None:
-        config = json.loads(directory.config_file.read_text())
-        self._write('start', {'out': str(directory.path), 'config': config})
+        self._write(
+            'start', {'out': str(directory.path), 'config': read_json(directory.config_file)}
+        )
 
     def row(self, row: Row) -> None:
         self._write('evaluation', row)
@@ -42,7 +43,7 @@ class JsonLines:
         self._write('end', {'status': status})
 
     def _write(self, event: str, fields: Row) -> None:
-        print(json.dumps({'event': event} | fields), file=self._stream, flush=True)
+        print(to_json({'event': event} | fields), file=self._stream, flush=True)
 
 
 class TensorBoard:
@@ -106,14 +107,14 @@ class WeightsAndBiases:
         again = known.exists()
         if not again:
             known.parent.mkdir(exist_ok=True)
-            known.write_text(secrets.token_hex(4) + '\n')
+            known.write_text(secrets.token_hex(4) + '\n', encoding='utf-8')
         try:
             self._run = self._init(
                 project=self._project,
                 name=directory.path.name,
                 dir=str(directory.path),
-                config=json.loads(directory.config_file.read_text()),
-                id=known.read_text().strip(),
+                config=read_json(directory.config_file),
+                id=known.read_text(encoding='utf-8').strip(),
                 resume='allow' if again else None,
             )
         except self._error as error:

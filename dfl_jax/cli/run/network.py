@@ -1,12 +1,11 @@
 """network.json: what the clients of a run hold, who hears whom, and on what they are evaluated."""
 
-import json
-
 import numpy as np
 
 from dfl_jax.base import Graph
 from dfl_jax.cli.experiment.build import Experiment
 from dfl_jax.cli.run.rundir import RunDirectory, write_atomically
+from dfl_jax.host import to_json
 
 MOST_LINKS = 100_000  # that are written
 
@@ -32,7 +31,7 @@ def write_network(directory: RunDirectory, experiment: Experiment) -> None:
         'links': None if links is None else links.tolist(),
         'evaluated': None if experiment.evaluated is None else experiment.evaluated.tolist(),
     }
-    write_atomically(directory.network_file, json.dumps(content) + '\n')
+    write_atomically(directory.network_file, to_json(content) + '\n')
 
 
 def links_of(graph: Graph) -> np.ndarray:

@@ -1,16 +1,27 @@
 """The settings of a run that is continued or looked into, back in the flags."""
 
 import json
+import os
+import sys
 from collections.abc import Container
+from pathlib import Path
 from typing import Any
 
 from absl import flags
 
+from dfl_jax.cli.command import PathParser
 from dfl_jax.cli.experiment.method_flags import NOT_SETTINGS, of_a_run
 from dfl_jax.cli.experiment.plugins import FLAGS_OF_CODE, define_flags_of_others, is_code
-from dfl_jax.cli.run.rundir import Row, RunDirectory
+from dfl_jax.cli.run.rundir import NAMED, Row, RunDirectory, names_a_file
 
 FLAGS = flags.FLAGS
+MOVED_MEANINGS = {  # of flags, in a command that looks into runs and is told where files are now
+    'dataset': 'File of the data, where it has moved since the run',
+    'data_dir': 'Folder of the data sets, where it has moved since the run',
+    'partition_file': 'Partition file of the run, where it has moved',
+    'topology_file': 'Topology file of the run, where it has moved',
+    'architecture_file': 'Architecture file of the run, where it has moved',
+}
 KINDS: dict[str, type | tuple[type, ...]] = {  # by absl's name of a flag's type
     'int': int,
     'float': (int, float),
@@ -32,6 +43,8 @@ def recall(directory: RunDirectory, typed: Container[str] | None = None) -> Row:
     """
     file, config = directory.config_file, directory.config()
     algorithm = config['settings'].get('algorithm')
+    if FLAGS.allow_imports and isinstance(config.get('folder'), str):
+        sys.path.append(config['folder'])  # where a module of one's own was found
     if FLAGS.allow_imports and isinstance(algorithm, str):
         define_flags_of_others([f'--algorithm={algorithm}'])
     known = {flag.name for flag in of_a_run()} - {*NOT_SETTINGS}
@@ -52,8 +65,35 @@ def recall(directory: RunDirectory, typed: Container[str] | None = None) -> Row:
                 f'{file} has --{name}={value}, which is code that would be run; add '
                 '--allow_imports if you trust it'
             )
+        parser = FLAGS[name].parser
+        if isinstance(value, str) and isinstance(parser, PathParser):
+            value = _found_again(name, parser.split(value), config.get('folder'), typed, file)
         FLAGS[name].value = value
     return config
+
+
+def _found_again(
+    name: str, split: tuple[str, str], folder: object, typed: Container[str] | None, config: Path
+) -> str:
+    """A path among the settings of a run that may have begun in another folder.
+
+    split: the setting, as `PathParser.split` splits it.
+
+    Raises ValueError for a file that is neither there nor here.
+    """
+    start, path = split
+    value = start + path
+    if name in NAMED and not names_a_file(value):
+        return value
+    there = Path(folder, path) if isinstance(folder, str) else Path(path)
+    if there.exists():
+        return value if os.path.realpath(path) == os.path.realpath(there) else f'{start}{there}'
+    if Path(path).exists() or start or name == 'data_dir':  # of the hub, or not needed
+        return value
+    nor = f', nor in {folder}, where the run began' if isinstance(folder, str) else ''
+    given = typed is None or name in typed
+    mend = f'say where it is now by --{name}=PATH' if given else 'bring it back'
+    raise ValueError(f'{config} has --{name}={value}, and no such file is here{nor}; {mend}')
 
 
 def _fits(flag: Any, value: Any) -> bool:

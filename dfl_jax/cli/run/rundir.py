@@ -13,18 +13,21 @@ import hashlib
 import itertools
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dfl_jax.cli.experiment.old_names import renewed
 from dfl_jax.data import FILES as DATA_FILES
+from dfl_jax.data.hub import PREFIX as FROM_HUB
 from dfl_jax.evaluation import CLIENTS
-from dfl_jax.host import check_file
+from dfl_jax.host import check_file, from_json, to_json
 
 Row = dict[str, Any]
 LOCK = 'lock'
 MOVED = ('data_dir', 'partition_file', 'topology_file', 'architecture_file')
+NAMED = ('dataset', 'world')  # may be files, too, or something else by name
 
 
 class RunDirectory:
@@ -54,6 +57,12 @@ class RunDirectory:
         ):
             raise ValueError(f'--out={self.path} exists and holds no run; choose another --out')
 
+    def check_lockable(self) -> None:
+        """Raises ValueError where nothing can be locked in the directory, which need not exist."""
+        there = next(path for path in (self.path, *self.path.absolute().parents) if path.is_dir())
+        with contextlib.suppress(OSError), tempfile.TemporaryFile(dir=there) as scratch:
+            lock(scratch, self.path)
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps other processes out of the directory, which has to exist, for the block's length.
@@ -61,13 +70,11 @@ class RunDirectory:
         The operating system frees the lock of a process that dies. Raises ValueError when another
         process has it.
         """
-        with open(self.path / LOCK, 'a') as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        with open(self.path / LOCK, 'a', encoding='utf-8') as file:
+            if not lock(file, self.path):
                 raise ValueError(
                     f'another process works in {self.path}; wait for it or choose another --out'
-                ) from None
+                )
             for leftover in self.path.glob('*.tmp'):  # of a writer that was killed
                 leftover.unlink()
             yield
@@ -75,7 +82,7 @@ class RunDirectory:
     # ----------------------------------------------------------------------------------- config
 
     def write_config(self, config: Row) -> None:
-        text = json.dumps(config | {'digest': digest_of(config)}, indent=2)
+        text = to_json(config | {'digest': digest_of(config)}, indent=2)
         write_atomically(self.config_file, f'{text}\n')
 
     def config(self) -> Row:
@@ -102,7 +109,7 @@ class RunDirectory:
         now = json.loads(json.dumps(settings))
         for name in sorted(before.keys() | now.keys()):
             both = before.get(name), now.get(name)
-            files = name in MOVED or (name == 'dataset' and all(map(_names_a_file, both)))
+            files = name in MOVED or (name in NAMED and all(map(names_a_file, both)))
             moved = files and None not in both
             chosen = name == 'chunk' and both[0] is None  # by the run, from the memory then
             if before.get(name) != now.get(name) and not moved and not chosen:
@@ -165,7 +172,7 @@ class RunDirectory:
 
     def finish(self) -> None:
         """Marks the run as done."""
-        write_atomically(self.done, json.dumps({'consensus': _file_digest(self.consensus)}) + '\n')
+        write_atomically(self.done, to_json({'consensus': _file_digest(self.consensus)}) + '\n')
 
     def unfinished(self) -> str | None:
         """Why the run is not done, or no longer; None where it is, to its last round."""
@@ -174,7 +181,7 @@ class RunDirectory:
         rows, fault = self.sound_rows()
         if fault := fault or self._short(rows):
             return fault
-        text = self.done.read_text()
+        text = self.done.read_text(encoding='utf-8')
         if text and read_json(self.done) != {'consensus': _file_digest(self.consensus)}:
             return f'{self.consensus} is not what was written'
         return None
@@ -204,7 +211,7 @@ class Rounds:
         digest, plain = '', True  # plain: a file from before rows had digests
         for number, line in enumerate(lines, 1):
             try:
-                row = json.loads(line)
+                row = from_json(line)
                 kept = row.pop('digest', None)
                 late = row['round'] > (rows[-1][0]['round'] if rows else 0)
             except (ValueError, RecursionError, AttributeError, LookupError, TypeError):
@@ -235,7 +242,7 @@ class Rounds:
         # A file that is gone is not begun again in the middle.
         create = 0 if before else os.O_CREAT
         where = os.open(self.file, os.O_WRONLY | os.O_APPEND | create, 0o666)
-        with open(where, 'w') as file:
+        with open(where, 'w', encoding='utf-8') as file:
             file.write(self._line(row))
             file.flush()
             os.fsync(file.fileno())
@@ -243,7 +250,7 @@ class Rounds:
 
     def _line(self, row: Row) -> str:
         self._digest = digest_of(row, self._digest or '')
-        return json.dumps(row | {'digest': self._digest}) + '\n'
+        return to_json(row | {'digest': self._digest}) + '\n'
 
 
 def unused(path: Path) -> Path:
@@ -264,8 +271,11 @@ def shown(value: Any) -> str:
     return ','.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _names_a_file(value: Any) -> bool:
-    return isinstance(value, str) and Path(value).suffix in DATA_FILES
+def names_a_file(value: Any) -> bool:
+    """Whether a value of one of NAMED is a file, or a folder in a format of Hugging Face."""
+    return isinstance(value, str) and (
+        Path(value).suffix in DATA_FILES or value.startswith(FROM_HUB)
+    )
 
 
 def _foreign(entry: Path) -> bool:
@@ -274,6 +284,24 @@ def _foreign(entry: Path) -> bool:
 
 
 # -------------------------------------------------------------------------------------------- files
+
+
+def lock(file: IO, folder: Path) -> bool:
+    """Locks a file below a folder until it is closed; whether no other process has it.
+
+    Raises ValueError where the file system has no locks.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise ValueError(
+            f'{folder} cannot be locked ({error.strerror or error}), as on a network file system '
+            'without locks; two processes would mix up their files there, choose --out on a local '
+            'disk'
+        ) from None
+    return True
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -295,7 +323,7 @@ def read_json(path: Path) -> Any:
     """What a JSON file holds. Raises ValueError, one line, whatever is wrong with it."""
     try:
         check_file(path)
-        return json.loads(path.read_text())
+        return from_json(path.read_text(encoding='utf-8'))
     except OSError as error:
         raise ValueError(f'{path} cannot be read ({error.strerror or error})') from None
     except (ValueError, RecursionError) as error:

@@ -142,6 +142,7 @@ def make_plan(command: Command, out: Path) -> Plan:
             'worker trains one at a time; what its memory holds is not known here'
         )
     check_writable(out, RESULTS)
+    RunDirectory(out).check_lockable()
     for one in runs:
         command.read(one)
         check_begun(RunDirectory(out / one.name))

@@ -1,6 +1,5 @@
 """Trains the runs of one group of a sweep, as one program where they are alike."""
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from dfl_jax.cli.run.restore import evaluations_until, lacking, restored
 from dfl_jax.cli.run.rundir import RunDirectory, read_json, write_atomically
 from dfl_jax.cli.run.train import save_consensus, undisturbed
 from dfl_jax.execution import SHARE, available_bytes, filled, placed_as_run
+from dfl_jax.host import to_json
 
 TOGETHER = '0'  # where the checkpoints of a group lie whose runs are one program
 TRACED = ('lr', 'projection_seed')  # settings of a method that may differ within a program
@@ -169,7 +169,7 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm, every: int) -> No
             for one, row in zip(program, rows, strict=True):
                 notes.append(one.directory.append(row) if isinstance(row, dict) else None)
                 if not isinstance(row, dict) and diverged(one.directory) is None:
-                    text = json.dumps({'error': str(row)}) + '\n'
+                    text = to_json({'error': str(row)}) + '\n'
                     write_atomically(_divergence_file(one.directory), text)
             checkpoints.save(state, *progress, notes=notes)
         bar.update(len(program) * (progress[0].round - kept))

@@ -5,7 +5,6 @@ processes of a sweep, and all that continue it, do the same work in the same gro
 """
 
 import itertools
-import json
 import math
 import os
 from collections import Counter
@@ -16,6 +15,7 @@ from typing import Any
 
 from dfl_jax.cli.command import whole_numbers
 from dfl_jax.cli.run.rundir import read_json
+from dfl_jax.host import to_json
 
 Values = dict[str, str]  # of the flags that a run gives, as they are typed
 
@@ -138,7 +138,7 @@ def settled(path: Path, plan: Plan) -> Plan:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f'{path.name}.{os.getpid()}')
-    temporary.write_text(json.dumps(asdict(plan), indent=1) + '\n')
+    temporary.write_text(to_json(asdict(plan), indent=1) + '\n', encoding='utf-8')
     try:
         os.link(temporary, path)  # fails where another process was first
     except FileExistsError:

@@ -15,6 +15,7 @@ import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -40,15 +41,9 @@ OF_RUNS = ('seeds', 'cells', 'shard', 'data_dir', 'partitions', 'progress')  # o
 
 def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
     """Defines the flags of this command, whose names others use for something else."""
+    define: list[Any] = [flags.DEFINE_string, define_path, flags.DEFINE_list, define_paths]
     text, path, several, paths, switch = (
-        functools.partial(define, flag_values=known)
-        for define in (
-            flags.DEFINE_string,
-            define_path,
-            flags.DEFINE_list,
-            define_paths,
-            flags.DEFINE_bool,
-        )
+        functools.partial(each, flag_values=known) for each in (*define, flags.DEFINE_bool)
     )
     paths(
         'runs',

@@ -1,7 +1,6 @@
 """The curves of a table's runs: read from run directories or from a file that stands for them."""
 
 import itertools
-import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from dfl_jax.cli.command import flagfile_lines, in_a_line
 from dfl_jax.cli.run.rundir import Row, RunDirectory, read_json, shown, write_atomically
+from dfl_jax.host import to_json
 
 CURVES = ('consensus_accuracy', 'client_accuracy_mean')
 LOSS = 'client_loss_mean'
@@ -276,5 +276,5 @@ def by_seed(run: Run) -> tuple[str, int, str]:
 
 def save_curves(path: Path, runs: Runs, warnings: Sequence[str]) -> None:
     """Writes {"warnings": [...], "runs": {cell: [run, ...]}}, a run a line."""
-    text = json.dumps({'warnings': warnings, 'runs': runs}, separators=(',', ':'))
+    text = to_json({'warnings': warnings, 'runs': runs}, separators=(',', ':'))
     write_atomically(path, text.replace('{"run":', '\n{"run":') + '\n')

@@ -21,7 +21,6 @@ object in the `studies` of experiments/PAPER/TABLE/computed.json:
 """
 
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +43,7 @@ from dfl_jax.cli.tables.quadratics import rounds_to_target
 from dfl_jax.gossip import spectrum
 from dfl_jax.gossip import untrained as numerical_model
 from dfl_jax.gossip.gain import gain_of, uniform_matrix
+from dfl_jax.host import to_json
 from dfl_jax.topology import checks, families, rewire
 
 Value = tuple[str, float, float, float | None]  # label, x, measured, what theory says
@@ -252,5 +252,5 @@ def main(computed: Row, name: str, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / f'{name}.md', text + '\n')
     content = [{'study': study, **result._asdict()} for study, result in results]
-    write_atomically(out / f'{name}.json', json.dumps(content, separators=(',', ':')) + '\n')
+    write_atomically(out / f'{name}.json', to_json(content, separators=(',', ':')) + '\n')
     plot_studies(results, out / f'{name}.png')

@@ -7,7 +7,6 @@ round), theory.md and theory.png, besides config.json, into DIR.
 """
 
 import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from dfl_jax.cli.experiment import method_flags
 from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.run.rundir import write_atomically
+from dfl_jax.host import to_json
 
 FLAGS = flags.FLAGS
 define_flags = define_flags_of_others  # those of a method of one's own
@@ -84,10 +84,10 @@ def follow(experiment: Any, path: Path) -> int:
     total, rows = len(experiment.graphs.active), []
     bar = tqdm(total=total, unit='round', disable=not FLAGS.progress, dynamic_ncols=True)
     try:
-        with bar, open(path / 'theory.jsonl', 'w') as file:
+        with bar, open(path / 'theory.jsonl', 'w', encoding='utf-8') as file:
             for row in measure(experiment):
                 rows.append(row)
-                file.write(json.dumps(row) + '\n')
+                file.write(to_json(row) + '\n')
                 file.flush()
                 bar.set_postfix_str(
                     f'delta {row["delta_ntk_max"]:.3g}, L {row["smoothness_max"]:.3g}, '

@@ -6,7 +6,6 @@ method. Prints the simulated seconds until the consensus model is at the targets
 time.md, time.json, time.png and worlds.png, a picture of the worlds, into --out.
 """
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,9 @@ from dfl_jax.cli.command import markdown_table
 from dfl_jax.cli.experiment.plugins import define_flags_of_others
 from dfl_jax.cli.experiment.values import refuse_others
 from dfl_jax.cli.run.directories import directories
+from dfl_jax.cli.run.recall import MOVED_MEANINGS
 from dfl_jax.cli.run.rundir import RunDirectory, write_atomically
+from dfl_jax.host import to_json
 
 if TYPE_CHECKING:
     from dfl_jax.cli.time.replay import Replay
@@ -46,12 +47,8 @@ flags.DEFINE_float(
     'joules_per_operation', 1e-11, 'Energy of an operation of a client.', lower_bound=0
 )
 flags.DEFINE_float('joules_per_bit', 1e-7, 'Energy of a bit that is sent.', lower_bound=0)
-SHARED = ('world', 'barrier', 'data_dir', 'partition_file', 'out', 'allow_imports', 'progress')
-MEANINGS = {
-    'data_dir': 'Folder of the data sets, where it has moved since the runs',
-    'partition_file': 'The partition file of the runs, where it has moved',
-    'out': 'Folder of the results (default time)',
-}
+SHARED = (*MOVED_MEANINGS, 'world', 'barrier', 'out', 'allow_imports', 'progress')
+MEANINGS = MOVED_MEANINGS | {'out': 'Folder of the results (default time)'}
 for _name in SHARED:
     flags.declare_key_flag(_name)
 OF_RUNS = (
@@ -207,7 +204,7 @@ def main(_: list[str]) -> int:
     print(table(rows))
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / FILES[0], table(rows) + '\n')
-    write_atomically(out / FILES[1], json.dumps(rows, separators=(',', ':')) + '\n')
+    write_atomically(out / FILES[1], to_json(rows, separators=(',', ':')) + '\n')
     plot_times(rows, out / FILES[2])
     plot_worlds(worlds, out / FILES[3])
     print('\n'.join(str(out / name) for name in FILES))

@@ -11,14 +11,13 @@ from dfl_jax.base import Graph
 from dfl_jax.cli.experiment.method_flags import of_a_run
 from dfl_jax.cli.experiment.methods import EVENTS
 from dfl_jax.cli.experiment.plugins import method_named
-from dfl_jax.cli.run.recall import recall
+from dfl_jax.cli.run.recall import MOVED_MEANINGS, recall
 from dfl_jax.cli.run.rundir import Row, RunDirectory
 from dfl_jax.tasks import CLASSIFICATION
 from dfl_jax.timing import Counts, Rules, World, counted, energy, finish_times, rules_of
 
 FLAGS = flags.FLAGS
-MOVED = ('data_dir', 'partition_file')  # settings that may differ from the run's
-KEPT = (*MOVED, 'allow_imports', 'progress')
+KEPT = (*MOVED_MEANINGS, 'allow_imports', 'progress')
 
 
 class Replay(NamedTuple):
@@ -62,7 +61,7 @@ def replay(name: str, directory: RunDirectory, operations: float | None = None) 
     for flag in of_a_run():
         if flag.name not in KEPT:
             flag.unparse()  # a --barrier of the replay is none of the run's
-    recall(directory, MOVED)
+    recall(directory, MOVED_MEANINGS)
     rows = directory.rows()
     if not rows:
         raise ValueError(f'{directory.path} holds no evaluation yet; let it run on')

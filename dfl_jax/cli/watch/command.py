@@ -50,7 +50,8 @@ class Pages:
             if self._page[0] != version:
                 name = self._source.resolve().name
                 text = report(name, *find(self._source), self._target)
-                live = f'<script>const version = {version!r};\n{LIVE.read_text()}</script>\n</body>'
+                script = LIVE.read_text(encoding='utf-8')
+                live = f'<script>const version = {version!r};\n{script}</script>\n</body>'
                 self._page = version, live.join(text.rsplit('</body>', 1))
             return self._page[1]
 

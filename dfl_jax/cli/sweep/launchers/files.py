@@ -116,7 +116,7 @@ def scratch() -> Iterator[Path]:
 @contextlib.contextmanager
 def _alone(parent: Path) -> Iterator[None]:
     """Makes and removes folders below `parent` while no other process does."""
-    with open(parent / LOCK, 'a') as file:
+    with open(parent / LOCK, 'a', encoding='utf-8') as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
