@@ -3,13 +3,14 @@
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax.errors import InvalidRngError, ScopeParamShapeError
 from flax.traverse_util import flatten_dict
+from jax.typing import DTypeLike
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models.cnn import CNN3, VGG16, SmallCNN
@@ -38,6 +39,8 @@ class Model(NamedTuple):
 
     With a key `apply` trains: a module whose `__call__` takes the keyword `train` gets train=True
     and the key for its dropout. Without a key it evaluates, which is all that other modules do.
+    Logits are of 32 bits or more, also those of a module that computes in 16: losses and kernels
+    are taken of them.
     """
 
     module: nn.Module
@@ -48,6 +51,7 @@ class Model(NamedTuple):
     size: int  # P
     shapes: PyTree  # of the parameters, leaves jax.ShapeDtypeStruct
     task: Task = CLASSIFICATION  # what it learns
+    output_type: DTypeLike = jnp.float32  # in which the module computes its logits
 
 
 def layers(model: Model) -> list[tuple[str, ...]]:
@@ -118,9 +122,11 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
         return module.init(key, jnp.zeros((1, *input_shape), jnp.float32), **evaluating)['params']
 
     def apply(params: PyTree, x: Array, key: Array | None = None) -> Array:
-        if key is None or not trains:
-            return module.apply({'params': params}, x, **evaluating)
-        return module.apply({'params': params}, x, train=True, rngs={'dropout': key})
+        how: dict[str, Any] = dict(evaluating)
+        if key is not None and trains:
+            how = {'train': True, 'rngs': {'dropout': key}}
+        outputs = module.apply({'params': params}, x, **how)
+        return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
 
     shapes = variables['params']
     try:
@@ -133,4 +139,5 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
             'deterministic=not train'
         ) from error
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
-    return Model(module, init, apply, tuple(input_shape), logits.shape[-1], size, shapes, task)
+    shape, classes = tuple(input_shape), logits.shape[-1]
+    return Model(module, init, apply, shape, classes, size, shapes, task, logits.dtype)
