@@ -144,7 +144,7 @@ def scheduled(name: str, speed: np.ndarray, model: Any) -> tuple[Algorithm, Any,
     plan = asynchronous.plan(
         *(name, graphs, drawn),
         work=WORK,
-        bits=32 * model.size,
+        bits=asynchronous.model_bits(name, model),
         seconds=MOST_ROUNDS * WORK / 1e10,
         intervals=2 * MOST_ROUNDS,
     )

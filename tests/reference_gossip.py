@@ -124,22 +124,20 @@ def choco_sgd(x, gradients, matrix, rates, gamma, compress):
 
 
 def beer(x, gradients, matrix, rates, gamma, compress):
-    """Zhao et al., Algorithm 1; copies start at zero."""
+    """Zhao et al., Algorithm 1, line by line: H and G, the copies of weights and of trackers, start
+    at zero, V as the gradient."""
     clients, history = range(len(x)), []
     g = [gradients(i, x[i]) for i in clients]
-    v = list(g)
-    h = [np.zeros_like(each) for each in x]
-    c = [compress(each) for each in v]
+    h, c, v = [0 * each for each in x], [0 * each for each in x], list(g)
     for lr in rates:
         pull = mixed(matrix, h)
         x = [x[i] + gamma * (pull[i] - h[i]) - lr * v[i] for i in clients]
         h = [h[i] + compress(x[i] - h[i]) for i in clients]
-        history.append(x)
-        new = [gradients(i, x[i]) for i in clients]
-        pull = mixed(matrix, c)
+        new, pull = [gradients(i, x[i]) for i in clients], mixed(matrix, c)
         v = [v[i] + gamma * (pull[i] - c[i]) + new[i] - g[i] for i in clients]
         c = [c[i] + compress(v[i] - c[i]) for i in clients]
         g = new
+        history.append(x)
     return history
 
 

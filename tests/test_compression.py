@@ -10,6 +10,7 @@ from dfl_jax.algorithms import make
 from dfl_jax.compression import (
     ROUNDINGS,
     Compression,
+    bits_of,
     chain,
     half_precision,
     largest,
@@ -144,6 +145,101 @@ def test_the_default_rounding_is_stochastic():
     received = codec_of(None, 4, None).transmit(jax.random.key(0), tree())
     for key, (name, tensor) in zip(once, tree().items(), strict=True):
         assert (received[name] == quantization(4).decoded(key, tensor)).all()
+
+
+@pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64])
+def test_a_number_costs_the_bits_of_its_type(dtype, x64):
+    width = 8 * jnp.dtype(dtype).itemsize
+    shapes = {'a': jax.ShapeDtypeStruct((50, 2), dtype), 'b': jax.ShapeDtypeStruct((7,), dtype)}
+    assert bits_of(shapes) == chain().bits(shapes) == 107 * width
+    assert top_k(0.5).bits(shapes) == (50 + 4) * width + 100 + 7
+    assert quantization(4).bits(shapes) == 4 * 107 + 2 * width
+    assert codec_of(0.5, 4).bits(shapes) == 4 * 54 + 107 + 2 * width
+    assert half_precision().bits(shapes) == 107 * 16
+    mixed = shapes | {'c': jax.ShapeDtypeStruct((3,), np.float32)}
+    assert bits_of(mixed) == 107 * width + 96
+
+
+@pytest.mark.parametrize('bits', [2, 5, 12])
+@pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float16])
+@every_rounding
+def test_tensors_of_16_bits_are_quantized_as_those_of_32(dtype, bits, rounding):
+    """Up to the rounding of what is decoded; their arithmetic has fewer digits than the levels."""
+    for tensor in tree().values():
+        half = jnp.asarray(tensor, dtype)
+        key, decoded = jax.random.key(0), quantization(bits, rounding).decoded
+        received, wide = decoded(key, half), decoded(key, half.astype(jnp.float32))
+        assert received.dtype == dtype
+        np.testing.assert_array_equal(received, wide.astype(dtype))
+
+
+# -------------------------------------------------------------- differences that have to contract
+
+CONTRACTED = {
+    'normal': lambda rng: rng.normal(size=2000),
+    'one large entry': lambda rng: np.append(rng.normal(size=2000), 60.0),
+    'heavy tails': lambda rng: rng.normal(size=2000) ** 5,
+    'equal': lambda rng: np.full(2000, 0.3),
+    'few': lambda rng: rng.normal(size=3),
+}
+
+
+def relative_errors(tensor, draws=40, **settings):
+    """E |Q(x) - x|^2 / |x|^2 of a codec that contracts and of one that does not."""
+    x = jnp.asarray(tensor, jnp.float32)
+    keys, found = jax.random.split(jax.random.key(0), draws), []
+    for contracting in (True, False):
+        codec = Compression(**settings).codec('stochastic', contracting=contracting)
+        errors = jax.vmap(lambda key, q=codec: jnp.sum((q.decoded(key, x) - x) ** 2))(keys)
+        found.append(float(errors.mean() / jnp.sum(x**2)))
+    return found
+
+
+@pytest.mark.parametrize(
+    'settings',
+    [
+        {'bits': 2},
+        {'bits': 3},
+        {'bits': 2, 'sparsity': 0.3},
+        {'bits': 3, 'sparsity': 0.9},
+        {'bits': 2, 'rounding': 'nearest'},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize('name', CONTRACTED)
+def test_what_is_left_of_a_difference_is_less_than_it(name, settings):
+    tensor = CONTRACTED[name](np.random.default_rng(0))
+    contracting, plain = relative_errors(tensor, **settings)
+    assert contracting < 0.98
+    if plain < 0.45:
+        assert contracting == plain, 'what contracts well stays as it is'
+    if plain > 0.6 and not {'sparsity', 'rounding'} & {*settings}:
+        assert contracting == pytest.approx(plain / (1 + plain), rel=0.1)
+
+
+def test_two_stochastic_bits_alone_do_not_contract():
+    normal = np.random.default_rng(0).normal(size=2000)
+    assert relative_errors(normal, bits=2)[1] > 1.9
+    for settings in ({'bits': 3}, {'bits': 5}, {'bits': 5, 'sparsity': 0.9}):
+        contracting, plain = relative_errors(normal, **settings)
+        assert contracting == plain < 0.6
+    for received in (quantization(2, contracting=True), quantization(3, contracting=True)):
+        assert (received.transmit(jax.random.key(0), tree())['zero'] == 0).all()
+
+
+@pytest.mark.parametrize('name', ['choco_sgd', 'beer'])
+@pytest.mark.parametrize('more', [{}, {'sparsity': 0.2}], ids=str)
+def test_methods_that_send_differences_converge_with_two_bits(name, more):
+    """Without the division their clients are hundreds apart after 200 rounds, or not finite."""
+    model = bind(MLP(CLASSES, (60,)), (FEATURES,))
+    settings = {'lr': 0.1, 'batch_size': 7, 'bits': 2, 'sparsity': None, 'consensus_step': 0.3}
+    algorithm = make(name, model, **settings | more)
+    graphs = topology.schedule('ring', CLIENTS, 200, seed=0, static=True)
+    holdout = simulate.Holdout(np.zeros((9, FEATURES), np.float32), np.zeros(9, np.int32))
+    *_, (metrics, _, _) = simulate.run(
+        algorithm, network(), graphs, holdout, jax.random.key(0), eval_every=200
+    )
+    assert metrics['consensus_distance'] < 3
 
 
 def test_half_precision_keeps_eleven_bits():

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 from dfl_jax import Clients, Graph, simulate, topology
 from dfl_jax.algorithms import METHODS, make
@@ -152,6 +153,11 @@ def sent_twice(links, sizes):
     return {'weights': 2 * sent_gossip(links, sizes)['weights']}
 
 
+def sent_beer(links, sizes, r):
+    """The same, but no tracker in the first round."""
+    return sent_twice(links, sizes) if r else sent_gossip(links, sizes)
+
+
 def sent_dispfl(links, sizes):
     """The weights inside the mask and the mask to every neighbour."""
     return sent_gossip(links, sizes) | {'masks': sent_gossip(links, sizes)['weights']}
@@ -205,7 +211,7 @@ SENT: dict[str, Callable] = {
     'qg_dsgdm': sent_gossip,
     'sgp': sent_messages,
     'choco_sgd': sent_gossip,
-    'beer': sent_twice,
+    'beer': sent_beer,
     'epidemic': sent_gossip,
     'dfedprox': sent_gossip,
     'dfed_admm': sent_gossip,
@@ -219,6 +225,13 @@ SENT: dict[str, Callable] = {
     'dec_fedrolex': sent_meeting,
     'dec_fml': sent_dec_fml,
 }
+CHANGING = ('beer',)  # what they send depends on the round, the third argument
+
+
+def sent_in(name, links, r):
+    """What each client sends in round r over these links, by unit."""
+    return SENT[name](links, SIZES, *([r] if name in CHANGING else []))
+
 
 # Irregular, disconnected and lopsided; `make test` leaves the other families to the slow tests.
 QUICK_FAMILIES = ('erdos_renyi', 'clustered', 'star')
@@ -596,7 +609,7 @@ def test_traffic_over_delivered_links(name, family):
         some += len(links)
         counted = info.sent
         assert set(counted) == set(units)
-        for unit, expected in SENT[name](links, SIZES).items():
+        for unit, expected in sent_in(name, links, r).items():
             assert np.issubdtype(counted[unit].dtype, np.integer)
             np.testing.assert_array_equal(counted[unit], expected, err_msg=unit)
     assert some
@@ -637,6 +650,151 @@ def test_who_takes_no_part_does_not_diverge(name, family):
     group = next({*row[kept].tolist()} for row, kept in rows if sender in row[kept])
     assert sender in diverged or name == 'def_kt'
     assert set(diverged.tolist()) <= group and len(group) < CLIENTS
+
+
+# ------------------------------------------------------------------------ weights of 16 bits
+
+
+class Narrow(nn.Module):
+    """An MLP whose weights are of 16 bits, and its arithmetic, too, if `computes`."""
+
+    hidden: int
+    weights: str
+    computes: bool
+
+    @nn.compact
+    def __call__(self, x):
+        types = {'param_dtype': self.weights, 'dtype': self.weights if self.computes else None}
+        return nn.Dense(CLASSES, **types)(nn.relu(nn.Dense(self.hidden, **types)(x)))
+
+
+KEPT = 19  # weights in the masks of DisPFL
+OF_16_BITS = {  # bits of each unit, counted by hand; of a message of 43 weights by default
+    'ntk_dfl': {'weights': 688, 'jacobian_rows': 688, 'labels': 32},
+    'ntk_fl': {'jacobian_rows': 688, 'labels': 32},
+    'spark': {
+        'weights': 688,
+        'jacobian_rows': 20 * 32,  # projected by numbers of 32 bits
+        'jacobians': 0,
+        'labels': 32,
+        'inputs': FEATURES * 32,
+    },
+    'dispfl': {'weights': KEPT * 16, 'masks': 43},
+    'relay_sgd': {'messages': 688 + 32},  # and a count
+    'sgp': {'messages': 688 + 16},  # and the mass
+    # The larger half of 20, 5, 15 and 3 weights, and bitmaps
+    'choco_sgd': {'weights': (10 + 3 + 8 + 2) * 16 + 43},
+    'beer': {'weights': 43 * 5 + 4 * 16},  # 5 bits, and the largest of four tensors
+    'dfed_alt': {'weights': (FEATURES * 5 + 5) * 16},
+    'dec_fml': {'weights/meme': 35 * 16},
+    'def_kt': {'weights/wide': 35 * 16},
+} | {
+    name: {'weights/wide': 35 * 16, 'weights/narrow': 27 * 16}
+    for name in MEETING
+    if name not in ('dec_fml', 'def_kt')
+}
+
+
+@pytest.fixture(
+    params=[
+        'bfloat16',
+        'float16 throughout',
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ('float16', 'bfloat16 throughout')
+        ),
+    ]
+)
+def narrow(request, monkeypatch):
+    """The networks of the tests with weights of 16 bits; whether they compute in them, too."""
+    weights, *throughout = request.param.split()
+
+    def of_size(hidden):
+        return bind(Narrow(hidden, weights, bool(throughout)), (FEATURES,))
+
+    widths = {'wide': of_size(4), 'narrow': of_size(3)}
+    architectures = assign_architectures(tuple(widths), CLIENTS, [1, 1])
+    for name, value in {
+        'MODEL': of_size(5),
+        'MIXED': populate(widths, architectures),
+        'ALIKE': populate({'wide': widths['wide']}, ['wide'] * CLIENTS),
+    }.items():
+        monkeypatch.setitem(globals(), name, value)
+    return bool(throughout)
+
+
+def after_a_round(algorithm, graphs):
+    """The shapes and types of a state before and after a round, and of what is reported."""
+    state = jax.eval_shape(algorithm.init, jax.random.key(0), network())
+    step = algorithm.step, jax.random.key(0), state, round_of(graphs, 0), network()
+    return state, *jax.eval_shape(*step)
+
+
+@pytest.mark.filterwarnings('error:scatter inputs have incompatible types')
+@pytest.mark.parametrize('name', ALGORITHMS_UNDER_TEST)
+def test_weights_of_16_bits_stay_so_and_are_counted_so(name, narrow):
+    algorithm = ALGORITHMS_UNDER_TEST[name]()
+    before, after, info = after_a_round(algorithm, graphs_of(name))
+    assert jax.tree.map(lambda a: (a.shape, a.dtype), before) == jax.tree.map(
+        lambda a: (a.shape, a.dtype), after
+    )
+    assert all(leaf.dtype.itemsize == 2 for leaf in jax.tree.leaves(before.params))
+    expected = OF_16_BITS.get(name, {'weights': 688})
+    if name in ('ntk_dfl', 'ntk_fl', 'spark'):
+        expected = expected | {'outputs': 16 if narrow else 32}
+    assert algorithm.unit_bits == expected and info.sent.keys() == expected.keys()
+    logits = jax.eval_shape(algorithm.predict, after, network().x[0])
+    assert {leaf.dtype for leaf in jax.tree.leaves(logits)} == {np.dtype('float32')}
+
+
+VARIANTS = [
+    ('ntk_dfl', {'sparsity': 0.5, 'bits': 6}),
+    ('ntk_dfl', {'jacobian_weights': 'neighbours', 'averaging': False}),
+    ('ntk_dfl', {'loss': 'mse', 'evolution': 'eigh'}),
+    ('ntk_dfl', {'evolution': 'rkc', 'batches': 2}),
+    ('ntk_dfl', {'evolution': 'euler', 'selection': 'linearized'}),
+    ('spark', {'projection_dim': 20, 'exchange': 'int8', 'step_form': 'exact'}),
+    ('spark', {'projection_dim': 20, 'kernel_form': 'trace', 'projection': 'sparse_sign'}),
+    ('spark', {'projection_dim': 20, 'projection': 'gaussian', 'exchange': 'float16'}),
+    ('spark', {'projection': 'none'}),
+    ('dfedavg', {'optimizer': 'adamw', 'weight_decay': 0.1, 'bits': 4}),
+    ('dfedavg', {'sam_radius': 0.1, 'proximal': 0.1, 'clip_norm': 1.0, 'loss_cap': 3.0}),
+    ('decavg', {'diagnostics': True, 'gossip_steps': 2, 'sparsity': 0.5}),
+    ('dispfl', {'regrow': 'random', 'consensus': 'intersection'}),
+    ('beer', {'bits': 2, 'lr_schedule': 'cosine:10'}),
+]
+
+
+@pytest.mark.parametrize(('name', 'settings'), VARIANTS, ids=str)
+def test_variants_run_with_weights_of_16_bits(name, settings, narrow):
+    short = {'timesteps': (3, 8)} if name in ('ntk_dfl', 'spark') else {}
+    algorithm = make(name, MODEL, lr=0.05, **short, **settings)
+    before, after, _ = after_a_round(algorithm, graphs_of(name))
+    types = [jax.tree.map(lambda a: (a.shape, a.dtype), state) for state in (before, after)]
+    assert types[0] == types[1]
+    rows = {  # of a Jacobian, and the steps of its quantization
+        "{'projection': 'none'}": (688, 0),
+        "{'projection_dim': 20, 'exchange': 'int8', 'step_form': 'exact'}": (20 * 8, 32),
+    }
+    if str(settings) in rows:
+        units = algorithm.unit_bits
+        assert (units['jacobian_rows'], units['jacobians']) == rows[str(settings)]
+
+
+@pytest.mark.parametrize(
+    'name', [of_each_kind(name, quick=('ntk_dfl', 'dsgt')) for name in ('ntk_dfl', 'dsgt', 'sgp')]
+)
+def test_traffic_of_a_run_with_weights_of_16_bits(name, monkeypatch):
+    """The megabytes of a whole run are those of the arrays that are sent."""
+    monkeypatch.setitem(globals(), 'MODEL', bind(Narrow(5, 'bfloat16', True), (FEATURES,)))
+    algorithm, graphs = ALGORITHMS_UNDER_TEST[name](), graphs_of(name)
+    setting = network(), graphs, holdout(), jax.random.key(0)
+    *_, (metrics, state, _) = simulate.run(algorithm, *setting, eval_every=2)
+    links = [links_of(name, graphs, r) for r in range(2)]
+    numbers = {'dsgt': 2 * 43, 'sgp': 44}.get(name)
+    if numbers:
+        assert metrics['mbytes_total'] == sum(map(len, links)) * numbers * 2 / 1e6
+    assert all(np.isfinite(leaf.astype(np.float32)).all() for leaf in jax.tree.leaves(state.params))
 
 
 # ---------------------------------------------------------------------------------- whole runs
@@ -751,7 +909,7 @@ def test_traffic_of_a_run(name):
     graphs, units = all_families(name), ALGORITHMS_UNDER_TEST[name]().unit_bits
     bits = np.zeros(CLIENTS, dtype=object)
     for r in range(ROUNDS):
-        for unit, counts in SENT[name](links_of(name, graphs, r), SIZES).items():
+        for unit, counts in sent_in(name, links_of(name, graphs, r), r).items():
             bits += counts.astype(object) * units[unit]
     metrics = uninterrupted(name)[0][-1][0]
     assert metrics['mbytes_total'] == int(bits.sum()) / 8e6

@@ -10,6 +10,7 @@ from helpers import as_reference, compiled, round_of, widen
 
 from dfl_jax import Clients, topology
 from dfl_jax.algorithms import make
+from dfl_jax.algorithms.common import ONE_MINIBATCH, Stepped, gossip_method
 from dfl_jax.algorithms.dfed_alt import last_layer
 from dfl_jax.algorithms.relay_sgd import relayed
 from dfl_jax.gossip import mixing_matrix, push_weights
@@ -18,6 +19,7 @@ from dfl_jax.models import MLP, SmallCNN, bind
 CLIENTS, FEATURES, CLASSES, ROUNDS = 6, 4, 3, 6
 SIZES = (4, 7, 5, 6, 3, 7)
 MODEL = bind(MLP(CLASSES, ()), (FEATURES,))  # logistic regression
+SIZE = FEATURES * CLASSES + CLASSES
 LR = 0.3
 RATES = [LR] * ROUNDS
 WHOLE = {'lr': LR, 'batch_size': max(SIZES), 'local_steps': 1}  # one gradient of all samples
@@ -115,6 +117,69 @@ def test_it_is_the_reference(name, schedule, factors, network):
     rates = [LR * factor for factor in factors]
     expected = method(first, gradients, metropolis(ring()), rates, **arguments)
     np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_beer_sends_no_tracker_in_the_first_round(network):
+    """The second message of a round begins in the second one, to the bit."""
+    clients, _ = network
+    method = compiled('beer', MODEL, **WHOLE)
+    bits = SIZE * 5 + 2 * 32  # of one message of 5 bits a weight and two largest moduli
+    state, sent = method.init(jax.random.key(0), clients), []
+    state = widen(state)
+    for r in range(3):
+        state, info = method.step(jax.random.key(r), state, round_of(ring(), r), clients)
+        sent.append(int(info.sent['weights'].sum()) * method.algorithm.unit_bits['weights'])
+        public = np.abs(state.public_tracker['Dense_0']['kernel']).max()
+        assert (public > 0) == (r > 0)
+    assert sent == [2 * CLIENTS * bits, 4 * CLIENTS * bits, 4 * CLIENTS * bits]
+
+
+def some_rounds(step, rounds=6):
+    """What each client sends in each round of a method of `gossip_method`, [T, M], and the links
+    that deliver it."""
+    bits = {'weights': 32 * MODEL.size}
+    method = gossip_method(MODEL, [ONE_MINIBATCH], 'same', step, 'mean', bits)
+    graphs = topology.drop_links(topology.schedule('ring', CLIENTS, rounds, seed=0), 0.3, 1)
+    clients = Clients(
+        jnp.zeros((CLIENTS, 2, FEATURES)),
+        jnp.zeros((CLIENTS, 2), jnp.int32),
+        jnp.ones((CLIENTS, 2), bool),
+    )
+    state, sent, links = method.init(jax.random.key(0), clients), [], []
+    stepped = jax.jit(method.step)
+    for r in range(rounds):
+        graph = round_of(graphs, r)
+        state, info = stepped(jax.random.key(r), state, graph, clients)
+        heard = np.asarray(graph.members[:, 1:])[np.asarray(graph.mask[:, 1:])]
+        links.append(np.bincount(heard, minlength=CLIENTS))
+        sent.append(info.sent['weights'])
+        assert info.sent['weights'].dtype == jnp.int32
+    assert np.ptp(links) > 0
+    return np.array(sent), np.array(links)
+
+
+def test_a_round_in_which_nobody_sends_costs_nothing():
+    """Every second round, more messages every third one, some clients alone, and none."""
+
+    def lazy(messages_of):
+        def step(key, state, graph, clients):
+            losses = jnp.zeros(CLIENTS)
+            return Stepped((state.params,), losses, messages=messages_of(state.round))
+
+        return some_rounds(step)
+
+    rounds, clients = np.arange(6)[:, None], np.arange(CLIENTS)[None]
+    for messages_of, expected in [
+        (lambda k: k % 2 == 0, rounds % 2 == 0),
+        (lambda k: jnp.where(k % 3 == 0, 2, 0), 2 * (rounds % 3 == 0)),
+        (lambda k: (jnp.arange(CLIENTS) + k) % 3, (clients + rounds) % 3),
+        (lambda k: 0, 0),
+        (lambda k: 3, 3),
+    ]:
+        sent, links = lazy(messages_of)
+        np.testing.assert_array_equal(sent, links * expected)
+    with pytest.raises(TypeError, match=r'messages are whole numbers .* got float32; use jnp'):
+        lazy(lambda k: 0.5)
 
 
 def test_d2_is_lazy_by_default(network):

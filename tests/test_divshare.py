@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from helpers import compiled, round_of, widen
 
 from dfl_jax import Clients, topology
 from dfl_jax.analysis.quadratics import quadratics
-from dfl_jax.asynchronous import make, plan
+from dfl_jax.asynchronous import METHODS, make, model_bits, plan
 from dfl_jax.asynchronous.divshare import layout_of
 from dfl_jax.models import MLP, Linear, bind
 from dfl_jax.tasks import REGRESSION
@@ -151,6 +152,49 @@ def test_clients_with_slow_uplinks_are_heard_in_parts(x64):
         )
         gaps[fragments] = float(problem.suboptimality({'Dense_0': {'kernel': found[:, None]}}))
     assert gaps[16] < 0.5 * gaps[1]
+
+
+@pytest.mark.parametrize('weights', ['bfloat16', 'float16'])
+@pytest.mark.parametrize('name', METHODS)
+def test_models_of_16_bits_take_half_the_bits_and_half_the_time(name, weights):
+    """Of all methods without rounds; their states keep the types of the weights."""
+    module = nn.Dense(3, param_dtype=weights)
+    model = bind(module, (4,))
+    wide = bind(nn.Dense(3), (4,))
+    age = 32 if name == 'gossip_learning' else 0
+    assert model_bits(name, model) == 15 * 16 + age and model_bits(name, wide) == 15 * 32 + age
+    slow = fast(uplink=100.0, downlink=100.0)
+    graphs = links('complete')
+
+    def planned_for(model, bits):
+        return plan(
+            *(name, graphs, slow),
+            work=1.0,
+            bits=model_bits(name, model),
+            number_bits=bits,
+            updates=40,
+            **({'fragments': 5} if name == 'divshare' else {}),
+        )
+
+    found = planned_for(model, 16)
+    method = make(found, model, local_steps=1)
+    unit = 'parameters' if name == 'divshare' else 'weights'
+    assert method.unit_bits == {unit: 16 if name == 'divshare' else model_bits(name, model)}
+    clients = Clients(
+        jnp.zeros((CLIENTS, 2, 4)), jnp.zeros((CLIENTS, 2), jnp.int32), jnp.ones((CLIENTS, 2), bool)
+    )
+    before = jax.eval_shape(method.init, jax.random.key(0), clients)
+    slot = jax.tree.map(lambda a: jnp.asarray(a[0]), found.slots)
+    after, _ = jax.eval_shape(method.step, jax.random.key(0), before, slot, clients)
+    assert jax.tree.map(lambda a: (a.shape, a.dtype), before) == jax.tree.map(
+        lambda a: (a.shape, a.dtype), after
+    )
+    assert {leaf.dtype.itemsize for leaf in jax.tree.leaves(before.params)} == {2}
+    if name == 'divshare':
+        most = max(event.sent[0] for event in found.events)
+        assert 0 < most <= 15 * 3  # parameters, and each goes to three clients at most
+        with pytest.raises(ValueError, match=r'of 32 bits, .* 16; plan with number_bits=16'):
+            make(planned_for(wide, 32), model)
 
 
 # ------------------------------------------------------------------------------- what is refused

@@ -8,16 +8,20 @@ and W the mixing matrix:
     v <- v + gamma (W - I) c + g - g of the round before,    c <- c + Q(v - c)
     x <- x + gamma (W - I) h - lr v,                         h <- h + Q(x - h)
 
-Two messages a round. Copies, and so the graph, have to be the same in all rounds.
+Two messages a round. In the first v = g, which is sent to nobody: c stays zero, so that there is
+one message, and v = v + g - g of the round before in the second. The paper numbers the same
+messages from the gradient at the new weights on, at the end of a round. Copies, and so the graph,
+have to be the same in all rounds.
 """
 
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from dfl_jax.algorithms.choco_sgd import approached, pulled
-from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_gradient
+from dfl_jax.algorithms.common import ONE_MINIBATCH, Stepped, gossip_method, local_gradient
 from dfl_jax.algorithms.requirements import balanced, static
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
@@ -68,23 +72,25 @@ def beer(
     check_choice('mixing', mixing, MIXINGS)
     check_range('consensus_step', consensus_step, above=0, most=1)
     local = local_gradient(model, training, chunk)
-    codec = compression.codec('stochastic') or chain()
+    codec = compression.codec('stochastic', contracting=True) or chain()
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> Stepped:
         k_train, k_tracker, k_weights = jax.random.split(key, 3)
         x, h, v, c, before, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
         gradient, lr, losses = local(k_train, x, clients, k)
         v = pulled(rows, graph, v, c, consensus_step)
         v = optax.tree.add(v, optax.tree.sub(gradient, before))
-        c = approached(codec, k_tracker, c, v)
+        sends = k > 0
+        told = approached(codec, k_tracker, c, v)
+        c = jax.tree.map(lambda new, old: jnp.where(sends, new, old), told, c)
         x = optax.tree.add_scale(pulled(rows, graph, x, h, consensus_step), -lr, v)
         h = approached(codec, k_weights, h, x)
-        return (x, h, v, c, gradient), losses
+        return Stepped((x, h, v, c, gradient), losses, messages=1 + sends.astype(jnp.int32))
 
     def check(graphs: Graph, sizes) -> None:
         static('BEER', graphs, sizes)
         balanced('BEER', mixing, graphs, sizes)
 
     bits = {'weights': codec.bits(model.shapes)}
-    return gossip_method(model, [training], init, step, consensus, bits, State, check, messages=2)
+    return gossip_method(model, [training], init, step, consensus, bits, State, check)

@@ -66,7 +66,7 @@ def choco_sgd(
     check_choice('mixing', mixing, MIXINGS)
     check_range('consensus_step', consensus_step, above=0, most=1)
     displacement = local_displacement(model, training, chunk)
-    codec = compression.codec('stochastic') or chain()
+    codec = compression.codec('stochastic', contracting=True) or chain()
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         k_train, k_codec = jax.random.split(key)

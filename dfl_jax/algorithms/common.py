@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, Mean, PyTree
 from dfl_jax.base import State as AnyState
 from dfl_jax.checks import check_choice
 from dfl_jax.initialisation import Init, check_init, initial_params
@@ -18,6 +18,17 @@ from dfl_jax.training import LocalTraining, learning_rate, local_training, train
 
 # The gradient of one minibatch a round, of the methods whose theory is of such steps
 ONE_MINIBATCH = LocalTraining(lr=0.1, batch_size=32, local_epochs=None, local_steps=1)
+
+
+class Stepped(NamedTuple):
+    """What a round of a method of `gossip_method` leads to."""
+
+    held: tuple  # what active clients hold then, by the fields of the state
+    losses: Array  # [M]
+    metrics: Mapping[str, Array | Mean | Choices] = {}
+    # How many of the one unit a client sends to each neighbour in this round, the same for all or
+    # [M]: whole numbers, or whether it sends
+    messages: int | Array = 1
 
 
 class State(NamedTuple):
@@ -77,9 +88,14 @@ def count_sent(graph: Graph, clients: int) -> tuple[Array, Array]:
 
 
 def keep_inactive(active: Array, new: PyTree, old: PyTree) -> PyTree:
-    """`new` where a client is active [M], `old` elsewhere; leaves [M, ...]."""
+    """`new`, in the types of `old`, where a client is active [M], `old` elsewhere; leaves [M, ...].
+
+    Rates and masses are of the data's type, and would widen weights of 16 bits.
+    """
     return jax.tree.map(
-        lambda n, o: jnp.where(active.reshape(-1, *[1] * (o.ndim - 1)), n, o), new, old
+        lambda n, o: jnp.where(active.reshape(-1, *[1] * (o.ndim - 1)), n.astype(o.dtype), o),
+        new,
+        old,
     )
 
 
@@ -160,14 +176,15 @@ def gossip_method(
     unit_bits: Mapping[str, int],
     begin: Callable[..., AnyState] = State,
     check: Callable[[Graph, np.ndarray], None] | None = None,
-    messages: int = 1,
     overlaps: bool = False,
 ) -> Algorithm:
     """The `Algorithm` of a state of stacked `params`, more leaves [M, ...], `sizes` and `round`.
 
-    step: (key, state, graph, clients) -> (what active clients hold then, by the fields of the
-    state; losses [M]; other metrics, if any). trainings: whose work a round takes. begin: as in
-    `initial_state`. messages: of the one unit, that each neighbour gets.
+    step: (key, state, graph, clients) -> the fields of `Stepped`, of which the last may be left
+    out. trainings: whose work a round takes. begin: as in `initial_state`. unit_bits: of the one
+    unit that is counted, over delivered links.
+
+    Raises TypeError, when the round is traced, for `messages` that are no whole numbers.
     """
     (unit,), mean = unit_bits, consensus_of(consensus)
     operations = [training_operations(model, training) for training in trainings]
@@ -175,11 +192,16 @@ def gossip_method(
     def whole_step(
         key: Array, state: AnyState, graph: Graph, clients: Clients
     ) -> tuple[AnyState, Info]:
-        new, losses, *metrics = step(key, state, graph, clients)
-        new = keep_inactive(graph.active, new, state[:-2])
+        held, losses, metrics, messages = Stepped(*step(key, state, graph, clients))
+        if np.dtype(kind := jnp.result_type(messages)).kind not in 'iub':
+            raise TypeError(
+                f'messages are whole numbers or whether one is sent, got {kind}; use '
+                'jnp.where(sends, 2, 0)'
+            )
+        new = keep_inactive(graph.active, held, state[:-2])
         sent, _ = count_sent(graph, len(state.sizes))
         work = jnp.where(graph.active, sum(count(state.sizes) for count in operations), 0)
-        info = Info(losses, {unit: messages * sent}, dispersion(new[0]) | dict(*metrics), work)
+        info = Info(losses, {unit: messages * sent}, dispersion(new[0]) | dict(metrics), work)
         return type(state)(*new, state.sizes, state.round + 1), info
 
     return Algorithm(

@@ -24,7 +24,7 @@ from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_gradie
 from dfl_jax.algorithms.requirements import eigenvalues_above
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice
-from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.compression import bits_of
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
 from dfl_jax.models import Model
@@ -75,6 +75,6 @@ def d2(
         moved = per_rate(optax.tree.sub(x, mixed), lr)
         return (mixed, optax.tree.sub(gradient, moved)), losses
 
-    bits = {'weights': FLOAT_BITS * model.size}
+    bits = {'weights': bits_of(model.shapes)}
     check = partial(eigenvalues_above, 'D^2', -1 / 3, mixing, lazy)
     return gossip_method(model, [training], init, step, consensus, bits, State, check)

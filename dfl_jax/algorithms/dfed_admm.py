@@ -24,7 +24,7 @@ import optax
 from dfl_jax.algorithms.common import gossip_method
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
-from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.compression import bits_of
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
 from dfl_jax.models import Model
@@ -73,5 +73,5 @@ def dfed_admm(
         new = mix(rows, graph.members, optax.tree.add(trained, now))
         return (new, now), losses
 
-    bits = {'weights': FLOAT_BITS * model.size}
+    bits = {'weights': bits_of(model.shapes)}
     return gossip_method(model, [training], init, step, consensus, bits, State)

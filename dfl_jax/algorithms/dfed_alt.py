@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from dfl_jax.algorithms.common import State, gossip_method
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
-from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.compression import bits_of
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
 from dfl_jax.models import Model, layers
@@ -84,8 +84,8 @@ def dfed_alt(
         bodies = {name: part for name, part in trained.items() if name != kept}
         return (trained | mix(rows, graph.members, bodies),), losses
 
-    size = sum(leaf.size for leaf in jax.tree.leaves(model.shapes[kept]))
-    bits = {'weights': FLOAT_BITS * (model.size - size)}
+    body = {name: part for name, part in model.shapes.items() if name != kept}
+    bits = {'weights': bits_of(body)}
     return gossip_method(model, [training, of_head], init, step, consensus, bits)
 
 

@@ -29,7 +29,7 @@ from dfl_jax.algorithms.common import (
 )
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
-from dfl_jax.compression import FLOAT_BITS, largest
+from dfl_jax.compression import largest, number_bits
 from dfl_jax.execution import client_bytes, map_in_chunks
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init, check_init, initial_params
@@ -98,7 +98,7 @@ def dispfl(
     init: Init = 'same',
     chunk: int | None = None,
 ) -> Algorithm:
-    """DisPFL; a message holds the weights inside a mask, 32 bits each, and the mask, one bit each.
+    """DisPFL; a message holds the weights inside a mask, and the mask, one bit each.
 
     Args:
       model: the network, bound to its input shape.
@@ -192,6 +192,7 @@ def dispfl(
         )
         return State(new, new_masks, sizes, k + 1), info
 
+    kept_bits = jax.tree.map(lambda n, leaf: n * number_bits(leaf.dtype), counts, model.shapes)
     intersected = consensus == 'intersection'
     mean = consensus_of('mean' if intersected else consensus)
 
@@ -205,7 +206,7 @@ def dispfl(
         init_state,
         step,
         stacked_predictions(model, aggregated),
-        unit_bits={'weights': FLOAT_BITS * sum(jax.tree.leaves(counts)), 'masks': model.size},
+        unit_bits={'weights': sum(jax.tree.leaves(kept_bits)), 'masks': model.size},
         consensus=aggregated,
         predict_own=own_predictions(model),
         task=model.task,

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import optax
 
-from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_gradient
+from dfl_jax.algorithms.common import ONE_MINIBATCH, Stepped, gossip_method, local_gradient
 from dfl_jax.algorithms.requirements import balanced
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice
-from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.compression import bits_of
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
 from dfl_jax.models import Model
@@ -59,14 +59,14 @@ def dsgt(
     check_choice('mixing', mixing, MIXINGS)
     local = local_gradient(model, training, chunk)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> Stepped:
         x, tracker, before, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
         gradient, lr, losses = local(key, x, clients, k)
         tracker = optax.tree.add(tracker, optax.tree.sub(gradient, before))
         x, mixed = mix(rows, graph.members, (optax.tree.add_scale(x, -lr, tracker), tracker))
-        return (x, mixed, gradient), losses
+        return Stepped((x, mixed, gradient), losses, messages=2)
 
-    bits = {'weights': FLOAT_BITS * model.size}
+    bits = {'weights': bits_of(model.shapes)}
     check = partial(balanced, 'DSGT', mixing)
-    return gossip_method(model, [training], init, step, consensus, bits, State, check, messages=2)
+    return gossip_method(model, [training], init, step, consensus, bits, State, check)

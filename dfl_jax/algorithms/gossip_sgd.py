@@ -15,7 +15,7 @@ as first published (Lian et al. 2017, Algorithm 1). The methods differ in the lo
 
 import jax
 
-from dfl_jax.algorithms.common import State, gossip_method
+from dfl_jax.algorithms.common import State, Stepped, gossip_method
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import Compression, chain
@@ -76,7 +76,7 @@ def gossip_sgd(
             params = mix(rows, graph.members, jax.vmap(codec.transmit)(keys, params))
         return params
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
+    def step(key: Array, state: State, graph: Graph, clients: Clients) -> Stepped:
         k_train, k_codec = jax.random.split(key)
         previous, sizes, k = state
         rows = mixing_weights(graph, sizes, mixing)
@@ -93,10 +93,9 @@ def gossip_sgd(
             trained, losses = train(k_train, previous, clients, k)
             new = jax.tree.map(lambda m, z, x: m + (z - x), averaged, trained, previous)
             moves = (previous, trained), (previous, averaged)
-        return (new,), losses, update_norms(*moves, graph.active, first) if diagnostics else {}
+        norms = update_norms(*moves, graph.active, first) if diagnostics else {}
+        return Stepped((new,), losses, norms, messages=gossip_steps)
 
     bits = {'weights': codec.bits(model.shapes)}
     overlaps = round_order == 'parallel'
-    return gossip_method(
-        model, [training], init, step, consensus, bits, messages=gossip_steps, overlaps=overlaps
-    )
+    return gossip_method(model, [training], init, step, consensus, bits, overlaps=overlaps)

@@ -28,7 +28,7 @@ from dfl_jax.algorithms.common import (
 from dfl_jax.algorithms.requirements import countable
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
-from dfl_jax.compression import FLOAT_BITS, Compression, chain
+from dfl_jax.compression import Compression, bits_of, chain
 from dfl_jax.execution import aggregator_bytes, map_in_chunks
 from dfl_jax.gossip import MIXINGS, mix, mix_at_aggregator, mixing_weights
 from dfl_jax.initialisation import Init
@@ -46,6 +46,7 @@ from dfl_jax.ntk import (
     linearization,
     ntk_update,
     of_members,
+    output_bits,
     output_targets,
     target_bits,
     targets_sent,
@@ -197,9 +198,9 @@ def ntk_dfl(
         at_precision(ntk.precision, step),
         stacked_predictions(model, mean),
         unit_bits={
-            'weights': FLOAT_BITS * model.size,
+            'weights': bits_of(model.shapes),
             'jacobian_rows': (codec or chain()).bits(model.shapes),
-            'outputs': FLOAT_BITS,
+            'outputs': output_bits(model),
             'labels': target_bits(model, ntk.loss),
         },
         consensus=mean,

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from dfl_jax.algorithms.common import State
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info
-from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.compression import bits_of
 from dfl_jax.execution import aggregator_bytes
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
@@ -27,6 +27,7 @@ from dfl_jax.ntk import (
     linearization,
     ntk_update,
     of_members,
+    output_bits,
     output_targets,
     target_bits,
     targets_sent,
@@ -104,8 +105,8 @@ def ntk_fl(
         at_precision(ntk.precision, step),
         predict,
         unit_bits={
-            'jacobian_rows': FLOAT_BITS * model.size,
-            'outputs': FLOAT_BITS,
+            'jacobian_rows': bits_of(model.shapes),
+            'outputs': output_bits(model),
             'labels': target_bits(model, ntk.loss),
         },
         consensus=lambda state, weights=None: state.params,

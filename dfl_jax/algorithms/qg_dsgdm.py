@@ -19,7 +19,7 @@ import optax
 from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_gradient, per_rate
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
-from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.compression import bits_of
 from dfl_jax.gossip import MIXINGS, mix, mixing_weights
 from dfl_jax.initialisation import Init
 from dfl_jax.models import Model
@@ -70,5 +70,5 @@ def qg_dsgdm(
         momentum = jax.tree.map(lambda m, d: mu * m + (1 - mu) * d, momentum, moved)
         return (mixed, momentum), losses
 
-    bits = {'weights': FLOAT_BITS * model.size}
+    bits = {'weights': bits_of(model.shapes)}
     return gossip_method(model, [training], init, step, consensus, bits, State)

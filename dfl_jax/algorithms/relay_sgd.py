@@ -24,7 +24,7 @@ from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_displa
 from dfl_jax.algorithms.requirements import tree
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_range
-from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.compression import bits_of, number_bits
 from dfl_jax.initialisation import Init
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
@@ -84,7 +84,7 @@ def relay_sgd(
         new = jax.tree.map(mean, own[0], heard, initial)
         return (new, initial, heard, counts), losses
 
-    bits = {'messages': FLOAT_BITS * (model.size + 1)}
+    bits = {'messages': bits_of(model.shapes) + number_bits(jnp.int32)}  # weights and a count
     check = partial(tree, 'RelaySGD')
     return gossip_method(model, [training], init, step, consensus, bits, begin, check)
 

@@ -19,7 +19,7 @@ import optax
 from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_displacement
 from dfl_jax.algorithms.requirements import heard
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.compression import bits_of, number_bits
 from dfl_jax.gossip import mix, push_weights
 from dfl_jax.initialisation import Init
 from dfl_jax.models import Model
@@ -55,8 +55,7 @@ def sgp(
     displacement = local_displacement(model, training, chunk)
 
     def begin(x: PyTree, sizes: Array, round: Array) -> State:
-        mass = jnp.ones(len(sizes), jax.tree.leaves(x)[0].dtype)
-        return State(x, mass, sizes, round)
+        return State(x, jnp.ones(len(sizes), jnp.result_type(*jax.tree.leaves(x))), sizes, round)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         z, mass, _, k = state
@@ -66,7 +65,8 @@ def sgp(
         x, new_mass = mix(shares, graph.members, (x, mass))
         return (scaled(x, 1 / new_mass), new_mass), losses
 
-    bits = {'messages': FLOAT_BITS * (model.size + 1)}
+    mass = number_bits(jnp.result_type(*jax.tree.leaves(model.shapes)))
+    bits = {'messages': bits_of(model.shapes) + mass}
     check = partial(heard, 'SGP')
     return gossip_method(model, [training], init, step, consensus, bits, begin, check)
 

@@ -34,6 +34,7 @@ from dfl_jax.compression import (
     LABEL_BITS,
     Codec,
     Message,
+    bits_of,
     chain,
     half_precision,
     quantization,
@@ -54,6 +55,7 @@ from dfl_jax.ntk import (
     drawn_samples,
     ntk_update,
     of_members,
+    output_bits,
     output_targets,
     projected,
     update_work,
@@ -273,15 +275,16 @@ def spark(
 
     mean = consensus_of(consensus)
     sent = (codec or chain()).shrunk(Message(random.dimension, FLOAT_BITS, 0))
+    whole = random.kind == 'none'  # rows are of the weights' own types
     return Algorithm(
         initial_state(model, init, State),
         at_precision(ntk.precision, step),
         stacked_predictions(model, mean),
         unit_bits={
-            'weights': FLOAT_BITS * model.size,
-            'jacobian_rows': sent.values * sent.width,
+            'weights': bits_of(model.shapes),
+            'jacobian_rows': bits_of(model.shapes) if whole else sent.values * sent.width,
             'jacobians': sent.beside,
-            'outputs': FLOAT_BITS,
+            'outputs': output_bits(model),
             'labels': LABEL_BITS,
             'inputs': FLOAT_BITS * math.prod(model.input_shape),
         },

@@ -8,6 +8,6 @@ from dfl_jax.asynchronous.ad_psgd import ad_psgd
 from dfl_jax.asynchronous.divshare import divshare
 from dfl_jax.asynchronous.gossip_learning import gossip_learning
 from dfl_jax.asynchronous.intervals import by_interval, intervals_of
-from dfl_jax.asynchronous.planning import METHODS, Plan, make, model_bits, plan
+from dfl_jax.asynchronous.planning import METHODS, Plan, make, model_bits, plan, weight_bits
 from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.asynchronous.swift import swift

@@ -27,7 +27,7 @@ from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.asynchronous.state import Events, Held, Layout, Read, Train, event_method
 from dfl_jax.base import Algorithm, Array, PyTree
 from dfl_jax.checks import check_range
-from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.compression import number_bits
 from dfl_jax.initialisation import Init
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
@@ -54,7 +54,7 @@ def fragments_sent(
             f'recipients={recipients}, and client {network.heard_by.index(fewest)} has '
             f'{len(fewest)} neighbours; use fewer recipients, or --topology=complete'
         )
-    parameters = network.bits // FLOAT_BITS
+    parameters = network.bits // network.number_bits
     check_range(f'fragments of {parameters} parameters', fragments, least=1, most=parameters)
     sizes = [parameters // fragments + (f < parameters % fragments) for f in range(fragments)]
     version = [0] * network.clients
@@ -73,7 +73,7 @@ def fragments_sent(
         others = [(f, j) for f in range(fragments) for j in network.neighbours(i, recipients)]
         arrived, free = 0, time
         for fragment, j in network.shuffled(i, others):
-            begin, bits = network.next_online(i, free), FLOAT_BITS * sizes[fragment]
+            begin, bits = network.next_online(i, free), network.number_bits * sizes[fragment]
             free = begin + network.upload_seconds(i, bits=bits)
             if free > until or math.isinf(free):
                 break
@@ -114,13 +114,14 @@ def layout_of(model: Model, fragments: int) -> Layout:
     """A model's weights by fragment, [F, Q], and those that remain, [P - F Q, 1]: the first
     fragments have one weight more.
 
-    Which weights belong together is drawn once and for all.
+    Which weights belong together is drawn once and for all. All are of the widest of their types.
     """
     leaves, tree = jax.tree.flatten(model.shapes)
     order = np.random.default_rng(0).permutation(model.size)
     back = np.argsort(order)
     starts = np.cumsum([leaf.size for leaf in leaves])[:-1]
     even = model.size // fragments * fragments
+    widest = jnp.result_type(*leaves)
 
     def cut(params: PyTree) -> PyTree:
         vector = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(params)])[order]
@@ -130,7 +131,11 @@ def layout_of(model: Model, fragments: int) -> Layout:
     def join(parts: PyTree) -> PyTree:
         vector = jnp.concatenate([part.ravel() for part in parts])[back]
         pieces = zip(jnp.split(vector, starts), leaves, strict=True)
-        return jax.tree.unflatten(tree, [piece.reshape(leaf.shape) for piece, leaf in pieces])
+        return jax.tree.unflatten(tree, [of_leaf(piece, leaf) for piece, leaf in pieces])
+
+    def of_leaf(piece: Array, leaf: jax.ShapeDtypeStruct) -> Array:
+        piece = piece.reshape(leaf.shape)
+        return piece if leaf.dtype == widest else piece.astype(leaf.dtype)
 
     return Layout(cut, join)
 
@@ -185,7 +190,8 @@ def divshare(
         trained, loss = train([t / copies[: len(t), None] for t in total])
         return (Held(trained),), loss
 
-    events = Events(update, layout=layout, units={'parameters': FLOAT_BITS})
+    widest = jnp.result_type(*jax.tree.leaves(model.shapes))
+    events = Events(update, layout=layout, units={'parameters': number_bits(widest)})
     return event_method(
         events,
         model,

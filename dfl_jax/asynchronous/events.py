@@ -14,6 +14,7 @@ import numpy as np
 
 from dfl_jax.base import Graph
 from dfl_jax.checks import check_range
+from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.gossip import mixing_weights
 from dfl_jax.timing import World
 
@@ -50,6 +51,7 @@ class Network:
         *,
         work: np.ndarray | float,
         bits: int,
+        number_bits: int = FLOAT_BITS,
         loss: float = 0.0,
         mixing: str = 'uniform',
         sizes: np.ndarray | None = None,
@@ -69,7 +71,8 @@ class Network:
         check_range('loss (a probability)', loss, least=0, below=1)
         check_range('bits of a model', bits, least=1)
         check_range('work (operations of a local update)', float(np.min(work)), above=0)
-        self.clients, self.world, self.bits, self.loss = clients, world, bits, loss
+        self.clients, self.world, self.loss = clients, world, loss
+        self.bits, self.number_bits = bits, number_bits
         self.hears = [members[i, 1:][mask[i, 1:]].tolist() for i in range(clients)]
         self.heard_by: list[list[int]] = [[] for _ in range(clients)]
         for i, others in enumerate(self.hears):

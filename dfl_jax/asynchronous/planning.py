@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dfl_jax.algorithms.requirements import static
@@ -17,7 +18,8 @@ from dfl_jax.asynchronous.slots import Slots, pack
 from dfl_jax.asynchronous.swift import broadcasts, swift
 from dfl_jax.base import Algorithm, Graph
 from dfl_jax.checks import check_choice, check_range
-from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.compression import FLOAT_BITS, bits_of
+from dfl_jax.compression import number_bits as bits_of_number
 from dfl_jax.models import Model
 from dfl_jax.settings import assemble
 from dfl_jax.timing import World
@@ -28,7 +30,8 @@ class Method(NamedTuple):
 
     factory: Callable[..., Algorithm]
     events: Callable[..., Iterator[Event]]  # (network, **settings)
-    counts_age: bool = False  # models carry 32 bits more
+    counts_age: bool = False  # models carry an int32 more
+    in_parts: bool = False  # parts of models are sent, and numbers of one type are counted
     settings: tuple[str, ...] = ()  # those of the factory that the events follow from
 
 
@@ -36,7 +39,9 @@ METHODS = {
     'ad_psgd': Method(ad_psgd, exchanges),
     'gossip_learning': Method(gossip_learning, pushes, counts_age=True),
     'swift': Method(swift, broadcasts),
-    'divshare': Method(divshare, fragments_sent, settings=('fragments', 'recipients')),
+    'divshare': Method(
+        divshare, fragments_sent, in_parts=True, settings=('fragments', 'recipients')
+    ),
 }
 
 
@@ -51,6 +56,7 @@ class Plan:
     per_interval: int  # slots of an interval: `eval_every`
     ends: np.ndarray  # [intervals] simulated seconds at which intervals end
     settings: Mapping[str, Any]  # of the method, those that were given and the events follow from
+    number_bits: int = FLOAT_BITS  # of one number that is sent
 
     @property
     def updates(self) -> np.ndarray:
@@ -65,6 +71,7 @@ def plan(
     *,
     work: np.ndarray | float,
     bits: int,
+    number_bits: int = FLOAT_BITS,
     seconds: float | None = None,
     updates: int | None = None,
     intervals: int = 1,
@@ -84,6 +91,7 @@ def plan(
       world: speed, links, latency and online times of the clients.
       work: operations of a local update, one number or [M].
       bits: of a model that is sent, e.g. by `model_bits`.
+      number_bits: of one of its numbers, e.g. by `weight_bits`, for a method that sends parts.
       seconds: simulated ones, or
       updates: local updates of all clients together.
       intervals: of equal length, at whose ends the models are evaluated.
@@ -112,7 +120,14 @@ def plan(
     static(method, graphs, np.zeros(0))
     graph = jax.tree.map(lambda a: np.asarray(a)[0], graphs)
     network = Network(
-        graph, world, work=work, bits=bits, loss=loss, mixing=mixing, sizes=sizes, seed=seed
+        *(graph, world),
+        work=work,
+        bits=bits,
+        number_bits=number_bits,
+        loss=loss,
+        mixing=mixing,
+        sizes=sizes,
+        seed=seed,
     )
     if ends is not None and seconds is not None:
         raise ValueError('seconds and ends both say how long it goes on; leave one out')
@@ -128,12 +143,20 @@ def plan(
     _check_counts(events, ends)
     columns = max(2, *(len(event.members) for event in events))
     slots, places, per_interval = pack(events, network.clients, ends, columns, width, held)
-    return Plan(method, events, slots, places, per_interval, ends, settings)
+    return Plan(method, events, slots, places, per_interval, ends, settings, number_bits)
 
 
 def model_bits(method: str, model: Model) -> int:
     """The bits of a model that a client of the method sends."""
-    return FLOAT_BITS * (model.size + METHODS[method].counts_age)
+    if METHODS[method].in_parts:
+        return model.size * weight_bits(model)
+    age = bits_of_number(np.int32) if METHODS[method].counts_age else 0
+    return bits_of(model.shapes) + age
+
+
+def weight_bits(model: Model) -> int:
+    """The bits of one weight, of the widest of their types."""
+    return bits_of_number(jnp.result_type(*jax.tree.leaves(model.shapes)))
 
 
 def _check_counts(events: list[Event], ends: np.ndarray) -> None:
@@ -156,8 +179,13 @@ def make(plan: Plan, model: Model, **settings: Any) -> Algorithm:
     """The method of a plan, with some of its settings given by name, flat as in `algorithms.make`.
 
     Raises TypeError for a setting that the method does not have, and ValueError for one that is the
-    plan's.
+    plan's, and for a model whose numbers are not those of a plan that counts them.
     """
+    if METHODS[plan.method].in_parts and plan.number_bits != weight_bits(model):
+        raise ValueError(
+            f'the plan is of numbers of {plan.number_bits} bits, and those of the model have '
+            f'{weight_bits(model)}; plan with number_bits={weight_bits(model)}'
+        )
     factory, of_events = METHODS[plan.method].factory, METHODS[plan.method].settings
     if given := [name for name in of_events if name in settings]:
         raise ValueError(

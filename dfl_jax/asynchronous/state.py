@@ -20,7 +20,7 @@ from dfl_jax.algorithms.common import (
 from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree
 from dfl_jax.checks import check_range
-from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.compression import bits_of, number_bits
 from dfl_jax.execution import available_bytes, map_present
 from dfl_jax.host import in_bytes
 from dfl_jax.initialisation import Init, check_init, initial_params
@@ -114,9 +114,10 @@ def event_method(
     mean = consensus_of(consensus)
     train_one = client_training(model, training)
     update, written, counts_age, layout, units = events
-    units = units or {'weights': FLOAT_BITS * (model.size + counts_age)}
+    age = number_bits(jnp.int32) if counts_age else 0
+    units = units or {'weights': bits_of(model.shapes) + age}
     (unit,) = units
-    needed, free = places * FLOAT_BITS // 8 * model.size, available_bytes()
+    needed, free = places * bits_of(model.shapes) // 8, available_bytes()
     if needed > free:
         raise ValueError(
             f'{places} past models of {model.size} weights take {in_bytes(needed)}, and '

@@ -156,11 +156,12 @@ def gather(stacked: Stacked, participants: dict[str, Participants]) -> Stacked:
 
 
 def scatter(stacked: Stacked, new: Stacked, participants: dict[str, Participants]) -> Stacked:
-    """Leaves [M_a, ...] with the participants' entries replaced by `new`, leaves [S, ...]."""
+    """Leaves [M_a, ...] with the participants' entries replaced by `new`, leaves [S, ...] of any
+    floating type."""
 
     def put(old: Array, fresh: Array, group: Participants) -> Array:
         rows = jnp.where(group.present, group.row, len(old))  # the others are dropped
-        return old.at[rows].set(fresh, mode='drop')
+        return old.at[rows].set(fresh.astype(old.dtype), mode='drop')
 
     return {
         name: jax.tree.map(lambda old, fresh, g=group: put(old, fresh, g), stacked[name], new[name])

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree, State
 from dfl_jax.checks import check_choice
-from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.compression import bits_of
 from dfl_jax.execution import map_in_chunks, map_present
 from dfl_jax.heterogeneous.mutual import Mutual
 from dfl_jax.heterogeneous.population import (
@@ -150,7 +150,9 @@ def to_everyone(
     of those on the first device that has one."""
     return {
         name: jax.tree.map(
-            lambda old, new, g=group: jnp.where(g.present.any(), new[jnp.argmax(g.present)], old),
+            lambda old, new, g=group: jnp.where(
+                g.present.any(), new[jnp.argmax(g.present)].astype(old.dtype), old
+            ),
             stacked[name],
             models[name],
         )
@@ -264,7 +266,7 @@ def weights_sent(population: Population, graph: Graph, *, back: bool = True) -> 
 
 def weight_bits(population: Population) -> dict[str, int]:
     """`Algorithm.unit_bits` of `weights_sent`."""
-    return {f'weights/{name}': FLOAT_BITS * model.size for name, model in population.models.items()}
+    return {f'weights/{name}': bits_of(model.shapes) for name, model in population.models.items()}
 
 
 def consensus_of_architectures(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.errors import InvalidRngError, ScopeParamShapeError
 from flax.traverse_util import flatten_dict
+from jax.typing import DTypeLike
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models.cnn import CNN3, VGG16, SmallCNN
@@ -38,7 +39,8 @@ class Model(NamedTuple):
     local training is cheaper then.
 
     With a key `apply` trains: the module's switch (`switches.SWITCHES`), if any, is set to train,
-    and the key is for its dropout. Without a key it evaluates.
+    and the key is for its dropout. Without a key it evaluates. Logits are of 32 bits or more, also
+    those of a module that computes in 16: losses and kernels are taken of them.
     """
 
     module: nn.Module
@@ -49,6 +51,7 @@ class Model(NamedTuple):
     size: int  # P
     shapes: PyTree  # of the parameters, leaves jax.ShapeDtypeStruct
     task: Task = CLASSIFICATION  # what it learns
+    output_type: DTypeLike = jnp.float32  # in which the module computes its logits
 
 
 def layers(model: Model) -> list[tuple[str, ...]]:
@@ -129,8 +132,10 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
 
     def apply(params: PyTree, x: Array, key: Array | None = None) -> Array:
         if key is None:
-            return evaluating.apply({'params': params}, x, **evaluated)
-        return training.apply({'params': params}, x, rngs={'dropout': key}, **trained)
+            outputs = evaluating.apply({'params': params}, x, **evaluated)
+        else:
+            outputs = training.apply({'params': params}, x, rngs={'dropout': key}, **trained)
+        return outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32))
 
     shapes = variables['params']
     dropouts = Dropouts()
@@ -150,7 +155,8 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
             f'a switch ({", ".join(SWITCHES)}) and hand it on, or set the rate to 0'
         )
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
-    return Model(module, init, apply, tuple(input_shape), logits.shape[-1], size, shapes, task)
+    shape, classes = tuple(input_shape), logits.shape[-1]
+    return Model(module, init, apply, shape, classes, size, shapes, task, logits.dtype)
 
 
 def _check_bridged(name: str, dropouts: Dropouts) -> None:

@@ -11,6 +11,7 @@ from dfl_jax.ntk.aggregator_data import (
     draw_batches,
     drawn_samples,
     of_members,
+    output_bits,
     output_targets,
     target_bits,
     targets_sent,

@@ -11,7 +11,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from dfl_jax.base import Array, Clients, Graph, PyTree
-from dfl_jax.compression import FLOAT_BITS, LABEL_BITS
+from dfl_jax.compression import FLOAT_BITS, LABEL_BITS, number_bits
 from dfl_jax.models import Model
 from dfl_jax.ntk.evolution import OWN
 from dfl_jax.training import epoch_orders
@@ -68,6 +68,11 @@ def output_targets(model: Model, y: Array, dtype: DTypeLike, loss: str = 'cross_
     if model.task.whole_targets:
         return jax.nn.one_hot(y, model.classes, dtype=dtype).T
     return y.reshape(len(y), model.classes).T
+
+
+def output_bits(model: Model) -> int:
+    """Bits of one output."""
+    return number_bits(model.output_type)
 
 
 def target_bits(model: Model, loss: str) -> int:

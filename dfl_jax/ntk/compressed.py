@@ -69,7 +69,8 @@ def decoded_jacobian(
             )
             return jax.tree.map(jnp.add, step, share), None
 
-        return lax.scan(add, jax.tree.map(jnp.zeros_like, w), outputs)[0]
+        start = jax.tree.map(lambda a: jnp.zeros(a.shape, jnp.result_type(a, total)), w)
+        return lax.scan(add, start, outputs)[0]
 
     return h / model.classes, vjp
 

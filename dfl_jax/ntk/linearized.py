@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
@@ -110,7 +111,9 @@ def projected(
     if whole and codec is not None:
         raise ValueError('Jacobians are compressed after their projection; choose a projection')
     explicit = codec is not None or form == 'trace' or projection.columns is not None
-    near = factored(model, projection) if projection.factored else None
+    # Layer by layer a module that computes in 16 bits mixes its type with that of P
+    in_full = jnp.finfo(model.output_type).bits >= 32
+    near = factored(model, projection) if projection.factored and in_full else None
 
     def linearize(key: Array, table: PyTree, w: PyTree, x: Array, mask: Array, unsent: int = 0):
         if whole and form == 'trace':
@@ -126,7 +129,8 @@ def projected(
             narrow, block, at = near(table, w, x)
         else:
             narrow = jax.linearize(lambda u: outputs(projection.lift(table, u)), u0)[1]
-            block, at = _columns_of(projection, table, forward, narrow, u0), None
+            of_weights = lambda step: forward(optax.tree.cast_like(step, w))  # noqa: E731
+            block, at = _columns_of(projection, table, of_weights, narrow, u0), None
         if explicit:
             blocks = lax.map(block, jnp.arange(-(-len(u0) // BLOCK)))
             jac = blocks.reshape(-1, *f0.shape)[: len(u0)]  # [k, C, N]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
@@ -252,7 +253,7 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., Updated]:
             ),
         )
         timestep = timesteps[search.chosen]
-        weights = way.weights_of(search.best)
+        weights = optax.tree.cast_like(way.weights_of(search.best), w)
         return Updated(weights, timestep, search.loss, search.products, search.tried)
 
     return update

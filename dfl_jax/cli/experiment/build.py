@@ -233,6 +233,7 @@ def plan_events(
         world,
         work=np.asarray(training_operations(model, training)(jnp.asarray(sizes))),
         bits=asynchronous.model_bits(chosen.name, model),
+        number_bits=asynchronous.weight_bits(model),
         ends=np.arange(1, flags.rounds + 1) * flags.round_seconds,
         loss=flags.link_dropout,
         sizes=sizes,
