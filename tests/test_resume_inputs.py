@@ -119,11 +119,11 @@ def change_text(old: str, new: str):
     return change
 
 
-def swap_two_lines(path: Path) -> None:
-    lines = path.read_text().split('\n')
-    first = next(k for k in range(1, len(lines)) if lines[k] != lines[0])
-    lines[0], lines[first] = lines[first], lines[0]
-    path.write_text('\n'.join(lines))
+def swap_the_last_lines(path: Path) -> None:
+    """Two that differ, so that names come first in the same order."""
+    *lines, first, second = path.read_text().split('\n')
+    assert first != second
+    path.write_text('\n'.join([*lines, second, first]))
 
 
 def change_bytes(path: Path) -> None:
@@ -201,7 +201,7 @@ INPUTS = {  # name -> (arguments, the file, what is changed in it, what is named
     ),
     'architectures': (
         f'{MIXED} --architecture_file={{architectures0.txt}}',
-        *('architectures0.txt', swap_two_lines, '--architecture_file'),
+        *('architectures0.txt', swap_the_last_lines, '--architecture_file'),
     ),
     'world': (
         f'{IMAGES} --world={{world0.csv}}',

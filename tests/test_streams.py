@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
+from test_wiring_methods import distinct
 from wiring import CLIENTS, differing, digests, experiment, write_images
 
 from dfl_jax import simulate
@@ -292,7 +293,7 @@ def noisy(name: str, data: str):
     'name',
     [
         pytest.param(name, marks=() if name in COMMON else pytest.mark.integration)
-        for name in METHODS
+        for name in distinct()
     ],
 )
 def test_no_key_is_used_twice_in_two_rounds(name, data, monkeypatch):

@@ -43,7 +43,7 @@ TABLE = '--dataset={table.csv} --columns=target=kind --partition=iid'
 TEXT = '--dataset={text.txt} --task=next_token --model=gru --partition=iid !hidden'
 PAIRS: dict[str, Pair] = {
     # run
-    'algorithm': Pair('dpsgd', 'dsgt', within=ONLY),
+    'algorithm': Pair('dpsgd', 'decavg', within=ONLY),
     'model': Pair('mlp', 'linear', '!hidden'),
     'hidden': Pair('4', '5'),
     'initializer': Pair(None, 'orthogonal'),
@@ -91,7 +91,7 @@ PAIRS: dict[str, Pair] = {
     'link_dropout': Pair('0', '0.4'),
     'directed_dropout': Pair(None, 'true', '--link_dropout=0.4'),
     'client_dropout': Pair('0', '0.4'),
-    'receive_dropout': Pair('0', '0.4'),
+    'receive_dropout': Pair('0', '0.9'),
     # simulated time
     'world': Pair('speed=1e7,uplink=1e6', 'speed=1e7,uplink=2e6', '', NO_SERVER),
     'barrier': Pair(None, 'true', f'--world={SPEEDS}', NO_SERVER),

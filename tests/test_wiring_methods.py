@@ -82,8 +82,8 @@ BESIDE = {  # setting -> what makes it matter, where the method has it
     'optimizer': {'momentum': 0.0},
     'patience': {'evolution': 'euler'},
     'warmup': {'rounds': 8},
-    'period_growth': {'period': 1},
-    'peak_updates': {'period': 1},
+    'period_growth': {'period': 2},
+    'peak_updates': {'period': 2},
 }
 AWAY = {  # what graphs follow from, see test_wiring.py, and what has a single value
     'ntk_fl': ('cohort',),
@@ -99,15 +99,15 @@ LATE = {
 TRAINING = {field.name for field in dataclasses.fields(LocalTraining)}
 
 
-def distinct() -> dict[str, str]:
-    """A method of each factory, by its name; published settings of one factory share its code."""
+def distinct() -> list[str]:
+    """A method of each factory; published settings of one factory share its code."""
     found: dict[object, str] = {}
     for name, method in METHODS.items():
         factory = method.factory
         while isinstance(factory, functools.partial):
             factory = factory.func
         found.setdefault((factory, getattr(factory, '__wrapped__', None)), name)
-    return {name: name for name in found.values()}
+    return [*found.values()]
 
 
 FACTORIES = [
