@@ -41,6 +41,7 @@ QUICK = (
 # the workers end together.
 LONGEST = (
     *('contract', 'cli', 'resume', 'ntk_dfl', 'wiring_methods', 'docs', 'wiring', 'dfml', 'spark'),
+    *('counts', 'numbers'),
     *('cli_time', 'sweep', 'wiring_commands', 'streams', 'resume_inputs'),
     *('torture', 'baselines', 'report', 'devices', 'asynchronous', 'launchers', 'cli_dfml'),
     *('evolution', 'architectures', 'site', 'precision', 'local', 'timing', 'dispfl'),

@@ -344,8 +344,8 @@ FAULTS = [
     Fault(
         'a quantizer that looks at positive weights alone',
         'dfl_jax/compression.py',
-        'step = jnp.max(jnp.abs(w)) / levels',
-        'step = jnp.max(w) / levels',
+        'most = jnp.max(jnp.abs(w))',
+        'most = jnp.max(w)',
         ('test_compression.py::test_the_error_is_within_a_step',),
     ),
     Fault(
@@ -459,8 +459,8 @@ FAULTS = [
     Fault(
         'a rounding that is asked for and not used',
         'dfl_jax/compression.py',
-        'quantization(self.bits, self.rounding or rounding)',
-        'quantization(self.bits, rounding)',
+        'quantization(self.bits, self.rounding or rounding, contracting)',
+        'quantization(self.bits, rounding, contracting)',
         ('test_compression.py',),
     ),
     Fault(
@@ -676,8 +676,8 @@ FAULTS = [
     Fault(
         'a head that is averaged, too',
         'dfl_jax/algorithms/dfed_alt.py',
-        'if name != kept}',
-        '}',
+        'bodies = {name: part for name, part in trained.items() if name != kept}',
+        'bodies = dict(trained)',
         ('test_corrected_gossip.py',),
     ),
     Fault(

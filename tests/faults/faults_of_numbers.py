@@ -14,15 +14,15 @@ NUMBERS = [
     Fault(
         'the age of a model that is not counted',
         'dfl_jax/asynchronous/state.py',
-        'FLOAT_BITS * (model.size + counts_age)',
-        'FLOAT_BITS * model.size',
+        'age = number_bits(jnp.int32) if counts_age else 0',
+        'age = 0',
         ('test_counts.py::test_who_does_not_wait_counts_as_the_paper_says[gossip_learning]',),
     ),
     Fault(
         'a transfer without the age of the model',
         'dfl_jax/asynchronous/planning.py',
-        'FLOAT_BITS * (model.size + METHODS[method].counts_age)',
-        'FLOAT_BITS * model.size',
+        'age = bits_of_number(np.int32) if METHODS[method].counts_age else 0',
+        'age = 0',
         ('test_counts.py::test_who_does_not_wait_counts_as_the_paper_says[gossip_learning]',),
     ),
     Fault(
@@ -144,15 +144,15 @@ NUMBERS = [
     Fault(
         'the mass of push-sum that is not counted',
         'dfl_jax/algorithms/sgp.py',
-        'FLOAT_BITS * (model.size + 1)',
-        'FLOAT_BITS * model.size',
+        'bits_of(model.shapes) + mass',
+        'bits_of(model.shapes)',
         ('test_counts.py::test_each_client_sends_and_computes_what_the_paper_says[sgp-0]',),
     ),
     Fault(
         'the number of relayed models that is not counted',
         'dfl_jax/algorithms/relay_sgd.py',
-        'FLOAT_BITS * (model.size + 1)',
-        'FLOAT_BITS * model.size',
+        'bits_of(model.shapes) + number_bits(jnp.int32)',
+        'bits_of(model.shapes)',
         ('test_counts.py::test_each_client_sends_and_computes_what_the_paper_says[relay_sgd-0]',),
     ),
     Fault(
