@@ -166,13 +166,13 @@ def quantization(bits: int, rounding: str = 'stochastic', contracting: bool = Fa
 
     def decoded(key: Array, tensor: Array) -> Array:
         w = tensor.astype(jnp.promote_types(tensor.dtype, jnp.float32))
-        most = jnp.max(jnp.abs(w))
-        step = most / levels
+        step = jnp.max(jnp.abs(w)) / levels
         scaled = w / jnp.where(step > 0, step, 1)
         offset = 0.5 if rounding == 'nearest' else jax.random.uniform(key, w.shape, w.dtype)
         level = jnp.clip(jnp.floor(scaled + offset), -levels, levels)
         if shrinks:
-            step = (most * _shrinkage(scaled)).astype(tensor.dtype).astype(w.dtype) / levels
+            most = (jnp.max(jnp.abs(w)) * _shrinkage(scaled)).astype(tensor.dtype)
+            step = most.astype(w.dtype) / levels
         return (step * level).astype(tensor.dtype)
 
     def shrunk(message: Message) -> Message:

@@ -84,7 +84,7 @@ def dfed_alt(
         bodies = {name: part for name, part in trained.items() if name != kept}
         return (trained | mix(rows, graph.members, bodies),), losses
 
-    body = {name: part for name, part in model.shapes.items() if name != kept}
+    body = {layer: part for layer, part in model.shapes.items() if layer != kept}
     bits = {'weights': bits_of(body)}
     return gossip_method(model, [training, of_head], init, step, consensus, bits)
 

@@ -98,10 +98,11 @@ def update(event: Slots, read: Read, present: Read, train: Train) -> tuple[tuple
     (own, age), (theirs, their_age) = read(event, 0), read(event, 1)
     assert age is not None and their_age is not None
     total = age + their_age
-    share = jnp.where(total > 0, their_age / jnp.maximum(total, 1), 0.5)
 
     def merge(w: Array, v: Array) -> Array:
-        part = share.astype(w.dtype)
+        wide = jnp.promote_types(w.dtype, jnp.float32)  # 16 bits do not hold every age
+        part = their_age.astype(wide) / jnp.maximum(total, 1).astype(wide)
+        part = jnp.where(total > 0, part, 0.5).astype(w.dtype)
         return (1 - part) * w + part * v
 
     trained, loss = train(jax.tree.map(merge, own, theirs))
