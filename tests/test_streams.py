@@ -31,10 +31,11 @@ from dfl_jax.settings import described
 
 NOISY = 'speed=lognormal:1e7:0.5,uplink=lognormal:1e6:0.5,latency=lognormal:0.01:0.5'
 EVERYTHING = (  # of a run in rounds that is drawn
-    '--algorithm=decavg --hidden=4 --rounds=3 --alpha=5 --train_samples=100 --test_samples=30 '
+    '--algorithm=decavg --hidden=4 --rounds=6 --alpha=5 --train_samples=100 --test_samples=30 '
     '--validation_share=0.2 --input_projection=7 --feature_shift=noise:0.1 --mixing=uniform '
     '--init=gain_corrected --gain=degrees --gain_polled=2 --topology=barabasi_albert '
-    f'--static_topology --degree=2 --link_dropout=0.3 --client_dropout=0.3 --receive_dropout=0.3 '
+    f'--static_topology --degree=2 --link_dropout=0.2 --client_dropout=0.2 --receive_dropout=0.3 '
+    '--link_dropout_directed=0.1 --isolate_dropout=0.1 --client_eval_samples=9 '
     f'--world={NOISY}'
 )
 EVENTS = (
@@ -56,11 +57,14 @@ RUNS = {
 FOLLOWS = {
     'rounds': {
         'partition': SAMPLES,
-        'subset': {'dataset', 'test', *SAMPLES},
+        'subset': {'dataset', 'test', *SAMPLES, 'evaluated'},
         'graph': {'graphs', 'first', 'gain', 'initial'},
         'links': {'graphs'},
         'participation': {'graphs'},
         'receiving': {'graphs'},
+        'directions': {'graphs'},
+        'isolation': {'graphs'},
+        'evaluation': {'evaluated'},
         'training': {'key', 'initial'},
         'projection': {'dataset', 'clients', 'validation', 'test'},
         'gain': {'gain', 'initial'},
@@ -175,10 +179,13 @@ def test_a_purpose_that_is_not_used_moves_no_other(data):
         '--link_dropout=0': {'graphs'},
         '--client_dropout=0': {'graphs'},
         '--receive_dropout=0': {'graphs'},
+        '--link_dropout_directed=0': {'graphs'},
+        '--isolate_dropout=0': {'graphs'},
+        '--client_eval_samples=8': {'evaluated'},
         '--feature_shift=noise:1e-9': {'clients', 'validation', 'test'},
         '--world=speed=1,uplink=1': {'world'},
         '--validation_share=0': {'parts', 'clients', 'validation'},
-        '--test_samples=29': {'dataset', 'test'},
+        '--test_samples=29': {'dataset', 'test', 'evaluated'},
     }
     argv = f'{data} {EVERYTHING}'.split()
     before = digests(experiment(*argv))

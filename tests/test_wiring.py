@@ -92,6 +92,8 @@ PAIRS: dict[str, Pair] = {
     'directed_dropout': Pair(None, 'true', '--link_dropout=0.4'),
     'client_dropout': Pair('0', '0.4'),
     'receive_dropout': Pair('0', '0.9'),
+    'link_dropout_directed': Pair('0', '0.4'),
+    'isolate_dropout': Pair('0', '0.4'),
     # simulated time
     'world': Pair('speed=1e7,uplink=1e6', 'speed=1e7,uplink=2e6', '', NO_SERVER),
     'barrier': Pair(None, 'true', f'--world={SPEEDS}', NO_SERVER),
