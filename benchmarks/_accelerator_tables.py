@@ -46,10 +46,13 @@ def read_run(folder: Path, _: str) -> Row:
     Raises OSError, ValueError or LookupError where it has not come to an evaluation.
     """
     run = max(path.parent for path in folder.glob('*/config.json'))
-    rows = [json.loads(line) for line in (run / 'metrics.jsonl').read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (run / 'metrics.jsonl').read_text(encoding='utf-8').splitlines()
+    ]
     ends, seconds = ([row[name] for row in rows] for name in ('round', 'seconds'))
     each = np.diff(seconds, prepend=0) / np.diff(ends, prepend=0)
-    settings = json.loads((run / 'config.json').read_text())['settings']
+    settings = json.loads((run / 'config.json').read_text(encoding='utf-8'))['settings']
     took = folder / 'took.json'
     return {
         'seconds': float(np.median(each[1:] if len(each) > 1 else each)),
@@ -57,7 +60,7 @@ def read_run(folder: Path, _: str) -> Row:
         'accuracy': rows[-1]['consensus_accuracy'],
         'client_accuracy': rows[-1]['client_accuracy_mean'],
         'accuracies': [row['client_accuracy_mean'] for row in rows],
-        **(json.loads(took.read_text()) if took.exists() else {}),
+        **(json.loads(took.read_text(encoding='utf-8')) if took.exists() else {}),
         **({} if (run / 'done').exists() else {'goes_on': settings['rounds']}),
     }
 
@@ -135,5 +138,5 @@ def _row(*cells: object) -> list[str]:
 def replace(path: Path, text: str) -> None:
     """Writes a file so that a reader sees all of it or what was there."""
     draft = path.with_suffix(path.suffix + '.tmp')
-    draft.write_text(text)
+    draft.write_text(text, encoding='utf-8')
     os.replace(draft, path)

@@ -28,7 +28,7 @@ def measured(path: Path) -> None:
         main('run')
     finally:
         took = {'compile': compiled[0], 'peak': peak_bytes()}
-        path.write_text(json.dumps(took))
+        path.write_text(json.dumps(took), encoding='utf-8')
 
 
 if __name__ == '__main__':

@@ -132,9 +132,9 @@ def started(
     cache = str((out / 'xla').absolute())
     environment = {'XLA_FLAGS': XLA_FLAGS} | os.environ | {'JAX_COMPILATION_CACHE_DIR': cache}
     errors = folder / ERRORS
-    with open(errors, 'w') as file:
+    with open(errors, 'w', encoding='utf-8') as file:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=file, text=True, env=environment
+            command, stdout=subprocess.PIPE, stderr=file, encoding='utf-8', env=environment
         )
     lines: queue.Queue[str | None] = queue.Queue()
 

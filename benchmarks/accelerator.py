@@ -81,12 +81,18 @@ class Results:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.content: Row = json.loads(path.read_text()) if path.exists() else {'parts': {}}
+        self.content: Row = (
+            json.loads(path.read_text(encoding='utf-8')) if path.exists() else {'parts': {}}
+        )
 
     def begin(self, wanted: list[Part], device: Row) -> None:
         """Notes what is to be measured, and where. Ends where others were measured elsewhere."""
         if 'error' in device:
             sys.exit(f'error: no device: {device["error"]}')
+        if 'not_run' in device:
+            sys.exit('error: no time is left to look at the device; raise --minutes')
+        if device['device'].startswith('cpu') and not _SMALL.value:
+            sys.exit('error: JAX finds no accelerator; install dfl_jax[cuda], or give --small')
         about = device | {'small': _SMALL.value, 'data': bool(_DATA_DIR.value)}
         known = self.content.setdefault('about', about)
         if other := [
@@ -168,7 +174,8 @@ def of_table8(name: str, folder: Path) -> tuple[tuple[str, ...], Callable[[Path,
 
 def of_a_run(settings: list[str], out: Path) -> tuple[str, ...]:
     measured = (sys.executable, '-m', 'benchmarks._measured_run', str(out.parent / 'took.json'))
-    return (*measured, *settings, '--seed=0', '--noprogress', f'--out={out}')
+    cache = f'--compilation_cache={(Path(_OUT.value) / "xla").absolute()}'
+    return (*measured, *settings, '--seed=0', '--noprogress', cache, f'--out={out}')
 
 
 def of_clients(name: str, count: str) -> tuple[str, ...]:

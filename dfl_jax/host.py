@@ -142,7 +142,8 @@ def read_table(path: str | os.PathLike, comments: bool = False) -> TableText:
     text = read_text(path)
     if comments:
         lines = text.splitlines(keepends=True)
-        text = ''.join(line for line in lines if not line.startswith('#'))
+        # Empty ones keep the numbers of the others
+        text = ''.join('\n' if line.startswith('#') else line for line in lines)
     first = next((line for line in io.StringIO(text) if line.strip()), '')
     delimiter = next((each for each in ',;\t' if each in first), ',')
     reader = csv.reader(io.StringIO(text), **_form(delimiter))

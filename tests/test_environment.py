@@ -183,7 +183,7 @@ def test_a_device_that_is_not_there_is_said_in_a_line_and_nothing_is_left(
     given = [argument.replace('RUN', str(begun)) for argument in arguments]
     ended = process(name, *given, cwd=tmp_path, JAX_PLATFORMS='gpu')
     assert ended.returncode == 1 and ended.stderr.count('\n') == 1, ended.stderr
-    assert ended.stderr.startswith('error: JAX finds no device under JAX_PLATFORMS=gpu (')
+    assert ended.stderr.startswith('error: JAX cannot compute under JAX_PLATFORMS=gpu (')
     assert not [*tmp_path.rglob('config.json')]
 
 

@@ -211,5 +211,5 @@ def test_folders_and_tasks_that_do_not_fit(femnist, tmp_path):
         data.load('leaf', tmp_path)
     with pytest.raises(DataError, match='are numbers, not texts for next_token'):
         data.load('leaf', femnist, task=NEXT_TOKEN)
-    with pytest.raises(DataError, match='not for regression: leave the task out'):
+    with pytest.raises(DataError, match='not the targets of regression: leave the task out'):
         data.load('leaf', femnist, task=REGRESSION)

@@ -74,6 +74,11 @@ def test_the_verdicts_of_a_table():
     assert found['dfedavg, iid'].why == 'another learning rate'
     assert found['ntk_dfl, alpha0.1'].why == 'two weeks'
     assert found['DFedAvg is first'].why == 'nothing tried yet'
+    otherwise = reproduction.entries(table | {'measured_otherwise': 'of another network'}, runs)
+    assert {entry.claim: entry.verdict for entry in otherwise} == {
+        claim: 'not run' if entry.verdict == 'not run' else 'measured otherwise'
+        for claim, entry in found.items()
+    }
 
 
 def test_a_claim_may_be_of_another_metric_and_of_rounds_of_its_own():
@@ -145,7 +150,7 @@ def test_the_page_is_of_all_tables(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(results)], out=str(tmp_path)))
     assert tables.main(['tables', 'all']) == 0
     text = (tmp_path / 'reproduction.md').read_text()
-    assert '| paper | 1 | 0 | 1 | 4 |' in text
+    assert '| paper | 1 | 0 | 1 | 0 | 4 |' in text
     assert '| other | 1 | 0 | 0 | 2 |' in text  # its DFedAvg has other settings than paper/one's
     assert '| paper/two | Three cells | 3 |' in text and '## paper/two' not in text
     assert '| ntk_dfl, iid | 3 | 3 (1 seed) | reproduced |  |' in text

@@ -45,8 +45,8 @@ def balanced(name: str, mixing: str, graphs: Graph, sizes: np.ndarray) -> None:
             raise ValueError(
                 f'{name} needs a doubly stochastic mixing matrix; with mixing={mixing} the '
                 f'weights on client {worst} sum to {columns[worst]:.3g} in round {round + 1}; '
-                'use --mixing=metropolis, a topology whose links go both ways, and no failures of '
-                'one direction'
+                'leave out failures of one direction, use a topology whose links go both ways, or '
+                '--mixing=metropolis'
             )
 
 

@@ -13,6 +13,7 @@ from dfl_jax.data.formats import (
     DataError,
     Dataset,
     check_classes,
+    check_learns_classes,
     check_memory,
     folder_of,
     numbered,
@@ -62,8 +63,7 @@ def load(data_dir: str | Path | None, task: Task = CLASSIFICATION) -> Dataset:
             classes,
             owners,
         )
-    if not task.of_classes:
-        raise DataError(f'{root}: numbers with classes, not for {task.name}: leave the task out')
+    check_learns_classes(root, task, 'leave the task out')
     with np.errstate(over='ignore'):
         inputs = [_numbers(root, x, 'x').astype(np.float32) for x in (train_x, test_x)]
     labels = [_numbers(root, y, 'y') for y in (train_y, test_y)]

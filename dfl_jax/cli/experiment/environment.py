@@ -76,9 +76,9 @@ def check_jax(compute: bool = True) -> None:
     except Exception as error:  # of whatever backend
         platforms = _option('jax_platforms')
         chosen = f' under JAX_PLATFORMS={platforms}' if platforms else ''
-        mend = 'unset it, or install JAX for that device' if platforms else 'see docs/install.md'
+        mend = 'unset it, or install JAX for it' if platforms else 'see docs/install.md'
         reason = in_a_line(str(error).partition('\n')[0])
-        raise ValueError(f'JAX finds no device{chosen} ({reason}); {mend}') from error
+        raise ValueError(f'JAX cannot compute{chosen} ({reason}); {mend}') from error
 
 
 _ABSENT = object()

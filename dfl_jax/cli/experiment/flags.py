@@ -60,7 +60,7 @@ flags.DEFINE_string(
     'error); multi_label (0 or 1, [n, C]); next_token (whole numbers [n, L], for a model '
     'that returns [B, L, C]); or package.module:factory of a dfl_jax.tasks.Task. Gradient '
     'and asynchronous methods learn all of them; ntk_dfl and ntk_fl also regression, with '
-    '--loss=mse.',
+    '--loss=mse, and any task but next_token, with --loss=task.',
 )
 define_path(
     'data_dir',

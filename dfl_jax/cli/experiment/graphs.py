@@ -14,7 +14,10 @@ from dfl_jax.timing import World
 
 # Failures after which the clients of a cluster have heard different models
 LEAVES_CLIENTS_UNLIKE = (
-    *('link_dropout', 'link_dropout_directed', 'receive_dropout', 'isolate_dropout'),
+    'link_dropout',
+    'link_dropout_directed',
+    'receive_dropout',
+    'isolate_dropout',
 )
 
 

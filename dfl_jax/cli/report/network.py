@@ -75,31 +75,37 @@ def of_run(run: SavedRun, most: int) -> Row:
     x, y = places(graph).T
     drawn = {'x': short(x), 'y': short(y), 'links': links.tolist(), 'samples': samples.T.tolist()}
     values = values_of(run, directory, count, most)
+    if left_out := values.pop('left_out'):
+        text += f'; no {", ".join(left_out)}, which is not finite in some rounds'
     return {'name': run.name, 'caption': text, **drawn, **values}
 
 
 def values_of(run: SavedRun, directory: RunDirectory, count: int, most: int) -> Row:
-    """`rounds`, `values` and `range` of clients.jsonl. Raises ValueError where it is damaged."""
+    """`rounds`, `values` and `range` of clients.jsonl, and in `left_out` the names that have values
+    which are not finite. Raises ValueError where it is damaged."""
     evaluated = {row['round'] for row in run.rows}
     rows = [row for row in directory.client_rows() if row['round'] in evaluated]
     names = [name for name in (rows[0] if rows else ()) if name != 'round']
     step = max(1, -(-len(rows) * len(names) * count // most))
     kept = rows[::-step][::-1]  # with the last
     values: dict[str, list[list[float]]] = {}
+    left_out: list[str] = []
     for name in names:
         lists: list[Any] = [row.get(name) for row in kept]
         whole = all(isinstance(each, list) and len(each) == count for each in lists)
         if whole and any(
             isinstance(v, float) and not math.isfinite(v) for each in lists for v in each
         ):
-            continue  # a loss that overflowed
+            left_out.append(name)
+            continue
         if not whole or not all(is_number(value) for each in lists for value in each):
             raise ValueError(f'clients.jsonl has no {in_a_line(name)} of {count} clients')
         values[name] = [short(scale_of(name) * np.array(each), 4) for each in lists]
     if rows and not values:
         raise ValueError('clients.jsonl has no finite numbers')
     ranges = {name: [min(map(min, lists)), max(map(max, lists))] for name, lists in values.items()}
-    return {'rounds': [row['round'] for row in kept], 'values': values, 'range': ranges}
+    rounds = [row['round'] for row in kept]
+    return {'rounds': rounds, 'values': values, 'range': ranges, 'left_out': left_out}
 
 
 def caption(run: SavedRun, graph: Any) -> str:

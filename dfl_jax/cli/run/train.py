@@ -162,8 +162,8 @@ def _announce(experiment: Experiment, rounds: int, path: Path, flags: Any) -> No
     moves = not flags.static_topology and experiment.chosen.method.graphs != 'cohort'
     if moves and flags.topology in FIXED_SHAPE:
         print(
-            f'--topology={flags.topology}: who is where is drawn anew in every round; '
-            '--static_topology keeps one graph'
+            f'--topology={flags.topology}: which client has which place is drawn anew in every '
+            'round; --static_topology keeps one graph'
         )
 
 

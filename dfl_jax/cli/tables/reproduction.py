@@ -31,10 +31,11 @@ from dfl_jax.cli.tables.table import OUTSIDE, ours
 NEAR = 0.15  # of a number of rounds, megabytes or a loss, within which a mean reproduces it
 POINTS = 1.0  # likewise of an accuracy
 SEEDS = 3  # of fewer the interval of the mean is too wide to tell anything
-REPRODUCED, KNOWN, UNKNOWN, NOT_RUN = VERDICTS = (
+REPRODUCED, KNOWN, UNKNOWN, OTHERWISE, NOT_RUN = VERDICTS = (
     'reproduced',
     'differs, cause known',
     'differs, cause unknown',
+    'measured otherwise',
     'not run',
 )
 INTRODUCTION = f"""\
@@ -49,6 +50,7 @@ Every number of the papers' tables and figures that a run can give, beside ours.
   figure without numbers: our means have its order.
 * *{KNOWN}*: an experiment has shown why.
 * *{UNKNOWN}*: what was tried is said.
+* *{OTHERWISE}*: the runs are of another experiment than the paper's, as the table says.
 
 In brackets stand the number of seeds and, of several, the 95 % interval of their mean; {OUTSIDE}
 where it excludes the published number.
@@ -123,6 +125,8 @@ def _entry(
     claim = keys[0]
     if not there:
         return Entry(claim, number, '-', NOT_RUN, published.get('not_run', ''))
+    if 'measured_otherwise' in published:
+        return Entry(claim, number, text, OTHERWISE)
     if agree:
         return Entry(claim, number, text, REPRODUCED)
     for key in keys:
@@ -266,6 +270,8 @@ def _with_time(seconds: Seconds) -> str:
 def _section(name: str, published: Row, found: Sequence[Entry], after: str) -> str:
     """after: what follows the title."""
     lines = [f'## {name}', f'{published["title"]}: {what(published)}.{after}']
+    if 'measured_otherwise' in published:
+        lines.append(f'Measured otherwise: {published["measured_otherwise"]}.')
     missing = [entry for entry in found if entry.verdict == NOT_RUN]
     shown = [[*entry] for entry in found if entry.verdict != NOT_RUN]
     if shown:
