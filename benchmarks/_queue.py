@@ -160,5 +160,6 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 def last_line(path: Path) -> str:
     """The last line of a file that says anything."""
-    said = [line.strip() for line in path.read_text(errors='replace').splitlines() if line.strip()]
+    lines = path.read_text(encoding='utf-8', errors='replace').splitlines()
+    said = [line.strip() for line in lines if line.strip()]
     return said[-1][:300] if said else ''

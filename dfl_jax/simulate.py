@@ -245,6 +245,8 @@ def _evaluate(
             f'client_eval_samples are of {len(client_samples)} runs, and there are '
             f'{len(runs.keys) if runs.several else 1}'
         )
+    if of_each and (np.asarray(client_samples) == client_samples[0]).all():
+        client_samples, of_each = client_samples[0], False  # one copy serves all runs
     if runs.several:
         state = jax.eval_shape(lambda s: jax.tree.map(lambda a: a[0], s), state)
     batches, measure, summarise = evaluation(

@@ -369,8 +369,8 @@ def dispfl_round(
     for i, (x, y) in enumerate(data):
         w, of_steps = flatten(params[i]), []
         for batch in batches[i]:
-            w, loss = local_training(unflatten(w, params[i]), x, y, [batch], **training)
-            w = w * masks[i]  # the weights outside were zero
+            start = unflatten(w, params[i])
+            w, loss = local_training(start, x, y, [batch], support=masks[i], **training)
             of_steps.append(loss)
         trained.append(w)
         losses.append(np.mean(of_steps))

@@ -625,7 +625,7 @@ def test_failures_of_one_direction_and_clients_that_are_cut_off(name):
     alone = np.setdiff1d(np.arange(CLIENTS), np.ravel(links))
     assert links and len(alone) and graphs.active.all() and bool(directed) == bool(one_way)
     state, (info,) = trained(name, graphs)
-    for unit, expected in SENT[name](links, SIZES).items():
+    for unit, expected in sent_in(name, links, 0).items():
         np.testing.assert_array_equal(info.sent[unit], expected, err_msg=unit)
         assert not expected[alone].any()
     start = jitted(name)[0](jax.random.key(3), network())

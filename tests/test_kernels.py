@@ -328,3 +328,26 @@ def test_a_layer_is_known_by_what_it_computes_and_not_by_its_class(x64, layer):
     )
     np.testing.assert_allclose(found, np.einsum('icp,jcp->ij', rows, rows) / CLASSES, rtol=1e-10)
     assert (kernels.unstructured_parameters(model) == []) == (layer is Renamed)
+
+
+class Switching(nn.Module):
+    """Dropout that a switch turns off, which the kernel has to know as the model does."""
+
+    training: bool = True
+
+    @nn.compact
+    def __call__(self, x, train):
+        x = nn.Dropout(0.5, deterministic=not (self.training and train))(nn.Dense(5)(x))
+        return nn.Dense(CLASSES)(nn.relu(x))
+
+
+def test_the_kernel_of_a_network_whose_switch_has_no_default(x64):
+    model = bind(Switching(), (4,))
+    params = jax.tree.map(lambda a: np.asarray(a, np.float64), model.init(jax.random.key(0)))
+    x = np.random.default_rng(0).normal(size=(6, 4))
+    jacobian = jax.jacrev(lambda w: model.apply(w, x))(params)
+    rows = np.concatenate(
+        [np.asarray(j).reshape(6, CLASSES, -1) for j in jax.tree.leaves(jacobian)], 2
+    )
+    expected = np.einsum('icp,jcp->ij', rows, rows) / CLASSES
+    np.testing.assert_allclose(kernel_fn(model)(params, x), expected, rtol=1e-10)

@@ -390,10 +390,21 @@ def test_a_switch_may_be_a_field_or_the_key(module):
     check_dropout(bind(module, (50,)))
 
 
+def test_a_text_that_is_no_mode_is_no_switch():
+    bind(switched_by('train', False, False), (5,))
+    assert bind(Pooled(), (5,)).classes == 3
+
+
 @pytest.mark.parametrize('default', [False, True, "'eval'", ...])
 def test_an_unknown_switch_is_refused(default):
     with pytest.raises(ValueError, match=r'Own takes noisy, which may be a switch .* train,'):
         bind(switched_by('noisy', default, False), (5,))
+
+
+class Pooled(nn.Module):
+    @nn.compact
+    def __call__(self, x, pool='mean'):
+        return nn.Dense(3)(x if pool == 'mean' else 2 * x)
 
 
 class SwitchedOff(nn.Module):

@@ -151,7 +151,9 @@ def test_the_page_is_of_all_tables(tmp_path, monkeypatch, capsys):
     assert tables.main(['tables', 'all']) == 0
     text = (tmp_path / 'reproduction.md').read_text()
     assert '| paper | 1 | 0 | 1 | 0 | 4 |' in text
-    assert '| other | 1 | 0 | 0 | 0 | 2 |' in text  # its DFedAvg has other settings than paper/one's
+    assert (
+        '| other | 1 | 0 | 0 | 0 | 2 |' in text
+    )  # its DFedAvg has other settings than paper/one's
     assert '| paper/two | Three cells | 3 |' in text and '## paper/two' not in text
     assert '| ntk_dfl, iid | 3 | 3 (1 seed) | reproduced |  |' in text
     assert '(results/paper-one.json)' in text

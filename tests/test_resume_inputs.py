@@ -44,7 +44,7 @@ def resumed(directory: RunDirectory, argv: list[str]) -> None:
 
 # ---------------------------------------------------------------------------------------- flags
 
-EXTENDS = ('rounds',)  # more of them go on; test_resume.py
+GO_ON = ('rounds', 'chunk')  # more rounds, and another chunk than memory chose; test_resume.py
 
 
 @pytest.fixture(scope='module')
@@ -78,7 +78,7 @@ def another_value(name: str, recorded) -> str:
 
 
 @pytest.mark.parametrize(
-    'name', [flag.name for flag in of_a_run() if flag.name not in (*NOT_SETTINGS, *EXTENDS)]
+    'name', [flag.name for flag in of_a_run() if flag.name not in (*NOT_SETTINGS, *GO_ON)]
 )
 def test_another_value_of_a_flag_is_refused(name, begun, files):
     recorded = begun.config()['settings'][name]
@@ -359,5 +359,5 @@ def test_every_array_of_an_experiment_is_in_its_fingerprint(text, files):
 
 
 def test_a_new_part_of_an_experiment_is_in_the_fingerprint_or_derived():
-    known = {'dataset', 'parts', 'validation', 'graphs', 'population', 'world', 'code'}
+    known = {'dataset', 'parts', 'validation', 'graphs', 'population', 'world', 'code', 'evaluated'}
     assert {field.name for field in dataclasses.fields(Experiment)} == known | DERIVED

@@ -218,6 +218,41 @@ def test_a_name_that_is_there_twice_in_a_file(tmp_path, header, said):
     refused(written(tmp_path, f'{header}\n{SAMPLES}'), said)
 
 
+@pytest.mark.parametrize(
+    'change',
+    [str.upper, lambda label: label, {'up': 1, 'down': 0}.get, {'up': True, 'down': False}.get],
+)
+def test_the_target_again_in_another_form_and_under_any_name(saved, change):
+    frame = noise()
+    path = saved(frame.assign(before=[change(label) for label in frame['label']]))
+    refused(path, 'the column before is the target label again')
+    assert data.load(path, columns=LABEL | {'drop': 'before'}).train_x.shape[1] == 3
+
+
+def test_the_numbers_of_the_target_again(saved):
+    frame = noise()
+    price = 100 + frame['a']
+    for name, copy in (('price_2', price.round()), ('cost', price)):
+        path = saved(frame.assign(price=price, **{name: copy}))
+        with pytest.raises(DataError, match=f'the column {name} is the target price again'):
+            data.load(path, columns={'target': 'price'}, task=REGRESSION)
+    path = saved(frame.assign(price=price, cents=(100 * price).round()))
+    assert data.load(path, columns={'target': 'price'}, task=REGRESSION).train_x.shape[1] == 6
+
+
+def test_spaces_around_a_text_are_none_of_it(saved):
+    frame = noise()
+    spaced = frame.assign(label=[label + ' ' * (i % 2) for i, label in enumerate(frame['label'])])
+    assert data.load(saved(spaced), columns=LABEL).classes == 2
+
+
+@pytest.mark.parametrize('header', ['1990,2000,2010,label', 'land,1990,2000,label'])
+def test_years_may_be_names(tmp_path, header):
+    lines = [f'{i % 7},{i * i % 9},{i % 5}.5,{"pq"[i % 3 == 0]}' for i in range(40)]
+    found = data.load(written(tmp_path, header + '\n' + '\n'.join(lines)), columns=LABEL)
+    assert found.train_x.shape == (32, 3)
+
+
 @pytest.mark.parametrize('copy', ['label.1', 'label_y', 'label_copy', 'Label', 'label 2'])
 def test_the_target_again_is_refused(saved, copy):
     frame = noise()
@@ -356,7 +391,15 @@ NUMBERS = np.random.default_rng(0).normal(1e5, 1e4, 200)
         ([f'1{i % 9} Dec 2020' for i in range(200)], 'holds dates, such as'),
         ([f'March 1{i % 9}, 2020' for i in range(200)], 'holds dates, such as'),
         ([f'1{i % 9}:30' for i in range(200)], 'holds dates, such as'),
-        ([f'{i * i} kg' for i in range(200)], '160 different values in 160 training rows'),
+        ([f'1{i % 9}:30 PM' for i in range(200)], 'holds dates, such as'),
+        ([f'2020-01-1{i % 9}T10:00:00Z' for i in range(200)], 'holds dates, such as'),
+        ([f'2020Q{i % 4 + 1}' for i in range(200)], 'holds dates, such as'),
+        ([f'{i % 9} kg' for i in range(200)], 'a form that is not read'),
+        ([f'{i % 9}k' for i in range(200)], 'a form that is not read'),
+        ([f'<{i % 9}' for i in range(200)], 'a form that is not read'),
+        ([f'{i % 9}/10' for i in range(200)], 'a form that is not read'),
+        ([f'0x{i % 9}f' for i in range(200)], 'a form that is not read'),
+        ([f'part {i * i}' for i in range(200)], '160 different values in 160 training rows'),
         ([f'sentence {i % 150}' for i in range(200)], 'different values in 160 training rows'),
     ],
 )

@@ -1,5 +1,6 @@
 """Tasks other than classification: what is learnt, what is reported, and what is refused."""
 
+import dataclasses
 import json
 import re
 
@@ -416,7 +417,7 @@ def test_all_data_with_classes_serve_every_task_of_classes(task, tmp_path):
     x, y = np.zeros((20, 3)), np.arange(20) % 4
     np.savez(tmp_path / 'set.npz', train_x=x, train_y=y, test_x=x, test_y=y)
     table = tmp_path / 'set.csv'
-    table.write_text('a,b\n' + ''.join(f'{n},k{n % 4}\n' for n in range(40)))
+    table.write_text('a,b\n' + ''.join(f'{n * n},k{n % 4}\n' for n in range(40)))
     pictures = tmp_path / 'pictures'
     for name, colour in (('ant', 3), ('bee', 250)):
         for number in range(5):
@@ -467,3 +468,10 @@ def test_numbers_of_a_table_are_scaled_for_every_task_that_does_not_refuse_it(tm
     assert set(data.load(table, columns=label, task=losses).train_y.ravel()) == {0, 1}
     with pytest.raises(DataError, match='the targets of tags must be 0 or 1'):
         data.load(table, columns=price, task=losses)
+
+
+def test_the_loss_of_a_task_is_its_own_whatever_its_outputs_may_evolve_by():
+    brier = Loss(lambda z, y: jnp.sum((jax.nn.softmax(z) - jax.nn.one_hot(y, 10)) ** 2, -1))
+    declared = dataclasses.replace(brier, flow=('mse', 'cross_entropy'))
+    tasks = [CLASSIFICATION._replace(losses=losses) for losses in (brier, declared)]
+    assert not any(task.cross_entropy for task in tasks) and CLASSIFICATION.cross_entropy

@@ -53,7 +53,7 @@ def test_a_text_of_one_s_own(tmp_path):
     path.write_bytes(b'\xff\xfe\xff')
     with pytest.raises(DataError, match=r'cannot read .*own.txt: it is no text'):
         data.load(path, task=NEXT_TOKEN)
-    with pytest.raises(DataError, match=r'cannot read .*absent.txt'):
+    with pytest.raises(DataError, match=r'there is no file .*absent.txt'):
         data.load(tmp_path / 'absent.txt', task=NEXT_TOKEN)
 
 

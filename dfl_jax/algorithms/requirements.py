@@ -59,7 +59,8 @@ def eigenvalues_above(
     if np.abs(matrix - matrix.T).max() > STOCHASTIC:
         raise ValueError(
             f'{name} needs a symmetric mixing matrix, which mixing={mixing} is not on this '
-            'graph; use --mixing=metropolis and a topology whose links go both ways'
+            'graph; leave out failures of one direction, use a topology whose links go both ways, '
+            'or --mixing=metropolis'
         )
     least = float(np.linalg.eigvalsh((np.eye(len(matrix)) + matrix) / 2 if lazy else matrix)[0])
     if least <= bound:
@@ -81,7 +82,7 @@ def tree(name: str, graphs: Graph, sizes: np.ndarray) -> None:
         raise ValueError(
             f'{name} needs a tree, a connected graph without a cycle; {len(sizes)} clients '
             f'have {links // 2} links in {parts} components here; use --topology=line, star, '
-            'or an edge list of a spanning tree'
+            'or an edge list of a spanning tree, and no failures'
         )
 
 
@@ -96,8 +97,8 @@ def heard(name: str, graphs: Graph, sizes: np.ndarray) -> None:
     if len(alone := np.flatnonzero(counts == 0)):
         raise ValueError(
             f'{name} needs every client to be heard, and nobody ever hears client {alone[0]}'
-            f'{f" and {len(alone) - 1} more" if len(alone) > 1 else ""}; use another topology '
-            'or a higher --degree'
+            f'{f" and {len(alone) - 1} more" if len(alone) > 1 else ""}; use another topology, '
+            'a higher --degree or fewer failures'
         )
 
 

@@ -14,15 +14,19 @@ import numpy as np
 from dfl_jax.data.formats import DataError
 
 MOST_VALUES = 1000  # different ones of a column that is one-hot; identifiers have more
+MOST_CHANCE = 20  # rows, in which a feature may be like the target by chance
 FEW_VALUES = 10  # so many are categories even if nearly every row has its own
 MISSING = ('?', '-', '.', 'na', 'n/a', 'nan', 'none', 'null')  # in the first of the samples
 TRUTH = {'true': True, 'false': False}
 PADDED = r'[+-]?0\d+'  # 007, which is a name and not the number 7
 # With a decimal comma, marks between thousands, a unit of money, or a percent sign
 QUANTITY = r"\(?[$€£¥₹]?\s*[+-]?\s*[$€£¥₹]?\s*\d[\d.,'’ \u00a0\u202f_]*\s*[$€£¥₹%‰]?\)?"  # noqa: RUF001
-MONTH = r'(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*'
+MONTH = r'(?:jan|feb|mar|mär|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)[a-z]*'
+# A bound, a number with a unit, a share of ten, a number of another base
+UNIT = r'[<>≤≥~]\s*[+-]?\d[\d.,]*|[+-]?\d[\d.,]*\s*([^\W\d_]{1,4}|/\s*\d+)|0[xob][\da-fA-F]+'
 DATE = (
-    r'(?i:(?:19|20)\d\d[-/]\d{1,2}|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b.*|\d{1,2}:\d{2}(?::\d{2}.*)?|'
+    r'(?i:(?:19|20)\d\d[-/]\d{1,2}|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(?:\D.*)?|'
+    r'\d{1,2}:\d{2}(?:\D.*)?|(?:19|20)\d\d[ -]?[qw]\d{1,2}|'
     rf'(?:\w+,? )?(?:\d{{1,2}}[ .-]+{MONTH}|{MONTH}[ .]+\d{{1,2}})\b.*\d)'
 )
 # How pandas and pyarrow call an index that they save, and how people call theirs
@@ -63,8 +67,10 @@ def check_header(frame: Frame, origin: object) -> None:
             return
     counted = np.array_equal(numbers, np.arange(len(numbers)) + (numbers or [0])[0])
     counted = counted and (not numbers or numbers[0] in (0, 1) or len(numbers) > 2)
-    repeated = all(frame[name].astype(str).str.lower().eq(name.lower()).any() for name in texts)
-    if not counted or (texts and repeated):
+    values = [frame[name].astype(str).str.lower().eq(name.lower()).any() for name in texts]
+    # Years or wave lengths, beside names that are no values
+    rising = len(numbers) > 2 and (np.diff(numbers) > 0).all() and texts and not any(values)
+    if not (counted or rising) or (texts and all(values)):
         raise DataError(
             f'{origin}: its first line, {",".join(frame.columns)[:100]}, looks like a sample: '
             'write the names of the columns above it; if these are the names, give others than '
@@ -98,6 +104,12 @@ def check_texts(
                 f'{where} holds {what}, such as {found.iloc[0][:60]!r}: write plain numbers such '
                 f'as 1234.5, {remedy}'
             )
+    units = odd.str.strip().str.extract(f'^(?P<whole>{UNIT})$')
+    if len(odd) and units.whole.notna().all() and odd.nunique() > 2 and units[1].nunique() < 2:
+        raise DataError(
+            f'{where} holds numbers in a form that is not read, such as {odd.iloc[0][:60]!r}: '
+            f'write plain numbers such as 1234.5, {remedy}'
+        )
     check_few(texts, where, remedy, test)
 
 
@@ -124,10 +136,26 @@ def check_index(column: Column, where: str, remedy: str, test: np.ndarray) -> No
 
 
 def check_copy(column: Column, target: Column, where: str, remedy: str) -> None:
-    """Raises DataError for a column that is the target again, as a join leaves it: label.1."""
+    """Raises DataError for a column that is the target again, as a join leaves it: label.1.
+
+    Under such a name it may be rounded; under any other it is the same numbers or, for a target
+    that has few values, has one for each of these.
+    """
     names = [COPY.sub('', str(each.name).strip().lower()) for each in (column, target)]
-    if names[0] == names[1] and (column.astype(str) == target.astype(str)).all():
+    named = names[0] == names[1]
+    if all(each.dtype.kind in 'biuf' for each in (column, target)):
+        values = (each.to_numpy(np.float64) for each in (column, target))
+        same = np.allclose(*values, rtol=0.01 if named else 1e-6, atol=0)
+    else:
+        same = column.astype(str).str.lower().eq(target.astype(str).str.lower()).all()
+    few = 2 * target.nunique() <= len(target) and (named or len(target) >= MOST_CHANCE)
+    if same or (few and column.nunique() > 1 and (_codes(column) == _codes(target)).all()):
         raise DataError(f'{where} is the target {target.name} again: {remedy}')
+
+
+def _codes(column: Column) -> np.ndarray:
+    """The number of each value in the order in which they first occur, [n]."""
+    return column.factorize()[0]
 
 
 def numbers_of(column: Column, where: str) -> np.ndarray:

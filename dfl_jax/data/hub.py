@@ -242,7 +242,8 @@ def _inputs(
     x = x.astype(np.float32)
     if not np.isfinite(x).all():
         raise DataError(f'{name}: {column} must be finite numbers')
-    check_inputs(f'{name}: {column}', x[~test])
+    for rows in (~test, test):
+        check_inputs(f'{name}: {column}', x[rows])
     return x
 
 

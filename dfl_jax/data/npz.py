@@ -77,7 +77,8 @@ def from_arrays(
     for targets in y:
         check_targets(path, task, targets)
     if not task.sequences:
-        check_inputs(f'{path}: train_x', x[0])
+        for name, inputs in zip(('train_x', 'test_x'), x, strict=True):
+            check_inputs(f'{path}: {name}', inputs)
         if task.whole_targets:
             check_classes(path, *y)
     return Dataset(x[0], y[0], x[1], y[1], classes, _owners(path, client, len(train_y)))

@@ -136,7 +136,7 @@ def from_frame(
     """
     roles = _roles(frame, origin, columns)
     targets = roles['target']
-    used = frame.drop(columns=roles['drop'])
+    used = frame.drop(columns=roles['drop']).apply(_stripped)
     if texts:
         used = _typed(used, roles, task)
     lacking = used.isna().sum()
@@ -238,6 +238,13 @@ def _test_rows(
             f'{origin}: the column {split[0]} must hold train and test, and holds {found}'
         )
     return test
+
+
+def _stripped(column: Any) -> Any:
+    """A column of texts without spaces around them, any other as it is."""
+    from pandas.api.types import infer_dtype
+
+    return column.str.strip() if infer_dtype(column, skipna=True) == 'string' else column
 
 
 def _kind(column: Any, origin: object, roles: dict[str, list[str]]) -> str:

@@ -40,7 +40,7 @@ class Model(NamedTuple):
 
     With a key `apply` trains: the module's switch (`switches.SWITCHES`), if any, is set to train,
     and the key is for its dropout. Without a key it evaluates. Logits are of 32 bits or more, also
-    those of a module that computes in 16: losses and kernels are taken of them.
+    those of a module that computes in 16: losses are taken of them.
     """
 
     module: nn.Module
@@ -103,7 +103,7 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
                 lambda key, x: evaluating.init_with_output(key, x, **evaluated), key, sample
             )
     except Exception as error:
-        _check_bridged(name, dropouts)  # nnx raises a KeyError where there is no key for it
+        _check_bridged(name, dropouts, error)
         if not isinstance(error, MISFITS):
             raise
         reason = str(error).partition('\n')[0]
@@ -159,10 +159,10 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
     return Model(module, init, apply, shape, classes, size, shapes, task, logits.dtype)
 
 
-def _check_bridged(name: str, dropouts: Dropouts) -> None:
+def _check_bridged(name: str, dropouts: Dropouts, error: Exception | None = None) -> None:
     """Raises ValueError for dropout of flax.nnx, whose keys the bridge to linen does not hand on:
     it would be on where the model evaluates, too."""
-    if dropouts.bridged:
+    if dropouts.bridged or "RngStream named 'dropout'" in str(error):  # nnx has no key for it
         raise ValueError(
             f'{name} has dropout of flax.nnx, which the bridge cannot switch; write the module '
             'with flax.linen, or set the rate to 0'

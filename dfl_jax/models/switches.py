@@ -13,6 +13,8 @@ SWITCHES = {  # argument of __call__, or field of the module -> its value in tra
     **dict.fromkeys(('deterministic', 'inference', 'eval', 'evaluate', 'is_eval'), False),
     **dict.fromkeys(('eval_mode', 'use_running_average'), False),
 }
+# What the value of a switch may be that is a text, which is not understood
+MODES = ('train', 'training', 'eval', 'evaluate', 'evaluation', 'test', 'inference', 'predict')
 
 
 class Switched:
@@ -37,7 +39,8 @@ class Switched:
             and isinstance(getattr(module, name), bool | None)
         ]
         for name, default in arguments.items():
-            if name not in SWITCHES and (isinstance(default, bool | str) or default is _NEEDED):
+            text = isinstance(default, str) and default in MODES
+            if name not in SWITCHES and (text or isinstance(default, bool) or default is _NEEDED):
                 raise ValueError(
                     f'the __call__ of {type(module).__name__} takes {name}, which may be a switch '
                     f'and is not known; call a switch one of {", ".join(SWITCHES)}, and make '
@@ -57,8 +60,9 @@ _NEEDED = inspect.Parameter.empty
 def _arguments(call: Any) -> dict[str, Any]:
     """The defaults of what a `__call__` takes by name, beside its input."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    all_of_them = [p for p in inspect.signature(call).parameters.values() if p.name != 'self']
-    return {p.name: p.default for p in all_of_them[1:] if p.kind in named}
+    beside = 2 if inspect.isfunction(call) else 1  # the module itself, of a class's method
+    parameters = [*inspect.signature(call).parameters.values()][beside:]
+    return {p.name: p.default for p in parameters if p.kind in named}
 
 
 class Dropouts:
@@ -124,5 +128,7 @@ def _has_dropout(module: nn.Module) -> bool:
         keys = {} if module.skip_rng else {'rngs': nnx.Rngs(0)}
         return module.nnx_class(*module.args, **module.kwargs, **keys)
 
-    parts = (part for _, part in nnx.iter_graph(nnx.eval_shape(made)))
-    return any(isinstance(part, nnx.Dropout) and part.rate > 0 for part in parts)
+    return any(
+        getattr(part, 'rate' if isinstance(part, nnx.Dropout) else 'dropout_rate', 0)
+        for _, part in nnx.iter_graph(nnx.eval_shape(made))
+    )

@@ -44,7 +44,7 @@ def record_layers(model: Model, params: PyTree, x: Array, taps: dict | None = No
         return y
 
     with nn.intercept_methods(record):
-        logits = model.module.apply({'params': params}, x)
+        logits = model.apply(params, x)
     return logits, layers
 
 

@@ -10,6 +10,7 @@ from dfl_jax.topology.settings import TopologyError
 from dfl_jax.topology.weighted import all_or_none
 
 WEIGHT = re.compile(r"""['"]weight['"]\s*:\s*([^,}\s]+)""")  # in a dictionary of networkx
+COMMENT = re.compile(r'#[^}]*$')  # and not a # in a dictionary
 SCALAR = re.compile(r'np\.\w+\((.*)\)')  # how NumPy 2 prints a number of its own
 
 
@@ -29,7 +30,7 @@ def read_edges(
         raise TopologyError(f'edge list {path} cannot be read: {error}; correct the path') from None
     weights: dict[tuple[int, int], float | str | None] = {}
     for number, line in enumerate(lines, 1):
-        fields = line.split('#')[0].replace(',', ' ').split(None, 2)
+        fields = COMMENT.sub('', line).replace(',', ' ').split(None, 2)
         if not fields:
             continue
         more = _plain(fields[2].strip()) if len(fields) > 2 else ''

@@ -49,7 +49,8 @@ class LocalTraining:
         2021).
       supervision: loss on the labels: `ce` (that of the task: cross-entropy, or its own), `ace`
         (asymmetric cross-entropy) or `wsm` (re-weighted softmax).
-      loss_cap: a minibatch with a larger loss than this has no gradient; None for no bound.
+      loss_cap: a minibatch with a larger loss than this, at the weights before any ascent of SAM,
+        has no gradient; None for no bound.
       proximal: weight mu of the term mu/2 ||w - w_start||^2 in the loss (FedProx), with w_start the
         weights at the start of the round.
       augmentation: of training images: `none` or `standard` (random shift and mirroring).

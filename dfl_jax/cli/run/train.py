@@ -65,6 +65,7 @@ def train(
             for row in rows:
                 logger.row(row)
         steps, unit = _steps(experiment)
+        counting = unit != 'round' and flags.progress
         with tqdm(
             total=steps[-1],
             initial=steps[done],
@@ -87,7 +88,7 @@ def train(
                 world=experiment.world,
                 rules=experiment.rules,
                 # Intervals of events are long, and how many updates each has is known
-                on_round=None if unit == 'round' else lambda r: bar.update(steps[r] - bar.n),
+                on_round=(lambda r: bar.update(steps[r] - bar.n)) if counting else None,
                 on_compile=lambda seconds: bar.set_postfix_str(f'compiled in {seconds:.1f} s'),
             )
             state = resume[0] if resume else None
