@@ -358,7 +358,8 @@ def test_csv_files_of_a_folder_are_read_as_others_are(tmp_path):
     folder.mkdir()
     rows = ['who,size,kind,dear']
     rows += [
-        f'{"0" * (i % 3)}{i % 2},{i * i % 17},{["NA", "None"][i % 4 == 0]},{i % 2}' for i in range(30)
+        f'{"0" * (i % 3)}{i % 2},{i * i % 17},{["NA", "None"][i % 4 > 0]},{i % 2}'
+        for i in range(30)
     ]
     (folder / 'train.csv').write_text('\n'.join(rows), encoding='utf-8-sig')
     (folder / 'test.csv').write_text('\n'.join(rows[:7]))
