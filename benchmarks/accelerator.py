@@ -91,14 +91,14 @@ class Results:
             sys.exit(f'error: no device: {device["error"]}')
         if 'not_run' in device:
             sys.exit('error: no time is left to look at the device; raise --minutes')
-        if device['device'].startswith('cpu') and not _SMALL.value:
-            sys.exit('error: JAX finds no accelerator; install dfl_jax[cuda], or give --small')
         about = device | {'small': _SMALL.value, 'data': bool(_DATA_DIR.value)}
         known = self.content.setdefault('about', about)
         if other := [
             f'{name} {known.get(name)}' for name in about if about[name] != known.get(name)
         ]:
             sys.exit(f'error: {self.path} is of {", ".join(other)}; choose another --out')
+        if device['device'].startswith('cpu') and not _SMALL.value:
+            sys.exit('error: JAX finds no accelerator; install dfl_jax[cuda], or give --small')
         command = ' '.join(['python -m benchmarks.accelerator', *sys.argv[1:]])
         self.content |= {'command': command, 'date': time.strftime('%Y-%m-%d')}
         for part in wanted:

@@ -46,7 +46,7 @@ def whole(tmp_path_factory):
 
 
 def assert_same(out: Path, whole: Path) -> None:
-    """The tables and the files of all runs of two sweeps are equal, but for their seconds."""
+    """The tables and the files of all runs of two sweeps are equal, but for seconds and folders."""
     for name in ('results.csv', 'results.md', 'sweep.json'):
         assert (out / name).read_text() == (whole / name).read_text()
     runs = sorted(path.parent.name for path in whole.glob('*/config.json'))
@@ -54,8 +54,12 @@ def assert_same(out: Path, whole: Path) -> None:
     for name in runs:
         files = sorted(path.name for path in (whole / name).iterdir())
         assert sorted(path.name for path in (out / name).iterdir()) == files
-        for file in ('config.json', 'consensus.safetensors', 'done'):
+        for file in ('consensus.safetensors', 'done'):
             assert (out / name / file).read_bytes() == (whole / name / file).read_bytes()
+        configs = [json.loads((of / name / 'config.json').read_text()) for of in (out, whole)]
+        for config in configs:  # but for where the commands were given
+            del config['folder'], config['digest']
+        assert configs[0] == configs[1]
         ours, theirs = rows_of(out / name), rows_of(whole / name)
         for row in (*ours, *theirs):
             del row['seconds']

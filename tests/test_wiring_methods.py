@@ -81,6 +81,7 @@ BESIDE = {  # setting -> what makes it matter, where the method has it
     'optimizer_options': {'optimizer': 'adam', 'momentum': 0.0},
     'optimizer': {'momentum': 0.0},
     'patience': {'evolution': 'euler'},
+    'rounds': {'schedule': 'annealed'},
     'warmup': {'rounds': 8},
     'period_growth': {'period': 2},
     'peak_updates': {'period': 2},
