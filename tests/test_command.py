@@ -274,24 +274,24 @@ KEPT = ('out', 'dataset', 'data_dir', 'world', 'compilation_cache', 'partition_f
 
 
 def test_a_path_is_expanded_wherever_it_stands(monkeypatch):
-    monkeypatch.setenv('HOME', '/home/someone')
+    monkeypatch.setenv('HOME', '/users/someone')
     of = parsed(
         'run',
         *('--out=~/x', '--dataset=hf:~/set', '--data_dir', '~', '--world=a=1;~/w.csv'),
         *('--compilation_cache=~/cache', '--partition_file=a/~/b', '~/argument'),
     )
     assert of == {
-        'out': '/home/someone/x',
-        'dataset': 'hf:/home/someone/set',
-        'data_dir': '/home/someone',
-        'world': 'a=1;/home/someone/w.csv',
-        'compilation_cache': '/home/someone/cache',
+        'out': '/users/someone/x',
+        'dataset': 'hf:/users/someone/set',
+        'data_dir': '/users/someone',
+        'world': 'a=1;/users/someone/w.csv',
+        'compilation_cache': '/users/someone/cache',
         'partition_file': 'a/~/b',
-        'rest': ['/home/someone/argument'],
+        'rest': ['/users/someone/argument'],
     }
     paths = command.PathsParser().parse('~/a,b,~/c')
-    assert paths == ['/home/someone/a', 'b', '/home/someone/c']
-    assert parsed('run', '--dataset=~/d.npz')['dataset'] == '/home/someone/d.npz'
+    assert paths == ['/users/someone/a', 'b', '/users/someone/c']
+    assert parsed('run', '--dataset=~/d.npz')['dataset'] == '/users/someone/d.npz'
 
 
 def test_a_home_folder_that_there_is_not_is_refused(capsys):
