@@ -322,6 +322,8 @@ REFUSED_BY_DPSGD = [
     ('--gossip_steps=1001', '--gossip_steps=1001', 'at most 1000'),
     ('--batch_size=1000000000000000000', '--batch_size=1000', 'at most 2147483647'),
     ('--clip_norm=inf', '--clip_norm=inf', 'finite'),
+    ('--chunk=0', '--chunk=0', 'at least 1'),
+    ('--chunk=-1', '--chunk=-1', 'at least 1'),
     ('--momentum=nan', '--momentum=nan', 'finite'),
     ('--loss_cap=0', 'loss_cap has to be above 0', 'got 0'),
     ('--round_order=never', 'never', 'train_first, average_first, parallel'),

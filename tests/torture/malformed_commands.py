@@ -75,7 +75,6 @@ OF_A_RUN = [
         --client_eval_samples=41
         --input_projection=0
         --input_projection=99
-        --validation_share=0.2
         --validation_share=1
         --link_dropout=1.5
         --client_dropout=1.0001

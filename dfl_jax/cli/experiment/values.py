@@ -21,6 +21,7 @@ MOST = {
     'attack_training': 10**7,
     'attack_steps': 10**7,
 }
+POSITIVE = ('chunk',)  # beside those that are checked where they are defined
 
 
 def check_values(flags: Any) -> None:
@@ -40,6 +41,8 @@ def check_values(flags: Any) -> None:
                 raise ValueError(
                     f'--{name} takes whole numbers separated by commas, got {_given(value)}'
                 )
+            if name in POSITIVE and one is not None and one < 1:
+                raise ValueError(f'--{name}={_given(value)}: use at least 1, or leave it out')
             most = MOST.get(name, 2**31 - 1)
             if isinstance(one, int) and name != 'seed' and not -(2**31) <= one <= most:
                 raise ValueError(f'--{name}={_given(value)} is out of range; use at most {most}')
