@@ -1081,7 +1081,7 @@ def test_theory_is_asked_before_anything_runs(tiny, tmp_path):
         (('--algorithm=d2', '--topology=ring', '--link_dropout_directed=0.5'), 'no dropout'),
         (
             ('--algorithm=dsgt', '--degree=3', '--link_dropout_directed=0.5'),
-            'and no failures of one direction',
+            'leave out failures of one direction',
         ),
         (('--algorithm=sgp', '--degree=3', '--init=gain_corrected'), '--algorithm=sgp has none'),
     ):
