@@ -76,7 +76,9 @@ def succeeded(outcome: Outcome) -> Outcome:
 def rows_of(run: Path) -> list[Row]:
     """The evaluations of a run without what differs between equal runs. Raises Fault."""
     try:
-        rows = [json.loads(line) for line in (run / 'metrics.jsonl').read_text().splitlines()]
+        # A half-written last line does not count
+        lines = (run / 'metrics.jsonl').read_bytes().split(b'\n')[:-1]
+        rows = [json.loads(line) for line in lines]
         return [{name: row[name] for name in row if name not in UNLIKE} for row in rows]
     except (OSError, ValueError, TypeError) as error:
         raise Fault(f'metrics.jsonl cannot be read: {error}') from None
