@@ -125,7 +125,7 @@ class Results:
 
 def parts(out: Path) -> list[Part]:
     """The queue, in the order of worth."""
-    from dfl_jax.algorithms import METHODS
+    from dfl_jax.methods import METHODS
 
     few = _SMALL.value
     precise = [f'rounds/{name}-{each}' for name, those in PRECISIONS.items() for each in those]

@@ -33,9 +33,9 @@ from absl import flags
 from benchmarks import _common as common
 from benchmarks.peers._common import CLASSES, WARM_UP, random_samples
 from dfl_jax import models
-from dfl_jax.algorithms import METHODS, Run, make
 from dfl_jax.base import Clients, Graph
 from dfl_jax.heterogeneous import assign_architectures, populate
+from dfl_jax.methods import METHODS, Run, make
 from dfl_jax.timing import DependsOnTrainingError, counted
 
 _PLATFORM = flags.DEFINE_enum(

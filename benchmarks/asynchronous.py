@@ -22,7 +22,7 @@ from absl import flags
 from jax import lax
 
 from benchmarks import _common as common
-from dfl_jax import algorithms, asynchronous, simulate, topology
+from dfl_jax import asynchronous, methods, simulate, topology
 from dfl_jax.base import Algorithm, Array, Clients
 from dfl_jax.evaluation import Holdout
 from dfl_jax.timing import world
@@ -56,12 +56,12 @@ def seconds_of_updates() -> None:
     rounds = -(-_UPDATES.value // count)
     graphs = topology.schedule('regular', count, rounds, seed=0, static=True, degree=DEGREE)
     drawn = world(count, speed='lognormal:1e10:0.5', uplink=1e9, latency=0.01)
-    dpsgd, _ = program(algorithms.make('dpsgd', model, **TRAINING), graphs, clients)
+    dpsgd, _ = program(methods.make('dpsgd', model, **TRAINING), graphs, clients)
     table = common.Table(
         *('method', 'slots', 'events a slot', 'past models', 'MiB of work', 'plan, s'),
         *('update, ms', 'of D-PSGD, ms', 'ratio'),
     )
-    for name in asynchronous.METHODS:
+    for name in asynchronous.EVENT_METHODS:
         plan_seconds, plan = common.seconds_of(
             lambda name=name: asynchronous.plan(
                 *(name, graphs, drawn),
@@ -70,7 +70,7 @@ def seconds_of_updates() -> None:
                 updates=_UPDATES.value,
             )
         )
-        run, work = program(asynchronous.make(plan, model, **TRAINING), plan.slots, clients)
+        run, work = program(asynchronous.method_of(plan, model, **TRAINING), plan.slots, clients)
         pairs = [
             (run() / _UPDATES.value, dpsgd() / (rounds * count)) for _ in range(_REPEATS.value)
         ]
@@ -139,7 +139,7 @@ def scheduled(name: str, speed: np.ndarray, model: Any) -> tuple[Algorithm, Any,
     graphs = topology.schedule('ring', RING, MOST_ROUNDS, seed=0, static=True)
     if name == 'dpsgd':
         ends = np.arange(1, MOST_ROUNDS + 1) * WORK / speed.min()
-        return algorithms.make(name, model, round_order='parallel', **TRAINING), graphs, 1, ends
+        return methods.make(name, model, round_order='parallel', **TRAINING), graphs, 1, ends
     drawn = world(RING, uplink=np.inf, latency=0)._replace(speed=speed)
     plan = asynchronous.plan(
         *(name, graphs, drawn),
@@ -148,7 +148,7 @@ def scheduled(name: str, speed: np.ndarray, model: Any) -> tuple[Algorithm, Any,
         seconds=MOST_ROUNDS * WORK / 1e10,
         intervals=2 * MOST_ROUNDS,
     )
-    return asynchronous.make(plan, model, **TRAINING), plan.slots, plan.per_interval, plan.ends
+    return asynchronous.method_of(plan, model, **TRAINING), plan.slots, plan.per_interval, plan.ends
 
 
 if __name__ == '__main__':

@@ -36,19 +36,19 @@ from absl import flags
 from tqdm import tqdm
 
 from benchmarks import _common as common
-from dfl_jax.algorithms import make
 from dfl_jax.algorithms.spark import NTK as SPARK
 from dfl_jax.algorithms.spark import Projection
 from dfl_jax.base import Array, Clients, Graph, PyTree
 from dfl_jax.gossip.mixing import mix_at_aggregator, mixing_weights
+from dfl_jax.methods import make
 from dfl_jax.models import Model
 from dfl_jax.ntk import NtkUpdate, evolve, linearization
 from dfl_jax.ntk.aggregator_data import aggregator_data, of_members, output_targets
-from dfl_jax.ntk.chebyshev import TOLERANCE
 from dfl_jax.ntk.distillation import Distillation, distillation_target
 from dfl_jax.ntk.evolution import Kernel
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import projection
+from dfl_jax.ntk.rkc import TOLERANCE
 
 _METHOD = flags.DEFINE_enum('method', 'ntk_dfl', ['ntk_dfl', 'spark'], 'whose evolution')
 _EVOLUTION = flags.DEFINE_enum('evolution', 'rkc', ['rkc', 'sampled'], 'of the outputs')

@@ -31,10 +31,10 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from benchmarks import _common as common
-from dfl_jax.algorithms import make
 from dfl_jax.base import Array, Clients, Graph, PyTree
 from dfl_jax.execution.memory import aggregator_bytes, choose_chunk
 from dfl_jax.gossip.mixing import mix, mixing_weights
+from dfl_jax.methods import make
 from dfl_jax.models import Model
 from dfl_jax.ntk import TIMESTEPS, Linearization, NtkUpdate, evolve, kernel_fn, ntk_update
 from dfl_jax.ntk.aggregator_data import aggregator_data, output_targets

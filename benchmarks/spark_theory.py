@@ -27,9 +27,9 @@ from scipy.optimize import minimize_scalar
 from tqdm import tqdm
 
 from benchmarks import _common as common
-from dfl_jax.algorithms import make
 from dfl_jax.algorithms.spark import State
 from dfl_jax.base import Array, Clients, PyTree
+from dfl_jax.methods import make
 from dfl_jax.metrics import consensus_model
 from dfl_jax.models import Model
 

@@ -32,11 +32,12 @@ from jax.sharding import Mesh
 
 from benchmarks import _common as common
 from dfl_jax import simulate, topology
-from dfl_jax.algorithms import METHODS, make, settings_of
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.execution.devices import client_mesh, cores_as_devices, mesh_of_cores
 from dfl_jax.execution.memory import choose_chunk
 from dfl_jax.heterogeneous.population import populate
+from dfl_jax.method_settings import settings_of
+from dfl_jax.methods import METHODS, make
 from dfl_jax.models import MODES, architecture, bind
 
 OFFERED = ('ntk_dfl', 'spark', 'dfedavg', 'dfedavgm', 'dpsgd', 'dfml')

@@ -20,10 +20,11 @@ from jax import lax
 from jax.sharding import Mesh
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree, State
-from dfl_jax.checks import check_labels, check_range, check_shapes
+from dfl_jax.checks import check_range
 from dfl_jax.evaluation import BUDGET, Batches, Holdout, Metrics, choose_samples, evaluation
 from dfl_jax.execution import Runs, on_shares, placed, replicated
 from dfl_jax.progress import DivergenceError, Progress, diagnostics, divergence, totals
+from dfl_jax.run_checks import check_labels, check_shapes
 from dfl_jax.timing import ROUNDS, Clock, Rules, World, advance, counts_of, rules_of
 
 CHOICE = 1  # the stream, of a run's key, of the test samples that evaluate the clients

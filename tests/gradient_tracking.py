@@ -5,11 +5,11 @@ from typing import NamedTuple
 import jax
 
 from dfl_jax import Algorithm, Info
-from dfl_jax.algorithms import Method
-from dfl_jax.algorithms.common import consensus_of, count_sent, stacked_predictions
+from dfl_jax.algorithms.gossip_method import consensus_of, count_sent, stacked_predictions
 from dfl_jax.base import Array, PyTree
 from dfl_jax.gossip import mix, mixing_weights
 from dfl_jax.initialisation import initial_params
+from dfl_jax.methods import Method
 from dfl_jax.metrics import dispersion
 from dfl_jax.training import Batch, batch_loss
 

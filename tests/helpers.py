@@ -14,9 +14,9 @@ import networkx as nx
 import numpy as np
 
 from dfl_jax import Graph
-from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm
 from dfl_jax.evaluation import evaluation
+from dfl_jax.methods import make
 from tests.torture.processes import Process, Starter, command
 
 

@@ -5,7 +5,7 @@ import statistics
 
 import numpy as np
 
-from dfl_jax.cli.run.rundir import RunDirectory
+from dfl_jax.experiment.run_directory import RunDirectory
 
 
 def save_run(path, algorithm='dpsgd', seed=0, clients=12, rounds=5, metric='accuracy', **settings):

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dfl_jax.algorithms import METHODS, REQUIRED, make, settings_of
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
+from dfl_jax.method_settings import REQUIRED, settings_of
+from dfl_jax.methods import METHODS, make
 from dfl_jax.models import MLP, bind
 from dfl_jax.training import LocalTraining
 
@@ -27,7 +28,7 @@ def test_settings_of_a_method_without_local_training():
 
 @pytest.mark.parametrize('name', METHODS)
 def test_every_setting_of_a_method_has_a_flag_or_comes_from_the_run(name):
-    from dfl_jax.cli.experiment.method_flags import WITHOUT_FLAG, flag_of
+    from dfl_jax.cli.flags.method_flags import WITHOUT_FLAG, flag_of
 
     for setting in settings_of(METHODS[name].factory):
         assert flag_of(setting) or setting in (*WITHOUT_FLAG, *METHODS[name].from_run), setting

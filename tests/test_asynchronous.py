@@ -10,9 +10,8 @@ import pytest
 import reference_events
 from helpers import compiled, round_of, widen
 
-from dfl_jax import Clients, algorithms, simulate, topology
-from dfl_jax.analysis.quadratics import quadratics
-from dfl_jax.asynchronous import METHODS, make, plan
+from dfl_jax import Clients, methods, simulate, topology
+from dfl_jax.asynchronous import EVENT_METHODS, method_of, plan
 from dfl_jax.asynchronous.divshare import layout_of
 from dfl_jax.asynchronous.events import Event
 from dfl_jax.asynchronous.slots import pack
@@ -20,6 +19,7 @@ from dfl_jax.evaluation import Holdout
 from dfl_jax.execution import client_mesh
 from dfl_jax.gossip import mixing_matrix
 from dfl_jax.models import MLP, Linear, bind
+from dfl_jax.papers.tables.quadratic_problem import quadratics
 from dfl_jax.tasks import REGRESSION
 from dfl_jax.timing import Online, world
 
@@ -127,7 +127,7 @@ def program(name, **settings):
     clients = jax.tree.map(jnp.asarray, network()[0])
     planned = planned_as(name, 0)
     enough = dataclasses.replace(planned, places=PLACES)
-    algorithm = make(enough, MODEL, init='independent', **(WHOLE | settings))
+    algorithm = method_of(enough, MODEL, init='independent', **(WHOLE | settings))
 
     def interval(state, slots):
         step = lambda s, slot: algorithm.step(None, s, slot, clients)  # noqa: E731
@@ -180,7 +180,7 @@ def planned_as(name, seed, **options):
     return plan(name, links(seed), rough(seed), loss=0.2, seed=seed, **TIMES, **options)
 
 
-@pytest.mark.parametrize('name', METHODS)
+@pytest.mark.parametrize('name', EVENT_METHODS)
 def test_slots_are_the_event_loop(name, x64):
     """On random worlds with slow links, lost messages and clients that come and go."""
     gradients, ring, updates = network()[1], 0, 0
@@ -224,7 +224,7 @@ def test_averages_alone_are_the_event_loop_bit_for_bit(x64):
 
 def but_for(*slow):
     """The methods; those named are slow tests."""
-    return [pytest.param(n, marks=pytest.mark.slow if n in slow else ()) for n in METHODS]
+    return [pytest.param(n, marks=pytest.mark.slow if n in slow else ()) for n in EVENT_METHODS]
 
 
 @pytest.mark.parametrize('name', but_for('ad_psgd', 'gossip_learning'))
@@ -255,7 +255,7 @@ def test_swift_on_equal_clients_is_dpsgd(x64):
     assert planned.slots.active.all() and planned.slots.active.shape == (rounds, CLIENTS)
     assert (planned.slots.source < 0).all()  # nothing is of the past
     same = {'init': 'independent', **WHOLE}
-    method = make(planned, MODEL, **same)
+    method = method_of(planned, MODEL, **same)
     dpsgd = compiled('dpsgd', MODEL, round_order='parallel', mixing='metropolis', **same)
     asynchronous = widen(jax.jit(method.init)(jax.random.key(0), clients))
     synchronous = widen(dpsgd.init(jax.random.key(0), clients))
@@ -344,7 +344,7 @@ def test_places_are_those_that_are_needed_at_once():
     assert pack(changes[:2], 4, np.array([7.0]), 2, width=1).slots.members.max() == 3
 
 
-@pytest.mark.parametrize('name', METHODS)
+@pytest.mark.parametrize('name', EVENT_METHODS)
 def test_nobody_is_written_twice_in_a_slot(name):
     planned = planned_as(name, 5)
     slots, columns = planned.slots, 2 if name == 'ad_psgd' else 1
@@ -366,7 +366,7 @@ def test_it_runs_as_rounds_do(name):
     clients = jax.tree.map(jnp.asarray, clients._replace(x=clients.x.astype(np.float32)))
     test = Holdout(clients.x[0], clients.y[0])
     planned = planned_as(name, 2)
-    method = make(planned, MODEL, **WHOLE)
+    method = method_of(planned, MODEL, **WHOLE)
 
     def run(**options):
         runs = simulate.run(
@@ -404,7 +404,7 @@ def seconds_to(name, speeds, target=0.02, lr=0.5):
     graphs = topology.schedule('ring', clients, 1, seed=0, static=True)
     settings = {'lr': lr, 'batch_size': 5, 'local_steps': 1}
     if name == 'dpsgd':
-        method = algorithms.make('dpsgd', model, round_order='parallel', **settings)
+        method = methods.make('dpsgd', model, round_order='parallel', **settings)
         slots = topology.schedule('ring', clients, ROUNDS, seed=0, static=True)
         ends, per_interval = np.arange(1, ROUNDS + 1) / min(speeds), 1
     else:
@@ -413,7 +413,7 @@ def seconds_to(name, speeds, target=0.02, lr=0.5):
             name, graphs, still, work=1.0, bits=1, seconds=float(ROUNDS), intervals=2 * ROUNDS
         )
         slots, ends, per_interval = planned.slots, planned.ends, planned.per_interval
-        method = make(planned, model, **settings)
+        method = method_of(planned, model, **settings)
     state = jax.jit(method.init)(jax.random.key(0), found.clients)
 
     def one(state, slot):
@@ -471,13 +471,13 @@ def test_what_is_refused(monkeypatch):
     assert '6e+09 local updates end within 1e+08 seconds' in refusal(seconds=1e8)
     assert 'updates has to be at most 5000000' in refusal(seconds=None, updates=10**8)
     with pytest.raises(ValueError, match=r'1000000000 past models of 15 weights take 55\.9 GiB'):
-        METHODS['swift'].factory(MODEL, places=10**9)
+        EVENT_METHODS['swift'].factory(MODEL, places=10**9)
     graphs = links()
-    monkeypatch.setattr('dfl_jax.host.free_bytes', lambda: 10)
+    monkeypatch.setattr('dfl_jax.host_memory.free_bytes', lambda: 10)
     assert 'are free; simulate fewer seconds' in refusal(graphs)
 
 
-@pytest.mark.parametrize('name', METHODS)
+@pytest.mark.parametrize('name', EVENT_METHODS)
 def test_a_longer_plan_goes_on_where_the_shorter_one_ends(name):
     """To the same bits: what is still to be read at the end is kept in the same places."""
     clients = jax.tree.map(jnp.asarray, network()[0])
@@ -497,7 +497,7 @@ def test_a_longer_plan_goes_on_where_the_shorter_one_ends(name):
                 again = again[:, :columns] if again.ndim > 1 else again
                 np.testing.assert_array_equal(once, again)
     both = dataclasses.replace(long, places=max(short.places, long.places))
-    method = make(both, MODEL, init='independent', **WHOLE)
+    method = method_of(both, MODEL, init='independent', **WHOLE)
 
     @jax.jit
     def run(state, slots):

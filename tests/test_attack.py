@@ -7,13 +7,13 @@ import pytest
 from absl.testing import flagsaver
 from reference import jacobian
 
-from dfl_jax.analysis import reconstruction as attack
-from dfl_jax.cli.attack import command as command_line
-from dfl_jax.cli.attack import scene as attack_scene
 from dfl_jax.compression import chain, quantization, top_k
 from dfl_jax.data import synthetic
 from dfl_jax.data.projection import project, projection_matrix
 from dfl_jax.models import MLP, SmallCNN, bind
+from dfl_jax.papers.reconstruct import command as command_line
+from dfl_jax.papers.reconstruct import reconstruction as attack
+from dfl_jax.papers.reconstruct import scene as attack_scene
 
 SHAPE, CLASSES, HIDDEN = (4, 3, 1), 3, 20
 PIXELS = 12

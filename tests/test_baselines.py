@@ -11,12 +11,13 @@ import reference_dfml
 from test_dfml import cut, doubled, largest_difference, round_of
 
 from dfl_jax import Clients, topology
-from dfl_jax.algorithms import METHODS, make, settings_of
 from dfl_jax.algorithms.dec_partial import dec_partial
 from dfl_jax.heterogeneous.population import assign_architectures, populate
 from dfl_jax.heterogeneous.submodels import Axis, axes, channels, indices
+from dfl_jax.method_settings import settings_of
+from dfl_jax.methods import METHODS, make
 from dfl_jax.models import MLP, ConvNet, PreActResNet, bind
-from dfl_jax.topology import aggregators as meetings
+from dfl_jax.topology import meetings
 from dfl_jax.training.batches import epoch_orders
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3

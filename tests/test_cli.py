@@ -25,13 +25,14 @@ from helpers import started
 from safetensors.numpy import load_file
 
 from dfl_jax import data
-from dfl_jax.algorithms import METHODS, settings_of
-from dfl_jax.cli.experiment.method import choose_method
-from dfl_jax.cli.experiment.method_flags import GROUPS, METHOD, of_a_run, settings_of_a_run
-from dfl_jax.cli.experiment.networks import model_named
+from dfl_jax.cli.flags.method_flags import GROUPS, METHOD, of_a_run, settings_of_a_run
 from dfl_jax.cli.report.command import write_report
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
+from dfl_jax.experiment.method import choose_method
+from dfl_jax.experiment.networks import model_named
+from dfl_jax.method_settings import settings_of
+from dfl_jax.methods import METHODS
 from dfl_jax.topology.families import FAMILIES, WITH_DEGREE
 from tests.torture.processes import Process
 
@@ -155,7 +156,7 @@ def plugins(tmp_path, monkeypatch):
     """A module of a user's own, importable for the length of one test."""
     (tmp_path / 'their_methods.py').write_text(
         'from flax import linen as nn\n'
-        'from dfl_jax.algorithms import make\n\n'
+        'from dfl_jax.methods import make\n\n'
         'number = 3\n\n'
         'def short(model, *, lr=0.02):\n'
         '    return make("ntk_dfl", model, lr=lr, timesteps=(5,), evolution="euler")\n\n'

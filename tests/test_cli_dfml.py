@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 from test_cli import here, rows_of
 
-from dfl_jax.algorithms import METHODS
+from dfl_jax.methods import METHODS
 
 pytestmark = pytest.mark.integration
 

@@ -13,11 +13,11 @@ from absl.testing import flagsaver
 from test_cli import NETWORK, write_sums
 
 from dfl_jax.cli.run import command as run
-from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.start import parse
 from dfl_jax.cli.time import command as time
 from dfl_jax.cli.time import map as time_map
 from dfl_jax.cli.time import plot
+from dfl_jax.experiment.run_directory import RunDirectory
 
 SMALL = [
     *('--noprogress', '--nocheckpoint', '--clients=6', '--degree=2', '--rounds=4', '--alpha=1'),
@@ -277,7 +277,7 @@ def test_a_client_that_never_comes_back(tmp_path, method):
 @pytest.mark.integration
 def test_a_method_that_counts_nothing(tmp_path, monkeypatch):
     (tmp_path / 'quiet.py').write_text(
-        'from dfl_jax.algorithms import dpsgd\n'
+        'from dfl_jax.methods import dpsgd\n'
         'def quiet(model):\n'
         '    method = dpsgd(model)\n'
         '    def step(*arguments):\n'
@@ -332,7 +332,7 @@ def test_methods_without_rounds(tmp_path, method):
     same = ('consensus_accuracy', 'consensus_loss', 'mbytes_total', 'updates')
     again = rows_of(tmp_path / 'a')
     assert [[r[name] for name in same] for r in again] == [[r[n] for n in same] for r in rows]
-    with mock.patch('dfl_jax.cli.experiment.build.build', side_effect=AssertionError):
+    with mock.patch('dfl_jax.experiment.build.build', side_effect=AssertionError):
         status, _, err = called(time, f'--runs={tmp_path}/whole', f'--out={tmp_path}/t')
     assert status == 1 and f'{method} has no rounds, and' in err  # what is left out is not planned
     shown = called(run, *argv, '--progress', '--eval_every=4', f'--out={tmp_path}/b')[2]

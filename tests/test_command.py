@@ -20,7 +20,7 @@ from test_cli import ROOT
 
 from dfl_jax.cli import command, help, interrupts, start
 from dfl_jax.cli.__main__ import COMMANDS as COMMANDS_OF_THE_PROGRAM
-from dfl_jax.cli.experiment import values
+from dfl_jax.experiment import values
 
 
 def test_a_check_of_a_folder_leaves_nothing(tmp_path, monkeypatch):

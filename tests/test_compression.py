@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dfl_jax import Clients, simulate, topology
-from dfl_jax.algorithms import make
 from dfl_jax.compression import (
     ROUNDINGS,
     Compression,
@@ -17,6 +16,7 @@ from dfl_jax.compression import (
     quantization,
     top_k,
 )
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3

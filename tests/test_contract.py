@@ -19,12 +19,12 @@ import pytest
 from flax import linen as nn
 
 from dfl_jax import Clients, Graph, simulate, topology
-from dfl_jax.algorithms import METHODS, make
 from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.execution.devices import client_mesh
 from dfl_jax.heterogeneous.population import assign_architectures, populate
+from dfl_jax.methods import METHODS, make
 from dfl_jax.models import MLP, bind
-from dfl_jax.topology import aggregators as meetings
+from dfl_jax.topology import meetings
 from tests.helpers import round_of
 
 # All but those of files, and the hypercube, which has no nine corners

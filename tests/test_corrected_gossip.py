@@ -9,11 +9,11 @@ import reference_gossip
 from helpers import as_reference, compiled, round_of, widen
 
 from dfl_jax import Clients, topology
-from dfl_jax.algorithms import make
-from dfl_jax.algorithms.common import ONE_MINIBATCH, Stepped, gossip_method
 from dfl_jax.algorithms.dfed_alt import last_layer
+from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, Stepped, gossip_method
 from dfl_jax.algorithms.relay_sgd import relayed
 from dfl_jax.gossip import mixing_matrix, push_weights
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, SmallCNN, bind
 
 CLIENTS, FEATURES, CLASSES, ROUNDS = 6, 4, 3, 6

@@ -15,11 +15,11 @@ import reference_events
 from helpers import round_of
 
 from dfl_jax import Clients, Graph, asynchronous, timing, topology
-from dfl_jax.algorithms import METHODS, make
 from dfl_jax.asynchronous.divshare import layout_of
 from dfl_jax.asynchronous.intervals import by_interval, intervals_of
-from dfl_jax.execution import operations
+from dfl_jax.execution.flops import operations
 from dfl_jax.heterogeneous import populate
+from dfl_jax.methods import METHODS, make
 from dfl_jax.models import CNN3, MLP, ConvNet, SmallCNN, bind
 from dfl_jax.tasks import REGRESSION
 from dfl_jax.timing import world
@@ -161,7 +161,7 @@ EVERY = [
 
 
 def test_every_method_is_counted_by_hand():
-    assert {*METHODS, *asynchronous.METHODS} == {*by_hand.TRAFFIC}
+    assert {*METHODS, *asynchronous.EVENT_METHODS} == {*by_hand.TRAFFIC}
     worked = (*by_hand.ALONE, *by_hand.MEETINGS, *by_hand.KERNELS, *by_hand.UPDATES)
     assert sorted(worked) == sorted(by_hand.TRAFFIC)
     for name, method in METHODS.items():
@@ -278,7 +278,7 @@ def tables(seed):
     return graphs, drawn
 
 
-@pytest.mark.parametrize('name', asynchronous.METHODS)
+@pytest.mark.parametrize('name', asynchronous.EVENT_METHODS)
 def test_who_does_not_wait_counts_as_the_paper_says(name):
     """The messages that arrive and the local updates of the event loop of `reference_events`."""
     net, seed, ends = by_hand.dense(INPUTS, CLASSES), 3, np.array([1.5, 3.0, 4.0])
@@ -294,7 +294,7 @@ def test_who_does_not_wait_counts_as_the_paper_says(name):
         assert bits == there  # of which the transfer's seconds follow, too
     timed = {'work': 0.1, 'bits': bits, 'loss': 0.2, 'seed': seed}
     planned = asynchronous.plan(name, graphs, drawn, ends=ends, **timed, **more)
-    factory = by_interval(asynchronous.METHODS[name].factory)
+    factory = by_interval(asynchronous.EVENT_METHODS[name].factory)
     width = planned.slots.active.shape[1]
     algorithm = factory(
         model,
@@ -341,7 +341,7 @@ def test_who_does_not_wait_counts_as_the_paper_says(name):
 
 def consensus_methods():
     """Every method whose consensus can weigh clients by their samples."""
-    tables = METHODS, asynchronous.METHODS
+    tables = METHODS, asynchronous.EVENT_METHODS
     for name, method in ((n, m) for table in tables for n, m in table.items()):
         if 'consensus' in inspect.signature(method.factory).parameters:
             yield name
@@ -353,8 +353,8 @@ def test_the_consensus_weighs_the_clients_as_it_says(name):
     more = {'relay_sgd': {'members': 5}, 'spark': {'projection_dim': 4}}.get(name, {})
     clients, model = network(), net_model(DEEP)
     for how in ('mean', 'size'):
-        if name in asynchronous.METHODS:
-            factory = asynchronous.METHODS[name].factory
+        if name in asynchronous.EVENT_METHODS:
+            factory = asynchronous.EVENT_METHODS[name].factory
             algorithm = factory(model, places=2, init='independent', consensus=how)
         else:
             algorithm = make(name, model, init='independent', consensus=how, **more)

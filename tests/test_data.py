@@ -511,7 +511,7 @@ def test_a_npz_that_the_memory_does_not_hold(tmp_path, monkeypatch):
     x, y = np.zeros((400, 500, 100), np.float32), np.zeros(400, int)
     np.savez_compressed(tmp_path / 'bomb.npz', train_x=x, train_y=y, test_x=x[:1], test_y=y[:1])
     assert (tmp_path / 'bomb.npz').stat().st_size < 2**20
-    monkeypatch.setattr('dfl_jax.host.free_bytes', lambda: 50 * 2**20)
+    monkeypatch.setattr('dfl_jax.host_memory.free_bytes', lambda: 50 * 2**20)
     monkeypatch.setattr(np, 'load', lambda *_: pytest.fail('it was read'))
     with pytest.raises(DataError, match=r'bomb.npz takes about 76.* MiB, and 50.0 MiB are free'):
         data.load(str(tmp_path / 'bomb.npz'))

@@ -16,12 +16,12 @@ from helpers import started
 from test_cli import ROOT, SMALL, here, rows_of, write_clusters
 
 from dfl_jax import Clients, data, execution, simulate, topology
-from dfl_jax.algorithms import METHODS, make
 from dfl_jax.checkpoint import Checkpoints
-from dfl_jax.cli.experiment import placement
 from dfl_jax.execution import devices, memory
 from dfl_jax.execution.chunks import map_in_chunks, map_present
+from dfl_jax.experiment import placement
 from dfl_jax.heterogeneous.population import assign_architectures, populate
+from dfl_jax.methods import METHODS, make
 from dfl_jax.models import MLP, bind
 from dfl_jax.simulate import Progress
 

@@ -10,7 +10,6 @@ import reference
 import reference_dfml
 
 from dfl_jax import Clients, Graph, simulate, topology
-from dfl_jax.algorithms import make
 from dfl_jax.algorithms.dfml import SCHEDULED, alpha_schedule, balance_of
 from dfl_jax.heterogeneous.mutual import (
     Balance,
@@ -25,8 +24,9 @@ from dfl_jax.heterogeneous.population import (
     gather,
     populate,
 )
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
-from dfl_jax.topology import aggregators as meetings
+from dfl_jax.topology import meetings
 from dfl_jax.training import LocalTraining
 from dfl_jax.training.batches import epoch_orders
 from dfl_jax.training.losses import supervised_losses

@@ -11,8 +11,8 @@ from helpers import as_reference, round_of, widen
 from test_gossip_sgd import CLASSES, CLIENTS, FEATURES, SIZES, batches_of, schedule
 
 from dfl_jax import Clients, topology
-from dfl_jax.algorithms import make
 from dfl_jax.algorithms.dispfl import layer_counts
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, SmallCNN, bind
 from dfl_jax.training.batches import epoch_orders
 

@@ -10,10 +10,10 @@ from flax import linen as nn
 from helpers import compiled, round_of, widen
 
 from dfl_jax import Clients, topology
-from dfl_jax.analysis.quadratics import quadratics
-from dfl_jax.asynchronous import METHODS, make, model_bits, plan
+from dfl_jax.asynchronous import EVENT_METHODS, method_of, model_bits, plan
 from dfl_jax.asynchronous.divshare import layout_of
 from dfl_jax.models import MLP, Linear, bind
+from dfl_jax.papers.tables.quadratic_problem import quadratics
 from dfl_jax.tasks import REGRESSION
 from dfl_jax.timing import world
 
@@ -85,7 +85,7 @@ def test_where_everything_arrives_it_is_dpsgd(fragments, x64):
     found = planned(graphs, fragments=fragments, recipients=3)
     assert (found.slots.source < 0).all()
     settings = {'lr': 0.3, 'batch_size': 10, 'local_steps': 1, 'init': 'same'}
-    method = make(found, MODEL, **settings)
+    method = method_of(found, MODEL, **settings)
     dpsgd = compiled('dpsgd', MODEL, round_order='average_first', mixing='uniform', **settings)
     ours = widen(jax.jit(method.init)(jax.random.key(0), clients))
     theirs = widen(dpsgd.init(jax.random.key(0), clients))
@@ -113,7 +113,9 @@ def trained(problem, drawn, seconds, lr, chunk=None, **settings):
     found = planned(
         links(clients=clients), drawn, bits=32 * dimension, seconds=float(seconds), **settings
     )
-    method = make(found, model, lr=lr * dimension, batch_size=dimension, local_steps=1, chunk=chunk)
+    method = method_of(
+        found, model, lr=lr * dimension, batch_size=dimension, local_steps=1, chunk=chunk
+    )
     state = widen(jax.jit(method.init)(jax.random.key(0), problem.clients))
     slots = jax.tree.map(jnp.asarray, found.slots)
     last, _ = jax.jit(
@@ -155,7 +157,7 @@ def test_clients_with_slow_uplinks_are_heard_in_parts(x64):
 
 
 @pytest.mark.parametrize('weights', ['bfloat16', 'float16'])
-@pytest.mark.parametrize('name', METHODS)
+@pytest.mark.parametrize('name', EVENT_METHODS)
 def test_models_of_16_bits_take_half_the_bits_and_half_the_time(name, weights):
     """Of all methods without rounds; their states keep the types of the weights."""
     module = nn.Dense(3, param_dtype=weights)
@@ -177,7 +179,7 @@ def test_models_of_16_bits_take_half_the_bits_and_half_the_time(name, weights):
         )
 
     found = planned_for(model, 16)
-    method = make(found, model, local_steps=1)
+    method = method_of(found, model, local_steps=1)
     unit = 'parameters' if name == 'divshare' else 'weights'
     assert method.unit_bits == {unit: 16 if name == 'divshare' else model_bits(name, model)}
     clients = Clients(
@@ -194,7 +196,7 @@ def test_models_of_16_bits_take_half_the_bits_and_half_the_time(name, weights):
         most = max(event.sent[0] for event in found.events)
         assert 0 < most <= 15 * 3  # parameters, and each goes to three clients at most
         with pytest.raises(ValueError, match=r'of 32 bits, .* 16; plan with number_bits=16'):
-            make(planned_for(wide, 32), model)
+            method_of(planned_for(wide, 32), model)
 
 
 # ------------------------------------------------------------------------------- what is refused
@@ -214,7 +216,7 @@ def test_what_is_refused():
     text = refusal(planned, fragments=44)
     assert 'fragments of 43 parameters has to lie in [1, 43], got 44' in text
     found = planned()
-    assert 'fragments=5: the events follow from it' in refusal(make, found, MODEL, fragments=5)
+    assert 'fragments=5: the events follow from it' in refusal(method_of, found, MODEL, fragments=5)
     text = refusal(plan, 'swift', links(), fast(), work=1.0, bits=BITS, updates=9, recipients=2)
     assert 'the events of swift do not depend on recipients' in text
     text = refusal(planned, bits=32 * 10**9)

@@ -15,10 +15,10 @@ from absl import flags
 from helpers import started
 
 from dfl_jax import data, heterogeneous, models, simulate, topology
-from dfl_jax.algorithms import METHODS, make
-from dfl_jax.cli.experiment.method_flags import settings_with_flags
-from dfl_jax.cli.tables import command as tables
+from dfl_jax.cli.flags.method_flags import settings_with_flags
 from dfl_jax.data.npz import from_arrays
+from dfl_jax.methods import METHODS, make
+from dfl_jax.papers.tables import command as tables
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -15,15 +15,15 @@ import jax
 import pytest
 from test_cli import NETWORK, here
 
-from dfl_jax.cli.experiment.environment import (
+from dfl_jax.cli.run import command as cli
+from dfl_jax.experiment.commit import commit
+from dfl_jax.experiment.environment import (
     OF_NUMBERS,
     check_jax,
     check_settings_of_jax,
     settings_of_jax,
 )
-from dfl_jax.cli.run import command as cli
-from dfl_jax.cli.run.commit import commit
-from dfl_jax.cli.run.rundir import RunDirectory
+from dfl_jax.experiment.run_directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = (

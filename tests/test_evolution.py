@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
-from dfl_jax.ntk import chebyshev, evolution, evolve
+from dfl_jax.ntk import evolution, evolve
+from dfl_jax.ntk import rkc as chebyshev
 
 CLASSES = 4
 TIMESTEPS = (100, 200, 300, 400, 500, 600, 700, 800)

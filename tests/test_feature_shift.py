@@ -7,9 +7,9 @@ import pytest
 from test_cli import here, rows_of
 
 from dfl_jax import data
-from dfl_jax.cli.experiment import datasets
 from dfl_jax.data import DataError
 from dfl_jax.data.feature_shift import parse, shift_clients, shift_test
+from dfl_jax.experiment import datasets
 
 M, N = 8, 6
 

@@ -4,10 +4,10 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from dfl_jax.cli.attack import command as _attack  # noqa: F401  its flags
-from dfl_jax.cli.command import PAPERS, with_flagfiles
-from dfl_jax.cli.experiment.method import choose_method
-from dfl_jax.cli.experiment.plugins import settle_defaults
+from dfl_jax.cli.command import with_flagfiles
+from dfl_jax.experiment.method import choose_method
+from dfl_jax.experiment.own_code import settle_defaults
+from dfl_jax.paper_folder import PAPERS
 
 FLAGS = flags.FLAGS
 FILES = sorted(PAPERS.rglob('*.flags'))

@@ -8,8 +8,8 @@ import reference
 from helpers import as_reference, round_of, widen
 
 from dfl_jax import Clients, Graph, topology
-from dfl_jax.algorithms import make
 from dfl_jax.compression import Codec
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 from dfl_jax.training.batches import epoch_orders
 

@@ -13,10 +13,10 @@ from absl.testing import flagsaver
 from tqdm import tqdm
 
 from dfl_jax import data
-from dfl_jax.cli.experiment.build import build
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
 from dfl_jax.data import DataError, PartitionError, augment, image_folder, images
+from dfl_jax.experiment.build import build
 
 COLOURS = {
     'ant': [(200, 30, 90), (10, 60, 250), (0, 0, 1)],
@@ -281,7 +281,7 @@ def test_what_is_no_plain_file_is_named_before_anything_is_read(tmp_path, monkey
 
 def test_images_that_the_memory_does_not_hold(tmp_path, monkeypatch):
     paint_classes(tmp_path)
-    monkeypatch.setattr('dfl_jax.host.free_bytes', lambda: 2**20)
+    monkeypatch.setattr('dfl_jax.host_memory.free_bytes', lambda: 2**20)
     with pytest.raises(DataError, match=r'takes about .* MiB, and 1.0 MiB are free'):
         data.load('image_folder', tmp_path, image_size=512)
 

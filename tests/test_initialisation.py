@@ -8,11 +8,11 @@ from flax import linen as nn
 from helpers import compiled, round_of
 
 from dfl_jax import topology
-from dfl_jax.algorithms import make
 from dfl_jax.data import pack, synthetic
 from dfl_jax.gossip import gain
 from dfl_jax.gossip.mixing import mix, mixing_weights
 from dfl_jax.initialisation import gain_corrected, initial_params
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 
 

@@ -18,7 +18,6 @@ from helpers import started
 from test_cli import QUIET, rows_of
 from test_sweep import swept
 
-from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.start import parse
 from dfl_jax.cli.sweep import command as sweep
 from dfl_jax.cli.sweep.launchers import ray
@@ -27,6 +26,7 @@ from dfl_jax.cli.sweep.launchers.options import options
 from dfl_jax.cli.sweep.launchers.supervise import DEATHS, Ending, supervise
 from dfl_jax.cli.sweep.launchers.task import Task
 from dfl_jax.cli.sweep.plan import Run
+from dfl_jax.experiment.run_directory import RunDirectory
 
 # Two groups of two runs. One device each, as the workers have one core
 GRID = (

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from dfl_jax import data, simulate, topology
-from dfl_jax.algorithms import make
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 
 CLIENTS, DEGREE = 10, 5

@@ -16,7 +16,7 @@ from dfl_jax import Clients
 from dfl_jax.models import MLP, bind
 from dfl_jax.training.batches import Batch, epoch_orders
 from dfl_jax.training.local import batch_loss, local_training
-from dfl_jax.training.settings import LocalTraining
+from dfl_jax.training.local_settings import LocalTraining
 
 SIZES = (4, 7, 1, 6, 3)
 CLIENTS, N, FEATURES, CLASSES = len(SIZES), max(SIZES), 4, 3

@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import psutil
 import pytest
 
-from dfl_jax import Clients, host, simulate, topology
-from dfl_jax.algorithms import make
-from dfl_jax.cli.experiment.placement import bytes_of_graphs, footprint_of
+from dfl_jax import Clients, host_memory, simulate, topology
 from dfl_jax.execution.devices import client_mesh
 from dfl_jax.execution.memory import (
     Footprint,
@@ -20,6 +18,8 @@ from dfl_jax.execution.memory import (
     client_bytes,
     in_bytes,
 )
+from dfl_jax.experiment.placement import bytes_of_graphs, footprint_of
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 
 
@@ -54,7 +54,7 @@ def test_the_file_cache_counts_as_free():
 def test_what_is_available_is_not_all_that_there_is(monkeypatch, tmp_path):
     memory = types.SimpleNamespace(total=1000, available=600, free=100, used=400)
     monkeypatch.setattr(psutil, 'virtual_memory', lambda: memory)
-    assert host.free_bytes(tmp_path / 'no control groups', tmp_path) == 600
+    assert host_memory.free_bytes(tmp_path / 'no control groups', tmp_path) == 600
 
 
 def test_what_cannot_fit_is_refused_before_anything_is_allocated():
@@ -128,11 +128,11 @@ def test_a_control_group_bounds_what_is_available(tmp_path):
 
     def free(groups):
         (tmp_path / 'cgroup').write_text(groups)
-        return host.free_bytes(tmp_path / 'cgroup', tmp_path)
+        return host_memory.free_bytes(tmp_path / 'cgroup', tmp_path)
 
     group('job/step', 'inactive_file', max='max', current=400)
     group('job', 'inactive_file', max=1000, current=400)
     assert free('0::/job/step\n') == 630
     group('memory', 'total_inactive_file', limit_in_bytes=500, usage_in_bytes=100)
     assert free('4:cpuset,memory:/not/seen/here\n2:cpu:/job\n0::/job\n') == 430
-    assert free('2:cpu:/\n') > 2**20 and host.free_bytes(tmp_path / 'none', tmp_path) > 2**20
+    assert free('2:cpu:/\n') > 2**20 and host_memory.free_bytes(tmp_path / 'none', tmp_path) > 2**20

@@ -26,7 +26,7 @@ from test_cli import (
 
 from dfl_jax.cli.report.command import write_report
 from dfl_jax.cli.run.loggers import SUFFIX, TensorBoard
-from dfl_jax.cli.run.rundir import RunDirectory
+from dfl_jax.experiment.run_directory import RunDirectory
 
 ROUNDS = 4
 LISTS = ('client_accuracy_quantiles',)

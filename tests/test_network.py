@@ -8,9 +8,9 @@ from absl import flags
 from absl.testing import flagsaver
 
 from dfl_jax import topology
-from dfl_jax.cli.experiment import gain as known
-from dfl_jax.cli.experiment import graphs as network
-from dfl_jax.cli.experiment.build import streams
+from dfl_jax.experiment import gain as known
+from dfl_jax.experiment import graphs as network
+from dfl_jax.experiment.build import streams
 from dfl_jax.gossip import gain
 
 FLAGS = flags.FLAGS

@@ -11,7 +11,7 @@ from helpers import as_reference, assert_close, compiled, round_of, widen
 from helpers import rounds_of as all_rounds_of
 
 from dfl_jax import Clients, Graph, topology
-from dfl_jax.algorithms import make
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, SmallCNN, bind
 from dfl_jax.ntk import compressed
 from dfl_jax.ntk.aggregator_data import at_least_width, draw_batches, widths_of

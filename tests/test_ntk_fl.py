@@ -8,7 +8,7 @@ import reference
 from helpers import compiled, round_of, widen
 
 from dfl_jax import Clients, Graph, topology
-from dfl_jax.algorithms import make
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 
 CLIENTS, FEATURES, CLASSES, COHORT = 6, 5, 3, 3

@@ -12,37 +12,37 @@ from saved_runs import save_run, save_wild_run
 from scipy import stats
 
 from dfl_jax import Clients
-from dfl_jax.algorithms import make
-from dfl_jax.analysis import final_averaging
-from dfl_jax.analysis.convergence import GAMMA_ROOT
 from dfl_jax.base import Choices, Info, Mean
-from dfl_jax.cli.attack.scene import Result, Setting
-from dfl_jax.cli.attack.table import COLUMNS as ATTACK_COLUMNS
-from dfl_jax.cli.final_averaging import averages
-from dfl_jax.cli.final_averaging import plot as select_plot
-from dfl_jax.cli.final_averaging.table import report as selection_report
 from dfl_jax.cli.report.curves import numbers, over_seeds
 from dfl_jax.cli.report.network import of_run
-from dfl_jax.cli.report.runs import find, group
+from dfl_jax.cli.report.saved_runs import find, group
 from dfl_jax.cli.report.tables import list_of_runs, measured
 from dfl_jax.cli.run import plots as run_plots
 from dfl_jax.cli.run import train
-from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.sweep import plot as sweep_plot
 from dfl_jax.cli.sweep.plan import Run
 from dfl_jax.cli.sweep.results import write_results
-from dfl_jax.cli.tables import fits, panels, plot_panels, studies, table
-from dfl_jax.cli.tables.latex import latex_table
-from dfl_jax.cli.tables.metrics import METRICS
-from dfl_jax.cli.theory import table as theory_table
-from dfl_jax.cli.theory.measure import constants, evaluate
 from dfl_jax.cli.time import plot as time_plot
 from dfl_jax.cli.time.command import row_of
 from dfl_jax.cli.time.command import table as time_table
 from dfl_jax.cli.time.replay import Replay, _operations
 from dfl_jax.evaluation import Holdout, evaluation
+from dfl_jax.experiment.run_directory import RunDirectory
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
+from dfl_jax.papers.reconstruct.scene import Result, Setting
+from dfl_jax.papers.reconstruct.table import COLUMNS as ATTACK_COLUMNS
+from dfl_jax.papers.select import averages, final_averaging
+from dfl_jax.papers.select import plot as select_plot
+from dfl_jax.papers.select.table import report as selection_report
+from dfl_jax.papers.tables import panels, plot_panels, studies
+from dfl_jax.papers.tables.latex import latex_table
+from dfl_jax.papers.theory import table as theory_table
+from dfl_jax.papers.theory.convergence import GAMMA_ROOT
+from dfl_jax.papers.theory.measure import constants, evaluate
 from dfl_jax.progress import Progress, diagnostics, totals
+from dfl_jax.results import fits, table
+from dfl_jax.results.measured import METRICS
 from dfl_jax.tasks import CLASSIFICATION, REGRESSION
 from dfl_jax.timing import Counts, Rules, World
 from dfl_jax.timing import world as drawn_world

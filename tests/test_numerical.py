@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dfl_jax.cli.run.plots import COLOURS
-from dfl_jax.cli.tables import files
-from dfl_jax.cli.tables import studies as numerical
+from dfl_jax.papers.tables import studies as numerical
+from dfl_jax.results import published as files
 
 RING = {'label': 'ring', 'family': 'ring'}
 RANDOM = {'label': 'random', 'family': 'erdos_renyi', 'degree': 6}

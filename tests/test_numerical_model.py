@@ -10,7 +10,7 @@ import scipy.stats
 
 from dfl_jax import topology
 from dfl_jax.gossip import gain
-from dfl_jax.gossip import untrained as numerical_model
+from dfl_jax.papers import untrained_gossip as numerical_model
 
 
 @pytest.mark.parametrize('graph', [nx.star_graph(6), nx.cycle_graph(9)], ids=['star', 'ring'])

@@ -5,8 +5,8 @@ import json
 import pytest
 from test_cli import here
 
-from dfl_jax.cli.experiment.old_names import renewed
-from dfl_jax.cli.run.rundir import RunDirectory
+from dfl_jax.cli.flags.old_names import renewed
+from dfl_jax.experiment.run_directory import RunDirectory
 
 
 @pytest.mark.integration

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from helpers import started
 
-from dfl_jax.cli.report import runs
+from dfl_jax.cli.report import saved_runs as runs
 
 pytestmark = pytest.mark.integration
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from helpers import started
 
+from dfl_jax import paper_folder
 from dfl_jax.cli import command
 from dfl_jax.cli.__main__ import COMMANDS
 
@@ -73,9 +74,9 @@ def test_a_wheel_owns_one_name(installed):
 
 def test_a_wheel_has_the_papers(installed):
     tracked = {
-        str(file.relative_to(command.CHECKOUT))
+        str(file.relative_to(paper_folder.CHECKOUT))
         for kind in ('*.flags', '*.json', '*.md', '*/*.py')
-        for file in command.CHECKOUT.glob(f'*/**/{kind}')
+        for file in paper_folder.CHECKOUT.glob(f'*/**/{kind}')
     }
     home = installed / 'dfl_jax' / 'papers'
     assert {str(f.relative_to(home)) for f in home.rglob('*') if f.is_file()} == tracked
@@ -106,7 +107,7 @@ def test_the_citation_has_the_version_that_the_changes_lead_to():
 
 def test_a_flagfile_is_found_here_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shipped = command.PAPERS / CELL
+    shipped = paper_folder.PAPERS / CELL
     for name in (CELL, f'experiments/{CELL}', f'./experiments/{CELL}', str(shipped)):
         assert command.found_flagfile(name) == str(shipped)
     (tmp_path / CELL).parent.mkdir(parents=True)
@@ -144,13 +145,13 @@ def test_the_list_of_commands_imports_nothing_heavy():
 
 def test_no_folder_of_ours_shadows_the_standard_library():
     """`experiments/select` has no `__init__`, so that `import select` passes it by."""
-    modules = {path.stem for path in command.CHECKOUT.glob('*.py')} | {
-        path.parent.name for path in command.CHECKOUT.glob('*/__init__.py')
+    modules = {path.stem for path in paper_folder.CHECKOUT.glob('*.py')} | {
+        path.parent.name for path in paper_folder.CHECKOUT.glob('*/__init__.py')
     }
     assert not modules & sys.stdlib_module_names - {'__init__'}
     code = 'import sys; sys.path.insert(0, "."); import select; select.select'
-    python('-c', code, cwd=command.CHECKOUT)
-    python('select', '--help', cwd=command.CHECKOUT, path=ROOT)
+    python('-c', code, cwd=paper_folder.CHECKOUT)
+    python('select', '--help', cwd=paper_folder.CHECKOUT, path=ROOT)
 
 
 def test_every_target_of_make_has_one_rule():

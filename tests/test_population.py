@@ -22,7 +22,7 @@ from dfl_jax.heterogeneous.population import (
 )
 from dfl_jax.models import MLP, bind
 from dfl_jax.topology import TopologyError
-from dfl_jax.topology.aggregators import meetings
+from dfl_jax.topology.meetings import meetings
 
 MODELS = {'wide': bind(MLP(3, (8,)), (5,)), 'narrow': bind(MLP(3, (2,)), (5,))}
 PEOPLE = populate(MODELS, ['wide', 'narrow', 'narrow', 'wide', 'narrow', 'narrow'])

@@ -7,8 +7,8 @@ import pytest
 from jax import lax
 
 from dfl_jax import Clients, topology
-from dfl_jax.algorithms import make
 from dfl_jax.base import Graph
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, MODELS, bind
 from dfl_jax.ntk import at_precision, kernel_fn
 from dfl_jax.ntk.precision import gram

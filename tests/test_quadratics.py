@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from dfl_jax import topology
-from dfl_jax.algorithms import make
-from dfl_jax.analysis.quadratics import quadratics
 from dfl_jax.base import Graph
-from dfl_jax.cli.tables.quadratics import fewest_rounds
+from dfl_jax.methods import make
 from dfl_jax.models import Linear, bind
+from dfl_jax.papers.tables.quadratic_problem import quadratics
+from dfl_jax.papers.tables.quadratics import fewest_rounds
 from dfl_jax.tasks import REGRESSION
 
 CLIENTS, DIMENSION = 16, 5

@@ -15,9 +15,9 @@ from test_cli import NETWORK, SMALL, contents, here, rows_of, write_clusters
 
 from dfl_jax.cli.report import command as report
 from dfl_jax.cli.report.tables import printed
-from dfl_jax.cli.tables import files
-from dfl_jax.cli.tables import table as tables_text
-from dfl_jax.cli.tables.metrics import Measured
+from dfl_jax.results import published as files
+from dfl_jax.results import table as tables_text
+from dfl_jax.results.measured import Measured
 
 pytestmark = pytest.mark.integration
 

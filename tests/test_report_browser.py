@@ -8,8 +8,8 @@ import pytest
 from saved_runs import save_run
 
 from dfl_jax.cli.report.command import write_report
-from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.watch.command import server
+from dfl_jax.experiment.run_directory import RunDirectory
 
 sync_api = pytest.importorskip('playwright.sync_api')
 CHROMIUM = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'chrome'))), None)

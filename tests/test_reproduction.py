@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from dfl_jax.cli.tables import command as tables
-from dfl_jax.cli.tables import curves, reproduction
-from dfl_jax.cli.tables import files as table_files
-from dfl_jax.cli.tables.metrics import Measured
+from dfl_jax.papers.tables import command as tables
+from dfl_jax.papers.tables import reproduction
+from dfl_jax.results import curves
+from dfl_jax.results import published as table_files
+from dfl_jax.results.measured import Measured
 from tests.test_tables import curve, flags_of
 
 DOCS = Path(__file__).parents[1] / 'docs'

@@ -20,7 +20,7 @@ from test_cli import (
     write_clusters,
 )
 
-from dfl_jax.cli.run.rundir import RunDirectory
+from dfl_jax.experiment.run_directory import RunDirectory
 from tests.torture.processes import Process
 
 ROUNDS, EVERY = 12, 2

@@ -17,13 +17,13 @@ from test_wiring import PAIRS, SPEEDS
 from test_wiring_methods import others
 from wiring import CLIENTS, TRAIN, experiment, given, write_files, written_in
 
-from dfl_jax.cli.experiment.build import Experiment, build
-from dfl_jax.cli.experiment.flags import NOT_SETTINGS
-from dfl_jax.cli.experiment.method_flags import GROUPS, METHOD, of_a_run, settings_with_flags
-from dfl_jax.cli.experiment.methods import METHODS
+from dfl_jax.cli.flags.method_flags import GROUPS, METHOD, of_a_run, settings_with_flags
+from dfl_jax.cli.flags.run_flags import NOT_SETTINGS
 from dfl_jax.cli.run.command import describe, go_on
-from dfl_jax.cli.run.fingerprint import fingerprint
-from dfl_jax.cli.run.rundir import RunDirectory
+from dfl_jax.experiment.build import Experiment, build
+from dfl_jax.experiment.fingerprint import fingerprint
+from dfl_jax.experiment.run_directory import RunDirectory
+from dfl_jax.methods import METHODS
 
 PLAIN = '--clients=6 --degree=2 --rounds=3 --hidden=4 --algorithm=dpsgd'
 
@@ -257,7 +257,7 @@ def test_a_sample_that_a_client_keeps_for_validation_is_of_its_inputs(files, tmp
 OWN = """
 import flax.linen as nn
 import numpy as np
-from dfl_jax import algorithms, data
+from dfl_jax import methods, data
 
 def model(classes):
     return Flat(classes)

@@ -7,11 +7,11 @@ import pytest
 from absl.testing import flagsaver
 from test_cli import write_clusters
 
-from dfl_jax.cli.experiment.build import build
 from dfl_jax.cli.run import command
-from dfl_jax.cli.run.network import write_network
-from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.start import parse
+from dfl_jax.experiment.build import build
+from dfl_jax.experiment.network_file import write_network
+from dfl_jax.experiment.run_directory import RunDirectory
 
 
 @pytest.fixture

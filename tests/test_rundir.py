@@ -4,9 +4,15 @@ import json
 
 import pytest
 
-from dfl_jax.cli.run.rundir import RunDirectory, digest_of, read_json, unused, write_atomically
 from dfl_jax.evaluation import CLIENTS
-from dfl_jax.host import from_json, to_json
+from dfl_jax.experiment.run_directory import (
+    RunDirectory,
+    digest_of,
+    read_json,
+    unused,
+    write_atomically,
+)
+from dfl_jax.files import from_json, to_json
 
 CONFIG = {'settings': {'seed': 0, 'rounds': 3}, 'versions': {'jax': '1'}, 'device': 'cpu'}
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from dfl_jax import Clients
-from dfl_jax.execution import counted_operations, operations
+from dfl_jax.execution import counted_operations
+from dfl_jax.execution.flops import operations
 from dfl_jax.models import MLP, Linear, SmallCNN, bind
 from dfl_jax.training import LocalTraining, local_training
-from dfl_jax.training.samples import first_kernel, sample_form, saves_operations
+from dfl_jax.training.sample_span import first_kernel, sample_form, saves_operations
 
 SIZES = (6, 9, 1)
 N, SHAPE, CLASSES = max(SIZES), (5, 8, 1), 3

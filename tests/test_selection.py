@@ -13,15 +13,15 @@ from helpers import evaluator, host_round
 from test_cli import write_clusters, write_sums
 
 from dfl_jax import data, topology
-from dfl_jax.algorithms import dfedavg, dispfl, make
-from dfl_jax.analysis import final_averaging as selection
 from dfl_jax.base import Graph
-from dfl_jax.cli.final_averaging import averages
-from dfl_jax.cli.final_averaging import command as select
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
 from dfl_jax.cli.time import command as time
+from dfl_jax.methods import dfedavg, dispfl, make
 from dfl_jax.models import MLP, bind
+from dfl_jax.papers.select import averages
+from dfl_jax.papers.select import command as select
+from dfl_jax.papers.select import final_averaging as selection
 from dfl_jax.simulate import Holdout
 
 CLIENTS = 6

@@ -16,12 +16,12 @@ import pytest
 from helpers import evaluator
 
 from dfl_jax import Algorithm, Clients, data, evaluation, simulate, topology
-from dfl_jax.algorithms import make
 from dfl_jax.base import Choices, Graph, Info
-from dfl_jax.checks import check_shapes
 from dfl_jax.execution import client_mesh
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
-from dfl_jax.topology.aggregators import meetings
+from dfl_jax.run_checks import check_shapes
+from dfl_jax.topology.meetings import meetings
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
 

@@ -12,16 +12,16 @@ from helpers import as_reference, assert_close, compiled, round_of, rounds_of, w
 from test_ntk_dfl import as_indices
 
 from dfl_jax import Clients, data, topology
-from dfl_jax.algorithms import make
 from dfl_jax.algorithms.spark import Projection
 from dfl_jax.execution.devices import client_mesh
 from dfl_jax.initialisation import initial_params
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 from dfl_jax.ntk import evolve
 from dfl_jax.ntk.aggregator_data import aggregator_data, output_targets
-from dfl_jax.ntk.chebyshev import TOLERANCE
 from dfl_jax.ntk.linearized import projected
 from dfl_jax.ntk.projection import projection
+from dfl_jax.ntk.rkc import TOLERANCE
 
 TIMESTEPS = (3, 10, 25)
 MODEL = bind(MLP(3, (8,)), (5,))

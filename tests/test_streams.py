@@ -22,12 +22,11 @@ from test_wiring_methods import distinct
 from wiring import CLIENTS, differing, digests, experiment, write_images
 
 from dfl_jax import simulate
-from dfl_jax.algorithms import make
 from dfl_jax.base import Info
-from dfl_jax.cli.experiment import build as building
-from dfl_jax.cli.experiment.build import STREAMS, streams
-from dfl_jax.cli.experiment.methods import METHODS
-from dfl_jax.settings import described
+from dfl_jax.experiment import build as building
+from dfl_jax.experiment.build import STREAMS, streams
+from dfl_jax.method_settings import described
+from dfl_jax.methods import METHODS, make
 
 NOISY = 'speed=lognormal:1e7:0.5,uplink=lognormal:1e6:0.5,latency=lognormal:0.01:0.5'
 EVERYTHING = (  # of a run in rounds that is drawn

@@ -6,17 +6,19 @@ import json
 import pytest
 from absl import flags
 
-from dfl_jax.cli.command import markdown_table
 from dfl_jax.cli.run.plots import COLOURS, plt
-from dfl_jax.cli.tables import command as tables
-from dfl_jax.cli.tables import curves, metrics, panels, table
-from dfl_jax.cli.tables import files as table_files
-from dfl_jax.cli.tables.curves import read_flagfile
-from dfl_jax.cli.tables.labels import METHODS
-from dfl_jax.cli.tables.latex import latex_table
-from dfl_jax.cli.tables.metrics import METRICS, by_metric
-from dfl_jax.cli.tables.panels import table_panels, ylabel
-from dfl_jax.cli.tables.plot_panels import draw_panels
+from dfl_jax.papers.tables import command as tables
+from dfl_jax.papers.tables import panels
+from dfl_jax.papers.tables.latex import latex_table
+from dfl_jax.papers.tables.panels import table_panels, ylabel
+from dfl_jax.papers.tables.plot_panels import draw_panels
+from dfl_jax.plain_text import markdown_table
+from dfl_jax.results import curves, table
+from dfl_jax.results import measured as metrics
+from dfl_jax.results import published as table_files
+from dfl_jax.results.curves import read_flagfile
+from dfl_jax.results.labels import METHOD_LABELS
+from dfl_jax.results.measured import METRICS, by_metric
 
 PUBLISHED = {
     'metric': 'rounds_to',
@@ -421,12 +423,12 @@ def test_panels_are_curves_or_the_metric_against_a_factor():
 
 
 def test_no_two_methods_of_a_panel_have_one_colour():
-    known = [*METHODS]
+    known = [*METHOD_LABELS]
     clashing = [known[0], known[len(COLOURS)], 'mine', known[1]]
     published = PUBLISHED | {'rows': {method: [1, 2] for method in clashing}}
     labelled = panels._methods(published, {})
     assert [*labelled] == clashing and len({colour for _, colour in labelled.values()}) == 4
-    assert labelled[known[0]] == (METHODS[known[0]], COLOURS[0])
+    assert labelled[known[0]] == (METHOD_LABELS[known[0]], COLOURS[0])
 
 
 def test_curves_at_a_round_against_a_factor():
@@ -835,7 +837,7 @@ IDS = [f'{path.parent.parent.name}/{path.parent.name}' for path in TABLES]
 
 @pytest.mark.parametrize('published', TABLES, ids=IDS)
 def test_every_shipped_cell_has_a_flagfile_with_known_flags(published):
-    import dfl_jax.cli.experiment.method_flags  # noqa: F401
+    import dfl_jax.cli.flags.method_flags  # noqa: F401
 
     content = json.loads(published.read_text())
     files = table_files.flagfiles(content, published.parent)

@@ -8,13 +8,14 @@ import pytest
 from scipy.stats import linregress, t
 from test_tables import SETTINGS, curve, draw, legend_of, table_of, write_run
 
-from dfl_jax.cli.tables import curves, metrics, table
-from dfl_jax.cli.tables import files as table_files
-from dfl_jax.cli.tables import fits as table_fits
-from dfl_jax.cli.tables.curves import read_flagfile
-from dfl_jax.cli.tables.metrics import Measured, measure
-from dfl_jax.cli.tables.panels import table_panels, ylabel
-from dfl_jax.cli.tables.plot_panels import draw_panels
+from dfl_jax.papers.tables.panels import table_panels, ylabel
+from dfl_jax.papers.tables.plot_panels import draw_panels
+from dfl_jax.results import curves, table
+from dfl_jax.results import fits as table_fits
+from dfl_jax.results import measured as metrics
+from dfl_jax.results import published as table_files
+from dfl_jax.results.curves import read_flagfile
+from dfl_jax.results.measured import Measured, measure
 
 LOSS = 'client_loss_mean'
 SIZES = {'n8': 8, 'n16': 16, 'n32': 32, 'n64': 64}

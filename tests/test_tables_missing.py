@@ -5,10 +5,11 @@ import json
 import pytest
 from test_cli import here
 
-from dfl_jax.cli.tables import command as tables
-from dfl_jax.cli.tables import files as table_files
-from dfl_jax.cli.tables import missing, table
-from dfl_jax.cli.tables.metrics import Measured
+from dfl_jax.papers.tables import command as tables
+from dfl_jax.papers.tables import missing
+from dfl_jax.results import published as table_files
+from dfl_jax.results import table
+from dfl_jax.results.measured import Measured
 from tests.test_tables import flags_of
 
 CELLS = ('dpsgd-iid', 'dpsgd-ring', 'dfedavg-iid')

@@ -13,12 +13,12 @@ from flax import linen as nn
 from test_images import paint
 
 from dfl_jax import Clients, data, simulate, topology
-from dfl_jax.algorithms import make
-from dfl_jax.analysis import convergence
 from dfl_jax.data.formats import DataError
 from dfl_jax.data.partitions import PartitionError
 from dfl_jax.heterogeneous.population import populate
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, Linear, bind
+from dfl_jax.papers.theory import convergence
 from dfl_jax.tasks import (
     CLASSIFICATION,
     MULTI_LABEL,

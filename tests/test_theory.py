@@ -17,7 +17,11 @@ from test_cli import QUIET, SMALL, Finished, rows_of, write_clusters
 from test_cli import here as run_here
 
 from dfl_jax import Clients, Graph, topology
-from dfl_jax.analysis.convergence import (
+from dfl_jax.cli.run import command as cli
+from dfl_jax.cli.start import parse
+from dfl_jax.models import MLP, bind
+from dfl_jax.papers.theory import command, table
+from dfl_jax.papers.theory.convergence import (
     GAMMA_ROOT,
     Terms,
     admissible_eta,
@@ -25,10 +29,6 @@ from dfl_jax.analysis.convergence import (
     diagnose,
     mixing_of,
 )
-from dfl_jax.cli.run import command as cli
-from dfl_jax.cli.start import parse
-from dfl_jax.cli.theory import command, table
-from dfl_jax.models import MLP, bind
 
 FEATURES, CLASSES = 4, 3
 SIZES = (3, 6, 4, 1, 5, 2)

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from dfl_jax import simulate, timing, topology
-from dfl_jax.algorithms import METHODS, make
 from dfl_jax.algorithms.spark import EXCHANGES, NTK, Projection
 from dfl_jax.base import Clients, Graph
 from dfl_jax.cli.time.plot import _online_over_time
 from dfl_jax.evaluation import Holdout
-from dfl_jax.execution import operations
+from dfl_jax.execution.flops import operations
 from dfl_jax.heterogeneous import populate
 from dfl_jax.heterogeneous.mutual import Mutual
+from dfl_jax.heterogeneous.mutual_flops import mutual_work
 from dfl_jax.heterogeneous.population import Participants
-from dfl_jax.heterogeneous.work import mutual_work
+from dfl_jax.methods import METHODS, make
 from dfl_jax.models import CNN3, MLP, architecture, bind
 from dfl_jax.ntk import NtkUpdate, linearization, projected, update_work
 from dfl_jax.ntk.evolution import apply

@@ -418,7 +418,7 @@ def test_what_is_no_plain_file(tmp_path):
 @pytest.fixture
 def narrow(monkeypatch):
     """A machine on which 100 MiB are free, and drawing a graph is a failure."""
-    monkeypatch.setattr('dfl_jax.host.free_bytes', lambda: 100 * 2**20)
+    monkeypatch.setattr('dfl_jax.host_memory.free_bytes', lambda: 100 * 2**20)
     monkeypatch.setattr(drawing, 'draw', lambda *_: pytest.fail('a graph was drawn'))
 
 
@@ -444,7 +444,7 @@ def test_sizes_beyond_all_machines_are_refused_at_once():
 
 def test_an_edge_list_with_a_aggregator_is_refused_before_it_is_laid_out(monkeypatch, tmp_path):
     (tmp_path / 'star.txt').write_text(''.join(f'0 {leaf}\n' for leaf in range(1, 5000)))
-    monkeypatch.setattr('dfl_jax.host.free_bytes', lambda: 100 * 2**20)
+    monkeypatch.setattr('dfl_jax.host_memory.free_bytes', lambda: 100 * 2**20)
     with pytest.raises(TopologyError, match=r'of 5000 clients take about 119\.2 MiB, and 100'):
         schedule('edge_list', 5000, 100, seed=0, path=tmp_path / 'star.txt')
 

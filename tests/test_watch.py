@@ -12,8 +12,8 @@ import pytest
 from helpers import started
 from saved_runs import save_run
 
-from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.watch import command as watch
+from dfl_jax.experiment.run_directory import RunDirectory
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ import pytest
 import scipy.optimize
 
 from dfl_jax import gossip, simulate, topology
-from dfl_jax.algorithms import make
 from dfl_jax.base import Clients, Graph
-from dfl_jax.cli.run.fingerprint import digest_of_graphs
 from dfl_jax.cli.sweep.group import _wide
 from dfl_jax.execution import client_mesh
+from dfl_jax.experiment.fingerprint import digest_of_graphs
 from dfl_jax.gossip import mixing_matrix, mixing_weights, spectrum
 from dfl_jax.gossip.gain import gain_of, gain_of_family, mixing_matrices, push_sum_size
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 from dfl_jax.topology import TopologyError, from_matrix, from_networkx
 from tests.helpers import host_round

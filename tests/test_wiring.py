@@ -11,10 +11,10 @@ from typing import NamedTuple
 import pytest
 from wiring import differing, digests, experiment, given, write_files, written_in
 
-from dfl_jax.cli.experiment.applicable import idle_flags
-from dfl_jax.cli.experiment.flags import GROUPS, NOT_SETTINGS
-from dfl_jax.cli.experiment.method_flags import METHOD, settings_with_flags
-from dfl_jax.cli.experiment.plugins import method_named
+from dfl_jax.cli.flags.method_flags import METHOD, settings_with_flags
+from dfl_jax.cli.flags.run_flags import GROUPS, NOT_SETTINGS
+from dfl_jax.experiment.applicable import idle_flags
+from dfl_jax.experiment.own_code import method_named
 
 SPEEDS = 'speed=lognormal:1e7:0.5,uplink=lognormal:1e6:0.5,latency=0.01'
 CONTEXTS = {  # a method of each kind: in rounds, without, of meetings, with a server

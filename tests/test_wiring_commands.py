@@ -24,22 +24,22 @@ from test_wiring import PAIRS, SPEEDS
 from wiring import digest, experiment, write_files, write_mnist, written_in
 
 from dfl_jax import simulate
-from dfl_jax.cli.attack import command as attack
-from dfl_jax.cli.attack import scene
-from dfl_jax.cli.experiment.flags import NOT_SETTINGS
-from dfl_jax.cli.final_averaging import command as select
+from dfl_jax.cli.flags.run_flags import NOT_SETTINGS
 from dfl_jax.cli.report import command as report
 from dfl_jax.cli.run.loggers import requested
-from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.sweep import command as sweep
 from dfl_jax.cli.sweep.launchers import submitit
 from dfl_jax.cli.sweep.launchers.options import options
 from dfl_jax.cli.sweep.plan import TRACED
-from dfl_jax.cli.tables import command as tables
-from dfl_jax.cli.theory import command as theory
 from dfl_jax.cli.time import command as time
 from dfl_jax.cli.watch import command as watch
 from dfl_jax.data import load
+from dfl_jax.experiment.run_directory import RunDirectory
+from dfl_jax.papers.reconstruct import command as attack
+from dfl_jax.papers.reconstruct import scene
+from dfl_jax.papers.select import command as select
+from dfl_jax.papers.tables import command as tables
+from dfl_jax.papers.theory import command as theory
 
 OPTIONS = {*simulate.Options.__annotations__, 'world', 'resume'} - {'on_compile', 'on_round'}
 SMALL = '--clients=6 --degree=2 --rounds=3 --hidden=4 --algorithm=dpsgd --devices=1'

@@ -18,11 +18,10 @@ import pytest
 from jax.interpreters.partial_eval import dce_jaxpr
 from wiring import experiment, given, write_images
 
-from dfl_jax.algorithms import make
-from dfl_jax.cli.experiment.method import choose_method
-from dfl_jax.cli.experiment.method_flags import GROUPS, METHOD, settings_with_flags
-from dfl_jax.cli.experiment.methods import METHODS
-from dfl_jax.settings import described
+from dfl_jax.cli.flags.method_flags import GROUPS, METHOD, settings_with_flags
+from dfl_jax.experiment.method import choose_method
+from dfl_jax.method_settings import described
+from dfl_jax.methods import METHODS, make
 from dfl_jax.training import LocalTraining
 
 local = sys.modules['dfl_jax.training.local']

@@ -16,12 +16,12 @@ import numpy as np
 from absl.testing import flagsaver
 from flax import linen as nn
 
-from dfl_jax.cli.experiment.build import Experiment, build
-from dfl_jax.cli.experiment.method_flags import GROUPS, METHOD, renew
-from dfl_jax.cli.experiment.plugins import settle_defaults
-from dfl_jax.cli.experiment.values import check_values
+from dfl_jax.cli.flags.method_flags import GROUPS, METHOD, renew
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
+from dfl_jax.experiment.build import Experiment, build
+from dfl_jax.experiment.own_code import settle_defaults
+from dfl_jax.experiment.values import check_values
 
 CLIENTS = 6
 SHAPE, CLASSES, TRAIN, TEST = (6, 6, 1), 3, 120, 40

@@ -9,10 +9,10 @@ import numpy as np
 
 from benchmarks.peers import _common as common
 from dfl_jax import topology
-from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm, Clients, PyTree
 from dfl_jax.execution.devices import cores_as_devices, mesh_of_cores, placed, replicated
 from dfl_jax.execution.memory import choose_chunk, client_bytes
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 
 LAYERS = ('Dense_0', 'Dense_1')

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import optax
 
 from dfl_jax.algorithms.choco_sgd import approached, pulled
-from dfl_jax.algorithms.common import ONE_MINIBATCH, Stepped, gossip_method, local_gradient
-from dfl_jax.algorithms.requirements import balanced, static
+from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, Stepped, gossip_method, local_gradient
+from dfl_jax.algorithms.graph_requirements import balanced, static
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import Compression, chain

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import jax
 import optax
 
-from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_displacement
-from dfl_jax.algorithms.requirements import static
+from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_displacement
+from dfl_jax.algorithms.graph_requirements import static
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import Codec, Compression, chain

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import jax
 import optax
 
-from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_gradient, per_rate
-from dfl_jax.algorithms.requirements import eigenvalues_above
+from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_gradient, per_rate
+from dfl_jax.algorithms.graph_requirements import eigenvalues_above
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.compression import bits_of

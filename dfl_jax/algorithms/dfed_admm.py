@@ -21,7 +21,7 @@ from typing import NamedTuple
 import jax
 import optax
 
-from dfl_jax.algorithms.common import gossip_method
+from dfl_jax.algorithms.gossip_method import gossip_method
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import bits_of

@@ -15,7 +15,7 @@ that on a client's own data.
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import State, gossip_method
+from dfl_jax.algorithms.gossip_method import State, gossip_method
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import bits_of

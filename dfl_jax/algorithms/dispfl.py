@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dfl_jax.algorithms.common import (
+from dfl_jax.algorithms.gossip_method import (
     consensus_of,
     count_sent,
     keep_inactive,

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import optax
 
-from dfl_jax.algorithms.common import ONE_MINIBATCH, Stepped, gossip_method, local_gradient
-from dfl_jax.algorithms.requirements import balanced
+from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, Stepped, gossip_method, local_gradient
+from dfl_jax.algorithms.graph_requirements import balanced
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.compression import bits_of

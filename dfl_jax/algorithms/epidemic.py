@@ -7,7 +7,7 @@ with as many links, is `--topology=regular`.
 
 from functools import partial
 
-from dfl_jax.algorithms.common import ONE_MINIBATCH
+from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
 
 epidemic = partial(gossip_sgd, training=ONE_MINIBATCH)

@@ -15,7 +15,7 @@ as first published (Lian et al. 2017, Algorithm 1). The methods differ in the lo
 
 import jax
 
-from dfl_jax.algorithms.common import State, Stepped, gossip_method
+from dfl_jax.algorithms.gossip_method import State, Stepped, gossip_method
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import Compression, chain

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dfl_jax.algorithms.common import (
+from dfl_jax.algorithms.gossip_method import (
     State,
     chosen_by,
     consensus_of,
@@ -25,7 +25,7 @@ from dfl_jax.algorithms.common import (
     own_predictions,
     stacked_predictions,
 )
-from dfl_jax.algorithms.requirements import countable
+from dfl_jax.algorithms.graph_requirements import countable
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import Compression, bits_of, chain

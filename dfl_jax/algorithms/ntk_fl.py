@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import State
+from dfl_jax.algorithms.gossip_method import State
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info
 from dfl_jax.compression import bits_of
 from dfl_jax.execution import aggregator_bytes

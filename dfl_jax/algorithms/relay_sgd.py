@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dfl_jax.algorithms.common import ONE_MINIBATCH, gossip_method, local_displacement
-from dfl_jax.algorithms.requirements import tree
+from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_displacement
+from dfl_jax.algorithms.graph_requirements import tree
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_range
 from dfl_jax.compression import bits_of, number_bits

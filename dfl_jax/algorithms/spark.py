@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.common import (
+from dfl_jax.algorithms.gossip_method import (
     chosen_by,
     consensus_of,
     count_sent,
@@ -26,7 +26,7 @@ from dfl_jax.algorithms.common import (
     own_predictions,
     stacked_predictions,
 )
-from dfl_jax.algorithms.requirements import countable
+from dfl_jax.algorithms.graph_requirements import countable
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import (

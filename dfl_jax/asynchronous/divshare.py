@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dfl_jax.algorithms.common import ONE_MINIBATCH
+from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH
 from dfl_jax.asynchronous.events import Event, Network
 from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.asynchronous.state import Events, Held, Layout, Read, Train, event_method

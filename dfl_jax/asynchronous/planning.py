@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dfl_jax.algorithms.requirements import static
+from dfl_jax.algorithms.graph_requirements import static
 from dfl_jax.asynchronous.ad_psgd import ad_psgd, exchanges
 from dfl_jax.asynchronous.divshare import divshare, fragments_sent
 from dfl_jax.asynchronous.events import Event, Network, Version, recorded, watched
@@ -20,12 +20,12 @@ from dfl_jax.base import Algorithm, Graph
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import FLOAT_BITS, bits_of
 from dfl_jax.compression import number_bits as bits_of_number
+from dfl_jax.method_settings import assemble
 from dfl_jax.models import Model
-from dfl_jax.settings import assemble
 from dfl_jax.timing import World
 
 
-class Method(NamedTuple):
+class EventMethod(NamedTuple):
     """A method without rounds."""
 
     factory: Callable[..., Algorithm]
@@ -35,11 +35,11 @@ class Method(NamedTuple):
     settings: tuple[str, ...] = ()  # those of the factory that the events follow from
 
 
-METHODS = {
-    'ad_psgd': Method(ad_psgd, exchanges),
-    'gossip_learning': Method(gossip_learning, pushes, counts_age=True),
-    'swift': Method(swift, broadcasts),
-    'divshare': Method(
+EVENT_METHODS = {
+    'ad_psgd': EventMethod(ad_psgd, exchanges),
+    'gossip_learning': EventMethod(gossip_learning, pushes, counts_age=True),
+    'swift': EventMethod(swift, broadcasts),
+    'divshare': EventMethod(
         divshare, fragments_sent, in_parts=True, settings=('fragments', 'recipients')
     ),
 }
@@ -86,7 +86,7 @@ def plan(
     """Simulates a network of clients that do not wait for rounds.
 
     Args:
-      method: one of METHODS.
+      method: one of EVENT_METHODS.
       graphs: a static schedule, whose links are there all the time.
       world: speed, links, latency and online times of the clients.
       work: operations of a local update, one number or [M].
@@ -113,9 +113,9 @@ def plan(
     >>> len(plan('swift', ring, world(8), work=1e9, bits=10**6, updates=80).events)
     80
     """
-    check_choice('method', method, METHODS)
+    check_choice('method', method, EVENT_METHODS)
     check_range('intervals', intervals, least=1)
-    if unknown := settings.keys() - set(METHODS[method].settings):
+    if unknown := settings.keys() - set(EVENT_METHODS[method].settings):
         raise ValueError(f'the events of {method} do not depend on {min(unknown)}; leave it out')
     static(method, graphs, np.zeros(0))
     graph = jax.tree.map(lambda a: np.asarray(a)[0], graphs)
@@ -134,7 +134,7 @@ def plan(
     if seconds is not None:
         ends = np.linspace(0, seconds, intervals + 1)[1:]
     held: list[set[Version]] = []
-    all_events = METHODS[method].events(network, **settings)
+    all_events = EVENT_METHODS[method].events(network, **settings)
     if ends is None:
         events = recorded(all_events, updates=updates)
         ends = np.linspace(0, events[-1].time, intervals + 1)[1:]
@@ -148,9 +148,9 @@ def plan(
 
 def model_bits(method: str, model: Model) -> int:
     """The bits of a model that a client of the method sends."""
-    if METHODS[method].in_parts:
+    if EVENT_METHODS[method].in_parts:
         return model.size * weight_bits(model)
-    age = bits_of_number(np.int32) if METHODS[method].counts_age else 0
+    age = bits_of_number(np.int32) if EVENT_METHODS[method].counts_age else 0
     return bits_of(model.shapes) + age
 
 
@@ -175,18 +175,18 @@ def _check_counts(events: list[Event], ends: np.ndarray) -> None:
         )
 
 
-def make(plan: Plan, model: Model, **settings: Any) -> Algorithm:
-    """The method of a plan, with some of its settings given by name, flat as in `algorithms.make`.
+def method_of(plan: Plan, model: Model, **settings: Any) -> Algorithm:
+    """The method of a plan, with some of its settings given by name, flat as in `methods.make`.
 
     Raises TypeError for a setting that the method does not have, and ValueError for one that is the
     plan's, and for a model whose numbers are not those of a plan that counts them.
     """
-    if METHODS[plan.method].in_parts and plan.number_bits != weight_bits(model):
+    if EVENT_METHODS[plan.method].in_parts and plan.number_bits != weight_bits(model):
         raise ValueError(
             f'the plan is of numbers of {plan.number_bits} bits, and those of the model have '
             f'{weight_bits(model)}; plan with number_bits={weight_bits(model)}'
         )
-    factory, of_events = METHODS[plan.method].factory, METHODS[plan.method].settings
+    factory, of_events = EVENT_METHODS[plan.method].factory, EVENT_METHODS[plan.method].settings
     if given := [name for name in of_events if name in settings]:
         raise ValueError(
             f'{given[0]}={settings[given[0]]}: the events follow from it; plan with it'

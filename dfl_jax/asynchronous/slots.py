@@ -18,7 +18,7 @@ import numpy as np
 
 from dfl_jax.asynchronous.events import Event, Version
 from dfl_jax.base import Array
-from dfl_jax.host import lack_of_memory
+from dfl_jax.host_memory import lack_of_memory
 
 NONE = -1  # no place among the past models
 WIDTHS = (1.0, 1.3, 1.7)  # tried, as factors of the mean width of slots without a bound

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dfl_jax.algorithms.common import (
+from dfl_jax.algorithms.gossip_method import (
     ONE_MINIBATCH,
     consensus_of,
     own_predictions,
@@ -22,7 +22,7 @@ from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree
 from dfl_jax.checks import check_range
 from dfl_jax.compression import bits_of, number_bits
 from dfl_jax.execution import available_bytes, map_present
-from dfl_jax.host import in_bytes
+from dfl_jax.host_memory import in_bytes
 from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining

@@ -5,18 +5,18 @@ import sys
 
 from dfl_jax.cli import interrupts, streams
 from dfl_jax.cli.command import fail
-from dfl_jax.settings import nearest
+from dfl_jax.method_settings import nearest
 
 COMMANDS = {  # name -> the package and what it does
-    'run': ('run', 'train one network of clients'),
-    'sweep': ('sweep', 'many runs in one command'),
-    'tables': ('tables', 'the tables and figures of the papers, from finished or new runs'),
-    'report': ('report', 'an interactive page that compares runs'),
-    'watch': ('watch', 'the same page, live, while runs go on'),
-    'select': ('final_averaging', 'whose models to average in the end'),
-    'time': ('time', 'finished runs in seconds of any world'),
-    'theory': ('theory', 'the convergence theorem of NTK-DFL on a run'),
-    'attack': ('attack', 'reconstruct images from Jacobians'),
+    'run': ('cli.run', 'train one network of clients'),
+    'sweep': ('cli.sweep', 'many runs in one command'),
+    'tables': ('papers.tables', 'the tables and figures of the papers, from finished or new runs'),
+    'report': ('cli.report', 'an interactive page that compares runs'),
+    'watch': ('cli.watch', 'the same page, live, while runs go on'),
+    'select': ('papers.select', 'whose models to average in the end'),
+    'time': ('cli.time', 'finished runs in seconds of any world'),
+    'theory': ('papers.theory', 'the convergence theorem of NTK-DFL on a run'),
+    'reconstruct': ('papers.reconstruct', 'reconstruct images from Jacobians'),
 }
 
 
@@ -35,7 +35,7 @@ def main(name: str | None = None) -> None:
         sys.argv[:2] = [f'dfl-jax {name}']
     package, _ = COMMANDS[name]
     try:
-        command = importlib.import_module(f'dfl_jax.cli.{package}.command')
+        command = importlib.import_module(f'dfl_jax.{package}.command')
     except (ImportError, ValueError) as error:  # ValueError: JAX_ENABLE_X64=maybe
         sys.exit(fail(f'dfl-jax {name} cannot start: {error}'))
     from dfl_jax.cli.start import start
@@ -44,7 +44,7 @@ def main(name: str | None = None) -> None:
 
 
 def _usage() -> str:
-    lines = [f'  {name:8} {what}' for name, (_, what) in COMMANDS.items()]
+    lines = [f'  {name:11} {what}' for name, (_, what) in COMMANDS.items()]
     first = 'Simulate decentralized federated learning: dfl-jax COMMAND [--flags]'
     return '\n'.join([first, '', *lines, '', 'dfl-jax COMMAND --help lists its flags.'])
 

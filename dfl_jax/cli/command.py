@@ -16,11 +16,8 @@ from typing import Any
 
 from absl import flags, logging
 
-LONGEST = 1000  # characters of an error
-
-# The flagfiles and published numbers of the papers, a subfolder each: in a checkout, or packaged
-CHECKOUT = Path(__file__).parents[2] / 'experiments'
-PAPERS = CHECKOUT if (CHECKOUT / 'ntk_dfl').is_dir() else Path(__file__).parents[1] / 'papers'
+from dfl_jax.paper_folder import CHECKOUT, PAPERS
+from dfl_jax.plain_text import in_a_line
 
 flags.disclaim_key_flags()  # a flag that is defined here is of the module that asks
 
@@ -131,13 +128,6 @@ def one_line_errors(interrupted: str, hint: str | None = 'settings are flags') -
     return decorate
 
 
-def in_a_line(text: str) -> str:
-    """The text without line breaks and what would steer a terminal, cut where it is endless."""
-    line = ' '.join(text.splitlines())
-    shown = ''.join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
-    return shown if len(shown) <= LONGEST else f'{shown[:LONGEST]}...'
-
-
 def whole_numbers(text: str) -> range | None:
     """The numbers of FIRST..LAST, not written out; None for what is no such text."""
     ends = re.fullmatch(r'(-?\d{1,18})\.\.(-?\d{1,18})', text, re.ASCII)
@@ -153,26 +143,6 @@ def share(text: str, entries: Sequence[Any]) -> list[int]:
     if not numbers or not int(numbers[1]) < int(numbers[2]):
         raise ValueError(f'--shard={text}: write i/n with i from 0 to n - 1, e.g. --shard=0/4')
     return list(range(int(numbers[1]), len(entries), int(numbers[2])))
-
-
-def counted(number: int, noun: str) -> str:
-    return f'{number} {noun}{"s" * (number != 1)}'
-
-
-def markdown_table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int | None = None
-) -> str:
-    """A table as all commands print and write them.
-
-    Args:
-      head: a heading a column.
-      rows: a cell a column each.
-      text_columns: columns, from the left, that hold text; those after them are aligned right.
-        None for text in all of them.
-    """
-    texts = len(head) if text_columns is None else text_columns
-    rules = ['---'] * texts + ['--:'] * (len(head) - texts)
-    return '\n'.join(f'| {" | ".join(cells)} |' for cells in (head, rules, *rows))
 
 
 def with_flagfiles(arguments: Iterable[str], inside: Sequence[str] = ()) -> list[str]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 if TYPE_CHECKING:
-    from dfl_jax.algorithms import Method
-    from dfl_jax.settings import Setting
+    from dfl_jax.method_settings import Setting
+    from dfl_jax.methods import Method
 
 FLAGS = flags.FLAGS
 WIDTH = 100
@@ -39,7 +39,7 @@ def show(command: ModuleType, called: str, argv: Sequence[str], full: bool) -> N
         _print_group('flags', (_line(flag, meanings.get(flag.name)) for flag in own))
         return
     FLAGS(list(argv), known_only=True)
-    from dfl_jax.cli.experiment.method_flags import OLD_NAMES, of_a_run
+    from dfl_jax.cli.flags.method_flags import OLD_NAMES, of_a_run
 
     of_runs = {flag.name for flag in of_a_run()} | OLD_NAMES.keys()
     _print_group('this command', (_line(flag) for flag in own if flag.name not in of_runs))
@@ -59,10 +59,10 @@ def _groups(
     full: bool, meanings: Mapping[str, str], refused: Container[str]
 ) -> Iterator[tuple[str, Iterator[str]]]:
     """The flags of a run but those `refused`, in groups, under the flags that are given."""
-    from dfl_jax.cli.experiment.applicable import idle_flags
-    from dfl_jax.cli.experiment.flags import GROUPS
-    from dfl_jax.cli.experiment.method_flags import METHOD, settings_with_flags
-    from dfl_jax.cli.experiment.plugins import method_named, settle_defaults
+    from dfl_jax.cli.flags.method_flags import METHOD, settings_with_flags
+    from dfl_jax.cli.flags.run_flags import GROUPS
+    from dfl_jax.experiment.applicable import idle_flags
+    from dfl_jax.experiment.own_code import method_named, settle_defaults
 
     method = method_named(FLAGS.algorithm)
     settle_defaults(FLAGS)
@@ -171,8 +171,8 @@ def _default_of(method: 'Method', setting: 'Setting') -> object:
 def _of_methods(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """What each flag means and its defaults, by method: 'Eta, ... (default 0.01: ntk_dfl, spark).
     Learning rate ... (default 0.1: dpsgd, dfedavg; 0.01: dfedavgm)'."""
-    from dfl_jax.cli.experiment.method_flags import settings_with_flags
-    from dfl_jax.cli.experiment.methods import METHODS
+    from dfl_jax.cli.flags.method_flags import settings_with_flags
+    from dfl_jax.methods import METHODS
 
     settings = {name: (row, settings_with_flags(row)) for name, row in METHODS.items()}
     for name in names:

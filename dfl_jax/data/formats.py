@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dfl_jax.host import check_file, expand, in_bytes, lack_of_memory
+from dfl_jax.files import check_file, expand
+from dfl_jax.host_memory import in_bytes, lack_of_memory
 from dfl_jax.tasks import Task
 
 LARGEST = 2**30  # bytes of an official file, uncompressed; those of CIFAR-100 have 154 MB

@@ -24,7 +24,7 @@ from dfl_jax.data.formats import (
 )
 from dfl_jax.data.images import channel_moments, check_size, pixels_of
 from dfl_jax.data.npz import check_inputs
-from dfl_jax.host import expand
+from dfl_jax.files import expand
 from dfl_jax.tasks import CLASSIFICATION, Task
 
 PREFIX = 'hf:'

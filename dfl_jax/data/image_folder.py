@@ -22,7 +22,7 @@ from dfl_jax.data.formats import (
     one_line,
 )
 from dfl_jax.data.images import channel_moments, check_size, pixels_of
-from dfl_jax.host import check_file
+from dfl_jax.files import check_file
 
 SUFFIXES = ('.jpg', '.jpeg', '.png')
 LAYOUT = 'CLASS/FILE.jpg (.jpeg, .png), or train/CLASS/FILE.jpg and test/CLASS/FILE.jpg'

@@ -19,7 +19,7 @@ from dfl_jax.data.formats import (
     numbered,
 )
 from dfl_jax.data.text import alphabet_of, encode
-from dfl_jax.host import read_text
+from dfl_jax.files import read_text
 from dfl_jax.tasks import CLASSIFICATION, Task
 
 LAYOUT = 'train/*.json and test/*.json, as the preprocess.sh of LEAF writes them'

@@ -16,7 +16,7 @@ from dfl_jax.data.formats import (
     numbered,
     one_line,
 )
-from dfl_jax.host import check_file
+from dfl_jax.files import check_file
 from dfl_jax.tasks import CLASSIFICATION, Task
 
 NPZ = ('train_x', 'train_y', 'test_x', 'test_y')

@@ -22,7 +22,7 @@ from dfl_jax.data.formats import (
     read_idx,
     read_writers,
 )
-from dfl_jax.host import check_file
+from dfl_jax.files import check_file
 
 
 class Source(NamedTuple):

@@ -27,7 +27,7 @@ from dfl_jax.data.label_skew import (
     shards,
     zipf,
 )
-from dfl_jax.host import read_text
+from dfl_jax.files import read_text
 
 KINDS = (
     'iid',

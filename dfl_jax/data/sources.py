@@ -10,7 +10,7 @@ import numpy as np
 
 from dfl_jax.data import hub, image_folder, leaf, npz, official, so2sat, tabular, text
 from dfl_jax.data.formats import DataError, Dataset, check_learns_classes, choose_rows
-from dfl_jax.host import expand
+from dfl_jax.files import expand
 from dfl_jax.tasks import CLASSIFICATION, Task
 
 # And any path that ends in one of FILES

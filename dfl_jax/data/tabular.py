@@ -33,7 +33,7 @@ from dfl_jax.data.formats import (
     one_line,
 )
 from dfl_jax.data.npz import check_targets
-from dfl_jax.host import check_file, read_table
+from dfl_jax.files import check_file, read_table
 from dfl_jax.tasks import CLASSIFICATION, Task
 
 SUFFIXES = ('.csv', '.parquet')

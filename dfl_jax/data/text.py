@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dfl_jax.data.formats import DataError, Dataset, check_memory, held_out
-from dfl_jax.host import read_text
+from dfl_jax.files import read_text
 
 SONNETS = Path(__file__).with_name('sonnets.txt')  # 22 of Shakespeare's 154, in the public domain
 WINDOW = 40  # default L

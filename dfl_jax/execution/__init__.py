@@ -4,6 +4,7 @@ What is mapped over clients or aggregators goes through `map_in_chunks`, which s
 between devices and keeps to `chunk` entries at a time.
 """
 
+from dfl_jax.execution.batched_runs import Runs, on_shares
 from dfl_jax.execution.chunks import even_size, folded, map_in_chunks, map_present
 from dfl_jax.execution.devices import (
     AXIS,
@@ -25,6 +26,7 @@ from dfl_jax.execution.devices import (
     shard_over_clients,
     unfilled,
 )
+from dfl_jax.execution.flops import counted_operations, operations
 from dfl_jax.execution.memory import (
     ROUND_COPIES,
     SHARE,
@@ -35,5 +37,3 @@ from dfl_jax.execution.memory import (
     choose_chunk,
     client_bytes,
 )
-from dfl_jax.execution.operations import counted_operations, operations
-from dfl_jax.execution.runs import Runs, on_shares

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dfl_jax.base import PyTree
-from dfl_jax.host import free_bytes, in_bytes
+from dfl_jax.host_memory import free_bytes, in_bytes
 from dfl_jax.models import Model
 
 ROUND_COPIES = 2  # of the state, beside it: the averages, and the models trained from them

@@ -5,6 +5,7 @@ wider networks, and mutual learning.
 """
 
 from dfl_jax.heterogeneous.mutual import Balance, Mutual, mutual_learning
+from dfl_jax.heterogeneous.mutual_flops import local_work, mutual_work
 from dfl_jax.heterogeneous.population import (
     Population,
     Stacked,
@@ -28,4 +29,3 @@ from dfl_jax.heterogeneous.rounds import (
     weight_bits,
     weights_sent,
 )
-from dfl_jax.heterogeneous.work import local_work, mutual_work

@@ -17,6 +17,7 @@ from dfl_jax.checks import check_choice
 from dfl_jax.compression import bits_of
 from dfl_jax.execution import map_in_chunks, map_present
 from dfl_jax.heterogeneous.mutual import Mutual
+from dfl_jax.heterogeneous.mutual_flops import local_work, mutual_work
 from dfl_jax.heterogeneous.population import (
     Participants,
     Population,
@@ -28,7 +29,6 @@ from dfl_jax.heterogeneous.population import (
     initial_stacked,
     scatter,
 )
-from dfl_jax.heterogeneous.work import local_work, mutual_work
 from dfl_jax.initialisation import INITS
 from dfl_jax.metrics import consensus_model
 from dfl_jax.training import LocalTraining, client_training

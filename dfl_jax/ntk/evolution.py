@@ -7,7 +7,7 @@ residual S_t: it moves the weights (Eq. 5a), and its integral I_t over the flow 
 the outputs follow from, f^(t) = f^(0) - rate H I_t.
 
 `rkc`      S_t = I_t: dI/dt = prediction(f) - Y by a Runge-Kutta-Chebyshev method that checks the
-           error of every step, see `dfl_jax.ntk.chebyshev`.
+           error of every step, see `dfl_jax.ntk.rkc`.
 `sampled`  S_t = sum_{u<t} (prediction(f^(u)) - Y), the residual of the same flow sampled at whole
            steps u: Eq. (5b) as it is written and as the authors compute it.
 `euler`    that sum, of the iterates of Euler's method with steps of one in place of the flow, from
@@ -28,8 +28,8 @@ from jax import lax
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.checks import check_choice
-from dfl_jax.ntk.chebyshev import TOLERANCE, integration
 from dfl_jax.ntk.precision import in_float16, product
+from dfl_jax.ntk.rkc import TOLERANCE, integration
 
 Kernel = Array | Callable[[Array], Array]  # H [N, N], or S [C, N] -> its product with the kernel
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dfl_jax.host import read_table
+from dfl_jax.files import read_table
 from dfl_jax.timing.world import FIELDS, Online, World, checked, subset, world
 
 DEVICES = Path(__file__).parent / 'devices.csv'

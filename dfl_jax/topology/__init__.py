@@ -4,7 +4,6 @@ Everything here is NumPy and networkx on the host. A schedule is a `Graph` with 
 that enters the simulator's scan as data.
 """
 
-from dfl_jax.topology.aggregators import by_cluster, cohorts, meetings
 from dfl_jax.topology.failures import (
     drop_absent,
     drop_clients,
@@ -20,7 +19,8 @@ from dfl_jax.topology.families import (
     SEQUENCES,
     WITH_DEGREE,
 )
+from dfl_jax.topology.family_settings import Settings, TopologyError, check_probability
+from dfl_jax.topology.meetings import by_cluster, cohorts, meetings
+from dfl_jax.topology.own_graphs import from_matrix, from_networkx
 from dfl_jax.topology.rewiring import rewire
 from dfl_jax.topology.schedule import check_schedule, graph_bytes, schedule
-from dfl_jax.topology.settings import Settings, TopologyError, check_probability
-from dfl_jax.topology.weighted import from_matrix, from_networkx

@@ -12,7 +12,7 @@ from dfl_jax.topology.families import (
     WITH_DEGREE,
     sides_of,
 )
-from dfl_jax.topology.settings import (
+from dfl_jax.topology.family_settings import (
     Settings,
     TopologyError,
     check_assortativity,

@@ -5,9 +5,9 @@ import re
 
 import numpy as np
 
-from dfl_jax.host import read_text
-from dfl_jax.topology.settings import TopologyError
-from dfl_jax.topology.weighted import all_or_none
+from dfl_jax.files import read_text
+from dfl_jax.topology.family_settings import TopologyError
+from dfl_jax.topology.own_graphs import all_or_none
 
 WEIGHT = re.compile(r"""['"]weight['"]\s*:\s*([^,}\s]+)""")  # in a dictionary of networkx
 COMMENT = re.compile(r'#[^}]*$')  # and not a # in a dictionary

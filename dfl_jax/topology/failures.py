@@ -8,7 +8,7 @@ TopologyError for another probability. The self column is never lost.
 import numpy as np
 
 from dfl_jax.base import Graph
-from dfl_jax.topology.settings import Stream, check_memory, check_probability
+from dfl_jax.topology.family_settings import Stream, check_memory, check_probability
 
 
 def drop_links(graph: Graph, probability: float, seed: int, *, directed: bool = False) -> Graph:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import networkx as nx
 import numpy as np
 
+from dfl_jax.topology.family_settings import Settings
 from dfl_jax.topology.sequences import SEQUENCES
-from dfl_jax.topology.settings import Settings
 
 # Clients of the largest regular graph that networkx draws, so that those of trained runs stay. Of
 # larger ones only ||v_steady|| is kept, which all regular graphs share.

@@ -5,7 +5,7 @@ That is the correlation of the degrees at the two ends of a link, in [-1, 1].
 
 import numpy as np
 
-from dfl_jax.topology.settings import TopologyError, check_assortativity
+from dfl_jax.topology.family_settings import TopologyError, check_assortativity
 
 SWEEPS = 100  # the most that are tried, each of E swaps at one temperature
 COOLING = 0.93  # factor of the temperature from one sweep to the next

@@ -20,9 +20,7 @@ from dfl_jax.topology.families import (
     links_of,
     most_members,
 )
-from dfl_jax.topology.layout import arcs_of, laid_out, weighted_links
-from dfl_jax.topology.rewiring import rewire
-from dfl_jax.topology.settings import (
+from dfl_jax.topology.family_settings import (
     BYTES_OF_PLACE,
     BYTES_OF_WEIGHT,
     Settings,
@@ -30,7 +28,9 @@ from dfl_jax.topology.settings import (
     TopologyError,
     check_memory,
 )
-from dfl_jax.topology.weighted import from_matrix, read_matrix
+from dfl_jax.topology.own_graphs import from_matrix, read_matrix
+from dfl_jax.topology.padding import arcs_of, laid_out, weighted_links
+from dfl_jax.topology.rewiring import rewire
 
 # Bytes of a link while its graph is drawn, by NumPy and by networkx (tracemalloc, 2026-11-22: a
 # complete graph of 3,000 took 104; regular graphs of degree 10 and others of 20,000, 200 to 280)

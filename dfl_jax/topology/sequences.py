@@ -8,7 +8,7 @@ import functools
 
 import numpy as np
 
-from dfl_jax.topology.settings import Settings
+from dfl_jax.topology.family_settings import Settings
 
 Links = tuple[np.ndarray, np.ndarray]  # arcs [E, 2] and weights [E]
 Rounds = list[list[Links]]  # of each round, the links of its parts

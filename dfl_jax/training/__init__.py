@@ -15,5 +15,5 @@ from dfl_jax.training.local import (
     training_operations,
     weighted_mean,
 )
+from dfl_jax.training.local_settings import LocalTraining
 from dfl_jax.training.losses import class_shares, label_losses
-from dfl_jax.training.settings import LocalTraining

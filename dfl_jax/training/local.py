@@ -16,13 +16,14 @@ from jax import lax
 
 from dfl_jax.base import Array, Clients, PyTree
 from dfl_jax.data.augment import standard
-from dfl_jax.execution import client_bytes, map_in_chunks, operations
+from dfl_jax.execution import client_bytes, map_in_chunks
+from dfl_jax.execution.flops import operations
 from dfl_jax.models import Model
 from dfl_jax.training.batches import Batch, epoch_orders, rows_at, take
+from dfl_jax.training.local_settings import LocalTraining
 from dfl_jax.training.losses import class_shares, label_losses
 from dfl_jax.training.optimisers import learning_rate_factor, named_optimiser
-from dfl_jax.training.samples import first_kernel, sample_form, saves_operations
-from dfl_jax.training.settings import LocalTraining
+from dfl_jax.training.sample_span import first_kernel, sample_form, saves_operations
 
 NORM_FLOOR = 1e-12  # keeps the ascent of SAM finite where the gradient vanishes
 
@@ -38,7 +39,7 @@ def training_operations(model: Model, settings: LocalTraining) -> Callable[[Arra
     """N_i of clients, int32 [M] -> operations of their training in a round, float32 [M].
 
     One gradient a sample of a minibatch, two under SAM: what the method asks for, not what the
-    program saves of it (`dfl_jax.training.samples`).
+    program saves of it (`dfl_jax.training.sample_span`).
     """
 
     def of_sizes(sizes: Array) -> Array:

@@ -72,7 +72,7 @@ FAULTS = [
     ),
     Fault(
         'client dropout from the stream of the links',
-        'dfl_jax/cli/experiment/graphs.py',
+        'dfl_jax/experiment/graphs.py',
         "flags.client_dropout, seeds['participation']",
         "flags.client_dropout, seeds['links']",
         ('test_network.py::test_every_failure_has_a_stream_of_its_own',),
@@ -86,14 +86,14 @@ FAULTS = [
     ),
     Fault(
         'the order of final averaging from the stream of the split',
-        'dfl_jax/analysis/final_averaging.py',
+        'dfl_jax/papers/select/final_averaging.py',
         '[seed, _ORDER]',
         '[seed, _SPLIT]',
         ('test_selection.py::test_the_random_order_has_a_stream_of_its_own',),
     ),
     Fault(
         'two streams of a seed that are one',
-        'dfl_jax/cli/experiment/build.py',
+        'dfl_jax/experiment/build.py',
         '[seed, number]',
         '[seed, number // 2]',
         ('test_network.py::test_the_streams_of_a_seed_are_all_different',),
@@ -256,7 +256,7 @@ FAULTS = [
     ),
     Fault(
         'a shorter run than its flagfile shown without a warning',
-        'dfl_jax/cli/tables/curves.py',
+        'dfl_jax/results/curves.py',
         "settings['rounds'] > int(value)",
         "settings['rounds'] != int(value)",
         (
@@ -265,7 +265,7 @@ FAULTS = [
     ),
     Fault(
         'the worst neighbours kept in place of the best',
-        'dfl_jax/analysis/final_averaging.py',
+        'dfl_jax/papers/select/final_averaging.py',
         'np.argsort(-rated, axis=1',
         'np.argsort(rated, axis=1',
         ('test_selection.py::test_the_shortlist_keeps_the_better_half_of_the_neighbours',),
@@ -294,7 +294,7 @@ FAULTS = [
     ),
     Fault(
         'an integrator that accepts every step',
-        'dfl_jax/ntk/chebyshev.py',
+        'dfl_jax/ntk/rkc.py',
         'return error <= 1',
         'return ~jnp.isnan(error)',
         ('test_evolution.py::test_the_error_follows_the_tolerance',),
@@ -315,7 +315,7 @@ FAULTS = [
     ),
     Fault(
         'the slope at the end of a step with the other sign',
-        'dfl_jax/ntk/chebyshev.py',
+        'dfl_jax/ntk/rkc.py',
         '(rest * at.last_slope - share * at.slope)',
         '(rest * at.last_slope + share * at.slope)',
         ('test_evolution.py::test_rkc_follows_the_gradient_flow',),
@@ -392,7 +392,7 @@ FAULTS = [
     ),
     Fault(
         'weights in the order of the arcs, not of the members',
-        'dfl_jax/topology/layout.py',
+        'dfl_jax/topology/padding.py',
         'weights[number][order]',
         'weights[number]',
         ('test_weighted_graphs.py::test_base_graphs_average_any_number_of_clients_exactly',),
@@ -422,7 +422,7 @@ FAULTS = [
     ),
     Fault(
         'an aggregator among its own senders',
-        'dfl_jax/topology/aggregators.py',
+        'dfl_jax/topology/meetings.py',
         'busy = set(chosen)',
         'busy = set()',
         ('test_population.py::test_senders_and_aggregators_are_disjoint',),
@@ -486,14 +486,14 @@ FAULTS = [
     ),
     Fault(
         'all memory of the machine taken for free',
-        'dfl_jax/host.py',
+        'dfl_jax/files.py',
         'psutil.virtual_memory().available',
         'psutil.virtual_memory().total',
         ('test_memory.py::test_what_is_available_is_not_all_that_there_is',),
     ),
     Fault(
         'the limit of a job taken for free, whatever the job holds already',
-        'dfl_jax/host.py',
+        'dfl_jax/files.py',
         'max(0, most - taken + cached)',
         'max(0, most + cached)',
         ('test_memory.py::test_a_control_group_bounds_what_is_available',),
@@ -542,7 +542,7 @@ FAULTS = [
     ),
     Fault(
         'a test set that looks as no client does',
-        'dfl_jax/cli/experiment/datasets.py',
+        'dfl_jax/experiment/datasets.py',
         'test_x = feature_shift.shift_test(dataset.test_x, len(parts), shift, seed)',
         'test_x = dataset.test_x',
         ('test_feature_shift.py::test_all_samples_of_a_run_are_shifted',),
@@ -598,21 +598,21 @@ FAULTS = [
     ),
     Fault(
         'a run with too few rounds taken for one that is there',
-        'dfl_jax/cli/tables/missing.py',
+        'dfl_jax/papers/tables/missing.py',
         "run['round'][-1] >= rounds",
         "run['round'][-1] >= 0",
         ('test_tables_missing.py::test_a_run_is_there_when_it_has_its_rounds',),
     ),
     Fault(
         'an interval that excludes the paper and is not marked',
-        'dfl_jax/cli/tables/table.py',
+        'dfl_jax/results/table.py',
         'abs(centre - paper.value) > half',
         'abs(centre - paper.value) > 2 * half',
         ('test_tables_missing.py::test_an_interval_that_excludes_the_paper_is_marked',),
     ),
     Fault(
         'a bound of ours taken for a number that reproduces',
-        'dfl_jax/cli/tables/reproduction.py',
+        'dfl_jax/papers/tables/reproduction.py',
         'if paper.bound or measured.bound:',
         'if paper.bound:',
         ('test_reproduction.py::test_what_reproduces_a_number',),
@@ -633,7 +633,7 @@ FAULTS = [
     ),
     Fault(
         'gradients in units of the learning rate of the first round',
-        'dfl_jax/algorithms/common.py',
+        'dfl_jax/algorithms/gossip_method.py',
         'lr = learning_rate(training, round.astype(clients.x.dtype))',
         'lr = learning_rate(training, jnp.zeros((), clients.x.dtype))',
         ('test_corrected_gossip.py',),
@@ -682,7 +682,7 @@ FAULTS = [
     ),
     Fault(
         'an eigenvalue below the bound let through',
-        'dfl_jax/algorithms/requirements.py',
+        'dfl_jax/algorithms/graph_requirements.py',
         'if least <= bound:',
         'if least <= bound - 1:',
         ('test_cli.py::test_theory_is_asked_before_anything_runs',),
@@ -710,7 +710,7 @@ FAULTS = [
     ),
     Fault(
         'operations of what is computed twice, twice',
-        'dfl_jax/execution/operations.py',
+        'dfl_jax/execution/flops.py',
         'if str(params) == str(equation.params):',
         'if False:',
         ('test_timing.py',),
@@ -746,28 +746,28 @@ FAULTS = [
     # ------------------------------------------------------- kernels as combinations of samples
     Fault(
         'a decay that leaves the initial kernel as it was',
-        'dfl_jax/training/samples.py',
+        'dfl_jax/training/sample_span.py',
         'share * outputs[rows] + gram[rows]',
         'outputs[rows] + gram[rows]',
         ('test_samples.py::test_weights_and_losses_are_those_of_training_the_kernel',),
     ),
     Fault(
         'the first layer without its bias where its kernel is a combination',
-        'dfl_jax/training/samples.py',
+        'dfl_jax/training/sample_span.py',
         'z + others[bias][None] if bias in others else z',
         'z',
         ('test_samples.py::test_weights_and_losses_are_those_of_training_the_kernel',),
     ),
     Fault(
         'padding among the samples that a kernel combines',
-        'dfl_jax/training/samples.py',
+        'dfl_jax/training/sample_span.py',
         'jnp.where(mask[:, None], x.reshape(len(x), -1), 0)',
         'x.reshape(len(x), -1)',
         ('test_samples.py::test_weights_and_losses_are_those_of_training_the_kernel',),
     ),
     Fault(
         'clipped gradients combined as if that were linear',
-        'dfl_jax/training/settings.py',
+        'dfl_jax/training/local_settings.py',
         'others = self.clip_norm, self.sam_radius, self.proximal',
         'others = self.sam_radius, self.proximal',
         ('test_samples.py::test_what_is_not_linear_or_does_not_pay_trains_the_kernel',),

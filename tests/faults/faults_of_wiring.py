@@ -16,14 +16,14 @@ WIRING = [
     # ---------------------------------------------------------------------- flags of a run
     Fault(
         'client sizes whose spread is always the default',
-        'dfl_jax/cli/experiment/build.py',
+        'dfl_jax/experiment/build.py',
         '        lognormal_sigma=flags.lognormal_sigma,\n',
         '',
         (f'{FLAG}[lognormal_sigma]',),
     ),
     Fault(
         'windows of a text that are always as long',
-        'dfl_jax/cli/experiment/datasets.py',
+        'dfl_jax/experiment/datasets.py',
         'text_window=flags.text_window',
         'text_window=None',
         (f'{FLAG}[text_window]',),
@@ -37,28 +37,28 @@ WIRING = [
     ),
     Fault(
         'a torus that has two dimensions whatever is asked',
-        'dfl_jax/cli/experiment/graphs.py',
+        'dfl_jax/experiment/graphs.py',
         "'dimensions': flags.torus_dimensions",
         "'dimensions': 2",
         (f'{FLAG}[torus_dimensions]',),
     ),
     Fault(
         'graphs that are not rewired',
-        'dfl_jax/cli/experiment/graphs.py',
+        'dfl_jax/experiment/graphs.py',
         "'assortativity': flags.assortativity",
         "'assortativity': None",
         (f'{FLAG}[assortativity]',),
     ),
     Fault(
         'a barrier that a run never sets up',
-        'dfl_jax/cli/experiment/build.py',
+        'dfl_jax/experiment/build.py',
         'rules=Rules(barrier=flags.barrier, ',
         'rules=Rules(',
         (f'{FLAG}[barrier]',),
     ),
     Fault(
         'validation inputs that are not shifted as those of training',
-        'dfl_jax/cli/experiment/datasets.py',
+        'dfl_jax/experiment/datasets.py',
         "        validation = feature_shift.shift_clients(validation, shift, seed, 'validation')\n",
         '        pass\n',
         ('test_wiring.py::test_a_flag_changes_all_that_it_is_about_and_nothing_else',),
@@ -90,7 +90,7 @@ WIRING = [
     ),
     Fault(
         'fragments of which a flag does not decide the number',
-        'dfl_jax/cli/experiment/build.py',
+        'dfl_jax/experiment/build.py',
         '**{name: settings[name] for name in of_events if name in settings},',
         "**{n: settings[n] for n in of_events if n in settings and n != 'recipients'},",
         (f'{SCHEDULE}[events-recipients-1-2]',),
@@ -98,14 +98,14 @@ WIRING = [
     # ------------------------------------------------------------------------ without rounds
     Fault(
         'messages of events that are never lost',
-        'dfl_jax/cli/experiment/build.py',
+        'dfl_jax/experiment/build.py',
         '        loss=flags.link_dropout,\n',
         '',
         (f'{SCHEDULE}[events-link_dropout-0-0.4]',),
     ),
     Fault(
         'events whose work is that of a mean client',
-        'dfl_jax/cli/experiment/build.py',
+        'dfl_jax/experiment/build.py',
         '(jnp.asarray(sizes))',
         '(jnp.full(len(sizes), int(sizes.mean())))',
         (f'{SCHEDULE}[events-partition-iid-lognormal]',),
@@ -127,7 +127,7 @@ WIRING = [
     # ------------------------------------------------------------------------------- streams
     Fault(
         'validation drawn from the stream of the partition',
-        'dfl_jax/cli/experiment/build.py',
+        'dfl_jax/experiment/build.py',
         "split_validation(parts, share, seeds['validation'])",
         "split_validation(parts, share, seeds['partition'])",
         ('test_streams.py::test_what_follows_from_a_stream_and_what_does_not[rounds-validation]',),
@@ -141,14 +141,14 @@ WIRING = [
     ),
     Fault(
         'noise of validation inputs that is that of training',
-        'dfl_jax/cli/experiment/datasets.py',
+        'dfl_jax/experiment/datasets.py',
         "shift_clients(validation, shift, seed, 'validation')",
         'shift_clients(validation, shift, seed)',
         (f'{GENERATORS}[rounds]',),
     ),
     Fault(
         'projected inputs from the stream of the subset',
-        'dfl_jax/cli/experiment/datasets.py',
+        'dfl_jax/experiment/datasets.py',
         "flags.input_projection, seeds['projection'])",
         "flags.input_projection, seeds['subset'])",
         ('test_streams.py::test_what_follows_from_a_stream_and_what_does_not[rounds-projection]',),
@@ -192,28 +192,28 @@ WIRING = [
     # --------------------------------------------------------------------------------- resume
     Fault(
         "clients' architectures of which a resume compares the names alone",
-        'dfl_jax/cli/run/fingerprint.py',
+        'dfl_jax/experiment/fingerprint.py',
         'for a in (np.array([name]), c)]',
         'for a in (np.array([name]),)]',
         (f'{FILE}[architectures]',),
     ),
     Fault(
         'links of a world that a resume does not compare',
-        'dfl_jax/cli/run/fingerprint.py',
+        'dfl_jax/experiment/fingerprint.py',
         'jax.tree.leaves(experiment.world))',
         'jax.tree.leaves(experiment.world)[:1])',
         (f'{FILE}[uplinks]',),
     ),
     Fault(
         'test labels that a resume does not compare',
-        'dfl_jax/cli/run/fingerprint.py',
+        'dfl_jax/experiment/fingerprint.py',
         'dataset.test_x, dataset.test_y))',
         'dataset.test_x))',
         (f'{FILE}[test labels]',),
     ),
     Fault(
         'events of which a resume compares the first columns alone',
-        'dfl_jax/cli/run/fingerprint.py',
+        'dfl_jax/experiment/fingerprint.py',
         'for a in graphs if a is not None]',
         'for a in graphs[:3]]',
         (ARRAYS,),
@@ -264,14 +264,14 @@ WIRING = [
     ),
     Fault(
         'missing runs of a table with progress bars that nobody wants',
-        'dfl_jax/cli/tables/command.py',
+        'dfl_jax/papers/tables/command.py',
         "    settings += ['--noprogress'] * (not FLAGS.progress)\n",
         '',
         ('test_wiring_commands.py::test_a_table_is_what_its_flags_say',),
     ),
     Fault(
         'searches of the attack that are always two',
-        'dfl_jax/cli/attack/scene.py',
+        'dfl_jax/papers/reconstruct/scene.py',
         "'restarts': FLAGS.attack_restarts}",
         "'restarts': 2}",
         ('test_wiring_commands.py::test_two_values_of_a_flag_make_two_attacks[attack_restarts]',),

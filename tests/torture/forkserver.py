@@ -43,10 +43,10 @@ HEAVY = (
     'tqdm',
     'uuid',
     'dfl_jax.algorithms',
-    'dfl_jax.analysis.reconstruction',
+    'dfl_jax.papers.reconstruct.reconstruction',
     'dfl_jax.checkpoint',
-    'dfl_jax.analysis.final_averaging',
-    'dfl_jax.analysis.convergence',
+    'dfl_jax.papers.select.final_averaging',
+    'dfl_jax.papers.theory.convergence',
 )  # fmt: skip; no module that defines flags: a command defines its own, some of the same names
 
 # scikit-learn imports pandas and this pyarrow, where they are installed. Its allocator, jemalloc,

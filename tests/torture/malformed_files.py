@@ -64,7 +64,7 @@ CURVES = {
 }
 MODULE = """
 from flax import linen as nn
-from dfl_jax.algorithms import METHODS
+from dfl_jax.methods import METHODS
 
 number = 3
 

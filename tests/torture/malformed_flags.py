@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from dfl_jax.algorithms import METHODS
-from dfl_jax.cli.experiment.method_flags import of_a_run, settings_with_flags
+from dfl_jax.cli.flags.method_flags import of_a_run, settings_with_flags
+from dfl_jax.methods import METHODS
 from tests.torture.processes import Command
 
 HUGE = '99999999999999999999'  # beyond 64 bits

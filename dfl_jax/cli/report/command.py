@@ -14,10 +14,11 @@ from pathlib import Path
 
 from absl import flags
 
-from dfl_jax.cli.command import check_writable, counted, define_path, one_line_errors
-from dfl_jax.cli.report.runs import SavedRun, find, group
-from dfl_jax.cli.run.rundir import write_atomically
-from dfl_jax.host import to_json
+from dfl_jax.cli.command import check_writable, define_path, one_line_errors
+from dfl_jax.cli.report.saved_runs import SavedRun, find, group
+from dfl_jax.experiment.run_directory import write_atomically
+from dfl_jax.files import to_json
+from dfl_jax.plain_text import counted
 
 FLAGS = flags.FLAGS
 MARK = 'dfl_jax experiments.report'  # the generator of a page, by which it is known again
@@ -68,7 +69,7 @@ def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: 
     from dfl_jax.cli.report import tables
     from dfl_jax.cli.report.curves import curves
     from dfl_jax.cli.report.network import clients
-    from dfl_jax.cli.tables.table import OFF_PAPER
+    from dfl_jax.results.table import OFF_PAPER
 
     groups = group(runs)
     ordered = [run for each in groups for run in each.runs]

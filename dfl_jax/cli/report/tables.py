@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from dfl_jax.cli.report.runs import Group, SavedRun, differing, metric_of
-from dfl_jax.cli.run.rundir import Row
-from dfl_jax.cli.tables import files
-from dfl_jax.cli.tables.curves import CURVES, columns_of, read_runs, scale_of
-from dfl_jax.cli.tables.metrics import Measured, to_target, what
-from dfl_jax.cli.tables.metrics import summary as over_seeds
-from dfl_jax.cli.tables.table import below, cells
+from dfl_jax.cli.report.saved_runs import Group, SavedRun, differing, metric_of
+from dfl_jax.experiment.run_directory import Row
+from dfl_jax.results import published as files
+from dfl_jax.results.curves import CURVES, columns_of, read_runs, scale_of
+from dfl_jax.results.measured import Measured, to_target, what
+from dfl_jax.results.measured import summary as over_seeds
+from dfl_jax.results.table import below, cells
 
 MOST_WARNINGS = 6  # on a table of a paper
 

@@ -21,21 +21,21 @@ from absl import flags, logging
 
 from dfl_jax.cli import interrupts
 from dfl_jax.cli.command import MISUSE, fail, one_line_warnings, warn
-from dfl_jax.cli.experiment import method_flags
-from dfl_jax.cli.experiment.build import Experiment, build
-from dfl_jax.cli.experiment.environment import check_jax
-from dfl_jax.cli.experiment.method_flags import defaults_of_a_run, renew, settings_of_a_run
-from dfl_jax.cli.experiment.methods import EVENTS
-from dfl_jax.cli.experiment.plugins import define_flags_of_others, settle_defaults
-from dfl_jax.cli.experiment.values import check_values
-from dfl_jax.cli.run.commit import commit
-from dfl_jax.cli.run.fingerprint import check_same, fingerprint
+from dfl_jax.cli.flags import method_flags
+from dfl_jax.cli.flags.method_flags import defaults_of_a_run, renew, settings_of_a_run
 from dfl_jax.cli.run.loggers import requested
-from dfl_jax.cli.run.network import write_network
 from dfl_jax.cli.run.recall import recall
-from dfl_jax.cli.run.rundir import RunDirectory, unused
 from dfl_jax.cli.run.train import train
 from dfl_jax.execution import agreed_text, cores_as_devices, join, leads
+from dfl_jax.experiment.build import Experiment, build
+from dfl_jax.experiment.commit import commit
+from dfl_jax.experiment.environment import check_jax
+from dfl_jax.experiment.fingerprint import check_same, fingerprint
+from dfl_jax.experiment.network_file import write_network
+from dfl_jax.experiment.own_code import define_flags_of_others, settle_defaults
+from dfl_jax.experiment.run_directory import RunDirectory, unused
+from dfl_jax.experiment.values import check_values
+from dfl_jax.methods import EVENTS
 
 FLAGS = flags.FLAGS
 define_flags = define_flags_of_others  # those of a method of one's own

@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from dfl_jax.cli.run.rundir import Row
+from dfl_jax.experiment.run_directory import Row
 from dfl_jax.tasks import Task
 
 matplotlib.use('Agg')

@@ -10,9 +10,9 @@ from typing import Any
 from absl import flags
 
 from dfl_jax.cli.command import PathParser
-from dfl_jax.cli.experiment.method_flags import NOT_SETTINGS, of_a_run
-from dfl_jax.cli.experiment.plugins import FLAGS_OF_CODE, define_flags_of_others, is_code
-from dfl_jax.cli.run.rundir import NAMED, Row, RunDirectory, names_a_file
+from dfl_jax.cli.flags.method_flags import NOT_SETTINGS, of_a_run
+from dfl_jax.experiment.own_code import FLAGS_OF_CODE, define_flags_of_others, is_code
+from dfl_jax.experiment.run_directory import NAMED, Row, RunDirectory, names_a_file
 
 FLAGS = flags.FLAGS
 MOVED_MEANINGS = {  # of flags, in a command that looks into runs and is told where files are now

@@ -15,14 +15,14 @@ from dfl_jax import simulate
 from dfl_jax.base import State
 from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.cli.command import fail, warn
-from dfl_jax.cli.experiment.build import Experiment
-from dfl_jax.cli.experiment.methods import EVENTS
-from dfl_jax.cli.run import restore
 from dfl_jax.cli.run.loggers import Logger, LoggerError
-from dfl_jax.cli.run.rundir import Row, RunDirectory, write_atomically
 from dfl_jax.data.formats import one_line
 from dfl_jax.evaluation import CLIENTS
 from dfl_jax.execution import fetched, leads
+from dfl_jax.experiment import restore
+from dfl_jax.experiment.build import Experiment
+from dfl_jax.experiment.run_directory import Row, RunDirectory, write_atomically
+from dfl_jax.methods import EVENTS
 from dfl_jax.tasks import Task
 from dfl_jax.timing import NeverOnlineError
 from dfl_jax.topology import FIXED_SHAPE

@@ -19,28 +19,16 @@ from pathlib import Path
 from absl import flags
 from tqdm import tqdm
 
-from dfl_jax.cli.command import (
-    check_writable,
-    counted,
-    define_paths,
-    fail,
-    one_line_errors,
-    share,
-)
-from dfl_jax.cli.experiment.build import build
-from dfl_jax.cli.experiment.environment import check_settings_of_jax, settings_of_jax
-from dfl_jax.cli.experiment.method_flags import of_a_run
-from dfl_jax.cli.experiment.plugins import define_flags_of_others, digest_of_code
+from dfl_jax.cli.command import check_writable, define_paths, fail, one_line_errors, share
+from dfl_jax.cli.flags.method_flags import of_a_run
 from dfl_jax.cli.run import command as run
-from dfl_jax.cli.run.fingerprint import check_digests
-from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.sweep.group import ended, fitting
 from dfl_jax.cli.sweep.launchers.options import LAUNCHERS, engine_of, options
 from dfl_jax.cli.sweep.launchers.supervise import Engine, supervise
 from dfl_jax.cli.sweep.launchers.task import task_of
 from dfl_jax.cli.sweep.plan import RESULTS, Plan, grid, grouped, settled
 from dfl_jax.cli.sweep.results import write_results
-from dfl_jax.cli.sweep.runs import (
+from dfl_jax.cli.sweep.train_runs import (
     OF_THE_SWEEP,
     Command,
     Run,
@@ -48,6 +36,12 @@ from dfl_jax.cli.sweep.runs import (
     rounds_of,
     unfinished,
 )
+from dfl_jax.experiment.build import build
+from dfl_jax.experiment.environment import check_settings_of_jax, settings_of_jax
+from dfl_jax.experiment.fingerprint import check_digests
+from dfl_jax.experiment.own_code import define_flags_of_others, digest_of_code
+from dfl_jax.experiment.run_directory import RunDirectory
+from dfl_jax.plain_text import counted
 
 FLAGS = flags.FLAGS
 define_flags = define_flags_of_others  # those of a method of one's own

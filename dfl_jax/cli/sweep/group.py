@@ -12,15 +12,15 @@ import numpy as np
 from tqdm import tqdm
 
 from dfl_jax import simulate
-from dfl_jax.algorithms import make
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.checkpoint import Checkpoints, Saved
-from dfl_jax.cli.experiment.build import Experiment
-from dfl_jax.cli.run.restore import evaluations_until, lacking, restored
-from dfl_jax.cli.run.rundir import RunDirectory, read_json, write_atomically
 from dfl_jax.cli.run.train import save_consensus, undisturbed
 from dfl_jax.execution import SHARE, available_bytes, filled, placed_as_run
-from dfl_jax.host import to_json
+from dfl_jax.experiment.build import Experiment
+from dfl_jax.experiment.restore import evaluations_until, lacking, restored
+from dfl_jax.experiment.run_directory import RunDirectory, read_json, write_atomically
+from dfl_jax.files import to_json
+from dfl_jax.methods import make
 
 TOGETHER = '0'  # where the checkpoints of a group lie whose runs are one program
 TRACED = ('lr', 'projection_seed')  # settings of a method that may differ within a program

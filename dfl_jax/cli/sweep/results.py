@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dfl_jax.cli.command import in_a_line, markdown_table
-from dfl_jax.cli.experiment.networks import task_named
-from dfl_jax.cli.run.rundir import Row, RunDirectory, shown, write_atomically
 from dfl_jax.cli.sweep.group import diverged
 from dfl_jax.cli.sweep.plan import Run
-from dfl_jax.cli.tables.curves import columns_of
-from dfl_jax.cli.tables.metrics import to_target
+from dfl_jax.experiment.networks import task_named
+from dfl_jax.experiment.run_directory import Row, RunDirectory, shown, write_atomically
+from dfl_jax.plain_text import in_a_line, markdown_table
+from dfl_jax.results.curves import columns_of
+from dfl_jax.results.measured import to_target
 
 ACCURACY = 'accuracy'
 TARGET = 0.85  # accuracy of the consensus model whose rounds are counted

@@ -13,13 +13,13 @@ import numpy as np
 from absl import flags
 
 from dfl_jax.cli import command
-from dfl_jax.cli.command import markdown_table
-from dfl_jax.cli.experiment.plugins import define_flags_of_others
-from dfl_jax.cli.experiment.values import refuse_others
 from dfl_jax.cli.run.directories import directories
 from dfl_jax.cli.run.recall import MOVED_MEANINGS
-from dfl_jax.cli.run.rundir import RunDirectory, write_atomically
-from dfl_jax.host import to_json
+from dfl_jax.experiment.own_code import define_flags_of_others
+from dfl_jax.experiment.run_directory import RunDirectory, write_atomically
+from dfl_jax.experiment.values import refuse_others
+from dfl_jax.files import to_json
+from dfl_jax.plain_text import markdown_table
 
 if TYPE_CHECKING:
     from dfl_jax.cli.time.replay import Replay
@@ -170,10 +170,10 @@ def main(_: list[str]) -> int:
     from tqdm import tqdm
 
     from dfl_jax import timing
-    from dfl_jax.cli.experiment.build import streams
-    from dfl_jax.cli.experiment.environment import check_jax
     from dfl_jax.cli.time.plot import plot_times, plot_worlds
     from dfl_jax.cli.time.replay import replay
+    from dfl_jax.experiment.build import streams
+    from dfl_jax.experiment.environment import check_jax
 
     check_jax()
     rows: list[dict[str, Any]] = []

@@ -21,10 +21,11 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from dfl_jax.cli.command import CHECKOUT, PAPERS, markdown_table
 from dfl_jax.cli.run.plots import COLOURS, plt
-from dfl_jax.cli.run.rundir import Row, read_json, write_atomically
-from dfl_jax.cli.tables.metrics import mean, to_target
+from dfl_jax.experiment.run_directory import Row, read_json, write_atomically
+from dfl_jax.paper_folder import CHECKOUT, PAPERS
+from dfl_jax.plain_text import markdown_table
+from dfl_jax.results.measured import mean, to_target
 
 DEFINITION = PAPERS / 'comparison' / 'map.json'
 CELLS = 161  # a side of the map

@@ -8,11 +8,11 @@ import numpy as np
 from absl import flags
 
 from dfl_jax.base import Graph
-from dfl_jax.cli.experiment.method_flags import of_a_run
-from dfl_jax.cli.experiment.methods import EVENTS
-from dfl_jax.cli.experiment.plugins import method_named
+from dfl_jax.cli.flags.method_flags import of_a_run
 from dfl_jax.cli.run.recall import MOVED_MEANINGS, recall
-from dfl_jax.cli.run.rundir import Row, RunDirectory
+from dfl_jax.experiment.own_code import method_named
+from dfl_jax.experiment.run_directory import Row, RunDirectory
+from dfl_jax.methods import EVENTS
 from dfl_jax.tasks import CLASSIFICATION
 from dfl_jax.timing import Counts, Rules, World, counted, energy, finish_times, rules_of
 
@@ -56,7 +56,7 @@ def replay(name: str, directory: RunDirectory, operations: float | None = None) 
 
     Raises ValueError, one line.
     """
-    from dfl_jax.cli.experiment.build import build
+    from dfl_jax.experiment.build import build
 
     for flag in of_a_run():
         if flag.name not in KEPT:

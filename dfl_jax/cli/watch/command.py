@@ -17,7 +17,7 @@ from absl import flags
 
 from dfl_jax.cli.command import one_line_errors
 from dfl_jax.cli.report.command import check_target, report
-from dfl_jax.cli.report.runs import find
+from dfl_jax.cli.report.saved_runs import find
 from dfl_jax.cli.run.directories import directories
 
 FLAGS = flags.FLAGS

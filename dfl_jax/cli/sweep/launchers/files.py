@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dfl_jax.cli.run.rundir import LOCK, RunDirectory, write_atomically
 from dfl_jax.cli.sweep.plan import Run
-from dfl_jax.cli.sweep.runs import CHECKPOINTS, group_folder
+from dfl_jax.cli.sweep.train_runs import CHECKPOINTS, group_folder
+from dfl_jax.experiment.run_directory import LOCK, RunDirectory, write_atomically
 
 ARRIVING = 'arriving'  # in the folder of a group, what is not yet whole
 

@@ -19,13 +19,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from dfl_jax.cli.command import counted, in_a_line
-from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.sweep.launchers.files import Files, Update, scratch
 from dfl_jax.cli.sweep.launchers.options import Options
 from dfl_jax.cli.sweep.launchers.supervise import Ending
 from dfl_jax.cli.sweep.launchers.task import Task, train_task
-from dfl_jax.cli.sweep.runs import group_folder
+from dfl_jax.cli.sweep.train_runs import group_folder
+from dfl_jax.experiment.run_directory import RunDirectory
+from dfl_jax.plain_text import counted, in_a_line
 
 PATIENCE = 5.0  # seconds for a cluster to answer
 SENT_EVERY = 1.0  # seconds at least between two updates; a worker that dies loses no more

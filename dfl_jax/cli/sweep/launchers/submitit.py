@@ -15,11 +15,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from dfl_jax.cli.command import counted, in_a_line
 from dfl_jax.cli.sweep.launchers.options import Options
 from dfl_jax.cli.sweep.launchers.supervise import Ending
 from dfl_jax.cli.sweep.launchers.task import Task, train_task
 from dfl_jax.cli.sweep.plan import JOBS
+from dfl_jax.plain_text import counted, in_a_line
 
 MINUTES = 60  # of a job, unless --slurm says
 AS_OFTEN_AS_NEEDED = 1_000_000  # a job may run out of time, which costs it nothing

@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol
 
 from tqdm import tqdm
 
-from dfl_jax.cli.run.rundir import RunDirectory
 from dfl_jax.cli.sweep.launchers.task import Task
-from dfl_jax.cli.sweep.runs import unfinished
+from dfl_jax.cli.sweep.train_runs import unfinished
+from dfl_jax.experiment.run_directory import RunDirectory
 
 POLL = 0.2  # seconds between two looks at the workers
 DEATHS = 3  # of workers in a row on one group, without an evaluation in between

@@ -1,1 +1,0 @@
-"""The reconstruction attack: `dfl-jax attack`."""

@@ -1,1 +1,0 @@
-"""From flags to the objects of a run, for all commands."""

@@ -1,0 +1,1 @@
+"""Absl flags, which are derived from the settings of an experiment and of its method."""

@@ -1,0 +1,45 @@
+"""network.json: what the clients of a run hold, who hears whom, and on what they are evaluated."""
+
+import numpy as np
+
+from dfl_jax.base import Graph
+from dfl_jax.experiment.build import Experiment
+from dfl_jax.experiment.run_directory import RunDirectory, write_atomically
+from dfl_jax.files import to_json
+
+MOST_LINKS = 100_000  # that are written
+
+
+def write_network(directory: RunDirectory, experiment: Experiment) -> None:
+    """Writes network.json of a run: `samples`, `links` and `evaluated`.
+
+    samples: [M, C], training samples of each client by class; [M, 1] where a target is no class.
+    links: [E, 2], of round 1 before any failure; None where a server hears all, or of more than
+      MOST_LINKS.
+    evaluated: [n], indices of the test samples of --client_eval_samples; None for all.
+    """
+    labels, classes = np.asarray(experiment.dataset.train_y), experiment.dataset.classes
+    if labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer):
+        samples = [np.bincount(labels[p], minlength=classes).tolist() for p in experiment.parts]
+    else:
+        samples = [[len(part)] for part in experiment.parts]
+    links = None if 'cohort' in experiment.resolved else links_of(experiment.first)
+    if links is not None and len(links) > MOST_LINKS:
+        links = None
+    content = {
+        'samples': samples,
+        'links': None if links is None else links.tolist(),
+        'evaluated': None if experiment.evaluated is None else experiment.evaluated.tolist(),
+    }
+    write_atomically(directory.network_file, to_json(content) + '\n')
+
+
+def links_of(graph: Graph) -> np.ndarray:
+    """The links of one round without their directions, [E, 2], each once.
+
+    graph: arrays [H, K], whose aggregators are clients.
+    """
+    members, mask = np.asarray(graph.members), np.asarray(graph.mask)
+    aggregators = np.broadcast_to(members[:, :1], members.shape)
+    pairs = np.stack([aggregators[mask], members[mask]], axis=1)
+    return np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1), axis=0)

@@ -1,0 +1,120 @@
+"""What a run asks of the machine, as the flags and the method have it: devices, chunk, memory."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from dfl_jax import execution, topology
+from dfl_jax.base import Algorithm, Clients, Graph
+from dfl_jax.evaluation import Holdout
+from dfl_jax.experiment.method import Chosen
+from dfl_jax.host_memory import in_bytes
+from dfl_jax.methods import Method
+from dfl_jax.models import Model
+
+CORES_SHARE = 0.25  # of the free memory, that copies of the network may take on cores as devices
+
+
+class Placement(NamedTuple):
+    """Where a run is computed, and how much of it at once."""
+
+    mesh: Mesh | None  # the devices, where there are several
+    chunk: int  # aggregators, clients, or participants of meetings that are worked on at once
+    footprint: execution.Footprint
+
+
+def place(
+    flags: Any,
+    chosen: Chosen,
+    model: Model,
+    algorithm: Algorithm,
+    graphs: Graph,
+    clients: Clients,
+    test: Holdout,
+) -> Placement:
+    """The placement that the flags ask for, or what the machine holds.
+
+    model: the largest; algorithm: with any chunk.
+
+    Raises ValueError where not even one would fit, or the run as a whole would not.
+    """
+    _, count, members = graphs.members.shape
+    method, samples = chosen.method, clients.y.shape[1]
+    mesh = mesh_of(flags) or cores_of(flags, model, clients, count, method)
+    each = method.memory(model, samples, members, chosen.resolved)
+    if method.heterogeneous:
+        count *= members  # of an architecture, at most
+    on_each = -(-count // mesh.size) if mesh else count
+    chunk = execution.choose_chunk(on_each, each, flags.chunk, method.advice)
+    of_graphs = bytes_of_graphs(graphs, flags.eval_every)
+    return Placement(
+        mesh, chunk, footprint_of(algorithm, clients, test, chunk * each, mesh, of_graphs)
+    )
+
+
+def mesh_of(flags: Any) -> Mesh | None:
+    """The devices of --devices, None for a single one; for `auto` see `cores_of`."""
+    if flags.devices == 'all' or flags.distributed:
+        return execution.client_mesh() if len(jax.devices()) > 1 else None
+    if flags.devices == 'auto':
+        return None
+    if not flags.devices.isdecimal():
+        raise ValueError(f'--devices={flags.devices}: write a number, auto or all')
+    count = int(flags.devices)
+    return None if count == 1 else execution.client_mesh(count)
+
+
+def cores_of(
+    flags: Any, model: Model, clients: Clients, aggregators: int, method: Method
+) -> Mesh | None:
+    """The cores of a CPU as devices, for --devices=auto; None where one device does better.
+
+    None for a single server, whose large products are spread over the cores anyway, unless its
+    clients train. None where their copies would need much of the memory, as each holds all weights
+    while it mixes, and the data where a method asks for neighbours'.
+    """
+    if flags.devices != 'auto' or flags.distributed:
+        return None
+    count = len(clients.y)
+    whole = 4 * (count * model.size + clients.y.size * math.prod(model.input_shape))
+    mesh = execution.mesh_of_cores(count if method.heterogeneous else min(count, aggregators))
+    return mesh if mesh and mesh.size * whole <= CORES_SHARE * execution.available_bytes() else None
+
+
+def footprint_of(
+    algorithm: Algorithm,
+    clients: Clients,
+    test: Holdout,
+    work: int,
+    mesh: Mesh | None,
+    graphs: int = 0,
+) -> execution.Footprint:
+    """The memory of a run. Raises ValueError when it would not fit into what is free.
+
+    work: bytes of what is worked on at once; graphs: those of `bytes_of_graphs`.
+    """
+    clients_held = -(-len(clients.y) // (mesh.size if mesh else 1))
+    whole = execution.bytes_of(jax.eval_shape(algorithm.init, jax.random.key(0), clients))
+    state, gathered = whole * clients_held // len(clients.y), whole if mesh else 0
+    of_data = execution.bytes_of(clients) * clients_held // len(clients.y)
+    of_data += execution.bytes_of(test)
+    each = execution.Footprint(of_data, state, execution.ROUND_COPIES * state + gathered, work)
+    together = mesh.size if mesh and jax.default_backend() == 'cpu' else 1  # in one memory
+    found = execution.Footprint(*(together * part for part in each))._replace(graphs=graphs)
+    free = execution.available_bytes()
+    if found.total > free:
+        remedy = 'use fewer --clients, a smaller --model, or more --devices'
+        if graphs > found.total / 2:
+            remedy = 'use fewer --clients or --rounds, lower --degree or --eval_every'
+        raise ValueError(f'the run needs about {found} and {in_bytes(free)} are free; {remedy}')
+    return found
+
+
+def bytes_of_graphs(graphs: Graph, eval_every: int) -> int:
+    """Bytes of a schedule, which the host holds, and of the rounds of a block on the device, which
+    are written out even where the schedule is static."""
+    rounds = len(graphs.members)
+    block = math.gcd(min(eval_every, rounds), rounds)
+    return topology.graph_bytes(graphs) + execution.bytes_of(graphs) // rounds * block

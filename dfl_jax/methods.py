@@ -1,0 +1,235 @@
+"""The table of all methods, what each of them needs of a run, and how to make one by name.
+
+A method is a factory of `Algorithm`, and a row of METHODS says what else the program has to know.
+"""
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from dfl_jax.algorithms.beer import beer
+from dfl_jax.algorithms.choco_sgd import choco_sgd
+from dfl_jax.algorithms.d2 import d2
+from dfl_jax.algorithms.dec_fedavg import dec_fedavg, dec_fedprox
+from dfl_jax.algorithms.dec_fml import dec_fml
+from dfl_jax.algorithms.dec_partial import dec_fed_dropout, dec_fedrolex, dec_heterofl
+from dfl_jax.algorithms.decavg import decavg
+from dfl_jax.algorithms.def_kt import def_kt
+from dfl_jax.algorithms.dfed_admm import dfed_admm
+from dfl_jax.algorithms.dfed_alt import dfed_alt
+from dfl_jax.algorithms.dfedavg import dfedavg, dfedavgm, dfedprox
+from dfl_jax.algorithms.dfedsam import dfedsam
+from dfl_jax.algorithms.dfml import dfml
+from dfl_jax.algorithms.dispfl import dispfl
+from dfl_jax.algorithms.dpsgd import dpsgd
+from dfl_jax.algorithms.dsgt import dsgt
+from dfl_jax.algorithms.epidemic import epidemic
+from dfl_jax.algorithms.ntk_dfl import memory as ntk_dfl_memory
+from dfl_jax.algorithms.ntk_dfl import ntk_dfl
+from dfl_jax.algorithms.ntk_fl import memory as ntk_fl_memory
+from dfl_jax.algorithms.ntk_fl import ntk_fl
+from dfl_jax.algorithms.qg_dsgdm import qg_dsgdm
+from dfl_jax.algorithms.relay_sgd import relay_sgd
+from dfl_jax.algorithms.sgp import sgp
+from dfl_jax.algorithms.spark import memory as spark_memory
+from dfl_jax.algorithms.spark import spark
+from dfl_jax.asynchronous import EVENT_METHODS, by_interval
+from dfl_jax.base import Algorithm
+from dfl_jax.heterogeneous import Population
+from dfl_jax.method_settings import assemble, nearest
+from dfl_jax.models import Model
+from dfl_jax.training.local import training_bytes
+
+
+class Run(NamedTuple):
+    """What a method may take from the run that it is part of."""
+
+    rounds: int  # T
+    clients: int  # M
+    senders: int  # that meet at an aggregator, for graphs of meetings
+    clustered: bool  # the topology is one of disjoint cliques
+    projection_seed: int  # a random stream of the run's seed
+    members: int = 2  # K of the schedule
+    chunk: int = 1  # clients or aggregators that fit into the memory at once
+    places: int = 1  # of past models, events of a slot, seconds of an interval: without rounds
+    width: int = 1
+    seconds: float = 1.0
+
+
+class Method(NamedTuple):
+    """A method, and its needs."""
+
+    factory: Callable[..., Algorithm]  # (network, **settings)
+    label: str = ''  # as the papers write it
+    paper: str = ''
+    # `neighbours`: an aggregator a client; `cohort`: one server, which hears `cohort` clients;
+    # `meetings`: some aggregators and their senders, clients of any architecture; `pairs`: the same
+    # with one sender an aggregator; `events`: no rounds, see `dfl_jax.asynchronous`
+    graphs: str = 'neighbours'
+    # (model, samples N, members K, settings) -> bytes of one client, aggregator or participant
+    memory: Callable[[Model, int, int, Mapping[str, Any]], int] = training_bytes
+    advice: str = 'use a smaller --model, or lower --local_epochs or --local_steps'
+    # setting -> what it is in a run, where the user does not say
+    from_run: Mapping[str, Callable[[Run], Any]] = {}
+    # setting -> what it is in a run, where the user says 0
+    from_run_at_zero: Mapping[str, Callable[[Run], Any]] = {}
+    # flag of the run -> its default under this method, in place of the flag's own
+    defaults: Mapping[str, Any] = {}
+    architectures: str = ''  # where clients may differ, those of the paper's comparison
+
+    @property
+    def heterogeneous(self) -> bool:
+        """Whether clients may have different architectures."""
+        return self.graphs in ('meetings', 'pairs')
+
+
+EVENTS = 'events'  # `Method.graphs` of methods without rounds
+CHUNK = {'chunk': lambda run: run.chunk}
+ROUNDS = {'rounds': lambda run: run.rounds}
+STATIC = {'static_topology': True}
+MEETINGS = {  # the defaults of DFML's comparison
+    'topology': 'complete',
+    'partition': 'dirichlet_split',
+    'validation_share': 0.2,
+}
+NTK_ADVICE = 'lower --degree, raise --ntk_batches, or use more clients or a smaller model'
+MEETING_ADVICE = 'use smaller --architectures, or lower --dfml_mutual_epochs or --local_epochs'
+
+
+def _peak_updates(run: Run) -> int:
+    """DFML, A.4.6: clients over senders where fewer than half of the clients send."""
+    few = run.senders < run.clients // 2
+    return round(run.clients / max(run.senders, 1)) if few else 1
+
+
+def _of_meetings(factory: Callable[..., Algorithm], label: str, **options: Any) -> Method:
+    """The row of a method of DFML's comparison."""
+    options = {'graphs': 'meetings', 'from_run': CHUNK, 'architectures': 'h2_cnn'} | options
+    return Method(factory, label, 'DFML', advice=MEETING_ADVICE, defaults=MEETINGS, **options)
+
+
+def _without_rounds(name: str, label: str, paper: str) -> Method:
+    """The row of an asynchronous method, whose rounds are intervals of simulated time."""
+    plan = {each: attrgetter(each) for each in ('places', 'width', 'seconds')}
+    return Method(
+        by_interval(EVENT_METHODS[name].factory),
+        *(label, paper),
+        graphs=EVENTS,
+        from_run=CHUNK | plan,
+        defaults=STATIC,
+    )
+
+
+METHODS: dict[str, Method] = {
+    'ntk_dfl': Method(
+        ntk_dfl,
+        'NTK-DFL',
+        'NTK-DFL',
+        memory=ntk_dfl_memory,
+        advice=NTK_ADVICE,
+        from_run=CHUNK | {'by_cluster': lambda run: run.clustered},
+    ),
+    'dpsgd': Method(dpsgd, 'D-PSGD', 'NTK-DFL', from_run=CHUNK),
+    'dfedavg': Method(dfedavg, 'DFedAvg', 'NTK-DFL', from_run=CHUNK),
+    'dfedavgm': Method(dfedavgm, 'DFedAvgM', 'NTK-DFL', from_run=CHUNK),
+    'dfedsam': Method(dfedsam, 'DFedSAM', 'NTK-DFL', from_run=CHUNK),
+    'dispfl': Method(
+        dispfl,
+        'DisPFL',
+        'NTK-DFL',
+        from_run=CHUNK | {'anneal_rounds': lambda run: run.rounds},
+    ),
+    'ntk_fl': Method(
+        ntk_fl,
+        'NTK-FL',
+        'NTK-DFL',
+        graphs='cohort',
+        memory=ntk_fl_memory,
+        advice='lower --ntk_fl_cohort, or use more clients or a smaller model',
+    ),
+    'decavg': Method(decavg, 'DecAvg', 'Initialisation and topology', from_run=CHUNK),
+    'spark': Method(
+        spark,
+        'SPARK',
+        'SPARK',
+        memory=spark_memory,
+        advice='lower --degree, --spark_projection_dim or --spark_sampling, or use more clients '
+        'or a smaller model',
+        from_run=CHUNK | {'projection_seed': lambda run: run.projection_seed},
+        from_run_at_zero=ROUNDS,
+    ),
+    'dsgt': Method(dsgt, 'DSGT', 'Gradient tracking', from_run=CHUNK),
+    'd2': Method(d2, 'D²', 'D²', from_run=CHUNK, defaults=STATIC),
+    'relay_sgd': Method(
+        relay_sgd,
+        'RelaySGD',
+        'RelaySGD',
+        from_run=CHUNK | {'members': lambda run: run.members},
+        defaults=STATIC | {'topology': 'line'},
+    ),
+    'qg_dsgdm': Method(qg_dsgdm, 'QG-DSGDm', 'Quasi-global momentum', from_run=CHUNK),
+    'sgp': Method(sgp, 'SGP', 'SGP', from_run=CHUNK, defaults={'topology': 'k_random'}),
+    'choco_sgd': Method(choco_sgd, 'CHOCO-SGD', 'CHOCO-SGD', from_run=CHUNK, defaults=STATIC),
+    'beer': Method(beer, 'BEER', 'BEER', from_run=CHUNK, defaults=STATIC),
+    'epidemic': Method(
+        epidemic, 'Epidemic', 'Epidemic learning', from_run=CHUNK, defaults={'topology': 'epidemic'}
+    ),
+    'dfedprox': Method(dfedprox, 'DFedProx', 'FedProx', from_run=CHUNK),
+    'dfed_admm': Method(dfed_admm, 'DFedADMM', 'DFedADMM', from_run=CHUNK),
+    'dfed_alt': Method(dfed_alt, 'DFedAlt', 'DFedAlt', from_run=CHUNK),
+    'dfml': _of_meetings(dfml, 'DFML', from_run=CHUNK | ROUNDS | {'peak_updates': _peak_updates}),
+    'dec_fedavg': _of_meetings(dec_fedavg, 'Dec. FedAvg'),
+    'dec_fedprox': _of_meetings(dec_fedprox, 'Dec. FedProx', architectures='h0'),
+    'def_kt': _of_meetings(def_kt, 'Def-KT', graphs='pairs', architectures='h0'),
+    'dec_fed_dropout': _of_meetings(
+        dec_fed_dropout, 'Dec. Federated Dropout', architectures='h1_cnn'
+    ),
+    'dec_heterofl': _of_meetings(dec_heterofl, 'Dec. HeteroFL', architectures='h1_cnn'),
+    'dec_fedrolex': _of_meetings(dec_fedrolex, 'Dec. FedRolex', architectures='h1_cnn'),
+    'dec_fml': _of_meetings(dec_fml, 'Dec. FML'),
+    'ad_psgd': _without_rounds('ad_psgd', 'AD-PSGD', 'Lian et al., ICML 2018'),
+    'gossip_learning': _without_rounds(
+        'gossip_learning', 'Gossip learning', 'Hegedus et al., 2021'
+    ),
+    'swift': _without_rounds('swift', 'SWIFT', 'Bornstein et al., ICLR 2023'),
+    'divshare': _without_rounds('divshare', 'DivShare', 'Biswas et al., WWW 2025'),
+}
+
+
+def make(
+    method: str | Method | Callable[..., Algorithm],
+    network: Model | Population,
+    **settings: Any,
+) -> Algorithm:
+    """A method with some of its published settings replaced: `make('dfedavg', model, lr=0.05)`.
+
+    Args:
+      method: a name of `METHODS`, or a factory, or a `Method`.
+      network: the model of all clients, or the population of a method that takes one.
+      settings: any of `settings_of`, those of its dataclasses by their own names.
+
+    Raises ValueError for a name that is not known, a network that is not bound or a setting out of
+    range, TypeError for a
+    setting that the method does not have, with the nearest of those that it has.
+    """
+    if not isinstance(network, Model | Population):
+        raise ValueError(
+            f'{type(network).__name__} is no network of clients; bind a module to the shape of a '
+            'sample, models.bind(module, x.shape[1:]), or take a Population'
+        )
+    if isinstance(method, Method):
+        method = method.factory
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise ValueError(
+                f'unknown algorithm {method!r}{nearest(method, METHODS)}; choose one of '
+                f'{", ".join(METHODS)}, or give a factory in place of a name'
+            )
+        name, factory = method, METHODS[method].factory
+    else:
+        name, factory = getattr(method, '__name__', str(method)), method
+    try:
+        arguments = assemble(factory, settings)
+    except TypeError as error:
+        raise TypeError(f'{name}: {error}') from error
+    return factory(network, **arguments)

@@ -1,0 +1,1 @@
+"""The reconstruction attack: `dfl-jax reconstruct`."""

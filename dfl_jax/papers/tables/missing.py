@@ -1,0 +1,212 @@
+"""The runs that a table lacks: which they are, how long they take, and training them.
+
+A run is a cell and a seed, in a directory CELL-seedSEED. What it takes is known from those of its
+cell, or of other cells of its method, by the seconds of their rounds; kept curves have those of the
+machine that they were made on.
+"""
+
+import contextlib
+import fnmatch
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dfl_jax.experiment.run_directory import Row, RunDirectory
+from dfl_jax.plain_text import counted, markdown_table
+from dfl_jax.results.curves import SECONDS, Runs, read_flagfile
+
+PATIENCE = 60  # seconds that an interrupted run has to save its last round
+
+
+class Job(NamedTuple):
+    """A run that a table may have."""
+
+    cell: str
+    seed: int
+    flagfile: Path
+    partition_file: Path | None
+    rounds: int  # that the flagfile asks for
+    there: bool  # so many are there
+
+    @property
+    def name(self) -> str:
+        return f'{self.cell}-seed{self.seed}'
+
+
+def chosen_cells(flagfiles: Mapping[str, Path], patterns: Sequence[str]) -> dict[str, Path]:
+    """The flagfiles of the cells that match any of the patterns, of all cells without patterns.
+
+    Raises ValueError for a pattern that none matches.
+    """
+    chosen: set[str] = set()
+    for pattern in patterns:
+        cells = fnmatch.filter(flagfiles, pattern)
+        if not cells:
+            raise ValueError(f'--cells={pattern} matches none of {", ".join(sorted(flagfiles))}')
+        chosen.update(cells)
+    return {cell: file for cell, file in flagfiles.items() if cell in chosen or not patterns}
+
+
+def jobs_of(
+    flagfiles: Mapping[str, Path], seeds: Iterable[int], runs: Runs, partitions: Mapping[str, Path]
+) -> list[Job]:
+    """A job a cell and seed. runs: those that there are; partitions: file, by column."""
+    jobs = []
+    for (cell, file), seed in ((pair, seed) for pair in flagfiles.items() for seed in seeds):
+        rounds = int(read_flagfile(file)['rounds'])
+        name = f'{cell}-seed{seed}'
+        there = any(run['run'] == name and run['round'][-1] >= rounds for run in runs.get(cell, ()))
+        column = cell.partition('-')[2]
+        jobs.append(Job(cell, seed, file, partitions.get(column), rounds, there))
+    return jobs
+
+
+def partition_files(published: Row, folder: str | None) -> dict[str, Path]:
+    """The authors' partition of each column that has one, in this folder; empty without a folder.
+
+    Raises ValueError for a file that is not there, and for a table without any.
+    """
+    if folder is None:
+        return {}
+    names = published.get('partition_files', {})
+    if not names:
+        raise ValueError(f'--partitions={folder}: this table has none; leave it out')
+    files = {column: Path(folder, name) for column, name in names.items()}
+    if missing := next((file for file in files.values() if not file.is_file()), None):
+        raise ValueError(f'--partitions={folder} holds no {missing.name}; name their folder')
+    return files
+
+
+# ------------------------------------------------------------------------------------------- time
+
+
+def seconds_of(job: Job, runs: Runs) -> float | None:
+    """The seconds that the rounds of a run take, evaluation apart; None where nothing tells.
+
+    Of the runs of its cell, else of those of its method.
+    """
+    method = job.cell.partition('-')[0]
+    others = [
+        run for cell, several in runs.items() if cell.startswith(f'{method}-') for run in several
+    ]
+    for known in (runs.get(job.cell, ()), others):
+        if paces := [run[SECONDS] for run in known if SECONDS in run]:
+            return job.rounds * statistics.median(paces)
+    return None
+
+
+def by_cost(jobs: Sequence[Job], runs: Runs) -> list[tuple[Job, float | None]]:
+    """The jobs with their seconds, the cheapest first, those of unknown cost last."""
+    costs = [(job, seconds_of(job, runs)) for job in jobs]
+    return sorted(costs, key=lambda each: (each[1] is None, each[1] or each[0].rounds))
+
+
+def listing(jobs: Sequence[Job], runs: Runs) -> str:
+    """Markdown: of every cell the seeds that are there, those that are not, rounds and seconds."""
+    by_cell: dict[str, list[Job]] = {}
+    for job in jobs:
+        by_cell.setdefault(job.cell, []).append(job)
+    rows = []
+    for cell, of_cell in by_cell.items():
+        seconds = seconds_of(of_cell[0], runs)
+        seeds = [
+            ', '.join(str(job.seed) for job in of_cell if job.there is there) or '-'
+            for there in (True, False)
+        ]
+        rows.append([cell, *seeds, str(of_cell[0].rounds), duration(seconds)])
+    lacking = [job for job in jobs if not job.there]
+    return (
+        markdown_table(['cell', 'seeds there', 'seeds missing', 'rounds', 'a run takes'], rows, 3)
+        + f'\n\n{counted(len(lacking), "run")} missing{_altogether(lacking, runs)}'
+    )
+
+
+def _altogether(jobs: Sequence[Job], runs: Runs) -> str:
+    costs = [seconds_of(job, runs) for job in jobs]
+    known = [cost for cost in costs if cost is not None]
+    if not known:
+        return ''
+    unknown = len(costs) - len(known)
+    without = f', {counted(unknown, "run")} of unknown cost apart' * bool(unknown)
+    return f': about {duration(sum(known))} of training, evaluation apart{without}'
+
+
+def duration(seconds: float | None) -> str:
+    """E.g. 75 s, 12 min or 3.5 h; ? for None."""
+    if seconds is None:
+        return '?'
+    if seconds < 90:
+        return f'{seconds:.0f} s'
+    return f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
+
+
+# ---------------------------------------------------------------------------------------- training
+
+
+def train(jobs: Sequence[Job], runs: Runs, folder: Path, settings: Sequence[str]) -> list[str]:
+    """Trains the jobs that are not there, each by a `dfl-jax run` of its own, the cheapest first.
+
+    settings: flags of all of them. A run that was interrupted is resumed. Returns the names of
+    those that failed; raises ValueError where one cannot even begin, as the next would not either.
+    """
+    lacking = [job for job, _ in by_cost([job for job in jobs if not job.there], runs)]
+    failed = []
+    here: Runs = {}  # what runs took on this machine today, with their evaluation
+    for number, job in enumerate(lacking):
+        costs = [seconds_of(each, here) or seconds_of(each, runs) for each in lacking[number:]]
+        known = [cost for cost in costs if cost is not None]
+        first = f'about {duration(costs[0])}; ' if costs[0] is not None else ''
+        rest = f'{first}{duration(sum(known))} left' if known else 'of unknown cost'
+        print(
+            f'[{number + 1} of {len(lacking)}] {job.name}: {job.rounds} rounds, {rest}', flush=True
+        )
+        out = folder / job.name
+        begin, before = time.monotonic(), _rounds_of(out)
+        status = _run(command(job, out, settings))
+        if status and not (out / 'config.json').exists():
+            raise ValueError(f'{job.name} could not begin, see above; the others were not tried')
+        if status:
+            failed.append(job.name)
+        elif before < job.rounds:
+            pace = (time.monotonic() - begin) / (job.rounds - before)
+            here.setdefault(job.cell, []).append({SECONDS: pace})
+    return failed
+
+
+def _rounds_of(out: Path) -> int:
+    """The rounds that a run has evaluated."""
+    rows = RunDirectory(out).sound_rows()[0]
+    return rows[-1][0]['round'] if rows else 0
+
+
+def command(job: Job, out: Path, settings: Sequence[str]) -> list[str]:
+    """The command line of a job."""
+    arguments = [f'--flagfile={job.flagfile}', f'--seed={job.seed}', f'--out={out}', *settings]
+    if job.partition_file:
+        arguments.append(f'--partition_file={job.partition_file}')
+    directory = RunDirectory(out)
+    if directory.config_file.exists():
+        arguments.append('--resume')
+        if (began := directory.config()['settings'].get('rounds')) and began > job.rounds:
+            arguments.append(f'--rounds={began}')
+    return [sys.executable, '-m', 'dfl_jax.cli', 'run', *arguments]
+
+
+def _run(arguments: list[str]) -> int:
+    """The exit status of a process, which has its time to save what it has when interrupted."""
+    with subprocess.Popen(arguments) as process:
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:
+            with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
+                process.send_signal(signal.SIGINT)
+                process.wait(PATIENCE)
+            raise
+    if status == 128 + signal.SIGINT:  # it alone was interrupted
+        raise KeyboardInterrupt
+    return status

@@ -1,0 +1,100 @@
+"""How many rounds methods take on random quadratics, each at the best of its learning rates.
+
+A study of `tables`: `methods` are [{label, method, settings, topology, lr: [least, largest], paper:
+{zeta2: rounds}}, ...], of `clients` with f_i(x) = |A_i x - b_i|^2 in `dimension` dimensions
+(`papers.tables.quadratic_problem`), heterogeneities `zeta2`, and `draws` of each. A method trains at as many
+`learning_rates`, evenly spaced in logarithms, and on all draws, together in one program. The rate
+at which the mean model reaches a suboptimality of `target` first is the best; none has to within
+`rounds` rounds.
+"""
+
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dfl_jax import topology
+from dfl_jax.base import Algorithm, Array, Graph, PyTree
+from dfl_jax.experiment.run_directory import Row
+from dfl_jax.methods import METHODS, make
+from dfl_jax.models import Linear, bind
+from dfl_jax.papers.tables.quadratic_problem import Quadratics, quadratics
+from dfl_jax.tasks import REGRESSION
+
+BLOCK = 50  # rounds between looks at who has arrived
+
+
+def rounds_to_target(study: Row) -> Iterator[tuple[str, float, float, float | None]]:
+    """(method, zeta^2, rounds of its best learning rate, the paper's rounds) of every draw."""
+    from tqdm import tqdm
+
+    cases = [(each, zeta2) for each in study['methods'] for zeta2 in study['zeta2']]
+    for each, zeta2 in tqdm(cases, study['title'], leave=False):
+        paper = each['paper'].get(str(zeta2))
+        for rounds in fewest_rounds(study, each, zeta2):
+            yield each['label'], zeta2, rounds, paper
+
+
+def fewest_rounds(study: Row, method: Row, zeta2: float) -> list[float]:
+    """The rounds of a method at the best of its learning rates, a number a draw.
+
+    Raises ValueError where no learning rate arrives.
+    """
+    clients, dimension = study['clients'], study['dimension']
+    problems = [
+        quadratics(clients, dimension, zeta2=zeta2, seed=seed) for seed in range(study['draws'])
+    ]
+    stacked = jax.tree.map(lambda *a: jnp.stack(a), *problems)
+    graph = jax.tree.map(
+        lambda a: jnp.asarray(a[0]),
+        topology.schedule(method['topology'], clients, 1, seed=0, static=True),
+    )
+    model = bind(Linear(1, use_bias=False), (dimension,), REGRESSION)
+    settings = {**method.get('settings', {}), 'batch_size': dimension, 'local_steps': 1}
+    if 'members' in METHODS[method['method']].from_run:
+        settings['members'] = graph.members.shape[1]
+    # The loss of a client is f_i / d, a mean over d samples
+    least, largest = method['lr']
+    rates = jnp.geomspace(least, largest, study['learning_rates']) * dimension
+    start, advance = _programs(lambda lr: make(method['method'], model, lr=lr, **settings), graph)
+    states = start(rates, stacked)
+    arrived = np.full((study['draws'], len(rates)), np.inf)
+    for first in range(0, study['rounds'], BLOCK):
+        states, gaps = advance(rates, states, stacked, first)
+        reached = np.asarray(gaps) <= study['target']  # [draws, rates, BLOCK]
+        when = np.where(reached.any(axis=2), first + 1 + reached.argmax(axis=2), np.inf)
+        arrived = np.minimum(arrived, when)
+        if np.isfinite(arrived).any(axis=1).all():
+            break
+    best = arrived.min(axis=1)
+    if not np.isfinite(best).all():
+        raise ValueError(
+            f'{method["label"]} does not reach {study["target"]} at zeta2={zeta2} within '
+            f'{study["rounds"]} rounds; raise rounds, or try other lr'
+        )
+    return best.tolist()
+
+
+def _programs(
+    algorithm_of: Callable[[Array], Algorithm], graph: Graph
+) -> tuple[Callable[..., PyTree], Callable[..., tuple[PyTree, Array]]]:
+    """(states of all draws and rates, BLOCK rounds of them with the gap after each), compiled."""
+
+    def start(lr: Array, problem: Quadratics) -> PyTree:
+        return algorithm_of(lr).init(jax.random.key(0), problem.clients)
+
+    def advance(lr: Array, state: PyTree, problem: Quadratics, first: Array):
+        algorithm = algorithm_of(lr)
+
+        def step(state: PyTree, k: Array) -> tuple[PyTree, Array]:
+            key = jax.random.fold_in(jax.random.key(1), k)
+            state, _ = algorithm.step(key, state, graph, problem.clients)
+            return state, problem.suboptimality(algorithm.consensus(state))
+
+        return lax.scan(step, state, first + jnp.arange(BLOCK))
+
+    all_start = jax.vmap(jax.vmap(start, (0, None)), (None, 0))
+    all_advance = jax.vmap(jax.vmap(advance, (0, 0, None, None)), (None, 0, 0, None))
+    return jax.jit(all_start), jax.jit(all_advance, donate_argnums=1)

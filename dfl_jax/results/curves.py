@@ -1,0 +1,281 @@
+"""The curves of a table's runs: read from run directories or from a file that stands for them."""
+
+import itertools
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dfl_jax.cli.command import flagfile_lines
+from dfl_jax.experiment.run_directory import Row, RunDirectory, read_json, shown, write_atomically
+from dfl_jax.files import to_json
+from dfl_jax.plain_text import in_a_line
+
+CURVES = ('consensus_accuracy', 'client_accuracy_mean')
+LOSS = 'client_loss_mean'
+LOCAL = 'local_accuracy_mean'
+SKIPPED = 'is left out'  # of a run that cannot be read
+COARSE = ('accuracy', 'mbytes', 'model_deviation')  # columns of four decimals
+SECONDS = 'seconds_a_round'  # of a run, evaluation apart
+FREE = ('seed', 'data_dir', 'devices')  # a run may differ from its flagfile in these
+BESIDE = (*FREE, 'partition_file', 'chunk')  # and be given these, which the flagfile has not
+REPLACED = ('partition', 'partition_overlap', 'alpha')  # by a partition_file
+
+# Its name as 'run', SECONDS, and as lists 'round', CURVES and what a table adds
+Run = dict[str, Any]
+Runs = dict[str, list[Run]]  # by cell
+
+
+def find_runs(
+    flagfiles: Mapping[str, Path], sources: Sequence[Path], needed: Mapping[str, Sequence[str]]
+) -> tuple[Runs, list[str]]:
+    """The runs of every cell that has some, and warnings of other settings and unfinished runs.
+
+    flagfiles: of every cell. sources: folders of runs, or files that stand for them; a run is that
+    of the first that has one of its name. needed: columns, by cell; a run that is damaged or lacks
+    any of them is left out, and a warning says so.
+    """
+    runs: Runs = {}
+    warnings: list[str] = []
+    for source in sources:
+        read = load_curves if source.suffix == '.json' else read_directories
+        more, more_warnings = read(source, flagfiles, needed)
+        known = {run['run'] for several in runs.values() for run in several}
+        for cell, several in more.items():
+            runs.setdefault(cell, []).extend(run for run in several if run['run'] not in known)
+        warnings += [each for each in more_warnings if not concerns(each, known)]
+    runs = {cell: sorted(runs[cell], key=by_seed) for cell in flagfiles if cell in runs}
+    return runs, warnings
+
+
+def none_of(flagfiles: Mapping[str, Path], sources: Sequence[Path], warnings: Sequence[str]) -> str:
+    """The message where `find_runs` has found none."""
+    known = ', '.join([*flagfiles][:6]) + (', ...' if len(flagfiles) > 6 else '')
+    where = ','.join(map(str, sources))
+    unread = next((f' ({warning})' for warning in warnings if SKIPPED in warning), '')
+    advice = f'name them {known}, or train them by --run'
+    return f'--runs={where} holds no run of the table{unread}; {advice}'
+
+
+def notes(warnings: Iterable[str]) -> list[str]:
+    """The warnings in lines; what is said of several runs, 'RUN: TEXT', is one."""
+    runs_of: dict[str, list[str]] = {}
+    lines = []
+    for warning in map(in_a_line, warnings):
+        run, colon, text = warning.partition(': ')
+        if not colon or ' ' in run:
+            lines.append(warning)
+        else:
+            runs_of.setdefault(text, []).append(run)
+    for text, (first, *others) in runs_of.items():
+        lines.append(f'{first}{f" and {len(others)} more" if others else ""}: {text}')
+    return [f'note: {line}' for line in lines]
+
+
+def read_directories(
+    folder: Path, flagfiles: Mapping[str, Path], needed: Mapping[str, Sequence[str]]
+) -> tuple[Runs, list[str]]:
+    """The runs of every cell in the subfolders of a folder, and warnings of them."""
+    named = {cell: (folder / cell, *folder.glob(f'{cell}-*')) for cell in flagfiles}
+    paths = {cell: sorted(filter(Path.is_dir, those)) for cell, those in named.items()}
+    return read_runs(paths, flagfiles, needed)
+
+
+def read_runs(
+    paths: Mapping[str, Sequence[Path]],
+    flagfiles: Mapping[str, Path],
+    needed: Mapping[str, Sequence[str]],
+    strict: bool = False,
+) -> tuple[Runs, list[str]]:
+    """The runs of every cell, by their directories, and warnings of them.
+
+    strict: whether a run whose settings differ from the cell's flagfile is left out.
+    """
+    runs: Runs = {}
+    warnings = []
+    for cell, those in paths.items():
+        wanted = read_flagfile(flagfiles[cell])
+        for path in those:
+            directory = RunDirectory(path)
+            try:
+                run = kept_columns(path.name, directory.rows(), needed[cell])
+                mismatches = differences(path.name, wanted, directory.config())
+            except (ValueError, OSError) as error:
+                warnings.append(f'{path.name} {SKIPPED}: {reason(error, path)}')
+                continue
+            if strict and (other := [each for each in mismatches if ': --' in each]):
+                warnings.append(f'{path.name} {SKIPPED}; {other[0]}')
+                continue
+            if not run['round']:
+                warnings.append(f'{path.name} holds no evaluation yet')
+                continue
+            if not directory.done.exists():
+                warnings.append(f'{path.name} stopped at round {run["round"][-1]}')
+            warnings += mismatches
+            runs.setdefault(cell, []).append(run)
+    return runs, warnings
+
+
+def read_flagfile(path: Path) -> dict[str, str]:
+    """{flag: value} of a flagfile without nested ones; --flag is True, --noflag False."""
+    pairs = (line.lstrip('-').partition('=') for line in flagfile_lines(str(path)))
+    return {
+        name if sign else name.removeprefix('no'): value if sign else str(name[:2] != 'no')
+        for name, sign, value in pairs
+    }
+
+
+def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
+    """Warnings of the settings in which a run differs from its flagfile.
+
+    Raises ValueError for settings that no run has.
+    """
+    warnings = []
+    try:
+        settings = config['settings']
+        beyond = [flag for flag in config.get('given', ()) if flag not in (*wanted, *BESIDE)]
+        if settings.get('partition_file'):
+            warnings.append(f'{name}: partition from {Path(settings["partition_file"]).name}')
+            wanted = {flag: value for flag, value in wanted.items() if flag not in REPLACED}
+        for flag, value in wanted.items():
+            had = shown(settings.get(flag))
+            longer = flag == 'rounds' and settings['rounds'] > int(value)  # serves too
+            if flag not in FREE and had != value and not longer:
+                warnings.append(f'{name}: --{flag}={had}, the flagfile says {value}')
+        for flag in beyond:
+            had = shown(settings.get(flag))
+            warnings.append(f'{name}: --{flag}={had}, the flagfile has no --{flag}')
+    except (TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ValueError('config.json is damaged, or not of a run') from error
+    return warnings
+
+
+def kept_columns(name: str, rows: Sequence[Row], needed: Sequence[str]) -> Run:
+    """What a table keeps of the rows of a run, rounded. Raises ValueError as `columns_of` does."""
+    run = columns_of(name, rows, needed)
+    if rows and is_number(seconds := rows[-1].get('seconds')):
+        run[SECONDS] = rounded(seconds / run['round'][-1], SECONDS)
+    return run | {c: [rounded(value, c) for value in run[c]] for c in needed if c in run}
+
+
+def reason(error: Exception, directory: Path) -> str:
+    """What is wrong with a run, in a line and without the place of its directory."""
+    return in_a_line(str(error).replace(f'{directory}{os.sep}', ''))
+
+
+def columns_of(
+    name: str, rows: Sequence[Row], needed: Sequence[str], more: Sequence[str] = ()
+) -> Run:
+    """The rounds of a run and the columns `needed`, `more` where it has them.
+
+    rows: of metrics.jsonl. Raises ValueError, one line, for what no run writes, and where the run
+    lacks a column.
+    """
+    if not rows:
+        return {'run': name, 'round': []}
+    known = ['round', *needed, *(m for m in more if all(m in row for row in rows))]
+    run = {'run': name} | {column: [row.get(column) for row in rows] for column in known}
+    check_run(run, needed)
+    return run
+
+
+def check_run(run: Any, needed: Iterable[str]) -> None:
+    """Raises ValueError where it is no Run, or lacks any of these columns.
+
+    Rounds increase, and all other numbers are finite.
+    """
+    if not isinstance(run, dict) or not isinstance(run.get('run'), str):
+        raise ValueError('it is no run')
+    rounds = run.get('round')
+    whole = isinstance(rounds, list) and all(type(r) is int and r < 2**53 for r in rounds)
+    if not rounds or not whole:
+        raise ValueError('its rounds are not whole numbers')
+    if any(later <= earlier for earlier, later in itertools.pairwise([0, *rounds])):
+        raise ValueError('its rounds do not increase from 1')
+    never = [None] * len(rounds)
+    if absent := [n for n in needed if run.get(n, never) == never]:
+        raise ValueError(f'it has no {" and no ".join(absent)}')
+    for name in run.keys() - {'run', SECONDS}:
+        column = run[name]
+        if not isinstance(column, list) or len(column) != len(rounds):
+            raise ValueError(f'its {name} is not a value a round')
+        for round, value in zip(rounds, column, strict=True):
+            several = value if name.endswith('_quantiles') else [value]
+            if not isinstance(several, list) or not several or not all(map(is_number, several)):
+                shown = 'missing' if value is None else in_a_line(repr(value))[:40]
+                raise ValueError(f'its {name} of round {round} is {shown}')
+
+
+def scale_of(column: str) -> int:
+    """100 for a share that is shown in percent, else 1."""
+    return 100 if 'accuracy' in column else 1
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number, of a size that can be worked with."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e100
+
+
+def panel_curves(panel: Row) -> list[str]:
+    """The columns that a panel of curves shows, the default being the first of CURVES."""
+    if 'lines' in panel:
+        return [line_curve(panel, line) for line in panel['lines']]
+    return panel.get('curves', [CURVES[0]])
+
+
+def line_curve(panel: Row, line: Row) -> str:
+    return str(line.get('curve', panel.get('curve', CURVES[0])))
+
+
+def rounded(value: Any, name: str = 'accuracy') -> Any:
+    """Six digits; of accuracies and the like four decimals below 1; lists likewise."""
+    if isinstance(value, list):
+        return [rounded(v, name) for v in value]
+    coarse = any(word in name for word in COARSE)
+    return round(value, 4) if coarse and value < 1 else float(f'{value:.6g}')
+
+
+def load_curves(
+    path: Path, cells: Collection[str], needed: Mapping[str, Sequence[str]]
+) -> tuple[Runs, list[str]]:
+    """What `save_curves` wrote of these cells. Raises ValueError."""
+    runs: Runs = {}
+    try:
+        content = read_json(path)
+        kept = content['warnings'] if 'warnings' in content else content['remarks']  # older files
+        warnings = [warning for warning in kept if concerns(warning, cells)]
+        pairs = [
+            (c, run) for c, several in content['runs'].items() if c in cells for run in several
+        ]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = f': {error}' if isinstance(error, ValueError) else ''
+        raise ValueError(
+            f'--runs={path} cannot be read as the curves of a table{reason}'
+        ) from error
+    for cell, run in pairs:
+        try:
+            check_run(run, needed[cell])
+            runs.setdefault(cell, []).append(run)
+        except ValueError as error:
+            name = run.get('run', cell) if isinstance(run, dict) else cell
+            warnings.append(f'{name} {SKIPPED}: {error}')
+    return runs, warnings
+
+
+def concerns(warning: str, cells: Iterable[str]) -> bool:
+    """Whether it is about a run of these cells, or one of these runs, whose name it begins with."""
+    run = warning.partition(' ')[0].rstrip(':')
+    return any(run == cell or run.startswith(f'{cell}-') for cell in cells)
+
+
+def by_seed(run: Run) -> tuple[str, int, str]:
+    """Sorts runs whose names end with a number, e.g. -seed10 after -seed9."""
+    name = run['run']
+    stem = name.rstrip('0123456789')
+    return stem, int(name[len(stem) :] or -1), name
+
+
+def save_curves(path: Path, runs: Runs, warnings: Sequence[str]) -> None:
+    """Writes {"warnings": [...], "runs": {cell: [run, ...]}}, a run a line."""
+    text = to_json({'warnings': warnings, 'runs': runs}, separators=(',', ':'))
+    write_atomically(path, text.replace('{"run":', '\n{"run":') + '\n')
