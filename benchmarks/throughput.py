@@ -200,7 +200,7 @@ def steps_of(name: str, setting: Setting, rounds: range) -> float:
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Draws seconds a round and peak memory of each algorithm against M, on logarithmic axes."""
-    from dfl_jax.cli.run.plots import plt
+    from dfl_jax.plots import plt
 
     figure, panels = plt.subplots(1, 2, figsize=(8, 3.4), layout='constrained')
     for panel, key, unit, label in (

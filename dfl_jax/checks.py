@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from dfl_jax.setting_error import SettingError
+
 ROW_SUM_TOLERANCE = 1e-6  # allows for weights that were rounded to float32
 
 
@@ -11,7 +13,8 @@ def check_choice(
     """Raises `error` for a value that is not one of the choices."""
     choices = tuple(choices)
     if value not in choices:
-        raise error(f'unknown {what} {value!r}; choose one of {", ".join(choices)}')
+        text = f'unknown {what} {value!r}; choose one of {", ".join(choices)}'
+        raise SettingError(what, value, text) if error is ValueError else error(text)
 
 
 def check_range(
@@ -23,8 +26,11 @@ def check_range(
     most: float | None = None,
     below: float | None = None,
 ) -> None:
-    """Raises ValueError for a number that is not at least `least`, above `above`, at most `most`
-    and below `below`; None does not bound it."""
+    """Raises SettingError for a number that is not at least `least`, above `above`, at most `most`
+    and below `below`; None does not bound it.
+
+    what: begins with the name of the setting.
+    """
     if (
         (least is None or value >= least)
         and (above is None or value > above)
@@ -38,4 +44,4 @@ def check_range(
         rule = f'be {low[1]}'
     else:
         rule = f'be {high[1]}' if least is None and above is None else f'lie in {low[0]}, {high[0]}'
-    raise ValueError(f'{what} has to {rule}, got {value}')
+    raise SettingError(what.split()[0], value, f'{what} has to {rule}, got {value}')

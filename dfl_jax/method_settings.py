@@ -22,7 +22,8 @@ class Setting(NamedTuple):
     """One scalar that a method may be given."""
 
     name: str
-    kind: type | None  # bool, int, float, str, tuple of whole numbers; None: not from a flag
+    # bool, int, float, str, tuple of whole numbers, list of texts; None: not from a flag
+    kind: type | None
     default: Any  # REQUIRED where there is none
     help: str  # what the docstring says of it
     part: str | None  # the argument of the factory that holds it, a dataclass; None: itself one
@@ -39,7 +40,7 @@ def described(factory: Callable) -> dict[str, Setting]:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
         if dataclasses.is_dataclass(default) and not isinstance(default, type):
-            settings |= _settings_of_part(name, default)
+            settings |= described_part(name, default)
         else:
             kind = _kind(hints.get(name), default)
             settings[name] = Setting(name, kind, default, meaning.get(name, ''), None)
@@ -97,7 +98,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f', did you mean {similar[0]}?' if similar else ''
 
 
-def _settings_of_part(part: str, default: Any) -> dict[str, Setting]:
+def described_part(part: str, default: Any) -> dict[str, Setting]:
+    """The settings of a dataclass by name. default: one that holds the defaults."""
     hints, meaning = _hints(type(default)), _meanings(type(default).__doc__)
     values = {field.name: getattr(default, field.name) for field in dataclasses.fields(default)}
     return {
@@ -120,8 +122,9 @@ def _kind(hint: Any, default: Any) -> type | None:
     for option in options:
         if option in (bool, int, float, str):
             return option
-        if typing.get_origin(option) in (tuple, list, Sequence) and int in typing.get_args(option):
-            return tuple
+        if typing.get_origin(option) in (tuple, list, Sequence):
+            of = typing.get_args(option)
+            return tuple if int in of else list if str in of else None
     scalar = type(default) in (bool, int, float, str)
     return type(default) if hint is None and scalar else None
 

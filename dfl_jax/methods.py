@@ -76,6 +76,8 @@ class Method(NamedTuple):
     # flag of the run -> its default under this method, in place of the flag's own
     defaults: Mapping[str, Any] = {}
     architectures: str = ''  # where clients may differ, those of the paper's comparison
+    # setting -> the name by which an experiment has it, where these differ
+    flat_names: Mapping[str, str] = {}
 
     @property
     def heterogeneous(self) -> bool:
@@ -83,6 +85,33 @@ class Method(NamedTuple):
         return self.graphs in ('meetings', 'pairs')
 
 
+PREFIXES = {  # of the flat names of settings whose own names would say too little
+    'message': ('sparsity', 'bits', 'rounding'),
+    'ntk': (
+        *('precision', 'timesteps', 'patience', 'averaging', 'jacobian_weights'),
+        *('batches', 'subsampling', 'by_cluster'),
+    ),
+    'ntk_fl': ('cohort',),
+    'spark': (
+        *('projection', 'projection_dim', 'projection_refresh', 'exchange', 'sampling'),
+        *('warmup', 'alpha_init', 'alpha_final', 'tau_init', 'tau_final'),
+    ),
+    'dfml': (
+        *('mutual_epochs', 'schedule', 'alpha', 'period', 'period_growth', 'peak_updates'),
+        *('scheduled', 'teachers', 'transfer', 'weighted_samples', 'temperature'),
+    ),
+    'dec_fedavg': ('server',),
+    'partial': ('channels',),
+    'fml': ('meme',),
+    'dispfl': ('density', 'prune_rate', 'anneal_rounds', 'regrow'),
+}
+FLAT_NAMES = {  # setting -> its flat name, where they differ
+    'proximal': 'fedprox_mu',
+    'selection': 'timestep_selection',
+    'kernel_form': 'spark_kernel',
+    'step_form': 'spark_step',
+    'rounds': 'spark_schedule_rounds',
+} | {name: f'{prefix}_{name}' for prefix, names in PREFIXES.items() for name in names}
 EVENTS = 'events'  # `Method.graphs` of methods without rounds
 CHUNK = {'chunk': lambda run: run.chunk}
 ROUNDS = {'rounds': lambda run: run.rounds}
@@ -194,6 +223,7 @@ METHODS: dict[str, Method] = {
     'swift': _without_rounds('swift', 'SWIFT', 'Bornstein et al., ICLR 2023'),
     'divshare': _without_rounds('divshare', 'DivShare', 'Biswas et al., WWW 2025'),
 }
+METHODS = {name: row._replace(flat_names=FLAT_NAMES) for name, row in METHODS.items()}
 
 
 def make(

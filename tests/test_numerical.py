@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from dfl_jax.cli.run.plots import COLOURS
+from dfl_jax.plots import COLOURS
 from dfl_jax.papers.tables import studies as numerical
 from dfl_jax.results import published as files
 

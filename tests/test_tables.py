@@ -6,7 +6,7 @@ import json
 import pytest
 from absl import flags
 
-from dfl_jax.cli.run.plots import COLOURS, plt
+from dfl_jax.plots import COLOURS, plt
 from dfl_jax.papers.tables import command as tables
 from dfl_jax.papers.tables import panels
 from dfl_jax.papers.tables.latex import latex_table

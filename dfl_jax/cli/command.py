@@ -18,6 +18,7 @@ from absl import flags, logging
 
 from dfl_jax.paper_folder import CHECKOUT, PAPERS
 from dfl_jax.plain_text import in_a_line
+from dfl_jax.setting_error import rendered
 
 flags.disclaim_key_flags()  # a flag that is defined here is of the module that asks
 
@@ -85,7 +86,23 @@ def fail(message: str, status: int = 1) -> int:
 
 def warn(message: object) -> None:
     """Prints the warning in one line."""
-    print(f'warning: {in_a_line(str(message))}', file=sys.stderr)
+    text = in_flags(message) if isinstance(message, Exception) else str(message)
+    print(f'warning: {in_a_line(text)}', file=sys.stderr)
+
+
+def in_flags(error: BaseException) -> str:
+    """The text of an error, with the settings that it names as flags."""
+    return rendered(error, spelled) or type(error).__name__
+
+
+def spelled(name: str, value: str | None) -> str:
+    """A setting as a flag, where it has one: --topology=ring, --lazy, --nolazy."""
+    known = flags.FLAGS
+    if name not in known:
+        return name if value is None else f'{name}={value}'
+    if value in ('True', 'False') and known[name].boolean:
+        return f'--{"no" * (value == "False")}{name}'
+    return f'--{name}' if value is None else f'--{name}={value}'
 
 
 @contextlib.contextmanager
@@ -119,7 +136,7 @@ def one_line_errors(interrupted: str, hint: str | None = 'settings are flags') -
                 with one_line_warnings():
                     return main(argv)
             except MISUSE as error:
-                return fail(str(error) or type(error).__name__)
+                return fail(in_flags(error))
             except KeyboardInterrupt:
                 return fail(interrupted, status=130)
 

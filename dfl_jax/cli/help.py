@@ -39,9 +39,9 @@ def show(command: ModuleType, called: str, argv: Sequence[str], full: bool) -> N
         _print_group('flags', (_line(flag, meanings.get(flag.name)) for flag in own))
         return
     FLAGS(list(argv), known_only=True)
-    from dfl_jax.cli.flags.method_flags import OLD_NAMES, of_a_run
+    from dfl_jax.cli.flags.run_flags import of_a_run
 
-    of_runs = {flag.name for flag in of_a_run()} | OLD_NAMES.keys()
+    of_runs = {flag.name for flag in of_a_run()}
     _print_group('this command', (_line(flag) for flag in own if flag.name not in of_runs))
     for title, lines in _groups(full, meanings, getattr(command, 'REFUSED', ())):
         _print_group(title, lines)
@@ -59,19 +59,20 @@ def _groups(
     full: bool, meanings: Mapping[str, str], refused: Container[str]
 ) -> Iterator[tuple[str, Iterator[str]]]:
     """The flags of a run but those `refused`, in groups, under the flags that are given."""
-    from dfl_jax.cli.flags.method_flags import METHOD, settings_with_flags
-    from dfl_jax.cli.flags.run_flags import GROUPS
-    from dfl_jax.experiment.applicable import idle_flags
-    from dfl_jax.experiment.own_code import method_named, settle_defaults
+    from dfl_jax.cli.flags.run_flags import GROUPS, METHOD, given_settings
+    from dfl_jax.experiment.applicable import unused_settings
+    from dfl_jax.experiment.experiment import default_settings
+    from dfl_jax.experiment.method import flat_settings
+    from dfl_jax.experiment.own_code import method_named
 
     method = method_named(FLAGS.algorithm)
-    settle_defaults(FLAGS)
-    settings = settings_with_flags(method)
-    idle: Container[str] = () if full else idle_flags(FLAGS, method, settings)
+    values = default_settings() | dict(method.defaults) | given_settings()
+    settings = flat_settings(method)
+    unused: Container[str] = () if full else unused_settings(values.get, method)
     titles = [title for title in GROUPS if title != METHOD]
     for title in (*titles[:-1], METHOD, titles[-1]):
         names = GROUPS[title]
-        shown = [name for name in names if name not in idle and name not in refused]
+        shown = [name for name in names if name not in unused and name not in refused]
         if title != METHOD:
             yield (
                 title,
@@ -171,10 +172,10 @@ def _default_of(method: 'Method', setting: 'Setting') -> object:
 def _of_methods(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """What each flag means and its defaults, by method: 'Eta, ... (default 0.01: ntk_dfl, spark).
     Learning rate ... (default 0.1: dpsgd, dfedavg; 0.01: dfedavgm)'."""
-    from dfl_jax.cli.flags.method_flags import settings_with_flags
+    from dfl_jax.experiment.method import flat_settings
     from dfl_jax.methods import METHODS
 
-    settings = {name: (row, settings_with_flags(row)) for name, row in METHODS.items()}
+    settings = {name: (row, flat_settings(row)) for name, row in METHODS.items()}
     for name in names:
         meanings: dict[str, dict[str, list[str]]] = {}
         for method, (row, known) in settings.items():

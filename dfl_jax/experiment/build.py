@@ -1,4 +1,4 @@
-"""From flags to the objects of a run: seeds, method, data, network, graphs, placement.
+"""From an experiment to the objects of a run: data, network, graphs, algorithm, placement.
 
 Everything that can be wrong with the input is found here, before any long computation, and raised
 as a ValueError of one line.
@@ -6,7 +6,6 @@ as a ValueError of one line.
 
 import contextlib
 import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,48 +19,33 @@ from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.checks import check_range
 from dfl_jax.evaluation import Holdout, choose_samples
 from dfl_jax.execution import Footprint
-from dfl_jax.experiment.datasets import load_data, shifted
+from dfl_jax.experiment.datasets import Parts, load_data, shifted
+from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.gain import initial_gain
 from dfl_jax.experiment.graphs import check_graphs, draw_graphs
-from dfl_jax.experiment.method import Chosen, choose_method, make_algorithm
+from dfl_jax.experiment.method import ConfiguredMethod, configure, make_algorithm
 from dfl_jax.experiment.networks import build_network
 from dfl_jax.experiment.own_code import digest_of_code
-from dfl_jax.experiment.placement import place
+from dfl_jax.experiment.placement import bytes_of_graphs, chunk_of, footprint_of, mesh_for
+from dfl_jax.experiment.run_settings import Partition
+from dfl_jax.experiment.streams import streams
 from dfl_jax.heterogeneous import Population
 from dfl_jax.method_settings import assemble
-from dfl_jax.methods import EVENTS
+from dfl_jax.methods import EVENTS, Run
 from dfl_jax.models import Model
+from dfl_jax.setting_error import SettingError
 from dfl_jax.timing import ROUNDS, Rules, World
 from dfl_jax.training import training_operations
 
-STREAMS = (  # of random numbers, one a purpose
-    'partition',
-    'subset',
-    'graph',
-    'links',
-    'participation',
-    'training',
-    'projection',
-    'jacobians',
-    'gain',
-    'receiving',
-    'meetings',
-    'validation',
-    'world',
-    'feature_shift',
-    'evaluation',
-    'directions',
-    'isolation',
-)
-
 
 @dataclass
-class Experiment:
+class BuiltExperiment:
     """All that a run needs, and what describes it."""
 
-    chosen: Chosen  # the method and its settings
+    experiment: Experiment
+    configured: ConfiguredMethod  # the method and its settings
     dataset: data.Dataset
-    parts: list[np.ndarray]
+    parts: Parts
     clients: Clients
     graphs: Graph
     first: Graph  # that of round 1 before any failure, NumPy arrays
@@ -81,7 +65,7 @@ class Experiment:
     @property
     def resolved(self) -> dict[str, Any]:
         """The settings of the method with its defaults, as config.json records them."""
-        resolved = self.chosen.resolved
+        resolved = self.configured.resolved
         if self.graphs.weights is not None and 'mixing' in resolved:
             resolved['mixing'] = 'graph'
         if self.population is None:
@@ -90,54 +74,58 @@ class Experiment:
         return resolved | {'architectures': {name: len(c) for name, c in clients}}
 
 
-def streams(seed: int, names: Sequence[str] = STREAMS) -> dict[str, int]:
-    """A seed of its own for each purpose."""
-    return {
-        name: int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
-        for number, name in enumerate(names)
-    }
+def build(experiment: Experiment, progress: bool = True) -> BuiltExperiment:
+    """Builds an experiment. progress: show that of downloads. Raises ValueError, one line."""
+    seeds, time = streams(experiment.seed), experiment.time
+    configured = configure(experiment.method, of_the_run(experiment, seeds['jacobians']))
+    check_graphs(experiment)
+    world = simulated_world(experiment, seeds['world'])
 
-
-def build(flags: Any) -> Experiment:
-    """Builds the experiment that the flags describe. Raises ValueError naming the bad one."""
-    seeds = streams(flags.seed)
-    chosen = choose_method(flags, seeds['jacobians'])
-    family = check_graphs(flags, chosen.method)
-    world = simulated_world(flags, seeds['world'], chosen)
-    dataset = load_data(flags, seeds)
-    parts, kept = partition(flags, dataset, seeds)
-    model, population = build_network(flags, dataset, chosen.method)
-    evaluated = choose_evaluated(flags.client_eval_samples, dataset, seeds['evaluation'])
-    network = population or model
-    chosen = replace(chosen, target=(dataset.train_y.shape[1:], dataset.train_y.dtype))
-    algorithm = make_algorithm(chosen, network)  # for its checks; the last comes below
-    # Late, as it takes the longest
-    intact, graphs = draw_graphs(flags, seeds, chosen, world)
+    dataset = load_data(experiment.data, seeds, progress)
+    parts, kept = partition(experiment.partition, dataset, seeds)
     sizes = np.array([len(part) for part in parts])
-    if world is not None and chosen.method.graphs == EVENTS:
-        graphs, chosen = plan_events(flags, chosen, model, graphs, world, sizes, seeds['links'])
+    model, population = build_network(experiment, dataset)
+    network = population or model
+    asked = experiment.evaluation.client_eval_samples
+    evaluated = choose_evaluated(asked, dataset, seeds['evaluation'])
+    configured = replace(configured, target=(dataset.train_y.shape[1:], dataset.train_y.dtype))
+    make_algorithm(configured, network)  # for its checks, before graphs are drawn
+
+    intact, graphs = draw_graphs(experiment, seeds, configured, world)
+    if world is not None and configured.method.graphs == EVENTS:
+        graphs, configured = plan_events(
+            experiment, configured, model, graphs, world, sizes, seeds['links']
+        )
         world = None  # their time is in the schedule
-    chosen = replace(chosen, run=chosen.run._replace(members=graphs.mask.shape[2]))
-    algorithm = make_algorithm(chosen, network)
+    gain = initial_gain(experiment, configured, intact, sizes, seeds['gain'])
+    shift = experiment.data.feature_shift
+    clients, validation, test_x = shifted(shift, dataset, parts, kept, seeds['feature_shift'])
+    test = Holdout(test_x, dataset.test_y)
+
+    mesh = mesh_for(experiment.placement, model, clients, graphs, configured.method)
+    run = configured.run._replace(members=graphs.mask.shape[2])
+    configured = replace(configured, run=run)
+    chunk, work = chunk_of(configured, model, clients, graphs, mesh)
+    configured = replace(configured, gain=gain, run=run._replace(chunk=chunk))
+    algorithm = make_algorithm(configured, network)
     if algorithm.check is not None:
         algorithm.check(graphs, sizes)
-    gain = initial_gain(flags, chosen, family, intact, sizes, seeds['gain'])
-    clients, validation, test_x = shifted(flags, dataset, parts, kept, seeds['feature_shift'])
-    test = Holdout(test_x, dataset.test_y)
-    placement = place(flags, chosen, model, algorithm, graphs, clients, test)
-    chosen = replace(chosen, gain=gain, run=chosen.run._replace(chunk=placement.chunk))
-    algorithm = make_algorithm(chosen, network)
+    of_graphs = bytes_of_graphs(graphs, experiment.evaluation.eval_every)
+    footprint = footprint_of(algorithm, clients, test, work, mesh, of_graphs)
     if world is not None:
         timing.check_counted(algorithm, clients, graphs)
-        if not flags.round_seconds:
-            check_all_return(algorithm, clients, graphs, world, flags.barrier)
+        if not time.round_seconds:
+            check_all_return(algorithm, clients, graphs, world, time.barrier)
     if validation is not None and algorithm.predict_own is None:
-        raise ValueError(
-            f'--validation_share={flags.validation_share}: {chosen.name} offers no local accuracy; '
-            'leave it out'
+        raise SettingError(
+            'validation_share',
+            experiment.partition.validation_share,
+            f'{configured.name} offers no local accuracy',
+            'leave it out',
         )
-    return Experiment(
-        chosen=chosen,
+    return BuiltExperiment(
+        experiment=experiment,
+        configured=configured,
         dataset=dataset,
         parts=parts,
         clients=clients,
@@ -148,52 +136,65 @@ def build(flags: Any) -> Experiment:
         population=population,
         algorithm=algorithm,
         key=jax.random.key(seeds['training']),
-        footprint=placement.footprint,
-        mesh=placement.mesh,
+        footprint=footprint,
+        mesh=mesh,
         validation=validation,
-        code=digest_of_code(flags),
+        code=digest_of_code(experiment.flat()),
         evaluated=evaluated,
-        # Who is offline sits a round out, and nobody waits for him
-        world=world and (world._replace(online=None) if flags.round_seconds else world),
-        rules=Rules(barrier=flags.barrier, period=flags.round_seconds or 0.0),
+        # A client that is offline sits a round out, and no other waits for it
+        world=world and (world._replace(online=None) if time.round_seconds else world),
+        rules=Rules(barrier=time.barrier, period=time.round_seconds or 0.0),
+    )
+
+
+def of_the_run(experiment: Experiment, projection_seed: int) -> Run:
+    """What methods take from the run, as far as the settings say it."""
+    clients, senders = experiment.partition.clients, experiment.architectures.senders
+    return Run(
+        rounds=experiment.rounds,
+        clients=clients,
+        senders=clients // 2 if senders is None else senders,
+        clustered=experiment.graphs.topology == 'clustered',
+        projection_seed=projection_seed,
     )
 
 
 def choose_evaluated(asked: int | None, dataset: data.Dataset, seed: int) -> np.ndarray | None:
-    """The test samples of --client_eval_samples by their indices, None for all. Raises ValueError
-    for more than there are."""
+    """The indices of so many test samples, None for all. Raises SettingError for more than there
+    are."""
     if asked is None:
         return None
-    if asked > len(dataset.test_y):
-        raise ValueError(
-            f'--client_eval_samples={asked} of {len(dataset.test_y)} test samples; lower it'
-        )
+    if asked > (count := len(dataset.test_y)):
+        text = f'of {count} test samples; lower it'
+        raise SettingError('client_eval_samples', asked, text, colon=False)
     return choose_samples(dataset.test_y, asked, seed)
 
 
-def simulated_world(flags: Any, seed: int, chosen: Chosen) -> World | None:
-    """The --world, if any. Raises ValueError for one that does not fit the method or the run."""
-    without_rounds = chosen.method.graphs == EVENTS
-    if without_rounds and (flags.world is None or flags.round_seconds is None):
-        raise ValueError(
-            f'--algorithm={chosen.name} has no rounds; give it a --world, and --round_seconds for '
-            'the intervals at which it is evaluated'
+def simulated_world(experiment: Experiment, seed: int) -> World | None:
+    """The network and device profile, if any. Raises SettingError for one that does not fit the
+    method or the run."""
+    asked, seconds = experiment.time.world, experiment.time.round_seconds
+    name, graphs = experiment.method.name, experiment.method.row.graphs
+    if graphs == EVENTS and (asked is None or seconds is None):
+        raise SettingError(
+            'algorithm',
+            name,
+            'has no rounds',
+            'give it a `world`, and `round_seconds` for the intervals at which it is evaluated',
+            colon=False,
         )
-    if flags.world is None:
+    if asked is None:
         return None
-    if chosen.method.graphs == 'cohort':
-        raise ValueError(
-            f'--world={flags.world}: the server of {chosen.name} is none of the clients, whose '
-            'times these are; leave it out'
-        )
-    world = timing.parse(flags.world, flags.clients, seed)
-    if flags.round_seconds is not None:
-        check_range('--round_seconds', flags.round_seconds, above=0)
-        if world.online is None and not without_rounds:
-            raise ValueError(
-                f'--round_seconds={flags.round_seconds}: in --world={flags.world} all are always '
-                'online; add online=sine:PERIOD:SHARE, or leave it out'
-            )
+    if graphs == 'cohort':
+        text = f'the server of {name} is none of the clients, whose times these are'
+        raise SettingError('world', asked, text, 'leave it out')
+    world = timing.parse(asked, experiment.partition.clients, seed)
+    if seconds is not None:
+        check_range('round_seconds', seconds, above=0)
+        if world.online is None and graphs != EVENTS:
+            text = f'in `world={asked}` all are always online'
+            remedy = 'add online=sine:PERIOD:SHARE, or leave it out'
+            raise SettingError('round_seconds', seconds, text, remedy)
     return world
 
 
@@ -213,67 +214,64 @@ def check_all_return(
 
 
 def plan_events(
-    flags: Any,
-    chosen: Chosen,
+    experiment: Experiment,
+    configured: ConfiguredMethod,
     model: Model,
     graphs: Graph,
     world: World,
     sizes: np.ndarray,
     seed: int,
-) -> tuple[Graph, Chosen]:
-    """The schedule of a method without rounds, in intervals of --round_seconds, and the method with
+) -> tuple[Graph, ConfiguredMethod]:
+    """The schedule of a method without rounds, in intervals of `round_seconds`, and the method with
     what follows from it. Raises ValueError for what cannot be simulated."""
-    factory, settings = chosen.method.factory, chosen.settings
+    name, factory, settings = configured.name, configured.method.factory, configured.settings
     default = inspect.signature(factory).parameters['training'].default
     training = assemble(factory, settings).get('training', default)
-    of_events = asynchronous.EVENT_METHODS[chosen.name].settings
+    of_events = asynchronous.EVENT_METHODS[name].settings
+    seconds: Any = experiment.time.round_seconds
     planned = asynchronous.plan(
-        chosen.name,
-        graphs,
-        world,
+        *(name, graphs, world),
         work=np.asarray(training_operations(model, training)(jnp.asarray(sizes))),
-        bits=asynchronous.model_bits(chosen.name, model),
+        bits=asynchronous.model_bits(name, model),
         number_bits=asynchronous.weight_bits(model),
-        ends=np.arange(1, flags.rounds + 1) * flags.round_seconds,
-        loss=flags.link_dropout,
+        ends=np.arange(1, experiment.rounds + 1) * seconds,
+        loss=experiment.graphs.link_dropout,
         sizes=sizes,
         seed=seed,
         **{name: settings[name] for name in of_events if name in settings},
     )
-    run = chosen.run._replace(
-        places=planned.places,
-        width=planned.slots.active.shape[1],
-        seconds=flags.round_seconds,
-    )
+    width = planned.slots.active.shape[1]
+    run = configured.run._replace(places=planned.places, width=width, seconds=seconds)
     slots: Any = asynchronous.intervals_of(planned)
-    return slots, replace(chosen, run=run)
+    return slots, replace(configured, run=run)
 
 
 def partition(
-    flags: Any, dataset: data.Dataset, seeds: dict[str, int]
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    asked: Partition, dataset: data.Dataset, seeds: dict[str, int]
+) -> tuple[Parts, Parts]:
     """Each client's training samples, and those that it keeps for validation.
 
-    Raises ValueError where no client would keep any.
+    Raises SettingError where no client would keep any.
     """
     parts = data.partition(
-        flags.partition,
-        dataset,
-        flags.clients,
+        *(asked.partition, dataset, asked.clients),
         seed=seeds['partition'],
-        alpha=flags.alpha,
-        overlap=flags.partition_overlap,
-        exponent=flags.zipf_exponent,
-        lognormal_sigma=flags.lognormal_sigma,
-        shards_per_client=flags.shards_per_client,
-        samples_per_client=flags.samples_per_client,
-        path=flags.partition_file,
+        alpha=asked.alpha,
+        overlap=asked.partition_overlap,
+        exponent=asked.zipf_exponent,
+        lognormal_sigma=asked.lognormal_sigma,
+        shards_per_client=asked.shards_per_client,
+        samples_per_client=asked.samples_per_client,
+        path=asked.partition_file,
     )
-    share = flags.validation_share or 0
+    share = asked.validation_share or 0
     training, kept = data.split_validation(parts, share, seeds['validation'])
     if share and not any(map(len, kept)):
-        raise ValueError(
-            f'--validation_share={share} keeps no sample of any client, the largest of which has '
-            f'{max(map(len, parts))}; raise it, or have fewer clients'
+        raise SettingError(
+            'validation_share',
+            share,
+            'keeps no sample of any client, the largest of which has '
+            f'{max(map(len, parts))}; raise it, or have fewer clients',
+            colon=False,
         )
     return training, kept

@@ -1,4 +1,4 @@
-"""The data set of a run, as the flags describe it."""
+"""The data set of a run, and the clients that hold it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,78 +10,86 @@ from dfl_jax.base import Clients
 from dfl_jax.data import feature_shift
 from dfl_jax.data.npz import from_arrays
 from dfl_jax.experiment.networks import task_named
-from dfl_jax.experiment.own_code import loader_of_others, named, reporting
+from dfl_jax.experiment.own_code import is_own_loader, name_of, named, reporting
+from dfl_jax.experiment.run_settings import Data
+from dfl_jax.setting_error import SettingError
 from dfl_jax.tasks import Task
 
 Parts = list[np.ndarray]  # a partition: of each client the indices of its samples
 
 
-def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:
-    """The data set of the flags, or their subset of it."""
-    if flags.feature_shift is not None:  # before anything is read
-        feature_shift.parse(flags.feature_shift)
-        feature_shift.check_task(task_named(flags.task))
-    if flags.input_projection is not None and task_named(flags.task).sequences:
-        raise ValueError(
-            f'--input_projection={flags.input_projection} is of numbers, and --task={flags.task} '
-            'has tokens; leave it out'
+def load_data(settings: Data, seeds: dict[str, int], progress: bool = True) -> data.Dataset:
+    """The data set, or its subset that is asked for.
+
+    progress: as in `data.load`. Raises SettingError and DataError.
+    """
+    task = task_named(settings.task)
+    if settings.feature_shift is not None:  # before anything is read
+        feature_shift.parse(settings.feature_shift)
+        feature_shift.check_task(task)
+    if settings.input_projection is not None and task.sequences:
+        raise SettingError(
+            'input_projection',
+            settings.input_projection,
+            f'is of numbers, and `task={task.name}` has tokens; leave it out',
+            colon=False,
         )
-    if loader_of_others(flags.dataset):
-        whole = _of_others(flags.dataset, task_named(flags.task))
-        dataset = data.subsample(whole, flags.train_samples, seeds['subset'], flags.test_samples)
+    if is_own_loader(settings.dataset):
+        whole = _of_own_code(settings.dataset, task)
+        dataset = data.subsample(
+            whole, settings.train_samples, seeds['subset'], settings.test_samples
+        )
     else:
         dataset = data.load(
-            flags.dataset,
-            flags.data_dir,
-            train_samples=flags.train_samples,
-            test_samples=flags.test_samples,
+            settings.dataset,
+            settings.data_dir,
+            train_samples=settings.train_samples,
+            test_samples=settings.test_samples,
             seed=seeds['subset'],
-            image_size=flags.image_size,
-            task=task_named(flags.task),
-            columns=roles_of(flags.columns),
-            test_share=flags.test_share,
-            text_window=flags.text_window,
-            progress=flags.progress,
+            image_size=settings.image_size,
+            task=task,
+            columns=roles_of(settings.columns),
+            test_share=settings.test_share,
+            text_window=settings.text_window,
+            progress=progress,
         )
-    if flags.input_projection is not None:
-        dataset = data.project(dataset, flags.input_projection, seeds['projection'])
+    if settings.input_projection is not None:
+        dataset = data.project(dataset, settings.input_projection, seeds['projection'])
     return dataset
 
 
-def _of_others(name: str, task: Task) -> data.Dataset:
-    """What package.module:factory returns, checked as an .npz is. Raises ValueError."""
-    factory = named('dataset', name, {})
-    with reporting('dataset', name, 'factory'):
+def _of_own_code(value: Any, task: Task) -> data.Dataset:
+    """What a factory of one's own returns, checked as an .npz is. Raises SettingError."""
+    factory, name = named('dataset', value, {}), name_of(value)
+    with reporting('dataset', value, 'factory'):
         given = factory()
     if not isinstance(given, data.Dataset):
-        raise ValueError(
-            f'--dataset={name} returns {type(given).__name__}, not a dfl_jax.data.Dataset'
-        )
-    with reporting('dataset', name, 'data set'):
+        text = f'returns {type(given).__name__}, not a dfl_jax.data.Dataset'
+        raise SettingError('dataset', name, text, colon=False)
+    with reporting('dataset', value, 'data set'):
         arrays, owners = [np.asarray(array) for array in given[:4]], given.owners
         owners = None if owners is None else np.asarray(owners)
-        found = from_arrays(arrays, owners, f'--dataset={name}', task)
+        found = from_arrays(arrays, owners, f'`dataset={name}`', task)
     if not found.classes <= given.classes:
-        raise ValueError(
-            f'--dataset={name} says that it has {given.classes} classes, and has {found.classes}'
-        )
+        text = f'says that it has {given.classes} classes, and has {found.classes}'
+        raise SettingError('dataset', name, text, colon=False)
     return found._replace(classes=given.classes)
 
 
 def shifted(
-    flags: Any, dataset: data.Dataset, parts: Parts, kept: Parts, seed: int
+    asked: str | None, dataset: data.Dataset, parts: Parts, kept: Parts, seed: int
 ) -> tuple[Clients, Clients | None, np.ndarray]:
     """The clients, what they keep for validation if they do, and the inputs of the test set.
 
-    All of them under --feature_shift, where there is one. Raises ValueError where it does not fit.
+    asked: the feature shift of all of them, None for none. Raises DataError where it does not fit.
     """
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
     validation = None
     if any(map(len, kept)):
         validation = data.pack(dataset.train_x, dataset.train_y, kept, empty=True)
-    if flags.feature_shift is None:
+    if asked is None:
         return clients, validation, dataset.test_x
-    shift = feature_shift.parse(flags.feature_shift)
+    shift = feature_shift.parse(asked)
     clients = feature_shift.shift_clients(clients, shift, seed)
     if validation is not None:
         validation = feature_shift.shift_clients(validation, shift, seed, 'validation')
@@ -90,15 +98,15 @@ def shifted(
 
 
 def roles_of(columns: Sequence[str] | None) -> dict[str, str] | None:
-    """What --columns says, {role: name}. Raises ValueError for what is no ROLE=NAME, or twice."""
+    """What `columns` says, {role: name}. Raises ValueError for what is no ROLE=NAME, or twice."""
     if columns is None:
         return None
     roles: dict[str, str] = {}
     for each in columns:
         role, _, name = (part.strip() for part in each.partition('='))
         if not role or not name:
-            raise ValueError(f'--columns={",".join(columns)}: {each!r} is not ROLE=NAME')
+            raise ValueError(f'`columns={",".join(columns)}`: {each!r} is not ROLE=NAME')
         if role in roles:
-            raise ValueError(f'--columns={",".join(columns)}: {role} is there twice; give it once')
+            raise ValueError(f'`columns={",".join(columns)}`: {role} is there twice; give it once')
         roles[role] = name
     return roles

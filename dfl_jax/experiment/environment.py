@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from dfl_jax.execution import cores_as_devices
+from dfl_jax.experiment.run_settings import Placement
 from dfl_jax.plain_text import in_a_line
 
 # Options of JAX under which the same run has other numbers, or other last bits
@@ -59,6 +61,19 @@ def check_settings_of_jax(before: dict[str, Any], now: dict[str, Any], path: Any
                 f'{name} was {_shown(was)} when {path} began and is {_shown(has)} now, under which '
                 f'it has other numbers; {mend}, or start a new run'
             )
+
+
+def prepare_jax(asked: Placement, cores: int | None = None, compute: bool = True) -> None:
+    """Makes devices of the cores of a CPU, where they are asked for.
+
+    cores: that this process may use, None for all that the operating system lets it. compute: here,
+    and not only by workers.
+
+    Raises ValueError where JAX cannot compute.
+    """
+    if asked.devices != 'all' and not asked.distributed:
+        cores_as_devices(int(asked.devices) if asked.devices.isdecimal() else cores)
+    check_jax(compute)
 
 
 def check_jax(compute: bool = True) -> None:

@@ -15,36 +15,36 @@ import numpy as np
 from dfl_jax.algorithms.dfml import OPEN_ENDED
 from dfl_jax.asynchronous import Slots
 from dfl_jax.base import Graph
-from dfl_jax.experiment.build import Experiment
+from dfl_jax.experiment.build import BuiltExperiment
 from dfl_jax.experiment.environment import check_settings_of_jax, settings_of_jax
 
 REASONS = {  # what may have changed, by the name of the digest
-    'data': 'the data (--dataset, --data_dir)',
-    'partition': 'the partition of the data over the clients (--partition_file)',
-    'validation': 'what clients keep for validation (--partition_file)',
-    'networks': "the clients' architectures (--architecture_file)",
-    'world': 'the network and device profile (--world)',
-    'evaluated': 'which test samples evaluate the clients (--client_eval_samples)',
+    'data': 'the data (`dataset`, `data_dir`)',
+    'partition': 'the partition of the data over the clients (`partition_file`)',
+    'validation': 'what clients keep for validation (`partition_file`)',
+    'networks': "the clients' architectures (`architecture_file`)",
+    'world': 'the network and device profile (`world`)',
+    'evaluated': 'which test samples evaluate the clients (`client_eval_samples`)',
     'code': 'the source file of an algorithm, a model, a task or a loader of your own',
 }
 
 
-def fingerprint(experiment: Experiment) -> dict[str, Any]:
+def fingerprint(built: BuiltExperiment) -> dict[str, Any]:
     """SHA-256 of what a run is made of, by the names of REASONS and for its graphs, 16 digits each:
     data, partition, samples kept for validation, networks, world, the choice of test samples, and
     code of one's own; and how JAX is set beside the flags."""
-    evaluated = experiment.evaluated
-    dataset, graphs, population = experiment.dataset, experiment.graphs, experiment.population
+    evaluated = built.evaluated
+    dataset, graphs, population = built.dataset, built.graphs, built.population
     networks = population.clients.items() if population else ()
     rounds, _, width = graphs.members.shape
     return {
         'data': _digest((dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y)),
-        'partition': _digest(experiment.parts),
-        'validation': _digest(map(np.asarray, experiment.validation or ())),
+        'partition': _digest(built.parts),
+        'validation': _digest(map(np.asarray, built.validation or ())),
         'networks': _digest([a for name, c in networks for a in (np.array([name]), c)]),
-        'world': _digest(map(np.asarray, jax.tree.leaves(experiment.world))),
+        'world': _digest(map(np.asarray, jax.tree.leaves(built.world))),
         'evaluated': None if evaluated is None else _digest([evaluated]),
-        'code': experiment.code,
+        'code': built.code,
         'jax': settings_of_jax(),
         'graphs': {
             'rounds': rounds,
@@ -77,17 +77,17 @@ def _digest(arrays: Iterable[np.ndarray]) -> str:
 
 
 def check_same(
-    before: dict[str, Any], experiment: Experiment, now: dict[str, Any], path: Path
+    before: dict[str, Any], built: BuiltExperiment, now: dict[str, Any], path: Path
 ) -> None:
     """Raises ValueError where an experiment would not go on as the run at `path` began.
 
     before, now: what config.json recorded and would record today.
     """
-    check_inputs(before.get('inputs', {}), experiment, now['inputs'], path)
+    check_inputs(before.get('inputs', {}), built, now['inputs'], path)
     if now['inputs']['evaluated'] and 'evaluated' not in before.get('inputs', {}):
         raise ValueError(
-            f'--resume: the clients of {path} were evaluated on the first of the test samples, and '
-            'this version draws those of --client_eval_samples at random; resume with the version '
+            f'`resume`: the clients of {path} were evaluated on the first of the test samples, and '
+            'this version draws those of `client_eval_samples` at random; resume with the version '
             'that it was started with, or start a new run'
         )
     old, new = before['settings']['rounds'], now['settings']['rounds']
@@ -97,19 +97,19 @@ def check_same(
     for name in sorted((was.keys() & has.keys()) - free):
         if was[name] != has[name] and new > old:
             raise ValueError(
-                f'--rounds={new} cannot extend {path}, a run of {old} rounds: its {name} follows '
+                f'`rounds={new}` cannot extend {path}, a run of {old} rounds: its {name} follows '
                 f'the number of rounds ({was[name]} then, {has[name]} now), and its first rounds '
-                'would have been others; start a new run with another --out'
+                'would have been others; start a new run with another `out`'
             )
         if was[name] != has[name]:
             raise ValueError(
-                f'--resume: {name} of {path} was {was[name]} by default and is {has[name]} in '
+                f'`resume`: {name} of {path} was {was[name]} by default and is {has[name]} in '
                 'this version; resume with the version that it was started with'
             )
 
 
 def check_inputs(
-    before: dict[str, Any], experiment: Experiment, now: dict[str, Any], path: Path
+    before: dict[str, Any], built: BuiltExperiment, now: dict[str, Any], path: Path
 ) -> None:
     """Raises ValueError naming the input of the run at `path`, or the setting of JAX, that has
     changed."""
@@ -117,10 +117,10 @@ def check_inputs(
     check_digests(before, now, path)
     if 'graphs' in before:
         drawn = before['graphs']
-        if drawn['sha256'] != digest_of_graphs(experiment.graphs, drawn['rounds'], drawn['width']):
+        if drawn['sha256'] != digest_of_graphs(built.graphs, drawn['rounds'], drawn['width']):
             raise ValueError(
                 f'the graphs of the first {drawn["rounds"]} rounds of {path} are not those that '
-                'it began with: --topology_file changed, another version of networkx draws '
+                'it began with: `topology_file` changed, another version of networkx draws '
                 'others, or they follow the number of rounds; start a new run'
             )
 

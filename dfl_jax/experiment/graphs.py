@@ -1,4 +1,4 @@
-"""The graphs that the flags describe."""
+"""The graphs of an experiment: as they are drawn, and as they happen."""
 
 from typing import Any
 
@@ -7,8 +7,11 @@ import numpy as np
 from dfl_jax import topology
 from dfl_jax.base import Graph
 from dfl_jax.checks import check_range
-from dfl_jax.experiment.method import Chosen
-from dfl_jax.methods import EVENTS, Method
+from dfl_jax.experiment.experiment import Experiment
+from dfl_jax.experiment.method import ConfiguredMethod
+from dfl_jax.experiment.run_settings import Graphs
+from dfl_jax.methods import EVENTS
+from dfl_jax.setting_error import SettingError
 from dfl_jax.timing import World
 
 # Failures after which the clients of a cluster have heard different models
@@ -20,116 +23,113 @@ LEAVES_CLIENTS_UNLIKE = (
 )
 
 
-def check_graphs(flags: Any, method: Method) -> dict[str, Any]:
-    """The options of --topology, as `family_options`.
-
-    Raises ValueError for a network that cannot be drawn, before any data is read.
-    """
-    options = family_options(flags)
+def check_graphs(experiment: Experiment) -> None:
+    """Raises ValueError for a network that cannot be drawn, before any data is read."""
+    asked, graphs = experiment.graphs, experiment.method.row.graphs
     for name in (*LEAVES_CLIENTS_UNLIKE, 'client_dropout'):
-        topology.check_probability(name.replace('_', ' '), flags[name].value)
-    if method.graphs == EVENTS:  # where all messages are lost, nobody ever hears anyone
-        check_range('--link_dropout', flags.link_dropout, least=0, below=1)
-    if method.graphs != 'cohort':
-        settings = topology.Settings(flags.clients, **options)
-        topology.check_schedule(flags.topology, flags.rounds, flags.static_topology, settings)
-    return options
+        topology.check_probability(name.replace('_', ' '), getattr(asked, name))
+    if graphs == EVENTS:  # where all messages are lost, nobody ever hears anyone
+        check_range('link_dropout', asked.link_dropout, least=0, below=1)
+    if graphs != 'cohort':
+        settings = topology.Settings(experiment.partition.clients, **family_options(asked))
+        topology.check_schedule(asked.topology, experiment.rounds, asked.static_topology, settings)
 
 
 def draw_graphs(
-    flags: Any, seeds: dict[str, int], chosen: Chosen, world: World | None = None
+    experiment: Experiment,
+    seeds: dict[str, int],
+    configured: ConfiguredMethod,
+    world: World | None = None,
 ) -> tuple[Graph, Graph]:
     """The schedule before any failure, and as it happens in the form that the method takes.
 
-    world: whose absent clients sit rounds out where rounds begin at --round_seconds.
+    world: whose absent clients sit rounds out where rounds begin at `round_seconds`.
 
     Raises ValueError for settings that contradict the network.
     """
-    settings, method = chosen.resolved, chosen.method
+    asked, clients, rounds = experiment.graphs, experiment.partition.clients, experiment.rounds
+    settings, method, senders = configured.resolved, configured.method, configured.run.senders
     if method.graphs == 'cohort':  # the dropout of clients is in it
-        cohorts = topology.cohorts(
-            flags.clients,
-            flags.rounds,
-            settings['cohort'],
-            seed=seeds['graph'],
-            dropout=flags.client_dropout,
-        )
+        size, dropout = settings['cohort'], asked.client_dropout
+        cohorts = topology.cohorts(clients, rounds, size, seed=seeds['graph'], dropout=dropout)
         return cohorts, cohorts
     intact = topology.schedule(
-        flags.topology,
-        flags.clients,
-        flags.rounds,
+        *(asked.topology, clients, rounds),
         seed=seeds['graph'],
-        static=flags.static_topology,
-        **family_options(flags),
+        static=asked.static_topology,
+        **family_options(asked),
     )
     if method.graphs == EVENTS:
         return intact, intact
-    if intact.weights is not None and 'mixing' in chosen.given:
-        raise ValueError(
-            f'--mixing={chosen.given["mixing"]}: the graphs of --topology={flags.topology} have '
-            'weights of their own; leave it out'
+    if intact.weights is not None and 'mixing' in configured.given:
+        raise SettingError(
+            'mixing',
+            configured.given['mixing'],
+            f'the graphs of `topology={asked.topology}` have weights of their own',
+            'leave it out',
         )
-    graphs = with_failures(intact, flags, seeds)
-    if world is not None and flags.round_seconds:
-        begins = np.arange(flags.rounds) * flags.round_seconds
-        present = [world.is_online(np.full(flags.clients, t)) for t in begins]
+    graphs = with_failures(intact, asked, seeds)
+    if world is not None and experiment.time.round_seconds:
+        begins = np.arange(rounds) * experiment.time.round_seconds
+        present = [world.is_online(np.full(clients, t)) for t in begins]
         graphs = topology.drop_absent(graphs, np.stack(present))
     if settings.get('by_cluster'):
-        graphs = _by_cluster(flags, graphs)
+        graphs = _by_cluster(asked, graphs)
     if method.heterogeneous:
-        aggregators = chosen.run.senders if method.graphs == 'pairs' else 1
-        if flags.aggregators is not None:
-            aggregators = flags.aggregators
+        meetings = experiment.architectures
+        aggregators = senders if method.graphs == 'pairs' else 1
+        if meetings.aggregators is not None:
+            aggregators = meetings.aggregators
         graphs = topology.meetings(
-            graphs,
-            chosen.run.senders,
+            *(graphs, senders),
             seed=seeds['meetings'],
             aggregators=aggregators,
-            choice=flags.aggregator,
+            choice=meetings.aggregator,
         )
     return intact, graphs
 
 
-def family_options(flags: Any) -> dict[str, Any]:
+def family_options(asked: Graphs) -> dict[str, Any]:
     """What `topology.schedule` takes besides family, clients, rounds and seed."""
     return {
-        'degree': flags.degree,
-        'probability': flags.link_probability,
-        'path': flags.topology_file,
-        'exponent': flags.degree_exponent,
-        'dimensions': flags.torus_dimensions,
-        'rewiring': flags.rewiring,
-        'assortativity': flags.assortativity,
+        'degree': asked.degree,
+        'probability': asked.link_probability,
+        'path': asked.topology_file,
+        'exponent': asked.degree_exponent,
+        'dimensions': asked.torus_dimensions,
+        'rewiring': asked.rewiring,
+        'assortativity': asked.assortativity,
     }
 
 
-def with_failures(graphs: Graph, flags: Any, seeds: dict[str, int]) -> Graph:
+def with_failures(graphs: Graph, asked: Graphs, seeds: dict[str, int]) -> Graph:
     """The schedule as it happens: links and clients fail."""
-    if flags.link_dropout:
-        directed = flags.directed_dropout or flags.topology in topology.DIRECTED
-        seed = seeds['links']
-        graphs = topology.drop_links(graphs, flags.link_dropout, seed, directed=directed)
-    if flags.link_dropout_directed:
-        probability, seed = flags.link_dropout_directed, seeds['directions']
+    if asked.link_dropout:
+        directed = asked.directed_dropout or asked.topology in topology.DIRECTED
+        graphs = topology.drop_links(graphs, asked.link_dropout, seeds['links'], directed=directed)
+    if asked.link_dropout_directed:
+        probability, seed = asked.link_dropout_directed, seeds['directions']
         graphs = topology.drop_links(graphs, probability, seed, directed=True)
-    if flags.receive_dropout:
-        graphs = topology.drop_receivers(graphs, flags.receive_dropout, seeds['receiving'])
-    if flags.isolate_dropout:
-        graphs = topology.isolate_clients(graphs, flags.isolate_dropout, seeds['isolation'])
-    if flags.client_dropout:
-        graphs = topology.drop_clients(graphs, flags.client_dropout, seeds['participation'])
+    if asked.receive_dropout:
+        graphs = topology.drop_receivers(graphs, asked.receive_dropout, seeds['receiving'])
+    if asked.isolate_dropout:
+        graphs = topology.isolate_clients(graphs, asked.isolate_dropout, seeds['isolation'])
+    if asked.client_dropout:
+        graphs = topology.drop_clients(graphs, asked.client_dropout, seeds['participation'])
     return graphs
 
 
-def _by_cluster(flags: Any, graphs: Graph) -> Graph:
+def _by_cluster(asked: Graphs, graphs: Graph) -> Graph:
     """One aggregator a cluster. Raises ValueError where its clients would not stay alike."""
-    if flags.topology != 'clustered':
-        raise ValueError(f'--ntk_by_cluster needs --topology=clustered, not {flags.topology}')
+    if asked.topology != 'clustered':
+        raise ValueError(f'`ntk_by_cluster` needs `topology=clustered`, not {asked.topology}')
     for name in LEAVES_CLIENTS_UNLIKE:
-        if flags[name].value:
-            raise ValueError(
-                f'--{name}={flags[name].value} leaves the clients of a cluster with different '
-                'weights; leave it out, or add --nontk_by_cluster'
+        if getattr(asked, name):
+            raise SettingError(
+                name,
+                getattr(asked, name),
+                'leaves the clients of a cluster with different weights',
+                'leave it out, or add `ntk_by_cluster=False`',
+                colon=False,
             )
     return topology.by_cluster(graphs)

@@ -1,12 +1,12 @@
-"""The method of a run: its settings by flags, by the run, and by default, and what they make.
+"""The method of a run: its settings as given, by the run, and by default, and what they make.
 
 An algorithm is checked where the code is not the library's.
 """
 
-import re
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -14,26 +14,78 @@ import jax.numpy as jnp
 import numpy as np
 
 from dfl_jax.base import Algorithm, Clients, Graph, Info
-from dfl_jax.cli.flags.method_flags import flag_of, given_settings, settings_with_flags
-from dfl_jax.experiment.applicable import check_applicable
-from dfl_jax.experiment.own_code import method_named, of_others, reporting
-from dfl_jax.experiment.values import check_values
+from dfl_jax.experiment.own_code import is_own, method_named, name_of, reporting
+from dfl_jax.experiment.run_settings import PART_OF
 from dfl_jax.heterogeneous import Population
 from dfl_jax.initialisation import gain_corrected
-from dfl_jax.method_settings import assemble, resolve
-from dfl_jax.methods import Method, Run, make
+from dfl_jax.method_settings import Setting, assemble, described, resolve
+from dfl_jax.methods import FLAT_NAMES, METHODS, Method, Run, make
 from dfl_jax.models import Model
+from dfl_jax.setting_error import SettingError
 
 BATCH = 2  # samples whose predictions are asked for
+OF_THE_RUN = ('algorithm', 'rounds', 'seed')  # beside PART_OF
+FROM_STREAMS = ('projection_seed',)  # settings of methods that follow from the seed
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """A method with what flags and the run say of its settings."""
+class MethodSettings:
+    """The method, and what is given of its settings.
+
+    Args:
+      algorithm: One of METHODS, or package.module:factory.
+      given: Settings of the method by their flat names; all others are the method's defaults.
+    """
+
+    algorithm: Any = 'ntk_dfl'
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name, or package.module:factory."""
+        return name_of(self.algorithm)
+
+    @property
+    def row(self) -> Method:
+        """Its row of METHODS, or what stands in place of one. Raises ValueError."""
+        return method_named(self.algorithm)
+
+
+def flat_settings(method: Method) -> dict[str, Setting]:
+    """The settings of a method that can be given, by their flat names.
+
+    A setting of the library has the same name for all methods; an argument of a method of one's own
+    is named by itself, and so is what follows from a setting of the run, such as its rounds.
+    """
+    of_the_run = method.from_run.keys() & {*PART_OF, *OF_THE_RUN}
+
+    def flat(name: str, setting: Setting) -> str:
+        names = FLAT_NAMES if setting.part else method.flat_names
+        return name if name in of_the_run else names.get(name, name)
+
+    return {
+        flat(name, setting): setting
+        for name, setting in described(method.factory).items()
+        if setting.kind is not None and name not in FROM_STREAMS
+    }
+
+
+@functools.cache
+def flat_settings_of_all() -> dict[str, Setting]:
+    """The settings of all methods of the library by their flat names."""
+    found: dict[str, Setting] = {}
+    for row in METHODS.values():
+        found = flat_settings(row) | found
+    return {n: each for n, each in found.items() if n not in (*PART_OF, *OF_THE_RUN)}
+
+
+@dataclass(frozen=True)
+class ConfiguredMethod:
+    """A method with what the experiment and the run say of its settings."""
 
     name: str
     method: Method
-    given: dict[str, Any]  # settings by flags
+    given: dict[str, Any]  # settings by the names of the factory
     run: Run
     gain: float | np.ndarray | None = None  # of gain-corrected weights, once it is known
     target: tuple[tuple[int, ...], Any] = ((), np.int32)  # shape and dtype of a sample's
@@ -48,7 +100,7 @@ class Chosen:
             if self.given.get(name) == 0
         }
         settings = of_run | self.given | at_zero
-        if 'chunk' in of_run:  # the flag is in it
+        if 'chunk' in of_run:  # what is given is in it
             settings['chunk'] = of_run['chunk']
         if self.corrected:
             del settings['init']
@@ -72,80 +124,77 @@ class Chosen:
         return resolved
 
 
-def choose_method(flags: Any, projection_seed: int) -> Chosen:
-    """The method of the flags. Raises ValueError for flags that are wrong or without effect."""
-    check_values(flags)
-    method = method_named(flags.algorithm)
-    settings = settings_with_flags(method)
-    check_applicable(flags, method, settings)
-    run = Run(
-        rounds=flags.rounds,
-        clients=flags.clients,
-        senders=flags.clients // 2 if flags.senders is None else flags.senders,
-        clustered=flags.topology == 'clustered',
-        projection_seed=projection_seed,
-    )
-    chosen = Chosen(flags.algorithm, method, given_settings(flags, settings), run)
-    with _naming_flags(chosen):
-        assemble(method.factory, chosen.settings)  # its dataclasses check, before data are read
-    return chosen
+def configure(method: MethodSettings, run: Run) -> ConfiguredMethod:
+    """The method in a run. Raises ValueError for settings out of range, before data are read."""
+    settings = flat_settings(method.row)
+    given = {
+        settings[name].name: tuple(map(int, value)) if settings[name].kind is tuple else value
+        for name, value in method.given.items()
+    }
+    configured = ConfiguredMethod(method.name, method.row, given, run)
+    with _by_flat_names(configured):
+        assemble(configured.method.factory, configured.settings)  # its dataclasses check
+    return configured
 
 
-def make_algorithm(chosen: Chosen, network: Model | Population) -> Algorithm:
+def make_algorithm(configured: ConfiguredMethod, network: Model | Population) -> Algorithm:
     """The method of a run, checked where its code is not the library's.
 
-    Raises ValueError for settings out of range, naming the flag.
+    Raises ValueError for settings out of range.
     """
-    with _naming_flags(chosen), reporting('algorithm', chosen.name, 'factory'):
-        algorithm = make(chosen.method.factory, network, **chosen.settings)
-    if of_others(chosen.name) and isinstance(network, Model):
-        check_algorithm(chosen, algorithm, network)
+    name = configured.name
+    with _by_flat_names(configured), reporting('algorithm', name, 'factory'):
+        algorithm = make(configured.method.factory, network, **configured.settings)
+    if is_own(name) and isinstance(network, Model):
+        check_algorithm(configured, algorithm, network)
     return algorithm
 
 
 @contextmanager
-def _naming_flags(chosen: Chosen) -> Iterator[None]:
-    """Raises ValueErrors about a setting, and ImportErrors, as ValueErrors that name the flag."""
+def _by_flat_names(configured: ConfiguredMethod) -> Iterator[None]:
+    """Raises errors of a setting by its flat name, and of a missing package by the algorithm's."""
     try:
         yield
     except ImportError as error:  # a backend that is not installed
-        raise ValueError(f'--algorithm={chosen.name}: {error}') from error
-    except ValueError as error:
-        setting = re.split(r'[ =]', str(error), maxsplit=1)[0]  # messages begin with its name
-        flag = flag_of(setting)
-        if of_others(chosen.name) or setting not in chosen.given or flag is None:
+        raise SettingError('algorithm', configured.name, str(error)) from error
+    except SettingError as error:
+        name = error.setting
+        if is_own(configured.name) or name not in configured.given:
             raise
-        raise ValueError(f'--{flag}={chosen.given[setting]}: {error}') from error
+        flat, value = FLAT_NAMES.get(name, name), configured.given[name]
+        raise SettingError(flat, value, str(error)) from error
 
 
-def check_algorithm(chosen: Chosen, algorithm: Any, model: Model) -> None:
+def check_algorithm(configured: ConfiguredMethod, algorithm: Any, model: Model) -> None:
     """Raises ValueError where an algorithm of others is none, without computing anything."""
-    name, count = chosen.name, chosen.run.clients
+    name, count = configured.name, configured.run.clients
     if not isinstance(algorithm, Algorithm):
         raise ValueError(
-            f'--algorithm={name} returns {type(algorithm).__name__}, not a dfl_jax.base.Algorithm'
+            f'`algorithm={name}` returns {type(algorithm).__name__}, not a dfl_jax.base.Algorithm'
         )
 
     def check_shapes(what: str, expected: dict[str, tuple], found: dict[str, Any], whose: str):
         for entry, shape in expected.items():
             if entry not in found:
-                raise ValueError(f"--algorithm={name}: its {what} returns no '{entry}' {whose}")
+                raise ValueError(f"`algorithm={name}`: its {what} returns no '{entry}' {whose}")
             if tuple(found[entry].shape) != shape:
                 raise ValueError(
-                    f"--algorithm={name}: its {what} returns '{entry}' "
+                    f"`algorithm={name}`: its {what} returns '{entry}' "
                     f'{tuple(found[entry].shape)} {whose}, not {shape}'
                 )
 
-    places = (1, chosen.resolved['cohort']) if chosen.method.graphs == 'cohort' else (count, 3)
-    (axes, dtype), sample = chosen.target, np.zeros((count, BATCH), bool)
+    places = (
+        (1, configured.resolved['cohort']) if configured.method.graphs == 'cohort' else (count, 3)
+    )
+    (axes, dtype), sample = configured.target, np.zeros((count, BATCH), bool)
     link, y = np.zeros(places, np.int32), np.zeros((count, BATCH, *axes), dtype)
     graph = Graph(link, link > 0, link[:, 0] > 0)
     inputs = np.zeros((count, BATCH, *model.input_shape), np.float32)
     clients = Clients(inputs, y, sample)
     if algorithm.task != model.task:
         raise ValueError(
-            f'--algorithm={name} learns {algorithm.task.name}, and the run {model.task.name}; give '
-            'its Algorithm task=model.task, or leave --task out'
+            f'`algorithm={name}` learns {algorithm.task.name}, and the run {model.task.name}; give '
+            'its Algorithm task=model.task, or leave `task` out'
         )
     key = jax.random.key(0)
     x = jax.ShapeDtypeStruct((BATCH, *model.input_shape), jnp.float32)
@@ -157,7 +206,7 @@ def check_algorithm(chosen: Chosen, algorithm: Any, model: Model) -> None:
     for leaf in had | has:
         if had.get(leaf) != has.get(leaf):
             raise ValueError(
-                f'--algorithm={name}: its step returns another state than it is given: state{leaf} '
+                f'`algorithm={name}`: its step returns another state than it is given: state{leaf} '
                 f'is {has.get(leaf, "missing")} and was {had.get(leaf, "missing")}'
             )
     with reporting('algorithm', name, 'predict'):
@@ -168,13 +217,13 @@ def check_algorithm(chosen: Chosen, algorithm: Any, model: Model) -> None:
     check_shapes('predict', expected, found, f'of {BATCH} samples')
     if not isinstance(info, Info):
         raise ValueError(
-            f'--algorithm={name}: its step returns {type(info).__name__} beside the state, not a '
+            f'`algorithm={name}`: its step returns {type(info).__name__} beside the state, not a '
             'dfl_jax.base.Info'
         )
     for unit in info.sent:
         if unit not in algorithm.unit_bits:
             raise ValueError(
-                f"--algorithm={name}: its step counts '{unit}', but unit_bits has no {unit}"
+                f"`algorithm={name}`: its step counts '{unit}', but unit_bits has no {unit}"
             )
     reported = {'loss': info.loss} | dict(info.sent)
     each = dict.fromkeys(reported, (count,))

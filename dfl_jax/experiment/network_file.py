@@ -3,33 +3,33 @@
 import numpy as np
 
 from dfl_jax.base import Graph
-from dfl_jax.experiment.build import Experiment
+from dfl_jax.experiment.build import BuiltExperiment
 from dfl_jax.experiment.run_directory import RunDirectory, write_atomically
 from dfl_jax.files import to_json
 
 MOST_LINKS = 100_000  # that are written
 
 
-def write_network(directory: RunDirectory, experiment: Experiment) -> None:
+def write_network(directory: RunDirectory, built: BuiltExperiment) -> None:
     """Writes network.json of a run: `samples`, `links` and `evaluated`.
 
     samples: [M, C], training samples of each client by class; [M, 1] where a target is no class.
     links: [E, 2], of round 1 before any failure; None where a server hears all, or of more than
       MOST_LINKS.
-    evaluated: [n], indices of the test samples of --client_eval_samples; None for all.
+    evaluated: [n], indices of the test samples of `client_eval_samples`; None for all.
     """
-    labels, classes = np.asarray(experiment.dataset.train_y), experiment.dataset.classes
+    labels, classes = np.asarray(built.dataset.train_y), built.dataset.classes
     if labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer):
-        samples = [np.bincount(labels[p], minlength=classes).tolist() for p in experiment.parts]
+        samples = [np.bincount(labels[p], minlength=classes).tolist() for p in built.parts]
     else:
-        samples = [[len(part)] for part in experiment.parts]
-    links = None if 'cohort' in experiment.resolved else links_of(experiment.first)
+        samples = [[len(part)] for part in built.parts]
+    links = None if 'cohort' in built.resolved else links_of(built.first)
     if links is not None and len(links) > MOST_LINKS:
         links = None
     content = {
         'samples': samples,
         'links': None if links is None else links.tolist(),
-        'evaluated': None if experiment.evaluated is None else experiment.evaluated.tolist(),
+        'evaluated': None if built.evaluated is None else built.evaluated.tolist(),
     }
     write_atomically(directory.network_file, to_json(content) + '\n')
 

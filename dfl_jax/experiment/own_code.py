@@ -1,7 +1,7 @@
-"""Algorithms, models, tasks and loaders of others: --algorithm=package.module:factory and so on.
+"""Algorithms, models, tasks, loaders of one's own: package.module:factory, or the factory itself.
 
-Whatever their code raises, and whatever else it returns than it should, becomes a ValueError of one
-line that names the flag, before the first round.
+Whatever their code raises, and whatever else it returns than it should, becomes a SettingError of
+one line, before the first round.
 """
 
 import contextlib
@@ -10,106 +10,106 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from absl import flags
-
 from dfl_jax import data
-from dfl_jax.cli.flags.method_flags import define_flags
+from dfl_jax.method_settings import nearest
 from dfl_jax.methods import METHODS, Method
 from dfl_jax.plain_text import in_a_line
+from dfl_jax.setting_error import SettingError
 
-FLAGS_OF_CODE = ('algorithm', 'model', 'task', 'dataset')  # may be package.module:factory
-
-
-def of_others(name: str) -> bool:
-    """Whether it is package.module:factory, and so runs code that is not the library's."""
-    return ':' in name
+SETTINGS_OF_CODE = ('algorithm', 'model', 'task', 'dataset')  # may be package.module:factory
 
 
-def loader_of_others(name: str) -> bool:
-    """Whether a --dataset is package.module:factory, and neither a file nor of Hugging Face."""
+def name_of(value: Any) -> str:
+    """The name of a method, model, task or data set; of an object MODULE:NAME, where it is."""
+    if isinstance(value, str):
+        return value
+    factory = value.factory if isinstance(value, Method) else value
+    named = factory if hasattr(factory, '__qualname__') else type(factory)
+    return f'{named.__module__}:{named.__qualname__}'
+
+
+def is_own(value: Any) -> bool:
+    """Whether it is code that is not the library's, by its name or as an object."""
+    return not isinstance(value, str) or ':' in value
+
+
+def is_own_loader(value: Any) -> bool:
+    """Whether a dataset is code, and neither a file nor of Hugging Face."""
+    if not isinstance(value, str):
+        return True
     try:
-        data.kind_of(name)
+        data.kind_of(value)
     except data.DataError:
-        return of_others(name)
+        return is_own(value)
     return False
 
 
-def is_code(flag: str, name: str) -> bool:
-    """Whether the value of one of FLAGS_OF_CODE runs code that is not the library's."""
-    return (loader_of_others if flag == 'dataset' else of_others)(name)
+def is_code(setting: str, value: Any) -> bool:
+    """Whether the value of one of SETTINGS_OF_CODE runs code that is not the library's."""
+    return (is_own_loader if setting == 'dataset' else is_own)(value)
 
 
-def digest_of_code(given: flags.FlagValues) -> str | None:
-    """16 digits of the source files of the modules that the flags name; None without any.
+def digest_of_code(values: Mapping[str, Any]) -> str | None:
+    """16 digits of the source files of the modules that SETTINGS_OF_CODE name; None without any.
 
     Of what these import in their turn nothing is known.
 
-    Raises ValueError for a module that cannot be imported.
+    Raises SettingError for a module that cannot be imported.
     """
-    code = [(flag, str(given[flag].value)) for flag in FLAGS_OF_CODE]
-    modules = [_imported(flag, name) for flag, name in code if is_code(flag, name)]
+    named = [(setting, values[setting]) for setting in SETTINGS_OF_CODE]
+    modules = [_module_of(setting, value) for setting, value in named if is_code(setting, value)]
     files = sorted({file for each in modules if (file := getattr(each, '__file__', None))})
     digest = hashlib.sha256(b''.join(Path(file).read_bytes() for file in files))
     return digest.hexdigest()[:16] if modules else None
 
 
-def method_named(name: str) -> Method:
+def _module_of(setting: str, value: Any) -> ModuleType:
+    if isinstance(value, str):
+        return _imported(setting, value)
+    return sys.modules[name_of(value).partition(':')[0]]
+
+
+def method_named(value: Any) -> Method:
     """A method of the table, or one's own: a factory, or a `Method` that says what it needs.
 
-    Raises ValueError, one line.
+    Raises SettingError, one line.
     """
-    factory = named('algorithm', name, METHODS)
-    return factory if isinstance(factory, Method) else Method(factory, name)
+    factory = named('algorithm', value, METHODS)
+    return factory if isinstance(factory, Method) else Method(factory, name_of(value))
 
 
-def settle_defaults(given: flags.FlagValues) -> None:
-    """Gives the flags that were left out the defaults of the --algorithm. Raises ValueError."""
-    for name, value in method_named(given.algorithm).defaults.items():
-        if not given[name].present:
-            given[name].value = value
-
-
-def define_flags_of_others(arguments: Sequence[str]) -> None:
-    """Defines the flags of the methods of one's own that a command line names.
-
-    arguments: of the command, those of its flagfiles among them, which are not parsed yet.
-
-    Raises ValueError, one line.
-    """
-    for argument in arguments:
-        flag, _, value = argument.lstrip('-').partition('=')
-        if flag == 'sweep':
-            flag, _, value = value.partition(':')
-        for name in value.split(',') if flag == 'algorithm' else ():
-            if of_others(name):
-                with reporting('algorithm', name, 'factory'):
-                    define_flags(method_named(name))
-
-
-def named(flag: str, name: str, known: Mapping[str, Any]) -> Any:
-    """A factory by its name in the table, or by package.module:factory, also of this folder."""
-    if name in known:
-        return known[name]
-    if not of_others(name):
+def named(setting: str, value: Any, known: Mapping[str, Any]) -> Any:
+    """A factory: of the table by its name, by package.module:factory, also of this folder, or the
+    value itself. Raises SettingError."""
+    if isinstance(value, str) and value in known:
+        return known[value]
+    if not is_own(value):
         raise ValueError(
-            f'unknown --{flag}={name}; choose one of {", ".join(known)}, or package.module:factory'
+            f'unknown `{setting}={value}`{nearest(value, known)}; choose one of '
+            f'{", ".join(known)}, or package.module:factory'
         )
-    try:
-        factory = getattr(_imported(flag, name), name.partition(':')[2])
-    except Exception as error:
-        raise ValueError(f'--{flag}={name} cannot be imported: {_reason(error)}') from error
+    factory = value
+    if isinstance(value, str):
+        try:
+            factory = getattr(_imported(setting, value), value.partition(':')[2])
+        except SettingError:
+            raise
+        except Exception as error:
+            raise _cannot_be_imported(setting, value, error) from error
     if not callable(factory) and not isinstance(factory, Method):
-        raise ValueError(f'--{flag}={name} is no factory but of type {type(factory).__name__}')
+        raise SettingError(
+            setting, value, f'is no factory but of type {type(factory).__name__}', colon=False
+        )
     return factory
 
 
-def _imported(flag: str, name: str) -> ModuleType:
-    """The module of package.module:factory, also of this folder. Raises ValueError."""
+def _imported(setting: str, name: str) -> ModuleType:
+    """The module of package.module:factory, also of this folder. Raises SettingError."""
     here = os.getcwd()
     if here not in sys.path and '' not in sys.path:
         sys.path.append(here)  # `dfl-jax` starts without it, unlike `python -m`
@@ -118,7 +118,11 @@ def _imported(flag: str, name: str) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a module may do anything while it is imported, even sys.exit
-        raise ValueError(f'--{flag}={name} cannot be imported: {_reason(error)}') from error
+        raise _cannot_be_imported(setting, name, error) from error
+
+
+def _cannot_be_imported(setting: str, name: str, error: BaseException) -> SettingError:
+    return SettingError(setting, name, f'cannot be imported: {_reason(error)}', colon=False)
 
 
 def _reason(error: BaseException) -> str:
@@ -126,8 +130,8 @@ def _reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def reporting(flag: str, name: str, what: str) -> Iterator[None]:
-    """What code of others raises in this block, in one line that names it.
+def reporting(setting: str, value: Any, what: str) -> Iterator[None]:
+    """Raises what code of one's own raises in this block as a SettingError of one line.
 
     The library's own methods say themselves what is wrong, and a fault of theirs is to be seen.
     """
@@ -136,11 +140,12 @@ def reporting(flag: str, name: str, what: str) -> Iterator[None]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        if not of_others(name):
+        if not is_own(value):
             raise
         reason = in_a_line(str(error)) if isinstance(error, ValueError) else _reason(error)
-        where = _line_of(error, name)
-        raise ValueError(f'--{flag}={name}: its {what} failed: {reason}{where}') from error
+        where = _line_of(error, name_of(value))
+        message = f'its {what} failed: {reason}{where}'
+        raise SettingError(setting, name_of(value), message) from error
 
 
 def _line_of(error: BaseException, name: str) -> str:

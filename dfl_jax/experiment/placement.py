@@ -1,7 +1,6 @@
-"""What a run asks of the machine, as the flags and the method have it: devices, chunk, memory."""
+"""What a run asks of the machine: devices, chunk, memory."""
 
 import math
-from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
@@ -9,73 +8,65 @@ from jax.sharding import Mesh
 from dfl_jax import execution, topology
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.evaluation import Holdout
-from dfl_jax.experiment.method import Chosen
+from dfl_jax.experiment.method import ConfiguredMethod
+from dfl_jax.experiment.run_settings import Placement
 from dfl_jax.host_memory import in_bytes
 from dfl_jax.methods import Method
 from dfl_jax.models import Model
+from dfl_jax.setting_error import SettingError
 
 CORES_SHARE = 0.25  # of the free memory, that copies of the network may take on cores as devices
 
 
-class Placement(NamedTuple):
-    """Where a run is computed, and how much of it at once."""
+def mesh_for(
+    asked: Placement, model: Model, clients: Clients, graphs: Graph, method: Method
+) -> Mesh | None:
+    """The devices that are asked for, or the cores of a CPU; None for a single one."""
+    places = graphs.members.shape[1]
+    return mesh_of(asked) or cores_of(asked, model, clients, places, method)
 
-    mesh: Mesh | None  # the devices, where there are several
-    chunk: int  # aggregators, clients, or participants of meetings that are worked on at once
-    footprint: execution.Footprint
 
+def chunk_of(
+    configured: ConfiguredMethod, model: Model, clients: Clients, graphs: Graph, mesh: Mesh | None
+) -> tuple[int, int]:
+    """How many aggregators, clients, or participants of meetings are worked on at once: what is
+    asked for, or what the machine holds; and the bytes that they take.
 
-def place(
-    flags: Any,
-    chosen: Chosen,
-    model: Model,
-    algorithm: Algorithm,
-    graphs: Graph,
-    clients: Clients,
-    test: Holdout,
-) -> Placement:
-    """The placement that the flags ask for, or what the machine holds.
-
-    model: the largest; algorithm: with any chunk.
-
-    Raises ValueError where not even one would fit, or the run as a whole would not.
+    model: the largest. Raises ValueError where not even one would fit.
     """
     _, count, members = graphs.members.shape
-    method, samples = chosen.method, clients.y.shape[1]
-    mesh = mesh_of(flags) or cores_of(flags, model, clients, count, method)
-    each = method.memory(model, samples, members, chosen.resolved)
+    method, samples = configured.method, clients.y.shape[1]
+    each = method.memory(model, samples, members, configured.resolved)
     if method.heterogeneous:
         count *= members  # of an architecture, at most
     on_each = -(-count // mesh.size) if mesh else count
-    chunk = execution.choose_chunk(on_each, each, flags.chunk, method.advice)
-    of_graphs = bytes_of_graphs(graphs, flags.eval_every)
-    return Placement(
-        mesh, chunk, footprint_of(algorithm, clients, test, chunk * each, mesh, of_graphs)
-    )
+    asked = configured.given.get('chunk')
+    chunk = execution.choose_chunk(on_each, each, asked, method.advice)
+    return chunk, chunk * each
 
 
-def mesh_of(flags: Any) -> Mesh | None:
-    """The devices of --devices, None for a single one; for `auto` see `cores_of`."""
-    if flags.devices == 'all' or flags.distributed:
+def mesh_of(asked: Placement) -> Mesh | None:
+    """The devices that are asked for, None for a single one; for `auto` see `cores_of`."""
+    if asked.devices == 'all' or asked.distributed:
         return execution.client_mesh() if len(jax.devices()) > 1 else None
-    if flags.devices == 'auto':
+    if asked.devices == 'auto':
         return None
-    if not flags.devices.isdecimal():
-        raise ValueError(f'--devices={flags.devices}: write a number, auto or all')
-    count = int(flags.devices)
+    if not asked.devices.isdecimal():
+        raise SettingError('devices', asked.devices, 'write a number, auto or all')
+    count = int(asked.devices)
     return None if count == 1 else execution.client_mesh(count)
 
 
 def cores_of(
-    flags: Any, model: Model, clients: Clients, aggregators: int, method: Method
+    asked: Placement, model: Model, clients: Clients, aggregators: int, method: Method
 ) -> Mesh | None:
-    """The cores of a CPU as devices, for --devices=auto; None where one device does better.
+    """The cores of a CPU as devices, for devices='auto'; None where one device does better.
 
     None for a single server, whose large products are spread over the cores anyway, unless its
     clients train. None where their copies would need much of the memory, as each holds all weights
     while it mixes, and the data where a method asks for neighbours'.
     """
-    if flags.devices != 'auto' or flags.distributed:
+    if asked.devices != 'auto' or asked.distributed:
         return None
     count = len(clients.y)
     whole = 4 * (count * model.size + clients.y.size * math.prod(model.input_shape))
@@ -105,9 +96,9 @@ def footprint_of(
     found = execution.Footprint(*(together * part for part in each))._replace(graphs=graphs)
     free = execution.available_bytes()
     if found.total > free:
-        remedy = 'use fewer --clients, a smaller --model, or more --devices'
+        remedy = 'use fewer `clients`, a smaller `model`, or more `devices`'
         if graphs > found.total / 2:
-            remedy = 'use fewer --clients or --rounds, lower --degree or --eval_every'
+            remedy = 'use fewer `clients` or `rounds`, lower `degree` or `eval_every`'
         raise ValueError(f'the run needs about {found} and {in_bytes(free)} are free; {remedy}')
     return found
 

@@ -1,6 +1,7 @@
 """Where a run goes on: its newest checkpoint that can be used, and the evaluations up to there."""
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -9,10 +10,9 @@ import jax
 from dfl_jax import simulate
 from dfl_jax.base import State
 from dfl_jax.checkpoint import Checkpoints, Saved
-from dfl_jax.cli.command import warn
 from dfl_jax.data.formats import one_line
 from dfl_jax.execution import agreed, agreed_text, placed_as_run
-from dfl_jax.experiment.build import Experiment
+from dfl_jax.experiment.build import BuiltExperiment
 from dfl_jax.experiment.run_directory import Row, RunDirectory
 
 
@@ -21,14 +21,14 @@ class CheckpointError(ValueError):
 
 
 def resume(
-    experiment: Experiment,
+    built: BuiltExperiment,
     checkpoints: Checkpoints | None,
     directory: RunDirectory,
     eval_every: int,
 ) -> tuple[State, simulate.Progress] | None:
     """The state and progress of a run's last usable checkpoint, None where there is none at all."""
-    like = jax.eval_shape(experiment.algorithm.init, experiment.key, experiment.clients)
-    rounds = len(experiment.graphs.active)
+    like = jax.eval_shape(built.algorithm.init, built.key, built.clients)
+    rounds = len(built.graphs.active)
 
     def fault(saved: Saved) -> str | None:
         return lacking(directory, saved.progress[0].round, saved.notes[0], eval_every, rounds)
@@ -37,7 +37,7 @@ def resume(
     progress = agreed_text(json.dumps(asdict(saved.progress[0])) if saved else None)
     if progress is None:
         return None
-    state = placed_as_run(agreed(saved and saved.state, like), experiment.mesh)
+    state = placed_as_run(agreed(saved and saved.state, like), built.mesh)
     return state, simulate.Progress(**json.loads(progress))
 
 
@@ -95,9 +95,10 @@ def restored(
             continue
         for newer, fault in faults.items():
             aside = checkpoints.set_aside(newer)
-            warn(
+            warnings.warn(
                 f'{aside.parent / str(newer)} cannot be used ({fault}); it is {aside.name} now, '
-                f'and the run goes on from round {round}'
+                f'and the run goes on from round {round}',
+                stacklevel=2,
             )
         return saved
     if not faults:
@@ -109,5 +110,5 @@ def restored(
     raise CheckpointError(
         f'no checkpoint in {checkpoints.folder} can be used '
         f'({"; ".join(f"{rounds}: {fault}" for fault, rounds in reasons.items())}); bring a copy '
-        'back, or move that folder away, and --resume starts from the first round'
+        'back, or move that folder away, and `resume` starts from the first round'
     )

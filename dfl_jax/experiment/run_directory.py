@@ -1,7 +1,7 @@
 """A run directory: config.json, metrics.jsonl, clients.jsonl, network.json, checkpoints/,
 consensus.safetensors, done, lock.
 
-It is never overwritten: a directory that holds a run is continued with --resume or refused, and one
+It is never overwritten: a directory that holds a run is continued with `resume` or refused, and one
 process at a time works in it. What is read again later carries a digest, so that a file that was
 lost, cut or changed is noticed: config.json its own, every line of metrics.jsonl and clients.jsonl
 that of all lines up to it, `done` that of the consensus model.
@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from dfl_jax.cli.flags.old_names import renewed
 from dfl_jax.data import FILES as DATA_FILES
 from dfl_jax.data.hub import PREFIX as FROM_HUB
 from dfl_jax.evaluation import CLIENTS
@@ -50,12 +49,12 @@ class RunDirectory:
         """Raises ValueError when a new run would meet files that are there already."""
         if self.config_file.exists():
             raise ValueError(
-                f'--out={self.path} exists; continue it with --resume or choose another --out'
+                f'`out={self.path}` exists; continue it with `resume` or choose another `out`'
             )
         if self.path.exists() and (
             not self.path.is_dir() or any(map(_foreign, self.path.iterdir()))
         ):
-            raise ValueError(f'--out={self.path} exists and holds no run; choose another --out')
+            raise ValueError(f'`out={self.path}` exists and holds no run; choose another `out`')
 
     def check_lockable(self) -> None:
         """Raises ValueError where nothing can be locked in the directory, which need not exist."""
@@ -73,7 +72,7 @@ class RunDirectory:
         with open(self.path / LOCK, 'a', encoding='utf-8') as file:
             if not lock(file, self.path):
                 raise ValueError(
-                    f'another process works in {self.path}; wait for it or choose another --out'
+                    f'another process works in {self.path}; wait for it or choose another `out`'
                 )
             for leftover in self.path.glob('*.tmp'):  # of a writer that was killed
                 leftover.unlink()
@@ -86,7 +85,7 @@ class RunDirectory:
         write_atomically(self.config_file, f'{text}\n')
 
     def config(self) -> Row:
-        """What config.json records, without its digest, its settings by the flags of today.
+        """What config.json records, without its digest.
 
         Raises ValueError for a file that is missing, damaged, or not of a run.
         """
@@ -97,7 +96,7 @@ class RunDirectory:
             digest = config.pop('digest', None)
             if digest is not None and digest != digest_of(config):
                 raise ValueError(f'{self.config_file} is damaged: it is not what was written')
-            return config | {'settings': renewed(config['settings'])}
+            return config
         except ValueError as error:
             raise ValueError(f'{error}; bring a copy back, or choose another run') from None
 
@@ -114,9 +113,9 @@ class RunDirectory:
             chosen = name == 'chunk' and both[0] is None  # by the run, from the memory then
             if before.get(name) != now.get(name) and not moved and not chosen:
                 raise ValueError(
-                    f'--resume: {self.path} was started with --{name}={shown(before.get(name))}, '
+                    f'`resume`: {self.path} was started with `{name}={shown(before.get(name))}`, '
                     f'not {shown(now.get(name))}; resume with the same settings or choose '
-                    'another --out'
+                    'another `out`'
                 )
 
     # ---------------------------------------------------------------------------------- metrics
@@ -298,7 +297,7 @@ def lock(file: IO, folder: Path) -> bool:
     except OSError as error:
         raise ValueError(
             f'{folder} cannot be locked ({error.strerror or error}), as on a network file system '
-            'without locks; two processes would mix up their files there, choose --out on a local '
+            'without locks; two processes would mix up their files there, choose `out` on a local '
             'disk'
         ) from None
     return True

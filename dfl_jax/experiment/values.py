@@ -1,14 +1,14 @@
-"""What is refused whatever the method: values that no flag can have, flags that a command lacks."""
+"""What is refused whatever the method: values of the wrong type, or that no run could use."""
 
 import contextlib
-import itertools
 import math
-from collections.abc import Container
+from collections.abc import Mapping
 from typing import Any
 
-from dfl_jax.cli.flags.run_flags import FLAGS, GROUPS
+from dfl_jax.method_settings import Setting
+from dfl_jax.setting_error import SettingError
 
-WHOLE = ('hidden', 'ntk_timesteps')  # flags that are lists of whole numbers
+WHOLE = ('hidden', 'ntk_timesteps')  # lists of whole numbers
 NUMBERS = (*WHOLE, 'architecture_ratios')
 # The largest that ends within days; of all other whole numbers what 32 bits hold
 MOST = {
@@ -21,31 +21,65 @@ MOST = {
     'attack_training': 10**7,
     'attack_steps': 10**7,
 }
-POSITIVE = ('chunk',)  # beside those that are checked where they are defined
+POSITIVE = ('chunk',)  # beside those that have a bound where they are defined
+KINDS: dict[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), 'True or False'),
+    int: ((int,), 'a whole number'),
+    float: ((int, float), 'a number'),
+    str: ((str,), 'a text'),
+}
 
 
-def check_values(flags: Any) -> None:
-    """Raises ValueError for a text that is empty, and for a number that is not finite or larger
-    than a run could ever use."""
-    for name in flags:
-        value = flags[name].value
-        if value == '' and flags[name].present:
-            raise ValueError(f'--{name}= has no value; give one, or leave it out')
-        if not (name in (*NUMBERS, *MOST) or flags[name].flag_type() in ('int', 'float')):
-            continue
-        several = value if name in NUMBERS and value is not None else [value]
-        for one in map(_as_number, several):
-            if isinstance(one, float) and not math.isfinite(one):
-                raise ValueError(f'--{name}={_given(value)}: give finite numbers')
-            if name in WHOLE and value is not None and not isinstance(one, int):
-                raise ValueError(
-                    f'--{name} takes whole numbers separated by commas, got {_given(value)}'
-                )
-            if name in POSITIVE and one is not None and one < 1:
-                raise ValueError(f'--{name}={_given(value)}: use at least 1, or leave it out')
-            most = MOST.get(name, 2**31 - 1)
-            if isinstance(one, int) and name != 'seed' and not -(2**31) <= one <= most:
-                raise ValueError(f'--{name}={_given(value)} is out of range; use at most {most}')
+def typed(setting: Setting, value: Any, bounds: Mapping[str, Any] | None = None) -> Any:
+    """The value of a setting, lists as tuples of texts; of paths their text. Raises SettingError.
+
+    setting: by its flat name; bounds: as `run_settings.setting` makes them.
+    """
+    if value is None and setting.default is None:
+        return None
+    name, kind = setting.name, setting.kind
+    if kind in (tuple, list):
+        several = value.split(',') if isinstance(value, str) else value
+        if not isinstance(several, list | tuple):
+            raise SettingError(name, value, 'give a list')
+        return tuple(map(str, several))
+    if kind is str and hasattr(value, '__fspath__'):
+        value = value.__fspath__()
+    types, words = KINDS[kind]  # type: ignore[index]
+    number = type(value).__name__.startswith(('int', 'float')) and hasattr(value, 'item')
+    value = value.item() if number else value  # of NumPy
+    if not isinstance(value, types) or (isinstance(value, bool) and kind is not bool):
+        raise SettingError(name, value, f'give {words}, not {type(value).__name__}')
+    bounds = bounds or {}
+    if (least := bounds.get('least')) is not None and value < least:
+        raise SettingError(name, value, f'use at least {least}')
+    if (choices := bounds.get('choices')) and value not in choices:
+        raise SettingError(name, value, f'choose one of {", ".join(choices)}')
+    return float(value) if kind is float else value  # type: ignore[arg-type]
+
+
+def check_value(name: str, value: Any, number: bool) -> None:
+    """Raises SettingError for a text that is empty, and for a number that is not finite or larger
+    than a run could ever use.
+
+    number: whether the setting is one.
+    """
+    if value == '':
+        raise ValueError(f'`{name}=` has no value; give one, or leave it out')
+    if not (number or name in (*NUMBERS, *MOST)):
+        return
+    several = value if name in NUMBERS and value is not None else [value]
+    for one in map(_as_number, several):
+        if isinstance(one, float) and not math.isfinite(one):
+            raise SettingError(name, value, 'give finite numbers')
+        if name in WHOLE and value is not None and not isinstance(one, int):
+            given = ','.join(value) if isinstance(value, list | tuple) else value
+            raise ValueError(f'`{name}` takes whole numbers separated by commas, got {given}')
+        if name in POSITIVE and one is not None and one < 1:
+            raise SettingError(name, value, 'use at least 1, or leave it out')
+        most = MOST.get(name, 2**31 - 1)
+        if isinstance(one, int) and name != 'seed' and not -(2**31) <= one <= most:
+            raise SettingError(name, value, 'is out of range', f'use at most {most}', colon=False)
 
 
 def _as_number(value: Any) -> Any:
@@ -55,14 +89,3 @@ def _as_number(value: Any) -> Any:
             with contextlib.suppress(ValueError):
                 return number(value)
     return value
-
-
-def _given(value: Any) -> str:
-    return ','.join(value) if isinstance(value, list) else str(value)
-
-
-def refuse_others(shared: Container[str], why: str) -> None:
-    """Raises ValueError for a flag of a run that was given and is not one of `shared`."""
-    for name in itertools.chain(*GROUPS.values()):
-        if name in FLAGS and FLAGS[name].present and name not in shared:
-            raise ValueError(f'{FLAGS[name].serialize()} does not apply{why}; leave it out')

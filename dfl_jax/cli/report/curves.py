@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from dfl_jax.cli.report.saved_runs import Group, metric_of
-from dfl_jax.cli.run.plots import COLOURS, MUTED
 from dfl_jax.experiment.run_directory import Row
+from dfl_jax.plots import COLOURS, MUTED
 from dfl_jax.results.curves import is_number, scale_of
 
 X = ('round', 'mbytes_total', 'simulated_seconds', 'seconds', 'operations_total')

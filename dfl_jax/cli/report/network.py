@@ -10,9 +10,9 @@ import numpy as np
 
 from dfl_jax.cli.report.curves import short
 from dfl_jax.cli.report.saved_runs import Group, SavedRun, inside
-from dfl_jax.cli.run.plots import COLOURS, MUTED
 from dfl_jax.experiment.run_directory import Row, RunDirectory, read_json
 from dfl_jax.plain_text import in_a_line
+from dfl_jax.plots import COLOURS, MUTED
 from dfl_jax.results.curves import is_number, reason, scale_of
 
 MOST_RUNS = 8  # whose clients a page shows

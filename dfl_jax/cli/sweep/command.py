@@ -19,8 +19,15 @@ from pathlib import Path
 from absl import flags
 from tqdm import tqdm
 
-from dfl_jax.cli.command import check_writable, define_paths, fail, one_line_errors, share
-from dfl_jax.cli.flags.method_flags import of_a_run
+from dfl_jax.cli.command import (
+    check_writable,
+    define_paths,
+    fail,
+    in_flags,
+    one_line_errors,
+    share,
+)
+from dfl_jax.cli.flags.run_flags import of_a_run
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.sweep.group import ended, fitting
 from dfl_jax.cli.sweep.launchers.options import LAUNCHERS, engine_of, options
@@ -36,79 +43,89 @@ from dfl_jax.cli.sweep.train_runs import (
     rounds_of,
     unfinished,
 )
-from dfl_jax.experiment.build import build
 from dfl_jax.experiment.environment import check_settings_of_jax, settings_of_jax
+from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.fingerprint import check_digests
-from dfl_jax.experiment.own_code import define_flags_of_others, digest_of_code
+from dfl_jax.experiment.own_code import digest_of_code
 from dfl_jax.experiment.run_directory import RunDirectory
 from dfl_jax.plain_text import counted
 
 FLAGS = flags.FLAGS
-define_flags = define_flags_of_others  # those of a method of one's own
 EXAMPLES = (
     '--sweep=alpha:0.1,0.5 --sweep=seed:0..4 --algorithm=dpsgd --out=runs/alphas',
     '--flagfiles=a.flags,b.flags --sweep=seed:0..2 --shard=0/4 --out=runs/grid',
 )
 MEANINGS = {'out': 'Folder of all runs and of what compares them (default: runs/sweep-TIME)'}
-flags.DEFINE_multi_string(
-    'sweep',
-    [],
-    'NAME:VALUES of a flag, e.g. alpha:0.1,0.3,0.5 or seed:0..4; several make a grid.',
-)
-define_paths('flagfiles', [], 'Flagfiles, each of which is run with all combinations of --sweep.')
-flags.DEFINE_integer(
-    'together',
-    None,
-    'Largest number of runs that are trained as one program, a group (default: what half of '
-    'the free memory holds; 1 for clients of several architectures on a CPU).',
-    lower_bound=1,
-)
-flags.DEFINE_string(
-    'shard',
-    '0/1',
-    'Written i/n: this process takes every n-th group of runs, beginning with group i, '
-    'counted from 0.',
-)
-flags.DEFINE_enum(
-    'launcher',
-    None,
-    LAUNCHERS,
-    'Let workers train the groups of runs: ray, those of a Ray cluster or of a local one, '
-    'without a shared disk; submitit, jobs of Slurm. Needs --together.',
-)
-flags.DEFINE_integer(
-    'launcher_workers',
-    None,
-    'Groups that are trained at the same time (default: as many as there is room for).',
-    lower_bound=1,
-)
-flags.DEFINE_integer(
-    'launcher_cores',
-    None,
-    'Cores of each group (default: those of this machine, divided among the workers; 1 on a '
-    'cluster).',
-    lower_bound=1,
-)
-flags.DEFINE_integer('launcher_gpus', 0, 'GPUs of each group.', lower_bound=0)
-flags.DEFINE_string(
-    'ray_address',
-    None,
-    'HOST:PORT of the Ray cluster that this machine is part of, or auto (default: a local one).',
-)
-flags.DEFINE_enum(
-    'submitit_cluster',
-    'slurm',
-    ('slurm', 'local'),
-    'What runs the jobs of --launcher=submitit: slurm, or local processes on this machine.',
-)
-flags.DEFINE_list(
-    'slurm',
-    [],
-    'Parameters NAME=VALUE of the jobs, as sbatch calls them, e.g. '
-    'partition=gpu,mem=16GB,time=240 (time in minutes, by default 60; a job whose time is up '
-    'is queued again and continues).',
-)
-flags.adopt_module_key_flags(run)
+
+
+def define_flags(arguments: Sequence[str] = ()) -> None:
+    """Defines the flags of a sweep, of its runs, and of a method of one's own among the
+    arguments."""
+    run.define_flags(arguments)
+    if 'sweep' in FLAGS:
+        return
+    flags.DEFINE_multi_string(
+        'sweep',
+        [],
+        'NAME:VALUES of a flag, e.g. alpha:0.1,0.3,0.5 or seed:0..4; several make a grid.',
+    )
+    define_paths(
+        'flagfiles', [], 'Flagfiles, each of which is run with all combinations of --sweep.'
+    )
+    flags.DEFINE_integer(
+        'together',
+        None,
+        'Largest number of runs that are trained as one program, a group (default: what half of '
+        'the free memory holds; 1 for clients of several architectures on a CPU).',
+        lower_bound=1,
+    )
+    flags.DEFINE_string(
+        'shard',
+        '0/1',
+        'Written i/n: this process takes every n-th group of runs, beginning with group i, '
+        'counted from 0.',
+    )
+    flags.DEFINE_enum(
+        'launcher',
+        None,
+        LAUNCHERS,
+        'Let workers train the groups of runs: ray, those of a Ray cluster or of a local one, '
+        'without a shared disk; submitit, jobs of Slurm. Needs --together.',
+    )
+    flags.DEFINE_integer(
+        'launcher_workers',
+        None,
+        'Groups that are trained at the same time (default: as many as there is room for).',
+        lower_bound=1,
+    )
+    flags.DEFINE_integer(
+        'launcher_cores',
+        None,
+        'Cores of each group (default: those of this machine, divided among the workers; 1 on a '
+        'cluster).',
+        lower_bound=1,
+    )
+    flags.DEFINE_integer('launcher_gpus', 0, 'GPUs of each group.', lower_bound=0)
+    flags.DEFINE_string(
+        'ray_address',
+        None,
+        'HOST:PORT of the Ray cluster that this machine is part of, or auto (default: a local '
+        'one).',
+    )
+    flags.DEFINE_enum(
+        'submitit_cluster',
+        'slurm',
+        ('slurm', 'local'),
+        'What runs the jobs of --launcher=submitit: slurm, or local processes on this machine.',
+    )
+    flags.DEFINE_list(
+        'slurm',
+        [],
+        'Parameters NAME=VALUE of the jobs, as sbatch calls them, e.g. '
+        'partition=gpu,mem=16GB,time=240 (time in minutes, by default 60; a job whose time is up '
+        'is queued again and continues).',
+    )
+
 
 REFUSED = (
     *('resume', 'checkpoint', 'distributed', 'plot_partition'),
@@ -138,20 +155,18 @@ def make_plan(command: Command, out: Path) -> Plan:
     check_writable(out, RESULTS)
     RunDirectory(out).check_lockable()
     for one in runs:
-        command.read(one)
-        check_begun(RunDirectory(out / one.name))
+        check_begun(RunDirectory(out / one.name), command.read(one))
     if together is None and not file.exists():
-        command.read(runs[0])
-        together = fitting(build(FLAGS))
+        together = fitting(command.read(runs[0]).build())
     return settled(file, Plan(command.arguments, grouped(runs, together or 1)))
 
 
-def check_begun(directory: RunDirectory) -> None:
+def check_begun(directory: RunDirectory, experiment: Experiment) -> None:
     """Raises ValueError where a run was made, or begun, by other code of one's own than today's, or
     under other settings of JAX."""
     if directory.config_file.exists():
         before = directory.config().get('inputs', {})
-        check_digests(before, {'code': digest_of_code(FLAGS)}, directory.path)
+        check_digests(before, {'code': digest_of_code(experiment.flat())}, directory.path)
         check_settings_of_jax(before.get('jax', {}), settings_of_jax(), directory.path)
 
 
@@ -179,7 +194,7 @@ def sweep_elsewhere(
                 rounds = rounds_of(command, group)
                 tasks.append(task_of(command, group, rounds, FLAGS.compilation_cache))
         except ValueError as error:
-            failed |= dict.fromkeys((one.name for one in group), str(error))
+            failed |= dict.fromkeys((one.name for one in group), in_flags(error))
     return failed | supervise(engine, tasks, out, FLAGS.progress)
 
 

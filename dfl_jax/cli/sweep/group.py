@@ -14,11 +14,11 @@ from tqdm import tqdm
 from dfl_jax import simulate
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.checkpoint import Checkpoints, Saved
-from dfl_jax.cli.run.train import save_consensus, undisturbed
 from dfl_jax.execution import SHARE, available_bytes, filled, placed_as_run
-from dfl_jax.experiment.build import Experiment
+from dfl_jax.experiment.build import BuiltExperiment
 from dfl_jax.experiment.restore import evaluations_until, lacking, restored
 from dfl_jax.experiment.run_directory import RunDirectory, read_json, write_atomically
+from dfl_jax.experiment.session import save_consensus, undisturbed
 from dfl_jax.files import to_json
 from dfl_jax.methods import make
 
@@ -29,19 +29,19 @@ TRACED = ('lr', 'projection_seed')  # settings of a method that may differ withi
 class Member(NamedTuple):
     """A run that is to be trained."""
 
-    experiment: Experiment
+    built: BuiltExperiment
     directory: RunDirectory
 
 
-def fitting(experiment: Experiment) -> int:
+def fitting(built: BuiltExperiment) -> int:
     """How many runs such as this one the memory holds in one program.
 
     One for clients of several architectures on a CPU: under vmap the places that nobody takes in a
     meeting are computed, too (half as fast, docs/results_dfml.md).
     """
-    if experiment.population is not None and jax.default_backend() == 'cpu':
+    if built.population is not None and jax.default_backend() == 'cpu':
         return 1
-    return max(1, int(SHARE * available_bytes() / experiment.footprint.total))
+    return max(1, int(SHARE * available_bytes() / built.footprint.total))
 
 
 def ended(directory: RunDirectory) -> bool:
@@ -64,18 +64,16 @@ def _divergence_file(directory: RunDirectory) -> Path:
     return directory.path / 'diverged.json'
 
 
-def train_group(
-    members: dict[int, Member], folder: Path, bar: tqdm, whole: bool, eval_every: int
-) -> None:
+def train_group(members: dict[int, Member], folder: Path, bar: tqdm, whole: bool) -> None:
     """Trains runs to their ends, from their last common evaluation, and marks them as done.
 
     A run that diverges is marked as such, and the others go on.
 
     members: the runs by their numbers in the group. folder: of their checkpoints, which are gone in
     the end. bar: advances by a round of each run. whole: whether all runs of the group are there;
-    if not, each is a program of its own. eval_every: rounds between evaluations.
+    if not, each is a program of its own.
     """
-    experiments = [one.experiment for one in members.values()]
+    experiments = [one.built for one in members.values()]
     together = whole and _alike(experiments) and _traceable(experiments)
     if any(ended(one.directory) for one in members.values()):  # some while others could not start
         together = together and begun_together(folder)
@@ -84,9 +82,9 @@ def train_group(
         programs = {folder / f'alone-{number}': [one] for number, one in members.items()}
     for place, program in programs.items():
         if all(ended(one.directory) for one in program):
-            bar.update(sum(len(one.experiment.graphs.active) for one in program))
+            bar.update(sum(len(one.built.graphs.active) for one in program))
         else:
-            _train(program, place, bar, eval_every)
+            _train(program, place, bar)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -95,7 +93,7 @@ def begun_together(folder: Path) -> bool:
     return any((folder / TOGETHER).glob('*'))
 
 
-def _alike(experiments: Sequence[Experiment]) -> bool:
+def _alike(experiments: Sequence[BuiltExperiment]) -> bool:
     """Whether runs differ only in arrays and in settings that can be traced."""
     first, *others = experiments
     return all(
@@ -110,7 +108,7 @@ def _alike(experiments: Sequence[Experiment]) -> bool:
     )
 
 
-def _traceable(experiments: Sequence[Experiment]) -> bool:
+def _traceable(experiments: Sequence[BuiltExperiment]) -> bool:
     """Whether a factory, which may be of others, takes what differs as traced values."""
     algorithm_of, values, clients, _, _, keys = _stacked(experiments)
     try:
@@ -120,22 +118,23 @@ def _traceable(experiments: Sequence[Experiment]) -> bool:
     return True
 
 
-def _static(experiment: Experiment) -> dict[str, Any]:
+def _static(built: BuiltExperiment) -> dict[str, Any]:
     """The settings, of those that can be traced the names alone."""
-    settings = experiment.chosen.settings.items()
+    settings = built.configured.settings.items()
     return {name: None if name in TRACED else value for name, value in settings}
 
 
-def _same_population(one: Experiment, other: Experiment) -> bool:
+def _same_population(one: BuiltExperiment, other: BuiltExperiment) -> bool:
     if one.population is None or other.population is None:
         return one.population is other.population
     places = one.population.clients, other.population.clients
     return jax.tree.all(jax.tree.map(np.array_equal, *places))
 
 
-def _train(program: Sequence[Member], folder: Path, bar: tqdm, every: int) -> None:
-    experiments, checkpoints = [one.experiment for one in program], Checkpoints(folder)
+def _train(program: Sequence[Member], folder: Path, bar: tqdm) -> None:
+    experiments, checkpoints = [one.built for one in program], Checkpoints(folder)
     rounds = len(experiments[0].graphs.active)
+    every = experiments[0].experiment.evaluation.eval_every
     metric = experiments[0].model.task.metric
 
     def fault(saved: Saved) -> str | None:
@@ -181,11 +180,11 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm, every: int) -> No
     for number, one in enumerate(program):
         if diverged(one.directory) is None:
             last = jax.tree.map(lambda leaf, n=number: leaf[n], state)
-            save_consensus(one.experiment.algorithm.consensus(last), one.directory.consensus)
+            save_consensus(one.built.algorithm.consensus(last), one.directory.consensus)
             one.directory.finish()
 
 
-def _states(experiments: Sequence[Experiment]) -> Any:
+def _states(experiments: Sequence[BuiltExperiment]) -> Any:
     """Structure, shapes and dtypes of the states of all runs, leaves [R, ...]."""
     one = experiments[0]
     state = jax.eval_shape(one.algorithm.init, one.key, one.clients)
@@ -194,9 +193,9 @@ def _states(experiments: Sequence[Experiment]) -> Any:
     )
 
 
-def _stacked(experiments: Sequence[Experiment]) -> tuple[Any, ...]:
+def _stacked(experiments: Sequence[BuiltExperiment]) -> tuple[Any, ...]:
     """What `simulate.run_together` takes before its options, each with a leading axis R."""
-    first, settings = experiments[0], [one.chosen.settings for one in experiments]
+    first, settings = experiments[0], [one.configured.settings for one in experiments]
     values = {
         name: jnp.asarray([each[name] for each in settings])
         for name in TRACED
@@ -205,7 +204,7 @@ def _stacked(experiments: Sequence[Experiment]) -> tuple[Any, ...]:
 
     def algorithm_of(values: dict[str, Any]) -> Algorithm:
         network = first.population or first.model
-        return make(first.chosen.method.factory, network, **settings[0] | values)
+        return make(first.configured.method.factory, network, **settings[0] | values)
 
     return (
         algorithm_of,
@@ -217,7 +216,7 @@ def _stacked(experiments: Sequence[Experiment]) -> tuple[Any, ...]:
     )
 
 
-def _evaluated(experiments: Sequence[Experiment]) -> np.ndarray | None:
+def _evaluated(experiments: Sequence[BuiltExperiment]) -> np.ndarray | None:
     """Which test samples evaluate the clients of each run, [R, n], None for all."""
     chosen = [one.evaluated for one in experiments if one.evaluated is not None]
     return np.stack(chosen) if chosen else None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_jax.cli.run.plots import COLOURS, MaxNLocator, plt, tidy
+from dfl_jax.plots import COLOURS, MaxNLocator, plt, tidy
 
 Curve = tuple[Sequence[int], Sequence[float]]  # rounds, and the metric in each of them
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from absl import flags
 from tqdm import tqdm
 
-from dfl_jax.cli.command import with_flagfiles
-from dfl_jax.cli.flags.method_flags import defaults_of_a_run, renew, settings_of_a_run
-from dfl_jax.cli.run import command as run
+from dfl_jax.cli.command import in_flags, with_flagfiles
+from dfl_jax.cli.flags.run_flags import experiment_of_flags
 from dfl_jax.cli.sweep.group import Member, begun_together, ended, train_group
 from dfl_jax.cli.sweep.plan import Run
-from dfl_jax.experiment.build import build
-from dfl_jax.experiment.own_code import settle_defaults
+from dfl_jax.experiment.config_file import claim, go_on, with_chunk_of
+from dfl_jax.experiment.experiment import Experiment
+from dfl_jax.experiment.recall import recorded_settings
 from dfl_jax.experiment.run_directory import RunDirectory
 
 FLAGS = flags.FLAGS
@@ -32,8 +32,8 @@ class Command:
     def __init__(self, argv: Sequence[str]):
         self.name, self.arguments = argv[0], _without(OF_THE_SWEEP, argv[1:])
 
-    def read(self, one: Run) -> None:
-        """Sets all flags to those of one run.
+    def read(self, one: Run) -> Experiment:
+        """The experiment of one run, with all flags set to its own.
 
         Raises flags.Error or ValueError for what a flag cannot be, and for a flagfile that cannot
         be read.
@@ -52,8 +52,7 @@ class Command:
                 FLAGS[name].value = value
         if rest:
             raise ValueError(f'{one.flagfile or "the command"} holds {rest[0]!r}, which is no flag')
-        renew(FLAGS)
-        settle_defaults(FLAGS)
+        return experiment_of_flags()
 
 
 def _without(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
@@ -83,39 +82,34 @@ def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: 
         members: dict[int, Member] = {}
         faults = []
         for number, one in enumerate(group):
-            command.read(one)
+            experiment = command.read(one)
             directory, config = RunDirectory(out / one.name), None
             if directory.config_file.exists():
                 lock.enter_context(directory.locked())
                 config = directory.config()
-                before = defaults_of_a_run() | config['settings']
-                directory.check_settings(before, settings_of_a_run())
-                run.keep_chunk(config)
+                directory.check_settings(recorded_settings(config), experiment.settings())
+                experiment = with_chunk_of(experiment, config)
             else:
                 directory.check_free()
             try:
-                experiment = build(FLAGS)
+                built = experiment.build()
             except ValueError as error:
-                faults.append(f'run {one.name} cannot start: {error}')
+                faults.append(f'run {one.name} cannot start: {in_flags(error)}')
                 continue
             if config is None:
-                run.claim(directory, experiment, lock)
+                claim(directory, built, lock)
             else:
-                run.go_on(directory, experiment, config)
-            members[number] = Member(experiment, directory)
+                go_on(directory, built, config)
+            members[number] = Member(built, directory)
         if not (faults and begun_together(folder)):
-            train_group(members, folder, bar, whole=not faults, eval_every=FLAGS.eval_every)
+            train_group(members, folder, bar, whole=not faults)
     if faults:
         raise ValueError('; '.join(faults))
 
 
 def rounds_of(command: Command, group: Sequence[Run]) -> int:
     """The rounds of all runs of a group together."""
-    total = 0
-    for one in group:
-        command.read(one)
-        total += FLAGS.rounds
-    return total
+    return sum(command.read(one).rounds for one in group)
 
 
 def bring_to_end(command: Command, group: Sequence[Run], out: Path, bar: tqdm) -> str | None:
@@ -136,7 +130,7 @@ def bring_to_end(command: Command, group: Sequence[Run], out: Path, bar: tqdm) -
             bar.update(before - bar.n)
             why = str(error)
         except (ValueError, OSError, flags.Error) as error:
-            return str(error)
+            return in_flags(error)
     return why
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dfl_jax.cli.run.plots import COLOURS, plt
+from dfl_jax.plots import COLOURS, plt
 from dfl_jax.timing import World
 from dfl_jax.timing.world import FIELDS, UNITS
 

@@ -62,7 +62,7 @@ def plot_attack(results: Sequence[Result], originals: np.ndarray, path: Path) ->
     """
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    from dfl_jax.cli.run.plots import plt
+    from dfl_jax.plots import plt
 
     columns, lines = len(originals), len(results) + 1
     figure, grid = plt.subplots(

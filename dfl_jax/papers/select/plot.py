@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_jax.cli.run.plots import COLOURS, MUTED, plt, tidy
 from dfl_jax.experiment.run_directory import Row
 from dfl_jax.papers.select.table import LABELS
+from dfl_jax.plots import COLOURS, MUTED, plt, tidy
 
 ORDERS = {  # of selection.json; the last lies on top
     'best_to_worst': COLOURS[1],

@@ -201,9 +201,9 @@ def _write(published: Row, folder: Path, sources: Sequence[Path], out: Path, nam
         print(line, file=sys.stderr if FLAGS.latex else sys.stdout)
     save_curves(out / f'{name}.json', runs, warnings)
 
-    from dfl_jax.cli.run.plots import plt
     from dfl_jax.papers.tables.panels import table_panels, ylabel
     from dfl_jax.papers.tables.plot_panels import draw_panels
+    from dfl_jax.plots import plt
 
     target, abreast = published.get('target'), published.get('abreast')
     figure = draw_panels(table_panels(published, runs), ylabel(published), target, abreast)

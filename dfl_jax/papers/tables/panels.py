@@ -10,8 +10,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dfl_jax.cli.run.plots import COLOURS
 from dfl_jax.experiment.run_directory import Row
+from dfl_jax.plots import COLOURS
 from dfl_jax.results.curves import LOSS, Run, Runs, line_curve, panel_curves, scale_of
 from dfl_jax.results.fits import Points, fits, slowdowns
 from dfl_jax.results.labels import CURVE_LABELS, METHOD_LABELS

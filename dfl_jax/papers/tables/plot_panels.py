@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
-from dfl_jax.cli.run.plots import MUTED, plt, tidy
 from dfl_jax.experiment.run_directory import Row
 from dfl_jax.papers.tables.panels import Line, Panel
+from dfl_jax.plots import MUTED, plt, tidy
 from dfl_jax.results.fits import Points, confidence
 
 STYLES: dict[str, Row] = {  # what comes first lies below

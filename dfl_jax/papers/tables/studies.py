@@ -32,7 +32,6 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
-from dfl_jax.cli.run.plots import COLOURS, plt
 from dfl_jax.experiment.run_directory import Row, write_atomically
 from dfl_jax.files import to_json
 from dfl_jax.gossip import spectrum
@@ -42,6 +41,7 @@ from dfl_jax.papers.tables.panels import Line, Panel
 from dfl_jax.papers.tables.plot_panels import draw_panels
 from dfl_jax.papers.tables.quadratics import rounds_to_target
 from dfl_jax.plain_text import markdown_table
+from dfl_jax.plots import COLOURS, plt
 from dfl_jax.results.fits import Points, confidence, power_law
 from dfl_jax.results.measured import short
 from dfl_jax.results.published import read_titled

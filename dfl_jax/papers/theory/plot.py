@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_jax.cli.run.plots import COLOURS, MUTED, plt, tidy
 from dfl_jax.experiment.run_directory import Row
 from dfl_jax.papers.theory.convergence import Bound
+from dfl_jax.plots import COLOURS, MUTED, plt, tidy
 
 TERMS = {  # by the fields of dfl_jax.papers.theory.convergence.Terms
     'optimality': r'start: $2\,[L(\bar w_1)-L^*]/K$',

@@ -9,11 +9,10 @@ import jax
 from absl import flags, logging
 from tqdm import tqdm
 
-from dfl_jax.cli.command import one_line_warnings, with_flagfiles
+from dfl_jax.cli.command import in_flags, one_line_warnings, with_flagfiles
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.sweep.plan import Run
 from dfl_jax.cli.sweep.train_runs import Command, bring_to_end
-from dfl_jax.experiment.own_code import define_flags_of_others
 
 FLAGS = flags.FLAGS
 
@@ -51,7 +50,7 @@ def train_task(task: Task, out: Path, bar: tqdm, cores: int, gpus: int) -> str |
     logging.set_verbosity(logging.FATAL)
     try:
         swept = {f'--{name}={value}' for one in task.runs for name, value in one.values.items()}
-        define_flags_of_others([*task.arguments, *swept])
+        run.define_flags([*task.arguments, *swept])
         FLAGS['compilation_cache'].value = task.cache
         command = Command(['dfl-jax sweep', *task.arguments])
         command.read(task.runs[0])
@@ -61,6 +60,6 @@ def train_task(task: Task, out: Path, bar: tqdm, cores: int, gpus: int) -> str |
                 f'--launcher_gpus={gpus}: JAX sees no GPU in the worker; install jax[cuda12] there'
             )
     except (ValueError, flags.Error) as error:
-        return str(error)
+        return in_flags(error)
     with one_line_warnings():
         return bring_to_end(command, task.runs, out, bar)

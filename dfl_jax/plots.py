@@ -7,7 +7,6 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from dfl_jax.experiment.run_directory import Row
 from dfl_jax.tasks import Task
 
 matplotlib.use('Agg')
@@ -18,6 +17,7 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+Row = dict[str, Any]
 MUTED = '#7b8794'
 COLOURS = (
     *('#1b6ca8', '#d1495b', '#2e8b57', '#8d5a97', '#e08e45', '#35b5c9', '#3d4852'),

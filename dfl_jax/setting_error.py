@@ -1,0 +1,55 @@
+"""The error of a setting that cannot be what it was given as."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+_QUOTED = re.compile(r'`(\w+)(?:=([^`]*))?`')  # a setting in a message, perhaps with its value
+
+
+class SettingError(ValueError):
+    """A setting that cannot be: which one, what it was given as, why not, and the remedy.
+
+    Message and remedy write settings in backticks, also with a value, `` `topology=ring` ``: a
+    command line spells them otherwise than Python does (`rendered`). A message that begins with the
+    setting's own name is a sentence by itself.
+
+    colon: between the setting and a message that does not go on its sentence.
+
+    >>> error = SettingError('degree', 40, 'there are 30 clients', 'lower it, or raise `clients`')
+    >>> print(error)
+    degree=40: there are 30 clients; lower it, or raise clients
+    >>> print(rendered(error, lambda name, value: f'--{name}' + (f'={value}' if value else '')))
+    --degree=40: there are 30 clients; lower it, or raise --clients
+    """
+
+    def __init__(
+        self, setting: str, value: Any, message: str, remedy: str = '', colon: bool = True
+    ):
+        self.setting, self.value, self.message, self.remedy = setting, value, message, remedy
+        self.colon = ':' * colon
+        super().__init__(setting, value, message, remedy, colon)
+
+    def __str__(self) -> str:
+        if re.match(rf'(unknown )?{re.escape(self.setting)}\b', self.message):
+            return plain('; '.join(filter(None, (self.message, self.remedy))))
+        return plain(self.whole)
+
+    @property
+    def whole(self) -> str:
+        """The text that begins with setting and value, settings in backticks."""
+        several = isinstance(self.value, list | tuple)
+        value = ','.join(map(str, self.value)) if several else self.value
+        begin = f'`{self.setting}={value}`{self.colon} {self.message}'
+        return '; '.join(filter(None, (begin, self.remedy)))
+
+
+def plain(text: str) -> str:
+    """The text with its settings as Python has them."""
+    return _QUOTED.sub(lambda found: found[0].strip('`'), text)
+
+
+def rendered(error: BaseException, spelled: Callable[[str, str | None], str]) -> str:
+    """The text of an error; its settings are `spelled(name, value)`, the value None without one."""
+    text = error.whole if isinstance(error, SettingError) else str(error)
+    return _QUOTED.sub(lambda found: spelled(found[1], found[2]), text)
