@@ -125,13 +125,13 @@ class Results:
 
 def parts(out: Path) -> list[Part]:
     """The queue, in the order of worth."""
-    from dfl_jax.methods import METHODS
+    from dfl_jax.methods import IN_ROUNDS
 
     few = _SMALL.value
     precise = [f'rounds/{name}-{each}' for name, those in PRECISIONS.items() for each in those]
     precise.sort(key=lambda name: not name.endswith('-highest'))
     runs = [Part(name, 40, *of_rounds(name, out / name)) for name in precise]
-    methods = [Part(f'methods/{name}', 12) for name in METHODS]
+    methods = [Part(f'methods/{name}', 12) for name in IN_ROUNDS]
     counts = ('12', '24') if few else ('3000', '10000')
     sized = [
         Part(f'clients/{count}-{name}', 60, of_clients(name, count))

@@ -35,13 +35,13 @@ from benchmarks.peers._common import CLASSES, WARM_UP, random_samples
 from dfl_jax import models
 from dfl_jax.base import Clients, Graph
 from dfl_jax.heterogeneous import assign_architectures, populate
-from dfl_jax.methods import METHODS, Run, make
+from dfl_jax.methods import IN_ROUNDS, Run, make
 from dfl_jax.timing import DependsOnTrainingError, counted
 
 _PLATFORM = flags.DEFINE_enum(
     'platform', 'cuda', ('cuda', 'tpu', 'here'), 'whose compiler; `here` also runs the rounds'
 )
-_METHODS = flags.DEFINE_list('methods', list(METHODS), 'methods to compile')
+_METHODS = flags.DEFINE_list('methods', list(IN_ROUNDS), 'methods to compile')
 _CHUNK = flags.DEFINE_integer('chunk', None, 'clients or aggregators at once, default all', 1)
 
 ROUNDS = 5  # timed
@@ -224,7 +224,7 @@ def started_round(
 
 def round_of(name: str, chunk: int | None = None, size: Size = FULL) -> tuple[Any, Clients, Graph]:
     """A method, and the shapes of its clients and of a round's graph."""
-    method = METHODS[name]
+    method = IN_ROUNDS[name]
     network: Any = common.mlp()
     count, samples, shape = size.clients, size.samples, common.IMAGE
     if method.heterogeneous:

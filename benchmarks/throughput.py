@@ -37,7 +37,7 @@ from dfl_jax.execution.devices import client_mesh, cores_as_devices, mesh_of_cor
 from dfl_jax.execution.memory import choose_chunk
 from dfl_jax.heterogeneous.population import populate
 from dfl_jax.method_settings import settings_of
-from dfl_jax.methods import METHODS, make
+from dfl_jax.methods import IN_ROUNDS, make
 from dfl_jax.models import MODES, architecture, bind
 
 OFFERED = ('ntk_dfl', 'spark', 'dfedavg', 'dfedavgm', 'dpsgd', 'dfml')
@@ -155,7 +155,7 @@ def setting_of(name: str, clients: int) -> Setting:
     """The published settings of an algorithm at the standard size."""
     if name == 'dfml':
         return mutual_setting()
-    model, method, rounds = common.mlp(), METHODS[name], _ROUNDS.value + 1
+    model, method, rounds = common.mlp(), IN_ROUNDS[name], _ROUNDS.value + 1
     each = method.memory(model, _SAMPLES.value, _DEGREE.value + 1, settings_of(method.factory))
     schedule = topology.schedule('regular', clients, rounds, seed=0, degree=_DEGREE.value)
     algorithm = make(name, model, chunk=choose_chunk(clients, each))
@@ -189,7 +189,7 @@ def steps_of(name: str, setting: Setting, rounds: range) -> float:
     clients = len(setting.clients.y)
     if name in ('ntk_dfl', 'spark'):
         return clients
-    settings = settings_of(METHODS[name].factory)
+    settings = settings_of(IN_ROUNDS[name].factory)
     epochs = settings['local_epochs'] or 0
     if name == 'dfml':
         participants = float(setting.schedule.mask[list(rounds), 0].sum(axis=1).mean())

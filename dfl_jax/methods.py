@@ -7,32 +7,39 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from dfl_jax.algorithms.beer import beer
-from dfl_jax.algorithms.choco_sgd import choco_sgd
-from dfl_jax.algorithms.d2 import d2
-from dfl_jax.algorithms.dec_fedavg import dec_fedavg, dec_fedprox
-from dfl_jax.algorithms.dec_fml import dec_fml
-from dfl_jax.algorithms.dec_partial import dec_fed_dropout, dec_fedrolex, dec_heterofl
-from dfl_jax.algorithms.decavg import decavg
-from dfl_jax.algorithms.def_kt import def_kt
-from dfl_jax.algorithms.dfed_admm import dfed_admm
-from dfl_jax.algorithms.dfed_alt import dfed_alt
-from dfl_jax.algorithms.dfedavg import dfedavg, dfedavgm, dfedprox
-from dfl_jax.algorithms.dfedsam import dfedsam
-from dfl_jax.algorithms.dfml import dfml
-from dfl_jax.algorithms.dispfl import dispfl
-from dfl_jax.algorithms.dpsgd import dpsgd
-from dfl_jax.algorithms.dsgt import dsgt
-from dfl_jax.algorithms.epidemic import epidemic
+from dfl_jax.algorithms import (
+    beer,
+    choco_sgd,
+    d2,
+    dec_fed_dropout,
+    dec_fedavg,
+    dec_fedprox,
+    dec_fedrolex,
+    dec_fml,
+    dec_heterofl,
+    decavg,
+    def_kt,
+    dfed_admm,
+    dfed_alt,
+    dfedavg,
+    dfedavgm,
+    dfedprox,
+    dfedsam,
+    dfml,
+    dispfl,
+    dpsgd,
+    dsgt,
+    epidemic,
+    ntk_dfl,
+    ntk_fl,
+    qg_dsgdm,
+    relay_sgd,
+    sgp,
+    spark,
+)
 from dfl_jax.algorithms.ntk_dfl import memory as ntk_dfl_memory
-from dfl_jax.algorithms.ntk_dfl import ntk_dfl
 from dfl_jax.algorithms.ntk_fl import memory as ntk_fl_memory
-from dfl_jax.algorithms.ntk_fl import ntk_fl
-from dfl_jax.algorithms.qg_dsgdm import qg_dsgdm
-from dfl_jax.algorithms.relay_sgd import relay_sgd
-from dfl_jax.algorithms.sgp import sgp
 from dfl_jax.algorithms.spark import memory as spark_memory
-from dfl_jax.algorithms.spark import spark
 from dfl_jax.asynchronous import EVENT_METHODS, by_interval
 from dfl_jax.base import Algorithm
 from dfl_jax.heterogeneous import Population
@@ -224,6 +231,7 @@ METHODS: dict[str, Method] = {
     'divshare': _without_rounds('divshare', 'DivShare', 'Biswas et al., WWW 2025'),
 }
 METHODS = {name: row._replace(flat_names=FLAT_NAMES) for name, row in METHODS.items()}
+IN_ROUNDS = {name: row for name, row in METHODS.items() if row.graphs != EVENTS}
 
 
 def make(

@@ -7,7 +7,7 @@ import pytest
 
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
 from dfl_jax.method_settings import REQUIRED, settings_of
-from dfl_jax.methods import METHODS, make
+from dfl_jax.methods import IN_ROUNDS, make
 from dfl_jax.models import MLP, bind
 from dfl_jax.training import LocalTraining
 
@@ -16,22 +16,23 @@ WEIGHT_BITS = 32 * MODEL.size
 
 
 def test_settings_hold_those_of_the_local_training():
-    found = settings_of(METHODS['dfedavgm'].factory)
+    found = settings_of(IN_ROUNDS['dfedavgm'].factory)
     assert found['lr'] == 0.01 and found['momentum'] == 0.9 and found['mixing'] == 'uniform'
     assert not {'model', 'training'} & found.keys()
-    assert settings_of(METHODS['dfml'].factory)['rounds'] is REQUIRED
+    assert settings_of(IN_ROUNDS['dfml'].factory)['rounds'] is REQUIRED
 
 
 def test_settings_of_a_method_without_local_training():
     assert settings_of(lambda model, lr=0.02: None) == {'lr': 0.02}
 
 
-@pytest.mark.parametrize('name', METHODS)
+@pytest.mark.parametrize('name', IN_ROUNDS)
 def test_every_setting_of_a_method_has_a_flag_or_comes_from_the_run(name):
-    from dfl_jax.cli.flags.method_flags import WITHOUT_FLAG, flag_of
+    from dfl_jax.cli.flags.run_flags import flag_of
+    from dfl_jax.experiment.method import FROM_STREAMS
 
-    for setting in settings_of(METHODS[name].factory):
-        assert flag_of(setting) or setting in (*WITHOUT_FLAG, *METHODS[name].from_run), setting
+    for setting in settings_of(IN_ROUNDS[name].factory):
+        assert flag_of(setting) or setting in (*FROM_STREAMS, *IN_ROUNDS[name].from_run), setting
 
 
 def test_what_is_given_replaces_a_published_setting_and_leaves_the_others():
@@ -49,7 +50,7 @@ def test_what_is_given_replaces_a_published_setting_and_leaves_the_others():
 def test_a_method_by_name_is_its_factory():
     assert make('dpsgd', MODEL).unit_bits == {'weights': WEIGHT_BITS}
     assert make(gossip_sgd, MODEL, training=LocalTraining(lr=1.0, batch_size=2)).unit_bits
-    assert make(METHODS['dpsgd'], MODEL).unit_bits == {'weights': WEIGHT_BITS}
+    assert make(IN_ROUNDS['dpsgd'], MODEL).unit_bits == {'weights': WEIGHT_BITS}
 
 
 def test_what_is_refused():
@@ -67,13 +68,13 @@ def test_what_is_refused():
     with pytest.raises(TypeError, match=message):
         make('dfedavg', MODEL, batchsize=5)
     with pytest.raises(TypeError, match=r"ntk_dfl: no setting 'timestep', did you mean timestep"):
-        make(METHODS['ntk_dfl'].factory, MODEL, timestep=(5,))
+        make(IN_ROUNDS['ntk_dfl'].factory, MODEL, timestep=(5,))
 
 
 PUBLISHED = json.loads((Path(__file__).parent / 'published_defaults.json').read_text())
 
 
-@pytest.mark.parametrize('name', METHODS)
+@pytest.mark.parametrize('name', IN_ROUNDS)
 def test_the_defaults_are_the_published_ones(name):
     """All of them: a setting that is added is written down beside the paper that asks for it."""
     row = PUBLISHED['methods'][name]
@@ -85,11 +86,11 @@ def test_the_defaults_are_the_published_ones(name):
         del expected[without]
     found = {
         setting: 'required' if default is REQUIRED else default
-        for setting, default in settings_of(METHODS[name].factory).items()
+        for setting, default in settings_of(IN_ROUNDS[name].factory).items()
     }
     assert json.loads(json.dumps(found)) == expected
     assert row['source'] and all(PUBLISHED['groups'][group]['source'] for group in row['groups'])
 
 
 def test_every_default_that_is_published_is_of_a_method():
-    assert PUBLISHED['methods'].keys() == METHODS.keys()
+    assert PUBLISHED['methods'].keys() == IN_ROUNDS.keys()

@@ -25,11 +25,13 @@ from helpers import started
 from safetensors.numpy import load_file
 
 from dfl_jax import data
-from dfl_jax.cli.flags.method_flags import GROUPS, METHOD, of_a_run, settings_of_a_run
+from dfl_jax.cli.flags.run_flags import GROUPS, METHOD, experiment_of_flags, of_a_run
 from dfl_jax.cli.report.command import write_report
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
-from dfl_jax.experiment.method import choose_method
+from dfl_jax.experiment import Experiment
+from dfl_jax.experiment.build import of_the_run
+from dfl_jax.experiment.method import configure
 from dfl_jax.experiment.networks import model_named
 from dfl_jax.method_settings import settings_of
 from dfl_jax.methods import METHODS
@@ -41,6 +43,7 @@ drawing = sys.modules['dfl_jax.topology.schedule']
 ROOT = Path(__file__).resolve().parent.parent
 NETWORK = ('--clients=6', '--degree=2', '--rounds=2')
 SMALL = (*NETWORK, '--hidden=8', '--evolution=euler', '--ntk_timesteps=10,20')
+cli.define_flags()
 QUIET = ('--noprogress', '--compilation_cache=off')
 
 
@@ -740,8 +743,7 @@ def test_the_files_of_a_run(tiny, tmp_path):
     assert f'runs/{out.name}' in done.out
 
     config = json.loads((out / 'config.json').read_text())
-    flags = settings_of_a_run()
-    assert config['settings'].keys() == flags.keys()
+    assert config['settings'].keys() == Experiment().settings().keys()
     assert config['settings']['rounds'] == 3 and config['settings']['alpha'] == 0.1
     names = {flag.removeprefix('--').partition('=')[0] for flag in argv} - {'plot_partition'}
     assert set(config['given']) == names
@@ -1007,7 +1009,8 @@ def resolved(*flags):
     """The settings of the method that flags choose."""
     with flagsaver.flagsaver():
         parse(['run.py', *QUIET, *NETWORK, *flags], cli)
-        settings = choose_method(cli.FLAGS, 0).resolved
+        experiment = experiment_of_flags()
+        settings = configure(experiment.method, of_the_run(experiment, 0)).resolved
         cli.FLAGS.unparse_flags()
     return settings
 

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 from test_cli import here, rows_of
 
-from dfl_jax.methods import METHODS
+from dfl_jax.methods import IN_ROUNDS
 
 pytestmark = pytest.mark.integration
 
@@ -62,7 +62,7 @@ def test_dfml_runs_resumes_and_reports(images, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', [name for name, m in METHODS.items() if m.heterogeneous])
+@pytest.mark.parametrize('name', [name for name, m in IN_ROUNDS.items() if m.heterogeneous])
 def test_every_baseline_runs_by_its_name(name, images, tmp_path):
     alike = name in ('def_kt', 'dec_fedprox', 'dec_heterofl', 'dec_fedrolex', 'dec_fed_dropout')
     names = {'def_kt': 'cnn-4'}.get(name, 'cnn-8,cnn-4' if alike else 'cnn-4-8,cnn-4')

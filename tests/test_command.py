@@ -20,7 +20,7 @@ from test_cli import ROOT
 
 from dfl_jax.cli import command, help, interrupts, start
 from dfl_jax.cli.__main__ import COMMANDS as COMMANDS_OF_THE_PROGRAM
-from dfl_jax.experiment import values
+from dfl_jax.cli.flags.checks import check_flags
 
 
 def test_a_check_of_a_folder_leaves_nothing(tmp_path, monkeypatch):
@@ -322,7 +322,7 @@ def check_of(argument: str) -> str | None:
     with flagsaver.flagsaver():
         try:
             start.parse(['name', argument], importlib.import_module('dfl_jax.cli.run.command'))
-            values.check_values(start.flags.FLAGS)
+            check_flags()
         except ValueError as error:
             return str(error)
         finally:

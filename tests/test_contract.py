@@ -22,7 +22,7 @@ from dfl_jax import Clients, Graph, simulate, topology
 from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.execution.devices import client_mesh
 from dfl_jax.heterogeneous.population import assign_architectures, populate
-from dfl_jax.methods import METHODS, make
+from dfl_jax.methods import IN_ROUNDS, make
 from dfl_jax.models import MLP, bind
 from dfl_jax.topology import meetings
 from tests.helpers import round_of
@@ -277,7 +277,7 @@ every_network = pytest.mark.parametrize(('name', 'family'), [case(*pair) for pai
 
 
 def test_every_algorithm_is_under_test():
-    assert set(ALGORITHMS_UNDER_TEST) == set(METHODS) == set(SENT)
+    assert set(ALGORITHMS_UNDER_TEST) == set(IN_ROUNDS) == set(SENT)
 
 
 @pytest.mark.parametrize('name', ALGORITHMS_UNDER_TEST)

@@ -19,7 +19,7 @@ from dfl_jax.asynchronous.divshare import layout_of
 from dfl_jax.asynchronous.intervals import by_interval, intervals_of
 from dfl_jax.execution.flops import operations
 from dfl_jax.heterogeneous import populate
-from dfl_jax.methods import METHODS, make
+from dfl_jax.methods import IN_ROUNDS, make
 from dfl_jax.models import CNN3, MLP, ConvNet, SmallCNN, bind
 from dfl_jax.tasks import REGRESSION
 from dfl_jax.timing import world
@@ -88,7 +88,7 @@ def lossy(seed) -> Graph:
 
 
 def schedule(name, settings) -> Graph:
-    kind = METHODS[name].graphs
+    kind = IN_ROUNDS[name].graphs
     if kind == 'cohort':
         return topology.cohorts(CLIENTS, ROUNDS, COHORT, seed=1, dropout=0.3)
     if settings.get('by_cluster'):
@@ -119,7 +119,7 @@ def links_of(graphs, r, server=False):
 def prepared(name, settings):
     """The method, its network by hand, its settings, its graphs and its clients."""
     settings = dict(settings)
-    method, graphs, mixed = METHODS[name], schedule(name, settings), {}
+    method, graphs, mixed = IN_ROUNDS[name], schedule(name, settings), {}
     regression = settings.pop('regression', False)
     if method.heterogeneous:
         alike = name in ('def_kt', 'dec_fedavg', 'dec_fedprox')
@@ -155,16 +155,16 @@ def net_model(net, regression=False):
 
 EVERY = [
     pytest.param(name, settings, id=f'{name}-{place}')
-    for name in METHODS
+    for name in IN_ROUNDS
     for place, settings in enumerate(SETTINGS.get(name, ({},)))
 ]
 
 
 def test_every_method_is_counted_by_hand():
-    assert {*METHODS, *asynchronous.EVENT_METHODS} == {*by_hand.TRAFFIC}
+    assert {*IN_ROUNDS, *asynchronous.EVENT_METHODS} == {*by_hand.TRAFFIC}
     worked = (*by_hand.ALONE, *by_hand.MEETINGS, *by_hand.KERNELS, *by_hand.UPDATES)
     assert sorted(worked) == sorted(by_hand.TRAFFIC)
-    for name, method in METHODS.items():
+    for name, method in IN_ROUNDS.items():
         compresses = 'compression' in inspect.signature(method.factory).parameters
         tried = {setting for settings in SETTINGS.get(name, ()) for setting in settings}
         assert not compresses or {'sparsity', 'bits'} <= tried, name
@@ -173,7 +173,7 @@ def test_every_method_is_counted_by_hand():
 @pytest.mark.parametrize(('name', 'settings'), EVERY)
 def test_each_client_sends_and_computes_what_the_paper_says(name, settings):
     algorithm, case, graphs, clients = prepared(name, settings)
-    kernels, server = name in by_hand.KERNELS, METHODS[name].graphs == 'cohort'
+    kernels, server = name in by_hand.KERNELS, IN_ROUNDS[name].graphs == 'cohort'
     operations = np.ones(ROUNDS) if kernels else None  # those of kernels depend on the training
     counts = timing.counted(algorithm, clients, graphs, operations)
     lost = 0
@@ -341,7 +341,7 @@ def test_who_does_not_wait_counts_as_the_paper_says(name):
 
 def consensus_methods():
     """Every method whose consensus can weigh clients by their samples."""
-    tables = METHODS, asynchronous.EVENT_METHODS
+    tables = IN_ROUNDS, asynchronous.EVENT_METHODS
     for name, method in ((n, m) for table in tables for n, m in table.items()):
         if 'consensus' in inspect.signature(method.factory).parameters:
             yield name

@@ -20,8 +20,8 @@ import pytest
 from scipy.special import digamma
 
 from dfl_jax import data
-from dfl_jax.plots import plot_partition
 from dfl_jax.data import DataError, PartitionError, official, so2sat
+from dfl_jax.plots import plot_partition
 from dfl_jax.tasks import NEXT_TOKEN
 
 PACK = {'': bytes, '.gz': gzip.compress, '.xz': lzma.compress}

@@ -15,9 +15,9 @@ from absl import flags
 from helpers import started
 
 from dfl_jax import data, heterogeneous, models, simulate, topology
-from dfl_jax.cli.flags.method_flags import settings_with_flags
 from dfl_jax.data.npz import from_arrays
-from dfl_jax.methods import METHODS, make
+from dfl_jax.experiment.method import flat_settings
+from dfl_jax.methods import IN_ROUNDS, make
 from dfl_jax.papers.tables import command as tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -235,8 +235,8 @@ def test_choices_the_papers_leave_open_name_the_default_first():
     (table,) = re.findall(r'\| flag \| values \(default first\)[^\n]*\n((?:\|[^\n]*\n)+)', section)
     assert table.count('\n|') == section.count('\n|') - 2, 'a blank line ends a table'
     defaults: dict[str, object] = {}
-    for method in METHODS.values():
-        for name, setting in settings_with_flags(method).items():
+    for method in IN_ROUNDS.values():
+        for name, setting in flat_settings(method).items():
             defaults.setdefault(name, setting.default)
     checked = 0
     for flag, first in re.findall(r'^\| `--(\w+)` \| `(\w+)`', table, flags=re.MULTILINE):

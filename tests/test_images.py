@@ -13,10 +13,10 @@ from absl.testing import flagsaver
 from tqdm import tqdm
 
 from dfl_jax import data
+from dfl_jax.cli.flags.run_flags import experiment_of_flags
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
 from dfl_jax.data import DataError, PartitionError, augment, image_folder, images
-from dfl_jax.experiment.build import build
 
 COLOURS = {
     'ant': [(200, 30, 90), (10, 60, 250), (0, 0, 1)],
@@ -353,7 +353,7 @@ def test_flags(tmp_path):
             *('--dataset=image_folder', f'--data_dir={tmp_path}', '--image_size=16'),
             *('--partition=iid', '--clients=4', '--degree=2', '--rounds=1', '--hidden=8'),
         )
-        experiment = build(cli.FLAGS)
+        experiment = experiment_of_flags().build()
         cli.FLAGS.unparse_flags()
     assert experiment.clients.x.shape == (4, 2, 16, 16, 3)
     assert experiment.test.x.shape == (2, 16, 16, 3)

@@ -4,16 +4,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 
 from dfl_jax import topology
+from dfl_jax.experiment import Experiment
 from dfl_jax.experiment import gain as known
 from dfl_jax.experiment import graphs as network
-from dfl_jax.experiment.build import streams
+from dfl_jax.experiment.run_settings import Graphs
+from dfl_jax.experiment.streams import streams
 from dfl_jax.gossip import gain
 
-FLAGS = flags.FLAGS
 CLIENTS = 64
 SIZES = np.full(CLIENTS, 20)
 
@@ -21,7 +20,6 @@ SIZES = np.full(CLIENTS, 20)
 @pytest.fixture
 def found():
     """found(mixing, **flags) -> the gain of a static Barabasi-Albert graph."""
-    FLAGS.mark_as_parsed()
     settings = {
         'clients': CLIENTS,
         'topology': 'barabasi_albert',
@@ -30,10 +28,9 @@ def found():
     }
 
     def of(mixing='uniform', graphs=None, method=None, **given):
-        with flagsaver.flagsaver(**settings, **given):
-            family = network.family_options(FLAGS)
-            method = SimpleNamespace(corrected=True, resolved={'mixing': mixing} | (method or {}))
-            return known.initial_gain(FLAGS, method, family, graphs or drawn(), SIZES, 3)
+        experiment = Experiment.of(init='gain_corrected', **settings, **given)
+        method = SimpleNamespace(corrected=True, resolved={'mixing': mixing} | (method or {}))
+        return known.initial_gain(experiment, method, graphs or drawn(), SIZES, 3)
 
     return of
 
@@ -74,16 +71,16 @@ def test_a_changing_graph_is_drawn_as_one(found):
     changing = drawn(static=False)
     estimate = found(graphs=changing, gain='family')
     assert estimate == pytest.approx(exact(changing), rel=0.1)
-    with pytest.raises(ValueError, match=r'--gain=degrees .* not of a changing graph'):
+    with pytest.raises(ValueError, match=r'gain=degrees .* not of a changing graph'):
         found(graphs=changing, gain='degrees')
-    with pytest.raises(ValueError, match=r'--gain=degrees .* not of --mixing=metropolis'):
+    with pytest.raises(ValueError, match=r'gain=degrees .* not of mixing=metropolis'):
         found('metropolis', gain='degrees')
 
 
 def test_training_before_the_first_average_is_warned_of(found, recwarn):
     found(method={'round_order': 'average_first'})
     assert not recwarn
-    with pytest.warns(UserWarning, match=r'add --round_order=average_first --loss_cap=10'):
+    with pytest.warns(UserWarning, match=r'add `round_order=average_first` `loss_cap=10`'):
         found(method={'round_order': 'train_first'})
 
 
@@ -107,9 +104,9 @@ FAILURES = {  # flag -> the stream that its failures are drawn from
 def failed(**dropouts):
     """The failures of these probabilities on a graph, and the streams that they read."""
     none = dict.fromkeys(FAILURES, 0.0)
-    flags = SimpleNamespace(topology='regular', directed_dropout=False, **none | dropouts)
+    asked = Graphs(**none | dropouts)
     seeds = Reads(streams(0))
-    return network.with_failures(drawn(static=False), flags, seeds), seeds.get('asked')
+    return network.with_failures(drawn(static=False), asked, seeds), seeds.get('asked')
 
 
 def test_every_failure_has_a_stream_of_its_own():

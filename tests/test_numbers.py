@@ -12,12 +12,12 @@ from saved_runs import save_run, save_wild_run
 from scipy import stats
 
 from dfl_jax import Clients
+from dfl_jax import plots as run_plots
 from dfl_jax.base import Choices, Info, Mean
 from dfl_jax.cli.report.curves import numbers, over_seeds
 from dfl_jax.cli.report.network import of_run
 from dfl_jax.cli.report.saved_runs import find, group
 from dfl_jax.cli.report.tables import list_of_runs, measured
-from dfl_jax import plots as run_plots
 from dfl_jax.cli.run import train
 from dfl_jax.cli.sweep import plot as sweep_plot
 from dfl_jax.cli.sweep.plan import Run

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from dfl_jax.plots import COLOURS
 from dfl_jax.papers.tables import studies as numerical
+from dfl_jax.plots import COLOURS
 from dfl_jax.results import published as files
 
 RING = {'label': 'ring', 'family': 'ring'}

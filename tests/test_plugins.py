@@ -7,7 +7,7 @@ from test_cli import NETWORK, here, rows_of, write_clusters, write_sums
 
 ALGORITHM = """
 import jax, jax.numpy as jnp
-from dfl_jax.methods import dpsgd
+from dfl_jax.algorithms import dpsgd
 from dfl_jax.base import Algorithm, Info
 from dfl_jax.tasks import REGRESSION
 

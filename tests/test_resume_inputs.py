@@ -17,11 +17,11 @@ from test_wiring import PAIRS, SPEEDS
 from test_wiring_methods import others
 from wiring import CLIENTS, TRAIN, experiment, given, write_files, written_in
 
-from dfl_jax.cli.flags.method_flags import GROUPS, METHOD, of_a_run, settings_with_flags
-from dfl_jax.cli.flags.run_flags import NOT_SETTINGS
-from dfl_jax.cli.run.command import describe, go_on
-from dfl_jax.experiment.build import Experiment, build
+from dfl_jax.cli.flags.run_flags import GROUPS, METHOD, NOT_SETTINGS
+from dfl_jax.experiment.build import BuiltExperiment
+from dfl_jax.experiment.config_file import describe, go_on
 from dfl_jax.experiment.fingerprint import fingerprint
+from dfl_jax.experiment.method import flat_settings
 from dfl_jax.experiment.run_directory import RunDirectory
 from dfl_jax.methods import METHODS
 
@@ -32,14 +32,14 @@ def begin(folder: Path, argv: list[str]) -> RunDirectory:
     """A run directory as a run has it before its first round."""
     directory = RunDirectory(folder)
     folder.mkdir(parents=True)
-    directory.write_config(given(*argv, then=lambda flags: describe(build(flags))))
+    directory.write_config(given(*argv, then=lambda experiment: describe(experiment.build())))
     return directory
 
 
 def resumed(directory: RunDirectory, argv: list[str]) -> None:
     """Builds what the flags describe today, and checks that it is the run."""
     config = directory.config()
-    given(*argv, then=lambda flags: go_on(directory, build(flags), config))
+    given(*argv, then=lambda experiment: go_on(directory, experiment.build(), config))
 
 
 # ---------------------------------------------------------------------------------------- flags
@@ -61,7 +61,7 @@ def begun(files, tmp_path_factory):
 OF_METHODS = {
     flag: setting
     for method in METHODS.values()
-    for flag, setting in settings_with_flags(method).items()
+    for flag, setting in flat_settings(method).items()
     if flag in GROUPS[METHOD]
 }
 
@@ -78,7 +78,8 @@ def another_value(name: str, recorded) -> str:
 
 
 @pytest.mark.parametrize(
-    'name', [flag.name for flag in of_a_run() if flag.name not in (*NOT_SETTINGS, *GO_ON)]
+    'name',
+    [name for names in GROUPS.values() for name in names if name not in (*NOT_SETTINGS, *GO_ON)],
 )
 def test_another_value_of_a_flag_is_refused(name, begun, files):
     recorded = begun.config()['settings'][name]
@@ -303,7 +304,7 @@ DERIVED = {  # fields of an experiment that follow from settings and from what t
 }
 
 
-def arrays_of(made: Experiment):
+def arrays_of(made: BuiltExperiment):
     """(field, number of the leaf, array) of what a run is made of."""
     for field in dataclasses.fields(made):
         if field.name in DERIVED:
@@ -318,7 +319,7 @@ def arrays_of(made: Experiment):
                 yield field.name, number, leaf
 
 
-def perturbed(made: Experiment, name: str, number: int) -> Experiment:
+def perturbed(made: BuiltExperiment, name: str, number: int) -> BuiltExperiment:
     """The experiment with one entry of one array changed."""
     value = getattr(made, name)
     part = value.clients if name == 'population' else value
@@ -360,4 +361,4 @@ def test_every_array_of_an_experiment_is_in_its_fingerprint(text, files):
 
 def test_a_new_part_of_an_experiment_is_in_the_fingerprint_or_derived():
     known = {'dataset', 'parts', 'validation', 'graphs', 'population', 'world', 'code', 'evaluated'}
-    assert {field.name for field in dataclasses.fields(Experiment)} == known | DERIVED
+    assert {field.name for field in dataclasses.fields(BuiltExperiment)} == known | DERIVED

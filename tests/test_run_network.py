@@ -7,9 +7,9 @@ import pytest
 from absl.testing import flagsaver
 from test_cli import write_clusters
 
+from dfl_jax.cli.flags.run_flags import experiment_of_flags
 from dfl_jax.cli.run import command
 from dfl_jax.cli.start import parse
-from dfl_jax.experiment.build import build
 from dfl_jax.experiment.network_file import write_network
 from dfl_jax.experiment.run_directory import RunDirectory
 
@@ -22,7 +22,7 @@ def network(tmp_path):
         with flagsaver.flagsaver():
             try:
                 parse(['run', *flags, '--clients=6', '--rounds=3', '--hidden=4'], command)
-                experiment = build(command.FLAGS)
+                experiment = experiment_of_flags().build()
             finally:
                 command.FLAGS.unparse_flags()
         directory = RunDirectory(tmp_path)

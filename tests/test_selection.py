@@ -13,11 +13,12 @@ from helpers import evaluator, host_round
 from test_cli import write_clusters, write_sums
 
 from dfl_jax import data, topology
+from dfl_jax.algorithms import dfedavg, dispfl
 from dfl_jax.base import Graph
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
 from dfl_jax.cli.time import command as time
-from dfl_jax.methods import dfedavg, dispfl, make
+from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 from dfl_jax.papers.select import averages
 from dfl_jax.papers.select import command as select

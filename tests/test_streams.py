@@ -24,7 +24,7 @@ from wiring import CLIENTS, differing, digests, experiment, write_images
 from dfl_jax import simulate
 from dfl_jax.base import Info
 from dfl_jax.experiment import build as building
-from dfl_jax.experiment.build import STREAMS, streams
+from dfl_jax.experiment.streams import STREAMS, streams
 from dfl_jax.method_settings import described
 from dfl_jax.methods import METHODS, make
 
@@ -98,7 +98,7 @@ def drawn(argv: str, seeds: dict[str, int], monkeypatch) -> dict[str, str]:
         warnings.simplefilter('ignore')
         patched.setattr(building, 'streams', lambda seed: seeds)
         made = experiment(*argv.split())
-        settings = {name: repr(v) for name, v in made.chosen.settings.items() if name != 'init'}
+        settings = {name: repr(v) for name, v in made.configured.settings.items() if name != 'init'}
         return digests(made) | {'settings': repr(sorted(settings.items()))}
 
 
@@ -284,7 +284,7 @@ def noisy(name: str, data: str):
     settings = {n: v for n, v in RANDOM.items() if n in known and n not in REFUSING.get(name, ())}
     if 'timesteps' in known:
         settings |= {'timesteps': (2, 4)}
-    if 'local_epochs' in known and made.chosen.resolved.get('local_epochs'):
+    if 'local_epochs' in known and made.configured.resolved.get('local_epochs'):
         settings |= {'local_epochs': 2}
     if 'sam_radius' in known:  # the same units drop out in both gradients of a step
         settings |= {'sam_radius': 0.0}
@@ -292,7 +292,7 @@ def noisy(name: str, data: str):
         settings |= {'mutual_epochs': 2}
     settings |= {'chunk': 1} if 'chunk' in known else {}
     network = made.population or made.model
-    return make(method.factory, network, **made.chosen.settings | settings), made
+    return make(method.factory, network, **made.configured.settings | settings), made
 
 
 @pytest.mark.parametrize(

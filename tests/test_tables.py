@@ -6,13 +6,13 @@ import json
 import pytest
 from absl import flags
 
-from dfl_jax.plots import COLOURS, plt
 from dfl_jax.papers.tables import command as tables
 from dfl_jax.papers.tables import panels
 from dfl_jax.papers.tables.latex import latex_table
 from dfl_jax.papers.tables.panels import table_panels, ylabel
 from dfl_jax.papers.tables.plot_panels import draw_panels
 from dfl_jax.plain_text import markdown_table
+from dfl_jax.plots import COLOURS, plt
 from dfl_jax.results import curves, table
 from dfl_jax.results import measured as metrics
 from dfl_jax.results import published as table_files

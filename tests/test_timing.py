@@ -19,7 +19,7 @@ from dfl_jax.heterogeneous import populate
 from dfl_jax.heterogeneous.mutual import Mutual
 from dfl_jax.heterogeneous.mutual_flops import mutual_work
 from dfl_jax.heterogeneous.population import Participants
-from dfl_jax.methods import METHODS, make
+from dfl_jax.methods import IN_ROUNDS, make
 from dfl_jax.models import CNN3, MLP, architecture, bind
 from dfl_jax.ntk import NtkUpdate, linearization, projected, update_work
 from dfl_jax.ntk.evolution import apply
@@ -527,7 +527,7 @@ ALIKE = (
 )
 COUNTED = [
     pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ())
-    for name, method in METHODS.items()
+    for name, method in IN_ROUNDS.items()
     if method.graphs == 'neighbours'
 ]
 
@@ -701,7 +701,9 @@ def test_energy():
     assert timing.energy(counts, 1e-9, 1e-6).tolist() == pytest.approx([6.0, 12.0])
 
 
-@pytest.mark.parametrize('name', [name for name, method in METHODS.items() if method.heterogeneous])
+@pytest.mark.parametrize(
+    'name', [name for name, method in IN_ROUNDS.items() if method.heterogeneous]
+)
 def test_the_work_of_meetings(name):
     """Local training of who trains, and mutual learning at aggregators, by hand."""
     narrow, wide = bind(MLP(10, (8,)), (20,)), bind(MLP(10, (30,)), (20,))
@@ -715,7 +717,7 @@ def test_the_work_of_meetings(name):
     if name == 'def_kt':
         options |= {'mutual_epochs': 3}
     algorithm = make(name, populate(models, owners), **options)
-    pairs = METHODS[name].graphs == 'pairs'
+    pairs = IN_ROUNDS[name].graphs == 'pairs'
     graphs = topology.meetings(
         topology.schedule('complete', CLIENTS, 2, seed=0), 3, seed=0, aggregators=3 if pairs else 1
     )

@@ -18,8 +18,9 @@ import pytest
 from jax.interpreters.partial_eval import dce_jaxpr
 from wiring import experiment, given, write_images
 
-from dfl_jax.cli.flags.method_flags import GROUPS, METHOD, settings_with_flags
-from dfl_jax.experiment.method import choose_method
+from dfl_jax.cli.flags.run_flags import GROUPS, METHOD
+from dfl_jax.experiment.build import of_the_run
+from dfl_jax.experiment.method import configure, flat_settings
 from dfl_jax.method_settings import described
 from dfl_jax.methods import METHODS, make
 from dfl_jax.training import LocalTraining
@@ -141,9 +142,9 @@ def program(name: str, made, settings: dict) -> Iterator[str]:
     """All that a method does, as texts: its functions without what nothing follows from, and what
     it says of itself. The round, which most settings are of, comes first."""
     algorithm = make(
-        made.chosen.method.factory,
+        made.configured.method.factory,
         made.population or made.model,
-        **made.chosen.settings | SMALL.get(name, {}) | settings,
+        **made.configured.settings | SMALL.get(name, {}) | settings,
     )
     graph = jax.tree.map(lambda a: np.asarray(a[0]), made.graphs)
     state = jax.eval_shape(algorithm.init, made.key, made.clients)
@@ -193,7 +194,7 @@ def own_settings(name: str) -> dict:
 @pytest.mark.parametrize('name', FACTORIES)
 def test_every_setting_of_a_method_changes_its_program(name, data):
     made = small(name, data)
-    known, now = described(METHODS[name].factory), made.chosen.resolved | SMALL.get(name, {})
+    known, now = described(METHODS[name].factory), made.configured.resolved | SMALL.get(name, {})
     programs: dict[str, list[str]] = {}
     idle = []
     for setting in own_settings(name).values():
@@ -288,19 +289,20 @@ def test_every_flag_of_a_method_is_its_setting(name):
     """The value that a flag gives is that of the setting which is recorded and made from."""
     method = METHODS[name]
     lost = []
-    for flag, setting in settings_with_flags(method).items():
+    for flag, setting in flat_settings(method).items():
         if setting.name in method.from_run and flag not in GROUPS[METHOD]:
             continue
         beside = {
             n: v for n, v in BESIDE.get(setting.name, {}).items() if n in described(method.factory)
         }
-        names = {each.name: f for f, each in settings_with_flags(method).items()}
+        names = {each.name: f for f, each in flat_settings(method).items()}
         default = setting.default if isinstance(setting.default, int | float | str) else None
         value = others(setting, beside.get(setting.name, default))[0]
         argv = [f'--{names[n]}={_written(v)}' for n, v in beside.items()]
         argv += [f'--algorithm={name}', f'--{flag}={_written(value)}']
 
-        found = given(*argv, then=lambda flags: choose_method(flags, 0).resolved[setting.name])  # noqa: B023
+        configured = given(*argv, then=lambda e: configure(e.method, of_the_run(e, 0)))
+        found = configured.resolved[setting.name]
         if found != value and setting.name != 'chunk':
             lost.append((flag, value, found))
     assert not lost

@@ -16,39 +16,37 @@ import numpy as np
 from absl.testing import flagsaver
 from flax import linen as nn
 
-from dfl_jax.cli.flags.method_flags import GROUPS, METHOD, renew
+from dfl_jax.cli.flags.checks import check_flags
+from dfl_jax.cli.flags.run_flags import GROUPS, METHOD, experiment_of_flags
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
-from dfl_jax.experiment.build import Experiment, build
-from dfl_jax.experiment.own_code import settle_defaults
-from dfl_jax.experiment.values import check_values
+from dfl_jax.experiment import Experiment
+from dfl_jax.experiment.build import BuiltExperiment
 
 CLIENTS = 6
 SHAPE, CLASSES, TRAIN, TEST = (6, 6, 1), 3, 120, 40
 
 
-def given(*argv: object, then: Callable[[Any], Any]) -> Any:
-    """then(FLAGS) under the flags of a run, as the command reads them."""
+def given(*argv: object, then: Callable[[Experiment], Any]) -> Any:
+    """then(experiment) of the flags of a run, as the command reads them."""
     with (
         flagsaver.flagsaver(),
         mock.patch.dict(GROUPS, {METHOD: [*GROUPS[METHOD]]}),  # a method of one's own adds to it
     ):
         try:
             parse(['run.py', '--devices=1', *map(str, argv)], cli)
-            renew(cli.FLAGS)
-            check_values(cli.FLAGS)
-            settle_defaults(cli.FLAGS)
-            return then(cli.FLAGS)
+            check_flags()
+            return then(experiment_of_flags())
         finally:
             cli.FLAGS.unparse_flags()
 
 
-def experiment(*argv: object) -> Experiment:
+def experiment(*argv: object) -> BuiltExperiment:
     """What the flags of a run describe."""
-    return given(*argv, then=build)
+    return given(*argv, then=Experiment.build)
 
 
-def digests(made: Experiment, initial: bool = True) -> dict[str, str]:
+def digests(made: BuiltExperiment, initial: bool = True) -> dict[str, str]:
     """A digest of every part of an experiment but the settings of its method, which are those that
     flags give whatever becomes of them.
 
@@ -57,9 +55,13 @@ def digests(made: Experiment, initial: bool = True) -> dict[str, str]:
     parts = {
         field.name: getattr(made, field.name)
         for field in dataclasses.fields(made)
-        if field.name not in ('chosen', 'algorithm', 'model', 'footprint')
+        if field.name not in ('experiment', 'configured', 'algorithm', 'model', 'footprint')
     }
-    parts |= {'gain': made.chosen.gain, 'task': made.model.task.name, 'shapes': made.model.shapes}
+    parts |= {
+        'gain': made.configured.gain,
+        'task': made.model.task.name,
+        'shapes': made.model.shapes,
+    }
     if made.population is not None:
         parts['population'] = {
             name: (c, m.shapes)

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from absl import app, flags
 
-from dfl_jax.cli.command import PathParser, fail, with_flagfiles
+from dfl_jax.cli.command import PathParser, fail, in_flags, with_flagfiles
 
 HELP = ('--help', '-help', '-h', '--helpshort', '--helpfull')
 
@@ -45,7 +45,7 @@ def parse(argv: list[str], command: ModuleType) -> list[str]:
         called, *rest = flags.FLAGS([argv[0], *arguments])
         return [called, *map(PathParser().parse, rest)]
     except (flags.Error, ValueError) as error:  # ValueError: --noprogress=1
-        sys.exit(fail(f'{error}; see {_called()} --help'))
+        sys.exit(fail(f'{in_flags(error)}; see {_called()} --help'))
 
 
 def _called() -> str:

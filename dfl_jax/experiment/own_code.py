@@ -140,7 +140,7 @@ def reporting(setting: str, value: Any, what: str) -> Iterator[None]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        if not is_own(value):
+        if not is_own(value) or (isinstance(error, SettingError) and error.setting == setting):
             raise
         reason = in_a_line(str(error)) if isinstance(error, ValueError) else _reason(error)
         where = _line_of(error, name_of(value))

@@ -113,7 +113,7 @@ class RunDirectory:
             chosen = name == 'chunk' and both[0] is None  # by the run, from the memory then
             if before.get(name) != now.get(name) and not moved and not chosen:
                 raise ValueError(
-                    f'`resume`: {self.path} was started with `{name}={shown(before.get(name))}`, '
+                    f'`resume`: {self.path} was started with `{name}`={shown(before.get(name))}, '
                     f'not {shown(now.get(name))}; resume with the same settings or choose '
                     'another `out`'
                 )

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax import Algorithm, Clients, Graph, Info
+from dfl_jax.algorithms import ntk_dfl
 from dfl_jax.algorithms.gossip_method import State
 from dfl_jax.base import Array
-from dfl_jax.methods import ntk_dfl
 from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 
