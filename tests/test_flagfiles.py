@@ -4,10 +4,11 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from dfl_jax.cli.command import with_flagfiles
 from dfl_jax.experiment.method import choose_method
 from dfl_jax.experiment.own_code import settle_defaults
+from dfl_jax.flagfiles import with_flagfiles
 from dfl_jax.paper_folder import PAPERS
+from dfl_jax.papers.reconstruct import command as _reconstruct  # noqa: F401  its flags
 
 FLAGS = flags.FLAGS
 FILES = sorted(PAPERS.rglob('*.flags'))

@@ -35,7 +35,7 @@ from dfl_jax.cli.time import command as time
 from dfl_jax.cli.watch import command as watch
 from dfl_jax.data import load
 from dfl_jax.experiment.run_directory import RunDirectory
-from dfl_jax.papers.reconstruct import command as attack
+from dfl_jax.papers.reconstruct import command as reconstruct
 from dfl_jax.papers.reconstruct import scene
 from dfl_jax.papers.select import command as select
 from dfl_jax.papers.tables import command as tables
@@ -247,7 +247,7 @@ COMMANDS = {
     'select': {
         *('run', 'target', 'world', 'seed', 'out', 'progress', 'allow_imports', *FILES_OF_A_RUN),
     },
-    'attack': {
+    'reconstruct': {
         *('images', 'attack_sparsity', 'attack_projection', 'attack_training', 'attack_steps'),
         *('attack_restarts', 'attack_smoothness', 'attack_known', 'dataset', 'data_dir', 'seed'),
         *('out', 'progress'),
@@ -452,7 +452,7 @@ def test_code_of_a_run_is_imported_where_that_is_allowed(command, files, tmp_pat
     assert called(module, *given, '--allow_imports')[0] == 0
 
 
-# The attack
+# The reconstruction
 
 
 def attacked(files, *argv) -> dict[str, str]:
@@ -471,7 +471,7 @@ def attacked(files, *argv) -> dict[str, str]:
             keys = jax.random.split(jax.random.key(0), len(victim.images))
             sent = jax.eval_shape(
                 lambda w, keys, seen, made=made: jax.vmap(
-                    lambda k, x: scene.attack.received(made.model, None, k, w, x)
+                    lambda k, x: scene.reconstruction.received(made.model, None, k, w, x)
                 )(keys, seen),
                 *(w, keys, made.seen),
             )
@@ -482,11 +482,11 @@ def attacked(files, *argv) -> dict[str, str]:
                     )
 
     try:
-        attack.FLAGS(['attack', *map(str, argv)])
+        reconstruct.FLAGS(['reconstruct', *map(str, argv)])
         with jax.numpy_rank_promotion('allow'):
-            main(attack.FLAGS)
+            main(reconstruct.FLAGS)
     finally:
-        attack.FLAGS.unparse_flags()
+        reconstruct.FLAGS.unparse_flags()
     return found
 
 
@@ -524,7 +524,7 @@ def test_two_values_of_a_flag_make_two_attacks(name, files):
 
 
 def test_every_flag_of_the_attack_has_two_values():
-    assert {*ATTACKS, 'out', 'progress'} == COMMANDS['attack']
+    assert {*ATTACKS, 'out', 'progress'} == COMMANDS['reconstruct']
 
 
 # Sweeps

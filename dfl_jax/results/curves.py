@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dfl_jax.cli.command import flagfile_lines
 from dfl_jax.experiment.run_directory import Row, RunDirectory, read_json, shown, write_atomically
 from dfl_jax.files import to_json
+from dfl_jax.flagfiles import flagfile_lines
 from dfl_jax.plain_text import in_a_line
 
 CURVES = ('consensus_accuracy', 'client_accuracy_mean')

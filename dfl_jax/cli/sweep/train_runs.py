@@ -7,7 +7,6 @@ from pathlib import Path
 from absl import flags
 from tqdm import tqdm
 
-from dfl_jax.cli.command import with_flagfiles
 from dfl_jax.cli.flags.method_flags import defaults_of_a_run, renew, settings_of_a_run
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.sweep.group import Member, begun_together, ended, train_group
@@ -15,6 +14,7 @@ from dfl_jax.cli.sweep.plan import Run
 from dfl_jax.experiment.build import build
 from dfl_jax.experiment.own_code import settle_defaults
 from dfl_jax.experiment.run_directory import RunDirectory
+from dfl_jax.flagfiles import with_flagfiles
 
 FLAGS = flags.FLAGS
 CHECKPOINTS = 'checkpoints'  # in the folder of a group

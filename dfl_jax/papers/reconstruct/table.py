@@ -1,4 +1,4 @@
-"""attack.md and attack.png: how close every attack came under every setting."""
+"""reconstruction.md and reconstruction.png: how close every attack came under every setting."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,11 +34,12 @@ def write(outcomes: list[Result], victim: Victim, directory: Path) -> None:
     ]
     title = f'# Reconstruction attack on {FLAGS.images} images of {FLAGS.dataset}'
     text = f'{title}\n\n{markdown_table([*COLUMNS], rows)}\n\n{reading()}\n'
-    write_atomically(directory / 'attack.md', text)
-    print(f'{text}\n{directory / "attack.md"}')
+    page, figure = (directory / f'reconstruction.{kind}' for kind in ('md', 'png'))
+    write_atomically(page, text)
+    print(f'{text}\n{page}')
     first = [r for r in outcomes if r.weights == 'initial' and r.attack != MATCHING_SMOOTH]
-    plot_attack(first, victim.scaled(victim.images), directory / 'attack.png')
-    print(directory / 'attack.png')
+    plot_attack(first, victim.scaled(victim.images), figure)
+    print(figure)
 
 
 def reading() -> str:

@@ -2,10 +2,10 @@
 
 A study of `tables`: `methods` are [{label, method, settings, topology, lr: [least, largest], paper:
 {zeta2: rounds}}, ...], of `clients` with f_i(x) = |A_i x - b_i|^2 in `dimension` dimensions
-(`papers.tables.quadratic_problem`), heterogeneities `zeta2`, and `draws` of each. A method trains at as many
-`learning_rates`, evenly spaced in logarithms, and on all draws, together in one program. The rate
-at which the mean model reaches a suboptimality of `target` first is the best; none has to within
-`rounds` rounds.
+(`papers.tables.quadratic_problem`), heterogeneities `zeta2`, and `draws` of each. A method trains
+at as many `learning_rates`, evenly spaced in logarithms, and on all draws, together in one program.
+The rate at which the mean model reaches a suboptimality of `target` first is the best; none has to
+within `rounds` rounds.
 """
 
 from collections.abc import Callable, Iterator
