@@ -19,6 +19,7 @@ from dfl_jax.results import published as table_files
 from dfl_jax.results.curves import read_flagfile
 from dfl_jax.results.labels import METHOD_LABELS
 from dfl_jax.results.measured import METRICS, by_metric
+from dfl_jax.results.run_notes import note_lines, read_note
 
 PUBLISHED = {
     'metric': 'rounds_to',
@@ -68,7 +69,8 @@ def flags_of(**given):
 
 def find(folder, *sources, names=curves.CURVES):
     flagfiles = table_files.flagfiles(PUBLISHED, folder)
-    return curves.find_runs(flagfiles, sources, dict.fromkeys(flagfiles, names))
+    runs, notes = curves.find_runs(flagfiles, sources, dict.fromkeys(flagfiles, names))
+    return runs, [*map(str, notes)]
 
 
 SETTINGS = {'clients': 300, 'partition': 'dirichlet', 'partition_overlap': True, 'seed': 0}
@@ -132,13 +134,14 @@ def test_no_run_at_all_is_an_error_that_names_the_cells(folder, tmp_path):
     found, warnings = find(folder, tmp_path / 'nothing')
     files = table_files.flagfiles(PUBLISHED, folder)
     assert not found and warnings == []
-    message = curves.none_of(files, [tmp_path / 'nothing'], warnings)
+    message = curves.no_run_found(files, [tmp_path / 'nothing'], warnings)
     assert 'name them ntk_dfl-alpha0.1, ntk_dfl-iid' in message
 
 
 def test_what_is_said_of_several_runs_is_said_once():
     warnings = ['a-seed0: --lr=1', 'a-seed1 stopped at round 3', 'a-seed1: --lr=1', 'b: --lr=2']
-    assert curves.notes([*warnings, 'b is left out: no x\n']) == [
+    notes = map(read_note, [*warnings, 'b is left out: no x\n'])
+    assert note_lines(notes) == [
         'note: a-seed1 stopped at round 3',
         'note: b is left out: no x',
         'note: a-seed0 and 1 more: --lr=1',
@@ -781,9 +784,9 @@ def test_a_column_that_only_lines_show_is_needed_of_their_cells(folder, tmp_path
         ]
     }
     needed = table_files.columns(everywhere, files)
-    found, warnings = curves.find_runs(files, [tmp_path], needed)
+    found, (note,) = curves.find_runs(files, [tmp_path], needed)
     assert [*found] == ['ntk_dfl-iid']
-    assert warnings == ['ntk_dfl-alpha0.1 is left out: it has no meme_accuracy']
+    assert str(note) == 'ntk_dfl-alpha0.1 is left out: it has no meme_accuracy'
 
 
 def test_what_metric_and_panels_need():

@@ -13,7 +13,7 @@ from dfl_jax.cli.report.saved_runs import Group, SavedRun, inside
 from dfl_jax.cli.run.plots import COLOURS, MUTED
 from dfl_jax.experiment.run_directory import Row, RunDirectory, read_json
 from dfl_jax.plain_text import in_a_line
-from dfl_jax.results.curves import is_number, reason, scale_of
+from dfl_jax.results.curves import fault_of, is_number, scale_of
 
 MOST_RUNS = 8  # whose clients a page shows
 MOST_VALUES = 400_000  # of all clients of these
@@ -33,7 +33,7 @@ def clients(groups: Sequence[Group]) -> Row:
         try:
             runs.append(of_run(run, MOST_VALUES // min(len(chosen), MOST_RUNS)))
         except (ValueError, OSError) as error:
-            notes.append(f'The clients of {run.name} are not shown: {reason(error, run.path)}.')
+            notes.append(f'The clients of {run.name} are not shown: {fault_of(error, run.path)}.')
     if len(chosen) > MOST_RUNS:
         notes.append(f'The clients of the first {MOST_RUNS} of {len(chosen)} settings are shown.')
     classes = max((len(run['samples']) for run in runs), default=0)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dfl_jax.cli.run.directories import directories
 from dfl_jax.experiment.run_directory import Row, RunDirectory, shown
 from dfl_jax.plain_text import in_a_line
-from dfl_jax.results.curves import FREE, columns_of, reason
+from dfl_jax.results.curves import FREE, columns_of, fault_of
 from dfl_jax.tasks import CLASSIFICATION
 
 # Columns that are shown, too
@@ -82,7 +82,7 @@ def find(source: Path) -> tuple[list[SavedRun], dict[str, str]]:
         try:
             runs.append(_read(name, path))
         except (ValueError, OSError) as error:
-            broken[name] = reason(error, path)
+            broken[name] = fault_of(error, path)
     if not runs:
         reasons = ''.join(f'; {name}: {reason}' for name, reason in [*broken.items()][:3])
         raise ValueError(f'{source} holds no run that can be read{reasons}')

@@ -11,7 +11,7 @@ from dfl_jax.results.measured import Measured, to_target, what
 from dfl_jax.results.measured import summary as over_seeds
 from dfl_jax.results.table import below, cells
 
-MOST_WARNINGS = 6  # on a table of a paper
+MOST_NOTES = 6  # on a table of a paper
 
 Measure = Callable[[SavedRun], Measured | None]  # None where the run lacks a column that it takes
 Columns = dict[str, Measure]  # by heading
@@ -139,11 +139,11 @@ def beside_papers(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
             for cell in flagfiles
         }
         needed = files.columns(published, flagfiles)
-        of_cells, warnings = read_runs(
+        of_cells, notes = read_runs(
             {cell: paths for cell, paths in named.items() if paths}, flagfiles, needed, strict=True
         )
         if of_cells:
-            words, more = what(published), len(warnings) - MOST_WARNINGS
+            words, more = what(published), len(notes) - MOST_NOTES
             findings, off = below(published, of_cells)
             caption = 'The paper beside these runs, mean ± deviation over seeds'
             parts.append(
@@ -153,7 +153,7 @@ def beside_papers(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
                     'table': Table(caption, *cells(published, of_cells)),
                     'findings': findings,
                     'off': off,
-                    'warnings': warnings[:MOST_WARNINGS] + [f'And {more} more'] * (more > 0),
+                    'notes': [*map(str, notes[:MOST_NOTES])] + [f'And {more} more'] * (more > 0),
                 }
             )
     return parts

@@ -31,8 +31,9 @@ from dfl_jax.experiment.run_directory import Row, write_atomically
 from dfl_jax.papers.tables import missing, reproduction
 from dfl_jax.papers.tables.latex import latex_table
 from dfl_jax.results import published as files
-from dfl_jax.results.curves import find_runs, none_of, notes, save_curves
+from dfl_jax.results.curves import find_runs, no_run_found, save_curves
 from dfl_jax.results.measured import what
+from dfl_jax.results.run_notes import note_lines
 from dfl_jax.results.table import brackets, cells, report
 
 FLAGS = flags.FLAGS
@@ -127,11 +128,11 @@ def _with_runs(name: str, file: Path, sources: Sequence[Path]) -> int:
     flagfiles = files.flagfiles(published, file.parent)
     chosen = missing.chosen_cells(flagfiles, FLAGS.cells)
     partitions = missing.partition_files(published, FLAGS.partitions)
-    runs, warnings = find_runs(flagfiles, sources, files.columns(published, flagfiles))
+    runs, notes = find_runs(flagfiles, sources, files.columns(published, flagfiles))
     jobs = missing.jobs_of(chosen, _seeds(FLAGS.seeds), runs, partitions)
     mine = [jobs[i] for i in share(FLAGS.shard, jobs)]
     if FLAGS.list:
-        print(missing.listing(mine, runs), *notes(warnings), sep='\n')
+        print(missing.listing(mine, runs), *note_lines(notes), sep='\n')
         kept = sources[0] / f'{name.replace("/", "-")}.json'
         if not runs and kept.is_file():
             print(f'note: {sources[0]} holds no run; --runs={kept} reads the curves kept there')
@@ -185,9 +186,9 @@ def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> None:
 
 def _write(published: Row, folder: Path, sources: Sequence[Path], out: Path, name: str) -> None:
     flagfiles = files.flagfiles(published, folder)
-    runs, warnings = find_runs(flagfiles, sources, files.columns(published, flagfiles))
+    runs, notes = find_runs(flagfiles, sources, files.columns(published, flagfiles))
     if not runs:
-        raise ValueError(none_of(flagfiles, sources, warnings))
+        raise ValueError(no_run_found(flagfiles, sources, notes))
     text, title = report(published, runs), f'{published["title"]}: {what(published)}'
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / f'{name}.md', text + '\n')
@@ -197,9 +198,9 @@ def _write(published: Row, folder: Path, sources: Sequence[Path], out: Path, nam
         print(source)
     else:
         print(f'{title}\n({published["source"]})\n\n{text}')
-    for line in notes(warnings):
+    for line in note_lines(notes):
         print(line, file=sys.stderr if FLAGS.latex else sys.stdout)
-    save_curves(out / f'{name}.json', runs, warnings)
+    save_curves(out / f'{name}.json', runs, notes)
 
     from dfl_jax.cli.run.plots import plt
     from dfl_jax.papers.tables.panels import table_panels, ylabel
