@@ -400,14 +400,14 @@ def test_what_methods_without_rounds_refuse(tmp_path, flags, message):
 
 def test_the_map_is_that_of_the_documents():
     """The stored table, made anew from the stored curves."""
-    definition, folder = time_map.defined()
-    text = time_map.report(definition, time_map.reached(definition, folder))
+    definition, folder = time_map.read_definition()
+    text = time_map.report(definition, time_map.rounds_to_targets(definition, folder))
     assert text + '\n' == (folder / 'time-map.md').read_text()
 
 
 def test_times_in_words():
     seconds = (0.0123, 1, 59, 60, 5400, 86400 * 3, np.inf)
-    found = [time_map.in_words(each) for each in seconds]
+    found = [time_map.in_units(each) for each in seconds]
     assert found == [
         '0.0123 seconds',
         '1 second',

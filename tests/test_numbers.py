@@ -13,9 +13,9 @@ from scipy import stats
 
 from dfl_jax import Clients
 from dfl_jax.base import Choices, Info, Mean
-from dfl_jax.cli.report.curves import numbers, over_seeds
-from dfl_jax.cli.report.network import of_run
-from dfl_jax.cli.report.saved_runs import find, group
+from dfl_jax.cli.report.curves import number_columns, over_seeds
+from dfl_jax.cli.report.network import drawing_of
+from dfl_jax.cli.report.saved_runs import find_runs, group_runs
 from dfl_jax.cli.report.tables import list_of_runs, measured
 from dfl_jax.cli.run import plots as run_plots
 from dfl_jax.cli.run import train
@@ -24,7 +24,7 @@ from dfl_jax.cli.sweep.plan import Run
 from dfl_jax.cli.sweep.results import write_results
 from dfl_jax.cli.time import plot as time_plot
 from dfl_jax.cli.time.command import row_of
-from dfl_jax.cli.time.command import table as time_table
+from dfl_jax.cli.time.command import times_table as time_table
 from dfl_jax.cli.time.replay import Replay, _operations
 from dfl_jax.evaluation import Holdout, evaluation
 from dfl_jax.experiment.run_directory import RunDirectory
@@ -132,9 +132,9 @@ def label_matches(label, algorithm):
 @pytest.mark.parametrize('seed', [0, 1, 2])
 def test_the_tables_of_a_report(seed, tmp_path):
     frame, _ = folder_of(tmp_path, seed)
-    found, broken = find(tmp_path)
+    found, broken = find_runs(tmp_path)
     assert not broken
-    groups = group(found)
+    groups = group_runs(found)
     tables = measured(groups, TARGET)
     bounds = exact = 0
     for place, each in enumerate(groups):
@@ -192,7 +192,7 @@ def test_the_tables_of_a_report(seed, tmp_path):
 
 def test_the_list_of_runs_has_each_at_its_last_evaluation(tmp_path):
     frame, _ = folder_of(tmp_path)
-    shown = list_of_runs(find(tmp_path)[0])
+    shown = list_of_runs(find_runs(tmp_path)[0])
     for row in shown.rows:
         cells = dict(zip(shown.head, row, strict=True))
         run = frame[frame.run == cells['Run']]
@@ -212,12 +212,12 @@ def test_the_list_of_runs_has_each_at_its_last_evaluation(tmp_path):
 def test_the_curves_of_a_report(step, tmp_path):
     """Of the rounds that all seeds have, one of so many, always with the last."""
     frame, _ = folder_of(tmp_path)
-    for each in group(find(tmp_path)[0]):
+    for each in group_runs(find_runs(tmp_path)[0]):
         runs = counted(frame[frame.algorithm == each.runs[0].settings['algorithm']])
         shared = sorted(set.intersection(*({*run['round']} for run in runs)))
         kept = [r for i, r in enumerate(shared) if (len(shared) - 1 - i) % step == 0]
         assert kept[-1] == min(run['round'].max() for run in runs)
-        drawn = over_seeds(each, numbers(each), step)
+        drawn = over_seeds(each, number_columns(each), step)
         assert {'round', 'mbytes_total', 'seconds'} <= {*drawn['columns']}
         for name, values in drawn['columns'].items():
             scale = 100 if 'accuracy' in name else 1
@@ -392,7 +392,7 @@ def published(metric):
 def test_the_cells_of_a_table(metric, reached):
     """Means, deviations of a sample, and the 95 % intervals of Student's t."""
     runs, frames = runs_of_table(reached=reached)
-    head, rows = table.cells(published(metric), runs)
+    head, rows = table.head_and_rows(published(metric), runs)
     text = latex_table(head, rows, 'x')
     for row in rows:
         method, cells = row[0], dict(zip(head, row, strict=True))
@@ -498,7 +498,7 @@ def test_what_stands_below_a_table():
     runs, frames = runs_of_table()
     definition = published('rounds_to') | {'ours': 'ntk_dfl', 'rows': {}}
     definition['rows'] = {'ntk_dfl': [5, '>7', 5, 5], 'dfedavg': [9, 9, 9, 9]}
-    lines, off = table.below(definition, runs)
+    lines, off = table.findings_and_outliers(definition, runs)
     mean = {
         cell: {
             metric: np.mean([by_pandas(metric, f, frames['dfedavg-one'])[0] for f in of])
@@ -753,8 +753,8 @@ def test_the_picture_of_a_sweep_ends_with_the_last_round(tmp_path, monkeypatch):
 def test_the_clients_of_a_report(most, tmp_path):
     """Their values in every evaluation, or in one of several, with the last."""
     rows = save_run(tmp_path / 'run', rounds=7)
-    (run,) = find(tmp_path)[0]
-    found = of_run(run, most)
+    (run,) = find_runs(tmp_path)[0]
+    found = drawing_of(run, most)
     kept = [row for row in rows if most > 100 or row['round'] % 4 == 3]
     assert found['rounds'] == [row['round'] for row in kept]
     frame = pd.DataFrame([row['clients'] for row in kept])

@@ -595,7 +595,7 @@ def test_a_table_is_what_its_flags_say(tmp_path, monkeypatch, capsys):
     (folder / 'published.json').write_text(json.dumps(PUBLISHED))
     for cell in CELLS:
         (folder / f'{cell}.flags').write_text(f'--algorithm={cell.split("-")[0]}\n--rounds=2\n')
-    monkeypatch.setattr(tables.files, 'PAPERS', tmp_path / 'papers')
+    monkeypatch.setattr('dfl_jax.results.published.PAPERS', tmp_path / 'papers')
     trained = []
     monkeypatch.setattr(tables.missing, 'train', lambda *of: trained.append(of) or [])
     monkeypatch.setattr(tables, 'write_table', lambda *of: print('table', of))

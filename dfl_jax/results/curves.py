@@ -13,12 +13,12 @@ from dfl_jax.plain_text import in_a_line
 from dfl_jax.results.run_notes import Note, left_out, read_note
 
 CURVES = ('consensus_accuracy', 'client_accuracy_mean')
-LOSS = 'client_loss_mean'
-LOCAL = 'local_accuracy_mean'
+CLIENT_LOSS = 'client_loss_mean'
+LOCAL_ACCURACY = 'local_accuracy_mean'
 COARSE = ('accuracy', 'mbytes', 'model_deviation')  # columns of four decimals
 SECONDS = 'seconds_a_round'  # of a run, evaluation apart
 FREE = ('seed', 'data_dir', 'devices')  # a run may differ from its flagfile in these
-BESIDE = (*FREE, 'partition_file', 'chunk')  # and be given these, which the flagfile has not
+ALSO_FREE = (*FREE, 'partition_file', 'chunk')  # and be given these, which the flagfile has not
 REPLACED = ('partition', 'partition_overlap', 'alpha')  # by a partition_file
 
 # Its name as 'run', SECONDS, and as lists 'round', CURVES and what a table adds
@@ -44,7 +44,7 @@ def find_runs(
         for cell, several in more.items():
             runs.setdefault(cell, []).extend(run for run in several if run['run'] not in known)
         notes += [note for note in more_notes if not note.is_about(known)]
-    runs = {cell: sorted(runs[cell], key=by_seed) for cell in flagfiles if cell in runs}
+    runs = {cell: sorted(runs[cell], key=seed_order) for cell in flagfiles if cell in runs}
     return runs, notes
 
 
@@ -85,7 +85,7 @@ def read_runs(
         for path in those:
             directory = RunDirectory(path)
             try:
-                run = kept_columns(path.name, directory.rows(), needed[cell])
+                run = rounded_columns(path.name, directory.rows(), needed[cell])
                 mismatches = differences(path.name, wanted, directory.config())
             except (ValueError, OSError) as error:
                 notes.append(left_out(path.name, f': {fault_of(error, path)}'))
@@ -120,7 +120,7 @@ def differences(name: str, wanted: dict[str, str], config: Row) -> list[Note]:
     notes = []
     try:
         settings = config['settings']
-        beyond = [flag for flag in config.get('given', ()) if flag not in (*wanted, *BESIDE)]
+        beyond = [flag for flag in config.get('given', ()) if flag not in (*wanted, *ALSO_FREE)]
         if settings.get('partition_file'):
             text = f'partition from {Path(settings["partition_file"]).name}'
             notes.append(Note(name, text, 'partition'))
@@ -139,9 +139,9 @@ def differences(name: str, wanted: dict[str, str], config: Row) -> list[Note]:
     return notes
 
 
-def kept_columns(name: str, rows: Sequence[Row], needed: Sequence[str]) -> Run:
+def rounded_columns(name: str, rows: Sequence[Row], needed: Sequence[str]) -> Run:
     """What a table keeps of the rows of a run, rounded. Raises ValueError as `columns_of` does."""
-    run = columns_of(name, rows, needed)
+    run = checked_columns(name, rows, needed)
     if rows and is_number(seconds := rows[-1].get('seconds')):
         run[SECONDS] = rounded(seconds / run['round'][-1], SECONDS)
     return run | {c: [rounded(value, c) for value in run[c]] for c in needed if c in run}
@@ -152,7 +152,7 @@ def fault_of(error: Exception, directory: Path) -> str:
     return in_a_line(str(error).replace(f'{directory}{os.sep}', ''))
 
 
-def columns_of(
+def checked_columns(
     name: str, rows: Sequence[Row], needed: Sequence[str], more: Sequence[str] = ()
 ) -> Run:
     """The rounds of a run and the columns `needed`, `more` where it has them.
@@ -251,7 +251,7 @@ def load_curves(
     return runs, notes
 
 
-def by_seed(run: Run) -> tuple[str, int, str]:
+def seed_order(run: Run) -> tuple[str, int, str]:
     """Sorts runs whose names end with a number, e.g. -seed10 after -seed9."""
     name = run['run']
     stem = name.rstrip('0123456789')

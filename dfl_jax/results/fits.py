@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dfl_jax.experiment.run_directory import Row
 from dfl_jax.plain_text import counted
 from dfl_jax.results.curves import Runs
-from dfl_jax.results.measured import METRICS, Measured, by_metric, measure_cell, short
+from dfl_jax.results.measured import METRICS, Measured, by_metric, in_digits, measure_cell
 
 LEVEL = 0.95  # of every interval
 SIZES = 3  # the fewest that a power law is fitted to
@@ -59,7 +59,7 @@ def power_law(values: Mapping[float, Sequence[float]]) -> PowerLaw | None:
     return PowerLaw(float(line.slope), float(error), math.exp(line.intercept))
 
 
-def fits(published: Row, runs: Runs) -> dict[str, PowerLaw]:
+def fitted_laws(published: Row, runs: Runs) -> dict[str, PowerLaw]:
     """The power law of the table's first metric for every method in `fit` that has one."""
     laws = {m: power_law(_reached(cells)) for m, cells in _by_size(published, runs).items()}
     return {method: law for method, law in laws.items() if law}
@@ -124,7 +124,7 @@ def slowdown_lines(published: Row, runs: Runs) -> list[str]:
         rounds = {c: [v.value for v in values if not v.bound] for c, values in cells.items()}
         by_column = slowdowns(rounds, minibatches)
         words = [
-            f'{column} {short(statistics.mean(values), 3)} ± {short(confidence(values), 2)}'
+            f'{column} {in_digits(statistics.mean(values), 3)} ± {in_digits(confidence(values), 2)}'
             for column, values in by_column.items()
             if values
         ]

@@ -64,7 +64,7 @@ FILES = ('time.md', 'time.json', 'time.png', 'worlds.png')
 WORLD = 'speed=1e10,uplink=5.6e6,latency=0.05'
 
 
-def runs() -> dict[str, RunDirectory]:
+def find_runs() -> dict[str, RunDirectory]:
     """The runs of --runs, by their names. Raises ValueError where there is none."""
     found = {}
     for source in map(Path, FLAGS.runs):
@@ -83,7 +83,7 @@ def has_counted(run: RunDirectory) -> bool:
     return bool(rows) and 'operations_total' in rows[-1]
 
 
-def targets() -> list[float]:
+def read_targets() -> list[float]:
     """The accuracies of --targets. Raises ValueError for what is none."""
     try:
         found = [float(text) for text in FLAGS.targets]
@@ -94,7 +94,7 @@ def targets() -> list[float]:
     return found
 
 
-def worlds_asked() -> list[str]:
+def read_worlds() -> list[str]:
     """The worlds of --world. Raises ValueError for one of no words."""
     texts = [text.strip() for text in (FLAGS.world or WORLD).split(';')]
     if not all(texts):
@@ -122,7 +122,7 @@ def row_of(
     }
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def times_table(rows: list[dict[str, Any]]) -> str:
     """The replays as a Markdown table."""
     names, metrics = list(rows[0]['seconds_to']), sorted({row['metric'] for row in rows})
     head = [
@@ -161,7 +161,7 @@ def main(_: list[str]) -> int:
     if FLAGS.runs is None:
         raise ValueError('name finished runs, --runs=DIR, or draw the --map')
     refuse_others(SHARED, ': runs keep their settings')
-    found, goals, texts = runs(), targets(), worlds_asked()
+    found, goals, texts = find_runs(), read_targets(), read_worlds()
     if FLAGS.operations is not None and all(map(has_counted, found.values())):
         raise ValueError('--operations: these runs have counted their own; leave it out')
     # Before the flags are those of the runs
@@ -201,9 +201,9 @@ def main(_: list[str]) -> int:
             rows.append(row_of(replayed, text, goals, seconds, joules))
     if not rows:
         raise ValueError('no run can be replayed, see above')
-    print(table(rows))
+    print(times_table(rows))
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / FILES[0], table(rows) + '\n')
+    write_atomically(out / FILES[0], times_table(rows) + '\n')
     write_atomically(out / FILES[1], to_json(rows, separators=(',', ':')) + '\n')
     plot_times(rows, out / FILES[2])
     plot_worlds(worlds, out / FILES[3])

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from dfl_jax import topology
 from dfl_jax.experiment.build import Experiment
 from dfl_jax.experiment.run_directory import Row
-from dfl_jax.papers.select import final_averaging as selection
+from dfl_jax.papers.select import final_averaging
 from dfl_jax.papers.select.table import LABELS, NEIGHBOURS, TIMES
 
 FLAGS = flags.FLAGS
@@ -24,11 +24,11 @@ def orders(validation: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray]
 
     validation: accuracies by which the clients are ranked, [M].
     """
-    for how in selection.ORDERS:
+    for how in final_averaging.ORDERS:
         for draw in range(DRAWS if how == 'random' else 1):
-            clients = selection.order(validation, how, seed * DRAWS + draw)
-            yield how, selection.prefixes(clients)
-    yield 'ring', selection.prefixes(np.arange(len(validation)))
+            clients = final_averaging.order(validation, how, seed * DRAWS + draw)
+            yield how, final_averaging.prefixes(clients)
+    yield 'ring', final_averaging.prefixes(np.arange(len(validation)))
 
 
 def final_topologies(
@@ -46,7 +46,7 @@ def final_topologies(
         drawn = topology.schedule('regular', clients, 1, seed=seed, degree=degree)
         everyone = jax.tree.map(lambda a: a[0], drawn)
         for neighbours, graph in zip(
-            NEIGHBOURS, (everyone, selection.shortlist(everyone, validation)), strict=True
+            NEIGHBOURS, (everyone, final_averaging.shortlist(everyone, validation)), strict=True
         ):
             name = {
                 'degree': degree,
@@ -54,17 +54,17 @@ def final_topologies(
                 'messages_an_averaging': int(graph.mask[:, 1:].sum()),
             }
             steps = range(1, len(TIMES) + 1)
-            yield name, np.concatenate([selection.final_topology(graph, n) for n in steps])
+            yield name, np.concatenate([final_averaging.final_topology(graph, n) for n in steps])
 
 
 def examine(experiment: Experiment, state: Any, round: int, seed: int, target: float) -> Row:
-    """What selection.json holds: every average, evaluated on the test half.
+    """What final_averaging.json holds: every average, evaluated on the test half.
 
     state: of the clients after that round. seed: of the split, the orders and the topologies.
     """
-    validation, test = selection.split(experiment.test, seed)
+    validation, test = final_averaging.split(experiment.test, seed)
     ranking, reported = (
-        selection.client_accuracies(experiment.algorithm, state, half)
+        final_averaging.client_accuracies(experiment.algorithm, state, half)
         for half in (validation, test)
     )
     growing, graphs = list(orders(ranking, seed)), list(final_topologies(ranking, seed))
@@ -74,7 +74,7 @@ def examine(experiment: Experiment, state: Any, round: int, seed: int, target: f
     with tqdm(total=total, unit='model', disable=not FLAGS.progress, dynamic_ncols=True) as bar:
 
         def evaluated(weights: np.ndarray) -> np.ndarray:
-            accuracies = selection.averaged_accuracy(
+            accuracies = final_averaging.averaged_accuracy(
                 experiment.algorithm, experiment.model, state, weights, test
             )
             bar.update(len(weights))

@@ -100,7 +100,7 @@ def seconds_of(job: Job, runs: Runs) -> float | None:
     return None
 
 
-def by_cost(jobs: Sequence[Job], runs: Runs) -> list[tuple[Job, float | None]]:
+def cheapest_first(jobs: Sequence[Job], runs: Runs) -> list[tuple[Job, float | None]]:
     """The jobs with their seconds, the cheapest first, those of unknown cost last."""
     costs = [(job, seconds_of(job, runs)) for job in jobs]
     return sorted(costs, key=lambda each: (each[1] is None, each[1] or each[0].rounds))
@@ -122,11 +122,11 @@ def listing(jobs: Sequence[Job], runs: Runs) -> str:
     lacking = [job for job in jobs if not job.there]
     return (
         markdown_table(['cell', 'seeds there', 'seeds missing', 'rounds', 'a run takes'], rows, 3)
-        + f'\n\n{counted(len(lacking), "run")} missing{_altogether(lacking, runs)}'
+        + f'\n\n{counted(len(lacking), "run")} missing{_time_in_words(lacking, runs)}'
     )
 
 
-def _altogether(jobs: Sequence[Job], runs: Runs) -> str:
+def _time_in_words(jobs: Sequence[Job], runs: Runs) -> str:
     costs = [seconds_of(job, runs) for job in jobs]
     known = [cost for cost in costs if cost is not None]
     if not known:
@@ -154,7 +154,7 @@ def train(jobs: Sequence[Job], runs: Runs, folder: Path, settings: Sequence[str]
     settings: flags of all of them. A run that was interrupted is resumed. Returns the names of
     those that failed; raises ValueError where one cannot even begin, as the next would not either.
     """
-    lacking = [job for job, _ in by_cost([job for job in jobs if not job.there], runs)]
+    lacking = [job for job, _ in cheapest_first([job for job in jobs if not job.there], runs)]
     failed = []
     here: Runs = {}  # what runs took on this machine today, with their evaluation
     for number, job in enumerate(lacking):

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from dfl_jax.cli.run.plots import COLOURS
 from dfl_jax.experiment.run_directory import Row
-from dfl_jax.results.curves import LOSS, Run, Runs, line_curve, panel_curves, scale_of
-from dfl_jax.results.fits import Points, fits, slowdowns
+from dfl_jax.results.curves import CLIENT_LOSS, Run, Runs, line_curve, panel_curves, scale_of
+from dfl_jax.results.fits import Points, fitted_laws, slowdowns
 from dfl_jax.results.labels import CURVE_LABELS, METHOD_LABELS
-from dfl_jax.results.measured import by_metric, measure, metric_words, when
+from dfl_jax.results.measured import by_metric, measure, metric_in_words, rounds_in_words
 
 
 class Line(NamedTuple):
@@ -82,7 +82,7 @@ def _panel(published: Row, panel: Row, runs: Runs) -> Panel:
         styles,
         errors=published.get('errors', 'range'),
         percent=all('accuracy' in curve for curve in curves),
-        loss=published.get('target_loss') if curves == {LOSS} else None,
+        loss=published.get('target_loss') if curves == {CLIENT_LOSS} else None,
         **{name: panel[name] for name in ('xscale', 'yscale', 'ylabel', 'legend') if name in panel},
     )
 
@@ -144,7 +144,7 @@ def _laws(published: Row, panel: Row, runs: Runs, lines: Sequence[Line]) -> list
     """The power law of each of the lines that is the metric against the sizes of its fit."""
     if {'curves', 'slowdown'} & set(panel):
         return []
-    laws, fitted = fits(published, runs), []
+    laws, fitted = fitted_laws(published, runs), []
     for method, line in zip(_methods(published, panel), lines, strict=True):
         sizes = published.get('fit', {}).get(method, {})
         if method in laws and line.points and panel['columns'].items() <= sizes.items():
@@ -228,10 +228,10 @@ def ylabel(published: Row) -> str:
     panel = (shared or published['panels'])[0]
     if 'rounds' in panel:
         return 'test accuracy of a client (%)'
-    loss = set(panel_curves(panel)) == {LOSS}
+    loss = set(panel_curves(panel)) == {CLIENT_LOSS}
     if {'columns', 'curves'} <= set(panel):
-        where = f'at {when(published)}'
+        where = f'at {rounds_in_words(published)}'
         return f'mean test loss {where}' if loss else f'test accuracy {where} (%)'
     if {'columns', 'points'} & set(panel):
-        return metric_words(by_metric(published)[0])
+        return metric_in_words(by_metric(published)[0])
     return 'mean test loss' if loss else 'test accuracy (%)'
