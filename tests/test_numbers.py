@@ -32,7 +32,7 @@ from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 from dfl_jax.papers.reconstruct.scene import Result, Setting
 from dfl_jax.papers.reconstruct.table import COLUMNS as ATTACK_COLUMNS
-from dfl_jax.papers.select import averages, final_averaging
+from dfl_jax.papers.select import final_averaging
 from dfl_jax.papers.select import plot as select_plot
 from dfl_jax.papers.select.table import report as selection_report
 from dfl_jax.papers.tables import panels, plot_panels, studies
@@ -883,9 +883,9 @@ def test_every_average_of_final_averaging_is_evaluated_on_the_test_half(monkeypa
     state = jax.jit(algorithm.init)(jax.random.key(0), own)
     x, y = rng.normal(size=(81, 4)).astype(np.float32), rng.integers(3, size=81).astype(np.int32)
     flags = {'algorithm': 'dfedavg', 'dataset': 'd', 'seed': 0, 'progress': False}
-    monkeypatch.setattr(averages, 'FLAGS', SimpleNamespace(**flags))
+    monkeypatch.setattr(final_averaging, 'FLAGS', SimpleNamespace(**flags))
     experiment = SimpleNamespace(algorithm=algorithm, model=model, test=Holdout(x, y))
-    found = averages.examine(experiment, state, 5, seed, target)
+    found = final_averaging.examine(experiment, state, 5, seed, target)
     (layer,) = state.params.values()
     weights = np.concatenate([layer['kernel'], np.asarray(layer['bias'])[:, None]], axis=1)
     ranking, reported = final_averaging.split(Holdout(x, y), seed)
@@ -943,8 +943,8 @@ def test_the_numbers_of_final_averaging():
         curves[:, -1] = 0.83
         curves[0, :] = curves[0] - 0.4 * (how == 'random')  # one that never gets there
         orders[how] = {
-            'reach': [averages.reaches(curve, target) for curve in curves.tolist()],
-            'stay': [averages.stays(curve, target) for curve in curves.tolist()],
+            'reach': [final_averaging.reaches(curve, target) for curve in curves.tolist()],
+            'stay': [final_averaging.stays(curve, target) for curve in curves.tolist()],
             'accuracies': curves.tolist(),
         }
     topologies = [

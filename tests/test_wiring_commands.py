@@ -393,7 +393,9 @@ def test_a_replay_is_of_what_its_flags_say(two_runs, tmp_path, monkeypatch):
     ]
     assert '1/1' in bars[0] and '1/1' not in bars[1]
     drawn = []
-    monkeypatch.setattr('dfl_jax.cli.time.map.draw_map', lambda out: drawn.append(out) or 'map')
+    monkeypatch.setattr(
+        'dfl_jax.cli.time.fastest_map.draw_map', lambda out: drawn.append(out) or 'map'
+    )
     assert called(time, '--map', f'--out={tmp_path}/map')[0] == 0
     assert drawn == [tmp_path / 'map']
 

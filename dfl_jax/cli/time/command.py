@@ -52,13 +52,8 @@ MEANINGS = MOVED_MEANINGS | {'out': 'Folder of the results (default time)'}
 for _name in SHARED:
     flags.declare_key_flag(_name)
 OF_RUNS = (
-    'runs',
-    'world',
-    'barrier',
-    'targets',
-    'operations',
-    'joules_per_operation',
-    'joules_per_bit',
+    *('runs', 'world', 'barrier', 'targets', 'operations'),
+    *('joules_per_operation', 'joules_per_bit'),
 )
 FILES = ('time.md', 'time.json', 'time.png', 'worlds.png')
 WORLD = 'speed=1e10,uplink=5.6e6,latency=0.05'
@@ -148,15 +143,14 @@ def times_table(rows: list[dict[str, Any]]) -> str:
 @command.one_line_errors('interrupted, and nothing written; start again', 'name runs by --runs=DIR')
 def main(_: list[str]) -> int:
     if FLAGS.map:
-        from dfl_jax.cli.time.map import FILES as MAP
-        from dfl_jax.cli.time.map import draw_map
+        from dfl_jax.cli.time import fastest_map
 
-        if idle := next((name for name in OF_RUNS if FLAGS[name].present), None):
-            raise ValueError(f'--{idle} is of runs, and the --map takes none; leave it out')
+        if unused := next((name for name in OF_RUNS if FLAGS[name].present), None):
+            raise ValueError(f'--{unused} is of runs, and the --map takes none; leave it out')
         folder = Path(FLAGS.out or 'time')
-        command.check_writable(folder, MAP)
-        print(draw_map(folder))
-        print('\n'.join(str(folder / name) for name in MAP))
+        command.check_writable(folder, fastest_map.FILES)
+        print(fastest_map.draw_map(folder))
+        print('\n'.join(str(folder / name) for name in fastest_map.FILES))
         return 0
     if FLAGS.runs is None:
         raise ValueError('name finished runs, --runs=DIR, or draw the --map')

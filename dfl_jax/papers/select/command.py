@@ -143,7 +143,7 @@ def main(_: list[str]) -> int:
     seed = FLAGS.seed  # before it is the run's
     directory, out = check()
     trained = restore(directory)
-    from dfl_jax.papers.select.averages import examine
+    from dfl_jax.papers.select.final_averaging import examine
 
     write(examine(*trained, seed, FLAGS.target), out)
     return 0

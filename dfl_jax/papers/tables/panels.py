@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dfl_jax.cli.run.plots import COLOURS
 from dfl_jax.experiment.run_directory import Row
 from dfl_jax.results.curves import CLIENT_LOSS, Run, Runs, line_curve, panel_curves, scale_of
-from dfl_jax.results.fits import Points, fitted_laws, slowdowns
+from dfl_jax.results.fits import Points, PowerLaw, fitted_laws, slowdowns
 from dfl_jax.results.labels import CURVE_LABELS, METHOD_LABELS
 from dfl_jax.results.measured import by_metric, measure, metric_in_words, rounds_in_words
 
@@ -102,19 +102,12 @@ def _curves(published: Row, panel: Row, x: str, runs: Runs) -> list[Line]:
         colours = [COLOURS[place % len(COLOURS)] for place in places]
         return list(map(drawn, panel['lines'], colours))
     faint = published.get('centralized', ())  # these have one model, and it leaps every round
-    return [
-        drawn(
-            {
-                'cell': f'{method}-{panel["column"]}',
-                'label': label,
-                'curve': curve,
-                'style': 'faint' if method in faint else style,
-            },
-            colour,
-        )
-        for method, (label, colour) in _methods(published, panel).items()
-        for style, curve in zip(('solid', 'dotted'), panel_curves(panel), strict=False)
-    ]
+    lines = []
+    for method, (label, colour) in _methods(published, panel).items():
+        for style, curve in zip(('solid', 'dotted'), panel_curves(panel), strict=False):
+            line = {'cell': f'{method}-{panel["column"]}', 'label': label, 'curve': curve}
+            lines.append(drawn(line | {'style': 'faint' if method in faint else style}, colour))
+    return lines
 
 
 def _factors(published: Row, panel: Row, runs: Runs) -> list[Line]:
@@ -148,10 +141,14 @@ def _laws(published: Row, panel: Row, runs: Runs, lines: Sequence[Line]) -> list
     for method, line in zip(_methods(published, panel), lines, strict=True):
         sizes = published.get('fit', {}).get(method, {})
         if method in laws and line.points and panel['columns'].items() <= sizes.items():
-            ends = {n: [laws[method].at(n)] for n in (min(line.points), max(line.points))}
-            note = f'$n^{{{laws[method]}}}$'
-            fitted.append(Line('power law', line.colour, ends, 'law', note))
+            fitted.append(law_line(laws[method], line.points, line.colour))
     return fitted
+
+
+def law_line(law: PowerLaw, points: Points, colour: str) -> Line:
+    """A fit from the first to the last of the points."""
+    ends = {n: [law.at(n)] for n in (min(points), max(points))}
+    return Line('power law', colour, ends, 'law', f'$n^{{{law}}}$')
 
 
 def _scattered(published: Row, panel: Row, runs: Runs) -> list[Line]:
@@ -188,10 +185,7 @@ def _methods(published: Row, panel: Row) -> dict[str, tuple[str, str]]:
     A method has the same colour in every table, unless another of the panel has it before.
     """
     shown = panel.get('methods') or {method: method for method in published['rows']}
-    order = [
-        *METHOD_LABELS,
-        *(method for method in published['rows'] if method not in METHOD_LABELS),
-    ]
+    order = dict.fromkeys([*METHOD_LABELS, *published['rows']])
     places = {method: i % len(COLOURS) for i, method in enumerate(order)}
     labelled, free = {}, dict.fromkeys(range(len(COLOURS)))
     for method, like in shown.items():

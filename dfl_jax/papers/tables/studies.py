@@ -38,7 +38,7 @@ from dfl_jax.files import to_json
 from dfl_jax.gossip import spectrum
 from dfl_jax.gossip.gain import gain_of, uniform_matrix
 from dfl_jax.papers import untrained_gossip
-from dfl_jax.papers.tables.panels import Line, Panel
+from dfl_jax.papers.tables.panels import Line, Panel, law_line
 from dfl_jax.papers.tables.plot_panels import draw_panels
 from dfl_jax.papers.tables.quadratics import rounds_to_target
 from dfl_jax.plain_text import markdown_table
@@ -180,11 +180,8 @@ def report(study: Row, result: Result) -> str:
     text = markdown_table(['', *(head.replace('|', '\\|') for head in heads)], lines, 1)
     if study['study'] in FITTED:
         laws = {label: power_law(points) for label, points in result.measured.items()}
-        text += '\n' + ''.join(
-            f'\n- {label}: {heads[1]} ~ n^{law} ± {law.error:.2g}'
-            for label, law in laws.items()
-            if law
-        )
+        fits = [f'- {m}: {heads[1]} ~ n^{law} ± {law.error:.2g}' for m, law in laws.items() if law]
+        text = '\n'.join([text, '', *fits])
     return text
 
 
@@ -192,11 +189,8 @@ def thinned(points: Points) -> Points:
     """All of a few points; of many the first, second, fifth, tenth, twentieth ... ."""
     if len(points) <= 20:
         return points
-    return {
-        x: values
-        for x, values in points.items()
-        if f'{x:.0e}'[0] in '125' and x == float(f'{x:.0e}')
-    }
+    kept = [x for x in points if f'{x:.0e}'[0] in '125' and x == float(f'{x:.0e}')]
+    return {x: points[x] for x in kept}
 
 
 def spread(values: list[float]) -> str:
@@ -225,24 +219,14 @@ def _panel(study: Row, result: Result) -> Panel:
     for (label, points), colour in zip(result.measured.items(), itertools.cycle(COLOURS)):
         lines.append(Line(label, colour, points))
         if study['study'] in FITTED and (law := power_law(points)):
-            ends = {n: [law.at(n)] for n in (min(points), max(points))}
-            lines.append(Line('power law', colour, ends, 'law', f'$n^{{{law}}}$'))
+            lines.append(law_line(law, points, colour))
         if expected := result.theory.get(label):
             means = {place: [statistics.mean(expected[place])] for place in sorted(expected)}
             lines.append(Line(theory[0], colour, means, 'law'))
+    kind = 'curve' if study['study'] == 'evolution' else 'factor'
     scale = 'linear' if study['study'] == 'assortativity' else 'log'
-    return Panel(
-        study['title'],
-        'curve' if study['study'] == 'evolution' else 'factor',
-        XLABELS.get(x, x),
-        lines,
-        errors='confidence',
-        xscale=scale,
-        yscale=scale,
-        ylabel=y,
-        percent=False,
-        legend=True,
-    )
+    look = Panel(study['title'], kind, XLABELS.get(x, x), lines, errors='confidence', ylabel=y)
+    return look._replace(xscale=scale, yscale=scale, percent=False, legend=True)
 
 
 def main(computed: Row, name: str, out: Path) -> None:

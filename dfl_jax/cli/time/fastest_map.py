@@ -128,19 +128,10 @@ def _plot(definition: Row, reached: Reached, path: Path) -> None:
         times = _times(definition, rounds, *np.meshgrid(up, speed))
         first = times.argmin(axis=0)
         shown |= {*np.unique(first).tolist()}
-        axis.pcolormesh(
-            up,
-            speed,
-            first,
-            cmap=colours,
-            vmin=-0.5,
-            vmax=len(methods) - 0.5,
-            alpha=0.6,
-            rasterized=True,
-        )
-        lines = axis.contour(
-            up, speed, times.min(axis=0), levels=[*NAMES], colors='k', linewidths=0.8
-        )
+        look = {'cmap': colours, 'vmin': -0.5, 'vmax': len(methods) - 0.5, 'alpha': 0.6}
+        axis.pcolormesh(up, speed, first, rasterized=True, **look)
+        look = {'levels': [*NAMES], 'colors': 'k', 'linewidths': 0.8}
+        lines = axis.contour(up, speed, times.min(axis=0), **look)
         axis.clabel(lines, fmt={each: f'1 {name}' for each, name in NAMES.items()}, fontsize=8)
         axis.set(xscale='log', yscale='log', title=f'fastest to {_panel(column, target)}')
     for axis in axes[-1]:
