@@ -873,7 +873,7 @@ def test_the_operations_between_two_evaluations_are_spread_evenly():
 # ----------------------------------------------------------------------- select, theory, the attack
 
 
-def test_every_average_of_final_averaging_is_evaluated_on_the_test_half(monkeypatch):
+def test_every_average_of_final_averaging_is_evaluated_on_the_test_half():
     clients, seed, target, rng = 12, 3, 0.4, np.random.default_rng(0)
     model = bind(MLP(3, ()), (4,))
     algorithm = make('dfedavg', model, init='independent')
@@ -882,10 +882,8 @@ def test_every_average_of_final_averaging_is_evaluated_on_the_test_half(monkeypa
     )
     state = jax.jit(algorithm.init)(jax.random.key(0), own)
     x, y = rng.normal(size=(81, 4)).astype(np.float32), rng.integers(3, size=81).astype(np.int32)
-    flags = {'algorithm': 'dfedavg', 'dataset': 'd', 'seed': 0, 'progress': False}
-    monkeypatch.setattr(final_averaging, 'FLAGS', SimpleNamespace(**flags))
     experiment = SimpleNamespace(algorithm=algorithm, model=model, test=Holdout(x, y))
-    found = final_averaging.examine(experiment, state, 5, seed, target)
+    found = final_averaging.examine(experiment, state, 5, seed, target, progress=False)
     (layer,) = state.params.values()
     weights = np.concatenate([layer['kernel'], np.asarray(layer['bias'])[:, None]], axis=1)
     ranking, reported = final_averaging.split(Holdout(x, y), seed)

@@ -13,17 +13,7 @@ from dfl_jax.data.projection import project, projection_matrix
 from dfl_jax.models import MLP, SmallCNN, bind
 from dfl_jax.papers.reconstruct import command as command_line
 from dfl_jax.papers.reconstruct import reconstruction, scene
-from dfl_jax.papers.reconstruct.reconstruction import (
-    closed_form,
-    match,
-    minimum_norm,
-    most_likely,
-    psnr,
-    reconstruct,
-    similarity,
-    ssim,
-    variation,
-)
+from dfl_jax.papers.reconstruct.reconstruction import closed_form, match, psnr, reconstruct, ssim
 
 SHAPE, CLASSES, HIDDEN = (4, 3, 1), 3, 20
 PIXELS = 12
@@ -142,7 +132,7 @@ def test_the_priors(x64):
 
 def test_total_variation_of_a_hand_made_image():
     image = jnp.array([[0.0, 1.0], [3.0, 3.0]])[..., None]
-    assert variation(image) == (1 + 0 + 3 + 2) / 4
+    assert reconstruction.variation(image) == (1 + 0 + 3 + 2) / 4
 
 
 # -------------------------------------------------------------------------------------- closed form
@@ -203,7 +193,7 @@ def test_with_a_projection_the_closed_form_is_z(x64):
     w, x = weights(model)
     z = closed_form(model, sent_by(None, w, x.ravel() @ projection, model))
     np.testing.assert_allclose(z, x.ravel() @ projection, rtol=1e-12)
-    image = minimum_norm(z, projection)
+    image = reconstruction.minimum_norm(z, projection)
     np.testing.assert_allclose(image @ projection, z, rtol=1e-9)
     expected = np.linalg.lstsq(np.asarray(projection).T, np.asarray(z), rcond=None)[0]
     np.testing.assert_allclose(image, expected, atol=1e-12)
@@ -216,9 +206,9 @@ def test_own_images_tell_what_the_projection_leaves_open(x64):
     known, x = centre + rng.normal(size=(50, 3)) @ plane, centre + rng.normal(size=3) @ plane
     projection = jnp.asarray(projection_matrix(PIXELS, 6, seed=0), jnp.float64)
     z = x @ projection
-    found = most_likely(z, projection, jnp.asarray(known), ridge=1e-9)
+    found = reconstruction.most_likely(z, projection, jnp.asarray(known), ridge=1e-9)
     np.testing.assert_allclose(found, x, atol=1e-5)
-    assert np.abs(minimum_norm(z, projection) - x).max() > 0.1
+    assert np.abs(reconstruction.minimum_norm(z, projection) - x).max() > 0.1
 
 
 def test_the_closed_form_needs_a_dense_first_layer():
@@ -273,7 +263,7 @@ def test_ssim_by_its_definition_at_one_pixel():
     c1, c2 = 1e-4, 9e-4
     centre = (2 * mean(a) * mean(b) + c1) * (2 * cov + c2)
     centre /= (mean(a) ** 2 + mean(b) ** 2 + c1) * (va + vb + c2)
-    assert similarity(a, b)[5, 5, 0] == pytest.approx(centre, abs=1e-12)
+    assert reconstruction.similarity(a, b)[5, 5, 0] == pytest.approx(centre, abs=1e-12)
 
 
 # --------------------------------------------------------------------------------------- projection

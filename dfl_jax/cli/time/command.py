@@ -72,12 +72,6 @@ def find_runs() -> dict[str, RunDirectory]:
     return found
 
 
-def has_counted(run: RunDirectory) -> bool:
-    """Whether it has counted the operations of its clients."""
-    rows = run.rows()
-    return bool(rows) and 'operations_total' in rows[-1]
-
-
 def read_targets() -> list[float]:
     """The accuracies of --targets. Raises ValueError for what is none."""
     try:
@@ -156,7 +150,9 @@ def main(_: list[str]) -> int:
         raise ValueError('name finished runs, --runs=DIR, or draw the --map')
     refuse_others(SHARED, ': runs keep their settings')
     found, goals, texts = find_runs(), read_targets(), read_worlds()
-    if FLAGS.operations is not None and all(map(has_counted, found.values())):
+    if FLAGS.operations is not None and all(
+        'operations_total' in (run.rows() or [{}])[-1] for run in found.values()
+    ):
         raise ValueError('--operations: these runs have counted their own; leave it out')
     # Before the flags are those of the runs
     out, barrier, progress = Path(FLAGS.out or 'time'), FLAGS.barrier, FLAGS.progress

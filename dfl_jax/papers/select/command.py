@@ -145,5 +145,6 @@ def main(_: list[str]) -> int:
     trained = restore(directory)
     from dfl_jax.papers.select.final_averaging import examine
 
-    write(examine(*trained, seed, FLAGS.target), out)
+    of_run = {'algorithm': FLAGS.algorithm, 'dataset': FLAGS.dataset, 'run_seed': FLAGS.seed}
+    write(of_run | examine(*trained, seed, FLAGS.target, FLAGS.progress), out)
     return 0

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import flags
 from jax import lax
 from tqdm import tqdm
 
@@ -21,14 +20,12 @@ from dfl_jax.base import Algorithm, Array, Graph, PyTree, State
 from dfl_jax.checks import check_choice
 from dfl_jax.evaluation import Holdout, evaluation
 from dfl_jax.execution import folded
-from dfl_jax.experiment.build import Experiment
 from dfl_jax.experiment.run_directory import Row
 from dfl_jax.gossip import mixing_matrix
 from dfl_jax.models import Model
 from dfl_jax.papers.select.table import LABELS, NEIGHBOURS, TIMES
 from dfl_jax.tasks import Task
 
-FLAGS = flags.FLAGS
 DRAWS = 20  # of the random order
 DEGREES = (5, 10, 20, 50, 100)  # of the final topology
 ORDERS = ('best_to_worst', 'random', 'worst_to_best')
@@ -203,8 +200,10 @@ def final_topologies(
             yield name, np.concatenate([final_topology(graph, n) for n in steps])
 
 
-def examine(experiment: Experiment, state: Any, round: int, seed: int, target: float) -> Row:
-    """What selection.json holds: every average, evaluated on the test half.
+def examine(
+    experiment: Any, state: Any, round: int, seed: int, target: float, progress: bool
+) -> Row:
+    """Every average, evaluated on the test half, as selection.json holds it.
 
     state: of the clients after that round. seed: of the split, the orders and the topologies.
     """
@@ -216,7 +215,7 @@ def examine(experiment: Experiment, state: Any, round: int, seed: int, target: f
     curves: Row = {how: [] for how in LABELS}
     topologies = []
     total = sum(len(weights) for _, weights in (*growing, *graphs))
-    with tqdm(total=total, unit='model', disable=not FLAGS.progress, dynamic_ncols=True) as bar:
+    with tqdm(total=total, unit='model', disable=not progress, dynamic_ncols=True) as bar:
 
         def evaluated(weights: np.ndarray) -> np.ndarray:
             accuracies = averaged_accuracy(
@@ -232,9 +231,6 @@ def examine(experiment: Experiment, state: Any, round: int, seed: int, target: f
             mean, worst = _rounded(accuracies.mean(axis=1)), _rounded(accuracies.min(axis=1))
             topologies.append(name | {'mean': mean, 'worst': worst})
     return {
-        'algorithm': FLAGS.algorithm,
-        'dataset': FLAGS.dataset,
-        'run_seed': FLAGS.seed,
         'round': round,
         'seed': seed,
         'target': target,
