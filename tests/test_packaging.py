@@ -77,6 +77,8 @@ def test_a_wheel_has_the_papers(installed):
         for kind in ('*.flags', '*.json', '*.md', '*/*.py')
         for file in paper_folder.CHECKOUT.glob(f'*/**/{kind}')
     }
+    program = ROOT / 'dfl_jax' / 'papers'  # its modules lie beside them
+    tracked |= {str(file.relative_to(program)) for file in program.rglob('*.py')}
     home = installed / 'dfl_jax' / 'papers'
     assert {str(f.relative_to(home)) for f in home.rglob('*') if f.is_file()} == tracked
     assert CELL in tracked
