@@ -100,8 +100,8 @@ COMMANDS = {  # name -> commands, `experiments.` left out; {out} is the folder o
     'sweep': f'sweep --sweep=seed:0..1 --sweep=lr:0.05,0.1 --algorithm=dpsgd {SMALL} --out={{out}}',
     'select': f'{TRAINED}; select --run={{out}}/run --noprogress',
     'theory': f'theory --algorithm=ntk_dfl {SMALL} --out={{out}}/theory',
-    'attack': 'attack --images=1 --attack_steps=5 --attack_restarts=1 --attack_training=5 '
-    '--attack_known=10 --out={out}/attack',
+    'reconstruct': 'reconstruct --images=1 --attack_steps=5 --attack_restarts=1 '
+    '--attack_training=5 --attack_known=10 --out={out}/reconstruct',
     'tables': 'tables ntk_dfl/figure3 --runs=docs/results/ntk_dfl-figure3.json --out={out}',
     'tables computed': 'tables init_topology/stabilisation --out={out}',
     'report': f'{TRAINED}; report --runs={{out}}',

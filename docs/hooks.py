@@ -173,7 +173,8 @@ def _packages() -> dict[str, list[str]]:
     packages: dict[str, list[str]] = {}
     for file in sorted((ROOT / 'dfl_jax').rglob('*.py')):
         parts = file.relative_to(ROOT).with_suffix('').parts
-        if parts[1] not in ('cli', '__init__') and not any(p.startswith('_') for p in parts[:-1]):
+        inner = any(p.startswith('_') for p in parts[:-1])
+        if parts[1] not in ('cli', '__init__') and parts[-1] != 'command' and not inner:
             module = '.'.join(parts).removesuffix('.__init__')
             packages.setdefault('.'.join(parts[:2]), []).append(module)
     return packages

@@ -19,7 +19,7 @@ from dfl_jax.evaluation import Holdout
 from dfl_jax.execution import client_mesh
 from dfl_jax.gossip import mixing_matrix
 from dfl_jax.models import MLP, Linear, bind
-from dfl_jax.papers.tables.quadratic_problem import quadratics
+from dfl_jax.papers.tables.quadratics import quadratics
 from dfl_jax.tasks import REGRESSION
 from dfl_jax.timing import Online, world
 

@@ -15,8 +15,7 @@ from test_cli import NETWORK, write_sums
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.start import parse
 from dfl_jax.cli.time import command as time
-from dfl_jax.cli.time import map as time_map
-from dfl_jax.cli.time import plot
+from dfl_jax.cli.time import fastest_map, plot
 from dfl_jax.experiment.run_directory import RunDirectory
 
 SMALL = [
@@ -400,14 +399,14 @@ def test_what_methods_without_rounds_refuse(tmp_path, flags, message):
 
 def test_the_map_is_that_of_the_documents():
     """The stored table, made anew from the stored curves."""
-    definition, folder = time_map.defined()
-    text = time_map.report(definition, time_map.reached(definition, folder))
+    definition, folder = fastest_map.read_definition()
+    text = fastest_map.report(definition, fastest_map.rounds_to_targets(definition, folder))
     assert text + '\n' == (folder / 'time-map.md').read_text()
 
 
 def test_times_in_words():
     seconds = (0.0123, 1, 59, 60, 5400, 86400 * 3, np.inf)
-    found = [time_map.in_words(each) for each in seconds]
+    found = [fastest_map.in_units(each) for each in seconds]
     assert found == [
         '0.0123 seconds',
         '1 second',

@@ -18,9 +18,14 @@ from absl.testing import flagsaver
 from saved_runs import save_run
 from test_cli import ROOT
 
+from dfl_jax import flagfiles
 from dfl_jax.cli import command, help, interrupts, start
 from dfl_jax.cli.__main__ import COMMANDS as COMMANDS_OF_THE_PROGRAM
 from dfl_jax.cli.flags.checks import check_flags
+
+
+def module_of(command):
+    return importlib.import_module(f'dfl_jax.{COMMANDS_OF_THE_PROGRAM[command][0]}.command')
 
 
 def test_a_check_of_a_folder_leaves_nothing(tmp_path, monkeypatch):
@@ -64,7 +69,7 @@ def test_help_whose_reader_leaves_ends_without_a_word():
 @pytest.mark.parametrize('name, refused', [('sweep', '[no]resume'), ('theory', 'eval_every')])
 def test_help_leaves_out_what_the_command_refuses(name, refused, capsys):
     for called, there in (('run', True), (name, False)):
-        command = importlib.import_module(f'dfl_jax.cli.{called}.command')
+        command = module_of(called)
         with flagsaver.flagsaver():
             help.show(command, called, [called], full=True)
         shown = capsys.readouterr().out
@@ -74,13 +79,13 @@ def test_help_leaves_out_what_the_command_refuses(name, refused, capsys):
 @pytest.mark.parametrize(
     'name, said, unsaid',
     [
-        ('final_averaging', 'Seed of the split of the test set', 'partition, graphs'),
+        ('select', 'Seed of the split of the test set', 'partition, graphs'),
         ('sweep', '(default: runs/sweep-TIME)', 'runs/ALGORITHM'),
-        ('attack', '(default: runs/attack-TIME)', 'runs/ALGORITHM'),
+        ('reconstruct', '(default: runs/reconstruct-TIME)', 'runs/ALGORITHM'),
     ],
 )
 def test_help_says_what_a_flag_means_here(name, said, unsaid, capsys):
-    command = importlib.import_module(f'dfl_jax.cli.{name}.command')
+    command = module_of(name)
     with flagsaver.flagsaver():
         help.show(command, name, [name], full=False)
     shown = capsys.readouterr().out
@@ -88,7 +93,7 @@ def test_help_says_what_a_flag_means_here(name, said, unsaid, capsys):
 
 
 def test_a_flag_that_may_be_repeated_is_explained_by_its_own_words(capsys):
-    command = importlib.import_module('dfl_jax.cli.sweep.command')
+    command = module_of('sweep')
     with flagsaver.flagsaver():
         help.show(command, 'sweep', ['sweep'], full=False)
     shown = capsys.readouterr().out
@@ -96,7 +101,7 @@ def test_a_flag_that_may_be_repeated_is_explained_by_its_own_words(capsys):
 
 
 def test_help_of_a_method_has_its_defaults(capsys):
-    command = importlib.import_module('dfl_jax.cli.run.command')
+    command = module_of('run')
     with flagsaver.flagsaver():
         help.show(command, 'run', ['run', '--algorithm=relay_sgd'], full=False)
     shown = ' '.join(capsys.readouterr().out.split())
@@ -141,7 +146,7 @@ def test_a_flagfile_may_stand_twice_but_not_in_itself(tmp_path):
     one.write_text('--rounds=2\n')
     two.write_text(f'# --flagfile={two}\n--flagfile={one}\n--flagfile {one}\n')
     given = [f'--flagfile={two}', '--flagfile', str(one), '--', '--flagfile=no']
-    assert command.with_flagfiles(given) == [
+    assert flagfiles.with_flagfiles(given) == [
         '--rounds=2',
         f'--flagfile {one}',  # of one word, which is no flag
         '--rounds=2',
@@ -150,17 +155,17 @@ def test_a_flagfile_may_stand_twice_but_not_in_itself(tmp_path):
     ]
     one.write_text(f'  --flagfile={two}\n')
     with pytest.raises(ValueError, match='includes itself'):
-        command.with_flagfiles([f'--flagfile={two}'])
+        flagfiles.with_flagfiles([f'--flagfile={two}'])
 
 
 @pytest.mark.parametrize('encoding', ['utf-8', 'utf-8-sig'])
 def test_a_flagfile_may_have_a_byte_order_mark(tmp_path, encoding):
     file = tmp_path / 'one.flags'
     file.write_text('--rounds=1\r\n  # größer\r\n--out=größe\r\n', encoding=encoding)
-    assert command.flagfile_lines(str(file)) == ['--rounds=1', '--out=größe']
+    assert flagfiles.flagfile_lines(str(file)) == ['--rounds=1', '--out=größe']
     file.write_text('--out=größe\n', encoding='latin-1')
     with pytest.raises(ValueError, match='cannot be read: it is no text in UTF-8'):
-        command.flagfile_lines(str(file))
+        flagfiles.flagfile_lines(str(file))
 
 
 @pytest.mark.parametrize(
@@ -170,9 +175,9 @@ def test_quotes_in_a_flagfile_are_refused(tmp_path, line):
     file = tmp_path / 'one.flags'
     file.write_text(f'--degree=2\n{line}\n')
     with pytest.raises(ValueError, match=r'line 2, .*, is in quotes, .*; take them off'):
-        command.flagfile_lines(str(file))
+        flagfiles.flagfile_lines(str(file))
     file.write_text('--out=a"b\n--note=it\'s\n# "x"\n')
-    assert len(command.flagfile_lines(str(file))) == 2
+    assert len(flagfiles.flagfile_lines(str(file))) == 2
 
 
 COMMANDS = {
@@ -180,7 +185,7 @@ COMMANDS = {
     'report': ['--runs=.'],
     'tables': ['init_topology/figure5'],
     'sweep': ['--sweep=seed:0..20000'],
-    'attack': [],
+    'reconstruct': [],
     'theory': [],
 }
 
@@ -228,7 +233,7 @@ def flags_of_all_commands():
     script = (
         'import importlib, json, sys\n'
         'from absl import flags\n'
-        'command = importlib.import_module(f"dfl_jax.cli.{sys.argv[1]}.command")\n'
+        'command = importlib.import_module(f"dfl_jax.{sys.argv[1]}.command")\n'
         'getattr(command, "define_flags", lambda _: None)([])\n'
         'from dfl_jax.cli.command import PathParser, PathsParser\n'
         'known = flags.FLAGS\n'
@@ -261,7 +266,7 @@ def test_every_flag_that_names_a_file_or_folder_expands_the_home_folder(flags_of
 
 def parsed(module: str, *arguments: str) -> dict[str, object]:
     """The values of flags and the other arguments, of a command's line."""
-    found = importlib.import_module(f'dfl_jax.cli.{module}.command')
+    found = module_of(module)
     with flagsaver.flagsaver():
         try:
             rest = start.parse(['name', *arguments], found)
@@ -323,6 +328,8 @@ def check_of(argument: str) -> str | None:
         try:
             start.parse(['name', argument], importlib.import_module('dfl_jax.cli.run.command'))
             check_flags()
+            start.parse(['name', argument], module_of('run'))
+            values.check_values(start.flags.FLAGS)
         except ValueError as error:
             return str(error)
         finally:
@@ -341,7 +348,7 @@ def test_every_text_is_read_and_written_in_utf_8_by_name():
     assert not bare, f'no encoding: {", ".join(bare)}'
 
 
-ELSE = ('os', 'tarfile', 'zipfile', 'Image', 'logger', 'host', 'webbrowser')  # .open(...) of these
+ELSE = ('os', 'tarfile', 'zipfile', 'Image', 'logger', 'files', 'webbrowser')  # .open(...) of these
 
 
 def opens_a_text(call: ast.Call) -> bool:

@@ -13,7 +13,7 @@ from dfl_jax import Clients, topology
 from dfl_jax.asynchronous import EVENT_METHODS, method_of, model_bits, plan
 from dfl_jax.asynchronous.divshare import layout_of
 from dfl_jax.models import MLP, Linear, bind
-from dfl_jax.papers.tables.quadratic_problem import quadratics
+from dfl_jax.papers.tables.quadratics import quadratics
 from dfl_jax.tasks import REGRESSION
 from dfl_jax.timing import world
 

@@ -171,7 +171,7 @@ def test_settings_of_jax_under_which_nothing_runs_are_refused(option, value, wor
         ('run', TINY),
         ('sweep', (*TINY, '--sweep=seed:0..1')),
         ('theory', ('--clients=4', '--degree=2', '--rounds=1')),
-        ('attack', ()),
+        ('reconstruct', ()),
         ('select', ('--run=RUN',)),
         ('time', ('--runs=RUN',)),
         ('tables', ('init_topology/figure5',)),
@@ -191,7 +191,7 @@ def test_a_device_that_is_not_there_is_said_in_a_line_and_nothing_is_left(
 @pytest.mark.parametrize('setting', ['JAX_ENABLE_X64=maybe', 'JAX_DEFAULT_PRNG_IMPL=dice'])
 def test_a_variable_that_jax_cannot_read_is_said_in_a_line(setting, tmp_path):
     name, _, value = setting.partition('=')
-    for command in ('run', 'attack'):
+    for command in ('run', 'reconstruct'):
         ended = process(command, *(TINY if command == 'run' else ()), cwd=tmp_path, **{name: value})
         assert ended.returncode == 1 and ended.stderr.count('\n') == 1, ended.stderr
         assert name.lower() in ended.stderr.lower() and value in ended.stderr

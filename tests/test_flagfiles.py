@@ -9,6 +9,7 @@ from dfl_jax.cli.flags.run_flags import experiment_of_flags
 from dfl_jax.cli.run import command
 from dfl_jax.experiment.build import of_the_run
 from dfl_jax.experiment.method import configure
+from dfl_jax.flagfiles import with_flagfiles
 from dfl_jax.paper_folder import PAPERS
 from dfl_jax.papers.reconstruct import command as reconstruct
 

@@ -14,9 +14,9 @@ from scipy import stats
 from dfl_jax import Clients
 from dfl_jax import plots as run_plots
 from dfl_jax.base import Choices, Info, Mean
-from dfl_jax.cli.report.curves import numbers, over_seeds
-from dfl_jax.cli.report.network import of_run
-from dfl_jax.cli.report.saved_runs import find, group
+from dfl_jax.cli.report.curves import number_columns, over_seeds
+from dfl_jax.cli.report.network import drawing_of
+from dfl_jax.cli.report.saved_runs import find_runs, group_runs
 from dfl_jax.cli.report.tables import list_of_runs, measured
 from dfl_jax.cli.run import train
 from dfl_jax.cli.sweep import plot as sweep_plot
@@ -24,7 +24,7 @@ from dfl_jax.cli.sweep.plan import Run
 from dfl_jax.cli.sweep.results import write_results
 from dfl_jax.cli.time import plot as time_plot
 from dfl_jax.cli.time.command import row_of
-from dfl_jax.cli.time.command import table as time_table
+from dfl_jax.cli.time.command import times_table as time_table
 from dfl_jax.cli.time.replay import Replay, _operations
 from dfl_jax.evaluation import Holdout, evaluation
 from dfl_jax.experiment.run_directory import RunDirectory
@@ -32,7 +32,7 @@ from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 from dfl_jax.papers.reconstruct.scene import Result, Setting
 from dfl_jax.papers.reconstruct.table import COLUMNS as ATTACK_COLUMNS
-from dfl_jax.papers.select import averages, final_averaging
+from dfl_jax.papers.select import final_averaging
 from dfl_jax.papers.select import plot as select_plot
 from dfl_jax.papers.select.table import report as selection_report
 from dfl_jax.papers.tables import panels, plot_panels, studies
@@ -132,9 +132,9 @@ def label_matches(label, algorithm):
 @pytest.mark.parametrize('seed', [0, 1, 2])
 def test_the_tables_of_a_report(seed, tmp_path):
     frame, _ = folder_of(tmp_path, seed)
-    found, broken = find(tmp_path)
+    found, broken = find_runs(tmp_path)
     assert not broken
-    groups = group(found)
+    groups = group_runs(found)
     tables = measured(groups, TARGET)
     bounds = exact = 0
     for place, each in enumerate(groups):
@@ -192,7 +192,7 @@ def test_the_tables_of_a_report(seed, tmp_path):
 
 def test_the_list_of_runs_has_each_at_its_last_evaluation(tmp_path):
     frame, _ = folder_of(tmp_path)
-    shown = list_of_runs(find(tmp_path)[0])
+    shown = list_of_runs(find_runs(tmp_path)[0])
     for row in shown.rows:
         cells = dict(zip(shown.head, row, strict=True))
         run = frame[frame.run == cells['Run']]
@@ -212,12 +212,12 @@ def test_the_list_of_runs_has_each_at_its_last_evaluation(tmp_path):
 def test_the_curves_of_a_report(step, tmp_path):
     """Of the rounds that all seeds have, one of so many, always with the last."""
     frame, _ = folder_of(tmp_path)
-    for each in group(find(tmp_path)[0]):
+    for each in group_runs(find_runs(tmp_path)[0]):
         runs = counted(frame[frame.algorithm == each.runs[0].settings['algorithm']])
         shared = sorted(set.intersection(*({*run['round']} for run in runs)))
         kept = [r for i, r in enumerate(shared) if (len(shared) - 1 - i) % step == 0]
         assert kept[-1] == min(run['round'].max() for run in runs)
-        drawn = over_seeds(each, numbers(each), step)
+        drawn = over_seeds(each, number_columns(each), step)
         assert {'round', 'mbytes_total', 'seconds'} <= {*drawn['columns']}
         for name, values in drawn['columns'].items():
             scale = 100 if 'accuracy' in name else 1
@@ -392,7 +392,7 @@ def published(metric):
 def test_the_cells_of_a_table(metric, reached):
     """Means, deviations of a sample, and the 95 % intervals of Student's t."""
     runs, frames = runs_of_table(reached=reached)
-    head, rows = table.cells(published(metric), runs)
+    head, rows = table.head_and_rows(published(metric), runs)
     text = latex_table(head, rows, 'x')
     for row in rows:
         method, cells = row[0], dict(zip(head, row, strict=True))
@@ -498,7 +498,7 @@ def test_what_stands_below_a_table():
     runs, frames = runs_of_table()
     definition = published('rounds_to') | {'ours': 'ntk_dfl', 'rows': {}}
     definition['rows'] = {'ntk_dfl': [5, '>7', 5, 5], 'dfedavg': [9, 9, 9, 9]}
-    lines, off = table.below(definition, runs)
+    lines, off = table.findings_and_outliers(definition, runs)
     mean = {
         cell: {
             metric: np.mean([by_pandas(metric, f, frames['dfedavg-one'])[0] for f in of])
@@ -753,8 +753,8 @@ def test_the_picture_of_a_sweep_ends_with_the_last_round(tmp_path, monkeypatch):
 def test_the_clients_of_a_report(most, tmp_path):
     """Their values in every evaluation, or in one of several, with the last."""
     rows = save_run(tmp_path / 'run', rounds=7)
-    (run,) = find(tmp_path)[0]
-    found = of_run(run, most)
+    (run,) = find_runs(tmp_path)[0]
+    found = drawing_of(run, most)
     kept = [row for row in rows if most > 100 or row['round'] % 4 == 3]
     assert found['rounds'] == [row['round'] for row in kept]
     frame = pd.DataFrame([row['clients'] for row in kept])
@@ -873,7 +873,7 @@ def test_the_operations_between_two_evaluations_are_spread_evenly():
 # ----------------------------------------------------------------------- select, theory, the attack
 
 
-def test_every_average_of_final_averaging_is_evaluated_on_the_test_half(monkeypatch):
+def test_every_average_of_final_averaging_is_evaluated_on_the_test_half():
     clients, seed, target, rng = 12, 3, 0.4, np.random.default_rng(0)
     model = bind(MLP(3, ()), (4,))
     algorithm = make('dfedavg', model, init='independent')
@@ -882,10 +882,8 @@ def test_every_average_of_final_averaging_is_evaluated_on_the_test_half(monkeypa
     )
     state = jax.jit(algorithm.init)(jax.random.key(0), own)
     x, y = rng.normal(size=(81, 4)).astype(np.float32), rng.integers(3, size=81).astype(np.int32)
-    flags = {'algorithm': 'dfedavg', 'dataset': 'd', 'seed': 0, 'progress': False}
-    monkeypatch.setattr(averages, 'FLAGS', SimpleNamespace(**flags))
     experiment = SimpleNamespace(algorithm=algorithm, model=model, test=Holdout(x, y))
-    found = averages.examine(experiment, state, 5, seed, target)
+    found = final_averaging.examine(experiment, state, 5, seed, target, progress=False)
     (layer,) = state.params.values()
     weights = np.concatenate([layer['kernel'], np.asarray(layer['bias'])[:, None]], axis=1)
     ranking, reported = final_averaging.split(Holdout(x, y), seed)
@@ -943,8 +941,8 @@ def test_the_numbers_of_final_averaging():
         curves[:, -1] = 0.83
         curves[0, :] = curves[0] - 0.4 * (how == 'random')  # one that never gets there
         orders[how] = {
-            'reach': [averages.reaches(curve, target) for curve in curves.tolist()],
-            'stay': [averages.stays(curve, target) for curve in curves.tolist()],
+            'reach': [final_averaging.reaches(curve, target) for curve in curves.tolist()],
+            'stay': [final_averaging.stays(curve, target) for curve in curves.tolist()],
             'accuracies': curves.tolist(),
         }
     topologies = [

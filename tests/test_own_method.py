@@ -62,7 +62,7 @@ def test_settings_at_their_default_and_copies_do_not_split_a_report(tmp_path):
     assert dfl_jax('run', *few, '--out', tmp_path / 'left_out').status == 0
     assert dfl_jax('run', *few, '--beta=1', '--seed=1', '--out', tmp_path / 'given').status == 0
     shutil.copytree(tmp_path / 'left_out', tmp_path / 'copy')
-    (group,) = runs.group(runs.find(tmp_path)[0])
+    (group,) = runs.group_runs(runs.find_runs(tmp_path)[0])
     assert group.label == 'Gradient tracking' and group.repeats
     assert sorted(run.seed for run in group.counted) == ['0', '1']
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from helpers import started
 
-from dfl_jax import paper_folder
-from dfl_jax.cli import command
+from dfl_jax import flagfiles, paper_folder
 from dfl_jax.cli.__main__ import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,6 +77,8 @@ def test_a_wheel_has_the_papers(installed):
         for kind in ('*.flags', '*.json', '*.md', '*/*.py')
         for file in paper_folder.CHECKOUT.glob(f'*/**/{kind}')
     }
+    program = ROOT / 'dfl_jax' / 'papers'  # its modules lie beside them
+    tracked |= {str(file.relative_to(program)) for file in program.rglob('*.py')}
     home = installed / 'dfl_jax' / 'papers'
     assert {str(f.relative_to(home)) for f in home.rglob('*') if f.is_file()} == tracked
     assert CELL in tracked
@@ -109,16 +110,16 @@ def test_a_flagfile_is_found_here_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shipped = paper_folder.PAPERS / CELL
     for name in (CELL, f'experiments/{CELL}', f'./experiments/{CELL}', str(shipped)):
-        assert command.found_flagfile(name) == str(shipped)
+        assert flagfiles.found_flagfile(name) == str(shipped)
     (tmp_path / CELL).parent.mkdir(parents=True)
     (tmp_path / CELL).write_text('--rounds=3\n')
-    assert command.found_flagfile(CELL) == CELL
-    assert command.with_flagfiles(['--flagfile', CELL]) == ['--rounds=3']
+    assert flagfiles.found_flagfile(CELL) == CELL
+    assert flagfiles.with_flagfiles(['--flagfile', CELL]) == ['--rounds=3']
     (tmp_path / 'own').write_text(f'--flagfile=experiments/{CELL}\n')
-    assert '--algorithm=dpsgd' in command.with_flagfiles(['--flagfile=own'])
+    assert '--algorithm=dpsgd' in flagfiles.with_flagfiles(['--flagfile=own'])
     for name in ('absent.flags', 'experiments/absent.flags', '../' + CELL, 'ntk_dfl/figure2'):
         with pytest.raises(ValueError, match=f'{name} cannot be read'):
-            command.with_flagfiles([f'--flagfile={name}'])
+            flagfiles.with_flagfiles([f'--flagfile={name}'])
 
 
 @pytest.mark.parametrize('name', COMMANDS)

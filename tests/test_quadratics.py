@@ -12,8 +12,7 @@ from dfl_jax import topology
 from dfl_jax.base import Graph
 from dfl_jax.methods import make
 from dfl_jax.models import Linear, bind
-from dfl_jax.papers.tables.quadratic_problem import quadratics
-from dfl_jax.papers.tables.quadratics import fewest_rounds
+from dfl_jax.papers.tables.quadratics import fewest_rounds, quadratics
 from dfl_jax.tasks import REGRESSION
 
 CLIENTS, DIMENSION = 16, 5

@@ -14,7 +14,7 @@ from helpers import started
 from test_cli import NETWORK, SMALL, contents, here, rows_of, write_clusters
 
 from dfl_jax.cli.report import command as report
-from dfl_jax.cli.report.tables import printed
+from dfl_jax.cli.report.tables import in_words
 from dfl_jax.results import published as files
 from dfl_jax.results import table as tables_text
 from dfl_jax.results.measured import Measured
@@ -271,7 +271,7 @@ def test_runs_stand_in_the_tables_that_they_belong_to(runs, tmp_path, monkeypatc
     report.write_report(runs, out, 0.85, False)
     page = Page(out.read_text())
     ends = [rows_of(runs / 'deep' / f'ntk_dfl-few-seed{seed}')[-1] for seed in (0, 1)]
-    shown = tables_text.ours(
+    shown = tables_text.with_interval(
         [Measured(100 * round(row['consensus_accuracy'], 4)) for row in ends], 98.5
     )
     assert page.table('The paper') == [
@@ -519,7 +519,7 @@ def test_ctrl_c_while_it_reads(monkeypatch, tmp_path, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(report, 'find', interrupt)
+    monkeypatch.setattr(report, 'find_runs', interrupt)
     chosen = {'runs': str(tmp_path), 'out': None, 'target': 0.85, 'overwrite': False}
     monkeypatch.setattr(report, 'FLAGS', SimpleNamespace(**chosen))
     assert report.main(['report']) == 130
@@ -544,7 +544,7 @@ def test_a_cell_is_what_the_tables_print(values, expected):
         (value,) = run.rows
         return value if value is None or isinstance(value, Measured) else Measured(value)
 
-    assert printed(runs, measure) == expected
+    assert in_words(runs, measure) == expected
 
 
 def test_without_its_libraries_the_report_says_how_to_get_them(runs, tmp_path, monkeypatch):

@@ -123,7 +123,7 @@ def test_a_claim_has_a_reason_of_its_own_before_that_of_its_cell():
 def test_every_reason_is_of_a_cell_or_a_claim(file):
     """A name that nothing has would never be read."""
     published = table_files.read_published(file)
-    cells = table_files.flagfiles(published, file.parent)
+    cells = table_files.flagfiles_of(published, file.parent)
     claims = {entry.claim for entry in reproduction.entries(published, {})}
     named = {*published.get('known', ()), *published.get('unexplained', ())}
     assert not named - claims - {*cells}

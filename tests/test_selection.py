@@ -20,7 +20,6 @@ from dfl_jax.cli.start import parse
 from dfl_jax.cli.time import command as time
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
-from dfl_jax.papers.select import averages
 from dfl_jax.papers.select import command as select
 from dfl_jax.papers.select import final_averaging as selection
 from dfl_jax.simulate import Holdout
@@ -168,10 +167,10 @@ def test_an_average_is_that_of_the_parameters(network):
 
 def test_counts_of_clients():
     curve = [0.70, 0.85, 0.83, 0.84, 0.86]
-    assert (averages.reaches(curve, 0.84), averages.stays(curve, 0.84)) == (2, 4)
-    assert (averages.reaches(curve, 0.9), averages.stays(curve, 0.9)) == (None, None)
-    assert (averages.reaches(curve, 0.7), averages.stays(curve, 0.7)) == (1, 1)
-    assert (averages.reaches(curve[:3], 0.84), averages.stays(curve[:3], 0.84)) == (2, None)
+    assert (selection.reaches(curve, 0.84), selection.stays(curve, 0.84)) == (2, 4)
+    assert (selection.reaches(curve, 0.9), selection.stays(curve, 0.9)) == (None, None)
+    assert (selection.reaches(curve, 0.7), selection.stays(curve, 0.7)) == (1, 1)
+    assert (selection.reaches(curve[:3], 0.84), selection.stays(curve[:3], 0.84)) == (2, None)
 
 
 # ---------------------------------------------------------------------------------- the command
@@ -234,7 +233,7 @@ def test_the_command_writes_once(finished, tmp_path):
     assert found['average_of_all'] == pytest.approx(row['consensus_accuracy'], abs=0.1)
     own = found['client_accuracies']
     draws = {how: len(curves['accuracies']) for how, curves in found['orders'].items()}
-    assert draws == {'best_to_worst': 1, 'random': averages.DRAWS, 'worst_to_best': 1, 'ring': 1}
+    assert draws == {'best_to_worst': 1, 'random': selection.DRAWS, 'worst_to_best': 1, 'ring': 1}
     for curves in found['orders'].values():
         assert {len(curve) for curve in curves['accuracies']} == {CLIENTS}
         assert {curve[-1] for curve in curves['accuracies']} == {found['average_of_all']}

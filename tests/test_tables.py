@@ -19,6 +19,7 @@ from dfl_jax.results import published as table_files
 from dfl_jax.results.curves import read_flagfile
 from dfl_jax.results.labels import METHOD_LABELS
 from dfl_jax.results.measured import METRICS, by_metric
+from dfl_jax.results.run_notes import note_lines, read_note
 
 PUBLISHED = {
     'metric': 'rounds_to',
@@ -67,15 +68,16 @@ def flags_of(**given):
 
 
 def find(folder, *sources, names=curves.CURVES):
-    flagfiles = table_files.flagfiles(PUBLISHED, folder)
-    return curves.find_runs(flagfiles, sources, dict.fromkeys(flagfiles, names))
+    flagfiles = table_files.flagfiles_of(PUBLISHED, folder)
+    runs, notes = curves.find_runs(flagfiles, sources, dict.fromkeys(flagfiles, names))
+    return runs, [*map(str, notes)]
 
 
 SETTINGS = {'clients': 300, 'partition': 'dirichlet', 'partition_overlap': True, 'seed': 0}
 
 
 def table_of(published, runs):
-    return markdown_table(*table.cells(published, runs))
+    return markdown_table(*table.head_and_rows(published, runs))
 
 
 def test_mean_and_deviation_over_seeds_stand_beside_the_paper(folder, tmp_path):
@@ -130,15 +132,16 @@ def test_the_devices_of_a_flagfile_are_no_setting_of_the_run(folder, tmp_path):
 
 def test_no_run_at_all_is_an_error_that_names_the_cells(folder, tmp_path):
     found, warnings = find(folder, tmp_path / 'nothing')
-    files = table_files.flagfiles(PUBLISHED, folder)
+    files = table_files.flagfiles_of(PUBLISHED, folder)
     assert not found and warnings == []
-    message = curves.none_of(files, [tmp_path / 'nothing'], warnings)
+    message = curves.no_run_found(files, [tmp_path / 'nothing'], warnings)
     assert 'name them ntk_dfl-alpha0.1, ntk_dfl-iid' in message
 
 
 def test_what_is_said_of_several_runs_is_said_once():
     warnings = ['a-seed0: --lr=1', 'a-seed1 stopped at round 3', 'a-seed1: --lr=1', 'b: --lr=2']
-    assert curves.notes([*warnings, 'b is left out: no x\n']) == [
+    notes = map(read_note, [*warnings, 'b is left out: no x\n'])
+    assert note_lines(notes) == [
         'note: a-seed1 stopped at round 3',
         'note: b is left out: no x',
         'note: a-seed0 and 1 more: --lr=1',
@@ -210,7 +213,7 @@ def test_the_gap_is_between_the_aggregated_model_and_the_mean_client():
         '| ntk_dfl | 10 | 11 ± 1.4 (2 seeds, -2 to 24) | - | 10 (1 seed) |',
         '| dfedavg | 12 | 20 (1 seed) | 20 | - |',
     ]
-    assert table.off_paper(published, runs) == ['dfedavg iid: 20 against 12 (+67 %)']
+    assert table.far_off_cells(published, runs) == ['dfedavg iid: 20 against 12 (+67 %)']
 
 
 def test_the_megabytes_are_those_of_the_first_round_at_the_target():
@@ -231,7 +234,7 @@ def test_the_megabytes_are_those_of_the_first_round_at_the_target():
         '| >1885000 (1 seed) |',
         '| dfedavg | - | 119.3 (1 seed) | - | - |',
     ]
-    assert table.off_paper(published, runs) == []
+    assert table.far_off_cells(published, runs) == []
 
 
 def test_several_metrics_stand_side_by_side_in_every_column():
@@ -271,7 +274,7 @@ def test_several_metrics_stand_side_by_side_in_every_column():
     assert table.report(published, runs).splitlines()[-1:] == [
         '- ntk_dfl iid rounds: 2 against 4 (-50 %)'
     ]
-    assert metrics.what(published) == (
+    assert metrics.metrics_in_words(published) == (
         'megabytes a round saved against ntk_dfl (%); rounds to 85 % consensus accuracy; '
         'mean client accuracy at round 2 (%)'
     )
@@ -302,7 +305,7 @@ def test_the_rounds_to_a_reference_are_to_where_its_mean_client_is_at_the_round(
     (row,) = table_of(published | {'every': 2}, early).splitlines()[2:3]
     assert row == '| dfml | 10 | 2 (1 seed) | - | >2 (1 seed) | 20 | - | 30 | - |'
     assert table_of(published, runs).splitlines()[3] == '| dec_fedavg ' + 8 * '| - ' + '|'
-    assert metrics.what(published) == (
+    assert metrics.metrics_in_words(published) == (
         'rounds to the mean client accuracy of dec_fedavg at round 2; '
         'rounds to the mean client accuracy of dec_fedavg at round 3'
     )
@@ -324,7 +327,7 @@ def test_columns_may_have_rounds_of_their_own(metric):
         'dec_fedavg-iid': [curve(0.25, 0.5, 0.5, **local)],
     }
     assert table_of(published, runs).splitlines()[2] == '| dfml | 65 (1 seed) | 40 (1 seed) |'
-    assert 'at round 1 or 3 (%)' in metrics.what(published)
+    assert 'at round 1 or 3 (%)' in metrics.metrics_in_words(published)
     whose, points = (' of the mean client', 25) if metric == 'client_accuracy_at' else ('', 25)
     assert table.comparisons(published, runs) == [
         f'iid: lead{whose} over the best baseline at round 3: {points:.1f} points (dec_fedavg)'
@@ -348,7 +351,7 @@ def test_columns_may_have_rounds_of_their_own(metric):
 )
 def test_cells_far_from_the_paper_are_named(number, run, warning):
     published = PUBLISHED | {'rows': {'dfedavg': [number, None]}}
-    assert table.off_paper(published, {'dfedavg-iid': [run]}) == warning
+    assert table.far_off_cells(published, {'dfedavg-iid': [run]}) == warning
 
 
 COMPARED = PUBLISHED | {
@@ -728,7 +731,7 @@ def test_flagfiles_may_be_those_of_other_tables(tmp_path, monkeypatch):
     for file in [*files, 'p/b/dpsgd-iid.flags', 'p/own/dfedavg-iid.flags']:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
-    assert table_files.flagfiles(PUBLISHED | {'flags': ['p/a', 'p/b']}, tmp_path / 'p/own') == {
+    assert table_files.flagfiles_of(PUBLISHED | {'flags': ['p/a', 'p/b']}, tmp_path / 'p/own') == {
         'ntk_dfl-alpha0.1': tmp_path / files[2],
         'ntk_dfl-iid': tmp_path / files[0],
     }
@@ -761,8 +764,8 @@ def test_a_column_that_only_lines_show_is_needed_of_their_cells(folder, tmp_path
         {'cell': 'ntk_dfl-alpha0.1', 'label': 'b'},
     ]
     published = PUBLISHED | {'panels': [{'title': '', 'lines': lines}]}
-    files = table_files.flagfiles(PUBLISHED, folder)
-    needed = table_files.columns(published, files)
+    files = table_files.flagfiles_of(PUBLISHED, folder)
+    needed = table_files.needed_columns(published, files)
     assert needed == {
         'ntk_dfl-alpha0.1': [*curves.CURVES],
         'ntk_dfl-iid': [*curves.CURVES, 'meme_accuracy'],
@@ -780,16 +783,16 @@ def test_a_column_that_only_lines_show_is_needed_of_their_cells(folder, tmp_path
             {'title': '', 'column': 'iid', 'curves': ['meme_accuracy']},
         ]
     }
-    needed = table_files.columns(everywhere, files)
-    found, warnings = curves.find_runs(files, [tmp_path], needed)
+    needed = table_files.needed_columns(everywhere, files)
+    found, (note,) = curves.find_runs(files, [tmp_path], needed)
     assert [*found] == ['ntk_dfl-iid']
-    assert warnings == ['ntk_dfl-alpha0.1 is left out: it has no meme_accuracy']
+    assert str(note) == 'ntk_dfl-alpha0.1 is left out: it has no meme_accuracy'
 
 
 def test_what_metric_and_panels_need():
     def needed(metric, *kinds):
         panels = [panel for kind in kinds for panel in PANELS[kind]]
-        (names,) = table_files.columns(
+        (names,) = table_files.needed_columns(
             {'metric': metric, 'panels': panels}, ['ntk_dfl-iid']
         ).values()
         return tuple(names[len(curves.CURVES) :])
@@ -840,7 +843,7 @@ def test_every_shipped_cell_has_a_flagfile_with_known_flags(published):
     import dfl_jax.cli.flags.method_flags  # noqa: F401
 
     content = json.loads(published.read_text())
-    files = table_files.flagfiles(content, published.parent)
+    files = table_files.flagfiles_of(content, published.parent)
     assert files.keys() >= {path.stem for path in published.parent.glob('*.flags')}
     assert {cell.partition('-')[0] for cell in files} == set(content['rows'])
     assert {cell.partition('-')[2] for cell in files} == set(content['columns'])
@@ -871,7 +874,7 @@ def test_every_shipped_table_is_whole(published):
     named |= {*content.get('centralized', ()), *content.get('variants', ())}
     assert named <= {None, *content['rows']}
     assert table_of(content, {}).count('\n') == 1 + len(content['rows'])
-    assert metrics.what(content) and ylabel(content)
+    assert metrics.metrics_in_words(content) and ylabel(content)
     assert content.get('errors', 'range') in ('range', 'confidence')
     columns = set(content['columns'])
     assert columns >= content.get('slowdown', {}).keys()
@@ -886,7 +889,7 @@ def test_panels_of_other_quantities_name_and_own_their_axis(published):
     shared = [panel for panel in content['panels'] if 'ylabel' not in panel]
     assert len({panel.get('yscale') for panel in shared}) <= 1
     curves_shown = {curve for panel in shared for curve in curves.panel_curves(panel)}
-    assert curves_shown <= {*curves.CURVES} or curves_shown == {curves.LOSS}
+    assert curves_shown <= {*curves.CURVES} or curves_shown == {curves.CLIENT_LOSS}
 
 
 def cells_of(content, panel):
@@ -903,7 +906,7 @@ def cells_of(content, panel):
 @pytest.mark.parametrize('published', TABLES, ids=IDS)
 def test_every_shipped_panel_draws_the_cells_that_there_are(published):
     content = json.loads(published.read_text())
-    cells = set(table_files.flagfiles(content, published.parent))
+    cells = set(table_files.flagfiles_of(content, published.parent))
     named = [cells_of(content, panel) for panel in content['panels']]
     assert set().union(*named) == cells
     rounds = 20
@@ -914,7 +917,7 @@ def test_every_shipped_panel_draws_the_cells_that_there_are(published):
             {'run': 'run', 'round': run['round']}
             | {name: run.get(name, [0.1] * rounds) for name in names}
         ]
-        for cell, names in table_files.columns(content, cells).items()
+        for cell, names in table_files.needed_columns(content, cells).items()
     }
     colours = table_panels({**content, 'panels': [{'title': '', 'column': ''}]}, {})[0].lines
     assert len({line.colour for line in colours}) == len(content['rows'])

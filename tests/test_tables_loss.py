@@ -51,14 +51,14 @@ def test_the_round_of_a_loss_is_where_its_curve_meets_the_target():
     at_once = measure(PUBLISHED, [losses(0.9, every=10)])
     assert at_once == [Measured(10)]
     assert [str(value) for value in measure(PUBLISHED, runs)] == ['20', '2.5', '>10']
-    assert metrics.what(PUBLISHED) == 'rounds to a mean test loss of 1'
+    assert metrics.metrics_in_words(PUBLISHED) == 'rounds to a mean test loss of 1'
 
 
 def test_the_loss_at_a_round_is_not_in_percent():
     published = PUBLISHED | {'metric': 'loss_at', 'round': 20}
     runs = [losses(2.3, 0.4, every=10), losses(2.3, 0.2), losses(2.3, 0.2, every=10)]
     assert measure(published, runs) == [Measured(0.4), Measured(0.2)]
-    assert metrics.what(published) == 'mean test loss at round 20'
+    assert metrics.metrics_in_words(published) == 'mean test loss at round 20'
     several = {'metrics': ['loss_to', 'loss_at'], 'rows': {'he': [[5, None, None, None]] * 2}}
     lines = table_of(published | several, {'he-n8': runs}).splitlines()
     assert lines[0].startswith('| method | n8 rounds paper | n8 rounds ours | n8 loss paper |')
@@ -72,7 +72,7 @@ def test_what_losses_and_other_columns_need():
         {'title': '', 'lines': [{'cell': 'a', 'curve': 'sigma_ap'}], 'x': 'minibatches'},
         {'title': '', 'lines': [{'cell': 'a'}], 'curve': 'change_total_mean', 'x': 'mbytes_total'},
     ]
-    needed = table_files.columns(PUBLISHED | {'panels': panels}, ['a', 'b'])
+    needed = table_files.needed_columns(PUBLISHED | {'panels': panels}, ['a', 'b'])
     shared = [LOSS, 'mbytes_total', 'sigma_an']
     assert needed == {
         'a': [*curves.CURVES, 'change_total_mean', *shared, 'sigma_ap'],
@@ -95,7 +95,7 @@ def test_losses_and_small_columns_keep_their_digits(tmp_path):
 @pytest.mark.parametrize('exponent', [0.4, 1.0, -0.5])
 def test_a_known_exponent_is_found(exponent):
     runs = law(exponent)
-    found = table_fits.fits(PUBLISHED, runs)['he']
+    found = table_fits.fitted_laws(PUBLISHED, runs)['he']
     assert found.exponent == pytest.approx(exponent)
     assert found.factor == pytest.approx(3)
     assert found.error == pytest.approx(0, abs=1e-6)
@@ -129,7 +129,7 @@ def test_bounds_are_left_out_of_the_fit():
 
 def test_two_sizes_are_no_fit():
     runs = {cell: 2 * cells for cell, cells in law(0.5).items() if cell in ('he-n8', 'he-n16')}
-    assert table_fits.fits(PUBLISHED, runs) == {}
+    assert table_fits.fitted_laws(PUBLISHED, runs) == {}
     text = 'he: rounds ~ n^mu not fitted, it takes 3 sizes (2 sizes, 4 runs)'
     assert table_fits.fit_lines(PUBLISHED, runs) == [text]
     runs['he-n32'] = [losses(2.0)]
@@ -272,7 +272,7 @@ def test_settings_of_the_initialisation_paper(figure):
     # on these logarithmic axes an interval of means may fall below zero
     ranges = figure in ('figure2', 'figure4')
     assert content.get('errors', 'range') == ('range' if ranges else 'confidence')
-    for cell, file in table_files.flagfiles(content, folder).items():
+    for cell, file in table_files.flagfiles_of(content, folder).items():
         wanted = read_flagfile(file)
         clients = int(wanted['clients'])
         assert wanted['partition'] == 'balanced' or int(wanted['train_samples']) % clients == 0
@@ -284,6 +284,6 @@ def test_settings_of_the_initialisation_paper(figure):
         )
     for panel in content['panels']:
         for line in panel.get('lines', ()) if panel.get('x') == 'minibatches' else ():
-            wanted = read_flagfile(table_files.flagfiles(content, folder)[line['cell']])
+            wanted = read_flagfile(table_files.flagfiles_of(content, folder)[line['cell']])
             batches = -(-int(wanted['samples_per_client']) // 16)
             assert line['scale'] == batches * int(wanted['local_epochs'])

@@ -53,7 +53,7 @@ def command_of(monkeypatch, *arguments, **values):
 
 
 def jobs(home, runs, seeds=(0, 1), partitions=None):
-    flagfiles = table_files.flagfiles(PUBLISHED, home)
+    flagfiles = table_files.flagfiles_of(PUBLISHED, home)
     return missing.jobs_of(flagfiles, seeds, runs, partitions or {})
 
 
@@ -74,7 +74,7 @@ def test_a_run_is_there_when_it_has_its_rounds(home):
 def test_the_cheapest_comes_first_and_what_nothing_tells_last(home):
     """A cell's own runs tell what it takes, else those of its method."""
     runs = {'dpsgd-iid': [kept('dpsgd-iid-seed0', 2, seconds_a_round=a) for a in (3.0, 5.0)]}
-    ordered = missing.by_cost(jobs(home, runs, seeds=(1,)), runs)
+    ordered = missing.cheapest_first(jobs(home, runs, seeds=(1,)), runs)
     assert [(job.cell, seconds) for job, seconds in ordered] == [
         ('dpsgd-iid', 8),
         ('dpsgd-ring', 16),
@@ -89,7 +89,7 @@ def test_the_cheapest_comes_first_and_what_nothing_tells_last(home):
 
 
 def test_cells_by_their_names(home):
-    flagfiles = table_files.flagfiles(PUBLISHED, home)
+    flagfiles = table_files.flagfiles_of(PUBLISHED, home)
     assert [*missing.chosen_cells(flagfiles, [])] == [*flagfiles]
     assert [*missing.chosen_cells(flagfiles, ['dpsgd-*'])] == ['dpsgd-iid', 'dpsgd-ring']
     assert [*missing.chosen_cells(flagfiles, ['*-ring', 'dfedavg-iid'])] == [
@@ -191,5 +191,5 @@ def test_what_cannot_be_is_told_before_anything_runs(
     ],
 )
 def test_an_interval_that_excludes_the_paper_is_marked(values, number, text):
-    assert table.ours([*map(Measured, values)], number) == text
-    assert '≠' not in table.ours([Measured(12), Measured(200, True)], 20)
+    assert table.with_interval([*map(Measured, values)], number) == text
+    assert '≠' not in table.with_interval([Measured(12), Measured(200, True)], 20)

@@ -35,7 +35,7 @@ from dfl_jax.cli.time import command as time
 from dfl_jax.cli.watch import command as watch
 from dfl_jax.data import load
 from dfl_jax.experiment.run_directory import RunDirectory
-from dfl_jax.papers.reconstruct import command as attack
+from dfl_jax.papers.reconstruct import command as reconstruct
 from dfl_jax.papers.reconstruct import scene
 from dfl_jax.papers.select import command as select
 from dfl_jax.papers.tables import command as tables
@@ -247,7 +247,7 @@ COMMANDS = {
     'select': {
         *('run', 'target', 'world', 'seed', 'out', 'progress', 'allow_imports', *FILES_OF_A_RUN),
     },
-    'attack': {
+    'reconstruct': {
         *('images', 'attack_sparsity', 'attack_projection', 'attack_training', 'attack_steps'),
         *('attack_restarts', 'attack_smoothness', 'attack_known', 'dataset', 'data_dir', 'seed'),
         *('out', 'progress'),
@@ -393,7 +393,9 @@ def test_a_replay_is_of_what_its_flags_say(two_runs, tmp_path, monkeypatch):
     ]
     assert '1/1' in bars[0] and '1/1' not in bars[1]
     drawn = []
-    monkeypatch.setattr('dfl_jax.cli.time.map.draw_map', lambda out: drawn.append(out) or 'map')
+    monkeypatch.setattr(
+        'dfl_jax.cli.time.fastest_map.draw_map', lambda out: drawn.append(out) or 'map'
+    )
     assert called(time, '--map', f'--out={tmp_path}/map')[0] == 0
     assert drawn == [tmp_path / 'map']
 
@@ -452,7 +454,7 @@ def test_code_of_a_run_is_imported_where_that_is_allowed(command, files, tmp_pat
     assert called(module, *given, '--allow_imports')[0] == 0
 
 
-# The attack
+# The reconstruction
 
 
 def attacked(files, *argv) -> dict[str, str]:
@@ -471,7 +473,7 @@ def attacked(files, *argv) -> dict[str, str]:
             keys = jax.random.split(jax.random.key(0), len(victim.images))
             sent = jax.eval_shape(
                 lambda w, keys, seen, made=made: jax.vmap(
-                    lambda k, x: scene.attack.received(made.model, None, k, w, x)
+                    lambda k, x: scene.reconstruction.received(made.model, None, k, w, x)
                 )(keys, seen),
                 *(w, keys, made.seen),
             )
@@ -482,11 +484,11 @@ def attacked(files, *argv) -> dict[str, str]:
                     )
 
     try:
-        attack.FLAGS(['attack', *map(str, argv)])
+        reconstruct.FLAGS(['reconstruct', *map(str, argv)])
         with jax.numpy_rank_promotion('allow'):
-            main(attack.FLAGS)
+            main(reconstruct.FLAGS)
     finally:
-        attack.FLAGS.unparse_flags()
+        reconstruct.FLAGS.unparse_flags()
     return found
 
 
@@ -524,7 +526,7 @@ def test_two_values_of_a_flag_make_two_attacks(name, files):
 
 
 def test_every_flag_of_the_attack_has_two_values():
-    assert {*ATTACKS, 'out', 'progress'} == COMMANDS['attack']
+    assert {*ATTACKS, 'out', 'progress'} == COMMANDS['reconstruct']
 
 
 # Sweeps
@@ -595,7 +597,7 @@ def test_a_table_is_what_its_flags_say(tmp_path, monkeypatch, capsys):
     (folder / 'published.json').write_text(json.dumps(PUBLISHED))
     for cell in CELLS:
         (folder / f'{cell}.flags').write_text(f'--algorithm={cell.split("-")[0]}\n--rounds=2\n')
-    monkeypatch.setattr(tables.files, 'PAPERS', tmp_path / 'papers')
+    monkeypatch.setattr('dfl_jax.results.published.PAPERS', tmp_path / 'papers')
     trained = []
     monkeypatch.setattr(tables.missing, 'train', lambda *of: trained.append(of) or [])
     monkeypatch.setattr(tables, 'write_table', lambda *of: print('table', of))

@@ -1,4 +1,4 @@
-"""What the commands share: flagfiles, errors of one line, tables, folders that can be written.
+"""What the commands share: flags that are paths, errors of one line, folders that can be written.
 
 Nothing heavy is imported here, so that a mistake is reported at once.
 """
@@ -16,14 +16,10 @@ from typing import Any
 
 from absl import flags, logging
 
-from dfl_jax.paper_folder import CHECKOUT, PAPERS
 from dfl_jax.plain_text import in_a_line
 from dfl_jax.setting_error import rendered
 
 flags.disclaim_key_flags()  # a flag that is defined here is of the module that asks
-
-# A flag or its value in quotes, which a shell would take off
-QUOTED = re.compile(r"""(--?\w+[= ])?(['"]).*\2""")
 
 Main = Callable[[list[str]], int]
 
@@ -160,68 +156,6 @@ def share(text: str, entries: Sequence[Any]) -> list[int]:
     if not numbers or not int(numbers[1]) < int(numbers[2]):
         raise ValueError(f'--shard={text}: write i/n with i from 0 to n - 1, e.g. --shard=0/4')
     return list(range(int(numbers[1]), len(entries), int(numbers[2])))
-
-
-def with_flagfiles(arguments: Iterable[str], inside: Sequence[str] = ()) -> list[str]:
-    """The arguments, with the lines of each flagfile in place of its --flagfile.
-
-    A flagfile that is not in the current directory is one of the papers' (`found_flagfile`).
-
-    inside: the flagfiles that lead here.
-
-    Raises ValueError for a flagfile that cannot be read or that includes itself.
-    """
-    expanded: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
-        if argument == '--':
-            return [*expanded, argument, *rest]
-        name, equals, path = argument.partition('=')
-        if name not in ('--flagfile', '-flagfile'):
-            expanded.append(argument)
-            continue
-        path = path if equals else next(rest, '')
-        if path:  # an empty one stands for none, as in absl
-            path = found_flagfile(path)
-            if path in inside:
-                raise ValueError(f'--flagfile={path} includes itself; take that line out')
-            expanded += with_flagfiles(flagfile_lines(path), (*inside, path))
-    return expanded
-
-
-def found_flagfile(name: str) -> str:
-    """The path of a flagfile: `name` as it stands, or below the papers' folder.
-
-    name: relative to the current directory, or to the papers' folder, where `experiments/`, as the
-      documents write it from a checkout, may come first. A name that is in neither stays as it is.
-    """
-    path = Path(os.path.expanduser(name))
-    if not path.is_absolute() and not os.path.lexists(path):
-        parts = path.parts[1:] if path.parts[:1] == (CHECKOUT.name,) else path.parts
-        shipped = PAPERS.joinpath(*parts)
-        if shipped.is_file():
-            return str(shipped)
-    return os.path.expanduser(name)
-
-
-def flagfile_lines(path: str) -> list[str]:
-    """The lines of a flagfile but comments and empty ones. Raises ValueError, one line."""
-    try:
-        with open(path, encoding='utf-8-sig') as file:  # perhaps a pipe of the shell
-            lines = file.read().splitlines()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else 'it is no text in UTF-8'
-        raise ValueError(f'--flagfile={path} cannot be read: {reason}') from error
-    kept = []
-    for number, line in enumerate(map(str.strip, lines), 1):
-        if QUOTED.fullmatch(line):
-            raise ValueError(
-                f'--flagfile={path}: line {number}, {line}, is in quotes, which would belong to '
-                'the value; take them off'
-            )
-        if line and not line.startswith(('#', '//')):
-            kept.append(line)
-    return kept
 
 
 def check_empty(out: str | None) -> None:

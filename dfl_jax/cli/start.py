@@ -11,7 +11,8 @@ from types import ModuleType
 
 from absl import app, flags
 
-from dfl_jax.cli.command import PathParser, fail, in_flags, with_flagfiles
+from dfl_jax.cli.command import PathParser, fail, in_flags
+from dfl_jax.flagfiles import with_flagfiles
 
 HELP = ('--help', '-help', '-h', '--helpshort', '--helpfull')
 

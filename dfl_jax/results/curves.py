@@ -6,19 +6,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dfl_jax.cli.command import flagfile_lines
 from dfl_jax.experiment.run_directory import Row, RunDirectory, read_json, shown, write_atomically
 from dfl_jax.files import to_json
+from dfl_jax.flagfiles import flagfile_lines
 from dfl_jax.plain_text import in_a_line
+from dfl_jax.results.run_notes import Note, left_out, read_note
 
 CURVES = ('consensus_accuracy', 'client_accuracy_mean')
-LOSS = 'client_loss_mean'
-LOCAL = 'local_accuracy_mean'
-SKIPPED = 'is left out'  # of a run that cannot be read
+CLIENT_LOSS = 'client_loss_mean'
+LOCAL_ACCURACY = 'local_accuracy_mean'
 COARSE = ('accuracy', 'mbytes', 'model_deviation')  # columns of four decimals
 SECONDS = 'seconds_a_round'  # of a run, evaluation apart
 FREE = ('seed', 'data_dir', 'devices')  # a run may differ from its flagfile in these
-BESIDE = (*FREE, 'partition_file', 'chunk')  # and be given these, which the flagfile has not
+ALSO_FREE = (*FREE, 'partition_file', 'chunk')  # and be given these, which the flagfile has not
 REPLACED = ('partition', 'partition_overlap', 'alpha')  # by a partition_file
 
 # Its name as 'run', SECONDS, and as lists 'round', CURVES and what a table adds
@@ -28,54 +28,41 @@ Runs = dict[str, list[Run]]  # by cell
 
 def find_runs(
     flagfiles: Mapping[str, Path], sources: Sequence[Path], needed: Mapping[str, Sequence[str]]
-) -> tuple[Runs, list[str]]:
-    """The runs of every cell that has some, and warnings of other settings and unfinished runs.
+) -> tuple[Runs, list[Note]]:
+    """The runs of every cell that has some, and notes on other settings and unfinished runs.
 
     flagfiles: of every cell. sources: folders of runs, or files that stand for them; a run is that
     of the first that has one of its name. needed: columns, by cell; a run that is damaged or lacks
-    any of them is left out, and a warning says so.
+    any of them is left out, and a note says so.
     """
     runs: Runs = {}
-    warnings: list[str] = []
+    notes: list[Note] = []
     for source in sources:
         read = load_curves if source.suffix == '.json' else read_directories
-        more, more_warnings = read(source, flagfiles, needed)
+        more, more_notes = read(source, flagfiles, needed)
         known = {run['run'] for several in runs.values() for run in several}
         for cell, several in more.items():
             runs.setdefault(cell, []).extend(run for run in several if run['run'] not in known)
-        warnings += [each for each in more_warnings if not concerns(each, known)]
-    runs = {cell: sorted(runs[cell], key=by_seed) for cell in flagfiles if cell in runs}
-    return runs, warnings
+        notes += [note for note in more_notes if not note.is_about(known)]
+    runs = {cell: sorted(runs[cell], key=seed_order) for cell in flagfiles if cell in runs}
+    return runs, notes
 
 
-def none_of(flagfiles: Mapping[str, Path], sources: Sequence[Path], warnings: Sequence[str]) -> str:
+def no_run_found(
+    flagfiles: Mapping[str, Path], sources: Sequence[Path], notes: Sequence[Note]
+) -> str:
     """The message where `find_runs` has found none."""
     known = ', '.join([*flagfiles][:6]) + (', ...' if len(flagfiles) > 6 else '')
     where = ','.join(map(str, sources))
-    unread = next((f' ({warning})' for warning in warnings if SKIPPED in warning), '')
+    unread = next((f' ({note})' for note in notes if note.kind == 'left out'), '')
     advice = f'name them {known}, or train them by --run'
     return f'--runs={where} holds no run of the table{unread}; {advice}'
 
 
-def notes(warnings: Iterable[str]) -> list[str]:
-    """The warnings in lines; what is said of several runs, 'RUN: TEXT', is one."""
-    runs_of: dict[str, list[str]] = {}
-    lines = []
-    for warning in map(in_a_line, warnings):
-        run, colon, text = warning.partition(': ')
-        if not colon or ' ' in run:
-            lines.append(warning)
-        else:
-            runs_of.setdefault(text, []).append(run)
-    for text, (first, *others) in runs_of.items():
-        lines.append(f'{first}{f" and {len(others)} more" if others else ""}: {text}')
-    return [f'note: {line}' for line in lines]
-
-
 def read_directories(
     folder: Path, flagfiles: Mapping[str, Path], needed: Mapping[str, Sequence[str]]
-) -> tuple[Runs, list[str]]:
-    """The runs of every cell in the subfolders of a folder, and warnings of them."""
+) -> tuple[Runs, list[Note]]:
+    """The runs of every cell in the subfolders of a folder, and notes on them."""
     named = {cell: (folder / cell, *folder.glob(f'{cell}-*')) for cell in flagfiles}
     paths = {cell: sorted(filter(Path.is_dir, those)) for cell, those in named.items()}
     return read_runs(paths, flagfiles, needed)
@@ -86,34 +73,34 @@ def read_runs(
     flagfiles: Mapping[str, Path],
     needed: Mapping[str, Sequence[str]],
     strict: bool = False,
-) -> tuple[Runs, list[str]]:
-    """The runs of every cell, by their directories, and warnings of them.
+) -> tuple[Runs, list[Note]]:
+    """The runs of every cell, by their directories, and notes on them.
 
     strict: whether a run whose settings differ from the cell's flagfile is left out.
     """
     runs: Runs = {}
-    warnings = []
+    notes: list[Note] = []
     for cell, those in paths.items():
         wanted = read_flagfile(flagfiles[cell])
         for path in those:
             directory = RunDirectory(path)
             try:
-                run = kept_columns(path.name, directory.rows(), needed[cell])
+                run = rounded_columns(path.name, directory.rows(), needed[cell])
                 mismatches = differences(path.name, wanted, directory.config())
             except (ValueError, OSError) as error:
-                warnings.append(f'{path.name} {SKIPPED}: {reason(error, path)}')
+                notes.append(left_out(path.name, f': {fault_of(error, path)}'))
                 continue
-            if strict and (other := [each for each in mismatches if ': --' in each]):
-                warnings.append(f'{path.name} {SKIPPED}; {other[0]}')
+            if strict and (other := [n for n in mismatches if n.kind == 'setting']):
+                notes.append(left_out(path.name, f'; {other[0]}'))
                 continue
             if not run['round']:
-                warnings.append(f'{path.name} holds no evaluation yet')
+                notes.append(Note(path.name, 'holds no evaluation yet', 'unfinished'))
                 continue
             if not directory.done.exists():
-                warnings.append(f'{path.name} stopped at round {run["round"][-1]}')
-            warnings += mismatches
+                notes.append(Note(path.name, f'stopped at round {run["round"][-1]}', 'unfinished'))
+            notes += mismatches
             runs.setdefault(cell, []).append(run)
-    return runs, warnings
+    return runs, notes
 
 
 def read_flagfile(path: Path) -> dict[str, str]:
@@ -125,45 +112,47 @@ def read_flagfile(path: Path) -> dict[str, str]:
     }
 
 
-def differences(name: str, wanted: dict[str, str], config: Row) -> list[str]:
-    """Warnings of the settings in which a run differs from its flagfile.
+def differences(name: str, wanted: dict[str, str], config: Row) -> list[Note]:
+    """Notes on the settings in which a run differs from its flagfile.
 
     Raises ValueError for settings that no run has.
     """
-    warnings = []
+    notes = []
     try:
         settings = config['settings']
-        beyond = [flag for flag in config.get('given', ()) if flag not in (*wanted, *BESIDE)]
+        beyond = [flag for flag in config.get('given', ()) if flag not in (*wanted, *ALSO_FREE)]
         if settings.get('partition_file'):
-            warnings.append(f'{name}: partition from {Path(settings["partition_file"]).name}')
+            text = f'partition from {Path(settings["partition_file"]).name}'
+            notes.append(Note(name, text, 'partition'))
             wanted = {flag: value for flag, value in wanted.items() if flag not in REPLACED}
         for flag, value in wanted.items():
             had = shown(settings.get(flag))
             longer = flag == 'rounds' and settings['rounds'] > int(value)  # serves too
             if flag not in FREE and had != value and not longer:
-                warnings.append(f'{name}: --{flag}={had}, the flagfile says {value}')
+                text = f'--{flag}={had}, the flagfile says {value}'
+                notes.append(Note(name, text, 'setting'))
         for flag in beyond:
-            had = shown(settings.get(flag))
-            warnings.append(f'{name}: --{flag}={had}, the flagfile has no --{flag}')
+            text = f'--{flag}={shown(settings.get(flag))}, the flagfile has no --{flag}'
+            notes.append(Note(name, text, 'setting'))
     except (TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ValueError('config.json is damaged, or not of a run') from error
-    return warnings
+    return notes
 
 
-def kept_columns(name: str, rows: Sequence[Row], needed: Sequence[str]) -> Run:
+def rounded_columns(name: str, rows: Sequence[Row], needed: Sequence[str]) -> Run:
     """What a table keeps of the rows of a run, rounded. Raises ValueError as `columns_of` does."""
-    run = columns_of(name, rows, needed)
+    run = checked_columns(name, rows, needed)
     if rows and is_number(seconds := rows[-1].get('seconds')):
         run[SECONDS] = rounded(seconds / run['round'][-1], SECONDS)
     return run | {c: [rounded(value, c) for value in run[c]] for c in needed if c in run}
 
 
-def reason(error: Exception, directory: Path) -> str:
+def fault_of(error: Exception, directory: Path) -> str:
     """What is wrong with a run, in a line and without the place of its directory."""
     return in_a_line(str(error).replace(f'{directory}{os.sep}', ''))
 
 
-def columns_of(
+def checked_columns(
     name: str, rows: Sequence[Row], needed: Sequence[str], more: Sequence[str] = ()
 ) -> Run:
     """The rounds of a run and the columns `needed`, `more` where it has them.
@@ -237,13 +226,13 @@ def rounded(value: Any, name: str = 'accuracy') -> Any:
 
 def load_curves(
     path: Path, cells: Collection[str], needed: Mapping[str, Sequence[str]]
-) -> tuple[Runs, list[str]]:
+) -> tuple[Runs, list[Note]]:
     """What `save_curves` wrote of these cells. Raises ValueError."""
     runs: Runs = {}
     try:
         content = read_json(path)
         kept = content['warnings'] if 'warnings' in content else content['remarks']  # older files
-        warnings = [warning for warning in kept if concerns(warning, cells)]
+        notes = [note for note in map(read_note, kept) if note.is_about(cells)]
         pairs = [
             (c, run) for c, several in content['runs'].items() if c in cells for run in several
         ]
@@ -258,24 +247,18 @@ def load_curves(
             runs.setdefault(cell, []).append(run)
         except ValueError as error:
             name = run.get('run', cell) if isinstance(run, dict) else cell
-            warnings.append(f'{name} {SKIPPED}: {error}')
-    return runs, warnings
+            notes.append(left_out(str(name), f': {error}'))
+    return runs, notes
 
 
-def concerns(warning: str, cells: Iterable[str]) -> bool:
-    """Whether it is about a run of these cells, or one of these runs, whose name it begins with."""
-    run = warning.partition(' ')[0].rstrip(':')
-    return any(run == cell or run.startswith(f'{cell}-') for cell in cells)
-
-
-def by_seed(run: Run) -> tuple[str, int, str]:
+def seed_order(run: Run) -> tuple[str, int, str]:
     """Sorts runs whose names end with a number, e.g. -seed10 after -seed9."""
     name = run['run']
     stem = name.rstrip('0123456789')
     return stem, int(name[len(stem) :] or -1), name
 
 
-def save_curves(path: Path, runs: Runs, warnings: Sequence[str]) -> None:
+def save_curves(path: Path, runs: Runs, notes: Iterable[Note]) -> None:
     """Writes {"warnings": [...], "runs": {cell: [run, ...]}}, a run a line."""
-    text = to_json({'warnings': warnings, 'runs': runs}, separators=(',', ':'))
+    text = to_json({'warnings': [*map(str, notes)], 'runs': runs}, separators=(',', ':'))
     write_atomically(path, text.replace('{"run":', '\n{"run":') + '\n')

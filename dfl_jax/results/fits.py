@@ -3,16 +3,17 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from dfl_jax.experiment.run_directory import Row
 from dfl_jax.plain_text import counted
 from dfl_jax.results.curves import Runs
-from dfl_jax.results.measured import METRICS, Measured, by_metric, measure_cell, short
+from dfl_jax.results.measured import METRICS, Measured, by_metric, in_digits, measure_cell
 
 LEVEL = 0.95  # of every interval
 SIZES = 3  # the fewest that a power law is fitted to
 
+Key = TypeVar('Key', str, float)
 Points = dict[float, list[float]]  # x -> one value a seed or draw
 
 
@@ -59,7 +60,7 @@ def power_law(values: Mapping[float, Sequence[float]]) -> PowerLaw | None:
     return PowerLaw(float(line.slope), float(error), math.exp(line.intercept))
 
 
-def fits(published: Row, runs: Runs) -> dict[str, PowerLaw]:
+def fitted_laws(published: Row, runs: Runs) -> dict[str, PowerLaw]:
     """The power law of the table's first metric for every method in `fit` that has one."""
     laws = {m: power_law(_reached(cells)) for m, cells in _by_size(published, runs).items()}
     return {method: law for method, law in laws.items() if law}
@@ -91,7 +92,8 @@ def _by_size(published: Row, runs: Runs) -> dict[str, dict[float, list[Measured]
     }
 
 
-def _reached(cells: Mapping[float, Sequence[Measured]]) -> dict[float, list[float]]:
+def _reached(cells: Mapping[Key, Sequence[Measured]]) -> dict[Key, list[float]]:
+    """The values of each cell that are no bounds."""
     return {n: [v.value for v in values if not v.bound] for n, values in cells.items()}
 
 
@@ -120,16 +122,14 @@ def slowdown_lines(published: Row, runs: Runs) -> list[str]:
     part = by_metric(published)[0]
     lines = []
     for method in published['rows'] if minibatches else ():
-        cells = {c: measure_cell(part, runs, method, c) for c in minibatches}
-        rounds = {c: [v.value for v in values if not v.bound] for c, values in cells.items()}
+        rounds = _reached({c: measure_cell(part, runs, method, c) for c in minibatches})
         by_column = slowdowns(rounds, minibatches)
         words = [
-            f'{column} {short(statistics.mean(values), 3)} ± {short(confidence(values), 2)}'
+            f'{column} {in_digits(statistics.mean(values), 3)} ± {in_digits(confidence(values), 2)}'
             for column, values in by_column.items()
             if values
         ]
         if words:
-            lines.append(
-                f'{method}: slowdown against {next(iter(minibatches))}: {", ".join(words)}'
-            )
+            against = f'slowdown against {next(iter(minibatches))}'
+            lines.append(f'{method}: {against}: {", ".join(words)}')
     return lines

@@ -1,7 +1,7 @@
 """What methods and curves are called in tables, figures and reports."""
 
 from dfl_jax import methods
-from dfl_jax.results.curves import LOSS
+from dfl_jax.results.curves import CLIENT_LOSS
 
 EARLY = ('ntk_dfl', 'dfedavg', 'dfedavgm', 'dfedsam', 'dispfl', 'dpsgd', 'ntk_fl', 'decavg')
 RECENT = (
@@ -64,5 +64,5 @@ METHOD_LABELS: dict[str, str] = {
 CURVE_LABELS = {
     'consensus_accuracy': 'consensus model',
     'client_accuracy_mean': 'mean client',
-    LOSS: 'test loss of the mean client',
+    CLIENT_LOSS: 'test loss of the mean client',
 }

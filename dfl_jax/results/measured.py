@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dfl_jax.experiment.run_directory import Row
 from dfl_jax.plain_text import counted
-from dfl_jax.results.curves import CURVES, LOCAL, LOSS, Run, Runs
+from dfl_jax.results.curves import CLIENT_LOSS, CURVES, LOCAL_ACCURACY, Run, Runs
 
 CONSENSUS, CLIENT = CURVES
 
@@ -20,15 +20,15 @@ class Measured(NamedTuple):
     bound: bool = False
 
     def __str__(self) -> str:
-        return f'{">" * self.bound}{short(self.value, 4)}'
+        return f'{">" * self.bound}{in_digits(self.value, 4)}'
 
 
-def short(value: float, digits: int) -> str:
+def in_digits(value: float, digits: int) -> str:
     """So many significant digits, never with an exponent."""
     return f'{float(f"{value:.{digits}g}"):.12g}'
 
 
-def first(run: Run, name: str, reached: Iterable[bool]) -> Measured:
+def first_with(run: Run, name: str, reached: Iterable[bool]) -> Measured:
     """The column at the first evaluation that has `reached`, else its last value as a bound."""
     value = next(itertools.compress(run[name], reached), None)
     return Measured(run[name][-1], True) if value is None else Measured(value)
@@ -38,7 +38,7 @@ def to_target(column: str) -> Callable[..., Measured]:
     """The metric that is a column where the consensus accuracy first reaches the target."""
 
     def metric(table: Row, run: Run, _: Sequence[Run] = ()) -> Measured:
-        return first(run, column, (accuracy >= table['target'] for accuracy in run[CONSENSUS]))
+        return first_with(run, column, (accuracy >= table['target'] for accuracy in run[CONSENSUS]))
 
     return metric
 
@@ -46,7 +46,7 @@ def to_target(column: str) -> Callable[..., Measured]:
 def loss_to(table: Row, run: Run, _: Sequence[Run]) -> Measured:
     """Where the curve of the mean client's loss, straight between evaluations, meets the target."""
     target, before = table['target_loss'], None
-    for point in zip(run['round'], run[LOSS], strict=True):
+    for point in zip(run['round'], run[CLIENT_LOSS], strict=True):
         if point[1] <= target:
             (r0, loss0), (r1, loss1) = before or point, point
             return Measured(r0 + (r1 - r0) * (loss0 - target) / (loss0 - loss1) if before else r1)
@@ -78,7 +78,7 @@ def megabytes_saved(_: Row, run: Run, reference: Sequence[Run]) -> Measured | No
     """Percent by which a round sends less than one of the reference; None where that has no run."""
     if not reference:
         return None
-    return Measured(100 - 100 * a_round(run) / statistics.mean(map(a_round, reference)))
+    return Measured(100 - 100 * round_mbytes(run) / statistics.mean(map(round_mbytes, reference)))
 
 
 def rounds_to_reference(table: Row, run: Run, reference: Sequence[Run]) -> Measured | None:
@@ -93,10 +93,10 @@ def rounds_to_reference(table: Row, run: Run, reference: Sequence[Run]) -> Measu
     target = statistics.mean(accuracies)
     counts = (round % table.get('every', 1) == 0 for round in run['round'])
     there = (100 * accuracy >= target for accuracy in run[CLIENT])
-    return first(run, 'round', map(operator.and_, counts, there))
+    return first_with(run, 'round', map(operator.and_, counts, there))
 
 
-def a_round(run: Run) -> float:
+def round_mbytes(run: Run) -> float:
     """What all clients together send in a round, in megabytes."""
     return run['mbytes_total'][-1] / run['round'][-1]
 
@@ -126,13 +126,13 @@ METRICS = {
         client_accuracy_at, 'mean client', 'mean client accuracy at {when} (%)', more_is_better=True
     ),
     'local_accuracy_at': Metric(
-        at_round(LOCAL), 'local', 'mean local accuracy at {when} (%)', LOCAL, True
+        at_round(LOCAL_ACCURACY), 'local', 'mean local accuracy at {when} (%)', LOCAL_ACCURACY, True
     ),
     'gap_at': Metric(
         gap_at, 'gap', 'gap from consensus to mean client accuracy at {when} (points)'
     ),
-    'loss_to': Metric(loss_to, 'rounds', 'rounds to a mean test loss of {loss}', LOSS),
-    'loss_at': Metric(at_round(LOSS, 1), 'loss', 'mean test loss at {when}', LOSS),
+    'loss_to': Metric(loss_to, 'rounds', 'rounds to a mean test loss of {loss}', CLIENT_LOSS),
+    'loss_at': Metric(at_round(CLIENT_LOSS, 1), 'loss', 'mean test loss at {when}', CLIENT_LOSS),
     'megabytes_saved': Metric(
         megabytes_saved,
         'MB saved',
@@ -146,12 +146,12 @@ METRICS = {
 }
 
 
-def metric_words(table: Row) -> str:
+def metric_in_words(table: Row) -> str:
     """The metric of a table that has one, in words."""
     target, loss = table.get('target', 0), table.get('target_loss', 0)
     return METRICS[table['metric']].words.format(
         target=f'{100 * target:.4g} % consensus accuracy',
-        when=when(table) if 'round' in table else '',
+        when=rounds_in_words(table) if 'round' in table else '',
         loss=f'{loss:.4g}',
         reference=table.get('reference'),
     )
@@ -173,7 +173,7 @@ def in_column(table: Row, column: str) -> Row:
     return table | {'round': rounds[column]} if isinstance(rounds, dict) else table
 
 
-def when(table: Row) -> str:
+def rounds_in_words(table: Row) -> str:
     """The `round`, e.g. 'round 30', or the rounds of the columns."""
     rounds = table['round']
     numbers = sorted({*rounds.values()}) if isinstance(rounds, dict) else [rounds]
@@ -208,7 +208,7 @@ def summary(values: Sequence[Measured]) -> str:
     elif any(value.bound for value in values):
         text = ', '.join(map(str, values))
     elif len(values) > 1:
-        text = f'{mean(values)} ± {short(statistics.stdev(v.value for v in values), 2)}'
+        text = f'{mean(values)} ± {in_digits(statistics.stdev(v.value for v in values), 2)}'
     else:
         text = f'{values[0]}'
     return f'{text} ({counted(len(values), "seed")})'
@@ -226,6 +226,6 @@ def heading(table: Row, column: str) -> str:
     return f'{column} {table.get("head", METRICS[table["metric"]].head)}'
 
 
-def what(table: Row) -> str:
+def metrics_in_words(table: Row) -> str:
     """The metric, or all of them, in words."""
-    return '; '.join(map(metric_words, by_metric(table)))
+    return '; '.join(map(metric_in_words, by_metric(table)))

@@ -32,7 +32,7 @@ def table_named(name: str) -> tuple[str, Path]:
     )
 
 
-def flagfiles(published: Row, folder: Path) -> dict[str, Path]:
+def flagfiles_of(published: Row, folder: Path) -> dict[str, Path]:
     """The flagfile of every cell that has one. folder: the table's own."""
     cells = sorted(f'{m}-{column}' for m in published['rows'] for column in published['columns'])
     folders = [PAPERS / name for name in published['flags']] if 'flags' in published else [folder]
@@ -66,7 +66,7 @@ def read_titled(file: Path, *names: str) -> Row:
     return table
 
 
-def columns(published: Row, cells: Iterable[str]) -> dict[str, list[str]]:
+def needed_columns(published: Row, cells: Iterable[str]) -> dict[str, list[str]]:
     """{cell: what metric and panels take from the rows of its runs, 'round' apart}."""
     panels = published['panels']
     metrics = [METRICS[part['metric']] for part in by_metric(published)]

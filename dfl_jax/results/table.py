@@ -16,28 +16,28 @@ from dfl_jax.results.measured import (
     measure,
     measure_cell,
     paper_number,
+    rounds_in_words,
     summary,
-    when,
 )
 
-OFF = 0.25  # a mean further from the paper's number than this is warned of
+FAR_OFF = 0.25  # a mean further from the paper's number than this is warned of
 OUTSIDE = '≠'
 INTERVALS = 'In brackets the number of seeds and, of several, the 95 % interval of their mean'
-OFF_PAPER = f'More than {100 * OFF:.0f} % off the paper:'
+FAR_OFF_HEAD = f'More than {100 * FAR_OFF:.0f} % off the paper:'
 
 
 def report(published: Row, runs: Runs) -> str:
     """The table and what stands below it, in Markdown."""
-    lines, off = below(published, runs)
-    head, rows = cells(published, runs)
+    lines, off = findings_and_outliers(published, runs)
+    head, rows = head_and_rows(published, runs)
     blocks = [markdown_table(head, rows)]
-    blocks += [brackets(published)] * any(' to ' in cell for row in rows for cell in row)
+    blocks += [words_on_brackets(published)] * any(' to ' in cell for row in rows for cell in row)
     blocks += [_bullets(lines)] * bool(lines)
-    blocks += [OFF_PAPER, _bullets(off)] * bool(off)
+    blocks += [FAR_OFF_HEAD, _bullets(off)] * bool(off)
     return '\n\n'.join(blocks)
 
 
-def brackets(published: Row) -> str:
+def words_on_brackets(published: Row) -> str:
     """What stands in brackets behind a number."""
     outside = f'; {OUTSIDE} where it excludes the number of the paper'
     return f'{INTERVALS}{outside * _has_numbers(published)}.'
@@ -53,7 +53,7 @@ def _bullets(lines: list[str]) -> str:
     return '\n'.join(f'- {line}' for line in lines)
 
 
-def cells(published: Row, runs: Runs) -> tuple[list[str], list[list[str]]]:
+def head_and_rows(published: Row, runs: Runs) -> tuple[list[str], list[list[str]]]:
     """Headings and rows, one a method: the paper's number and ours for every column."""
     parts = by_metric(published)
     places = [(i, column, part) for i, column in enumerate(published['columns']) for part in parts]
@@ -67,12 +67,12 @@ def cells(published: Row, runs: Runs) -> tuple[list[str], list[list[str]]]:
             number = part['rows'][method][i]
             paper = ['-' if number is None else str(number)] * printed
             values = measure_cell(part, runs, method, column)
-            row += [*paper, ours(values, number)]
+            row += [*paper, with_interval(values, number)]
         rows.append(row)
     return ['method', *head], rows
 
 
-def ours(values: Sequence[Measured], number: float | str | None) -> str:
+def with_interval(values: Sequence[Measured], number: float | str | None) -> str:
     """Mean, deviation, seeds and the 95 % interval of the mean of several values without a bound.
 
     number: the paper's; OUTSIDE follows where the interval excludes it.
@@ -90,12 +90,12 @@ def ours(values: Sequence[Measured], number: float | str | None) -> str:
     return text + f' {OUTSIDE}' * excluded
 
 
-def below(published: Row, runs: Runs) -> tuple[list[str], list[str]]:
+def findings_and_outliers(published: Row, runs: Runs) -> tuple[list[str], list[str]]:
     """What stands below the table: comparisons and fits, and what is far off the paper."""
     parts = by_metric(published)
     lines = dict.fromkeys(line for part in parts for line in comparisons(part, runs))
     findings = [*lines, *fit_lines(published, runs), *slowdown_lines(published, runs)]
-    return findings, [line for part in parts for line in off_paper(part, runs)]
+    return findings, [line for part in parts for line in far_off_cells(part, runs)]
 
 
 def comparisons(published: Row, runs: Runs) -> list[str]:
@@ -111,9 +111,9 @@ def comparisons(published: Row, runs: Runs) -> list[str]:
     for i, column in enumerate(published['columns']):
         cells = {m: runs[f'{m}-{column}'] for m in rows if f'{m}-{column}' in runs}
         if published['metric'] == 'rounds_to':
-            times = fewer(ours, {m: mean(measure(published, cells[m])) for m in cells})
+            times = times_fewer(ours, {m: mean(measure(published, cells[m])) for m in cells})
             numbers = {m: paper_number(row[i]) for m, row in rows.items() if row[i] is not None}
-            paper = fewer(ours, numbers)
+            paper = times_fewer(ours, numbers)
             beside = f'; paper: {paper}' if paper else ''
             if times:
                 lines.append(f'{column}: fewer rounds than the best baseline: {times}{beside}')
@@ -123,12 +123,12 @@ def comparisons(published: Row, runs: Runs) -> list[str]:
             accuracies = {m: measure(part, cells[m]) for m in cells}
             points = lead(ours, {m: mean(values) for m, values in accuracies.items() if values})
             if points:
-                at = f'at {when(part)}'
+                at = f'at {rounds_in_words(part)}'
                 lines.append(f'{column}: lead{whose} over the best baseline {at}: {points}')
     return lines
 
 
-def fewer(ours: str, rounds: Mapping[str, Measured]) -> str | None:
+def times_fewer(ours: str, rounds: Mapping[str, Measured]) -> str | None:
     """How many times fewer rounds `ours` takes than the best other method; None if unknown."""
     others = [method for method in rounds if method != ours]
     if not others or ours not in rounds or rounds[ours].bound:
@@ -149,7 +149,7 @@ def lead(ours: str, accuracies: Mapping[str, Measured]) -> str | None:
     return f'{accuracies[ours].value - accuracies[best].value:.1f} points ({best})'
 
 
-def off_paper(published: Row, runs: Runs) -> list[str]:
+def far_off_cells(published: Row, runs: Runs) -> list[str]:
     """The cells whose mean is far from the paper's number, bounds taken as such."""
     lines = []
     for method, numbers in published['rows'].items():
@@ -159,7 +159,7 @@ def off_paper(published: Row, runs: Runs) -> list[str]:
                 continue
             measured, paper = mean(values), paper_number(number)
             off = measured.value / paper.value - 1
-            if (off > OFF and not paper.bound) or (off < -OFF and not measured.bound):
+            if (off > FAR_OFF and not paper.bound) or (off < -FAR_OFF and not measured.bound):
                 where = f'{method} {heading(published, column)}'
                 lines.append(f'{where}: {measured} against {number} ({100 * off:+.0f} %)')
     return lines

@@ -503,7 +503,7 @@ FAULTS = [
         'dfl_jax/data/projection.py',
         'entries / np.float32(math.sqrt(dimensions))',
         'entries / np.float32(math.sqrt(features))',
-        ('test_attack.py::test_a_projection_keeps_lengths_in_the_mean',),
+        ('test_reconstruct.py::test_a_projection_keeps_lengths_in_the_mean',),
     ),
     Fault(
         'an edge list whose nodes count from 1',

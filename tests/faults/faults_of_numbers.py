@@ -293,8 +293,8 @@ NUMBERS = [
     Fault(
         'the deviation of a population over the seeds of a table',
         'dfl_jax/results/measured.py',
-        'short(statistics.stdev(v.value for v in values), 2)',
-        'short(statistics.pstdev(v.value for v in values), 2)',
+        'in_digits(statistics.stdev(v.value for v in values), 2)',
+        'in_digits(statistics.pstdev(v.value for v in values), 2)',
         ('test_numbers.py::test_the_cells_of_a_table',),
     ),
     Fault(

@@ -14,7 +14,7 @@ from tests.torture.verdict import nothing_begun, refused
 
 PATIENCE = 20.0  # seconds, an answer
 PLAIN = 40  # every so many cases are run by a new interpreter, not by a fork
-HAS_OUT = ('run', 'sweep', 'theory', 'attack', 'select', 'tables')  # and are given one
+HAS_OUT = ('run', 'sweep', 'theory', 'reconstruct', 'select', 'tables')  # and are given one
 
 
 @cache

@@ -136,7 +136,7 @@ OF_OTHERS = [
         --seed=-1
         theory
     """),
-    *lines_of('attack', ('--noprogress', '--attack_steps=2', '--attack_training=0'), f"""
+    *lines_of('reconstruct', ('--noprogress', '--attack_steps=2', '--attack_training=0'), f"""
         --images=0
         --images=-1
         --images=100000
@@ -168,6 +168,6 @@ OF_OTHERS = [
         --out=/dev/null
         --out=/dev/null/x
         --out={{in}}
-        attack
+        reconstruct
     """),
 ]  # fmt: skip

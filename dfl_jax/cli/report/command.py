@@ -15,7 +15,7 @@ from pathlib import Path
 from absl import flags
 
 from dfl_jax.cli.command import check_writable, define_path, one_line_errors
-from dfl_jax.cli.report.saved_runs import SavedRun, find, group
+from dfl_jax.cli.report.saved_runs import SavedRun, find_runs, group_runs
 from dfl_jax.experiment.run_directory import write_atomically
 from dfl_jax.files import to_json
 from dfl_jax.plain_text import counted
@@ -37,7 +37,7 @@ def write_report(source: Path, out: Path, target: float, overwrite: bool) -> str
         raise ValueError(
             f'--out={out} exists and is no report; choose another --out, or add --overwrite'
         )
-    runs, broken = find(source)
+    runs, broken = find_runs(source)
     text = report(source.resolve().name, runs, broken, target)
     text = text.encode('utf-8', 'backslashreplace').decode()  # a name or a setting may be no text
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -69,9 +69,9 @@ def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: 
     from dfl_jax.cli.report import tables
     from dfl_jax.cli.report.curves import curves
     from dfl_jax.cli.report.network import clients
-    from dfl_jax.results.table import OFF_PAPER
+    from dfl_jax.results.table import FAR_OFF_HEAD
 
-    groups = group(runs)
+    groups = group_runs(runs)
     ordered = [run for each in groups for run in each.runs]
     unfinished = sum(not run.done for run in runs)
     lead = [counted(len(runs), 'run'), counted(len(groups), 'setting')]
@@ -84,7 +84,7 @@ def report(name: str, runs: Sequence[SavedRun], broken: dict[str, str], target: 
     templates.policies['json.dumps_kwargs'] = {'separators': (',', ':')}
     templates.policies['json.dumps_function'] = to_json
     return templates.get_template('page.html').render(
-        {'mark': MARK, 't': tables, 'off_paper': OFF_PAPER, 'enumerate': enumerate, 'zip': zip},
+        {'mark': MARK, 't': tables, 'off_paper': FAR_OFF_HEAD, 'enumerate': enumerate, 'zip': zip},
         title=f'Runs of {name}',
         lead=', '.join(lead),
         unfinished=unfinished,

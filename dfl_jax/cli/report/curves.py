@@ -26,7 +26,7 @@ def curves(groups: Sequence[Group], target: float) -> Row | None:
         return None
     metrics = {metric_of(each.counted[0].rows)[0]: None for each in groups}
     first = [name for m in metrics for name in (f'consensus_{m}', f'client_{m}_mean')]
-    named = dict.fromkeys([*first, *(name for each in groups for name in numbers(each))])
+    named = dict.fromkeys([*first, *(name for each in groups for name in number_columns(each))])
     points = 3 * len(named) * sum(len(each.counted[0].rows) for each in groups)
     step = -(-points // MOST_POINTS)
     lines: list[Row] = [
@@ -49,7 +49,7 @@ def curves(groups: Sequence[Group], target: float) -> Row | None:
     }
 
 
-def numbers(group: Group) -> list[str]:
+def number_columns(group: Group) -> list[str]:
     """The columns that are a number in every evaluation of the group, but those of nothing sent."""
     rows = [row for run in group.counted for row in run.rows]
     names = [name for name in rows[0] if all(is_number(row.get(name)) for row in rows)]
@@ -70,13 +70,13 @@ def over_seeds(group: Group, names: Sequence[str], step: int) -> dict[str, dict[
     for name in names:
         if kept and all(is_number(rows[r].get(name)) for rows in by_round for r in kept):
             values = scale_of(name) * np.array([[rows[r][name] for r in kept] for rows in by_round])
-            found['columns'][name] = short(values.mean(axis=0))
+            found['columns'][name] = brief(values.mean(axis=0))
             if len(values) > 1:
-                found['low'][name], found['high'][name] = short(values.min(0)), short(values.max(0))
+                found['low'][name], found['high'][name] = brief(values.min(0)), brief(values.max(0))
     return found
 
 
-def short(values: np.ndarray, digits: int = 5) -> list[float]:
+def brief(values: np.ndarray, digits: int = 5) -> list[float]:
     """So many significant digits, which are more than a chart shows."""
     return [float(f'{value:.{digits}g}') for value in values.tolist()]
 

@@ -8,12 +8,12 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from dfl_jax.cli.report.curves import short
-from dfl_jax.cli.report.saved_runs import Group, SavedRun, inside
+from dfl_jax.cli.report.curves import brief
+from dfl_jax.cli.report.saved_runs import Group, SavedRun, is_inside
 from dfl_jax.experiment.run_directory import Row, RunDirectory, read_json
 from dfl_jax.plain_text import in_a_line
 from dfl_jax.plots import COLOURS, MUTED
-from dfl_jax.results.curves import is_number, reason, scale_of
+from dfl_jax.results.curves import fault_of, is_number, scale_of
 
 MOST_RUNS = 8  # whose clients a page shows
 MOST_VALUES = 400_000  # of all clients of these
@@ -31,9 +31,9 @@ def clients(groups: Sequence[Group]) -> Row:
     runs, notes = [], []
     for run in chosen[:MOST_RUNS]:
         try:
-            runs.append(of_run(run, MOST_VALUES // min(len(chosen), MOST_RUNS)))
+            runs.append(drawing_of(run, MOST_VALUES // min(len(chosen), MOST_RUNS)))
         except (ValueError, OSError) as error:
-            notes.append(f'The clients of {run.name} are not shown: {reason(error, run.path)}.')
+            notes.append(f'The clients of {run.name} are not shown: {fault_of(error, run.path)}.')
     if len(chosen) > MOST_RUNS:
         notes.append(f'The clients of the first {MOST_RUNS} of {len(chosen)} settings are shown.')
     classes = max((len(run['samples']) for run in runs), default=0)
@@ -42,7 +42,7 @@ def clients(groups: Sequence[Group]) -> Row:
     return {'runs': runs, 'metrics': metrics, 'notes': notes, 'figures': drawn}
 
 
-def of_run(run: SavedRun, most: int) -> Row:
+def drawing_of(run: SavedRun, most: int) -> Row:
     """What is drawn of a run of M clients, of `most` values of them at most.
 
     `x` and `y` [M], places; `links` [E, 2]; `samples` [C, M]; `caption`; `rounds` [T] and `values`
@@ -53,7 +53,7 @@ def of_run(run: SavedRun, most: int) -> Row:
     if count > MOST_CLIENTS:
         raise ValueError(f'{count} clients are too many for a picture')
     for file in (directory.network_file, directory.clients_file):
-        if not inside(run.path, file):
+        if not is_inside(run.path, file):
             raise ValueError(f'{file.name} leads outside the run directory')
     if not directory.network_file.exists():
         raise ValueError('it has no network.json, which runs of this version write')
@@ -72,8 +72,8 @@ def of_run(run: SavedRun, most: int) -> Row:
     text = caption(run, graph if network['links'] is not None else None)
     if len(links) > MOST_LINKS or count > MOST_PLACED:
         links, graph = links[:0], nx.empty_graph(count)
-    x, y = places(graph).T
-    drawn = {'x': short(x), 'y': short(y), 'links': links.tolist(), 'samples': samples.T.tolist()}
+    x, y = client_layout(graph).T
+    drawn = {'x': brief(x), 'y': brief(y), 'links': links.tolist(), 'samples': samples.T.tolist()}
     values = values_of(run, directory, count, most)
     if left_out := values.pop('left_out'):
         text += f'; no {", ".join(left_out)}, which is not finite in some rounds'
@@ -100,7 +100,7 @@ def values_of(run: SavedRun, directory: RunDirectory, count: int, most: int) -> 
             continue
         if not whole or not all(is_number(value) for each in lists for value in each):
             raise ValueError(f'clients.jsonl has no {in_a_line(name)} of {count} clients')
-        values[name] = [short(scale_of(name) * np.array(each), 4) for each in lists]
+        values[name] = [brief(scale_of(name) * np.array(each), 4) for each in lists]
     if rows and not values:
         raise ValueError('clients.jsonl has no finite numbers')
     ranges = {name: [min(map(min, lists)), max(map(max, lists))] for name, lists in values.items()}
@@ -126,7 +126,7 @@ def caption(run: SavedRun, graph: Any) -> str:
     return f'{network}, in round 1; {held}'
 
 
-def places(graph: Any) -> np.ndarray:
+def client_layout(graph: Any) -> np.ndarray:
     """Where the clients are drawn, [M, 2]: row by row where they have no links."""
     if not graph.size():
         width = int(np.ceil(np.sqrt(len(graph))))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dfl_jax.cli.run.directories import directories
 from dfl_jax.experiment.run_directory import Row, RunDirectory, shown
 from dfl_jax.plain_text import in_a_line
-from dfl_jax.results.curves import FREE, columns_of, reason
+from dfl_jax.results.curves import FREE, checked_columns, fault_of
 from dfl_jax.tasks import CLASSIFICATION
 
 # Columns that are shown, too
@@ -68,7 +68,7 @@ class Group(NamedTuple):
         return [*of_seed.values()]
 
 
-def find(source: Path) -> tuple[list[SavedRun], dict[str, str]]:
+def find_runs(source: Path) -> tuple[list[SavedRun], dict[str, str]]:
     """The runs at and below `source`, and {directory: why it cannot be read}.
 
     Raises ValueError when there is no run that can be read.
@@ -82,7 +82,7 @@ def find(source: Path) -> tuple[list[SavedRun], dict[str, str]]:
         try:
             runs.append(_read(name, path))
         except (ValueError, OSError) as error:
-            broken[name] = reason(error, path)
+            broken[name] = fault_of(error, path)
     if not runs:
         reasons = ''.join(f'; {name}: {reason}' for name, reason in [*broken.items()][:3])
         raise ValueError(f'{source} holds no run that can be read{reasons}')
@@ -97,11 +97,11 @@ def _read(name: str, path: Path) -> SavedRun:
     if not os.path.lexists(directory.config_file):
         raise ValueError('has metrics.jsonl but no config.json')
     for file in (directory.config_file, directory.metrics_file):
-        if not inside(path, file):
+        if not is_inside(path, file):
             raise ValueError(f'{file.name} leads outside the run directory')
     try:
         config = directory.config()
-        settings = settled(config)
+        settings = settings_in_effect(config)
         _ = 1 / max(0, int(settings['clients'])), int(settings['rounds'])
         settings |= {name: str(config.get(name) or '-') for name in MADE}
         method = settings.get('algorithm', 'unknown method')
@@ -112,7 +112,7 @@ def _read(name: str, path: Path) -> SavedRun:
     rows = directory.rows()
     metric, _ = metric_of(rows)
     try:
-        columns_of(name, rows, (f'consensus_{metric}', f'client_{metric}_mean'), NUMBERS)
+        checked_columns(name, rows, (f'consensus_{metric}', f'client_{metric}_mean'), NUMBERS)
     except ValueError as error:
         raise ValueError(f'metrics.jsonl is damaged: {error}') from error
     return SavedRun(name, path, settings, rows, directory.done.exists(), label)
@@ -129,7 +129,7 @@ def metric_of(rows: Sequence[Row]) -> tuple[str, bool]:
     return metric, f'client_{metric}_max' in names
 
 
-def inside(folder: Path, file: Path) -> bool:
+def is_inside(folder: Path, file: Path) -> bool:
     """Whether a file of the folder is there itself, and no link to a place outside."""
     try:
         return file.resolve().is_relative_to(folder.resolve())
@@ -137,7 +137,7 @@ def inside(folder: Path, file: Path) -> bool:
         return False
 
 
-def settled(config: Row) -> dict[str, str]:
+def settings_in_effect(config: Row) -> dict[str, str]:
     """The settings of a run that are in effect, as they are typed.
 
     Those given and the method's defaults, without data and network settings that have no effect
@@ -163,7 +163,7 @@ def settled(config: Row) -> dict[str, str]:
     return {name: value for name, value in typed.items() if name not in idle}
 
 
-def group(runs: Sequence[SavedRun]) -> list[Group]:
+def group_runs(runs: Sequence[SavedRun]) -> list[Group]:
     """The runs by all settings but the seed, in the order of their names."""
     by_settings: dict[tuple, list[SavedRun]] = {}
     for run in runs:

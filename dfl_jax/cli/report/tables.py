@@ -5,13 +5,12 @@ from typing import Any, NamedTuple
 
 from dfl_jax.cli.report.saved_runs import Group, SavedRun, differing, metric_of
 from dfl_jax.experiment.run_directory import Row
-from dfl_jax.results import published as files
-from dfl_jax.results.curves import CURVES, columns_of, read_runs, scale_of
-from dfl_jax.results.measured import Measured, to_target, what
-from dfl_jax.results.measured import summary as over_seeds
-from dfl_jax.results.table import below, cells
+from dfl_jax.results.curves import CURVES, checked_columns, read_runs, scale_of
+from dfl_jax.results.measured import Measured, metrics_in_words, summary, to_target
+from dfl_jax.results.published import flagfiles_of, known_tables, needed_columns, read_published
+from dfl_jax.results.table import findings_and_outliers, head_and_rows
 
-MOST_WARNINGS = 6  # on a table of a paper
+MOST_NOTES = 6  # on a table of a paper
 
 Measure = Callable[[SavedRun], Measured | None]  # None where the run lacks a column that it takes
 Columns = dict[str, Measure]  # by heading
@@ -32,7 +31,7 @@ def at_end(name: str) -> Measure:
     return lambda run: Measured(scale * run.rows[-1][name]) if name in run.rows[-1] else None
 
 
-def each(name: str, parts: Callable[[SavedRun], int] | None = None) -> Measure:
+def per_part(name: str, parts: Callable[[SavedRun], int] | None = None) -> Measure:
     """A column that adds up, for each of its parts, which are rounds by default."""
     whole, of = at_end(name), parts or (lambda run: run.rows[-1]['round'])
     return lambda run: (total := whole(run)) and Measured(total.value / of(run))
@@ -56,18 +55,18 @@ def until(target: float, name: str) -> Measure:
     def measure(run: SavedRun) -> Measured | None:
         if not needed <= {*run.rows[-1]}:
             return None
-        return metric({'target': target}, columns_of(run.name, run.rows, [*needed]))
+        return metric({'target': target}, checked_columns(run.name, run.rows, [*needed]))
 
     return measure
 
 
-def printed(runs: Sequence[SavedRun], measure: Measure) -> str:
+def in_words(runs: Sequence[SavedRun], measure: Measure) -> str:
     """The measure of these runs as tables print it; a dash where none has it."""
     values = [value for run in runs if run.rows and (value := measure(run)) is not None]
-    return over_seeds(values).rpartition(' (')[0] or '-'  # without how many there are
+    return summary(values).rpartition(' (')[0] or '-'  # without how many there are
 
 
-def of_tasks(runs: Sequence[SavedRun]) -> Columns:
+def task_measures(runs: Sequence[SavedRun]) -> Columns:
     """The measures of the metrics of all tasks that the runs learn."""
     columns: Columns = {}
     for name in dict.fromkeys(metric_of(run.rows)[0] for run in runs if run.rows):
@@ -83,20 +82,20 @@ def of_tasks(runs: Sequence[SavedRun]) -> Columns:
 def measured(groups: Sequence[Group], target: float) -> dict[str, Table | None]:
     """The tables with a row a group, by their sections; None where no group has their numbers."""
     to = f'to {100 * target:.4g}\N{NO-BREAK SPACE}%'
-    columns = of_tasks([run for each in groups for run in each.counted])
+    columns = task_measures([run for each in groups for run in each.counted])
     columns[f'Rounds {to}'] = until(target, 'round')
     columns['Sent (MB)'] = at_end('mbytes_total')
-    columns['Seconds a round'] = each('seconds')
+    columns['Seconds a round'] = per_part('seconds')
     traffic: Columns = {
         'All clients': at_end('mbytes_total'),
-        'A round': each('mbytes_total'),
+        'A round': per_part('mbytes_total'),
         'Busiest client': at_end('mbytes_busiest_client'),
-        'Mean client': each('mbytes_total', lambda run: int(run.settings['clients'])),
+        'Mean client': per_part('mbytes_total', lambda run: int(run.settings['clients'])),
         to.capitalize(): until(target, 'mbytes_total'),
     }
     time: Columns = {
         'Until the end': at_end('simulated_seconds'),
-        'A round': each('simulated_seconds'),
+        'A round': per_part('simulated_seconds'),
         to.capitalize(): until(target, 'simulated_seconds'),
     }
     return {
@@ -120,7 +119,7 @@ def by_group(groups: Sequence[Group], of: Columns, caption: str) -> Table | None
         status = unfinished[0].status if unfinished and all_of == 1 else 'unfinished'
         name = f'{group.label} ({status})' if unfinished else group.label
         count = str(all_of) if counted == all_of else f'{counted} of {all_of}'
-        rows.append([name, count, *(printed(group.counted, measure) for measure in of.values())])
+        rows.append([name, count, *(in_words(group.counted, measure) for measure in of.values())])
     known = [i for i in range(2 + len(of)) if i < 2 or any(row[i] != '-' for row in rows)]
     if len(known) == 2:
         return None
@@ -128,32 +127,34 @@ def by_group(groups: Sequence[Group], of: Columns, caption: str) -> Table | None
     return Table(f'{caption}; mean ± standard deviation over seeds', head, rows)
 
 
-def beside_papers(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
+def paper_tables(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
     """The tables of the papers to which any of the runs belongs, by their names and settings."""
     parts = []
-    for file in sorted(files.PAPERS.glob('*/*/published.json')):
-        published = files.read_published(file)
-        flagfiles = files.flagfiles(published, file.parent)
+    for name, file in sorted(known_tables().items()):
+        if file.stem != 'published':
+            continue
+        published = read_published(file)
+        flagfiles = flagfiles_of(published, file.parent)
         named = {
             cell: [run.path for run in runs if f'{run.path.resolve().name}-'.startswith(f'{cell}-')]
             for cell in flagfiles
         }
-        needed = files.columns(published, flagfiles)
-        of_cells, warnings = read_runs(
+        needed = needed_columns(published, flagfiles)
+        of_cells, notes = read_runs(
             {cell: paths for cell, paths in named.items() if paths}, flagfiles, needed, strict=True
         )
         if of_cells:
-            words, more = what(published), len(warnings) - MOST_WARNINGS
-            findings, off = below(published, of_cells)
+            words, more = metrics_in_words(published), len(notes) - MOST_NOTES
+            findings, off = findings_and_outliers(published, of_cells)
             caption = 'The paper beside these runs, mean ± deviation over seeds'
             parts.append(
                 {
-                    'name': f'{file.parent.relative_to(files.PAPERS)}: {published["title"]}',
+                    'name': f'{name}: {published["title"]}',
                     'words': f'{words[:1].upper()}{words[1:]} ({published["source"]})',
-                    'table': Table(caption, *cells(published, of_cells)),
+                    'table': Table(caption, *head_and_rows(published, of_cells)),
                     'findings': findings,
                     'off': off,
-                    'warnings': warnings[:MOST_WARNINGS] + [f'And {more} more'] * (more > 0),
+                    'notes': [*map(str, notes[:MOST_NOTES])] + [f'And {more} more'] * (more > 0),
                 }
             )
     return parts
@@ -169,9 +170,9 @@ def settings(runs: Sequence[SavedRun]) -> tuple[dict[str, str], Row]:
 
 def list_of_runs(runs: Sequence[SavedRun]) -> Table:
     """Every run with its own numbers."""
-    of: Columns = {'Rounds': at_end('round'), **of_tasks(runs), 'Seconds': at_end('seconds')}
+    of: Columns = {'Rounds': at_end('round'), **task_measures(runs), 'Seconds': at_end('seconds')}
     rows = [
-        [run.name, run.seed, run.status, *(printed([run], measure) for measure in of.values())]
+        [run.name, run.seed, run.status, *(in_words([run], measure) for measure in of.values())]
         for run in runs
     ]
     return Table('Every run at its last evaluation', ['Run', 'Seed', 'Status', *of], rows, 3)

@@ -13,7 +13,7 @@ from dfl_jax.cli.sweep.plan import Run
 from dfl_jax.experiment.networks import task_named
 from dfl_jax.experiment.run_directory import Row, RunDirectory, shown, write_atomically
 from dfl_jax.plain_text import in_a_line, markdown_table
-from dfl_jax.results.curves import columns_of
+from dfl_jax.results.curves import checked_columns
 from dfl_jax.results.measured import to_target
 
 ACCURACY = 'accuracy'
@@ -68,7 +68,7 @@ def measures(directory: RunDirectory) -> Row:
         settings = directory.config()['settings']
         task = task_named(settings['task'])
         curves = f'consensus_{task.metric}', f'client_{task.metric}_mean'
-        run = columns_of(directory.path.name, directory.rows(), (*curves, 'mbytes_total'))
+        run = checked_columns(directory.path.name, directory.rows(), (*curves, 'mbytes_total'))
         if not run['round']:
             raise ValueError('it is done and has no evaluation')
     except (ValueError, OSError, LookupError, TypeError, RecursionError) as error:

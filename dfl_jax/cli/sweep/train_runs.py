@@ -7,7 +7,7 @@ from pathlib import Path
 from absl import flags
 from tqdm import tqdm
 
-from dfl_jax.cli.command import in_flags, with_flagfiles
+from dfl_jax.cli.command import in_flags
 from dfl_jax.cli.flags.run_flags import experiment_of_flags
 from dfl_jax.cli.sweep.group import Member, begun_together, ended, train_group
 from dfl_jax.cli.sweep.plan import Run
@@ -15,6 +15,7 @@ from dfl_jax.experiment.config_file import claim, go_on, with_chunk_of
 from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.recall import recorded_settings
 from dfl_jax.experiment.run_directory import RunDirectory
+from dfl_jax.flagfiles import with_flagfiles
 
 FLAGS = flags.FLAGS
 CHECKPOINTS = 'checkpoints'  # in the folder of a group

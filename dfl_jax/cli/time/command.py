@@ -52,19 +52,14 @@ MEANINGS = MOVED_MEANINGS | {'out': 'Folder of the results (default time)'}
 for _name in SHARED:
     flags.declare_key_flag(_name)
 OF_RUNS = (
-    'runs',
-    'world',
-    'barrier',
-    'targets',
-    'operations',
-    'joules_per_operation',
-    'joules_per_bit',
+    *('runs', 'world', 'barrier', 'targets', 'operations'),
+    *('joules_per_operation', 'joules_per_bit'),
 )
 FILES = ('time.md', 'time.json', 'time.png', 'worlds.png')
 WORLD = 'speed=1e10,uplink=5.6e6,latency=0.05'
 
 
-def runs() -> dict[str, RunDirectory]:
+def find_runs() -> dict[str, RunDirectory]:
     """The runs of --runs, by their names. Raises ValueError where there is none."""
     found = {}
     for source in map(Path, FLAGS.runs):
@@ -77,13 +72,7 @@ def runs() -> dict[str, RunDirectory]:
     return found
 
 
-def has_counted(run: RunDirectory) -> bool:
-    """Whether it has counted the operations of its clients."""
-    rows = run.rows()
-    return bool(rows) and 'operations_total' in rows[-1]
-
-
-def targets() -> list[float]:
+def read_targets() -> list[float]:
     """The accuracies of --targets. Raises ValueError for what is none."""
     try:
         found = [float(text) for text in FLAGS.targets]
@@ -94,7 +83,7 @@ def targets() -> list[float]:
     return found
 
 
-def worlds_asked() -> list[str]:
+def read_worlds() -> list[str]:
     """The worlds of --world. Raises ValueError for one of no words."""
     texts = [text.strip() for text in (FLAGS.world or WORLD).split(';')]
     if not all(texts):
@@ -122,7 +111,7 @@ def row_of(
     }
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def times_table(rows: list[dict[str, Any]]) -> str:
     """The replays as a Markdown table."""
     names, metrics = list(rows[0]['seconds_to']), sorted({row['metric'] for row in rows})
     head = [
@@ -148,21 +137,22 @@ def table(rows: list[dict[str, Any]]) -> str:
 @command.one_line_errors('interrupted, and nothing written; start again', 'name runs by --runs=DIR')
 def main(_: list[str]) -> int:
     if FLAGS.map:
-        from dfl_jax.cli.time.map import FILES as MAP
-        from dfl_jax.cli.time.map import draw_map
+        from dfl_jax.cli.time import fastest_map
 
-        if idle := next((name for name in OF_RUNS if FLAGS[name].present), None):
-            raise ValueError(f'--{idle} is of runs, and the --map takes none; leave it out')
+        if unused := next((name for name in OF_RUNS if FLAGS[name].present), None):
+            raise ValueError(f'--{unused} is of runs, and the --map takes none; leave it out')
         folder = Path(FLAGS.out or 'time')
-        command.check_writable(folder, MAP)
-        print(draw_map(folder))
-        print('\n'.join(str(folder / name) for name in MAP))
+        command.check_writable(folder, fastest_map.FILES)
+        print(fastest_map.draw_map(folder))
+        print('\n'.join(str(folder / name) for name in fastest_map.FILES))
         return 0
     if FLAGS.runs is None:
         raise ValueError('name finished runs, --runs=DIR, or draw the --map')
     refuse_others(SHARED, ': runs keep their settings')
-    found, goals, texts = runs(), targets(), worlds_asked()
-    if FLAGS.operations is not None and all(map(has_counted, found.values())):
+    found, goals, texts = find_runs(), read_targets(), read_worlds()
+    if FLAGS.operations is not None and all(
+        'operations_total' in (run.rows() or [{}])[-1] for run in found.values()
+    ):
         raise ValueError('--operations: these runs have counted their own; leave it out')
     # Before the flags are those of the runs
     out, barrier, progress = Path(FLAGS.out or 'time'), FLAGS.barrier, FLAGS.progress
@@ -201,9 +191,9 @@ def main(_: list[str]) -> int:
             rows.append(row_of(replayed, text, goals, seconds, joules))
     if not rows:
         raise ValueError('no run can be replayed, see above')
-    print(table(rows))
+    print(times_table(rows))
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / FILES[0], table(rows) + '\n')
+    write_atomically(out / FILES[0], times_table(rows) + '\n')
     write_atomically(out / FILES[1], to_json(rows, separators=(',', ':')) + '\n')
     plot_times(rows, out / FILES[2])
     plot_worlds(worlds, out / FILES[3])

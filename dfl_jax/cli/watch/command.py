@@ -17,7 +17,7 @@ from absl import flags
 
 from dfl_jax.cli.command import one_line_errors
 from dfl_jax.cli.report.command import check_target, report
-from dfl_jax.cli.report.saved_runs import find
+from dfl_jax.cli.report.saved_runs import find_runs
 from dfl_jax.cli.run.directories import directories
 
 FLAGS = flags.FLAGS
@@ -49,7 +49,7 @@ class Pages:
             version = self.version()
             if self._page[0] != version:
                 name = self._source.resolve().name
-                text = report(name, *find(self._source), self._target)
+                text = report(name, *find_runs(self._source), self._target)
                 script = LIVE.read_text(encoding='utf-8')
                 live = f'<script>const version = {version!r};\n{script}</script>\n</body>'
                 self._page = version, live.join(text.rsplit('</body>', 1))

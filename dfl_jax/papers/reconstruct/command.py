@@ -2,9 +2,9 @@
 
 A client sends the Jacobian rows of some images to a neighbour, in several ways of compressing them;
 the neighbour reconstructs the images by gradient matching and in closed form
-(`papers.reconstruct.reconstruction`), at the initial weights and after training. Without flags: handwritten
-digits, in under a minute on two cores. Writes attack.md (PSNR and SSIM by setting and attack) and
-attack.png (Figure 17) into --out.
+(`papers.reconstruct.reconstruction`), at the initial weights and after training. Without flags:
+handwritten digits, in under a minute on two cores. Writes reconstruction.md (PSNR and SSIM by
+setting and attack) and reconstruction.png (Figure 17) into --out.
 """
 
 import time
@@ -17,7 +17,7 @@ from dfl_jax.experiment.values import check_values, refuse_others
 
 FLAGS = flags.FLAGS
 SHARED = ('dataset', 'data_dir', 'seed', 'out', 'progress')  # with experiments.run
-MEANINGS = {'out': 'Folder of the results (default: runs/attack-TIME)'}
+MEANINGS = {'out': 'Folder of the results (default: runs/reconstruct-TIME)'}
 for _name in SHARED:
     flags.declare_key_flag(_name)
 
@@ -79,5 +79,5 @@ def main(_: list[str]) -> int:
         if setting.projection not in scenes:
             scenes[setting.projection] = scene.set_up(dataset, victim, setting.projection)
         outcomes += scene.results(scenes[setting.projection], victim, setting)
-    write(outcomes, victim, Path(FLAGS.out or f'runs/attack-{time.strftime("%Y%m%d-%H%M%S")}'))
+    write(outcomes, victim, Path(FLAGS.out or f'runs/reconstruct-{time.strftime("%Y%m%d-%H%M%S")}'))
     return 0

@@ -15,7 +15,7 @@ from dfl_jax.compression import Compression
 from dfl_jax.data.projection import project, projection_matrix
 from dfl_jax.experiment.build import streams
 from dfl_jax.models import MODELS, Model, bind
-from dfl_jax.papers.reconstruct import reconstruction as attack
+from dfl_jax.papers.reconstruct import reconstruction
 
 FLAGS = flags.FLAGS
 SIMILAR = 120.0  # dB, to which float32 carries; PSNR is cut off here
@@ -179,26 +179,26 @@ def attacks(
 
     def matching(given, key, sent, **priors):
         w, projection, _ = given
-        return attack.reconstruct(
+        return reconstruction.reconstruct(
             key, model, w, sent, shape, projection, on_support=on_support, **search, **priors
         )[0]
 
     def first_input(given, key, sent):
-        return attack.closed_form(model, sent, on_support=on_support)
+        return reconstruction.closed_form(model, sent, on_support=on_support)
 
     def least_norm(given, key, sent):
-        return attack.minimum_norm(first_input(given, key, sent), given.projection)
+        return reconstruction.minimum_norm(first_input(given, key, sent), given.projection)
 
     def smooth(given, key, sent):
         def encode(x):
             return x.ravel() @ given.projection
 
         z = first_input(given, key, sent)
-        return attack.match(key, encode, z, shape, **search, **prior)[0]
+        return reconstruction.match(key, encode, z, shape, **search, **prior)[0]
 
     def known_images(given, key, sent):
         z = first_input(given, key, sent)
-        return attack.most_likely(z, given.projection, given.known)
+        return reconstruction.most_likely(z, given.projection, given.known)
 
     def on_all(one: Callable[..., Any]) -> Attack:
         return jax.jit(lambda given, *of: jax.lax.map(lambda sample: one(given, *sample), of))
@@ -234,7 +234,9 @@ def results(scene: Scene, victim: Victim, setting: Setting) -> Iterator[Result]:
 
         def of_one(sample):
             key, x = sample
-            sent, exact = (attack.received(scene.model, c, key, w, x) for c in (codec, None))
+            sent, exact = (
+                reconstruction.received(scene.model, c, key, w, x) for c in (codec, None)
+            )
             return sent, _nonzero(exact), _nonzero(sent)
 
         sent, before, after = jax.lax.map(of_one, (keys, seen))
@@ -263,5 +265,5 @@ def _nonzero(tree: Any) -> Any:
 def similarities(images: np.ndarray, originals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """PSNR in dB, cut off at SIMILAR, and SSIM of each image, [B]."""
     pairs = list(zip(images, originals, strict=True))
-    ratios = np.minimum([attack.psnr(*pair) for pair in pairs], SIMILAR)
-    return ratios, np.array([attack.ssim(*pair) for pair in pairs])
+    ratios = np.minimum([reconstruction.psnr(*pair) for pair in pairs], SIMILAR)
+    return ratios, np.array([reconstruction.ssim(*pair) for pair in pairs])

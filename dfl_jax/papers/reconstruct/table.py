@@ -1,4 +1,4 @@
-"""attack.md and attack.png: how close every attack came under every setting."""
+"""reconstruction.md and reconstruction.png: how close every attack came under every setting."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,11 +34,12 @@ def write(outcomes: list[Result], victim: Victim, directory: Path) -> None:
     ]
     title = f'# Reconstruction attack on {FLAGS.images} images of {FLAGS.dataset}'
     text = f'{title}\n\n{markdown_table([*COLUMNS], rows)}\n\n{reading()}\n'
-    write_atomically(directory / 'attack.md', text)
-    print(f'{text}\n{directory / "attack.md"}')
+    page, figure = (directory / f'reconstruction.{kind}' for kind in ('md', 'png'))
+    write_atomically(page, text)
+    print(f'{text}\n{page}')
     first = [r for r in outcomes if r.weights == 'initial' and r.attack != MATCHING_SMOOTH]
-    plot_attack(first, victim.scaled(victim.images), directory / 'attack.png')
-    print(directory / 'attack.png')
+    plot_attack(first, victim.scaled(victim.images), figure)
+    print(figure)
 
 
 def reading() -> str:
@@ -65,13 +66,9 @@ def plot_attack(results: Sequence[Result], originals: np.ndarray, path: Path) ->
     from dfl_jax.plots import plt
 
     columns, lines = len(originals), len(results) + 1
-    figure, grid = plt.subplots(
-        lines,
-        columns,
-        figsize=(1.2 + 0.7 * columns, 0.85 * lines),
-        squeeze=False,
-        layout=ConstrainedLayoutEngine(w_pad=0.01, h_pad=0.01, hspace=0, wspace=0),
-    )
+    size = 1.2 + 0.7 * columns, 0.85 * lines
+    layout = ConstrainedLayoutEngine(w_pad=0.01, h_pad=0.01, hspace=0, wspace=0)
+    figure, grid = plt.subplots(lines, columns, figsize=size, squeeze=False, layout=layout)
     for axes in grid.flat:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
@@ -81,10 +78,8 @@ def plot_attack(results: Sequence[Result], originals: np.ndarray, path: Path) ->
         if result.setting != setting:  # its heading stands above its first row
             setting = result.setting
             row[0].set_title(' ', fontsize=8, pad=3)  # room for it; a title would widen the column
-            heading = row[0].text(
-                0, 1.06, str(setting), transform=row[0].transAxes, fontsize=8, fontweight='bold'
-            )
-            heading.set_in_layout(False)
+            look = {'transform': row[0].transAxes, 'fontsize': 8, 'fontweight': 'bold'}
+            row[0].text(0, 1.06, str(setting), **look).set_in_layout(False)
         prints = ['exact' if value == SIMILAR else f'{value:.1f} dB' for value in result.psnr]
         _row(row, result.images, result.attack.replace(', ', ',\n'), prints)
     figure.savefig(path, dpi=100)

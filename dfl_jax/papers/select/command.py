@@ -143,7 +143,8 @@ def main(_: list[str]) -> int:
     seed = FLAGS.seed  # before it is the run's
     directory, out = check()
     trained = restore(directory)
-    from dfl_jax.papers.select.averages import examine
+    from dfl_jax.papers.select.final_averaging import examine
 
-    write(examine(*trained, seed, FLAGS.target), out)
+    of_run = {'algorithm': FLAGS.algorithm, 'dataset': FLAGS.dataset, 'run_seed': FLAGS.seed}
+    write(of_run | examine(*trained, seed, FLAGS.target, FLAGS.progress), out)
     return 0

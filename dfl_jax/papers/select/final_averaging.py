@@ -5,22 +5,29 @@ clients, which `Algorithm.consensus(state, weights)` turns into a model; nothing
 state. A holdout is the global test set or a part of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from tqdm import tqdm
 
+from dfl_jax import topology
 from dfl_jax.base import Algorithm, Array, Graph, PyTree, State
 from dfl_jax.checks import check_choice
 from dfl_jax.evaluation import Holdout, evaluation
 from dfl_jax.execution import folded
+from dfl_jax.experiment.run_directory import Row
 from dfl_jax.gossip import mixing_matrix
 from dfl_jax.models import Model
+from dfl_jax.papers.select.table import LABELS, NEIGHBOURS, TIMES
 from dfl_jax.tasks import Task
 
+DRAWS = 20  # of the random order
+DEGREES = (5, 10, 20, 50, 100)  # of the final topology
 ORDERS = ('best_to_worst', 'random', 'worst_to_best')
 MODELS_AT_ONCE = 8
 PREDICTIONS_AT_ONCE = 8192  # models times samples, which bounds the memory of their activations
@@ -150,3 +157,110 @@ def _averaged_hits(
         return lax.map(count, batches).sum(axis=0)
 
     return lax.map(row_hits, weights, batch_size=MODELS_AT_ONCE)
+
+
+# ------------------------------------------------------------------------------- every average
+
+
+def orders(validation: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray]]:
+    """The growing averages of Figure 6 and of the ring: names and weights [M, M].
+
+    validation: accuracies by which the clients are ranked, [M].
+    """
+    for how in ORDERS:
+        for draw in range(DRAWS if how == 'random' else 1):
+            clients = order(validation, how, seed * DRAWS + draw)
+            yield how, prefixes(clients)
+    yield 'ring', prefixes(np.arange(len(validation)))
+
+
+def final_topologies(
+    validation: np.ndarray, seed: int
+) -> Iterator[tuple[dict[str, Any], np.ndarray]]:
+    """Averages over a regular graph of each degree that M clients can have.
+
+    validation: as of `orders`. Yields names and weights [len(TIMES) M, M], every client's after
+    one averaging, then after two.
+    """
+    clients = len(validation)
+    for degree in DEGREES:
+        if degree >= clients or degree * clients % 2:
+            continue
+        drawn = topology.schedule('regular', clients, 1, seed=seed, degree=degree)
+        everyone = jax.tree.map(lambda a: a[0], drawn)
+        for neighbours, graph in zip(
+            NEIGHBOURS, (everyone, shortlist(everyone, validation)), strict=True
+        ):
+            name = {
+                'degree': degree,
+                'neighbours': neighbours,
+                'messages_an_averaging': int(graph.mask[:, 1:].sum()),
+            }
+            steps = range(1, len(TIMES) + 1)
+            yield name, np.concatenate([final_topology(graph, n) for n in steps])
+
+
+def examine(
+    experiment: Any, state: Any, round: int, seed: int, target: float, progress: bool
+) -> Row:
+    """Every average, evaluated on the test half, as selection.json holds it.
+
+    state: of the clients after that round. seed: of the split, the orders and the topologies.
+    """
+    validation, test = split(experiment.test, seed)
+    ranking, reported = (
+        client_accuracies(experiment.algorithm, state, half) for half in (validation, test)
+    )
+    growing, graphs = list(orders(ranking, seed)), list(final_topologies(ranking, seed))
+    curves: Row = {how: [] for how in LABELS}
+    topologies = []
+    total = sum(len(weights) for _, weights in (*growing, *graphs))
+    with tqdm(total=total, unit='model', disable=not progress, dynamic_ncols=True) as bar:
+
+        def evaluated(weights: np.ndarray) -> np.ndarray:
+            accuracies = averaged_accuracy(
+                experiment.algorithm, experiment.model, state, weights, test
+            )
+            bar.update(len(weights))
+            return accuracies
+
+        for how, weights in growing:
+            curves[how].append(_rounded(evaluated(weights)))
+        for name, weights in graphs:
+            accuracies = evaluated(weights).reshape(len(TIMES), -1)
+            mean, worst = _rounded(accuracies.mean(axis=1)), _rounded(accuracies.min(axis=1))
+            topologies.append(name | {'mean': mean, 'worst': worst})
+    return {
+        'round': round,
+        'seed': seed,
+        'target': target,
+        'validation_samples': len(validation.y),
+        'test_samples': len(test.y),
+        'client_accuracies': _rounded(reported),
+        'average_of_all': curves['best_to_worst'][0][-1],
+        'orders': {
+            how: {
+                'reach': [reaches(curve, target) for curve in drawn],
+                'stay': [stays(curve, target) for curve in drawn],
+                'accuracies': drawn,
+            }
+            for how, drawn in curves.items()
+        },
+        'final_topologies': topologies,
+    }
+
+
+def reaches(accuracies: Sequence[float], target: float) -> int | None:
+    """The fewest clients whose average reaches the target, None where none does."""
+    return next((n for n, value in enumerate(accuracies, 1) if value >= target), None)
+
+
+def stays(accuracies: Sequence[float], target: float) -> int | None:
+    """The fewest clients from which on no average is below the target, None likewise."""
+    below = [n for n, value in enumerate(accuracies, 1) if value < target]
+    first = max(below, default=0) + 1
+    return first if first <= len(accuracies) else None
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [round(float(value), 5) for value in values]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from dfl_jax.experiment.run_directory import Row
-from dfl_jax.papers.select.table import LABELS
+from dfl_jax.papers.select.table import LABELS, TIMES
 from dfl_jax.plots import COLOURS, MUTED, plt, tidy
 
 ORDERS = {  # of selection.json; the last lies on top
@@ -15,7 +15,6 @@ ORDERS = {  # of selection.json; the last lies on top
     'worst_to_best': COLOURS[0],
 }
 NEIGHBOURS = {'all': ('all neighbours', COLOURS[0]), 'better half': ('better half', COLOURS[3])}
-TIMES = (('once', '-'), ('twice', '--'))
 
 
 def plot_select(selection: Row, path: Path) -> None:
@@ -62,7 +61,7 @@ def _topologies(axes, selection: Row) -> None:
     for neighbours, (label, colour) in NEIGHBOURS.items():
         rows = [row for row in selection['final_topologies'] if row['neighbours'] == neighbours]
         degrees = [row['degree'] for row in rows]
-        for step, (often, style) in enumerate(TIMES):
+        for step, (often, style) in enumerate(zip(TIMES, ('-', '--'), strict=True)):
             means = [100 * row['mean'][step] for row in rows]
             axes.plot(
                 degrees, means, style, color=colour, marker='o', ms=4, label=f'{label}, {often}'

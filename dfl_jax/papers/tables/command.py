@@ -30,10 +30,17 @@ from dfl_jax.cli.command import (
 from dfl_jax.experiment.run_directory import Row, write_atomically
 from dfl_jax.papers.tables import missing, reproduction
 from dfl_jax.papers.tables.latex import latex_table
-from dfl_jax.results import published as files
-from dfl_jax.results.curves import find_runs, none_of, notes, save_curves
-from dfl_jax.results.measured import what
-from dfl_jax.results.table import brackets, cells, report
+from dfl_jax.results.curves import find_runs, no_run_found, save_curves
+from dfl_jax.results.measured import metrics_in_words
+from dfl_jax.results.published import (
+    flagfiles_of,
+    known_tables,
+    needed_columns,
+    read_published,
+    table_named,
+)
+from dfl_jax.results.run_notes import note_lines
+from dfl_jax.results.table import head_and_rows, report, words_on_brackets
 
 FLAGS = flags.FLAGS
 PAGE = 'reproduction.md'
@@ -83,15 +90,12 @@ def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
 @one_line_errors('interrupted; the same command goes on', None)
 def main(argv: list[str]) -> int:
     if len(argv) != 2:
-        known = ', '.join(sorted(files.known_tables()))
+        known = ', '.join(sorted(known_tables()))
         raise ValueError(f'name one table of {known}, all, or a folder that holds published.json')
     if argv[1] == 'all':
-        if idle := next(
-            (flag for flag in ('run', 'list', 'latex', *OF_RUNS) if FLAGS[flag].present), None
-        ):
-            raise ValueError(f'--{idle} is of one table; name it in place of all, or leave it out')
-        return _all(files.known_tables())
-    name, file = files.table_named(argv[1])
+        _refuse(('run', 'list', 'latex', *OF_RUNS), 'one table; name it in place of all, or')
+        return _write_page(known_tables())
+    name, file = table_named(argv[1])
     if FLAGS.latex and file.stem == 'computed':
         raise ValueError(f'--latex is of one table of runs, which {name} is not; leave it out')
     if FLAGS.runs is not None and not any(FLAGS.runs):
@@ -100,14 +104,19 @@ def main(argv: list[str]) -> int:
     if FLAGS.list and FLAGS.latex:
         raise ValueError('--list writes no table; leave --latex out, or --list')
     if FLAGS.list or FLAGS.run:
-        return _with_runs(name, file, sources)
-    if idle := next((flag for flag in OF_RUNS if FLAGS[flag].present), None):
-        raise ValueError(f'--{idle} is of --run and --list; add one of them, or leave it out')
+        return _list_or_train(name, file, sources)
+    _refuse(OF_RUNS, '--run and --list; add one of them, or')
     write_table(name, file, sources)
     return 0
 
 
-def _all(tables: dict[str, Path]) -> int:
+def _refuse(names: Sequence[str], what_for: str) -> None:
+    """Raises ValueError where any of these flags is given."""
+    if given := next((name for name in names if FLAGS[name].present), None):
+        raise ValueError(f'--{given} is of {what_for} leave it out')
+
+
+def _write_page(tables: dict[str, Path]) -> int:
     """The page of all tables, from the curves that --runs holds, into --out; the exit status."""
     if not FLAGS.runs or len(FLAGS.runs) > 1 or not Path(FLAGS.runs[0]).is_dir():
         raise ValueError('all tables: name one folder of PAPER-TABLE.json, --runs=docs/results')
@@ -119,19 +128,19 @@ def _all(tables: dict[str, Path]) -> int:
     return 0
 
 
-def _with_runs(name: str, file: Path, sources: Sequence[Path]) -> int:
+def _list_or_train(name: str, file: Path, sources: Sequence[Path]) -> int:
     """--list, or --run and then the table; the exit status."""
     if file.stem == 'computed':
         raise ValueError(f'{name} is computed and has no runs; leave --run and --list out')
-    published = files.read_published(file)
-    flagfiles = files.flagfiles(published, file.parent)
+    published = read_published(file)
+    flagfiles = flagfiles_of(published, file.parent)
     chosen = missing.chosen_cells(flagfiles, FLAGS.cells)
     partitions = missing.partition_files(published, FLAGS.partitions)
-    runs, warnings = find_runs(flagfiles, sources, files.columns(published, flagfiles))
+    runs, notes = find_runs(flagfiles, sources, needed_columns(published, flagfiles))
     jobs = missing.jobs_of(chosen, _seeds(FLAGS.seeds), runs, partitions)
     mine = [jobs[i] for i in share(FLAGS.shard, jobs)]
     if FLAGS.list:
-        print(missing.listing(mine, runs), *notes(warnings), sep='\n')
+        print(missing.listing(mine, runs), *note_lines(notes), sep='\n')
         kept = sources[0] / f'{name.replace("/", "-")}.json'
         if not runs and kept.is_file():
             print(f'note: {sources[0]} holds no run; --runs={kept} reads the curves kept there')
@@ -175,7 +184,7 @@ def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> None:
             check_jax()
             studies.main(studies.read_computed(file), name, out)
         else:
-            _write(files.read_published(file), file.parent, sources, out, name)
+            _tabulate(read_published(file), file.parent, sources, out, name)
     except (LookupError, TypeError, AttributeError) as error:
         why = f'{type(error).__name__}: {error}'
         raise ValueError(f'{file} is no table as it should be ({why})') from error
@@ -183,23 +192,24 @@ def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> None:
     print(f'written: {written}', file=sys.stderr if FLAGS.latex else sys.stdout)
 
 
-def _write(published: Row, folder: Path, sources: Sequence[Path], out: Path, name: str) -> None:
-    flagfiles = files.flagfiles(published, folder)
-    runs, warnings = find_runs(flagfiles, sources, files.columns(published, flagfiles))
+def _tabulate(published: Row, folder: Path, sources: Sequence[Path], out: Path, name: str) -> None:
+    flagfiles = flagfiles_of(published, folder)
+    runs, notes = find_runs(flagfiles, sources, needed_columns(published, flagfiles))
     if not runs:
-        raise ValueError(none_of(flagfiles, sources, warnings))
-    text, title = report(published, runs), f'{published["title"]}: {what(published)}'
+        raise ValueError(no_run_found(flagfiles, sources, notes))
+    text, title = report(published, runs), f'{published["title"]}: {metrics_in_words(published)}'
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / f'{name}.md', text + '\n')
     if FLAGS.latex:
-        source = latex_table(*cells(published, runs), f'{title}. {brackets(published)}')
+        caption = f'{title}. {words_on_brackets(published)}'
+        source = latex_table(*head_and_rows(published, runs), caption)
         write_atomically(out / f'{name}.tex', source + '\n')
         print(source)
     else:
         print(f'{title}\n({published["source"]})\n\n{text}')
-    for line in notes(warnings):
+    for line in note_lines(notes):
         print(line, file=sys.stderr if FLAGS.latex else sys.stdout)
-    save_curves(out / f'{name}.json', runs, warnings)
+    save_curves(out / f'{name}.json', runs, notes)
 
     from dfl_jax.papers.tables.panels import table_panels, ylabel
     from dfl_jax.papers.tables.plot_panels import draw_panels

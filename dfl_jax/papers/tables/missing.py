@@ -43,13 +43,11 @@ def chosen_cells(flagfiles: Mapping[str, Path], patterns: Sequence[str]) -> dict
 
     Raises ValueError for a pattern that none matches.
     """
-    chosen: set[str] = set()
     for pattern in patterns:
-        cells = fnmatch.filter(flagfiles, pattern)
-        if not cells:
+        if not fnmatch.filter(flagfiles, pattern):
             raise ValueError(f'--cells={pattern} matches none of {", ".join(sorted(flagfiles))}')
-        chosen.update(cells)
-    return {cell: file for cell, file in flagfiles.items() if cell in chosen or not patterns}
+    chosen = {cell for pattern in patterns or ['*'] for cell in fnmatch.filter(flagfiles, pattern)}
+    return {cell: file for cell, file in flagfiles.items() if cell in chosen}
 
 
 def jobs_of(
@@ -100,7 +98,7 @@ def seconds_of(job: Job, runs: Runs) -> float | None:
     return None
 
 
-def by_cost(jobs: Sequence[Job], runs: Runs) -> list[tuple[Job, float | None]]:
+def cheapest_first(jobs: Sequence[Job], runs: Runs) -> list[tuple[Job, float | None]]:
     """The jobs with their seconds, the cheapest first, those of unknown cost last."""
     costs = [(job, seconds_of(job, runs)) for job in jobs]
     return sorted(costs, key=lambda each: (each[1] is None, each[1] or each[0].rounds))
@@ -119,14 +117,13 @@ def listing(jobs: Sequence[Job], runs: Runs) -> str:
             for there in (True, False)
         ]
         rows.append([cell, *seeds, str(of_cell[0].rounds), duration(seconds)])
-    lacking = [job for job in jobs if not job.there]
-    return (
-        markdown_table(['cell', 'seeds there', 'seeds missing', 'rounds', 'a run takes'], rows, 3)
-        + f'\n\n{counted(len(lacking), "run")} missing{_altogether(lacking, runs)}'
-    )
+    missing = [job for job in jobs if not job.there]
+    head = ['cell', 'seeds there', 'seeds missing', 'rounds', 'a run takes']
+    count = f'{counted(len(missing), "run")} missing{_time_in_words(missing, runs)}'
+    return f'{markdown_table(head, rows, 3)}\n\n{count}'
 
 
-def _altogether(jobs: Sequence[Job], runs: Runs) -> str:
+def _time_in_words(jobs: Sequence[Job], runs: Runs) -> str:
     costs = [seconds_of(job, runs) for job in jobs]
     known = [cost for cost in costs if cost is not None]
     if not known:
@@ -154,16 +151,16 @@ def train(jobs: Sequence[Job], runs: Runs, folder: Path, settings: Sequence[str]
     settings: flags of all of them. A run that was interrupted is resumed. Returns the names of
     those that failed; raises ValueError where one cannot even begin, as the next would not either.
     """
-    lacking = [job for job, _ in by_cost([job for job in jobs if not job.there], runs)]
+    missing = [job for job, _ in cheapest_first([job for job in jobs if not job.there], runs)]
     failed = []
     here: Runs = {}  # what runs took on this machine today, with their evaluation
-    for number, job in enumerate(lacking):
-        costs = [seconds_of(each, here) or seconds_of(each, runs) for each in lacking[number:]]
+    for number, job in enumerate(missing):
+        costs = [seconds_of(each, here) or seconds_of(each, runs) for each in missing[number:]]
         known = [cost for cost in costs if cost is not None]
         first = f'about {duration(costs[0])}; ' if costs[0] is not None else ''
         rest = f'{first}{duration(sum(known))} left' if known else 'of unknown cost'
         print(
-            f'[{number + 1} of {len(lacking)}] {job.name}: {job.rounds} rounds, {rest}', flush=True
+            f'[{number + 1} of {len(missing)}] {job.name}: {job.rounds} rounds, {rest}', flush=True
         )
         out = folder / job.name
         begin, before = time.monotonic(), _rounds_of(out)

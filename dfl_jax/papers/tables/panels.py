@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from dfl_jax.experiment.run_directory import Row
 from dfl_jax.plots import COLOURS
-from dfl_jax.results.curves import LOSS, Run, Runs, line_curve, panel_curves, scale_of
-from dfl_jax.results.fits import Points, fits, slowdowns
+from dfl_jax.results.curves import CLIENT_LOSS, Run, Runs, line_curve, panel_curves, scale_of
+from dfl_jax.results.fits import Points, PowerLaw, fitted_laws, slowdowns
 from dfl_jax.results.labels import CURVE_LABELS, METHOD_LABELS
-from dfl_jax.results.measured import by_metric, measure, metric_words, when
+from dfl_jax.results.measured import by_metric, measure, metric_in_words, rounds_in_words
 
 
 class Line(NamedTuple):
@@ -82,7 +82,7 @@ def _panel(published: Row, panel: Row, runs: Runs) -> Panel:
         styles,
         errors=published.get('errors', 'range'),
         percent=all('accuracy' in curve for curve in curves),
-        loss=published.get('target_loss') if curves == {LOSS} else None,
+        loss=published.get('target_loss') if curves == {CLIENT_LOSS} else None,
         **{name: panel[name] for name in ('xscale', 'yscale', 'ylabel', 'legend') if name in panel},
     )
 
@@ -102,19 +102,12 @@ def _curves(published: Row, panel: Row, x: str, runs: Runs) -> list[Line]:
         colours = [COLOURS[place % len(COLOURS)] for place in places]
         return list(map(drawn, panel['lines'], colours))
     faint = published.get('centralized', ())  # these have one model, and it leaps every round
-    return [
-        drawn(
-            {
-                'cell': f'{method}-{panel["column"]}',
-                'label': label,
-                'curve': curve,
-                'style': 'faint' if method in faint else style,
-            },
-            colour,
-        )
-        for method, (label, colour) in _methods(published, panel).items()
-        for style, curve in zip(('solid', 'dotted'), panel_curves(panel), strict=False)
-    ]
+    lines = []
+    for method, (label, colour) in _methods(published, panel).items():
+        for style, curve in zip(('solid', 'dotted'), panel_curves(panel), strict=False):
+            line = {'cell': f'{method}-{panel["column"]}', 'label': label, 'curve': curve}
+            lines.append(drawn(line | {'style': 'faint' if method in faint else style}, colour))
+    return lines
 
 
 def _factors(published: Row, panel: Row, runs: Runs) -> list[Line]:
@@ -144,14 +137,18 @@ def _laws(published: Row, panel: Row, runs: Runs, lines: Sequence[Line]) -> list
     """The power law of each of the lines that is the metric against the sizes of its fit."""
     if {'curves', 'slowdown'} & set(panel):
         return []
-    laws, fitted = fits(published, runs), []
+    laws, fitted = fitted_laws(published, runs), []
     for method, line in zip(_methods(published, panel), lines, strict=True):
         sizes = published.get('fit', {}).get(method, {})
         if method in laws and line.points and panel['columns'].items() <= sizes.items():
-            ends = {n: [laws[method].at(n)] for n in (min(line.points), max(line.points))}
-            note = f'$n^{{{laws[method]}}}$'
-            fitted.append(Line('power law', line.colour, ends, 'law', note))
+            fitted.append(law_line(laws[method], line.points, line.colour))
     return fitted
+
+
+def law_line(law: PowerLaw, points: Points, colour: str) -> Line:
+    """A fit from the first to the last of the points."""
+    ends = {n: [law.at(n)] for n in (min(points), max(points))}
+    return Line('power law', colour, ends, 'law', f'$n^{{{law}}}$')
 
 
 def _scattered(published: Row, panel: Row, runs: Runs) -> list[Line]:
@@ -188,10 +185,7 @@ def _methods(published: Row, panel: Row) -> dict[str, tuple[str, str]]:
     A method has the same colour in every table, unless another of the panel has it before.
     """
     shown = panel.get('methods') or {method: method for method in published['rows']}
-    order = [
-        *METHOD_LABELS,
-        *(method for method in published['rows'] if method not in METHOD_LABELS),
-    ]
+    order = dict.fromkeys([*METHOD_LABELS, *published['rows']])
     places = {method: i % len(COLOURS) for i, method in enumerate(order)}
     labelled, free = {}, dict.fromkeys(range(len(COLOURS)))
     for method, like in shown.items():
@@ -228,10 +222,10 @@ def ylabel(published: Row) -> str:
     panel = (shared or published['panels'])[0]
     if 'rounds' in panel:
         return 'test accuracy of a client (%)'
-    loss = set(panel_curves(panel)) == {LOSS}
+    loss = set(panel_curves(panel)) == {CLIENT_LOSS}
     if {'columns', 'curves'} <= set(panel):
-        where = f'at {when(published)}'
+        where = f'at {rounds_in_words(published)}'
         return f'mean test loss {where}' if loss else f'test accuracy {where} (%)'
     if {'columns', 'points'} & set(panel):
-        return metric_words(by_metric(published)[0])
+        return metric_in_words(by_metric(published)[0])
     return 'mean test loss' if loss else 'test accuracy (%)'

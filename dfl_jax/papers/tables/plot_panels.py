@@ -43,13 +43,8 @@ def draw_panels(
     panels = [each for each in panels if any(line.points for line in each.lines)] or panels
     width = min(abreast or len(panels), len(panels))
     height = math.ceil(len(panels) / width)
-    figure, grid = plt.subplots(
-        height,
-        width,
-        figsize=(max(6.6, 1.2 + 3.3 * width), 0.6 + 3.6 * height),
-        squeeze=False,
-        layout='constrained',
-    )
+    size = max(6.6, 1.2 + 3.3 * width), 0.6 + 3.6 * height
+    figure, grid = plt.subplots(height, width, figsize=size, squeeze=False, layout='constrained')
     for axes in grid.flat[len(panels) :]:
         axes.remove()
     places = grid.flat[: len(panels)]
@@ -63,10 +58,9 @@ def draw_panels(
         else:
             _draw_lines(axes, panel)
             _set_ticks(axes, panel)
-        if target is not None:
-            axes.axhline(100 * target, color=MUTED, lw=1, ls='--', zorder=1)
-        if panel.loss is not None:
-            axes.axhline(panel.loss, color=MUTED, lw=1, ls='--', zorder=1)
+        for y in (None if target is None else 100 * target, panel.loss):
+            if y is not None:
+                axes.axhline(y, color=MUTED, lw=1, ls='--', zorder=1)
         tidy(axes)
         if panel.legend and (handles := _handles([panel])):
             axes.legend(handles=list(handles.values()), frameon=False, fontsize='small')
@@ -106,14 +100,8 @@ def _law(axes, line: Line, _, **style) -> None:
     """A dashed line with its exponent above the right end."""
     ends = [(n, *values) for n, values in line.points.items()]
     axes.plot(*zip(*ends, strict=True), **style)
-    axes.annotate(
-        line.note,
-        ends[-1],
-        xytext=(-6, 5),
-        textcoords='offset points',
-        ha='right',
-        color=style['color'],
-    )
+    look = {'textcoords': 'offset points', 'ha': 'right', 'color': style['color']}
+    axes.annotate(line.note, ends[-1], xytext=(-6, 5), **look)
 
 
 def _curve(axes, line: Line, errors: str, **style) -> None:
@@ -128,16 +116,14 @@ def _factor(axes, line: Line, errors: str, **style) -> None:
     """The mean over seeds as a marked line, their spread as a bar."""
     points = line.points
     low, mean, high = _spread(points, errors)
-    axes.errorbar(
-        points.keys(), mean, (mean - low, high - mean), marker='o', ms=5, capsize=3, **style
-    )
+    bars = mean - low, high - mean
+    axes.errorbar(points.keys(), mean, bars, marker='o', ms=5, capsize=3, **style)
 
 
 def _dots(axes, line: Line, _, color: str, **__) -> None:
     pairs = [(x, value) for x, values in line.points.items() for value in values]
-    axes.scatter(
-        *zip(*pairs, strict=True), s=48, color=color, alpha=0.85, edgecolors='white', lw=0.8
-    )
+    look = {'s': 48, 'color': color, 'alpha': 0.85, 'edgecolors': 'white', 'lw': 0.8}
+    axes.scatter(*zip(*pairs, strict=True), **look)
 
 
 def _violins(axes, panel: Panel) -> None:
@@ -218,12 +204,8 @@ def _legend(figure, panels: Sequence[Panel], target: float | None) -> None:
     for loss in {panel.loss for panel in panels} - {None}:
         shown.append(Line2D([], [], color=MUTED, ls='--', lw=1, label=f'loss {loss:.4g}'))
     for rows in range(1, len(shown) + 1):
-        legend = figure.legend(
-            handles=shown,
-            loc='outside lower center',
-            ncols=math.ceil(len(shown) / rows),
-            frameon=False,
-        )
+        look = {'loc': 'outside lower center', 'ncols': math.ceil(len(shown) / rows)}
+        legend = figure.legend(handles=shown, frameon=False, **look)
         if legend.get_window_extent().width <= figure.bbox.width:
             return
         if rows < len(shown):

@@ -1,14 +1,19 @@
 """How many rounds methods take on random quadratics, each at the best of its learning rates.
 
+f_i(x) = |A_i x - b_i|^2, as in the appendix of RelaySGD (Vogels et al., NeurIPS 2021), whose
+program takes A_i^T (A_i x - b_i), half of their gradient: learnt by `Linear` without a bias under
+the task `regression` from the rows of A_i and the entries of b_i, whose loss, a mean over samples,
+is f_i / d.
+
 A study of `tables`: `methods` are [{label, method, settings, topology, lr: [least, largest], paper:
-{zeta2: rounds}}, ...], of `clients` with f_i(x) = |A_i x - b_i|^2 in `dimension` dimensions
-(`papers.tables.quadratic_problem`), heterogeneities `zeta2`, and `draws` of each. A method trains at as many
-`learning_rates`, evenly spaced in logarithms, and on all draws, together in one program. The rate
-at which the mean model reaches a suboptimality of `target` first is the best; none has to within
-`rounds` rounds.
+{zeta2: rounds}}, ...], of `clients` in `dimension` dimensions, heterogeneities `zeta2`, and `draws`
+of each. A method trains at as many `learning_rates`, evenly spaced in logarithms, and on all draws,
+together in one program. The rate at which the mean model reaches a suboptimality of `target` first
+is the best; none has to within `rounds` rounds.
 """
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +21,55 @@ import numpy as np
 from jax import lax
 
 from dfl_jax import topology
-from dfl_jax.base import Algorithm, Array, Graph, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.experiment.run_directory import Row
 from dfl_jax.methods import METHODS, make
 from dfl_jax.models import Linear, bind
-from dfl_jax.papers.tables.quadratic_problem import Quadratics, quadratics
 from dfl_jax.tasks import REGRESSION
 
 BLOCK = 50  # rounds between looks at who has arrived
+
+
+class Quadratics(NamedTuple):
+    """The problems of a network, and where their mean is least."""
+
+    clients: Clients  # x [M, d, d] the rows of A_i, y [M, d] b_i, all true samples
+    optimum: Array  # x*, [d]
+    hessian: Array  # mean of A_i^T A_i, [d, d]
+
+    def suboptimality(self, params: PyTree) -> Array:
+        """mean_i f_i(x) - mean_i f_i(x*) of a model's weights x, a kernel [d, 1]; scalar."""
+        gap = params['Dense_0']['kernel'][:, 0] - self.optimum
+        return gap @ self.hessian @ gap
+
+
+def quadratics(clients: int, dimension: int, *, zeta2: float, seed: int = 0) -> Quadratics:
+    """Problems of M clients in d dimensions; A_i has singular values from 0.5 to 1, |x*| = 1.
+
+    Args:
+      clients: M.
+      dimension: d.
+      zeta2: mean squared norm of the clients' A_i^T (A_i x - b_i) at the optimum, which RelaySGD's
+        program calls their gradients.
+      seed: of the directions: singular vectors, the clients' own minima, the optimum.
+
+    Raises ValueError for one client with a zeta2: its gradient is zero at its own optimum.
+    """
+    if clients == 1 and zeta2:
+        raise ValueError(f'one client has no gradient at its optimum; use zeta2=0, not {zeta2}')
+    rng = np.random.default_rng(seed)
+    left, right = (np.linalg.qr(rng.normal(size=(clients, dimension, dimension)))[0] for _ in '12')
+    a = left * np.linspace(0.5, 1, dimension) @ right  # [M, d, d]
+    hessian = np.einsum('mki,mkj->ij', a, a) / clients
+    own = np.einsum('mki,mi->mk', a, rng.normal(size=(clients, dimension)))  # b_i
+    centre = np.linalg.solve(hessian, np.einsum('mki,mk->i', a, own) / clients)
+    own -= a @ centre  # now the optimum is zero
+    gradients = np.einsum('mki,mk->mi', a, own)
+    own *= np.sqrt(zeta2 / np.mean(np.sum(gradients**2, axis=1)))
+    direction = rng.normal(size=dimension)
+    optimum = direction / np.linalg.norm(direction)
+    data = a, own + a @ optimum, np.ones((clients, dimension), bool)
+    return Quadratics(Clients(*map(jnp.asarray, data)), jnp.asarray(optimum), jnp.asarray(hessian))
 
 
 def rounds_to_target(study: Row) -> Iterator[tuple[str, float, float, float | None]]:

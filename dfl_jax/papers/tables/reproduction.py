@@ -14,7 +14,6 @@ from typing import NamedTuple
 from dfl_jax.experiment.run_directory import Row
 from dfl_jax.papers.tables.missing import duration
 from dfl_jax.plain_text import counted, markdown_table
-from dfl_jax.results import published as files
 from dfl_jax.results.curves import SECONDS, Runs, find_runs
 from dfl_jax.results.measured import (
     METRICS,
@@ -23,11 +22,11 @@ from dfl_jax.results.measured import (
     heading,
     mean,
     measure_cell,
+    metrics_in_words,
     paper_number,
-    what,
 )
-from dfl_jax.results.published import read_titled
-from dfl_jax.results.table import OUTSIDE, ours
+from dfl_jax.results.published import flagfiles_of, needed_columns, read_published, read_titled
+from dfl_jax.results.table import OUTSIDE, with_interval
 
 NEAR = 0.15  # of a number of rounds, megabytes or a loss, within which a mean reproduces it
 POINTS = 1.0  # likewise of an accuracy
@@ -94,7 +93,7 @@ def _numbers(published: Row, runs: Runs) -> Iterator[Entry]:
                 values = measure_cell(part, runs, method, column)
                 agree = values and agrees(part['metric'], values, number)
                 claim = f'{method}, {heading(part, column)}'
-                text = ours(values, number)
+                text = with_interval(values, number)
                 yield _entry(published, (claim, cell), str(number), text, values, agree)
 
 
@@ -109,7 +108,7 @@ def _claims(published: Row, runs: Runs) -> Iterator[Entry]:
             better(part['metric'], one, other) for one, other in itertools.pairwise(means)
         )
         shown = ' > '.join(claim['order'])
-        text = ', '.join(ours(values, None) for values in measured) if complete else '-'
+        text = ', '.join(with_interval(values, None) for values in measured) if complete else '-'
         yield _entry(published, (claim['text'],), shown, text, complete, agree)
 
 
@@ -146,7 +145,7 @@ def agrees(metric: str, values: Sequence[Measured], number: float | str) -> bool
             return False
         some_arrived = len({value.bound for value in values}) > 1
         return paper.bound or (some_arrived and measured.value <= paper.value * (1 + NEAR))
-    if len(values) >= SEEDS and not ours(values, number).endswith(OUTSIDE):
+    if len(values) >= SEEDS and not with_interval(values, number).endswith(OUTSIDE):
         return True
     near = POINTS if METRICS[metric].more_is_better else NEAR * paper.value
     return abs(measured.value - paper.value) <= near
@@ -192,7 +191,7 @@ class Stored:
         """
         own, paper = self._flagfiles[name], name.split('/')[0]
         runs, keepers = Runs(), []
-        needed = files.columns(part, own)
+        needed = needed_columns(part, own)
         # The table itself, then those of its paper, then others
         for other in sorted(self._files, key=lambda o: (o != name, o.split('/')[0] != paper)):
             same = {c: file for c, file in own.items() if self._flagfiles[other].get(c) == file}
@@ -216,8 +215,8 @@ class Stored:
 def page(tables: Mapping[str, Path], folder: Path) -> str:
     """The page in Markdown. tables: published.json or computed.json, by PAPER/TABLE."""
     computed = {name: file for name, file in sorted(tables.items()) if file.stem == 'computed'}
-    read = {n: files.read_published(f) for n, f in sorted(tables.items()) if n not in computed}
-    stored = Stored(folder, {n: files.flagfiles(read[n], tables[n].parent) for n in read})
+    read = {n: read_published(f) for n, f in sorted(tables.items()) if n not in computed}
+    stored = Stored(folder, {n: flagfiles_of(read[n], tables[n].parent) for n in read})
     blocks: list[str] = []
     left_out: list[list[str]] = []
     counts: dict[str, list[str]] = {}
@@ -270,7 +269,7 @@ def _with_time(seconds: Seconds) -> str:
 
 def _section(name: str, published: Row, found: Sequence[Entry], after: str) -> str:
     """after: what follows the title."""
-    lines = [f'## {name}', f'{published["title"]}: {what(published)}.{after}']
+    lines = [f'## {name}', f'{published["title"]}: {metrics_in_words(published)}.{after}']
     if 'measured_otherwise' in published:
         lines.append(f'Measured otherwise: {published["measured_otherwise"]}.')
     missing = [entry for entry in found if entry.verdict == NOT_RUN]

@@ -36,14 +36,14 @@ from dfl_jax.experiment.run_directory import Row, write_atomically
 from dfl_jax.files import to_json
 from dfl_jax.gossip import spectrum
 from dfl_jax.gossip.gain import gain_of, uniform_matrix
-from dfl_jax.papers import untrained_gossip as numerical_model
-from dfl_jax.papers.tables.panels import Line, Panel
+from dfl_jax.papers import untrained_gossip
+from dfl_jax.papers.tables.panels import Line, Panel, law_line
 from dfl_jax.papers.tables.plot_panels import draw_panels
 from dfl_jax.papers.tables.quadratics import rounds_to_target
 from dfl_jax.plain_text import markdown_table
 from dfl_jax.plots import COLOURS, plt
 from dfl_jax.results.fits import Points, confidence, power_law
-from dfl_jax.results.measured import short
+from dfl_jax.results.measured import in_digits
 from dfl_jax.results.published import read_titled
 from dfl_jax.topology import checks, families, rewire
 
@@ -113,7 +113,7 @@ def stabilisation(study: Row) -> Iterator[Value]:
         rate = -math.log(spectrum(matrix).second_modulus)
         expected = -math.log(study['sigma_noise']) / rate
         deviations = _simulate(study, matrix, seed, 2 * math.ceil(expected) + 40)
-        yield label, n, numerical_model.stabilisation(deviations.among_nodes), expected
+        yield label, n, untrained_gossip.stabilisation(deviations.among_nodes), expected
 
 
 def evolution(study: Row) -> Iterator[Value]:
@@ -147,7 +147,7 @@ def run_study(study: Row) -> Result:
 
 
 def _simulate(study: Row, matrix: scipy.sparse.csr_array, seed: list[int], rounds: int):
-    return numerical_model.simulate(
+    return untrained_gossip.simulate(
         jax.random.key(int(np.random.SeedSequence(seed).generate_state(1)[0]), impl='rbg'),
         matrix,
         parameters=study['parameters'],
@@ -169,7 +169,7 @@ def report(study: Row, result: Result) -> str:
     heads = HEADS[study['study']]
     lines = []
     for label, points in result.measured.items():
-        for x, values in shown(points).items():
+        for x, values in thinned(points).items():
             medians = study['study'] in OF_MEDIANS
             centre = statistics.median if medians else statistics.mean
             line = [label, f'{x:.4g}', spread(values) if medians else interval(values)]
@@ -180,23 +180,17 @@ def report(study: Row, result: Result) -> str:
     text = markdown_table(['', *(head.replace('|', '\\|') for head in heads)], lines, 1)
     if study['study'] in FITTED:
         laws = {label: power_law(points) for label, points in result.measured.items()}
-        text += '\n' + ''.join(
-            f'\n- {label}: {heads[1]} ~ n^{law} ± {law.error:.2g}'
-            for label, law in laws.items()
-            if law
-        )
+        fits = [f'- {m}: {heads[1]} ~ n^{law} ± {law.error:.2g}' for m, law in laws.items() if law]
+        text = '\n'.join([text, '', *fits])
     return text
 
 
-def shown(points: Points) -> Points:
+def thinned(points: Points) -> Points:
     """All of a few points; of many the first, second, fifth, tenth, twentieth ... ."""
     if len(points) <= 20:
         return points
-    return {
-        x: values
-        for x, values in points.items()
-        if f'{x:.0e}'[0] in '125' and x == float(f'{x:.0e}')
-    }
+    kept = [x for x in points if f'{x:.0e}'[0] in '125' and x == float(f'{x:.0e}')]
+    return {x: points[x] for x in kept}
 
 
 def spread(values: list[float]) -> str:
@@ -205,8 +199,8 @@ def spread(values: list[float]) -> str:
 
 
 def interval(values: list[float]) -> str:
-    mean = short(statistics.mean(values), 4)
-    return mean if len(values) == 1 else f'{mean} ± {short(confidence(values), 1)}'
+    mean = in_digits(statistics.mean(values), 4)
+    return mean if len(values) == 1 else f'{mean} ± {in_digits(confidence(values), 1)}'
 
 
 def plot_studies(results: Sequence[tuple[Row, Result]], path: Path) -> None:
@@ -225,24 +219,14 @@ def _panel(study: Row, result: Result) -> Panel:
     for (label, points), colour in zip(result.measured.items(), itertools.cycle(COLOURS)):
         lines.append(Line(label, colour, points))
         if study['study'] in FITTED and (law := power_law(points)):
-            ends = {n: [law.at(n)] for n in (min(points), max(points))}
-            lines.append(Line('power law', colour, ends, 'law', f'$n^{{{law}}}$'))
+            lines.append(law_line(law, points, colour))
         if expected := result.theory.get(label):
             means = {place: [statistics.mean(expected[place])] for place in sorted(expected)}
             lines.append(Line(theory[0], colour, means, 'law'))
+    kind = 'curve' if study['study'] == 'evolution' else 'factor'
     scale = 'linear' if study['study'] == 'assortativity' else 'log'
-    return Panel(
-        study['title'],
-        'curve' if study['study'] == 'evolution' else 'factor',
-        XLABELS.get(x, x),
-        lines,
-        errors='confidence',
-        xscale=scale,
-        yscale=scale,
-        ylabel=y,
-        percent=False,
-        legend=True,
-    )
+    look = Panel(study['title'], kind, XLABELS.get(x, x), lines, errors='confidence', ylabel=y)
+    return look._replace(xscale=scale, yscale=scale, percent=False, legend=True)
 
 
 def main(computed: Row, name: str, out: Path) -> None:

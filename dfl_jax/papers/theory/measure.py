@@ -10,7 +10,7 @@ import numpy as np
 
 from dfl_jax import simulate
 from dfl_jax.experiment.run_directory import Row
-from dfl_jax.papers.theory import convergence as theory
+from dfl_jax.papers.theory import convergence
 
 
 def measure(experiment: Any) -> Iterator[Row]:
@@ -21,7 +21,7 @@ def measure(experiment: Any) -> Iterator[Row]:
     """
     settings, sizes = experiment.chosen.resolved, np.array([len(part) for part in experiment.parts])
     clients = jax.device_put(experiment.clients)
-    diagnosis = theory.diagnose(
+    diagnosis = convergence.diagnose(
         experiment.model, mixing=settings['mixing'], chunk=settings['chunk']
     )
     k_init, _ = jax.random.split(experiment.key)  # as simulate.run does
@@ -41,7 +41,7 @@ def measure(experiment: Any) -> Iterator[Row]:
         diagnosed = jax.device_get(diagnosis(before, state.params, graph, clients))
         yield {
             'round': metrics['round'],
-            **theory.mixing_of(graph, sizes, settings['mixing']),
+            **convergence.mixing_of(graph, sizes, settings['mixing']),
             **{name: float(value) for name, value in diagnosed._asdict().items()},
             'rate': settings['lr'] * math.exp(-settings['lr_decay'] * k),
             'timestep_mean': metrics['timestep_mean'],
@@ -51,7 +51,7 @@ def measure(experiment: Any) -> Iterator[Row]:
 
 
 def constants(rows: list[Row]) -> dict[str, Any]:
-    """The arguments of `theory.bound` but eta: what bounds every round is the largest measured.
+    """The arguments of `convergence.bound` but eta: bounds of every round are the largest met.
 
     T is the mean over rounds of the clients' mean chosen timestep, since so many steps were made.
     """
@@ -69,12 +69,12 @@ def constants(rows: list[Row]) -> dict[str, Any]:
     }
 
 
-def evaluate(rows: list[Row]) -> dict[str, theory.Bound]:
+def evaluate(rows: list[Row]) -> dict[str, convergence.Bound]:
     """The bound with the run's own step, its mean over rounds, and with an admissible one."""
     measured = constants(rows)
     mean = sum(row['rate'] for row in rows) / len(rows)
-    admissible = theory.admissible_eta(measured['timesteps'], measured['smoothness'])
+    admissible = convergence.admissible_eta(measured['timesteps'], measured['smoothness'])
     return {
-        "the run's step": theory.bound(eta=mean, **measured),
-        'admissible step': theory.bound(eta=admissible, **measured),
+        "the run's step": convergence.bound(eta=mean, **measured),
+        'admissible step': convergence.bound(eta=admissible, **measured),
     }

@@ -9,10 +9,11 @@ import jax
 from absl import flags, logging
 from tqdm import tqdm
 
-from dfl_jax.cli.command import in_flags, one_line_warnings, with_flagfiles
+from dfl_jax.cli.command import in_flags, one_line_warnings
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.sweep.plan import Run
 from dfl_jax.cli.sweep.train_runs import Command, bring_to_end
+from dfl_jax.flagfiles import with_flagfiles
 
 FLAGS = flags.FLAGS
 

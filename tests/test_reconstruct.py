@@ -12,8 +12,8 @@ from dfl_jax.data import synthetic
 from dfl_jax.data.projection import project, projection_matrix
 from dfl_jax.models import MLP, SmallCNN, bind
 from dfl_jax.papers.reconstruct import command as command_line
-from dfl_jax.papers.reconstruct import reconstruction as attack
-from dfl_jax.papers.reconstruct import scene as attack_scene
+from dfl_jax.papers.reconstruct import reconstruction, scene
+from dfl_jax.papers.reconstruct.reconstruction import closed_form, match, psnr, reconstruct, ssim
 
 SHAPE, CLASSES, HIDDEN = (4, 3, 1), 3, 20
 PIXELS = 12
@@ -32,7 +32,7 @@ def weights(model=MODEL, dtype=jnp.float64, seed=0):
 
 
 def sent_by(codec, w, x, model=MODEL):
-    received = jax.jit(lambda w, x: attack.received(model, codec, jax.random.key(5), w, x))
+    received = jax.jit(lambda w, x: reconstruction.received(model, codec, jax.random.key(5), w, x))
     return received(w, x)
 
 
@@ -43,7 +43,7 @@ def test_the_rows_are_the_jacobian(x64):
     w, x = weights()
     layers = [(np.asarray(a['kernel']), np.asarray(a['bias'])) for a in w.values()]
     (expected,) = jacobian(layers, np.asarray(x).reshape(1, -1))
-    rows = attack.rows(MODEL, w, x)
+    rows = reconstruction.rows(MODEL, w, x)
     found = [rows[layer][part] for layer in w for part in ('kernel', 'bias')]
     np.testing.assert_allclose(
         np.concatenate([part.reshape(CLASSES, -1) for part in found], axis=1), expected, atol=1e-12
@@ -55,7 +55,7 @@ def test_every_output_is_a_message_of_its_own(x64):
     codec = chain(top_k(0.6), quantization(4))
     sent = sent_by(codec, w, x)
     transmit = jax.jit(codec.transmit)
-    keys, rows = jax.random.split(jax.random.key(5), CLASSES), attack.rows(MODEL, w, x)
+    keys, rows = jax.random.split(jax.random.key(5), CLASSES), reconstruction.rows(MODEL, w, x)
     for c in range(CLASSES):
         row = jax.tree.map(lambda leaf: leaf[c], rows)  # noqa: B023
         for found, expected in zip(
@@ -69,7 +69,7 @@ def test_every_output_is_a_message_of_its_own(x64):
 
 def test_gradient_matching_finds_the_input(x64):
     w, x = weights()
-    found, value = attack.reconstruct(jax.random.key(1), MODEL, w, sent_by(None, w, x), SHAPE)
+    found, value = reconstruct(jax.random.key(1), MODEL, w, sent_by(None, w, x), SHAPE)
     np.testing.assert_allclose(found, x, atol=1e-3)
     assert value < 1e-6
 
@@ -78,7 +78,7 @@ def test_gradient_matching_of_sparse_rows_compares_what_was_received(x64):
     w, x = weights()
     sent = sent_by(top_k(0.7), w, x)
     plain, masked = (
-        attack.reconstruct(jax.random.key(1), MODEL, w, sent, SHAPE, on_support=on_support)[0]
+        reconstruct(jax.random.key(1), MODEL, w, sent, SHAPE, on_support=on_support)[0]
         for on_support in (False, True)
     )
     large = np.abs(x) > np.quantile(np.abs(x), 0.5)
@@ -91,7 +91,7 @@ def test_gradient_matching_through_a_projection_finds_the_projected_input(x64):
     model = bind(MLP(CLASSES, (HIDDEN,)), (6,))
     w, x = weights(model)
     sent = sent_by(None, w, x.ravel() @ projection, model)
-    found, _ = attack.reconstruct(jax.random.key(1), model, w, sent, SHAPE, projection)
+    found, _ = reconstruct(jax.random.key(1), model, w, sent, SHAPE, projection)
     np.testing.assert_allclose(found.ravel() @ projection, x.ravel() @ projection, atol=1e-3)
     assert np.abs(found - x).max() > 0.1  # six numbers do not tell twelve
 
@@ -99,14 +99,14 @@ def test_gradient_matching_through_a_projection_finds_the_projected_input(x64):
 def test_restarts_keep_the_best():
     """The search for the square root of 4 in [-1, 3] ends at -1 or at 2, by where it starts."""
     for seed in range(5):
-        x, value = attack.match(
+        x, value = match(
             jax.random.key(seed), jnp.square, jnp.full(1, 4.0), (1,), bounds=(-1, 3), restarts=8
         )
         assert x == pytest.approx(2, abs=1e-3) and value < 1e-5
     alone = [
-        attack.match(
-            jax.random.key(seed), jnp.square, jnp.full(1, 4.0), (1,), bounds=(-1, 3), restarts=1
-        )[0]
+        match(jax.random.key(seed), jnp.square, jnp.full(1, 4.0), (1,), bounds=(-1, 3), restarts=1)[
+            0
+        ]
         for seed in range(8)
     ]
     assert min(alone) == -1
@@ -122,17 +122,17 @@ def test_the_priors(x64):
         return x.ravel() @ projection
 
     plain, smooth = (
-        attack.match(jax.random.key(2), encode, z, image.shape, steps=3000, **prior)[0]
+        match(jax.random.key(2), encode, z, image.shape, steps=3000, **prior)[0]
         for prior in ({}, {'bounds': (0.0, 1.0), 'smoothness': 0.003})
     )
-    assert attack.psnr(smooth, image) > 35
-    assert attack.psnr(plain, image) < 10
+    assert psnr(smooth, image) > 35
+    assert psnr(plain, image) < 10
     assert smooth.min() >= 0 and smooth.max() <= 1
 
 
 def test_total_variation_of_a_hand_made_image():
     image = jnp.array([[0.0, 1.0], [3.0, 3.0]])[..., None]
-    assert attack.variation(image) == (1 + 0 + 3 + 2) / 4
+    assert reconstruction.variation(image) == (1 + 0 + 3 + 2) / 4
 
 
 # -------------------------------------------------------------------------------------- closed form
@@ -140,23 +140,23 @@ def test_total_variation_of_a_hand_made_image():
 
 def test_the_closed_form_is_exact(x64):
     w, x = weights()
-    found = attack.closed_form(MODEL, sent_by(None, w, x))
+    found = closed_form(MODEL, sent_by(None, w, x))
     np.testing.assert_allclose(found, x, rtol=1e-13)
 
 
 def test_the_closed_form_of_a_deeper_network(x64):
     model = bind(MLP(CLASSES, (HIDDEN, 7)), SHAPE)
     w, x = weights(model)
-    np.testing.assert_allclose(attack.closed_form(model, sent_by(None, w, x, model)), x, rtol=1e-12)
+    np.testing.assert_allclose(closed_form(model, sent_by(None, w, x, model)), x, rtol=1e-12)
 
 
 def test_pixels_that_survive_sparsification_are_exact(x64):
     w, x = weights()
-    exact, sent = attack.rows(MODEL, w, x), sent_by(top_k(0.8), w, x)
+    exact, sent = reconstruction.rows(MODEL, w, x), sent_by(top_k(0.8), w, x)
     assert np.count_nonzero(sent['Dense_0']['kernel']) < np.count_nonzero(
         exact['Dense_0']['kernel']
     )
-    found = attack.closed_form(MODEL, sent, on_support=True)
+    found = closed_form(MODEL, sent, on_support=True)
     survived = found != 0
     assert 0.3 < survived.mean() < 1
     np.testing.assert_allclose(found[survived], x[survived], rtol=1e-12)
@@ -168,7 +168,7 @@ def test_dead_units_make_mild_sparsification_lossless(x64):
     w['Dense_0']['bias'] = w['Dense_0']['bias'].at[: HIDDEN // 2].set(-100.0)
     for found, exact in zip(
         jax.tree.leaves(sent_by(top_k(0.25), w, x)['Dense_0']),
-        jax.tree.leaves(attack.rows(MODEL, w, x)['Dense_0']),
+        jax.tree.leaves(reconstruction.rows(MODEL, w, x)['Dense_0']),
         strict=True,
     ):
         np.testing.assert_array_equal(found, exact)
@@ -177,8 +177,8 @@ def test_dead_units_make_mild_sparsification_lossless(x64):
 def test_quantized_rows_are_averaged_over_units_and_outputs(x64):
     w, x = weights()
     sent = sent_by(quantization(6), w, x)
-    found = attack.closed_form(MODEL, sent)
-    assert attack.psnr(found / 4, x / 4) > 30
+    found = closed_form(MODEL, sent)
+    assert psnr(found / 4, x / 4) > 30
 
 
 def test_a_projection_keeps_lengths_in_the_mean():
@@ -191,9 +191,9 @@ def test_with_a_projection_the_closed_form_is_z(x64):
     projection = jnp.asarray(projection_matrix(PIXELS, 6, seed=0), jnp.float64)
     model = bind(MLP(CLASSES, (HIDDEN,)), (6,))
     w, x = weights(model)
-    z = attack.closed_form(model, sent_by(None, w, x.ravel() @ projection, model))
+    z = closed_form(model, sent_by(None, w, x.ravel() @ projection, model))
     np.testing.assert_allclose(z, x.ravel() @ projection, rtol=1e-12)
-    image = attack.minimum_norm(z, projection)
+    image = reconstruction.minimum_norm(z, projection)
     np.testing.assert_allclose(image @ projection, z, rtol=1e-9)
     expected = np.linalg.lstsq(np.asarray(projection).T, np.asarray(z), rcond=None)[0]
     np.testing.assert_allclose(image, expected, atol=1e-12)
@@ -206,15 +206,15 @@ def test_own_images_tell_what_the_projection_leaves_open(x64):
     known, x = centre + rng.normal(size=(50, 3)) @ plane, centre + rng.normal(size=3) @ plane
     projection = jnp.asarray(projection_matrix(PIXELS, 6, seed=0), jnp.float64)
     z = x @ projection
-    found = attack.most_likely(z, projection, jnp.asarray(known), ridge=1e-9)
+    found = reconstruction.most_likely(z, projection, jnp.asarray(known), ridge=1e-9)
     np.testing.assert_allclose(found, x, atol=1e-5)
-    assert np.abs(attack.minimum_norm(z, projection) - x).max() > 0.1
+    assert np.abs(reconstruction.minimum_norm(z, projection) - x).max() > 0.1
 
 
 def test_the_closed_form_needs_a_dense_first_layer():
     model = bind(SmallCNN(CLASSES), (8, 8, 1))
     with pytest.raises(ValueError, match='takes an MLP, not SmallCNN: use reconstruct'):
-        attack.closed_form(model, model.shapes)
+        closed_form(model, model.shapes)
 
 
 # -------------------------------------------------------------------------------------- PSNR, SSIM
@@ -226,27 +226,27 @@ def noise(seed, shape=(28, 28, 1)):
 
 def test_psnr_of_hand_made_images():
     image = noise(0)
-    assert attack.psnr(image, image) == np.inf
-    assert attack.psnr(image, image + 0.1) == pytest.approx(20)
-    assert attack.psnr(np.zeros((2, 2)), np.ones((2, 2))) == 0
-    assert attack.psnr(np.zeros((2, 2)), [[0.2, 0], [0, 0]]) == pytest.approx(20)
+    assert psnr(image, image) == np.inf
+    assert psnr(image, image + 0.1) == pytest.approx(20)
+    assert psnr(np.zeros((2, 2)), np.ones((2, 2))) == 0
+    assert psnr(np.zeros((2, 2)), [[0.2, 0], [0, 0]]) == pytest.approx(20)
 
 
 @pytest.mark.parametrize('shape', [(28, 28, 1), (8, 8, 1), (32, 32, 3)])
 def test_ssim_of_hand_made_images(shape):
     image, other = noise(0, shape), noise(1, shape)
-    assert attack.ssim(image, image) == pytest.approx(1, abs=1e-12)
-    assert attack.ssim(image, other) == pytest.approx(attack.ssim(other, image), abs=1e-12)
-    assert attack.ssim(image, other) < 0.2
+    assert ssim(image, image) == pytest.approx(1, abs=1e-12)
+    assert ssim(image, other) == pytest.approx(ssim(other, image), abs=1e-12)
+    assert ssim(image, other) < 0.2
     slightly = image + 0.05 * (other - 0.5)
-    assert attack.ssim(image, other) < attack.ssim(image, slightly) < 1
-    assert attack.ssim(image, 1 - image) < 0
+    assert ssim(image, other) < ssim(image, slightly) < 1
+    assert ssim(image, 1 - image) < 0
 
 
 def test_ssim_of_constant_images_is_the_luminance():
     a, b = np.full((28, 28, 1), 0.5), np.full((28, 28, 1), 0.7)
     expected = (2 * 0.5 * 0.7 + 1e-4) / (0.5**2 + 0.7**2 + 1e-4)
-    assert attack.ssim(a, b) == pytest.approx(expected, abs=1e-12)
+    assert ssim(a, b) == pytest.approx(expected, abs=1e-12)
 
 
 def test_ssim_by_its_definition_at_one_pixel():
@@ -263,7 +263,7 @@ def test_ssim_by_its_definition_at_one_pixel():
     c1, c2 = 1e-4, 9e-4
     centre = (2 * mean(a) * mean(b) + c1) * (2 * cov + c2)
     centre /= (mean(a) ** 2 + mean(b) ** 2 + c1) * (va + vb + c2)
-    assert attack.similarity(a, b)[5, 5, 0] == pytest.approx(centre, abs=1e-12)
+    assert reconstruction.similarity(a, b)[5, 5, 0] == pytest.approx(centre, abs=1e-12)
 
 
 # --------------------------------------------------------------------------------------- projection
@@ -311,7 +311,7 @@ def test_dimensions_out_of_range(dimensions):
 
 def command(*flags):
     with flagsaver.flagsaver(), jax.numpy_rank_promotion('allow'):
-        return command_line.main(command_line.FLAGS(['attack', *flags]))
+        return command_line.main(command_line.FLAGS(['reconstruct', *flags]))
 
 
 @pytest.mark.slow
@@ -320,8 +320,11 @@ def test_the_command_writes_its_files(tmp_path, capsys):
     tiny = ('--images=2', '--attack_steps=30', '--attack_restarts=1', '--attack_training=0')
     flags = (f'--out={tmp_path / "out"}', '--noprogress', *tiny)
     assert command(*flags) == 0
-    assert sorted(path.name for path in (tmp_path / 'out').iterdir()) == ['attack.md', 'attack.png']
-    text = (tmp_path / 'out' / 'attack.md').read_text()
+    assert sorted(path.name for path in (tmp_path / 'out').iterdir()) == [
+        'reconstruction.md',
+        'reconstruction.png',
+    ]
+    text = (tmp_path / 'out' / 'reconstruction.md').read_text()
     rows = [line.split(' | ') for line in text.splitlines() if line.startswith('| initial')]
     assert len(rows) == 2 * 2 + 3 * 5
     assert [float(row[5].split()[0]) for row in rows if row[3] == 'closed form'] == [120, 120]
@@ -329,7 +332,7 @@ def test_the_command_writes_its_files(tmp_path, capsys):
         'no compression', 'sparsity 0.25', 'projection 16', 'sparsity 0.25, projection 16',
         'sparsity 0.5, 6 bits, projection 16',
     }  # fmt: skip
-    assert (tmp_path / 'out' / 'attack.png').read_bytes().startswith(b'\x89PNG')
+    assert (tmp_path / 'out' / 'reconstruction.png').read_bytes().startswith(b'\x89PNG')
     assert text in capsys.readouterr().out
     assert command(*flags) == 1
     assert 'exists and is not an empty folder; choose another --out' in capsys.readouterr().err
@@ -340,7 +343,7 @@ def test_the_second_attack_is_at_trained_weights():
     model = bind(MLP(10), (32,))
     w = model.init(jax.random.key(0))
     with jax.numpy_rank_promotion('allow'):
-        trained = attack_scene.trained(model, w, dataset, steps=300, seed=0)
+        trained = scene.trained(model, w, dataset, steps=300, seed=0)
     before, after = (
         np.mean(np.argmax(model.apply(at, dataset.test_x), axis=1) == dataset.test_y)
         for at in (w, trained)
@@ -367,7 +370,7 @@ def test_a_bad_flag_is_named_in_one_line(flag, message, tmp_path, capsys):
 
 def test_where_nothing_can_be_written_is_told_first(tmp_path, capsys, monkeypatch):
     (tmp_path / 'file').touch()
-    monkeypatch.setattr(attack_scene, 'choose_victim', None)
+    monkeypatch.setattr(scene, 'choose_victim', None)
     for out in (tmp_path / 'file', tmp_path / 'file' / 'deep', tmp_path / ('x' * 300), '/proc/x'):
         assert command(f'--out={out}') == 1
         error = capsys.readouterr().err
@@ -379,7 +382,7 @@ def test_ctrl_c_while_it_loads(tmp_path, capsys, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(attack_scene, 'choose_victim', interrupt)
+    monkeypatch.setattr(scene, 'choose_victim', interrupt)
     assert command(f'--out={tmp_path / "out"}') == 130
     assert capsys.readouterr().err.startswith('error: interrupted')
     assert not (tmp_path / 'out').exists()

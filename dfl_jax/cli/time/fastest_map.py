@@ -44,7 +44,7 @@ def rounds_to(target: float, method: Row, column: str, folder: Path) -> float:
     return np.inf if found.bound else found.value
 
 
-def in_words(time: float) -> str:
+def in_units(time: float) -> str:
     """Seconds in the unit that leaves a number from 1 to a few hundred."""
     if not np.isfinite(time):
         return '-'
@@ -53,7 +53,7 @@ def in_words(time: float) -> str:
     return f'{number} {NAMES[unit]}{"s" * (number != "1")}'
 
 
-def defined() -> tuple[Row, Path]:
+def read_definition() -> tuple[Row, Path]:
     """What the map shows, and the folder of the stored curves. Raises ValueError without these."""
     folder = CHECKOUT.parent / 'docs' / 'results'
     if not folder.is_dir():
@@ -61,7 +61,7 @@ def defined() -> tuple[Row, Path]:
     return read_json(DEFINITION), folder
 
 
-def reached(definition: Row, folder: Path) -> Reached:
+def rounds_to_targets(definition: Row, folder: Path) -> Reached:
     """Rounds until each target of all methods, by panel."""
     return {
         (column, target): [rounds_to(target, m, column, folder) for m in definition['methods']]
@@ -72,8 +72,8 @@ def reached(definition: Row, folder: Path) -> Reached:
 
 def draw_map(out: Path) -> str:
     """Writes the map and its table into `out`; returns the table."""
-    definition, folder = defined()
-    rounds = reached(definition, folder)
+    definition, folder = read_definition()
+    rounds = rounds_to_targets(definition, folder)
     text = report(definition, rounds)
     out.mkdir(parents=True, exist_ok=True)
     _plot(definition, rounds, out / FILES[1])
@@ -109,7 +109,7 @@ def report(definition: Row, reached: Reached) -> str:
         times = _times(definition, rounds, np.array(uplinks), np.array(speeds))  # [methods, points]
         rows = []
         for i in np.flatnonzero(np.isfinite(rounds)):
-            cells = zip(map(in_words, times[i].tolist()), times.argmin(axis=0) == i, strict=True)
+            cells = zip(map(in_units, times[i].tolist()), times.argmin(axis=0) == i, strict=True)
             marked = [f'**{words}**' if fastest else words for words, fastest in cells]
             rows.append([definition['methods'][i]['label'], *marked])
         parts.append(f'Time to {_panel(*panel)}:\n\n{markdown_table(["", *points], rows, 1)}')
@@ -128,19 +128,10 @@ def _plot(definition: Row, reached: Reached, path: Path) -> None:
         times = _times(definition, rounds, *np.meshgrid(up, speed))
         first = times.argmin(axis=0)
         shown |= {*np.unique(first).tolist()}
-        axis.pcolormesh(
-            up,
-            speed,
-            first,
-            cmap=colours,
-            vmin=-0.5,
-            vmax=len(methods) - 0.5,
-            alpha=0.6,
-            rasterized=True,
-        )
-        lines = axis.contour(
-            up, speed, times.min(axis=0), levels=[*NAMES], colors='k', linewidths=0.8
-        )
+        look = {'cmap': colours, 'vmin': -0.5, 'vmax': len(methods) - 0.5, 'alpha': 0.6}
+        axis.pcolormesh(up, speed, first, rasterized=True, **look)
+        look = {'levels': [*NAMES], 'colors': 'k', 'linewidths': 0.8}
+        lines = axis.contour(up, speed, times.min(axis=0), **look)
         axis.clabel(lines, fmt={each: f'1 {name}' for each, name in NAMES.items()}, fontsize=8)
         axis.set(xscale='log', yscale='log', title=f'fastest to {_panel(column, target)}')
     for axis in axes[-1]:
