@@ -327,9 +327,8 @@ def check_of(argument: str) -> str | None:
     with flagsaver.flagsaver():
         try:
             start.parse(['name', argument], importlib.import_module('dfl_jax.cli.run.command'))
-            check_flags()
             start.parse(['name', argument], module_of('run'))
-            values.check_values(start.flags.FLAGS)
+            check_flags()
         except ValueError as error:
             return str(error)
         finally:

@@ -4,7 +4,6 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from dfl_jax.cli.command import with_flagfiles
 from dfl_jax.cli.flags.run_flags import experiment_of_flags
 from dfl_jax.cli.run import command
 from dfl_jax.experiment.build import of_the_run

@@ -840,7 +840,9 @@ IDS = [f'{path.parent.parent.name}/{path.parent.name}' for path in TABLES]
 
 @pytest.mark.parametrize('published', TABLES, ids=IDS)
 def test_every_shipped_cell_has_a_flagfile_with_known_flags(published):
-    import dfl_jax.cli.flags.method_flags  # noqa: F401
+    from dfl_jax.cli.run import command as run
+
+    run.define_flags()
 
     content = json.loads(published.read_text())
     files = table_files.flagfiles_of(content, published.parent)

@@ -15,9 +15,6 @@ from dfl_jax.experiment.run_settings import PART_OF, Placement
 from dfl_jax.experiment.values import typed
 from dfl_jax.setting_error import SettingError
 
-# Files of a run that may have moved since, and so may be given beside it
-MOVED_FILES = ('dataset', 'data_dir', 'partition_file', 'topology_file', 'architecture_file')
-
 
 def recall(
     directory: RunDirectory,

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from dfl_jax.cli.flags.method_flags import of_a_run, settings_with_flags
+from dfl_jax.cli.flags.run_flags import of_a_run
+from dfl_jax.experiment.method import flat_settings
 from dfl_jax.methods import METHODS
 from tests.torture.processes import Command
 
@@ -104,10 +105,10 @@ def _takers() -> dict[str, str]:
     """The first of BASES that takes a flag, for every flag of a method."""
     found: dict[str, str] = {}
     for method in BASES:
-        for name in settings_with_flags(METHODS[method]):
+        for name in flat_settings(METHODS[method]):
             found.setdefault(name, method)
     return found
 
 
 def _takers_of(name: str) -> list[str]:
-    return [method for method in BASES if name in settings_with_flags(METHODS[method])]
+    return [method for method in BASES if name in flat_settings(METHODS[method])]

@@ -33,6 +33,13 @@ from dfl_jax.methods import FLAT_NAMES, METHODS
 
 FLAGS = flags.FLAGS
 METHOD = 'method'  # title of the flags of methods
+MOVED_MEANINGS = {  # of flags, in a command that looks into runs and is told where files are now
+    'dataset': 'File of the data, where it has moved since the run',
+    'data_dir': 'Folder of the data sets, where it has moved since the run',
+    'partition_file': 'Partition file of the run, where it has moved',
+    'topology_file': 'Topology file of the run, where it has moved',
+    'architecture_file': 'Architecture file of the run, where it has moved',
+}
 # How a run is watched, and where its files are
 OF_THE_COMMAND = (
     *('out', 'resume', 'allow_imports', 'checkpoint', 'progress', 'log'),

@@ -143,12 +143,12 @@ def settings_in_effect(config: Row) -> dict[str, str]:
     Those given and the method's defaults, without data and network settings that have no effect
     beside the others.
     """
-    from dfl_jax.cli.flags.method_flags import flag_of
-    from dfl_jax.experiment.applicable import idle_inputs
-    from dfl_jax.experiment.own_code import of_others
+    from dfl_jax.cli.flags.run_flags import flag_of
+    from dfl_jax.experiment.applicable import unused_inputs
+    from dfl_jax.experiment.own_code import is_own
 
     settings = dict(config['settings'])
-    own = of_others(str(settings.get('algorithm')))
+    own = is_own(str(settings.get('algorithm')))
     for argument, value in config.get('algorithm', {}).items():
         # A method's own arguments are flags of these names
         flag = argument if own and argument in settings else flag_of(argument)
@@ -159,8 +159,8 @@ def settings_in_effect(config: Row) -> dict[str, str]:
         for name, value in settings.items()
         if value is not None
     }
-    idle = idle_inputs(typed.get)
-    return {name: value for name, value in typed.items() if name not in idle}
+    unused = unused_inputs(typed.get)
+    return {name: value for name, value in typed.items() if name not in unused}
 
 
 def group_runs(runs: Sequence[SavedRun]) -> list[Group]:

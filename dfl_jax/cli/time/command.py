@@ -6,6 +6,7 @@ method. Prints the simulated seconds until the consensus model is at the targets
 time.md, time.json, time.png and worlds.png, a picture of the worlds, into --out.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,11 @@ import numpy as np
 from absl import flags
 
 from dfl_jax.cli import command
+from dfl_jax.cli.flags.checks import refuse_others
+from dfl_jax.cli.flags.run_flags import MOVED_MEANINGS, given_settings
+from dfl_jax.cli.run import command as run
 from dfl_jax.cli.run.directories import directories
-from dfl_jax.cli.run.recall import MOVED_MEANINGS
-from dfl_jax.experiment.own_code import define_flags_of_others
 from dfl_jax.experiment.run_directory import RunDirectory, write_atomically
-from dfl_jax.experiment.values import refuse_others
 from dfl_jax.files import to_json
 from dfl_jax.plain_text import markdown_table
 
@@ -26,37 +27,43 @@ if TYPE_CHECKING:
     from dfl_jax.timing import World
 
 FLAGS = flags.FLAGS
-define_flags = define_flags_of_others
-command.define_paths('runs', None, 'Run directories, or folders of them.')
-flags.DEFINE_bool(
-    'map',
-    False,
-    'Draw the map of the fastest method by link and computer, from the stored curves of the '
-    'documents, into --out; no runs are needed.',
-)
-flags.DEFINE_list(
-    'targets', ['0.8', '0.85'], 'Accuracies for which the time until they are reached is given.'
-)
-flags.DEFINE_float(
-    'operations',
-    None,
-    'Operations of a client in a round, for runs that have not recorded their own.',
-    lower_bound=0,
-)
-flags.DEFINE_float(
-    'joules_per_operation', 1e-11, 'Energy of an operation of a client.', lower_bound=0
-)
-flags.DEFINE_float('joules_per_bit', 1e-7, 'Energy of a bit that is sent.', lower_bound=0)
 SHARED = (*MOVED_MEANINGS, 'world', 'barrier', 'out', 'allow_imports', 'progress')
 MEANINGS = MOVED_MEANINGS | {'out': 'Folder of the results (default time)'}
-for _name in SHARED:
-    flags.declare_key_flag(_name)
 OF_RUNS = (
     *('runs', 'world', 'barrier', 'targets', 'operations'),
     *('joules_per_operation', 'joules_per_bit'),
 )
 FILES = ('time.md', 'time.json', 'time.png', 'worlds.png')
 WORLD = 'speed=1e10,uplink=5.6e6,latency=0.05'
+
+
+def define_flags(arguments: Sequence[str] = ()) -> None:
+    """Defines the flags of this command beside those of runs."""
+    run.define_flags(arguments)
+    if 'targets' in FLAGS:
+        return
+    for name in SHARED:
+        flags.declare_key_flag(name)
+    command.define_paths('runs', None, 'Run directories, or folders of them.')
+    flags.DEFINE_bool(
+        'map',
+        False,
+        'Draw the map of the fastest method by link and computer, from the stored curves of the '
+        'documents, into --out; no runs are needed.',
+    )
+    flags.DEFINE_list(
+        'targets', ['0.8', '0.85'], 'Accuracies for which the time until they are reached is given.'
+    )
+    flags.DEFINE_float(
+        'operations',
+        None,
+        'Operations of a client in a round, for runs that have not recorded their own.',
+        lower_bound=0,
+    )
+    flags.DEFINE_float(
+        'joules_per_operation', 1e-11, 'Energy of an operation of a client.', lower_bound=0
+    )
+    flags.DEFINE_float('joules_per_bit', 1e-7, 'Energy of a bit that is sent.', lower_bound=0)
 
 
 def find_runs() -> dict[str, RunDirectory]:
@@ -154,40 +161,39 @@ def main(_: list[str]) -> int:
         'operations_total' in (run.rows() or [{}])[-1] for run in found.values()
     ):
         raise ValueError('--operations: these runs have counted their own; leave it out')
-    # Before the flags are those of the runs
-    out, barrier, progress = Path(FLAGS.out or 'time'), FLAGS.barrier, FLAGS.progress
+    out, given = Path(FLAGS.out or 'time'), given_settings()
     command.check_writable(out, FILES)
     from tqdm import tqdm
 
     from dfl_jax import timing
     from dfl_jax.cli.time.plot import plot_times, plot_worlds
     from dfl_jax.cli.time.replay import replay
-    from dfl_jax.experiment.build import streams
     from dfl_jax.experiment.environment import check_jax
+    from dfl_jax.experiment.streams import streams
 
     check_jax()
     rows: list[dict[str, Any]] = []
     worlds: dict[str, World] = {}
-    for name, directory in tqdm(found.items(), 'runs', disable=not progress):
+    for name, directory in tqdm(found.items(), 'runs', disable=not FLAGS.progress):
         try:
-            replayed = replay(name, directory, FLAGS.operations)
+            replayed = replay(name, directory, given, FLAGS.allow_imports, FLAGS.operations)
         except ValueError as error:
             if len(found) == 1:
                 raise
             command.warn(f'left out: {error}')
             continue
         joules = replayed.joules(FLAGS.joules_per_operation, FLAGS.joules_per_bit)
-        seed = streams(FLAGS.seed)['world']  # of the run
+        seed = streams(replayed.seed)['world']
         for text in texts:
             world = timing.parse(text, replayed.counts.work.shape[1], seed)
-            if replayed.rules.period and world.online and text != FLAGS.world:  # of the run, too
+            if replayed.rules.period and world.online and text != replayed.world:
                 command.warn(
                     f'left out: {name} in {text}: who was offline was settled when it trained; '
                     'leave online= out'
                 )
                 continue
             worlds.setdefault(text, world)
-            seconds = replayed.seconds(world, barrier)
+            seconds = replayed.seconds(world, FLAGS.barrier)
             rows.append(row_of(replayed, text, goals, seconds, joules))
     if not rows:
         raise ValueError('no run can be replayed, see above')

@@ -1,23 +1,21 @@
 """A finished run on the clock of a world, without training again."""
 
 import warnings
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from absl import flags
 
 from dfl_jax.base import Graph
-from dfl_jax.cli.flags.method_flags import of_a_run
-from dfl_jax.cli.run.recall import MOVED_MEANINGS, recall
-from dfl_jax.experiment.own_code import method_named
+from dfl_jax.experiment.recall import recall
 from dfl_jax.experiment.run_directory import Row, RunDirectory
 from dfl_jax.methods import EVENTS
 from dfl_jax.tasks import CLASSIFICATION
 from dfl_jax.timing import Counts, Rules, World, counted, energy, finish_times, rules_of
 
-FLAGS = flags.FLAGS
-KEPT = (*MOVED_MEANINGS, 'allow_imports', 'progress')
+# What may have moved since the run
+FILES = ('dataset', 'data_dir', 'partition_file', 'topology_file', 'architecture_file')
 
 
 class Replay(NamedTuple):
@@ -30,6 +28,8 @@ class Replay(NamedTuple):
     rounds: np.ndarray  # [E] evaluated
     metric: str  # of the task, `accuracy` where it has one
     values: np.ndarray  # [E] of the consensus model
+    seed: int  # of the run
+    world: str | None  # in which it was trained
 
     def seconds(self, world: World, barrier: bool = False) -> np.ndarray:
         """Simulated seconds until all clients have finished each evaluated round, [E]."""
@@ -49,44 +49,46 @@ class Replay(NamedTuple):
         return int(reached[0]) if len(reached) else None
 
 
-def replay(name: str, directory: RunDirectory, operations: float | None = None) -> Replay:
+def replay(
+    name: str,
+    directory: RunDirectory,
+    moved: Mapping[str, Any],
+    allow_imports: bool,
+    operations: float | None = None,
+) -> Replay:
     """The replay of a run; its data are read again for the sizes of its clients.
 
+    moved: files of the run that are elsewhere now. allow_imports: import code that the run names.
     operations: of a client in a round, where the run has not counted them.
 
     Raises ValueError, one line.
     """
-    from dfl_jax.experiment.build import build
-
-    for flag in of_a_run():
-        if flag.name not in KEPT:
-            flag.unparse()  # a --barrier of the replay is none of the run's
-    recall(directory, MOVED_MEANINGS)
+    experiment, _ = recall(directory, moved, allow_imports=allow_imports, may_differ=FILES)
     rows = directory.rows()
     if not rows:
         raise ValueError(f'{directory.path} holds no evaluation yet; let it run on')
-    exchange = method_named(FLAGS.algorithm).graphs
+    algorithm, exchange = experiment.method.name, experiment.method.row.graphs
     if exchange == 'cohort':
         raise ValueError(
-            f'{directory.path}: the server of {FLAGS.algorithm} is none of the clients, whose '
+            f'{directory.path}: the server of {algorithm} is none of the clients, whose '
             'times these are; leave it out'
         )
     if exchange == EVENTS:
         raise ValueError(
-            f'{directory.path}: {FLAGS.algorithm} has no rounds, and would train otherwise in '
+            f'{directory.path}: {algorithm} has no rounds, and would train otherwise in '
             'another world; run it there'
         )
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # the run has printed its warnings
-        experiment = build(FLAGS)
-    metric = experiment.model.task.metric
-    graphs = jax.tree.map(lambda a: a[: rows[-1]['round']], experiment.graphs)
+        built = experiment.build()
+    metric = built.model.task.metric
+    graphs = jax.tree.map(lambda a: a[: rows[-1]['round']], built.graphs)
     try:
         counts = counted(
-            experiment.algorithm,
-            experiment.clients,
+            built.algorithm,
+            built.clients,
             graphs,
-            _operations(rows, len(experiment.parts), operations),
+            _operations(rows, len(built.parts), operations),
         )
     except ValueError as error:
         raise ValueError(f'{directory.path}: {error}') from error
@@ -94,10 +96,12 @@ def replay(name: str, directory: RunDirectory, operations: float | None = None) 
         name,
         graphs,
         counts,
-        rules_of(experiment.algorithm, graphs, len(experiment.parts), experiment.rules),
+        rules_of(built.algorithm, graphs, len(built.parts), built.rules),
         np.array([row['round'] for row in rows]),
         metric,
         np.array([row[f'consensus_{metric}'] for row in rows]),
+        experiment.seed,
+        experiment.time.world,
     )
 
 

@@ -8,57 +8,71 @@ setting and attack) and reconstruction.png (Figure 17) into --out.
 """
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
 
 from dfl_jax.cli.command import check_empty, one_line_errors
-from dfl_jax.experiment.values import check_values, refuse_others
+from dfl_jax.cli.flags import run_flags
+from dfl_jax.cli.flags.checks import check_flags, refuse_others
 
 FLAGS = flags.FLAGS
 SHARED = ('dataset', 'data_dir', 'seed', 'out', 'progress')  # with experiments.run
 MEANINGS = {'out': 'Folder of the results (default: runs/reconstruct-TIME)'}
-for _name in SHARED:
-    flags.declare_key_flag(_name)
 
-flags.DEFINE_integer('images', 8, 'Images of the training set that are attacked.', lower_bound=1)
-flags.DEFINE_float(
-    'attack_sparsity', 0.25, 'Share of the entries of each tensor that top-k sparsification drops.'
-)
-flags.DEFINE_integer(
-    'attack_projection',
-    None,
-    'Dimensions of the projected inputs (default 200; if there are few features, a quarter '
-    'of them).',
-)
-flags.DEFINE_integer(
-    'attack_training',
-    500,
-    'Steps of Adam before the second attack; 0: no second attack.',
-    lower_bound=0,
-)
-flags.DEFINE_integer(
-    'attack_steps', 1000, 'Steps of each search by gradient matching.', lower_bound=1
-)
-flags.DEFINE_integer('attack_restarts', 2, 'Searches from different random starts.', lower_bound=1)
-flags.DEFINE_float(
-    'attack_smoothness',
-    0.1,
-    'Weight of the total variation in attacks that have it as a prior.',
-    lower_bound=0,
-)
-flags.DEFINE_integer(
-    'attack_known',
-    200,
-    'Training images of its own from which the neighbour learns a prior.',
-    lower_bound=2,
-)
+
+def define_flags(_: Sequence[str] = ()) -> None:
+    """Defines the flags of this command beside those that it shares with runs."""
+    run_flags.define()
+    if 'images' in FLAGS:
+        return
+    for name in SHARED:
+        flags.declare_key_flag(name)
+    flags.DEFINE_integer(
+        'images', 8, 'Images of the training set that are attacked.', lower_bound=1
+    )
+    flags.DEFINE_float(
+        'attack_sparsity',
+        0.25,
+        'Share of the entries of each tensor that top-k sparsification drops.',
+    )
+    flags.DEFINE_integer(
+        'attack_projection',
+        None,
+        'Dimensions of the projected inputs (default 200; if there are few features, a quarter '
+        'of them).',
+    )
+    flags.DEFINE_integer(
+        'attack_training',
+        500,
+        'Steps of Adam before the second attack; 0: no second attack.',
+        lower_bound=0,
+    )
+    flags.DEFINE_integer(
+        'attack_steps', 1000, 'Steps of each search by gradient matching.', lower_bound=1
+    )
+    flags.DEFINE_integer(
+        'attack_restarts', 2, 'Searches from different random starts.', lower_bound=1
+    )
+    flags.DEFINE_float(
+        'attack_smoothness',
+        0.1,
+        'Weight of the total variation in attacks that have it as a prior.',
+        lower_bound=0,
+    )
+    flags.DEFINE_integer(
+        'attack_known',
+        200,
+        'Training images of its own from which the neighbour learns a prior.',
+        lower_bound=2,
+    )
 
 
 @one_line_errors('interrupted, and nothing written; start again')
 def main(_: list[str]) -> int:
     refuse_others(SHARED, ' to the attack')
-    check_values(FLAGS)
+    check_flags()
     check_empty(FLAGS.out)
     from tqdm import tqdm
 

@@ -11,31 +11,25 @@ because runs move between machines.
 
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from dfl_jax.cli import command
-from dfl_jax.cli.run.recall import MOVED_MEANINGS, recall
+from dfl_jax.cli.flags.checks import refuse_others
+from dfl_jax.cli.flags.run_flags import MOVED_MEANINGS, given_settings
+from dfl_jax.cli.run import command as run
 from dfl_jax.data.formats import one_line
 from dfl_jax.experiment.run_directory import Row, RunDirectory, write_atomically
-from dfl_jax.experiment.values import refuse_others
 from dfl_jax.files import to_json
 from dfl_jax.papers.select.table import report
 
 if TYPE_CHECKING:
-    from dfl_jax.experiment.build import Experiment
+    from dfl_jax.experiment.build import BuiltExperiment
 
 FLAGS = flags.FLAGS
-command.define_path('run', None, 'The run directory whose clients are averaged.')
-flags.DEFINE_float(
-    'target',
-    0.84,
-    'Test accuracy for which it is counted how many clients the average needs.',
-    lower_bound=0.0,
-    upper_bound=1.0,
-)
 MOVED = (*MOVED_MEANINGS, 'world')  # settings that may differ from the run's
 SHARED = (*MOVED, 'seed', 'out', 'progress', 'allow_imports')  # with experiments.run
 MEANINGS = {
@@ -45,10 +39,25 @@ MEANINGS = {
     'world': 'World file of the run, where it has moved',
     'out': 'Folder of the results (default: the run directory)',
 }
-for _name in SHARED:
-    flags.declare_key_flag(_name)
 
 FILES = ('selection.json', 'selection.md', 'selection.png')
+
+
+def define_flags(arguments: Sequence[str] = ()) -> None:
+    """Defines the flags of this command beside those of runs."""
+    run.define_flags(arguments)
+    if 'run' in FLAGS:
+        return
+    for name in SHARED:
+        flags.declare_key_flag(name)
+    command.define_path('run', None, 'The run directory whose clients are averaged.')
+    flags.DEFINE_float(
+        'target',
+        0.84,
+        'Test accuracy for which it is counted how many clients the average needs.',
+        lower_bound=0.0,
+        upper_bound=1.0,
+    )
 
 
 def check() -> tuple[RunDirectory, Path]:
@@ -68,22 +77,23 @@ def check() -> tuple[RunDirectory, Path]:
     return directory, out
 
 
-def restore(directory: RunDirectory) -> 'tuple[Experiment, Any, int]':
+def restore(directory: RunDirectory) -> 'tuple[BuiltExperiment, Any, int]':
     """The run's experiment, and the clients' state and the round of its newest checkpoint.
 
     Raises ValueError, one line.
     """
-    config = recall(directory, MOVED)
     import jax
 
     from dfl_jax.checkpoint import Checkpoints
-    from dfl_jax.experiment.build import build
     from dfl_jax.experiment.environment import check_jax
     from dfl_jax.experiment.fingerprint import check_inputs, fingerprint
     from dfl_jax.experiment.networks import task_named
-    from dfl_jax.experiment.own_code import method_named
+    from dfl_jax.experiment.recall import recall
     from dfl_jax.tasks import CLASSIFICATION
 
+    experiment, config = recall(
+        directory, given_settings(), allow_imports=FLAGS.allow_imports, may_differ=MOVED
+    )
     check_jax()
     if not directory.checkpoints.is_dir():
         raise ValueError(
@@ -94,10 +104,11 @@ def restore(directory: RunDirectory) -> 'tuple[Experiment, Any, int]':
     newest = checkpoints.latest()
     if newest is None:
         raise ValueError(f'--run={directory.path} has no checkpoint yet; let it run on')
-    method, task = method_named(FLAGS.algorithm), task_named(FLAGS.task)
+    name, method = experiment.method.name, experiment.method.row
+    task = task_named(experiment.data.task)
     if method.graphs == 'cohort':
         raise ValueError(
-            f'--run={directory.path}: {FLAGS.algorithm} is centralized, its clients have no models '
+            f'--run={directory.path}: {name} is centralized, its clients have no models '
             'of their own to average; choose a decentralized run'
         )
     if task.metric != CLASSIFICATION.metric or task.lower_is_better:
@@ -107,14 +118,14 @@ def restore(directory: RunDirectory) -> 'tuple[Experiment, Any, int]':
         )
     if method.heterogeneous:
         raise ValueError(
-            f'--run={directory.path}: clients of {FLAGS.algorithm} may differ in architecture and '
+            f'--run={directory.path}: clients of {name} may differ in architecture and '
             'are not averaged; choose a run of a method whose clients share one --model'
         )
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # the run has printed its warnings
-        experiment = build(FLAGS)
-    check_inputs(config.get('inputs', {}), experiment, fingerprint(experiment), directory.path)
-    like = jax.eval_shape(experiment.algorithm.init, experiment.key, experiment.clients)
+        built = experiment.build()
+    check_inputs(config.get('inputs', {}), built, fingerprint(built), directory.path)
+    like = jax.eval_shape(built.algorithm.init, built.key, built.clients)
     try:
         state, (progress,), _ = checkpoints.restore(like)
     except Exception as error:  # orbax, tensorstore and json each have their own
@@ -122,7 +133,7 @@ def restore(directory: RunDirectory) -> 'tuple[Experiment, Any, int]':
             f'{directory.checkpoints / str(newest)} cannot be read ({one_line(error)}); '
             'run it anew with this version'
         ) from error
-    return experiment, state, progress.round
+    return built, state, progress.round
 
 
 def write(selection: Row, out: Path) -> None:

@@ -13,16 +13,13 @@ from typing import Any
 from absl import flags
 
 from dfl_jax.cli.command import check_empty, fail, one_line_errors
-from dfl_jax.cli.flags import method_flags
 from dfl_jax.cli.run import command as run
-from dfl_jax.experiment.own_code import define_flags_of_others
 from dfl_jax.experiment.run_directory import write_atomically
 from dfl_jax.files import to_json
 
 FLAGS = flags.FLAGS
-define_flags = define_flags_of_others  # those of a method of one's own
+define_flags = run.define_flags
 EXAMPLES = ('--rounds=5 --out=theory', '--topology=ring --alpha=0.5 --rounds=10 --out=theory-ring')
-flags.adopt_module_key_flags(method_flags)
 
 ONE_UPDATE = (
     'the theory is of one exact update on all data of a client and its neighbours; leave it out'
