@@ -61,10 +61,10 @@ class Info(NamedTuple):
     # What each client sent over delivered links: unit -> [M] int32, in units of `unit_bits` bits
     sent: Mapping[str, Array]
     metrics: Mapping[str, Array | Mean | Choices] = {}
-    # [M] float32, operations of each client's matrix products; None: the method does not count them
-    work: Array | None = None
-    # [M] float32, what of it aggregators of meetings do when all messages are there; None: all
-    combining: Array | None = None
+    # [M] float32, of each client's matrix products; None: the method does not count them
+    flops: Array | None = None
+    # [M] float32, those that aggregators of meetings do when all messages are there; None: all
+    combining_flops: Array | None = None
 
 
 class Algorithm(NamedTuple):

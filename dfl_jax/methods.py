@@ -75,6 +75,7 @@ class Method(NamedTuple):
     from_run_at_zero: Mapping[str, Callable[[Run], Any]] = {}
     # flag of the run -> its default under this method, in place of the flag's own
     defaults: Mapping[str, Any] = {}
+    traced: tuple[str, ...] = ('lr',)  # settings that may differ between the runs of one program
     architectures: str = ''  # where clients may differ, those of the paper's comparison
 
     @property
@@ -157,6 +158,7 @@ METHODS: dict[str, Method] = {
         'or a smaller model',
         from_run=CHUNK | {'projection_seed': lambda run: run.projection_seed},
         from_run_at_zero=ROUNDS,
+        traced=('lr', 'projection_seed'),
     ),
     'dsgt': Method(dsgt, 'DSGT', 'Gradient tracking', from_run=CHUNK),
     'd2': Method(d2, 'D²', 'D²', from_run=CHUNK, defaults=STATIC),
@@ -209,8 +211,7 @@ def make(
       settings: any of `settings_of`, those of its dataclasses by their own names.
 
     Raises ValueError for a name that is not known, a network that is not bound or a setting out of
-    range, TypeError for a
-    setting that the method does not have, with the nearest of those that it has.
+    range, TypeError for a setting that the method does not have, with the nearest that it has.
     """
     if not isinstance(network, Model | Population):
         raise ValueError(

@@ -160,11 +160,8 @@ def _train(
     if check := algorithm.check:
         for graphs, mask in zip(runs.each(runs.graphs), runs.each(runs.clients.mask), strict=True):
             check(graphs, np.asarray(mask.sum(axis=1)))
-    # Blocks of one length serve every evaluation, and so does one compiled program.
-    block = math.gcd(min(eval_every, rounds), rounds, resume[1][0].round if resume else 0)
-    # XLA's CPU backend compiles scans of two rounds of some methods (dsgt, qg_dsgdm, dfed_admm) to
-    # programs that end the process (segmentation fault, JAX 0.10.2, 2026-11-25)
-    block = 1 if block == 2 or on_round else block
+    done = resume[1][0].round if resume else 0
+    block = 1 if on_round else block_length(eval_every, rounds, done)
     # Not while it is suspended, when the mesh would be set for whoever asked for an evaluation
     on_devices = functools.partial(jax.set_mesh, mesh) if mesh else contextlib.nullcontext
     with on_devices():
@@ -267,6 +264,14 @@ def _evaluate(
         return [summarise(each) for each in runs.each(measured)]
 
     return evaluate
+
+
+def block_length(eval_every: int, rounds: int, done: int = 0) -> int:
+    """Rounds of a block, so that blocks of one length, and one program, serve every evaluation."""
+    block = math.gcd(min(eval_every, rounds), rounds, done)
+    # XLA's CPU backend compiles scans of two rounds of some methods (dsgt, qg_dsgdm, dfed_admm) to
+    # programs that end the process (segmentation fault, JAX 0.10.2, 2026-11-25)
+    return 1 if block == 2 and jax.default_backend() == 'cpu' else block
 
 
 def _section(runs: Runs, start: int, block: int) -> tuple[np.ndarray, Graph]:

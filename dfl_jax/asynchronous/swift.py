@@ -20,7 +20,7 @@ from jax import lax
 
 from dfl_jax.asynchronous.events import Event, Network
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.asynchronous.state import Events, Held, Read, Train, event_method
+from dfl_jax.asynchronous.state import AgedModel, Events, Read, Train, event_method
 from dfl_jax.base import Array, PyTree
 from dfl_jax.gossip.mixing import GATHER_UNROLL
 
@@ -56,7 +56,7 @@ def broadcasts(network: Network) -> Iterator[Event]:
                 arrived += 1
         return arrived
 
-    network.held = lambda: {
+    network.versions_in_use = lambda: {
         *((sender, sent) for _, what, _, sender, sent in queue if what == ARRIVES),
         *(model for models in latest for model in models.items()),
     }
@@ -74,7 +74,9 @@ def broadcasts(network: Network) -> Iterator[Event]:
         begin(i, time)
 
 
-def update(event: Slots, read: Read, present: Read, train: Train) -> tuple[tuple[Held, ...], Array]:
+def update(
+    event: Slots, read: Read, present: Read, train: Train
+) -> tuple[tuple[AgedModel, ...], Array]:
     own = present(event, 0).params
     trained, loss = train(own)
     assert event.weights is not None
@@ -87,7 +89,7 @@ def update(event: Slots, read: Read, present: Read, train: Train) -> tuple[tuple
     zeros = jax.tree.map(jnp.zeros_like, own)
     mixed = lax.fori_loop(0, len(weights), add, zeros, unroll=min(GATHER_UNROLL, len(weights)))
     new = jax.tree.map(lambda m, z, x: m + (z - x), mixed, trained, own)
-    return (Held(new),), loss
+    return (AgedModel(new),), loss
 
 
 swift = partial(event_method, Events(update))

@@ -32,7 +32,7 @@ from dfl_jax.method_settings import assemble
 from dfl_jax.methods import EVENTS
 from dfl_jax.models import Model
 from dfl_jax.timing import ROUNDS, Rules, World
-from dfl_jax.training import training_operations
+from dfl_jax.training import training_flops
 
 STREAMS = (  # of random numbers, one a purpose
     'partition',
@@ -231,7 +231,7 @@ def plan_events(
         chosen.name,
         graphs,
         world,
-        work=np.asarray(training_operations(model, training)(jnp.asarray(sizes))),
+        flops=np.asarray(training_flops(model, training)(jnp.asarray(sizes))),
         bits=asynchronous.model_bits(chosen.name, model),
         number_bits=asynchronous.weight_bits(model),
         ends=np.arange(1, flags.rounds + 1) * flags.round_seconds,

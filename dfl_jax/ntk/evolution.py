@@ -98,7 +98,7 @@ def evolution(
     """The begin of an evolution, and reach(progress, t) -> (progress, Accumulated up to t).
 
     `reach` takes the timesteps one after the other, from the first on, and costs what lies between
-    two of them: who stops early has not computed what comes after.
+    two of them: stopping early saves what comes after.
 
     Args:
       kernel: H of Eq. (3), [N, N], which acts on every output alike, or any symmetric positive
@@ -169,10 +169,10 @@ def evolution(
 
         return (jnp.int32(0), start), steps
 
-    def jacobian_of(image, slope, place):  # of `residual`, with the other sign
+    def jacobian_of(image, slope, total_image):  # of `residual`, with the other sign
         image = jnp.where(mask, image, 0)
         if callable(loss):
-            return jax.jvp(residual_of, (f0 - place,), (image,))[1]
+            return jax.jvp(residual_of, (f0 - total_image,), (image,))[1]
         if loss == 'mse':
             return image
         p = slope + y
@@ -182,9 +182,9 @@ def evolution(
     times = set(timesteps)
     if method == 'sampled':  # before its first time the integrator allows for larger errors
         times.add(min(SAMPLED_STEPS, timesteps[0]))
-    place = start if callable(loss) else None  # in closed forms the slope says enough
+    start_image = start if callable(loss) else None  # in closed forms the slope says enough
     begin, reach = integration(
-        moved, residual_after, jacobian_of, start, slope, sorted(times), tolerance, place
+        moved, residual_after, jacobian_of, start, slope, sorted(times), tolerance, start_image
     )
     if method == 'sampled':
         return _sampled(begin, reach, residual, slope, sampled_steps)

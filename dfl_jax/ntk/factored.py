@@ -20,7 +20,7 @@ from flax import linen as nn
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models import Model
 from dfl_jax.ntk.precision import product
-from dfl_jax.ntk.projection import BLOCK, SHARED, Projection, layer_of
+from dfl_jax.ntk.projection import BLOCK, SHARED, RandomProjection, layer_of
 from dfl_jax.ntk.structured import gate_of, leaf_at, plain_layers, record_layers
 
 
@@ -33,7 +33,7 @@ class Factored(NamedTuple):
     moved: Callable[[Array], Array] | None
 
 
-def factored(model: Model, projection: Projection) -> Callable[..., Factored]:
+def factored(model: Model, projection: RandomProjection) -> Callable[..., Factored]:
     """near(table, w, x [N, ...]) -> Factored; table: what the projection drew, with factors."""
     layers_of = plain_layers(model)
     dense = {path for path, layer in layers_of.items() if issubclass(layer, nn.Dense)}
@@ -50,11 +50,15 @@ def factored(model: Model, projection: Projection) -> Callable[..., Factored]:
         outputs = {path: y for path, _, _, y in layers if path in dense}
         u0 = jnp.zeros(projection.dimension, logits.dtype)
         factors = {path: table['/'.join(path)] for path in dense}
-        thin = {path: _thin(m, factors[path].left, a) for path, m, a, _ in layers if path in dense}
+        layer_inputs = {
+            path: _layer_input(m, factors[path].left, a)
+            for path, m, a, _ in layers
+            if path in dense
+        }
 
         def added(path: tuple[str, ...], u: Array) -> Array:
             """What P u adds to the output of a layer with the same input, [d_out, N]."""
-            return product(factors[path].weights(u).T, thin[path])
+            return product(factors[path].weights(u).T, layer_inputs[path])
 
         def network(u: Array, by_factors: set, fixed: set):
             """Logits [N, C] and layers, where P u moves all weights but those of these layers."""
@@ -113,7 +117,7 @@ def factored(model: Model, projection: Projection) -> Callable[..., Factored]:
                     width = signal.shape[-1]
                     right = factors[path].right.reshape(-1, width).take(places, 0, mode='clip')
                     shares = product(right, signal.reshape(-1, width).T).reshape(found.shape)
-                    left = thin[path].take(places // SHARED, 0, mode='clip')
+                    left = layer_inputs[path].take(places // SHARED, 0, mode='clip')
                     found = found + left[:, None] * shares
                 return found
 
@@ -127,7 +131,7 @@ def factored(model: Model, projection: Projection) -> Callable[..., Factored]:
     return near
 
 
-def _thin(module: nn.Dense, left: Array, a: Array) -> Array:
+def _layer_input(module: nn.Dense, left: Array, a: Array) -> Array:
     """Z [r, N] = ((1, a) A)^T of inputs a [N, d_in]; A has the bias, if any, in its first row."""
     biases = int(module.use_bias)
     return product(left[biases:].T, a.T) + left[:biases].sum(axis=0)[:, None]

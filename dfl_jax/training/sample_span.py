@@ -52,8 +52,8 @@ def first_kernel(model: Model) -> Path | None:
     return (*layers(model)[0], 'kernel') if dense else None
 
 
-def saves_operations(model: Model, path: Path, samples: int, seen: int) -> bool:
-    """Whether this form takes fewer operations in a round than the kernel [d, h] itself.
+def saves_flops(model: Model, path: Path, samples: int, seen: int) -> bool:
+    """Whether this form takes fewer flops in a round than the kernel [d, h] itself.
 
     samples: N of a client; seen: how many samples its batches have in all.
     """
