@@ -51,7 +51,7 @@ class Mean(NamedTuple):
 class Choices(NamedTuple):
     """Whole numbers that clients chose, written as NAME_mean and, how often each, NAME_counts."""
 
-    values: Array  # int32, any shape; those below zero are of nobody
+    values: Array  # int32, any shape; those below zero are of no client
 
 
 class Info(NamedTuple):
@@ -78,6 +78,11 @@ class Algorithm(NamedTuple):
 
     `predict` may return more logits, [..., B, C], whose mean accuracy the evaluation reports:
     'regular' becomes the metric `regular_accuracy`, 'client/NAME' becomes `client_accuracy/NAME`.
+
+    >>> from dfl_jax.methods import make
+    >>> from dfl_jax.models import MLP, bind
+    >>> make('dpsgd', bind(MLP(3, (2,)), (4,))).unit_bits  # of 19 weights
+    {'weights': 608}
     """
 
     init: Callable[[Array, Clients], State]  # (key, clients) -> state

@@ -120,6 +120,9 @@ def top_k(sparsity: float) -> Codec:
     whichever is smaller (Alistarh et al. 2018; NTK-DFL, appendix E.3).
 
     Raises ValueError for a sparsity outside [0, 1).
+
+    >>> top_k(0.5).decoded(jax.random.key(0), jnp.array([3.0, -4.0, 1.0, 0.0])).tolist()
+    [3.0, -4.0, 0.0, 0.0]
     """
     check_range('sparsity', sparsity, least=0, below=1)
 
@@ -157,6 +160,9 @@ def quantization(bits: int, rounding: str = 'stochastic', contracting: bool = Fa
     the number that it sends in any case, so that no bit is added.
 
     Raises ValueError for bits outside [2, 32] or an unknown rounding.
+
+    >>> quantization(2, 'nearest').decoded(jax.random.key(0), jnp.array([4.0, -3.0, 1.0])).tolist()
+    [4.0, -4.0, 0.0]
     """
     check_range('bits', bits, least=2, most=FLOAT_BITS)
     check_choice('rounding', rounding, ROUNDINGS)
@@ -194,7 +200,11 @@ def _shrinkage(scaled: Array) -> Array:
 
 
 def half_precision() -> Codec:
-    """IEEE floats of 16 bits: 11 significant bits, up to 65,504."""
+    """IEEE floats of 16 bits: 11 significant bits, up to 65,504.
+
+    >>> half_precision().decoded(jax.random.key(0), jnp.array([2049.0])).tolist()
+    [2048.0]
+    """
 
     def decoded(key: Array, tensor: Array) -> Array:
         del key

@@ -212,6 +212,10 @@ def make(
 
     Raises ValueError for a name that is not known, a network that is not bound or a setting out of
     range, TypeError for a setting that the method does not have, with the nearest that it has.
+
+    >>> from dfl_jax.models import MLP, bind
+    >>> make('dfedavg', bind(MLP(3, (2,)), (4,)), lr=0.05, bits=8).unit_bits['weights']
+    280
     """
     if not isinstance(network, Model | Population):
         raise ValueError(

@@ -3,7 +3,7 @@
 The host decides shapes and the device does the rounds: every block is the same compiled program,
 called with the next slice of the schedule and a donated state. Over devices that do not divide the
 clients, zeros fill the last shares of data and state (`execution.filled`); neither the algorithm
-nor who runs it sees them.
+nor the caller sees them.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Options(TypedDict, total=False):
         drawn by the run's key, the same share of every class (`evaluation.choose_samples`); or name
         them by their indices [n], [R, n] of R runs. The consensus model always sees the whole test
         set.
-      validation: samples of each client that nobody trains on, for its local accuracy, where the
+      validation: samples of each client that no client trains on, for its local accuracy, where the
         algorithm offers `predict_own`.
       on_compile: called once with the seconds that compilation took.
       on_round: called with the number of rounds done after each of them; without it the rounds
@@ -88,6 +88,16 @@ def run(
 
     Raises DivergenceError when a client's training loss is not finite, ValueError for graphs on
     which the theory of the method does not hold, TypeError for an option that there is not.
+
+    >>> from dfl_jax import data, models, topology
+    >>> from dfl_jax.methods import make
+    >>> x, y = jax.numpy.eye(4)[jax.numpy.arange(12) % 3], jax.numpy.arange(12) % 3
+    >>> clients = data.pack(x, y, [range(0, 6), range(6, 12)])
+    >>> ring = topology.schedule('complete', 2, 4, seed=0)
+    >>> method = make('dpsgd', models.bind(models.MLP(3, (8,)), (4,)))
+    >>> trained = run(method, clients, ring, Holdout(x, y), jax.random.key(0), eval_every=2)
+    >>> [metrics['round'] for metrics, state, progress in trained]
+    [2, 4]
     """
     known = Options.__annotations__
     if unknown := next((name for name in options if name not in known), None):

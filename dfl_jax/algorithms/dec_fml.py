@@ -55,8 +55,7 @@ def dec_fml(
         labels have 1 - alpha.
       training: of the two models of a client on its own data.
       init: `same` initial weights in an architecture, or `independent`.
-      chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what
-        memory holds.
+      chunk: models worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for training out of range, before anything is traced.
     """

@@ -157,8 +157,7 @@ def dfml(
       training: optimiser, batches and supervision (`wsm` is Eq. 2) of both trainings, epochs of the
         local one.
       init: `same` initial weights in an architecture, or `independent`.
-      chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what
-        memory holds.
+      chunk: models worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for settings out of range, before anything is traced.
     """

@@ -113,10 +113,8 @@ def dispfl(
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M sparse models,
         or each weight's mean over the clients whose mask holds it (`intersection`).
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
-      chunk: clients worked on at once; None for one on a CPU, elsewhere what
-        memory holds.
+      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
+      chunk: clients worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for settings out of range, before anything is traced.
     """

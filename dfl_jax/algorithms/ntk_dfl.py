@@ -93,8 +93,7 @@ def ntk_dfl(
       by_cluster: the graphs have one aggregator for each cluster (`topology.by_cluster`), whose
         clients share its weights and its update (E.2).
       consensus: the consensus model is the `mean` (ICML) or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
+      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
       chunk: aggregators worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for settings that contradict each other, before anything is traced.

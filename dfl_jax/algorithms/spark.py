@@ -165,8 +165,7 @@ def spark(
       averaging: whether clients average their weights.
       mixing: weights of the average: `size`, `uniform` or `metropolis`.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
+      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
       chunk: aggregators worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for settings out of range or that contradict each other, before anything is
@@ -237,7 +236,8 @@ def spark(
         flops = update_flops().total(used, products, tried)
         new, velocity = keep_inactive(graph.active, tuple(new), (params, velocity))
 
-        sent = _sent(model, graph, sizes, share, averaging, exact, ntk.selection)
+        own_samples = drawn_samples(sizes, share)
+        sent = _sent(model, graph, own_samples, averaging, exact, ntk.selection == 'network')
         info = Info(
             losses,
             sent,
@@ -269,23 +269,16 @@ def _check_task(model: Model) -> None:
 
 
 def _sent(
-    model: Model,
-    graph: Graph,
-    sizes: Array,
-    share: Fraction,
-    averaging: bool,
-    exact: bool,
-    selection: str,
+    model: Model, graph: Graph, own_samples: Array, averaging: bool, exact: bool, network: bool
 ) -> dict[str, Array]:
-    """`Info.sent` of a round, [M] each.
+    """`Info.sent` of a round, [M] each; own_samples: [M], drawn by each client.
 
-    A timestep that the true network chooses (`selection='network'`) takes the neighbours' inputs,
+    A timestep that the true network chooses (`network`) takes the neighbours' inputs,
     which J~ does not hold: they are counted, in 32 bits, over every delivered link and round, as
     graphs are new ones every round. On a static graph and without sampling an aggregator could keep
     those of the first round; that is not counted otherwise.
     """
-    to_aggregators, from_aggregators = count_sent(graph, len(sizes))
-    own_samples = drawn_samples(sizes, share)
+    to_aggregators, from_aggregators = count_sent(graph, len(own_samples))
     samples = to_aggregators * own_samples
     heard = graph.mask[:, 1:] & graph.active[:, None]
     # Samples of its neighbours, whose residuals an aggregator sends back
@@ -298,7 +291,7 @@ def _sent(
         'jacobians': to_aggregators,  # one quantization step each
         'outputs': (samples + exact * theirs) * model.classes,
         'labels': samples,
-        'inputs': (selection == 'network') * samples,
+        'inputs': network * samples,
     }
 
 

@@ -1,7 +1,7 @@
 """What the methods do in a slot on the device, whatever an event is.
 
-The models of the clients lie beside those of the past that somebody is still to read; the events
-of a slot read, work on their own, and write. A slot costs its H events, whatever M is.
+The models of the clients lie beside those of the past that are still to be read; the events of a
+slot read, work on their own, and write. A slot costs its H events, whatever M is.
 """
 
 from collections.abc import Callable, Mapping
@@ -65,10 +65,11 @@ class Read(Protocol):
 
 
 Train = Callable[[PyTree], tuple[PyTree, Array]]
-# (event, read, present, train) -> (new models of the members that are written, loss), of one event,
-# a `Slots` without its leading axes: read(event, k) is the model of member k that the event names,
-# present(event, k) that of now, and train(params) the local training on the data of member 0
-Update = Callable[[Slots, Read, Read, Train], tuple[tuple[AgedModel, ...], Array]]
+Updated = tuple[tuple[AgedModel, ...], Array]  # new models of the members that are written, loss
+# (event, read, present, train) -> Updated of one event, a `Slots` without its leading axes:
+# read(event, k) is the model of member k that the event names, present(event, k) that of now, and
+# train(params) the local training on the data of member 0
+Update = Callable[[Slots, Read, Read, Train], Updated]
 
 
 class Events(NamedTuple):
@@ -104,8 +105,7 @@ def event_method(
       training: a local update; lr g is how far it moves the weights, one minibatch's gradient by
         default. Round k of its schedules is the client's k-th update.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights; from Python also
-        `initialisation.gain_corrected(gain)`.
+      init: `same` or `independent` initial weights, see `dfl_jax.initialisation`.
       chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError where memory does not hold the past models.
@@ -130,7 +130,7 @@ def event_method(
 
     def step(key: Array, state: State, slot: Slots, clients: Clients) -> tuple[State, Info]:
         del key  # An update's randomness is that of its client, whatever the slot.
-        models, nobody = AgedModel(state.params, state.age), len(state.sizes)
+        models, nowhere = AgedModel(state.params, state.age), len(state.sizes)
 
         def present(event: Slots, k: int | Array, part: Array | None = None) -> AgedModel:
             return jax.tree.map(lambda leaf: leaf[_index(event.members[..., k], part)], models)
@@ -148,7 +148,7 @@ def event_method(
 
             return jax.tree.map(leaf, past, present(event, k, part))
 
-        def of_event(event: Slots) -> tuple[tuple[AgedModel, ...], Array]:
+        def of_event(event: Slots) -> Updated:
             def train(params: PyTree) -> tuple[PyTree, Array]:
                 i, updates = event.members[0], event.updates
                 k_event = jax.random.fold_in(jax.random.wrap_key_data(state.keys[i]), updates)
@@ -158,15 +158,15 @@ def event_method(
 
             return update(event, read, present, train)
 
-        def of_none(event: Slots) -> tuple[tuple[AgedModel, ...], Array]:
+        def of_none(event: Slots) -> Updated:
             return optax.tree.zeros_like(jax.eval_shape(of_event, event))
 
         size = training.bytes_of_client(model, clients.y.shape[1])
         new, losses = map_present(of_event, of_none, slot, slot.active, chunk, size)
-        targets = jnp.where(slot.mask, slot.members, nobody)
+        targets = jnp.where(slot.mask, slot.members, nowhere)
         for k in range(written):
             models = _written(models, targets[:, k], new[k])
-        sent = jax.ops.segment_sum(slot.sent.ravel(), slot.members.ravel(), nobody)
+        sent = jax.ops.segment_sum(slot.sent.ravel(), slot.members.ravel(), nowhere)
         losses = state.losses.at[targets[:, 0]].set(losses, mode='drop')
         state = state._replace(params=models.params, age=models.age, past=past, losses=losses)
         return state, Info(losses, {unit: sent})

@@ -65,8 +65,7 @@ def meeting_rounds(
       combine: (key, models, participants, graph, clients, round) -> the models that participants
         go on with, both leaves [S, ...].
       init: `same` initial weights in an architecture, or `independent`.
-      chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what
-        memory holds.
+      chunk: models worked on at once; None for one on a CPU, elsewhere what memory holds.
       aggregators_train: whether aggregators train on their own data before, as their senders do.
       back: whether models travel back to the senders, who wait for them.
       mutual: how models teach each other while they are combined, for the flops that it takes.

@@ -14,8 +14,7 @@ the outputs follow from, f^(t) = f^(0) - rate H I_t.
            which the outputs follow, too: `timesteps[-1]` kernel products.
 `eigh`     the sum of `sampled` in closed form, Eq. (4), half-MSE only.
 
-Outputs and residuals are stored [C, N]: S H, with S short and wide, runs 1.5 to 1.8 times as fast
-as H S^T (C = 10, N = 1180, 2-core AMD EPYC, 2026-11-20).
+Outputs and residuals are stored [C, N]: S H runs 1.5 to 1.8 times as fast as H S^T (2026-11-20).
 """
 
 from collections.abc import Callable, Sequence
@@ -40,12 +39,7 @@ OWN = 'task'  # the name of the loss of the task itself, whatever it is
 SampleLoss = str | Callable[[Array, Array], Array]
 FOR_ANY = 'rkc, sampled or euler'  # loss and kernel
 
-# Of `sampled`, chosen by products against the worst error of S over 5 aggregators of Fashion-MNIST,
-# NTK-DFL's first round, alpha = 0.1, 2026-11-23: 4, 8 and 16 took 104, 108 and 116 products (`rkc`
-# 83) and left 0.26, 0.26 and 0.29 %, nearly all of it the error of the integrator, which enters
-# with every sample. Where that is exact, four leave up to 0.03 % on the flows of test_evolution.py,
-# whose fastest modes relax by up to exp(-5) a step, and none leave 3.6 % at t = 5. With the
-# integral in place of the sum, S on Fashion-MNIST is 1.1 % off at t = 100.
+# Of `sampled`; more do not lessen the error (2026-11-23): docs/benchmarks.md, "Constants".
 SAMPLED_STEPS = 4
 
 

@@ -4,10 +4,8 @@ A step A V of the weights of a dense layer adds Z V to its output, Z = (1, a) A 
 a [N, d_in]. Z is formed once. What a change of the layer's output does to the outputs is the signal
 D [C, N, d_out] that backpropagation brings to it, hence column r s of J~ is Z_r * (D b_rs).
 
-Features come first, Z [r, N] and not [N, r]: a product with J~ J~^T then takes six sevenths of the
-CPU's time, 1.85 ms for 2.12 (medians of three processes, 1,194 samples, MLP 784-100-10, 2-core AMD
-EPYC with other work on it, 2026-11-23). It takes 58e6 operations. Through layers that multiply the
-change of their input by the step at zero, too, it were 111e6 and 2.95 ms.
+Features come first, Z [r, N] and not [N, r], which takes six sevenths of the CPU's time
+(2026-11-23): docs/benchmarks.md, "Constants".
 """
 
 from collections.abc import Callable

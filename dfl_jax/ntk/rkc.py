@@ -21,11 +21,7 @@ from dfl_jax.ntk.rkc_coefficients import COEFFICIENTS, MAX_STAGES, stability_lim
 
 MAX_STEPS = 2048  # beyond, the step is a hundred times too long for gradient descent
 
-# Chosen by products against the worst error of S over 5 to 8 aggregators of Fashion-MNIST, SPARK's
-# first round, 2026-11-22. Tolerances of 1e-3, 3e-3 and 1e-2 took 187, 152 and 129 products and left
-# 0.07, 0.12 and 0.24 %. At the same error EARLY_POWER took 152 in place of 176, LAST_FACTOR 92 of
-# 98, STEPS_PER_ESTIMATE 86 of 92; a RATE_MARGIN between 1.05 and 1.2 is all the same.
-# See docs/benchmarks.md.
+# By products against the error that they leave (2026-11-22): docs/benchmarks.md, "Constants".
 TOLERANCE = 1e-2  # of one step's estimated error in S, by the norm of S
 EARLY_POWER = 0.5  # power of (first timestep / time) by which it is larger before
 POWER_ITERATIONS = 3  # before the first step

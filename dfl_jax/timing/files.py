@@ -100,18 +100,3 @@ def _csv(path: Path) -> Mapping[str, np.ndarray]:
     if not rows:
         raise ValueError(f'{path} holds no client')
     return dict(zip(table.names, np.array(rows).T, strict=True))
-
-
-def write(world: World, path: Path) -> None:
-    """Writes a world as `.npz`, or without online times and links of their own as `.csv`."""
-    arrays = {name: getattr(world, name) for name in FIELDS}
-    if path.suffix == '.npz':
-        if world.online is not None:
-            arrays |= {f'online_{name}': part for name, part in world.online._asdict().items()}
-        np.savez(path, **arrays)
-        return
-    if world.online is not None or world.latency.ndim == 2:
-        raise ValueError(f'{path}: online times and latencies of links need an .npz')
-    rows = np.stack([*arrays.values()], axis=1)
-    text = '\n'.join(','.join(f'{value:.6g}' for value in row) for row in rows)
-    path.write_text(f'{",".join(arrays)}\n{text}\n', encoding='utf-8')

@@ -101,7 +101,7 @@ FAULTS = [
     Fault(
         'inputs that are sent for a timestep by the evolved outputs',
         'dfl_jax/algorithms/spark.py',
-        "(selection == 'network') * samples",
+        'network * samples',
         'samples',
         ('test_spark.py::test_the_bits_of_a_round_on_a_ring',),
     ),

@@ -186,8 +186,8 @@ NUMBERS = [
     Fault(
         'Jacobians of samples that were not drawn',
         'dfl_jax/algorithms/spark.py',
-        'samples = to_aggregators * own_samples',
-        'samples = to_aggregators * sizes',
+        'own_samples = drawn_samples(sizes, share)',
+        'own_samples = sizes',
         ('test_counts.py::test_each_client_sends_and_computes_what_the_paper_says[spark-3]',),
     ),
     Fault(
