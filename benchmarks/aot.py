@@ -159,7 +159,7 @@ def compiled_round(
     program = traced.lower(lowering_platforms=platforms).compile()
     seconds, count = time.perf_counter() - begin, None
     with contextlib.suppress(DependsOnTrainingError):
-        count = float(counted(algorithm, *_of_ones(clients, graph)).work.sum())
+        count = float(counted(algorithm, *_of_ones(clients, graph)).flops.sum())
     return seconds, program, count
 
 

@@ -37,7 +37,7 @@ _LOSS = flags.DEFINE_float('loss', 0.5, 'loss of the mean model that is to be re
 DEGREE = 5
 RING = 16
 MOST_ROUNDS = 200
-WORK = 1.5e8  # operations of a local update, 15 ms at 10^10 a second
+FLOPS = 1.5e8  # operations of a local update, 15 ms at 10^10 a second
 TRAINING: dict[str, Any] = {'lr': 0.01, 'batch_size': 32, 'local_steps': 1}
 
 
@@ -65,7 +65,7 @@ def seconds_of_updates() -> None:
         plan_seconds, plan = common.seconds_of(
             lambda name=name: asynchronous.plan(
                 *(name, graphs, drawn),
-                work=WORK,
+                flops=FLOPS,
                 bits=asynchronous.model_bits(name, model),
                 updates=_UPDATES.value,
             )
@@ -130,7 +130,7 @@ def times_to_loss() -> None:
             )
             losses = (metrics['consensus_loss'] for metrics, *_ in evaluated)
             reached = (end for end, loss in zip(ends, losses, strict=False) if loss < _LOSS.value)
-            found.append(next(reached, np.inf) / (WORK / 1e10))
+            found.append(next(reached, np.inf) / (FLOPS / 1e10))
         table.row(name, *((each, '.1f') for each in found), (found[1] / found[0], '.2f'))
 
 
@@ -138,14 +138,14 @@ def scheduled(name: str, speed: np.ndarray, model: Any) -> tuple[Algorithm, Any,
     """The method, its schedule, how often to evaluate, and the simulated seconds of evaluations."""
     graphs = topology.schedule('ring', RING, MOST_ROUNDS, seed=0, static=True)
     if name == 'dpsgd':
-        ends = np.arange(1, MOST_ROUNDS + 1) * WORK / speed.min()
+        ends = np.arange(1, MOST_ROUNDS + 1) * FLOPS / speed.min()
         return methods.make(name, model, round_order='parallel', **TRAINING), graphs, 1, ends
     drawn = world(RING, uplink=np.inf, latency=0)._replace(speed=speed)
     plan = asynchronous.plan(
         *(name, graphs, drawn),
-        work=WORK,
+        flops=FLOPS,
         bits=asynchronous.model_bits(name, model),
-        seconds=MOST_ROUNDS * WORK / 1e10,
+        seconds=MOST_ROUNDS * FLOPS / 1e10,
         intervals=2 * MOST_ROUNDS,
     )
     return asynchronous.method_of(plan, model, **TRAINING), plan.slots, plan.per_interval, plan.ends

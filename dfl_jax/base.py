@@ -51,7 +51,7 @@ class Mean(NamedTuple):
 class Choices(NamedTuple):
     """Whole numbers that clients chose, written as NAME_mean and, how often each, NAME_counts."""
 
-    values: Array  # int32, any shape; those below zero are of nobody
+    values: Array  # int32, any shape; those below zero are of no client
 
 
 class Info(NamedTuple):
@@ -61,10 +61,10 @@ class Info(NamedTuple):
     # What each client sent over delivered links: unit -> [M] int32, in units of `unit_bits` bits
     sent: Mapping[str, Array]
     metrics: Mapping[str, Array | Mean | Choices] = {}
-    # [M] float32, operations of each client's matrix products; None: the method does not count them
-    work: Array | None = None
-    # [M] float32, what of it aggregators of meetings do when all messages are there; None: all
-    combining: Array | None = None
+    # [M] float32, of each client's matrix products; None: the method does not count them
+    flops: Array | None = None
+    # [M] float32, those that aggregators of meetings do when all messages are there; None: all
+    combining_flops: Array | None = None
 
 
 class Algorithm(NamedTuple):
@@ -78,6 +78,11 @@ class Algorithm(NamedTuple):
 
     `predict` may return more logits, [..., B, C], whose mean accuracy the evaluation reports:
     'regular' becomes the metric `regular_accuracy`, 'client/NAME' becomes `client_accuracy/NAME`.
+
+    >>> from dfl_jax.methods import make
+    >>> from dfl_jax.models import MLP, bind
+    >>> make('dpsgd', bind(MLP(3, (2,)), (4,))).unit_bits  # of 19 weights
+    {'weights': 608}
     """
 
     init: Callable[[Array, Clients], State]  # (key, clients) -> state

@@ -25,15 +25,15 @@ def number_bits(dtype: DTypeLike) -> int:
 
 
 class Message(NamedTuple):
-    """A tensor's message: `values` numbers of `width` bits each, and `beside` more bits."""
+    """A tensor's message: `values` numbers of `width` bits each, and `overhead` more bits."""
 
     values: int
     width: int
-    beside: int
+    overhead: int
 
     @property
     def bits(self) -> int:
-        return self.values * self.width + self.beside
+        return self.values * self.width + self.overhead
 
 
 class Codec(NamedTuple):
@@ -43,7 +43,7 @@ class Codec(NamedTuple):
     """
 
     decoded: Callable[[Array, Array], Array]  # (key, tensor) -> tensor as the receiver decodes it
-    shrunk: Callable[[Message], Message]  # a tensor's message before this codec -> after it
+    compressed: Callable[[Message], Message]  # a tensor's message before this codec -> after it
 
     def transmit(self, key: Array, tree: PyTree) -> PyTree:
         """Every tensor of the tree as the receiver decodes it."""
@@ -53,7 +53,7 @@ class Codec(NamedTuple):
         """Exact bits of one message that holds a tensor of each of these shapes and types."""
         leaves = jax.tree.leaves(shapes)
         messages = (Message(math.prod(a.shape), number_bits(a.dtype), 0) for a in leaves)
-        return sum(self.shrunk(message).bits for message in messages)
+        return sum(self.compressed(message).bits for message in messages)
 
 
 def bits_of(shapes: PyTree) -> int:
@@ -69,12 +69,12 @@ def chain(*codecs: Codec) -> Codec:
             tensor = codec.decoded(jax.random.fold_in(key, number), tensor)
         return tensor
 
-    def shrunk(message: Message) -> Message:
+    def compressed(message: Message) -> Message:
         for codec in codecs:
-            message = codec.shrunk(message)
+            message = codec.compressed(message)
         return message
 
-    return Codec(decoded, shrunk)
+    return Codec(decoded, compressed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +120,9 @@ def top_k(sparsity: float) -> Codec:
     whichever is smaller (Alistarh et al. 2018; NTK-DFL, appendix E.3).
 
     Raises ValueError for a sparsity outside [0, 1).
+
+    >>> top_k(0.5).decoded(jax.random.key(0), jnp.array([3.0, -4.0, 1.0, 0.0])).tolist()
+    [3.0, -4.0, 0.0, 0.0]
     """
     check_range('sparsity', sparsity, least=0, below=1)
 
@@ -130,12 +133,12 @@ def top_k(sparsity: float) -> Codec:
         del key
         return jnp.where(largest(jnp.abs(tensor), kept(tensor.size)), tensor, 0)
 
-    def shrunk(message: Message) -> Message:
+    def compressed(message: Message) -> Message:
         k, n = kept(message.values), message.values
         positions = min(n, k * (n - 1).bit_length())
-        return Message(k, message.width, message.beside + positions)
+        return Message(k, message.width, message.overhead + positions)
 
-    return Codec(decoded, shrunk)
+    return Codec(decoded, compressed)
 
 
 def quantization(bits: int, rounding: str = 'stochastic', contracting: bool = False) -> Codec:
@@ -157,6 +160,9 @@ def quantization(bits: int, rounding: str = 'stochastic', contracting: bool = Fa
     the number that it sends in any case, so that no bit is added.
 
     Raises ValueError for bits outside [2, 32] or an unknown rounding.
+
+    >>> quantization(2, 'nearest').decoded(jax.random.key(0), jnp.array([4.0, -3.0, 1.0])).tolist()
+    [4.0, -4.0, 0.0]
     """
     check_range('bits', bits, least=2, most=FLOAT_BITS)
     check_choice('rounding', rounding, ROUNDINGS)
@@ -175,10 +181,10 @@ def quantization(bits: int, rounding: str = 'stochastic', contracting: bool = Fa
             step = most.astype(w.dtype) / levels
         return (step * level).astype(tensor.dtype)
 
-    def shrunk(message: Message) -> Message:
-        return Message(message.values, bits, message.beside + message.width)
+    def compressed(message: Message) -> Message:
+        return Message(message.values, bits, message.overhead + message.width)
 
-    return Codec(decoded, shrunk)
+    return Codec(decoded, compressed)
 
 
 def _shrinkage(scaled: Array) -> Array:
@@ -194,7 +200,11 @@ def _shrinkage(scaled: Array) -> Array:
 
 
 def half_precision() -> Codec:
-    """IEEE floats of 16 bits: 11 significant bits, up to 65,504."""
+    """IEEE floats of 16 bits: 11 significant bits, up to 65,504.
+
+    >>> half_precision().decoded(jax.random.key(0), jnp.array([2049.0])).tolist()
+    [2048.0]
+    """
 
     def decoded(key: Array, tensor: Array) -> Array:
         del key
@@ -240,7 +250,7 @@ def largest(values: Array, k: Array | int, among: Array | bool = True) -> Array:
     threshold = first(lambda t: count(order > t) < k, width - 1)  # the k-th largest
     above, level = order > threshold, order == threshold
     wanted = k - count(above)
-    place = jnp.arange(order.size, dtype=unsigned)
-    last = first(lambda p: count(level & (place <= p)) >= wanted, order.size.bit_length())
-    ties = level & (place <= last) & (wanted > 0)
+    position = jnp.arange(order.size, dtype=unsigned)
+    last = first(lambda p: count(level & (position <= p)) >= wanted, order.size.bit_length())
+    ties = level & (position <= last) & (wanted > 0)
     return (above | ties).reshape(values.shape)

@@ -1,9 +1,11 @@
 """The clients' initial weights."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from dfl_jax.base import Array, PyTree
@@ -30,17 +32,23 @@ def initial_params(key: Array, model: Model, clients: int, init: Init = 'same') 
     return jax.vmap(model.init)(jax.random.split(key, clients))
 
 
-def gain_corrected(gain: ArrayLike) -> Init:
+@dataclass(frozen=True, eq=False)
+class gain_corrected:
     """Independent draws times the gain 1 / ||v_steady|| (Initialisation and topology, Algorithm 1).
 
     Averaging shrinks what clients draw independently by ||v_steady||, and leaves what they agree on
     (zero biases, unit scales of norms) as it is: only the former is scaled.
 
     gain: one for all clients, or [M], each client's estimate; see `dfl_jax.gossip.gain`.
+
+    >>> gain_corrected(2.0) == gain_corrected(2.0), gain_corrected(2.0) == gain_corrected(3.0)
+    (True, False)
     """
 
-    def draw(key: Array, model: Model, clients: int) -> PyTree:
-        gains = jnp.broadcast_to(jnp.asarray(gain), clients)
+    gain: ArrayLike
+
+    def __call__(self, key: Array, model: Model, clients: int) -> PyTree:
+        gains = jnp.broadcast_to(jnp.asarray(self.gain), clients)
 
         def scaled(leaf: Array) -> Array:
             by_client = gains.astype(leaf.dtype).reshape(-1, *[1] * (leaf.ndim - 1))
@@ -48,7 +56,12 @@ def gain_corrected(gain: ArrayLike) -> Init:
 
         return jax.tree.map(scaled, initial_params(key, model, clients, 'independent'))
 
-    return draw
+    # By value, so that runs that start alike are one program
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, gain_corrected) and np.array_equal(self.gain, other.gain)
+
+    def __hash__(self) -> int:
+        return hash(np.asarray(self.gain, np.float64).tobytes())
 
 
 def check_init(init: Init) -> None:

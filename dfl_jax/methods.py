@@ -82,6 +82,7 @@ class Method(NamedTuple):
     from_run_at_zero: Mapping[str, Callable[[Run], Any]] = {}
     # flag of the run -> its default under this method, in place of the flag's own
     defaults: Mapping[str, Any] = {}
+    traced: tuple[str, ...] = ('lr',)  # settings that may differ between the runs of one program
     architectures: str = ''  # where clients may differ, those of the paper's comparison
     # setting -> the name by which an experiment has it, where these differ
     flat_names: Mapping[str, str] = {}
@@ -193,6 +194,7 @@ METHODS: dict[str, Method] = {
         'or a smaller model',
         from_run=CHUNK | {'projection_seed': lambda run: run.projection_seed},
         from_run_at_zero=ROUNDS,
+        traced=('lr', 'projection_seed'),
     ),
     'dsgt': Method(dsgt, 'DSGT', 'Gradient tracking', from_run=CHUNK),
     'd2': Method(d2, 'D²', 'D²', from_run=CHUNK, defaults=STATIC),
@@ -247,8 +249,11 @@ def make(
       settings: any of `settings_of`, those of its dataclasses by their own names.
 
     Raises ValueError for a name that is not known, a network that is not bound or a setting out of
-    range, TypeError for a
-    setting that the method does not have, with the nearest of those that it has.
+    range, TypeError for a setting that the method does not have, with the nearest that it has.
+
+    >>> from dfl_jax.models import MLP, bind
+    >>> make('dfedavg', bind(MLP(3, (2,)), (4,)), lr=0.05, bits=8).unit_bits['weights']
+    280
     """
     if not isinstance(network, Model | Population):
         raise ValueError(

@@ -38,10 +38,10 @@ class Progress:
             block = np.asarray(counts, np.int64).sum(axis=0)
             before = self.sent.get(unit, [0] * len(block))
             self.sent[unit] = [old + int(new) for old, new in zip(before, block, strict=True)]
-        if info.work is None or self.operations is None:
+        if info.flops is None or self.operations is None:
             self.operations = None
         else:
-            self.operations += float(np.asarray(info.work, np.float64).sum())
+            self.operations += float(np.asarray(info.flops, np.float64).sum())
 
 
 def divergence(losses: np.ndarray, start: int) -> DivergenceError | None:

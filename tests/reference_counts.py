@@ -286,7 +286,7 @@ KERNELS = ('ntk_dfl', 'ntk_fl', 'spark')
 UPDATES = ('ad_psgd', 'gossip_learning', 'swift', 'divshare')  # for each update of a client
 
 
-def work_of_meeting(name, case, present):
+def flops_of_meeting(name, case, present):
     """(all operations, those of aggregators once all messages are there) by client, at one meeting.
 
     present: the participants that are there, the aggregator first.

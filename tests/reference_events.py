@@ -17,11 +17,11 @@ BEGINS, DONE, ARRIVES, SENDS, BEGINS_AFTER = range(5)  # the order of what happe
 class Simulation:
     """The queue, the clock and the dice of a network; `hears` and `heard_by`: lists of lists."""
 
-    def __init__(self, x, world, hears, *, work, bits, loss, seed):
+    def __init__(self, x, world, hears, *, flops, bits, loss, seed):
         self.x, self.world, self.hears = [each.copy() for each in x], world, hears
         clients = range(len(x))
         self.heard_by = [[i for i in clients if j in hears[i]] for j in clients]
-        self.work, self.bits, self.loss = work, bits, loss
+        self.flops, self.bits, self.loss = flops, bits, loss
         self.dice = [np.random.default_rng([seed, STREAM, i]) for i in clients]
         self.queue, self.number, self.sent = [], 0, [0] * len(x)
 
@@ -36,7 +36,7 @@ class Simulation:
         ]
 
     def computing(self, i):
-        return self.work / self.world.speed[i]
+        return self.flops / self.world.speed[i]
 
     def online_from(self, i, time):
         return float(self.world.next_online(np.full(len(self.x), time))[i])

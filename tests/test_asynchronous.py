@@ -30,7 +30,7 @@ LR = 0.3
 DECAY = 0.97  # of the rate from one update of a client to its next
 # One gradient of all samples
 WHOLE = {'lr': LR, 'lr_decay': DECAY, 'batch_size': max(SIZES), 'local_steps': 1}
-TIMES = {'work': 0.1, 'bits': 32 * MODEL.size}
+TIMES = {'flops': 0.1, 'bits': 32 * MODEL.size}
 WORLDS = 30
 INTERVALS, SECONDS = 3, 4.0
 LAYOUT = layout_of(MODEL, 4)  # of 15 weights: three fragments have four of them, one has three
@@ -250,7 +250,7 @@ def test_swift_on_equal_clients_is_dpsgd(x64):
     clients, rounds = jax.tree.map(jnp.asarray, network()[0]), 5
     graphs = topology.schedule('erdos_renyi', CLIENTS, rounds, seed=1, static=True, degree=3)
     planned = plan(
-        'swift', graphs, steady(CLIENTS), work=0.1, bits=100, seconds=rounds * 0.1 + 0.05
+        'swift', graphs, steady(CLIENTS), flops=0.1, bits=100, seconds=rounds * 0.1 + 0.05
     )
     assert planned.slots.active.all() and planned.slots.active.shape == (rounds, CLIENTS)
     assert (planned.slots.source < 0).all()  # nothing is of the past
@@ -283,7 +283,7 @@ def test_staleness_of_pairs():
     clients = 12
     graphs = topology.schedule('erdos_renyi', clients, 1, seed=4, static=True, degree=4)
     drawn = steady(clients, speed='lognormal:1:0.5')
-    planned = plan('ad_psgd', graphs, drawn, work=1.0, bits=1, updates=20_000)
+    planned = plan('ad_psgd', graphs, drawn, flops=1.0, bits=1, updates=20_000)
     changes, stale = [0] * clients, []  # by how many changes the model trained on is outdated
     for event in planned.events:
         stale.append(changes[event.members[0]] - event.versions[0])
@@ -316,7 +316,7 @@ def test_clients_begin_only_while_online(own_period):
         planned = plan('swift', links(1), drawn, seconds=SECONDS, intervals=INTERVALS, **TIMES)
     for event in planned.events:
         i = event.members[0]
-        begin = np.full(CLIENTS, event.time - TIMES['work'] / drawn.speed[i] + 1e-9)
+        begin = np.full(CLIENTS, event.time - TIMES['flops'] / drawn.speed[i] + 1e-9)
         assert drawn.next_online(begin)[i] == begin[i]
         ends_offline += drawn.next_online(np.full(CLIENTS, event.time))[i] > event.time
     assert ends_offline > 0
@@ -410,7 +410,7 @@ def seconds_to(name, speeds, target=0.02, lr=0.5):
     else:
         still = steady(clients)._replace(speed=np.array(speeds))
         planned = plan(
-            name, graphs, still, work=1.0, bits=1, seconds=float(ROUNDS), intervals=2 * ROUNDS
+            name, graphs, still, flops=1.0, bits=1, seconds=float(ROUNDS), intervals=2 * ROUNDS
         )
         slots, ends, per_interval = planned.slots, planned.ends, planned.per_interval
         method = method_of(planned, model, **settings)
@@ -455,7 +455,7 @@ def test_what_is_refused(monkeypatch):
     assert 'set one of them' in refusal(updates=5) and 'set one' in refusal(seconds=None)
     assert 'unknown method' in refusal(name='fedbuff')
     assert 'a world of 5 clients with a graph of 6' in refusal(drawn=steady(5))
-    assert 'work (operations of a local update) has to be above 0, got 0' in refusal(work=0)
+    assert 'flops (of a local update) has to be above 0, got 0' in refusal(flops=0)
     changing = topology.schedule('regular', CLIENTS, 3, seed=0, degree=3)
     assert 'ad_psgd needs the same graph in every round' in refusal(changing)
     directed = topology.schedule('directed_ring', CLIENTS, 1, seed=0, static=True)
@@ -515,13 +515,13 @@ def test_messages_on_their_way_are_no_clients_that_are_never_online():
     """An update takes 1e-6 s and a message 0.05 s: tens of thousands of them are in flight."""
     graphs = topology.schedule('ring', 8, 1, seed=0, static=True)
     fast = world(8, speed=1e12, uplink=1e12, latency=0.05)
-    planned = plan('gossip_learning', graphs, fast, work=1e6, bits=10**5, updates=80)
+    planned = plan('gossip_learning', graphs, fast, flops=1e6, bits=10**5, updates=80)
     assert len(planned.events) == 80 and planned.events[0].time > 0.05
     alternating = Online(np.arange(8.0)[:, None], np.arange(8.0)[:, None] + 0.5, 8.0)
     with pytest.raises(ValueError, match='clients are never online together'):
         plan(
             *('gossip_learning', graphs, fast._replace(online=alternating)),
-            work=1e6,
+            flops=1e6,
             bits=10**10,
             updates=8,
         )
@@ -530,4 +530,4 @@ def test_messages_on_their_way_are_no_clients_that_are_never_online():
 def test_how_long_it_goes_on_is_said_once():
     graphs = topology.schedule('ring', 8, 1, seed=0, static=True)
     with pytest.raises(ValueError, match='seconds and ends both say'):
-        plan('swift', graphs, steady(8), work=0.1, bits=100, seconds=9, ends=np.array([1.0]))
+        plan('swift', graphs, steady(8), flops=0.1, bits=100, seconds=9, ends=np.array([1.0]))

@@ -281,13 +281,13 @@ def test_a_method_that_counts_nothing(tmp_path, monkeypatch):
         '    method = dpsgd(model)\n'
         '    def step(*arguments):\n'
         '        state, info = method.step(*arguments)\n'
-        '        return state, info._replace(work=None)\n'
+        '        return state, info._replace(flops=None)\n'
         '    return method._replace(step=step)\n'
     )
     monkeypatch.syspath_prepend(tmp_path)
     quiet = '--algorithm=quiet:quiet'
     status, _, err = called(run, *SMALL, quiet, '--world=devices', f'--out={tmp_path}/a')
-    assert status == 1 and 'the method does not count its operations (Info.work)' in err
+    assert status == 1 and 'the method does not count its operations (Info.flops)' in err
     assert called(run, *SMALL, quiet, f'--out={tmp_path}/a')[0] == 0
     assert 'operations_total' not in rows_of(tmp_path / 'a')[-1]
     argv = (f'--runs={tmp_path}/a', '--world=speed=1e9', '--noprogress', f'--out={tmp_path}/t')

@@ -17,14 +17,14 @@ from helpers import round_of
 from dfl_jax import Clients, Graph, asynchronous, timing, topology
 from dfl_jax.asynchronous.divshare import layout_of
 from dfl_jax.asynchronous.intervals import by_interval, intervals_of
-from dfl_jax.execution.flops import operations
+from dfl_jax.execution.flops import flops_of
 from dfl_jax.heterogeneous import populate
 from dfl_jax.methods import IN_ROUNDS, make
 from dfl_jax.models import CNN3, MLP, ConvNet, SmallCNN, bind
 from dfl_jax.tasks import REGRESSION
 from dfl_jax.timing import world
 from dfl_jax.timing.counts import _rounds as reported
-from dfl_jax.training import LocalTraining, gradient_operations
+from dfl_jax.training import LocalTraining, gradient_flops
 
 CLIENTS, ROUNDS, INPUTS, CLASSES = 8, 3, 7, 3
 SIZES = [5, 11, 1, 8, 3, 12, 7, 4]
@@ -185,9 +185,9 @@ def test_each_client_sends_and_computes_what_the_paper_says(name, settings):
         assert links
         if not kernels:
             work, combining = operations_by_hand(name, case, present_at(graphs, r))
-            np.testing.assert_allclose(counts.work[r], work, rtol=1e-6, err_msg=f'work, {r}')
+            np.testing.assert_allclose(counts.flops[r], work, rtol=1e-6, err_msg=f'work, {r}')
             if name in by_hand.MEETINGS:
-                np.testing.assert_allclose(counts.combining[r], combining, rtol=1e-6)
+                np.testing.assert_allclose(counts.combining_flops[r], combining, rtol=1e-6)
             assert work.any()
     assert lost
 
@@ -197,7 +197,7 @@ def operations_by_hand(name, case, present):
     work, combining = np.zeros((2, CLIENTS))
     for home, members in present:
         if name in by_hand.MEETINGS:
-            of_meeting = by_hand.work_of_meeting(name, case, members)
+            of_meeting = by_hand.flops_of_meeting(name, case, members)
             work, combining = work + of_meeting[0], combining + of_meeting[1]
         else:
             work[home] = by_hand.ALONE[name](case, home)
@@ -219,9 +219,9 @@ def test_a_gradient_passes_every_layer_of_a_network(name):
     model = bind(module, (side, side, 1))
     head = model.shapes[max(n for n in model.shapes if n.startswith('Dense'))]['kernel'].shape
     net = by_hand.Net({}, (*layers, (*head, 1)), side**2, 5)
-    assert gradient_operations(model) == net.gradient
+    assert gradient_flops(model) == net.gradient
     sample = jnp.zeros((1, side, side, 1))
-    assert operations(model.apply, model.shapes, sample) == net.forward
+    assert flops_of(model.apply, model.shapes, sample) == net.forward
 
 
 # The program fits a square through three sizes, which is a few per cent off where samples are few
@@ -261,7 +261,7 @@ def test_an_aggregator_works_on_the_data_that_it_hears(name, settings):
         expected[home] += work
         if name == 'ntk_fl':  # of the server, whom all wait for
             expected[:] = work
-    np.testing.assert_allclose(info.work, expected, rtol=0.04)
+    np.testing.assert_allclose(info.flops, expected, rtol=0.04)
 
 
 def tables(seed):
@@ -292,7 +292,7 @@ def test_who_does_not_wait_counts_as_the_paper_says(name):
         assert (there, bits) == (32, 32 * net.size)
     else:
         assert bits == there  # of which the transfer's seconds follow, too
-    timed = {'work': 0.1, 'bits': bits, 'loss': 0.2, 'seed': seed}
+    timed = {'flops': 0.1, 'bits': bits, 'loss': 0.2, 'seed': seed}
     planned = asynchronous.plan(name, graphs, drawn, ends=ends, **timed, **more)
     factory = by_interval(asynchronous.EVENT_METHODS[name].factory)
     width = planned.slots.active.shape[1]
@@ -327,7 +327,7 @@ def test_who_does_not_wait_counts_as_the_paper_says(name):
     for event in planned.events:
         updates[np.searchsorted(ends, event.time), event.members[0]] += 1
     work = [by_hand.local(case, i) for i in range(CLIENTS)]
-    np.testing.assert_allclose(counts.work, updates * work, rtol=1e-6)
+    np.testing.assert_allclose(counts.flops, updates * work, rtol=1e-6)
     told = reported(
         algorithm,
         network(),

@@ -34,7 +34,7 @@ def links(family='complete', clients=CLIENTS, **settings):
 
 
 def planned(graphs=None, drawn=None, **settings):
-    settings = {'work': 1.0, 'bits': BITS, 'seconds': 6.5, 'fragments': FRAGMENTS} | settings
+    settings = {'flops': 1.0, 'bits': BITS, 'seconds': 6.5, 'fragments': FRAGMENTS} | settings
     return plan('divshare', graphs or links(), drawn or fast(), **settings)
 
 
@@ -171,7 +171,7 @@ def test_models_of_16_bits_take_half_the_bits_and_half_the_time(name, weights):
     def planned_for(model, bits):
         return plan(
             *(name, graphs, slow),
-            work=1.0,
+            flops=1.0,
             bits=model_bits(name, model),
             number_bits=bits,
             updates=40,
@@ -217,7 +217,7 @@ def test_what_is_refused():
     assert 'fragments of 43 parameters has to lie in [1, 43], got 44' in text
     found = planned()
     assert 'fragments=5: the events follow from it' in refusal(method_of, found, MODEL, fragments=5)
-    text = refusal(plan, 'swift', links(), fast(), work=1.0, bits=BITS, updates=9, recipients=2)
+    text = refusal(plan, 'swift', links(), fast(), flops=1.0, bits=BITS, updates=9, recipients=2)
     assert 'the events of swift do not depend on recipients' in text
     text = refusal(planned, bits=32 * 10**9)
     assert 'use shorter intervals' in text

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
-from dfl_jax.ntk import evolution, evolve
-from dfl_jax.ntk import rkc as chebyshev
+from dfl_jax.ntk import evolution, evolve, rkc
 
 CLASSES = 4
 TIMESTEPS = (100, 200, 300, 400, 500, 600, 700, 800)
@@ -421,9 +420,9 @@ def test_rkc_is_of_second_order(x64):
         def advance(_, carry):
             start, slope = carry
             before, y, slope_at_y = start, start, slope
-            for each in chebyshev.COEFFICIENTS[3, 1:4]:
+            for each in rkc.COEFFICIENTS[3, 1:4]:
                 stages = before, y, slope_at_y
-                before, y = y, chebyshev._stage(each, 1.0 * length, start, slope, *stages)
+                before, y = y, rkc._stage(each, 1.0 * length, start, slope, *stages)
                 slope_at_y = residual(y)
             return y, slope_at_y
 

@@ -36,6 +36,9 @@ def test_only_what_clients_draw_apart_is_scaled(gains):
         np.testing.assert_allclose(scaled[name]['kernel'], expected, rtol=1e-6, atol=1e-7)
         assert not np.asarray(scaled[name]['bias']).any()
     assert (scaled['LayerNorm_0']['scale'] == 1).all()
+    again = gain_corrected(np.array(gains))
+    assert again == gain_corrected(gains) and hash(again) == hash(gain_corrected(gains))
+    assert again != gain_corrected(2 * np.array(gains))
 
 
 @pytest.mark.parametrize('family', ['complete', 'barabasi_albert'])

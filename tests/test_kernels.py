@@ -216,7 +216,7 @@ def test_auto_scans_outputs_where_a_layer_is_unknown(x64, name):
     model, params, x = problem(UNSTRUCTURED[name])
     expected = dense_kernel(model, params, x)
     assert_close(jax.jit(kernel_fn(model))(params, x), expected, 1e-12)
-    with pytest.raises(ValueError, match=f'{name}.*--kernel=output_scan'):
+    with pytest.raises(ValueError, match=f'{name}.*kernel=output_scan'):
         kernel_fn(model, 'structured')
 
 

@@ -831,11 +831,11 @@ def test_the_seconds_and_joules_of_a_replay():
     )
     seconds = run.seconds(world, barrier=True)
     # A message is a quarter of what is sent, on a quarter of the uplink
-    of_round = (run.counts.work / 1e10 + 0.05 + run.counts.bits / 5e6).max(axis=1)
+    of_round = (run.counts.flops / 1e10 + 0.05 + run.counts.bits / 5e6).max(axis=1)
     frame = pd.DataFrame({'round': range(1, 7), 'seconds': of_round.cumsum()}).set_index('round')
     assert seconds == pytest.approx(frame.seconds[run.rounds].to_numpy(), rel=1e-6)
     now, uplink_free, ends = np.zeros(clients), np.zeros(clients), []
-    for work, bits in zip(run.counts.work / 1e10, run.counts.bits / 5e6, strict=True):
+    for work, bits in zip(run.counts.flops / 1e10, run.counts.bits / 5e6, strict=True):
         ready = now + work
         leaves = np.maximum(ready, uplink_free)
         arrives, uplink_free = leaves + 0.05 + bits, leaves + bits
@@ -845,7 +845,7 @@ def test_the_seconds_and_joules_of_a_replay():
     alone = run.seconds(world)
     assert alone == pytest.approx(np.max(ends, axis=1)[run.rounds - 1], rel=1e-6)
     joules = run.joules(1e-11, 1e-7)
-    spent = (run.counts.work * 1e-11 + run.counts.bits * 1e-7).sum(axis=1).cumsum()
+    spent = (run.counts.flops * 1e-11 + run.counts.bits * 1e-7).sum(axis=1).cumsum()
     assert joules == pytest.approx(spent[run.rounds - 1])
     goals = [0.6, 0.9, 0.99]
     row = row_of(run, 'w', goals, seconds, joules)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from dfl_jax import Clients
-from dfl_jax.execution import counted_operations
-from dfl_jax.execution.flops import operations
+from dfl_jax.execution import counted_flops
+from dfl_jax.execution.flops import flops_of
 from dfl_jax.models import MLP, Linear, SmallCNN, bind
 from dfl_jax.training import LocalTraining, local_training
-from dfl_jax.training.sample_span import first_kernel, sample_form, saves_operations
+from dfl_jax.training.sample_span import first_kernel, sample_form, saves_flops
 
 SIZES = (6, 9, 1)
 N, SHAPE, CLASSES = max(SIZES), (5, 8, 1), 3
@@ -93,7 +93,7 @@ def test_which_networks_promise_it():
 
 
 def test_it_pays_where_its_program_has_fewer_operations():
-    """Operations of both programs, counted, against what `saves_operations` says of them."""
+    """Operations of both programs, counted, against what `saves_flops` says of them."""
     n, size = 40, 10
     model = bind(MLP(2, (20,)), (300,))
     path = first_kernel(model)
@@ -112,11 +112,11 @@ def test_it_pays_where_its_program_has_fewer_operations():
     def directly(w, batch):
         return jax.grad(lambda w: (model.apply(w, batch) ** 2).sum())(w)
 
-    count = counted_operations(combined, w, x, rows)
+    count = counted_flops(combined, w, x, rows)
     first = count((True, False, True))
     step = count(True) - first
-    of_kernel = operations(directly, w, x[:size])
+    of_kernel = flops_of(directly, w, x[:size])
     for epochs in range(1, 6):
         steps = epochs * n // size
         fewer = first + (steps - 1) * step < steps * of_kernel
-        assert fewer == saves_operations(model, path, n, epochs * n)
+        assert fewer == saves_flops(model, path, n, epochs * n)

@@ -557,7 +557,7 @@ def test_plans_of_different_widths_are_one_array():
     drawn = timing.world(6, speed=1.0, uplink=1e4)
     plans = [
         asynchronous.plan(
-            'divshare', ring, drawn, work=1, bits=960, updates=30, width=3, recipients=count
+            'divshare', ring, drawn, flops=1, bits=960, updates=30, width=3, recipients=count
         )
         for count in (1, 2)
     ]

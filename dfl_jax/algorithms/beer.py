@@ -8,7 +8,7 @@ and W the mixing matrix:
     v <- v + gamma (W - I) c + g - g of the round before,    c <- c + Q(v - c)
     x <- x + gamma (W - I) h - lr v,                         h <- h + Q(x - h)
 
-Two messages a round. In the first v = g, which is sent to nobody: c stays zero, so that there is
+Two messages a round. In the first v = g, which is not sent: c stays zero, so that there is
 one message, and v = v + g - g of the round before in the second. The paper numbers the same
 messages from the gradient at the new weights on, at the end of a round. Copies, and so the graph,
 have to be the same in all rounds.
@@ -65,8 +65,7 @@ def beer(
       mixing: weights of the average: `metropolis`, or `uniform` or `size` where these are doubly
         stochastic, too.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
+      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_choice('mixing', mixing, MIXINGS)
@@ -82,8 +81,8 @@ def beer(
         v = pulled(rows, graph, v, c, consensus_step)
         v = optax.tree.add(v, optax.tree.sub(gradient, before))
         sends = k > 0
-        told = approached(codec, k_tracker, c, v)
-        c = jax.tree.map(lambda new, old: jnp.where(sends, new, old), told, c)
+        sent = approached(codec, k_tracker, c, v)
+        c = jax.tree.map(lambda new, old: jnp.where(sends, new, old), sent, c)
         x = optax.tree.add_scale(pulled(rows, graph, x, h, consensus_step), -lr, v)
         h = approached(codec, k_weights, h, x)
         return Stepped((x, h, v, c, gradient), losses, messages=1 + sends.astype(jnp.int32))

@@ -9,7 +9,7 @@ mixing matrix:
     x^     <- x^ + Q(x_half - x^)                  the message
     x      <- x_half + gamma (W - I) x^
 
-One copy x^ a client stands here for those of all its neighbours, which are equal as long as nobody
+One copy x^ a client stands here for those of all its neighbours, which are equal as long as none
 misses a message: the graph has to be static.
 """
 
@@ -59,8 +59,7 @@ def choco_sgd(
         smaller one.
       mixing: `metropolis`, `uniform` or `size` weights.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
+      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_choice('mixing', mixing, MIXINGS)

@@ -57,8 +57,7 @@ def d2(
       mixing: weights of W: `metropolis`, `uniform` or `size`; W has to be symmetric.
       lazy: average by the matrix (I + W) / 2 in place of W.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
+      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_choice('mixing', mixing, MIXINGS)

@@ -28,8 +28,7 @@ def dec_fedavg(
         average, not only the participants. Needs one aggregator, which acts as the server.
       training: of the participants on their own data; with a proximal term it is FedProx.
       init: `same` initial weights in an architecture, or `independent`.
-      chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what
-        memory holds.
+      chunk: models worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for settings out of range, before anything is traced.
     """

@@ -21,12 +21,12 @@ from dfl_jax.heterogeneous import (
     gather,
     initial_stacked,
     losses_of_round,
+    meeting_flops,
     meeting_method,
     mutual_learning,
-    mutual_work,
+    nan_if_diverged,
     predictions,
     scatter,
-    sound,
     weight_bits,
     weights_sent,
 )
@@ -55,8 +55,7 @@ def dec_fml(
         labels have 1 - alpha.
       training: of the two models of a client on its own data.
       init: `same` initial weights in an architecture, or `independent`.
-      chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what
-        memory holds.
+      chunk: models worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for training out of range, before anything is traced.
     """
@@ -107,16 +106,16 @@ def dec_fml(
         means = architecture_means(met, at_meeting, graph, sizes)
         params |= scatter({MEME: params[MEME]}, means, at_meeting)
 
-        losses = sound(models, losses)
+        losses = nan_if_diverged(models, losses)
         of_meme = {MEME: losses.pop(MEME)}
         of_memes = losses_of_round(of_meme, {MEME: participants.pop(MEME)}, placed_pairs, 2 * count)
-        work = mutual_work(pairs, mutual, in_pairs, placed_pairs, clients.mask.sum(axis=1))
+        flops = meeting_flops(pairs, mutual, in_pairs, placed_pairs, clients.mask.sum(axis=1))
         info = Info(
             losses_of_round(losses, participants, placed_pairs, count),
             weights_sent(memes, graph),
             {'meme_loss': Mean(of_memes[count:])},
-            work,
-            jnp.zeros_like(work),
+            flops,
+            jnp.zeros_like(flops),
         )
         return MeetingState(params, t + 1), info
 

@@ -37,8 +37,7 @@ def dec_partial(
         window that moves with the rounds; `sorted`, the same in ascending order; or `random` ones.
       training: of the participants on their own data.
       init: `same` initial weights in an architecture, or `independent`.
-      chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what
-        memory holds.
+      chunk: models worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for settings out of range or other architectures, before anything is traced.
     """

@@ -38,8 +38,7 @@ def def_kt(
       mutual_epochs: passes over the aggregator's data; K = 10 of DFML's A.2.
       training: of both trainings; its epochs are those of the local one.
       init: `same` initial weights, or `independent`.
-      chunk: models worked on at once; None for one on a CPU, elsewhere what
-        memory holds.
+      chunk: models worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for settings out of range or several architectures, before anything is traced.
     """

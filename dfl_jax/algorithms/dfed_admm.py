@@ -56,8 +56,7 @@ def dfed_admm(
       training: of every client; its `proximal` is 1 / lambda, and must not be 0.
       mixing: `metropolis`, `uniform` or `size` weights.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
+      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_choice('mixing', mixing, MIXINGS)

@@ -51,8 +51,7 @@ def dfed_alt(
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models, heads
         included.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
+      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for a head that the parameters do not have.

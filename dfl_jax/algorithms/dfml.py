@@ -23,15 +23,15 @@ from dfl_jax.heterogeneous import (
     assign_participants,
     gather,
     initial_stacked,
-    local_work,
+    local_flops,
     losses_of_round,
+    meeting_flops,
     meeting_method,
     mutual_learning,
-    mutual_work,
+    nan_if_diverged,
     participants_training,
     predictions,
     scatter,
-    sound,
     weights_sent,
 )
 from dfl_jax.initialisation import INITS
@@ -157,8 +157,7 @@ def dfml(
       training: optimiser, batches and supervision (`wsm` is Eq. 2) of both trainings, epochs of the
         local one.
       init: `same` initial weights in an architecture, or `independent`.
-      chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what
-        memory holds.
+      chunk: models worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for settings out of range, before anything is traced.
     """
@@ -213,12 +212,12 @@ def dfml(
             t + 1,
         )
         sizes = clients.mask.sum(axis=1)
-        combining = mutual_work(population, mutual, participants, graph, sizes)
+        combining = meeting_flops(population, mutual, participants, graph, sizes)
         info = Info(
-            losses_of_round(sound(models, losses), participants, graph, population.size),
+            losses_of_round(nan_if_diverged(models, losses), participants, graph, population.size),
             weights_sent(population, graph),
             {'alpha': value},
-            local_work(population, training, participants, sizes) + combining,
+            local_flops(population, training, participants, sizes) + combining,
             combining,
         )
         return new, info

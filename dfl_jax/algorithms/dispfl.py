@@ -14,6 +14,7 @@ rate decay, weight decay, gradient clipping, prune rate) is that of DisPFL's pub
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -39,10 +40,10 @@ from dfl_jax.training import (
     LocalTraining,
     batch_loss,
     epoch_orders,
-    gradient_operations,
+    gradient_flops,
     local_training,
     take,
-    training_operations,
+    training_flops,
 )
 
 REGROW = ('gradient', 'random')
@@ -112,10 +113,8 @@ def dispfl(
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M sparse models,
         or each weight's mean over the clients whose mask holds it (`intersection`).
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
-      chunk: clients worked on at once; None for one on a CPU, elsewhere what
-        memory holds.
+      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
+      chunk: clients worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for settings out of range, before anything is traced.
     """
@@ -127,8 +126,9 @@ def dispfl(
     check_range('prune_rate', prune_rate, least=0, most=1)
     check_range('anneal_rounds', anneal_rounds, least=1)
     local = local_training(model, training, chunk)
-    operations = training_operations(model, training)
+    flops_of = training_flops(model, training)
     counts = layer_counts(model.shapes, density)
+    search_mask = mask_search(model, training, regrow, counts)
 
     def random_mask(key: Array) -> PyTree:
         return jax.tree.map(
@@ -144,23 +144,6 @@ def dispfl(
         weights = initial_params(k_weights, model, len(sizes), init)
         masks = optax.tree.batch_shape(random_mask(k_masks), sizes.shape)  # the same for all
         return State(_masked(weights, masks), masks, sizes, jnp.int32(0))
-
-    def search_mask(key, rate, params, mask, x, y, valid):
-        """Algorithm 2, one client: the mask of the next round."""
-        k_batch, k_random = jax.random.split(key)
-        size = min(training.batch_size, len(valid))
-        rows = epoch_orders(k_batch, valid, 1)[0, :size]
-        batch = take(x, y, rows, valid[rows])
-        gradient = jax.grad(batch_loss, argnums=1)(model, params, batch)
-        keys = optax.tree.split_key_like(k_random, params)
-
-        def search(key, w, g, m, count):
-            replaced = jnp.ceil(rate * count).astype(jnp.int32)
-            kept = largest(jnp.abs(w), count - replaced, m)
-            worth = jnp.abs(g) if regrow == 'gradient' else jax.random.uniform(key, w.shape)
-            return kept | largest(worth, replaced, ~kept)
-
-        return jax.tree.map(search, keys, params, gradient, mask, counts)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_train, k_masks = jax.random.split(key)
@@ -183,12 +166,12 @@ def dispfl(
         new, new_masks = keep_inactive(graph.active, (averaged, searched), (params, masks))
         sent, _ = count_sent(graph, len(sizes))
         batch = jnp.minimum(training.batch_size, sizes) if regrow == 'gradient' else 0
-        work = operations(sizes) + gradient_operations(model) * batch  # as if masks saved nothing
+        flops = flops_of(sizes) + gradient_flops(model) * batch  # as if masks saved nothing
         info = Info(
             losses,
             {'weights': sent, 'masks': sent},
             dispersion(new),
-            jnp.where(graph.active, work, 0).astype(jnp.float32),
+            jnp.where(graph.active, flops, 0).astype(jnp.float32),
         )
         return State(new, new_masks, sizes, k + 1), info
 
@@ -211,6 +194,34 @@ def dispfl(
         predict_own=own_predictions(model),
         task=model.task,
     )
+
+
+def mask_search(
+    model: Model, training: LocalTraining, regrow: str, counts: PyTree
+) -> Callable[..., PyTree]:
+    """search(key, rate, params, mask, x, y, valid) -> the mask of the next round of one client.
+
+    Algorithm 2: pruned by magnitude and regrown by the gradient of a minibatch; counts: weights
+    that a mask keeps of each tensor.
+    """
+
+    def search_mask(key, rate, params, mask, x, y, valid):
+        k_batch, k_random = jax.random.split(key)
+        size = min(training.batch_size, len(valid))
+        rows = epoch_orders(k_batch, valid, 1)[0, :size]
+        batch = take(x, y, rows, valid[rows])
+        gradient = jax.grad(batch_loss, argnums=1)(model, params, batch)
+        keys = optax.tree.split_key_like(k_random, params)
+
+        def search(key, w, g, m, count):
+            replaced = jnp.ceil(rate * count).astype(jnp.int32)
+            kept = largest(jnp.abs(w), count - replaced, m)
+            worth = jnp.abs(g) if regrow == 'gradient' else jax.random.uniform(key, w.shape)
+            return kept | largest(worth, replaced, ~kept)
+
+        return jax.tree.map(search, keys, params, gradient, mask, counts)
+
+    return search_mask
 
 
 def _masked(params: PyTree, masks: PyTree) -> PyTree:

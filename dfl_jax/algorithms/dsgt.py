@@ -52,8 +52,7 @@ def dsgt(
       mixing: weights of the average: `metropolis`, or `uniform` or `size` where these are doubly
         stochastic, too.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
+      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_choice('mixing', mixing, MIXINGS)

@@ -1,7 +1,7 @@
 """Epidemic learning: de Vos, Farhadkhani, Guerraoui, Kermarrec, Pires & Sharma, NeurIPS 2023.
 
 D-PSGD whose graph is drawn anew in every round. EL-Local is `--topology=epidemic`, the default:
-every client sends to some others that it draws by itself. EL-Oracle, whose draws leave everybody
+every client sends to some others that it draws by itself. EL-Oracle, whose draws leave all
 with as many links, is `--topology=regular`.
 """
 

@@ -14,7 +14,7 @@ from dfl_jax.checks import check_choice
 from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.metrics import CONSENSUS, consensus_model, dispersion
 from dfl_jax.models import Model
-from dfl_jax.training import LocalTraining, learning_rate, local_training, training_operations
+from dfl_jax.training import LocalTraining, learning_rate, local_training, training_flops
 
 # The gradient of one minibatch a round, of the methods whose theory is of such steps
 ONE_MINIBATCH = LocalTraining(lr=0.1, batch_size=32, local_epochs=None, local_steps=1)
@@ -23,7 +23,7 @@ ONE_MINIBATCH = LocalTraining(lr=0.1, batch_size=32, local_epochs=None, local_st
 class Stepped(NamedTuple):
     """What a round of a method of `gossip_method` leads to."""
 
-    held: tuple  # what active clients hold then, by the fields of the state
+    fields: tuple  # of the state, as active clients hold them then
     losses: Array  # [M]
     metrics: Mapping[str, Array | Mean | Choices] = {}
     # How many of the one unit a client sends to each neighbour in this round, the same for all or
@@ -181,27 +181,27 @@ def gossip_method(
     """The `Algorithm` of a state of stacked `params`, more leaves [M, ...], `sizes` and `round`.
 
     step: (key, state, graph, clients) -> the fields of `Stepped`, of which the last may be left
-    out. trainings: whose work a round takes. begin: as in `initial_state`. unit_bits: of the one
-    unit that is counted, over delivered links.
+    out. trainings: of a round, whose flops are counted. begin: as in `initial_state`. unit_bits: of
+    the one unit that is counted, over delivered links.
 
     Raises TypeError, when the round is traced, for `messages` that are no whole numbers.
     """
     (unit,), mean = unit_bits, consensus_of(consensus)
-    operations = [training_operations(model, training) for training in trainings]
+    flops_of = [training_flops(model, training) for training in trainings]
 
     def whole_step(
         key: Array, state: AnyState, graph: Graph, clients: Clients
     ) -> tuple[AnyState, Info]:
-        held, losses, metrics, messages = Stepped(*step(key, state, graph, clients))
+        fields, losses, metrics, messages = Stepped(*step(key, state, graph, clients))
         if np.dtype(kind := jnp.result_type(messages)).kind not in 'iub':
             raise TypeError(
                 f'messages are whole numbers or whether one is sent, got {kind}; use '
                 'jnp.where(sends, 2, 0)'
             )
-        new = keep_inactive(graph.active, held, state[:-2])
+        new = keep_inactive(graph.active, fields, state[:-2])
         sent, _ = count_sent(graph, len(state.sizes))
-        work = jnp.where(graph.active, sum(count(state.sizes) for count in operations), 0)
-        info = Info(losses, {unit: messages * sent}, dispersion(new[0]) | dict(metrics), work)
+        flops = jnp.where(graph.active, sum(count(state.sizes) for count in flops_of), 0)
+        info = Info(losses, {unit: messages * sent}, dispersion(new[0]) | dict(metrics), flops)
         return type(state)(*new, state.sizes, state.round + 1), info
 
     return Algorithm(

@@ -55,8 +55,7 @@ def gossip_sgd(
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
       compression: of the exchanged weights.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
+      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
       chunk: clients trained at once; None for one on a CPU, elsewhere what
         memory holds.
 

@@ -6,7 +6,7 @@ and the weights with them (Eq. 5), and keep the timestep with the lowest loss. J
 repeats the part after Eq. (1) for every batch; in a cluster all clients share one such update.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cache, partial
 from typing import Any
@@ -35,14 +35,16 @@ from dfl_jax.initialisation import Init
 from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
+    Linearization,
     NtkUpdate,
-    UpdateWork,
+    UpdateFlops,
     aggregator_data,
     aggregator_of_clients,
     at_least_width,
     at_precision,
     draw_batches,
     drawn_samples,
+    flops_of_update,
     linearization,
     ntk_update,
     of_members,
@@ -50,10 +52,10 @@ from dfl_jax.ntk import (
     output_targets,
     target_bits,
     targets_sent,
-    update_work,
     widths_of,
 )
 from dfl_jax.ntk.compressed import compressed_bytes
+from dfl_jax.ntk.update import Updated
 
 
 def ntk_dfl(
@@ -91,8 +93,7 @@ def ntk_dfl(
       by_cluster: the graphs have one aggregator for each cluster (`topology.by_cluster`), whose
         clients share its weights and its update (E.2).
       consensus: the consensus model is the `mean` (ICML) or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
+      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
       chunk: aggregators worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError for settings that contradict each other, before anything is traced.
@@ -104,23 +105,14 @@ def ntk_dfl(
     check_range('batches', batches, least=1)
     check_range('subsampling', subsampling, least=1)
     at_neighbours = jacobian_weights == 'neighbours'
-    if at_neighbours and (by_cluster or batches > 1):
-        raise ValueError(
-            'jacobian_weights=neighbours takes one batch and one aggregator a client; leave out '
-            'batches and clusters'
-        )
-    if by_cluster and not averaging:
-        raise ValueError('the clients of a cluster share one average; averaging cannot be left out')
-    if by_cluster and mixing == 'metropolis':
-        raise ValueError('mixing=metropolis is no average of a cluster; use size or uniform')
-
+    _check_clusters(by_cluster, at_neighbours, batches, averaging, mixing)
     share = Fraction(1, subsampling)
 
     @cache
-    def work_of() -> UpdateWork:
+    def update_flops() -> UpdateFlops:
         at_own = linearization(model, kernel=kernel, codec=codec)
         key = jax.random.key(0)
-        return update_work(model, ntk, lambda w, x: at_own(key, w, x, len(x) // 2))
+        return flops_of_update(model, ntk, lambda w, x: at_own(key, w, x, len(x) // 2))
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_batches, k_codec = jax.random.split(key)
@@ -132,44 +124,19 @@ def ntk_dfl(
         rate = ntk.rate(k)
         drawn = draw_batches(k_batches, clients, batches, share)  # [M, m1, B, ...]
 
-        def aggregator(inputs):  # Algorithm 4, for every batch
-            keys, w_bar, row, members, linked, active = inputs
-            if w_bar is None:
-                w_bar = mix_at_aggregator(row, members, params)  # Eq. (1)
-
-            def of_batch(w: PyTree, batch: tuple[Array, Clients]):
-                key, part = batch
-                theirs = of_members(w_bars, members) if at_neighbours else None
-                x, labels, mask = aggregator_data(part, linked)
-                linearized = linearize(key, w, x, part.y.shape[1], theirs)  # Eq. (2), (3)
-                y = output_targets(model, labels, x.dtype, ntk.loss)
-                w, *found = update(w, linearized, x, y, mask, rate)
-                return w, (*found, mask.sum(dtype=jnp.int32))
-
-            parts = jax.tree.map(lambda a: a.swapaxes(0, 1), of_members(drawn, members))
-            w, found = lax.scan(of_batch, w_bar, (keys, parts))
-            # An inactive aggregator's average is its own model.
-            return jax.tree.map(lambda n, o: jnp.where(active, n, o), w, w_bar), found
-
-        def of_its_width(inputs):
-            """The same for an aggregator that is not batched, without most of its padding."""
-            keys, w_bar, row, members, linked, active = inputs
-
-            def cut(width):
-                kept = [a if a is None else a[:width] for a in (row, members, linked)]
-                return aggregator((keys, w_bar, *kept, active))
-
-            return at_least_width(cut, linked, widths_of(len(linked)))
-
+        one, alone = _at_aggregator(
+            *(model, ntk.loss, update, linearize),
+            *(params, w_bars if at_neighbours else None, drawn, rate),
+        )
         keys = jax.random.split(k_codec, (len(graph.members), batches))
         of_aggregators = (keys, w_bars, rows, *graph[:3])
         # [H, ...], [H, m1] of each
         each = aggregator_bytes(graph.members.shape[1] * drawn.y.shape[2], model)
         evolved, (chosen, losses, products, tried, used) = map_in_chunks(
-            aggregator, of_aggregators, chunk, each, alone=of_its_width
+            one, of_aggregators, chunk, each, alone
         )
-        work = work_of().total(used, products, tried)
-        work = jnp.where(graph.active, work.sum(axis=1), 0)
+        flops = update_flops().total(used, products, tried)
+        flops = jnp.where(graph.active, flops.sum(axis=1), 0)
         losses = losses.mean(axis=1)
         if by_cluster:
             home, heard = aggregator_of_clients(graph, len(sizes))
@@ -187,9 +154,9 @@ def ntk_dfl(
             'outputs': samples * model.classes,
             'labels': targets_sent(samples, clients.y, model, ntk.loss),
         }
-        work = jax.ops.segment_sum(work, graph.members[:, 0], len(sizes))
+        flops = jax.ops.segment_sum(flops, graph.members[:, 0], len(sizes))
         steps = Choices(chosen_by(graph, chosen))
-        info = Info(losses, sent, {'timestep': steps, **dispersion(evolved)}, work)
+        info = Info(losses, sent, {'timestep': steps, **dispersion(evolved)}, flops)
         return State(evolved, sizes, k + 1), info
 
     mean = consensus_of(consensus)
@@ -208,6 +175,68 @@ def ntk_dfl(
         check=partial(countable, 'NTK-DFL', model.classes, share, False),
         task=model.task,
     )
+
+
+def _check_clusters(
+    by_cluster: bool, at_neighbours: bool, batches: int, averaging: bool, mixing: str
+) -> None:
+    if at_neighbours and (by_cluster or batches > 1):
+        raise ValueError(
+            'jacobian_weights=neighbours takes one batch and one aggregator a client; leave out '
+            'batches and clusters'
+        )
+    if by_cluster and not averaging:
+        raise ValueError('the clients of a cluster share one average; averaging cannot be left out')
+    if by_cluster and mixing == 'metropolis':
+        raise ValueError('mixing=metropolis is no average of a cluster; use size or uniform')
+
+
+def _at_aggregator(
+    model: Model,
+    loss: str,
+    update: Callable[..., Updated],
+    linearize: Callable[..., Linearization],
+    params: PyTree,
+    neighbours: PyTree | None,
+    drawn: Clients,
+    rate: Array,
+) -> tuple[Callable, Callable]:
+    """Algorithm 4 of one aggregator, for every batch, and the same without most of its padding.
+
+    params: w_i, and neighbours the w_bar_i at which they take their Jacobians, if they do so, both
+    with leaves [M, ...]; drawn: their batches, [M, m1, B, ...].
+    """
+
+    def aggregator(inputs):  # Algorithm 4, for every batch
+        keys, w_bar, row, members, linked, active = inputs
+        if w_bar is None:
+            w_bar = mix_at_aggregator(row, members, params)  # Eq. (1)
+
+        def of_batch(w: PyTree, batch: tuple[Array, Clients]):
+            key, part = batch
+            theirs = None if neighbours is None else of_members(neighbours, members)
+            x, labels, mask = aggregator_data(part, linked)
+            linearized = linearize(key, w, x, part.y.shape[1], theirs)  # Eq. (2), (3)
+            y = output_targets(model, labels, x.dtype, loss)
+            w, *found = update(w, linearized, x, y, mask, rate)
+            return w, (*found, mask.sum(dtype=jnp.int32))
+
+        parts = jax.tree.map(lambda a: a.swapaxes(0, 1), of_members(drawn, members))
+        w, found = lax.scan(of_batch, w_bar, (keys, parts))
+        # An inactive aggregator's average is its own model.
+        return jax.tree.map(lambda n, o: jnp.where(active, n, o), w, w_bar), found
+
+    def of_its_width(inputs):
+        """The same for an aggregator that is not batched, without most of its padding."""
+        keys, w_bar, row, members, linked, active = inputs
+
+        def cut(width):
+            kept = [a if a is None else a[:width] for a in (row, members, linked)]
+            return aggregator((keys, w_bar, *kept, active))
+
+        return at_least_width(cut, linked, widths_of(len(linked)))
+
+    return aggregator, of_its_width
 
 
 def memory(model: Model, samples: int, members: int, settings: Mapping[str, Any]) -> int:

@@ -21,9 +21,10 @@ from dfl_jax.execution import aggregator_bytes
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
     NtkUpdate,
-    UpdateWork,
+    UpdateFlops,
     aggregator_data,
     at_precision,
+    flops_of_update,
     linearization,
     ntk_update,
     of_members,
@@ -31,7 +32,6 @@ from dfl_jax.ntk import (
     output_targets,
     target_bits,
     targets_sent,
-    update_work,
 )
 
 
@@ -59,8 +59,8 @@ def ntk_fl(
     linearize = linearization(model, kernel=kernel)
 
     @cache
-    def work_of() -> UpdateWork:
-        return update_work(model, ntk, lambda w, x: linearize(jax.random.key(0), w, x))
+    def update_flops() -> UpdateFlops:
+        return flops_of_update(model, ntk, lambda w, x: linearize(jax.random.key(0), w, x))
 
     def init_state(key: Array, clients: Clients) -> State:
         return State(model.init(key), clients.mask.sum(axis=1, dtype=jnp.int32), jnp.int32(0))
@@ -89,7 +89,7 @@ def ntk_fl(
             },
             {'timestep': chosen},
             # Of the server, which is none of the clients; they wait for it alike
-            active * work_of().total(mask.sum(), products, tried) * jnp.ones(len(sizes)),
+            active * update_flops().total(mask.sum(), products, tried) * jnp.ones(len(sizes)),
         )
         return State(new, sizes, k + 1), info
 

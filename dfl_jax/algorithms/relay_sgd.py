@@ -1,7 +1,7 @@
 """RelaySGD: Vogels, He, Koloskova, Lin, Karimireddy, Stich & Jaggi, NeurIPS 2021, Algorithm 1.
 
 On a tree a client relays to each neighbour what it has heard from all the others, so that after as
-many rounds as the tree is wide everybody has the mean of all. With g the gradient of client i at x,
+many rounds as the tree is wide all clients have the mean. With g the gradient of client i at x,
 m_ji the sum that it heard from neighbour j, c_ji how many models are in it, and x0 where it began:
 
     x_half <- x - lr g
@@ -10,7 +10,7 @@ m_ji the sum that it heard from neighbour j, c_ji how many models are in it, and
     x      <- (x_half + sum_j m_ji + (M - 1 - sum_j c_ji) x0) / M
 
 where what is sent is made of what was heard in the round before, and x0 stands for the models of
-clients that nobody has told of yet, as in the authors' program. One message a link a round.
+clients that none has told of yet, as in the authors' program. One message a link a round.
 """
 
 from functools import partial
@@ -56,8 +56,7 @@ def relay_sgd(
       training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
         default.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights; from Python also
-        `initialisation.gain_corrected(gain)`.
+      init: `same` or `independent` initial weights, see `dfl_jax.initialisation`.
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     check_range('members', members, least=2)

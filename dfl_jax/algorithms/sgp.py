@@ -48,8 +48,7 @@ def sgp(
       training: of every client at z; lr g is how far it moves the weights, one minibatch's gradient
         by default.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models z.
-      init: `same` or `independent` initial weights; from Python also
-        `initialisation.gain_corrected(gain)`.
+      init: `same` or `independent` initial weights, see `dfl_jax.initialisation`.
       chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
     """
     displacement = local_displacement(model, training, chunk)

@@ -47,20 +47,21 @@ from dfl_jax.models import Model
 from dfl_jax.ntk import (
     Distillation,
     NtkUpdate,
-    UpdateWork,
+    UpdateFlops,
     aggregator_data,
     at_precision,
     distillation_target,
     draw_batches,
     drawn_samples,
+    flops_of_update,
     ntk_update,
     of_members,
     output_bits,
     output_targets,
     projected,
-    update_work,
 )
 from dfl_jax.ntk.evolution import OWN
+from dfl_jax.ntk.projection import RandomProjection
 from dfl_jax.ntk.projection import projection as projection_of
 
 REFRESHES = {  # whether P differs between rounds, and between aggregators
@@ -164,24 +165,13 @@ def spark(
       averaging: whether clients average their weights.
       mixing: weights of the average: `size`, `uniform` or `metropolis`.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, or `gain_corrected`; from Python
-        `initialisation.gain_corrected(gain)` in place of the last name.
+      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
       chunk: aggregators worked on at once; None for one on a CPU, elsewhere what memory holds.
-
-    A timestep that the true network chooses (`selection='network'`) takes the neighbours' inputs,
-    which J~ does not hold: they are counted, in 32 bits, over every delivered link and round, as
-    graphs are new ones every round. On a static graph and without sampling an aggregator could keep
-    those of the first round; that is not counted otherwise.
 
     Raises ValueError for settings out of range or that contradict each other, before anything is
     traced.
     """
-    if not model.task.cross_entropy:
-        raise ValueError(
-            'SPARK distils the probabilities of classes by their cross-entropy, and '
-            f'{model.task.name} has none; take ntk_dfl with loss={(*model.task.flow, OWN)[0]}, or '
-            'a gradient method, such as dfedavg'
-        )
+    _check_task(model)
     codec, exact = EXCHANGES[projection.exchange], projection.step_form == 'exact'
     random = projection_of(projection.projection, model.shapes, projection.projection_dim)
     linearize = projected(
@@ -200,21 +190,18 @@ def spark(
     share = Fraction(sampling).limit_denominator(1000)
 
     @cache
-    def work_of() -> UpdateWork:
+    def update_flops() -> UpdateFlops:
         def at(w, x):
             key, all_ = jax.random.key(0), jnp.ones(len(x), bool)
             return linearize(key, random.draw(key), w, x, all_, len(x))
 
-        return update_work(model, ntk, at)
+        return flops_of_update(model, ntk, at)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_batch, k_codec = jax.random.split(key)
         params, velocity, sizes, k = state
-        w_bars = (
-            mix(mixing_weights(graph, sizes, mixing), graph.members, params)
-            if averaging
-            else params
-        )
+        rows = mixing_weights(graph, sizes, mixing)
+        w_bars = mix(rows, graph.members, params) if averaging else params
         rate = ntk.rate(k)
         drawn = draw_batches(k_batch, clients, 1, share)
         drawn = jax.tree.map(lambda a: a[:, 0], drawn)  # [M, B, ...]
@@ -246,53 +233,80 @@ def spark(
         *new, chosen, losses, products, tried, used = map_in_chunks(
             aggregator, of_aggregators, chunk, each
         )
-        work = work_of().total(used, products, tried)
+        flops = update_flops().total(used, products, tried)
         new, velocity = keep_inactive(graph.active, tuple(new), (params, velocity))
 
-        to_aggregators, from_aggregators = count_sent(graph, len(sizes))
         own_samples = drawn_samples(sizes, share)
-        samples = to_aggregators * own_samples
-        heard = graph.mask[:, 1:] & graph.active[:, None]
-        # Samples of its neighbours, whose residuals an aggregator sends back
-        theirs = jnp.where(heard, own_samples[graph.members[:, 1:]], 0).sum(axis=1)
-        sent = {
-            # w_j to the aggregator for its average, w_bar_i back for the Jacobians, and their
-            # shares of an exact step
-            'weights': (averaging + exact) * to_aggregators + from_aggregators,
-            'jacobian_rows': samples * model.classes,
-            'jacobians': to_aggregators,  # one quantization step each
-            'outputs': (samples + exact * theirs) * model.classes,
-            'labels': samples,
-            'inputs': (ntk.selection == 'network') * samples,
-        }
+        sent = _sent(model, graph, own_samples, averaging, exact, ntk.selection == 'network')
         info = Info(
             losses,
             sent,
             {'timestep': Choices(chosen_by(graph, chosen)), **dispersion(new)},
-            jnp.where(graph.active, work, 0),
+            jnp.where(graph.active, flops, 0),
         )
         return State(new, velocity, sizes, k + 1), info
 
     mean = consensus_of(consensus)
-    sent = (codec or chain()).shrunk(Message(random.dimension, FLOAT_BITS, 0))
-    whole = random.kind == 'none'  # rows are of the weights' own types
     return Algorithm(
         initial_state(model, init, State),
         at_precision(ntk.precision, step),
         stacked_predictions(model, mean),
-        unit_bits={
-            'weights': bits_of(model.shapes),
-            'jacobian_rows': bits_of(model.shapes) if whole else sent.values * sent.width,
-            'jacobians': sent.beside,
-            'outputs': output_bits(model),
-            'labels': LABEL_BITS,
-            'inputs': FLOAT_BITS * math.prod(model.input_shape),
-        },
+        unit_bits=_unit_bits(model, random, codec),
         consensus=mean,
         predict_own=own_predictions(model),
         check=partial(countable, 'SPARK', model.classes, share, exact),
         task=model.task,
     )
+
+
+def _check_task(model: Model) -> None:
+    if not model.task.cross_entropy:
+        raise ValueError(
+            'SPARK distils the probabilities of classes by their cross-entropy, and '
+            f'{model.task.name} has none; take ntk_dfl with loss={(*model.task.flow, OWN)[0]}, or '
+            'a gradient method, such as dfedavg'
+        )
+
+
+def _sent(
+    model: Model, graph: Graph, own_samples: Array, averaging: bool, exact: bool, network: bool
+) -> dict[str, Array]:
+    """`Info.sent` of a round, [M] each; own_samples: [M], drawn by each client.
+
+    A timestep that the true network chooses (`network`) takes the neighbours' inputs,
+    which J~ does not hold: they are counted, in 32 bits, over every delivered link and round, as
+    graphs are new ones every round. On a static graph and without sampling an aggregator could keep
+    those of the first round; that is not counted otherwise.
+    """
+    to_aggregators, from_aggregators = count_sent(graph, len(own_samples))
+    samples = to_aggregators * own_samples
+    heard = graph.mask[:, 1:] & graph.active[:, None]
+    # Samples of its neighbours, whose residuals an aggregator sends back
+    theirs = jnp.where(heard, own_samples[graph.members[:, 1:]], 0).sum(axis=1)
+    return {
+        # w_j to the aggregator for its average, w_bar_i back for the Jacobians, and their
+        # shares of an exact step
+        'weights': (averaging + exact) * to_aggregators + from_aggregators,
+        'jacobian_rows': samples * model.classes,
+        'jacobians': to_aggregators,  # one quantization step each
+        'outputs': (samples + exact * theirs) * model.classes,
+        'labels': samples,
+        'inputs': network * samples,
+    }
+
+
+def _unit_bits(model: Model, random: RandomProjection, codec: Codec | None) -> dict[str, int]:
+    """The bits of what `_sent` counts."""
+    row = (codec or chain()).compressed(Message(random.dimension, FLOAT_BITS, 0))
+    whole = random.kind == 'none'  # rows are of the weights' own types
+    return {
+        'weights': bits_of(model.shapes),
+        'jacobian_rows': bits_of(model.shapes) if whole else row.values * row.width,
+        'jacobians': row.overhead,
+        'outputs': output_bits(model),
+        'labels': LABEL_BITS,
+        'inputs': FLOAT_BITS * math.prod(model.input_shape),
+    }
 
 
 def memory(model: Model, samples: int, members: int, settings: Mapping[str, Any]) -> int:

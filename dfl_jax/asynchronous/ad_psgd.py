@@ -1,6 +1,6 @@
 """AD-PSGD, asynchronous decentralized SGD: Lian, Zhang, Zhang & Liu, ICML 2018, Algorithm 1.
 
-Every client i repeats, without waiting for anybody,
+Every client i repeats, without waiting,
 
     g <- gradient at the model x_i' that it has now, of a minibatch of its own
     x_i, x_j <- (x_i + x_j) / 2    atomically, with a random neighbour j
@@ -19,8 +19,7 @@ import jax.numpy as jnp
 
 from dfl_jax.asynchronous.events import Event, Network
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.asynchronous.state import Events, Held, Read, Train, event_method
-from dfl_jax.base import Array
+from dfl_jax.asynchronous.state import AgedModel, Events, Read, Train, Updated, event_method
 
 
 def exchanges(network: Network) -> Iterator[Event]:
@@ -50,7 +49,7 @@ def exchanges(network: Network) -> Iterator[Event]:
         if done < float('inf'):
             heapq.heappush(queue, (done, i, j, lost, version[i]))
 
-    network.held = lambda: {(i, began) for _, i, _, _, began in queue}
+    network.versions_in_use = lambda: {(i, began) for _, i, _, _, began in queue}
     for i in range(network.clients):
         begin(i, 0.0)
     while queue:
@@ -65,13 +64,13 @@ def exchanges(network: Network) -> Iterator[Event]:
         begin(i, time)
 
 
-def update(event: Slots, read: Read, present: Read, train: Train) -> tuple[tuple[Held, ...], Array]:
+def update(event: Slots, read: Read, present: Read, train: Train) -> Updated:
     began = read(event, 0).params
     trained, loss = train(began)
     own, other = present(event, 0).params, present(event, 1).params
     averages = jax.tree.map(lambda x, y: jnp.where(event.mask[1], (x + y) / 2, x), own, other)
     new = jax.tree.map(lambda a, z, x: a + (z - x), averages, trained, began)
-    return (Held(new), Held(averages)), loss
+    return (AgedModel(new), AgedModel(averages)), loss
 
 
 ad_psgd = partial(event_method, Events(update, written=2))

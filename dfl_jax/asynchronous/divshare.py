@@ -1,6 +1,6 @@
 """DivShare: Biswas, Kermarrec, Marouani, Pires, Sharma & de Vos, WWW 2025 (arXiv 2410.12918).
 
-Every client i repeats, without waiting for anybody,
+Every client i repeats, without waiting,
 
     x_i[p] <- (x_i[p] + sum of the copies of p that it received) / (1 + their number)  for each p
     x_i <- local training of x_i
@@ -24,7 +24,7 @@ from jax import lax
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH
 from dfl_jax.asynchronous.events import Event, Network
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.asynchronous.state import Events, Held, Layout, Read, Train, event_method
+from dfl_jax.asynchronous.state import AgedModel, Events, Layout, Read, Train, Updated, event_method
 from dfl_jax.base import Algorithm, Array, PyTree
 from dfl_jax.checks import check_range
 from dfl_jax.compression import number_bits
@@ -52,7 +52,7 @@ def fragments_sent(
     if recipients > len(fewest):
         raise ValueError(
             f'recipients={recipients}, and client {network.heard_by.index(fewest)} has '
-            f'{len(fewest)} neighbours; use fewer recipients, or --topology=complete'
+            f'{len(fewest)} neighbours; use fewer recipients, or topology=complete'
         )
     parameters = network.bits // network.number_bits
     check_range(f'fragments of {parameters} parameters', fragments, least=1, most=parameters)
@@ -83,7 +83,7 @@ def fragments_sent(
                 arrived += sizes[fragment]
         return arrived
 
-    network.held = lambda: {
+    network.versions_in_use = lambda: {
         *((sender, copy) for _, what, _, sender, _, copy in queue if what == ARRIVES),
         *((sender, copy) for box in received for (sender, _), copy in box.items()),
         *((sender, copy) for copies in averaged for sender, _, copy in copies),
@@ -162,17 +162,14 @@ def divshare(
       training: of a client between two averages, one minibatch by default. Round k of its schedules
         is the client's k-th update.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights; from Python also
-        `initialisation.gain_corrected(gain)`.
+      init: `same` or `independent` initial weights, see `dfl_jax.initialisation`.
       chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
     """
     del recipients  # the events follow from it, and the device reads these
     check_range(f'fragments of {model.size} parameters', fragments, least=1, most=model.size)
     layout = layout_of(model, fragments)
 
-    def update(
-        event: Slots, read: Read, present: Read, train: Train
-    ) -> tuple[tuple[Held, ...], Array]:
+    def update(event: Slots, read: Read, present: Read, train: Train) -> Updated:
         assert event.fragments is not None
         own, parts = present(event, 0).params, jnp.asarray(event.fragments)
 
@@ -188,7 +185,7 @@ def divshare(
         start = own, jnp.ones(fragments, own[0].dtype)
         total, copies = lax.fori_loop(1, event.mask.sum(), add, start)
         trained, loss = train([t / copies[: len(t), None] for t in total])
-        return (Held(trained),), loss
+        return (AgedModel(trained),), loss
 
     widest = jnp.result_type(*jax.tree.leaves(model.shapes))
     events = Events(update, layout=layout, units={'parameters': number_bits(widest)})

@@ -49,7 +49,7 @@ class Network:
         graph: Graph,
         world: World,
         *,
-        work: np.ndarray | float,
+        flops: np.ndarray | float,
         bits: int,
         number_bits: int = FLOAT_BITS,
         loss: float = 0.0,
@@ -70,7 +70,7 @@ class Network:
             )
         check_range('loss (a probability)', loss, least=0, below=1)
         check_range('bits of a model', bits, least=1)
-        check_range('work (operations of a local update)', float(np.min(work)), above=0)
+        check_range('flops (of a local update)', float(np.min(flops)), above=0)
         self.clients, self.world, self.loss = clients, world, loss
         self.bits, self.number_bits = bits, number_bits
         self.hears = [members[i, 1:][mask[i, 1:]].tolist() for i in range(clients)]
@@ -83,7 +83,7 @@ class Network:
                 raise ValueError(
                     f'client {i} has no neighbour to '
                     f'{"send to" if self.hears[i] else "hear from"}; use another topology or a '
-                    'higher --degree'
+                    'higher degree'
                 )
         sizes = np.ones(clients, int) if sizes is None else np.asarray(sizes)
         host = Graph(members, mask, np.ones(clients, bool), graph.weights)
@@ -91,9 +91,9 @@ class Network:
         mask = np.concatenate([np.ones((clients, 1), bool), mask[:, 1:]], axis=1)
         # Of the client itself, then of those that it hears
         self.weights = [tuple(rows[i][mask[i]].tolist()) for i in range(clients)]
-        self.update_seconds = (np.broadcast_to(work, clients) / world.speed).tolist()
+        self.update_seconds = (np.broadcast_to(flops, clients) / world.speed).tolist()
         # The versions that the queue of events may still read, of its clients' past models too
-        self.held: Callable[[], set[Version]] = set
+        self.versions_in_use: Callable[[], set[Version]] = set
         self._random = [np.random.default_rng([seed, STREAM, i]) for i in range(clients)]
 
     def phase(self, client: int) -> float:
@@ -147,15 +147,16 @@ class Network:
 
 
 def watched(
-    events: Iterator[Event], network: Network, ends: np.ndarray, held: list[set[Version]]
+    events: Iterator[Event], network: Network, ends: np.ndarray, in_use: list[set[Version]]
 ) -> Iterator[Event]:
-    """The events, which append to `held` what is still to be read when an interval has ended.
+    """The events, which append to `in_use` what is still to be read when an interval has ended.
 
     So a longer run goes on from there. It does not depend on where the run ends.
     """
     for event in events:
-        while len(held) < len(ends) and event.time > ends[len(held)]:
-            held.append(network.held() | set(zip(event.members, event.versions, strict=True)))
+        while len(in_use) < len(ends) and event.time > ends[len(in_use)]:
+            read = zip(event.members, event.versions, strict=True)
+            in_use.append(network.versions_in_use() | set(read))
         yield event
 
 

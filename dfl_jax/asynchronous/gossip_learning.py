@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from dfl_jax.asynchronous.events import Event, Network
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.asynchronous.state import Events, Held, Read, Train, event_method
+from dfl_jax.asynchronous.state import AgedModel, Events, Read, Train, Updated, event_method
 from dfl_jax.base import Array
 
 DONE, ARRIVES, SENDS = range(3)  # the order of what happens at one time
@@ -50,7 +50,7 @@ def pushes(network: Network) -> Iterator[Event]:
         start = network.next_online(client, time)
         push(start + network.update_seconds[client], DONE, client, *message)
 
-    network.held = lambda: {
+    network.versions_in_use = lambda: {
         *((sender, sent) for _, what, *_, sender, sent in queue if what != SENDS),
         *(message for message in waiting if message is not None),
     }
@@ -93,7 +93,7 @@ def pushes(network: Network) -> Iterator[Event]:
                 begin(i, time, message)
 
 
-def update(event: Slots, read: Read, present: Read, train: Train) -> tuple[tuple[Held, ...], Array]:
+def update(event: Slots, read: Read, present: Read, train: Train) -> Updated:
     del present
     (own, age), (theirs, their_age) = read(event, 0), read(event, 1)
     assert age is not None and their_age is not None
@@ -106,7 +106,7 @@ def update(event: Slots, read: Read, present: Read, train: Train) -> tuple[tuple
         return (1 - part) * w + part * v
 
     trained, loss = train(jax.tree.map(merge, own, theirs))
-    return (Held(trained, jnp.maximum(age, their_age) + 1),), loss
+    return (AgedModel(trained, jnp.maximum(age, their_age) + 1),), loss
 
 
 gossip_learning = partial(event_method, Events(update, counts_age=True))

@@ -15,7 +15,7 @@ from dfl_jax.asynchronous.state import State as SlotState
 from dfl_jax.base import Algorithm, Array, Clients, Info
 from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
-from dfl_jax.training import training_operations
+from dfl_jax.training import training_flops
 
 
 class State(NamedTuple):
@@ -42,9 +42,7 @@ def by_interval(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
     @functools.wraps(getattr(factory, 'func', factory))  # of a partial, what it is of
     def make(model: Model, *, width: int, seconds: float, **settings: Any) -> Algorithm:
         method = factory(model, **settings)
-        operations = training_operations(
-            model, settings.get('training', parameters['training'].default)
-        )
+        flops = training_flops(model, settings.get('training', parameters['training'].default))
 
         def init(key: Array, clients: Clients) -> State:
             return State(method.init(key, clients), jnp.int32(0))
@@ -64,8 +62,8 @@ def by_interval(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
                 **dispersion(inner.params),
             }
             sent = jax.tree.map(lambda counts: counts.sum(axis=0), infos.sent)
-            work = updates * operations(inner.sizes)
-            return State(inner, done), Info(infos.loss[-1], sent, metrics, work)
+            done_flops = updates * flops(inner.sizes)
+            return State(inner, done), Info(infos.loss[-1], sent, metrics, done_flops)
 
         own: Any = method.predict_own
         return method._replace(

@@ -69,7 +69,7 @@ def plan(
     graphs: Graph,
     world: World,
     *,
-    work: np.ndarray | float,
+    flops: np.ndarray | float,
     bits: int,
     number_bits: int = FLOAT_BITS,
     seconds: float | None = None,
@@ -89,7 +89,7 @@ def plan(
       method: one of EVENT_METHODS.
       graphs: a static schedule, whose links are there all the time.
       world: speed, links, latency and online times of the clients.
-      work: operations of a local update, one number or [M].
+      flops: of a local update, one number or [M].
       bits: of a model that is sent, e.g. by `model_bits`.
       number_bits: of one of its numbers, e.g. by `weight_bits`, for a method that sends parts.
       seconds: simulated ones, or
@@ -110,7 +110,7 @@ def plan(
     >>> from dfl_jax import topology
     >>> from dfl_jax.timing import world
     >>> ring = topology.schedule('ring', 8, 1, seed=0, static=True)
-    >>> len(plan('swift', ring, world(8), work=1e9, bits=10**6, updates=80).events)
+    >>> len(plan('swift', ring, world(8), flops=1e9, bits=10**6, updates=80).events)
     80
     """
     check_choice('method', method, EVENT_METHODS)
@@ -121,7 +121,7 @@ def plan(
     graph = jax.tree.map(lambda a: np.asarray(a)[0], graphs)
     network = Network(
         *(graph, world),
-        work=work,
+        flops=flops,
         bits=bits,
         number_bits=number_bits,
         loss=loss,
@@ -133,16 +133,16 @@ def plan(
         raise ValueError('seconds and ends both say how long it goes on; leave one out')
     if seconds is not None:
         ends = np.linspace(0, seconds, intervals + 1)[1:]
-    held: list[set[Version]] = []
+    in_use: list[set[Version]] = []
     all_events = EVENT_METHODS[method].events(network, **settings)
     if ends is None:
         events = recorded(all_events, updates=updates)
         ends = np.linspace(0, events[-1].time, intervals + 1)[1:]
     else:
-        events = recorded(watched(all_events, network, ends, held), float(ends[-1]), updates)
+        events = recorded(watched(all_events, network, ends, in_use), float(ends[-1]), updates)
     _check_counts(events, ends)
     columns = max(2, *(len(event.members) for event in events))
-    slots, places, per_interval = pack(events, network.clients, ends, columns, width, held)
+    slots, places, per_interval = pack(events, network.clients, ends, columns, width, in_use)
     return Plan(method, events, slots, places, per_interval, ends, settings, number_bits)
 
 

@@ -58,7 +58,7 @@ def pack(
     ends: np.ndarray,
     columns: int,
     width: int | None = None,
-    held: Sequence[set[Version]] = (),
+    in_use: Sequence[set[Version]] = (),
 ) -> Packed:
     """The slots of some events, the same number in each interval of simulated time.
 
@@ -70,7 +70,7 @@ def pack(
       columns: K, at least that of all events.
       width: H, the most events of a slot; None for the one of least padding in the first interval
         with events, which an accelerator works on like on events.
-      held: of each interval, or of the first ones, the versions that are kept beyond its end.
+      in_use: of each interval, or of the first ones, the versions that are kept beyond its end.
 
     The slots of an interval and the places of past models do not depend on the events after it.
     Raises ValueError where the host's memory does not hold the slots.
@@ -93,7 +93,7 @@ def pack(
             f'{shape[0]} slots of {width} events take {lack}; simulate fewer seconds, or in fewer '
             'intervals'
         )
-    sources, saved, places = _places(events, of_events, held, per_interval)
+    sources, saved, places = _places(events, of_events, in_use, per_interval)
     slots = _filled(events, of_events, sources, saved, shape, clients)
     # Some to spare, up to a half, so that most longer runs need as many
     step = 2 ** max((places - 1).bit_length() - 2, 0)
@@ -135,7 +135,7 @@ def _levels(events: Sequence[Event], intervals: np.ndarray, width: int) -> np.nd
 
 
 def _places(
-    events: Sequence[Event], slots: np.ndarray, held: Sequence[set[Version]], per_interval: int
+    events: Sequence[Event], slots: np.ndarray, in_use: Sequence[set[Version]], per_interval: int
 ) -> tuple[list[list[int]], list[int], int]:
     """Where each event finds the models that it reads, the place of what it overwrites, and the
     number of places."""
@@ -154,7 +154,7 @@ def _places(
         for model in zip(event.members, event.versions, strict=True):
             if slot > overwritten(*model):
                 last_read[model] = max(last_read.get(model, 0), slot)
-    for interval, models in enumerate(held):
+    for interval, models in enumerate(in_use):
         last = (interval + 1) * per_interval - 1
         for model in models:
             if overwritten(*model) <= last:

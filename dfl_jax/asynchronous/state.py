@@ -1,10 +1,11 @@
 """What the methods do in a slot on the device, whatever an event is.
 
-The models of the clients lie beside those of the past that somebody is still to read; the events
-of a slot read, work on their own, and write. A slot costs its H events, whatever M is.
+The models of the clients lie beside those of the past that are still to be read; the events of a
+slot read, work on their own, and write. A slot costs its H events, whatever M is.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 import jax
@@ -29,7 +30,7 @@ from dfl_jax.training import LocalTraining
 from dfl_jax.training.local import client_training
 
 
-class Held(NamedTuple):
+class AgedModel(NamedTuple):
     """What clients send each other; leaves [...] of one, [M, ...] or [R, ...] of many."""
 
     params: PyTree
@@ -41,7 +42,7 @@ class State(NamedTuple):
 
     params: PyTree  # leaves [M, ...], in the method's layout
     age: Array | None  # [M] int32; None where the method does not count it
-    past: Held  # leaves [R, ...], versions that are read later than they last
+    past: AgedModel  # leaves [R, ...], versions that are read later than they last
     sizes: Array  # [M] int32, N_i
     losses: Array  # [M], of each client's last update, zero before the first
     keys: Array  # [M, 2] uint32, from which the randomness of each client's updates derives
@@ -60,14 +61,15 @@ AS_IT_IS = Layout(lambda params: params, lambda params: params)
 class Read(Protocol):
     """The model of member k of an event; of leaves that begin with fragments only one `part`."""
 
-    def __call__(self, event: Slots, k: int | Array, part: Array | None = None) -> Held: ...
+    def __call__(self, event: Slots, k: int | Array, part: Array | None = None) -> AgedModel: ...
 
 
 Train = Callable[[PyTree], tuple[PyTree, Array]]
-# (event, read, present, train) -> (new models of the members that are written, loss), of one event,
-# a `Slots` without its leading axes: read(event, k) is the model of member k that the event names,
-# present(event, k) that of now, and train(params) the local training on the data of member 0
-Update = Callable[[Slots, Read, Read, Train], tuple[tuple[Held, ...], Array]]
+Updated = tuple[tuple[AgedModel, ...], Array]  # new models of the members that are written, loss
+# (event, read, present, train) -> Updated of one event, a `Slots` without its leading axes:
+# read(event, k) is the model of member k that the event names, present(event, k) that of now, and
+# train(params) the local training on the data of member 0
+Update = Callable[[Slots, Read, Read, Train], Updated]
 
 
 class Events(NamedTuple):
@@ -103,8 +105,7 @@ def event_method(
       training: a local update; lr g is how far it moves the weights, one minibatch's gradient by
         default. Round k of its schedules is the client's k-th update.
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights; from Python also
-        `initialisation.gain_corrected(gain)`.
+      init: `same` or `independent` initial weights, see `dfl_jax.initialisation`.
       chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError where memory does not hold the past models.
@@ -117,13 +118,7 @@ def event_method(
     age = number_bits(jnp.int32) if counts_age else 0
     units = units or {'weights': bits_of(model.shapes) + age}
     (unit,) = units
-    needed, free = places * bits_of(model.shapes) // 8, available_bytes()
-    if needed > free:
-        raise ValueError(
-            f'{places} past models of {model.size} weights take {in_bytes(needed)}, and '
-            f'{in_bytes(free)} are free; use a smaller --model, fewer clients, or a world of less '
-            'latency and more even speeds'
-        )
+    _check_memory(model, places)
 
     def joined(state: State) -> State:
         return state._replace(params=jax.vmap(layout.join)(state.params))
@@ -133,28 +128,11 @@ def event_method(
 
     predict, predict_own = stacked_predictions(model, mean), own_predictions(model)
 
-    def init_state(key: Array, clients: Clients) -> State:
-        sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
-        numbers = jnp.arange(len(sizes))
-        # The key itself draws the weights, the same as those of a method in rounds.
-        k_train = jax.random.fold_in(key, 1)
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(k_train, numbers)
-        one = jax.eval_shape(layout.cut, model.shapes)
-        past = jax.tree.map(lambda leaf: jnp.zeros((places, *leaf.shape), leaf.dtype), one)
-        return State(
-            jax.vmap(layout.cut)(initial_params(key, model, len(sizes), init)),
-            jnp.zeros(len(sizes), jnp.int32) if counts_age else None,
-            Held(past, jnp.zeros(places, jnp.int32) if counts_age else None),
-            sizes,
-            jnp.zeros(len(sizes), clients.x.dtype),
-            jax.vmap(jax.random.key_data)(keys),
-        )
-
     def step(key: Array, state: State, slot: Slots, clients: Clients) -> tuple[State, Info]:
         del key  # An update's randomness is that of its client, whatever the slot.
-        models, nobody = Held(state.params, state.age), len(state.sizes)
+        models, nowhere = AgedModel(state.params, state.age), len(state.sizes)
 
-        def present(event: Slots, k: int | Array, part: Array | None = None) -> Held:
+        def present(event: Slots, k: int | Array, part: Array | None = None) -> AgedModel:
             return jax.tree.map(lambda leaf: leaf[_index(event.members[..., k], part)], models)
 
         # The past is written, then all is read, then the models are written. So each is changed in
@@ -162,7 +140,7 @@ def event_method(
         saved = jnp.where(slot.active & (slot.saved >= 0), slot.saved, places)
         past = _written(state.past, saved, present(slot, written - 1))
 
-        def read(event: Slots, k: int | Array, part: Array | None = None) -> Held:
+        def read(event: Slots, k: int | Array, part: Array | None = None) -> AgedModel:
             place = event.source[k]
 
             def leaf(past: Array, present: Array) -> Array:
@@ -170,7 +148,7 @@ def event_method(
 
             return jax.tree.map(leaf, past, present(event, k, part))
 
-        def of_event(event: Slots) -> tuple[tuple[Held, ...], Array]:
+        def of_event(event: Slots) -> Updated:
             def train(params: PyTree) -> tuple[PyTree, Array]:
                 i, updates = event.members[0], event.updates
                 k_event = jax.random.fold_in(jax.random.wrap_key_data(state.keys[i]), updates)
@@ -180,27 +158,58 @@ def event_method(
 
             return update(event, read, present, train)
 
-        def of_none(event: Slots) -> tuple[tuple[Held, ...], Array]:
+        def of_none(event: Slots) -> Updated:
             return optax.tree.zeros_like(jax.eval_shape(of_event, event))
 
         size = training.bytes_of_client(model, clients.y.shape[1])
         new, losses = map_present(of_event, of_none, slot, slot.active, chunk, size)
-        targets = jnp.where(slot.mask, slot.members, nobody)
+        targets = jnp.where(slot.mask, slot.members, nowhere)
         for k in range(written):
             models = _written(models, targets[:, k], new[k])
-        sent = jax.ops.segment_sum(slot.sent.ravel(), slot.members.ravel(), nobody)
+        sent = jax.ops.segment_sum(slot.sent.ravel(), slot.members.ravel(), nowhere)
         losses = state.losses.at[targets[:, 0]].set(losses, mode='drop')
         state = state._replace(params=models.params, age=models.age, past=past, losses=losses)
         return state, Info(losses, {unit: sent})
 
     return Algorithm(
-        init_state,
+        partial(_initial_state, model, events, places, init),
         cast(Any, step),  # a slot has what a run asks of a graph
         lambda state, x: predict(joined(state), x),
         unit_bits=units,
         consensus=consensus_model,
         predict_own=lambda state, x: predict_own(joined(state), x),
         task=model.task,
+    )
+
+
+def _check_memory(model: Model, places: int) -> None:
+    needed, free = places * bits_of(model.shapes) // 8, available_bytes()
+    if needed > free:
+        raise ValueError(
+            f'{places} past models of {model.size} weights take {in_bytes(needed)}, and '
+            f'{in_bytes(free)} are free; use a smaller model, fewer clients, or a world of less '
+            'latency and more even speeds'
+        )
+
+
+def _initial_state(
+    model: Model, events: Events, places: int, init: Init, key: Array, clients: Clients
+) -> State:
+    counts_age, layout = events.counts_age, events.layout
+    sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
+    numbers = jnp.arange(len(sizes))
+    # The key itself draws the weights, the same as those of a method in rounds.
+    k_train = jax.random.fold_in(key, 1)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(k_train, numbers)
+    one = jax.eval_shape(layout.cut, model.shapes)
+    past = jax.tree.map(lambda leaf: jnp.zeros((places, *leaf.shape), leaf.dtype), one)
+    return State(
+        jax.vmap(layout.cut)(initial_params(key, model, len(sizes), init)),
+        jnp.zeros(len(sizes), jnp.int32) if counts_age else None,
+        AgedModel(past, jnp.zeros(places, jnp.int32) if counts_age else None),
+        sizes,
+        jnp.zeros(len(sizes), clients.x.dtype),
+        jax.vmap(jax.random.key_data)(keys),
     )
 
 

@@ -1,6 +1,6 @@
 """SWIFT, wait-free asynchronous D-PSGD: Bornstein, Rabbani, Wang, Bedi & Huang, ICLR 2023.
 
-Every client i repeats, without waiting for anybody,
+Every client i repeats, without waiting,
 
     g <- gradient at its model x_i, of a minibatch of its own
     x_i <- sum_j W_ij x_j - lr g    x_j the latest model that it has received from j, however old
@@ -20,7 +20,7 @@ from jax import lax
 
 from dfl_jax.asynchronous.events import Event, Network
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.asynchronous.state import Events, Held, Read, Train, event_method
+from dfl_jax.asynchronous.state import AgedModel, Events, Read, Train, Updated, event_method
 from dfl_jax.base import Array, PyTree
 from dfl_jax.gossip.mixing import GATHER_UNROLL
 
@@ -31,8 +31,8 @@ def broadcasts(network: Network) -> Iterator[Event]:
     """The updates of SWIFT, in the order of their ends; client by client where these are one.
 
     The first models are known to all neighbours. The messages of a broadcast share the uplink, and
-    a model that is done while the one before is still on it is not sent. Nobody sends while it is
-    offline, and what arrives at a client that is offline is lost.
+    a model that is done while the one before is still on it is not sent. A client that is offline
+    does not send, and what arrives at a client that is offline is lost.
     """
     version, uplink_free = [0] * network.clients, [0.0] * network.clients
     latest = [dict.fromkeys(others, 0) for others in network.hears]  # version, by neighbour
@@ -56,7 +56,7 @@ def broadcasts(network: Network) -> Iterator[Event]:
                 arrived += 1
         return arrived
 
-    network.held = lambda: {
+    network.versions_in_use = lambda: {
         *((sender, sent) for _, what, _, sender, sent in queue if what == ARRIVES),
         *(model for models in latest for model in models.items()),
     }
@@ -74,7 +74,7 @@ def broadcasts(network: Network) -> Iterator[Event]:
         begin(i, time)
 
 
-def update(event: Slots, read: Read, present: Read, train: Train) -> tuple[tuple[Held, ...], Array]:
+def update(event: Slots, read: Read, present: Read, train: Train) -> Updated:
     own = present(event, 0).params
     trained, loss = train(own)
     assert event.weights is not None
@@ -87,7 +87,7 @@ def update(event: Slots, read: Read, present: Read, train: Train) -> tuple[tuple
     zeros = jax.tree.map(jnp.zeros_like, own)
     mixed = lax.fori_loop(0, len(weights), add, zeros, unroll=min(GATHER_UNROLL, len(weights)))
     new = jax.tree.map(lambda m, z, x: m + (z - x), mixed, trained, own)
-    return (Held(new),), loss
+    return (AgedModel(new),), loss
 
 
 swift = partial(event_method, Events(update))

@@ -26,7 +26,7 @@ from dfl_jax.execution.devices import (
     shard_over_clients,
     unfilled,
 )
-from dfl_jax.execution.flops import counted_operations, operations
+from dfl_jax.execution.flops import counted_flops, flops_of
 from dfl_jax.execution.memory import (
     ROUND_COPIES,
     SHARE,

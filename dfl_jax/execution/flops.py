@@ -11,8 +11,8 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from dfl_jax.base import PyTree
 
 
-def operations(function: Callable, *arguments: Any) -> int:
-    """Operations of one call, a multiplication and an addition being two.
+def flops_of(function: Callable, *arguments: Any) -> int:
+    """Floating-point operations of one call, a multiplication and an addition being two.
 
     Products inside a scan count as often as it runs; elementwise work, a few per cent of a network
     that is worth training, does not count.
@@ -22,15 +22,15 @@ def operations(function: Callable, *arguments: Any) -> int:
     Raises ValueError for a loop whose length the data decide.
 
     >>> import jax.numpy as jnp
-    >>> operations(jnp.dot, jnp.ones((2, 3)), jnp.ones((3, 5)))
+    >>> flops_of(jnp.dot, jnp.ones((2, 3)), jnp.ones((3, 5)))
     60
     """
-    return counted_operations(function, *arguments)(True)
+    return counted_flops(function, *arguments)(True)
 
 
-def counted_operations(function: Callable, *arguments: Any) -> Callable[[PyTree], int]:
-    """count(wanted) -> operations of one call of which only some results are used, as of
-    `operations`; wanted: booleans, a prefix of the function's results. It is traced once."""
+def counted_flops(function: Callable, *arguments: Any) -> Callable[[PyTree], int]:
+    """count(wanted) -> flops of one call of which only some results are used, as of
+    `flops_of`; wanted: booleans, a prefix of the function's results. It is traced once."""
     closed, results = jax.make_jaxpr(function, return_shape=True)(*arguments)
 
     def count(wanted: PyTree) -> int:

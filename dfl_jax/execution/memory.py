@@ -75,10 +75,8 @@ class Footprint(NamedTuple):
 def choose_chunk(count: int, each: int, chunk: int | None = None, advice: str = '') -> int:
     """How many of `count` aggregators or clients to work on at once: `chunk`, or what memory holds.
 
-    One on a CPU, whose cores the products of a single aggregator fill: two at once took 34 to 36 ms
-    an aggregator, one 33 to 35 (`python -m benchmarks.round --chunk=2`, 1,194 samples, 2-core AMD
-    EPYC, 2026-11-20). Ten clients at once train a sixth faster than one, all 300 slower (267, 221
-    and 297 ms a round, the same day), and one is as good as any with momentum.
+    One on a CPU, whose cores the products of a single aggregator fill (2026-11-20):
+    docs/benchmarks.md, "Constants".
 
     Args:
       count: aggregators or clients.
@@ -94,7 +92,7 @@ def choose_chunk(count: int, each: int, chunk: int | None = None, advice: str = 
         raise ValueError(
             f'{chunk or 1} at once need {(chunk or 1) * each / 2**30:.1f} GiB '
             f'and {SHARE:.0%} of the free memory is {SHARE * free / 2**30:.1f} GiB; '
-            + ('lower --chunk' if chunk and fitting else advice)
+            + ('lower chunk' if chunk and fitting else advice)
         )
     if chunk:
         return min(chunk, count)

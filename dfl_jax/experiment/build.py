@@ -35,7 +35,7 @@ from dfl_jax.methods import EVENTS, Run
 from dfl_jax.models import Model
 from dfl_jax.setting_error import SettingError
 from dfl_jax.timing import ROUNDS, Rules, World
-from dfl_jax.training import training_operations
+from dfl_jax.training import training_flops
 
 
 @dataclass
@@ -231,7 +231,7 @@ def plan_events(
     seconds: Any = experiment.time.round_seconds
     planned = asynchronous.plan(
         *(name, graphs, world),
-        work=np.asarray(training_operations(model, training)(jnp.asarray(sizes))),
+        flops=np.asarray(training_flops(model, training)(jnp.asarray(sizes))),
         bits=asynchronous.model_bits(name, model),
         number_bits=asynchronous.weight_bits(model),
         ends=np.arange(1, experiment.rounds + 1) * seconds,

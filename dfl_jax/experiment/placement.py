@@ -14,6 +14,7 @@ from dfl_jax.host_memory import in_bytes
 from dfl_jax.methods import Method
 from dfl_jax.models import Model
 from dfl_jax.setting_error import SettingError
+from dfl_jax.simulate import block_length
 
 CORES_SHARE = 0.25  # of the free memory, that copies of the network may take on cores as devices
 
@@ -107,5 +108,5 @@ def bytes_of_graphs(graphs: Graph, eval_every: int) -> int:
     """Bytes of a schedule, which the host holds, and of the rounds of a block on the device, which
     are written out even where the schedule is static."""
     rounds = len(graphs.members)
-    block = math.gcd(min(eval_every, rounds), rounds)
+    block = block_length(eval_every, rounds)
     return topology.graph_bytes(graphs) + execution.bytes_of(graphs) // rounds * block

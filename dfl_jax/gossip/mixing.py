@@ -21,9 +21,8 @@ MIXINGS = ('size', 'uniform', 'metropolis')
 # A dense product costs M, a gather K; they cross between M = 5 K and 15 K.
 DENSE_UP_TO_CLIENTS_PER_MEMBER = 8
 GATHER_UNROLL = 16
-# Of all clients' weights, at once on each device: 300 x 78,400 of them are mixed on two cores as
-# devices in 71 ms by blocks of 3 MB, in 79 and 117 ms by 6 and 24 MB, and in 160 to 170 ms at once
-# (2-core AMD EPYC, 2026-11-23). Elsewhere it bounds the memory.
+# Of all clients' weights, at once on each device (2026-11-23): docs/benchmarks.md, "Constants".
+# Elsewhere than on a CPU it bounds the memory.
 GATHERED_BYTES = {'cpu': 3 * 2**20, 'others': 2**28}
 
 

@@ -2,11 +2,12 @@
 
 DFML section 3.2. All participants see the same batches and exchange logits [H, K, B, C]:
 aggregator, member, sample, class. A step takes two passes, one for the logits and one for the
-gradients, which repeats the first: 4/3 of the operations, for the activations of one model in place
+gradients, which repeats the first: 4/3 of the flops, for the activations of one model in place
 of those of all.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -76,18 +77,8 @@ def mutual_learning(
     Raises ValueError for a proximal term, a cap or sharpness-aware steps, which this loss has not,
     and for what is of the cross-entropy alone where the task has another loss.
     """
-    task = population.task
-    losses_of = label_losses(task, settings.supervision)
-    if mutual.weighted_samples and not task.cross_entropy:
-        raise ValueError(
-            'weighted_samples compares cross-entropies of student and teacher, and the loss of '
-            f'{task.name} is another; leave it out'
-        )
-    for name in ('proximal', 'loss_cap', 'sam_radius'):
-        if getattr(settings, name):
-            raise ValueError(
-                f'mutual learning has no {name}, got {getattr(settings, name)}; leave it out'
-            )
+    losses_of = label_losses(population.task, settings.supervision)
+    _check(population, settings, mutual)
 
     def learn(
         key: Array,
@@ -125,23 +116,8 @@ def mutual_learning(
             batches = jax.vmap(aggregator_batch, (0, 0, 0, 0, 0, None))(
                 jax.random.split(k_crop, aggregators), *data[:2], orders, samples, number
             )
-            logits = {}
-            for name, group in participants.items():
-                apply, shape = population.models[name].apply, (size, population.classes)
-                logits[name] = map_present(
-                    lambda one, f=apply: f(one[0], batches.x[one[1] // members], one[2]),
-                    lambda one, s=shape: jnp.zeros(s, dtype),
-                    (models[name], group.position, _keys(k_apply, group)),
-                    group.present,
-                    chunk,
-                    client_bytes(size, population.models[name]),
-                )
-            taught = by_position(logits, participants, graph)
-
-            def mixed(temperature):
-                p = jax.nn.softmax(taught / temperature)
-                return jnp.einsum('hnq,hqbc->hnbc', weights, p, precision='highest')
-
+            taught = _exchanged(population, models, participants, graph, batches.x, k_apply, chunk)
+            mixed = partial(_mixed, weights, taught)
             targets = mixed(mutual.temperature)
             # What teachers say without a temperature, by which WSL weighs the samples
             said = mixed(1) if mutual.weighted_samples else targets
@@ -150,8 +126,8 @@ def mutual_learning(
                 params, moments, total, position, key = one
                 aggregator = position // members
                 batch = jax.tree.map(lambda a: a[aggregator], batches)
-                place = aggregator, position % members
-                target, plain = targets[place], said[place]
+                entry = aggregator, position % members
+                target, plain = targets[entry], said[entry]
 
                 def loss(params):
                     z = apply(params, batch.x, key)
@@ -174,13 +150,7 @@ def mutual_learning(
                 learnt[name] = map_present(
                     lambda one, f=population.models[name].apply: update(one, f),
                     lambda one: one[:3],
-                    (
-                        models[name],
-                        moments[name],
-                        losses[name],
-                        group.position,
-                        _keys(k_apply, group),
-                    ),
+                    (models[name], moments[name], losses[name], *_place_and_key(k_apply, group)),
                     learns,
                     chunk,
                     client_bytes(size, population.models[name]),
@@ -200,6 +170,51 @@ def mutual_learning(
         return models, means
 
     return learn
+
+
+def _check(population: Population, settings: LocalTraining, mutual: Mutual) -> None:
+    """Raises ValueError for what this loss has not."""
+    if mutual.weighted_samples and not population.task.cross_entropy:
+        raise ValueError(
+            'weighted_samples compares cross-entropies of student and teacher, and the loss of '
+            f'{population.task.name} is another; leave it out'
+        )
+    for name in ('proximal', 'loss_cap', 'sam_radius'):
+        if getattr(settings, name):
+            raise ValueError(
+                f'mutual learning has no {name}, got {getattr(settings, name)}; leave it out'
+            )
+
+
+def _exchanged(
+    population: Population,
+    models: Stacked,
+    participants: dict[str, Participants],
+    graph: Graph,
+    x: Array,
+    key: Array,
+    chunk: int | None,
+) -> Array:
+    """Logits of all members on the batch of their aggregator, [H, K, B, C]; x: [H, B, ...]."""
+    members, size = graph.members.shape[1], x.shape[1]
+    logits = {}
+    for name, group in participants.items():
+        model = population.models[name]
+        logits[name] = map_present(
+            lambda one, f=model.apply: f(one[0], x[one[1] // members], one[2]),
+            lambda one: jnp.zeros((size, population.classes), x.dtype),
+            (models[name], *_place_and_key(key, group)),
+            group.present,
+            chunk,
+            client_bytes(size, model),
+        )
+    return by_position(logits, participants, graph)
+
+
+def _mixed(weights: Array, logits: Array, temperature: float) -> Array:
+    """sum_q w_q p_q of the teachers of every student, [H, K, B, C], as the logits."""
+    p = jax.nn.softmax(logits / temperature)
+    return jnp.einsum('hnq,hqbc->hnbc', weights, p, precision='highest')
 
 
 def _distillation(z: Array, target: Array, plain: Array, y: Array, mutual: Mutual) -> Array:
@@ -225,6 +240,7 @@ def _sizes(population, mutual, participants, graph, dtype):
     return by_position(each, participants, graph)
 
 
-def _keys(key, group):
-    """A key for each participant's client, [S], for the same dropout in both passes."""
-    return jax.vmap(lambda client: jax.random.fold_in(key, client))(group.client)
+def _place_and_key(key, group):
+    """Each participant's position, [S], and a key of its client, [S], for the same dropout in both
+    passes."""
+    return group.position, jax.vmap(lambda client: jax.random.fold_in(key, client))(group.client)

@@ -2,8 +2,8 @@
 
 In a round only the members of its aggregators take part, each at a position, the H K places of the
 graph's `members`. Every architecture keeps room for as many participants, S, as a round could have,
-so that shapes stay what they are from round to round; what is computed where nobody is present goes
-nowhere.
+so that shapes stay what they are from round to round; what is computed for an empty one is
+dropped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ class Participants(NamedTuple):
 def populate(models: Mapping[str, Model], assigned: Sequence[str]) -> Population:
     """The population in which client i has architecture `assigned[i]`.
 
-    Raises ValueError for an architecture that nobody has or that is unknown, and for models that
+    Raises ValueError for an architecture that no client has or that is unknown, and for models that
     differ in inputs, classes or task, or whose task has no classes.
     """
     names = np.array(assigned)
@@ -62,7 +62,7 @@ def populate(models: Mapping[str, Model], assigned: Sequence[str]) -> Population
         if not (names == name).any():
             raise ValueError(
                 f'architecture {name} has no client among {len(names)}; leave it out, change its '
-                'ratio or raise --clients'
+                'ratio or raise clients'
             )
     for i, name in enumerate(assigned):
         if name not in models:

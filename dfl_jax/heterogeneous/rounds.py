@@ -17,7 +17,7 @@ from dfl_jax.checks import check_choice
 from dfl_jax.compression import bits_of
 from dfl_jax.execution import map_in_chunks, map_present
 from dfl_jax.heterogeneous.mutual import Mutual
-from dfl_jax.heterogeneous.mutual_flops import local_work, mutual_work
+from dfl_jax.heterogeneous.mutual_flops import local_flops, meeting_flops
 from dfl_jax.heterogeneous.population import (
     Participants,
     Population,
@@ -65,11 +65,10 @@ def meeting_rounds(
       combine: (key, models, participants, graph, clients, round) -> the models that participants
         go on with, both leaves [S, ...].
       init: `same` initial weights in an architecture, or `independent`.
-      chunk: models of an architecture worked on at once; None for one on a CPU, elsewhere what
-        memory holds.
+      chunk: models worked on at once; None for one on a CPU, elsewhere what memory holds.
       aggregators_train: whether aggregators train on their own data before, as their senders do.
       back: whether models travel back to the senders, who wait for them.
-      mutual: how models teach each other while they are combined, for the work that it takes.
+      mutual: how models teach each other while they are combined, for the flops that it takes.
       shared: whether all clients of an architecture go on with its first participant's model, as
         if a server handed it out before their next training.
 
@@ -91,17 +90,17 @@ def meeting_rounds(
         models, losses = local(k_train, gather(params, participants), training, clients, t)
         models = combine(k_combine, models, participants, graph, clients, t)
         sizes = clients.mask.sum(axis=1)
-        work = local_work(population, settings, training, sizes)
-        combining = jnp.zeros_like(work)
+        flops = local_flops(population, settings, training, sizes)
+        combining = jnp.zeros_like(flops)
         if mutual is not None:
             heard = graph.active & (aggregators_train | graph.mask[:, 1:].any(axis=1))
             learning = assign_participants(population, graph._replace(active=heard))
-            combining = mutual_work(population, mutual, learning, graph, sizes)
+            combining = meeting_flops(population, mutual, learning, graph, sizes)
         info = Info(
-            losses_of_round(sound(models, losses), training, graph, population.size),
+            losses_of_round(nan_if_diverged(models, losses), training, graph, population.size),
             weights_sent(population, graph, back=back),
-            work=work + combining,
-            combining=combining,
+            flops=flops + combining,
+            combining_flops=combining,
         )
         replace = to_everyone if shared else scatter
         return MeetingState(replace(params, models, participants), t + 1), info
@@ -235,7 +234,7 @@ def losses_of_round(
     return jnp.full(clients, mean, values.dtype).at[members].set(values, mode='drop')
 
 
-def sound(models: Stacked, losses: dict[str, Array]) -> dict[str, Array]:
+def nan_if_diverged(models: Stacked, losses: dict[str, Array]) -> dict[str, Array]:
     """The losses [S], not a number for a model whose weights [S, ...] are not finite."""
 
     def of_model(model: PyTree) -> Array:

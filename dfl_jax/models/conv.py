@@ -1,15 +1,9 @@
 """Layers of images in forms that stay fast under vmap over clients and inside loops.
 
 XLA's CPU backend runs a convolution whose weights are batched, as those of several clients or
-timesteps are, group by group. Patches and one matrix product take a fifteenth of the time for
-J^T S of the small CNN, four of them at once a twentieth (32 samples, one core of an AMD EPYC,
-2026-11-20). Nor are convolutions inside a loop fast: XLA's pass that brings them into the form of
-its fast routine (ConvCanonicalization) leaves loops out, and the gradients of `flax.linen.Conv` are
-in another form. A step of DFML's CNN of 32 and 64 channels then takes 5.7 s, with those gradients
-rewritten by hand 0.13 s, and with patches 0.12 s (64 images of 32x32, one core of an Intel Xeon,
-jaxlib 0.10.2, 2026-11-29). A depthwise convolution as a sum of shifted images makes the gradient of
-two EfficientNet-B0 take less than a tenth (8 samples of 32x32 each, two cores of an Intel Xeon,
-2026-11-22).
+timesteps are, group by group, and its fast routine leaves loops out. Patches and one product, and a
+depthwise convolution as a sum of shifted images, take a tenth of the time or less (2026-11-20 to
+29): docs/benchmarks.md, "Constants".
 """
 
 from collections.abc import Sequence
@@ -53,8 +47,7 @@ class BatchLastConv(nn.Module):
     """A square convolution of images [channels, height, width, B] with zeros around them ('SAME').
 
     The parameters are those of `Conv`. Patches are copied in runs of w B numbers, where `Conv`
-    copies runs of the channels: with 4 to 32 channels and batches of 64 a gradient of DFML's CNNs
-    takes half the time, with 32 and 64 five sixths (one core of a shared AMD EPYC, 2026-11-23).
+    copies runs of the channels: half the time to five sixths (2026-11-23).
     """
 
     features: int

@@ -86,6 +86,10 @@ def bind(module: nn.Module, input_shape: Sequence[int], task: Task = CLASSIFICAT
     anything but [B, C] ([B, L, C] under next_token), draws random numbers other than for dropout
     while it trains, has dropout that stays off then, has a switch that is not known, or carries
     state besides its parameters (batch statistics would leak between clients).
+
+    >>> model = bind(nn.Dense(3), (4,))
+    >>> model.size, model.apply(model.init(jax.random.key(0)), jnp.ones((2, 4))).shape
+    (15, (2, 3))
     """
     if not isinstance(module, nn.Module):
         raise ValueError(

@@ -60,8 +60,8 @@ _NEEDED = inspect.Parameter.empty
 def _arguments(call: Any) -> dict[str, Any]:
     """The defaults of what a `__call__` takes by name, beside its input."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    beside = 2 if inspect.isfunction(call) else 1  # the module itself, of a class's method
-    parameters = [*inspect.signature(call).parameters.values()][beside:]
+    own = 2 if inspect.isfunction(call) else 1  # the module itself, of a class's method
+    parameters = [*inspect.signature(call).parameters.values()][own:]
     return {p.name: p.default for p in parameters if p.kind in named}
 
 
@@ -108,8 +108,8 @@ def _draws(module: nn.Module) -> int:
 
 def _set_up(module: nn.Module) -> Iterator[nn.Module]:
     """The modules that its `setup` has made, called or not."""
-    held = [value for name, value in vars(module).items() if name not in ('parent', '_state')]
-    leaves = jax.tree.leaves(held, is_leaf=lambda leaf: isinstance(leaf, nn.Module))
+    fields = [value for name, value in vars(module).items() if name not in ('parent', '_state')]
+    leaves = jax.tree.leaves(fields, is_leaf=lambda leaf: isinstance(leaf, nn.Module))
     yield from (leaf for leaf in leaves if isinstance(leaf, nn.Module) and leaf.scope)
 
 

@@ -23,4 +23,4 @@ from dfl_jax.ntk.kernels import kernel_fn
 from dfl_jax.ntk.linearized import Linearization, linearization, projected
 from dfl_jax.ntk.precision import at_precision
 from dfl_jax.ntk.update import TIMESTEPS, NtkUpdate, ntk_update
-from dfl_jax.ntk.update_flops import UpdateWork, update_work
+from dfl_jax.ntk.update_flops import UpdateFlops, flops_of_update

@@ -14,8 +14,7 @@ the outputs follow from, f^(t) = f^(0) - rate H I_t.
            which the outputs follow, too: `timesteps[-1]` kernel products.
 `eigh`     the sum of `sampled` in closed form, Eq. (4), half-MSE only.
 
-Outputs and residuals are stored [C, N]: S H, with S short and wide, runs 1.5 to 1.8 times as fast
-as H S^T (C = 10, N = 1180, 2-core AMD EPYC, 2026-11-20).
+Outputs and residuals are stored [C, N]: S H runs 1.5 to 1.8 times as fast as H S^T (2026-11-20).
 """
 
 from collections.abc import Callable, Sequence
@@ -40,12 +39,7 @@ OWN = 'task'  # the name of the loss of the task itself, whatever it is
 SampleLoss = str | Callable[[Array, Array], Array]
 FOR_ANY = 'rkc, sampled or euler'  # loss and kernel
 
-# Of `sampled`, chosen by products against the worst error of S over 5 aggregators of Fashion-MNIST,
-# NTK-DFL's first round, alpha = 0.1, 2026-11-23: 4, 8 and 16 took 104, 108 and 116 products (`rkc`
-# 83) and left 0.26, 0.26 and 0.29 %, nearly all of it the error of the integrator, which enters
-# with every sample. Where that is exact, four leave up to 0.03 % on the flows of test_evolution.py,
-# whose fastest modes relax by up to exp(-5) a step, and none leave 3.6 % at t = 5. With the
-# integral in place of the sum, S on Fashion-MNIST is 1.1 % off at t = 100.
+# Of `sampled`; more do not lessen the error (2026-11-23): docs/benchmarks.md, "Constants".
 SAMPLED_STEPS = 4
 
 
@@ -98,7 +92,7 @@ def evolution(
     """The begin of an evolution, and reach(progress, t) -> (progress, Accumulated up to t).
 
     `reach` takes the timesteps one after the other, from the first on, and costs what lies between
-    two of them: who stops early has not computed what comes after.
+    two of them: stopping early saves what comes after.
 
     Args:
       kernel: H of Eq. (3), [N, N], which acts on every output alike, or any symmetric positive
@@ -169,10 +163,10 @@ def evolution(
 
         return (jnp.int32(0), start), steps
 
-    def jacobian_of(image, slope, place):  # of `residual`, with the other sign
+    def jacobian_of(image, slope, total_image):  # of `residual`, with the other sign
         image = jnp.where(mask, image, 0)
         if callable(loss):
-            return jax.jvp(residual_of, (f0 - place,), (image,))[1]
+            return jax.jvp(residual_of, (f0 - total_image,), (image,))[1]
         if loss == 'mse':
             return image
         p = slope + y
@@ -182,9 +176,9 @@ def evolution(
     times = set(timesteps)
     if method == 'sampled':  # before its first time the integrator allows for larger errors
         times.add(min(SAMPLED_STEPS, timesteps[0]))
-    place = start if callable(loss) else None  # in closed forms the slope says enough
+    start_image = start if callable(loss) else None  # in closed forms the slope says enough
     begin, reach = integration(
-        moved, residual_after, jacobian_of, start, slope, sorted(times), tolerance, place
+        moved, residual_after, jacobian_of, start, slope, sorted(times), tolerance, start_image
     )
     if method == 'sampled':
         return _sampled(begin, reach, residual, slope, sampled_steps)

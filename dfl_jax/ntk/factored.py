@@ -4,10 +4,8 @@ A step A V of the weights of a dense layer adds Z V to its output, Z = (1, a) A 
 a [N, d_in]. Z is formed once. What a change of the layer's output does to the outputs is the signal
 D [C, N, d_out] that backpropagation brings to it, hence column r s of J~ is Z_r * (D b_rs).
 
-Features come first, Z [r, N] and not [N, r]: a product with J~ J~^T then takes six sevenths of the
-CPU's time, 1.85 ms for 2.12 (medians of three processes, 1,194 samples, MLP 784-100-10, 2-core AMD
-EPYC with other work on it, 2026-11-23). It takes 58e6 operations. Through layers that multiply the
-change of their input by the step at zero, too, it were 111e6 and 2.95 ms.
+Features come first, Z [r, N] and not [N, r], which takes six sevenths of the CPU's time
+(2026-11-23): docs/benchmarks.md, "Constants".
 """
 
 from collections.abc import Callable
@@ -20,7 +18,7 @@ from flax import linen as nn
 from dfl_jax.base import Array, PyTree
 from dfl_jax.models import Model
 from dfl_jax.ntk.precision import product
-from dfl_jax.ntk.projection import BLOCK, SHARED, Projection, layer_of
+from dfl_jax.ntk.projection import BLOCK, SHARED, RandomProjection, layer_of
 from dfl_jax.ntk.structured import gate_of, leaf_at, plain_layers, record_layers
 
 
@@ -33,7 +31,7 @@ class Factored(NamedTuple):
     moved: Callable[[Array], Array] | None
 
 
-def factored(model: Model, projection: Projection) -> Callable[..., Factored]:
+def factored(model: Model, projection: RandomProjection) -> Callable[..., Factored]:
     """near(table, w, x [N, ...]) -> Factored; table: what the projection drew, with factors."""
     layers_of = plain_layers(model)
     dense = {path for path, layer in layers_of.items() if issubclass(layer, nn.Dense)}
@@ -50,11 +48,15 @@ def factored(model: Model, projection: Projection) -> Callable[..., Factored]:
         outputs = {path: y for path, _, _, y in layers if path in dense}
         u0 = jnp.zeros(projection.dimension, logits.dtype)
         factors = {path: table['/'.join(path)] for path in dense}
-        thin = {path: _thin(m, factors[path].left, a) for path, m, a, _ in layers if path in dense}
+        layer_inputs = {
+            path: _layer_input(m, factors[path].left, a)
+            for path, m, a, _ in layers
+            if path in dense
+        }
 
         def added(path: tuple[str, ...], u: Array) -> Array:
             """What P u adds to the output of a layer with the same input, [d_out, N]."""
-            return product(factors[path].weights(u).T, thin[path])
+            return product(factors[path].weights(u).T, layer_inputs[path])
 
         def network(u: Array, by_factors: set, fixed: set):
             """Logits [N, C] and layers, where P u moves all weights but those of these layers."""
@@ -113,7 +115,7 @@ def factored(model: Model, projection: Projection) -> Callable[..., Factored]:
                     width = signal.shape[-1]
                     right = factors[path].right.reshape(-1, width).take(places, 0, mode='clip')
                     shares = product(right, signal.reshape(-1, width).T).reshape(found.shape)
-                    left = thin[path].take(places // SHARED, 0, mode='clip')
+                    left = layer_inputs[path].take(places // SHARED, 0, mode='clip')
                     found = found + left[:, None] * shares
                 return found
 
@@ -127,7 +129,7 @@ def factored(model: Model, projection: Projection) -> Callable[..., Factored]:
     return near
 
 
-def _thin(module: nn.Dense, left: Array, a: Array) -> Array:
+def _layer_input(module: nn.Dense, left: Array, a: Array) -> Array:
     """Z [r, N] = ((1, a) A)^T of inputs a [N, d_in]; A has the bias, if any, in its first row."""
     biases = int(module.use_bias)
     return product(left[biases:].T, a.T) + left[:biases].sum(axis=0)[:, None]

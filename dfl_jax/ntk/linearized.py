@@ -22,7 +22,7 @@ from dfl_jax.ntk.evolution import Kernel
 from dfl_jax.ntk.factored import factored
 from dfl_jax.ntk.kernels import kernel_fn, members_kernel_fn
 from dfl_jax.ntk.precision import product
-from dfl_jax.ntk.projection import BLOCK, Projection
+from dfl_jax.ntk.projection import BLOCK, RandomProjection
 
 JACOBIAN_WEIGHTS = ('averaged', 'neighbours')
 KERNEL_FORMS = ('full', 'trace')
@@ -87,7 +87,7 @@ def linearization(
 
 def projected(
     model: Model,
-    projection: Projection,
+    projection: RandomProjection,
     *,
     form: str = 'full',
     step: str = 'projected',
@@ -154,7 +154,7 @@ def projected(
 
 
 def _columns_of(
-    projection: Projection, table: PyTree, forward: Callable, narrow: Callable, u0: Array
+    projection: RandomProjection, table: PyTree, forward: Callable, narrow: Callable, u0: Array
 ) -> Callable[[Array], Array]:
     """b -> columns b BLOCK, ... of J~ [BLOCK, C, N], J of columns of P or J~ of unit vectors."""
 

@@ -15,8 +15,7 @@ from jax import lax
 from dfl_jax.base import Array
 from dfl_jax.checks import check_choice
 
-# Of a Gram matrix. Four, six and eight take 0.63, 0.56 and 0.60 of the time of the whole product
-# (N = 1182, d = 784, 2-core AMD EPYC under other load, medians of 25 in turns, 2026-11-23).
+# Of a Gram matrix; four and eight take longer (2026-11-23): docs/benchmarks.md, "Constants".
 STRIPS = 6
 
 # The names of JAX, and of its presets where a name says less than it seems to: `bfloat16` is one of

@@ -42,7 +42,7 @@ class Layer(NamedTuple):
     name: str
     start: int  # of its weights among all
     shapes: tuple[tuple[int, ...], ...]
-    places: tuple[int, ...]  # of these among the leaves of the tree
+    positions: tuple[int, ...]  # of these among the leaves of the tree
     dtype: jnp.dtype  # of the weights, also where JAX draws float64 by default
 
     @property
@@ -79,7 +79,7 @@ class Kind(NamedTuple):
     columns: Callable[[PyTree, Array, Layer], Array] | None = None
 
 
-class Projection(NamedTuple):
+class RandomProjection(NamedTuple):
     """P [P, k] for the weights of one network."""
 
     kind: str
@@ -91,7 +91,7 @@ class Projection(NamedTuple):
     columns: Callable[[PyTree, Array], PyTree] | None
 
 
-def projection(kind: str, shapes: PyTree, k: int | None = None) -> Projection:
+def projection(kind: str, shapes: PyTree, k: int | None = None) -> RandomProjection:
     """The projection of weights of these shapes to k dimensions (default 1000).
 
     Raises ValueError for an unknown kind, for k outside [1, P], and for a k of `none`.
@@ -124,11 +124,11 @@ def projection(kind: str, shapes: PyTree, k: int | None = None) -> Projection:
         leaves: dict[int, Array] = {}
         for vector, layer in zip(flat, layers, strict=True):
             start = 0
-            for shape, place in zip(layer.shapes, layer.places, strict=True):
+            for shape, position in zip(layer.shapes, layer.positions, strict=True):
                 end = start + math.prod(shape)
-                leaves[place] = vector[..., start:end].reshape(*vector.shape[:-1], *shape)
+                leaves[position] = vector[..., start:end].reshape(*vector.shape[:-1], *shape)
                 start = end
-        return jax.tree.unflatten(treedef, [leaves[place] for place in sorted(leaves)])
+        return jax.tree.unflatten(treedef, [leaves[position] for position in sorted(leaves)])
 
     def lift(table: PyTree, u: Array) -> PyTree:
         return assembled(of_layer.lift(table[layer.name], u, layer) for layer in layers)
@@ -139,20 +139,20 @@ def projection(kind: str, shapes: PyTree, k: int | None = None) -> Projection:
         def columns(table: PyTree, block: Array) -> PyTree:
             return assembled(columns_of_layer(table[layer.name], block, layer) for layer in layers)
 
-    return Projection(kind, k, draw, lift, of_layer.factored, columns)
+    return RandomProjection(kind, k, draw, lift, of_layer.factored, columns)
 
 
 def _layers(shapes: PyTree) -> tuple[list[Layer], jax.tree_util.PyTreeDef]:
     leaves, treedef = jax.tree_util.tree_flatten_with_path(shapes)
     found: dict[str, list[int]] = {}
-    for place, (path, _) in enumerate(leaves):
-        found.setdefault(layer_of(path), []).append(place)
+    for position, (path, _) in enumerate(leaves):
+        found.setdefault(layer_of(path), []).append(position)
     layers: list[Layer] = []
     start = 0
-    for name, places in found.items():
-        of_layer = tuple(leaves[place][1].shape for place in places)
-        dtype = jnp.result_type(*(leaves[place][1].dtype for place in places))
-        layers.append(Layer(name, start, of_layer, tuple(places), dtype))
+    for name, positions in found.items():
+        of_layer = tuple(leaves[position][1].shape for position in positions)
+        dtype = jnp.result_type(*(leaves[position][1].dtype for position in positions))
+        layers.append(Layer(name, start, of_layer, tuple(positions), dtype))
         start += layers[-1].size
     return layers, treedef
 
@@ -230,11 +230,11 @@ def _low_rank(k: int) -> Kind:
 def _sparse_sign(k: int) -> Kind:
     def draw(key: Array, layer: Layer) -> tuple[Array, Array]:
         k_place, k_sign = jax.random.split(key)
-        place = jax.random.randint(k_place, (layer.size,), 0, k)
-        return place, jax.random.rademacher(k_sign, (layer.size,), layer.dtype)
+        position = jax.random.randint(k_place, (layer.size,), 0, k)
+        return position, jax.random.rademacher(k_sign, (layer.size,), layer.dtype)
 
     def lift(table: tuple[Array, Array], u: Array, layer: Layer) -> Array:
-        place, sign = table
-        return sign * u[place]
+        position, sign = table
+        return sign * u[position]
 
     return Kind(draw, lift)

@@ -93,7 +93,7 @@ class _Search(NamedTuple):
 
     tried: Array  # timesteps, int32
     rises: Array  # of the loss, int32
-    chosen: Array  # place of the timestep of the lowest loss, int32
+    chosen: Array  # index of the timestep of the lowest loss, int32
     loss: Array  # that loss
     best: PyTree  # and the candidate that has it
     progress: PyTree  # of the evolution
@@ -188,7 +188,7 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., Updated]:
         rate: Array,
         labels: Array | None = None,
     ):
-        n = jnp.maximum(jnp.sum(mask), 1)  # a cohort of which nobody answered
+        n = jnp.maximum(jnp.sum(mask), 1)  # a cohort of which no client answered
         if labels is None:
             labels = target
         begin, reach = ntk_evolution.evolution(  # Eq. (4), (5b), (11)
@@ -211,7 +211,7 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., Updated]:
         def evolved_outputs(integral):
             return linearized.outputs - scale * ntk_evolution.apply(linearized.kernel, integral)
 
-        way = candidates(model, settings, linearized, w, x, scale)
+        trial = candidates(model, settings, linearized, w, x, scale)
 
         def goes_on(at: _Search) -> Array:
             return (at.tried < len(timesteps)) & (at.rises < settings.patience)
@@ -220,9 +220,9 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., Updated]:
             # Under vmap also where the search is over, and others would wait for what is discarded.
             t = jnp.where(goes_on(at), timesteps[at.tried], 0)
             progress, (total, integral, products) = reach(at.progress, t)
-            candidate = way.candidate_of(total)
+            candidate = trial.candidate_of(total)
             linear = settings.selection == 'linearized'
-            value = mean_loss(evolved_outputs(integral) if linear else way.network(candidate))
+            value = mean_loss(evolved_outputs(integral) if linear else trial.network(candidate))
             # No number is above all numbers.
             now, lowest = (jnp.where(jnp.isnan(v), jnp.inf, v) for v in (value, at.loss))
             lower = (now < lowest) | (at.tried == 0)
@@ -237,7 +237,7 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., Updated]:
                 products=products,
             )
 
-        nothing, first = jnp.int32(0), jax.eval_shape(way.candidate_of, linearized.outputs)
+        nothing, first = jnp.int32(0), jax.eval_shape(trial.candidate_of, linearized.outputs)
         loss_type = linearized.outputs.dtype
         search = lax.while_loop(
             goes_on,
@@ -253,7 +253,7 @@ def ntk_update(model: Model, settings: NtkUpdate) -> Callable[..., Updated]:
             ),
         )
         timestep = timesteps[search.chosen]
-        weights = optax.tree.cast_like(way.weights_of(search.best), w)
+        weights = optax.tree.cast_like(trial.weights_of(search.best), w)
         return Updated(weights, timestep, search.loss, search.products, search.tried)
 
     return update

@@ -1,8 +1,8 @@
-"""The operations of NTK updates: counted once from their programs, then by samples and products.
+"""Flops of NTK updates: counted once from their programs, then by samples and products.
 
 An update on the N samples of an aggregator linearizes the network and forms its kernel, takes the
 products of the kernel that the flow needs, and tries some timesteps. Each of these takes
-a N^2 + b N + c operations, which traces at three N tell.
+a N^2 + b N + c flops, which traces at three N tell.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from dfl_jax.base import Array
-from dfl_jax.execution import counted_operations
+from dfl_jax.execution import counted_flops
 from dfl_jax.models import Model
 from dfl_jax.ntk.evolution import apply
 from dfl_jax.ntk.linearized import Linearization
@@ -34,8 +34,8 @@ class Polynomial(NamedTuple):
         return (self.square * n + self.linear) * n + self.constant
 
 
-class UpdateWork(NamedTuple):
-    """Operations of the parts of an update."""
+class UpdateFlops(NamedTuple):
+    """Flops of the parts of an update."""
 
     start: Polynomial  # the linearization, its kernel, and what products and timesteps share
     product: Polynomial  # another one of the kernel with S [C, N]
@@ -43,7 +43,7 @@ class UpdateWork(NamedTuple):
     step: Polynomial  # J^T S of the timestep that is kept
 
     def total(self, samples: Array, products: Array, tried: Array) -> Array:
-        """Operations, float32, of updates on so many samples, arrays of one shape."""
+        """Flops, float32, of updates on so many samples, arrays of one shape."""
         return (
             self.start.at(samples)
             + products * self.product.at(samples)
@@ -52,13 +52,13 @@ class UpdateWork(NamedTuple):
         )
 
 
-def update_work(
+def flops_of_update(
     model: Model,
     settings: NtkUpdate,
     linearize: Callable[[Array, Array], Linearization],
     samples: int = SAMPLES,
-) -> UpdateWork:
-    """The operations of an update, as they grow with N up to so many samples.
+) -> UpdateFlops:
+    """The flops of an update, as they grow with N up to so many samples.
 
     linearize: (weights, x [N, ...]) -> the linearization, for any N.
     """
@@ -72,25 +72,25 @@ def update_work(
 
         def update(w, x, totals):
             linearized = linearize(w, x)
-            way = candidates(model, settings, linearized, w, x, jnp.ones(()))
+            trial = candidates(model, settings, linearized, w, x, jnp.ones(()))
 
             def product(s):
                 return apply(linearized.kernel, s)
 
             def network(s):
-                return way.network(way.candidate_of(s))
+                return trial.network(trial.candidate_of(s))
 
             tried = network if settings.selection == 'network' else product
-            chosen = way.candidate_of(totals[4])
+            chosen = trial.candidate_of(totals[4])
             return {
                 'outputs': linearized.outputs,
                 'products': [product(s) for s in totals[:2]],
                 'tried': [tried(s) for s in totals[2:4]],
                 'chosen': chosen,
-                'weights': way.weights_of(chosen),
+                'weights': trial.weights_of(chosen),
             }
 
-        count = counted_operations(update, weights, x, [s] * 5)
+        count = counted_flops(update, weights, x, [s] * 5)
 
         def of(products: int, tried: int, chosen: bool = False, weights: bool = False) -> int:
             wanted = {'outputs': True, 'chosen': chosen, 'weights': weights}
@@ -111,4 +111,4 @@ def update_work(
         linear = (second - first) / step - square * (sizes[0] + sizes[1])
         return Polynomial(square, linear, first - (square * sizes[0] + linear) * sizes[0])
 
-    return UpdateWork(*map(fitted, zip(*map(at, sizes), strict=True)))
+    return UpdateFlops(*map(fitted, zip(*map(at, sizes), strict=True)))

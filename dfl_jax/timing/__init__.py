@@ -8,7 +8,7 @@ from dfl_jax.timing.counts import (
     counts_of,
     rules_of,
 )
-from dfl_jax.timing.files import from_fedscale, parse, read, write
+from dfl_jax.timing.files import parse, read
 from dfl_jax.timing.rounds import (
     ROUNDS,
     Clock,

@@ -13,7 +13,7 @@ from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.timing.rounds import ROUNDS, Counts, Rules
 
 BLOCK = 64  # rounds that are counted at once
-UNCOUNTED = 'the method does not count its operations (Info.work), which its seconds follow from'
+UNCOUNTED = 'the method does not count its operations (Info.flops), which its seconds follow from'
 
 
 class DependsOnTrainingError(ValueError):
@@ -21,9 +21,9 @@ class DependsOnTrainingError(ValueError):
 
 
 def counted(
-    algorithm: Algorithm, clients: Clients, graphs: Graph, operations: np.ndarray | None = None
+    algorithm: Algorithm, clients: Clients, graphs: Graph, flops: np.ndarray | None = None
 ) -> Counts:
-    """The bits that each client sends in each round, and its operations, [T, M].
+    """The bits that each client sends in each round, and its floating-point operations, [T, M].
 
     They are what the method's own rounds report, of whose program all is cut away that does not
     lead to these numbers, the training above all.
@@ -32,12 +32,12 @@ def counted(
       algorithm: the method.
       clients: of whose inputs and labels only the shapes are used.
       graphs: the schedule.
-      operations: of all clients in each round, [T], as a run has counted them; shared evenly
-        between the active clients. Needed where the work depends on the training, as it does where
+      flops: of all clients in each round, [T], as a run has counted them; shared evenly
+        between the active clients. Needed where these depend on the training, as it does where
         a flow is integrated until its loss rises.
 
-    Raises DependsOnTrainingError where the work depends on the training and is not given, and
-    ValueError where the method does not count it.
+    Raises DependsOnTrainingError where they depend on the training and are not given, and
+    ValueError where the method does not count them.
     """
     sent = _rounds(algorithm, clients, graphs, lambda info: info.sent)
     if sent is None:
@@ -48,11 +48,11 @@ def counted(
         (algorithm.unit_bits[unit] * each.astype(np.float64) for unit, each in sent.items()),
         start=np.zeros((len(graphs.active), len(clients.y))),
     )
-    if operations is not None:
+    if flops is not None:
         active = active_clients(graphs, len(clients.y))
-        each = np.asarray(operations, np.float64) / np.maximum(active.sum(axis=1), 1)
+        each = np.asarray(flops, np.float64) / np.maximum(active.sum(axis=1), 1)
         return Counts(bits, active * each[:, None])
-    done = _rounds(algorithm, clients, graphs, lambda info: (info.work, info.combining))
+    done = _rounds(algorithm, clients, graphs, lambda info: (info.flops, info.combining_flops))
     if done is None:
         raise DependsOnTrainingError(
             'the work of the method depends on the training; replay a run that has counted it '
@@ -61,11 +61,11 @@ def counted(
     return _counts(bits, *done)
 
 
-def _counts(bits: np.ndarray, work: Array | None, combining: Array | None) -> Counts:
-    if work is None:
+def _counts(bits: np.ndarray, flops: Array | None, combining: Array | None) -> Counts:
+    if flops is None:
         raise ValueError(UNCOUNTED)
     combining = None if combining is None else np.asarray(combining, np.float64)
-    return Counts(bits, np.asarray(work, np.float64), combining)
+    return Counts(bits, np.asarray(flops, np.float64), combining)
 
 
 def counts_of(info: Info, unit_bits: Mapping[str, int]) -> Counts:
@@ -74,7 +74,7 @@ def counts_of(info: Info, unit_bits: Mapping[str, int]) -> Counts:
         (unit_bits[unit] * np.asarray(each, np.float64) for unit, each in info.sent.items()),
         start=np.zeros(np.shape(info.loss)),
     )
-    return _counts(bits, info.work, info.combining)
+    return _counts(bits, info.flops, info.combining_flops)
 
 
 def rules_of(algorithm: Algorithm, graphs: Graph, clients: int, rules: Rules = ROUNDS) -> Rules:
@@ -92,7 +92,7 @@ def check_counted(algorithm: Algorithm, clients: Clients, graphs: Graph) -> None
     def info(key: Array, graph: Graph, clients: Clients) -> Info:
         return algorithm.step(key, algorithm.init(key, clients), graph, clients)[1]
 
-    if jax.eval_shape(info, key, graph, clients).work is None:
+    if jax.eval_shape(info, key, graph, clients).flops is None:
         raise ValueError(UNCOUNTED)
 
 

@@ -1,7 +1,5 @@
-"""Worlds by name, in files, and from the records of others."""
+"""Worlds by name, and in files."""
 
-import json
-import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,11 +30,11 @@ def parse(text: str, clients: int, seed: int = 0) -> World:
         name, sign, value = item.partition('=')
         if not sign or name not in (*FIELDS, 'online'):
             raise ValueError(
-                f'--world={text}: {item!r} is no setting; write speed=, uplink=, downlink=, '
+                f'world={text}: {item!r} is no setting; write speed=, uplink=, downlink=, '
                 'latency= or online= with commas between them, devices, or a file .npz or .csv'
             )
         if name in settings:
-            raise ValueError(f'--world={text}: {name} is there twice; give it once')
+            raise ValueError(f'world={text}: {name} is there twice; give it once')
         settings[name] = value
     return world(clients, seed, **settings)
 
@@ -102,85 +100,3 @@ def _csv(path: Path) -> Mapping[str, np.ndarray]:
     if not rows:
         raise ValueError(f'{path} holds no client')
     return dict(zip(table.names, np.array(rows).T, strict=True))
-
-
-def write(world: World, path: Path) -> None:
-    """Writes a world as `.npz`, or without online times and links of their own as `.csv`."""
-    arrays = {name: getattr(world, name) for name in FIELDS}
-    if path.suffix == '.npz':
-        if world.online is not None:
-            arrays |= {f'online_{name}': part for name, part in world.online._asdict().items()}
-        np.savez(path, **arrays)
-        return
-    if world.online is not None or world.latency.ndim == 2:
-        raise ValueError(f'{path}: online times and latencies of links need an .npz')
-    rows = np.stack([*arrays.values()], axis=1)
-    text = '\n'.join(','.join(f'{value:.6g}' for value in row) for row in rows)
-    path.write_text(f'{",".join(arrays)}\n{text}\n', encoding='utf-8')
-
-
-def from_fedscale(
-    capacity: str | Path | Mapping[Any, Mapping[str, float]],
-    availability: str | Path | Mapping[Any, Mapping[str, Any]] | None = None,
-    *,
-    operations: float,
-) -> World:
-    """The world of FedScale's records of devices.
-
-    Args:
-      capacity: {device: {'computation': milliseconds a sample, 'communication': kbit/s}}, or a file
-        of it, `.json` or a pickle of plain dictionaries and numbers.
-      availability: {device: {'active': [seconds, ...], 'inactive': [...], 'finish_time': seconds}},
-        the times at which it comes and goes, which repeat after its own finish time; or a file.
-      operations: of the sample whose milliseconds are recorded.
-
-    Raises ValueError, one line, for other records, and for a pickle that holds anything else.
-    """
-    devices = [*_records(capacity).values()]
-    try:
-        speed = np.array([operations / (float(each['computation']) / 1e3) for each in devices])
-        link = np.array([1e3 * float(each['communication']) for each in devices])
-        online = None if availability is None else _intervals([*_records(availability).values()])
-    except (KeyError, TypeError, ZeroDivisionError) as error:
-        raise ValueError(
-            f'a record without {error}; FedScale has computation and communication of each '
-            'device, and active, inactive and finish_time'
-        ) from error
-    if online is not None:
-        online = online.of(slice(len(speed)))
-    return checked(World(speed, link, link.copy(), np.zeros(len(speed)), online))
-
-
-def _intervals(devices: list[Mapping[str, Any]]) -> Online:
-    longest = max(len(each['active']) for each in devices)
-    starts, ends = np.full((2, len(devices), max(longest, 1)), np.inf)
-    periods = np.array([float(each['finish_time']) for each in devices])
-    for row, (each, period) in enumerate(zip(devices, periods.tolist(), strict=True)):
-        comes, goes = (
-            [t for t in map(float, each[name]) if t < period] for name in ('active', 'inactive')
-        )
-        starts[row, : len(comes)] = comes
-        ends[row, : len(comes)] = [min(t for t in (*goes, period) if t > come) for come in comes]
-    alike = (periods == periods[0]).all()
-    return Online(starts, ends, float(periods[0]) if alike else periods)
-
-
-class _Plain(pickle.Unpickler):
-    """Reads dictionaries, lists, texts and numbers, and runs nothing."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise ValueError(f'it holds {module}.{name}, which is code; convert it to .json')
-
-
-def _records(source: str | Path | Mapping[Any, Any]) -> Mapping[Any, Any]:
-    if isinstance(source, Mapping):
-        return source
-    path = Path(source)
-    try:
-        with path.open('rb') as file:
-            records = json.load(file) if path.suffix == '.json' else _Plain(file).load()
-    except (ValueError, OSError, EOFError, pickle.UnpicklingError) as error:
-        raise ValueError(f'{path} cannot be read: {error}') from error
-    if not isinstance(records, Mapping) or not records:
-        raise ValueError(f'{path} holds no records of devices')
-    return records

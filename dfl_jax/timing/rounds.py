@@ -9,9 +9,9 @@ finished when all that reach it this round are there,
 
 its own work among them: messages leave when the work is done and the uplink has carried those of
 the round before. They move at equal shares of the slower end, and every link of a round is counted
-as if all were used at once. Nobody waits for clients that it does not hear, so that a straggler
-delays a client at a distance of d links only d rounds later. With a barrier all wait for the last.
-The bits that a client sends in a round are spread evenly over its links.
+as if all were used at once. A client does not wait for those that it does not hear, so that a
+straggler delays a client at a distance of d links only d rounds later. With a barrier all wait for
+the last. The bits that a client sends in a round are spread evenly over its links.
 """
 
 from typing import NamedTuple
@@ -32,16 +32,16 @@ class Counts(NamedTuple):
     """What each client does in each round."""
 
     bits: np.ndarray  # [T, M] that it sends over delivered links
-    work: np.ndarray  # [T, M] operations
-    # [T, M] what of it aggregators of meetings do when all messages are there; None: all of theirs
-    combining: np.ndarray | None = None
+    flops: np.ndarray  # [T, M]
+    # [T, M] those that aggregators of meetings do when all messages are there; None: all of theirs
+    combining_flops: np.ndarray | None = None
 
 
 class Clock(NamedTuple):
     """Simulated seconds at which the clients may go on."""
 
     ready: np.ndarray  # [M] with the next round
-    idle: np.ndarray  # [M] when the uplink has carried all that the client has sent
+    uplink_free: np.ndarray  # [M] when the uplink has carried all that the client has sent
 
 
 class Rules(NamedTuple):
@@ -65,7 +65,7 @@ def finish_times(graphs: Graph, counts: Counts, world: World, rules: Rules = ROU
 
     Args:
       graphs: the schedule, [T, H, K]; column 0 of the members is the client that an aggregator is.
-      counts: bits and work.
+      counts: bits and flops.
       world: of M clients.
       rules: who waits for what.
 
@@ -92,16 +92,15 @@ def advance(
 
     first: the number of the first of these rounds.
     """
-    rounds, clients = counts.work.shape
-    working = counts.work / world.speed
+    rounds, clients = counts.flops.shape
+    working = counts.flops / world.speed
     combining = np.zeros_like(working)
     if rules.meetings:
-        last = (
-            _of_aggregators(graphs, counts.work) if counts.combining is None else counts.combining
-        )
+        last = counts.combining_flops
+        last = _of_aggregators(graphs, counts.flops) if last is None else last
         combining = last / world.speed
     times = np.zeros((rounds, clients))
-    now, idle = clock or (np.zeros(clients), np.zeros(clients))
+    now, uplink_free = clock or (np.zeros(clients), np.zeros(clients))
     links = graphs.members[0].size
     block = max(1, BLOCK // links)
     for start in range(0, rounds, block):
@@ -114,7 +113,7 @@ def advance(
             uploading = counts.bits[round] / world.uplink
             began = world.next_online(np.maximum(now, (first + round) * rules.period))
             ready = began + (working[round] - combining[round])
-            leaves = np.maximum(began if rules.overlap else ready, idle)
+            leaves = np.maximum(began if rules.overlap else ready, uplink_free)
             arrives = leaves[members] + there[round - start]
             arrives[:, 0] = ready[homes]
             done = np.maximum(np.where(delivered, arrives, -np.inf).max(axis=1), ready[homes])
@@ -122,7 +121,7 @@ def advance(
             later = np.maximum(now, (first + round) * rules.period)
             later[homes[active]] = done[active]
             if rules.meetings and rules.replies:
-                answers = np.maximum(done, idle[homes])
+                answers = np.maximum(done, uplink_free[homes])
                 leaves[homes[active]] = answers[active]
             if rules.meetings:
                 free = answers[:, None] + back[round - start] if rules.replies else ready[members]
@@ -132,16 +131,16 @@ def advance(
                 _never(round, began, now)
             if rules.barrier:
                 later[:] = later.max()
-            idle = np.where(uploading > 0, leaves + uploading, idle)
+            uplink_free = np.where(uploading > 0, leaves + uploading, uplink_free)
             times[round] = now = later
-    return times, Clock(now, idle)
+    return times, Clock(now, uplink_free)
 
 
-def _of_aggregators(graphs: Graph, work: np.ndarray) -> np.ndarray:
-    """The work of the aggregators, zero elsewhere, [T, M]."""
-    found = np.zeros_like(work)
+def _of_aggregators(graphs: Graph, flops: np.ndarray) -> np.ndarray:
+    """The flops of the aggregators, zero elsewhere, [T, M]."""
+    found = np.zeros_like(flops)
     homes = np.asarray(graphs.members)[:, :, 0]
-    np.put_along_axis(found, homes, np.take_along_axis(work, homes, axis=1), axis=1)
+    np.put_along_axis(found, homes, np.take_along_axis(flops, homes, axis=1), axis=1)
     return found
 
 
@@ -182,5 +181,5 @@ def _transfers(
 
 def energy(counts: Counts, joules_per_operation: float, joules_per_bit: float) -> np.ndarray:
     """Joules that all clients have spent after each round, [T]: the work, and the bits sent."""
-    spent = counts.work * joules_per_operation + counts.bits * joules_per_bit
+    spent = counts.flops * joules_per_operation + counts.bits * joules_per_bit
     return spent.sum(axis=1).cumsum()

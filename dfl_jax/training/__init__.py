@@ -8,11 +8,11 @@ from dfl_jax.training.local import (
     augmented,
     batch_loss,
     client_training,
-    gradient_operations,
+    gradient_flops,
     learning_rate,
     local_training,
     optimiser_of,
-    training_operations,
+    training_flops,
     weighted_mean,
 )
 from dfl_jax.training.local_settings import LocalTraining

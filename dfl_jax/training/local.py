@@ -17,13 +17,13 @@ from jax import lax
 from dfl_jax.base import Array, Clients, PyTree
 from dfl_jax.data.augment import standard
 from dfl_jax.execution import client_bytes, map_in_chunks
-from dfl_jax.execution.flops import operations
+from dfl_jax.execution.flops import flops_of
 from dfl_jax.models import Model
 from dfl_jax.training.batches import Batch, epoch_orders, rows_at, take
 from dfl_jax.training.local_settings import LocalTraining
 from dfl_jax.training.losses import class_shares, label_losses
 from dfl_jax.training.optimisers import learning_rate_factor, named_optimiser
-from dfl_jax.training.sample_span import first_kernel, sample_form, saves_operations
+from dfl_jax.training.sample_span import first_kernel, sample_form, saves_flops
 
 NORM_FLOOR = 1e-12  # keeps the ascent of SAM finite where the gradient vanishes
 
@@ -35,15 +35,15 @@ def training_bytes(model: Model, samples: int, members: int, settings: Mapping[s
     return client_bytes(samples, model, max(settings.get(name) or 1 for name in names))
 
 
-def training_operations(model: Model, settings: LocalTraining) -> Callable[[Array], Array]:
-    """N_i of clients, int32 [M] -> operations of their training in a round, float32 [M].
+def training_flops(model: Model, settings: LocalTraining) -> Callable[[Array], Array]:
+    """N_i of clients, int32 [M] -> flops of their training in a round, float32 [M].
 
     One gradient a sample of a minibatch, two under SAM: what the method asks for, not what the
     program saves of it (`dfl_jax.training.sample_span`).
     """
 
     def of_sizes(sizes: Array) -> Array:
-        of_sample = gradient_operations(model) * (2 if settings.sam_radius else 1)
+        of_sample = gradient_flops(model) * (2 if settings.sam_radius else 1)
         if settings.local_epochs is not None:
             return of_sample * (settings.local_epochs * sizes).astype(jnp.float32)
         batch = jnp.minimum(settings.batch_size, sizes)
@@ -54,12 +54,12 @@ def training_operations(model: Model, settings: LocalTraining) -> Callable[[Arra
     return of_sizes
 
 
-def gradient_operations(model: Model) -> float:
-    """Operations of the gradient of one sample's loss, which may be more than an int32 holds."""
+def gradient_flops(model: Model) -> float:
+    """Flops of the gradient of one sample's loss, which may be more than an int32 holds."""
     sample = jax.ShapeDtypeStruct((1, *model.input_shape), jnp.float32)
     # A sum alone would not need the last outputs
     loss = lambda w, x: jnp.sum(model.apply(w, x) ** 2)  # noqa: E731
-    return float(operations(jax.grad(loss), model.shapes, sample))
+    return float(flops_of(jax.grad(loss), model.shapes, sample))
 
 
 def batch_loss(model: Model, params: PyTree, batch: Batch) -> Array:
@@ -155,7 +155,7 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
         start, form = params, None
         seen = fixed_steps * size + epochs * len(mask)
         plain = support is None and linear is None
-        if path and plain and saves_operations(model, path, len(mask), seen):
+        if path and plain and saves_flops(model, path, len(mask), seen):
             form = sample_form(model, path, params, x, mask)
 
         def gradient_at(params, number):

@@ -8,8 +8,7 @@ takes its outputs from X W_0 and the Gram matrix X X^T, and adds D to the batch'
 multiplications where two products with X_b take 2 B d h. Momentum and decay are linear in W and act
 on (s, A) as they do on W.
 
-20 epochs of batches of 25 on 200 images of 784 pixels, MLP with 100 hidden units, on one core: 6.1
-ms in place of 20 (2-core AMD EPYC, 2026-11-24).
+A third of the time for 20 epochs of an MLP on images (2026-11-24): docs/benchmarks.md, "Constants".
 """
 
 from collections.abc import Callable
@@ -52,8 +51,8 @@ def first_kernel(model: Model) -> Path | None:
     return (*layers(model)[0], 'kernel') if dense else None
 
 
-def saves_operations(model: Model, path: Path, samples: int, seen: int) -> bool:
-    """Whether this form takes fewer operations in a round than the kernel [d, h] itself.
+def saves_flops(model: Model, path: Path, samples: int, seen: int) -> bool:
+    """Whether this form takes fewer flops in a round than the kernel [d, h] itself.
 
     samples: N of a client; seen: how many samples its batches have in all.
     """

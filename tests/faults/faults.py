@@ -52,8 +52,8 @@ FAULTS = [
     Fault(
         'other dropout in the pass that is taught than in the one that teaches',
         'dfl_jax/heterogeneous/mutual.py',
-        '(models[name], group.position, _keys(k_apply, group)),',
-        '(models[name], group.position, _keys(k_crop, group)),',
+        'graph, batches.x, k_apply, chunk)',
+        'graph, batches.x, k_crop, chunk)',
         ('test_dfml.py::test_a_model_learns_with_the_dropout_that_it_teaches_with',),
     ),
     Fault(
@@ -101,7 +101,7 @@ FAULTS = [
     Fault(
         'inputs that are sent for a timestep by the evolved outputs',
         'dfl_jax/algorithms/spark.py',
-        "(ntk.selection == 'network') * samples",
+        'network * samples',
         'samples',
         ('test_spark.py::test_the_bits_of_a_round_on_a_ring',),
     ),
@@ -557,8 +557,8 @@ FAULTS = [
     Fault(
         'the bits of a sparse message without the places of its values',
         'dfl_jax/compression.py',
-        'message.beside + positions',
-        'message.beside',
+        'message.overhead + positions',
+        'message.overhead',
         ('test_compression.py::test_the_bits_of_a_sparse_message',),
     ),
     Fault(
@@ -739,8 +739,8 @@ FAULTS = [
     Fault(
         'a message in flight that a longer run no longer finds',
         'dfl_jax/asynchronous/slots.py',
-        'for interval, models in enumerate(held):',
-        'for interval, models in enumerate(held[:0]):',
+        'for interval, models in enumerate(in_use):',
+        'for interval, models in enumerate(in_use[:0]):',
         ('test_asynchronous.py::test_a_longer_plan_goes_on_where_the_shorter_one_ends',),
     ),
     # ------------------------------------------------------- kernels as combinations of samples

@@ -21,7 +21,7 @@ NUMBERS = [
     Fault(
         'a transfer without the age of the model',
         'dfl_jax/asynchronous/planning.py',
-        'age = bits_of_number(np.int32) if METHODS[method].counts_age else 0',
+        'age = bits_of_number(np.int32) if EVENT_METHODS[method].counts_age else 0',
         'age = 0',
         ('test_counts.py::test_who_does_not_wait_counts_as_the_paper_says[gossip_learning]',),
     ),
@@ -35,8 +35,8 @@ NUMBERS = [
     Fault(
         'the work of one update in an interval of many',
         'dfl_jax/asynchronous/intervals.py',
-        'work = updates * operations(inner.sizes)',
-        'work = operations(inner.sizes)',
+        'done_flops = updates * flops(inner.sizes)',
+        'done_flops = flops(inner.sizes)',
         ('test_counts.py::test_who_does_not_wait_counts_as_the_paper_says',),
     ),
     Fault(
@@ -136,8 +136,8 @@ NUMBERS = [
     Fault(
         'mutual learning that waits for no message',
         'dfl_jax/heterogeneous/rounds.py',
-        'combining=combining,',
-        'combining=jnp.zeros_like(combining),',
+        'combining_flops=combining,',
+        'combining_flops=jnp.zeros_like(combining),',
         ('test_counts.py::test_each_client_sends_and_computes_what_the_paper_says[def_kt-0]',),
     ),
     # --------------------------------------------------------------------------- methods in rounds
@@ -165,8 +165,8 @@ NUMBERS = [
     Fault(
         'a search of masks without its gradient',
         'dfl_jax/algorithms/dispfl.py',
-        'operations(sizes) + gradient_operations(model) * batch',
-        'operations(sizes) + 0 * batch',
+        'flops_of(sizes) + gradient_flops(model) * batch',
+        'flops_of(sizes) + 0 * batch',
         ('test_counts.py::test_each_client_sends_and_computes_what_the_paper_says[dispfl-0]',),
     ),
     Fault(
@@ -186,8 +186,8 @@ NUMBERS = [
     Fault(
         'Jacobians of samples that were not drawn',
         'dfl_jax/algorithms/spark.py',
-        'samples = to_aggregators * own_samples',
-        'samples = to_aggregators * sizes',
+        'own_samples = drawn_samples(sizes, share)',
+        'own_samples = sizes',
         ('test_counts.py::test_each_client_sends_and_computes_what_the_paper_says[spark-3]',),
     ),
     Fault(

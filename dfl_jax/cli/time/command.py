@@ -185,7 +185,7 @@ def main(_: list[str]) -> int:
         joules = replayed.joules(FLAGS.joules_per_operation, FLAGS.joules_per_bit)
         seed = streams(replayed.seed)['world']
         for text in texts:
-            world = timing.parse(text, replayed.counts.work.shape[1], seed)
+            world = timing.parse(text, replayed.counts.flops.shape[1], seed)
             if replayed.rules.period and world.online and text != replayed.world:
                 command.warn(
                     f'left out: {name} in {text}: who was offline was settled when it trained; '
