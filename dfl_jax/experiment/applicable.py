@@ -8,9 +8,18 @@ from dfl_jax.cli.flags.method_flags import METHOD
 from dfl_jax.cli.flags.run_flags import GROUPS
 from dfl_jax.experiment.own_code import of_others
 from dfl_jax.methods import EVENTS, Method
-from dfl_jax.topology import FAMILIES, FROM_FILE, SEQUENCES, WITH_DEGREE
+from dfl_jax.topology import FAMILIES
 
 ARCHITECTURES = 'clients of different architectures'  # title of their flags
+# Flags of a graph family, by what they set of `topology.Settings`
+OF_FAMILIES = {
+    'topology_file': 'path',
+    'degree': 'degree',
+    'link_probability': 'probability',
+    'degree_exponent': 'exponent',
+    'torus_dimensions': 'dimensions',
+    'rewiring': 'rewiring',
+}
 
 
 def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
@@ -29,7 +38,7 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
     except data.DataError:
         # A loader of one's own takes none of them. Of an unknown name --help shows all flags.
         of_kind = dict.fromkeys(data.TAKERS, False) if of_others(dataset) else {}
-    with_degree = topology in WITH_DEGREE or topology not in FAMILIES
+    family = FAMILIES.get(topology)  # of an unknown name --help shows all flags
     gain = value('gain')
     rules = {
         f'--partition={partition}': {
@@ -43,14 +52,9 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
         '--partition_file, whose indices mean the whole set': {'train_samples': not from_file},
         f'--dataset={dataset}': of_kind,
         f'--topology={topology}': {
-            'topology_file': topology in FROM_FILE,
-            'degree': with_degree,
-            'static_topology': topology not in SEQUENCES,
-            'link_probability': topology == 'erdos_renyi',
-            'degree_exponent': topology in ('configuration', 'chung_lu'),
-            'torus_dimensions': topology == 'torus',
-            'rewiring': topology == 'watts_strogatz',
-        },
+            name: family is None or field in family.takes for name, field in OF_FAMILIES.items()
+        }
+        | {'static_topology': family is None or family.static is not False},
     }
     if value('world') is None:
         rules['the default, no --world'] = {'barrier': False, 'round_seconds': False}

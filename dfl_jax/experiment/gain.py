@@ -10,7 +10,7 @@ import numpy as np
 from dfl_jax import gossip, topology
 from dfl_jax.base import Graph
 from dfl_jax.experiment.method import Chosen
-from dfl_jax.topology import DIRECTED
+from dfl_jax.topology import FAMILIES
 
 FAMILY_ROUNDS = 20  # of the schedules from which --gain=family takes the gain of a changing graph
 
@@ -66,7 +66,9 @@ def initial_gain(
             f'the weights of --topology={flags.topology}': graphs.weights is not None,
             '--mixing=metropolis': mixing == 'metropolis',
             '--mixing=size where clients differ in size': mixing == 'size' and len(set(sizes)) > 1,
-            f'--topology={flags.topology}, whose links go one way': flags.topology in DIRECTED,
+            f'--topology={flags.topology}, whose links go one way': (
+                FAMILIES[flags.topology].directed
+            ),
             'a changing graph': changing,
         }
         if against := next((reason for reason, holds in reasons.items() if holds), None):

@@ -31,8 +31,8 @@ def check_graphs(flags: Any, method: Method) -> dict[str, Any]:
     if method.graphs == EVENTS:  # where all messages are lost, nobody ever hears anyone
         check_range('--link_dropout', flags.link_dropout, least=0, below=1)
     if method.graphs != 'cohort':
-        settings = topology.Settings(flags.clients, **options)
-        topology.check_schedule(flags.topology, flags.rounds, flags.static_topology, settings)
+        settings = topology.Settings(flags.clients, rounds=flags.rounds, **options)
+        topology.check_schedule(flags.topology, flags.static_topology, settings)
     return options
 
 
@@ -107,7 +107,7 @@ def family_options(flags: Any) -> dict[str, Any]:
 def with_failures(graphs: Graph, flags: Any, seeds: dict[str, int]) -> Graph:
     """The schedule as it happens: links and clients fail."""
     if flags.link_dropout:
-        directed = flags.directed_dropout or flags.topology in topology.DIRECTED
+        directed = flags.directed_dropout or topology.FAMILIES[flags.topology].directed
         seed = seeds['links']
         graphs = topology.drop_links(graphs, flags.link_dropout, seed, directed=directed)
     if flags.link_dropout_directed:

@@ -25,7 +25,7 @@ from dfl_jax.experiment.run_directory import Row, RunDirectory, write_atomically
 from dfl_jax.methods import EVENTS
 from dfl_jax.tasks import Task
 from dfl_jax.timing import NeverOnlineError
-from dfl_jax.topology import FIXED_SHAPE
+from dfl_jax.topology import FAMILIES
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 REPORTED = {  # of the methods that have it
@@ -161,7 +161,7 @@ def _announce(experiment: Experiment, rounds: int, path: Path, flags: Any) -> No
         f'memory: about {experiment.footprint}{at_once}'
     )
     moves = not flags.static_topology and experiment.chosen.method.graphs != 'cohort'
-    if moves and flags.topology in FIXED_SHAPE:
+    if moves and FAMILIES[flags.topology].fixed_shape:
         print(
             f'--topology={flags.topology}: which client has which place is drawn anew in every '
             'round; --static_topology keeps one graph'
