@@ -1015,6 +1015,24 @@ def test_impossible_settings(kind, settings, message):
         data.partition(kind, dataset(), 5, seed=0, **settings)
 
 
+def test_a_partition_of_your_own():
+    def last(rng, labels, clients, count=1):
+        return [np.arange(len(labels))[-count:]] * clients
+
+    own = data.Partition(last, ('count',), by_class=False)
+    parts = data.partition(own, dataset(np.zeros(9)), 2, seed=0, count=3, alpha=0.5)
+    assert [part.tolist() for part in parts] == [[6, 7, 8]] * 2
+    with pytest.raises(TypeError, match='no partition takes counts; use one of alpha, count, '):
+        data.partition(own, dataset(), 2, seed=0, counts=3)
+    for bad, message in (
+        (lambda rng, labels, clients: [[0]], 'makes 1 clients, not 2'),
+        (lambda rng, labels, clients: [[0], []], 'client 1 must have a list of at least one'),
+        (lambda rng, labels, clients: [[0], [6000]], 'client 1 .* from 0 to 5999'),
+    ):
+        with pytest.raises(PartitionError, match=message):
+            data.partition(data.Partition(bad), dataset(), 2, seed=0)
+
+
 def test_partition_file(tmp_path):
     path = tmp_path / 'partition.json'
     path.write_text('[[5, 0], [5999], [3, 5, 1]]')

@@ -11,7 +11,8 @@ from dfl_jax.data.label_skew import (
     zipf,
 )
 from dfl_jax.data.partitions import (
-    KINDS,
+    PARTITIONS,
+    Partition,
     from_file,
     iid,
     lognormal,

@@ -11,6 +11,15 @@ from dfl_jax.methods import EVENTS, Method
 from dfl_jax.topology import FAMILIES
 
 ARCHITECTURES = 'clients of different architectures'  # title of their flags
+# Flags of a partition, by what they set of `data.partition`
+OF_PARTITIONS = {
+    'alpha': 'alpha',
+    'partition_overlap': 'overlap',
+    'zipf_exponent': 'exponent',
+    'lognormal_sigma': 'lognormal_sigma',
+    'shards_per_client': 'shards_per_client',
+    'samples_per_client': 'samples_per_client',
+}
 # Flags of a graph family, by what they set of `topology.Settings`
 OF_FAMILIES = {
     'topology_file': 'path',
@@ -31,23 +40,21 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
         str(value(name) or '') for name in ('dataset', 'partition', 'topology')
     )
     from_file = value('partition_file') is not None
-    dirichlet = partition.startswith('dirichlet') or from_file
+    # A file of parts is as often made by alpha, and its flagfile says so
+    file_says = ('alpha', 'partition_overlap') if from_file else ()
+    split = data.PARTITIONS.get(partition)  # of unknown names --help shows all flags
     try:
         kind = data.kind_of(dataset)
         of_kind = {name: kind in kinds for name, kinds in data.TAKERS.items()}
     except data.DataError:
         # A loader of one's own takes none of them. Of an unknown name --help shows all flags.
         of_kind = dict.fromkeys(data.TAKERS, False) if of_others(dataset) else {}
-    family = FAMILIES.get(topology)  # of an unknown name --help shows all flags
+    family = FAMILIES.get(topology)
     gain = value('gain')
     rules = {
         f'--partition={partition}': {
-            'alpha': dirichlet,
-            'partition_overlap': dirichlet,
-            'zipf_exponent': partition == 'zipf',
-            'lognormal_sigma': partition == 'lognormal',
-            'shards_per_client': partition == 'shards',
-            'samples_per_client': partition == 'balanced',
+            name: split is None or setting in split.takes or name in file_says
+            for name, setting in OF_PARTITIONS.items()
         },
         '--partition_file, whose indices mean the whole set': {'train_samples': not from_file},
         f'--dataset={dataset}': of_kind,
