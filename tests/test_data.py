@@ -526,6 +526,22 @@ def test_npz_unreadable(tmp_path):
         data.load(str(path))
 
 
+def test_a_source_of_your_own():
+    def ours(data_dir, seed):
+        found = data.synthetic(train=60, test=20, features=4, classes=3)
+        return found._replace(classes=5 if data_dir else 2)
+
+    source = data.Source(ours, ('data_dir', 'seed'))
+    found = data.load(source, 'somewhere', train_samples=30, seed=1)
+    assert found.classes == 5 and found.train_x.shape == (30, 4)
+    with pytest.raises(DataError, match='ours says that it has 2 classes, and has 3'):
+        data.load(source)
+    with pytest.raises(DataError, match=r'columns is for .*, got ours: drop it'):
+        data.load(source, columns={'target': 'y'})
+    with pytest.raises(DataError, match=r'dict returns dict, not a dfl_jax\.data\.Dataset'):
+        data.load(dict)
+
+
 def test_unknown_name():
     with pytest.raises(DataError, match=r"'minst'.*digits.*mnist.*cifar100.*npz"):
         data.load('minst')

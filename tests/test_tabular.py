@@ -539,7 +539,7 @@ def test_other_arguments_that_do_not_fit(csv, tmp_path):
         data.load('digits', columns=columns)
     with pytest.raises(
         DataError,
-        match=r'test_share is for .csv, .parquet, hf:, .txt, sonnets, got digits: drop it',
+        match=r'test_share is for sonnets, .csv, .parquet, .txt, hf:, got digits: drop it',
     ):
         data.load('digits', test_share=0.5)
     with pytest.raises(DataError, match=r'data_dir is for mnist, .*, leaf, got digits: drop it'):

@@ -10,6 +10,7 @@ from dfl_jax.data.label_skew import (
     shards,
     zipf,
 )
+from dfl_jax.data.npz import check_dataset
 from dfl_jax.data.partitions import (
     PARTITIONS,
     Partition,
@@ -23,4 +24,14 @@ from dfl_jax.data.partitions import (
     writer,
 )
 from dfl_jax.data.projection import project, projection_matrix
-from dfl_jax.data.sources import DATASETS, FILES, TAKERS, kind_of, load, subsample, synthetic
+from dfl_jax.data.sources import (
+    DATASETS,
+    FILES,
+    OPTIONS,
+    SOURCES,
+    Source,
+    kind_of,
+    load,
+    subsample,
+    synthetic,
+)

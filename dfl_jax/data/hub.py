@@ -35,7 +35,7 @@ Table = Any  # datasets.Dataset
 
 def load(
     name: str,
-    columns: Mapping[str, str],
+    columns: Mapping[str, str] | None = None,
     test_share: float | None = None,
     image_size: int | None = None,
     task: Task = CLASSIFICATION,
@@ -69,6 +69,7 @@ def load(
       DataError: no such data set, folder, split or column, values that are missing or fit neither,
         or a class that the test set has and the training set lacks.
     """
+    columns = columns or {}
     train, test, texts = _splits(name, progress)
     if test is not None and test_share is not None:
         raise DataError(f'{name} has a test set of its own: drop the test share of {test_share}')

@@ -84,6 +84,26 @@ def from_arrays(
     return Dataset(x[0], y[0], x[1], y[1], classes, _owners(path, client, len(train_y)))
 
 
+def check_dataset(given: object, origin: object, task: Task = CLASSIFICATION) -> Dataset:
+    """The data set that a loader of others returned, its arrays [n, ...] checked as in `load`.
+
+    origin: the loader, for messages.
+
+    Raises:
+      DataError: what is no data set, or has more classes than it says.
+    """
+    if not isinstance(given, Dataset):
+        raise DataError(f'{origin} returns {type(given).__name__}, not a dfl_jax.data.Dataset')
+    arrays, owners = [np.asarray(array) for array in given[:4]], given.owners
+    owners = None if owners is None else np.asarray(owners)
+    found = from_arrays(arrays, owners, origin, task)
+    if not found.classes <= given.classes:
+        raise DataError(
+            f'{origin} says that it has {given.classes} classes, and has {found.classes}'
+        )
+    return found._replace(classes=given.classes)
+
+
 def check_inputs(what: str, x: np.ndarray) -> None:
     """Raises DataError for images [n, ...] in another layout than [n, H, W, channels], and for
     inputs of several axes that are not scaled; warns where a plain list of numbers is not.

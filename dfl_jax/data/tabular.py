@@ -46,7 +46,7 @@ Frame = Any  # pandas.DataFrame
 
 def load(
     path: Path,
-    columns: Mapping[str, str],
+    columns: Mapping[str, str] | None = None,
     test_share: float | None = None,
     task: Task = CLASSIFICATION,
 ) -> Dataset:
@@ -57,6 +57,7 @@ def load(
     Raises:
       DataError: a file that cannot be read, or a table as in `from_frame`.
     """
+    columns = columns or {}
     roles = (*TEXTS, 'target') if task.whole_targets else TEXTS
     given = [columns[role] for role in roles if role in columns]
     texts = {*given, *(name for names in given for name in names.split('+'))}

@@ -16,7 +16,7 @@ SONNETS = Path(__file__).with_name('sonnets.txt')  # 22 of Shakespeare's 154, in
 WINDOW = 40  # default L
 
 
-def load(path: Path, window: int | None = None, test_share: float | None = None) -> Dataset:
+def load(path: Path, text_window: int | None = None, test_share: float | None = None) -> Dataset:
     """The data set of a text: inputs [n, L], targets [n, L], the characters one further.
 
     The text is cut into passages at its empty lines, and every passage from its beginning into
@@ -26,13 +26,13 @@ def load(path: Path, window: int | None = None, test_share: float | None = None)
 
     Args:
       path: a text in UTF-8.
-      window: L; default, `WINDOW`.
+      text_window: L; default, `WINDOW`.
       test_share: of the windows that are the test set, drawn at random; default, 0.2.
 
     Raises:
       DataError: a file that cannot be read, or too short a text.
     """
-    length = WINDOW if window is None else window
+    length = WINDOW if text_window is None else text_window
     if length < 1:
         raise DataError(f'the window has {length} characters: use 1 or more')
     try:

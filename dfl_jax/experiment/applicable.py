@@ -44,11 +44,11 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
     file_says = ('alpha', 'partition_overlap') if from_file else ()
     split = data.PARTITIONS.get(partition)  # of unknown names --help shows all flags
     try:
-        kind = data.kind_of(dataset)
-        of_kind = {name: kind in kinds for name, kinds in data.TAKERS.items()}
+        source = data.SOURCES[data.kind_of(dataset)]
+        of_source = {name: name in source.takes for name in data.OPTIONS}
     except data.DataError:
         # A loader of one's own takes none of them. Of an unknown name --help shows all flags.
-        of_kind = dict.fromkeys(data.TAKERS, False) if of_others(dataset) else {}
+        of_source = dict.fromkeys(data.OPTIONS, False) if of_others(dataset) else {}
     family = FAMILIES.get(topology)
     gain = value('gain')
     rules = {
@@ -57,7 +57,7 @@ def idle_inputs(value: Callable[[str], Any]) -> dict[str, str]:
             for name, setting in OF_PARTITIONS.items()
         },
         '--partition_file, whose indices mean the whole set': {'train_samples': not from_file},
-        f'--dataset={dataset}': of_kind,
+        f'--dataset={dataset}': of_source,
         f'--topology={topology}': {
             name: family is None or field in family.takes for name, field in OF_FAMILIES.items()
         }

@@ -8,7 +8,6 @@ import numpy as np
 from dfl_jax import data
 from dfl_jax.base import Clients
 from dfl_jax.data import feature_shift
-from dfl_jax.data.npz import from_arrays
 from dfl_jax.experiment.networks import task_named
 from dfl_jax.experiment.own_code import loader_of_others, named, reporting
 from dfl_jax.tasks import Task
@@ -49,23 +48,12 @@ def load_data(flags: Any, seeds: dict[str, int]) -> data.Dataset:
 
 
 def _of_others(name: str, task: Task) -> data.Dataset:
-    """What package.module:factory returns, checked as an .npz is. Raises ValueError."""
+    """What package.module:factory returns, checked. Raises ValueError."""
     factory = named('dataset', name, {})
     with reporting('dataset', name, 'factory'):
         given = factory()
-    if not isinstance(given, data.Dataset):
-        raise ValueError(
-            f'--dataset={name} returns {type(given).__name__}, not a dfl_jax.data.Dataset'
-        )
     with reporting('dataset', name, 'data set'):
-        arrays, owners = [np.asarray(array) for array in given[:4]], given.owners
-        owners = None if owners is None else np.asarray(owners)
-        found = from_arrays(arrays, owners, f'--dataset={name}', task)
-    if not found.classes <= given.classes:
-        raise ValueError(
-            f'--dataset={name} says that it has {given.classes} classes, and has {found.classes}'
-        )
-    return found._replace(classes=given.classes)
+        return data.check_dataset(given, name, task)
 
 
 def shifted(
