@@ -216,7 +216,7 @@ def test_bad_magic(tmp_path):
 
 
 def test_every_download_is_by_https_and_has_a_sha256():
-    for source in official.SOURCES.values():
+    for source in official.IMAGE_SETS.values():
         assert source.url.startswith('https://')
         assert len(source.sha256) == (1 if source.folder else len(source.train + source.test))
         assert all(len(bytes.fromhex(digest)) == 32 for digest in source.sha256)
@@ -224,7 +224,7 @@ def test_every_download_is_by_https_and_has_a_sha256():
 
 @pytest.mark.parametrize('name', ['mnist', 'fashion_mnist'])
 def test_the_sums_are_of_the_official_files(data_dir, name):
-    source = official.SOURCES[name]
+    source = official.IMAGE_SETS[name]
     for file, digest in zip(source.train + source.test, source.sha256, strict=True):
         content = (data_dir / name / f'{file}.gz').read_bytes()
         assert hashlib.sha256(content).hexdigest() == digest
@@ -271,10 +271,10 @@ def test_no_more_is_unpacked_than_the_header_announces(tmp_path, suffix):
 
 
 def test_cifar_of_too_many_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr('dfl_jax.data.formats.LARGEST', 3073 * 2)
+    monkeypatch.setattr('dfl_jax.data.official.LARGEST', 3073 * 2)
     home = tmp_path / 'cifar10' / 'cifar-10-batches-bin'
     home.mkdir(parents=True)
-    for file in official.SOURCES['cifar10'].train + official.SOURCES['cifar10'].test:
+    for file in official.IMAGE_SETS['cifar10'].train + official.IMAGE_SETS['cifar10'].test:
         (home / f'{file}.xz').write_bytes(lzma.compress(bytes(3073 * 3)))
     with pytest.raises(DataError, match=r'data_batch_1.bin.xz is damaged.* more than the 0.0 MiB'):
         data.load('cifar10', tmp_path)
@@ -351,8 +351,8 @@ def test_inconsistent_files(tmp_path):
 def test_mnist_does_not_pass_for_fashion_mnist(tmp_path, monkeypatch):
     labels = write_idx(tmp_path)['train'][1]
     digest = hashlib.md5(labels.tobytes()).hexdigest()
-    known = official.SOURCES['mnist']._replace(labels_md5=digest)
-    monkeypatch.setitem(official.SOURCES, 'mnist', known)
+    known = official.IMAGE_SETS['mnist']._replace(labels_md5=digest)
+    monkeypatch.setitem(official.IMAGE_SETS, 'mnist', known)
     data.load('mnist', tmp_path)
     with pytest.raises(DataError, match='belongs to mnist, not to fashion_mnist'):
         data.load('fashion_mnist', tmp_path)
@@ -593,10 +593,10 @@ def test_download_idx(tmp_path, server, monkeypatch):
     pytest.importorskip('pooch')
     folder, url = server
     write_idx(folder, '.gz')
-    source = official.SOURCES['mnist']
+    source = official.IMAGE_SETS['mnist']
     files = [folder / f'{file}.gz' for file in source.train + source.test]
     digests = tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
-    monkeypatch.setitem(official.SOURCES, 'mnist', source._replace(url=url, sha256=digests))
+    monkeypatch.setitem(official.IMAGE_SETS, 'mnist', source._replace(url=url, sha256=digests))
     target = tmp_path / 'target'
     target.mkdir()
     assert len(data.load('mnist', target).train_y) == 30
@@ -620,8 +620,8 @@ def test_download_cifar(tmp_path, server, monkeypatch):
     with tarfile.open(archive, 'w:gz') as tar:
         tar.add(home, home.name)
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    source = official.SOURCES['cifar100']._replace(url=url + archive.name, sha256=(digest,))
-    monkeypatch.setitem(official.SOURCES, 'cifar100', source)
+    source = official.IMAGE_SETS['cifar100']._replace(url=url + archive.name, sha256=(digest,))
+    monkeypatch.setitem(official.IMAGE_SETS, 'cifar100', source)
     target = tmp_path / 'target'
     target.mkdir()
     assert data.load('cifar100', target).train_x.shape == (2, 32, 32, 3)

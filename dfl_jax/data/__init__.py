@@ -1,7 +1,7 @@
 """Data of the network: sources, partitions over clients, packing into Clients."""
 
 from dfl_jax.data import augment, feature_shift
-from dfl_jax.data.formats import DataError, Dataset
+from dfl_jax.data.dataset import DataError, Dataset
 from dfl_jax.data.label_skew import (
     PartitionError,
     balanced,

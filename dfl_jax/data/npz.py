@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_jax.data.formats import (
+from dfl_jax.data.dataset import (
     DataError,
     Dataset,
     check_classes,
     check_memory,
-    numbered,
+    number_names,
     one_line,
 )
 from dfl_jax.files import check_file
@@ -147,7 +147,7 @@ def _owners(path: object, client: np.ndarray | None, n: int) -> np.ndarray | Non
             f'{path}: client is {client.shape} {client.dtype}, and must be ({n},) whole numbers or '
             'texts, one a training sample'
         )
-    return numbered(client)
+    return number_names(client)
 
 
 def _classes(path: object, *targets: np.ndarray) -> int:
@@ -189,11 +189,11 @@ def _arrays_of(path: Path) -> tuple[list[np.ndarray], np.ndarray | None]:
             sizes = {info.filename: info.file_size for info in archive.infolist()}
     except Exception as error:
         raise DataError(f'cannot read {path} as a .npz ({one_line(error)}): {how}') from None
-    lacking = [name for name in NPZ if f'{name}.npy' not in sizes]
-    if lacking:
+    missing = [name for name in NPZ if f'{name}.npy' not in sizes]
+    if missing:
         present = ', '.join(name.removesuffix('.npy') for name in sizes)
         raise DataError(
-            f'{path} lacks {", ".join(lacking)} and holds {present[:200] or "nothing"}: {how}'
+            f'{path} lacks {", ".join(missing)} and holds {present[:200] or "nothing"}: {how}'
         )
     check_memory(path, sum(sizes.get(f'{name}.npy', 0) for name in (*NPZ, CLIENT)))
     try:

@@ -18,7 +18,7 @@ import numpy as np
 
 from dfl_jax.base import Clients
 from dfl_jax.checks import check_choice
-from dfl_jax.data.formats import DataError, Dataset
+from dfl_jax.data.dataset import DataError, Dataset
 from dfl_jax.data.label_skew import (
     PartitionError,
     balanced,

@@ -11,17 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from dfl_jax.data import hub, image_folder, leaf, npz, official, so2sat, tabular, text
-from dfl_jax.data.formats import DataError, Dataset, check_learns_classes, choose_rows
+from dfl_jax.data.dataset import DataError, Dataset, check_learns_classes, choose_rows
 from dfl_jax.files import expand
 from dfl_jax.tasks import CLASSIFICATION, Task
 
-OPTIONS = (
-    'image_size',
-    'columns',
-    'test_share',
-    'text_window',
-    'data_dir',
-)  # for some sources only
+# Arguments of `load` that are for some sources only
+OPTIONS = ('image_size', 'columns', 'test_share', 'text_window', 'data_dir')
 
 
 @dataclass(frozen=True)
@@ -224,7 +219,7 @@ SOURCES: dict[str, Source] = {  # by the name, the suffix of a file, or hf:
     'digits': Source(_digits),
     'synthetic': Source(synthetic),
     'sonnets': Source(partial(text.load, text.SONNETS), ('text_window', 'test_share')),
-    **dict.fromkeys(official.SOURCES, Source(official.load, ('name', 'data_dir'))),
+    **dict.fromkeys(official.IMAGE_SETS, Source(official.load, ('name', 'data_dir'))),
     'so2sat': Source(so2sat.load, ('data_dir', 'train_samples', 'test_samples', 'seed')),
     'image_folder': Source(image_folder.load, ('data_dir', 'image_size', 'progress')),
     'leaf': Source(leaf.load, ('data_dir', 'task')),

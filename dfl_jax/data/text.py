@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_jax.data.formats import DataError, Dataset, check_memory, held_out
+from dfl_jax.data.dataset import DataError, Dataset, check_memory, choose_test_rows
 from dfl_jax.files import read_text
 
 SONNETS = Path(__file__).with_name('sonnets.txt')  # 22 of Shakespeare's 154, in the public domain
@@ -53,7 +53,7 @@ def load(path: Path, text_window: int | None = None, test_share: float | None = 
         )
     tokens = encode([piece for piece, _ in pieces], alphabet_of(passages))  # [n, L + 1]
     owners = np.array([owner for _, owner in pieces], np.int32)
-    test = held_out(len(pieces), test_share, path)
+    test = choose_test_rows(len(pieces), test_share, path)
     x, y = tokens[:, :-1].astype(np.float32), tokens[:, 1:]
     classes = int(tokens.max()) + 1
     return Dataset(x[~test], y[~test], x[test], y[test], classes, owners[~test])

@@ -12,7 +12,7 @@ from dfl_jax.base import Graph
 from dfl_jax.checks import ROW_SUM_TOLERANCE
 from dfl_jax.files import check_file, expand
 from dfl_jax.topology.family_settings import TopologyError, check_memory
-from dfl_jax.topology.padding import arcs_of, padded, weighted_arcs
+from dfl_jax.topology.padding import arcs_of, padded_schedule, weighted_arcs
 
 
 def from_matrix(
@@ -32,7 +32,7 @@ def from_matrix(
     """
     matrices = np.asarray(matrix)
     arcs, weights = zip(*arcs_of_matrix(matrices, rounds, what), strict=True)
-    return padded(arcs, matrices.shape[-1], rounds, weights, what)
+    return padded_schedule(arcs, matrices.shape[-1], rounds, weights, what)
 
 
 def arcs_of_matrix(
@@ -113,9 +113,9 @@ def from_networkx(graph: nx.Graph, rounds: int) -> Graph:
         )
     links, weights = links_of_networkx(graph, what)
     if weights is None:
-        return padded([arcs_of(links, clients, both_ways)], clients, rounds, what=what)
+        return padded_schedule([arcs_of(links, clients, both_ways)], clients, rounds, what=what)
     arcs, weights = weighted_arcs(links, weights, clients, both_ways, what)
-    return padded([arcs], clients, rounds, [weights], what)
+    return padded_schedule([arcs], clients, rounds, [weights], what)
 
 
 def links_of_networkx(graph: nx.Graph, what: str) -> tuple[np.ndarray, np.ndarray | None]:

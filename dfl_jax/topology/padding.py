@@ -28,7 +28,7 @@ def arcs_of(links: np.ndarray, clients: int, both_ways: bool) -> np.ndarray:
     return np.stack(np.divmod(names, clients), axis=1).astype(np.int32)
 
 
-def padded(
+def padded_schedule(
     arcs: Sequence[np.ndarray],
     clients: int,
     rounds: int,

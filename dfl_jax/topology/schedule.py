@@ -18,7 +18,7 @@ from dfl_jax.topology.family_settings import (
     TopologyError,
     check_memory,
 )
-from dfl_jax.topology.padding import arcs_of, padded, weighted_arcs
+from dfl_jax.topology.padding import arcs_of, padded_schedule, weighted_arcs
 from dfl_jax.topology.rewiring import rewire
 
 # Bytes of a link while its graph is drawn, by NumPy and by networkx (tracemalloc, 2026-11-22: a
@@ -87,7 +87,7 @@ def schedule(
     rng = np.random.default_rng([seed, Stream.GRAPH])
     if row.sequence:
         of_rounds, weights = zip(*row.draw(settings, rng), strict=True)
-        return padded(of_rounds, clients, rounds, weights, what)
+        return padded_schedule(of_rounds, clients, rounds, weights, what)
     if static or row.static:
         draws = [draw(row, settings, rng, name)]
     else:
@@ -108,12 +108,12 @@ def schedule(
     both_ways = not row.directed
     if weighted:
         each = [weighted_arcs(*drawn, clients, both_ways, str(source)) for drawn in draws]
-        graphs = padded(
+        graphs = padded_schedule(
             [arcs for arcs, _ in each], clients, rounds, [weights for _, weights in each], what
         )
     else:
         arcs = [arcs_of(each, clients, both_ways) for each in links]
-        graphs = padded(arcs, clients, rounds, what=what)
+        graphs = padded_schedule(arcs, clients, rounds, what=what)
     if static or 'path' in row.takes:
         _warn_if_disconnected(name, links[0], clients)
     return graphs

@@ -16,7 +16,7 @@ from dfl_jax.base import State
 from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.cli.command import fail, warn
 from dfl_jax.cli.run.loggers import Logger, LoggerError
-from dfl_jax.data.formats import one_line
+from dfl_jax.data.dataset import one_line
 from dfl_jax.evaluation import CLIENTS
 from dfl_jax.execution import fetched, leads
 from dfl_jax.experiment import restore

@@ -18,7 +18,7 @@ from absl import flags
 
 from dfl_jax.cli import command
 from dfl_jax.cli.run.recall import MOVED_MEANINGS, recall
-from dfl_jax.data.formats import one_line
+from dfl_jax.data.dataset import one_line
 from dfl_jax.experiment.run_directory import Row, RunDirectory, write_atomically
 from dfl_jax.experiment.values import refuse_others
 from dfl_jax.files import to_json
