@@ -1,9 +1,12 @@
 """The families of graphs that a schedule draws from, one row each, and those of files."""
 
+from functools import partial
+
 import numpy as np
 
 from dfl_jax.checks import check_choice
-from dfl_jax.topology import fixed_graphs, random_graphs
+from dfl_jax.topology import fixed_graphs as fixed
+from dfl_jax.topology import random_graphs as drawn
 from dfl_jax.topology.edge_list import read_edges
 from dfl_jax.topology.family import Family
 from dfl_jax.topology.family_settings import Settings, TopologyError
@@ -29,110 +32,74 @@ def matrix(settings: Settings, rng: np.random.Generator) -> list[Arcs]:
     return arcs_of_matrix(read_matrix(path, settings.clients), settings.rounds, str(path))
 
 
+def _digits(settings: Settings) -> int:
+    return (settings.clients - 1).bit_length()
+
+
+_fixed = partial(Family, fixed_shape=True)
+_sequence = partial(Family, sequence=True, static=False)
 FAMILIES: dict[str, Family] = {
-    'ring': Family(
-        fixed_graphs.ring,
-        fixed_shape=True,
-        equal_degrees=True,
-        least_clients=3,
-        neighbours=lambda s: 2,
-    ),
-    'line': Family(fixed_graphs.line, fixed_shape=True, neighbours=lambda s: 2),
+    'ring': _fixed(fixed.ring, neighbours=lambda s: 2, equal_degrees=True, least_clients=3),
+    'line': _fixed(fixed.line, neighbours=lambda s: 2),
     'complete': Family(
-        fixed_graphs.complete, static=True, equal_degrees=True, neighbours=lambda s: s.clients - 1
+        fixed.complete, neighbours=lambda s: s.clients - 1, static=True, equal_degrees=True
     ),
-    'star': Family(
-        fixed_graphs.star,
-        fixed_shape=True,
-        neighbours=lambda s: s.clients - 1,
-        links=lambda s: s.clients,
-    ),
-    'torus': Family(
-        fixed_graphs.torus,
+    'star': _fixed(fixed.star, neighbours=lambda s: s.clients - 1, links=lambda s: s.clients),
+    'torus': _fixed(
+        fixed.torus,
         ('dimensions',),
-        fixed_shape=True,
-        equal_degrees=True,
-        check=fixed_graphs.check_torus,
         neighbours=lambda s: 2 * s.dimensions,
-    ),
-    'two_group': Family(
-        fixed_graphs.two_group, fixed_shape=True, neighbours=lambda s: (s.clients + 1) // 2
-    ),
-    'hypercube': Family(
-        fixed_graphs.hypercube,
-        fixed_shape=True,
         equal_degrees=True,
-        check=fixed_graphs.check_hypercube,
-        neighbours=lambda s: (s.clients - 1).bit_length(),
+        check=fixed.check_torus,
     ),
-    'directed_ring': Family(
-        fixed_graphs.directed_ring, directed=True, fixed_shape=True, neighbours=lambda s: 1
+    'two_group': _fixed(fixed.two_group, neighbours=lambda s: (s.clients + 1) // 2),
+    'hypercube': _fixed(
+        fixed.hypercube, neighbours=_digits, equal_degrees=True, check=fixed.check_hypercube
     ),
-    'exponential': Family(
-        fixed_graphs.exponential,
-        directed=True,
-        fixed_shape=True,
-        neighbours=lambda s: (s.clients - 1).bit_length(),
-    ),
+    'directed_ring': _fixed(fixed.directed_ring, neighbours=lambda s: 1, directed=True),
+    'exponential': _fixed(fixed.exponential, neighbours=_digits, directed=True),
     'regular': Family(
-        random_graphs.regular,
+        drawn.regular,
         ('degree',),
-        equal_degrees=True,
-        check=random_graphs.check_regular,
         neighbours=lambda s: s.degree,
-        by_networkx=random_graphs.is_small,
+        equal_degrees=True,
+        check=drawn.check_regular,
+        by_networkx=drawn.is_small,
     ),
-    'erdos_renyi': Family(
-        random_graphs.erdos_renyi, ('degree', 'probability'), by_networkx=lambda s: True
-    ),
+    'erdos_renyi': Family(drawn.erdos_renyi, ('degree', 'probability'), by_networkx=lambda s: True),
     'barabasi_albert': Family(
-        random_graphs.barabasi_albert,
+        drawn.barabasi_albert,
         ('degree',),
-        neighbours=random_graphs.most_of_barabasi_albert,
+        neighbours=drawn.most_of_barabasi_albert,
         by_networkx=lambda s: True,
     ),
     'watts_strogatz': Family(
-        random_graphs.watts_strogatz,
+        drawn.watts_strogatz,
         ('degree', 'rewiring'),
-        check=random_graphs.check_watts_strogatz,
+        check=drawn.check_watts_strogatz,
         by_networkx=lambda s: True,
     ),
-    'clustered': Family(
-        random_graphs.clustered,
-        ('degree',),
-        fixed_shape=True,
-        neighbours=lambda s: -(-s.clients // random_graphs.clusters(s)) - 1,
-    ),
+    'clustered': _fixed(drawn.clustered, ('degree',), neighbours=drawn.most_of_clustered),
     'configuration': Family(
-        random_graphs.configuration,
-        ('degree', 'exponent'),
-        neighbours=random_graphs.most_of_configuration,
+        drawn.configuration, ('degree', 'exponent'), neighbours=drawn.most_of_configuration
     ),
     'chung_lu': Family(
-        random_graphs.chung_lu,
+        drawn.chung_lu,
         ('degree', 'exponent'),
-        neighbours=random_graphs.most_of_chung_lu,
+        neighbours=drawn.most_of_chung_lu,
         by_networkx=lambda s: True,
     ),
-    'k_random': Family(
-        random_graphs.k_random, ('degree',), directed=True, neighbours=lambda s: s.degree
-    ),
-    'epidemic': Family(random_graphs.epidemic, ('degree',), directed=True),
-    'one_peer_exponential': Family(
-        one_peer_exponential, directed=True, sequence=True, static=False, neighbours=lambda s: 1
-    ),
-    'one_peer_equi': Family(
-        one_peer_equi, directed=True, sequence=True, static=False, neighbours=lambda s: 1
-    ),
-    'base_graph': Family(
-        base_graph, ('degree',), sequence=True, static=False, neighbours=lambda s: s.degree
-    ),
+    'k_random': Family(drawn.k_random, ('degree',), neighbours=lambda s: s.degree, directed=True),
+    'epidemic': Family(drawn.epidemic, ('degree',), directed=True),
+    'one_peer_exponential': _sequence(one_peer_exponential, neighbours=lambda s: 1, directed=True),
+    'one_peer_equi': _sequence(one_peer_equi, neighbours=lambda s: 1, directed=True),
+    'base_graph': _sequence(base_graph, ('degree',), neighbours=lambda s: s.degree),
     # Before a file is read, it is taken for a ring
-    'edge_list': Family(edge_list, ('path',), static=True, neighbours=lambda s: 2),
+    'edge_list': Family(edge_list, ('path',), neighbours=lambda s: 2, static=True),
     'directed_edge_list': Family(
-        directed_edge_list, ('path',), directed=True, static=True, neighbours=lambda s: 1
+        directed_edge_list, ('path',), neighbours=lambda s: 1, static=True, directed=True
     ),
-    'matrix': Family(matrix, ('path',), sequence=True, static=True, neighbours=lambda s: 1),
+    'matrix': Family(matrix, ('path',), neighbours=lambda s: 1, static=True, sequence=True),
 }
 
 

@@ -212,8 +212,12 @@ def clustered(settings: Settings, rng: np.random.Generator) -> np.ndarray:
     18
     """
     order = np.random.default_rng(_seed(rng)).permutation(settings.clients)
-    return np.concatenate([clique(p) for p in np.array_split(order, clusters(settings))])
+    return np.concatenate([clique(p) for p in np.array_split(order, _clusters(settings))])
 
 
-def clusters(settings: Settings) -> int:
+def most_of_clustered(settings: Settings) -> int:
+    return -(-settings.clients // _clusters(settings)) - 1
+
+
+def _clusters(settings: Settings) -> int:
     return max(1, round(settings.clients / (settings.degree + 1)))

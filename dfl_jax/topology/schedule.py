@@ -93,26 +93,23 @@ def schedule(
     else:
         draws = [_relabelled(row, settings, rng, name) for _ in range(rounds)]
     links, weights = zip(*draws, strict=True)
-    weighted = any(each is not None for each in weights)
+    weighted, source = any(each is not None for each in weights), str(settings.path or name)
     if weighted and any(each is None for each in weights):
         raise TopologyError(f'{name} draws graphs with weights and without; give weights to all')
-    source = settings.path or name
+    if weighted and settings.assortativity is not None:
+        raise TopologyError(
+            f'the links of {source} have weights, which rewiring to '
+            f'assortativity={settings.assortativity} would move; leave it out'
+        )
     if settings.assortativity is not None:
-        if weighted:
-            raise TopologyError(
-                f'the links of {source} have weights, which rewiring to '
-                f'assortativity={settings.assortativity} would move; leave it out'
-            )
         rng = np.random.default_rng([seed, Stream.REWIRING])
         links = tuple(rewire(each, settings.assortativity, rng) for each in links)
-    both_ways = not row.directed
     if weighted:
-        each = [weighted_arcs(*drawn, clients, both_ways, str(source)) for drawn in draws]
-        graphs = padded_schedule(
-            [arcs for arcs, _ in each], clients, rounds, [weights for _, weights in each], what
-        )
+        each = [weighted_arcs(*drawn, clients, not row.directed, source) for drawn in draws]
+        arcs, weights = zip(*each, strict=True)
+        graphs = padded_schedule(arcs, clients, rounds, weights, what)
     else:
-        arcs = [arcs_of(each, clients, both_ways) for each in links]
+        arcs = tuple(arcs_of(each, clients, not row.directed) for each in links)
         graphs = padded_schedule(arcs, clients, rounds, what=what)
     if static or 'path' in row.takes:
         _warn_if_disconnected(name, links[0], clients)
