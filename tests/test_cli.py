@@ -35,7 +35,7 @@ from dfl_jax.experiment.method import configure
 from dfl_jax.experiment.networks import model_named
 from dfl_jax.method_settings import settings_of
 from dfl_jax.methods import METHODS
-from dfl_jax.topology.families import FAMILIES, WITH_DEGREE
+from dfl_jax.topology import FAMILIES
 from tests.torture.processes import Process
 
 drawing = sys.modules['dfl_jax.topology.schedule']
@@ -905,8 +905,9 @@ def test_every_topology_runs_by_its_name(family, tiny, tmp_path):
         np.save(tmp_path / 'W.npy', np.full((3, 9, 9), 1 / 9))
         flags = [f'--topology_file={tmp_path}/W.npy']
     out, clients = tmp_path / 'out', 8 if family == 'hypercube' else 9
+    takes_degree = 'degree' in FAMILIES[family].takes
     done = here(
-        f'--dataset={tiny}', *(SMALL if family in WITH_DEGREE else without('degree', SMALL)),
+        f'--dataset={tiny}', *(SMALL if takes_degree else without('degree', SMALL)),
         f'--topology={family}', f'--clients={clients}', '--nocheckpoint', f'--out={out}', *flags,
     )  # fmt: skip
     assert done.status == 0, done.err

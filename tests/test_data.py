@@ -216,7 +216,7 @@ def test_bad_magic(tmp_path):
 
 
 def test_every_download_is_by_https_and_has_a_sha256():
-    for source in official.SOURCES.values():
+    for source in official.IMAGE_SETS.values():
         assert source.url.startswith('https://')
         assert len(source.sha256) == (1 if source.folder else len(source.train + source.test))
         assert all(len(bytes.fromhex(digest)) == 32 for digest in source.sha256)
@@ -224,7 +224,7 @@ def test_every_download_is_by_https_and_has_a_sha256():
 
 @pytest.mark.parametrize('name', ['mnist', 'fashion_mnist'])
 def test_the_sums_are_of_the_official_files(data_dir, name):
-    source = official.SOURCES[name]
+    source = official.IMAGE_SETS[name]
     for file, digest in zip(source.train + source.test, source.sha256, strict=True):
         content = (data_dir / name / f'{file}.gz').read_bytes()
         assert hashlib.sha256(content).hexdigest() == digest
@@ -271,10 +271,10 @@ def test_no_more_is_unpacked_than_the_header_announces(tmp_path, suffix):
 
 
 def test_cifar_of_too_many_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr('dfl_jax.data.formats.LARGEST', 3073 * 2)
+    monkeypatch.setattr('dfl_jax.data.official.LARGEST', 3073 * 2)
     home = tmp_path / 'cifar10' / 'cifar-10-batches-bin'
     home.mkdir(parents=True)
-    for file in official.SOURCES['cifar10'].train + official.SOURCES['cifar10'].test:
+    for file in official.IMAGE_SETS['cifar10'].train + official.IMAGE_SETS['cifar10'].test:
         (home / f'{file}.xz').write_bytes(lzma.compress(bytes(3073 * 3)))
     with pytest.raises(DataError, match=r'data_batch_1.bin.xz is damaged.* more than the 0.0 MiB'):
         data.load('cifar10', tmp_path)
@@ -351,8 +351,8 @@ def test_inconsistent_files(tmp_path):
 def test_mnist_does_not_pass_for_fashion_mnist(tmp_path, monkeypatch):
     labels = write_idx(tmp_path)['train'][1]
     digest = hashlib.md5(labels.tobytes()).hexdigest()
-    known = official.SOURCES['mnist']._replace(labels_md5=digest)
-    monkeypatch.setitem(official.SOURCES, 'mnist', known)
+    known = official.IMAGE_SETS['mnist']._replace(labels_md5=digest)
+    monkeypatch.setitem(official.IMAGE_SETS, 'mnist', known)
     data.load('mnist', tmp_path)
     with pytest.raises(DataError, match='belongs to mnist, not to fashion_mnist'):
         data.load('fashion_mnist', tmp_path)
@@ -526,6 +526,22 @@ def test_npz_unreadable(tmp_path):
         data.load(str(path))
 
 
+def test_a_source_of_your_own():
+    def ours(data_dir, seed):
+        found = data.synthetic(train=60, test=20, features=4, classes=3)
+        return found._replace(classes=5 if data_dir else 2)
+
+    source = data.Source(ours, ('data_dir', 'seed'))
+    found = data.load(source, 'somewhere', train_samples=30, seed=1)
+    assert found.classes == 5 and found.train_x.shape == (30, 4)
+    with pytest.raises(DataError, match='ours says that it has 2 classes, and has 3'):
+        data.load(source)
+    with pytest.raises(DataError, match=r'columns is for .*, got ours: drop it'):
+        data.load(source, columns={'target': 'y'})
+    with pytest.raises(DataError, match=r'dict returns dict, not a dfl_jax\.data\.Dataset'):
+        data.load(dict)
+
+
 def test_unknown_name():
     with pytest.raises(DataError, match=r"'minst'.*digits.*mnist.*cifar100.*npz"):
         data.load('minst')
@@ -577,10 +593,10 @@ def test_download_idx(tmp_path, server, monkeypatch):
     pytest.importorskip('pooch')
     folder, url = server
     write_idx(folder, '.gz')
-    source = official.SOURCES['mnist']
+    source = official.IMAGE_SETS['mnist']
     files = [folder / f'{file}.gz' for file in source.train + source.test]
     digests = tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
-    monkeypatch.setitem(official.SOURCES, 'mnist', source._replace(url=url, sha256=digests))
+    monkeypatch.setitem(official.IMAGE_SETS, 'mnist', source._replace(url=url, sha256=digests))
     target = tmp_path / 'target'
     target.mkdir()
     assert len(data.load('mnist', target).train_y) == 30
@@ -604,8 +620,8 @@ def test_download_cifar(tmp_path, server, monkeypatch):
     with tarfile.open(archive, 'w:gz') as tar:
         tar.add(home, home.name)
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    source = official.SOURCES['cifar100']._replace(url=url + archive.name, sha256=(digest,))
-    monkeypatch.setitem(official.SOURCES, 'cifar100', source)
+    source = official.IMAGE_SETS['cifar100']._replace(url=url + archive.name, sha256=(digest,))
+    monkeypatch.setitem(official.IMAGE_SETS, 'cifar100', source)
     target = tmp_path / 'target'
     target.mkdir()
     assert data.load('cifar100', target).train_x.shape == (2, 32, 32, 3)
@@ -1013,6 +1029,24 @@ def test_impossible_alpha(kind, alpha):
 def test_impossible_settings(kind, settings, message):
     with pytest.raises(PartitionError, match=message):
         data.partition(kind, dataset(), 5, seed=0, **settings)
+
+
+def test_a_partition_of_your_own():
+    def last(rng, labels, clients, count=1):
+        return [np.arange(len(labels))[-count:]] * clients
+
+    own = data.Partition(last, ('count',), by_class=False)
+    parts = data.partition(own, dataset(np.zeros(9)), 2, seed=0, count=3, alpha=0.5)
+    assert [part.tolist() for part in parts] == [[6, 7, 8]] * 2
+    with pytest.raises(TypeError, match='no partition takes counts; use one of alpha, count, '):
+        data.partition(own, dataset(), 2, seed=0, counts=3)
+    for bad, message in (
+        (lambda rng, labels, clients: [[0]], 'makes 1 clients, not 2'),
+        (lambda rng, labels, clients: [[0], []], 'client 1 must have a list of at least one'),
+        (lambda rng, labels, clients: [[0], [6000]], 'client 1 .* from 0 to 5999'),
+    ):
+        with pytest.raises(PartitionError, match=message):
+            data.partition(data.Partition(bad), dataset(), 2, seed=0)
 
 
 def test_partition_file(tmp_path):

@@ -73,7 +73,7 @@ def test_files_of_a_folder(tmp_path):
     train.to_parquet(folder / 'train.parquet')
     found = data.load(f'hf:{folder}', columns={'input': 'image', 'target': 'writer'})
     assert found.train_x.shape == (32, 8, 8, 3) and found.classes == 5
-    kept = ~data.formats.held_out(40, 0.2, '')
+    kept = ~data.dataset.choose_test_rows(40, 0.2, '')
     np.testing.assert_array_equal(found.train_y, np.arange(40)[kept] % 5)
     assert found.train_x.mean() == pytest.approx(0, abs=1e-4)
     order = np.argsort(x[kept][0].ravel(), kind='stable')
@@ -91,7 +91,7 @@ def test_lists_of_numbers_and_tables(tmp_path):
     datasets.Dataset.from_dict(rows).save_to_disk(tmp_path / 'signals')
     roles = {'input': 'signal', 'target': 'kind'}
     found = data.load(f'hf:{tmp_path}/signals', columns=roles, test_share=0.5)
-    kept = ~data.formats.held_out(50, 0.5, '')
+    kept = ~data.dataset.choose_test_rows(50, 0.5, '')
     np.testing.assert_allclose(found.train_x, x[kept], rtol=1e-6)
     assert found.classes == 2
 

@@ -244,7 +244,7 @@ def test_a_white_shape_that_white_would_hide_is_refused(tmp_path, mode):
 
 
 def test_a_class_whose_images_all_are_in_the_random_test_set_is_refused(tmp_path):
-    assert np.flatnonzero(data.formats.held_out(5, None, '')).tolist() == [2]
+    assert np.flatnonzero(data.dataset.choose_test_rows(5, None, '')).tolist() == [2]
     for number, name in enumerate('aabcc'):
         paint(tmp_path / name / f'{number}.png', (20 * number, 7 * number, number))
     with pytest.raises(DataError, match='no training sample has the class b of the test set'):

@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
-from dfl_jax.topology import TopologyError
-from dfl_jax.topology.families import Settings, draw
+from dfl_jax.topology import FAMILIES, Settings, TopologyError
+from dfl_jax.topology.family import draw
 from dfl_jax.topology.rewiring import rewire
 from tests.helpers import assortativity
 
 
 def links_of(family, clients=300, degree=6):
-    return draw(family, Settings(clients, degree), np.random.default_rng(0))
+    return draw(FAMILIES[family], Settings(clients, degree), np.random.default_rng(0))[0]
 
 
 @pytest.mark.parametrize(

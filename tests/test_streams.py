@@ -153,7 +153,7 @@ def generators(argv: str, monkeypatch) -> list[tuple[str, str]]:
 
 ON_PURPOSE = (  # generators that are made anew
     'feature_shift.py:_law',  # for the one law of all clients
-    'formats.py:choose_rows',  # for the rows of training and test set, which are other samples
+    'dataset.py:choose_rows',  # for the rows of training and test set, which are other samples
 )
 
 

@@ -68,7 +68,7 @@ def test_features_targets_and_clients(table):
     assert set(np.unique(found.train_x[:, 1:4])) == {0, 1}
     np.testing.assert_allclose([found.train_y.mean(), found.train_y.std()], [0, 1], atol=1e-6)
 
-    kept = ~data.formats.held_out(600, 0.2, '')
+    kept = ~data.dataset.choose_test_rows(600, 0.2, '')
     price, agent = (houses()[name].to_numpy() for name in ('price', 'agent'))
     mean, deviation = price[kept].mean(), price[kept].std()
     np.testing.assert_allclose(found.train_y, (price[kept] - mean) / deviation, atol=1e-5)
@@ -94,7 +94,7 @@ def test_classes_are_in_their_own_order(csv):
     columns = {'target': 'rooms', 'drop': 'number'}
     found = data.load(csv(rooms=rooms), columns=columns, test_share=0.1)
     assert found.classes == 11 and found.train_y.dtype == np.int32
-    kept = ~data.formats.held_out(60, 0.1, '')
+    kept = ~data.dataset.choose_test_rows(60, 0.1, '')
     np.testing.assert_array_equal(found.train_y, rooms[kept])  # 2 comes before 10
     texts = data.load(csv(), columns={'target': 'colour', 'drop': 'number'})
     assert texts.classes == 3
@@ -347,8 +347,8 @@ def test_names_that_may_look_like_values(tmp_path, header):
 def test_clients_are_texts(saved, ids):
     who = [ids[i % len(ids)] for i in range(60)]
     found = data.load(saved(noise(who=who)), columns=LABEL | {'client': 'who'})
-    kept = ~data.formats.held_out(60, 0.2, '')
-    np.testing.assert_array_equal(found.owners, data.formats.numbered(np.array(who)[kept]))
+    kept = ~data.dataset.choose_test_rows(60, 0.2, '')
+    np.testing.assert_array_equal(found.owners, data.dataset.number_names(np.array(who)[kept]))
     assert len(np.unique(found.owners)) == len(ids) and found.train_x.shape[1] == 3
 
 
@@ -441,7 +441,7 @@ def test_numbers_and_truth_of_a_file_are_no_texts(tmp_path):
     path = written(tmp_path, 'a,b,c,label\n' + '\n'.join(lines))
     found = data.load(path, columns=LABEL, task=REGRESSION)
     assert found.train_x.shape == (32, 3)
-    kept = ~data.formats.held_out(40, 0.2, '')
+    kept = ~data.dataset.choose_test_rows(40, 0.2, '')
     expected = -(np.arange(40) % 5)[kept].astype(float)
     np.testing.assert_allclose(found.train_y, (expected - expected.mean()) / expected.std(), 1e-5)
 
@@ -539,7 +539,7 @@ def test_other_arguments_that_do_not_fit(csv, tmp_path):
         data.load('digits', columns=columns)
     with pytest.raises(
         DataError,
-        match=r'test_share is for .csv, .parquet, hf:, .txt, sonnets, got digits: drop it',
+        match=r'test_share is for sonnets, .csv, .parquet, .txt, hf:, got digits: drop it',
     ):
         data.load('digits', test_share=0.5)
     with pytest.raises(DataError, match=r'data_dir is for mnist, .*, leaf, got digits: drop it'):

@@ -13,7 +13,7 @@ from flax import linen as nn
 from test_images import paint
 
 from dfl_jax import Clients, data, simulate, topology
-from dfl_jax.data.formats import DataError
+from dfl_jax.data.dataset import DataError
 from dfl_jax.data.partitions import PartitionError
 from dfl_jax.heterogeneous.population import populate
 from dfl_jax.methods import make

@@ -62,7 +62,7 @@ def test_arguments_that_do_not_fit():
         data.load('sonnets', task=CLASSIFICATION)
     with pytest.raises(DataError, match='the window has 0 characters'):
         sonnets(text_window=0)
-    with pytest.raises(DataError, match=r'text_window is for .txt, sonnets, got digits'):
+    with pytest.raises(DataError, match=r'text_window is for sonnets, .txt, got digits'):
         data.load('digits', text_window=9)
 
 

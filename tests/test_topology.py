@@ -11,11 +11,9 @@ import scipy.stats
 from dfl_jax.gossip.gain import gain_of, uniform_matrix
 from dfl_jax.gossip.spectra import mixing_matrix, spectrum
 from dfl_jax.topology import (
-    DIRECTED,
     FAMILIES,
-    FIXED_SHAPE,
-    FROM_FILE,
-    SEQUENCES,
+    Family,
+    Settings,
     TopologyError,
     by_cluster,
     cohorts,
@@ -27,19 +25,14 @@ from dfl_jax.topology import (
     isolate_clients,
     schedule,
 )
-from dfl_jax.topology.families import (
-    BY_NETWORKX,
-    REGULAR_BY_NETWORKX,
-    Settings,
-    draw,
-    links_of,
-    most_members,
-)
+from dfl_jax.topology import family as of_family
+from dfl_jax.topology.random_graphs import REGULAR_BY_NETWORKX
 from tests.helpers import assortativity, host_round
 
 drawing = sys.modules['dfl_jax.topology.schedule']
 
-DRAWN = tuple(f for f in FAMILIES if f not in FROM_FILE)
+DRAWN = tuple(f for f, row in FAMILIES.items() if 'path' not in row.takes)
+SEQUENCES = tuple(f for f in DRAWN if FAMILIES[f].sequence)
 RELABELLED = tuple(f for f in DRAWN if f not in SEQUENCES)
 CLIENTS, ROUNDS = 36, 4
 
@@ -49,6 +42,10 @@ def drawn(family, clients=None, rounds=ROUNDS, seed=0, degree=4, **options):
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         return schedule(family, clients, rounds, seed=seed, degree=degree, **options)
+
+
+def draw(family, settings, rng):
+    return of_family.draw(FAMILIES[family], settings, rng)[0]
 
 
 def adjacency(graph, t):
@@ -80,7 +77,7 @@ def test_layout(family, static):
     for t in range(ROUNDS):
         links = adjacency(graph, t)
         assert not links.diagonal().any()
-        assert family in DIRECTED or (links == links.T).all()
+        assert FAMILIES[family].directed or (links == links.T).all()
         assert (links.sum(axis=1) == degrees(graph)[t]).all(), 'a neighbour is listed twice'
 
 
@@ -462,11 +459,14 @@ def test_the_estimate_of_members(family):
     for clients, degree, rounds in ((36, 4, 20), (100, 6, 3), (9, 2, 5)):
         if family == 'hypercube':
             clients = 2**degree
-        settings = Settings(clients, degree)
+        settings = Settings(clients, degree, rounds=rounds)
         found = drawn(family, clients, rounds, degree=degree).members.shape[-1]
-        estimate = most_members(family, rounds, settings)
+        estimate = of_family.most_members(FAMILIES[family], settings)
         assert found <= estimate <= clients
-        if family not in (*BY_NETWORKX, 'configuration', 'epidemic', 'base_graph'):
+        if family == 'regular' or not (
+            FAMILIES[family].by_networkx(settings)
+            or family in ('configuration', 'epidemic', 'base_graph')
+        ):
             assert found == estimate
 
 
@@ -477,7 +477,7 @@ def test_families_of_a_fixed_shape_are_isomorphic_in_all_rounds(family):
     each = [nx.from_numpy_array(adjacency(graphs, t), create_using=nx.DiGraph) for t in range(5)]
     alike = all(nx.faster_could_be_isomorphic(each[0], other) for other in each[1:])
     alike = alike and all(nx.is_isomorphic(each[0], other) for other in each[1:])
-    assert alike == (family in FIXED_SHAPE) or family == 'regular'
+    assert alike == FAMILIES[family].fixed_shape or family == 'regular'
     assert any((adjacency(graphs, 0) != adjacency(graphs, t)).any() for t in range(1, 5))
 
 
@@ -490,12 +490,39 @@ def test_the_estimate_of_links(family):
             first = drawn(family, clients, 1, degree=degree)
             found = first.mask[0, :, 1:].sum()
         else:
-            links = draw(family, settings, np.random.default_rng(0))
-            found = len(links.edges if hasattr(links, 'edges') else links)
-        members = most_members(family, 1, settings)
-        estimate = links_of(family, members, settings)
+            found = len(draw(family, settings, np.random.default_rng(0)))
+        estimate = of_family.links_of(FAMILIES[family], settings)
         assert 0.6 * found <= estimate
         assert estimate <= 2.5 * found or family == 'base_graph', 'whose rounds are unlike'
+
+
+def wheel(settings, rng):
+    return nx.wheel_graph(settings.clients)
+
+
+def test_a_family_of_your_own():
+    graphs = schedule(Family(wheel), 6, 4, seed=0)
+    assert (np.sort(degrees(graphs)) == [3, 3, 3, 3, 3, 5]).all()
+    assert len({degrees(graphs)[t].argmax() for t in range(4)}) > 1, 'relabelled'
+    hears = Family(lambda s, rng: nx.DiGraph([(0, 1), (1, 2), (1, 1)]), directed=True)
+    assert adjacency(schedule(hears, 3, 1, seed=0, static=True), 0)[[1, 2], [0, 1]].all()
+    with pytest.raises(TopologyError, match='wheel draws a Graph of 6 nodes; draw 6, in a'):
+        schedule(Family(wheel, directed=True), 6, 1, seed=0)
+    with pytest.raises(TopologyError, match=r'give links \[E, 2\] between the clients 0 to 2'):
+        schedule(Family(lambda s, rng: np.array([[0, 3]])), 3, 1, seed=0)
+    with pytest.raises(TopologyError, match='wheel has no probability of a link'):
+        schedule(Family(wheel), 6, 1, seed=0, probability=0.5)
+
+
+def test_weights_of_a_family_of_your_own():
+    def lazy_ring(settings, rng):
+        graph = nx.cycle_graph(settings.clients)
+        nx.set_edge_attributes(graph, rng.choice([0.1, 0.2]), 'weight')
+        return graph
+
+    graphs = schedule(Family(lazy_ring), 5, 8, seed=0)
+    np.testing.assert_allclose(graphs.weights.sum(axis=2), 1)
+    assert set(np.unique(graphs.weights[:, :, 1:])) == {0.1, 0.2}
 
 
 def test_bytes_of_a_schedule():

@@ -1,6 +1,5 @@
 """Graphs that carry their weights, directed ones, and sequences that average exactly."""
 
-import itertools
 import math
 import warnings
 
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 import networkx as nx
 import numpy as np
 import pytest
-import scipy.optimize
 
 from dfl_jax import gossip, simulate, topology
 from dfl_jax.base import Clients, Graph
@@ -312,73 +310,6 @@ def test_links_with_weights_are_not_rewired(tmp_path):
     (tmp_path / 'links.txt').write_text('0 1 .2\n1 2 .2\n1 3 .2\n')
     with pytest.raises(TopologyError, match=r'rewiring to assortativity=0\.5 would move; leave'):
         schedule('edge_list', 4, path=tmp_path / 'links.txt', assortativity=0.5)
-
-
-# --------------------------------------------------------------------------------- best weights
-
-
-def test_best_constant_weights():
-    """Xiao & Boyd: no other constant is faster, and on a complete graph it averages at once."""
-    assert second_modulus(gossip.constant_weights(schedule('complete', 7))) < 1e-12
-    graphs = schedule('erdos_renyi', 20, 3, degree=6)
-    best = gossip.constant_weights(graphs)
-    np.testing.assert_allclose(best.weights.sum(axis=2), 1, atol=1e-14)
-    assert (best.weights[~best.mask] == 0).all()
-    links = best.mask.copy()
-    links[:, :, 0] = False
-    for r in range(3):
-        (weight,) = np.unique(best.weights[r][links[r]])
-
-        def modulus(factor, r=r, weight=weight):
-            weights = np.where(links[r], factor * weight, 0)
-            weights[:, 0] = 1 - weights.sum(axis=1)
-            return spectrum(
-                mixing_matrix(host_round(graphs, r)._replace(weights=weights), np.ones(20))
-            ).second_modulus
-
-        assert modulus(1) < min(modulus(0.99), modulus(1.01))
-    static = gossip.constant_weights(schedule('ring', 6, 5, static=True))
-    assert static.weights.strides[0] == 0 and static.weights[4, 0, 1] == pytest.approx(2 / 5)
-
-
-def test_fastest_weights():
-    """Against a direct search over the three kinds of links of two linked triangles."""
-    graphs = schedule('two_group', 6, static=True)
-    kinds = np.zeros((6, 6), int)
-    for i, j in itertools.combinations(range(6), 2):
-        kinds[i, j] = kinds[j, i] = ({i, j} & {2, 3} != set()) + ({i, j} == {2, 3})
-    linked = matrices_of(graphs)[0] > 0
-
-    def modulus(weights):
-        matrix = np.where(linked, np.take(weights, kinds), 0)
-        np.fill_diagonal(matrix, 0)
-        matrix += np.diag(1 - matrix.sum(axis=1))
-        return np.abs(np.linalg.eigvalsh(matrix - 1 / 6)).max()
-
-    starts = itertools.product((0.2, 0.4), repeat=3)
-    least = min(scipy.optimize.minimize(modulus, s, method='Nelder-Mead').fun for s in starts)
-    found = second_modulus(gossip.fastest_weights(graphs))
-    assert least - 1e-6 < found < least + 2e-3
-    assert found < second_modulus(gossip.constant_weights(graphs)) - 0.005
-    assert found < second_modulus(graphs, 'metropolis')
-
-
-def test_fastest_weights_are_those_of_the_semidefinite_program():
-    cvxpy = pytest.importorskip('cvxpy')
-    graphs = schedule('erdos_renyi', 12, degree=4, static=True)
-    linked = matrices_of(graphs)[0] > 0
-    matrix = cvxpy.Variable((12, 12), symmetric=True)
-    rows = [cvxpy.sum(matrix, axis=1) == 1, cvxpy.multiply(matrix, 1.0 * ~linked) == 0]
-    least = cvxpy.Problem(cvxpy.Minimize(cvxpy.sigma_max(matrix - 1 / 12)), rows).solve()
-    assert second_modulus(gossip.fastest_weights(graphs)) == pytest.approx(least, abs=2e-3)
-
-
-@pytest.mark.parametrize('builder', [gossip.constant_weights, gossip.fastest_weights])
-def test_best_weights_need_a_connected_graph_of_links_both_ways(builder):
-    with pytest.raises(TopologyError, match='client 0 hears client 4, which does not hear it'):
-        builder(schedule('directed_ring', 5, static=True))
-    with pytest.raises(TopologyError, match='the graph of round 1 is not connected'):
-        builder(schedule('clustered', 12, degree=3, static=True))
 
 
 def test_a_graph_without_weights_is_what_it_was():

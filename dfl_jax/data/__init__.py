@@ -1,7 +1,7 @@
 """Data of the network: sources, partitions over clients, packing into Clients."""
 
 from dfl_jax.data import augment, feature_shift
-from dfl_jax.data.formats import DataError, Dataset
+from dfl_jax.data.dataset import DataError, Dataset
 from dfl_jax.data.label_skew import (
     PartitionError,
     balanced,
@@ -10,8 +10,10 @@ from dfl_jax.data.label_skew import (
     shards,
     zipf,
 )
+from dfl_jax.data.npz import check_dataset
 from dfl_jax.data.partitions import (
-    KINDS,
+    PARTITIONS,
+    Partition,
     from_file,
     iid,
     lognormal,
@@ -22,4 +24,14 @@ from dfl_jax.data.partitions import (
     writer,
 )
 from dfl_jax.data.projection import project, projection_matrix
-from dfl_jax.data.sources import DATASETS, FILES, TAKERS, kind_of, load, subsample, synthetic
+from dfl_jax.data.sources import (
+    DATASETS,
+    FILES,
+    OPTIONS,
+    SOURCES,
+    Source,
+    kind_of,
+    load,
+    subsample,
+    synthetic,
+)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dfl_jax.data.formats import DataError
+from dfl_jax.data.dataset import DataError
 
 MOST_VALUES = 1000  # different ones of a column that is one-hot; identifiers have more
 MOST_CHANCE = 20  # rows, in which a feature may be like the target by chance
@@ -39,7 +39,7 @@ Column = Any  # pandas.Series
 Frame = Any  # pandas.DataFrame
 
 
-def typed(column: Column) -> Column:
+def parse_texts(column: Column) -> Column:
     """A column of texts, some perhaps missing, as numbers or truth values if all of them are."""
     numbers = _numbers(column)
     if (numbers.notna() == column.notna()).all():
@@ -86,7 +86,7 @@ def check_texts(
     numbers: whether all of them may be numbers.
     """
     texts = column.astype(str)
-    odd = others(texts)
+    odd = not_numbers(texts)
     if not len(odd) and not numbers:
         raise DataError(
             f'{where} holds numbers that are written as texts, such as {texts.iloc[0][:60]!r}: '
@@ -163,7 +163,7 @@ def numbers_of(column: Column, where: str) -> np.ndarray:
     if column.dtype.kind in 'biuf':
         return column.to_numpy(np.float64)
     texts = column.astype(str)
-    if len(odd := others(texts)):
+    if len(odd := not_numbers(texts)):
         raise DataError(
             f'{where} is to be a number and holds {odd.iloc[0][:60]!r}: write plain numbers '
             'such as 1234.5'
@@ -171,7 +171,7 @@ def numbers_of(column: Column, where: str) -> np.ndarray:
     return _numbers(texts).to_numpy(np.float64)
 
 
-def others(texts: Column) -> Column:
+def not_numbers(texts: Column) -> Column:
     """Those of the texts that are there and no numbers."""
     return texts[_numbers(texts).isna() & texts.notna()]
 

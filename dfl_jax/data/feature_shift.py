@@ -12,7 +12,7 @@ import numpy as np
 
 from dfl_jax.base import Clients
 from dfl_jax.checks import check_choice
-from dfl_jax.data.formats import DataError
+from dfl_jax.data.dataset import DataError
 from dfl_jax.tasks import Task
 
 KINDS = ('quarter_turns', 'angle', 'colour', 'noise')

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from dfl_jax.data import tabular
-from dfl_jax.data.formats import (
+from dfl_jax.data.dataset import (
     DataError,
     Dataset,
     check_classes,
     check_learns_classes,
     check_memory,
-    held_out,
+    choose_test_rows,
     imported,
     normalised,
-    numbered,
+    number_names,
     one_line,
 )
 from dfl_jax.data.images import channel_moments, check_size, pixels_of
@@ -35,7 +35,7 @@ Table = Any  # datasets.Dataset
 
 def load(
     name: str,
-    columns: Mapping[str, str],
+    columns: Mapping[str, str] | None = None,
     test_share: float | None = None,
     image_size: int | None = None,
     task: Task = CLASSIFICATION,
@@ -69,6 +69,7 @@ def load(
       DataError: no such data set, folder, split or column, values that are missing or fit neither,
         or a class that the test set has and the training set lacks.
     """
+    columns = columns or {}
     train, test, texts = _splits(name, progress)
     if test is not None and test_share is not None:
         raise DataError(f'{name} has a test set of its own: drop the test share of {test_share}')
@@ -88,9 +89,9 @@ def load(
     y, names = _classes(name, tables, target)
     owners = None
     if 'client' in columns:
-        owners = numbered([str(user) for user in _values(name, train, columns['client'])])
+        owners = number_names([str(user) for user in _values(name, train, columns['client'])])
     if test is None:
-        testing = held_out(len(y), test_share, name)
+        testing = choose_test_rows(len(y), test_share, name)
         owners = owners if owners is None else owners[~testing]
     else:
         testing = np.arange(len(y)) >= len(train)
@@ -186,8 +187,8 @@ def _columns(table: Table, kind: str) -> list[str]:
 def _values(name: str, table: Table, column: str) -> list[Any]:
     """The values of a column, class labels by name. Raises DataError where some are missing."""
     values = _named(table, _present(name, table, column))
-    if lacking := sum(each is None for each in values):
-        raise DataError(f'{name}: {lacking} samples have no {column}: remove them')
+    if missing := sum(each is None for each in values):
+        raise DataError(f'{name}: {missing} samples have no {column}: remove them')
     return values
 
 

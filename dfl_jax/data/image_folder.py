@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from dfl_jax.data.formats import (
+from dfl_jax.data.dataset import (
     DataError,
     Dataset,
     check_classes,
     check_memory,
+    choose_test_rows,
     folder_of,
-    held_out,
     imported,
     normalised,
     one_line,
@@ -72,7 +72,7 @@ def load(
     if split:
         test = np.arange(len(paths)) >= sum(map(len, sets[0].values()))
     else:
-        test = held_out(len(paths), None, root)
+        test = choose_test_rows(len(paths), None, root)
     Image = imported('PIL.Image', 'image_folder is read by Pillow', 'pillow')
     check_classes(root, y[~test], y[test], [*numbers])
     for path in paths:

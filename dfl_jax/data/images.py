@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dfl_jax.data.formats import DataError
+from dfl_jax.data.dataset import DataError
 
 SIZES = (8, 1024)  # smallest and largest S
 GREY = ('1', 'L', 'LA', 'La')  # Pillow's modes without colour

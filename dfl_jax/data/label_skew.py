@@ -15,9 +15,15 @@ class PartitionError(ValueError):
 
 
 def balanced(
-    rng: np.random.Generator, labels: np.ndarray, clients: int, samples_per_client: int | None
+    rng: np.random.Generator,
+    labels: np.ndarray,
+    clients: int,
+    samples_per_client: int | None = None,
 ) -> list[np.ndarray]:
     """Clients with equally many samples of every class: disjoint, the other samples not used.
+
+    >>> [part.tolist() for part in balanced(np.random.default_rng(0), np.arange(4) % 2, 2)]
+    [[0, 3], [1, 2]]
 
     Args:
       labels: [n], classes.
@@ -45,7 +51,11 @@ def balanced(
 
 
 def dirichlet(
-    rng: np.random.Generator, labels: np.ndarray, clients: int, alpha: float, overlap: bool = False
+    rng: np.random.Generator,
+    labels: np.ndarray,
+    clients: int,
+    alpha: float = 0.1,
+    overlap: bool = False,
 ) -> list[np.ndarray]:
     """About equally large clients, each of which has a class mix q_i ~ Dir(alpha).
 
@@ -55,6 +65,9 @@ def dirichlet(
     from the classes still available, by q_i renormalised over them. With `overlap` every client
     draws floor(n / M) distinct samples from the whole training set, so that clients share samples,
     as in the partitions published with NTK-DFL (Thompson et al., 2025).
+
+    >>> [len(p) for p in dirichlet(np.random.default_rng(0), np.arange(90) % 3, 4, alpha=0.5)]
+    [22, 22, 23, 23]
 
     Args:
       labels: [n], classes.
@@ -76,7 +89,7 @@ def dirichlet(
 
 
 def dirichlet_split(
-    rng: np.random.Generator, labels: np.ndarray, clients: int, alpha: float
+    rng: np.random.Generator, labels: np.ndarray, clients: int, alpha: float = 0.1
 ) -> list[np.ndarray]:
     """Clients of unequal sizes, each class split over them by Dir(alpha): disjoint, complete.
 
@@ -84,6 +97,9 @@ def dirichlet_split(
     until no client is empty. NIID-Bench (Li et al. 2022) asks for ten samples a client, and gives
     no more of a class to clients that have n / M samples already; both bend the distribution
     towards equal sizes.
+
+    >>> [len(p) for p in dirichlet_split(np.random.default_rng(0), np.arange(90) % 3, 4, 0.5)]
+    [33, 10, 19, 28]
 
     Args:
       labels: [n], classes.
@@ -104,7 +120,7 @@ def dirichlet_split(
 
 
 def zipf(
-    rng: np.random.Generator, labels: np.ndarray, clients: int, exponent: float
+    rng: np.random.Generator, labels: np.ndarray, clients: int, exponent: float = 1.8
 ) -> list[np.ndarray]:
     """Clients of different class mixes whose shares of a class have a heavy tail.
 
@@ -114,6 +130,9 @@ def zipf(
     off, fewer than M samples of a class, is not used. Draws of z are repeated until their sum is at
     most the scarcest class, so that every client has a sample of each. The partition of the authors
     of the paper on initialisation and topology, whose exponent is 1.8.
+
+    >>> [len(part) for part in zipf(np.random.default_rng(0), np.arange(900) % 3, 4, exponent=2.5)]
+    [225, 225, 225, 225]
 
     Args:
       labels: [n], classes.
@@ -141,6 +160,9 @@ def shards(
     """Clients of `shards_per_client` random shards, equal cuts of the samples sorted by label.
 
     Disjoint and complete: the pathological split of McMahan et al. (2017).
+
+    >>> [part.tolist() for part in shards(np.random.default_rng(0), np.repeat([0, 1, 2, 3], 2), 2)]
+    [[2, 3, 4, 5], [0, 1, 6, 7]]
 
     Args:
       labels: [n], classes.

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dfl_jax.data.formats import (
+from dfl_jax.data.dataset import (
     DataError,
     Dataset,
     check_classes,
     check_learns_classes,
     check_memory,
     folder_of,
-    numbered,
+    number_names,
 )
 from dfl_jax.data.text import alphabet_of, encode
 from dfl_jax.files import read_text
@@ -54,7 +54,7 @@ def load(data_dir: str | Path | None, task: Task = CLASSIFICATION) -> Dataset:
     texts = isinstance(train_x[0], str)
     _check_kind(root, train_x[0], train_y, task)
     sets = ((train_x, train_y), (test_x, test_y))
-    owners = numbered(users)
+    owners = number_names(users)
     if texts:
         (train, test), classes = _characters(root, sets)
         return Dataset(

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_jax.data.formats import (
+from dfl_jax.data.dataset import (
     DataError,
     Dataset,
     check_classes,
     check_memory,
-    numbered,
+    number_names,
     one_line,
 )
 from dfl_jax.files import check_file
@@ -84,6 +84,26 @@ def from_arrays(
     return Dataset(x[0], y[0], x[1], y[1], classes, _owners(path, client, len(train_y)))
 
 
+def check_dataset(given: object, origin: object, task: Task = CLASSIFICATION) -> Dataset:
+    """The data set that a loader of others returned, its arrays [n, ...] checked as in `load`.
+
+    origin: the loader, for messages.
+
+    Raises:
+      DataError: what is no data set, or has more classes than it says.
+    """
+    if not isinstance(given, Dataset):
+        raise DataError(f'{origin} returns {type(given).__name__}, not a dfl_jax.data.Dataset')
+    arrays, owners = [np.asarray(array) for array in given[:4]], given.owners
+    owners = None if owners is None else np.asarray(owners)
+    found = from_arrays(arrays, owners, origin, task)
+    if not found.classes <= given.classes:
+        raise DataError(
+            f'{origin} says that it has {given.classes} classes, and has {found.classes}'
+        )
+    return found._replace(classes=given.classes)
+
+
 def check_inputs(what: str, x: np.ndarray) -> None:
     """Raises DataError for images [n, ...] in another layout than [n, H, W, channels], and for
     inputs of several axes that are not scaled; warns where a plain list of numbers is not.
@@ -127,7 +147,7 @@ def _owners(path: object, client: np.ndarray | None, n: int) -> np.ndarray | Non
             f'{path}: client is {client.shape} {client.dtype}, and must be ({n},) whole numbers or '
             'texts, one a training sample'
         )
-    return numbered(client)
+    return number_names(client)
 
 
 def _classes(path: object, *targets: np.ndarray) -> int:
@@ -169,11 +189,11 @@ def _arrays_of(path: Path) -> tuple[list[np.ndarray], np.ndarray | None]:
             sizes = {info.filename: info.file_size for info in archive.infolist()}
     except Exception as error:
         raise DataError(f'cannot read {path} as a .npz ({one_line(error)}): {how}') from None
-    lacking = [name for name in NPZ if f'{name}.npy' not in sizes]
-    if lacking:
+    missing = [name for name in NPZ if f'{name}.npy' not in sizes]
+    if missing:
         present = ', '.join(name.removesuffix('.npy') for name in sizes)
         raise DataError(
-            f'{path} lacks {", ".join(lacking)} and holds {present[:200] or "nothing"}: {how}'
+            f'{path} lacks {", ".join(missing)} and holds {present[:200] or "nothing"}: {how}'
         )
     check_memory(path, sum(sizes.get(f'{name}.npy', 0) for name in (*NPZ, CLIENT)))
     try:

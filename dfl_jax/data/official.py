@@ -5,27 +5,32 @@ where they are missing.
 """
 
 import contextlib
+import gzip
 import hashlib
+import lzma
+import math
+import zlib
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dfl_jax.data.formats import (
+from dfl_jax.data.dataset import (
     DataError,
     Dataset,
     folder_of,
     normalised,
     one_line,
-    read_cifar,
-    read_idx,
-    read_writers,
 )
 from dfl_jax.files import check_file
+from dfl_jax.host_memory import in_bytes
+
+LARGEST = 2**30  # bytes of an official file, uncompressed; those of CIFAR-100 have 154 MB
+ANEW = 'delete it, then load again or download it anew'
 
 
-class Source(NamedTuple):
+class OfficialFiles(NamedTuple):
     """Where the files of an image set are, and what is in them; the defaults are MNIST's."""
 
     mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
@@ -44,8 +49,8 @@ class Source(NamedTuple):
 # The sums of MNIST and Fashion-MNIST are of files whose MD5 is the published one. Those of CIFAR
 # are from the lists of TensorFlow Datasets (url_checksums/cifar10.txt and cifar100.txt); other
 # libraries, MLDatasets.jl and GoMLX, have the same.
-SOURCES = {
-    'mnist': Source(
+IMAGE_SETS = {
+    'mnist': OfficialFiles(
         mean=(0.1307,),
         std=(0.3081,),
         url='https://ossci-datasets.s3.amazonaws.com/mnist/',
@@ -57,7 +62,7 @@ SOURCES = {
         ),
         labels_md5='e86ee40d66677c011a9abda399ec8c4d',
     ),
-    'fashion_mnist': Source(
+    'fashion_mnist': OfficialFiles(
         mean=(0.2860,),
         std=(0.3530,),
         url='https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/',
@@ -69,7 +74,7 @@ SOURCES = {
         ),
         labels_md5='3236f6424fc25388b2834cb19942cf7e',
     ),
-    'cifar10': Source(
+    'cifar10': OfficialFiles(
         train=tuple(f'data_batch_{i}.bin' for i in range(1, 6)),
         test=('test_batch.bin',),
         mean=(0.4914, 0.4822, 0.4465),
@@ -78,7 +83,7 @@ SOURCES = {
         sha256=('c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd',),
         folder='cifar-10-batches-bin',
     ),
-    'cifar100': Source(
+    'cifar100': OfficialFiles(
         train=('train.bin',),
         test=('test.bin',),
         classes=100,
@@ -93,11 +98,11 @@ SOURCES = {
 
 
 def load(name: str, data_dir: str | Path | None) -> Dataset:
-    """The data set of that name, one of SOURCES; `mnist` may know its writers.
+    """The data set of that name, one of IMAGE_SETS; `mnist` may know its writers.
 
     Raises DataError for files that are missing and not to be had, or damaged.
     """
-    source = SOURCES[name]
+    source = IMAGE_SETS[name]
     paths = _find(name, source, data_dir)
     train_x, train_y = _read_split(source, paths[: len(source.train)])
     test_x, test_y = _read_split(source, paths[len(source.train) :])
@@ -118,7 +123,7 @@ def _by(images: np.ndarray) -> str:
     return ' x '.join(map(str, images.shape[1:3]))
 
 
-def _find(name: str, source: Source, data_dir: str | Path | None) -> list[Path]:
+def _find(name: str, source: OfficialFiles, data_dir: str | Path | None) -> list[Path]:
     """The paths of a source's files, training first; those that are missing are downloaded."""
     files = source.train + source.test
     root = folder_of(data_dir) if data_dir else None
@@ -161,7 +166,7 @@ def _candidates(folder: Path, file: str) -> list[Path]:
     return [folder / f'{file}{suffix}' for suffix in ('', '.gz', '.xz')]
 
 
-def _download(source: Source, missing: list[str], folder: Path) -> str:
+def _download(source: OfficialFiles, missing: list[str], folder: Path) -> str:
     """Why files may be missing still, after an attempt to download those into the folder."""
     import pooch
 
@@ -182,7 +187,7 @@ def _download(source: Source, missing: list[str], folder: Path) -> str:
     return 'the download does not hold them'
 
 
-def _read_split(source: Source, paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
+def _read_split(source: OfficialFiles, paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     """Inputs [n, H, W, channels] float32, normalised, and labels [n] int32 of one split."""
     if source.folder:
         records = np.concatenate([read_cifar(path, source.label_bytes) for path in paths])
@@ -206,6 +211,92 @@ def _read_split(source: Source, paths: list[Path]) -> tuple[np.ndarray, np.ndarr
 def _check_identity(name: str, labels: np.ndarray, path: Path) -> None:
     """Raises DataError where MNIST stands for Fashion-MNIST, which shares its file names."""
     md5 = hashlib.md5(labels.astype(np.uint8).tobytes(), usedforsecurity=False).hexdigest()
-    for other, source in SOURCES.items():
+    for other, source in IMAGE_SETS.items():
         if other != name and md5 == source.labels_md5:
             raise DataError(f'{path} belongs to {other}, not to {name}: correct data_dir')
+
+
+def _read_bytes(path: Path, most: int) -> tuple[bytes, str]:
+    """At most so many uncompressed bytes, as far as they can be read, and what went wrong."""
+    openers: dict[str, Any] = {'.gz': gzip.open, '.xz': lzma.open}
+    chunks, left = [], most
+    try:
+        check_file(path)
+        with openers.get(path.suffix, open)(path, 'rb') as file:
+            while left and (chunk := file.read(min(left, 1 << 20))):
+                chunks.append(chunk)
+                left -= len(chunk)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        return b''.join(chunks), f' ({one_line(error)})'
+    return b''.join(chunks), ''
+
+
+def read_idx(path: Path, ndim: int) -> np.ndarray:
+    """An IDX file of unsigned bytes: magic 0 0 8 ndim, big-endian int32 sizes, then the data.
+
+    No more is read than the header announces, and one byte that should not be there.
+    """
+    header = 4 + 4 * ndim
+    content, fault = _read_bytes(path, header)
+    magic = bytes((0, 0, 8, ndim))
+    if not fault and len(content) >= 4 and content[:4] != magic:
+        raise DataError(
+            f'{path} starts with the bytes {content[:4].hex()}, expected {magic.hex()}: '
+            f'it is not the official IDX file; {ANEW}'
+        )
+    if fault or len(content) < header:
+        raise _damaged(path, f'{header:,}', len(content), fault)
+    sizes = np.frombuffer(content[4:], '>i4').tolist()
+    expected = header + math.prod(sizes)
+    if min(sizes) < 1 or expected > LARGEST:
+        raise DataError(
+            f'{path} announces an array of {" x ".join(map(str, sizes))} bytes, and official files '
+            f'have some, up to {in_bytes(LARGEST)}; {ANEW}'
+        )
+    content, fault = _read_bytes(path, expected + 1)
+    if fault or len(content) != expected:
+        size = len(content)
+        if size > expected and path.suffix not in ('.gz', '.xz'):
+            size = path.stat().st_size  # no more was read than one byte too many
+        raise _damaged(path, f'{expected:,}', size, fault)
+    return np.frombuffer(content, np.uint8, offset=header).reshape(sizes)
+
+
+def read_cifar(path: Path, label_bytes: int) -> np.ndarray:
+    """CIFAR's binary records [n, label_bytes + 3072]: the labels, then the three colour planes."""
+    content, fault = _read_bytes(path, LARGEST + 1)
+    if len(content) > LARGEST:
+        fault = f', more than the {in_bytes(LARGEST)} that an official file may have'
+    width = label_bytes + 3072
+    if fault or not content or len(content) % width:
+        raise _damaged(path, f'a multiple of {width:,}', len(content), fault)
+    return np.frombuffer(content, np.uint8).reshape(-1, width)
+
+
+def _damaged(path: Path, expected: str, size: int, fault: str) -> DataError:
+    return DataError(
+        f'{path} is damaged or cut short: expected {expected} bytes uncompressed, '
+        f'found {size:,}{fault}; {ANEW}'
+    )
+
+
+def read_writers(path: Path, n: int) -> np.ndarray | None:
+    """Who wrote each of n samples, [n] int32; None without the file."""
+    if not path.exists():
+        return None
+    try:
+        check_file(path)
+        writers = np.lib.format.open_memmap(path, mode='r')  # reads no more than there is
+    except Exception as error:  # numpy's parser of headers raises whatever it meets
+        raise DataError(f'{path} is not readable ({one_line(error)}): replace it') from None
+    if writers.shape != (n,) or writers.dtype.kind not in 'iu':
+        raise DataError(
+            f'{path} is {writers.shape} {writers.dtype}, expected ({n},) integers: replace it'
+        )
+    limits = np.iinfo(np.int32)
+    if writers.min() < limits.min or writers.max() > limits.max:
+        raise DataError(
+            f'{path} holds the writers {writers.min()} to {writers.max()}, beyond 32 bits: '
+            'number them anew'
+        )
+    return np.array(writers, np.int32)

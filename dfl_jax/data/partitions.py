@@ -8,15 +8,17 @@ Axis letters: M clients, C classes, n training samples.
 import json
 import reprlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from dfl_jax.base import Clients
 from dfl_jax.checks import check_choice
-from dfl_jax.data.formats import DataError, Dataset
+from dfl_jax.data.dataset import DataError, Dataset
 from dfl_jax.data.label_skew import (
     PartitionError,
     balanced,
@@ -29,47 +31,48 @@ from dfl_jax.data.label_skew import (
 )
 from dfl_jax.files import read_text
 
-KINDS = (
-    'iid',
-    'balanced',
-    'dirichlet',
-    'dirichlet_split',
-    'zipf',
-    'lognormal',
-    'writer',
-    'natural',
-    'shards',
-)
-
 MOST_SIGMA = 20.0  # beyond it one client has all
-ANY_TARGETS = ('iid', 'lognormal', 'writer', 'natural')  # the others are by class
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A kind of partition: a row of `PARTITIONS`, or one of your own.
+
+    `split(rng, labels [n, ...], clients, **settings)` returns the indices of the training samples
+    of each client, M arrays [N_i], none empty.
+    """
+
+    split: Callable[..., list[np.ndarray]]
+    takes: tuple[str, ...] = ()  # the settings of `partition` that are passed to it
+    by_class: bool = True  # needs targets that are classes
+    of_owners: bool = False  # is given the natural clients [n] or None in place of the labels
 
 
 def partition(
-    kind: str,
+    kind: str | Partition,
     dataset: Dataset,
     clients: int,
     *,
     seed: int | np.random.SeedSequence,
-    alpha: float = 0.1,
-    overlap: bool = False,
-    exponent: float = 1.8,
-    lognormal_sigma: float = 1.0,
-    shards_per_client: int = 2,
-    samples_per_client: int | None = None,
     path: str | Path | None = None,
+    **settings: Any,
 ) -> list[np.ndarray]:
     """The indices [N_i] of the training samples of each client i of M = clients.
 
+    >>> from dfl_jax import data
+    >>> parts = partition('dirichlet', data.synthetic(), 3, seed=0, alpha=0.5)
+    >>> [len(part) for part in parts]
+    [1334, 1333, 1333]
+    >>> in_order = Partition(lambda rng, labels, clients: np.array_split(np.arange(90), clients))
+    >>> [len(part) for part in partition(in_order, data.synthetic(), 3, seed=0)]
+    [30, 30, 30]
+
     Args:
-      kind: one of `KINDS`; the function of that name says what it means.
-      alpha: concentration, for dirichlet and dirichlet_split.
-      overlap: for dirichlet, every client draws from the whole training set.
-      exponent: of the Zipf law.
-      lognormal_sigma: of the sizes of clients, for lognormal.
-      shards_per_client: for shards.
-      samples_per_client: for balanced.
+      kind: a name of `PARTITIONS`, described by the function of that name; or a `Partition`.
       path: a partition file; when given it alone decides, whatever the kind.
+      settings: alpha, overlap, exponent, lognormal_sigma, shards_per_client, samples_per_client,
+        and those of a `Partition` of your own; a kind is given what it takes, with the defaults of
+        its function.
 
     Raises:
       PartitionError: settings out of range, or a partition that does not exist.
@@ -77,51 +80,75 @@ def partition(
     labels = dataset.train_y
     if path:
         return from_file(path, len(labels), clients)
-    check_choice('partition', kind, KINDS, PartitionError)
-    if overlap and kind != 'dirichlet':
-        raise PartitionError(f'overlap is for the partition dirichlet only, got {kind}: drop it')
-    if kind not in ANY_TARGETS and (labels.ndim > 1 or labels.dtype.kind == 'f'):
+    if isinstance(kind, Partition):
+        name, row = getattr(kind.split, '__name__', 'of your own'), kind
+    else:
+        check_choice('partition', kind, PARTITIONS, PartitionError)
+        name, row = kind, PARTITIONS[kind]
+    known = {*row.takes, *(setting for each in PARTITIONS.values() for setting in each.takes)}
+    if unknown := sorted(settings.keys() - known):
+        raise TypeError(f'no partition takes {unknown[0]}; use one of {", ".join(sorted(known))}')
+    if settings.get('overlap') and 'overlap' not in row.takes:
+        raise PartitionError(f'overlap is for the partition dirichlet only, got {name}: drop it')
+    if row.by_class and (labels.ndim > 1 or labels.dtype.kind == 'f'):
+        others = ', '.join(other for other, each in PARTITIONS.items() if not each.by_class)
         raise PartitionError(
-            f'the partition {kind} is by class, and these targets are no classes: use one of '
-            f'{", ".join(ANY_TARGETS)}'
+            f'the partition {name} is by class, and these targets are no classes: use one of '
+            f'{others}'
         )
-    rng = np.random.default_rng(seed)
-    draw = {
-        'iid': lambda: iid(rng, labels, clients),
-        'balanced': lambda: balanced(rng, labels, clients, samples_per_client),
-        'dirichlet': lambda: dirichlet(rng, labels, clients, alpha, overlap),
-        'dirichlet_split': lambda: dirichlet_split(rng, labels, clients, alpha),
-        'zipf': lambda: zipf(rng, labels, clients, exponent),
-        'lognormal': lambda: lognormal(rng, labels, clients, lognormal_sigma),
-        'writer': lambda: writer(rng, dataset.owners, clients),
-        'natural': lambda: natural(rng, dataset.owners, clients),
-        'shards': lambda: shards(rng, labels, clients, shards_per_client),
-    }
-    return draw[kind]()
+    taken = {setting: settings[setting] for setting in row.takes if setting in settings}
+    of_whom = dataset.owners if row.of_owners else labels
+    parts = row.split(np.random.default_rng(seed), of_whom, clients, **taken)
+    if row is kind:
+        _check_parts(parts, len(labels), clients, name)
+    return parts
+
+
+def _check_parts(parts: Sequence[np.ndarray], n: int, clients: int, name: str) -> None:
+    """Raises `PartitionError` unless a split of others returns M arrays of indices, none empty."""
+    if len(parts) != clients:
+        raise PartitionError(f'the partition {name} makes {len(parts)} clients, not {clients}')
+    for client, part in enumerate(map(np.asarray, parts)):
+        indices = part.ndim == 1 and part.size and part.dtype.kind in 'iu'
+        if not indices or not 0 <= part.min() <= part.max() < n:
+            raise PartitionError(
+                f'the partition {name}: client {client} must have a list of at least one index '
+                f'from 0 to {n - 1}'
+            )
 
 
 def iid(rng: np.random.Generator, labels: np.ndarray, clients: int) -> list[np.ndarray]:
-    """Random shares [N_i] of labels [n]: disjoint and complete, sizes equal up to one sample."""
+    """Random shares [N_i] of labels [n]: disjoint and complete, sizes equal up to one sample.
+
+    >>> [len(part) for part in iid(np.random.default_rng(0), np.zeros(10), 3)]
+    [4, 3, 3]
+    """
     check_clients(clients, len(labels))
     return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
 
 
 def lognormal(
-    rng: np.random.Generator, labels: np.ndarray, clients: int, sigma: float
+    rng: np.random.Generator, labels: np.ndarray, clients: int, lognormal_sigma: float = 1.0
 ) -> list[np.ndarray]:
-    """Random shares of all samples, in proportion to exp(sigma z) with z standard normal numbers.
+    """Random shares of all samples, in proportion to exp(sigma z), z standard normal numbers.
 
     Disjoint and complete; every client has one sample at least, and the classes are mixed alike.
 
+    >>> [len(part) for part in lognormal(np.random.default_rng(0), np.zeros(90), 4)]
+    [20, 16, 34, 20]
+
     Args:
       labels: [n, ...], targets of any kind.
-      sigma: above 0; the largest client of many is about exp(2 sigma) times the median one.
+      lognormal_sigma: sigma, above 0; the largest client of many is about exp(2 sigma) times the
+        median one.
     """
     n = len(labels)
     check_clients(clients, n)
-    if not 0 < sigma <= MOST_SIGMA:
-        raise PartitionError(f'sigma is {sigma}: use more than 0 and at most {MOST_SIGMA:g}')
-    weights = np.exp(sigma * rng.standard_normal(clients))
+    if not 0 < lognormal_sigma <= MOST_SIGMA:
+        raise PartitionError(
+            f'sigma is {lognormal_sigma}: use more than 0 and at most {MOST_SIGMA:g}'
+        )
+    weights = np.exp(lognormal_sigma * rng.standard_normal(clients))
     # One sample each, and of the others the nearest whole number to each cumulative share
     ends = np.rint((n - clients) * np.cumsum(weights) / weights.sum()).astype(np.int64)
     ends += np.arange(1, clients + 1)
@@ -132,6 +159,9 @@ def writer(rng: np.random.Generator, owners: np.ndarray | None, clients: int) ->
     """Clients that are natural clients, or equal shares of them: disjoint and complete.
 
     Natural clients, as the writers of MNIST, are grouped at random, their numbers equal up to one.
+
+    >>> [part.tolist() for part in writer(np.random.default_rng(0), np.array([7, 7, 8, 9]), 2)]
+    [[0, 1, 3], [2]]
 
     Args:
       owners: [n], the natural client of each sample (`Dataset.owners`).
@@ -149,6 +179,9 @@ def natural(rng: np.random.Generator, owners: np.ndarray | None, clients: int) -
 
     They are in the order of their numbers. The samples of natural clients that were not drawn are
     not used. Draws of one seed are nested: those of M clients are among those of M + 1.
+
+    >>> [part.tolist() for part in natural(np.random.default_rng(0), np.array([7, 7, 8, 9]), 2)]
+    [[0, 1], [3]]
 
     Args:
       owners: [n], the natural client of each sample (`Dataset.owners`).
@@ -168,6 +201,19 @@ def _natural_clients(owners: np.ndarray | None, kind: str) -> tuple[np.ndarray, 
             'train-writer-ids.npy beside its files'
         )
     return np.unique(owners, return_inverse=True)
+
+
+PARTITIONS: dict[str, Partition] = {
+    'iid': Partition(iid, by_class=False),
+    'balanced': Partition(balanced, ('samples_per_client',)),
+    'dirichlet': Partition(dirichlet, ('alpha', 'overlap')),
+    'dirichlet_split': Partition(dirichlet_split, ('alpha',)),
+    'zipf': Partition(zipf, ('exponent',)),
+    'lognormal': Partition(lognormal, ('lognormal_sigma',), by_class=False),
+    'writer': Partition(writer, by_class=False, of_owners=True),
+    'natural': Partition(natural, by_class=False, of_owners=True),
+    'shards': Partition(shards, ('shards_per_client',)),
+}
 
 
 def from_file(path: str | Path, n: int, clients: int | None = None) -> list[np.ndarray]:

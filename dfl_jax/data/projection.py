@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from dfl_jax.data.formats import Dataset
+from dfl_jax.data.dataset import Dataset
 
 
 def projection_matrix(features: int, dimensions: int, seed: int) -> np.ndarray:

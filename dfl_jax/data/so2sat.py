@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dfl_jax.data.formats import (
+from dfl_jax.data.dataset import (
     DataError,
     Dataset,
     check_memory,

@@ -4,28 +4,30 @@ What is small or made on the spot is here; every other kind of file has a module
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from dfl_jax.data import hub, image_folder, leaf, npz, official, so2sat, tabular, text
-from dfl_jax.data.formats import DataError, Dataset, check_learns_classes, choose_rows
+from dfl_jax.data.dataset import DataError, Dataset, check_learns_classes, choose_rows
 from dfl_jax.files import expand
 from dfl_jax.tasks import CLASSIFICATION, Task
 
-# And any path that ends in one of FILES
-DATASETS = ('digits', 'synthetic', 'sonnets', *official.SOURCES, 'so2sat', 'image_folder', 'leaf')
-FILES = ('.npz', *tabular.SUFFIXES, '.txt')
-# Arguments of `load` that are for some kinds of data only
-TAKERS = {
-    'image_size': ('image_folder', hub.PREFIX),
-    'columns': (*tabular.SUFFIXES, hub.PREFIX),
-    'test_share': (*tabular.SUFFIXES, hub.PREFIX, '.txt', 'sonnets'),
-    'text_window': ('.txt', 'sonnets'),
-    'data_dir': (*official.SOURCES, 'so2sat', 'image_folder', 'leaf'),
-}
-OWN_TASKS = ('.npz', *tabular.SUFFIXES, 'leaf', hub.PREFIX)  # their readers know which tasks fit
-TEXTS = ('.txt', 'sonnets')
+# Arguments of `load` that are for some sources only
+OPTIONS = ('image_size', 'columns', 'test_share', 'text_window', 'data_dir')
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of data: a row of `SOURCES`, or one of your own.
+
+    `load(**arguments)` returns a data set: the whole, or a subset if it takes `train_samples`.
+    """
+
+    load: Callable[..., Dataset]
+    takes: tuple[str, ...] = ()  # those arguments of `load` here that it is given, `path` or `name`
 
 
 def kind_of(name: str) -> str:
@@ -47,7 +49,7 @@ def kind_of(name: str) -> str:
 
 
 def load(
-    name: str,
+    source: str | Path | Source | Callable[[], Dataset],
     data_dir: str | Path | None = None,
     *,
     train_samples: int | None = None,
@@ -60,7 +62,12 @@ def load(
     text_window: int | None = None,
     progress: bool = False,
 ) -> Dataset:
-    """A dataset by name, or a seeded random subset of it.
+    """A dataset by name or from a source of your own, or a seeded random subset of it.
+
+    >>> load('digits', train_samples=300).train_x.shape
+    (300, 8, 8, 1)
+    >>> load(lambda: synthetic(train=90, classes=3)).classes
+    3
 
     `digits` is scikit-learn's bundled set (8x8 images), `synthetic` is made on the spot, and
     `sonnets` is a text of the package; none of them takes a folder. The others are read from
@@ -72,9 +79,10 @@ def load(
     JSON files in data_dir/train and data_dir/test.
 
     Args:
-      name: one of `DATASETS`, or the path of an `.npz` file with the arrays train_x [n, ...],
+      source: one of `DATASETS`, or the path of an `.npz` file with the arrays train_x [n, ...],
         train_y [n], test_x and test_y, as by `npz.load`; of a table, `.csv` or `.parquet`, as by
-        `tabular.load`; or of a `.txt`, as by `text.load`. `hf:NAME` is read by `hub.load`.
+        `tabular.load`; or of a `.txt`, as by `text.load`. `hf:NAME` is read by `hub.load`. Or a
+        `Source`, or a function without arguments that returns a data set (`check_dataset`).
       data_dir: an existing folder; default, the user's cache folder.
       train_samples, test_samples, seed: a subset as by `subsample`; default, all. `so2sat` is
         normalised by the training samples of the subset, all others by those of the whole set.
@@ -91,48 +99,55 @@ def load(
       DataError: unknown name, no such folder, files missing and not to be had, damaged files, a
         subset larger than the set, or an argument that is for other datasets.
     """
-    name = str(name)
-    kind = kind_of(name)
-    given = {
+    name, row = _source_named(source)
+    arguments = {
+        'path': expand(name),
+        'name': name.removeprefix(hub.PREFIX),
+        'data_dir': data_dir,
+        'train_samples': train_samples,
+        'test_samples': test_samples,
+        'seed': seed,
         'image_size': image_size,
+        'task': task,
         'columns': columns,
         'test_share': test_share,
         'text_window': text_window,
-        'data_dir': data_dir,
+        'progress': progress,
     }
-    for what, value in given.items():
-        if value is not None and kind not in TAKERS[what]:
-            raise DataError(f'{what} is for {", ".join(TAKERS[what])}, got {name}: drop it')
-    if kind in TEXTS and not task.sequences:
-        raise DataError(f'{name} is a text: set task to next_token, got {task.name}')
-    if kind not in (*OWN_TASKS, *TEXTS):
+    for what in OPTIONS:
+        if arguments[what] is not None and what not in row.takes:
+            takers = ', '.join(kind for kind, each in SOURCES.items() if what in each.takes)
+            raise DataError(f'{what} is for {takers}, got {name}: drop it')
+    by_name = isinstance(source, str | Path)
+    if by_name:
+        _check_task(name, row, task)
+        if kind_of(name) in FILES and not expand(name).exists():
+            raise DataError(
+                f'there is no file {name}, seen from {Path.cwd()}: write its whole path'
+            )
+    dataset = row.load(**{what: arguments[what] for what in row.takes})
+    if not by_name:
+        dataset = npz.check_dataset(dataset, name, task)
+    if 'train_samples' in row.takes:
+        return dataset
+    return subsample(dataset, train_samples, seed, test_samples)
+
+
+def _source_named(source: str | Path | Source | Callable[[], Dataset]) -> tuple[str, Source]:
+    """A row with its name, that of its function where it is not of `SOURCES`."""
+    if isinstance(source, str | Path):
+        return str(source), SOURCES[kind_of(str(source))]
+    row = source if isinstance(source, Source) else Source(source)
+    return getattr(row.load, '__name__', 'the source'), row
+
+
+def _check_task(name: str, source: Source, task: Task) -> None:
+    """Raises DataError for a task that does not fit, unless the source finds out itself."""
+    if 'text_window' in source.takes:
+        if not task.sequences:
+            raise DataError(f'{name} is a text: set task to next_token, got {task.name}')
+    elif 'task' not in source.takes:
         check_learns_classes(name, task, f'give a file with these ({", ".join(FILES)})')
-    if kind in FILES and not expand(name).exists():
-        raise DataError(f'there is no file {name}, seen from {Path.cwd()}: write its whole path')
-    if kind == 'so2sat':
-        return so2sat.load(data_dir, train_samples, test_samples, seed)
-    readers: dict[str, Callable[[], Dataset]] = {
-        'digits': _digits,
-        'synthetic': synthetic,
-        'sonnets': lambda: text.load(text.SONNETS, text_window, test_share),
-        'image_folder': lambda: image_folder.load(data_dir, image_size, progress=progress),
-        'leaf': lambda: leaf.load(data_dir, task),
-        '.npz': lambda: npz.load(expand(name), task),
-        '.txt': lambda: text.load(expand(name), text_window, test_share),
-        **dict.fromkeys(
-            tabular.SUFFIXES, lambda: tabular.load(expand(name), columns or {}, test_share, task)
-        ),
-        hub.PREFIX: lambda: hub.load(
-            name.removeprefix(hub.PREFIX),
-            columns or {},
-            test_share,
-            image_size,
-            task,
-            progress=progress,
-        ),
-        **dict.fromkeys(official.SOURCES, lambda: official.load(name, data_dir)),
-    }
-    return subsample(readers[kind](), train_samples, seed, test_samples)
 
 
 def subsample(
@@ -198,3 +213,24 @@ def _standardised(train_x, train_y, test_x, test_y, classes: int) -> Dataset:
         test_y.astype(np.int32),
         classes,
     )
+
+
+SOURCES: dict[str, Source] = {  # by the name, the suffix of a file, or hf:
+    'digits': Source(_digits),
+    'synthetic': Source(synthetic),
+    'sonnets': Source(partial(text.load, text.SONNETS), ('text_window', 'test_share')),
+    **dict.fromkeys(official.IMAGE_SETS, Source(official.load, ('name', 'data_dir'))),
+    'so2sat': Source(so2sat.load, ('data_dir', 'train_samples', 'test_samples', 'seed')),
+    'image_folder': Source(image_folder.load, ('data_dir', 'image_size', 'progress')),
+    'leaf': Source(leaf.load, ('data_dir', 'task')),
+    '.npz': Source(npz.load, ('path', 'task')),
+    **dict.fromkeys(
+        tabular.SUFFIXES, Source(tabular.load, ('path', 'columns', 'test_share', 'task'))
+    ),
+    '.txt': Source(text.load, ('path', 'text_window', 'test_share')),
+    hub.PREFIX: Source(
+        hub.load, ('name', 'columns', 'test_share', 'image_size', 'task', 'progress')
+    ),
+}
+FILES = tuple(kind for kind in SOURCES if kind.startswith('.'))
+DATASETS = tuple(kind for kind in SOURCES if kind not in (*FILES, hub.PREFIX))

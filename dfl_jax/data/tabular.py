@@ -18,18 +18,18 @@ from dfl_jax.data.columns import (
     check_header,
     check_index,
     check_texts,
+    not_numbers,
     numbers_of,
-    others,
-    typed,
+    parse_texts,
 )
-from dfl_jax.data.formats import (
+from dfl_jax.data.dataset import (
     DataError,
     Dataset,
     check_classes,
     check_memory,
-    held_out,
+    choose_test_rows,
     imported,
-    numbered,
+    number_names,
     one_line,
 )
 from dfl_jax.data.npz import check_targets
@@ -46,7 +46,7 @@ Frame = Any  # pandas.DataFrame
 
 def load(
     path: Path,
-    columns: Mapping[str, str],
+    columns: Mapping[str, str] | None = None,
     test_share: float | None = None,
     task: Task = CLASSIFICATION,
 ) -> Dataset:
@@ -57,6 +57,7 @@ def load(
     Raises:
       DataError: a file that cannot be read, or a table as in `from_frame`.
     """
+    columns = columns or {}
     roles = (*TEXTS, 'target') if task.whole_targets else TEXTS
     given = [columns[role] for role in roles if role in columns]
     texts = {*given, *(name for names in given for name in names.split('+'))}
@@ -139,17 +140,17 @@ def from_frame(
     used = frame.drop(columns=roles['drop']).apply(_stripped)
     if texts:
         used = _typed(used, roles, task)
-    lacking = used.isna().sum()
-    lacking = lacking[lacking > 0]
-    if len(lacking):
-        counts = ', '.join(f'{name} ({count})' for name, count in lacking.items())
+    missing = used.isna().sum()
+    missing = missing[missing > 0]
+    if len(missing):
+        counts = ', '.join(f'{name} ({count})' for name, count in missing.items())
         raise DataError(
             f'{origin}: of {len(used)} rows, some lack values in these columns: {counts}: fill '
             'them, remove these rows, or leave columns out by columns drop='
-            + '+'.join(lacking.index)
+            + '+'.join(missing.index)
         )
     test = _test_rows(used, origin, roles['split'], test_share)
-    owners = numbered(used[roles['client'][0]].astype(str))[~test] if roles['client'] else None
+    owners = number_names(used[roles['client'][0]].astype(str))[~test] if roles['client'] else None
     y, classes = _target(used, targets, origin, task, test, roles['category'])
     features = used.drop(columns=targets + roles['client'] + roles['split'])
     if not len(features.columns):
@@ -181,7 +182,7 @@ def _typed(frame: Frame, roles: dict[str, list[str]], task: Task) -> Frame:
         if frame[name].dtype.kind != 'O' or name in kept:
             continue
         padded = name in classes and frame[name].str.fullmatch(PADDED).any()
-        columns[name] = frame[name].astype('category') if padded else typed(frame[name])
+        columns[name] = frame[name].astype('category') if padded else parse_texts(frame[name])
     return frame.assign(**columns)
 
 
@@ -223,7 +224,7 @@ def _test_rows(
 ) -> np.ndarray:
     """Which rows are the test set, [n] bool."""
     if not split:
-        return held_out(len(frame), test_share, origin)
+        return choose_test_rows(len(frame), test_share, origin)
     if test_share is not None:
         raise DataError(
             f'{origin}: the column {split[0]} says what is the test set: drop the '
@@ -323,12 +324,12 @@ def _target(
                 check_texts(column, where, remedy, test, numbers=True)
         # Whole numbers keep their order: 2 comes before 10
         values = column.to_numpy() if whole else column.astype(str).to_numpy(dtype=object)
-        y = numbered(values)
+        y = number_names(values)
         check_classes(where, y[~test], y[test], np.unique(values), 'row')
         return y, int(y.max()) + 1
     wrong = [name for name in names if frame[name].dtype.kind not in 'biuf']
     if wrong:
-        odd = others(frame[wrong[0]].astype(str))
+        odd = not_numbers(frame[wrong[0]].astype(str))
         value = odd.iloc[0] if len(odd) else frame[wrong[0]].iloc[0]
         raise DataError(
             f'{origin}: the target {wrong[0]} must be numbers for the task {task.name}, and holds '

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_jax.data.formats import DataError, Dataset, check_memory, held_out
+from dfl_jax.data.dataset import DataError, Dataset, check_memory, choose_test_rows
 from dfl_jax.files import read_text
 
 SONNETS = Path(__file__).with_name('sonnets.txt')  # 22 of Shakespeare's 154, in the public domain
 WINDOW = 40  # default L
 
 
-def load(path: Path, window: int | None = None, test_share: float | None = None) -> Dataset:
+def load(path: Path, text_window: int | None = None, test_share: float | None = None) -> Dataset:
     """The data set of a text: inputs [n, L], targets [n, L], the characters one further.
 
     The text is cut into passages at its empty lines, and every passage from its beginning into
@@ -26,13 +26,13 @@ def load(path: Path, window: int | None = None, test_share: float | None = None)
 
     Args:
       path: a text in UTF-8.
-      window: L; default, `WINDOW`.
+      text_window: L; default, `WINDOW`.
       test_share: of the windows that are the test set, drawn at random; default, 0.2.
 
     Raises:
       DataError: a file that cannot be read, or too short a text.
     """
-    length = WINDOW if window is None else window
+    length = WINDOW if text_window is None else text_window
     if length < 1:
         raise DataError(f'the window has {length} characters: use 1 or more')
     try:
@@ -53,7 +53,7 @@ def load(path: Path, window: int | None = None, test_share: float | None = None)
         )
     tokens = encode([piece for piece, _ in pieces], alphabet_of(passages))  # [n, L + 1]
     owners = np.array([owner for _, owner in pieces], np.int32)
-    test = held_out(len(pieces), test_share, path)
+    test = choose_test_rows(len(pieces), test_share, path)
     x, y = tokens[:, :-1].astype(np.float32), tokens[:, 1:]
     classes = int(tokens.max()) + 1
     return Dataset(x[~test], y[~test], x[test], y[test], classes, owners[~test])

@@ -6,11 +6,30 @@ from typing import Any
 
 from dfl_jax import data
 from dfl_jax.experiment.method import flat_settings, flat_settings_of_all
-from dfl_jax.experiment.own_code import is_own, name_of
+from dfl_jax.experiment.own_code import is_own, name_of, row_of
 from dfl_jax.experiment.run_settings import Architectures, Gain, Graphs
 from dfl_jax.methods import EVENTS, Method
 from dfl_jax.setting_error import SettingError
-from dfl_jax.topology import FAMILIES, FROM_FILE, SEQUENCES, WITH_DEGREE
+from dfl_jax.topology import FAMILIES, Family
+
+# Settings of a partition, by what they set of `data.partition`
+OF_PARTITIONS = {
+    'alpha': 'alpha',
+    'partition_overlap': 'overlap',
+    'zipf_exponent': 'exponent',
+    'lognormal_sigma': 'lognormal_sigma',
+    'shards_per_client': 'shards_per_client',
+    'samples_per_client': 'samples_per_client',
+}
+# Settings of a graph family, by what they set of `topology.Settings`
+OF_FAMILIES = {
+    'topology_file': 'path',
+    'degree': 'degree',
+    'link_probability': 'probability',
+    'degree_exponent': 'exponent',
+    'torus_dimensions': 'dimensions',
+    'rewiring': 'rewiring',
+}
 
 
 def _fields(part: type) -> tuple[str, ...]:
@@ -26,35 +45,28 @@ def unused_inputs(value: Callable[[str], Any]) -> dict[str, str]:
         name_of(value(name) or '') for name in ('dataset', 'partition', 'topology')
     )
     from_file = value('partition_file') is not None
-    dirichlet = partition.startswith('dirichlet') or from_file
+    # A file of parts is as often made by alpha, and its flagfile says so
+    file_says = ('alpha', 'partition_overlap') if from_file else ()
+    split = row_of(value('partition'), data.PARTITIONS, data.Partition)
+    family = row_of(value('topology'), FAMILIES, Family)
     try:
-        kind = data.kind_of(dataset)
-        of_kind = {name: kind in kinds for name, kinds in data.TAKERS.items()}
+        source = data.SOURCES[data.kind_of(dataset)]
+        of_source = {name: name in source.takes for name in data.OPTIONS}
     except data.DataError:
         # A loader of one's own takes none of them. Of an unknown name --help shows all flags.
-        of_kind = dict.fromkeys(data.TAKERS, False) if is_own(dataset) else {}
-    with_degree = topology in WITH_DEGREE or topology not in FAMILIES
+        of_source = dict.fromkeys(data.OPTIONS, False) if is_own(dataset) else {}
     gain = value('gain')
     rules = {
         f'`partition={partition}`': {
-            'alpha': dirichlet,
-            'partition_overlap': dirichlet,
-            'zipf_exponent': partition == 'zipf',
-            'lognormal_sigma': partition == 'lognormal',
-            'shards_per_client': partition == 'shards',
-            'samples_per_client': partition == 'balanced',
+            name: split is None or setting in split.takes or name in file_says
+            for name, setting in OF_PARTITIONS.items()
         },
         '`partition_file`, whose indices mean the whole set': {'train_samples': not from_file},
-        f'`dataset={dataset}`': of_kind,
+        f'`dataset={dataset}`': of_source,
         f'`topology={topology}`': {
-            'topology_file': topology in FROM_FILE,
-            'degree': with_degree,
-            'static_topology': topology not in SEQUENCES,
-            'link_probability': topology == 'erdos_renyi',
-            'degree_exponent': topology in ('configuration', 'chung_lu'),
-            'torus_dimensions': topology == 'torus',
-            'rewiring': topology == 'watts_strogatz',
-        },
+            name: family is None or field in family.takes for name, field in OF_FAMILIES.items()
+        }
+        | {'static_topology': family is None or family.static is not False},
     }
     if value('world') is None:
         rules['the default, no `world`'] = {'barrier': False, 'round_seconds': False}

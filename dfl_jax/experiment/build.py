@@ -25,7 +25,7 @@ from dfl_jax.experiment.gain import initial_gain
 from dfl_jax.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.experiment.method import ConfiguredMethod, configure, make_algorithm
 from dfl_jax.experiment.networks import build_network
-from dfl_jax.experiment.own_code import digest_of_code
+from dfl_jax.experiment.own_code import digest_of_code, partition_of
 from dfl_jax.experiment.placement import bytes_of_graphs, chunk_of, footprint_of, mesh_for
 from dfl_jax.experiment.run_settings import Partition
 from dfl_jax.experiment.streams import streams
@@ -254,7 +254,7 @@ def partition(
     Raises SettingError where no client would keep any.
     """
     parts = data.partition(
-        *(asked.partition, dataset, asked.clients),
+        *(partition_of(asked.partition), dataset, asked.clients),
         seed=seeds['partition'],
         alpha=asked.alpha,
         overlap=asked.partition_overlap,

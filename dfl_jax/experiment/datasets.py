@@ -8,7 +8,6 @@ import numpy as np
 from dfl_jax import data
 from dfl_jax.base import Clients
 from dfl_jax.data import feature_shift
-from dfl_jax.data.npz import from_arrays
 from dfl_jax.experiment.networks import task_named
 from dfl_jax.experiment.own_code import is_own_loader, name_of, named, reporting
 from dfl_jax.experiment.run_settings import Data
@@ -59,21 +58,12 @@ def load_data(settings: Data, seeds: dict[str, int], progress: bool = True) -> d
 
 
 def _of_own_code(value: Any, task: Task) -> data.Dataset:
-    """What a factory of one's own returns, checked as an .npz is. Raises SettingError."""
-    factory, name = named('dataset', value, {}), name_of(value)
+    """What a factory of one's own returns, checked. Raises SettingError."""
+    factory = named('dataset', value, {})
     with reporting('dataset', value, 'factory'):
         given = factory()
-    if not isinstance(given, data.Dataset):
-        text = f'returns {type(given).__name__}, not a dfl_jax.data.Dataset'
-        raise SettingError('dataset', name, text, colon=False)
     with reporting('dataset', value, 'data set'):
-        arrays, owners = [np.asarray(array) for array in given[:4]], given.owners
-        owners = None if owners is None else np.asarray(owners)
-        found = from_arrays(arrays, owners, f'`dataset={name}`', task)
-    if not found.classes <= given.classes:
-        text = f'says that it has {given.classes} classes, and has {found.classes}'
-        raise SettingError('dataset', name, text, colon=False)
-    return found._replace(classes=given.classes)
+        return data.check_dataset(given, name_of(value), task)
 
 
 def shifted(

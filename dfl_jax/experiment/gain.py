@@ -10,8 +10,8 @@ from dfl_jax.base import Graph
 from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.graphs import family_options
 from dfl_jax.experiment.method import ConfiguredMethod
+from dfl_jax.experiment.own_code import family_of
 from dfl_jax.setting_error import SettingError
-from dfl_jax.topology import DIRECTED
 
 FAMILY_ROUNDS = 20  # of the schedules from which gain='family' takes the gain of a changing graph
 
@@ -36,7 +36,8 @@ def initial_gain(
     """
     if not configured.corrected:
         return None
-    asked, family = experiment.gain, experiment.graphs.topology
+    asked = experiment.gain
+    family, row = topology.family_named(family_of(experiment.graphs.topology))
     resolved = configured.resolved
     if 'mixing' not in resolved:
         raise SettingError(
@@ -71,7 +72,7 @@ def initial_gain(
             f'the weights of `topology={family}`': graphs.weights is not None,
             '`mixing=metropolis`': mixing == 'metropolis',
             '`mixing=size` where clients differ in size': mixing == 'size' and len(set(sizes)) > 1,
-            f'`topology={family}`, whose links go one way': family in DIRECTED,
+            f'`topology={family}`, whose links go one way': row.directed,
             'a changing graph': changing,
         }
         if against := next((reason for reason, holds in reasons.items() if holds), None):
@@ -86,7 +87,7 @@ def initial_gain(
         return gossip.gain_of_degrees(polled, known)  # type: ignore[arg-type]
     try:
         return gossip.gain_of_family(
-            *(family, round(known)),
+            *(family_of(experiment.graphs.topology), round(known)),
             mixing='metropolis' if mixing == 'metropolis' else 'uniform',
             rounds=FAMILY_ROUNDS if changing else 1,
             seed=seed,

@@ -9,6 +9,7 @@ from dfl_jax.base import Graph
 from dfl_jax.checks import check_range
 from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.method import ConfiguredMethod
+from dfl_jax.experiment.own_code import family_of
 from dfl_jax.experiment.run_settings import Graphs
 from dfl_jax.methods import EVENTS
 from dfl_jax.setting_error import SettingError
@@ -31,8 +32,9 @@ def check_graphs(experiment: Experiment) -> None:
     if graphs == EVENTS:  # where all messages are lost, nobody ever hears anyone
         check_range('link_dropout', asked.link_dropout, least=0, below=1)
     if graphs != 'cohort':
-        settings = topology.Settings(experiment.partition.clients, **family_options(asked))
-        topology.check_schedule(asked.topology, experiment.rounds, asked.static_topology, settings)
+        clients, options = experiment.partition.clients, family_options(asked)
+        settings = topology.Settings(clients, rounds=experiment.rounds, **options)
+        topology.check_schedule(family_of(asked.topology), asked.static_topology, settings)
 
 
 def draw_graphs(
@@ -54,7 +56,7 @@ def draw_graphs(
         cohorts = topology.cohorts(clients, rounds, size, seed=seeds['graph'], dropout=dropout)
         return cohorts, cohorts
     intact = topology.schedule(
-        *(asked.topology, clients, rounds),
+        *(family_of(asked.topology), clients, rounds),
         seed=seeds['graph'],
         static=asked.static_topology,
         **family_options(asked),
@@ -105,7 +107,8 @@ def family_options(asked: Graphs) -> dict[str, Any]:
 def with_failures(graphs: Graph, asked: Graphs, seeds: dict[str, int]) -> Graph:
     """The schedule as it happens: links and clients fail."""
     if asked.link_dropout:
-        directed = asked.directed_dropout or asked.topology in topology.DIRECTED
+        _, family = topology.family_named(family_of(asked.topology))
+        directed = asked.directed_dropout or family.directed
         graphs = topology.drop_links(graphs, asked.link_dropout, seeds['links'], directed=directed)
     if asked.link_dropout_directed:
         probability, seed = asked.link_dropout_directed, seeds['directions']

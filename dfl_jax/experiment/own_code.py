@@ -20,8 +20,10 @@ from dfl_jax.method_settings import nearest
 from dfl_jax.methods import METHODS, Method
 from dfl_jax.plain_text import in_a_line
 from dfl_jax.setting_error import SettingError
+from dfl_jax.topology import Family
 
-SETTINGS_OF_CODE = ('algorithm', 'model', 'task', 'dataset')  # may be package.module:factory
+# Settings that may be package.module:factory
+SETTINGS_OF_CODE = ('algorithm', 'model', 'task', 'dataset', 'topology', 'partition')
 
 
 def name_of(value: Any) -> str:
@@ -83,9 +85,41 @@ def method_named(value: Any) -> Method:
     return factory if isinstance(factory, Method) else Method(factory, name_of(value))
 
 
-def named(setting: str, value: Any, known: Mapping[str, Any]) -> Any:
+def row_of(value: Any, table: Mapping[str, Any], kind: type) -> Any:
+    """A row of a table by its name, one's own, or None for a name that there is not."""
+    if isinstance(value, kind):
+        return value
+    return table.get(value) if not is_own(value) else None
+
+
+def own_row(setting: str, value: Any, kind: type) -> Any:
+    """A row of one's own, package.module:NAME, which may be a function that returns it; a name of
+    the library as it is. Raises SettingError for what is no such row."""
+    if isinstance(value, kind) or not is_own(value):
+        return value
+    found = named(setting, value, {}, kind)
+    if not isinstance(found, kind):
+        with reporting(setting, value, 'factory'):
+            found = found()
+    if not isinstance(found, kind):
+        text = f'is of type {type(found).__name__}, not a {kind.__module__}.{kind.__name__}'
+        raise SettingError(setting, name_of(value), text, colon=False)
+    return found
+
+
+def family_of(value: Any) -> Any:
+    """A graph family for `topology.schedule`: its name, or one's own `Family`."""
+    return own_row('topology', value, Family)
+
+
+def partition_of(value: Any) -> Any:
+    """A partition for `data.partition`: its name, or one's own `Partition`."""
+    return own_row('partition', value, data.Partition)
+
+
+def named(setting: str, value: Any, known: Mapping[str, Any], kind: type = Method) -> Any:
     """A factory: of the table by its name, by package.module:factory, also of this folder, or the
-    value itself. Raises SettingError."""
+    value itself. kind: what it may be beside a function. Raises SettingError."""
     if isinstance(value, str) and value in known:
         return known[value]
     if not is_own(value):
@@ -101,7 +135,7 @@ def named(setting: str, value: Any, known: Mapping[str, Any]) -> Any:
             raise
         except Exception as error:
             raise _cannot_be_imported(setting, value, error) from error
-    if not callable(factory) and not isinstance(factory, Method):
+    if not callable(factory) and not isinstance(factory, kind):
         raise SettingError(
             setting, value, f'is no factory but of type {type(factory).__name__}', colon=False
         )

@@ -10,7 +10,7 @@ import jax
 from dfl_jax import simulate
 from dfl_jax.base import State
 from dfl_jax.checkpoint import Checkpoints, Saved
-from dfl_jax.data.formats import one_line
+from dfl_jax.data.dataset import one_line
 from dfl_jax.execution import agreed, agreed_text, placed_as_run
 from dfl_jax.experiment.build import BuiltExperiment
 from dfl_jax.experiment.run_directory import Row, RunDirectory

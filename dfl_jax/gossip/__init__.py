@@ -4,7 +4,6 @@ Spectra of mixing matrices, the gain that makes up for averaging independent ini
 gossip without learning.
 """
 
-from dfl_jax.gossip.best import constant_weights, fastest_weights
 from dfl_jax.gossip.gain import (
     gain_of,
     gain_of_degrees,

@@ -94,7 +94,7 @@ def uniform_matrix(links: np.ndarray, clients: int) -> scipy.sparse.csr_array:
 
 
 def gain_of_family(
-    family: str,
+    family: str | topology.Family,
     clients: int,
     *,
     mixing: str = 'uniform',
@@ -118,7 +118,7 @@ def gain_of_family(
       TopologyError: ten times as many draws did not give as many connected networks.
     """
     gains: list[float] = []
-    static = rounds == 1 and family not in topology.SEQUENCES
+    static = rounds == 1 and topology.family_named(family)[1].static is not False
     for each in np.random.SeedSequence(seed).generate_state(10 * draws):
         with warnings.catch_warnings():
             warnings.simplefilter('ignore', UserWarning)  # a draw that is not connected

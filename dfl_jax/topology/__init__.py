@@ -11,14 +11,8 @@ from dfl_jax.topology.failures import (
     drop_receivers,
     isolate_clients,
 )
-from dfl_jax.topology.families import (
-    DIRECTED,
-    FAMILIES,
-    FIXED_SHAPE,
-    FROM_FILE,
-    SEQUENCES,
-    WITH_DEGREE,
-)
+from dfl_jax.topology.families import FAMILIES, family_named
+from dfl_jax.topology.family import Family
 from dfl_jax.topology.family_settings import Settings, TopologyError, check_probability
 from dfl_jax.topology.meetings import by_cluster, cohorts, meetings
 from dfl_jax.topology.own_graphs import from_matrix, from_networkx

@@ -38,6 +38,7 @@ class Settings(NamedTuple):
     exponent: float = 2.5  # configuration, chung_lu
     dimensions: int = 2  # torus
     assortativity: float | None = None  # target to which every draw is rewired
+    rounds: int = 1  # T
 
 
 def check_probability(name: str, value: float) -> None:

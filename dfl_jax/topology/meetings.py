@@ -121,8 +121,8 @@ def by_cluster(graph: Graph) -> Graph:
         padding[:, 0] = False
         present = ~padding & graph.active[r][rows]
         complete = present.sum(axis=1)[np.searchsorted(aggregators, first)]
-        lacking = (graph.mask[r].sum(axis=1) != complete)[graph.active[r]]
-        if (first[rows] != aggregators[:, None]).any() or lacking.any():
+        incomplete = (graph.mask[r].sum(axis=1) != complete)[graph.active[r]]
+        if (first[rows] != aggregators[:, None]).any() or incomplete.any():
             raise TopologyError(
                 'clusters that share one model have to be cliques without lost links; '
                 'take topology clustered without link dropout'
@@ -146,8 +146,8 @@ def cohorts(clients: int, rounds: int, size: int, *, seed: int, dropout: float =
       dropout: probability that a drawn client does not take part; it is not replaced.
 
     Returns:
-      members [T, 1, size] int32, mask [T, 1, size] bool, active [T, 1] bool, False where nobody
-      takes part. No column is the aggregator itself.
+      members [T, 1, size] int32, mask [T, 1, size] bool, active [T, 1] bool, False where no
+      client takes part. No column is the aggregator itself.
 
     Raises:
       TopologyError: size outside [1, M], dropout outside [0, 1].

@@ -12,7 +12,7 @@ from dfl_jax.base import Graph
 from dfl_jax.checks import ROW_SUM_TOLERANCE
 from dfl_jax.files import check_file, expand
 from dfl_jax.topology.family_settings import TopologyError, check_memory
-from dfl_jax.topology.padding import arcs_of, laid_out, weighted_links
+from dfl_jax.topology.padding import arcs_of, padded_schedule, weighted_arcs
 
 
 def from_matrix(
@@ -31,6 +31,14 @@ def from_matrix(
       TopologyError: not square, not finite real numbers, or a row of another sum.
     """
     matrices = np.asarray(matrix)
+    arcs, weights = zip(*arcs_of_matrix(matrices, rounds, what), strict=True)
+    return padded_schedule(arcs, matrices.shape[-1], rounds, weights, what)
+
+
+def arcs_of_matrix(
+    matrices: np.ndarray, rounds: int, what: str
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The arcs [E, 2] and weights [E] of each round of mixing matrices, as `from_matrix`."""
     if (
         matrices.ndim not in (2, 3)
         or matrices.shape[-1] != matrices.shape[-2]
@@ -47,7 +55,7 @@ def from_matrix(
     used = matrices[:rounds]
     size = 32 * used[0].size + 16 * np.count_nonzero(used)
     check_memory(f'copies of {what}', len(used), clients, size)
-    arcs, weights = [], []
+    found = []
     for number, each in enumerate(used, 1):
         each = np.asarray(each, np.float64)
         with np.errstate(invalid='ignore'):  # the sum of both infinities
@@ -61,9 +69,8 @@ def from_matrix(
             )
         heard = each != 0
         np.fill_diagonal(heard, False)
-        arcs.append(np.argwhere(heard).astype(np.int32))
-        weights.append(each[heard])
-    return laid_out(arcs, clients, rounds, weights, what)
+        found.append((np.argwhere(heard).astype(np.int32), each[heard]))
+    return found
 
 
 def read_matrix(path: str | os.PathLike, clients: int) -> np.ndarray:
@@ -104,16 +111,20 @@ def from_networkx(graph: nx.Graph, rounds: int) -> Graph:
             f'{what} has {clients} nodes{" and several edges between two" * bool(clients)}; '
             'take a Graph or DiGraph of at least one'
         )
-    nodes = range(clients) if set(graph) == {*range(clients)} else graph
-    number = {node: i for i, node in enumerate(nodes)}
-    edges = [
-        (number[v], number[u], d.get('weight')) for u, v, d in graph.edges(data=True) if u != v
-    ]
-    links = np.array([edge[:2] for edge in edges], np.int32).reshape(-1, 2)
-    weights = all_or_none([edge[2] for edge in edges], what)
+    links, weights = links_of_networkx(graph, what)
     if weights is None:
-        return laid_out([arcs_of(links, clients, both_ways)], clients, rounds, what=what)
-    return weighted_links(links, weights, clients, rounds, both_ways, what)
+        return padded_schedule([arcs_of(links, clients, both_ways)], clients, rounds, what=what)
+    arcs, weights = weighted_arcs(links, weights, clients, both_ways, what)
+    return padded_schedule([arcs], clients, rounds, [weights], what)
+
+
+def links_of_networkx(graph: nx.Graph, what: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """The links [E, 2] of a graph without self-loops and their weights [E], as `from_networkx`."""
+    nodes = range(len(graph)) if set(graph) == {*range(len(graph))} else graph
+    number = {node: i for i, node in enumerate(nodes)}
+    links = np.array([(number[v], number[u]) for u, v in graph.edges if u != v], np.int32)
+    weights = [w for u, v, w in graph.edges(data='weight') if u != v]
+    return links.reshape(-1, 2), all_or_none(weights, what)
 
 
 def all_or_none(weights: Sequence[Any], what: str) -> np.ndarray | None:

@@ -28,7 +28,7 @@ def arcs_of(links: np.ndarray, clients: int, both_ways: bool) -> np.ndarray:
     return np.stack(np.divmod(names, clients), axis=1).astype(np.int32)
 
 
-def laid_out(
+def padded_schedule(
     arcs: Sequence[np.ndarray],
     clients: int,
     rounds: int,
@@ -51,9 +51,9 @@ def laid_out(
     arcs = arcs[:rounds]
     degrees = [np.bincount(each[:, 0], minlength=clients) for each in arcs]
     shape = (len(arcs), clients, 1 + max(int(d.max()) for d in degrees))
-    held = 1 if len(arcs) == 1 else rounds
+    stored = 1 if len(arcs) == 1 else rounds
     each_place = BYTES_OF_PLACE + (0 if weights is None else BYTES_OF_WEIGHT)
-    check_memory(what, held, clients, each_place * held * math.prod(shape[1:]))
+    check_memory(what, stored, clients, each_place * stored * math.prod(shape[1:]))
     members = np.broadcast_to(np.arange(clients, dtype=np.int32)[:, None], shape).copy()
     rows = None if weights is None else np.zeros(shape)
     for number, (each, d) in enumerate(zip(arcs, degrees, strict=True)):
@@ -68,13 +68,12 @@ def laid_out(
     return jax.tree.map(lambda a: _repeated(a, rounds), Graph(members, mask, active, rows))
 
 
-def weighted_links(
-    links: np.ndarray, weights: np.ndarray, clients: int, rounds: int, both_ways: bool, what: str
-) -> Graph:
-    """The static schedule of weighted links [E, 2], each once, a client and one that it hears.
+def weighted_arcs(
+    links: np.ndarray, weights: np.ndarray, clients: int, both_ways: bool, what: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted links [E, 2], each once, as arcs with their weights, those of both ways alike.
 
-    weights: [E]; what those of a client leave of one is its own. both_ways: the reverses of the
-    links weigh the same. what: the source, named in errors.
+    weights: [E]; what those of a client leave of one is its own. what: the source, named in errors.
 
     Raises:
       TopologyError: weights of a client that exceed one.
@@ -89,7 +88,7 @@ def weighted_links(
             "shares of an average to at most one with the client's own; divide them all, or leave "
             'the weights out'
         )
-    return laid_out([links], clients, rounds, [weights], what)
+    return links, weights
 
 
 def _repeated(array: np.ndarray, rounds: int) -> np.ndarray:

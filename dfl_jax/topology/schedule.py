@@ -8,18 +8,8 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from dfl_jax.base import Graph
-from dfl_jax.topology.checks import check
-from dfl_jax.topology.edge_list import read_edges
-from dfl_jax.topology.families import (
-    ALWAYS_STATIC,
-    DIRECTED,
-    EDGE_LISTS,
-    SEQUENCES,
-    by_networkx,
-    draw,
-    links_of,
-    most_members,
-)
+from dfl_jax.topology.families import family_named
+from dfl_jax.topology.family import Family, check_settings, draw, links_of, most_members
 from dfl_jax.topology.family_settings import (
     BYTES_OF_PLACE,
     BYTES_OF_WEIGHT,
@@ -28,8 +18,7 @@ from dfl_jax.topology.family_settings import (
     TopologyError,
     check_memory,
 )
-from dfl_jax.topology.own_graphs import from_matrix, read_matrix
-from dfl_jax.topology.padding import arcs_of, laid_out, weighted_links
+from dfl_jax.topology.padding import arcs_of, padded_schedule, weighted_arcs
 from dfl_jax.topology.rewiring import rewire
 
 # Bytes of a link while its graph is drawn, by NumPy and by networkx (tracemalloc, 2026-11-22: a
@@ -38,7 +27,7 @@ DRAWING, NETWORKX = 100, 280
 
 
 def schedule(
-    family: str,
+    family: str | Family,
     clients: int,
     rounds: int,
     *,
@@ -48,34 +37,25 @@ def schedule(
 ) -> Graph:
     """Draws the communication graphs of a whole run.
 
-    Families: `regular` (random, every client has `degree` neighbours), `ring`, `line`, `complete`,
-    `star`, `erdos_renyi` (mean degree `degree`), `barabasi_albert` (attachment count whose mean
-    degree is nearest `degree`), `watts_strogatz` (`degree` even, links rewired with probability
-    `rewiring`), `configuration` (power-law degrees, at random without self-loops and repeated
-    links), `chung_lu` (power law of expected degrees), `torus` (periodic lattice of `dimensions`,
-    the most even sides), `clustered` (disjoint cliques of about `degree + 1` clients, sizes
-    differing by at most one), `two_group` (two complete meshes joined by one link), `hypercube` (a
-    power of two of clients), `edge_list` (the file `path`, always static).
-
-    Directed: `k_random` (every client hears `degree` others drawn at random, and any number may
-    hear it), `epidemic` (every client is heard by `degree` others drawn at random, and may hear any
-    number: the local form of epidemic learning, de Vos et al. 2023), `directed_ring` (each hears
-    its predecessor), `exponential` (client i hears i - 2^j for all 2^j < M), `directed_edge_list`
-    (the file `path`, always static).
-
-    With weights of their own and without relabelling: `one_peer_exponential`, `one_peer_equi`
-    and `base_graph` of at most `degree` neighbours (`sequences`), and `matrix` (the file `path`,
-    `from_matrix`).
+    >>> graphs = schedule('ring', 5, rounds=3, seed=0, static=True)
+    >>> graphs.members.shape, graphs.members[0, 2].tolist()  # client 2 and the two that it hears
+    ((3, 5, 3), [2, 1, 3])
+    >>> import networkx as nx  # a family of your own
+    >>> wheel = Family(lambda settings, rng: nx.wheel_graph(settings.clients))
+    >>> schedule(wheel, 5, rounds=3, seed=0).mask.sum(axis=2)[0].tolist()
+    [4, 4, 5, 4, 4]
 
     Args:
-      family: one of the above.
+      family: a name of `FAMILIES`, described by its function in `fixed_graphs`, `random_graphs`,
+        `sequences` or `families`; or a `Family`.
       clients: M.
       rounds: T.
       seed: non-negative.
       static: one draw for every round (held once in memory, read-only); otherwise every round is
-        a new draw with the nodes relabelled at random.
-      options: the following, with the defaults of `Settings`.
-      degree: neighbours of a client without itself; ignored by families that have no choice.
+        a new draw with the nodes relabelled at random. Sequences and `matrix` are not relabelled,
+        and edge lists are always static.
+      options: the following, with the defaults of `Settings`; ignored by families without them.
+      degree: neighbours of a client without itself.
       path: the edge list as networkx writes it: two node ids from 0 to M - 1 a line, apart by
         spaces or a comma, `#` comments; a number that follows them in all lines is the weight that
         both clients give each other, and what a client's weights leave of one is its own. In a
@@ -83,9 +63,7 @@ def schedule(
         mixing matrix as numpy.save writes it, [M, M] or [P, M, M].
       probability: `erdos_renyi` only, of a link, in place of the degree.
       rewiring: `watts_strogatz` only.
-      exponent: above 2. `configuration`: p(k) ~ k^-exponent from k_min to M - 1, with the
-        k_min >= 1 whose mean degree is nearest `degree`; repeated links are lost. `chung_lu`: the
-        same law of expected degrees, continuous and without an upper end.
+      exponent: above 2, of `configuration` and `chung_lu`.
       dimensions: `torus` only, d >= 1; every client has 2d neighbours, so that 1 is the ring.
       assortativity: the degree assortativity, in [-1, 1], to which every draw is rewired
         (`rewiring.rewire`); None leaves the draws as they are, which are the same for any target.
@@ -102,63 +80,73 @@ def schedule(
     Warns:
       UserWarning: the graph of a static schedule is not connected.
     """
-    settings = Settings(clients, **options)
-    check_schedule(family, rounds, static, settings)
-    what = f'{family} graphs'
+    settings = Settings(clients, rounds=rounds, **options)
+    check_schedule(family, static, settings)
+    name, row = family_named(family)
+    what = f'{name} graphs'
     rng = np.random.default_rng([seed, Stream.GRAPH])
-    if family in SEQUENCES:
-        of_rounds, weights = zip(*SEQUENCES[family](settings, rounds, rng), strict=True)
-        return laid_out(of_rounds, clients, rounds, weights, what)
-    if family == 'matrix' and settings.path is not None:
-        return from_matrix(read_matrix(settings.path, clients), rounds, str(settings.path))
-    of_edges = None  # their weights
-    if family in EDGE_LISTS and settings.path is not None:
-        edges, of_edges = read_edges(settings.path, clients, family in DIRECTED)
-        draws = [edges]
-    elif static or family in ALWAYS_STATIC:
-        draws = [draw(family, settings, rng)]
+    if row.sequence:
+        of_rounds, weights = zip(*row.draw(settings, rng), strict=True)
+        return padded_schedule(of_rounds, clients, rounds, weights, what)
+    if static or row.static:
+        draws = [draw(row, settings, rng, name)]
     else:
-        draws = [rng.permutation(clients)[draw(family, settings, rng)] for _ in range(rounds)]
+        draws = [_relabelled(row, settings, rng, name) for _ in range(rounds)]
+    links, weights = zip(*draws, strict=True)
+    weighted, source = any(each is not None for each in weights), str(settings.path or name)
+    if weighted and any(each is None for each in weights):
+        raise TopologyError(f'{name} draws graphs with weights and without; give weights to all')
+    if weighted and settings.assortativity is not None:
+        raise TopologyError(
+            f'the links of {source} have weights, which rewiring to '
+            f'assortativity={settings.assortativity} would move; leave it out'
+        )
     if settings.assortativity is not None:
-        if of_edges is not None:
-            raise TopologyError(
-                f'the links of {settings.path} have weights, which rewiring to '
-                f'assortativity={settings.assortativity} would move; leave it out'
-            )
         rng = np.random.default_rng([seed, Stream.REWIRING])
-        draws = [rewire(links, settings.assortativity, rng) for links in draws]
-    if of_edges is not None:
-        both_ways, of_file = family not in DIRECTED, str(settings.path)
-        graphs = weighted_links(draws[0], of_edges, clients, rounds, both_ways, of_file)
+        links = tuple(rewire(each, settings.assortativity, rng) for each in links)
+    if weighted:
+        each = [weighted_arcs(*drawn, clients, not row.directed, source) for drawn in draws]
+        arcs, weights = zip(*each, strict=True)
+        graphs = padded_schedule(arcs, clients, rounds, weights, what)
     else:
-        arcs = [arcs_of(links, clients, family not in DIRECTED) for links in draws]
-        graphs = laid_out(arcs, clients, rounds, what=what)
-    if static or family in EDGE_LISTS:
-        _warn_if_disconnected(family, draws[0], clients)
+        arcs = tuple(arcs_of(each, clients, not row.directed) for each in links)
+        graphs = padded_schedule(arcs, clients, rounds, what=what)
+    if static or 'path' in row.takes:
+        _warn_if_disconnected(name, links[0], clients)
     return graphs
 
 
-def check_schedule(family: str, rounds: int, static: bool, settings: Settings) -> None:
+def _relabelled(
+    family: Family, settings: Settings, rng: np.random.Generator, name: str
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """A draw whose clients have changed places at random."""
+    places = rng.permutation(settings.clients)
+    links, weights = draw(family, settings, rng, name)
+    return places[links], weights
+
+
+def check_schedule(family: str | Family, static: bool, settings: Settings) -> None:
     """Raises `TopologyError` for a schedule that cannot be drawn, or not be held in memory.
 
     Nothing is drawn, and an edge list is not read.
     """
-    check(family, rounds, settings)
-    if static and family in SEQUENCES:
+    name, row = family_named(family)
+    check_settings(name, row, settings)
+    if static and row.static is False:
         raise TopologyError(
-            f'{family} is a sequence of graphs, none of which averages all alone; leave out static'
+            f'{name} is a sequence of graphs, none of which averages all alone; leave out static'
         )
     clients = settings.clients
-    draws = 1 if static or family in ALWAYS_STATIC else rounds
+    draws = 1 if static or row.static else settings.rounds
     # A first bound without any array of M, which may be too large itself.
-    check_memory(f'{family} graphs', draws, clients, BYTES_OF_PLACE * draws * clients)
-    members = most_members(family, draws, settings)
-    links = links_of(family, members, settings)
-    places = draws * clients * members
+    check_memory(f'{name} graphs', draws, clients, BYTES_OF_PLACE * draws * clients)
+    settings = settings._replace(rounds=draws)
+    links = links_of(row, settings)
+    places = draws * clients * most_members(row, settings)
     # A draw [E, 2], both ways [2E, 2], and what drawing and sorting take of one draw.
-    drawing = (24 * draws + (NETWORKX if by_networkx(family, settings) else DRAWING)) * links
-    each = BYTES_OF_PLACE + (BYTES_OF_WEIGHT if family in (*SEQUENCES, 'matrix') else 0)
-    check_memory(f'{family} graphs', draws, clients, each * places + drawing)
+    drawing = (24 * draws + (NETWORKX if row.by_networkx(settings) else DRAWING)) * links
+    each = BYTES_OF_PLACE + (BYTES_OF_WEIGHT if row.sequence else 0)
+    check_memory(f'{name} graphs', draws, clients, each * places + drawing)
 
 
 def graph_bytes(graphs: Graph) -> int:

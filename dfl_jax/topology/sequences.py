@@ -10,14 +10,17 @@ import numpy as np
 
 from dfl_jax.topology.family_settings import Settings
 
-Links = tuple[np.ndarray, np.ndarray]  # arcs [E, 2] and weights [E]
-Rounds = list[list[Links]]  # of each round, the links of its parts
+Arcs = tuple[np.ndarray, np.ndarray]  # [E, 2], and their weights [E]
+Rounds = list[list[Arcs]]  # of each round, the arcs of its parts
 
 
-def one_peer_exponential(settings: Settings, rounds: int, rng: np.random.Generator) -> list[Links]:
+def one_peer_exponential(settings: Settings, rng: np.random.Generator) -> list[Arcs]:
     """Client i hears i - 2^r in round r of ceil(log2 M), half and half (Ying et al. 2021).
 
     The exact average where M is a power of two, and only there.
+
+    >>> [arcs[0].tolist() for arcs, _ in one_peer_exponential(Settings(8), None)]
+    [[0, 7], [0, 6], [0, 4]]
     """
     clients = np.arange(settings.clients)
     offsets = 2 ** np.arange((settings.clients - 1).bit_length())
@@ -25,35 +28,41 @@ def one_peer_exponential(settings: Settings, rounds: int, rng: np.random.Generat
     return [(np.stack([clients, (clients - o) % settings.clients], axis=1), half) for o in offsets]
 
 
-def one_peer_equi(settings: Settings, rounds: int, rng: np.random.Generator) -> list[Links]:
+def one_peer_equi(settings: Settings, rng: np.random.Generator) -> list[Arcs]:
     """Client i hears i - u in a round, u drawn anew from 1 to M - 1: OD-EquiDyn (Song et al. 2022).
 
     W = I / 2 + A_u / 2 with A_u = I / M + (M - 1) / M times the shift by u. The squared distance
     from the mean shrinks by (1 - 1 / M) / 2 a round in expectation, with any number of clients.
+
+    >>> len(one_peer_equi(Settings(6, rounds=4), np.random.default_rng(0)))
+    4
     """
     clients = np.arange(settings.clients)
     weight = np.full(settings.clients, (settings.clients - 1) / (2 * settings.clients))
-    offsets = rng.integers(1, settings.clients, size=rounds)
+    offsets = rng.integers(1, settings.clients, size=settings.rounds)
     return [
         (np.stack([clients, (clients - u) % settings.clients], axis=1), weight) for u in offsets
     ]
 
 
-def base_graph(settings: Settings, rounds: int, rng: np.random.Generator) -> list[Links]:
+def base_graph(settings: Settings, rng: np.random.Generator) -> list[Arcs]:
     """The base-(k+1) graph, k = degree: the exact average of any number of clients.
 
-    Takezawa et al., "Beyond Exponential Graph" (NeurIPS 2023); nobody has more than k neighbours.
+    Takezawa et al., "Beyond Exponential Graph" (NeurIPS 2023); at most k neighbours each.
     M = p q, p the largest divisor without a prime factor above k + 1: the simple base-(k+1) graph
     averages p groups of q clients, then a hyper-hypercube one client of each group; or the simple
-    graph averages all, where that takes no more rounds. Clients that are idle in a round stay so,
-    where the authors' program can link them to each other.
+    graph averages all, where that takes no more rounds. A client may be without a link in a round,
+    where the authors' program can link such clients to each other.
+
+    >>> len(base_graph(Settings(6, degree=1), None))  # rounds until all have the mean
+    4
     """
     clients, base = settings.clients, settings.degree + 1
-    everybody = np.arange(clients)
-    parts_of_rounds = _simple_base(everybody[None], base)
+    every_client = np.arange(clients)
+    parts_of_rounds = _simple_base(every_client[None], base)
     p = max(d for d in range(1, clients + 1) if clients % d == 0 and _factors(d, base) is not None)
     if 1 < p < clients:
-        groups = everybody.reshape(p, -1)
+        groups = every_client.reshape(p, -1)
         two_steps = _simple_base(groups, base) + _hyper_hypercube(groups.T, base)
         parts_of_rounds = min(parts_of_rounds, two_steps, key=len)
     return [tuple(map(np.concatenate, zip(*parts, strict=True))) for parts in parts_of_rounds]
@@ -120,10 +129,3 @@ def _factors(n: int, most: int) -> tuple[int, ...] | None:
         if n % first == 0 and (rest := _factors(n // first, most)) is not None
     ]
     return min(found, key=len, default=None)
-
-
-SEQUENCES = {  # the rounds after which each begins again, or all of them
-    'one_peer_exponential': one_peer_exponential,
-    'one_peer_equi': one_peer_equi,
-    'base_graph': base_graph,
-}

@@ -399,7 +399,7 @@ FAULTS = [
     ),
     Fault(
         "Barabasi-Albert's degree taken as 2 m",
-        'dfl_jax/topology/families.py',
+        'dfl_jax/topology/random_graphs.py',
         '2 * attached * (clients - attached) / clients',
         '2 * attached',
         (
@@ -584,7 +584,7 @@ FAULTS = [
     ),
     Fault(
         'a client that hears one and the same other twice',
-        'dfl_jax/topology/families.py',
+        'dfl_jax/topology/random_graphs.py',
         'np.where(repeated, last, drawn)',
         'drawn',
         ('test_topology.py::test_everybody_hears_k_others_drawn_at_random',),

@@ -31,8 +31,8 @@ WIRING = [
     Fault(
         'a share of a table for the test that is not asked',
         'dfl_jax/data/sources.py',
-        'tabular.load(expand(name), columns or {}, test_share, task)',
-        'tabular.load(expand(name), columns or {}, None, task)',
+        "'test_share': test_share",
+        "'test_share': None",
         (f'{FLAG}[test_share]',),
     ),
     Fault(

@@ -8,14 +8,15 @@ import jax
 
 from dfl_jax.cli.command import fail
 from dfl_jax.cli.run.loggers import Logger, LoggerError
-from dfl_jax.data.formats import one_line
+from dfl_jax.data.dataset import one_line
+from dfl_jax.experiment.own_code import family_of
 from dfl_jax.experiment.restore import CheckpointError
 from dfl_jax.experiment.run_directory import Row, RunDirectory
 from dfl_jax.experiment.session import Session
 from dfl_jax.simulate import DivergenceError
 from dfl_jax.tasks import Task
 from dfl_jax.timing import NeverOnlineError
-from dfl_jax.topology import FIXED_SHAPE
+from dfl_jax.topology import family_named
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 REPORTED = {  # of the methods that have it
@@ -78,9 +79,10 @@ def _announce(session: Session, directory: RunDirectory) -> None:
     )
     graphs = built.experiment.graphs
     moves = not graphs.static_topology and built.configured.method.graphs != 'cohort'
-    if moves and graphs.topology in FIXED_SHAPE:
+    name, family = family_named(family_of(graphs.topology))
+    if moves and family.fixed_shape:
         print(
-            f'--topology={graphs.topology}: which client has which place is drawn anew in every '
+            f'--topology={name}: which client has which place is drawn anew in every '
             'round; --static_topology keeps one graph'
         )
 

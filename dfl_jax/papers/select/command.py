@@ -21,7 +21,7 @@ from dfl_jax.cli import command
 from dfl_jax.cli.flags.checks import refuse_others
 from dfl_jax.cli.flags.run_flags import MOVED_MEANINGS, given_settings
 from dfl_jax.cli.run import command as run
-from dfl_jax.data.formats import one_line
+from dfl_jax.data.dataset import one_line
 from dfl_jax.experiment.run_directory import Row, RunDirectory, write_atomically
 from dfl_jax.files import to_json
 from dfl_jax.papers.select.table import report

@@ -13,7 +13,7 @@ object in the `studies` of experiments/PAPER/TABLE/computed.json:
                 evolution      sigma_an and sigma_ap of the numerical model against rounds, beside
                                the noise and the limit sigma_init ||v_steady||
   title         of its panel
-  families      [{label, family, and what families.Settings takes besides clients}, ...]
+  families      [{label, family, and what topology.Settings takes besides clients}, ...]
   sizes, draws  the numbers of clients n, and graphs of each
   targets       of assortativity
   parameters, rounds, sigma_noise
@@ -45,7 +45,8 @@ from dfl_jax.plots import COLOURS, plt
 from dfl_jax.results.fits import Points, confidence, power_law
 from dfl_jax.results.measured import in_digits
 from dfl_jax.results.published import read_titled
-from dfl_jax.topology import checks, families, rewire
+from dfl_jax.topology import Settings, family_named, rewire
+from dfl_jax.topology.family import check_settings, draw
 
 Value = tuple[str, float, float, float | None]  # label, x, measured, what theory says
 FITTED = ('steady', 'stabilisation')
@@ -77,12 +78,13 @@ def graphs(study: Row) -> Iterator[tuple[str, int, list[int], np.ndarray]]:
     from tqdm import tqdm
 
     each = [*itertools.product(enumerate(study['families']), study['sizes'], range(study['draws']))]
-    for (place, family), n, draw in tqdm(each, study['title'], leave=False):
+    for (place, family), n, number in tqdm(each, study['title'], leave=False):
         options = {k: value for k, value in family.items() if k not in ('label', 'family')}
-        settings = families.Settings(n, **options)
-        checks.check(family['family'], 1, settings)
-        seed = [draw, n, place]
-        links = families.draw(family['family'], settings, np.random.default_rng(seed))
+        settings = Settings(n, **options)
+        name, row = family_named(family['family'])
+        check_settings(name, row, settings)
+        seed = [number, n, place]
+        links, _ = draw(row, settings, np.random.default_rng(seed))
         yield family['label'], n, seed, links
 
 
