@@ -25,8 +25,7 @@ from dfl_jax.algorithms.gossip_method import (
     consensus_of,
     count_sent,
     keep_inactive,
-    own_predictions,
-    stacked_predictions,
+    stacked_method,
 )
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
@@ -185,15 +184,8 @@ def dispfl(
             return _divided(mean(state, weights), mean(state._replace(params=masks), weights))
         return mean(state, weights)
 
-    return Algorithm(
-        init_state,
-        step,
-        stacked_predictions(model, aggregated),
-        unit_bits={'weights': sum(jax.tree.leaves(kept_bits)), 'masks': model.size},
-        consensus=aggregated,
-        predict_own=own_predictions(model),
-        task=model.task,
-    )
+    bits = {'weights': sum(jax.tree.leaves(kept_bits)), 'masks': model.size}
+    return stacked_method(model, init_state, step, bits, aggregated)
 
 
 def mask_search(

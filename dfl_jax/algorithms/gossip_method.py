@@ -1,7 +1,7 @@
 """What several algorithms need of a round."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -118,9 +118,21 @@ def stacked_predictions(
     return predict
 
 
-def own_predictions(model: Model) -> Callable[[AnyState, Array], Array]:
-    """`Algorithm.predict_own` of a state that holds stacked `params`, leaves [M, ...]."""
-    return lambda state, x: jax.vmap(model.apply)(state.params, x)
+def stacked_method(
+    model: Model,
+    init: Callable[[Array, Clients], AnyState],
+    step: Callable[..., tuple[AnyState, Info]],
+    unit_bits: Mapping[str, int],
+    consensus: Callable[..., PyTree],
+    **more: Any,
+) -> Algorithm:
+    """The `Algorithm` of a state that holds stacked `params`, leaves [M, ...]; more: its fields."""
+    return Algorithm(
+        *(init, step, stacked_predictions(model, consensus), unit_bits, consensus),
+        predict_own=lambda state, x: jax.vmap(model.apply)(state.params, x),
+        task=model.task,
+        **more,
+    )
 
 
 def local_displacement(
@@ -204,14 +216,7 @@ def gossip_method(
         info = Info(losses, {unit: messages * sent}, dispersion(new[0]) | dict(metrics), flops)
         return type(state)(*new, state.sizes, state.round + 1), info
 
-    return Algorithm(
-        initial_state(model, init, begin),
-        whole_step,
-        stacked_predictions(model, mean),
-        unit_bits,
-        mean,
-        predict_own=own_predictions(model),
-        check=check,
-        task=model.task,
-        overlaps=overlaps,
+    begun = initial_state(model, init, begin)
+    return stacked_method(
+        *(model, begun, whole_step, unit_bits, mean), check=check, overlaps=overlaps
     )

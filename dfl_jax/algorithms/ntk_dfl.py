@@ -22,8 +22,7 @@ from dfl_jax.algorithms.gossip_method import (
     count_sent,
     initial_state,
     keep_inactive,
-    own_predictions,
-    stacked_predictions,
+    stacked_method,
 )
 from dfl_jax.algorithms.graph_requirements import countable
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
@@ -159,21 +158,18 @@ def ntk_dfl(
         info = Info(losses, sent, {'timestep': steps, **dispersion(evolved)}, flops)
         return State(evolved, sizes, k + 1), info
 
-    mean = consensus_of(consensus)
-    return Algorithm(
+    return stacked_method(
+        model,
         initial_state(model, init),
         at_precision(ntk.precision, step),
-        stacked_predictions(model, mean),
         unit_bits={
             'weights': bits_of(model.shapes),
             'jacobian_rows': (codec or chain()).bits(model.shapes),
             'outputs': output_bits(model),
             'labels': target_bits(model, ntk.loss),
         },
-        consensus=mean,
-        predict_own=own_predictions(model),
+        consensus=consensus_of(consensus),
         check=partial(countable, 'NTK-DFL', model.classes, share, False),
-        task=model.task,
     )
 
 

@@ -23,8 +23,7 @@ from dfl_jax.algorithms.gossip_method import (
     count_sent,
     initial_state,
     keep_inactive,
-    own_predictions,
-    stacked_predictions,
+    stacked_method,
 )
 from dfl_jax.algorithms.graph_requirements import countable
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
@@ -246,16 +245,13 @@ def spark(
         )
         return State(new, velocity, sizes, k + 1), info
 
-    mean = consensus_of(consensus)
-    return Algorithm(
+    return stacked_method(
+        model,
         initial_state(model, init, State),
         at_precision(ntk.precision, step),
-        stacked_predictions(model, mean),
-        unit_bits=_unit_bits(model, random, codec),
-        consensus=mean,
-        predict_own=own_predictions(model),
+        _unit_bits(model, random, codec),
+        consensus_of(consensus),
         check=partial(countable, 'SPARK', model.classes, share, exact),
-        task=model.task,
     )
 
 

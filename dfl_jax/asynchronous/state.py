@@ -12,12 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dfl_jax.algorithms.gossip_method import (
-    ONE_MINIBATCH,
-    consensus_of,
-    own_predictions,
-    stacked_predictions,
-)
+from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, consensus_of, stacked_method
 from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree
 from dfl_jax.checks import check_range
@@ -126,8 +121,6 @@ def event_method(
     def consensus_model(state: State, weights: Array | None = None) -> PyTree:
         return layout.join(mean(state, weights))
 
-    predict, predict_own = stacked_predictions(model, mean), own_predictions(model)
-
     def step(key: Array, state: State, slot: Slots, clients: Clients) -> tuple[State, Info]:
         del key  # An update's randomness is that of its client, whatever the slot.
         models, nowhere = AgedModel(state.params, state.age), len(state.sizes)
@@ -171,14 +164,13 @@ def event_method(
         state = state._replace(params=models.params, age=models.age, past=past, losses=losses)
         return state, Info(losses, {unit: sent})
 
-    return Algorithm(
-        partial(_initial_state, model, events, places, init),
-        cast(Any, step),  # a slot has what a run asks of a graph
-        lambda state, x: predict(joined(state), x),
-        unit_bits=units,
+    begin = partial(_initial_state, model, events, places, init)
+    whole = stacked_method(model, begin, cast(Any, step), units, mean)  # a slot is like a graph
+    own: Any = whole.predict_own
+    return whole._replace(
+        predict=lambda state, x: whole.predict(joined(state), x),
+        predict_own=lambda state, x: own(joined(state), x),
         consensus=consensus_model,
-        predict_own=lambda state, x: predict_own(joined(state), x),
-        task=model.task,
     )
 
 
