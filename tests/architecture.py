@@ -25,7 +25,7 @@ PACKAGES = [
     ('base', 0, 3.2, 'the types: `Clients`, `Graph`, `Algorithm`, `Info`'),
     ('host_memory', 0, 1.8, 'the free memory of the host'),
     ('setting_error', 0, 4.6, 'the error of a setting: which one, its value, why, the remedy'),
-    ('method_settings', 0, 6.0, 'what a factory takes as one flat list: names, types, defaults, help'),
+    ('method_settings', 0, 6.0, 'what a factory takes: names, types, defaults, help'),
     ('plain_text', 0, 7.4, 'texts for people: a line, a count, a table'),
     ('paper_folder', 0, 8.8, 'where the flagfiles and published numbers of the papers lie'),
     ('flagfiles', 1, 8.8, 'flagfiles, nested ones among them, and the lines of one'),
@@ -72,7 +72,7 @@ CLI = [
     ('start', 'how a command starts: its flags, or its help'),
     ('__main__', '`dfl-jax COMMAND`'),
 ]
-COLOURS = ('#dfe7ef', '#d9ead3', '#fff2cc', '#fce5cd', '#fce5cd', '#ead1dc', '#d0e0e3', '#d9d2e9')
+COLOURS = ('#dfe7ef', '#d9ead3', '#fff2cc', '#fce5cd', '#ead1dc', '#d0e0e3', '#d9d2e9')
 INK = '#37474f'
 PAPER = '#fafafa'
 
@@ -183,19 +183,19 @@ def sheet(width: float, height: float, xlim: tuple, ylim: tuple):
 
 def draw_packages(of_packages: dict[str, set[str]]):
     """The packages on their floors, an arrow from each to what it imports directly."""
-    figure, ax = sheet(9, 8.4, (-0.3, 6.7), (-0.35, 8.45))
+    figure, ax = sheet(12, 13, (-0.4, 9.5), (-0.4, 13.4))
     place = {name: (x, floor) for name, floor, x, _ in PACKAGES}
     for name, (x, y) in place.items():
         if name == 'cli':
-            commands = 'run · sweep · tables · report · watch · select · theory'
-            box(ax, x, y, 5.2, 0.66, '#eeeeee', 'cli', f'{commands}\nexperiment: flags to objects')
+            commands = 'run · sweep · report · watch · time'
+            box(ax, x, y, 5.2, 0.66, '#eeeeee', 'cli', f'{commands}\nflags: those of a run')
         else:
-            box(ax, x, y, 1.12, 0.4, COLOURS[y], name)
+            box(ax, x, y, 1.3, 0.4, COLOURS[y % len(COLOURS)], name)
     for name, other in sorted(direct(of_packages)):
         (x, y), (u, v) = place[name], place[other]
         wide = 0.55 if name != 'cli' else 1.9
         if y == v:
-            side = 0.56 if u > x else -0.56
+            side = 0.65 if u > x else -0.65
             arrow(ax, (x + side, y), (u - side, v), f'{name}->{other}')
             continue
         out = min(max(u - x, -wide), wide) * 0.8
@@ -260,7 +260,7 @@ def draw_round():
         box(ax, x, 3.75, width, 7.1, PAPER, '', zorder=0)
         ax.text(x, 7.0, title, ha='center', size=10, style='italic')
     for x, y, width, height, colour, title, text in ROUND:
-        box(ax, x, y, width, height, COLOURS[colour], title, text)
+        box(ax, x, y, width, height, COLOURS[colour % len(COLOURS)], title, text)
     for x, y, u, v, text in FLOWS:
         arrow(ax, (x, y), (u, v))
         where = {'ha': 'center', 'va': 'center', 'zorder': 4}

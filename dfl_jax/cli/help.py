@@ -61,7 +61,7 @@ def _groups(
     """The flags of a run but those `refused`, in groups, under the flags that are given."""
     from dfl_jax.cli.flags.run_flags import GROUPS, METHOD, given_settings
     from dfl_jax.experiment.applicable import unused_settings
-    from dfl_jax.experiment.experiment import default_settings
+    from dfl_jax.experiment.description import default_settings
     from dfl_jax.experiment.method import flat_settings
     from dfl_jax.experiment.own_code import method_named
 

@@ -20,7 +20,7 @@ from dfl_jax.checks import check_range
 from dfl_jax.evaluation import Holdout, choose_samples
 from dfl_jax.execution import Footprint
 from dfl_jax.experiment.datasets import Parts, load_data, shifted
-from dfl_jax.experiment.experiment import Experiment
+from dfl_jax.experiment.description import Description
 from dfl_jax.experiment.gain import initial_gain
 from dfl_jax.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.experiment.method import ConfiguredMethod, configure, make_algorithm
@@ -42,7 +42,7 @@ from dfl_jax.training import training_flops
 class BuiltExperiment:
     """All that a run needs, and what describes it."""
 
-    experiment: Experiment
+    experiment: Description
     configured: ConfiguredMethod  # the method and its settings
     dataset: data.Dataset
     parts: Parts
@@ -74,7 +74,7 @@ class BuiltExperiment:
         return resolved | {'architectures': {name: len(c) for name, c in clients}}
 
 
-def build(experiment: Experiment, progress: bool = True) -> BuiltExperiment:
+def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
     """Builds an experiment. progress: show that of downloads. Raises ValueError, one line."""
     seeds, time = streams(experiment.seed), experiment.time
     configured = configure(experiment.method, of_the_run(experiment, seeds['jacobians']))
@@ -147,7 +147,7 @@ def build(experiment: Experiment, progress: bool = True) -> BuiltExperiment:
     )
 
 
-def of_the_run(experiment: Experiment, projection_seed: int) -> Run:
+def of_the_run(experiment: Description, projection_seed: int) -> Run:
     """What methods take from the run, as far as the settings say it."""
     clients, senders = experiment.partition.clients, experiment.architectures.senders
     return Run(
@@ -170,7 +170,7 @@ def choose_evaluated(asked: int | None, dataset: data.Dataset, seed: int) -> np.
     return choose_samples(dataset.test_y, asked, seed)
 
 
-def simulated_world(experiment: Experiment, seed: int) -> World | None:
+def simulated_world(experiment: Description, seed: int) -> World | None:
     """The network and device profile, if any. Raises SettingError for one that does not fit the
     method or the run."""
     asked, seconds = experiment.time.world, experiment.time.round_seconds
@@ -214,7 +214,7 @@ def check_all_return(
 
 
 def plan_events(
-    experiment: Experiment,
+    experiment: Description,
     configured: ConfiguredMethod,
     model: Model,
     graphs: Graph,

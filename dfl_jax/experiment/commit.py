@@ -6,9 +6,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-import dfl_jax
-
-PACKAGE = Path(dfl_jax.__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 UNCOMMITTED = '-dirty'  # as `git describe` has it
 
 

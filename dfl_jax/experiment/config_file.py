@@ -6,18 +6,19 @@ import os
 import platform
 import warnings
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
 from dfl_jax.experiment.build import BuiltExperiment
 from dfl_jax.experiment.commit import commit
-from dfl_jax.experiment.experiment import Experiment
+from dfl_jax.experiment.description import Description
 from dfl_jax.experiment.fingerprint import check_same, fingerprint
 from dfl_jax.experiment.network_file import write_network
 from dfl_jax.experiment.run_directory import Row, RunDirectory
 from dfl_jax.methods import EVENTS
 
+Settled = TypeVar('Settled', bound=Description)
 PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'numpy', 'networkx')
 
 
@@ -52,7 +53,7 @@ def claim(directory: RunDirectory, built: BuiltExperiment, lock: contextlib.Exit
     write_network(directory, built)
 
 
-def with_chunk_of(experiment: Experiment, config: Row) -> Experiment:
+def with_chunk_of(experiment: Settled, config: Row) -> Settled:
     """The experiment with the chunk, unless one is given, that its run has chosen by the memory
     that was free then.
 

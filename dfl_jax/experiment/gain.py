@@ -7,7 +7,7 @@ import numpy as np
 
 from dfl_jax import gossip, topology
 from dfl_jax.base import Graph
-from dfl_jax.experiment.experiment import Experiment
+from dfl_jax.experiment.description import Description
 from dfl_jax.experiment.graphs import family_options
 from dfl_jax.experiment.method import ConfiguredMethod
 from dfl_jax.experiment.own_code import family_of
@@ -17,7 +17,7 @@ FAMILY_ROUNDS = 20  # of the schedules from which gain='family' takes the gain o
 
 
 def initial_gain(
-    experiment: Experiment,
+    experiment: Description,
     configured: ConfiguredMethod,
     graphs: Graph,
     sizes: np.ndarray,

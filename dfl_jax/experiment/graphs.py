@@ -7,7 +7,7 @@ import numpy as np
 from dfl_jax import topology
 from dfl_jax.base import Graph
 from dfl_jax.checks import check_range
-from dfl_jax.experiment.experiment import Experiment
+from dfl_jax.experiment.description import Description
 from dfl_jax.experiment.method import ConfiguredMethod
 from dfl_jax.experiment.own_code import family_of
 from dfl_jax.experiment.run_settings import Graphs
@@ -24,7 +24,7 @@ LEAVES_CLIENTS_UNLIKE = (
 )
 
 
-def check_graphs(experiment: Experiment) -> None:
+def check_graphs(experiment: Description) -> None:
     """Raises ValueError for a network that cannot be drawn, before any data is read."""
     asked, graphs = experiment.graphs, experiment.method.row.graphs
     for name in (*LEAVES_CLIENTS_UNLIKE, 'client_dropout'):
@@ -38,7 +38,7 @@ def check_graphs(experiment: Experiment) -> None:
 
 
 def draw_graphs(
-    experiment: Experiment,
+    experiment: Description,
     seeds: dict[str, int],
     configured: ConfiguredMethod,
     world: World | None = None,

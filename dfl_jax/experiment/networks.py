@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from dfl_jax import data, files, models
-from dfl_jax.experiment.experiment import Experiment
+from dfl_jax.experiment.description import Description
 from dfl_jax.experiment.own_code import is_own, name_of, named, reporting
 from dfl_jax.heterogeneous import Population, assign_architectures, populate
 from dfl_jax.models import MLP, MODELS, MODES, Model, bind, with_initializer
@@ -17,7 +17,9 @@ from dfl_jax.setting_error import SettingError
 from dfl_jax.tasks import TASKS, Task
 
 
-def build_network(experiment: Experiment, dataset: data.Dataset) -> tuple[Model, Population | None]:
+def build_network(
+    experiment: Description, dataset: data.Dataset
+) -> tuple[Model, Population | None]:
     """The model of every client; or the largest, and all of them where clients may differ.
 
     Raises SettingError for what does not fit the settings or the data.
@@ -65,7 +67,7 @@ def build_network(experiment: Experiment, dataset: data.Dataset) -> tuple[Model,
     return with_initializer(model, initializer) if initializer else model, None
 
 
-def check_outputs(experiment: Experiment, model: Model, dataset: data.Dataset) -> None:
+def check_outputs(experiment: Description, model: Model, dataset: data.Dataset) -> None:
     """Raises ValueError where the network's outputs do not fit the task and the targets."""
     task, needed = model.task, dataset.classes
     name, of_data = name_of(experiment.network.model), name_of(experiment.data.dataset)
@@ -132,7 +134,7 @@ def task_named(value: Any) -> Task:
     return task
 
 
-def build_population(experiment: Experiment, dataset: data.Dataset, task: Task) -> Population:
+def build_population(experiment: Description, dataset: data.Dataset, task: Task) -> Population:
     """Who has which network. Raises SettingError for what does not fit the settings or images."""
     given, method = experiment.architectures, experiment.method
     if method.given.get('init') == 'gain_corrected':

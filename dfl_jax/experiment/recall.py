@@ -8,7 +8,8 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
-from dfl_jax.experiment.experiment import Experiment, bounds, default_settings, known_settings
+from dfl_jax.experiment.description import bounds, default_settings, known_settings
+from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.own_code import SETTINGS_OF_CODE, is_code
 from dfl_jax.experiment.run_directory import NAMED, Row, RunDirectory, names_a_file
 from dfl_jax.experiment.run_settings import PART_OF, Placement

@@ -8,8 +8,8 @@ from typing import Any
 from dfl_jax.base import PyTree, State
 from dfl_jax.experiment.build import BuiltExperiment, build
 from dfl_jax.experiment.config_file import claim, go_on, with_chunk_of
+from dfl_jax.experiment.description import Description
 from dfl_jax.experiment.environment import prepare_jax
-from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.run_directory import Row, RunDirectory
 from dfl_jax.experiment.session import Session
 
@@ -34,7 +34,7 @@ class Run:
 
     def __init__(
         self,
-        experiment: Experiment,
+        experiment: Description,
         out: str | os.PathLike | None = None,
         *,
         progress: bool = True,

@@ -13,7 +13,8 @@ from typing import Any
 from absl import flags
 
 from dfl_jax.cli.command import define_path
-from dfl_jax.experiment.experiment import Experiment, bounds, known_settings
+from dfl_jax.experiment.description import bounds, known_settings
+from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.method import flat_settings, flat_settings_of_all
 from dfl_jax.experiment.own_code import is_own, method_named, reporting
 from dfl_jax.experiment.run_settings import (

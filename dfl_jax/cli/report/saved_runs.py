@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dfl_jax.cli.run.directories import directories
 from dfl_jax.experiment.run_directory import Row, RunDirectory, shown
 from dfl_jax.plain_text import in_a_line
 from dfl_jax.results.curves import FREE, checked_columns, fault_of
+from dfl_jax.results.directories import directories
 from dfl_jax.tasks import CLASSIFICATION
 
 # Columns that are shown, too

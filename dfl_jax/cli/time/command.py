@@ -17,10 +17,10 @@ from dfl_jax.cli import command
 from dfl_jax.cli.flags.checks import refuse_others
 from dfl_jax.cli.flags.run_flags import MOVED_MEANINGS, given_settings
 from dfl_jax.cli.run import command as run
-from dfl_jax.cli.run.directories import directories
 from dfl_jax.experiment.run_directory import RunDirectory, write_atomically
 from dfl_jax.files import to_json
 from dfl_jax.plain_text import markdown_table
+from dfl_jax.results.directories import directories
 
 if TYPE_CHECKING:
     from dfl_jax.cli.time.replay import Replay

@@ -18,7 +18,7 @@ from absl import flags
 from dfl_jax.cli.command import one_line_errors
 from dfl_jax.cli.report.command import check_target, report
 from dfl_jax.cli.report.saved_runs import find_runs
-from dfl_jax.cli.run.directories import directories
+from dfl_jax.results.directories import directories
 
 FLAGS = flags.FLAGS
 LIVE = Path(__file__).with_name('live.js')
