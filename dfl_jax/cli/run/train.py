@@ -51,9 +51,8 @@ def train(session: Session, directory: RunDirectory, loggers: Sequence[Logger]) 
         print(f'interrupted: {session.kept} of {rounds} rounds kept; {goes_on}', file=sys.stderr)
         status = INTERRUPTED
     except DivergenceError as error:
-        fail(
-            f'{in_flags(error)} and take another --out; {len(session.rows)} evaluations are kept in {path}'
-        )
+        kept = f'{len(session.rows)} evaluations are kept in {path}'
+        fail(f'{in_flags(error)} and take another --out; {kept}')
     except (CheckpointError, LoggerError, NeverOnlineError) as error:
         fail(in_flags(error))
     except OSError as error:  # a full disk, a folder that is gone
