@@ -16,6 +16,7 @@ from helpers import started
 
 from dfl_jax import data, heterogeneous, models, simulate, topology
 from dfl_jax.data.npz import from_arrays
+from dfl_jax.cli.run import command as run_command
 from dfl_jax.experiment.method import flat_settings
 from dfl_jax.methods import IN_ROUNDS, make
 from dfl_jax.papers.tables import command as tables
@@ -254,6 +255,7 @@ def test_the_flags_of_the_documents_exist():
     """But for those that a line calls removed, with the commit that had them."""
     of_tables = flags.FlagValues()
     tables.define_flags((), of_tables)
+    run_command.define_flags()
     known = {*flags.FLAGS, *of_tables, *OF_OTHERS}
     for folder in ('dfl_jax', 'benchmarks', 'tests/torture'):
         for file in (ROOT / folder).rglob('*.py'):
