@@ -15,8 +15,8 @@ from absl import flags
 from helpers import started
 
 from dfl_jax import data, heterogeneous, models, simulate, topology
-from dfl_jax.data.npz import from_arrays
 from dfl_jax.cli.run import command as run_command
+from dfl_jax.data.npz import from_arrays
 from dfl_jax.experiment.method import flat_settings
 from dfl_jax.methods import IN_ROUNDS, make
 from dfl_jax.papers.tables import command as tables

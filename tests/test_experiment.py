@@ -56,6 +56,8 @@ OF_KINDS = {
     'compressed': {'algorithm': 'choco_sgd', 'topology': 'ring', 'seed': 3, 'eval_every': 2},
 }
 
+SLOW = ('dfml', 'text', 'spark', 'dispfl', 'one_hub_a_cluster', 'compressed')
+
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
@@ -97,7 +99,7 @@ def finish(run):
 @pytest.mark.parametrize(
     'kind',
     [
-        pytest.param(kind, marks=[pytest.mark.integration] if kind in ('dfml', 'text') else [])
+        pytest.param(kind, marks=[pytest.mark.integration] if kind in SLOW else [])
         for kind in OF_KINDS
     ],
 )
@@ -151,6 +153,20 @@ def test_a_run_is_iterated_twice_and_its_rows_are_those_of_the_file(small, tmp_p
         Experiment.of(**small).run(tmp_path / 'run')
 
 
+def test_a_run_that_was_interrupted_does_not_look_finished(small, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    run = Experiment.of(**small).run(tmp_path / 'run', progress=False)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr('dfl_jax.experiment.session._show', interrupted)
+        finish(run)
+    with pytest.raises(ValueError, match='was interrupted; start another, or `resume`'):
+        run.last()
+    again = dfl_jax.load(tmp_path / 'run').resume(progress=False)
+    assert [row['round'] for row in again] == [1, 2] and again.rows[0] == run.rows[0]
+
+
 def test_experiments_of_equal_settings_are_equal():
     first = Experiment.of(algorithm='dfedavg', topology='ring', hidden=[8, 8], rounds=3)
     assert first == Experiment.of(rounds=3, hidden=(8, 8), algorithm='dfedavg', topology='ring')
@@ -185,6 +201,10 @@ def test_an_error_of_a_setting_says_which_and_what_to_do(folder):
         Experiment.of(algorithm='swift')
         Experiment.of(dataset=tiny, algorithm='swift', topology='ring').build()
     assert found.value.remedy.startswith('give it a `world`')
+    with pytest.raises(SettingError) as unknown:
+        Experiment.of(algorithm='dfedavgg')
+    assert unknown.value.message == "unknown algorithm 'dfedavgg', did you mean dfedavg?"
+    assert unknown.value.remedy.startswith('choose one of ntk_dfl, ')
     line = here(f'--dataset={tiny}', '--algorithm=swift', '--topology=ring').error
     assert 'give it a --world' in line and '--algorithm=swift' in line
 
