@@ -36,7 +36,7 @@ OWN = {  # settings of the experiment itself
         None,
     ),
 }
-BOUNDS = {'rounds': {'least': 1}, 'seed': {'least': 0}}
+BOUNDS = {'rounds': {'least': 1}, 'seed': {'least': 0, 'traced': True}}
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,13 @@ class Description:
         }
         values |= {name: name_of(values[name]) for name in SETTINGS_OF_CODE}
         return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
+
+    @property
+    def traced(self) -> list[str]:
+        """The settings in which runs of one compiled program may differ."""
+        row = self.method.row
+        of_method = [n for n, each in flat_settings(row).items() if each.name in row.traced]
+        return [*(name for name in (*OWN, *PART_OF) if bounds(name).get('traced')), *of_method]
 
     def replace(self, **flat: Any) -> Self:
         """The experiment with other values of some settings, by their flat names."""

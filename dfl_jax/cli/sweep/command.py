@@ -154,11 +154,14 @@ def make_plan(command: Command, out: Path) -> Plan:
         )
     check_writable(out, RESULTS)
     RunDirectory(out).check_lockable()
+    traced = []
     for one in runs:
-        check_begun(RunDirectory(out / one.name), command.read(one))
+        experiment = command.read(one)
+        check_begun(RunDirectory(out / one.name), experiment)
+        traced.append(experiment.traced)
     if together is None and not file.exists():
         together = fitting(command.read(runs[0]).build())
-    return settled(file, Plan(command.arguments, grouped(runs, together or 1)))
+    return settled(file, Plan(command.arguments, grouped(runs, traced, together or 1)))
 
 
 def check_begun(directory: RunDirectory, experiment: Experiment) -> None:
