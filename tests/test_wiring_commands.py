@@ -618,8 +618,8 @@ def test_a_table_is_what_its_flags_say(tmp_path, monkeypatch, capsys):
     assert made(runs=runs, list=True, shard='0/2') != plain
     assert not trained
     _, once = made(runs=runs, run=True)
-    assert made(runs=runs, run=True, data_dir='/d')[1][3] == ['--data_dir=/d', *once[3]]
-    assert made(runs=runs, run=True, progress=False)[1][3] != made(runs=runs, run=True)[1][3]
+    assert made(runs=runs, run=True, data_dir='/d')[1][3:] == ('/d', *once[4:])
+    assert made(runs=runs, run=True, progress=False)[1][3:] == (None, False) != once[3:]
     assert made(runs=[str(tmp_path / 'others')], run=True)[1][2] != once[2]
     assert len(made(runs=runs, run=True, shard='0/2')[1][0]) < len(once[0])
     made(runs=runs, list=True, partitions='/p')

@@ -149,7 +149,8 @@ class Description:
         values = {
             name: value for name, value in self.flat().items() if name not in vars(Placement())
         }
-        values |= {name: name_of(values[name]) for name in SETTINGS_OF_CODE}
+        of_code = {name: values[name] for name in SETTINGS_OF_CODE if values[name] is not None}
+        values |= {name: name_of(value) for name, value in of_code.items()}
         return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
 
     @property

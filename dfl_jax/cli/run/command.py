@@ -50,10 +50,15 @@ def define_flags(arguments: Sequence[str] = ()) -> None:
 
 def prepare_jax(cores: int | None = None, compute: bool = True) -> None:
     """As `environment.prepare_jax`, with the compilation cache of the flags."""
-    if folder := cache_folder(FLAGS.compilation_cache):
+    use_cache(FLAGS.compilation_cache)
+    environment.prepare_jax(Placement(FLAGS.devices, FLAGS.distributed), cores, compute)
+
+
+def use_cache(given: str | None) -> None:
+    """Has XLA keep compiled programs in `cache_folder(given)`."""
+    if folder := cache_folder(given):
         jax.config.update('jax_compilation_cache_dir', folder)
         jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
-    environment.prepare_jax(Placement(FLAGS.devices, FLAGS.distributed), cores, compute)
 
 
 def cache_folder(given: str | None) -> str | None:

@@ -131,7 +131,7 @@ def settled(path: Path, plan: Plan) -> Plan:
         pass
     finally:
         temporary.unlink()
-    earlier = _read(path)
+    earlier = read_plan(path)
     if sorted(map(repr, earlier.runs)) != sorted(map(repr, plan.runs)):
         raise ValueError(
             f'{path.parent} holds another sweep, of {len(earlier.runs)} runs such as '
@@ -145,8 +145,8 @@ def settled(path: Path, plan: Plan) -> Plan:
     return earlier
 
 
-def _read(path: Path) -> Plan:
-    """Raises ValueError, one line, for a file that is no plan."""
+def read_plan(path: Path) -> Plan:
+    """The plan in a file. Raises ValueError, one line, for a file that is none."""
     content = read_json(path)
     try:
         groups = [[Run(**run) for run in group] for group in content['groups']]
