@@ -21,9 +21,13 @@ from dfl_jax.methods import METHODS, Method
 from dfl_jax.plain_text import in_a_line
 from dfl_jax.setting_error import SettingError
 from dfl_jax.topology import Family
+from dfl_jax.training.optimisers import SCHEDULES
 
 # Settings that may be package.module:factory
-SETTINGS_OF_CODE = ('algorithm', 'model', 'task', 'dataset', 'topology', 'partition')
+SETTINGS_OF_CODE = (
+    *('algorithm', 'model', 'task', 'dataset', 'topology', 'partition'),
+    *('optimizer', 'lr_schedule'),
+)
 
 
 def name_of(value: Any) -> str:
@@ -57,7 +61,10 @@ def is_own_loader(value: Any) -> bool:
 
 def is_code(setting: str, value: Any) -> bool:
     """Whether the value of one of SETTINGS_OF_CODE runs code that is not the library's."""
-    return (is_own_loader if setting == 'dataset' else is_own)(value)
+    if setting == 'lr_schedule' and isinstance(value, str):
+        module, _, factory = value.partition(':')
+        return factory.isidentifier() and module not in SCHEDULES
+    return value is not None and (is_own_loader if setting == 'dataset' else is_own)(value)
 
 
 def digest_of_code(values: Mapping[str, Any]) -> str | None:
