@@ -32,6 +32,7 @@ def initial_params(key: Array, model: Model, clients: int, init: Init = 'same') 
     return jax.vmap(model.init)(jax.random.split(key, clients))
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class gain_corrected:
     """Independent draws times the gain 1 / ||v_steady|| (Initialisation and topology, Algorithm 1).

@@ -1,6 +1,7 @@
 """What the commands share: where they may write, what they say, how Ctrl-C ends them."""
 
 import ast
+import functools
 import gc
 import importlib
 import json
@@ -120,7 +121,7 @@ def test_ctrl_c_is_not_lost_where_python_drops_exceptions(monkeypatch):
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(sys, 'unraisablehook', interrupts._come_again)
-    before = signal.signal(signal.SIGINT, interrupts._end_or_raise)
+    before = signal.signal(signal.SIGINT, functools.partial(interrupts._end_or_raise, ''))
     gc.callbacks.append(once)
     try:
         with pytest.raises(KeyboardInterrupt):

@@ -5,6 +5,8 @@ import sys
 import pytest
 from test_cli import NETWORK, here, rows_of, write_clusters, write_sums
 
+from dfl_jax.experiment import Experiment, load
+
 ALGORITHM = """
 import jax, jax.numpy as jnp
 from dfl_jax.algorithms import dpsgd
@@ -297,3 +299,83 @@ def test_a_loss_of_ones_own_reaches_the_method_on_digits(flags, focal, tmp_path)
 def test_a_loss_of_ones_own_is_not_replaced_by_another(flags, words, focal, tmp_path):
     line = here(focal, '--train_samples=100', *NETWORK, *flags, f'--out={tmp_path}/out').error
     assert words in line and not (tmp_path / 'out').exists()
+
+
+TRAINING = """
+import jax.numpy as jnp, optax
+
+def momentum(learning_rate, decay=0.5):
+    return optax.chain(optax.trace(decay), optax.scale_by_learning_rate(learning_rate))
+
+def halved(round):
+    return 0.5 ** round
+
+def loud(learning_rate):
+    raise RuntimeError('too loud')
+
+def pair(round):
+    return jnp.ones(2)
+
+def plain(learning_rate):
+    return learning_rate
+"""
+
+
+@pytest.fixture
+def training(tmp_path, monkeypatch):
+    """A module with optimizers and schedules, and the flags of a run of digits."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / 'trainers.py').write_text(TRAINING)
+    yield ('--algorithm=dpsgd', '--train_samples=100', '--clients=4', '--degree=2', '--rounds=3')
+    sys.modules.pop('trainers', None)
+
+
+def test_an_optimizer_and_a_schedule_of_ones_own(training, tmp_path):
+    """They are what optax and the library call otherwise, from Python, too, and go on."""
+    runs = {
+        'own': ('--optimizer=trainers:momentum', '--optimizer_options=decay=0.9'),
+        'named': ('--momentum=0.9',),
+        'halved': ('--lr_schedule=trainers:halved',),
+        'decayed': ('--lr_decay=0.5',),
+    }
+    losses = {}
+    for name, flags in runs.items():
+        assert here(*training, *flags, f'--out={tmp_path}/{name}').status == 0
+        losses[name] = [row['consensus_loss'] for row in rows_of(tmp_path / name)]
+    assert losses['own'] == pytest.approx(losses['named'], rel=1e-5)
+    assert losses['halved'] == pytest.approx(losses['decayed'], rel=1e-5)
+    assert losses['own'] != losses['halved']
+    module = sys.modules['trainers']
+    given = dict(algorithm='dpsgd', train_samples=100, clients=4, degree=2, rounds=3)
+    own = {'optimizer': module.momentum, 'optimizer_options': 'decay=0.9'}
+    for name, more in (('own', own), ('halved', {'lr_schedule': module.halved})):
+        run = Experiment.of(**given, **more).run(tmp_path / f'{name}-python', progress=False)
+        assert [row['consensus_loss'] for row in run] == losses[name]
+        one, other = (load(tmp_path / folder, True) for folder in (name, f'{name}-python'))
+        assert one.config['algorithm'] == other.config['algorithm']
+        assert one.config['inputs']['code'] == other.config['inputs']['code']
+    again = here('--resume', '--rounds=4', f'--out={tmp_path}/own')
+    assert '--optimizer=trainers:momentum' in again.error and '--allow_imports' in again.error
+    again = here('--resume', '--rounds=4', '--allow_imports', f'--out={tmp_path}/own')
+    assert again.status == 0
+
+
+@pytest.mark.parametrize(
+    ('flag', 'words'),
+    [
+        ('optimizer=trainers:loud', 'its factory failed: RuntimeError: too loud (line 11 of'),
+        ('optimizer=trainers:plain', 'it is of type float, none of optax'),
+        ('optimizer=trainers:nothing', 'cannot be imported: AttributeError'),
+        ('lr_schedule=trainers:pair', 'for a round, not a number'),
+        ('lr_schedule=trainers:nothing', 'cannot be imported: AttributeError'),
+    ],
+)
+def test_an_optimizer_or_a_schedule_that_is_none(flag, words, training, tmp_path):
+    line = here(*training, f'--{flag}', f'--out={tmp_path}/out').error
+    assert f'--{flag}' in line and words in line
+    assert not (tmp_path / 'out').exists()
+
+
+def test_a_schedule_that_is_misspelt_is_no_module(training, tmp_path):
+    line = here(*training, '--lr_schedule=cosin:7', f'--out={tmp_path}/out').error
+    assert "'cosin:7' is no schedule" in line

@@ -162,7 +162,7 @@ def test_interrupted_before_the_first_round(tmp_path, monkeypatch):
     assert 'start again' in stopped.error
     assert not (tmp_path / 'out').exists()
     monkeypatch.undo()
-    monkeypatch.setattr('dfl_jax.cli.run.command.write_network', interrupt)
+    monkeypatch.setattr('dfl_jax.experiment.config_file.write_network', interrupt)
     stopped = here(*ARGV, f'--out={tmp_path}/out')
     assert stopped.status == 130
     assert f'--resume --out={tmp_path}/out goes on' in stopped.error

@@ -36,6 +36,8 @@ from dfl_jax.cli.sweep import group as sweep_group
 from dfl_jax.cli.sweep import plot
 from dfl_jax.cli.sweep.plan import Plan, grid, grouped, settled
 from dfl_jax.cli.sweep.results import write_results
+from dfl_jax.experiment import Experiment
+from dfl_jax.methods import METHODS
 from dfl_jax.timing import Rules
 
 
@@ -123,10 +125,17 @@ def test_a_grid_that_is_refused(specs, flagfiles, pattern):
 
 def test_runs_go_together_where_only_traced_flags_differ():
     runs = grid(['degree:2,3', 'seed:0..4'], [])
-    sizes = [len(group) for group in grouped(runs, 10)]
+    traced = [Experiment().traced] * len(runs)
+    sizes = [len(group) for group in grouped(runs, traced, 10)]
     assert sizes == [5, 5]
-    assert [len(group) for group in grouped(runs, 2)] == [1, 2, 2, 1, 2, 2]
-    assert [run for group in grouped(runs, 2) for run in group] == runs
+    assert [len(group) for group in grouped(runs, traced, 2)] == [1, 2, 2, 1, 2, 2]
+    assert [run for group in grouped(runs, traced, 2) for run in group] == runs
+
+
+def test_a_method_says_which_of_its_settings_are_traced():
+    untraced = METHODS['dpsgd']._replace(traced=())
+    assert 'lr' in Experiment.of(algorithm='dpsgd').traced
+    assert 'lr' not in Experiment.of(algorithm=untraced).traced
 
 
 def test_shards_are_all_groups_once():
@@ -139,8 +148,9 @@ def test_shards_are_all_groups_once():
 
 def test_a_plan_is_settled_once(tmp_path):
     runs = grid(['seed:0..3'], [])
-    first = settled(tmp_path / 's' / 'sweep.json', Plan(['--rounds=2'], grouped(runs, 2)))
-    again = settled(tmp_path / 's' / 'sweep.json', Plan(['--rounds=2'], grouped(runs, 4)))
+    traced = [['seed']] * 4
+    first = settled(tmp_path / 's' / 'sweep.json', Plan(['--rounds=2'], grouped(runs, traced, 2)))
+    again = settled(tmp_path / 's' / 'sweep.json', Plan(['--rounds=2'], grouped(runs, traced, 4)))
     assert again == first and len(first.groups) == 2
     with pytest.raises(ValueError, match=r'started with --rounds=2, not --rounds=3'):
         settled(tmp_path / 's' / 'sweep.json', Plan(['--rounds=3'], first.groups))
@@ -188,6 +198,26 @@ def test_every_run_evaluates_its_clients_on_the_samples_it_has_alone(small, tmp_
         assert one == same and len(one) == 7
         chosen.append(one)
     assert chosen[0] != chosen[1]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize('gain', ['graph', 'push_sum'])
+def test_runs_of_a_gain_each_are_one_program_and_as_if_alone(gain, small, tmp_path, monkeypatch):
+    programs = []
+
+    def recorded(program, *of, train=sweep_group._train):
+        programs.append(len(program))
+        train(program, *of)
+
+    monkeypatch.setattr(sweep_group, '_train', recorded)
+    start = (f'--gain={gain}', '--init=gain_corrected', '--topology=erdos_renyi')
+    flags = (small[0], '--algorithm=dpsgd', '--clients=6', '--degree=2', '--rounds=2', *start)
+    assert swept(*flags, '--sweep=seed:0..1', '--together=2', f'--out={tmp_path}/s').status == 0
+    assert programs == [2]
+    assert here(*flags, '--seed=1', f'--out={tmp_path}/out').status == 0
+    ours, single = (rows_of(p) for p in (tmp_path / 's' / 'seed=1', tmp_path / 'out'))
+    for row, other in zip(ours, single, strict=True):
+        assert row['consensus_loss'] == pytest.approx(other['consensus_loss'], rel=1e-5)
 
 
 @pytest.mark.integration
@@ -440,7 +470,7 @@ def test_a_plan_that_is_none(text, tmp_path):
     else:
         file.write_text(text)
     with pytest.raises(ValueError, match=r'is damaged|cannot be read|holds another') as caught:
-        settled(file, Plan([], grouped(grid(['seed:0..1'], []), 2)))
+        settled(file, Plan([], grouped(grid(['seed:0..1'], []), [['seed']] * 2, 2)))
     assert '\n' not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ['sweep.json']
 
@@ -531,7 +561,9 @@ def test_runs_of_different_test_sets_are_not_one_program():
 
     def experiment(x=x, y=y, lr=0.1, mixing='size', rounds=2, weights=None, barrier=False):
         return SimpleNamespace(
-            chosen=SimpleNamespace(settings={'lr': lr, 'mixing': mixing}),
+            configured=SimpleNamespace(
+                settings={'lr': lr, 'mixing': mixing}, method=METHODS['dpsgd'], gain=None
+            ),
             population=None,
             test=SimpleNamespace(x=x, y=y),
             graphs=SimpleNamespace(active=graphs.active[:rounds], weights=weights),

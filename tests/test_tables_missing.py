@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from test_cli import here
+from test_cli import here, rows_of
 
+from dfl_jax import simulate
 from dfl_jax.papers.tables import command as tables
 from dfl_jax.papers.tables import missing
 from dfl_jax.results import published as table_files
@@ -48,6 +49,7 @@ def kept(name, rounds, **more):
 
 
 def command_of(monkeypatch, *arguments, **values):
+    monkeypatch.setattr(missing, 'use_cache', lambda given: None)
     monkeypatch.setattr(tables, 'FLAGS', flags_of(**values))
     return tables.main(['tables', 'paper/table', *arguments])
 
@@ -110,14 +112,14 @@ def test_the_authors_partition_of_a_column(home, tmp_path):
     file = tmp_path / 'authors.json'
     file.touch()
     files = missing.partition_files(published, str(tmp_path))
-    lines = {
-        job.cell: missing.command(job, tmp_path / 'out', ['--data_dir=data'])
+    named = missing.NamedRuns(tmp_path / 'out', {'data_dir': 'data'}, False)
+    made = {
+        job.cell: named.settings(missing._run_of(job))
         for job in jobs(home, {}, seeds=(3,), partitions=files)
     }
-    assert f'--partition_file={file}' in lines['dpsgd-iid']
-    assert not any('partition_file' in argument for argument in lines['dpsgd-ring'])
-    assert {'--seed=3', '--data_dir=data'} < set(lines['dpsgd-ring'])
-    assert '--resume' not in lines['dpsgd-ring']
+    assert made['dpsgd-iid']['partition_file'] == str(file)
+    assert 'partition_file' not in made['dpsgd-ring']
+    assert made['dpsgd-ring'].items() >= {'seed': 3, 'data_dir': 'data', 'rounds': 4}.items()
 
 
 @pytest.mark.integration
@@ -152,6 +154,36 @@ def test_what_is_missing_is_trained_and_shown(home, tmp_path, monkeypatch, capfd
     monkeypatch.setattr(tables, 'FLAGS', flags_of(run=True, **chosen | {'seeds': '7'}))
     assert tables.main(['tables', 'paper/table']) == 1
     assert 'error: dpsgd-iid-seed7 could not begin' in capfd.readouterr().err
+
+
+@pytest.mark.integration
+def test_the_seeds_of_a_cell_are_one_program_that_goes_on(home, tmp_path, monkeypatch, capfd):
+    programs = []
+
+    def recorded(*given, run=simulate.run_together, **options):
+        programs.append((len(given[-1]), options['resume'] and options['resume'][1][0].round))
+        for number, each in enumerate(run(*given, **options)):
+            if len(programs) == 1 and number == 2:
+                raise KeyboardInterrupt
+            yield each
+
+    monkeypatch.setattr(simulate, 'run_together', recorded)
+    file = home / 'dpsgd-ring.flags'
+    file.write_text(file.read_text().replace('--test_samples=50\n', ''))  # drawn by the seed
+    given = {'runs': [str(tmp_path / 'runs')], 'cells': ['dpsgd-ring'], 'run': True}
+    assert command_of(monkeypatch, seeds='0..1', **given) == 130
+    # Also one that needs only a part of the program, which is trained whole
+    assert command_of(monkeypatch, seeds='1..2', **given) == 0
+    assert programs == [(2, None), (2, 2)]
+    assert '[1 of 2] dpsgd-ring-seed0, dpsgd-ring-seed1: 4 rounds, ' in capfd.readouterr().out
+    for seed in range(3):
+        assert (tmp_path / 'runs' / f'dpsgd-ring-seed{seed}' / 'done').exists()
+        flags = (f'--flagfile={file}', f'--seed={seed}')
+        assert here(*flags, f'--out={tmp_path}/{seed}').status == 0
+        ours, alone = (rows_of(tmp_path / p) for p in (f'runs/dpsgd-ring-seed{seed}', f'{seed}'))
+        assert [row['round'] for row in ours] == [1, 2, 3, 4]
+        for row, other in zip(ours, alone, strict=True):
+            assert row['consensus_loss'] == pytest.approx(other['consensus_loss'], rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,10 @@ from dfl_jax.cli.run.loggers import requested
 from dfl_jax.cli.sweep import command as sweep
 from dfl_jax.cli.sweep.launchers import submitit
 from dfl_jax.cli.sweep.launchers.options import options
-from dfl_jax.cli.sweep.plan import TRACED
 from dfl_jax.cli.time import command as time
 from dfl_jax.cli.watch import command as watch
 from dfl_jax.data import load
+from dfl_jax.experiment import Experiment
 from dfl_jax.experiment.run_directory import RunDirectory
 from dfl_jax.papers.reconstruct import command as reconstruct
 from dfl_jax.papers.reconstruct import scene
@@ -130,7 +130,7 @@ def test_a_sweep_hands_on_all_that_its_runs_are(files, recorded, tmp_path):
         assert given['rules'].barrier and given['validation'] is not None and given['worlds']
 
 
-@pytest.mark.parametrize('name', TRACED)
+@pytest.mark.parametrize('name', Experiment().traced)
 def test_runs_of_a_sweep_differ_in_what_is_swept(name, files, recorded, tmp_path):
     first, second, beside, *_ = PAIRS.get(name, ('0.1', '0.2', ''))
     off = {None: 'noise:0.2' if name == 'feature_shift' else 'false'}
@@ -618,8 +618,8 @@ def test_a_table_is_what_its_flags_say(tmp_path, monkeypatch, capsys):
     assert made(runs=runs, list=True, shard='0/2') != plain
     assert not trained
     _, once = made(runs=runs, run=True)
-    assert made(runs=runs, run=True, data_dir='/d')[1][3] == ['--data_dir=/d', *once[3]]
-    assert made(runs=runs, run=True, progress=False)[1][3] != made(runs=runs, run=True)[1][3]
+    assert made(runs=runs, run=True, data_dir='/d')[1][3:] == ('/d', *once[4:])
+    assert made(runs=runs, run=True, progress=False)[1][3:] == (None, False) != once[3:]
     assert made(runs=[str(tmp_path / 'others')], run=True)[1][2] != once[2]
     assert len(made(runs=runs, run=True, shard='0/2')[1][0]) < len(once[0])
     made(runs=runs, list=True, partitions='/p')

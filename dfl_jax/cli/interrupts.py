@@ -1,5 +1,6 @@
 """Ctrl-C while a command starts: one line and no traceback."""
 
+import functools
 import os
 import signal
 import sys
@@ -7,11 +8,9 @@ import threading
 
 STATUS = 130  # 128 + SIGINT, as shells report it
 SOON = 0.05  # seconds
-START_AGAIN = 'start again'
-advice = START_AGAIN  # what Ctrl-C leaves to do; a run that has a directory is resumed
 
 
-def _end_or_raise(_, frame) -> None:
+def _end_or_raise(advice: str, _, frame) -> None:
     """Ctrl-C, which ends the process at once while it imports.
 
     An exception would pass through extensions that are half imported, where it crashes jaxlib or is
@@ -33,7 +32,7 @@ def _come_again(dropped) -> None:
         sys.__unraisablehook__(dropped)
 
 
-def _say_it_in_one_line(kind, error, trace) -> None:
+def _say_it_in_one_line(advice: str, kind, error, trace) -> None:
     """Ctrl-C at a moment that no command looks out for: no traceback."""
     if issubclass(kind, KeyboardInterrupt):
         print(f'error: interrupted; {advice}', file=sys.stderr)
@@ -41,9 +40,15 @@ def _say_it_in_one_line(kind, error, trace) -> None:
     sys.__excepthook__(kind, error, trace)
 
 
-def watch() -> None:
+def watch(advice: str = 'start again') -> None:
     """Takes over what Ctrl-C does, until the command itself does."""
-    sys.excepthook = _say_it_in_one_line
+    sys.excepthook = functools.partial(_say_it_in_one_line, advice)
     sys.unraisablehook = _come_again
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a background job ignores it
-        signal.signal(signal.SIGINT, _end_or_raise)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a background job ignores it
+        signal.signal(signal.SIGINT, functools.partial(_end_or_raise, advice))
+
+
+def advise(advice: str) -> None:
+    """Has Ctrl-C say so from now on, in a process that `watch` has taken over."""
+    if sys.unraisablehook is _come_again:
+        watch(advice)

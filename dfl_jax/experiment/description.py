@@ -36,7 +36,7 @@ OWN = {  # settings of the experiment itself
         None,
     ),
 }
-BOUNDS = {'rounds': {'least': 1}, 'seed': {'least': 0}}
+BOUNDS = {'rounds': {'least': 1}, 'seed': {'least': 0, 'traced': True}}
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,16 @@ class Description:
         values = {
             name: value for name, value in self.flat().items() if name not in vars(Placement())
         }
-        values |= {name: name_of(values[name]) for name in SETTINGS_OF_CODE}
+        of_code = {name: values[name] for name in SETTINGS_OF_CODE if values[name] is not None}
+        values |= {name: name_of(value) for name, value in of_code.items()}
         return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
+
+    @property
+    def traced(self) -> list[str]:
+        """The settings in which runs of one compiled program may differ."""
+        row = self.method.row
+        of_method = [n for n, each in flat_settings(row).items() if each.name in row.traced]
+        return [*(name for name in (*OWN, *PART_OF) if bounds(name).get('traced')), *of_method]
 
     def replace(self, **flat: Any) -> Self:
         """The experiment with other values of some settings, by their flat names."""

@@ -14,7 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from dfl_jax.base import Algorithm, Clients, Graph, Info
-from dfl_jax.experiment.own_code import is_own, method_named, name_of, reporting
+from dfl_jax.experiment.own_code import (
+    SETTINGS_OF_CODE,
+    is_code,
+    is_own,
+    method_named,
+    name_of,
+    named,
+    reporting,
+)
 from dfl_jax.experiment.run_settings import PART_OF
 from dfl_jax.heterogeneous import Population
 from dfl_jax.initialisation import gain_corrected
@@ -22,6 +30,7 @@ from dfl_jax.method_settings import Setting, assemble, described, resolve
 from dfl_jax.methods import FLAT_NAMES, METHODS, Method, Run, make
 from dfl_jax.models import Model
 from dfl_jax.setting_error import SettingError
+from dfl_jax.training.optimisers import learning_rate_factor, named_optimiser
 
 BATCH = 2  # samples whose predictions are asked for
 OF_THE_RUN = ('algorithm', 'rounds', 'seed')  # beside PART_OF
@@ -117,6 +126,8 @@ class ConfiguredMethod:
     def resolved(self) -> dict[str, Any]:
         """The settings with the method's defaults, as config.json records them."""
         resolved = resolve(self.method.factory, self.settings)
+        own = {n: resolved[n] for n in SETTINGS_OF_CODE if callable(resolved.get(n))}
+        resolved |= {name: name_of(value) for name, value in own.items()}
         if self.corrected:
             resolved['init'] = 'gain_corrected'
         if self.gain is not None:
@@ -131,10 +142,27 @@ def configure(method: MethodSettings, run: Run) -> ConfiguredMethod:
         settings[name].name: tuple(map(int, value)) if settings[name].kind is tuple else value
         for name, value in method.given.items()
     }
+    parts = {setting.name: setting.part for setting in settings.values()}
+    given |= _own_functions({name: value for name, value in given.items() if parts[name]})
     configured = ConfiguredMethod(method.name, method.row, given, run)
     with _by_flat_names(configured):
         assemble(configured.method.factory, configured.settings)  # its dataclasses check
     return configured
+
+
+def _own_functions(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The optimizer and the schedule of one's own, checked. Raises SettingError."""
+    options, found = given.get('optimizer_options', ''), {}
+    checks = {
+        'optimizer': lambda factory: named_optimiser(factory, options, 0.1),
+        'lr_schedule': learning_rate_factor,
+    }
+    for name, check in checks.items():
+        if is_code(name, value := given.get(name)):
+            found[name] = named(name, value, {})
+            with reporting(name, value, 'factory'):
+                check(found[name])
+    return found
 
 
 def make_algorithm(configured: ConfiguredMethod, network: Model | Population) -> Algorithm:

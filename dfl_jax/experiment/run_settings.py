@@ -18,12 +18,13 @@ def setting(
     least: int | None = None,
     choices: tuple[str, ...] = (),
     path: str | None = None,
+    traced: bool = False,
 ) -> Any:
     """A field with a bound, with choices, or that is a path; path: a pattern of what stands before
-    the path."""
-    return dataclasses.field(
-        default=default, metadata={'least': least, 'choices': choices, 'path': path}
-    )
+    the path. traced: it decides what enters a compiled program, not the program, so that runs of
+    one program may differ in it."""
+    about = {'least': least, 'choices': choices, 'path': path, 'traced': traced}
+    return dataclasses.field(default=default, metadata=about)
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Data:
     test_share: float | None = None
     text_window: int | None = None
     input_projection: int | None = setting(None, least=1)
-    feature_shift: str | None = None
+    feature_shift: str | None = setting(None, traced=True)
 
 
 @dataclass(frozen=True)
@@ -120,13 +121,13 @@ class Partition:
 
     clients: int = setting(30, least=1)
     partition: str = 'dirichlet'
-    alpha: float = 0.1
-    zipf_exponent: float = 1.8
-    lognormal_sigma: float = 1.0
+    alpha: float = setting(0.1, traced=True)
+    zipf_exponent: float = setting(1.8, traced=True)
+    lognormal_sigma: float = setting(1.0, traced=True)
     shards_per_client: int = 2
     samples_per_client: int | None = None
-    partition_overlap: bool = False
-    partition_file: str | None = setting(None, path='^')
+    partition_overlap: bool = setting(False, traced=True)
+    partition_file: str | None = setting(None, path='^', traced=True)
     validation_share: float | None = None
 
 
@@ -179,14 +180,14 @@ class Graphs:
     rewiring: float = 0.1
     torus_dimensions: int = setting(2, least=1)
     assortativity: float | None = None
-    static_topology: bool = False
+    static_topology: bool = setting(False, traced=True)
     topology_file: str | None = setting(None, path='^')
-    link_dropout: float = 0.0
+    link_dropout: float = setting(0.0, traced=True)
     directed_dropout: bool = False
-    link_dropout_directed: float = 0.0
-    client_dropout: float = 0.0
-    receive_dropout: float = 0.0
-    isolate_dropout: float = 0.0
+    link_dropout_directed: float = setting(0.0, traced=True)
+    client_dropout: float = setting(0.0, traced=True)
+    receive_dropout: float = setting(0.0, traced=True)
+    isolate_dropout: float = setting(0.0, traced=True)
 
 
 @dataclass(frozen=True)

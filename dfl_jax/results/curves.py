@@ -8,7 +8,7 @@ from typing import Any
 
 from dfl_jax.experiment.run_directory import Row, RunDirectory, read_json, shown, write_atomically
 from dfl_jax.files import to_json
-from dfl_jax.flagfiles import flagfile_lines
+from dfl_jax.flagfiles import with_flagfiles
 from dfl_jax.plain_text import in_a_line
 from dfl_jax.results.run_notes import Note, left_out, read_note
 
@@ -104,8 +104,8 @@ def read_runs(
 
 
 def read_flagfile(path: Path) -> dict[str, str]:
-    """{flag: value} of a flagfile without nested ones; --flag is True, --noflag False."""
-    pairs = (line.lstrip('-').partition('=') for line in flagfile_lines(str(path)))
+    """{flag: value} of a flagfile and those that it names; --flag is True, --noflag False."""
+    pairs = (line.lstrip('-').partition('=') for line in with_flagfiles([f'--flagfile={path}']))
     return {
         name if sign else name.removeprefix('no'): value if sign else str(name[:2] != 'no')
         for name, sign, value in pairs

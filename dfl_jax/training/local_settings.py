@@ -27,8 +27,8 @@ class LocalTraining:
       lr: learning rate of round 0.
       lr_decay: factor a round: round k = 0, 1, ... uses lr * lr_decay**k; 1 for none.
       lr_schedule: factor on the learning rate by round: `cosine:ROUNDS`, `warmup:ROUNDS`,
-        `step:ROUND-ROUND-...:FACTOR` or several with commas, e.g. `warmup:5,cosine:100`; from
-        Python also a function of the round k = 0, 1, ...
+        `step:ROUND-ROUND-...:FACTOR` or several with commas, e.g. `warmup:5,cosine:100`; or
+        package.module:factory, a function of the round k = 0, 1, ... (from Python also itself).
       batch_size: samples of a minibatch; a client with fewer samples takes all of them at each
         step.
       local_epochs: passes over its data that a client makes in a round, unless local_steps are
@@ -36,7 +36,8 @@ class LocalTraining:
       local_steps: minibatches in a round, in place of local_epochs; the data are shuffled anew
         after every pass.
       optimizer: `sgd`, or another of optax by its name, e.g. `adamw`, `adam`, `rmsprop` or `lion`;
-        from Python also a function of the learning rate that returns an optax optimiser.
+        or package.module:factory, a function of the learning rate that returns an optax optimiser
+        (from Python also itself).
       optimizer_options: arguments of the optimizer, e.g. `b1=0.8,nesterov=true`, in place of
         optax's defaults.
       momentum: heavy-ball momentum of sgd, in [0, 1); other optimizers take optimizer_options.

@@ -14,6 +14,7 @@ from dfl_jax.base import Array
 Optimizer = str | Callable[[Array], optax.GradientTransformation]
 Schedule = str | Callable[[Any], Any]
 WEIGHT = jax.ShapeDtypeStruct((1,), jnp.float32)
+SCHEDULES = ('cosine', 'step', 'warmup')
 
 
 def named_optimiser(
@@ -28,14 +29,14 @@ def named_optimiser(
     Raises ValueError for one that optax does not have or that cannot serve here, and for arguments
     that it does not take.
     """
-    arguments = _options(options)
+    arguments, called = _options(options), getattr(name, '__name__', name)
     factory: Callable[..., Any] = name if callable(name) else getattr(optax, name, dict)
     takes = list(inspect.signature(factory).parameters) if factory is not dict else []
     if not callable(name) and takes[:1] != ['learning_rate']:
         raise ValueError(f'optax has no optimizer {name!r}; use e.g. sgd, adam, adamw or lion')
     if unknown := sorted(arguments.keys() - {*takes[1:]} | arguments.keys() & {'weight_decay'}):
         raise ValueError(
-            f'optimizer_options={options}: {name} takes no {unknown[0]} there; '
+            f'optimizer_options={options}: {called} takes no {unknown[0]} there; '
             f'it takes {", ".join(t for t in takes[1:] if t != "weight_decay")}'
         )
     if not callable(name) and {'key', 'seed'} & {*takes}:
@@ -48,10 +49,12 @@ def named_optimiser(
     decoupled = {'weight_decay': weight_decay} if 'weight_decay' in takes else {}
     try:
         optimiser = factory(rate, **decoupled, **arguments)
+        if not isinstance(optimiser, optax.GradientTransformation):
+            raise TypeError(f'it is of type {type(optimiser).__name__}, none of optax')
         jax.eval_shape(lambda w: optimiser.update(w, optimiser.init(w), w), WEIGHT)
     except TypeError as error:
         raise ValueError(
-            f'optimizer={name!r} needs more than gradient, state and weights ({error}); use e.g. '
+            f'optimizer={called!r} needs more than gradient, state and weights ({error}); use e.g. '
             'sgd, adam, adamw or lion'
         ) from error
     decay = [optax.add_decayed_weights(weight_decay)] if weight_decay and not decoupled else []
@@ -72,6 +75,9 @@ def learning_rate_factor(schedule: Schedule) -> Callable[[Any], Any]:
     0.1
     """
     if callable(schedule):
+        factor = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
+        if getattr(factor, 'shape', None) != ():
+            raise ValueError(f'lr_schedule returns {factor} for a round, not a number')
         return schedule
     factors = [_factor(term) for term in filter(None, schedule.split(','))]
     return lambda k: math.prod(factor(k) for factor in factors)

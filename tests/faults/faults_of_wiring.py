@@ -265,8 +265,8 @@ WIRING = [
     Fault(
         'missing runs of a table with progress bars that nobody wants',
         'dfl_jax/papers/tables/command.py',
-        "    settings += ['--noprogress'] * (not FLAGS.progress)\n",
-        '',
+        'FLAGS.data_dir, FLAGS.progress)',
+        'FLAGS.data_dir, True)',
         ('test_wiring_commands.py::test_a_table_is_what_its_flags_say',),
     ),
     Fault(

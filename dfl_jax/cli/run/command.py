@@ -50,10 +50,15 @@ def define_flags(arguments: Sequence[str] = ()) -> None:
 
 def prepare_jax(cores: int | None = None, compute: bool = True) -> None:
     """As `environment.prepare_jax`, with the compilation cache of the flags."""
-    if folder := cache_folder(FLAGS.compilation_cache):
+    use_cache(FLAGS.compilation_cache)
+    environment.prepare_jax(Placement(FLAGS.devices, FLAGS.distributed), cores, compute)
+
+
+def use_cache(given: str | None) -> None:
+    """Has XLA keep compiled programs in `cache_folder(given)`."""
+    if folder := cache_folder(given):
         jax.config.update('jax_compilation_cache_dir', folder)
         jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.5)
-    environment.prepare_jax(Placement(FLAGS.devices, FLAGS.distributed), cores, compute)
 
 
 def cache_folder(given: str | None) -> str | None:
@@ -128,14 +133,14 @@ def prepare(
         if FLAGS.out is None:
             directory = RunDirectory(unused(default))
         claim(directory, built, lock)
-        interrupts.advice = f'--resume --out={directory.path} goes on'
-    if FLAGS.plot_partition:
-        from dfl_jax.plots import plot_partition
-
-        data, path = built.dataset, directory.path / 'partition.png'
-        plot_partition(data.train_y, built.parts, data.classes, path)
-        print(f'who holds what: {path}')
     return built, directory, longer
+
+
+def _show_partition(built: BuiltExperiment, path: Path) -> None:
+    from dfl_jax.plots import plot_partition
+
+    plot_partition(built.dataset.train_y, built.parts, built.dataset.classes, path)
+    print(f'who holds what: {path}')
 
 
 def _default_out() -> Path:
@@ -153,7 +158,6 @@ def _resume(directory: RunDirectory, lock: contextlib.ExitStack) -> tuple[Experi
     if not directory.config_file.exists():
         raise ValueError(f'--resume: {directory.path} holds no run; start it without --resume')
     lock.enter_context(directory.locked())
-    interrupts.advice = f'--resume --out={directory.path} goes on'
     experiment, config = recall(directory, given_settings(), allow_imports=FLAGS.allow_imports)
     before, rounds = recorded_settings(config), experiment.rounds
     began = before.get('rounds')
@@ -168,7 +172,6 @@ def main(argv: list[str]) -> int:
     logging.set_verbosity(logging.FATAL)  # what orbax logs is reported again, in one line
     if len(argv) > 1:
         return fail(f'unexpected argument {argv[1]!r}; settings are flags, e.g. --dataset=digits')
-    interrupts.advice = interrupts.START_AGAIN
     with one_line_warnings(), contextlib.ExitStack() as lock:
         try:
             loggers = requested(FLAGS)
@@ -181,8 +184,14 @@ def main(argv: list[str]) -> int:
         except MISUSE as error:
             return fail(in_flags(error))
         except KeyboardInterrupt:
-            return fail(f'interrupted before the first round; {interrupts.advice}', status=130)
+            begun = FLAGS.out and RunDirectory(FLAGS.out).config_file.exists()
+            left = f'--resume --out={FLAGS.out} goes on' if begun else 'start again'
+            return fail(f'interrupted before the first round; {left}', status=130)
+        goes_on = f'--resume --out={directory.path} goes on'
+        interrupts.advise(goes_on)
         try:
+            if FLAGS.plot_partition:
+                _show_partition(built, directory.path / 'partition.png')
             session = Session(
                 built,
                 directory,
@@ -193,5 +202,5 @@ def main(argv: list[str]) -> int:
         except (ValueError, OSError) as error:
             return fail(in_flags(error))
         except KeyboardInterrupt:
-            return fail(f'interrupted; {interrupts.advice}', status=130)
+            return fail(f'interrupted; {goes_on}', status=130)
         return train(session, directory, loggers if leads() else ())

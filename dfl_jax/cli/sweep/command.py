@@ -154,11 +154,14 @@ def make_plan(command: Command, out: Path) -> Plan:
         )
     check_writable(out, RESULTS)
     RunDirectory(out).check_lockable()
+    traced = []
     for one in runs:
-        check_begun(RunDirectory(out / one.name), command.read(one))
+        experiment = command.read(one)
+        check_begun(RunDirectory(out / one.name), experiment)
+        traced.append(experiment.traced)
     if together is None and not file.exists():
         together = fitting(command.read(runs[0]).build())
-    return settled(file, Plan(command.arguments, grouped(runs, together or 1)))
+    return settled(file, Plan(command.arguments, grouped(runs, traced, together or 1)))
 
 
 def check_begun(directory: RunDirectory, experiment: Experiment) -> None:
@@ -173,10 +176,10 @@ def check_begun(directory: RunDirectory, experiment: Experiment) -> None:
 def sweep(command: Command, groups: Sequence[list[Run]], out: Path) -> dict[str, str]:
     """Trains the groups one after the other; returns why runs could not be, by name."""
     failed: dict[str, str] = {}
-    total = sum(rounds_of(command, group) for group in groups)
+    total = sum(rounds_of(command.read, group) for group in groups)
     with tqdm(total=total, unit='round', disable=not FLAGS.progress, dynamic_ncols=True) as bar:
         for group in groups:
-            why = bring_to_end(command, group, out, bar)
+            why = bring_to_end(command.read, group, out, bar)
             if why is not None:
                 failed |= dict.fromkeys(unfinished(group, out), why)
     return failed
@@ -191,7 +194,7 @@ def sweep_elsewhere(
     for group in groups:
         try:
             if not all(ended(RunDirectory(out / one.name)) for one in group):
-                rounds = rounds_of(command, group)
+                rounds = rounds_of(command.read, group)
                 tasks.append(task_of(command, group, rounds, FLAGS.compilation_cache))
         except ValueError as error:
             failed |= dict.fromkeys((one.name for one in group), in_flags(error))

@@ -23,7 +23,6 @@ from dfl_jax.files import to_json
 from dfl_jax.methods import make
 
 TOGETHER = '0'  # where the checkpoints of a group lie whose runs are one program
-TRACED = ('lr', 'projection_seed')  # settings of a method that may differ within a program
 
 
 class Member(NamedTuple):
@@ -75,6 +74,7 @@ def train_group(members: dict[int, Member], folder: Path, bar: tqdm, whole: bool
     """
     experiments = [one.built for one in members.values()]
     together = whole and _alike(experiments) and _traceable(experiments)
+    together = together and not any(folder.glob('alone-*/*'))  # of an earlier version, or not whole
     if any(ended(one.directory) for one in members.values()):  # some while others could not start
         together = together and begun_together(folder)
     programs = {folder / TOGETHER: [*members.values()]}
@@ -118,10 +118,16 @@ def _traceable(experiments: Sequence[BuiltExperiment]) -> bool:
     return True
 
 
+def _traced(built: BuiltExperiment) -> list[str]:
+    """The settings of the method that may differ within a program, a gain of each run's own among
+    them."""
+    return [*built.configured.method.traced, *['init'] * (built.configured.gain is not None)]
+
+
 def _static(built: BuiltExperiment) -> dict[str, Any]:
-    """The settings, of those that can be traced the names alone."""
-    settings = built.configured.settings.items()
-    return {name: None if name in TRACED else value for name, value in settings}
+    """The settings, of those that can be traced the shapes alone."""
+    settings, traced = built.configured.settings.items(), _traced(built)
+    return {n: jax.tree.map(np.shape, value) if n in traced else value for n, value in settings}
 
 
 def _same_population(one: BuiltExperiment, other: BuiltExperiment) -> bool:
@@ -197,8 +203,10 @@ def _stacked(experiments: Sequence[BuiltExperiment]) -> tuple[Any, ...]:
     """What `simulate.run_together` takes before its options, each with a leading axis R."""
     first, settings = experiments[0], [one.configured.settings for one in experiments]
     values = {
-        name: jnp.asarray([each[name] for each in settings])
-        for name in TRACED
+        name: jax.tree.map(
+            lambda *of_runs: jnp.asarray(of_runs), *(each[name] for each in settings)
+        )
+        for name in _traced(first)
         if len({each.get(name) for each in settings}) > 1
     }
 

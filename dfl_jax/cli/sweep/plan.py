@@ -8,7 +8,7 @@ import itertools
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,25 +18,6 @@ from dfl_jax.experiment.run_directory import read_json
 from dfl_jax.files import to_json
 
 Values = dict[str, str]  # of the flags that a run gives, as they are typed
-
-# Flags that decide what enters a compiled program, not the program: runs that differ in nothing
-# else are one program over several.
-TRACED = (
-    'seed',
-    'lr',
-    'alpha',
-    'partition_file',
-    'partition_overlap',
-    'zipf_exponent',
-    'lognormal_sigma',
-    'feature_shift',
-    'link_dropout',
-    'link_dropout_directed',
-    'client_dropout',
-    'receive_dropout',
-    'isolate_dropout',
-    'static_topology',
-)
 MOST_RUNS = 100_000  # of a sweep
 JOBS = 'jobs'  # the folder of what submitit writes
 RESULTS = ('results.csv', 'results.md', 'results.png')
@@ -117,11 +98,16 @@ def _axis(spec: str) -> tuple[str, Sequence[str | int]]:
     return name, values
 
 
-def grouped(runs: Sequence[Run], together: int) -> list[list[Run]]:
-    """Runs that differ in traced flags alone, at most `together` in a group, as equal as can be."""
+def grouped(
+    runs: Sequence[Run], traced: Sequence[Container[str]], together: int
+) -> list[list[Run]]:
+    """Runs that differ in traced flags alone, at most `together` in a group, as equal as can be.
+
+    traced: the flags of each run that may differ within a program.
+    """
     alike: dict[Any, list[Run]] = {}
-    for run in runs:
-        static = tuple((n, v) for n, v in run.values.items() if n not in TRACED)
+    for run, names in zip(runs, traced, strict=True):
+        static = tuple((n, v) for n, v in run.values.items() if n not in names)
         alike.setdefault((run.flagfile, static), []).append(run)
     groups = []
     for of_kind in alike.values():
@@ -145,7 +131,7 @@ def settled(path: Path, plan: Plan) -> Plan:
         pass
     finally:
         temporary.unlink()
-    earlier = _read(path)
+    earlier = read_plan(path)
     if sorted(map(repr, earlier.runs)) != sorted(map(repr, plan.runs)):
         raise ValueError(
             f'{path.parent} holds another sweep, of {len(earlier.runs)} runs such as '
@@ -159,8 +145,8 @@ def settled(path: Path, plan: Plan) -> Plan:
     return earlier
 
 
-def _read(path: Path) -> Plan:
-    """Raises ValueError, one line, for a file that is no plan."""
+def read_plan(path: Path) -> Plan:
+    """The plan in a file. Raises ValueError, one line, for a file that is none."""
     content = read_json(path)
     try:
         groups = [[Run(**run) for run in group] for group in content['groups']]

@@ -1,7 +1,7 @@
 """One run after the other: its flags, and a group of runs from start to end in this process."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from absl import flags
@@ -18,6 +18,7 @@ from dfl_jax.experiment.run_directory import RunDirectory
 from dfl_jax.flagfiles import with_flagfiles
 
 FLAGS = flags.FLAGS
+Read = Callable[[Run], Experiment]  # how the experiment of a run is found; raises ValueError
 CHECKPOINTS = 'checkpoints'  # in the folder of a group
 # The same for all runs
 OF_THE_SWEEP = (
@@ -70,20 +71,20 @@ def _without(names: Sequence[str], arguments: Sequence[str]) -> list[str]:
     return kept
 
 
-def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: tqdm) -> None:
+def train(read: Read, group: Sequence[Run], out: Path, folder: Path, bar: tqdm) -> None:
     """Brings the runs of a group to their ends.
 
     Raises ValueError or OSError for wrong flags. Where only some runs cannot start, the others are
     trained before; not so where all have begun as one program, which would be lost.
     """
     if all(ended(RunDirectory(out / one.name)) for one in group):
-        bar.update(rounds_of(command, group))
+        bar.update(rounds_of(read, group))
         return
     with contextlib.ExitStack() as lock:
         members: dict[int, Member] = {}
         faults = []
         for number, one in enumerate(group):
-            experiment = command.read(one)
+            experiment = read(one)
             directory, config = RunDirectory(out / one.name), None
             if directory.config_file.exists():
                 lock.enter_context(directory.locked())
@@ -108,12 +109,12 @@ def train(command: Command, group: Sequence[Run], out: Path, folder: Path, bar: 
         raise ValueError('; '.join(faults))
 
 
-def rounds_of(command: Command, group: Sequence[Run]) -> int:
+def rounds_of(read: Read, group: Sequence[Run]) -> int:
     """The rounds of all runs of a group together."""
-    return sum(command.read(one).rounds for one in group)
+    return sum(read(one).rounds for one in group)
 
 
-def bring_to_end(command: Command, group: Sequence[Run], out: Path, bar: tqdm) -> str | None:
+def bring_to_end(read: Read, group: Sequence[Run], out: Path, bar: tqdm) -> str | None:
     """Trains a group in this process; returns why that failed, None where it did not.
 
     A group that fails for lack of memory is tried a second time, from its last evaluation. `bar`
@@ -125,7 +126,7 @@ def bring_to_end(command: Command, group: Sequence[Run], out: Path, bar: tqdm) -
     for _ in range(2):
         try:
             with RunDirectory(folder).locked():
-                train(command, group, out, folder / CHECKPOINTS, bar)
+                train(read, group, out, folder / CHECKPOINTS, bar)
             return None
         except RuntimeError as error:  # of the device, its memory above all
             bar.update(before - bar.n)

@@ -150,9 +150,7 @@ def _list_or_train(name: str, file: Path, sources: Sequence[Path]) -> int:
     check_writable(sources[0], flag='runs')
     if 'partition_files' in published and not partitions:
         print("note: partitions are drawn; --partitions=DIR takes the authors' own")
-    settings = [f'--data_dir={FLAGS.data_dir}'] if FLAGS.data_dir is not None else []
-    settings += ['--noprogress'] * (not FLAGS.progress)
-    failed = missing.train(mine, runs, sources[0], settings)
+    failed = missing.train(mine, runs, sources[0], FLAGS.data_dir, FLAGS.progress)
     write_table(name, file, sources)
     if failed:
         raise ValueError(f'{", ".join(failed)} failed, see above')

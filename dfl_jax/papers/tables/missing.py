@@ -5,22 +5,22 @@ cell, or of other cells of its method, by the seconds of their rounds; kept curv
 machine that they were made on.
 """
 
-import contextlib
 import fnmatch
-import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dfl_jax.cli.run.command import use_cache
+from dfl_jax.cli.sweep.named_runs import NamedRuns
+from dfl_jax.cli.sweep.plan import Run
+from dfl_jax.experiment.environment import prepare_jax
 from dfl_jax.experiment.run_directory import Row, RunDirectory
+from dfl_jax.experiment.run_settings import Placement
 from dfl_jax.plain_text import counted, markdown_table
 from dfl_jax.results.curves import SECONDS, Runs, read_flagfile
-
-PATIENCE = 60  # seconds that an interrupted run has to save its last round
 
 
 class Job(NamedTuple):
@@ -145,65 +145,54 @@ def duration(seconds: float | None) -> str:
 # ---------------------------------------------------------------------------------------- training
 
 
-def train(jobs: Sequence[Job], runs: Runs, folder: Path, settings: Sequence[str]) -> list[str]:
-    """Trains the jobs that are not there, each by a `dfl-jax run` of its own, the cheapest first.
+def train(
+    jobs: Sequence[Job], runs: Runs, folder: Path, data_dir: str | None, progress: bool
+) -> list[str]:
+    """Trains the jobs that are not there, the seeds of a cell as one program, the cheapest first.
 
-    settings: flags of all of them. A run that was interrupted is resumed. Returns the names of
-    those that failed; raises ValueError where one cannot even begin, as the next would not either.
+    A run that was interrupted goes on. Returns the names of those that failed; raises ValueError
+    where one cannot even begin, as the next would not either.
     """
     missing = [job for job, _ in cheapest_first([job for job in jobs if not job.there], runs)]
-    failed = []
+    use_cache(None)
+    prepare_jax(Placement())
+    by_name = {job.name: job for job in missing}
+    trained = NamedRuns(folder, {'data_dir': data_dir} if data_dir else {}, progress)
+    failed: dict[str, str] = {}
     here: Runs = {}  # what runs took on this machine today, with their evaluation
-    for number, job in enumerate(missing):
-        costs = [seconds_of(each, here) or seconds_of(each, runs) for each in missing[number:]]
-        known = [cost for cost in costs if cost is not None]
-        first = f'about {duration(costs[0])}; ' if costs[0] is not None else ''
-        rest = f'{first}{duration(sum(known))} left' if known else 'of unknown cost'
-        print(
-            f'[{number + 1} of {len(missing)}] {job.name}: {job.rounds} rounds, {rest}', flush=True
-        )
-        out = folder / job.name
-        begin, before = time.monotonic(), _rounds_of(out)
-        status = _run(command(job, out, settings))
-        if status and not (out / 'config.json').exists():
-            raise ValueError(f'{job.name} could not begin, see above; the others were not tried')
-        if status:
-            failed.append(job.name)
-        elif before < job.rounds:
-            pace = (time.monotonic() - begin) / (job.rounds - before)
-            here.setdefault(job.cell, []).append({SECONDS: pace})
-    return failed
+    for group in trained.groups([_run_of(job) for job in missing]):
+        left = [*by_name.values()]
+        mine = [by_name.pop(one.name) for one in group if one.name in by_name]
+        costs = {job: seconds_of(job, here) or seconds_of(job, runs) for job in [*mine, *left]}
+        known = [cost for cost in costs.values() if cost is not None]
+        first = [cost for job in mine if (cost := costs[job]) is not None]
+        rest = f'{duration(sum(known))} left' if known else 'of unknown cost'
+        rest = f'about {duration(sum(first))}; {rest}' if first else rest
+        names, rounds = ', '.join(one.name for one in group), mine[0].rounds
+        number = len(missing) - len(left) + 1
+        print(f'[{number} of {len(missing)}] {names}: {rounds} rounds, {rest}', flush=True)
+        begin, before = time.monotonic(), sum(_rounds_of(folder / one.name) for one in group)
+        reasons = trained.train(group)
+        for name, why in reasons.items():
+            if not (folder / name / 'config.json').exists():
+                raise ValueError(f'{name} could not begin: {why}; the others were not tried')
+            print(f'error: {name}: {why}', file=sys.stderr)
+        failed |= reasons
+        done = sum(_rounds_of(folder / one.name) for one in group) - before
+        if done and not reasons:
+            pace = (time.monotonic() - begin) / done
+            here.setdefault(mine[0].cell, []).append({SECONDS: pace})
+    return [*failed]
+
+
+def _run_of(job: Job) -> Run:
+    values = {'seed': str(job.seed)}
+    if job.partition_file:
+        values['partition_file'] = str(job.partition_file)
+    return Run(job.name, str(job.flagfile), values)
 
 
 def _rounds_of(out: Path) -> int:
     """The rounds that a run has evaluated."""
     rows = RunDirectory(out).sound_rows()[0]
     return rows[-1][0]['round'] if rows else 0
-
-
-def command(job: Job, out: Path, settings: Sequence[str]) -> list[str]:
-    """The command line of a job."""
-    arguments = [f'--flagfile={job.flagfile}', f'--seed={job.seed}', f'--out={out}', *settings]
-    if job.partition_file:
-        arguments.append(f'--partition_file={job.partition_file}')
-    directory = RunDirectory(out)
-    if directory.config_file.exists():
-        arguments.append('--resume')
-        if (began := directory.config()['settings'].get('rounds')) and began > job.rounds:
-            arguments.append(f'--rounds={began}')
-    return [sys.executable, '-m', 'dfl_jax.cli', 'run', *arguments]
-
-
-def _run(arguments: list[str]) -> int:
-    """The exit status of a process, which has its time to save what it has when interrupted."""
-    with subprocess.Popen(arguments) as process:
-        try:
-            status = process.wait()
-        except KeyboardInterrupt:
-            with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
-                process.send_signal(signal.SIGINT)
-                process.wait(PATIENCE)
-            raise
-    if status == 128 + signal.SIGINT:  # it alone was interrupted
-        raise KeyboardInterrupt
-    return status

@@ -63,4 +63,4 @@ def train_task(task: Task, out: Path, bar: tqdm, cores: int, gpus: int) -> str |
     except (ValueError, flags.Error) as error:
         return in_flags(error)
     with one_line_warnings():
-        return bring_to_end(command, task.runs, out, bar)
+        return bring_to_end(command.read, task.runs, out, bar)
