@@ -97,7 +97,7 @@ def evaluation(
     if isinstance(client_samples, (int, np.integer)):
         client_samples = choose_samples(test.y, int(client_samples))
     if local and algorithm.predict_own is None:
-        raise ValueError('this algorithm offers no local accuracy; leave validation_share at 0')
+        raise ValueError('this algorithm offers no local accuracy; leave `validation_share` at 0')
     size = _chunk(algorithm, state, test.x, budget)
     everything = _batches_of(test.x, test.y, size)
     if client_samples is None:

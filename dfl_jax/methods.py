@@ -75,7 +75,7 @@ class Method(NamedTuple):
     graphs: str = 'neighbours'
     # (model, samples N, members K, settings) -> bytes of one client, aggregator or participant
     memory: Callable[[Model, int, int, Mapping[str, Any]], int] = training_bytes
-    advice: str = 'use a smaller --model, or lower --local_epochs or --local_steps'
+    advice: str = 'use a smaller `model`, or lower `local_epochs` or `local_steps`'
     # setting -> what it is in a run, where the user does not say
     from_run: Mapping[str, Callable[[Run], Any]] = {}
     # setting -> what it is in a run, where the user says 0
@@ -129,8 +129,8 @@ MEETINGS = {  # the defaults of DFML's comparison
     'partition': 'dirichlet_split',
     'validation_share': 0.2,
 }
-NTK_ADVICE = 'lower --degree, raise --ntk_batches, or use more clients or a smaller model'
-MEETING_ADVICE = 'use smaller --architectures, or lower --dfml_mutual_epochs or --local_epochs'
+NTK_ADVICE = 'lower `degree`, raise `ntk_batches`, or use more clients or a smaller model'
+MEETING_ADVICE = 'use smaller `architectures`, or lower `dfml_mutual_epochs` or `local_epochs`'
 
 
 def _peak_updates(run: Run) -> int:
@@ -182,7 +182,7 @@ METHODS: dict[str, Method] = {
         'NTK-DFL',
         graphs='cohort',
         memory=ntk_fl_memory,
-        advice='lower --ntk_fl_cohort, or use more clients or a smaller model',
+        advice='lower `ntk_fl_cohort`, or use more clients or a smaller model',
     ),
     'decavg': Method(decavg, 'DecAvg', 'Initialisation and topology', from_run=CHUNK),
     'spark': Method(
@@ -190,7 +190,7 @@ METHODS: dict[str, Method] = {
         'SPARK',
         'SPARK',
         memory=spark_memory,
-        advice='lower --degree, --spark_projection_dim or --spark_sampling, or use more clients '
+        advice='lower `degree`, `spark_projection_dim` or `spark_sampling`, or use more clients '
         'or a smaller model',
         from_run=CHUNK | {'projection_seed': lambda run: run.projection_seed},
         from_run_at_zero=ROUNDS,

@@ -15,7 +15,7 @@ class DivergenceError(FloatingPointError):
         some = ', '.join(map(str, clients[:5])) + (', ...' if len(clients) > 5 else '')
         super().__init__(
             f'round {round}: the training loss of {len(clients)} client(s) is not finite '
-            f'(client {some}); lower --lr'
+            f'(client {some}); lower `lr`'
         )
         self.round, self.clients = round, clients
 

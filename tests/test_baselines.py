@@ -41,7 +41,7 @@ def population(*names, clients=CLIENTS):
 def schedule(senders=3, aggregators=1):
     """Five rounds: a full one, one sender unheard, nobody active, one unheard, nobody heard."""
     graphs = topology.schedule('complete', CLIENTS, ROUNDS, seed=0)
-    met = meetings.meetings(graphs, senders, seed=2, aggregators=aggregators)
+    met = meetings(graphs, senders, seed=2, aggregators=aggregators)
     mask, active = met.mask.copy(), met.active.copy()
     mask[1, 0, -1] = mask[3, -1, 1] = False
     mask[2, 0], active[2, 0] = False, False
@@ -239,7 +239,7 @@ def test_one_architecture_and_everybody_is_gossip_on_the_complete_graph(network)
     ours = make('dec_fedavg', people, supervision='ce', init='independent', **settings)
     theirs = make('dfedavg', people.models['deep'], mixing='size', **settings)
     complete = topology.schedule('complete', CLIENTS, 1, seed=0)
-    met = meetings.meetings(complete, CLIENTS - 1, seed=0)
+    met = meetings(complete, CLIENTS - 1, seed=0)
     state = started(ours, clients)
     start = doubled(jax.jit(theirs.init)(jax.random.key(0), clients))
     start = start._replace(params=state.params['deep'])
@@ -421,7 +421,7 @@ def test_the_head_of_a_flattened_map_is_shared_channel_by_channel(x64):
     rng = np.random.default_rng(0)
     clients = simple_clients(rng.normal(size=(4, 3, 4, 4, 1)), rng.integers(CLASSES, size=(4, 3)))
     complete = topology.schedule('complete', 4, 1, seed=0)
-    graph = round_of(meetings.meetings(complete, 2, seed=1), 0)
+    graph = round_of(meetings(complete, 2, seed=1), 0)
     positions = [int(n) for n in graph.members[0]]
     assert sorted(n % 2 for n in positions) in ([0, 0, 1], [0, 1, 1])
     # With a rate of next to nothing the models meet as they are.

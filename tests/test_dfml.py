@@ -43,7 +43,7 @@ def population(*names, clients=CLIENTS):
 
 def schedule(senders=3, rounds=ROUNDS, **options):
     graphs = topology.schedule('complete', CLIENTS, rounds, seed=0)
-    return meetings.meetings(graphs, senders, seed=2, **options)
+    return meetings(graphs, senders, seed=2, **options)
 
 
 def as_reference(people, stacked):

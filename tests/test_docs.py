@@ -15,6 +15,7 @@ from absl import flags
 from helpers import started
 
 from dfl_jax import data, heterogeneous, models, simulate, topology
+from dfl_jax.cli.run import command as run_command
 from dfl_jax.data.npz import from_arrays
 from dfl_jax.experiment.method import flat_settings
 from dfl_jax.methods import IN_ROUNDS, make
@@ -111,8 +112,64 @@ def test_the_library_example_of_the_readme(tmp_path):
     pytest.importorskip('sklearn')
     (example,) = code_blocks('README.md', 'python')
     lines = run('-c', example, cwd=tmp_path).splitlines()
-    assert [int(line.split()[0]) for line in lines] == [1, 2, 3, 4, 5]
+    assert [int(line.split()[0]) for line in lines] == [*range(1, 11)]
     assert float(lines[-1].split()[1]) > 0.9
+
+
+@pytest.mark.integration
+def test_the_page_of_experiments_runs_as_it_stands(tmp_path):
+    example = ''.join(code_blocks('docs/experiment.md', 'python'))
+    words = [line.split() for line in run('-c', example, cwd=tmp_path).splitlines()]
+    first, settings, rates, loaded = words[:4], words[4], words[5:7], words[7]
+    assert [each[0] for each in first] == ['1', '2', '3', '4']
+    assert settings == ['ring', '4'] and [rate for rate, _ in rates] == ['0.05', '0.2']
+    assert loaded == ['True', first[-1][1]]
+    *longer, error, fields = words[9:]
+    assert [each[:2] for each in longer[:4]] == [each[:2] for each in first]
+    assert [each[0] for each in longer] == [str(r) for r in range(1, 7)]
+    assert error[:3] == ['algorithm=swift', 'has', 'no'] and fields[:2] == ['algorithm', '|']
+
+
+@pytest.mark.integration
+def test_the_page_of_own_parts_runs_as_it_stands(tmp_path):
+    """By flag, from Python, in a sweep and in a report; the loader and the loss, too."""
+    page = 'docs/own_parts.md'
+    focal = next(b for b in code_blocks('docs/how_it_works.md', 'python') if 'def focal' in b)
+    (loader,) = code_blocks('docs/data.md', 'python')
+    for script in (*code_blocks(page, 'python'), loader, f'# focal.py\n{focal}'):
+        (name,) = re.match(r'# (\w+\.py)\n', script).groups()
+        (tmp_path / name).write_text(script)
+        assert len(script.splitlines()) <= 20
+    lines = [block.replace('\\\n', ' ').splitlines() for block in code_blocks(page, 'sh')]
+    commands = [line.split() for block in lines for line in block]
+    other = ('--dataset=my_data:waves', '--task=focal:factory', '--lr=0.1', '--out=runs/focal')
+    commands.append(['dfl-jax', 'run', '--algorithm=dfedavg', *other])
+    few = ('--rounds=2', '--noprogress', '--train_samples=300')
+    for program, *words in commands:
+        if program == 'python':
+            printed = run(*words, cwd=tmp_path).splitlines()
+            continue
+        rest = () if words[0] == 'report' else few
+        done = started(*words, *rest, cwd=tmp_path, env={'XDG_CACHE_HOME': str(tmp_path)}).outcome()
+        assert done.status == 0, done
+    assert [line.split()[0] for line in printed] == ['1', '2']
+    for each in ('nearby', 'even_odd', 'top_two', 'focal'):
+        assert (tmp_path / 'runs' / each / 'done').exists()
+    swept = 'topology=nearby:NEARBY,partition=even_odd:EVEN_ODD'
+    rows = (tmp_path / 'runs/parts' / swept / 'metrics.jsonl').read_text().splitlines()
+    assert json.loads(rows[-1])['consensus_top_two'] > 0.2
+    shown = (tmp_path / 'runs/parts/report.html').read_text()
+    assert 'nearby:NEARBY' in shown and 'even_odd:EVEN_ODD' in shown and 'top_two' in shown
+    config = json.loads((tmp_path / 'runs/from_python/config.json').read_text())
+    named = {name: config['settings'][name] for name in ('topology', 'partition', 'task')}
+    assert named == {
+        'topology': 'nearby:NEARBY',
+        'partition': 'even_odd:EVEN_ODD',
+        'task': 'top_two:task',
+    }
+    again = ('run', '--resume', '--allow_imports', '--out=runs/from_python', '--rounds=3')
+    done = started(*again, '--noprogress', cwd=tmp_path).outcome()
+    assert done.status == 0, done
 
 
 @pytest.mark.integration
@@ -198,6 +255,7 @@ def test_the_flags_of_the_documents_exist():
     """But for those that a line calls removed, with the commit that had them."""
     of_tables = flags.FlagValues()
     tables.define_flags((), of_tables)
+    run_command.define_flags()
     known = {*flags.FLAGS, *of_tables, *OF_OTHERS}
     for folder in ('dfl_jax', 'benchmarks', 'tests/torture'):
         for file in (ROOT / folder).rglob('*.py'):

@@ -186,15 +186,15 @@ INPUTS = {  # name -> (arguments, the file, what is changed in it, what is named
     ),
     'partition': (
         f'{IMAGES} --partition_file={{partition0.json}}',
-        *('partition0.json', swap_two_parts, '--partition_file'),
+        *('partition0.json', swap_two_parts, '`partition_file`'),
     ),
     'links': (
         f'{NETWORKED} --topology=edge_list --topology_file={{edges0.txt}}',
-        *('edges0.txt', ONE_LINK, '--topology_file'),
+        *('edges0.txt', ONE_LINK, '`topology_file`'),
     ),
     'links of one direction': (
         f'{NETWORKED} --topology=directed_edge_list --topology_file={{edges0.txt}}',
-        *('edges0.txt', ONE_LINK, '--topology_file'),
+        *('edges0.txt', ONE_LINK, '`topology_file`'),
     ),
     'a matrix': (
         f'{NETWORKED} --topology=matrix --topology_file={{weights.npy}}',
@@ -202,15 +202,15 @@ INPUTS = {  # name -> (arguments, the file, what is changed in it, what is named
     ),
     'architectures': (
         f'{MIXED} --architecture_file={{architectures0.txt}}',
-        *('architectures0.txt', swap_the_last_lines, '--architecture_file'),
+        *('architectures0.txt', swap_the_last_lines, '`architecture_file`'),
     ),
     'world': (
         f'{IMAGES} --world={{world0.csv}}',
-        *('world0.csv', change_text('1e7', '2e7'), '--world'),
+        *('world0.csv', change_text('1e7', '2e7'), '`world`'),
     ),
     'uplinks': (
         f'{IMAGES} --world={{world0.csv}}',
-        *('world0.csv', change_text('100000.0', '100001.0'), '--world'),
+        *('world0.csv', change_text('100000.0', '100001.0'), '`world`'),
     ),
     'the world of events': (
         '--clients=6 --degree=2 --rounds=2 --hidden=4 --algorithm=swift --dataset={images.npz} '
@@ -258,7 +258,7 @@ def test_a_sample_that_a_client_keeps_for_validation_is_of_its_inputs(files, tmp
 OWN = """
 import flax.linen as nn
 import numpy as np
-from dfl_jax import methods, data
+from dfl_jax import algorithms, data
 
 def model(classes):
     return Flat(classes)
@@ -299,8 +299,8 @@ def test_code_of_ones_own_that_changed_is_refused(flag, tmp_path, monkeypatch):
 # --------------------------------------------------------------------------------------- arrays
 
 DERIVED = {  # fields of an experiment that follow from settings and from what the digests are of
-    *('chosen', 'clients', 'first', 'test', 'model', 'algorithm', 'key', 'footprint', 'mesh'),
-    'rules',
+    *('experiment', 'configured', 'clients', 'first', 'test', 'model', 'algorithm', 'key'),
+    *('footprint', 'mesh', 'rules'),
 }
 
 

@@ -106,7 +106,7 @@ def dispfl(
       density: share of the weights that a mask keeps, in (0, 1].
       prune_rate: share of a mask that is replaced after round 0; round k replaces
         prune_rate / 2 (1 + cos(pi k / anneal_rounds)).
-      anneal_rounds: rounds until nothing is replaced; a run of the command line takes its --rounds.
+      anneal_rounds: rounds until nothing is replaced; a run of the command line takes its rounds.
       regrow: which weights a mask takes anew: those of the largest `gradient` on one minibatch, or
         `random` ones.
       mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.

@@ -20,7 +20,7 @@ def unweighted(name: str, graphs: Graph) -> None:
     """That the graph has no mixing weights of its own, which the method would not use."""
     if graphs.weights is not None:
         raise ValueError(
-            f'{name} has weights of its own, and the graph has others; use a topology '
+            f'{name} has weights of its own, and the graph has others; use a `topology` '
             'without weights (for links of your own edge_list or directed_edge_list)'
         )
 
@@ -32,7 +32,7 @@ def static(name: str, graphs: Graph, sizes: np.ndarray) -> None:
         if differs:
             raise ValueError(
                 f'{name} needs the same graph in every round, and round {round} has another; '
-                'use static_topology, and no dropout'
+                'use `static_topology`, and no dropout'
             )
 
 
@@ -46,7 +46,7 @@ def balanced(name: str, mixing: str, graphs: Graph, sizes: np.ndarray) -> None:
                 f'{name} needs a doubly stochastic mixing matrix; with mixing={mixing} the '
                 f'weights on client {worst} sum to {columns[worst]:.3g} in round {round + 1}; '
                 'leave out failures of one direction, use a topology whose links go both ways, or '
-                'mixing=metropolis'
+                '`mixing=metropolis`'
             )
 
 
@@ -60,13 +60,13 @@ def eigenvalues_above(
         raise ValueError(
             f'{name} needs a symmetric mixing matrix, which mixing={mixing} is not on this '
             'graph; leave out failures of one direction, use a topology whose links go both ways, '
-            'or mixing=metropolis'
+            'or `mixing=metropolis`'
         )
     least = float(np.linalg.eigvalsh((np.eye(len(matrix)) + matrix) / 2 if lazy else matrix)[0])
     if least <= bound:
         raise ValueError(
             f'{name} needs eigenvalues of the mixing matrix above {bound:.3g}, and the least '
-            f'is {least:.3g}; use --lazy'
+            f'is {least:.3g}; use `lazy`'
         )
 
 
@@ -81,7 +81,7 @@ def tree(name: str, graphs: Graph, sizes: np.ndarray) -> None:
     if abs(one_way).sum() or parts > 1 or links != 2 * (len(sizes) - 1):
         raise ValueError(
             f'{name} needs a tree, a connected graph without a cycle; {len(sizes)} clients '
-            f'have {links // 2} links in {parts} components here; use topology=line, star, '
+            f'have {links // 2} links in {parts} components here; use `topology=line`, star, '
             'or an edge list of a spanning tree, and no failures'
         )
 
@@ -98,7 +98,7 @@ def heard(name: str, graphs: Graph, sizes: np.ndarray) -> None:
         raise ValueError(
             f'{name} needs every client to be heard, and nobody ever hears client {alone[0]}'
             f'{f" and {len(alone) - 1} more" if len(alone) > 1 else ""}; use another topology, '
-            'a higher degree or fewer failures'
+            'a higher `degree` or fewer failures'
         )
 
 

@@ -52,7 +52,7 @@ def fragments_sent(
     if recipients > len(fewest):
         raise ValueError(
             f'recipients={recipients}, and client {network.heard_by.index(fewest)} has '
-            f'{len(fewest)} neighbours; use fewer recipients, or topology=complete'
+            f'{len(fewest)} neighbours; use fewer recipients, or `topology=complete`'
         )
     parameters = network.bits // network.number_bits
     check_range(f'fragments of {parameters} parameters', fragments, least=1, most=parameters)

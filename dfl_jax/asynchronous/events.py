@@ -83,7 +83,7 @@ class Network:
                 raise ValueError(
                     f'client {i} has no neighbour to '
                     f'{"send to" if self.hears[i] else "hear from"}; use another topology or a '
-                    'higher degree'
+                    'higher `degree`'
                 )
         sizes = np.ones(clients, int) if sizes is None else np.asarray(sizes)
         host = Graph(members, mask, np.ones(clients, bool), graph.weights)

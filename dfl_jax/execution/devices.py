@@ -198,7 +198,7 @@ def join(how: str) -> None:
         return
     address, *numbers = how.split(',')
     if ':' not in address or len(numbers) != 2 or not ''.join(numbers).isdecimal():
-        raise ValueError(f'distributed={how}: write auto, or HOST:PORT,i,n')
+        raise ValueError(f'`distributed`={how}: write auto, or HOST:PORT,i,n')
     jax.distributed.initialize(address, int(numbers[1]), int(numbers[0]))
 
 

@@ -92,7 +92,7 @@ def choose_chunk(count: int, each: int, chunk: int | None = None, advice: str = 
         raise ValueError(
             f'{chunk or 1} at once need {(chunk or 1) * each / 2**30:.1f} GiB '
             f'and {SHARE:.0%} of the free memory is {SHARE * free / 2**30:.1f} GiB; '
-            + ('lower chunk' if chunk and fitting else advice)
+            + ('lower `chunk`' if chunk and fitting else advice)
         )
     if chunk:
         return min(chunk, count)

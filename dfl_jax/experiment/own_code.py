@@ -31,12 +31,16 @@ SETTINGS_OF_CODE = (
 
 
 def name_of(value: Any) -> str:
-    """The name of a method, model, task or data set; of an object MODULE:NAME, where it is."""
+    """The name of a method, model, task, data set, ...; of an object MODULE:NAME, where it is."""
     if isinstance(value, str):
         return value
-    factory = value.factory if isinstance(value, Method) else value
-    named = factory if hasattr(factory, '__qualname__') else type(factory)
-    return f'{named.__module__}:{named.__qualname__}'
+    # A row of a table lies in the module of its function, under a name of its own
+    fields = value if isinstance(value, tuple) else getattr(value, '__dict__', {}).values()
+    functions = (each for each in (value, *fields) if hasattr(each, '__qualname__'))
+    where = next(functions, type(value))
+    module = getattr(sys.modules.get(where.__module__), '__dict__', {})
+    name = next((name for name, each in module.items() if each is value), where.__qualname__)
+    return f'{where.__module__}:{name}'
 
 
 def is_own(value: Any) -> bool:
@@ -130,10 +134,9 @@ def named(setting: str, value: Any, known: Mapping[str, Any], kind: type = Metho
     if isinstance(value, str) and value in known:
         return known[value]
     if not is_own(value):
-        raise ValueError(
-            f'unknown `{setting}={value}`{nearest(value, known)}; choose one of '
-            f'{", ".join(known)}, or package.module:factory'
-        )
+        text = f'unknown {setting} {value!r}{nearest(value, known)}'
+        choices = f'choose one of {", ".join(known)}, or package.module:factory'
+        raise SettingError(setting, value, text, choices)
     factory = value
     if isinstance(value, str):
         try:

@@ -19,7 +19,7 @@ class Run:
 
     A row is a dict as in metrics.jsonl: `round`, `consensus_accuracy`, `mbytes_total`, `seconds`
     and so on (docs/reference.md). A second iteration gives the rows again and goes on from where
-    the first was left.
+    the first was left; it raises ValueError where that was by an error, or by Ctrl-C.
 
     Args:
       experiment: what to run.
@@ -82,6 +82,11 @@ class Run:
                 yield self.rows[given]
                 given += 1
             if next(self._trained, None) is None:
+                if not self.rows or self.rows[-1]['round'] < self.experiment.rounds:
+                    text = (
+                        'this run was interrupted; start another, or `resume` what it has written'
+                    )
+                    raise ValueError(text)
                 return
 
     def _train(self) -> Iterator[Row]:

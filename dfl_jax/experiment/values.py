@@ -73,8 +73,7 @@ def check_value(name: str, value: Any, number: bool) -> None:
         if isinstance(one, float) and not math.isfinite(one):
             raise SettingError(name, value, 'give finite numbers')
         if name in WHOLE and value is not None and not isinstance(one, int):
-            given = ','.join(value) if isinstance(value, list | tuple) else value
-            raise ValueError(f'`{name}` takes whole numbers separated by commas, got {given}')
+            raise SettingError(name, value, 'give whole numbers, separated by commas')
         if name in POSITIVE and one is not None and one < 1:
             raise SettingError(name, value, 'use at least 1, or leave it out')
         most = MOST.get(name, 2**31 - 1)

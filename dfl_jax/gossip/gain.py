@@ -218,5 +218,5 @@ def _check_connected(matrices: Sequence[scipy.sparse.sparray]) -> None:
         raise TopologyError(
             f'the graph is not connected: its {len(names)} clients fall into {parts + 1} '
             f'components, the largest of {np.bincount(names).max()}, and each would need a gain of '
-            'its own; raise the degree, or take another seed or init'
+            'its own; raise the degree, or take another `seed` or init'
         )

@@ -62,7 +62,7 @@ def populate(models: Mapping[str, Model], assigned: Sequence[str]) -> Population
         if not (names == name).any():
             raise ValueError(
                 f'architecture {name} has no client among {len(names)}; leave it out, change its '
-                'ratio or raise clients'
+                'ratio or raise `clients`'
             )
     for i, name in enumerate(assigned):
         if name not in models:

@@ -41,7 +41,7 @@ def axes(population: Population) -> dict[str, list[tuple[Axis, ...]]]:
         if [(p, len(s)) for p, s in leaves] != [(p, len(s)) for p, s in first]:
             raise ValueError(
                 f'{name} and {next(iter(shapes))} differ in layers, not in width alone: methods '
-                'that share parts of a model cannot train them; use architectures=h1_cnn'
+                'that share parts of a model cannot train them; use `architectures=h1_cnn`'
             )
     ranges = [
         [(max(sizes), min(sizes)) for sizes in zip(*(s for _, s in leaves), strict=True)]

@@ -42,7 +42,7 @@ def kernel_fn(model: Model, method: str = 'auto') -> Kernel:
         if method == 'structured':
             raise ValueError(
                 f'kernel structured does not know the layers of {", ".join(unknown)}; '
-                'use kernel=output_scan'
+                'use `kernel=output_scan`'
             )
     if method == 'nt':
         return _in_blocks(_neural_tangents_block(model), model, budget=32 * 2**20)

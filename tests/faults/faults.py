@@ -73,8 +73,8 @@ FAULTS = [
     Fault(
         'client dropout from the stream of the links',
         'dfl_jax/experiment/graphs.py',
-        "flags.client_dropout, seeds['participation']",
-        "flags.client_dropout, seeds['links']",
+        "asked.client_dropout, seeds['participation']",
+        "asked.client_dropout, seeds['links']",
         ('test_network.py::test_every_failure_has_a_stream_of_its_own',),
     ),
     Fault(
@@ -93,7 +93,7 @@ FAULTS = [
     ),
     Fault(
         'two streams of a seed that are one',
-        'dfl_jax/experiment/build.py',
+        'dfl_jax/experiment/streams.py',
         '[seed, number]',
         '[seed, number // 2]',
         ('test_network.py::test_the_streams_of_a_seed_are_all_different',),
@@ -486,14 +486,14 @@ FAULTS = [
     ),
     Fault(
         'all memory of the machine taken for free',
-        'dfl_jax/files.py',
+        'dfl_jax/host_memory.py',
         'psutil.virtual_memory().available',
         'psutil.virtual_memory().total',
         ('test_memory.py::test_what_is_available_is_not_all_that_there_is',),
     ),
     Fault(
         'the limit of a job taken for free, whatever the job holds already',
-        'dfl_jax/files.py',
+        'dfl_jax/host_memory.py',
         'max(0, most - taken + cached)',
         'max(0, most + cached)',
         ('test_memory.py::test_a_control_group_bounds_what_is_available',),

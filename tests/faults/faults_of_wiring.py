@@ -17,14 +17,14 @@ WIRING = [
     Fault(
         'client sizes whose spread is always the default',
         'dfl_jax/experiment/build.py',
-        '        lognormal_sigma=flags.lognormal_sigma,\n',
+        '        lognormal_sigma=asked.lognormal_sigma,\n',
         '',
         (f'{FLAG}[lognormal_sigma]',),
     ),
     Fault(
         'windows of a text that are always as long',
         'dfl_jax/experiment/datasets.py',
-        'text_window=flags.text_window',
+        'text_window=settings.text_window',
         'text_window=None',
         (f'{FLAG}[text_window]',),
     ),
@@ -38,21 +38,21 @@ WIRING = [
     Fault(
         'a torus that has two dimensions whatever is asked',
         'dfl_jax/experiment/graphs.py',
-        "'dimensions': flags.torus_dimensions",
+        "'dimensions': asked.torus_dimensions",
         "'dimensions': 2",
         (f'{FLAG}[torus_dimensions]',),
     ),
     Fault(
         'graphs that are not rewired',
         'dfl_jax/experiment/graphs.py',
-        "'assortativity': flags.assortativity",
+        "'assortativity': asked.assortativity",
         "'assortativity': None",
         (f'{FLAG}[assortativity]',),
     ),
     Fault(
         'a barrier that a run never sets up',
         'dfl_jax/experiment/build.py',
-        'rules=Rules(barrier=flags.barrier, ',
+        'rules=Rules(barrier=time.barrier, ',
         'rules=Rules(',
         (f'{FLAG}[barrier]',),
     ),
@@ -65,8 +65,8 @@ WIRING = [
     ),
     Fault(
         'validation samples that a run does not hand on',
-        'dfl_jax/cli/run/train.py',
-        '                validation=experiment.validation,\n',
+        'dfl_jax/experiment/session.py',
+        '                validation=built.validation,\n',
         '',
         ('test_wiring_commands.py::test_a_run_hands_on_all_that_it_is',),
     ),
@@ -99,7 +99,7 @@ WIRING = [
     Fault(
         'messages of events that are never lost',
         'dfl_jax/experiment/build.py',
-        '        loss=flags.link_dropout,\n',
+        '        loss=experiment.graphs.link_dropout,\n',
         '',
         (f'{SCHEDULE}[events-link_dropout-0-0.4]',),
     ),
@@ -149,8 +149,8 @@ WIRING = [
     Fault(
         'projected inputs from the stream of the subset',
         'dfl_jax/experiment/datasets.py',
-        "flags.input_projection, seeds['projection'])",
-        "flags.input_projection, seeds['subset'])",
+        "settings.input_projection, seeds['projection'])",
+        "settings.input_projection, seeds['subset'])",
         ('test_streams.py::test_what_follows_from_a_stream_and_what_does_not[rounds-projection]',),
     ),
     # ---------------------------------------------------------------------------------- keys
@@ -200,8 +200,8 @@ WIRING = [
     Fault(
         'links of a world that a resume does not compare',
         'dfl_jax/experiment/fingerprint.py',
-        'jax.tree.leaves(experiment.world))',
-        'jax.tree.leaves(experiment.world)[:1])',
+        'jax.tree.leaves(built.world))',
+        'jax.tree.leaves(built.world)[:1])',
         (f'{FILE}[uplinks]',),
     ),
     Fault(
@@ -251,7 +251,7 @@ WIRING = [
     Fault(
         'a replay without the barrier that was asked for',
         'dfl_jax/cli/time/command.py',
-        'replayed.seconds(world, barrier)',
+        'replayed.seconds(world, FLAGS.barrier)',
         'replayed.seconds(world)',
         ('test_wiring_commands.py::test_a_replay_is_of_what_its_flags_say',),
     ),

@@ -130,10 +130,10 @@ OF_A_RUN = [
         --lr=1e400
         --momentum=1
         --clip_norm=0
-        --weight_bits=1
-        --weight_bits=33
-        --weight_sparsity=1
-        --weight_rounding=nearest
+        --message_bits=1
+        --message_bits=33
+        --message_sparsity=1
+        --message_rounding=nearest
         --gossip_steps=0
         --optimizer=adamw --momentum=0.5
         --chunk=0
@@ -179,9 +179,9 @@ OF_A_RUN = [
         --ntk_timesteps=20,10
         --ntk_timesteps=0
         --ntk_timesteps=10,10
-        --ntk_jacobian_sparsity=1
-        --ntk_jacobian_bits=33
-        --ntk_jacobian_rounding=nearest
+        --message_sparsity=1
+        --message_bits=33
+        --message_rounding=nearest
         --ntk_by_cluster
         --topology=clustered --link_dropout=0.5
         --topology=clustered --nontk_averaging
@@ -200,7 +200,7 @@ OF_A_RUN = [
         --spark_alpha_init=1.5
         --spark_tau_init=0
         --spark_exchange=int4
-        --ntk_jacobian_weights=own
+        --ntk_jacobian_weights=neighbours
         --momentum=1.5
     """),
     *lines_of('run', ('--algorithm=ntk_fl', '--hidden=8', *TABULAR), """

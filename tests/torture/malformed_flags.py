@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from dfl_jax.cli.flags.run_flags import of_a_run
+from dfl_jax.cli.flags import run_flags
 from dfl_jax.experiment.method import flat_settings
 from dfl_jax.methods import METHODS
 from tests.torture.processes import Command
@@ -65,8 +65,9 @@ GROWING = ('lr_decay',)  # a negative decay is a growth
 
 def generated() -> Iterator[Command]:
     """Every flag with every value that is wrong for its type, then every flag out of place."""
+    run_flags.define()
     takers = _takers()
-    for flag in of_a_run():
+    for flag in run_flags.of_a_run():
         if flag.name in (*NO_VALUE_IS_WRONG, *FILES):
             continue
         method = takers.get(flag.name, 'dfml' if flag.name in OF_POPULATIONS else 'ntk_dfl')

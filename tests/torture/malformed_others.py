@@ -113,8 +113,8 @@ OF_OTHERS = [
         --nontk_averaging
         --ntk_batches=2
         --ntk_subsampling=2
-        --ntk_jacobian_bits=8
-        --ntk_jacobian_weights=own
+        --message_bits=8
+        --ntk_jacobian_weights=neighbours
         --topology=clustered
         --lr=0
         --lr=nan

@@ -15,7 +15,7 @@ from tests.torture.verdict import succeeded
 COMMON = ('--train_samples=200', '--clients=8', '--noprogress')
 SMALL = ('--dataset=synthetic', '--hidden=8', '--degree=3', *COMMON)
 RECIPES = {
-    'dpsgd': (*SMALL, '--algorithm=dpsgd', '--rounds=8', '--weight_bits=8'),
+    'dpsgd': (*SMALL, '--algorithm=dpsgd', '--rounds=8', '--message_bits=8'),
     'ntk_dfl': (*SMALL, '--rounds=6', '--evolution=euler', '--ntk_timesteps=10,20'),
     'dfedavgm': (
         *(*SMALL, '--algorithm=dfedavgm', '--local_epochs=1', '--batch_size=10'),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import jax
 
-from dfl_jax.cli.command import fail
+from dfl_jax.cli.command import fail, in_flags
 from dfl_jax.cli.run.loggers import Logger, LoggerError
 from dfl_jax.data.dataset import one_line
 from dfl_jax.experiment.own_code import family_of
@@ -51,9 +51,10 @@ def train(session: Session, directory: RunDirectory, loggers: Sequence[Logger]) 
         print(f'interrupted: {session.kept} of {rounds} rounds kept; {goes_on}', file=sys.stderr)
         status = INTERRUPTED
     except DivergenceError as error:
-        fail(f'{error} and take another --out; {len(session.rows)} evaluations are kept in {path}')
+        kept = f'{len(session.rows)} evaluations are kept in {path}'
+        fail(f'{in_flags(error)} and take another --out; {kept}')
     except (CheckpointError, LoggerError, NeverOnlineError) as error:
-        fail(str(error))
+        fail(in_flags(error))
     except OSError as error:  # a full disk, a folder that is gone
         goes_on = f'--resume --out={path} goes on from the last checkpoint'
         fail(f'{one_line(error)}; when that is mended, {goes_on}')

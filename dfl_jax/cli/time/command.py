@@ -180,7 +180,7 @@ def main(_: list[str]) -> int:
         except ValueError as error:
             if len(found) == 1:
                 raise
-            command.warn(f'left out: {error}')
+            command.warn(f'left out: {command.in_flags(error)}')
             continue
         joules = replayed.joules(FLAGS.joules_per_operation, FLAGS.joules_per_bit)
         seed = streams(replayed.seed)['world']

@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import flags
 
-from dfl_jax.cli.command import check_empty, fail, one_line_errors
+from dfl_jax.cli.command import check_empty, fail, in_flags, one_line_errors
 from dfl_jax.cli.run import command as run
 from dfl_jax.experiment.run_directory import write_atomically
 from dfl_jax.files import to_json
@@ -95,7 +95,7 @@ def follow(experiment: Any, path: Path) -> int:
     except KeyboardInterrupt:
         return fail(f'interrupted: {len(rows)} of {total} rounds are in {path}', status=130)
     except DivergenceError as error:
-        return fail(f'{error} and take another --out; {len(rows)} rounds are in {path}')
+        return fail(f'{in_flags(error)} and take another --out; {len(rows)} rounds are in {path}')
     bounds = evaluate(rows)
     write_atomically(path / 'theory.md', report(rows, bounds))
     print(f'{terms_table(rows, bounds)}\n\n{verdict(bounds)}\n{path / "theory.md"}')

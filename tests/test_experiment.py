@@ -1,0 +1,241 @@
+"""An experiment as a value: the same from Python and by flags, written, loaded, gone on with."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from test_cli import here, rows_of, write_clusters, write_sums
+
+import dfl_jax
+from dfl_jax import SettingError
+from dfl_jax.experiment import Experiment
+
+SMALL = {'clients': 6, 'degree': 2, 'rounds': 2}
+CLOCK = {'world': 'speed=1e7', 'round_seconds': 1}
+METHOD = """
+import optax
+from dfl_jax.algorithms.gossip_sgd import gossip_sgd
+from dfl_jax.tasks import REGRESSION
+from dfl_jax.training import LocalTraining
+
+TRAINING = LocalTraining(lr=0.05, batch_size=10)
+
+def mine(model, *, training=TRAINING, mixing: str = 'uniform'):
+    return gossip_sgd(model, training=training, mixing=mixing)
+
+def huber():
+    def losses(outputs, y):
+        return optax.huber_loss(outputs, y.reshape(outputs.shape)).mean(axis=1)
+    return REGRESSION._replace(name='huber', losses=losses)
+"""
+OF_KINDS = {
+    'ntk_dfl': {'hidden': (8,), 'evolution': 'euler', 'ntk_timesteps': (10, 20)},
+    'one_hub_a_cluster': {'topology': 'clustered', 'hidden': (8,), 'ntk_timesteps': (5,)},
+    'spark': {'algorithm': 'spark', 'spark_projection_dim': 20, 'spark_schedule_rounds': 0},
+    'dfml': {
+        **{'algorithm': 'dfml', 'architectures': ('cnn-2-4',), 'dfml_mutual_epochs': 1},
+        **{'dataset': 'digits', 'train_samples': 60, 'test_samples': 30},
+    },
+    'dispfl': {'algorithm': 'dispfl', 'hidden': (8,), 'local_epochs': 1},
+    'swift': {'algorithm': 'swift', 'topology': 'ring', **CLOCK},
+    'gain': {'algorithm': 'dpsgd', 'init': 'gain_corrected', 'gain': 'size', 'hidden': (8,)},
+    'own_method': {'algorithm': 'of_mine:mine', 'mixing': 'metropolis', 'local_epochs': 2},
+    'own_task': {'algorithm': 'dfedavg', 'task': 'of_mine:huber', 'partition': 'iid'},
+    'csv': {
+        **{'algorithm': 'dfedavg', 'columns': 'target=y', 'task': 'regression'},
+        **{'partition': 'iid', 'lr': 0.05, 'model': 'linear', 'link_dropout': 0.2},
+    },
+    'text': {
+        **{'algorithm': 'dfedavg', 'dataset': 'sonnets', 'task': 'next_token', 'model': 'gru'},
+        **{'partition': 'natural', 'train_samples': 60, 'test_samples': 20},
+    },
+    'push_sum': {'algorithm': 'sgp', 'topology': 'directed_ring', 'momentum': 0.5},
+    'compressed': {'algorithm': 'choco_sgd', 'topology': 'ring', 'seed': 3, 'eval_every': 2},
+}
+
+SLOW = ('dfml', 'text', 'spark', 'dispfl', 'one_hub_a_cluster', 'compressed')
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    """A folder with data and code of one's own, which Python can import from."""
+    path = tmp_path_factory.mktemp('mine')
+    (path / 'of_mine.py').write_text(METHOD)
+    write_clusters(path / 'tiny.npz')
+    write_sums(path / 'sums.npz')
+    lines = [f'{a},{b},{a + 2 * b}' for a, b in np.random.default_rng(0).normal(size=(80, 2))]
+    (path / 'table.csv').write_text('\n'.join(['a,b,y', *lines]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(path)
+        yield path
+    sys.modules.pop('of_mine', None)
+
+
+def of_kind(kind, folder):
+    """The flat names of one of OF_KINDS, with its data."""
+    file = {'csv': 'table.csv', 'own_task': 'sums.npz'}.get(kind, 'tiny.npz')
+    flat = {'dataset': str(folder / file), **SMALL, **OF_KINDS[kind]}
+    if kind == 'dfml' or flat.get('topology') in ('ring', 'directed_ring'):
+        del flat['degree']
+    return flat
+
+
+def flags_of(flat):
+    """The same on a command line."""
+
+    texts = {n: ','.join(map(str, v)) if isinstance(v, tuple) else v for n, v in flat.items()}
+    return [f'--{name}={text}' for name, text in texts.items()]
+
+
+def finish(run):
+    for _ in run:
+        pass
+    return run
+
+
+@pytest.mark.parametrize(
+    'kind',
+    [
+        pytest.param(kind, marks=[pytest.mark.integration] if kind in SLOW else [])
+        for kind in OF_KINDS
+    ],
+)
+def test_python_leaves_the_bits_of_the_command_line(kind, folder, tmp_path):
+    flat = of_kind(kind, folder)
+    run = finish(Experiment.of(**flat).run(tmp_path / 'python', progress=False))
+    done = here(*flags_of(flat), f'--out={tmp_path}/flags')
+    assert done.status == 0, done
+    python, flags = tmp_path / 'python', tmp_path / 'flags'
+    assert rows_of(python, 'seconds') == rows_of(flags, 'seconds')
+    assert len(run.rows) == len(rows_of(flags)) > 0
+    for name in ('consensus.safetensors', 'clients.jsonl', 'network.json'):
+        assert (python / name).read_bytes() == (flags / name).read_bytes(), name
+    configs = [json.loads((path / 'config.json').read_text()) for path in (python, flags)]
+    assert configs[0]['settings'] == configs[1]['settings']
+    assert {path.name for path in python.iterdir()} == {path.name for path in flags.iterdir()}
+
+
+@pytest.fixture(scope='module')
+def small(folder):
+    return {'dataset': str(folder / 'tiny.npz'), **SMALL, 'algorithm': 'dfedavg', 'hidden': (8,)}
+
+
+def test_a_loaded_run_goes_on_with_the_bits_of_one_without_a_stop(small, tmp_path):
+    whole = finish(Experiment.of(**small | {'rounds': 4}).run(tmp_path / 'whole', progress=False))
+    finish(Experiment.of(**small).run(tmp_path / 'run', progress=False))
+    before = dfl_jax.load(tmp_path / 'run')
+    assert before.experiment == Experiment.of(**small) and len(before.rows) == 2
+    run = before.resume(rounds=4, progress=False)
+    assert [row['round'] for row in run] == [1, 2, 3, 4]
+    after = dfl_jax.load(tmp_path / 'run')
+    assert after.experiment.rounds == 4
+    without = [{k: v for k, v in row.items() if k != 'seconds'} for row in after.rows]
+    assert without == [{k: v for k, v in row.items() if k != 'seconds'} for row in whole.rows]
+    jax.tree.map(np.testing.assert_array_equal, after.consensus, jax.device_get(whole.consensus))
+    clients = after.clients
+    jax.tree.map(np.testing.assert_array_equal, clients, jax.device_get(whole.state.params))
+    assert {len(leaf) for leaf in jax.tree.leaves(clients)} == {6}
+
+
+def test_a_run_is_iterated_twice_and_its_rows_are_those_of_the_file(small, tmp_path):
+    run = Experiment.of(**small).run(tmp_path / 'run', progress=False)
+    assert run.rows == [] and run.state is None
+    with pytest.raises(ValueError, match='no consensus model before the first evaluation'):
+        _ = run.consensus
+    first = next(iter(run))
+    again = list(run)
+    assert again[0] is first and [row['round'] for row in again] == [1, 2]
+    assert list(run) == again == run.rows == rows_of(tmp_path / 'run')
+    with pytest.raises(ValueError, match='exists; continue it'):
+        Experiment.of(**small).run(tmp_path / 'run')
+
+
+def test_a_run_that_was_interrupted_does_not_look_finished(small, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    run = Experiment.of(**small).run(tmp_path / 'run', progress=False)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr('dfl_jax.experiment.session._show', interrupted)
+        finish(run)
+    with pytest.raises(ValueError, match='was interrupted; start another, or `resume`'):
+        run.last()
+    again = dfl_jax.load(tmp_path / 'run').resume(progress=False)
+    assert [row['round'] for row in again] == [1, 2] and again.rows[0] == run.rows[0]
+
+
+def test_experiments_of_equal_settings_are_equal():
+    first = Experiment.of(algorithm='dfedavg', topology='ring', hidden=[8, 8], rounds=3)
+    assert first == Experiment.of(rounds=3, hidden=(8, 8), algorithm='dfedavg', topology='ring')
+    assert first != first.replace(rounds=4)
+    assert first.replace(rounds=4).replace(rounds=3) == first
+    # Given at their default they are the same, too
+    assert first == Experiment.of(**{k: v for k, v in first.flat().items() if k in first.given})
+    assert Experiment.of() == Experiment.of(algorithm='ntk_dfl', rounds=10, seed=0)
+
+
+@pytest.mark.parametrize(
+    ('name', 'nearest'), [('topolgy', 'topology'), ('roundss', 'rounds'), ('messagebits', None)]
+)
+def test_an_unknown_name_is_told_with_the_nearest(name, nearest):
+    nearest = nearest or 'message_bits'
+    with pytest.raises(TypeError, match=f"no setting '{name}', did you mean {nearest}"):
+        Experiment.of(**{name: 1})
+
+
+def test_an_error_of_a_setting_says_which_and_what_to_do(folder):
+    with pytest.raises(SettingError) as found:
+        Experiment.of(topology='ring', degree=4)
+    error = found.value
+    assert (error.setting, error.value) == ('degree', 4)
+    assert error.message == 'does not apply to `topology=ring`; leave it out'
+    tiny = str(folder / 'tiny.npz')
+    with pytest.raises(SettingError) as found:
+        Experiment.of(dataset=tiny, algorithm='dpsgd', client_eval_samples=999).build()
+    error = found.value
+    assert (error.setting, error.value) == ('client_eval_samples', 999)
+    with pytest.raises(SettingError) as found:
+        Experiment.of(algorithm='swift')
+        Experiment.of(dataset=tiny, algorithm='swift', topology='ring').build()
+    assert found.value.remedy.startswith('give it a `world`')
+    with pytest.raises(SettingError) as unknown:
+        Experiment.of(algorithm='dfedavgg')
+    assert unknown.value.message == "unknown algorithm 'dfedavgg', did you mean dfedavg?"
+    assert unknown.value.remedy.startswith('choose one of ntk_dfl, ')
+    line = here(f'--dataset={tiny}', '--algorithm=swift', '--topology=ring').error
+    assert 'give it a --world' in line and '--algorithm=swift' in line
+
+
+ABSL = """
+import pkgutil
+from absl import app, flags
+
+for name in ('dataset', 'out', 'runs', 'algorithm'):
+    flags.DEFINE_string(name, None, 'of the application')
+flags.DEFINE_integer('rounds', 1, 'of the application')
+
+import dfl_jax.cli
+import dfl_jax.papers
+
+for package in (dfl_jax.cli, dfl_jax.papers):
+    for found in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):
+        if not found.name.endswith('__main__'):
+            __import__(found.name)
+
+def main(argv):
+    import dfl_jax
+    print(flags.FLAGS.dataset, flags.FLAGS.rounds, dfl_jax.Experiment.of(rounds=3).rounds)
+
+app.run(main)
+"""
+
+
+def test_an_application_of_absl_keeps_its_flags():
+    arguments = '--dataset=mine', '--rounds=7'
+    done = subprocess.run(
+        [sys.executable, '-c', ABSL, *arguments], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ['mine', '7', '3']
