@@ -159,6 +159,7 @@ def test_a_plan_is_settled_once(tmp_path):
 
 
 def test_the_command_line_of_the_runs():
+    sweep.define_flags()
     argv = ['x', '--rounds=3', '--sweep', 'seed:0..1', '--noprogress', '--degree', '2', '--out=a']
     assert sweep.Command(argv).arguments == ['--rounds=3', '--degree', '2']
 

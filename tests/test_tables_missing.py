@@ -6,6 +6,7 @@ import pytest
 from test_cli import here, rows_of
 
 from dfl_jax import simulate
+from dfl_jax.experiment.run_directory import RunDirectory
 from dfl_jax.papers.tables import command as tables
 from dfl_jax.papers.tables import missing
 from dfl_jax.results import published as table_files
@@ -180,8 +181,11 @@ def test_the_seeds_of_a_cell_are_one_program_that_goes_on(home, tmp_path, monkey
         assert (tmp_path / 'runs' / f'dpsgd-ring-seed{seed}' / 'done').exists()
         flags = (f'--flagfile={file}', f'--seed={seed}')
         assert here(*flags, f'--out={tmp_path}/{seed}').status == 0
-        ours, alone = (rows_of(tmp_path / p) for p in (f'runs/dpsgd-ring-seed{seed}', f'{seed}'))
+        folders = (tmp_path / 'runs' / f'dpsgd-ring-seed{seed}', tmp_path / f'{seed}')
+        ours, alone = map(rows_of, folders)
         assert [row['round'] for row in ours] == [1, 2, 3, 4]
+        one, other = (RunDirectory(folder).config() for folder in folders)
+        assert one['settings'] == other['settings'] and one['algorithm'] == other['algorithm']
         for row, other in zip(ours, alone, strict=True):
             assert row['consensus_loss'] == pytest.approx(other['consensus_loss'], rel=1e-4)
 

@@ -105,11 +105,10 @@ class NamedRuns:
         if not directory.config_file.exists():
             run = Experiment.of(**settings).run(directory.path, self.progress)
         else:
+            before = recorded_settings(directory.config())
+            before['rounds'] = settings['rounds'] = max(settings['rounds'], before['rounds'])
             experiment, config = recall(directory, settings)
-            before = recorded_settings(config)
-            rounds = max(experiment.rounds, before['rounds'])
-            experiment = experiment.replace(rounds=rounds)
-            directory.check_settings(before | {'rounds': rounds}, experiment.settings())
+            directory.check_settings(before, experiment.settings())
             run = SingleRun(experiment, directory.path, progress=self.progress, config=config)
         for _ in run:
             pass

@@ -156,29 +156,32 @@ def train(
     missing = [job for job, _ in cheapest_first([job for job in jobs if not job.there], runs)]
     use_cache(None)
     prepare_jax(Placement())
-    by_name = {job.name: job for job in missing}
     trained = NamedRuns(folder, {'data_dir': data_dir} if data_dir else {}, progress)
     failed: dict[str, str] = {}
     here: Runs = {}  # what runs took on this machine today, with their evaluation
+    left = list(missing)
     for group in trained.groups([_run_of(job) for job in missing]):
-        left = [*by_name.values()]
-        mine = [by_name.pop(one.name) for one in group if one.name in by_name]
-        costs = {job: seconds_of(job, here) or seconds_of(job, runs) for job in [*mine, *left]}
-        known = [cost for cost in costs.values() if cost is not None]
-        first = [cost for job in mine if (cost := costs[job]) is not None]
-        rest = f'{duration(sum(known))} left' if known else 'of unknown cost'
-        rest = f'about {duration(sum(first))}; {rest}' if first else rest
-        names, rounds = ', '.join(one.name for one in group), mine[0].rounds
-        number = len(missing) - len(left) + 1
-        print(f'[{number} of {len(missing)}] {names}: {rounds} rounds, {rest}', flush=True)
-        begin, before = time.monotonic(), sum(_rounds_of(folder / one.name) for one in group)
+        names, first = [one.name for one in group], len(missing) - len(left) + 1
+        mine = [job for job in left if job.name in names]
+        costs = [
+            sum(seconds_of(job, here) or seconds_of(job, runs) or 0.0 for job in some)
+            for some in (mine, left)
+        ]
+        about, rest = (duration(cost or None) for cost in costs)
+        print(
+            f'[{first} of {len(missing)}] {", ".join(names)}: {mine[0].rounds} rounds, '
+            f'about {about}; {rest} left',
+            flush=True,
+        )
+        left = [job for job in left if job.name not in names]
+        begin, before = time.monotonic(), sum(_rounds_of(folder / name) for name in names)
         reasons = trained.train(group)
         for name, why in reasons.items():
             if not (folder / name / 'config.json').exists():
                 raise ValueError(f'{name} could not begin: {why}; the others were not tried')
             print(f'error: {name}: {why}', file=sys.stderr)
         failed |= reasons
-        done = sum(_rounds_of(folder / one.name) for one in group) - before
+        done = sum(_rounds_of(folder / name) for name in names) - before
         if done and not reasons:
             pace = (time.monotonic() - begin) / done
             here.setdefault(mine[0].cell, []).append({SECONDS: pace})
