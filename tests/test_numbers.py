@@ -678,13 +678,12 @@ def test_what_the_last_round_of_a_block_reports():
 
 
 @pytest.mark.parametrize('task', [CLASSIFICATION, REGRESSION])
-def test_what_a_run_says_in_the_end(task, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(run_plots, 'plot_run', lambda *_: None)
+def test_what_a_run_says_in_the_end(task, tmp_path, capsys):
     lower, name = task is REGRESSION, task.metric
     rows = save_wild_run(tmp_path / 'run', np.random.default_rng(2), lower=lower)
     rows = [row | {f'client_{name}_std': 0.01 * row['round']} for row in rows]
     frame, worst = pd.DataFrame(rows), 'max' if lower else 'min'
-    train._finish(RunDirectory(tmp_path / 'run'), rows, task)
+    train._report(rows, task, RunDirectory(tmp_path / 'run'))
     told = dict(re.split(' {2,}', line.strip()) for line in capsys.readouterr().out.splitlines())
     last, values = frame.iloc[-1], frame[f'consensus_{name}']
     place = values.idxmin() if lower else values.idxmax()
@@ -819,7 +818,7 @@ def replayed(rng, rounds=6, clients=5):
     )
     evaluated = np.array([2, 4, 5, 6])
     values = np.array([0.5, 0.91, 0.7, 0.95])
-    return Replay('a', graphs, counts, Rules(), evaluated, 'accuracy', values)
+    return Replay('a', graphs, counts, Rules(), evaluated, 'accuracy', values, 0, None)
 
 
 def test_the_seconds_and_joules_of_a_replay():

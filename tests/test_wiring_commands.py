@@ -483,6 +483,7 @@ def attacked(files, *argv) -> dict[str, str]:
                         jax.make_jaxpr(one)(made.weights['initial'], keys, sent)
                     )
 
+    reconstruct.define_flags()
     try:
         reconstruct.FLAGS(['reconstruct', *map(str, argv)])
         with jax.numpy_rank_promotion('allow'):
