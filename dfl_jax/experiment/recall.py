@@ -77,7 +77,7 @@ def recall(
             mine = may_differ is None or name in may_differ
             value = _found_again(name, value, before, config.get('folder'), mine, file)
         values[name] = value
-    return Experiment.of_settings(values | given, given), config
+    return Experiment.of_settings(values | given, given=()), config
 
 
 def recorded_settings(config: Row) -> Row:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -158,13 +159,15 @@ def _resume(directory: RunDirectory, lock: contextlib.ExitStack) -> tuple[Experi
     if not directory.config_file.exists():
         raise ValueError(f'--resume: {directory.path} holds no run; start it without --resume')
     lock.enter_context(directory.locked())
-    experiment, config = recall(directory, given_settings(), allow_imports=FLAGS.allow_imports)
+    given = given_settings()
+    experiment, config = recall(directory, given, allow_imports=FLAGS.allow_imports)
     before, rounds = recorded_settings(config), experiment.rounds
     began = before.get('rounds')
     extends = FLAGS['rounds'].present and isinstance(began, int) and rounds > began
     if extends:
         before = before | {'rounds': rounds}
     directory.check_settings(before, experiment.settings())
+    experiment = replace(experiment, given=frozenset(given))  # none without effect
     return experiment, config, not extends and directory.unfinished() is None
 
 
