@@ -43,8 +43,8 @@ RUNS = {  # name -> method and flags of `experiments.run`
     'ntk_dfl': f'ntk_dfl {SMALL}',
     'ntk_dfl batches': f'ntk_dfl {WIDE} --ntk_batches=2 --ntk_subsampling=2 --link_dropout=0.3 '
     '--client_dropout=0.2 --lr_decay=0.07',
-    'ntk_dfl compressed': f'ntk_dfl {SMALL} --ntk_jacobian_sparsity=0.25 --ntk_jacobian_bits=7',
-    'ntk_dfl own': f'ntk_dfl {SMALL} --ntk_jacobian_weights=own --nontk_averaging',
+    'ntk_dfl compressed': f'ntk_dfl {SMALL} --message_sparsity=0.25 --message_bits=7',
+    'ntk_dfl own': f'ntk_dfl {SMALL} --ntk_jacobian_weights=neighbours --nontk_averaging',
     'ntk_dfl mse': f'ntk_dfl {SMALL} --loss=mse --evolution=eigh --timestep_selection=linearized '
     '--ntk_timesteps=50,100 --kernel=output_scan',
     'ntk_dfl clusters': f'ntk_dfl {SMALL} --topology=clustered',
@@ -58,8 +58,8 @@ RUNS = {  # name -> method and flags of `experiments.run`
     '--spark_projection_refresh=round --spark_schedule_rounds=2',
     'spark sign': f'spark {SMALL} --spark_projection=sparse_sign --spark_exchange=float16 '
     '--hidden=20,10 --spark_tau_final=2 --spark_schedule_rounds=2',
-    'dpsgd': f'dpsgd {SMALL} --averaged=previous --local_steps=1 --diagnostics',
-    'dfedavg': f'dfedavg {SMALL} --weight_sparsity=0.5 --weight_bits=6 --gossip_steps=2',
+    'dpsgd': f'dpsgd {SMALL} --round_order=parallel --local_steps=1 --diagnostics',
+    'dfedavg': f'dfedavg {SMALL} --message_sparsity=0.5 --message_bits=6 --gossip_steps=2',
     'dfedavg model': f'dfedavg {SMALL} --model=cnn --optimizer=adamw --lr=0.001 '
     '--augmentation=standard --clip_norm=1 --topology=barabasi_albert',
     'dfedavgm': f'dfedavgm {SMALL} --topology=watts_strogatz --mixing=metropolis '
@@ -84,8 +84,8 @@ RUNS = {  # name -> method and flags of `experiments.run`
     'qg_dsgdm': f'qg_dsgdm {SMALL}',
     'd2': f'd2 {RING} --lazy',
     'relay_sgd': f'relay_sgd {MANY} --topology=line --static_topology',
-    'choco_sgd': f'choco_sgd {RING} --static_topology --weight_sparsity=0.5 --weight_bits=6',
-    'beer': f'beer {RING} --static_topology --weight_bits=6',
+    'choco_sgd': f'choco_sgd {RING} --static_topology --message_sparsity=0.5 --message_bits=6',
+    'beer': f'beer {RING} --static_topology --message_bits=6',
     'dfed_admm': f'dfed_admm {SMALL}',
     'dfed_alt': f'dfed_alt {SMALL}',
     'ad_psgd': f'ad_psgd {RING} {CLOCKS}',

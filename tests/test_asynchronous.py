@@ -511,6 +511,7 @@ def test_a_longer_plan_goes_on_where_the_shorter_one_ends(name):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_messages_on_their_way_are_no_clients_that_are_never_online():
     """An update takes 1e-6 s and a message 0.05 s: tens of thousands of them are in flight."""
     graphs = topology.schedule('ring', 8, 1, seed=0, static=True)

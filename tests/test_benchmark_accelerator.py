@@ -104,6 +104,7 @@ def test_the_page_has_numbers_kernels_and_what_is_missing():
     assert '* 10000-ntk_dfl not run: no time was left' in text
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_one_command_measures_and_the_next_goes_on(tmp_path):
     """In small; without data, on the handwritten digits."""

@@ -114,6 +114,7 @@ def test_a_bad_value_is_named_before_anything_is_written(flags, patterns, images
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_architectures_from_a_file(images, tmp_path):
     listed = tmp_path / 'who.txt'
     listed.write_text('cnn-4\n' * 7 + 'cnn-8\n')

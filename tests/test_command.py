@@ -260,6 +260,7 @@ def flags_of_all_commands():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_every_flag_that_names_a_file_or_folder_expands_the_home_folder(flags_of_all_commands):
     for package, known in flags_of_all_commands.items():

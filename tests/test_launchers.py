@@ -357,6 +357,7 @@ def test_how_many_runs_are_a_group_has_to_be_said(tmp_path):
 # ------------------------------------------------------------------------------------ whole sweeps
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_a_worker_of_ray_that_is_killed_changes_nothing(whole, tmp_path):
     """Nor does a sweep that was begun without a launcher, and killed, too."""

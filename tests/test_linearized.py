@@ -182,7 +182,7 @@ def test_eigh_needs_a_matrix():
 @pytest.mark.parametrize(
     ('kind', 'options', 'message'),
     [
-        ('sparse_sign', {'form': 'half'}, "unknown kernel form 'half'; choose one of full, trace"),
+        ('sparse_sign', {'form': 'half'}, "unknown kernel_form 'half'; choose one of full, trace"),
         ('sparse_sign', {'step': 'long'}, "unknown step 'long'; choose one of projected, exact"),
         ('none', {'codec': half_precision()}, 'after their projection; choose a projection'),
     ],

@@ -184,6 +184,7 @@ def test_whose_projection_it_is_and_for_how_long(refresh, of):
     assert jax.random.key_data(other_seed.key(0, 0)).tolist() not in keys
 
 
+@pytest.mark.slow
 def test_a_client_s_projection_is_that_of_its_number_wherever_it_is_computed(network):
     """In chunks of any size, and in any share of several devices."""
     _, clients, graphs = network

@@ -365,6 +365,7 @@ def test_the_loss_of_a_known_task_evolves_as_in_closed_form(task, evolution):
     np.testing.assert_array_equal(*total)
 
 
+@pytest.mark.slow
 def test_a_task_with_the_loss_of_another_is_trained_alike():
     """Only what is replaced is another, to the last bit."""
     found = data.load('digits', train_samples=100)

@@ -59,7 +59,7 @@ def linearization(
     ntk = kernel_fn(model, kernel)
     if codec is not None and kernel != 'auto':
         raise ValueError(f'kernel={kernel} needs exact Jacobians; leave it out beside compression')
-    check_choice('Jacobian weights', jacobian_weights, JACOBIAN_WEIGHTS)
+    check_choice('jacobian_weights', jacobian_weights, JACOBIAN_WEIGHTS)
     at_neighbours = jacobian_weights == 'neighbours'
     if at_neighbours and (codec is not None or kernel != 'auto'):
         raise ValueError('jacobian_weights=neighbours takes exact Jacobians and kernel=auto')
@@ -105,7 +105,7 @@ def projected(
 
     Raises ValueError for settings that contradict each other, before anything is traced.
     """
-    check_choice('kernel form', form, KERNEL_FORMS)
+    check_choice('kernel_form', form, KERNEL_FORMS)
     check_choice('step', step, STEPS)
     whole = projection.kind == 'none'
     if whole and codec is not None:

@@ -67,7 +67,7 @@ class NtkUpdate:
         check_choice('loss', self.loss, (*ntk_evolution.LOSSES, OWN))
         loss = _unknown if self.loss == OWN else self.loss
         ntk_evolution.check(self.timesteps, loss, self.evolution)
-        check_choice('timestep selection', self.selection, SELECTIONS)
+        check_choice('selection', self.selection, SELECTIONS)
         check_choice('precision', self.precision, PRECISIONS)
         if self.float16_kernel and self.evolution == 'eigh':
             raise ValueError(
