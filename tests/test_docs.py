@@ -142,8 +142,9 @@ def test_the_page_of_own_parts_runs_as_it_stands(tmp_path):
         assert len(script.splitlines()) <= 20
     lines = [block.replace('\\\n', ' ').splitlines() for block in code_blocks(page, 'sh')]
     commands = [line.split() for block in lines for line in block]
-    other = ('--dataset=my_data:waves', '--task=focal:factory', '--lr=0.1', '--out=runs/focal')
-    commands.append(['dfl-jax', 'run', '--algorithm=dfedavg', *other])
+    other = ('--dataset=my_data:waves', '--algorithm=dfedavg', '--out=runs/waves')
+    tasks = '--sweep=task:classification,focal:factory'
+    commands.insert(0, ['dfl-jax', 'sweep', tasks, *other])
     few = ('--rounds=2', '--noprogress', '--train_samples=300')
     for program, *words in commands:
         if program == 'python':
@@ -153,20 +154,40 @@ def test_the_page_of_own_parts_runs_as_it_stands(tmp_path):
         done = started(*words, *rest, cwd=tmp_path, env={'XDG_CACHE_HOME': str(tmp_path)}).outcome()
         assert done.status == 0, done
     assert [line.split()[0] for line in printed] == ['1', '2']
-    for each in ('nearby', 'even_odd', 'top_two', 'focal'):
+    for each in (
+        'nearby',
+        'even_odd',
+        'top_two',
+        'signs',
+        'waves/task=focal:factory',
+        'steps/optimizer=signs:signs',
+    ):
         assert (tmp_path / 'runs' / each / 'done').exists()
     swept = 'topology=nearby:NEARBY,partition=even_odd:EVEN_ODD'
     rows = (tmp_path / 'runs/parts' / swept / 'metrics.jsonl').read_text().splitlines()
     assert json.loads(rows[-1])['consensus_top_two'] > 0.2
-    shown = (tmp_path / 'runs/parts/report.html').read_text()
-    assert 'nearby:NEARBY' in shown and 'even_odd:EVEN_ODD' in shown and 'top_two' in shown
+    shown = (tmp_path / 'runs/report.html').read_text()
+    parts = ('nearby:NEARBY', 'even_odd:EVEN_ODD', 'signs:signs', 'top_two', 'my_data:waves')
+    assert all(part in shown for part in parts)
     config = json.loads((tmp_path / 'runs/from_python/config.json').read_text())
-    named = {name: config['settings'][name] for name in ('topology', 'partition', 'task')}
+    named = {
+        name: config['settings'][name] for name in ('topology', 'partition', 'task', 'optimizer')
+    }
     assert named == {
         'topology': 'nearby:NEARBY',
         'partition': 'even_odd:EVEN_ODD',
         'task': 'top_two:task',
+        'optimizer': 'signs:signs',
     }
+    python = (
+        'import dfl_jax, focal, my_data\n'
+        "given = dict(algorithm='dfedavg', train_samples=300, rounds=2)\n"
+        'own = dfl_jax.Experiment.of(dataset=my_data.waves, task=focal.factory, **given)\n'
+        "print(own.run(progress=False).last()['consensus_loss'])\n"
+    )
+    rows = (tmp_path / 'runs/waves/task=focal:factory/metrics.jsonl').read_text().splitlines()
+    loss = float(run('-c', python, cwd=tmp_path))
+    assert loss == pytest.approx(json.loads(rows[-1])['consensus_loss'], rel=1e-4)
     again = ('run', '--resume', '--allow_imports', '--out=runs/from_python', '--rounds=3')
     done = started(*again, '--noprogress', cwd=tmp_path).outcome()
     assert done.status == 0, done

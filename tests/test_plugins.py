@@ -4,6 +4,7 @@ import sys
 
 import pytest
 from test_cli import NETWORK, here, rows_of, write_clusters, write_sums
+from test_sweep import swept
 
 from dfl_jax.experiment import Experiment, load
 
@@ -358,6 +359,13 @@ def test_an_optimizer_and_a_schedule_of_ones_own(training, tmp_path):
     assert '--optimizer=trainers:momentum' in again.error and '--allow_imports' in again.error
     again = here('--resume', '--rounds=4', '--allow_imports', f'--out={tmp_path}/own')
     assert again.status == 0
+    grid = (
+        '--sweep=optimizer:sgd,trainers:momentum',
+        '--sweep=lr_schedule:cosine:3,trainers:halved',
+    )
+    assert swept(*training, *grid, f'--out={tmp_path}/s').status == 0
+    ours = rows_of(tmp_path / 's' / 'optimizer=sgd,lr_schedule=trainers:halved')
+    assert [row['consensus_loss'] for row in ours] == pytest.approx(losses['halved'], rel=1e-5)
 
 
 @pytest.mark.parametrize(

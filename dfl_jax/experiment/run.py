@@ -110,6 +110,7 @@ class Run:
     def last(self) -> dict[str, Any]:
         """The last row, after training to the end.
 
+        >>> from dfl_jax.experiment import Experiment
         >>> small = dict(train_samples=60, test_samples=20, clients=3, degree=2)
         >>> Experiment.of(algorithm='dpsgd', rounds=2, **small).run(progress=False).last()['round']
         2

@@ -89,6 +89,7 @@ def load(path: str | os.PathLike, allow_imports: bool = False) -> SavedRun:
     Raises ValueError or OSError, one line, for what is no run.
 
     >>> import tempfile
+    >>> from dfl_jax.experiment import Experiment
     >>> small = dict(train_samples=60, test_samples=20, clients=3, degree=2, algorithm='dpsgd')
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for row in Experiment.of(rounds=2, **small).run(f'{folder}/run', progress=False):

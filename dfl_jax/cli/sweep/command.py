@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
-from tqdm import tqdm
 
 from dfl_jax.cli.command import (
     check_writable,
@@ -39,9 +38,8 @@ from dfl_jax.cli.sweep.train_runs import (
     OF_THE_SWEEP,
     Command,
     Run,
-    bring_to_end,
     rounds_of,
-    unfinished,
+    train_groups,
 )
 from dfl_jax.experiment.environment import check_settings_of_jax, settings_of_jax
 from dfl_jax.experiment.experiment import Experiment
@@ -173,18 +171,6 @@ def check_begun(directory: RunDirectory, experiment: Experiment) -> None:
         check_settings_of_jax(before.get('jax', {}), settings_of_jax(), directory.path)
 
 
-def sweep(command: Command, groups: Sequence[list[Run]], out: Path) -> dict[str, str]:
-    """Trains the groups one after the other; returns why runs could not be, by name."""
-    failed: dict[str, str] = {}
-    total = sum(rounds_of(command.read, group) for group in groups)
-    with tqdm(total=total, unit='round', disable=not FLAGS.progress, dynamic_ncols=True) as bar:
-        for group in groups:
-            why = bring_to_end(command.read, group, out, bar)
-            if why is not None:
-                failed |= dict.fromkeys(unfinished(group, out), why)
-    return failed
-
-
 def sweep_elsewhere(
     engine: Engine, command: Command, groups: Sequence[list[Run]], out: Path
 ) -> dict[str, str]:
@@ -220,7 +206,7 @@ def _sweep(command: Command, out: Path, engine: Engine | None) -> int:
     print(f'{counted(len(plan.runs), "run")} in {programs}, {len(mine)} of them here: {out}')
     try:
         if engine is None:
-            failed = sweep(command, mine, out)
+            failed = train_groups(command.read, mine, out, FLAGS.progress)
         else:
             print(f'on {engine.description}')
             failed = sweep_elsewhere(engine, command, mine, out)

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from dfl_jax.cli.command import MISUSE, PathParser, in_flags
 from dfl_jax.cli.sweep.group import diverged, fitting
 from dfl_jax.cli.sweep.plan import Plan, Run, Values, grouped, read_plan, settled
-from dfl_jax.cli.sweep.train_runs import bring_to_end, group_folder, rounds_of, unfinished
+from dfl_jax.cli.sweep.train_runs import group_folder, train_groups, unfinished
 from dfl_jax.experiment.description import bounds, known_settings
 from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.recall import recall, recorded_settings
@@ -82,20 +80,17 @@ class NamedRuns:
 
     def train(self, group: Sequence[Run]) -> dict[str, str]:
         """Trains the runs of a group to their ends; returns why runs could not be, by name."""
-        why: str | None = None
+        failed: dict[str, str] = {}
         try:
             if len(group) == 1:
                 self._train_alone(group[0])
             else:
                 settled(group_folder(self.folder, group) / PLAN, Plan([], [list(group)]))
-                rounds, shown = rounds_of(self.read, group), self.progress
-                with tqdm(total=rounds, unit='round', disable=not shown, dynamic_ncols=True) as bar:
-                    why = bring_to_end(self.read, group, self.folder, bar)
+                failed = train_groups(self.read, [group], self.folder, self.progress)
             reasons = {one.name: diverged(self.directory(one)) for one in group}
+            return failed | {name: reason for name, reason in reasons.items() if reason}
         except (*MISUSE, FloatingPointError, RuntimeError) as error:  # diverged; of the device
-            why, reasons = in_flags(error), {}
-        failed = dict.fromkeys(unfinished(group, self.folder), why or '')
-        return failed | {name: reason for name, reason in reasons.items() if reason}
+            return dict.fromkeys((one.name for one in group), in_flags(error))
 
     def _train_alone(self, one: Run) -> None:
         """From its own checkpoints, where there are some. Raises whatever ends a run."""

@@ -136,6 +136,20 @@ def bring_to_end(read: Read, group: Sequence[Run], out: Path, bar: tqdm) -> str 
     return why
 
 
+def train_groups(
+    read: Read, groups: Sequence[Sequence[Run]], out: Path, progress: bool
+) -> dict[str, str]:
+    """Trains the groups one after the other; returns why runs could not be, by name."""
+    failed: dict[str, str] = {}
+    total = sum(rounds_of(read, group) for group in groups)
+    with tqdm(total=total, unit='round', disable=not progress, dynamic_ncols=True) as bar:
+        for group in groups:
+            why = bring_to_end(read, group, out, bar)
+            if why is not None:
+                failed |= dict.fromkeys(unfinished(group, out), why)
+    return failed
+
+
 def unfinished(group: Sequence[Run], out: Path) -> list[str]:
     """The names of the runs that have not ended."""
     return [one.name for one in group if not ended(RunDirectory(out / one.name))]
