@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -33,6 +34,16 @@ ELSEWHERE = {
     '](results)': '](gallery.md)',
     '[peers](peers)': '`benchmarks/peers`',
 }
+
+
+class Examples(griffe.Extension):
+    """Shows the examples of docstrings as code, whose brackets are no links."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: object) -> None:
+        if obj.docstring:
+            example = re.compile(r'^>>> .*\n?(?:.+\n?)*', flags=re.MULTILINE)
+            fenced = example.sub(lambda e: f'```pycon\n{e[0].rstrip()}\n```\n', obj.docstring.value)
+            obj.docstring.value = fenced
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
