@@ -134,7 +134,13 @@ def started(
     errors = folder / ERRORS
     with open(errors, 'w', encoding='utf-8') as file:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=file, encoding='utf-8', env=environment
+            command,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            encoding='utf-8',
+            env=environment,
+            # A shell's background job ignores Ctrl-C, and what it starts would, too
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     lines: queue.Queue[str | None] = queue.Queue()
 
