@@ -190,7 +190,7 @@ def test_a_run_that_is_older_than_a_flag_resumes(tmp_path):
         ),
         (
             '--algorithm=dpsgd --world=online=sine:9:0.5 --round_seconds=0',
-            '--round_seconds has to be above 0, got 0.0',
+            '--round_seconds=0.0: round_seconds has to be above 0, got 0.0',
         ),
         ('--algorithm=dpsgd --world=no.csv', 'no.csv cannot be read'),
     ],
@@ -373,7 +373,7 @@ def test_a_longer_run_without_rounds_goes_on(tmp_path, method):
         ),
         (
             '--world=devices --round_seconds=1 --link_dropout=1',
-            '--link_dropout has to lie in [0, 1), got 1.0',
+            '--link_dropout=1.0: link_dropout has to lie in [0, 1), got 1.0',
         ),
         (
             '--algorithm=divshare --world=devices --round_seconds=1 --recipients=3',

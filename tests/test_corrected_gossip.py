@@ -280,8 +280,8 @@ def test_what_is_refused():
     changing, one_way = drawn('erdos_renyi', static=False, degree=3), drawn('k_random', degree=2)
     lossy = topology.drop_links(ring(3), 0.3, 1)
     for name, more in (('d2', {}), ('choco_sgd', {}), ('beer', {}), ('relay_sgd', {'members': 6})):
-        assert 'round 2 has another; use static_topology' in refusal(name, changing, **more)
-        assert '--static_topology, and no dropout' in refusal(name, lossy, **more)
+        assert 'round 2 has another; use `static_topology`' in refusal(name, changing, **more)
+        assert '`static_topology`, and no dropout' in refusal(name, lossy, **more)
     one = jax.tree.map(lambda a: a[:1].copy(), changing)  # of a single round, held as any other
     assert refusal('choco_sgd', one) is None
     for name in ('dsgt', 'beer'):

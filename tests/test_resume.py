@@ -737,9 +737,9 @@ def test_resume_imports_no_algorithm_that_only_the_config_names(stopped, tmp_pat
 @pytest.mark.parametrize(
     ('change', 'part'),
     [
-        ({'seed': 'zero'}, '--seed="zero", which that flag cannot be'),
-        ({'clients': 0}, '--clients=0, which that flag cannot be'),
-        ({'clients': None}, '--clients=null, which that flag cannot be'),
+        ({'seed': 'zero'}, '--seed="zero", which that setting cannot be'),
+        ({'clients': 0}, '--clients=0, which that setting cannot be'),
+        ({'clients': None}, '--clients=null, which that setting cannot be'),
         ({'out': '/tmp/x'}, 'which is not known'),
         ({'unheard_of': 1}, 'which is not known'),
     ],

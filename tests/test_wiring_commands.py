@@ -565,11 +565,11 @@ def test_every_option_of_a_launcher_reaches_it(tmp_path):
 def test_a_sweep_is_planned_as_its_flags_say(files, tmp_path, monkeypatch):
     planned = []
 
-    def train(command, groups, out):
+    def train(read, groups, out, progress):
         planned.append([[one.name for one in group] for group in groups])
         return {}
 
-    monkeypatch.setattr(sweep, 'sweep', train)
+    monkeypatch.setattr(sweep, 'train_groups', train)
     (tmp_path / 'a.flags').write_text('--lr=0.2\n')
     numbers = iter(range(100))
     argv = [f'--dataset={files["images.npz"]}', *SMALL.split()]

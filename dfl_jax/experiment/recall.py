@@ -8,12 +8,13 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
-from dfl_jax.experiment.description import bounds, default_settings, known_settings
+from dfl_jax.experiment.description import OWN, bounds, default_settings, known_settings
 from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.own_code import SETTINGS_OF_CODE, is_code
 from dfl_jax.experiment.run_directory import NAMED, Row, RunDirectory, names_a_file
 from dfl_jax.experiment.run_settings import PART_OF, Placement
 from dfl_jax.experiment.values import typed
+from dfl_jax.method_settings import Setting
 from dfl_jax.setting_error import SettingError
 
 
@@ -64,9 +65,10 @@ def recall(
             raise ValueError(f'{file} has `{name}={_in_short(value)}`, which is not known')
         if name in given:
             continue
-        if value is None and name not in PART_OF:
+        if value is None and name not in (*PART_OF, *OWN):
             continue
         try:
+            _check_list(known[name], value)
             value = typed(known[name]._replace(name=name), value, bounds(name))
         except SettingError:
             raise ValueError(
@@ -77,7 +79,15 @@ def recall(
             mine = may_differ is None or name in may_differ
             value = _found_again(name, value, before, config.get('folder'), mine, file)
         values[name] = value
-    return Experiment.of_settings(values | given, given=()), config
+    checked = given if may_differ is not None else ()  # --resume compares them first
+    return Experiment.of_settings(values | given, checked), config
+
+
+def _check_list(setting: Setting, value: Any) -> None:
+    """Raises SettingError for a list that is none of texts, as config.json has them."""
+    texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    if setting.kind in (tuple, list) and value is not None and not texts:
+        raise SettingError(setting.name, value, 'is no list of texts')
 
 
 def recorded_settings(config: Row) -> Row:

@@ -55,7 +55,10 @@ def typed(setting: Setting, value: Any, bounds: Mapping[str, Any] | None = None)
         raise SettingError(name, value, f'use at least {least}')
     if (choices := bounds.get('choices')) and value not in choices:
         raise SettingError(name, value, f'choose one of {", ".join(choices)}')
-    return float(value) if kind is float else value  # type: ignore[arg-type]
+    try:
+        return float(value) if kind is float else value  # type: ignore[arg-type]
+    except OverflowError:
+        raise SettingError(name, value, 'is out of range', colon=False) from None
 
 
 def check_value(name: str, value: Any, number: bool) -> None:

@@ -30,11 +30,11 @@ def parse(text: str, clients: int, seed: int = 0) -> World:
         name, sign, value = item.partition('=')
         if not sign or name not in (*FIELDS, 'online'):
             raise ValueError(
-                f'`world`={text}: {item!r} is no setting; write speed=, uplink=, downlink=, '
+                f'`world={text}`: {item!r} is no setting; write speed=, uplink=, downlink=, '
                 'latency= or online= with commas between them, devices, or a file .npz or .csv'
             )
         if name in settings:
-            raise ValueError(f'`world`={text}: {name} is there twice; give it once')
+            raise ValueError(f'`world={text}`: {name} is there twice; give it once')
         settings[name] = value
     return world(clients, seed, **settings)
 
