@@ -371,6 +371,7 @@ def opens_a_text(call: ast.Call) -> bool:
     return name in ('read_text', 'write_text') and 'encoding' not in given
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.parametrize('locale', ['C', 'en_US.ISO-8859-1'])
 def test_a_locale_of_ascii_or_latin_reads_what_the_package_holds(locale, tmp_path):

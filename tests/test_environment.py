@@ -226,6 +226,7 @@ def process(name: str, *arguments: str, cwd: Path | None = None, ends: str = '',
     )
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.parametrize('ends', ['>&-', '2>&-', '<&- >&- 2>&-', '--log=json >&-'])
 def test_closed_streams_are_open_to_nowhere(ends, tmp_path):
@@ -236,6 +237,7 @@ def test_closed_streams_are_open_to_nowhere(ends, tmp_path):
     assert all(json.loads(line)['round'] for line in text.splitlines())  # and nothing printed
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.parametrize('ends', ['>&-', '2>&-'])
 def test_a_refusal_with_closed_streams_has_its_status(ends, tmp_path):

@@ -107,6 +107,7 @@ def test_dpsgd_stops_at_a_floor_proportional_to_its_rate(x64):
     assert floors[-1] > 1e-4 and ratios == pytest.approx([2, 2], rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('steps', [1, 4])
 def test_admm_comes_to_rest_where_dpsgd_of_the_rate_lambda_does(steps, x64):
     """However many local steps it takes, and at the optimum where all clients are neighbours."""

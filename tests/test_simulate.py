@@ -111,6 +111,7 @@ def test_gossip_runs_through_the_interface():
     assert metrics['choice_counts'] == {'0': 3, '1': 3} and metrics['choice_mean'] == 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_blocks_of_two_rounds_do_not_end_the_process(tmp_path):
     """As it is compiled for a run; conftest.py turns optimisations off."""
@@ -581,6 +582,7 @@ def learn(dataset, model, train_samples, rounds, clients=10, degree=3, **options
     return [metrics for metrics, *_ in run]
 
 
+@pytest.mark.slow
 def test_ntk_dfl_learns_digits(digits):
     model = bind(MLP(10), digits.train_x.shape[1:])
     rows = learn(digits, model, train_samples=1000, rounds=5)

@@ -106,6 +106,7 @@ def test_regression_reports_the_root_of_its_mean_squared_error(name, settings):
     assert not any('accuracy' in key for key in metrics)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('evolution', ['sampled', 'rkc', 'eigh'])
 def test_ntk_dfl_evolves_a_linear_model_to_the_least_squares(evolution):
     """Where all hear all, and the kernel of a linear model is exact, one long round is enough."""
