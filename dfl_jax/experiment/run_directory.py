@@ -22,6 +22,7 @@ from dfl_jax.data import FILES as DATA_FILES
 from dfl_jax.data.hub import PREFIX as FROM_HUB
 from dfl_jax.evaluation import CLIENTS
 from dfl_jax.files import check_file, from_json, to_json
+from dfl_jax.setting_error import SettingError
 
 Row = dict[str, Any]
 LOCK = 'lock'
@@ -48,13 +49,13 @@ class RunDirectory:
     def check_free(self) -> None:
         """Raises ValueError when a new run would meet files that are there already."""
         if self.config_file.exists():
-            raise ValueError(
-                f'`out={self.path}` exists; continue it with `resume` or choose another `out`'
-            )
+            remedy = 'continue it with `resume` or choose another `out`'
+            raise SettingError('out', self.path, 'exists', remedy, colon=False)
         if self.path.exists() and (
             not self.path.is_dir() or any(map(_foreign, self.path.iterdir()))
         ):
-            raise ValueError(f'`out={self.path}` exists and holds no run; choose another `out`')
+            text = 'exists and holds no run; choose another `out`'
+            raise SettingError('out', self.path, text, colon=False)
 
     def check_lockable(self) -> None:
         """Raises ValueError where nothing can be locked in the directory, which need not exist."""
