@@ -295,7 +295,7 @@ def test_runs_that_cannot_be_averaged(tmp_path):
     config = json.loads((tmp_path / 'bare' / 'config.json').read_text())
     for name, value, words in (
         ('algorithm', 'ntk_fl', 'is centralized'),
-        ('wavelength', 3, '--wavelength=3'),
+        ('wavelength', 3, 'wavelength=3'),
     ):
         folder = tmp_path / name
         (folder / 'checkpoints' / '1').mkdir(parents=True)

@@ -151,11 +151,16 @@ def write(selection: Row, out: Path) -> None:
 
 @command.one_line_errors('interrupted, and nothing written; start again', 'the run is --run=DIR')
 def main(_: list[str]) -> int:
-    seed = FLAGS.seed  # before it is the run's
     directory, out = check()
     trained = restore(directory)
+    run_of = trained[0].experiment
+    from dfl_jax.experiment.own_code import name_of
     from dfl_jax.papers.select.final_averaging import examine
 
-    of_run = {'algorithm': FLAGS.algorithm, 'dataset': FLAGS.dataset, 'run_seed': FLAGS.seed}
-    write(of_run | examine(*trained, seed, FLAGS.target, FLAGS.progress), out)
+    of_run = {
+        'algorithm': run_of.method.name,
+        'dataset': name_of(run_of.data.dataset),
+        'run_seed': run_of.seed,
+    }
+    write(of_run | examine(*trained, FLAGS.seed, FLAGS.target, FLAGS.progress), out)
     return 0
