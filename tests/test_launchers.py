@@ -390,6 +390,7 @@ def test_a_worker_of_ray_that_is_killed_changes_nothing(whole, tmp_path):
             assert after[file][: len(rows) - 1] == rows[:-1]
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_local_jobs_of_submitit_make_the_same_sweep(whole, tmp_path):
     pytest.importorskip('submitit')
@@ -443,6 +444,7 @@ def test_a_job_of_slurm_whose_time_is_up_is_queued_again(whole, tmp_path):
     assert wanted <= {*asked}
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_what_a_worker_cannot_train_is_said_and_the_others_go_on(tmp_path):
     pytest.importorskip('submitit')
