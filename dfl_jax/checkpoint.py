@@ -81,13 +81,14 @@ class Checkpoints:
         record = {'runs': list(map(asdict, progress)), 'notes': list(notes)}
         args = self._ocp.args
         try:
-            self._manager.save(
-                round,
-                args=args.Composite(
-                    state=args.StandardSave(whole),
-                    progress=args.JsonSave(record | {'digest': _digest(whole, record)}),
-                ),
-            )
+            with _late_threads_hidden():
+                self._manager.save(
+                    round,
+                    args=args.Composite(
+                        state=args.StandardSave(whole),
+                        progress=args.JsonSave(record | {'digest': _digest(whole, record)}),
+                    ),
+                )
         except Exception as error:  # orbax, tensorstore and the system each have their own
             text = ' '.join(str(error).split())
             raise OSError(f'checkpoint {round} in {self.folder}: {text}') from error
@@ -132,10 +133,10 @@ class Checkpoints:
 
 @contextlib.contextmanager
 def _late_threads_hidden() -> Iterator[None]:
-    """Hides the tracebacks of tensorstore's threads after a failed read.
+    """Hides the tracebacks of tensorstore's threads after a failed read or write.
 
-    orbax reads all arrays at once and closes its event loop at the first fault; the threads of the
-    others then print a traceback each.
+    orbax reads and writes all arrays at once and closes its event loop at the first fault; the
+    threads of the others then print a traceback each.
     """
     before = sys.unraisablehook
 
