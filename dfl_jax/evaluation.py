@@ -11,6 +11,7 @@ from jax import lax
 
 from dfl_jax.base import Algorithm, Array, Clients, State
 from dfl_jax.execution import even_size, folded
+from dfl_jax.setting_error import SettingError
 
 Metrics = dict[str, Any]
 Seed = int | Sequence[int]
@@ -41,7 +42,7 @@ class Evaluation(NamedTuple):
     summarise: Callable[[dict[str, Any]], Metrics]  # what `measure` returns -> metrics
 
 
-def choose_samples(y: Array, asked: int, seed: Seed = 0) -> np.ndarray | None:
+def choose_samples(y: Array, asked: int | None, seed: Seed = 0) -> np.ndarray | None:
     """Which test samples evaluate the single clients: increasing indices [asked], None for all.
 
     Drawn at random without replacement. Where targets are classes, [n] whole numbers, every class
@@ -50,17 +51,18 @@ def choose_samples(y: Array, asked: int, seed: Seed = 0) -> np.ndarray | None:
 
     Args:
       y: targets of the test set, [n, ...].
-      asked: how many.
+      asked: how many; None for all.
       seed: of the choice, a whole number or several from 0.
 
     Raises ValueError for more than there are, and for less than one.
     """
+    if asked is None:
+        return None
     y = np.asarray(y)
     samples = len(y)
     if not 1 <= asked <= samples:
-        raise ValueError(
-            f'client_eval_samples has to lie in [1, {samples}] (the test set), got {asked}'
-        )
+        text = f'client_eval_samples has to lie in [1, {samples}] (the test set), got {asked}'
+        raise SettingError('client_eval_samples', asked, text, 'lower it')
     if asked == samples:
         return None
     rng = np.random.default_rng(seed)

@@ -30,9 +30,8 @@ from dfl_jax.cli.report.command import write_report
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
 from dfl_jax.experiment import Experiment
-from dfl_jax.experiment.build import of_the_run
-from dfl_jax.experiment.method import configure
-from dfl_jax.experiment.networks import model_named
+from dfl_jax.experiment.configured_method import configure
+from dfl_jax.experiment.own_code import table_rows
 from dfl_jax.method_settings import settings_of
 from dfl_jax.methods import METHODS
 from dfl_jax.topology import FAMILIES
@@ -616,7 +615,7 @@ def test_architectures_by_model(tiny, tmp_path):
     common = (f'--dataset={tiny}', *NETWORK, '--algorithm=dpsgd', '--nocheckpoint')
     line = here(*common, '--model=resnet-x', f'--out={tmp_path}/out').error
     assert '--model=resnet-x' in line and 'resnet' in line.split('the forms are')[1]
-    module = model_named('vit-8-8')(3)
+    module = table_rows(Experiment.of(model='vit-8-8').flat()).module(3)
     assert type(module).__name__ == 'ViT' and module.classes == 3
 
 
@@ -1011,7 +1010,7 @@ def resolved(*flags):
     with flagsaver.flagsaver():
         parse(['run.py', *QUIET, *NETWORK, *flags], cli)
         experiment = experiment_of_flags()
-        settings = configure(experiment.method, of_the_run(experiment, 0)).resolved
+        settings = configure(experiment, {}, 0).resolved
         cli.FLAGS.unparse_flags()
     return settings
 

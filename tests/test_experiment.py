@@ -17,6 +17,7 @@ SMALL = {'clients': 6, 'degree': 2, 'rounds': 2}
 CLOCK = {'world': 'speed=1e7', 'round_seconds': 1}
 METHOD = """
 import optax
+from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
 from dfl_jax.tasks import REGRESSION
 from dfl_jax.training import LocalTraining
@@ -24,7 +25,7 @@ from dfl_jax.training import LocalTraining
 TRAINING = LocalTraining(lr=0.05, batch_size=10)
 
 def mine(model, *, training=TRAINING, mixing: str = 'uniform'):
-    return gossip_sgd(model, training=training, mixing=mixing)
+    return gossip_sgd(model, training=training, gossip=Gossip(mixing=mixing))
 
 def huber():
     def losses(outputs, y):

@@ -144,13 +144,14 @@ def test_all_samples_of_a_run_are_shifted():
     x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
     dataset = data.Dataset(x, np.zeros(60, np.int32), x[:20], np.zeros(20, np.int32), 1)
     parts, kept = ([np.arange(i, 60, 6) for i in start] for start in ((0, 1, 2), (3, 4, 5)))
-    plain, noisy = (datasets.shifted(shift, dataset, parts, kept, 7) for shift in (None, 'noise:1'))
+    noise = parse('noise:1')
+    plain, noisy = (datasets.shifted(shift, dataset, parts, kept, 7) for shift in (None, noise))
     for before, after in zip(plain[:2], noisy[:2], strict=True):
         assert (np.abs(np.asarray(after.x) - np.asarray(before.x)) > 0).all()
         np.testing.assert_array_equal(after.mask, before.mask)
     np.testing.assert_array_equal(plain[2], x[:20])
     assert (noisy[2] != x[:20]).all()
-    assert datasets.shifted('noise:1', dataset, parts, [[], [], []], 7)[1] is None
+    assert datasets.shifted(noise, dataset, parts, [[], [], []], 7)[1] is None
 
 
 @pytest.mark.integration

@@ -6,8 +6,7 @@ from absl.testing import flagsaver
 
 from dfl_jax.cli.flags.run_flags import experiment_of_flags
 from dfl_jax.cli.run import command
-from dfl_jax.experiment.build import of_the_run
-from dfl_jax.experiment.method import configure
+from dfl_jax.experiment.configured_method import configure
 from dfl_jax.flagfiles import with_flagfiles
 from dfl_jax.paper_folder import PAPERS
 from dfl_jax.papers.reconstruct import command as reconstruct
@@ -26,7 +25,7 @@ def test_the_flagfiles_of_a_paper(paper):
             FLAGS(['run', *with_flagfiles([f'--flagfile={file}'])])
             if not FLAGS['images'].present:  # of the attack
                 experiment = experiment_of_flags()
-                configure(experiment.method, of_the_run(experiment, 0))
+                configure(experiment, {}, 0)
 
 
 def test_none_is_missed():

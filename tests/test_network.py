@@ -9,6 +9,7 @@ from dfl_jax import topology
 from dfl_jax.experiment import Experiment
 from dfl_jax.experiment import gain as known
 from dfl_jax.experiment import graphs as network
+from dfl_jax.experiment.own_code import table_rows
 from dfl_jax.experiment.run_settings import Graphs
 from dfl_jax.experiment.streams import streams
 from dfl_jax.gossip import gain
@@ -30,7 +31,8 @@ def found():
     def of(mixing='uniform', graphs=None, method=None, **given):
         experiment = Experiment.of(init='gain_corrected', **settings, **given)
         method = SimpleNamespace(corrected=True, resolved={'mixing': mixing} | (method or {}))
-        return known.initial_gain(experiment, method, graphs or drawn(), SIZES, 3)
+        rows = table_rows(experiment.flat())
+        return known.initial_gain(experiment, rows, method, graphs or drawn(), SIZES, 3)
 
     return of
 
@@ -106,7 +108,7 @@ def failed(**dropouts):
     none = dict.fromkeys(FAILURES, 0.0)
     asked = Graphs(**none | dropouts)
     seeds = Reads(streams(0))
-    return network.with_failures(drawn(static=False), asked, seeds), seeds.get('asked')
+    return network.with_failures(drawn(static=False), asked, False, seeds), seeds.get('asked')
 
 
 def test_every_failure_has_a_stream_of_its_own():

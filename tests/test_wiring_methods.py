@@ -19,8 +19,8 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from wiring import experiment, given, write_images
 
 from dfl_jax.cli.flags.run_flags import GROUPS, METHOD
-from dfl_jax.experiment.build import of_the_run
-from dfl_jax.experiment.method import configure, flat_settings
+from dfl_jax.experiment.configured_method import configure
+from dfl_jax.experiment.method import flat_settings
 from dfl_jax.method_settings import described
 from dfl_jax.methods import METHODS, make
 from dfl_jax.training import LocalTraining
@@ -301,7 +301,7 @@ def test_every_flag_of_a_method_is_its_setting(name):
         argv = [f'--{names[n]}={_written(v)}' for n, v in beside.items()]
         argv += [f'--algorithm={name}', f'--{flag}={_written(value)}']
 
-        configured = given(*argv, then=lambda e: configure(e.method, of_the_run(e, 0)))
+        configured = given(*argv, then=lambda e: configure(e, {}, 0))
         found = configured.resolved[setting.name]
         if found != value and setting.name != 'chunk':
             lost.append((flag, value, found))

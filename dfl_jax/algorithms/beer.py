@@ -21,13 +21,12 @@ import jax.numpy as jnp
 import optax
 
 from dfl_jax.algorithms.choco_sgd import approached, pulled
+from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, Stepped, gossip_method, local_gradient
 from dfl_jax.algorithms.graph_requirements import balanced, static
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.checks import check_choice, check_range
+from dfl_jax.checks import check_range
 from dfl_jax.compression import Compression, chain
-from dfl_jax.gossip import MIXINGS, mixing_weights
-from dfl_jax.initialisation import Init
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -48,10 +47,7 @@ def beer(
     training: LocalTraining = ONE_MINIBATCH,
     compression: Compression = Compression(bits=5),
     consensus_step: float = 0.3,
-    mixing: str = 'metropolis',
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
+    gossip: Gossip = Gossip(),
 ) -> Algorithm:
     """BEER.
 
@@ -62,21 +58,16 @@ def beer(
       compression: Q, of both differences.
       consensus_step: step size gamma of the averaging, in (0, 1]; stronger compression needs a
         smaller one.
-      mixing: weights of the average: `metropolis`, or `uniform` or `size` where these are doubly
-        stochastic, too.
-      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
-      chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
+      gossip: averages, start and consensus; W has to be doubly stochastic.
     """
-    check_choice('mixing', mixing, MIXINGS)
     check_range('consensus_step', consensus_step, above=0, most=1)
-    local = local_gradient(model, training, chunk)
+    local = local_gradient(model, training, gossip.chunk)
     codec = compression.codec('stochastic', contracting=True) or chain()
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> Stepped:
         k_train, k_tracker, k_weights = jax.random.split(key, 3)
         x, h, v, c, before, sizes, k = state
-        rows = mixing_weights(graph, sizes, mixing)
+        rows = gossip.rows(graph, sizes)
         gradient, lr, losses = local(k_train, x, clients, k)
         v = pulled(rows, graph, v, c, consensus_step)
         v = optax.tree.add(v, optax.tree.sub(gradient, before))
@@ -88,8 +79,8 @@ def beer(
         return Stepped((x, h, v, c, gradient), losses, messages=1 + sends.astype(jnp.int32))
 
     def check(graphs: Graph, sizes) -> None:
-        static('BEER', graphs, sizes)
-        balanced('BEER', mixing, graphs, sizes)
+        static('beer', graphs, sizes)
+        balanced('beer', gossip.mixing, graphs, sizes)
 
     bits = {'weights': codec.bits(model.shapes)}
-    return gossip_method(model, [training], init, step, consensus, bits, State, check)
+    return gossip_method(model, gossip, [training], step, bits, State, check)

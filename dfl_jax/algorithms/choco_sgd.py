@@ -19,13 +19,13 @@ from typing import NamedTuple
 import jax
 import optax
 
+from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_displacement
 from dfl_jax.algorithms.graph_requirements import static
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.checks import check_choice, check_range
+from dfl_jax.checks import check_range
 from dfl_jax.compression import Codec, Compression, chain
-from dfl_jax.gossip import MIXINGS, mix, mixing_weights
-from dfl_jax.initialisation import Init
+from dfl_jax.gossip import mix
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -43,10 +43,7 @@ def choco_sgd(
     training: LocalTraining = ONE_MINIBATCH,
     compression: Compression = Compression(sparsity=0.99),
     consensus_step: float = 0.046,
-    mixing: str = 'metropolis',
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
+    gossip: Gossip = Gossip(),
 ) -> Algorithm:
     """CHOCO-SGD.
 
@@ -57,20 +54,16 @@ def choco_sgd(
       compression: Q, of the differences; the default keeps the largest 1 % of every tensor.
       consensus_step: step size gamma of the averaging, in (0, 1]; stronger compression needs a
         smaller one.
-      mixing: `metropolis`, `uniform` or `size` weights.
-      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
-      chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
+      gossip: averages, start and consensus.
     """
-    check_choice('mixing', mixing, MIXINGS)
     check_range('consensus_step', consensus_step, above=0, most=1)
-    displacement = local_displacement(model, training, chunk)
+    displacement = local_displacement(model, training, gossip.chunk)
     codec = compression.codec('stochastic', contracting=True) or chain()
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         k_train, k_codec = jax.random.split(key)
         x, public, sizes, k = state
-        rows = mixing_weights(graph, sizes, mixing)
+        rows = gossip.rows(graph, sizes)
         gradient, losses = displacement(k_train, x, clients, k)  # lr g
         half = optax.tree.sub(x, gradient)
         public = approached(codec, k_codec, public, half)
@@ -78,8 +71,8 @@ def choco_sgd(
         return (mixed, public), losses
 
     bits = {'weights': codec.bits(model.shapes)}
-    check = partial(static, 'CHOCO-SGD')
-    return gossip_method(model, [training], init, step, consensus, bits, State, check)
+    check = partial(static, 'choco_sgd')
+    return gossip_method(model, gossip, [training], step, bits, State, check)
 
 
 def approached(codec: Codec, key: Array, public: PyTree, private: PyTree) -> PyTree:

@@ -20,13 +20,12 @@ from typing import NamedTuple
 import jax
 import optax
 
+from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_gradient, per_rate
 from dfl_jax.algorithms.graph_requirements import eigenvalues_above
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.checks import check_choice
 from dfl_jax.compression import bits_of
-from dfl_jax.gossip import MIXINGS, mix, mixing_weights
-from dfl_jax.initialisation import Init
+from dfl_jax.gossip import mix
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -42,11 +41,8 @@ def d2(
     model: Model,
     *,
     training: LocalTraining = ONE_MINIBATCH,
-    mixing: str = 'metropolis',
     lazy: bool = True,
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
+    gossip: Gossip = Gossip(),
 ) -> Algorithm:
     """D^2.
 
@@ -54,18 +50,14 @@ def d2(
       model: the network, bound to its input shape.
       training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
         default.
-      mixing: weights of W: `metropolis`, `uniform` or `size`; W has to be symmetric.
       lazy: average by the matrix (I + W) / 2 in place of W.
-      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
-      chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
+      gossip: averages, start and consensus; W has to be symmetric.
     """
-    check_choice('mixing', mixing, MIXINGS)
-    local = local_gradient(model, training, chunk)
+    local = local_gradient(model, training, gossip.chunk)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, correction, sizes, k = state
-        rows = mixing_weights(graph, sizes, mixing)
+        rows = gossip.rows(graph, sizes)
         if lazy:
             rows = (rows / 2).at[:, 0].add(0.5)
         gradient, lr, losses = local(key, x, clients, k)
@@ -75,5 +67,5 @@ def d2(
         return (mixed, optax.tree.sub(gradient, moved)), losses
 
     bits = {'weights': bits_of(model.shapes)}
-    check = partial(eigenvalues_above, 'D^2', -1 / 3, mixing, lazy)
-    return gossip_method(model, [training], init, step, consensus, bits, State, check)
+    check = partial(eigenvalues_above, 'd2', -1 / 3, gossip.mixing, lazy)
+    return gossip_method(model, gossip, [training], step, bits, State, check)

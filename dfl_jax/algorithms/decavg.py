@@ -9,6 +9,7 @@ do not learn on sparse graphs (docs/results_init_topology.md).
 
 from functools import partial
 
+from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
 from dfl_jax.training import LocalTraining
 
@@ -18,6 +19,5 @@ decavg = partial(
         lr=1e-3, batch_size=16, local_epochs=None, local_steps=8, momentum=0.5, loss_cap=10.0
     ),
     round_order='average_first',
-    mixing='size',
-    init='independent',
+    gossip=Gossip(mixing='size', init='independent'),
 )

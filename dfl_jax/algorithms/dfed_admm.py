@@ -21,12 +21,12 @@ from typing import NamedTuple
 import jax
 import optax
 
+from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import gossip_method
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.checks import check_choice, check_range
+from dfl_jax.checks import check_range
 from dfl_jax.compression import bits_of
-from dfl_jax.gossip import MIXINGS, mix, mixing_weights
-from dfl_jax.initialisation import Init
+from dfl_jax.gossip import mix
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining, local_training
 
@@ -44,28 +44,21 @@ def dfed_admm(
     model: Model,
     *,
     training: LocalTraining = TRAINING,
-    mixing: str = 'metropolis',
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
+    gossip: Gossip = Gossip(),
 ) -> Algorithm:
     """ADMM with gossip.
 
     Args:
       model: the network, bound to its input shape.
       training: of every client; its `proximal` is 1 / lambda, and must not be 0.
-      mixing: `metropolis`, `uniform` or `size` weights.
-      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
-      chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
+      gossip: averages, start and consensus.
     """
-    check_choice('mixing', mixing, MIXINGS)
     check_range('proximal (1 / lambda)', training.proximal, above=0)
-    train = local_training(model, training, chunk)
+    train = local_training(model, training, gossip.chunk)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, moved, sizes, k = state
-        rows = mixing_weights(graph, sizes, mixing)
+        rows = gossip.rows(graph, sizes)
         dual_term = optax.tree.scale(training.proximal, moved)
         trained, losses = train(key, x, clients, k, linear=dual_term)
         now = jax.tree.map(lambda h, w, x: h + (w - x), moved, trained, x)
@@ -73,4 +66,4 @@ def dfed_admm(
         return (new, now), losses
 
     bits = {'weights': bits_of(model.shapes)}
-    return gossip_method(model, [training], init, step, consensus, bits, State)
+    return gossip_method(model, gossip, [training], step, bits, State)

@@ -15,12 +15,12 @@ that on a client's own data.
 import jax
 import jax.numpy as jnp
 
+from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import State, gossip_method
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import bits_of
-from dfl_jax.gossip import MIXINGS, mix, mixing_weights
-from dfl_jax.initialisation import Init
+from dfl_jax.gossip import mix
 from dfl_jax.models import Model, layers
 from dfl_jax.training import LocalTraining, local_training
 
@@ -34,10 +34,7 @@ def dfed_alt(
     head_epochs: int = 1,
     head_lr: float = 0.001,
     head: str | None = None,
-    mixing: str = 'uniform',
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
+    gossip: Gossip = Gossip(mixing='uniform'),
 ) -> Algorithm:
     """Alternating training of personal heads and a shared body.
 
@@ -48,22 +45,17 @@ def dfed_alt(
       head_lr: learning rate of the head.
       head: the layer that stays with each client, by its name in the parameters; None for the last
         one.
-      mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
-      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models, heads
-        included.
-      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
-      chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
+      gossip: averages of the bodies, start and consensus, heads included.
 
     Raises ValueError for a head that the parameters do not have.
     """
-    check_choice('mixing', mixing, MIXINGS)
     check_range('head_epochs', head_epochs, least=1)
     check_range('head_lr', head_lr, above=0)
     kept = head or last_layer(model)
     check_choice('head', kept, tuple(model.shapes))
-    train_body = local_training(model, training, chunk)
+    train_body = local_training(model, training, gossip.chunk)
     of_head = training.replace(lr=head_lr, local_epochs=head_epochs)
-    train_head = local_training(model, of_head, chunk)
+    train_head = local_training(model, of_head, gossip.chunk)
 
     def trained_part(params: PyTree, in_head: bool) -> PyTree:
         """1 where a weight is trained, else 0; leaves [M, 1, ...]."""
@@ -77,7 +69,7 @@ def dfed_alt(
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         k_head, k_body = jax.random.split(key)
         w, sizes, k = state
-        rows = mixing_weights(graph, sizes, mixing)
+        rows = gossip.rows(graph, sizes)
         new_head, _ = train_head(k_head, w, clients, k, trained_part(w, in_head=True))
         trained, losses = train_body(k_body, new_head, clients, k, trained_part(w, in_head=False))
         bodies = {name: part for name, part in trained.items() if name != kept}
@@ -85,7 +77,7 @@ def dfed_alt(
 
     body = {layer: part for layer, part in model.shapes.items() if layer != kept}
     bits = {'weights': bits_of(body)}
-    return gossip_method(model, [training, of_head], init, step, consensus, bits)
+    return gossip_method(model, gossip, [training, of_head], step, bits)
 
 
 def last_layer(model: Model) -> str:

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import (
     consensus_of,
     count_sent,
@@ -31,8 +32,8 @@ from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import largest, number_bits
 from dfl_jax.execution import client_bytes, map_in_chunks
-from dfl_jax.gossip import MIXINGS, mix, mixing_weights
-from dfl_jax.initialisation import Init, check_init, initial_params
+from dfl_jax.gossip import mix
+from dfl_jax.initialisation import initial_params
 from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.training import (
@@ -93,10 +94,7 @@ def dispfl(
     prune_rate: float = 0.5,
     anneal_rounds: int = 200,
     regrow: str = 'gradient',
-    mixing: str = 'uniform',
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
+    gossip: Gossip = Gossip(mixing='uniform'),
 ) -> Algorithm:
     """DisPFL; a message holds the weights inside a mask, and the mask, one bit each.
 
@@ -109,39 +107,27 @@ def dispfl(
       anneal_rounds: rounds until nothing is replaced; a run of the command line takes its rounds.
       regrow: which weights a mask takes anew: those of the largest `gradient` on one minibatch, or
         `random` ones.
-      mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
-      consensus: the consensus model is the `mean` or `size`-weighted mean of the M sparse models,
-        or each weight's mean over the clients whose mask holds it (`intersection`).
-      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
-      chunk: clients worked on at once; None for one on a CPU, elsewhere what memory holds.
+      gossip: averages and start; the consensus model is also each weight's mean over the clients
+        whose mask holds it (`intersection`).
 
     Raises ValueError for settings out of range, before anything is traced.
     """
-    check_choice('mixing', mixing, MIXINGS)
-    check_choice('consensus', consensus, CONSENSUS)
-    check_init(init)
+    check_choice('consensus', gossip.consensus, CONSENSUS)
     check_choice('regrow', regrow, REGROW)
     check_range('density', density, above=0, most=1)
     check_range('prune_rate', prune_rate, least=0, most=1)
     check_range('anneal_rounds', anneal_rounds, least=1)
-    local = local_training(model, training, chunk)
+    local = local_training(model, training, gossip.chunk)
     flops_of = training_flops(model, training)
     counts = layer_counts(model.shapes, density)
     search_mask = mask_search(model, training, regrow, counts)
 
-    def random_mask(key: Array) -> PyTree:
-        return jax.tree.map(
-            lambda k, leaf, count: largest(jax.random.uniform(k, leaf.shape), count),
-            optax.tree.split_key_like(key, counts),
-            model.shapes,
-            counts,
-        )
-
     def init_state(key: Array, clients: Clients) -> State:
         k_weights, k_masks = jax.random.split(key)
         sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
-        weights = initial_params(k_weights, model, len(sizes), init)
-        masks = optax.tree.batch_shape(random_mask(k_masks), sizes.shape)  # the same for all
+        weights = initial_params(k_weights, model, len(sizes), gossip.init)
+        first = random_mask(k_masks, model, counts)  # the same for all
+        masks = optax.tree.batch_shape(first, sizes.shape)
         return State(_masked(weights, masks), masks, sizes, jnp.int32(0))
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
@@ -153,11 +139,11 @@ def dispfl(
         searched = map_in_chunks(
             lambda one: search_mask(one[0], rate, *one[1:]),
             (jax.random.split(k_masks, len(sizes)), trained, masks, *clients),
-            chunk,
+            gossip.chunk,
             client_bytes(clients.y.shape[1], model),
         )
 
-        rows = mixing_weights(graph, sizes, mixing)
+        rows = gossip.rows(graph, sizes)
         sums = mix(rows, graph.members, trained)
         holders = mix(rows, graph.members, optax.tree.cast_like(masks, trained))
         averaged = _masked(_divided(sums, holders), searched)
@@ -175,8 +161,8 @@ def dispfl(
         return State(new, new_masks, sizes, k + 1), info
 
     kept_bits = jax.tree.map(lambda n, leaf: n * number_bits(leaf.dtype), counts, model.shapes)
-    intersected = consensus == 'intersection'
-    mean = consensus_of('mean' if intersected else consensus)
+    intersected = gossip.consensus == 'intersection'
+    mean = consensus_of('mean' if intersected else gossip.consensus)
 
     def aggregated(state: State, weights: Array | None = None) -> PyTree:
         if intersected:
@@ -186,6 +172,15 @@ def dispfl(
 
     bits = {'weights': sum(jax.tree.leaves(kept_bits)), 'masks': model.size}
     return stacked_method(model, init_state, step, bits, aggregated)
+
+
+def random_mask(key: Array, model: Model, counts: PyTree) -> PyTree:
+    """A mask that keeps so many random weights of each tensor."""
+    keys = optax.tree.split_key_like(key, counts)
+    return jax.tree.map(
+        lambda k, leaf, count: largest(jax.random.uniform(k, leaf.shape), count),
+        *(keys, model.shapes, counts),
+    )
 
 
 def mask_search(

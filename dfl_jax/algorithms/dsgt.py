@@ -15,13 +15,12 @@ from typing import NamedTuple
 
 import optax
 
+from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, Stepped, gossip_method, local_gradient
 from dfl_jax.algorithms.graph_requirements import balanced
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.checks import check_choice
 from dfl_jax.compression import bits_of
-from dfl_jax.gossip import MIXINGS, mix, mixing_weights
-from dfl_jax.initialisation import Init
+from dfl_jax.gossip import mix
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -38,10 +37,7 @@ def dsgt(
     model: Model,
     *,
     training: LocalTraining = ONE_MINIBATCH,
-    mixing: str = 'metropolis',
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
+    gossip: Gossip = Gossip(),
 ) -> Algorithm:
     """Gradient tracking.
 
@@ -49,23 +45,18 @@ def dsgt(
       model: the network, bound to its input shape.
       training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
         default, more local steps taken together as one.
-      mixing: weights of the average: `metropolis`, or `uniform` or `size` where these are doubly
-        stochastic, too.
-      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
-      chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
+      gossip: averages, start and consensus; W has to be doubly stochastic.
     """
-    check_choice('mixing', mixing, MIXINGS)
-    local = local_gradient(model, training, chunk)
+    local = local_gradient(model, training, gossip.chunk)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> Stepped:
         x, tracker, before, sizes, k = state
-        rows = mixing_weights(graph, sizes, mixing)
+        rows = gossip.rows(graph, sizes)
         gradient, lr, losses = local(key, x, clients, k)
         tracker = optax.tree.add(tracker, optax.tree.sub(gradient, before))
         x, mixed = mix(rows, graph.members, (optax.tree.add_scale(x, -lr, tracker), tracker))
         return Stepped((x, mixed, gradient), losses, messages=2)
 
     bits = {'weights': bits_of(model.shapes)}
-    check = partial(balanced, 'DSGT', mixing)
-    return gossip_method(model, [training], init, step, consensus, bits, State, check)
+    check = partial(balanced, 'dsgt', gossip.mixing)
+    return gossip_method(model, gossip, [training], step, bits, State, check)

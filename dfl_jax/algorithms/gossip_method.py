@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from dfl_jax.algorithms.client_models import ClientModels
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, Mean, PyTree
 from dfl_jax.base import State as AnyState
 from dfl_jax.checks import check_choice
@@ -181,10 +182,9 @@ def per_rate(moved: PyTree, lr: Array) -> PyTree:
 
 def gossip_method(
     model: Model,
+    models: ClientModels,
     trainings: Sequence[LocalTraining],
-    init: Init,
     step: Callable[..., tuple],
-    consensus: str,
     unit_bits: Mapping[str, int],
     begin: Callable[..., AnyState] = State,
     check: Callable[[Graph, np.ndarray], None] | None = None,
@@ -198,7 +198,7 @@ def gossip_method(
 
     Raises TypeError, when the round is traced, for `messages` that are no whole numbers.
     """
-    (unit,), mean = unit_bits, consensus_of(consensus)
+    (unit,), mean = unit_bits, consensus_of(models.consensus)
     flops_of = [training_flops(model, training) for training in trainings]
 
     def whole_step(
@@ -216,7 +216,7 @@ def gossip_method(
         info = Info(losses, {unit: messages * sent}, dispersion(new[0]) | dict(metrics), flops)
         return type(state)(*new, state.sizes, state.round + 1), info
 
-    begun = initial_state(model, init, begin)
+    begun = initial_state(model, models.init, begin)
     return stacked_method(
         *(model, begun, whole_step, unit_bits, mean), check=check, overlaps=overlaps
     )

@@ -15,12 +15,12 @@ as first published (Lian et al. 2017, Algorithm 1). The methods differ in the lo
 
 import jax
 
+from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import State, Stepped, gossip_method
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import Compression, chain
-from dfl_jax.gossip import MIXINGS, mix, mixing_weights
-from dfl_jax.initialisation import Init
+from dfl_jax.gossip import mix
 from dfl_jax.metrics import update_norms
 from dfl_jax.models import Model, first_weights
 from dfl_jax.training import LocalTraining, local_training
@@ -35,11 +35,8 @@ def gossip_sgd(
     round_order: str = 'train_first',
     gossip_steps: int = 1,
     diagnostics: bool = False,
-    mixing: str = 'uniform',
     compression: Compression = Compression(),
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
+    gossip: Gossip = Gossip(mixing='uniform'),
 ) -> Algorithm:
     """One round of local training and gossip.
 
@@ -52,23 +49,18 @@ def gossip_sgd(
       gossip_steps: averaging steps in each round, over the same graph (DFedSAM-MGS).
       diagnostics: report how far training and averaging moved the models, and the cosine between
         the two moves, see `metrics.update_norms`.
-      mixing: `uniform`, `size` or `metropolis` weights, see `dfl_jax.gossip.mixing`.
       compression: of the exchanged weights.
-      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
-      chunk: clients trained at once; None for one on a CPU, elsewhere what
-        memory holds.
+      gossip: averages, start and consensus.
 
     Raises ValueError for settings out of range, before anything is traced.
     """
     check_choice('round_order', round_order, ROUND_ORDERS)
-    check_choice('mixing', mixing, MIXINGS)
     check_range('gossip_steps', gossip_steps, least=1)
     codec = compression.codec('stochastic') or chain()
-    train = local_training(model, training, chunk)
+    train = local_training(model, training, gossip.chunk)
     first = first_weights(model) if diagnostics else ()
 
-    def gossip(key: Array, params: PyTree, graph: Graph, rows: Array) -> PyTree:
+    def average(key: Array, params: PyTree, graph: Graph, rows: Array) -> PyTree:
         """x_i <- sum_j W_ij Q(x_j), gossip_steps times."""
         for k_step in jax.random.split(key, gossip_steps):
             keys = jax.random.split(k_step, len(rows))
@@ -78,17 +70,17 @@ def gossip_sgd(
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> Stepped:
         k_train, k_codec = jax.random.split(key)
         previous, sizes, k = state
-        rows = mixing_weights(graph, sizes, mixing)
+        rows = gossip.rows(graph, sizes)
         if round_order == 'train_first':
             trained, losses = train(k_train, previous, clients, k)
-            new = gossip(k_codec, trained, graph, rows)
+            new = average(k_codec, trained, graph, rows)
             moves = (previous, trained), (trained, new)
         elif round_order == 'average_first':
-            averaged = gossip(k_codec, previous, graph, rows)
+            averaged = average(k_codec, previous, graph, rows)
             new, losses = train(k_train, averaged, clients, k)
             moves = (averaged, new), (previous, averaged)
         else:
-            averaged = gossip(k_codec, previous, graph, rows)
+            averaged = average(k_codec, previous, graph, rows)
             trained, losses = train(k_train, previous, clients, k)
             new = jax.tree.map(lambda m, z, x: m + (z - x), averaged, trained, previous)
             moves = (previous, trained), (previous, averaged)
@@ -97,4 +89,4 @@ def gossip_sgd(
 
     bits = {'weights': codec.bits(model.shapes)}
     overlaps = round_order == 'parallel'
-    return gossip_method(model, [training], init, step, consensus, bits, overlaps=overlaps)
+    return gossip_method(model, gossip, [training], step, bits, overlaps=overlaps)

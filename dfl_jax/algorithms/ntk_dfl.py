@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import (
     State,
     chosen_by,
@@ -26,11 +27,10 @@ from dfl_jax.algorithms.gossip_method import (
 )
 from dfl_jax.algorithms.graph_requirements import countable
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
-from dfl_jax.checks import check_choice, check_range
+from dfl_jax.checks import check_range
 from dfl_jax.compression import Compression, bits_of, chain
 from dfl_jax.execution import aggregator_bytes, map_in_chunks
-from dfl_jax.gossip import MIXINGS, mix, mix_at_aggregator, mixing_weights
-from dfl_jax.initialisation import Init
+from dfl_jax.gossip import mix, mix_at_aggregator
 from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
@@ -62,16 +62,13 @@ def ntk_dfl(
     *,
     ntk: NtkUpdate = NtkUpdate(),
     kernel: str = 'auto',
-    mixing: str = 'size',
     averaging: bool = True,
     jacobian_weights: str = 'averaged',
     batches: int = 1,
     subsampling: int = 1,
     compression: Compression = Compression(),
     by_cluster: bool = False,
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
+    gossip: Gossip = Gossip(mixing='size'),
 ) -> Algorithm:
     """NTK-DFL with the hyperparameters of appendix C.2 as defaults.
 
@@ -80,7 +77,6 @@ def ntk_dfl(
       ntk: the update of one aggregator, Algorithm 4.
       kernel: backend of the kernel: `auto`, `structured`, `output_scan` or `nt` (neural-tangents),
         see `dfl_jax.ntk.kernels`.
-      mixing: weights of the average, Eq. (1): `size` (ICML), `uniform` (preprint) or `metropolis`.
       averaging: whether clients average their weights, Eq. (1); False: w_bar_i = w_i.
       jacobian_weights: the weights at which a neighbour takes its Jacobian and its outputs: the
         `averaged` weights of the aggregator (Eq. 2), or `neighbours`, each neighbour's own w_bar_j;
@@ -91,20 +87,18 @@ def ntk_dfl(
       compression: of the rows of the Jacobians (E.3).
       by_cluster: the graphs have one aggregator for each cluster (`topology.by_cluster`), whose
         clients share its weights and its update (E.2).
-      consensus: the consensus model is the `mean` (ICML) or `size`-weighted mean of the M models.
-      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
-      chunk: aggregators worked on at once; None for one on a CPU, elsewhere what memory holds.
+      gossip: start, consensus (ICML: `mean`) and averages, Eq. (1), by `size` in ICML and `uniform`
+        in the preprint.
 
     Raises ValueError for settings that contradict each other, before anything is traced.
     """
     codec = compression.codec('nearest')
     update = ntk_update(model, ntk)
     linearize = linearization(model, kernel=kernel, codec=codec, jacobian_weights=jacobian_weights)
-    check_choice('mixing', mixing, MIXINGS)
     check_range('batches', batches, least=1)
     check_range('subsampling', subsampling, least=1)
     at_neighbours = jacobian_weights == 'neighbours'
-    _check_clusters(by_cluster, at_neighbours, batches, averaging, mixing)
+    _check_clusters(by_cluster, at_neighbours, batches, averaging, gossip.mixing)
     share = Fraction(1, subsampling)
 
     @cache
@@ -116,7 +110,7 @@ def ntk_dfl(
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_batches, k_codec = jax.random.split(key)
         params, sizes, k = state
-        rows = mixing_weights(graph, sizes, mixing) if averaging else None
+        rows = gossip.rows(graph, sizes) if averaging else None
         w_bars = None  # taken one by one; together they would be the largest array
         if at_neighbours or not averaging:
             w_bars = params if rows is None else mix(rows, graph.members, params)  # Eq. (1)
@@ -132,7 +126,7 @@ def ntk_dfl(
         # [H, ...], [H, m1] of each
         each = aggregator_bytes(graph.members.shape[1] * drawn.y.shape[2], model)
         evolved, (chosen, losses, products, tried, used) = map_in_chunks(
-            one, of_aggregators, chunk, each, alone
+            one, of_aggregators, gossip.chunk, each, alone
         )
         flops = update_flops().total(used, products, tried)
         flops = jnp.where(graph.active, flops.sum(axis=1), 0)
@@ -144,15 +138,13 @@ def ntk_dfl(
 
         to_aggregators, from_aggregators = count_sent(graph, len(sizes))
         samples = to_aggregators * drawn_samples(sizes, share)
-        # The weights of every batch, and a cluster's new ones
+        # w_j to the aggregator for Eq. (1), and w_bar back for Eq. (2), each where it is needed:
+        # the weights of every batch, and a cluster's new ones
         back = 0 if at_neighbours else batches + by_cluster
-        sent = {
-            # w_j to the aggregator for Eq. (1), and w_bar back for Eq. (2), each where it is needed
-            'weights': averaging * to_aggregators + back * from_aggregators,
-            'jacobian_rows': samples * model.classes,
-            'outputs': samples * model.classes,
-            'labels': targets_sent(samples, clients.y, model, ntk.loss),
-        }
+        weights = averaging * to_aggregators + back * from_aggregators
+        rows = samples * model.classes
+        labels = targets_sent(samples, clients.y, model, ntk.loss)
+        sent = {'weights': weights, 'jacobian_rows': rows, 'outputs': rows, 'labels': labels}
         flops = jax.ops.segment_sum(flops, graph.members[:, 0], len(sizes))
         steps = Choices(chosen_by(graph, chosen))
         info = Info(losses, sent, {'timestep': steps, **dispersion(evolved)}, flops)
@@ -160,7 +152,7 @@ def ntk_dfl(
 
     return stacked_method(
         model,
-        initial_state(model, init),
+        initial_state(model, gossip.init),
         at_precision(ntk.precision, step),
         unit_bits={
             'weights': bits_of(model.shapes),
@@ -168,8 +160,8 @@ def ntk_dfl(
             'outputs': output_bits(model),
             'labels': target_bits(model, ntk.loss),
         },
-        consensus=consensus_of(consensus),
-        check=partial(countable, 'NTK-DFL', model.classes, share, False),
+        consensus=consensus_of(gossip.consensus),
+        check=partial(countable, 'ntk_dfl', model.classes, share, False),
     )
 
 

@@ -16,12 +16,12 @@ from typing import NamedTuple
 import jax
 import optax
 
+from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_gradient, per_rate
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.checks import check_choice, check_range
+from dfl_jax.checks import check_range
 from dfl_jax.compression import bits_of
-from dfl_jax.gossip import MIXINGS, mix, mixing_weights
-from dfl_jax.initialisation import Init
+from dfl_jax.gossip import mix
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -38,10 +38,7 @@ def qg_dsgdm(
     *,
     training: LocalTraining = ONE_MINIBATCH,
     global_momentum: float = 0.9,
-    mixing: str = 'metropolis',
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
+    gossip: Gossip = Gossip(),
 ) -> Algorithm:
     """Quasi-global momentum.
 
@@ -50,18 +47,14 @@ def qg_dsgdm(
       training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
         default.
       global_momentum: factor mu of the quasi-global momentum, in [0, 1).
-      mixing: `metropolis`, `uniform` or `size` weights.
-      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
-      chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
+      gossip: averages, start and consensus.
     """
-    check_choice('mixing', mixing, MIXINGS)
     check_range('global_momentum', global_momentum, least=0, below=1)
-    local, mu = local_gradient(model, training, chunk), global_momentum
+    local, mu = local_gradient(model, training, gossip.chunk), global_momentum
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
         x, momentum, sizes, k = state
-        rows = mixing_weights(graph, sizes, mixing)
+        rows = gossip.rows(graph, sizes)
         gradient, lr, losses = local(key, x, clients, k)
         half = jax.tree.map(lambda x, m, g: x - lr * (mu * m + g), x, momentum, gradient)
         mixed = mix(rows, graph.members, half)
@@ -70,4 +63,4 @@ def qg_dsgdm(
         return (mixed, momentum), losses
 
     bits = {'weights': bits_of(model.shapes)}
-    return gossip_method(model, [training], init, step, consensus, bits, State)
+    return gossip_method(model, gossip, [training], step, bits, State)

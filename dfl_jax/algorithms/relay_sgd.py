@@ -20,12 +20,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dfl_jax.algorithms.client_models import ClientModels
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_displacement
 from dfl_jax.algorithms.graph_requirements import tree
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_range
 from dfl_jax.compression import bits_of, number_bits
-from dfl_jax.initialisation import Init
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -44,9 +44,7 @@ def relay_sgd(
     *,
     members: int,
     training: LocalTraining = ONE_MINIBATCH,
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
+    models: ClientModels = ClientModels(),
 ) -> Algorithm:
     """RelaySGD.
 
@@ -55,12 +53,10 @@ def relay_sgd(
       members: K, the columns of the graphs, or more.
       training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
         default.
-      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, see `dfl_jax.initialisation`.
-      chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
+      models: start and consensus.
     """
     check_range('members', members, least=2)
-    displacement = local_displacement(model, training, chunk)
+    displacement = local_displacement(model, training, models.chunk)
 
     def begin(x: PyTree, sizes: Array, round: Array) -> State:
         links = (len(sizes), members - 1)
@@ -84,8 +80,8 @@ def relay_sgd(
         return (new, initial, heard, counts), losses
 
     bits = {'messages': bits_of(model.shapes) + number_bits(jnp.int32)}  # weights and a count
-    check = partial(tree, 'RelaySGD')
-    return gossip_method(model, [training], init, step, consensus, bits, begin, check)
+    check = partial(tree, 'relay_sgd')
+    return gossip_method(model, models, [training], step, bits, begin, check)
 
 
 def relayed(own: PyTree, heard: PyTree, neighbours: Array, delivered: Array) -> PyTree:

@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dfl_jax.algorithms.client_models import ClientModels
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_displacement
 from dfl_jax.algorithms.graph_requirements import heard
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.compression import bits_of, number_bits
 from dfl_jax.gossip import mix, push_weights
-from dfl_jax.initialisation import Init
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -37,9 +37,7 @@ def sgp(
     model: Model,
     *,
     training: LocalTraining = ONE_MINIBATCH,
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
+    models: ClientModels = ClientModels(),
 ) -> Algorithm:
     """Stochastic gradient push.
 
@@ -47,11 +45,9 @@ def sgp(
       model: the network, bound to its input shape.
       training: of every client at z; lr g is how far it moves the weights, one minibatch's gradient
         by default.
-      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models z.
-      init: `same` or `independent` initial weights, see `dfl_jax.initialisation`.
-      chunk: clients trained at once; None for one on a CPU, elsewhere what memory holds.
+      models: start and consensus of the M models z.
     """
-    displacement = local_displacement(model, training, chunk)
+    displacement = local_displacement(model, training, models.chunk)
 
     def begin(x: PyTree, sizes: Array, round: Array) -> State:
         return State(x, jnp.ones(len(sizes), jnp.result_type(*jax.tree.leaves(x))), sizes, round)
@@ -66,8 +62,8 @@ def sgp(
 
     mass = number_bits(jnp.result_type(*jax.tree.leaves(model.shapes)))
     bits = {'messages': bits_of(model.shapes) + mass}
-    check = partial(heard, 'SGP')
-    return gossip_method(model, [training], init, step, consensus, bits, begin, check)
+    check = partial(heard, 'sgp')
+    return gossip_method(model, models, [training], step, bits, begin, check)
 
 
 def scaled(tree: PyTree, factors: Array) -> PyTree:

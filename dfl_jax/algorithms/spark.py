@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import (
     chosen_by,
     consensus_of,
@@ -39,8 +40,7 @@ from dfl_jax.compression import (
     quantization,
 )
 from dfl_jax.execution import aggregator_bytes, bytes_of, map_in_chunks
-from dfl_jax.gossip import MIXINGS, mix, mixing_weights
-from dfl_jax.initialisation import Init
+from dfl_jax.gossip import mix
 from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
@@ -146,10 +146,7 @@ def spark(
     sampling: float = 1.0,
     momentum: float = 0.9,
     averaging: bool = True,
-    mixing: str = 'size',
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
+    gossip: Gossip = Gossip(mixing='size'),
 ) -> Algorithm:
     """SPARK; where the paper is silent or ambiguous the default is what comes closest to its tables
     (docs/results_spark.md).
@@ -162,10 +159,7 @@ def spark(
       sampling: share of its data that a client draws anew every round, in [0.001, 1].
       momentum: momentum mu of Eq. (12) and (13).
       averaging: whether clients average their weights.
-      mixing: weights of the average: `size`, `uniform` or `metropolis`.
-      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
-      chunk: aggregators worked on at once; None for one on a CPU, elsewhere what memory holds.
+      gossip: averages, start and consensus.
 
     Raises ValueError for settings out of range or that contradict each other, before anything is
     traced.
@@ -183,7 +177,6 @@ def spark(
             'precision=float16_kernel is about the matrix of a kernel, and the full kernel is not '
             'formed; use kernel_form=trace, or precision=highest'
         )
-    check_choice('mixing', mixing, MIXINGS)
     check_range('momentum', momentum, least=0, most=1)
     check_range('sampling', sampling, least=0.001, most=1)
     share = Fraction(sampling).limit_denominator(1000)
@@ -199,7 +192,7 @@ def spark(
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_batch, k_codec = jax.random.split(key)
         params, velocity, sizes, k = state
-        rows = mixing_weights(graph, sizes, mixing)
+        rows = gossip.rows(graph, sizes)
         w_bars = mix(rows, graph.members, params) if averaging else params
         rate = ntk.rate(k)
         drawn = draw_batches(k_batch, clients, 1, share)
@@ -215,44 +208,42 @@ def spark(
             z = jnp.where(mask, linearized.outputs, 0)
             target = distillation_target(y, z, *distillation.schedule(k + 1))  # Eq. (11)
             evolved, *found = update(w, linearized, x, target, mask, rate, y)  # Eq. (14) to (17)
-            delta = jax.tree.map(jnp.subtract, evolved, w)
-            v = jax.tree.map(lambda v, d: momentum * v + d, v, delta)  # Eq. (12)
-            w = jax.tree.map(lambda w, v, d: w + momentum * v + d, w, v, delta)  # Eq. (13)
+            w, v = looking_ahead(w, v, evolved, momentum)  # Eq. (12), (13)
             return w, v, *found, mask.sum(dtype=jnp.int32)
 
-        of_aggregators = (
-            jax.random.split(k_codec, len(graph.members)),
-            w_bars,
-            velocity,
-            graph.members,
-            graph.mask,
-        )
+        keys = jax.random.split(k_codec, len(graph.members))
+        of_aggregators = (keys, w_bars, velocity, graph.members, graph.mask)
         settings = {'sampling': sampling, **vars(projection)}
         each = memory(model, clients.y.shape[1], graph.members.shape[1], settings)
         *new, chosen, losses, products, tried, used = map_in_chunks(
-            aggregator, of_aggregators, chunk, each
+            aggregator, of_aggregators, gossip.chunk, each
         )
         flops = update_flops().total(used, products, tried)
         new, velocity = keep_inactive(graph.active, tuple(new), (params, velocity))
 
         own_samples = drawn_samples(sizes, share)
         sent = _sent(model, graph, own_samples, averaging, exact, ntk.selection == 'network')
-        info = Info(
-            losses,
-            sent,
-            {'timestep': Choices(chosen_by(graph, chosen)), **dispersion(new)},
-            jnp.where(graph.active, flops, 0),
-        )
+        metrics = {'timestep': Choices(chosen_by(graph, chosen)), **dispersion(new)}
+        info = Info(losses, sent, metrics, jnp.where(graph.active, flops, 0))
         return State(new, velocity, sizes, k + 1), info
 
     return stacked_method(
         model,
-        initial_state(model, init, State),
+        initial_state(model, gossip.init, State),
         at_precision(ntk.precision, step),
         _unit_bits(model, random, codec),
-        consensus_of(consensus),
-        check=partial(countable, 'SPARK', model.classes, share, exact),
+        consensus_of(gossip.consensus),
+        check=partial(countable, 'spark', model.classes, share, exact),
     )
+
+
+def looking_ahead(
+    w: PyTree, velocity: PyTree, evolved: PyTree, momentum: float
+) -> tuple[PyTree, PyTree]:
+    """The weights and the velocity after a step from w to `evolved`, Eq. (12) and (13)."""
+    delta = jax.tree.map(jnp.subtract, evolved, w)
+    velocity = jax.tree.map(lambda v, d: momentum * v + d, velocity, delta)
+    return jax.tree.map(lambda w, v, d: w + momentum * v + d, w, velocity, delta), velocity
 
 
 def _check_task(model: Model) -> None:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dfl_jax.algorithms.client_models import ClientModels
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH
 from dfl_jax.asynchronous.events import Event, Network
 from dfl_jax.asynchronous.slots import Slots
@@ -28,7 +29,6 @@ from dfl_jax.asynchronous.state import AgedModel, Events, Layout, Read, Train, U
 from dfl_jax.base import Algorithm, Array, PyTree
 from dfl_jax.checks import check_range
 from dfl_jax.compression import number_bits
-from dfl_jax.initialisation import Init
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -147,9 +147,7 @@ def divshare(
     fragments: int = FRAGMENTS,
     recipients: int | None = None,
     training: LocalTraining = ONE_MINIBATCH,
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
+    models: ClientModels = ClientModels(),
 ) -> Algorithm:
     """Averages of the fragments received, parameter by parameter.
 
@@ -161,9 +159,7 @@ def divshare(
         by default log2 M, or all neighbours if there are fewer.
       training: of a client between two averages, one minibatch by default. Round k of its schedules
         is the client's k-th update.
-      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, see `dfl_jax.initialisation`.
-      chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
+      models: start and consensus; its chunk is of events.
     """
     del recipients  # the events follow from it, and the device reads these
     check_range(f'fragments of {model.size} parameters', fragments, least=1, most=model.size)
@@ -189,12 +185,4 @@ def divshare(
 
     widest = jnp.result_type(*jax.tree.leaves(model.shapes))
     events = Events(update, layout=layout, units={'parameters': number_bits(widest)})
-    return event_method(
-        events,
-        model,
-        places=places,
-        training=training,
-        consensus=consensus,
-        init=init,
-        chunk=chunk,
-    )
+    return event_method(events, model, places=places, training=training, models=models)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dfl_jax.algorithms.client_models import ClientModels
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, consensus_of, stacked_method
 from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree
@@ -19,7 +20,7 @@ from dfl_jax.checks import check_range
 from dfl_jax.compression import bits_of, number_bits
 from dfl_jax.execution import available_bytes, map_present
 from dfl_jax.host_memory import in_bytes
-from dfl_jax.initialisation import Init, check_init, initial_params
+from dfl_jax.initialisation import Init, initial_params
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 from dfl_jax.training.local import client_training
@@ -84,9 +85,7 @@ def event_method(
     *,
     places: int,
     training: LocalTraining = ONE_MINIBATCH,
-    consensus: str = 'mean',
-    init: Init = 'same',
-    chunk: int | None = None,
+    models: ClientModels = ClientModels(),
 ) -> Algorithm:
     """The `Algorithm` whose step advances one slot.
 
@@ -99,15 +98,12 @@ def event_method(
       places: R, models of the past that are kept, from the plan of the events.
       training: a local update; lr g is how far it moves the weights, one minibatch's gradient by
         default. Round k of its schedules is the client's k-th update.
-      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same` or `independent` initial weights, see `dfl_jax.initialisation`.
-      chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
+      models: start and consensus; its chunk is of events.
 
     Raises ValueError where memory does not hold the past models.
     """
-    check_init(init)
     check_range('places', places, least=1)
-    mean = consensus_of(consensus)
+    mean = consensus_of(models.consensus)
     train_one = client_training(model, training)
     update, written, counts_age, layout, units = events
     age = number_bits(jnp.int32) if counts_age else 0
@@ -123,10 +119,10 @@ def event_method(
 
     def step(key: Array, state: State, slot: Slots, clients: Clients) -> tuple[State, Info]:
         del key  # An update's randomness is that of its client, whatever the slot.
-        models, nowhere = AgedModel(state.params, state.age), len(state.sizes)
+        held, nowhere = AgedModel(state.params, state.age), len(state.sizes)
 
         def present(event: Slots, k: int | Array, part: Array | None = None) -> AgedModel:
-            return jax.tree.map(lambda leaf: leaf[_index(event.members[..., k], part)], models)
+            return jax.tree.map(lambda leaf: leaf[_index(event.members[..., k], part)], held)
 
         # The past is written, then all is read, then the models are written. So each is changed in
         # place; and what loops might read while they last would be copied whole, all M models.
@@ -155,16 +151,16 @@ def event_method(
             return optax.tree.zeros_like(jax.eval_shape(of_event, event))
 
         size = training.bytes_of_client(model, clients.y.shape[1])
-        new, losses = map_present(of_event, of_none, slot, slot.active, chunk, size)
+        new, losses = map_present(of_event, of_none, slot, slot.active, models.chunk, size)
         targets = jnp.where(slot.mask, slot.members, nowhere)
         for k in range(written):
-            models = _written(models, targets[:, k], new[k])
+            held = _written(held, targets[:, k], new[k])
         sent = jax.ops.segment_sum(slot.sent.ravel(), slot.members.ravel(), nowhere)
         losses = state.losses.at[targets[:, 0]].set(losses, mode='drop')
-        state = state._replace(params=models.params, age=models.age, past=past, losses=losses)
+        state = state._replace(params=held.params, age=held.age, past=past, losses=losses)
         return state, Info(losses, {unit: sent})
 
-    begin = partial(_initial_state, model, events, places, init)
+    begin = partial(_initial_state, model, events, places, models.init)
     whole = stacked_method(model, begin, cast(Any, step), units, mean)  # a slot is like a graph
     own: Any = whole.predict_own
     return whole._replace(

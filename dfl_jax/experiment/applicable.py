@@ -7,29 +7,10 @@ from typing import Any
 from dfl_jax import data
 from dfl_jax.experiment.method import flat_settings, flat_settings_of_all
 from dfl_jax.experiment.own_code import is_own, name_of, row_of
-from dfl_jax.experiment.run_settings import Architectures, Gain, Graphs
+from dfl_jax.experiment.run_settings import OF_FAMILIES, OF_PARTITIONS, Architectures, Gain, Graphs
 from dfl_jax.methods import EVENTS, Method
 from dfl_jax.setting_error import SettingError
 from dfl_jax.topology import FAMILIES, Family
-
-# Settings of a partition, by what they set of `data.partition`
-OF_PARTITIONS = {
-    'alpha': 'alpha',
-    'partition_overlap': 'overlap',
-    'zipf_exponent': 'exponent',
-    'lognormal_sigma': 'lognormal_sigma',
-    'shards_per_client': 'shards_per_client',
-    'samples_per_client': 'samples_per_client',
-}
-# Settings of a graph family, by what they set of `topology.Settings`
-OF_FAMILIES = {
-    'topology_file': 'path',
-    'degree': 'degree',
-    'link_probability': 'probability',
-    'degree_exponent': 'exponent',
-    'torus_dimensions': 'dimensions',
-    'rewiring': 'rewiring',
-}
 
 
 def _fields(part: type) -> tuple[str, ...]:
@@ -64,7 +45,9 @@ def unused_inputs(value: Callable[[str], Any]) -> dict[str, str]:
         '`partition_file`, whose indices mean the whole set': {'train_samples': not from_file},
         f'`dataset={dataset}`': of_source,
         f'`topology={topology}`': {
-            name: family is None or field in family.takes for name, field in OF_FAMILIES.items()
+            name: family is None or field in family.takes
+            for name, field in OF_FAMILIES.items()
+            if name != 'assortativity'
         }
         | {'static_topology': family is None or family.static is not False},
     }

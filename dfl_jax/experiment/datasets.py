@@ -1,45 +1,42 @@
 """The data set of a run, and the clients that hold it."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from dfl_jax import data
 from dfl_jax.base import Clients
 from dfl_jax.data import feature_shift
-from dfl_jax.experiment.networks import task_named
-from dfl_jax.experiment.own_code import is_own_loader, name_of, named, reporting
-from dfl_jax.experiment.run_settings import Data
+from dfl_jax.experiment.own_code import TableRows
+from dfl_jax.experiment.run_settings import Data, Partition
 from dfl_jax.setting_error import SettingError
-from dfl_jax.tasks import Task
 
 Parts = list[np.ndarray]  # a partition: of each client the indices of its samples
 
 
-def load_data(settings: Data, seeds: dict[str, int], progress: bool = True) -> data.Dataset:
+def load_data(
+    settings: Data, rows: TableRows, seeds: dict[str, int], progress: bool = True
+) -> data.Dataset:
     """The data set, or its subset that is asked for.
 
     progress: as in `data.load`. Raises SettingError and DataError.
     """
-    task = task_named(settings.task)
-    if settings.feature_shift is not None:  # before anything is read
-        feature_shift.parse(settings.feature_shift)
+    task = rows.task
+    if rows.shift is not None:  # before anything is read
         feature_shift.check_task(task)
     if settings.input_projection is not None and task.sequences:
-        raise SettingError(
-            'input_projection',
-            settings.input_projection,
-            f'is of numbers, and `task={task.name}` has tokens; leave it out',
-            colon=False,
-        )
-    if is_own_loader(settings.dataset):
-        whole = _of_own_code(settings.dataset, task)
-        dataset = data.subsample(
-            whole, settings.train_samples, seeds['subset'], settings.test_samples
+        text = f'is of numbers, and `task={task.name}` has tokens; leave it out'
+        raise SettingError('input_projection', settings.input_projection, text, colon=False)
+    if rows.loader is not None:
+        with rows.reporting('dataset', 'factory'):
+            given = rows.loader()
+        with rows.reporting('dataset', 'data set'):
+            given = data.check_dataset(given, rows.name('dataset'), task)
+        whole = data.subsample(
+            given, settings.train_samples, seeds['subset'], settings.test_samples
         )
     else:
-        dataset = data.load(
+        whole = data.load(
             settings.dataset,
             settings.data_dir,
             train_samples=settings.train_samples,
@@ -52,34 +49,49 @@ def load_data(settings: Data, seeds: dict[str, int], progress: bool = True) -> d
             text_window=settings.text_window,
             progress=progress,
         )
-    if settings.input_projection is not None:
-        dataset = data.project(dataset, settings.input_projection, seeds['projection'])
-    return dataset
+    if settings.input_projection is None:
+        return whole
+    return data.project(whole, settings.input_projection, seeds['projection'])
 
 
-def _of_own_code(value: Any, task: Task) -> data.Dataset:
-    """What a factory of one's own returns, checked. Raises SettingError."""
-    factory = named('dataset', value, {})
-    with reporting('dataset', value, 'factory'):
-        given = factory()
-    with reporting('dataset', value, 'data set'):
-        return data.check_dataset(given, name_of(value), task)
+def partition(
+    asked: Partition, rows: TableRows, dataset: data.Dataset, seeds: dict[str, int]
+) -> tuple[Parts, Parts]:
+    """Each client's training samples, and those that it keeps for validation.
+
+    Raises SettingError where no client would keep any.
+    """
+    parts = data.partition(
+        *(rows.partition, dataset, asked.clients),
+        seed=seeds['partition'],
+        path=asked.partition_file,
+        **rows.partition_options,
+    )
+    share = asked.validation_share or 0
+    training, kept = data.split_validation(parts, share, seeds['validation'])
+    if share and not any(map(len, kept)):
+        text = f'keeps no sample of any client, the largest of which has {max(map(len, parts))}'
+        raise SettingError(
+            'validation_share', share, text, 'raise it, or have fewer clients', colon=False
+        )
+    return training, kept
 
 
 def shifted(
-    asked: str | None, dataset: data.Dataset, parts: Parts, kept: Parts, seed: int
+    shift: feature_shift.FeatureShift | None,
+    dataset: data.Dataset,
+    parts: Parts,
+    kept: Parts,
+    seed: int,
 ) -> tuple[Clients, Clients | None, np.ndarray]:
-    """The clients, what they keep for validation if they do, and the inputs of the test set.
-
-    asked: the feature shift of all of them, None for none. Raises DataError where it does not fit.
-    """
+    """The clients, what they keep for validation if they do, and the inputs of the test set, all
+    under the feature shift, if any. Raises DataError where it does not fit."""
     clients = data.pack(dataset.train_x, dataset.train_y, parts)
     validation = None
     if any(map(len, kept)):
         validation = data.pack(dataset.train_x, dataset.train_y, kept, empty=True)
-    if asked is None:
+    if shift is None:
         return clients, validation, dataset.test_x
-    shift = feature_shift.parse(asked)
     clients = feature_shift.shift_clients(clients, shift, seed)
     if validation is not None:
         validation = feature_shift.shift_clients(validation, shift, seed, 'validation')

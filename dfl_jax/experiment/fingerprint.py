@@ -44,7 +44,7 @@ def fingerprint(built: BuiltExperiment) -> dict[str, Any]:
         'networks': _digest([a for name, c in networks for a in (np.array([name]), c)]),
         'world': _digest(map(np.asarray, jax.tree.leaves(built.world))),
         'evaluated': None if evaluated is None else _digest([evaluated]),
-        'code': built.code,
+        'code': built.rows.digest,
         'jax': settings_of_jax(),
         'graphs': {
             'rounds': rounds,

@@ -7,10 +7,9 @@ import numpy as np
 
 from dfl_jax import gossip, topology
 from dfl_jax.base import Graph
+from dfl_jax.experiment.configured_method import ConfiguredMethod
 from dfl_jax.experiment.description import Description
-from dfl_jax.experiment.graphs import family_options
-from dfl_jax.experiment.method import ConfiguredMethod
-from dfl_jax.experiment.own_code import family_of
+from dfl_jax.experiment.own_code import TableRows
 from dfl_jax.setting_error import SettingError
 
 FAMILY_ROUNDS = 20  # of the schedules from which gain='family' takes the gain of a changing graph
@@ -18,6 +17,7 @@ FAMILY_ROUNDS = 20  # of the schedules from which gain='family' takes the gain o
 
 def initial_gain(
     experiment: Description,
+    rows: TableRows,
     configured: ConfiguredMethod,
     graphs: Graph,
     sizes: np.ndarray,
@@ -37,17 +37,12 @@ def initial_gain(
     if not configured.corrected:
         return None
     asked = experiment.gain
-    family, row = topology.family_named(family_of(experiment.graphs.topology))
+    family, row = topology.family_named(rows.family)
     resolved = configured.resolved
     if 'mixing' not in resolved:
-        raise SettingError(
-            'init',
-            'gain_corrected',
-            f'is for weights that are averaged by a `mixing`, and `algorithm={configured.name}` '
-            'has none',
-            'take another `init`',
-            colon=False,
-        )
+        method = f'`algorithm={configured.name}`'
+        text = f'is for weights that are averaged by a `mixing`, and {method} has none'
+        raise SettingError('init', 'gain_corrected', text, 'take another `init`', colon=False)
     mixing = resolved['mixing']
     if resolved.get('round_order', 'average_first') != 'average_first':
         warnings.warn(
@@ -76,22 +71,18 @@ def initial_gain(
             'a changing graph': changing,
         }
         if against := next((reason for reason, holds in reasons.items() if holds), None):
-            raise SettingError(
-                'gain',
-                'degrees',
-                f'is of uniform weights on one graph, not of {against}',
-                'use `gain=graph`, of uniform weights `gain=family`, or `static_topology`',
-                colon=False,
-            )
+            text = f'is of uniform weights on one graph, not of {against}'
+            remedy = 'use `gain=graph`, of uniform weights `gain=family`, or `static_topology`'
+            raise SettingError('gain', 'degrees', text, remedy, colon=False)
         polled = gossip.polled_degrees(graphs, asked.gain_polled, seed)
         return gossip.gain_of_degrees(polled, known)  # type: ignore[arg-type]
     try:
         return gossip.gain_of_family(
-            *(family_of(experiment.graphs.topology), round(known)),
+            *(rows.family, round(known)),
             mixing='metropolis' if mixing == 'metropolis' else 'uniform',
             rounds=FAMILY_ROUNDS if changing else 1,
             seed=seed,
-            **family_options(experiment.graphs),
+            **rows.family_options,
         )
     except topology.TopologyError as error:
         raise ValueError(f'`gain=family`, networks of {round(known)} clients: {error}') from error

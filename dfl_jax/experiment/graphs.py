@@ -1,15 +1,13 @@
 """The graphs of an experiment: as they are drawn, and as they happen."""
 
-from typing import Any
-
 import numpy as np
 
 from dfl_jax import topology
 from dfl_jax.base import Graph
 from dfl_jax.checks import check_range
+from dfl_jax.experiment.configured_method import ConfiguredMethod
 from dfl_jax.experiment.description import Description
-from dfl_jax.experiment.method import ConfiguredMethod
-from dfl_jax.experiment.own_code import family_of
+from dfl_jax.experiment.own_code import TableRows
 from dfl_jax.experiment.run_settings import Graphs
 from dfl_jax.methods import EVENTS
 from dfl_jax.setting_error import SettingError
@@ -24,21 +22,22 @@ LEAVES_CLIENTS_UNLIKE = (
 )
 
 
-def check_graphs(experiment: Description) -> None:
+def check_graphs(experiment: Description, rows: TableRows) -> None:
     """Raises ValueError for a network that cannot be drawn, before any data is read."""
-    asked, graphs = experiment.graphs, experiment.method.row.graphs
+    asked, graphs = experiment.graphs, rows.method.graphs
     for name in (*LEAVES_CLIENTS_UNLIKE, 'client_dropout'):
         topology.check_probability(name.replace('_', ' '), getattr(asked, name))
+    if graphs != 'cohort':
+        clients, rounds = experiment.partition.clients, experiment.rounds
+        settings = topology.Settings(clients, rounds=rounds, **rows.family_options)
+        topology.check_schedule(rows.family, asked.static_topology, settings)
     if graphs == EVENTS:  # where all messages are lost, nobody ever hears anyone
         check_range('link_dropout', asked.link_dropout, least=0, below=1)
-    if graphs != 'cohort':
-        clients, options = experiment.partition.clients, family_options(asked)
-        settings = topology.Settings(clients, rounds=experiment.rounds, **options)
-        topology.check_schedule(family_of(asked.topology), asked.static_topology, settings)
 
 
 def draw_graphs(
     experiment: Description,
+    rows: TableRows,
     seeds: dict[str, int],
     configured: ConfiguredMethod,
     world: World | None = None,
@@ -56,21 +55,18 @@ def draw_graphs(
         cohorts = topology.cohorts(clients, rounds, size, seed=seeds['graph'], dropout=dropout)
         return cohorts, cohorts
     intact = topology.schedule(
-        *(family_of(asked.topology), clients, rounds),
+        *(rows.family, clients, rounds),
         seed=seeds['graph'],
         static=asked.static_topology,
-        **family_options(asked),
+        **rows.family_options,
     )
     if method.graphs == EVENTS:
         return intact, intact
     if intact.weights is not None and 'mixing' in configured.given:
-        raise SettingError(
-            'mixing',
-            configured.given['mixing'],
-            f'the graphs of `topology={asked.topology}` have weights of their own',
-            'leave it out',
-        )
-    graphs = with_failures(intact, asked, seeds)
+        text = f'the graphs of `topology={rows.name("topology")}` have weights of their own'
+        raise SettingError('mixing', configured.given['mixing'], text, 'leave it out')
+    _, family = topology.family_named(rows.family)
+    graphs = with_failures(intact, asked, family.directed, seeds)
     if world is not None and experiment.time.round_seconds:
         begins = np.arange(rounds) * experiment.time.round_seconds
         present = [world.is_online(np.full(clients, t)) for t in begins]
@@ -91,24 +87,10 @@ def draw_graphs(
     return intact, graphs
 
 
-def family_options(asked: Graphs) -> dict[str, Any]:
-    """What `topology.schedule` takes besides family, clients, rounds and seed."""
-    return {
-        'degree': asked.degree,
-        'probability': asked.link_probability,
-        'path': asked.topology_file,
-        'exponent': asked.degree_exponent,
-        'dimensions': asked.torus_dimensions,
-        'rewiring': asked.rewiring,
-        'assortativity': asked.assortativity,
-    }
-
-
-def with_failures(graphs: Graph, asked: Graphs, seeds: dict[str, int]) -> Graph:
-    """The schedule as it happens: links and clients fail."""
+def with_failures(graphs: Graph, asked: Graphs, directed: bool, seeds: dict[str, int]) -> Graph:
+    """The schedule as it happens: links, which may be directed, and clients fail."""
     if asked.link_dropout:
-        _, family = topology.family_named(family_of(asked.topology))
-        directed = asked.directed_dropout or family.directed
+        directed = directed or asked.directed_dropout
         graphs = topology.drop_links(graphs, asked.link_dropout, seeds['links'], directed=directed)
     if asked.link_dropout_directed:
         probability, seed = asked.link_dropout_directed, seeds['directions']
@@ -128,11 +110,7 @@ def _by_cluster(asked: Graphs, graphs: Graph) -> Graph:
         raise ValueError(f'`ntk_by_cluster` needs `topology=clustered`, not {asked.topology}')
     for name in LEAVES_CLIENTS_UNLIKE:
         if getattr(asked, name):
-            raise SettingError(
-                name,
-                getattr(asked, name),
-                'leaves the clients of a cluster with different weights',
-                'leave it out, or add `ntk_by_cluster=False`',
-                colon=False,
-            )
+            text = 'leaves the clients of a cluster with different weights'
+            remedy = 'leave it out, or add `ntk_by_cluster=False`'
+            raise SettingError(name, getattr(asked, name), text, remedy, colon=False)
     return topology.by_cluster(graphs)

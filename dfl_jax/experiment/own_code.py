@@ -10,18 +10,24 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
-from dfl_jax import data
+from dfl_jax import data, models
+from dfl_jax.data import feature_shift
+from dfl_jax.experiment.run_settings import OF_FAMILIES, OF_PARTITIONS
 from dfl_jax.method_settings import nearest
 from dfl_jax.methods import METHODS, Method
+from dfl_jax.models import MLP, MODELS
 from dfl_jax.plain_text import in_a_line
 from dfl_jax.setting_error import SettingError
+from dfl_jax.tasks import TASKS, Task
 from dfl_jax.topology import Family
-from dfl_jax.training.optimisers import SCHEDULES
+from dfl_jax.training.optimisers import SCHEDULES, learning_rate_factor, named_optimiser
 
 # Settings that may be package.module:factory
 SETTINGS_OF_CODE = (
@@ -103,29 +109,17 @@ def row_of(value: Any, table: Mapping[str, Any], kind: type) -> Any:
     return table.get(value) if not is_own(value) else None
 
 
-def own_row(setting: str, value: Any, kind: type) -> Any:
-    """A row of one's own, package.module:NAME, which may be a function that returns it; a name of
-    the library as it is. Raises SettingError for what is no such row."""
-    if isinstance(value, kind) or not is_own(value):
-        return value
-    found = named(setting, value, {}, kind)
+def row_named(setting: str, value: Any, table: Mapping[str, Any], kind: type) -> Any:
+    """A row of a table by its name, or one's own: package.module:NAME, which may be a function that
+    returns it. Raises SettingError for what is no such row."""
+    found = value if isinstance(value, kind) else named(setting, value, table, kind)
     if not isinstance(found, kind):
         with reporting(setting, value, 'factory'):
             found = found()
     if not isinstance(found, kind):
-        text = f'is of type {type(found).__name__}, not a {kind.__module__}.{kind.__name__}'
+        text = f'returns {type(found).__name__}, not a {kind.__module__}.{kind.__name__}'
         raise SettingError(setting, name_of(value), text, colon=False)
     return found
-
-
-def family_of(value: Any) -> Any:
-    """A graph family for `topology.schedule`: its name, or one's own `Family`."""
-    return own_row('topology', value, Family)
-
-
-def partition_of(value: Any) -> Any:
-    """A partition for `data.partition`: its name, or one's own `Partition`."""
-    return own_row('partition', value, data.Partition)
 
 
 def named(setting: str, value: Any, known: Mapping[str, Any], kind: type = Method) -> Any:
@@ -200,3 +194,95 @@ def _line_of(error: BaseException, name: str) -> str:
         each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file
     ]
     return f' (line {lines[-1]} of {file})' if lines else ''
+
+
+class TableRows(NamedTuple):
+    """What the names in a run's settings mean: rows of the library's tables, and code of one's own.
+
+    values: the settings by their flat names.
+    """
+
+    values: Mapping[str, Any]
+    method: Method
+    family: str | Family  # as `topology.schedule` takes it
+    family_options: dict[str, Any]
+    partition: str | data.Partition  # as `data.partition` takes it
+    partition_options: dict[str, Any]
+    task: Task
+    module: Callable[[int], Any]  # of so many classes, where all clients have the same model
+    loader: Callable[[], Any] | None  # of a data set that is code
+    shift: feature_shift.FeatureShift | None
+    functions: dict[str, Any]  # of the method that are code: optimizer, lr_schedule
+    digest: str | None  # of the modules of all that is code
+
+    def name(self, setting: str) -> str:
+        """What a setting names, of an object where it is."""
+        return name_of(self.values[setting])
+
+    def reporting(self, setting: str, what: str) -> AbstractContextManager[None]:
+        """Raises what the code that a setting names raises in this block as a SettingError."""
+        return reporting(setting, self.values[setting], what)
+
+
+def table_rows(values: Mapping[str, Any]) -> TableRows:
+    """Looks up all that the settings of a run name. Raises SettingError, DataError for what there
+    is not, before any data are read.
+
+    >>> from dfl_jax.experiment import Experiment
+    >>> table_rows(Experiment.of(algorithm='dfedavg', task='regression').flat()).task.name
+    'regression'
+    """
+    topology, partition, dataset = (values[n] for n in ('topology', 'partition', 'dataset'))
+    shift, own = values['feature_shift'], is_own_loader(dataset)
+    return TableRows(
+        values,
+        method_named(values['algorithm']),
+        row_named('topology', topology, {}, Family) if is_own(topology) else topology,
+        {field: values[name] for name, field in OF_FAMILIES.items()},
+        row_named('partition', partition, {}, data.Partition) if is_own(partition) else partition,
+        {field: values[name] for name, field in OF_PARTITIONS.items()},
+        task_named(values['task']),
+        _module(values['model'], values['hidden']),
+        named('dataset', dataset, {}) if own else None,
+        None if shift is None else feature_shift.parse(shift),
+        {name: _function(name, values) for name in FUNCTIONS if is_code(name, values[name])},
+        digest_of_code(values),
+    )
+
+
+def task_named(value: Any) -> Task:
+    """A task of the library, or one's own. Raises SettingError."""
+    return row_named('task', value, TASKS, Task)
+
+
+def _module(name: Any, hidden: Sequence[str] | None) -> Callable[[int], Any]:
+    """What makes the network from the number of classes. Raises SettingError."""
+    if hidden is not None:
+        if name != 'mlp':
+            text = f'shapes `model=mlp`, not `model={name_of(name)}`'
+            raise SettingError('hidden', hidden, text, 'leave it out', colon=False)
+        widths = tuple(map(int, hidden))
+        if any(width < 1 for width in widths):
+            raise SettingError('hidden', hidden, 'use widths of at least 1')
+        return lambda classes: MLP(classes, widths)
+    if is_own(name) or '-' not in name:
+        return named('model', name, MODELS)
+    try:
+        models.architecture(name, classes=1)
+    except ValueError as error:
+        raise SettingError('model', name, str(error)) from error
+    return partial(models.architecture, name)
+
+
+FUNCTIONS: dict[str, Callable[[Any, str], Any]] = {  # what checks them, given optimizer_options
+    'optimizer': lambda factory, options: named_optimiser(factory, options, 0.1),
+    'lr_schedule': lambda schedule, _: learning_rate_factor(schedule),
+}
+
+
+def _function(name: str, values: Mapping[str, Any]) -> Any:
+    """The optimizer or the schedule of one's own. Raises SettingError."""
+    found = named(name, values[name], {})
+    with reporting(name, values[name], 'factory'):
+        FUNCTIONS[name](found, values['optimizer_options'] or '')
+    return found

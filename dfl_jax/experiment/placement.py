@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from dfl_jax import execution, topology
 from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.evaluation import Holdout
-from dfl_jax.experiment.method import ConfiguredMethod
+from dfl_jax.experiment.configured_method import ConfiguredMethod
 from dfl_jax.experiment.run_settings import Placement
 from dfl_jax.host_memory import in_bytes
 from dfl_jax.methods import Method

@@ -296,6 +296,25 @@ class Placement:
     distributed: str | None = None
 
 
+# Settings of a partition, by what they set of `data.partition`
+OF_PARTITIONS = {
+    'alpha': 'alpha',
+    'partition_overlap': 'overlap',
+    'zipf_exponent': 'exponent',
+    'lognormal_sigma': 'lognormal_sigma',
+    'shards_per_client': 'shards_per_client',
+    'samples_per_client': 'samples_per_client',
+}
+# Settings of a graph family, by what they set of `topology.Settings`
+OF_FAMILIES = {
+    'topology_file': 'path',
+    'degree': 'degree',
+    'link_probability': 'probability',
+    'degree_exponent': 'exponent',
+    'torus_dimensions': 'dimensions',
+    'rewiring': 'rewiring',
+    'assortativity': 'assortativity',
+}
 PARTS: dict[str, type] = {  # the fields of an Experiment that hold settings, in the order of --help
     'network': Network,
     'data': Data,

@@ -3,7 +3,7 @@
 from dfl_jax.timing.counts import (
     DependsOnTrainingError,
     active_clients,
-    check_counted,
+    check_rounds,
     counted,
     counts_of,
     rules_of,

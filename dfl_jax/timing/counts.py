@@ -1,5 +1,6 @@
 """What each client sends and computes in each round, without training."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 
 import jax
@@ -10,7 +11,8 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
-from dfl_jax.timing.rounds import ROUNDS, Counts, Rules
+from dfl_jax.timing.rounds import ROUNDS, Counts, Rules, finish_times
+from dfl_jax.timing.world import World
 
 BLOCK = 64  # rounds that are counted at once
 UNCOUNTED = 'the method does not count its operations (Info.flops), which its seconds follow from'
@@ -85,8 +87,14 @@ def rules_of(algorithm: Algorithm, graphs: Graph, clients: int, rules: Rules = R
     )
 
 
-def check_counted(algorithm: Algorithm, clients: Clients, graphs: Graph) -> None:
-    """Raises ValueError for a method that does not count its operations; nothing is computed."""
+def check_rounds(
+    algorithm: Algorithm, clients: Clients, graphs: Graph, world: World, rules: Rules
+) -> None:
+    """Raises ValueError for a method that does not count its operations, and NeverOnlineError where
+    a client that others wait for leaves for ever.
+
+    Of methods whose work depends on the training the latter shows while they train.
+    """
     key, graph = jax.random.key(0), jax.tree.map(lambda a: a[0], graphs)
 
     def info(key: Array, graph: Graph, clients: Clients) -> Info:
@@ -94,6 +102,11 @@ def check_counted(algorithm: Algorithm, clients: Clients, graphs: Graph) -> None
 
     if jax.eval_shape(info, key, graph, clients).flops is None:
         raise ValueError(UNCOUNTED)
+    if rules.period or world.online is None or np.isfinite(world.online.period).all():
+        return
+    with contextlib.suppress(DependsOnTrainingError):
+        counts = counted(algorithm, clients, graphs)
+        finish_times(graphs, counts, world, rules_of(algorithm, graphs, len(clients.y), rules))
 
 
 def active_clients(graphs: Graph, clients: int) -> np.ndarray:

@@ -9,7 +9,6 @@ import jax
 from dfl_jax.cli.command import fail, in_flags
 from dfl_jax.cli.run.loggers import Logger, LoggerError
 from dfl_jax.data.dataset import one_line
-from dfl_jax.experiment.own_code import family_of
 from dfl_jax.experiment.restore import CheckpointError
 from dfl_jax.experiment.run_directory import Row, RunDirectory
 from dfl_jax.experiment.session import Session
@@ -80,11 +79,11 @@ def _announce(session: Session, directory: RunDirectory) -> None:
     )
     graphs = built.experiment.graphs
     moves = not graphs.static_topology and built.configured.method.graphs != 'cohort'
-    name, family = family_named(family_of(graphs.topology))
+    _, family = family_named(built.rows.family)
     if moves and family.fixed_shape:
         print(
-            f'--topology={name}: which client has which place is drawn anew in every '
-            'round; --static_topology keeps one graph'
+            f'--topology={built.rows.name("topology")}: which client has which place is drawn anew '
+            'in every round; --static_topology keeps one graph'
         )
 
 

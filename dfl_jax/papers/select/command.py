@@ -87,7 +87,7 @@ def restore(directory: RunDirectory) -> 'tuple[BuiltExperiment, Any, int]':
     from dfl_jax.checkpoint import Checkpoints
     from dfl_jax.experiment.environment import check_jax
     from dfl_jax.experiment.fingerprint import check_inputs, fingerprint
-    from dfl_jax.experiment.networks import task_named
+    from dfl_jax.experiment.own_code import task_named
     from dfl_jax.experiment.recall import recall
     from dfl_jax.tasks import CLASSIFICATION
 

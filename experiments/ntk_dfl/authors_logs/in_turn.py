@@ -11,6 +11,7 @@ from jax import lax
 
 from dfl_jax import Algorithm, Clients, Graph, Info
 from dfl_jax.algorithms import ntk_dfl
+from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import State
 from dfl_jax.base import Array
 from dfl_jax.metrics import dispersion
@@ -19,7 +20,7 @@ from dfl_jax.models import Model
 
 def ntk_dfl_in_turn(model: Model) -> Algorithm:
     """NTK-DFL with its defaults, but that the clients update in the order of their numbers."""
-    method = ntk_dfl(model, chunk=1)
+    method = ntk_dfl(model, gossip=Gossip(mixing='size', chunk=1))
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         params, sizes, k = state

@@ -1,0 +1,56 @@
+"""How the models of the clients begin, are averaged and become one, in most methods."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dfl_jax.base import Array, Graph
+from dfl_jax.checks import check_choice
+from dfl_jax.gossip import MIXINGS, mixing_weights
+from dfl_jax.initialisation import Init, check_init
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientModels:
+    """The models of the clients: their start, their mean, and how many are worked on at once.
+
+    Args:
+      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
+      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
+      chunk: clients or aggregators worked on at once; None for one on a CPU, elsewhere what memory
+        holds.
+
+    Raises SettingError for an unknown init.
+    """
+
+    consensus: str = 'mean'
+    init: Init = 'same'
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        check_init(self.init)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gossip(ClientModels):
+    """Models that are averaged with those of neighbours.
+
+    Args:
+      mixing: weights of the average: `metropolis`, `uniform` or `size`, see
+        `dfl_jax.gossip.mixing`.
+
+    Raises SettingError for an unknown mixing.
+
+    >>> Gossip(mixing='size').mixing
+    'size'
+    """
+
+    mixing: str = 'metropolis'
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice('mixing', self.mixing, MIXINGS)
+
+    def rows(self, graph: Graph, sizes: Array | np.ndarray) -> Array:
+        """The rows of the mixing matrix W that a round's aggregators need, [H, K]; sizes: [M]."""
+        return mixing_weights(graph, sizes, self.mixing)
