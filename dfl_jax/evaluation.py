@@ -12,6 +12,7 @@ from jax import lax
 from dfl_jax.base import Algorithm, Array, Clients, State
 from dfl_jax.execution import even_size, folded
 from dfl_jax.setting_error import SettingError
+from dfl_jax.tasks import Task
 
 Metrics = dict[str, Any]
 Seed = int | Sequence[int]
@@ -149,39 +150,7 @@ def evaluation(
             sums |= count(state, batches.whole, only='consensus')
         return {'sums': sums, 'local': count_local(state, validation) if local else None}
 
-    def summarise(measured: dict[str, Any]) -> Metrics:
-        sums, of_mean = dict(measured['sums']), task.reported
-        scores, losses = sums.pop('consensus')
-        client_scores, client_losses = sums.pop('client')
-        each = of_mean(np.asarray(client_scores) / shared)
-        each_loss = np.asarray(client_losses) / shared
-        worst, low = ('max', 90) if task.lower_is_better else ('min', 10)
-        metrics = {
-            f'consensus_{task.metric}': float(of_mean(float(scores) / samples)),
-            'consensus_loss': float(losses) / samples,
-            f'client_{task.metric}_mean': float(each.mean()),
-            f'client_{task.metric}_std': float(each.std()),
-            f'client_{task.metric}_{worst}': float(getattr(each, worst)()),
-            f'client_{task.metric}_p{low}': float(np.percentile(each, low)),
-            f'client_{task.metric}_quantiles': _digits(np.quantile(each, QUANTILES)),
-            'client_loss_mean': float(np.asarray(client_losses).mean()) / shared,
-            CLIENTS: {task.metric: _digits(each), 'loss': _digits(each_loss)},
-        }
-        for name, (more, _) in sums.items():
-            kind, *rest = name.split('/', 1)
-            value = float(of_mean(float(np.mean(more)) / shared))
-            metrics['/'.join([f'{kind}_{task.metric}', *rest])] = value
-        if measured['local'] is not None:
-            right, counts = (np.asarray(a) for a in measured['local'])
-            # A client without samples is left out
-            each = of_mean(right[counts > 0] / counts[counts > 0])
-            metrics |= {
-                f'local_{task.metric}_mean': float(each.mean()),
-                f'local_{task.metric}_std': float(each.std()),
-            }
-        return metrics
-
-    return Evaluation(batches, measure, summarise)
+    return Evaluation(batches, measure, partial(_summarised, task, samples, shared))
 
 
 def _check_indices(chosen: np.ndarray, samples: int) -> None:
@@ -219,3 +188,38 @@ def _batches_of(x: Array, y: Array, size: int) -> tuple[Array, Array, Array]:
     samples = (np.asarray(x), np.asarray(y), np.ones(len(y), bool))
     batches = folded(samples, even_size(len(y), size))
     return jax.tree.map(jnp.asarray, batches)
+
+
+def _summarised(task: Task, samples: int, shared: int, measured: dict[str, Any]) -> Metrics:
+    """The metrics of what was measured; samples, shared: on which the consensus model and the
+    clients are evaluated."""
+    sums, of_mean = dict(measured['sums']), task.reported
+    scores, losses = sums.pop('consensus')
+    client_scores, client_losses = sums.pop('client')
+    each = of_mean(np.asarray(client_scores) / shared)
+    each_loss = np.asarray(client_losses) / shared
+    worst, low = ('max', 90) if task.lower_is_better else ('min', 10)
+    metrics = {
+        f'consensus_{task.metric}': float(of_mean(float(scores) / samples)),
+        'consensus_loss': float(losses) / samples,
+        f'client_{task.metric}_mean': float(each.mean()),
+        f'client_{task.metric}_std': float(each.std()),
+        f'client_{task.metric}_{worst}': float(getattr(each, worst)()),
+        f'client_{task.metric}_p{low}': float(np.percentile(each, low)),
+        f'client_{task.metric}_quantiles': _digits(np.quantile(each, QUANTILES)),
+        'client_loss_mean': float(np.asarray(client_losses).mean()) / shared,
+        CLIENTS: {task.metric: _digits(each), 'loss': _digits(each_loss)},
+    }
+    for name, (more, _) in sums.items():
+        kind, *rest = name.split('/', 1)
+        value = float(of_mean(float(np.mean(more)) / shared))
+        metrics['/'.join([f'{kind}_{task.metric}', *rest])] = value
+    if measured['local'] is not None:
+        right, counts = (np.asarray(a) for a in measured['local'])
+        # A client without samples is left out
+        each = of_mean(right[counts > 0] / counts[counts > 0])
+        metrics |= {
+            f'local_{task.metric}_mean': float(each.mean()),
+            f'local_{task.metric}_std': float(each.std()),
+        }
+    return metrics

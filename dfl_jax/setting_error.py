@@ -1,4 +1,4 @@
-"""The error of a setting that cannot be what it was given as."""
+"""The errors of what a run cannot be made of: one setting, or several that do not go together."""
 
 import re
 from collections.abc import Callable
@@ -7,12 +7,26 @@ from typing import Any
 _QUOTED = re.compile(r'`(\w+)(?:=([^`]*))?`')  # a setting in a message, perhaps with its value
 
 
-class SettingError(ValueError):
+class InputError(ValueError):
+    """What a run cannot be made of, and the remedy.
+
+    Its text writes settings in backticks, also with a value, `` `topology=ring` ``: a command line
+    spells them otherwise than Python does (`rendered`).
+    """
+
+    @property
+    def whole(self) -> str:
+        """The text, settings in backticks."""
+        return self.args[0]
+
+    def __str__(self) -> str:
+        return plain(self.whole)
+
+
+class SettingError(InputError):
     """A setting that cannot be: which one, what it was given as, why not, and the remedy.
 
-    Message and remedy write settings in backticks, also with a value, `` `topology=ring` ``: a
-    command line spells them otherwise than Python does (`rendered`). A message that begins with the
-    setting's own name is a sentence by itself.
+    A message that begins with the setting's own name is a sentence by itself.
 
     colon: between the setting and a message that does not go on its sentence.
 
@@ -51,5 +65,5 @@ def plain(text: str) -> str:
 
 def rendered(error: BaseException, spelled: Callable[[str, str | None], str]) -> str:
     """The text of an error; its settings are `spelled(name, value)`, the value None without one."""
-    text = error.whole if isinstance(error, SettingError) else str(error)
+    text = error.whole if isinstance(error, InputError) else str(error)
     return _QUOTED.sub(lambda found: spelled(found[1], found[2]), text)

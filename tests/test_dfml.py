@@ -10,7 +10,7 @@ import reference
 import reference_dfml
 
 from dfl_jax import Clients, Graph, simulate, topology
-from dfl_jax.algorithms.dfml import SCHEDULED, alpha_schedule, balance_of
+from dfl_jax.algorithms.dfml import SCHEDULED, AlphaSchedule, balance_of
 from dfl_jax.heterogeneous.mutual import (
     Balance,
     Mutual,
@@ -202,7 +202,8 @@ def test_weighted_soft_labels_listen_where_the_teacher_is_better():
 
 @pytest.mark.parametrize('half', [False, True])
 def test_alpha_rises_and_falls_in_growing_periods(half):
-    plan = alpha_schedule('half_cycle' if half else 'cycle', 60, alpha=0.9, period=10, growth=3)
+    kind = 'half_cycle' if half else 'cycle'
+    plan = AlphaSchedule(schedule=kind, alpha=0.9, period=10, period_growth=3).over(60)
     expected = reference_dfml.cyclical_alpha(60, 10, 3, 0.9, half)
     np.testing.assert_allclose(plan.alpha, expected, atol=1e-12)
     tops = np.flatnonzero(plan.alpha == 0.9)
@@ -211,7 +212,7 @@ def test_alpha_rises_and_falls_in_growing_periods(half):
 
 
 def test_more_peak_updates_are_the_largest_of_a_cycle():
-    plan = alpha_schedule('cycle', 10, alpha=1.0, period=10, peaks=5)
+    plan = AlphaSchedule(schedule='cycle', alpha=1.0, period=10, peak_updates=5).over(10)
     assert list(np.flatnonzero(plan.peak)) == [3, 4, 5, 6, 7]
 
 

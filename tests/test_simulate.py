@@ -250,7 +250,7 @@ def test_where_all_runs_diverge_each_has_its_own_error():
 def test_runs_at_once_are_checked_as_one_is():
     model = bind(MLP(CLASSES, ()), (FEATURES,))
     relay = lambda lr: make('relay_sgd', model, members=3, lr=lr)  # noqa: E731
-    with pytest.raises(ValueError, match='RelaySGD needs a tree'):
+    with pytest.raises(ValueError, match='relay_sgd needs a tree'):
         next(together(relay, jnp.array([0.1, 0.2]), 'ring', static=True))
 
 

@@ -6,6 +6,8 @@ epochs of its data, with a weight alpha of the other models' opinion that rises 
 to round. Peak models keep what was learnt where alpha was highest; they are what is judged.
 """
 
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -50,56 +52,72 @@ class DfmlState(NamedTuple):
     round: Array  # scalar int32, t
 
 
-class Schedule(NamedTuple):
+class Plan(NamedTuple):
     """alpha of every round, and the rounds in which peak models are renewed anyway."""
 
     alpha: np.ndarray  # [T] float64
     peak: np.ndarray  # [T] bool
 
 
-def alpha_schedule(
-    kind: str, rounds: int, *, alpha: float, period: int = 10, growth: int = 1, peaks: int = 1
-) -> Schedule:
-    """The weight of the distillation in every round (Eq. 4, A.2, A.5.4).
+@dataclass(frozen=True, kw_only=True)
+class AlphaSchedule:
+    """How alpha, the weight of the distillation, changes over the rounds (Eq. 4, A.2, A.5.4).
 
-    `half_cycle`: from near 0 to `alpha` in a whole period, then down at once, so that a period of
-    100 has its one peak at round 100 (A.5.4); `cycle`: up in half a period and back in the other
-    half; `fixed`: always `alpha`; `annealed`: from `alpha` to 0 along a line (teacher annealing of
-    ANL-KD, Clark et al. 2019). Half cycles alone gave the order of Table 9 (docs/results_dfml.md).
+    Half cycles alone gave the order of Table 9 (docs/results_dfml.md).
 
     Args:
-      kind: one of the above.
-      rounds: T.
-      alpha: the largest value.
-      period: rounds of the first cycle.
-      growth: how many more every next one takes.
-      peaks: how many rounds of a cycle, those of the largest alpha, renew the peak models (A.4.6).
+      schedule: `half_cycle`: from near 0 to `alpha` in a whole period, then down at once, so that a
+        period of 100 has its one peak at round 100 (A.5.4); `cycle`: up in half a period and back
+        in the other half; `fixed`: always `alpha`; or `annealed`: from `alpha` to 0 along a line
+        (teacher annealing of ANL-KD, Clark et al. 2019).
+      alpha: the largest weight of the distillation. A.5.1 says 0.8 or 0.9 where labels mislead
+        little, as with WSM, and 1 with `ce` on skewed classes.
+      period: rounds of the first cycle of alpha.
+      period_growth: rounds by which every cycle is longer than the one before.
+      peak_updates: rounds of a cycle, those of the largest alpha, that renew the peak models
+        (A.4.6).
+      scheduled: which terms of Eq. (10) alpha moves: `both` in opposite directions (Eq. 1),
+        `supervision` alone (the distillation at 1), `distillation` alone (the supervision at 1), or
+        `common`, both alike.
 
     Raises ValueError for settings out of range.
     """
-    check_choice('schedule', kind, SCHEDULES)
-    check_range('alpha', alpha, least=0, most=1)
-    if period < 2 or growth < 0 or peaks < 1:
-        raise ValueError(
-            f'a period of at least 2 rounds, a growth of at least 0 and at least 1 peak update, '
-            f'got {period}, {growth} and {peaks}'
-        )
-    if kind == 'fixed':
-        return Schedule(np.full(rounds, alpha), np.ones(rounds, bool))
-    if kind == 'annealed':
-        return Schedule(alpha * np.linspace(1, 0, rounds), np.ones(rounds, bool))
-    values: list[np.ndarray] = []
-    renewed: list[np.ndarray] = []
-    planned = 0
-    while planned < rounds:
-        rise = period if kind == 'half_cycle' else period // 2
-        at = np.arange(period) + (kind == 'half_cycle')
-        phase = np.where(at <= rise, at / rise, 1 + (at - rise) / max(period - rise, 1))
-        cycle = alpha / 2 * (1 - np.cos(np.pi * phase))  # Eq. (4)
-        values.append(cycle)
-        renewed.append(np.isin(np.arange(period), np.argsort(-cycle, kind='stable')[:peaks]))
-        planned, period = planned + period, period + growth
-    return Schedule(np.concatenate(values)[:rounds], np.concatenate(renewed)[:rounds])
+
+    schedule: str = 'half_cycle'
+    alpha: float = 0.9
+    period: int = 10
+    period_growth: int = 1
+    peak_updates: int = 1
+    scheduled: str = 'both'
+
+    def __post_init__(self) -> None:
+        check_choice('schedule', self.schedule, SCHEDULES)
+        check_choice('scheduled', self.scheduled, SCHEDULED)
+        check_range('alpha', self.alpha, least=0, most=1)
+        check_range('period', self.period, least=2)
+        check_range('period_growth', self.period_growth, least=0)
+        check_range('peak_updates', self.peak_updates, least=1)
+
+    def over(self, rounds: int) -> Plan:
+        """The plan of so many rounds T."""
+        if self.schedule == 'fixed':
+            return Plan(np.full(rounds, self.alpha), np.ones(rounds, bool))
+        if self.schedule == 'annealed':
+            return Plan(self.alpha * np.linspace(1, 0, rounds), np.ones(rounds, bool))
+        half, period = self.schedule == 'half_cycle', self.period
+        values: list[np.ndarray] = []
+        renewed: list[np.ndarray] = []
+        planned = 0
+        while planned < rounds:
+            rise = period if half else period // 2
+            at = np.arange(period) + half
+            phase = np.where(at <= rise, at / rise, 1 + (at - rise) / max(period - rise, 1))
+            cycle = self.alpha / 2 * (1 - np.cos(np.pi * phase))  # Eq. (4)
+            values.append(cycle)
+            highest = np.argsort(-cycle, kind='stable')[: self.peak_updates]
+            renewed.append(np.isin(np.arange(period), highest))
+            planned, period = planned + period, period + self.period_growth
+        return Plan(np.concatenate(values)[:rounds], np.concatenate(renewed)[:rounds])
 
 
 def balance_of(scheduled: str, alpha: Array) -> Balance:
@@ -118,12 +136,7 @@ def dfml(
     *,
     rounds: int,
     mutual_epochs: int = 10,
-    schedule: str = 'half_cycle',
-    alpha: float = 0.9,
-    period: int = 10,
-    period_growth: int = 1,
-    peak_updates: int = 1,
-    scheduled: str = 'both',
+    schedule: AlphaSchedule = AlphaSchedule(),
     teachers: str = 'size',
     transfer: str = 'mutual',
     weighted_samples: bool = False,
@@ -138,17 +151,7 @@ def dfml(
       population: the clients and their networks.
       rounds: T, for which alpha is scheduled; the cycles go on in later rounds, `annealed` ends.
       mutual_epochs: passes K of mutual learning over the aggregator's data.
-      schedule: how alpha, the weight of the distillation, changes over the rounds: `half_cycle`,
-        `cycle`, `fixed` or `annealed`, see `alpha_schedule`.
-      alpha: the largest weight of the distillation. A.5.1 says 0.8 or 0.9 where labels mislead
-        little, as with WSM, and 1 with `ce` on skewed classes.
-      period: rounds of the first cycle of alpha.
-      period_growth: rounds by which every cycle is longer than the one before.
-      peak_updates: rounds of a cycle, those of the largest alpha, that renew the peak models
-        (A.4.6).
-      scheduled: which terms of Eq. (10) alpha moves: `both` in opposite directions (Eq. 1),
-        `supervision` alone (the distillation at 1), `distillation` alone (the supervision at 1), or
-        `common`, both alike.
+      schedule: of alpha, the weight of the distillation.
       teachers: weights of the teachers: by their `size` (Eq. 3), or `equal`.
       transfer: who learns at an aggregator: all (`mutual`), or only the aggregator (`vanilla`,
         A.4.8).
@@ -162,15 +165,12 @@ def dfml(
     Raises ValueError for settings out of range, before anything is traced.
     """
     check_choice('init', init, INITS)
-    check_choice('scheduled', scheduled, SCHEDULED)
     check_choice('teachers', teachers, ('size', 'equal'))
     check_choice('transfer', transfer, ('mutual', 'vanilla'))
     check_range('mutual_epochs (K)', mutual_epochs, least=1)
     check_range('temperature', temperature, above=0)
-    length = max(rounds, LATER) if schedule in OPEN_ENDED else rounds
-    plan = alpha_schedule(
-        schedule, length, alpha=alpha, period=period, growth=period_growth, peaks=peak_updates
-    )
+    length = max(rounds, LATER) if schedule.schedule in OPEN_ENDED else rounds
+    plan = schedule.over(length)
     mutual = Mutual(
         mutual_epochs, teachers == 'size', transfer == 'vanilla', weighted_samples, temperature
     )
@@ -195,7 +195,7 @@ def dfml(
             k_train, gather(state.params, participants), participants, clients, t
         )
         models, _ = learn(
-            k_learn, models, participants, graph, clients, t, balance_of(scheduled, value)
+            k_learn, models, participants, graph, clients, t, balance_of(schedule.scheduled, value)
         )
 
         renew = (value >= state.best) | jnp.asarray(plan.peak)[t]  # [M]
@@ -226,14 +226,17 @@ def dfml(
         regular = predictions(population, state.params, x, chunk)['client']
         return {**method.predict(state, x), 'regular': regular}
 
-    def check(graphs: Graph, sizes: np.ndarray) -> None:
-        del sizes
-        asked = len(graphs.active)
-        if asked > length:
-            raise ValueError(
-                f'rounds={rounds}: alpha of schedule={schedule} ends after {length} rounds, and '
-                f'the run has {asked}; set rounds={asked}'
-            )
-
     method = meeting_method(population, init_state, step, chunk, judged='peak')
+    check = partial(_check_rounds, rounds, schedule.schedule, length)
     return method._replace(predict=predict, check=check)
+
+
+def _check_rounds(
+    rounds: int, schedule: str, length: int, graphs: Graph, sizes: np.ndarray
+) -> None:
+    del sizes
+    if (asked := len(graphs.active)) > length:
+        raise ValueError(
+            f'rounds={rounds}: alpha of schedule={schedule} ends after {length} rounds, and the '
+            f'run has {asked}; set rounds={asked}'
+        )

@@ -11,6 +11,7 @@ from scipy.sparse import csgraph
 
 from dfl_jax.base import Graph
 from dfl_jax.gossip import mixing_matrix
+from dfl_jax.setting_error import InputError
 
 MOST_COUNTED = 2**31 - 1  # of `Info.sent`, int32
 STOCHASTIC = 1e-6  # how far the columns of a doubly stochastic matrix may be from one
@@ -19,7 +20,7 @@ STOCHASTIC = 1e-6  # how far the columns of a doubly stochastic matrix may be fr
 def unweighted(name: str, graphs: Graph) -> None:
     """That the graph has no mixing weights of its own, which the method would not use."""
     if graphs.weights is not None:
-        raise ValueError(
+        raise InputError(
             f'{name} has weights of its own, and the graph has others; use a `topology` '
             'without weights (for links of your own edge_list or directed_edge_list)'
         )
@@ -30,7 +31,7 @@ def static(name: str, graphs: Graph, sizes: np.ndarray) -> None:
     del sizes
     for round, differs in enumerate(_changes(graphs), 1):
         if differs:
-            raise ValueError(
+            raise InputError(
                 f'{name} needs the same graph in every round, and round {round} has another; '
                 'use `static_topology`, and no dropout'
             )
@@ -42,7 +43,7 @@ def balanced(name: str, mixing: str, graphs: Graph, sizes: np.ndarray) -> None:
         columns = mixing_matrix(_round(graphs, round), sizes, mixing).sum(axis=0)
         worst = int(np.argmax(np.abs(columns - 1)))
         if abs(columns[worst] - 1) > STOCHASTIC:
-            raise ValueError(
+            raise InputError(
                 f'{name} needs a doubly stochastic mixing matrix; with mixing={mixing} the '
                 f'weights on client {worst} sum to {columns[worst]:.3g} in round {round + 1}; '
                 'leave out failures of one direction, use a topology whose links go both ways, or '
@@ -57,14 +58,14 @@ def eigenvalues_above(
     static(name, graphs, sizes)
     matrix = mixing_matrix(_round(graphs, 0), sizes, mixing).toarray()
     if np.abs(matrix - matrix.T).max() > STOCHASTIC:
-        raise ValueError(
+        raise InputError(
             f'{name} needs a symmetric mixing matrix, which mixing={mixing} is not on this '
             'graph; leave out failures of one direction, use a topology whose links go both ways, '
             'or `mixing=metropolis`'
         )
     least = float(np.linalg.eigvalsh((np.eye(len(matrix)) + matrix) / 2 if lazy else matrix)[0])
     if least <= bound:
-        raise ValueError(
+        raise InputError(
             f'{name} needs eigenvalues of the mixing matrix above {bound:.3g}, and the least '
             f'is {least:.3g}; use `lazy`'
         )
@@ -79,7 +80,7 @@ def tree(name: str, graphs: Graph, sizes: np.ndarray) -> None:
     one_way = (matrix != 0).astype(int) - (matrix.T != 0).astype(int)
     parts = csgraph.connected_components(matrix, directed=False)[0]
     if abs(one_way).sum() or parts > 1 or links != 2 * (len(sizes) - 1):
-        raise ValueError(
+        raise InputError(
             f'{name} needs a tree, a connected graph without a cycle; {len(sizes)} clients '
             f'have {links // 2} links in {parts} components here; use `topology=line`, star, '
             'or an edge list of a spanning tree, and no failures'
@@ -95,7 +96,7 @@ def heard(name: str, graphs: Graph, sizes: np.ndarray) -> None:
         delivered = members[:, 1:][mask[:, 1:] & active[:, None]]
         counts += np.bincount(delivered, minlength=len(sizes))
     if len(alone := np.flatnonzero(counts == 0)):
-        raise ValueError(
+        raise InputError(
             f'{name} needs every client to be heard, and nobody ever hears client {alone[0]}'
             f'{f" and {len(alone) - 1} more" if len(alone) > 1 else ""}; use another topology, '
             'a higher `degree` or fewer failures'

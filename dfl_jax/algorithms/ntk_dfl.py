@@ -28,7 +28,7 @@ from dfl_jax.algorithms.gossip_method import (
 from dfl_jax.algorithms.graph_requirements import countable
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_range
-from dfl_jax.compression import Compression, bits_of, chain
+from dfl_jax.compression import Codec, Compression, bits_of, chain
 from dfl_jax.execution import aggregator_bytes, map_in_chunks
 from dfl_jax.gossip import mix, mix_at_aggregator
 from dfl_jax.metrics import dispersion
@@ -95,17 +95,15 @@ def ntk_dfl(
     codec = compression.codec('nearest')
     update = ntk_update(model, ntk)
     linearize = linearization(model, kernel=kernel, codec=codec, jacobian_weights=jacobian_weights)
-    check_range('batches', batches, least=1)
     check_range('subsampling', subsampling, least=1)
     at_neighbours = jacobian_weights == 'neighbours'
-    _check_clusters(by_cluster, at_neighbours, batches, averaging, gossip.mixing)
+    _check_batches(by_cluster, at_neighbours, batches, averaging, gossip.mixing)
     share = Fraction(1, subsampling)
 
     @cache
     def update_flops() -> UpdateFlops:
-        at_own = linearization(model, kernel=kernel, codec=codec)
-        key = jax.random.key(0)
-        return flops_of_update(model, ntk, lambda w, x: at_own(key, w, x, len(x) // 2))
+        at = partial(linearization(model, kernel=kernel, codec=codec), jax.random.key(0))
+        return flops_of_update(model, ntk, lambda w, x: at(w, x, len(x) // 2))
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_batches, k_codec = jax.random.split(key)
@@ -154,20 +152,25 @@ def ntk_dfl(
         model,
         initial_state(model, gossip.init),
         at_precision(ntk.precision, step),
-        unit_bits={
-            'weights': bits_of(model.shapes),
-            'jacobian_rows': (codec or chain()).bits(model.shapes),
-            'outputs': output_bits(model),
-            'labels': target_bits(model, ntk.loss),
-        },
-        consensus=consensus_of(gossip.consensus),
+        _unit_bits(model, codec, ntk.loss),
+        consensus_of(gossip.consensus),
         check=partial(countable, 'ntk_dfl', model.classes, share, False),
     )
 
 
-def _check_clusters(
+def _unit_bits(model: Model, codec: Codec | None, loss: str) -> dict[str, int]:
+    return {
+        'weights': bits_of(model.shapes),
+        'jacobian_rows': (codec or chain()).bits(model.shapes),
+        'outputs': output_bits(model),
+        'labels': target_bits(model, loss),
+    }
+
+
+def _check_batches(
     by_cluster: bool, at_neighbours: bool, batches: int, averaging: bool, mixing: str
 ) -> None:
+    check_range('batches', batches, least=1)
     if at_neighbours and (by_cluster or batches > 1):
         raise ValueError(
             'jacobian_weights=neighbours takes one batch and one aggregator a client; leave out '

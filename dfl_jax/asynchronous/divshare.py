@@ -30,6 +30,7 @@ from dfl_jax.base import Algorithm, Array, PyTree
 from dfl_jax.checks import check_range
 from dfl_jax.compression import number_bits
 from dfl_jax.models import Model
+from dfl_jax.setting_error import InputError
 from dfl_jax.training import LocalTraining
 
 FRAGMENTS = 10  # Omega = 0.1, as in the paper's experiments
@@ -50,7 +51,7 @@ def fragments_sent(
         recipients = min(math.ceil(math.log2(network.clients)), len(fewest))
     check_range('recipients', recipients, least=1)
     if recipients > len(fewest):
-        raise ValueError(
+        raise InputError(
             f'recipients={recipients}, and client {network.heard_by.index(fewest)} has '
             f'{len(fewest)} neighbours; use fewer recipients, or `topology=complete`'
         )

@@ -16,6 +16,7 @@ from dfl_jax.base import Graph
 from dfl_jax.checks import check_range
 from dfl_jax.compression import FLOAT_BITS
 from dfl_jax.gossip import mixing_weights
+from dfl_jax.setting_error import InputError
 from dfl_jax.timing import World
 
 Version = tuple[int, int]  # client, and how often its model had changed
@@ -80,7 +81,7 @@ class Network:
                 self.heard_by[j].append(i)
         for i in range(clients):
             if not self.hears[i] or not self.heard_by[i]:
-                raise ValueError(
+                raise InputError(
                     f'client {i} has no neighbour to '
                     f'{"send to" if self.hears[i] else "hear from"}; use another topology or a '
                     'higher `degree`'

@@ -9,7 +9,7 @@ from dfl_jax.base import Clients
 from dfl_jax.data import feature_shift
 from dfl_jax.experiment.own_code import TableRows
 from dfl_jax.experiment.run_settings import Data, Partition
-from dfl_jax.setting_error import SettingError
+from dfl_jax.setting_error import InputError, SettingError
 
 Parts = list[np.ndarray]  # a partition: of each client the indices of its samples
 
@@ -107,8 +107,8 @@ def roles_of(columns: Sequence[str] | None) -> dict[str, str] | None:
     for each in columns:
         role, _, name = (part.strip() for part in each.partition('='))
         if not role or not name:
-            raise ValueError(f'`columns={",".join(columns)}`: {each!r} is not ROLE=NAME')
+            raise InputError(f'`columns={",".join(columns)}`: {each!r} is not ROLE=NAME')
         if role in roles:
-            raise ValueError(f'`columns={",".join(columns)}`: {role} is there twice; give it once')
+            raise InputError(f'`columns={",".join(columns)}`: {role} is there twice; give it once')
         roles[role] = name
     return roles

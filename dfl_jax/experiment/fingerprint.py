@@ -17,6 +17,7 @@ from dfl_jax.asynchronous import Slots
 from dfl_jax.base import Graph
 from dfl_jax.experiment.build import BuiltExperiment
 from dfl_jax.experiment.environment import check_settings_of_jax, settings_of_jax
+from dfl_jax.setting_error import InputError
 
 REASONS = {  # what may have changed, by the name of the digest
     'data': 'the data (`dataset`, `data_dir`)',
@@ -85,7 +86,7 @@ def check_same(
     """
     check_inputs(before.get('inputs', {}), built, now['inputs'], path)
     if now['inputs']['evaluated'] and 'evaluated' not in before.get('inputs', {}):
-        raise ValueError(
+        raise InputError(
             f'`resume`: the clients of {path} were evaluated on the first of the test samples, and '
             'this version draws those of `client_eval_samples` at random; resume with the version '
             'that it was started with, or start a new run'
@@ -96,13 +97,13 @@ def check_same(
     free = {'chunk', 'rounds'} if has.get('schedule') in OPEN_ENDED else {'chunk'}
     for name in sorted((was.keys() & has.keys()) - free):
         if was[name] != has[name] and new > old:
-            raise ValueError(
+            raise InputError(
                 f'`rounds={new}` cannot extend {path}, a run of {old} rounds: its {name} follows '
                 f'the number of rounds ({was[name]} then, {has[name]} now), and its first rounds '
                 'would have been others; start a new run with another `out`'
             )
         if was[name] != has[name]:
-            raise ValueError(
+            raise InputError(
                 f'`resume`: {name} of {path} was {was[name]} by default and is {has[name]} in '
                 'this version; resume with the version that it was started with'
             )
@@ -118,7 +119,7 @@ def check_inputs(
     if 'graphs' in before:
         drawn = before['graphs']
         if drawn['sha256'] != digest_of_graphs(built.graphs, drawn['rounds'], drawn['width']):
-            raise ValueError(
+            raise InputError(
                 f'the graphs of the first {drawn["rounds"]} rounds of {path} are not those that '
                 'it began with: `topology_file` changed, another version of networkx draws '
                 'others, or they follow the number of rounds; start a new run'

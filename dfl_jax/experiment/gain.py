@@ -10,7 +10,7 @@ from dfl_jax.base import Graph
 from dfl_jax.experiment.configured_method import ConfiguredMethod
 from dfl_jax.experiment.description import Description
 from dfl_jax.experiment.own_code import TableRows
-from dfl_jax.setting_error import SettingError
+from dfl_jax.setting_error import InputError, SettingError
 
 FAMILY_ROUNDS = 20  # of the schedules from which gain='family' takes the gain of a changing graph
 
@@ -85,4 +85,4 @@ def initial_gain(
             **rows.family_options,
         )
     except topology.TopologyError as error:
-        raise ValueError(f'`gain=family`, networks of {round(known)} clients: {error}') from error
+        raise InputError(f'`gain=family`, networks of {round(known)} clients: {error}') from error

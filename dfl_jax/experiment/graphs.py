@@ -10,7 +10,7 @@ from dfl_jax.experiment.description import Description
 from dfl_jax.experiment.own_code import TableRows
 from dfl_jax.experiment.run_settings import Graphs
 from dfl_jax.methods import EVENTS
-from dfl_jax.setting_error import SettingError
+from dfl_jax.setting_error import InputError, SettingError
 from dfl_jax.timing import World
 
 # Failures after which the clients of a cluster have heard different models
@@ -107,7 +107,7 @@ def with_failures(graphs: Graph, asked: Graphs, directed: bool, seeds: dict[str,
 def _by_cluster(asked: Graphs, graphs: Graph) -> Graph:
     """One aggregator a cluster. Raises ValueError where its clients would not stay alike."""
     if asked.topology != 'clustered':
-        raise ValueError(f'`ntk_by_cluster` needs `topology=clustered`, not {asked.topology}')
+        raise InputError(f'`ntk_by_cluster` needs `topology=clustered`, not {asked.topology}')
     for name in LEAVES_CLIENTS_UNLIKE:
         if getattr(asked, name):
             text = 'leaves the clients of a cluster with different weights'

@@ -15,7 +15,7 @@ from dfl_jax.experiment.run_directory import NAMED, Row, RunDirectory, names_a_f
 from dfl_jax.experiment.run_settings import PART_OF, Placement
 from dfl_jax.experiment.values import typed
 from dfl_jax.method_settings import Setting
-from dfl_jax.setting_error import SettingError
+from dfl_jax.setting_error import InputError, SettingError
 
 
 def recall(
@@ -51,7 +51,7 @@ def recall(
         value = recorded.get(name)
         if isinstance(value, str) and is_code(name, value) and not allow_imports:
             if name not in given:
-                raise ValueError(
+                raise InputError(
                     f'{file} has `{name}={value}`, which is code that would be run; add '
                     '`allow_imports` if you trust it'
                 )
@@ -62,7 +62,7 @@ def recall(
         if name not in known and value is None:
             continue
         if name not in known:
-            raise ValueError(f'{file} has `{name}={_in_short(value)}`, which is not known')
+            raise InputError(f'{file} has `{name}={_in_short(value)}`, which is not known')
         if name in given:
             continue
         if value is None and name not in (*PART_OF, *OWN):
@@ -71,7 +71,7 @@ def recall(
             _check_list(known[name], value)
             value = typed(known[name]._replace(name=name), value, bounds(name))
         except SettingError:
-            raise ValueError(
+            raise InputError(
                 f'{file} has `{name}={_in_short(value)}`, which that setting cannot be; bring back '
                 'what the run wrote, or choose another'
             ) from None
@@ -118,7 +118,7 @@ def _found_again(
         return value
     nor = f', nor in {folder}, where the run began' if isinstance(folder, str) else ''
     mend = f'say where it is now by `{name}=PATH`' if may_differ else 'bring it back'
-    raise ValueError(f'{config} has `{name}={value}`, and no such file is here{nor}; {mend}')
+    raise InputError(f'{config} has `{name}={value}`, and no such file is here{nor}; {mend}')
 
 
 def _in_short(value: Any) -> str:

@@ -22,7 +22,7 @@ from dfl_jax.data import FILES as DATA_FILES
 from dfl_jax.data.hub import PREFIX as FROM_HUB
 from dfl_jax.evaluation import CLIENTS
 from dfl_jax.files import check_file, from_json, to_json
-from dfl_jax.setting_error import SettingError
+from dfl_jax.setting_error import InputError, SettingError
 
 Row = dict[str, Any]
 LOCK = 'lock'
@@ -72,7 +72,7 @@ class RunDirectory:
         """
         with open(self.path / LOCK, 'a', encoding='utf-8') as file:
             if not lock(file, self.path):
-                raise ValueError(
+                raise InputError(
                     f'another process works in {self.path}; wait for it or choose another `out`'
                 )
             for leftover in self.path.glob('*.tmp'):  # of a writer that was killed
@@ -113,7 +113,7 @@ class RunDirectory:
             moved = files and None not in both
             chosen = name == 'chunk' and both[0] is None  # by the run, from the memory then
             if before.get(name) != now.get(name) and not moved and not chosen:
-                raise ValueError(
+                raise InputError(
                     f'`resume`: {self.path} was started with `{name}`={shown(before.get(name))}, '
                     f'not {shown(now.get(name))}; resume with the same settings or choose '
                     'another `out`'
@@ -296,7 +296,7 @@ def lock(file: IO, folder: Path) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        raise ValueError(
+        raise InputError(
             f'{folder} cannot be locked ({error.strerror or error}), as on a network file system '
             'without locks; two processes would mix up their files there, choose `out` on a local '
             'disk'

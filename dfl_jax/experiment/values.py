@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dfl_jax.method_settings import Setting
-from dfl_jax.setting_error import SettingError
+from dfl_jax.setting_error import InputError, SettingError
 
 WHOLE = ('hidden', 'ntk_timesteps')  # lists of whole numbers
 NUMBERS = (*WHOLE, 'architecture_ratios')
@@ -68,7 +68,7 @@ def check_value(name: str, value: Any, number: bool) -> None:
     number: whether the setting is one.
     """
     if value == '':
-        raise ValueError(f'`{name}=` has no value; give one, or leave it out')
+        raise InputError(f'`{name}=` has no value; give one, or leave it out')
     if not (number or name in (*NUMBERS, *MOST)):
         return
     several = value if name in NUMBERS and value is not None else [value]

@@ -65,6 +65,13 @@ def sample_weights(student: Array, teacher: Array) -> Array:
     return 1 - jnp.exp(-ratio)
 
 
+def _orders(key: Array, mask: Array, epochs: int, size: int) -> Array:
+    """The orders of each aggregator's samples [H, N] in every epoch, padded to whole batches."""
+    keys = jax.random.split(key, len(mask))
+    orders = jax.vmap(lambda k, m: epoch_orders(k, m, epochs))(keys, mask)
+    return jnp.pad(orders, [(0, 0), (0, 0), (0, -mask.shape[1] % size)])
+
+
 def mutual_learning(
     population: Population, settings: LocalTraining, mutual: Mutual, chunk: int | None
 ) -> Callable[..., tuple[Stacked, dict[str, Array]]]:
@@ -96,10 +103,7 @@ def mutual_learning(
         size = min(settings.batch_size, data.mask.shape[1])
         samples = data.mask.sum(axis=1, dtype=jnp.int32)  # [H]
         steps = mutual.epochs * ((samples + size - 1) // size)
-        orders = jax.vmap(lambda k, m: epoch_orders(k, m, mutual.epochs))(
-            jax.random.split(k_orders, aggregators), data.mask
-        )
-        orders = jnp.pad(orders, [(0, 0), (0, 0), (0, -data.mask.shape[1] % size)])
+        orders = _orders(k_orders, data.mask, mutual.epochs, size)
         shares = jax.vmap(lambda y, m: class_shares(y, m, population.classes, dtype))(
             data.y, data.mask
         )
@@ -158,16 +162,11 @@ def mutual_learning(
             return tuple({name: each[i] for name, each in learnt.items()} for i in range(3))
 
         moments = {name: jax.vmap(optimiser.init)(stacked) for name, stacked in models.items()}
-        losses = {
-            name: jnp.zeros(len(group.position), dtype) for name, group in participants.items()
-        }
+        losses = {name: jnp.zeros(len(g.position), dtype) for name, g in participants.items()}
         running = jnp.max(jnp.where(graph.active, steps, 0))
         models, _, losses = lax.fori_loop(0, running, step, (models, moments, losses))
-        means = {
-            name: losses[name] / steps[group.position // members]
-            for name, group in participants.items()
-        }
-        return models, means
+        done = {name: steps[group.position // members] for name, group in participants.items()}
+        return models, {name: losses[name] / done[name] for name in participants}
 
     return learn
 

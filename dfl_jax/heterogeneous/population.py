@@ -17,6 +17,7 @@ from dfl_jax.base import Array, Graph, PyTree
 from dfl_jax.execution import mesh_size
 from dfl_jax.initialisation import initial_params
 from dfl_jax.models import Model
+from dfl_jax.setting_error import InputError
 from dfl_jax.tasks import Task
 
 Stacked = dict[str, PyTree]  # by architecture
@@ -60,7 +61,7 @@ def populate(models: Mapping[str, Model], assigned: Sequence[str]) -> Population
     names = np.array(assigned)
     for name in models:
         if not (names == name).any():
-            raise ValueError(
+            raise InputError(
                 f'architecture {name} has no client among {len(names)}; leave it out, change its '
                 'ratio or raise `clients`'
             )

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from dfl_jax.base import Array
 from dfl_jax.heterogeneous.population import Population
 from dfl_jax.models import ConvNet, Model
+from dfl_jax.setting_error import InputError
 
 RULES = ('first', 'rolled', 'sorted', 'random')
 
@@ -39,7 +40,7 @@ def axes(population: Population) -> dict[str, list[tuple[Axis, ...]]]:
     first = next(iter(shapes.values()))
     for name, leaves in shapes.items():
         if [(p, len(s)) for p, s in leaves] != [(p, len(s)) for p, s in first]:
-            raise ValueError(
+            raise InputError(
                 f'{name} and {next(iter(shapes))} differ in layers, not in width alone: methods '
                 'that share parts of a model cannot train them; use `architectures=h1_cnn`'
             )

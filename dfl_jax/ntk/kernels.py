@@ -23,6 +23,7 @@ from dfl_jax.execution import folded
 from dfl_jax.models import Model
 from dfl_jax.ntk.precision import product
 from dfl_jax.ntk.structured import structured, structured_members, unstructured_parameters
+from dfl_jax.setting_error import InputError
 
 KERNELS = ('auto', 'structured', 'output_scan', 'nt')
 Kernel = Callable[[PyTree, Array], Array]  # (params, x [N, ...]) -> H [N, N]
@@ -40,7 +41,7 @@ def kernel_fn(model: Model, method: str = 'auto') -> Kernel:
         if not unknown:
             return partial(structured, model)
         if method == 'structured':
-            raise ValueError(
+            raise InputError(
                 f'kernel structured does not know the layers of {", ".join(unknown)}; '
                 'use `kernel=output_scan`'
             )
