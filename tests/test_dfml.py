@@ -291,7 +291,7 @@ def test_alpha_zero_is_supervised_learning_alone(network):
     [
         ({'mutual_epochs': 0}, r'mutual_epochs \(K\) has to be at least 1, got 0'),
         ({'alpha': 1.5}, r'alpha has to lie in \[0, 1\], got 1.5'),
-        ({'period': 1}, 'a period of at least 2'),
+        ({'period': 1}, 'period has to be at least 2'),
         ({'schedule': 'square'}, 'unknown schedule'),
         ({'supervision': 'mse'}, 'unknown supervision'),
         ({'temperature': 0.0}, 'temperature has to be above 0'),

@@ -190,11 +190,11 @@ INPUTS = {  # name -> (arguments, the file, what is changed in it, what is named
     ),
     'links': (
         f'{NETWORKED} --topology=edge_list --topology_file={{edges0.txt}}',
-        *('edges0.txt', ONE_LINK, '`topology_file`'),
+        *('edges0.txt', ONE_LINK, 'topology_file changed'),
     ),
     'links of one direction': (
         f'{NETWORKED} --topology=directed_edge_list --topology_file={{edges0.txt}}',
-        *('edges0.txt', ONE_LINK, '`topology_file`'),
+        *('edges0.txt', ONE_LINK, 'topology_file changed'),
     ),
     'a matrix': (
         f'{NETWORKED} --topology=matrix --topology_file={{weights.npy}}',
@@ -360,5 +360,5 @@ def test_every_array_of_an_experiment_is_in_its_fingerprint(text, files):
 
 
 def test_a_new_part_of_an_experiment_is_in_the_fingerprint_or_derived():
-    known = {'dataset', 'parts', 'validation', 'graphs', 'population', 'world', 'code', 'evaluated'}
+    known = {'dataset', 'parts', 'validation', 'graphs', 'population', 'world', 'rows', 'evaluated'}
     assert {field.name for field in dataclasses.fields(BuiltExperiment)} == known | DERIVED
