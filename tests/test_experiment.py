@@ -168,6 +168,14 @@ def test_a_run_that_was_interrupted_does_not_look_finished(small, tmp_path, monk
     assert [row['round'] for row in again] == [1, 2] and again.rows[0] == run.rows[0]
 
 
+def test_defaults_follow_from_the_algorithm():
+    assert Experiment.of(algorithm='dsgt').graphs == Experiment.of(algorithm='dfedavg').graphs
+    assert Experiment.of(algorithm='d2').graphs.static_topology
+    dfml = Experiment.of(algorithm='dfml', alpha=0.5)
+    assert (dfml.graphs.topology, dfml.partition.validation_share) == ('complete', 0.2)
+    assert Experiment.of(algorithm='dfml', topology='ring').graphs.topology == 'ring'
+
+
 def test_experiments_of_equal_settings_are_equal():
     first = Experiment.of(algorithm='dfedavg', topology='ring', hidden=[8, 8], rounds=3)
     assert first == Experiment.of(rounds=3, hidden=(8, 8), algorithm='dfedavg', topology='ring')

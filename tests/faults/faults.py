@@ -337,8 +337,8 @@ FAULTS = [
     Fault(
         'momentum of SPARK that does not look ahead',
         'dfl_jax/algorithms/spark.py',
-        'w + momentum * v + d, w, v, delta)',
-        'w + v + 0 * d, w, v, delta)',
+        'w + momentum * v + d, w, velocity, delta)',
+        'w + v + 0 * d, w, velocity, delta)',
         ('test_spark.py::test_three_rounds_equal_the_reference',),
     ),
     Fault(

@@ -158,8 +158,8 @@ NUMBERS = [
     Fault(
         'the work of a head that is not counted',
         'dfl_jax/algorithms/dfed_alt.py',
-        'gossip_method(model, [training, of_head],',
-        'gossip_method(model, [training],',
+        'gossip, [training, of_head],',
+        'gossip, [training],',
         ('test_counts.py::test_each_client_sends_and_computes_what_the_paper_says[dfed_alt-0]',),
     ),
     Fault(

@@ -16,8 +16,8 @@ WIRING = [
     # ---------------------------------------------------------------------- flags of a run
     Fault(
         'client sizes whose spread is always the default',
-        'dfl_jax/experiment/build.py',
-        '        lognormal_sigma=asked.lognormal_sigma,\n',
+        'dfl_jax/experiment/run_settings.py',
+        "    'lognormal_sigma': 'lognormal_sigma',\n",
         '',
         (f'{FLAG}[lognormal_sigma]',),
     ),
@@ -37,23 +37,23 @@ WIRING = [
     ),
     Fault(
         'a torus that has two dimensions whatever is asked',
-        'dfl_jax/experiment/graphs.py',
-        "'dimensions': asked.torus_dimensions",
-        "'dimensions': 2",
+        'dfl_jax/experiment/run_settings.py',
+        "    'torus_dimensions': 'dimensions',\n",
+        '',
         (f'{FLAG}[torus_dimensions]',),
     ),
     Fault(
         'graphs that are not rewired',
-        'dfl_jax/experiment/graphs.py',
-        "'assortativity': asked.assortativity",
-        "'assortativity': None",
+        'dfl_jax/experiment/run_settings.py',
+        "    'assortativity': 'assortativity',\n",
+        '',
         (f'{FLAG}[assortativity]',),
     ),
     Fault(
         'a barrier that a run never sets up',
         'dfl_jax/experiment/build.py',
-        'rules=Rules(barrier=time.barrier, ',
-        'rules=Rules(',
+        'Rules(barrier=time.barrier, ',
+        'Rules(',
         (f'{FLAG}[barrier]',),
     ),
     Fault(
@@ -70,6 +70,13 @@ WIRING = [
         '',
         ('test_wiring_commands.py::test_a_run_hands_on_all_that_it_is',),
     ),
+    Fault(
+        'an experiment of Python that leaves out what its method asks of the run',
+        'dfl_jax/experiment/description.py',
+        'cls.of_settings({**row.defaults, **flat}, given=flat)',
+        'cls.of_settings(flat, given=flat)',
+        ('test_experiment.py::test_defaults_follow_from_the_algorithm',),
+    ),
     # --------------------------------------------------------------------- settings of methods
     Fault(
         'one epoch for the head, whatever is asked',
@@ -81,8 +88,8 @@ WIRING = [
     Fault(
         'training whose options a method leaves behind',
         'dfl_jax/algorithms/dfed_alt.py',
-        'train_body = local_training(model, training, chunk)',
-        "train_body = local_training(model, training.replace(supervision='ce'), chunk)",
+        'train_body = local_training(model, training, gossip',
+        "train_body = local_training(model, training.replace(supervision='ce'), gossip",
         (
             'test_wiring_methods.py'
             '::test_local_training_has_all_of_its_settings_in_every_method[dfed_alt]',
@@ -90,7 +97,7 @@ WIRING = [
     ),
     Fault(
         'fragments of which a flag does not decide the number',
-        'dfl_jax/experiment/build.py',
+        'dfl_jax/experiment/simulated_time.py',
         '**{name: settings[name] for name in of_events if name in settings},',
         "**{n: settings[n] for n in of_events if n in settings and n != 'recipients'},",
         (f'{SCHEDULE}[events-recipients-1-2]',),
@@ -98,14 +105,14 @@ WIRING = [
     # ------------------------------------------------------------------------ without rounds
     Fault(
         'messages of events that are never lost',
-        'dfl_jax/experiment/build.py',
+        'dfl_jax/experiment/simulated_time.py',
         '        loss=experiment.graphs.link_dropout,\n',
         '',
         (f'{SCHEDULE}[events-link_dropout-0-0.4]',),
     ),
     Fault(
         'events whose work is that of a mean client',
-        'dfl_jax/experiment/build.py',
+        'dfl_jax/experiment/simulated_time.py',
         '(jnp.asarray(sizes))',
         '(jnp.full(len(sizes), int(sizes.mean())))',
         (f'{SCHEDULE}[events-partition-iid-lognormal]',),
@@ -127,7 +134,7 @@ WIRING = [
     # ------------------------------------------------------------------------------- streams
     Fault(
         'validation drawn from the stream of the partition',
-        'dfl_jax/experiment/build.py',
+        'dfl_jax/experiment/datasets.py',
         "split_validation(parts, share, seeds['validation'])",
         "split_validation(parts, share, seeds['partition'])",
         ('test_streams.py::test_what_follows_from_a_stream_and_what_does_not[rounds-validation]',),
