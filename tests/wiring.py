@@ -55,9 +55,10 @@ def digests(made: BuiltExperiment, initial: bool = True) -> dict[str, str]:
     parts = {
         field.name: getattr(made, field.name)
         for field in dataclasses.fields(made)
-        if field.name not in ('experiment', 'configured', 'algorithm', 'model', 'footprint')
+        if field.name not in ('experiment', 'rows', 'configured', 'algorithm', 'model', 'footprint')
     }
     parts |= {
+        'code': made.rows.digest,
         'gain': made.configured.gain,
         'task': made.model.task.name,
         'shapes': made.model.shapes,
