@@ -232,21 +232,21 @@ def table_rows(values: Mapping[str, Any]) -> TableRows:
     >>> table_rows(Experiment.of(algorithm='dfedavg', task='regression').flat()).task.name
     'regression'
     """
-    topology, partition, dataset = (values[n] for n in ('topology', 'partition', 'dataset'))
-    shift, own = values['feature_shift'], is_own_loader(dataset)
+    kind, split, shift = (values[name] for name in ('topology', 'partition', 'feature_shift'))
+    own = is_own_loader(dataset := values['dataset'])
     return TableRows(
-        values,
-        method_named(values['algorithm']),
-        row_named('topology', topology, {}, Family) if is_own(topology) else topology,
-        {field: values[name] for name, field in OF_FAMILIES.items()},
-        row_named('partition', partition, {}, data.Partition) if is_own(partition) else partition,
-        {field: values[name] for name, field in OF_PARTITIONS.items()},
-        task_named(values['task']),
-        _module(values['model'], values['hidden']),
-        named('dataset', dataset, {}) if own else None,
-        None if shift is None else feature_shift.parse(shift),
-        {name: _function(name, values) for name in FUNCTIONS if is_code(name, values[name])},
-        digest_of_code(values),
+        values=values,
+        method=method_named(values['algorithm']),
+        family=row_named('topology', kind, {}, Family) if is_own(kind) else kind,
+        family_options={field: values[name] for name, field in OF_FAMILIES.items()},
+        partition=row_named('partition', split, {}, data.Partition) if is_own(split) else split,
+        partition_options={field: values[name] for name, field in OF_PARTITIONS.items()},
+        task=task_named(values['task']),
+        module=_module(values['model'], values['hidden']),
+        loader=named('dataset', dataset, {}) if own else None,
+        shift=None if shift is None else feature_shift.parse(shift),
+        functions={n: _function(n, values) for n in FUNCTIONS if is_code(n, values[n])},
+        digest=digest_of_code(values),
     )
 
 
