@@ -8,6 +8,7 @@ import scipy.sparse
 
 from dfl_jax import topology
 from dfl_jax.gossip import gain
+from dfl_jax.setting_error import SettingError
 from dfl_jax.topology import TopologyError
 
 
@@ -199,9 +200,9 @@ def test_gain_of_size():
 
 def test_polls_of_nobody_or_too_many_are_refused():
     graphs = schedule_of('ring', 9)
-    with pytest.raises(TopologyError, match='10 polled clients of 9: use 1 to 9'):
+    with pytest.raises(SettingError, match='10 polled clients of 9: use 1 to 9'):
         gain.polled_degrees(graphs, 10, seed=0)
-    with pytest.raises(TopologyError, match='ask at least one'):
+    with pytest.raises(SettingError, match='ask at least one'):
         gain.gain_of_degrees([], 9)
 
 

@@ -20,6 +20,7 @@ from scipy.sparse import csgraph, linalg
 from dfl_jax import topology
 from dfl_jax.base import Graph
 from dfl_jax.gossip.spectra import mixing_matrix
+from dfl_jax.setting_error import SettingError
 from dfl_jax.topology import TopologyError
 
 TOLERANCE = 1e-12  # on the change of v_steady in a step, summed over clients
@@ -115,16 +116,20 @@ def gain_of_family(
       seed: non-negative.
 
     Raises:
-      TopologyError: ten times as many draws did not give as many connected networks.
+      TopologyError: no such networks, or ten times as many draws did not give as many connected
+        ones.
     """
     gains: list[float] = []
     static = rounds == 1 and topology.family_named(family)[1].static is not False
     for each in np.random.SeedSequence(seed).generate_state(10 * draws):
         with warnings.catch_warnings():
             warnings.simplefilter('ignore', UserWarning)  # a draw that is not connected
-            graphs = topology.schedule(
-                family, clients, rounds, seed=int(each), static=static, **options
-            )
+            try:
+                graphs = topology.schedule(
+                    family, clients, rounds, seed=int(each), static=static, **options
+                )
+            except SettingError as error:  # most often of the clients, whose number is an estimate
+                raise TopologyError(str(error)) from error
         matrices = mixing_matrices(graphs, np.ones(clients), mixing)
         if _components(matrices).max() == 0:
             gains.append(gain_of(*matrices))
@@ -147,11 +152,11 @@ def gain_of_degrees(degrees: Sequence[int] | np.ndarray, clients: int) -> float:
       clients: n, as far as it is known.
 
     Raises:
-      TopologyError: no client was polled.
+      SettingError: no client was polled.
     """
     with_self = np.asarray(degrees, np.float64) + 1
     if not with_self.size:
-        raise TopologyError('no degree was polled; ask at least one client')
+        raise SettingError.of('no degree was polled; ask at least one client', degrees=degrees)
     return float(math.sqrt(clients / (with_self**2).mean()) * with_self.mean())
 
 
@@ -202,7 +207,8 @@ def polled_degrees(graph: Graph, sample: int, seed: int) -> np.ndarray:
     """Neighbours in the first round of `sample` random clients, [sample]."""
     degrees = np.asarray(graph.mask[0]).sum(axis=1) - 1
     if not 1 <= sample <= len(degrees):
-        raise TopologyError(f'{sample} polled clients of {len(degrees)}: use 1 to {len(degrees)}')
+        text = f'{sample} polled clients of {len(degrees)}: use 1 to {len(degrees)}'
+        raise SettingError.of(text, sample=sample)
     return np.random.default_rng(seed).choice(degrees, sample, replace=False)
 
 

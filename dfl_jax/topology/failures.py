@@ -2,7 +2,7 @@
 
 Each function takes a schedule (members and mask [T, M, K], active [T, M]) and returns it with new
 arrays; all but `drop_absent` take a probability in [0, 1] and a non-negative seed, too, and raise
-TopologyError for another probability. The self column is never lost.
+SettingError for another probability. The self column is never lost.
 """
 
 import numpy as np
