@@ -49,14 +49,13 @@ def load(
       progress: show a progress bar when reading takes more than a second.
 
     Raises:
-      DataError: image_size out of `SIZES`, no Pillow, folders of another layout, test classes that
-        training lacks, an image that cannot be read, or a channel that does not vary.
+      SettingError: no such folder, or image_size out of `SIZES`.
+      DataError: no Pillow, folders of another layout, test classes that training lacks, an image
+        that cannot be read, or a channel that does not vary.
     """
     size = SIZE if image_size is None else image_size
     check_size(size)
-    if not data_dir:
-        raise DataError(f'image_folder: set data_dir to a folder that holds {LAYOUT}')
-    root = folder_of(data_dir)
+    root = folder_of(data_dir, f'image_folder: set data_dir to a folder that holds {LAYOUT}')
     halves = [root / 'train', root / 'test']
     split = all(half.is_dir() for half in halves)
     sets = [_classes(folder) for folder in (halves if split else [root])]

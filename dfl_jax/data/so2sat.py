@@ -57,12 +57,11 @@ def load(
 
 def _find(data_dir: str | Path | None) -> list[Path]:
     remedy = f'get them, of the random split of the third version, from {URL}'
-    if not data_dir:
-        raise DataError(
-            f'so2sat is too large to be downloaded here: set data_dir to a folder that holds '
-            f'{" and ".join(FILES)}; {remedy}'
-        )
-    root = folder_of(data_dir)
+    root = folder_of(
+        data_dir,
+        'so2sat is too large to be downloaded here: set data_dir to a folder that holds '
+        f'{" and ".join(FILES)}; {remedy}',
+    )
     home = root / 'so2sat'
     folders = (home, home / 'random', root, root / 'random')  # the archive has it in random/
     folder = next((f for f in folders if any((f / file).is_file() for file in FILES)), home)

@@ -34,6 +34,7 @@ from dfl_jax.data.dataset import (
 )
 from dfl_jax.data.npz import check_targets
 from dfl_jax.files import check_file, read_table
+from dfl_jax.setting_error import SettingError
 from dfl_jax.tasks import CLASSIFICATION, Task
 
 SUFFIXES = ('.csv', '.parquet')
@@ -133,6 +134,7 @@ def from_frame(
         but for clients, and for classes with leading zeros.
 
     Raises:
+      SettingError: a role that no table has, or a share of the test set where a column says it.
       DataError: columns that are missing, have missing values, or cannot be features or targets.
     """
     roles = _roles(frame, origin, columns)
@@ -187,13 +189,10 @@ def _typed(frame: Frame, roles: dict[str, list[str]], task: Task) -> Frame:
 
 
 def _roles(frame: Frame, origin: object, columns: Mapping[str, str]) -> dict[str, list[str]]:
-    """The names of the columns that have each of `ROLES`. Raises DataError for unknown ones."""
-    strangers = sorted(set(columns) - set(ROLES))
-    if strangers:
-        raise DataError(
-            f'columns {strangers[0]}={columns[strangers[0]]}: a table has the roles '
-            f'{", ".join(ROLES)}'
-        )
+    """The names of the columns that have each of `ROLES`. Raises SettingError for others."""
+    if strangers := sorted(set(columns) - set(ROLES)):
+        given, roles = f'{strangers[0]}={columns[strangers[0]]}', ', '.join(ROLES)
+        raise SettingError.of(f'columns {given}: a table has the roles {roles}', columns=columns)
     present = ', '.join(map(str, frame.columns))[:300]
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
@@ -226,9 +225,10 @@ def _test_rows(
     if not split:
         return choose_test_rows(len(frame), test_share, origin)
     if test_share is not None:
-        raise DataError(
+        raise SettingError.of(
             f'{origin}: the column {split[0]} says what is the test set: drop the '
-            f'test share of {test_share}'
+            f'test share of {test_share}',
+            test_share=test_share,
         )
     values = frame[split[0]].astype(str).to_numpy()
     strangers = sorted(set(values) - {'train', 'test'})
