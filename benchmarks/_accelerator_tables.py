@@ -1,13 +1,14 @@
 """What `benchmarks.accelerator` writes, and how it reads what its processes leave."""
 
 import json
-import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from dfl_jax.experiment.run_directory import RunDirectory
 
 Row = dict[str, Any]
 GIB = 2**30
@@ -45,14 +46,10 @@ def read_run(folder: Path, _: str) -> Row:
 
     Raises OSError, ValueError or LookupError where it has not come to an evaluation.
     """
-    run = max(path.parent for path in folder.glob('*/config.json'))
-    rows = [
-        json.loads(line)
-        for line in (run / 'metrics.jsonl').read_text(encoding='utf-8').splitlines()
-    ]
+    run = RunDirectory(max(path.parent for path in folder.glob('*/config.json')))
+    rows = run.rows()
     ends, seconds = ([row[name] for row in rows] for name in ('round', 'seconds'))
     each = np.diff(seconds, prepend=0) / np.diff(ends, prepend=0)
-    settings = json.loads((run / 'config.json').read_text(encoding='utf-8'))['settings']
     took = folder / 'took.json'
     return {
         'seconds': float(np.median(each[1:] if len(each) > 1 else each)),
@@ -61,7 +58,7 @@ def read_run(folder: Path, _: str) -> Row:
         'client_accuracy': rows[-1]['client_accuracy_mean'],
         'accuracies': [row['client_accuracy_mean'] for row in rows],
         **(json.loads(took.read_text(encoding='utf-8')) if took.exists() else {}),
-        **({} if (run / 'done').exists() else {'goes_on': settings['rounds']}),
+        **({} if run.done.exists() else {'goes_on': run.config()['settings']['rounds']}),
     }
 
 
@@ -133,10 +130,3 @@ def _cell(key: str, value: float | None) -> str:
 
 def _row(*cells: object) -> list[str]:
     return [f'| {" | ".join(map(str, cells))} |']
-
-
-def replace(path: Path, text: str) -> None:
-    """Writes a file so that a reader sees all of it or what was there."""
-    draft = path.with_suffix(path.suffix + '.tmp')
-    draft.write_text(text, encoding='utf-8')
-    os.replace(draft, path)

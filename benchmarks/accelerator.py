@@ -30,6 +30,8 @@ from absl import app, flags
 
 from benchmarks import _accelerator_tables as tables
 from benchmarks._queue import Part, Queue, Row, processes
+from dfl_jax.experiment.run_directory import write_atomically
+from dfl_jax.methods import IN_ROUNDS
 
 _DATA_DIR = flags.DEFINE_string('data_dir', None, 'folder of the data (default: digits)')
 _OUT = flags.DEFINE_string('out', 'runs/accelerator', 'folder of the results')
@@ -119,14 +121,12 @@ class Results:
         self.save()
 
     def save(self) -> None:
-        tables.replace(self.path, json.dumps(self.content, indent=1) + '\n')
-        tables.replace(self.path.with_suffix('.md'), tables.page(self.content))
+        write_atomically(self.path, json.dumps(self.content, indent=1) + '\n')
+        write_atomically(self.path.with_suffix('.md'), tables.page(self.content))
 
 
 def parts(out: Path) -> list[Part]:
     """The queue, in the order of worth."""
-    from dfl_jax.methods import IN_ROUNDS
-
     few = _SMALL.value
     precise = [f'rounds/{name}-{each}' for name, those in PRECISIONS.items() for each in those]
     precise.sort(key=lambda name: not name.endswith('-highest'))
