@@ -201,15 +201,15 @@ def measure(name: str) -> Row:
     group, method = name.split('/')
     size = aot.Size(6, 8, 6, 8, 0.0625, 2) if _SMALL.value else aot.Size()
     sharding = jax.sharding.SingleDeviceSharding(device)
-    compiled, program, count = aot.compiled_round(method, 'here', sharding, None, size)
+    compiled, program, count = aot.compiled_round(method, 'here', sharding, size)
     if group == 'trace':
-        step, state = aot.started_round(method, program, None, size)
+        step, state = aot.started_round(method, program, size)
         for _ in range(2):
             state = jax.block_until_ready(step(state))
         return {'kernels': profiled(lambda: step(state))}
     plan = program.memory_analysis()
     return {
-        'ms': aot.round_milliseconds(method, program, None, size),
+        'ms': aot.round_milliseconds(method, program, size),
         'compile': compiled,
         'operations': count,
         'arguments': plan.argument_size_in_bytes,
