@@ -16,13 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dfl_jax.data.dataset import (
-    DataError,
-    Dataset,
-    folder_of,
-    normalised,
-    one_line,
-)
+from dfl_jax.data.dataset import DataError, Dataset, folder_of, normalised, one_line
 from dfl_jax.files import check_file
 from dfl_jax.host_memory import in_bytes
 

@@ -28,13 +28,7 @@ MODES: dict[str, tuple[str, ...]] = {
         'resnet-4-8-16-32',
     ),
     'h1_vit': ('vit-512-512', 'vit-256-256', 'vit-128-128', 'vit-64-64', 'vit-32-32'),
-    'h2_cnn': (
-        'cnn-32-64-128-256',
-        'cnn-32-64-128',
-        'cnn-32-64',
-        'cnn-16-32-64',
-        'cnn-8-16-32-64',
-    ),
+    'h2_cnn': ('cnn-32-64-128-256', 'cnn-32-64-128', 'cnn-32-64', 'cnn-16-32-64', 'cnn-8-16-32-64'),
     'h2_efficientnet': tuple(f'efficientnet-{variant}' for variant in VARIANTS),
 }
 MODES['h2_mixed'] = MODES['h1_vit'][:2] + MODES['h1_resnet'][:4] + MODES['h2_cnn'][:4]

@@ -13,11 +13,7 @@ COOLING = 0.93  # factor of the temperature from one sweep to the next
 
 
 def rewire(
-    links: np.ndarray,
-    target: float,
-    rng: np.random.Generator,
-    *,
-    tolerance: float = 0.01,
+    links: np.ndarray, target: float, rng: np.random.Generator, *, tolerance: float = 0.01
 ) -> np.ndarray:
     """The links with ends of random pairs swapped until the assortativity is near the target.
 
