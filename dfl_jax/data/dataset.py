@@ -1,8 +1,9 @@
 """The data set that every reader returns, and what they share."""
 
+import contextlib
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,6 +128,20 @@ def check_memory(path: object, size: float) -> None:
 
 def one_line(error: Exception) -> str:
     return ' '.join(f'{type(error).__name__}: {error}'.split())[:200]
+
+
+@contextlib.contextmanager
+def reading(failure: str, remedy: str = '', errors: tuple = (Exception,)) -> Iterator[None]:
+    """Raises what a library raises in this block as a DataError: `failure (its error): remedy`.
+
+    errors: those of the library; any by default, as most have their own.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except errors as error:
+        raise DataError(f'{failure} ({one_line(error)}){remedy and f": {remedy}"}') from None
 
 
 def check_learns_classes(origin: object, task: Task, remedy: str) -> None:

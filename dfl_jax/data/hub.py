@@ -21,6 +21,7 @@ from dfl_jax.data.dataset import (
     normalised,
     number_names,
     one_line,
+    reading,
 )
 from dfl_jax.data.images import channel_moments, check_size, pixels_of
 from dfl_jax.data.npz import check_inputs
@@ -109,7 +110,8 @@ def _splits(name: str, progress: bool) -> tuple[Table, Table | None, bool]:
     if not progress:
         datasets.disable_progress_bars()
     folder, texts = expand(name), False
-    try:
+    remedy = 'give NAME or NAME:CONFIGURATION of the hub, or a folder'
+    with reading(f'cannot load {name} by the package datasets', remedy):
         if (folder / 'dataset_dict.json').is_file() or (folder / 'state.json').is_file():
             found = datasets.load_from_disk(folder)
         elif folder.is_dir():
@@ -123,13 +125,6 @@ def _splits(name: str, progress: bool) -> tuple[Table, Table | None, bool]:
         else:
             repository, _, configuration = name.partition(':')
             found = datasets.load_dataset(repository, configuration or None)
-    except DataError:
-        raise
-    except Exception as error:  # of the network, the hub, pyarrow: each has its own
-        raise DataError(
-            f'cannot load {name} by the package datasets ({one_line(error)}): give NAME or '
-            'NAME:CONFIGURATION of the hub, or a folder'
-        ) from None
     found = found.with_format(None)  # one that it was saved with
     if not isinstance(found, datasets.DatasetDict):
         return found, None, texts

@@ -30,7 +30,7 @@ from dfl_jax.data.dataset import (
     choose_test_rows,
     imported,
     number_names,
-    one_line,
+    reading,
 )
 from dfl_jax.data.npz import check_targets
 from dfl_jax.files import check_file, read_table
@@ -74,7 +74,7 @@ def read(path: Path, texts: Collection[str] | None = None) -> Frame:
     Raises DataError for a file that cannot be read.
     """
     pandas = imported('pandas', f'{path.suffix} files are read by pandas', 'pandas pyarrow')
-    try:
+    with reading(f'cannot read {path} as a table'):
         check_file(path)
         if path.suffix == '.parquet':
             check_memory(path, 4 * path.stat().st_size)
@@ -94,10 +94,6 @@ def read(path: Path, texts: Collection[str] | None = None) -> Frame:
             skipinitialspace=True,
             low_memory=False,  # which would look at pieces of a column, one by one
         )
-    except DataError:
-        raise
-    except Exception as error:  # pandas and pyarrow each have their own
-        raise DataError(f'cannot read {path} as a table ({one_line(error)})') from None
     check_header(frame, path)
     return frame
 
@@ -191,8 +187,9 @@ def _typed(frame: Frame, roles: dict[str, list[str]], task: Task) -> Frame:
 def _roles(frame: Frame, origin: object, columns: Mapping[str, str]) -> dict[str, list[str]]:
     """The names of the columns that have each of `ROLES`. Raises SettingError for others."""
     if strangers := sorted(set(columns) - set(ROLES)):
-        given, roles = f'{strangers[0]}={columns[strangers[0]]}', ', '.join(ROLES)
-        raise SettingError.of(f'columns {given}: a table has the roles {roles}', columns=columns)
+        given = f'{strangers[0]}={columns[strangers[0]]}'
+        text = f'columns {given}: a table has the roles {", ".join(ROLES)}'
+        raise SettingError.of(text, columns=columns)
     present = ', '.join(map(str, frame.columns))[:300]
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
