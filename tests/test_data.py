@@ -794,19 +794,12 @@ def test_so2sat_damaged_file(tmp_path, keep):
 
 
 def test_so2sat_is_not_downloaded(tmp_path, monkeypatch):
-    for error, folder, message in (
-        (
-            SettingError,
-            None,
-            r'set data_dir to a folder that holds training.h5 and testing.h5.*random split',
-        ),
-        (
-            DataError,
-            tmp_path,
-            f'{tmp_path}/so2sat lacks training.h5 and testing.h5: get them.*mediatum',
-        ),
-        (SettingError, tmp_path / 'typo', 'typo is not a folder'),
+    for folder, message in (
+        (None, r'set data_dir to a folder that holds training.h5 and testing.h5.*random split'),
+        (tmp_path, f'{tmp_path}/so2sat lacks training.h5 and testing.h5: get them.*mediatum'),
+        (tmp_path / 'typo', 'typo is not a folder'),
     ):
+        error = DataError if folder == tmp_path else SettingError
         with pytest.raises(error, match=message):
             data.load('so2sat', folder)
     (tmp_path / 'testing.h5').touch()
