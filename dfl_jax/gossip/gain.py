@@ -38,7 +38,8 @@ def steady_vector(*matrices: scipy.sparse.sparray) -> np.ndarray:
         through them again and again. One for a static graph, of any weights and directions.
 
     Raises:
-      TopologyError: some clients never hear, over all rounds, from some others.
+      SettingError: some clients never hear, over all rounds, from some others.
+      TopologyError: the vector of a schedule of several graphs does not settle.
     """
     steps = [scipy.sparse.csr_array(matrix.T) for matrix in reversed(matrices)]
     _check_connected(matrices)
@@ -177,8 +178,8 @@ def push_sum_size(graph: Graph, rounds: int) -> np.ndarray:
       rounds: number of rounds of gossip.
 
     Raises:
-      TopologyError: the network is not connected, or estimates differ by more than a factor of
-        AGREEMENT.
+      SettingError: the network is not connected.
+      TopologyError: estimates differ by more than a factor of AGREEMENT.
     """
     clients = graph.members.shape[1]
     shares = [_shared(m, graph) for m in mixing_matrices(graph, np.ones(clients), 'uniform')]
@@ -221,8 +222,9 @@ def _components(matrices: Sequence[scipy.sparse.sparray]) -> np.ndarray:
 def _check_connected(matrices: Sequence[scipy.sparse.sparray]) -> None:
     names = _components(matrices)
     if parts := names.max():
-        raise TopologyError(
+        raise SettingError.of(
             f'the graph is not connected: its {len(names)} clients fall into {parts + 1} '
             f'components, the largest of {np.bincount(names).max()}, and each would need a gain of '
-            'its own; raise the degree, or take another `seed` or init'
+            'its own; raise the degree, or take another `seed` or init',
+            init='gain_corrected',
         )

@@ -203,10 +203,11 @@ def _check_online(online: Online, clients: int) -> None:
 
 def subset(world: World, clients: int, seed: int) -> World:
     """So many clients of a world, drawn at random in random order; all of it as it is where it has
-    no more. Raises ValueError where it has fewer."""
+    no more. Raises SettingError where it has fewer."""
     found = len(world.speed)
     if found < clients:
-        raise ValueError(f'a world of {found} clients for {clients}; name a larger one')
+        text = f'a world of {found} clients for {clients}; name a larger one'
+        raise SettingError.of(text, clients=clients)
     if found == clients:
         return world
     chosen = _generator(seed, len(FIELDS) + 1).permutation(found)[:clients]
