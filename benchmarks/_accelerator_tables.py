@@ -2,6 +2,7 @@
 
 import json
 import platform
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -101,24 +102,20 @@ def _table(rows: dict[str, Row]) -> list[str]:
     good = {name: row for name, row in rows.items() if not {'error', 'not_run'} & row.keys()}
     for name, row in good.items():
         if 'kernels' in row:
-            lines += [f'{name}:', '', *_kernels(row['kernels'])]
+            kernels = (_kernel(**each) for each in row['kernels'])
+            lines += [f'{name}:', '', *_markdown(['kernel', 'calls', 'ms', 'share'], kernels)]
     numbers = {name: row for name, row in good.items() if 'kernels' not in row}
     if numbers:
         keys = [key for key in HEADINGS if any(r.get(key) is not None for r in numbers.values())]
-        lines += _row('', *(HEADINGS[key][0] for key in keys))
-        lines += [f'|---|{"--:|" * len(keys)}']
-        for name, row in numbers.items():
-            lines += _row(name, *(_cell(key, row.get(key)) for key in keys))
+        headings = ['', *(HEADINGS[key][0] for key in keys)]
+        cells = ([name, *(_cell(k, row.get(k)) for k in keys)] for name, row in numbers.items())
+        lines += _markdown(headings, cells)
     others = [f'* {name} {line(row)}' for name, row in rows.items() if name not in good]
     return lines + ([''] if lines and others else []) + others
 
 
-def _kernels(kernels: list[Row]) -> list[str]:
-    lines = [*_row('kernel', 'calls', 'ms', 'share'), '|---|--:|--:|--:|']
-    for each in kernels:
-        name = each['kernel'].replace('|', '/')[:80]
-        lines += _row(f'`{name}`', each['calls'], f'{each["ms"]:.3g}', f'{each["share"]:.1%}')
-    return lines
+def _kernel(kernel: str, calls: int, ms: float, share: float) -> list[str]:
+    return [f'`{kernel.replace("|", "/")[:80]}`', str(calls), f'{ms:.3g}', f'{share:.1%}']
 
 
 def _cell(key: str, value: float | None) -> str:
@@ -128,5 +125,6 @@ def _cell(key: str, value: float | None) -> str:
     return format(value if form == 'd' else value / unit, form)
 
 
-def _row(*cells: object) -> list[str]:
-    return [f'| {" | ".join(map(str, cells))} |']
+def _markdown(headings: list[str], rows: Iterable[list[str]]) -> list[str]:
+    head, *lines = (f'| {" | ".join(cells)} |' for cells in (headings, *rows))
+    return [head, f'|---|{"--:|" * (len(headings) - 1)}', *lines]
