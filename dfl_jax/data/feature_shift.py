@@ -44,7 +44,7 @@ class FeatureShift(NamedTuple):
 def parse(text: str) -> FeatureShift:
     """A shift from `quarter_turns`, `angle:S`, `colour:S` or `noise:S`. Raises SettingError."""
     kind, colon, strength = text.partition(':')
-    check_choice('feature_shift', kind, KINDS)
+    check_choice('feature_shift', kind, KINDS, colon=None)
     value, wrong = 0.0, ''
     if kind == 'quarter_turns':
         wrong = 'quarter_turns has no strength; leave it out' if colon else ''

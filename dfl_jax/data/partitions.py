@@ -84,7 +84,7 @@ def partition(
     if isinstance(kind, Partition):
         name, row = getattr(kind.split, '__name__', 'of your own'), kind
     else:
-        check_choice('partition', kind, PARTITIONS)
+        check_choice('partition', kind, PARTITIONS, colon=None)
         name, row = kind, PARTITIONS[kind]
     known = {*row.takes, *(setting for each in PARTITIONS.values() for setting in each.takes)}
     if unknown := sorted(settings.keys() - known):

@@ -110,5 +110,5 @@ def family_named(family: str | Family) -> tuple[str, Family]:
     """
     if isinstance(family, Family):
         return getattr(family.draw, '__name__', 'the family'), family
-    check_choice('topology', family, FAMILIES)
+    check_choice('topology', family, FAMILIES, colon=None)
     return family, FAMILIES[family]
