@@ -1,13 +1,15 @@
 """What `benchmarks.accelerator` writes, and how it reads what its processes leave."""
 
 import json
-import os
 import platform
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from dfl_jax.experiment.run_directory import RunDirectory
 
 Row = dict[str, Any]
 GIB = 2**30
@@ -45,14 +47,10 @@ def read_run(folder: Path, _: str) -> Row:
 
     Raises OSError, ValueError or LookupError where it has not come to an evaluation.
     """
-    run = max(path.parent for path in folder.glob('*/config.json'))
-    rows = [
-        json.loads(line)
-        for line in (run / 'metrics.jsonl').read_text(encoding='utf-8').splitlines()
-    ]
+    run = RunDirectory(max(path.parent for path in folder.glob('*/config.json')))
+    rows = run.rows()
     ends, seconds = ([row[name] for row in rows] for name in ('round', 'seconds'))
     each = np.diff(seconds, prepend=0) / np.diff(ends, prepend=0)
-    settings = json.loads((run / 'config.json').read_text(encoding='utf-8'))['settings']
     took = folder / 'took.json'
     return {
         'seconds': float(np.median(each[1:] if len(each) > 1 else each)),
@@ -61,7 +59,7 @@ def read_run(folder: Path, _: str) -> Row:
         'client_accuracy': rows[-1]['client_accuracy_mean'],
         'accuracies': [row['client_accuracy_mean'] for row in rows],
         **(json.loads(took.read_text(encoding='utf-8')) if took.exists() else {}),
-        **({} if (run / 'done').exists() else {'goes_on': settings['rounds']}),
+        **({} if run.done.exists() else {'goes_on': run.config()['settings']['rounds']}),
     }
 
 
@@ -104,24 +102,20 @@ def _table(rows: dict[str, Row]) -> list[str]:
     good = {name: row for name, row in rows.items() if not {'error', 'not_run'} & row.keys()}
     for name, row in good.items():
         if 'kernels' in row:
-            lines += [f'{name}:', '', *_kernels(row['kernels'])]
+            kernels = (_kernel(**each) for each in row['kernels'])
+            lines += [f'{name}:', '', *_markdown(['kernel', 'calls', 'ms', 'share'], kernels)]
     numbers = {name: row for name, row in good.items() if 'kernels' not in row}
     if numbers:
         keys = [key for key in HEADINGS if any(r.get(key) is not None for r in numbers.values())]
-        lines += _row('', *(HEADINGS[key][0] for key in keys))
-        lines += [f'|---|{"--:|" * len(keys)}']
-        for name, row in numbers.items():
-            lines += _row(name, *(_cell(key, row.get(key)) for key in keys))
+        headings = ['', *(HEADINGS[key][0] for key in keys)]
+        cells = ([name, *(_cell(k, row.get(k)) for k in keys)] for name, row in numbers.items())
+        lines += _markdown(headings, cells)
     others = [f'* {name} {line(row)}' for name, row in rows.items() if name not in good]
     return lines + ([''] if lines and others else []) + others
 
 
-def _kernels(kernels: list[Row]) -> list[str]:
-    lines = [*_row('kernel', 'calls', 'ms', 'share'), '|---|--:|--:|--:|']
-    for each in kernels:
-        name = each['kernel'].replace('|', '/')[:80]
-        lines += _row(f'`{name}`', each['calls'], f'{each["ms"]:.3g}', f'{each["share"]:.1%}')
-    return lines
+def _kernel(kernel: str, calls: int, ms: float, share: float) -> list[str]:
+    return [f'`{kernel.replace("|", "/")[:80]}`', str(calls), f'{ms:.3g}', f'{share:.1%}']
 
 
 def _cell(key: str, value: float | None) -> str:
@@ -131,12 +125,6 @@ def _cell(key: str, value: float | None) -> str:
     return format(value if form == 'd' else value / unit, form)
 
 
-def _row(*cells: object) -> list[str]:
-    return [f'| {" | ".join(map(str, cells))} |']
-
-
-def replace(path: Path, text: str) -> None:
-    """Writes a file so that a reader sees all of it or what was there."""
-    draft = path.with_suffix(path.suffix + '.tmp')
-    draft.write_text(text, encoding='utf-8')
-    os.replace(draft, path)
+def _markdown(headings: list[str], rows: Iterable[list[str]]) -> list[str]:
+    head, *lines = (f'| {" | ".join(cells)} |' for cells in (headings, *rows))
+    return [head, f'|---|{"--:|" * (len(headings) - 1)}', *lines]

@@ -24,9 +24,6 @@ IMAGE = (28, 28, 1)
 SIDE = 2048  # of `product_rate`
 
 
-# ---------------------------------------------------------------------------- start and output
-
-
 def start(main: Callable[[], None]) -> None:
     """Reads the flags and runs a benchmark, logging warnings only."""
 
@@ -55,9 +52,6 @@ class Table:
         """Prints a row, numbers as `format` makes them when they come as (number, format)."""
         shown = (format(*cell) if isinstance(cell, tuple) else str(cell) for cell in cells)
         print(f'| {" | ".join(shown)} |', flush=True)
-
-
-# --------------------------------------------------------------------------- times and memory
 
 
 def compiled(
@@ -107,9 +101,6 @@ def peak_bytes() -> int:
     return peak if sys.platform == 'darwin' else 1024 * peak
 
 
-# -------------------------------------------------------------------------------- networks
-
-
 def random_clients(clients: int, samples: int) -> Clients:
     """Clients of `random_samples`, none of them padded."""
     x, y = random_samples(clients, samples, IMAGE)
@@ -135,9 +126,6 @@ def regular_graphs(clients: int, rounds: int, degree: int) -> list[Graph]:
     """A random regular graph a round, on the device."""
     schedule = topology.schedule('regular', clients, rounds, seed=0, degree=degree)
     return [jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), schedule) for r in range(rounds)]
-
-
-# -------------------------------------------------------------------------- kernel products
 
 
 def counted(function: Callable[..., Any]) -> Callable[..., tuple[Any, int]]:

@@ -1,8 +1,8 @@
 """A queue of measurements, each in a process that may die without the others, until time is up."""
 
+import contextlib
 import json
 import os
-import queue
 import signal
 import subprocess
 import threading
@@ -78,61 +78,51 @@ def alone(part: Part, out: Path, seconds: float) -> Row:
     folder = out / part.name
     folder.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
-    process, lines, errors = started(part.command, folder, out)
-    interrupted = False
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        interrupted = True
-        stop(process)
-    text = '\n'.join(iter(lines.get, None))
+    with running(part.command, folder, out, seconds) as process:
+        text, _ = process.communicate()
     took = {'wall': time.monotonic() - begin}
+    interrupted, said = took['wall'] >= seconds, last_line(folder / ERRORS)
     if interrupted and part.share == 1:
         return {'not_run': f'interrupted after {took["wall"]:.0f} s'}
     if process.returncode and not interrupted:
-        return {'error': last_line(errors) or f'it ended with status {process.returncode}'} | took
+        return {'error': said or f'it ended with status {process.returncode}'} | took
     try:
         return part.read(folder, text) | took
     except (OSError, ValueError, LookupError) as error:
-        said = f'it left nothing to read ({error}); {last_line(errors)}'
+        said = f'it left nothing to read ({error}); {said}'
         return {'not_run' if interrupted else 'error': said} | took
 
 
 def shared(names: list[str], of: Queue) -> Iterator[tuple[str, Row]]:
     """The rows of parts that share a process, as far as it comes."""
-    process, lines, errors = started([*of.command, ','.join(names)], of.out, of.out)
-    at = None
-    try:
-        while (line := lines.get(timeout=max(of.end - time.monotonic(), 0.01))) is not None:
-            if not line.startswith('{'):
-                continue
-            row = json.loads(line)
-            name = row.pop('part')
-            at = name if row.pop('begun', False) else None
-            if at is None:
-                yield name, row
+    at, seconds = None, of.end - time.monotonic()
+    with running([*of.command, ','.join(names)], of.out, of.out, seconds) as process:
+        for line in process.stdout or ():
+            if line.startswith('{'):
+                row = json.loads(line)
+                name = row.pop('part')
+                at = name if row.pop('begun', False) else None
+                if at is None:
+                    yield name, row
         process.wait()
-        if at is not None:
-            why = last_line(errors) or f'its process ended with status {process.returncode}'
-            yield at, {'error': why}
-    except queue.Empty:
-        if at is not None:
-            yield at, {'not_run': 'interrupted at the end of the time'}
-    finally:
-        stop(process)
+    if at is not None and time.monotonic() >= of.end:
+        yield at, {'not_run': 'interrupted at the end of the time'}
+    elif at is not None:
+        said = last_line(of.out / ERRORS) or f'its process ended with status {process.returncode}'
+        yield at, {'error': said}
 
 
-def started(
-    command: Sequence[str], folder: Path, out: Path
-) -> tuple[subprocess.Popen[str], 'queue.Queue[str | None]', Path]:
-    """A process; the lines that it prints, None after the last; and the file of its errors.
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], folder: Path, out: Path, seconds: float
+) -> Iterator[subprocess.Popen[str]]:
+    """A process that is stopped after so many seconds.
 
-    folder: for the errors; out: for the compilation cache that all processes share.
+    folder: for its errors; out: for the compilation cache that all processes share.
     """
     cache = str((out / 'xla').absolute())
     environment = {'XLA_FLAGS': XLA_FLAGS} | os.environ | {'JAX_COMPILATION_CACHE_DIR': cache}
-    errors = folder / ERRORS
-    with open(errors, 'w', encoding='utf-8') as file:
+    with open(folder / ERRORS, 'w', encoding='utf-8') as file:
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -142,15 +132,13 @@ def started(
             # A shell's background job ignores Ctrl-C, and what it starts would, too
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
-    lines: queue.Queue[str | None] = queue.Queue()
-
-    def listen() -> None:
-        for line in process.stdout or ():
-            lines.put(line.rstrip('\n'))
-        lines.put(None)
-
-    threading.Thread(target=listen, daemon=True).start()
-    return process, lines, errors
+    timer = threading.Timer(max(seconds, 0.01), stop, [process])
+    timer.start()
+    try:
+        yield process
+    finally:
+        timer.cancel()
+        stop(process)
 
 
 def stop(process: subprocess.Popen[str]) -> None:

@@ -30,6 +30,8 @@ from absl import app, flags
 
 from benchmarks import _accelerator_tables as tables
 from benchmarks._queue import Part, Queue, Row, processes
+from dfl_jax.experiment.run_directory import write_atomically
+from dfl_jax.methods import IN_ROUNDS
 
 _DATA_DIR = flags.DEFINE_string('data_dir', None, 'folder of the data (default: digits)')
 _OUT = flags.DEFINE_string('out', 'runs/accelerator', 'folder of the results')
@@ -119,14 +121,12 @@ class Results:
         self.save()
 
     def save(self) -> None:
-        tables.replace(self.path, json.dumps(self.content, indent=1) + '\n')
-        tables.replace(self.path.with_suffix('.md'), tables.page(self.content))
+        write_atomically(self.path, json.dumps(self.content, indent=1) + '\n')
+        write_atomically(self.path.with_suffix('.md'), tables.page(self.content))
 
 
 def parts(out: Path) -> list[Part]:
     """The queue, in the order of worth."""
-    from dfl_jax.methods import IN_ROUNDS
-
     few = _SMALL.value
     precise = [f'rounds/{name}-{each}' for name, those in PRECISIONS.items() for each in those]
     precise.sort(key=lambda name: not name.endswith('-highest'))
@@ -201,15 +201,15 @@ def measure(name: str) -> Row:
     group, method = name.split('/')
     size = aot.Size(6, 8, 6, 8, 0.0625, 2) if _SMALL.value else aot.Size()
     sharding = jax.sharding.SingleDeviceSharding(device)
-    compiled, program, count = aot.compiled_round(method, 'here', sharding, None, size)
+    compiled, program, count = aot.compiled_round(method, 'here', sharding, size)
     if group == 'trace':
-        step, state = aot.started_round(method, program, None, size)
+        step, state = aot.started_round(method, program, size)
         for _ in range(2):
             state = jax.block_until_ready(step(state))
         return {'kernels': profiled(lambda: step(state))}
     plan = program.memory_analysis()
     return {
-        'ms': aot.round_milliseconds(method, program, None, size),
+        'ms': aot.round_milliseconds(method, program, size),
         'compile': compiled,
         'operations': count,
         'arguments': plan.argument_size_in_bytes,

@@ -61,9 +61,9 @@ class Size(NamedTuple):
     samples_of: int = 1000
     width: float = 1.0  # factor on the channels of their CNNs
     networks: int = 5  # how many different ones, at most
+    chunk: int | None = None  # clients or aggregators at once; None: all
 
 
-FULL = Size()
 # The figures of NVIDIA's data sheet and of CUDA's table of compute capability 9.0.
 H200 = """
 gpu_device_info {
@@ -103,11 +103,12 @@ def main() -> None:
         *('kernels', 'loops', 'calls of libraries', '10^9 operations'),
         'ms a round' if here else 'least ms',
     )
+    size = Size(chunk=_CHUNK.value)
     for name in _METHODS.value:
-        seconds, program, count = compiled_round(name, _PLATFORM.value, sharding, _CHUNK.value)
+        seconds, program, count = compiled_round(name, _PLATFORM.value, sharding, size)
         work = '-' if count is None else (count / 1e9, '.0f')
         if here:
-            least: object = (round_milliseconds(name, program, _CHUNK.value), '.3g')
+            least: object = (round_milliseconds(name, program, size), '.3g')
         else:
             least = floor_of(program, count)
         table.row(name, (seconds, '.0f'), *figures_of(program), work, least)
@@ -136,17 +137,13 @@ def device(platform: str) -> Any:
 
 
 def compiled_round(
-    name: str,
-    platform: str,
-    sharding: jax.sharding.Sharding,
-    chunk: int | None = None,
-    size: Size = FULL,
+    name: str, platform: str, sharding: jax.sharding.Sharding, size: Size
 ) -> tuple[float, Any, float | None]:
     """Seconds of compilation, the program of one round of a method, and its operations.
 
     None where the training decides how many these are.
     """
-    algorithm, clients, graph = round_of(name, chunk, size)
+    algorithm, clients, graph = round_of(name, size)
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(algorithm.init, key, clients)
     arguments = jax.tree.map(
@@ -159,17 +156,19 @@ def compiled_round(
     program = traced.lower(lowering_platforms=platforms).compile()
     seconds, count = time.perf_counter() - begin, None
     with contextlib.suppress(DependsOnTrainingError):
-        count = float(counted(algorithm, *_of_ones(clients, graph)).flops.sum())
+        ones = jax.tree.map(lambda a: np.broadcast_to(np.ones((), a.dtype), a.shape), clients)
+        graphs = jax.tree.map(lambda a: a[None], _complete(graph, len(clients.y)))
+        count = float(counted(algorithm, ones, graphs).flops.sum())
     return seconds, program, count
 
 
-def _of_ones(clients: Clients, graph: Graph) -> tuple[Clients, Graph]:
-    """Arrays of these shapes in which everyone is active; the graphs of one round."""
-    ones = jax.tree.map(lambda a: np.broadcast_to(np.ones((), a.dtype), a.shape), clients)
+def _complete(graph: Graph, clients: int) -> Graph:
+    """A graph of this shape in which all clients are active and all links delivered."""
     rows, members = graph.members.shape
-    network = np.arange(rows * members).reshape(1, rows, members) % len(clients.y)
-    full = np.ones((1, rows, members), bool)
-    return ones, Graph(network.astype(np.int32), full, full[..., 0])
+    apart = 1 if rows == clients else members  # meetings and pairs have no client in common
+    network = (apart * np.arange(rows)[:, None] + np.arange(members)) % clients
+    linked = np.ones((rows, members), bool)
+    return Graph(network.astype(np.int32), linked, linked[:, 0])
 
 
 def figures_of(program: Any) -> list[tuple[float, str]]:
@@ -192,11 +191,9 @@ def floor_of(program: Any, count: float | None) -> object:
     return 1e3 * max(count / rate, read / bandwidth), '.2g'
 
 
-def round_milliseconds(
-    name: str, program: Any, chunk: int | None = None, size: Size = FULL
-) -> float:
+def round_milliseconds(name: str, program: Any, size: Size) -> float:
     """Median milliseconds of a compiled round; all clients are active and all links delivered."""
-    step, state = started_round(name, program, chunk, size)
+    step, state = started_round(name, program, size)
     times = []
     for _ in range(WARM_UP + ROUNDS):
         seconds, state = common.seconds_of(step, state)
@@ -204,25 +201,17 @@ def round_milliseconds(
     return 1e3 * float(np.median(times[WARM_UP:]))
 
 
-def started_round(
-    name: str, program: Any, chunk: int | None = None, size: Size = FULL
-) -> tuple[Callable[[Any], Any], Any]:
+def started_round(name: str, program: Any, size: Size) -> tuple[Callable[[Any], Any], Any]:
     """A compiled round on random images, state -> state, and the first state."""
-    algorithm, shapes, graph = round_of(name, chunk, size)
+    algorithm, shapes, graph = round_of(name, size)
     x, y = _samples(*shapes.y.shape, shapes.x.shape[2:])
     clients = Clients(jnp.asarray(x), jnp.asarray(y), jnp.ones(y.shape, bool))
-    rows, members = graph.members.shape
-    apart = 1 if rows == len(y) else members  # meetings and pairs have no client in common
-    network = apart * jnp.arange(rows)[:, None] + jnp.arange(members)
-    linked = jnp.ones((rows, members), bool)
-    graph = Graph(network % len(y), linked, linked[:, 0])
-    key = jax.random.key(0)
-    return lambda state: program(key, state, graph, clients)[0], jax.jit(algorithm.init)(
-        key, clients
-    )
+    graph, key = jax.tree.map(jnp.asarray, _complete(graph, len(y))), jax.random.key(0)
+    start = jax.jit(algorithm.init)(key, clients)
+    return lambda state: program(key, state, graph, clients)[0], start
 
 
-def round_of(name: str, chunk: int | None = None, size: Size = FULL) -> tuple[Any, Clients, Graph]:
+def round_of(name: str, size: Size) -> tuple[Any, Clients, Graph]:
     """A method, and the shapes of its clients and of a round's graph."""
     method = IN_ROUNDS[name]
     network: Any = common.mlp()
@@ -242,7 +231,7 @@ def round_of(name: str, chunk: int | None = None, size: Size = FULL) -> tuple[An
         'meetings': (1, count // 2 + 1),
         'pairs': (count // 2, 2),
     }[method.graphs]
-    run = Run(30, count, count // 2, False, 0, members, chunk or count)
+    run = Run(30, count, count // 2, False, 0, members, size.chunk or count)
     settings = {setting: value(run) for setting, value in method.from_run.items()}
     if method.graphs == 'cohort':
         settings['cohort'] = members

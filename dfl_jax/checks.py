@@ -7,14 +7,12 @@ from dfl_jax.setting_error import SettingError
 ROW_SUM_TOLERANCE = 1e-6  # allows for weights that were rounded to float32
 
 
-def check_choice(
-    what: str, value: str, choices: Iterable[str], error: type[ValueError] = ValueError
-) -> None:
-    """Raises `error` for a value that is not one of the choices."""
+def check_choice(what: str, value: str, choices: Iterable[str], colon: bool | None = True) -> None:
+    """Raises SettingError, to which `colon` goes, for a value that is not one of the choices."""
     choices = tuple(choices)
     if value not in choices:
         text = f'unknown {what} {value!r}; choose one of {", ".join(choices)}'
-        raise SettingError(what, value, text) if error is ValueError else error(text)
+        raise SettingError(what, value, text, colon=colon)
 
 
 def check_range(

@@ -28,7 +28,8 @@ class SettingError(InputError):
 
     A message that begins with the setting's own name is a sentence by itself.
 
-    colon: between the setting and a message that does not go on its sentence.
+    colon: between the setting and a message that does not go on its sentence; None where the
+    message is the whole text (`of`).
 
     >>> error = SettingError('degree', 40, 'there are 30 clients', 'lower it, or raise `clients`')
     >>> print(error)
@@ -38,11 +39,21 @@ class SettingError(InputError):
     """
 
     def __init__(
-        self, setting: str, value: Any, message: str, remedy: str = '', colon: bool = True
+        self, setting: str, value: Any, message: str, remedy: str = '', colon: bool | None = True
     ):
         self.setting, self.value, self.message, self.remedy = setting, value, message, remedy
-        self.colon = ':' * colon
+        self.colon = colon
         super().__init__(setting, value, message, remedy, colon)
+
+    @classmethod
+    def of(cls, message: str, **setting: Any) -> 'SettingError':
+        """The error of one setting, given with its value, whose message is the whole text.
+
+        >>> print(SettingError.of('the share is 2: use less than 1', test_share=2))
+        the share is 2: use less than 1
+        """
+        ((name, value),) = setting.items()
+        return cls(name, value, message, colon=None)
 
     def __str__(self) -> str:
         if re.match(rf'(unknown )?{re.escape(self.setting)}\b', self.message):
@@ -51,10 +62,12 @@ class SettingError(InputError):
 
     @property
     def whole(self) -> str:
-        """The text that begins with setting and value, settings in backticks."""
+        """The text that begins with setting and value, or the message, settings in backticks."""
+        if self.colon is None:
+            return self.message
         several = isinstance(self.value, list | tuple)
         value = ','.join(map(str, self.value)) if several else self.value
-        begin = f'`{self.setting}={value}`{self.colon} {self.message}'
+        begin = f'`{self.setting}={value}`{":" * self.colon} {self.message}'
         return '; '.join(filter(None, (begin, self.remedy)))
 
 

@@ -20,8 +20,9 @@ import pytest
 from scipy.special import digamma
 
 from dfl_jax import data
-from dfl_jax.data import DataError, PartitionError, official, so2sat
+from dfl_jax.data import DataError, official, so2sat
 from dfl_jax.plots import plot_partition
+from dfl_jax.setting_error import SettingError
 from dfl_jax.tasks import NEXT_TOKEN
 
 PACK = {'': bytes, '.gz': gzip.compress, '.xz': lzma.compress}
@@ -308,7 +309,7 @@ def test_what_is_no_plain_file(tmp_path):
         with pytest.raises(DataError, match=rf'cannot read {path} as a .npz .*it is a .* np.savez'):
             data.load(str(path))
     for path in (pipe, tmp_path, '/dev/zero'):
-        with pytest.raises(PartitionError, match=r'it is a .*, not a file'):
+        with pytest.raises(DataError, match=r'it is a .*, not a file'):
             data.from_file(path, 10)
 
 
@@ -536,7 +537,7 @@ def test_a_source_of_your_own():
     assert found.classes == 5 and found.train_x.shape == (30, 4)
     with pytest.raises(DataError, match='ours says that it has 2 classes, and has 3'):
         data.load(source)
-    with pytest.raises(DataError, match=r'columns is for .*, got ours: drop it'):
+    with pytest.raises(SettingError, match=r'columns is for .*, got ours: drop it'):
         data.load(source, columns={'target': 'y'})
     with pytest.raises(DataError, match=r'dict returns dict, not a dfl_jax\.data\.Dataset'):
         data.load(dict)
@@ -548,7 +549,7 @@ def test_unknown_name():
 
 
 def test_missing_folder_is_not_made(tmp_path):
-    with pytest.raises(DataError, match='typo'):
+    with pytest.raises(SettingError, match='typo'):
         data.load('mnist', tmp_path / 'typo')
     assert not (tmp_path / 'typo').exists()
 
@@ -666,7 +667,7 @@ def test_subsample():
     assert set(kept) != set(other)
     np.testing.assert_array_equal(data.subsample(whole, 6000, seed=3).train_x, whole.train_x)
     for n in (0, -1, 6001):
-        with pytest.raises(DataError, match=f'{n} .*1 to 6000'):
+        with pytest.raises(SettingError, match=f'{n} .*1 to 6000'):
             data.subsample(whole, n, seed=0)
 
 
@@ -675,7 +676,7 @@ def test_subsample_of_the_test_set():
     few = data.subsample(whole, None, seed=3, test_samples=2)
     assert len(few.train_y) == 6000
     assert set(few.test_x[:, 0]) < set(data.subsample(whole, 10, 3, 4).test_x[:, 0])
-    with pytest.raises(DataError, match=r'6 test samples .*1 to 5'):
+    with pytest.raises(SettingError, match=r'6 test samples .*1 to 5'):
         data.subsample(whole, None, seed=3, test_samples=6)
 
 
@@ -756,7 +757,7 @@ def test_so2sat_reads_no_other_rows(tmp_path):
         ({'train_samples': 0}, '0 training samples'),
         ({'train_samples': 5, 'seed': 1, 'test_samples': 10}, '10 test samples .*1 to 9'),
     ):
-        with pytest.raises(DataError, match=message):
+        with pytest.raises(SettingError, match=message):
             data.load('so2sat', tmp_path, **settings)
 
 
@@ -798,7 +799,8 @@ def test_so2sat_is_not_downloaded(tmp_path, monkeypatch):
         (tmp_path, f'{tmp_path}/so2sat lacks training.h5 and testing.h5: get them.*mediatum'),
         (tmp_path / 'typo', 'typo is not a folder'),
     ):
-        with pytest.raises(DataError, match=message):
+        error = DataError if folder == tmp_path else SettingError
+        with pytest.raises(error, match=message):
             data.load('so2sat', folder)
     (tmp_path / 'testing.h5').touch()
     with pytest.raises(DataError, match=rf'{tmp_path} lacks training.h5: '):
@@ -898,7 +900,7 @@ def test_dirichlet_split_divides_classes():
 
 
 def test_dirichlet_split_gives_up():
-    with pytest.raises(PartitionError, match=r'100 tries.*500 clients.*6000 samples.*alpha 0.01'):
+    with pytest.raises(SettingError, match=r'100 tries.*500 clients.*6000 samples.*alpha 0.01'):
         data.dirichlet_split(rng(), LABELS, 500, 0.01)
 
 
@@ -939,13 +941,11 @@ def test_zipf_clients_are_of_similar_sizes_and_skewed_classes():
 
 
 def test_zipf_numbers_that_are_too_large():
-    with pytest.raises(
-        PartitionError, match=r'500 Zipf numbers .* at most 600.*raise the exponent'
-    ):
+    with pytest.raises(SettingError, match=r'500 Zipf numbers .* at most 600.*raise the exponent'):
         data.zipf(rng(), LABELS, 500, 1.2)
-    with pytest.raises(PartitionError, match=r'700 Zipf numbers .* lower clients'):
+    with pytest.raises(SettingError, match=r'700 Zipf numbers .* lower clients'):
         data.zipf(rng(), LABELS, 700, 1.8)
-    with pytest.raises(PartitionError, match=r'500 Zipf numbers .* at most 600'):
+    with pytest.raises(SettingError, match=r'500 Zipf numbers .* at most 600'):
         data.zipf(rng(), LABELS, 500, 1.01)  # numbers of 64 bits whose sum has more
 
 
@@ -961,7 +961,7 @@ def test_balanced_over_classes():
     )
     assert np.array_equal(few, again) and not np.array_equal(few, other)
     assert abs(np.mean(few[0]) - 3000) < 900  # not the first ones of each class
-    with pytest.raises(PartitionError, match=r'32 balanced clients.*has 31 samples: lower clients'):
+    with pytest.raises(SettingError, match=r'32 balanced clients.*has 31 samples: lower clients'):
         data.balanced(rng(), labels, 32, None)
 
 
@@ -974,7 +974,7 @@ def test_lognormal_sizes():
     mixes = class_counts(data.lognormal(rng(), LABELS, 3, 1.0))
     assert (np.abs(mixes / mixes.sum(axis=1, keepdims=True) - 0.1) < 0.04).all()
     for sigma in (0.0, -1.0, float('nan'), float('inf')):
-        with pytest.raises(PartitionError, match=f'sigma is {sigma}: use more than 0'):
+        with pytest.raises(SettingError, match=f'sigma is {sigma}: use more than 0'):
             data.lognormal(rng(), LABELS, 3, sigma)
 
 
@@ -984,9 +984,9 @@ def test_writers_stay_together():
     groups = [set(whole.owners[part]) for part in parts]
     assert sorted(len(group) for group in groups) == [3] * 3 + [4] * 7
     assert sum(len(group) for group in groups) == len(set().union(*groups)) == 37
-    with pytest.raises(PartitionError, match='38 clients for 37 writers'):
+    with pytest.raises(SettingError, match='38 clients for 37 writers'):
         data.writer(rng(), whole.owners, 38)
-    with pytest.raises(PartitionError, match='mnist'):
+    with pytest.raises(SettingError, match='mnist'):
         data.writer(rng(), None, 3)
 
 
@@ -994,23 +994,23 @@ def test_shards_hold_few_classes():
     counts = class_counts(data.shards(rng(), LABELS, 100, 2))
     assert ((counts > 0).sum(axis=1) <= 2).all()
     assert (counts.sum(axis=1) == 60).all()
-    with pytest.raises(PartitionError, match=r'61 shards.*100 clients.*6000 samples.*1 to 60'):
+    with pytest.raises(SettingError, match=r'61 shards.*100 clients.*6000 samples.*1 to 60'):
         data.shards(rng(), LABELS, 100, 61)
-    with pytest.raises(PartitionError, match='0 shards'):
+    with pytest.raises(SettingError, match='0 shards'):
         data.shards(rng(), LABELS, 100, 0)
 
 
 @pytest.mark.parametrize('clients', [-1, 0, 6001])
 @pytest.mark.parametrize('kind', [*BY_SEED])
 def test_impossible_number_of_clients(kind, clients):
-    with pytest.raises(PartitionError, match=f'{clients} clients for .* use 1 to'):
+    with pytest.raises(SettingError, match=f'{clients} clients for .* use 1 to'):
         data.partition(kind, dataset(), clients, seed=0)
 
 
 @pytest.mark.parametrize('alpha', [0.0, -1.0, float('nan'), float('inf')])
 @pytest.mark.parametrize('kind', ['dirichlet', 'dirichlet_split'])
 def test_impossible_alpha(kind, alpha):
-    with pytest.raises(PartitionError, match=f'alpha is {alpha}.*above 0'):
+    with pytest.raises(SettingError, match=f'alpha is {alpha}.*above 0'):
         data.partition(kind, dataset(), 5, seed=0, alpha=alpha)
 
 
@@ -1027,7 +1027,7 @@ def test_impossible_alpha(kind, alpha):
     ],
 )
 def test_impossible_settings(kind, settings, message):
-    with pytest.raises(PartitionError, match=message):
+    with pytest.raises(SettingError, match=message):
         data.partition(kind, dataset(), 5, seed=0, **settings)
 
 
@@ -1045,7 +1045,7 @@ def test_a_partition_of_your_own():
         (lambda rng, labels, clients: [[0], []], 'client 1 must have a list of at least one'),
         (lambda rng, labels, clients: [[0], [6000]], 'client 1 .* from 0 to 5999'),
     ):
-        with pytest.raises(PartitionError, match=message):
+        with pytest.raises(DataError, match=message):
             data.partition(data.Partition(bad), dataset(), 2, seed=0)
 
 
@@ -1055,7 +1055,7 @@ def test_partition_file(tmp_path):
     parts = data.partition('iid', dataset(), 3, seed=0, path=str(path))
     assert [part.tolist() for part in parts] == [[5, 0], [5999], [3, 5, 1]]
     assert all(part.dtype == np.int64 for part in parts)
-    with pytest.raises(PartitionError, match=r'partition.json holds 3 clients, not 4'):
+    with pytest.raises(DataError, match=r'partition.json holds 3 clients, not 4'):
         data.partition('iid', dataset(), 4, seed=0, path=str(path))
 
 
@@ -1085,7 +1085,7 @@ def test_partition_file(tmp_path):
 def test_partition_file_errors(tmp_path, content, message):
     path = tmp_path / 'partition.json'
     path.write_text(json.dumps(content))
-    with pytest.raises(PartitionError, match=message) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         data.from_file(path, 10)
     assert str(path) in str(caught.value) and '\n' not in str(caught.value)
     assert len(str(caught.value)) < 400
@@ -1095,7 +1095,7 @@ def test_a_partition_file_that_nests_too_deep(tmp_path):
     path = tmp_path / 'partition.json'
     for text in ('[' * 10**6, '[' * 10**5 + ']' * 10**5, '{"a":' * 10**5):
         path.write_text(text)
-        with pytest.raises(PartitionError, match=r'cannot read .*partition.json: .*nest too deep'):
+        with pytest.raises(DataError, match=r'cannot read .*partition.json: .*nest too deep'):
             data.from_file(path, 10)
 
 
@@ -1110,9 +1110,7 @@ def test_partition_file_unreadable(tmp_path):
     for content in (None, '[[0], [1', b'\xff\xfe\x00', f'[[{"9" * 5000}]]'):
         if content is not None:
             path.write_bytes(content.encode() if isinstance(content, str) else content)
-        with pytest.raises(
-            PartitionError, match=r'cannot read the partition file .*partition.json'
-        ):
+        with pytest.raises(DataError, match=r'cannot read the partition file .*partition.json'):
             data.from_file(path, 10)
 
 

@@ -5,9 +5,9 @@ import pytest
 from test_cli import here, rows_of
 
 from dfl_jax import data
-from dfl_jax.data import DataError
 from dfl_jax.data.feature_shift import parse, shift_clients, shift_test
 from dfl_jax.experiment import datasets
+from dfl_jax.setting_error import SettingError
 
 M, N = 8, 6
 
@@ -120,7 +120,7 @@ def test_the_test_set_is_of_all_clients_together():
     ],
 )
 def test_shifts_that_are_none(text, said, tmp_path):
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(SettingError, match=said):
         parse(text)
     assert said in here(f'--feature_shift={text}', f'--out={tmp_path / "run"}').error
 
@@ -128,10 +128,10 @@ def test_shifts_that_are_none(text, said, tmp_path):
 def test_inputs_that_cannot_be_shifted(tmp_path):
     packed = data.pack(np.zeros((4, 5), np.float32), np.zeros(4, np.int32), [[0, 1], [2, 3]])
     for kind in ('quarter_turns', 'angle:9', 'colour:1'):
-        with pytest.raises(DataError, match=r'is for images .*an input is \(5,\): use noise:S'):
+        with pytest.raises(SettingError, match=r'is for images .*an input is \(5,\): use noise:S'):
             shift_clients(packed, parse(kind), 0)
     wide = packed._replace(x=np.zeros((2, 2, 4, 6, 1), np.float32))
-    with pytest.raises(DataError, match=r'needs square images, not \(4, 6, 1\)'):
+    with pytest.raises(SettingError, match=r'needs square images, not \(4, 6, 1\)'):
         shift_clients(wide, parse('quarter_turns'), 0)
     line = here(
         *('--dataset=sonnets', '--task=next_token', '--model=gru', '--algorithm=dfedavg'),

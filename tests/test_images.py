@@ -16,7 +16,8 @@ from dfl_jax import data
 from dfl_jax.cli.flags.run_flags import experiment_of_flags
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
-from dfl_jax.data import DataError, PartitionError, augment, image_folder, images
+from dfl_jax.data import DataError, augment, image_folder, images
+from dfl_jax.setting_error import SettingError
 
 COLOURS = {
     'ant': [(200, 30, 90), (10, 60, 250), (0, 0, 1)],
@@ -111,9 +112,9 @@ def test_sizes(tmp_path):
     paint_classes(tmp_path / 'test')
     assert data.load('image_folder', tmp_path).train_x.shape == (10, 64, 64, 3)
     for size in (7, 0, -3, 1025):
-        with pytest.raises(DataError, match=rf'image_size is {size}: use 8 to 1024'):
+        with pytest.raises(SettingError, match=rf'image_size is {size}: use 8 to 1024'):
             data.load('image_folder', tmp_path, image_size=size)
-    with pytest.raises(DataError, match='image_size is for image_folder, hf:, got digits'):
+    with pytest.raises(SettingError, match='image_size is for image_folder, hf:, got digits'):
         data.load('digits', image_size=8)
 
 
@@ -296,9 +297,9 @@ def test_deeper_pixels_are_refused(tmp_path):
 
 
 def test_layouts_that_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(DataError, match=r'set data_dir to a folder that holds CLASS/FILE\.jpg'):
+    with pytest.raises(SettingError, match=r'set data_dir to a folder that holds CLASS/FILE\.jpg'):
         data.load('image_folder')
-    with pytest.raises(DataError, match='absent is not a folder: make it'):
+    with pytest.raises(SettingError, match='absent is not a folder: make it'):
         data.load('image_folder', tmp_path / 'absent')
     (tmp_path / 'picture.png').touch()
     with pytest.raises(DataError, match=rf'{tmp_path} holds no class folders: .*CLASS/FILE.jpg'):
@@ -473,7 +474,7 @@ def test_validation_shares():
     training, _ = data.split_validation(parts, 0.99, 0)
     assert [len(part) for part in training] == [1, 1]
     for share in (-0.1, 1, 1.5, float('nan')):
-        with pytest.raises(PartitionError, match=rf'validation share is {share}: use 0'):
+        with pytest.raises(SettingError, match=rf'validation share is {share}: use 0'):
             data.split_validation(parts, share, 0)
 
 

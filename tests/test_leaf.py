@@ -7,7 +7,8 @@ import pytest
 from test_cli import here, rows_of
 
 from dfl_jax import data
-from dfl_jax.data import DataError, PartitionError
+from dfl_jax.data import DataError
+from dfl_jax.setting_error import SettingError
 from dfl_jax.tasks import CLASSIFICATION, NEXT_TOKEN, REGRESSION
 
 USERS = ('f0012_02', 'f0001_41', 'f0020_11')
@@ -80,7 +81,7 @@ def test_users_are_clients(femnist):
         for parts in (data.partition('natural', found, 2, seed=seed) for seed in range(20))
     }
     assert drawn == {(0, 1), (0, 2), (1, 2)}
-    with pytest.raises(PartitionError, match='4 clients for 3 natural clients: use 1 to 3'):
+    with pytest.raises(SettingError, match='4 clients for 3 natural clients: use 1 to 3'):
         data.partition('natural', found, 4, seed=0)
 
 
@@ -205,7 +206,7 @@ def test_texts_that_are_wrong(shakespeare):
 
 
 def test_folders_and_tasks_that_do_not_fit(femnist, tmp_path):
-    with pytest.raises(DataError, match='leaf: set data_dir to a folder that holds train/'):
+    with pytest.raises(SettingError, match='leaf: set data_dir to a folder that holds train/'):
         data.load('leaf')
     with pytest.raises(DataError, match=r'train holds no .json: lay the files out as train/'):
         data.load('leaf', tmp_path)

@@ -513,7 +513,7 @@ def test_as_many_as_fit():
     [
         (10**15, None, 'lower --degree'),
         (10**15, 4, 'lower --degree'),
-        (10**6, 10**9, 'lower `chunk`'),
+        (10**6, 10**9, 'lower chunk'),
     ],
 )
 def test_more_than_fit(each, asked, remedy):

@@ -21,7 +21,7 @@ from dfl_jax.heterogeneous.population import (
     scatter,
 )
 from dfl_jax.models import MLP, bind
-from dfl_jax.topology import TopologyError
+from dfl_jax.setting_error import SettingError
 from dfl_jax.topology.meetings import meetings
 
 MODELS = {'wide': bind(MLP(3, (8,)), (5,)), 'narrow': bind(MLP(3, (2,)), (5,))}
@@ -209,7 +209,7 @@ def test_clients_that_are_away_do_not_meet():
     ids=str,
 )
 def test_bad_meetings(options, message):
-    with pytest.raises(TopologyError, match=message):
+    with pytest.raises(SettingError, match=message):
         meetings(complete(rounds=1), seed=0, **options)
 
 

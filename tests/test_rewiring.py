@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from dfl_jax.topology import FAMILIES, Settings, TopologyError
+from dfl_jax.setting_error import SettingError
+from dfl_jax.topology import FAMILIES, Settings
 from dfl_jax.topology.family import draw
 from dfl_jax.topology.rewiring import rewire
 from tests.helpers import assortativity
@@ -46,7 +47,7 @@ def test_what_is_near_enough_stays():
 
 def test_the_closest_is_reported():
     links = links_of('barabasi_albert', 60)
-    with pytest.raises(TopologyError, match=r'assortativity 1\.0 .* the closest was') as raised:
+    with pytest.raises(SettingError, match=r'assortativity 1\.0 .* the closest was') as raised:
         rewire(links, 1.0, np.random.default_rng(1))
     closest = float(str(raised.value).split('closest was ')[1].split(';')[0])
     assert assortativity(links) < closest < 1
@@ -63,6 +64,6 @@ def test_the_closest_is_reported():
     ],
 )
 def test_errors(family, target, message):
-    with pytest.raises(TopologyError, match=message) as raised:
+    with pytest.raises(SettingError, match=message) as raised:
         rewire(links_of(family), target, np.random.default_rng(0))
     assert '\n' not in str(raised.value)

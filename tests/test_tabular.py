@@ -5,7 +5,8 @@ import pytest
 from test_cli import here, rows_of
 
 from dfl_jax import data
-from dfl_jax.data import DataError, PartitionError, tabular
+from dfl_jax.data import DataError, tabular
+from dfl_jax.setting_error import SettingError
 from dfl_jax.tasks import MULTI_LABEL, REGRESSION, TASKS
 
 pandas = pytest.importorskip('pandas')
@@ -119,9 +120,9 @@ def test_natural_clients_of_a_column(table):
         assert len(part) == np.sum(found.owners == found.owners[part[0]])
     others = data.partition('natural', found, 3, seed=4)
     assert names[0] != {int(found.owners[part[0]]) for part in others}
-    with pytest.raises(PartitionError, match='9 clients for 8 natural clients: use 1 to 8'):
+    with pytest.raises(SettingError, match='9 clients for 8 natural clients: use 1 to 8'):
         data.partition('natural', found, 9, seed=0)
-    with pytest.raises(PartitionError, match='natural needs a dataset that knows the client'):
+    with pytest.raises(SettingError, match='natural needs a dataset that knows the client'):
         data.partition('natural', found._replace(owners=None), 3, seed=0)
 
 
@@ -156,7 +157,8 @@ def test_natural_clients_of_a_column(table):
 )
 def test_tables_that_do_not_fit(csv, columns, changes, said):
     path = csv(**changes)
-    with pytest.raises(DataError, match=said) as caught:
+    error = SettingError if 'user' in columns else DataError
+    with pytest.raises(error, match=said) as caught:
         data.load(path, columns=columns)
     assert '\n' not in str(caught.value) and (str(path) in str(caught.value) or 'user' in said)
 
@@ -531,18 +533,20 @@ def test_values_that_are_no_features(tmp_path):
 def test_other_arguments_that_do_not_fit(csv, tmp_path):
     columns = {'target': 'dear', 'drop': 'number'}
     for share in (0.0, 1.0, -0.5, float('nan')):
-        with pytest.raises(DataError, match='the test share is'):
+        with pytest.raises(SettingError, match='the test share is'):
             data.load(csv(), columns=columns, test_share=share)
-    with pytest.raises(DataError, match='says what is the test set: drop the test share'):
+    with pytest.raises(SettingError, match='says what is the test set: drop the test share'):
         data.load(csv(p='test'), columns={'target': 'dear', 'split': 'p'}, test_share=0.5)
-    with pytest.raises(DataError, match=r'columns is for .csv, .parquet, hf:, got digits: drop it'):
+    with pytest.raises(
+        SettingError, match=r'columns is for .csv, .parquet, hf:, got digits: drop it'
+    ):
         data.load('digits', columns=columns)
     with pytest.raises(
-        DataError,
+        SettingError,
         match=r'test_share is for sonnets, .csv, .parquet, .txt, hf:, got digits: drop it',
     ):
         data.load('digits', test_share=0.5)
-    with pytest.raises(DataError, match=r'data_dir is for mnist, .*, leaf, got digits: drop it'):
+    with pytest.raises(SettingError, match=r'data_dir is for mnist, .*, leaf, got digits: drop it'):
         data.load('digits', tmp_path)
     with pytest.raises(DataError, match='cannot be that of next_token'):
         data.load(csv(), columns=columns, task=TASKS['next_token'])

@@ -14,11 +14,11 @@ from test_images import paint
 
 from dfl_jax import Clients, data, simulate, topology
 from dfl_jax.data.dataset import DataError
-from dfl_jax.data.partitions import PartitionError
 from dfl_jax.heterogeneous.population import populate
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, Linear, bind
 from dfl_jax.papers.theory import convergence
+from dfl_jax.setting_error import SettingError
 from dfl_jax.tasks import (
     CLASSIFICATION,
     MULTI_LABEL,
@@ -241,7 +241,7 @@ def test_what_a_file_holds(tmp_path):
     for task, outputs, kind in ((REGRESSION, 2, 'f'), (NEXT_TOKEN, TOKENS, 'i')):
         found = data.load(saved(tmp_path / 'set.npz', task), task=task)
         assert (found.classes, found.train_y.dtype.kind) == (outputs, kind)
-        with pytest.raises(PartitionError, match='by class'):
+        with pytest.raises(SettingError, match='by class'):
             data.partition('dirichlet', found, 6, seed=0)
         parts = data.partition('iid', found, 6, seed=0)
         packed = data.pack(found.train_x, found.train_y, parts)

@@ -9,6 +9,7 @@ from test_cli import here, rows_of
 from dfl_jax import data
 from dfl_jax.data import DataError, text
 from dfl_jax.models import MODELS, bind
+from dfl_jax.setting_error import SettingError
 from dfl_jax.tasks import CLASSIFICATION, NEXT_TOKEN
 
 
@@ -58,11 +59,11 @@ def test_a_text_of_one_s_own(tmp_path):
 
 
 def test_arguments_that_do_not_fit():
-    with pytest.raises(DataError, match='sonnets is a text: set task to next_token, got classi'):
+    with pytest.raises(SettingError, match='sonnets is a text: set task to next_token, got classi'):
         data.load('sonnets', task=CLASSIFICATION)
-    with pytest.raises(DataError, match='the window has 0 characters'):
+    with pytest.raises(SettingError, match='the window has 0 characters'):
         sonnets(text_window=0)
-    with pytest.raises(DataError, match=r'text_window is for sonnets, .txt, got digits'):
+    with pytest.raises(SettingError, match=r'text_window is for sonnets, .txt, got digits'):
         data.load('digits', text_window=9)
 
 

@@ -10,6 +10,7 @@ import scipy.stats
 
 from dfl_jax.gossip.gain import gain_of, uniform_matrix
 from dfl_jax.gossip.spectra import mixing_matrix, spectrum
+from dfl_jax.setting_error import SettingError
 from dfl_jax.topology import (
     FAMILIES,
     Family,
@@ -385,7 +386,7 @@ def test_directed_edge_lists_of_networkx(tmp_path, weighted):
     if weighted:
         np.testing.assert_array_equal(drawn.weights, expected.weights)
     assert (drawn.weights is not None) == weighted
-    with pytest.raises(TopologyError, match='only undirected links'):
+    with pytest.raises(SettingError, match='only undirected links'):
         options = {'seed': 0, 'path': tmp_path / 'links.txt', 'assortativity': 0.1}
         schedule('directed_edge_list', 4, 2, **options)
 
@@ -510,7 +511,7 @@ def test_a_family_of_your_own():
         schedule(Family(wheel, directed=True), 6, 1, seed=0)
     with pytest.raises(TopologyError, match=r'give links \[E, 2\] between the clients 0 to 2'):
         schedule(Family(lambda s, rng: np.array([[0, 3]])), 3, 1, seed=0)
-    with pytest.raises(TopologyError, match='wheel has no probability of a link'):
+    with pytest.raises(SettingError, match='wheel has no probability of a link'):
         schedule(Family(wheel), 6, 1, seed=0, probability=0.5)
 
 
@@ -577,7 +578,7 @@ def test_bytes_of_a_schedule():
     ],
 )
 def test_errors(arguments, message):
-    with pytest.raises(TopologyError, match=message) as raised:
+    with pytest.raises(SettingError, match=message) as raised:
         schedule(**{'clients': 36, 'rounds': 2, 'seed': 0, **arguments})
     assert '\n' not in str(raised.value)
 
@@ -635,9 +636,9 @@ def test_everybody_hears_k_others_drawn_at_random():
 def test_the_probability_of_a_link():
     graph = drawn('erdos_renyi', clients=100, rounds=50, degree=90, probability=0.04)
     assert degrees(graph).mean() == pytest.approx(0.04 * 99, rel=0.05)
-    with pytest.raises(TopologyError, match='regular has no probability of a link; leave it out'):
+    with pytest.raises(SettingError, match='regular has no probability of a link; leave it out'):
         drawn('regular', probability=0.04)
-    with pytest.raises(TopologyError, match=r'the probability of a link is .* got 1\.5'):
+    with pytest.raises(SettingError, match=r'the probability of a link is .* got 1\.5'):
         drawn('erdos_renyi', probability=1.5)
 
 
@@ -740,7 +741,7 @@ def test_by_cluster_of_what_is_no_cluster():
 @pytest.mark.parametrize('drop', [drop_links, drop_clients, drop_receivers, isolate_clients])
 @pytest.mark.parametrize('probability', [-0.1, 1.1, float('nan')])
 def test_dropout_errors(drop, probability):
-    with pytest.raises(TopologyError, match='between 0 and 1'):
+    with pytest.raises(SettingError, match='between 0 and 1'):
         drop(drawn('ring'), probability, seed=0)
 
 
@@ -787,7 +788,7 @@ def test_dropout_of_a_cohort():
     ],
 )
 def test_cohorts_that_are_refused(size, dropout, message):
-    with pytest.raises(TopologyError, match=message):
+    with pytest.raises(SettingError, match=message):
         cohorts(30, 2, size, seed=0, dropout=dropout)
 
 

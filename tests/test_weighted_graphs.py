@@ -18,6 +18,7 @@ from dfl_jax.gossip import mixing_matrix, mixing_weights, spectrum
 from dfl_jax.gossip.gain import gain_of, gain_of_family, mixing_matrices, push_sum_size
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
+from dfl_jax.setting_error import SettingError
 from dfl_jax.topology import TopologyError, from_matrix, from_networkx
 from tests.helpers import host_round
 
@@ -308,7 +309,7 @@ def test_what_has_no_use_for_weights_refuses_them():
 
 def test_links_with_weights_are_not_rewired(tmp_path):
     (tmp_path / 'links.txt').write_text('0 1 .2\n1 2 .2\n1 3 .2\n')
-    with pytest.raises(TopologyError, match=r'rewiring to assortativity=0\.5 would move; leave'):
+    with pytest.raises(SettingError, match=r'rewiring to assortativity=0\.5 would move; leave'):
         schedule('edge_list', 4, path=tmp_path / 'links.txt', assortativity=0.5)
 
 

@@ -46,9 +46,7 @@ def main() -> None:
     def serve(grid: Grid, context: Context) -> None:
         del context
         strategy = FedAvg(
-            fraction_evaluate=0,
-            min_train_nodes=args.clients,
-            min_available_nodes=args.clients,
+            fraction_evaluate=0, min_train_nodes=args.clients, min_available_nodes=args.clients
         )
         result = strategy.start(
             grid,

@@ -66,9 +66,7 @@ def main() -> None:
         SimulatedBackend(training_data=users, val_data=users),
         model,
         NNTrainHyperParams(
-            local_num_epochs=1,
-            local_learning_rate=common.LR,
-            local_batch_size=args.batch_size,
+            local_num_epochs=1, local_learning_rate=common.LR, local_batch_size=args.batch_size
         ),
         NNEvalHyperParams(local_batch_size=None),
         callbacks=[Rounds()],

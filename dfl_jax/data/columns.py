@@ -97,19 +97,19 @@ def check_texts(
             f'{where} holds numbers, and {len(odd)} other values such as '
             f'{odd.iloc[0][:60]!r}: make all of them numbers, {remedy}'
         )
-    for pattern, what in ((DATE, 'dates'), (QUANTITY, 'numbers in a form that is not read')):
-        found = odd[odd.str.strip().str.fullmatch(pattern)]
+    stripped, unread = odd.str.strip(), 'numbers in a form that is not read'
+    units = stripped.str.extract(f'^(?P<whole>{UNIT})$')
+    in_units = units.whole.notna().all() and odd.nunique() > 2 and units[1].nunique() < 2
+    for found, what in (
+        (odd[stripped.str.fullmatch(DATE)], 'dates'),
+        (odd[stripped.str.fullmatch(QUANTITY)], unread),
+        (odd if in_units else odd[:0], unread),
+    ):
         if len(found):
             raise DataError(
                 f'{where} holds {what}, such as {found.iloc[0][:60]!r}: write plain numbers such '
                 f'as 1234.5, {remedy}'
             )
-    units = odd.str.strip().str.extract(f'^(?P<whole>{UNIT})$')
-    if len(odd) and units.whole.notna().all() and odd.nunique() > 2 and units[1].nunique() < 2:
-        raise DataError(
-            f'{where} holds numbers in a form that is not read, such as {odd.iloc[0][:60]!r}: '
-            f'write plain numbers such as 1234.5, {remedy}'
-        )
     check_few(texts, where, remedy, test)
 
 

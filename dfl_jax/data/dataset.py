@@ -1,8 +1,9 @@
 """The data set that every reader returns, and what they share."""
 
+import contextlib
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,11 +11,15 @@ import numpy as np
 
 from dfl_jax.files import expand
 from dfl_jax.host_memory import lack_of_memory
+from dfl_jax.setting_error import SettingError
 from dfl_jax.tasks import Task
 
 
 class DataError(ValueError):
-    """Data that is missing, damaged or unknown; the message is one line with the remedy."""
+    """Data that is missing, damaged or unknown; the message is one line with the remedy.
+
+    What is wrong with a setting is a SettingError.
+    """
 
 
 class Dataset(NamedTuple):
@@ -28,11 +33,17 @@ class Dataset(NamedTuple):
     owners: np.ndarray | None = None  # [n] int32, the natural client of each training sample
 
 
-def folder_of(data_dir: str | Path) -> Path:
-    """The folder of that name. Raises DataError where there is none."""
+def folder_of(data_dir: str | Path | None, unnamed: str = '') -> Path:
+    """The folder of that name. Raises SettingError where there is none.
+
+    unnamed: the message where no name is given.
+    """
+    if not data_dir:
+        raise SettingError.of(unnamed, data_dir=data_dir)
     root = expand(data_dir)
     if not root.is_dir():
-        raise DataError(f'data_dir {root} is not a folder: make it, or correct the path')
+        text = f'data_dir {root} is not a folder: make it, or correct the path'
+        raise SettingError.of(text, data_dir=data_dir)
     return root
 
 
@@ -56,12 +67,13 @@ def normalised(pixels: np.ndarray, mean: Sequence[float], std: Sequence[float]) 
 def choose_rows(size: int, n: int | None, seed: int, what: str = 'training') -> np.ndarray:
     """A seeded random choice of n of `size` samples, increasing; all of them if n is None.
 
-    Choices of one seed and size are nested.
+    Choices of one seed and size are nested. what: `training` or `test`.
     """
     if n is None:
         return np.arange(size)
     if not 1 <= n <= size:
-        raise DataError(f'a subset of {n} {what} samples was asked for: use 1 to {size}')
+        text = f'a subset of {n} {what} samples was asked for: use 1 to {size}'
+        raise SettingError.of(text, **{f'{what.removesuffix("ing")}_samples': n})
     return np.sort(np.random.default_rng(seed).permutation(size)[:n])
 
 
@@ -71,7 +83,8 @@ def choose_test_rows(n: int, share: float | None, what: object) -> np.ndarray:
     # in all runs.
     share = 0.2 if share is None else share
     if not 0 < share < 1:
-        raise DataError(f'the test share is {share}: use more than 0 and less than 1')
+        text = f'the test share is {share}: use more than 0 and less than 1'
+        raise SettingError.of(text, test_share=share)
     if n < 2:
         raise DataError(f'{what} holds {n} samples: a training and a test set need at least two')
     chosen = np.zeros(n, bool)
@@ -115,6 +128,20 @@ def check_memory(path: object, size: float) -> None:
 
 def one_line(error: Exception) -> str:
     return ' '.join(f'{type(error).__name__}: {error}'.split())[:200]
+
+
+@contextlib.contextmanager
+def reading(failure: str, remedy: str = '', errors: tuple = (Exception,)) -> Iterator[None]:
+    """Raises what a library raises in this block as a DataError: `failure (its error): remedy`.
+
+    errors: those of the library; any by default, as most have their own.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except errors as error:
+        raise DataError(f'{failure} ({one_line(error)}){remedy and f": {remedy}"}') from None
 
 
 def check_learns_classes(origin: object, task: Task, remedy: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dfl_jax.base import Clients
 from dfl_jax.checks import check_choice
-from dfl_jax.data.dataset import DataError
+from dfl_jax.setting_error import SettingError
 from dfl_jax.tasks import Task
 
 KINDS = ('quarter_turns', 'angle', 'colour', 'noise')
@@ -42,21 +42,21 @@ class FeatureShift(NamedTuple):
 
 
 def parse(text: str) -> FeatureShift:
-    """A shift from `quarter_turns`, `angle:S`, `colour:S` or `noise:S`. Raises DataError."""
+    """A shift from `quarter_turns`, `angle:S`, `colour:S` or `noise:S`. Raises SettingError."""
     kind, colon, strength = text.partition(':')
-    check_choice('feature_shift', kind, KINDS, DataError)
+    check_choice('feature_shift', kind, KINDS, colon=None)
+    value, wrong = 0.0, ''
     if kind == 'quarter_turns':
-        if colon:
-            raise DataError(f'feature_shift {text}: quarter_turns has no strength; leave it out')
-        return FeatureShift(kind)
-    try:
-        value = float(strength)
-    except ValueError:
-        raise DataError(f'feature_shift {text}: give a strength, as in {kind}:0.5') from None
-    if not 0 < value <= LARGEST[kind]:
-        raise DataError(
-            f'feature_shift {text}: use a strength above 0 and at most {LARGEST[kind]:g}'
-        )
+        wrong = 'quarter_turns has no strength; leave it out' if colon else ''
+    else:
+        try:
+            value = float(strength)
+            if not 0 < value <= LARGEST[kind]:
+                wrong = f'use a strength above 0 and at most {LARGEST[kind]:g}'
+        except ValueError:
+            wrong = f'give a strength, as in {kind}:0.5'
+    if wrong:
+        raise SettingError.of(f'feature_shift {text}: {wrong}', feature_shift=text)
     return FeatureShift(kind, value)
 
 
@@ -70,7 +70,7 @@ def shift_clients(
       purpose: training or validation, whose noise differs under one law.
 
     Raises:
-      DataError: inputs that are not what the kind is for.
+      SettingError: inputs that are not what the kind is for.
     """
     x, mask = np.array(clients.x), np.asarray(clients.mask)
     law = _law(shift, len(x), x.shape[2:], seed)
@@ -98,22 +98,25 @@ def shift_test(x: np.ndarray, clients: int, shift: FeatureShift, seed: int) -> n
 
 
 def check_task(task: Task) -> None:
-    """Raises DataError for a task whose inputs are no numbers that could be shifted."""
+    """Raises SettingError for a task whose inputs are no numbers that could be shifted."""
     if task.sequences:
-        raise DataError(f'feature_shift is for numbers, and {task.name} has tokens: leave it out')
+        text = f'feature_shift is for numbers, and {task.name} has tokens: leave it out'
+        raise SettingError.of(text, task=task.name)
 
 
 def _law(shift: FeatureShift, clients: int, shape: tuple[int, ...], seed: int) -> Law:
     """What each client does with inputs [n, *shape]."""
     if shift.kind != 'noise' and len(shape) != 3:
-        raise DataError(
+        raise SettingError.of(
             f'feature_shift {shift.kind} is for images [rows, columns, channels], and an input is '
-            f'{shape}: use noise:S'
+            f'{shape}: use noise:S',
+            feature_shift=shift.kind,
         )
     rng = np.random.default_rng([seed, STREAMS['law']])
     if shift.kind == 'quarter_turns':
         if shape[0] != shape[1]:
-            raise DataError(f'feature_shift quarter_turns needs square images, not {shape}')
+            text = f'feature_shift quarter_turns needs square images, not {shape}'
+            raise SettingError.of(text, feature_shift=shift.kind)
         turns = rng.permutation(clients) % 4
         return lambda i, x, _: np.rot90(x, int(turns[i]), axes=(1, 2))
     if shift.kind == 'angle':

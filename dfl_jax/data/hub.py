@@ -21,10 +21,12 @@ from dfl_jax.data.dataset import (
     normalised,
     number_names,
     one_line,
+    reading,
 )
 from dfl_jax.data.images import channel_moments, check_size, pixels_of
 from dfl_jax.data.npz import check_inputs
 from dfl_jax.files import expand
+from dfl_jax.setting_error import SettingError
 from dfl_jax.tasks import CLASSIFICATION, Task
 
 PREFIX = 'hf:'
@@ -66,23 +68,23 @@ def load(
       progress: show the library's progress bars.
 
     Raises:
+      SettingError: a setting that these data do not take.
       DataError: no such data set, folder, split or column, values that are missing or fit neither,
         or a class that the test set has and the training set lacks.
     """
     columns = columns or {}
     train, test, texts = _splits(name, progress)
     if test is not None and test_share is not None:
-        raise DataError(f'{name} has a test set of its own: drop the test share of {test_share}')
+        text = f'{name} has a test set of its own: drop the test share of {test_share}'
+        raise SettingError.of(text, test_share=test_share)
     given = _input(name, train, columns)
     if given is None:
         if image_size is not None:
-            raise DataError(f'{name} has no images: drop image_size')
+            raise SettingError.of(f'{name} has no images: drop image_size', image_size=image_size)
         return _of_table(name, train, test, columns, test_share, task, texts)
     if strangers := sorted(set(columns) - set(ROLES)):
-        raise DataError(
-            f'columns {strangers[0]}={columns[strangers[0]]}: {name} has the roles '
-            f'{", ".join(ROLES)}'
-        )
+        given, roles = f'{strangers[0]}={columns[strangers[0]]}', ', '.join(ROLES)
+        raise SettingError.of(f'columns {given}: {name} has the roles {roles}', columns=columns)
     check_learns_classes(f'{name}: {given}', task, 'leave the task out')
     target = _target(name, train, columns)
     tables = [train] if test is None else [train, test]
@@ -108,7 +110,8 @@ def _splits(name: str, progress: bool) -> tuple[Table, Table | None, bool]:
     if not progress:
         datasets.disable_progress_bars()
     folder, texts = expand(name), False
-    try:
+    remedy = 'give NAME or NAME:CONFIGURATION of the hub, or a folder'
+    with reading(f'cannot load {name} by the package datasets', remedy):
         if (folder / 'dataset_dict.json').is_file() or (folder / 'state.json').is_file():
             found = datasets.load_from_disk(folder)
         elif folder.is_dir():
@@ -122,13 +125,6 @@ def _splits(name: str, progress: bool) -> tuple[Table, Table | None, bool]:
         else:
             repository, _, configuration = name.partition(':')
             found = datasets.load_dataset(repository, configuration or None)
-    except DataError:
-        raise
-    except Exception as error:  # of the network, the hub, pyarrow: each has its own
-        raise DataError(
-            f'cannot load {name} by the package datasets ({one_line(error)}): give NAME or '
-            'NAME:CONFIGURATION of the hub, or a folder'
-        ) from None
     found = found.with_format(None)  # one that it was saved with
     if not isinstance(found, datasets.DatasetDict):
         return found, None, texts
@@ -229,7 +225,8 @@ def _inputs(
         pixels = _pixels(name, tables, column, image_size)
         return normalised(pixels, *channel_moments(pixels[~test], name))
     if image_size is not None:
-        raise DataError(f'{name}: the column {column} has no images: drop image_size')
+        text = f'{name}: the column {column} has no images: drop image_size'
+        raise SettingError.of(text, image_size=image_size)
     values = [_values(name, table, column) for table in tables]
     try:
         x = np.concatenate([np.array(each) for each in values])
@@ -317,9 +314,8 @@ def _of_table(
     frame = _frame(train, named)
     if test is not None:
         if 'split' in columns:
-            raise DataError(
-                f'{name} has a test set of its own: drop columns split={columns["split"]}'
-            )
+            text = f'{name} has a test set of its own: drop columns split={columns["split"]}'
+            raise SettingError.of(text, columns=columns)
         frame = pandas.concat(
             [frame.assign(**{SPLIT: 'train'}), _frame(test, named).assign(**{SPLIT: 'test'})]
         )

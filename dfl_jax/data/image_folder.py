@@ -19,7 +19,7 @@ from dfl_jax.data.dataset import (
     folder_of,
     imported,
     normalised,
-    one_line,
+    reading,
 )
 from dfl_jax.data.images import channel_moments, check_size, pixels_of
 from dfl_jax.files import check_file
@@ -27,6 +27,7 @@ from dfl_jax.files import check_file
 SUFFIXES = ('.jpg', '.jpeg', '.png')
 LAYOUT = 'CLASS/FILE.jpg (.jpeg, .png), or train/CLASS/FILE.jpg and test/CLASS/FILE.jpg'
 SIZE = 64  # default S, rows and columns
+REMEDY = 'replace or remove it'
 
 
 def load(
@@ -49,14 +50,13 @@ def load(
       progress: show a progress bar when reading takes more than a second.
 
     Raises:
-      DataError: image_size out of `SIZES`, no Pillow, folders of another layout, test classes that
-        training lacks, an image that cannot be read, or a channel that does not vary.
+      SettingError: no such folder, or image_size out of `SIZES`.
+      DataError: no Pillow, folders of another layout, test classes that training lacks, an image
+        that cannot be read, or a channel that does not vary.
     """
     size = SIZE if image_size is None else image_size
     check_size(size)
-    if not data_dir:
-        raise DataError(f'image_folder: set data_dir to a folder that holds {LAYOUT}')
-    root = folder_of(data_dir)
+    root = folder_of(data_dir, f'image_folder: set data_dir to a folder that holds {LAYOUT}')
     halves = [root / 'train', root / 'test']
     split = all(half.is_dir() for half in halves)
     sets = [_classes(folder) for folder in (halves if split else [root])]
@@ -76,10 +76,8 @@ def load(
     Image = imported('PIL.Image', 'image_folder is read by Pillow', 'pillow')
     check_classes(root, y[~test], y[test], [*numbers])
     for path in paths:
-        try:
+        with reading(f'cannot read the image {path}', REMEDY):
             check_file(path)
-        except OSError as error:
-            raise _unreadable(path, error) from None
     check_memory(root, len(paths) * size * size * 3 * 5)  # as they are read, and as float32
 
     images = _read(Image, paths, size, progress)
@@ -106,26 +104,17 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
 
 
 def _visible(folder: Path) -> list[Path]:
-    try:
+    with reading(f'cannot list {folder}', 'make it readable'):
         paths = [path for path in folder.iterdir() if not path.name.startswith('.')]
-    except OSError as error:
-        raise DataError(f'cannot list {folder} ({one_line(error)}): make it readable') from None
     return sorted(paths, key=lambda path: path.name)
-
-
-def _unreadable(path: Path, error: Exception) -> DataError:
-    return DataError(f'cannot read the image {path} ({one_line(error)}): replace or remove it')
 
 
 def _read(Image: Any, paths: list[Path], size: int, progress: bool) -> np.ndarray:
     """[n, size, size, 3] uint8, n images in the order of their paths; Image is Pillow's module."""
 
     def read(path: Path) -> np.ndarray:
-        try:
-            with Image.open(path) as image:
-                return pixels_of(image, size)
-        except Exception as error:  # Pillow's decoders each have their own
-            raise _unreadable(path, error) from None
+        with reading(f'cannot read the image {path}', REMEDY), Image.open(path) as image:
+            return pixels_of(image, size)
 
     images = np.empty((len(paths), size, size, 3), np.uint8)
     options = {'delay': 1, 'leave': False, 'disable': not progress, 'dynamic_ncols': True}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dfl_jax.data.dataset import DataError
+from dfl_jax.setting_error import SettingError
 
 SIZES = (8, 1024)  # smallest and largest S
 GREY = ('1', 'L', 'LA', 'La')  # Pillow's modes without colour
@@ -17,9 +18,10 @@ Image = Any  # PIL.Image.Image
 
 
 def check_size(size: int) -> None:
-    """Raises DataError for an S out of `SIZES`."""
+    """Raises SettingError for an S out of `SIZES`."""
     if not SIZES[0] <= size <= SIZES[1]:
-        raise DataError(f'image_size is {size}: use {SIZES[0]} to {SIZES[1]}')
+        text = f'image_size is {size}: use {SIZES[0]} to {SIZES[1]}'
+        raise SettingError.of(text, image_size=size)
 
 
 def pixels_of(image: Image, size: int | None = None) -> np.ndarray:

@@ -7,11 +7,9 @@ import math
 
 import numpy as np
 
+from dfl_jax.setting_error import SettingError
+
 RETRIES = 100
-
-
-class PartitionError(ValueError):
-    """A partition that cannot be made; the message is one line with the numbers and the remedy."""
 
 
 def balanced(
@@ -33,15 +31,17 @@ def balanced(
     stock = np.bincount(labels)
     classes, most = len(stock), len(stock) * int(stock.min() // clients)
     if not most:
-        raise PartitionError(
+        raise SettingError.of(
             f'{clients} balanced clients, and the scarcest of {classes} classes has {stock.min()} '
-            'samples: lower clients or use more samples'
+            'samples: lower clients or use more samples',
+            clients=clients,
         )
     size = most if samples_per_client is None else samples_per_client
     if not 1 <= size <= most or size % classes:
-        raise PartitionError(
+        raise SettingError.of(
             f'{size} balanced samples for each of {clients} clients, and the scarcest of {classes} '
-            f'classes has {stock.min()}: use a multiple of {classes}, at most {most}'
+            f'classes has {stock.min()}: use a multiple of {classes}, at most {most}',
+            samples_per_client=size,
         )
     by_class = [
         rng.choice(np.flatnonzero(labels == label), (clients, size // classes), replace=False)
@@ -113,9 +113,10 @@ def dirichlet_split(
         counts = rng.multinomial(stock, shares).T  # [M, C]
         if counts.any(axis=1).all():
             return _assign(rng, labels, counts)
-    raise PartitionError(
+    raise SettingError.of(
         f'no split in {RETRIES} tries left each of {clients} clients one of {n} samples at alpha '
-        f'{alpha}: raise alpha, or lower clients'
+        f'{alpha}: raise alpha, or lower clients',
+        alpha=alpha,
     )
 
 
@@ -140,7 +141,8 @@ def zipf(
     """
     check_clients(clients, len(labels))
     if not 1 < exponent < math.inf:
-        raise PartitionError(f'the Zipf exponent is {exponent}: use a finite number above 1')
+        text = f'the Zipf exponent is {exponent}: use a finite number above 1'
+        raise SettingError.of(text, exponent=exponent)
     stock = np.bincount(labels)
     scarcest = stock[stock > 0].min()
     for _ in range(RETRIES if clients <= scarcest else 0):
@@ -148,9 +150,10 @@ def zipf(
         if z.sum(dtype=np.float64) <= scarcest:  # of whole numbers it may overflow
             rolled = np.stack([np.roll(z, label) for label in range(len(stock))], axis=1)  # [M, C]
             return _assign(rng, labels, rolled * stock // z.sum())
-    raise PartitionError(
+    raise SettingError.of(
         f'no {RETRIES} draws of {clients} Zipf numbers of exponent {exponent} sum to at most '
-        f'{scarcest}, the samples of the scarcest class: raise the exponent, or lower clients'
+        f'{scarcest}, the samples of the scarcest class: raise the exponent, or lower clients',
+        exponent=exponent,
     )
 
 
@@ -171,9 +174,10 @@ def shards(
     check_clients(clients, n)
     total = clients * shards_per_client
     if shards_per_client < 1 or total > n:
-        raise PartitionError(
+        raise SettingError.of(
             f'{shards_per_client} shards for each of {clients} clients and {n} samples: '
-            f'use 1 to {n // clients}'
+            f'use 1 to {n // clients}',
+            shards_per_client=shards_per_client,
         )
     shuffled = rng.permutation(n)
     by_label = shuffled[np.argsort(labels[shuffled], kind='stable')]
@@ -184,13 +188,14 @@ def shards(
 
 def check_clients(clients: int, available: int, what: str = 'training samples') -> None:
     if not 1 <= clients <= available:
-        raise PartitionError(f'{clients} clients for {available} {what}: use 1 to {available}')
+        text = f'{clients} clients for {available} {what}: use 1 to {available}'
+        raise SettingError.of(text, clients=clients)
 
 
 def _dirichlet(rng: np.random.Generator, alpha: float, shape: tuple[int, int]) -> np.ndarray:
     """[rows, width] = shape, every row drawn from Dir(alpha)."""
     if not 0 < alpha < 1e300:
-        raise PartitionError(f'alpha is {alpha}: use a finite number above 0')
+        raise SettingError.of(f'alpha is {alpha}: use a finite number above 0', alpha=alpha)
     return rng.dirichlet(np.full(shape[1], alpha), shape[0])
 
 

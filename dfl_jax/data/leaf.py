@@ -41,13 +41,12 @@ def load(data_dir: str | Path | None, task: Task = CLASSIFICATION) -> Dataset:
       task: classification of inputs that are numbers, next_token of texts.
 
     Raises:
-      DataError: no such folder or files, files that are damaged, samples that differ in shape or
+      SettingError: no such folder.
+      DataError: no such files, files that are damaged, samples that differ in shape or
         do not fit the task (such as CelebA's names of images and Sent140's messages), or classes
         of the test set that the training set lacks.
     """
-    if not data_dir:
-        raise DataError(f'leaf: set data_dir to a folder that holds {LAYOUT}')
-    root = folder_of(data_dir)
+    root = folder_of(data_dir, f'leaf: set data_dir to a folder that holds {LAYOUT}')
     (train_x, train_y, users), (test_x, test_y, _) = (
         _read(root / half) for half in ('train', 'test')
     )

@@ -14,7 +14,7 @@ from dfl_jax.data.dataset import (
     check_classes,
     check_memory,
     number_names,
-    one_line,
+    reading,
 )
 from dfl_jax.files import check_file
 from dfl_jax.tasks import CLASSIFICATION, Task
@@ -63,17 +63,22 @@ def from_arrays(
             )
         if not x.size:
             raise DataError(f'{path}: {which}_x is {x.shape}, inputs without a feature: give some')
-    outputs = _classes if task.whole_targets else _numbers
-    classes = outputs(path, train_y, test_y)
+    if task.whole_targets:
+        classes = _classes(path, train_y, test_y)
+        y = [each.astype(np.int32) for each in (train_y, test_y)]
+    else:
+        y = [_finite(path, 'train_y', train_y), _finite(path, 'test_y', test_y)]
+        classes = math.prod(train_y.shape[1:])
     check_memory(path, 4 * (train_x.size + test_x.size))
     if (train_x.dtype == np.uint8) != (test_x.dtype == np.uint8):
         raise DataError(
             f'{path}: train_x is {train_x.dtype} and test_x {test_x.dtype}, and only uint8 is '
             'scaled to [0, 1]: give both in one dtype'
         )
-    kind = np.int32 if task.whole_targets else np.float32
-    x = _inputs(path, 'train_x', train_x), _inputs(path, 'test_x', test_x)
-    y = train_y.astype(kind), test_y.astype(kind)
+    x = [_finite(path, 'train_x', train_x), _finite(path, 'test_x', test_x)]
+    if train_x.dtype == np.uint8:
+        for inputs in x:
+            inputs /= 255
     for targets in y:
         check_targets(path, task, targets)
     if not task.sequences:
@@ -168,27 +173,23 @@ def _classes(path: object, *targets: np.ndarray) -> int:
     return classes
 
 
-def _numbers(path: object, *targets: np.ndarray) -> int:
-    """How many numbers a target has. Raises DataError for what are no finite numbers."""
-    for which, y in zip(('train', 'test'), targets, strict=True):
+def _finite(path: object, name: str, array: np.ndarray) -> np.ndarray:
+    """The numbers of an array in float32. Raises DataError for what are no finite numbers."""
+    if array.dtype.kind in 'biuf':
         with np.errstate(over='ignore'):
-            finite = y.dtype.kind in 'biuf' and np.isfinite(y.astype(np.float32)).all()
-        if not finite:
-            raise DataError(
-                f'{path}: {which}_y ({y.dtype}) must be finite real numbers, as float32 holds'
-            )
-    return math.prod(targets[0].shape[1:])
+            numbers = array.astype(np.float32)
+        if np.isfinite(numbers).all():
+            return numbers
+    raise DataError(f'{path}: {name} ({array.dtype}) must be finite real numbers, as float32 holds')
 
 
 def _arrays_of(path: Path) -> tuple[list[np.ndarray], np.ndarray | None]:
     """The arrays NPZ of the file, which is never unpickled and fits into the memory; and CLIENT."""
     how = f'write it with np.savez(FILE, {", ".join(f"{name}=..." for name in NPZ)})'
-    try:
+    with reading(f'cannot read {path} as a .npz', how):
         check_file(path)
         with zipfile.ZipFile(path) as archive:
             sizes = {info.filename: info.file_size for info in archive.infolist()}
-    except Exception as error:
-        raise DataError(f'cannot read {path} as a .npz ({one_line(error)}): {how}') from None
     missing = [name for name in NPZ if f'{name}.npy' not in sizes]
     if missing:
         present = ', '.join(name.removesuffix('.npy') for name in sizes)
@@ -196,21 +197,5 @@ def _arrays_of(path: Path) -> tuple[list[np.ndarray], np.ndarray | None]:
             f'{path} lacks {", ".join(missing)} and holds {present[:200] or "nothing"}: {how}'
         )
     check_memory(path, sum(sizes.get(f'{name}.npy', 0) for name in (*NPZ, CLIENT)))
-    try:
-        with np.load(path) as file:
-            return [file[name] for name in NPZ], file.get(CLIENT)
-    except Exception as error:  # numpy, zipfile and zlib each have their own
-        raise DataError(
-            f'cannot read {", ".join(NPZ)} from {path} ({one_line(error)}): {how}'
-        ) from None
-
-
-def _inputs(path: object, name: str, x: np.ndarray) -> np.ndarray:
-    if x.dtype.kind in 'biuf':
-        with np.errstate(over='ignore'):
-            inputs = x.astype(np.float32)
-        if x.dtype == np.uint8:
-            inputs /= 255
-        if np.isfinite(inputs).all():
-            return inputs
-    raise DataError(f'{path}: {name} ({x.dtype}) must be finite real numbers, as float32 holds')
+    with reading(f'cannot read {", ".join(NPZ)} from {path}', how), np.load(path) as file:
+        return [file[name] for name in NPZ], file.get(CLIENT)

@@ -16,13 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dfl_jax.data.dataset import (
-    DataError,
-    Dataset,
-    folder_of,
-    normalised,
-    one_line,
-)
+from dfl_jax.data.dataset import DataError, Dataset, folder_of, normalised, one_line, reading
 from dfl_jax.files import check_file
 from dfl_jax.host_memory import in_bytes
 
@@ -284,11 +278,9 @@ def read_writers(path: Path, n: int) -> np.ndarray | None:
     """Who wrote each of n samples, [n] int32; None without the file."""
     if not path.exists():
         return None
-    try:
+    with reading(f'{path} is not readable', 'replace it'):
         check_file(path)
         writers = np.lib.format.open_memmap(path, mode='r')  # reads no more than there is
-    except Exception as error:  # numpy's parser of headers raises whatever it meets
-        raise DataError(f'{path} is not readable ({one_line(error)}): replace it') from None
     if writers.shape != (n,) or writers.dtype.kind not in 'iu':
         raise DataError(
             f'{path} is {writers.shape} {writers.dtype}, expected ({n},) integers: replace it'

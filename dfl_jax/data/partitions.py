@@ -20,7 +20,6 @@ from dfl_jax.base import Clients
 from dfl_jax.checks import check_choice
 from dfl_jax.data.dataset import DataError, Dataset
 from dfl_jax.data.label_skew import (
-    PartitionError,
     balanced,
     by_client,
     check_clients,
@@ -30,6 +29,7 @@ from dfl_jax.data.label_skew import (
     zipf,
 )
 from dfl_jax.files import read_text
+from dfl_jax.setting_error import SettingError
 
 MOST_SIGMA = 20.0  # beyond it one client has all
 
@@ -75,7 +75,8 @@ def partition(
         its function.
 
     Raises:
-      PartitionError: settings out of range, or a partition that does not exist.
+      SettingError: settings out of range, or a partition that does not exist.
+      DataError: a file, or a `Partition` of your own, that is none of these samples.
     """
     labels = dataset.train_y
     if path:
@@ -83,18 +84,20 @@ def partition(
     if isinstance(kind, Partition):
         name, row = getattr(kind.split, '__name__', 'of your own'), kind
     else:
-        check_choice('partition', kind, PARTITIONS, PartitionError)
+        check_choice('partition', kind, PARTITIONS, colon=None)
         name, row = kind, PARTITIONS[kind]
     known = {*row.takes, *(setting for each in PARTITIONS.values() for setting in each.takes)}
     if unknown := sorted(settings.keys() - known):
         raise TypeError(f'no partition takes {unknown[0]}; use one of {", ".join(sorted(known))}')
     if settings.get('overlap') and 'overlap' not in row.takes:
-        raise PartitionError(f'overlap is for the partition dirichlet only, got {name}: drop it')
+        text = f'overlap is for the partition dirichlet only, got {name}: drop it'
+        raise SettingError.of(text, overlap=True)
     if row.by_class and (labels.ndim > 1 or labels.dtype.kind == 'f'):
         others = ', '.join(other for other, each in PARTITIONS.items() if not each.by_class)
-        raise PartitionError(
+        raise SettingError.of(
             f'the partition {name} is by class, and these targets are no classes: use one of '
-            f'{others}'
+            f'{others}',
+            partition=name,
         )
     taken = {setting: settings[setting] for setting in row.takes if setting in settings}
     of_whom = dataset.owners if row.of_owners else labels
@@ -105,13 +108,13 @@ def partition(
 
 
 def _check_parts(parts: Sequence[np.ndarray], n: int, clients: int, name: str) -> None:
-    """Raises `PartitionError` unless a split of others returns M arrays of indices, none empty."""
+    """Raises DataError unless a split of others returns M arrays of indices, none empty."""
     if len(parts) != clients:
-        raise PartitionError(f'the partition {name} makes {len(parts)} clients, not {clients}')
+        raise DataError(f'the partition {name} makes {len(parts)} clients, not {clients}')
     for client, part in enumerate(map(np.asarray, parts)):
         indices = part.ndim == 1 and part.size and part.dtype.kind in 'iu'
         if not indices or not 0 <= part.min() <= part.max() < n:
-            raise PartitionError(
+            raise DataError(
                 f'the partition {name}: client {client} must have a list of at least one index '
                 f'from 0 to {n - 1}'
             )
@@ -145,9 +148,8 @@ def lognormal(
     n = len(labels)
     check_clients(clients, n)
     if not 0 < lognormal_sigma <= MOST_SIGMA:
-        raise PartitionError(
-            f'sigma is {lognormal_sigma}: use more than 0 and at most {MOST_SIGMA:g}'
-        )
+        text = f'sigma is {lognormal_sigma}: use more than 0 and at most {MOST_SIGMA:g}'
+        raise SettingError.of(text, lognormal_sigma=lognormal_sigma)
     weights = np.exp(lognormal_sigma * rng.standard_normal(clients))
     # One sample each, and of the others the nearest whole number to each cumulative share
     ends = np.rint((n - clients) * np.cumsum(weights) / weights.sum()).astype(np.int64)
@@ -195,10 +197,11 @@ def natural(rng: np.random.Generator, owners: np.ndarray | None, clients: int) -
 def _natural_clients(owners: np.ndarray | None, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """The natural clients that there are, and the position of each sample's own among them."""
     if owners is None:
-        raise PartitionError(
+        raise SettingError.of(
             f'the partition {kind} needs a dataset that knows the client of each sample: a table '
             'with a client column, leaf, text, a .npz with the array client, or mnist with '
-            'train-writer-ids.npy beside its files'
+            'train-writer-ids.npy beside its files',
+            partition=kind,
         )
     return np.unique(owners, return_inverse=True)
 
@@ -229,26 +232,26 @@ def from_file(path: str | Path, n: int, clients: int | None = None) -> list[np.n
         parts = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         why = 'its brackets nest too deep' if isinstance(error, RecursionError) else error
-        raise PartitionError(f'cannot read the partition file {path}: {why}') from None
+        raise DataError(f'cannot read the partition file {path}: {why}') from None
     if not isinstance(parts, list) or not parts:
-        raise PartitionError(f'{path} must hold a list of lists of training indices')
+        raise DataError(f'{path} must hold a list of lists of training indices')
     if clients is not None and len(parts) != clients:
-        raise PartitionError(
+        raise DataError(
             f'{path} holds {len(parts)} clients, not {clients}: set clients to {len(parts)}'
         )
     for client, part in enumerate(parts):
         if not isinstance(part, list) or not part:
-            raise PartitionError(f'{path}: client {client} must be a list of at least one index')
+            raise DataError(f'{path}: client {client} must be a list of at least one index')
         bad = [i for i in part if type(i) is not int or not 0 <= i < n]  # None may be among them
         if bad:
-            raise PartitionError(
+            raise DataError(
                 f'{path}: client {client} holds the index {reprlib.repr(bad[0])}, but the {n} '
                 f'training samples have the indices 0 to {n - 1}: use the file with the dataset it '
                 'was made for'
             )
         if len(set(part)) < len(part):
             twice = next(i for i, count in Counter(part).items() if count > 1)
-            raise PartitionError(
+            raise DataError(
                 f'{path}: client {client} holds the index {twice} more than once: list every '
                 'sample of a client once'
             )
@@ -272,10 +275,11 @@ def split_validation(
     Returns the training and the validation indices, M arrays each.
 
     Raises:
-      PartitionError: a share out of range.
+      SettingError: a share out of range.
     """
     if not 0 <= share < 1:
-        raise PartitionError(f'the validation share is {share}: use 0 or more and less than 1')
+        text = f'the validation share is {share}: use 0 or more and less than 1'
+        raise SettingError.of(text, validation_share=share)
     training, validation = [], []
     for part, stream in zip(parts, np.random.SeedSequence(seed).spawn(len(parts)), strict=True):
         n = len(part)

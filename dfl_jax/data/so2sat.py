@@ -17,7 +17,7 @@ from dfl_jax.data.dataset import (
     choose_rows,
     folder_of,
     imported,
-    one_line,
+    reading,
 )
 
 FILES = ('training.h5', 'testing.h5')
@@ -57,12 +57,11 @@ def load(
 
 def _find(data_dir: str | Path | None) -> list[Path]:
     remedy = f'get them, of the random split of the third version, from {URL}'
-    if not data_dir:
-        raise DataError(
-            f'so2sat is too large to be downloaded here: set data_dir to a folder that holds '
-            f'{" and ".join(FILES)}; {remedy}'
-        )
-    root = folder_of(data_dir)
+    root = folder_of(
+        data_dir,
+        'so2sat is too large to be downloaded here: set data_dir to a folder that holds '
+        f'{" and ".join(FILES)}; {remedy}',
+    )
     home = root / 'so2sat'
     folders = (home, home / 'random', root, root / 'random')  # the archive has it in random/
     folder = next((f for f in folders if any((f / file).is_file() for file in FILES)), home)
@@ -75,27 +74,24 @@ def _find(data_dir: str | Path | None) -> list[Path]:
 def _read(path: Path, n: int | None, seed: int, what: str) -> tuple[np.ndarray, np.ndarray]:
     """A seeded random subset of n rows, all if None: [n, 32, 32, 10] float32 and [n] int32."""
     h5py = imported('h5py', 'so2sat is read by h5py', 'h5py')
-    try:
-        with h5py.File(path, 'r') as file:
-            patches, labels = (_dataset(file, path, name) for name in ('sen2', 'label'))
-            size = len(patches)
-            if patches.shape != (size, *PATCH) or labels.shape != (size, CLASSES) or not size:
-                raise DataError(
-                    f'{path}: sen2 is {patches.shape} and label is {labels.shape}, expected '
-                    f'[n, 32, 32, 10] and [n, {CLASSES}]; {REMEDY}'
-                )
-            rows = choose_rows(size, n, seed, what)
-            check_memory(path, len(rows) * math.prod(PATCH) * 4)
-            x = np.empty((len(rows), *PATCH), np.float32)
-            y = np.empty(len(rows), np.int32)
-            for start in range(0, len(rows), BLOCK):
-                block = slice(start, start + BLOCK)
-                x[block] = patches[rows[block]]
-                y[block] = _classes(labels[rows[block]], path, rows[block])
-    except (OSError, RuntimeError) as error:  # h5py has no exceptions of its own
-        raise DataError(
-            f'{path} is damaged or cut short ({one_line(error)}): download it anew from {URL}'
-        ) from None
+    # h5py has no exceptions of its own
+    failure, anew = f'{path} is damaged or cut short', f'download it anew from {URL}'
+    with reading(failure, anew, (OSError, RuntimeError)), h5py.File(path, 'r') as file:
+        patches, labels = (_dataset(file, path, name) for name in ('sen2', 'label'))
+        size = len(patches)
+        if patches.shape != (size, *PATCH) or labels.shape != (size, CLASSES) or not size:
+            raise DataError(
+                f'{path}: sen2 is {patches.shape} and label is {labels.shape}, expected '
+                f'[n, 32, 32, 10] and [n, {CLASSES}]; {REMEDY}'
+            )
+        rows = choose_rows(size, n, seed, what)
+        check_memory(path, len(rows) * math.prod(PATCH) * 4)
+        x = np.empty((len(rows), *PATCH), np.float32)
+        y = np.empty(len(rows), np.int32)
+        for start in range(0, len(rows), BLOCK):
+            block = slice(start, start + BLOCK)
+            x[block] = patches[rows[block]]
+            y[block] = _classes(labels[rows[block]], path, rows[block])
     if not np.isfinite(x).all():
         raise DataError(f'{path}: sen2 is not finite; {REMEDY}')
     return x, y

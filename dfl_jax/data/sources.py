@@ -13,6 +13,7 @@ import numpy as np
 from dfl_jax.data import hub, image_folder, leaf, npz, official, so2sat, tabular, text
 from dfl_jax.data.dataset import DataError, Dataset, check_learns_classes, choose_rows
 from dfl_jax.files import expand
+from dfl_jax.setting_error import SettingError
 from dfl_jax.tasks import CLASSIFICATION, Task
 
 # Arguments of `load` that are for some sources only
@@ -96,8 +97,9 @@ def load(
       progress: for `image_folder`, show a progress bar when reading takes more than a second.
 
     Raises:
-      DataError: unknown name, no such folder, files missing and not to be had, damaged files, a
-        subset larger than the set, or an argument that is for other datasets.
+      SettingError: no such folder, a subset larger than the set, or an argument that is for other
+        datasets.
+      DataError: unknown name, files missing and not to be had, or damaged files.
     """
     name, row = _source_named(source)
     arguments = {
@@ -117,7 +119,8 @@ def load(
     for what in OPTIONS:
         if arguments[what] is not None and what not in row.takes:
             takers = ', '.join(kind for kind, each in SOURCES.items() if what in each.takes)
-            raise DataError(f'{what} is for {takers}, got {name}: drop it')
+            text = f'{what} is for {takers}, got {name}: drop it'
+            raise SettingError.of(text, **{what: arguments[what]})
     by_name = isinstance(source, str | Path)
     if by_name:
         _check_task(name, row, task)
@@ -142,10 +145,11 @@ def _source_named(source: str | Path | Source | Callable[[], Dataset]) -> tuple[
 
 
 def _check_task(name: str, source: Source, task: Task) -> None:
-    """Raises DataError for a task that does not fit, unless the source finds out itself."""
+    """Raises ValueError for a task that does not fit, unless the source finds out itself."""
     if 'text_window' in source.takes:
         if not task.sequences:
-            raise DataError(f'{name} is a text: set task to next_token, got {task.name}')
+            text = f'{name} is a text: set task to next_token, got {task.name}'
+            raise SettingError.of(text, task=task.name)
     elif 'task' not in source.takes:
         check_learns_classes(name, task, f'give a file with these ({", ".join(FILES)})')
 
@@ -159,7 +163,7 @@ def subsample(
     order of the dataset. None means all.
 
     Raises:
-      DataError: less than 1, or more than there are samples.
+      SettingError: less than 1, or more than there are samples.
     """
     if n is not None:
         chosen = choose_rows(len(dataset.train_y), n, seed)

@@ -30,10 +30,11 @@ from dfl_jax.data.dataset import (
     choose_test_rows,
     imported,
     number_names,
-    one_line,
+    reading,
 )
 from dfl_jax.data.npz import check_targets
 from dfl_jax.files import check_file, read_table
+from dfl_jax.setting_error import SettingError
 from dfl_jax.tasks import CLASSIFICATION, Task
 
 SUFFIXES = ('.csv', '.parquet')
@@ -73,7 +74,7 @@ def read(path: Path, texts: Collection[str] | None = None) -> Frame:
     Raises DataError for a file that cannot be read.
     """
     pandas = imported('pandas', f'{path.suffix} files are read by pandas', 'pandas pyarrow')
-    try:
+    with reading(f'cannot read {path} as a table'):
         check_file(path)
         if path.suffix == '.parquet':
             check_memory(path, 4 * path.stat().st_size)
@@ -93,10 +94,6 @@ def read(path: Path, texts: Collection[str] | None = None) -> Frame:
             skipinitialspace=True,
             low_memory=False,  # which would look at pieces of a column, one by one
         )
-    except DataError:
-        raise
-    except Exception as error:  # pandas and pyarrow each have their own
-        raise DataError(f'cannot read {path} as a table ({one_line(error)})') from None
     check_header(frame, path)
     return frame
 
@@ -133,6 +130,7 @@ def from_frame(
         but for clients, and for classes with leading zeros.
 
     Raises:
+      SettingError: a role that no table has, or a share of the test set where a column says it.
       DataError: columns that are missing, have missing values, or cannot be features or targets.
     """
     roles = _roles(frame, origin, columns)
@@ -187,13 +185,11 @@ def _typed(frame: Frame, roles: dict[str, list[str]], task: Task) -> Frame:
 
 
 def _roles(frame: Frame, origin: object, columns: Mapping[str, str]) -> dict[str, list[str]]:
-    """The names of the columns that have each of `ROLES`. Raises DataError for unknown ones."""
-    strangers = sorted(set(columns) - set(ROLES))
-    if strangers:
-        raise DataError(
-            f'columns {strangers[0]}={columns[strangers[0]]}: a table has the roles '
-            f'{", ".join(ROLES)}'
-        )
+    """The names of the columns that have each of `ROLES`. Raises SettingError for others."""
+    if strangers := sorted(set(columns) - set(ROLES)):
+        given = f'{strangers[0]}={columns[strangers[0]]}'
+        text = f'columns {given}: a table has the roles {", ".join(ROLES)}'
+        raise SettingError.of(text, columns=columns)
     present = ', '.join(map(str, frame.columns))[:300]
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
@@ -226,9 +222,10 @@ def _test_rows(
     if not split:
         return choose_test_rows(len(frame), test_share, origin)
     if test_share is not None:
-        raise DataError(
+        raise SettingError.of(
             f'{origin}: the column {split[0]} says what is the test set: drop the '
-            f'test share of {test_share}'
+            f'test share of {test_share}',
+            test_share=test_share,
         )
     values = frame[split[0]].astype(str).to_numpy()
     strangers = sorted(set(values) - {'train', 'test'})

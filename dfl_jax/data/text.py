@@ -11,6 +11,7 @@ import numpy as np
 
 from dfl_jax.data.dataset import DataError, Dataset, check_memory, choose_test_rows
 from dfl_jax.files import read_text
+from dfl_jax.setting_error import SettingError
 
 SONNETS = Path(__file__).with_name('sonnets.txt')  # 22 of Shakespeare's 154, in the public domain
 WINDOW = 40  # default L
@@ -30,11 +31,13 @@ def load(path: Path, text_window: int | None = None, test_share: float | None = 
       test_share: of the windows that are the test set, drawn at random; default, 0.2.
 
     Raises:
+      SettingError: a window of no character.
       DataError: a file that cannot be read, or too short a text.
     """
     length = WINDOW if text_window is None else text_window
     if length < 1:
-        raise DataError(f'the window has {length} characters: use 1 or more')
+        text = f'the window has {length} characters: use 1 or more'
+        raise SettingError.of(text, text_window=length)
     try:
         text = read_text(path)
     except OSError as error:

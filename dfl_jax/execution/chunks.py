@@ -32,11 +32,7 @@ def even_size(count: int, most: int) -> int:
 
 
 def map_in_chunks(
-    one: Callable,
-    stacked: PyTree,
-    chunk: int | None,
-    each: int = 1,
-    alone: Callable | None = None,
+    one: Callable, stacked: PyTree, chunk: int | None, each: int = 1, alone: Callable | None = None
 ) -> PyTree:
     """`one` mapped over the leading axis of `stacked`, at most `chunk` entries at a time.
 

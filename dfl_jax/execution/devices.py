@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from dfl_jax.base import Array, PyTree
+from dfl_jax.setting_error import SettingError
 
 AXIS = 'clients'
 MOST_CORES = 16  # of a CPU that become devices; more were not measured
@@ -69,19 +70,21 @@ def mesh_of_cores(clients: int) -> Mesh | None:
 def client_mesh(count: int | None = None) -> Mesh:
     """A mesh of `count` devices, None for all of them, on all hosts.
 
-    Raises ValueError when there are fewer, or where hosts would be left out.
+    Raises SettingError when there are fewer, or where hosts would be left out.
     """
     devices = jax.devices()
     count = len(devices) if count is None else count
     if not 1 <= count <= len(devices):
-        raise ValueError(
+        raise SettingError.of(
             f'{count} devices asked for, and JAX sees {len(devices)} ({devices[0].device_kind}); '
-            f'on a CPU, devices.cores_as_devices({count}) makes them, before JAX is first used'
+            f'on a CPU, devices.cores_as_devices({count}) makes them, before JAX is first used',
+            devices=count,
         )
     if jax.process_count() > 1 and count < len(devices):
-        raise ValueError(
+        raise SettingError.of(
             f'{count} of the {len(devices)} devices of {jax.process_count()} processes; several '
-            'processes work on all of their devices'
+            'processes work on all of their devices',
+            devices=count,
         )
     return Mesh(np.asarray(devices[:count]), (AXIS,), axis_types=(AxisType.Auto,))
 
@@ -190,15 +193,16 @@ def join(how: str) -> None:
     """Makes this process one of several that share all of their devices.
 
     how: `auto` where Slurm, a TPU pod or another cluster tells each process its number, or
-    HOST:PORT,i,n: process i of n, the first of which listens there. Raises ValueError for anything
-    else, RuntimeError when the other processes do not come.
+    HOST:PORT,i,n: process i of n, the first of which listens there.
+
+    Raises SettingError for anything else, RuntimeError when the other processes do not come.
     """
     if how == 'auto':
         jax.distributed.initialize()
         return
     address, *numbers = how.split(',')
     if ':' not in address or len(numbers) != 2 or not ''.join(numbers).isdecimal():
-        raise ValueError(f'`distributed`={how}: write auto, or HOST:PORT,i,n')
+        raise SettingError('distributed', how, 'write auto, or HOST:PORT,i,n')
     jax.distributed.initialize(address, int(numbers[1]), int(numbers[0]))
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from dfl_jax.base import PyTree
 from dfl_jax.host_memory import free_bytes, in_bytes
 from dfl_jax.models import Model
+from dfl_jax.setting_error import SettingError
 
 ROUND_COPIES = 2  # of the state, beside it: the averages, and the models trained from them
 SHARE = 0.5  # of the free memory: the rest is for data, state and the allocator
@@ -84,15 +85,16 @@ def choose_chunk(count: int, each: int, chunk: int | None = None, advice: str = 
       chunk: the user's choice.
       advice: what to do if not even one fits.
 
-    Raises ValueError when not even one fits, or not `chunk` of them.
+    Raises SettingError when not even one fits, or not `chunk` of them.
     """
     free = available_bytes()
     fitting = int(SHARE * free / each)
     if fitting < (chunk or 1):
-        raise ValueError(
+        raise SettingError.of(
             f'{chunk or 1} at once need {(chunk or 1) * each / 2**30:.1f} GiB '
             f'and {SHARE:.0%} of the free memory is {SHARE * free / 2**30:.1f} GiB; '
-            + ('lower `chunk`' if chunk and fitting else advice)
+            + ('lower `chunk`' if chunk and fitting else advice),
+            chunk=chunk,
         )
     if chunk:
         return min(chunk, count)

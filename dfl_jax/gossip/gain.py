@@ -20,6 +20,7 @@ from scipy.sparse import csgraph, linalg
 from dfl_jax import topology
 from dfl_jax.base import Graph
 from dfl_jax.gossip.spectra import mixing_matrix
+from dfl_jax.setting_error import SettingError
 from dfl_jax.topology import TopologyError
 
 TOLERANCE = 1e-12  # on the change of v_steady in a step, summed over clients
@@ -37,7 +38,8 @@ def steady_vector(*matrices: scipy.sparse.sparray) -> np.ndarray:
         through them again and again. One for a static graph, of any weights and directions.
 
     Raises:
-      TopologyError: some clients never hear, over all rounds, from some others.
+      SettingError: some clients never hear, over all rounds, from some others.
+      TopologyError: the vector of a schedule of several graphs does not settle.
     """
     steps = [scipy.sparse.csr_array(matrix.T) for matrix in reversed(matrices)]
     _check_connected(matrices)
@@ -115,16 +117,20 @@ def gain_of_family(
       seed: non-negative.
 
     Raises:
-      TopologyError: ten times as many draws did not give as many connected networks.
+      TopologyError: no such networks, or ten times as many draws did not give as many connected
+        ones.
     """
     gains: list[float] = []
     static = rounds == 1 and topology.family_named(family)[1].static is not False
     for each in np.random.SeedSequence(seed).generate_state(10 * draws):
         with warnings.catch_warnings():
             warnings.simplefilter('ignore', UserWarning)  # a draw that is not connected
-            graphs = topology.schedule(
-                family, clients, rounds, seed=int(each), static=static, **options
-            )
+            try:
+                graphs = topology.schedule(
+                    family, clients, rounds, seed=int(each), static=static, **options
+                )
+            except SettingError as error:  # most often of the clients, whose number is an estimate
+                raise TopologyError(str(error)) from error
         matrices = mixing_matrices(graphs, np.ones(clients), mixing)
         if _components(matrices).max() == 0:
             gains.append(gain_of(*matrices))
@@ -147,11 +153,11 @@ def gain_of_degrees(degrees: Sequence[int] | np.ndarray, clients: int) -> float:
       clients: n, as far as it is known.
 
     Raises:
-      TopologyError: no client was polled.
+      SettingError: no client was polled.
     """
     with_self = np.asarray(degrees, np.float64) + 1
     if not with_self.size:
-        raise TopologyError('no degree was polled; ask at least one client')
+        raise SettingError.of('no degree was polled; ask at least one client', degrees=degrees)
     return float(math.sqrt(clients / (with_self**2).mean()) * with_self.mean())
 
 
@@ -172,8 +178,8 @@ def push_sum_size(graph: Graph, rounds: int) -> np.ndarray:
       rounds: number of rounds of gossip.
 
     Raises:
-      TopologyError: the network is not connected, or estimates differ by more than a factor of
-        AGREEMENT.
+      SettingError: the network is not connected.
+      TopologyError: estimates differ by more than a factor of AGREEMENT.
     """
     clients = graph.members.shape[1]
     shares = [_shared(m, graph) for m in mixing_matrices(graph, np.ones(clients), 'uniform')]
@@ -202,7 +208,8 @@ def polled_degrees(graph: Graph, sample: int, seed: int) -> np.ndarray:
     """Neighbours in the first round of `sample` random clients, [sample]."""
     degrees = np.asarray(graph.mask[0]).sum(axis=1) - 1
     if not 1 <= sample <= len(degrees):
-        raise TopologyError(f'{sample} polled clients of {len(degrees)}: use 1 to {len(degrees)}')
+        text = f'{sample} polled clients of {len(degrees)}: use 1 to {len(degrees)}'
+        raise SettingError.of(text, sample=sample)
     return np.random.default_rng(seed).choice(degrees, sample, replace=False)
 
 
@@ -215,8 +222,9 @@ def _components(matrices: Sequence[scipy.sparse.sparray]) -> np.ndarray:
 def _check_connected(matrices: Sequence[scipy.sparse.sparray]) -> None:
     names = _components(matrices)
     if parts := names.max():
-        raise TopologyError(
+        raise SettingError.of(
             f'the graph is not connected: its {len(names)} clients fall into {parts + 1} '
             f'components, the largest of {np.bincount(names).max()}, and each would need a gain of '
-            'its own; raise the degree, or take another `seed` or init'
+            'its own; raise the degree, or take another `seed` or init',
+            init='gain_corrected',
         )

@@ -15,6 +15,7 @@ from jax import lax
 from dfl_jax.base import Array, Graph, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.execution import AXIS, mesh_size, shard_over_clients
+from dfl_jax.setting_error import SettingError
 
 MIXINGS = ('size', 'uniform', 'metropolis')
 
@@ -45,7 +46,7 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
       inactive or receives no sample at all keeps its own model (column 0 weighs one).
 
     Raises:
-      ValueError: unknown kind, or `metropolis` on aggregators that are not the clients (H != M).
+      SettingError: unknown kind, or `metropolis` on aggregators that are not the clients (H != M).
     """
     check_choice('mixing', kind, MIXINGS)
     xp: ModuleType = jnp if any(isinstance(a, jax.Array) for a in (*graph, sizes)) else np
@@ -58,9 +59,10 @@ def mixing_weights(graph: Graph, sizes: Array, kind: str = 'size') -> Array:
         keeps = ~active
     elif kind == 'metropolis':
         if members.shape[0] != sizes.shape[0]:
-            raise ValueError(
+            raise SettingError.of(
                 f'metropolis mixing needs one aggregator a client: {members.shape[0]} aggregators '
-                f'and {sizes.shape[0]} clients; use size or uniform'
+                f'and {sizes.shape[0]} clients; use size or uniform',
+                mixing=kind,
             )
         degrees = mask[:, 1:].sum(axis=1)  # [M]
         largest = xp.maximum(degrees[:, None], degrees[members[:, 1:]])

@@ -46,10 +46,7 @@ def counted(
         raise DependsOnTrainingError(
             'what the method sends depends on the training; it cannot be replayed'
         )
-    bits = sum(
-        (algorithm.unit_bits[unit] * each.astype(np.float64) for unit, each in sent.items()),
-        start=np.zeros((len(graphs.active), len(clients.y))),
-    )
+    bits = _bits(sent, algorithm.unit_bits, (len(graphs.active), len(clients.y)))
     if flops is not None:
         active = active_clients(graphs, len(clients.y))
         each = np.asarray(flops, np.float64) / np.maximum(active.sum(axis=1), 1)
@@ -63,6 +60,12 @@ def counted(
     return _counts(bits, *done)
 
 
+def _bits(sent: Mapping, unit_bits: Mapping[str, int], shape: tuple[int, ...]) -> np.ndarray:
+    """The bits that each client sends, [T, M] = shape."""
+    each = (unit_bits[unit] * np.asarray(count, np.float64) for unit, count in sent.items())
+    return sum(each, start=np.zeros(shape))
+
+
 def _counts(bits: np.ndarray, flops: Array | None, combining: Array | None) -> Counts:
     if flops is None:
         raise ValueError(UNCOUNTED)
@@ -72,10 +75,7 @@ def _counts(bits: np.ndarray, flops: Array | None, combining: Array | None) -> C
 
 def counts_of(info: Info, unit_bits: Mapping[str, int]) -> Counts:
     """The counts of rounds whose reports, on the host, have a leading axis."""
-    bits = sum(
-        (unit_bits[unit] * np.asarray(each, np.float64) for unit, each in info.sent.items()),
-        start=np.zeros(np.shape(info.loss)),
-    )
+    bits = _bits(info.sent, unit_bits, np.shape(info.loss))
     return _counts(bits, info.flops, info.combining_flops)
 
 

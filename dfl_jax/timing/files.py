@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dfl_jax.files import read_table
+from dfl_jax.setting_error import SettingError
 from dfl_jax.timing.world import FIELDS, Online, World, checked, subset, world
 
 DEVICES = Path(__file__).parent / 'devices.csv'
@@ -21,7 +22,7 @@ def parse(text: str, clients: int, seed: int = 0) -> World:
       clients: M, so many of the file's clients where it has more.
       seed: of the world, or of who of a file takes part.
 
-    Raises ValueError, one line.
+    Raises SettingError for a text that is none of these, ValueError, one line, for a bad world.
     """
     if text == 'devices' or text.endswith(('.npz', '.csv')):
         return subset(read(DEVICES if text == 'devices' else Path(text)), clients, seed)
@@ -29,12 +30,13 @@ def parse(text: str, clients: int, seed: int = 0) -> World:
     for item in filter(None, text.split(',')):
         name, sign, value = item.partition('=')
         if not sign or name not in (*FIELDS, 'online'):
-            raise ValueError(
-                f'`world={text}`: {item!r} is no setting; write speed=, uplink=, downlink=, '
-                'latency= or online= with commas between them, devices, or a file .npz or .csv'
+            remedy = (
+                'write speed=, uplink=, downlink=, latency= or online= with commas between them, '
+                'devices, or a file .npz or .csv'
             )
+            raise SettingError('world', text, f'{item!r} is no setting', remedy)
         if name in settings:
-            raise ValueError(f'`world={text}`: {name} is there twice; give it once')
+            raise SettingError('world', text, f'{name} is there twice', 'give it once')
         settings[name] = value
     return world(clients, seed, **settings)
 

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dfl_jax.setting_error import SettingError
+
 FIELDS = ('speed', 'uplink', 'downlink', 'latency')
 UNITS = {
     'speed': 'operations a second',
@@ -91,7 +93,8 @@ def world(
       online: `always`, or `sine:PERIOD:SHARE`: in every period a client is online for that share
         of it, at a phase of its own, as devices by time zone are.
 
-    Raises ValueError for a text or number that is none of these, before anything is drawn.
+    Raises SettingError for a text that is none of these, and ValueError for numbers that no client
+    can have.
 
     >>> world(4, speed='two:1e9:1e10:0.5').speed.tolist()
     [10000000000.0, 1000000000.0, 10000000000.0, 1000000000.0]
@@ -124,10 +127,8 @@ def _draw(name: str, text: str, clients: int, rng: np.random.Generator) -> np.nd
                 return np.full(clients, float(kind))
     except ValueError:
         pass
-    raise ValueError(
-        f'{name}={text}: write a number of {UNITS[name]}, lognormal:MEDIAN:SIGMA or '
-        'two:SLOW:FAST:SHARE'
-    )
+    forms = f'a number of {UNITS[name]}, lognormal:MEDIAN:SIGMA or two:SLOW:FAST:SHARE'
+    raise SettingError(name, text, f'write {forms}')
 
 
 def _online(text: str, clients: int, rng: np.random.Generator) -> Online | None:
@@ -139,9 +140,8 @@ def _online(text: str, clients: int, rng: np.random.Generator) -> Online | None:
         if kind != 'sine' or not (0 < period < np.inf and 0 < share <= 1):
             raise ValueError
     except ValueError:
-        raise ValueError(
-            f'online={text}: write always or sine:PERIOD:SHARE, e.g. sine:86400:0.5'
-        ) from None
+        forms = 'always or sine:PERIOD:SHARE, e.g. sine:86400:0.5'
+        raise SettingError('online', text, f'write {forms}') from None
     if share == 1:
         return None
     start = rng.random(clients) * period
@@ -203,10 +203,11 @@ def _check_online(online: Online, clients: int) -> None:
 
 def subset(world: World, clients: int, seed: int) -> World:
     """So many clients of a world, drawn at random in random order; all of it as it is where it has
-    no more. Raises ValueError where it has fewer."""
+    no more. Raises SettingError where it has fewer."""
     found = len(world.speed)
     if found < clients:
-        raise ValueError(f'a world of {found} clients for {clients}; name a larger one')
+        text = f'a world of {found} clients for {clients}; name a larger one'
+        raise SettingError.of(text, clients=clients)
     if found == clients:
         return world
     chosen = _generator(seed, len(FIELDS) + 1).permutation(found)[:clients]

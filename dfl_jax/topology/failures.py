@@ -2,7 +2,7 @@
 
 Each function takes a schedule (members and mask [T, M, K], active [T, M]) and returns it with new
 arrays; all but `drop_absent` take a probability in [0, 1] and a non-negative seed, too, and raise
-TopologyError for another probability. The self column is never lost.
+SettingError for another probability. The self column is never lost.
 """
 
 import numpy as np
@@ -35,9 +35,7 @@ def drop_links(graph: Graph, probability: float, seed: int, *, directed: bool = 
 
 def drop_clients(graph: Graph, probability: float, seed: int) -> Graph:
     """The schedule with clients inactive, each round anew, and their links masked at both ends."""
-    check_probability('client dropout', probability)
-    _check_memory(graph)
-    return drop_absent(graph, _spared(graph, probability, seed, Stream.CLIENTS))
+    return drop_absent(graph, _spared(graph, 'client', probability, seed, Stream.CLIENTS))
 
 
 def drop_absent(graph: Graph, present: np.ndarray) -> Graph:
@@ -54,23 +52,24 @@ def isolate_clients(graph: Graph, probability: float, seed: int) -> Graph:
 
     The inactive nodes of Initialisation and topology, Figure 2(b), whose p is 1 - probability.
     """
-    check_probability('isolate dropout', probability)
-    _check_memory(graph)
-    return _cut_off(graph, _spared(graph, probability, seed, Stream.ISOLATED))
+    return _cut_off(graph, _spared(graph, 'isolate', probability, seed, Stream.ISOLATED))
 
 
 def drop_receivers(graph: Graph, probability: float, seed: int) -> Graph:
     """The schedule with clients that receive nothing, each round anew, while others still receive
     from them: they train on their own."""
-    check_probability('receive dropout', probability)
-    _check_memory(graph)
-    mask = graph.mask & _spared(graph, probability, seed, Stream.RECEIVERS)[:, :, None]
+    spared = _spared(graph, 'receive', probability, seed, Stream.RECEIVERS)
+    mask = graph.mask & spared[:, :, None]
     mask[:, :, 0] = graph.mask[:, :, 0]
     return graph._replace(mask=mask)
 
 
-def _spared(graph: Graph, probability: float, seed: int, stream: Stream) -> np.ndarray:
+def _spared(
+    graph: Graph, failure: str, probability: float, seed: int, stream: Stream
+) -> np.ndarray:
     """Which clients a failure of that probability leaves as they are, bool [T, M]."""
+    check_probability(f'{failure} dropout', probability)
+    _check_memory(graph)
     return np.random.default_rng([seed, stream]).random(graph.active.shape) >= probability
 
 

@@ -9,7 +9,7 @@ from dfl_jax.topology import fixed_graphs as fixed
 from dfl_jax.topology import random_graphs as drawn
 from dfl_jax.topology.edge_list import read_edges
 from dfl_jax.topology.family import Family
-from dfl_jax.topology.family_settings import Settings, TopologyError
+from dfl_jax.topology.family_settings import Settings
 from dfl_jax.topology.own_graphs import arcs_of_matrix, read_matrix
 from dfl_jax.topology.sequences import Arcs, base_graph, one_peer_equi, one_peer_exponential
 
@@ -106,9 +106,9 @@ FAMILIES: dict[str, Family] = {
 def family_named(family: str | Family) -> tuple[str, Family]:
     """A family of the table with its name, or one of your own with that of its `draw`.
 
-    Raises `TopologyError` for an unknown name.
+    Raises SettingError for an unknown name.
     """
     if isinstance(family, Family):
         return getattr(family.draw, '__name__', 'the family'), family
-    check_choice('topology', family, FAMILIES, TopologyError)
+    check_choice('topology', family, FAMILIES, colon=None)
     return family, FAMILIES[family]

@@ -8,6 +8,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
+from dfl_jax.setting_error import SettingError
 from dfl_jax.topology.family_settings import (
     Settings,
     TopologyError,
@@ -43,7 +44,7 @@ class Family:
     fixed_shape: bool = False  # whether only the places of the clients differ from draw to draw
     equal_degrees: bool = False
     least_clients: int = 2
-    check: Callable[[Settings], None] = lambda settings: None  # raises TopologyError
+    check: Callable[[Settings], None] = lambda settings: None  # raises SettingError
     # The most neighbours of a client in settings.rounds draws, exact or a bound that is rarely
     # exceeded, from which the memory is planned; None: those of binomial degrees
     neighbours: Callable[[Settings], float] | None = None
@@ -92,59 +93,53 @@ def draw(
 
 
 def check_settings(name: str, family: Family, settings: Settings) -> None:
-    """Raises `TopologyError` for settings of which no graph can be drawn."""
-    clients, degree = settings.clients, settings.degree
+    """Raises SettingError for settings of which no graph can be drawn."""
+    clients, degree, probability = settings.clients, settings.degree, settings.probability
     if settings.rounds < 1:
-        raise TopologyError(f'a schedule needs at least 1 round, got rounds={settings.rounds}')
+        raise settings.error('rounds', 'a schedule needs at least 1 round')
     if clients < family.least_clients:
-        raise TopologyError(
-            f'{name} needs at least {family.least_clients} clients, got clients={clients}'
-        )
+        raise settings.error('clients', f'{name} needs at least {family.least_clients} clients')
     if 'degree' in family.takes:
         if degree < 1:
-            raise TopologyError(f'{name} needs a degree of at least 1, got degree={degree}')
+            raise settings.error('degree', f'{name} needs a degree of at least 1')
         if degree >= clients:
-            raise TopologyError(
+            raise SettingError.of(
                 f'degree {degree} needs more than {degree} clients, got clients={clients}; '
-                f'lower the degree to {clients - 1} or less'
+                f'lower the degree to {clients - 1} or less',
+                degree=degree,
             )
     family.check(settings)
-    if settings.probability is not None:
-        check_probability('the probability of a link', settings.probability)
+    if probability is not None:
+        check_probability('the probability of a link', probability, 'probability')
         if 'probability' not in family.takes:
-            raise TopologyError(f'{name} has no probability of a link; leave it out')
+            text = f'{name} has no probability of a link; leave it out'
+            raise SettingError.of(text, probability=probability)
     if 'rewiring' in family.takes:
         check_probability('rewiring', settings.rewiring)
     if 'exponent' in family.takes and not 2 < settings.exponent <= LARGEST_EXPONENT:
-        raise TopologyError(
+        raise settings.error(
+            'exponent',
             f'{name} needs a finite exponent above 2, where the mean degree of any number of '
-            f'clients is bounded, and up to {LARGEST_EXPONENT}, got exponent={settings.exponent}; '
-            'take 2.5'
+            f'clients is bounded, and up to {LARGEST_EXPONENT}',
+            'take 2.5',
         )
     if 'path' in family.takes and settings.path is None:
         of_what = 'weights [M, M], as numpy.save writes it' if family.sequence else 'links'
-        raise TopologyError(f'{name} needs the path of a file of {of_what}, got none')
+        raise SettingError.of(f'{name} needs the path of a file of {of_what}, got none', path=None)
     if 'path' not in family.takes and settings.path is not None:
-        raise TopologyError(
-            f'{name} reads no file, got {settings.path}; take edge_list or directed_edge_list or '
-            'matrix'
-        )
-    if settings.assortativity is not None:
-        _check_rewired(name, family, settings.assortativity)
-
-
-def _check_rewired(name: str, family: Family, assortativity: float) -> None:
-    check_assortativity(assortativity)
+        takers = 'edge_list or directed_edge_list or matrix'
+        text = f'{name} reads no file, got {settings.path}; take {takers}'
+        raise SettingError.of(text, path=settings.path)
+    if settings.assortativity is None:
+        return
+    check_assortativity(settings.assortativity)
+    reason = ''
     if family.directed or family.sequence:
-        raise TopologyError(
-            f'only undirected links without weights are rewired, and those of {name} are '
-            f'not, got assortativity={assortativity}; leave it out or take erdos_renyi'
-        )
-    if family.equal_degrees:
-        raise TopologyError(
-            f'the clients of {name} have equal degrees, which no assortativity tells apart, '
-            f'got assortativity={assortativity}; leave it out or take erdos_renyi'
-        )
+        reason = f'only undirected links without weights are rewired, and those of {name} are not'
+    elif family.equal_degrees:
+        reason = f'the clients of {name} have equal degrees, which no assortativity tells apart'
+    if reason:
+        raise settings.error('assortativity', reason, 'leave it out or take erdos_renyi')
 
 
 def most_members(family: Family, settings: Settings) -> int:

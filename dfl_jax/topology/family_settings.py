@@ -5,6 +5,7 @@ import os
 from typing import NamedTuple
 
 from dfl_jax.host_memory import lack_of_memory
+from dfl_jax.setting_error import SettingError
 
 BYTES_OF_PLACE = 5  # a member and its mask
 BYTES_OF_WEIGHT = 8
@@ -24,7 +25,7 @@ class Stream(enum.IntEnum):
 
 
 class TopologyError(ValueError):
-    """A topology that cannot be built from the values given."""
+    """A graph that cannot be read, held or used; of settings it is a SettingError."""
 
 
 class Settings(NamedTuple):
@@ -40,17 +41,27 @@ class Settings(NamedTuple):
     assortativity: float | None = None  # target to which every draw is rewired
     rounds: int = 1  # T
 
+    def error(self, field: str, message: str, remedy: str = '') -> SettingError:
+        """The error of a field whose value follows the message."""
+        text = f'{message}, got {field}={getattr(self, field)}{remedy and f"; {remedy}"}'
+        return SettingError.of(text, **{field: getattr(self, field)})
 
-def check_probability(name: str, value: float) -> None:
-    """Raises `TopologyError` for a value outside [0, 1]."""
+
+def check_probability(name: str, value: float, setting: str | None = None) -> None:
+    """Raises SettingError for a value outside [0, 1].
+
+    name: of the setting, in words; setting: its name where that is another.
+    """
     if not 0 <= value <= 1:
-        raise TopologyError(f'{name} is a probability between 0 and 1, got {value}')
+        text = f'{name} is a probability between 0 and 1, got {value}'
+        raise SettingError.of(text, **{setting or name.replace(' ', '_'): value})
 
 
 def check_assortativity(target: float) -> None:
-    """Raises `TopologyError` for a value outside [-1, 1]."""
+    """Raises SettingError for a value outside [-1, 1]."""
     if not -1 <= target <= 1:
-        raise TopologyError(f'assortativity is a correlation between -1 and 1, got {target}')
+        text = f'assortativity is a correlation between -1 and 1, got {target}'
+        raise SettingError.of(text, assortativity=target)
 
 
 def check_memory(what: str, rounds: int, clients: int, size: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dfl_jax.topology.family_settings import Settings, TopologyError
+from dfl_jax.topology.family_settings import Settings
 
 SEARCHED = 1000  # how many numbers of clients are searched for one that has a torus
 
@@ -38,7 +38,7 @@ def torus(settings: Settings, rng: np.random.Generator) -> np.ndarray:
 def check_torus(settings: Settings) -> None:
     clients, dimensions = settings.clients, settings.dimensions
     if dimensions < 1:
-        raise TopologyError(f'torus needs at least 1 dimension, got dimensions={dimensions}')
+        raise settings.error('dimensions', 'torus needs at least 1 dimension')
     most = 0  # dimensions, of so many clients
     while 3 ** (most + 1) <= clients:
         most += 1
@@ -48,9 +48,10 @@ def check_torus(settings: Settings) -> None:
             start = max(clients, 3**dimensions)
             near = range(start, start + SEARCHED)
         fits = next((n for n in near if sides_of(n, dimensions)), None)
-        raise TopologyError(
-            f'torus needs clients to be a product of {dimensions} sides of at least 3, got '
-            f'clients={clients}; take {fits or f"dimensions={max(min(most, dimensions - 1), 1)}"}'
+        raise settings.error(
+            'clients',
+            f'torus needs clients to be a product of {dimensions} sides of at least 3',
+            f'take {fits or f"dimensions={max(min(most, dimensions - 1), 1)}"}',
         )
 
 
@@ -120,10 +121,8 @@ def check_hypercube(settings: Settings) -> None:
     clients = settings.clients
     if clients & (clients - 1):
         below = 2 ** (clients.bit_length() - 1)
-        raise TopologyError(
-            f'hypercube needs a power of two of clients, got clients={clients}; take {below} or '
-            f'{2 * below}'
-        )
+        remedy = f'take {below} or {2 * below}'
+        raise settings.error('clients', 'hypercube needs a power of two of clients', remedy)
 
 
 def star(settings: Settings, rng: np.random.Generator) -> np.ndarray:

@@ -7,6 +7,7 @@ import numpy as np
 
 from dfl_jax.base import Graph
 from dfl_jax.checks import check_choice
+from dfl_jax.setting_error import SettingError
 from dfl_jax.topology.family_settings import (
     BYTES_OF_PLACE,
     Stream,
@@ -37,25 +38,30 @@ def meetings(
       padding repeats it; mask of the same shape; active [T, A], False for an inactive aggregator.
 
     Raises:
-      TopologyError: numbers that do not fit each other or the network, an unknown choice.
+      SettingError: numbers that do not fit each other or the network, an unknown choice.
+      TopologyError: a graph with weights.
     """
     _check_unweighted(graph, 'meetings average by the numbers of samples')
     rounds, clients, _ = graph.members.shape
-    check_choice('aggregator', choice, CHOICES, TopologyError)
+    check_choice('aggregator', choice, CHOICES)
     if not 1 <= aggregators <= clients:
-        raise TopologyError(f'{aggregators} aggregators of {clients} clients; use 1 to {clients}')
+        text = f'{aggregators} aggregators of {clients} clients; use 1 to {clients}'
+        raise SettingError.of(text, aggregators=aggregators)
     if senders < 1 or senders + aggregators > clients:
-        raise TopologyError(
+        raise SettingError.of(
             f'{senders} senders and {aggregators} aggregator(s) of {clients} clients: use 1 to '
-            f'{clients - aggregators} senders, or more clients'
+            f'{clients - aggregators} senders, or more clients',
+            senders=senders,
         )
     if senders % aggregators:
-        raise TopologyError(
+        raise SettingError.of(
             f'{senders} senders are not dealt evenly over {aggregators} aggregators; make one a '
-            'multiple of the other'
+            'multiple of the other',
+            senders=senders,
         )
     if choice != 'uniform' and aggregators > 1:
-        raise TopologyError(f'aggregator {choice} is a single one, not {aggregators}')
+        text = f'aggregator {choice} is a single one, not {aggregators}'
+        raise SettingError.of(text, aggregators=aggregators)
     rng = np.random.default_rng([seed, Stream.MEETINGS])
     each = senders // aggregators
     members = np.zeros((rounds, aggregators, 1 + each), np.int32)
@@ -150,12 +156,11 @@ def cohorts(clients: int, rounds: int, size: int, *, seed: int, dropout: float =
       client takes part. No column is the aggregator itself.
 
     Raises:
-      TopologyError: size outside [1, M], dropout outside [0, 1].
+      SettingError: size outside [1, M], dropout outside [0, 1].
     """
     if not 1 <= size <= clients:
-        raise TopologyError(
-            f'a cohort of {size} has to lie in [1, {clients}], the clients of the network'
-        )
+        text = f'a cohort of {size} has to lie in [1, {clients}], the clients of the network'
+        raise SettingError.of(text, cohort=size)
     check_probability('client dropout', dropout)
     # The draw of a round is an array of its own until all are stacked.
     check_memory('cohorts', rounds, clients, rounds * (128 + (16 + BYTES_OF_PLACE) * size))

@@ -15,9 +15,7 @@ from dfl_jax.topology.family_settings import TopologyError, check_memory
 from dfl_jax.topology.padding import arcs_of, padded_schedule, weighted_arcs
 
 
-def from_matrix(
-    matrix: np.ndarray | Sequence[np.ndarray], rounds: int, what: str = 'the mixing matrix'
-) -> Graph:
+def from_matrix(matrix: np.ndarray | Sequence[np.ndarray], rounds: int) -> Graph:
     """A schedule with weights [T, M, K], that of a mixing matrix, or of several in turn.
 
     Args:
@@ -25,12 +23,11 @@ def from_matrix(
         used up; client i gives the model of client j the weight W[i, j], rows sum to one. Client i
         hears j where that is not zero; W[i, i] may be anything, negative too.
       rounds: T.
-      what: named in errors.
 
     Raises:
       TopologyError: not square, not finite real numbers, or a row of another sum.
     """
-    matrices = np.asarray(matrix)
+    matrices, what = np.asarray(matrix), 'the mixing matrix'
     arcs, weights = zip(*arcs_of_matrix(matrices, rounds, what), strict=True)
     return padded_schedule(arcs, matrices.shape[-1], rounds, weights, what)
 
@@ -39,13 +36,10 @@ def arcs_of_matrix(
     matrices: np.ndarray, rounds: int, what: str
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """The arcs [E, 2] and weights [E] of each round of mixing matrices, as `from_matrix`."""
-    if (
-        matrices.ndim not in (2, 3)
-        or matrices.shape[-1] != matrices.shape[-2]
-        or 0 in matrices.shape
-    ):
+    shape = matrices.shape
+    if len(shape) not in (2, 3) or shape[-1] != shape[-2] or 0 in shape:
         raise TopologyError(
-            f'{what} has the shape {matrices.shape}; give [M, M], or [T, M, M] of several rounds'
+            f'{what} has the shape {shape}; give [M, M], or [T, M, M] of several rounds'
         )
     if matrices.dtype.kind not in 'fiu':
         raise TopologyError(f'{what} holds {matrices.dtype}; give real numbers')

@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 
 from dfl_jax.topology.family import mean_degree
-from dfl_jax.topology.family_settings import Settings, TopologyError
+from dfl_jax.topology.family_settings import Settings
 from dfl_jax.topology.fixed_graphs import clique
 
 # Clients of the largest regular graph that networkx draws, so that those of trained runs stay. Of
@@ -63,10 +63,8 @@ def _regular_of_pairs(settings: Settings, seed: int) -> np.ndarray:
 def check_regular(settings: Settings) -> None:
     clients, degree = settings.clients, settings.degree
     if clients * degree % 2:
-        raise TopologyError(
-            f'degree {degree} needs clients*degree even, got clients={clients}; '
-            f'take {clients + 1} clients or degree {degree - 1 or degree + 1}'
-        )
+        remedy = f'take {clients + 1} clients or degree {degree - 1 or degree + 1}'
+        raise settings.error('clients', f'degree {degree} needs clients*degree even', remedy)
 
 
 def erdos_renyi(settings: Settings, rng: np.random.Generator) -> nx.Graph:
@@ -109,10 +107,8 @@ def watts_strogatz(settings: Settings, rng: np.random.Generator) -> nx.Graph:
 
 def check_watts_strogatz(settings: Settings) -> None:
     if settings.degree % 2:
-        raise TopologyError(
-            f'watts_strogatz needs an even degree, got degree={settings.degree}; '
-            f'take {settings.degree - 1 or settings.degree + 1}'
-        )
+        remedy = f'take {settings.degree - 1 or settings.degree + 1}'
+        raise settings.error('degree', 'watts_strogatz needs an even degree', remedy)
 
 
 def _power_law(clients: int, degree: int, exponent: float) -> tuple[np.ndarray, np.ndarray]:

@@ -5,18 +5,15 @@ That is the correlation of the degrees at the two ends of a link, in [-1, 1].
 
 import numpy as np
 
-from dfl_jax.topology.family_settings import TopologyError, check_assortativity
+from dfl_jax.setting_error import SettingError
+from dfl_jax.topology.family_settings import check_assortativity
 
 SWEEPS = 100  # the most that are tried, each of E swaps at one temperature
 COOLING = 0.93  # factor of the temperature from one sweep to the next
 
 
 def rewire(
-    links: np.ndarray,
-    target: float,
-    rng: np.random.Generator,
-    *,
-    tolerance: float = 0.01,
+    links: np.ndarray, target: float, rng: np.random.Generator, *, tolerance: float = 0.01
 ) -> np.ndarray:
     """The links with ends of random pairs swapped until the assortativity is near the target.
 
@@ -34,7 +31,7 @@ def rewire(
       links [E, 2] int32, each once.
 
     Raises:
-      TopologyError: a target outside [-1, 1], a graph whose degrees are all equal, or a target that
+      SettingError: a target outside [-1, 1], a graph whose degrees are all equal, or a target that
         is not reached, with the closest value that was.
     """
     check_assortativity(target)
@@ -42,9 +39,10 @@ def rewire(
     degrees = np.bincount(links.ravel())
     at_ends = degrees[links].astype(np.int64)  # [E, 2]
     if not at_ends.size or not at_ends.var():
-        raise TopologyError(
+        raise SettingError.of(
             f'a graph of {len(links)} links whose degrees are all equal has no assortativity to '
-            f'bring to {target}; leave it out or take a family of unequal degrees'
+            f'bring to {target}; leave it out or take a family of unequal degrees',
+            assortativity=target,
         )
     mean, variance = float(at_ends.mean()), float(at_ends.var())
     # rho is linear in the sum of k_i k_j over the links, which a swap changes by one product.
@@ -83,7 +81,8 @@ def rewire(
             return np.array(ends, np.int32)
         temperature *= COOLING
     closest = (nearest - len(ends) * mean**2) / scale
-    raise TopologyError(
+    raise SettingError.of(
         f'assortativity {target} was not reached within {SWEEPS * len(ends)} swaps of '
-        f'{len(ends)} links, the closest was {closest:.4f}; take a target nearer to that'
+        f'{len(ends)} links, the closest was {closest:.4f}; take a target nearer to that',
+        assortativity=target,
     )

@@ -8,6 +8,7 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from dfl_jax.base import Graph
+from dfl_jax.setting_error import SettingError
 from dfl_jax.topology.families import family_named
 from dfl_jax.topology.family import Family, check_settings, draw, links_of, most_members
 from dfl_jax.topology.family_settings import (
@@ -74,8 +75,10 @@ def schedule(
       float64 or None; K = 1 + the largest degree of any round.
 
     Raises:
-      TopologyError: with the numbers and the remedy; before anything is drawn, unless a draw
-        cannot be rewired to the assortativity, or has clients of far higher degree than most.
+      SettingError: with the numbers and the remedy; before anything is drawn, unless a draw
+        cannot be rewired to the assortativity.
+      TopologyError: a file that is no graph, or graphs that memory cannot hold; after drawing only
+        where a draw has clients of far higher degree than most.
 
     Warns:
       UserWarning: the graph of a static schedule is not connected.
@@ -97,9 +100,10 @@ def schedule(
     if weighted and any(each is None for each in weights):
         raise TopologyError(f'{name} draws graphs with weights and without; give weights to all')
     if weighted and settings.assortativity is not None:
-        raise TopologyError(
+        raise SettingError.of(
             f'the links of {source} have weights, which rewiring to '
-            f'assortativity={settings.assortativity} would move; leave it out'
+            f'assortativity={settings.assortativity} would move; leave it out',
+            assortativity=settings.assortativity,
         )
     if settings.assortativity is not None:
         rng = np.random.default_rng([seed, Stream.REWIRING])
@@ -126,15 +130,16 @@ def _relabelled(
 
 
 def check_schedule(family: str | Family, static: bool, settings: Settings) -> None:
-    """Raises `TopologyError` for a schedule that cannot be drawn, or not be held in memory.
+    """Raises SettingError for a schedule that cannot be drawn, TopologyError where memory lacks.
 
     Nothing is drawn, and an edge list is not read.
     """
     name, row = family_named(family)
     check_settings(name, row, settings)
     if static and row.static is False:
-        raise TopologyError(
-            f'{name} is a sequence of graphs, none of which averages all alone; leave out static'
+        raise SettingError.of(
+            f'{name} is a sequence of graphs, none of which averages all alone; leave out static',
+            static=static,
         )
     clients = settings.clients
     draws = 1 if static or row.static else settings.rounds
