@@ -84,5 +84,5 @@ def initial_gain(
             seed=seed,
             **rows.family_options,
         )
-    except topology.TopologyError as error:
+    except ValueError as error:
         raise InputError(f'`gain=family`, networks of {round(known)} clients: {error}') from error
