@@ -191,9 +191,7 @@ def _define_of_the_command() -> None:
         'start, for every evaluation and at the end, and the text to standard error.',
     )
     flags.DEFINE_bool(
-        'tensorboard',
-        False,
-        'Write event files for TensorBoard into the run directory.',
+        'tensorboard', False, 'Write event files for TensorBoard into the run directory.'
     )
     flags.DEFINE_bool(
         'wandb',

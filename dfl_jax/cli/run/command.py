@@ -94,9 +94,7 @@ def agree(experiment: Experiment, done: bool) -> tuple[Experiment, bool]:
     return Experiment.of_settings(of_first | here, given=()), done
 
 
-def prepare(
-    lock: contextlib.ExitStack,
-) -> tuple[BuiltExperiment | None, RunDirectory, Row | None]:
+def prepare(lock: contextlib.ExitStack) -> tuple[BuiltExperiment | None, RunDirectory, Row | None]:
     """Checks the flags, builds the experiment and claims the run directory.
 
     lock: keeps other processes out of the directory until it is closed.

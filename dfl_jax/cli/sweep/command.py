@@ -18,14 +18,7 @@ from pathlib import Path
 
 from absl import flags
 
-from dfl_jax.cli.command import (
-    check_writable,
-    define_paths,
-    fail,
-    in_flags,
-    one_line_errors,
-    share,
-)
+from dfl_jax.cli.command import check_writable, define_paths, fail, in_flags, one_line_errors, share
 from dfl_jax.cli.flags.run_flags import of_a_run
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.sweep.group import ended, fitting
@@ -34,13 +27,7 @@ from dfl_jax.cli.sweep.launchers.supervise import Engine, supervise
 from dfl_jax.cli.sweep.launchers.task import task_of
 from dfl_jax.cli.sweep.plan import RESULTS, Plan, grid, grouped, settled
 from dfl_jax.cli.sweep.results import write_results
-from dfl_jax.cli.sweep.train_runs import (
-    OF_THE_SWEEP,
-    Command,
-    Run,
-    rounds_of,
-    train_groups,
-)
+from dfl_jax.cli.sweep.train_runs import OF_THE_SWEEP, Command, Run, rounds_of, train_groups
 from dfl_jax.experiment.environment import check_settings_of_jax, settings_of_jax
 from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.fingerprint import check_digests

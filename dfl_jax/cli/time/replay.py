@@ -85,10 +85,7 @@ def replay(
     graphs = jax.tree.map(lambda a: a[: rows[-1]['round']], built.graphs)
     try:
         counts = counted(
-            built.algorithm,
-            built.clients,
-            graphs,
-            _operations(rows, len(built.parts), operations),
+            built.algorithm, built.clients, graphs, _operations(rows, len(built.parts), operations)
         )
     except ValueError as error:
         raise ValueError(f'{directory.path}: {error}') from error
