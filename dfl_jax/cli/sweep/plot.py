@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_jax.plots import COLOURS, MaxNLocator, plt, tidy
+from dfl_jax.plots import COLOURS, MaxNLocator, plt, save, tidy
 
 Curve = tuple[Sequence[int], Sequence[float]]  # rounds, and the metric in each of them
 
@@ -40,5 +40,4 @@ def plot_results(
         axes.set_title(f'the best {len(best)} of {len(curves)} settings', fontsize=10)
     tidy(axes)
     figure.legend(loc='outside right center', frameon=False)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path)

@@ -50,9 +50,6 @@ def split(holdout: Holdout, seed: int) -> tuple[Holdout, Holdout]:
     return validation, test
 
 
-# ------------------------------------------------------------------------------- weights [B, M]
-
-
 def order(accuracies: np.ndarray, how: str, seed: int = 0) -> np.ndarray:
     """The clients in the order in which they are averaged, int [M].
 
@@ -105,9 +102,6 @@ def final_topology(graph: Graph, steps: int) -> np.ndarray:
     return np.linalg.matrix_power(matrix.toarray(), steps)
 
 
-# ---------------------------------------------------------------------------------- accuracies
-
-
 def client_accuracies(algorithm: Algorithm, state: State, holdout: Holdout) -> np.ndarray:
     """The accuracy of every client's model on the holdout, [M] float64."""
     batches, measure, _ = evaluation(algorithm, state, holdout)
@@ -157,9 +151,6 @@ def _averaged_hits(
         return lax.map(count, batches).sum(axis=0)
 
     return lax.map(row_hits, weights, batch_size=MODELS_AT_ONCE)
-
-
-# ------------------------------------------------------------------------------- every average
 
 
 def orders(validation: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray]]:

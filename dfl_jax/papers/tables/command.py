@@ -211,9 +211,8 @@ def _tabulate(published: Row, folder: Path, sources: Sequence[Path], out: Path, 
 
     from dfl_jax.papers.tables.panels import table_panels, ylabel
     from dfl_jax.papers.tables.plot_panels import draw_panels
-    from dfl_jax.plots import plt
+    from dfl_jax.plots import save
 
     target, abreast = published.get('target'), published.get('abreast')
     figure = draw_panels(table_panels(published, runs), ylabel(published), target, abreast)
-    figure.savefig(out / f'{name}.png', dpi=160)
-    plt.close(figure)
+    save(figure, out / f'{name}.png', dpi=160)

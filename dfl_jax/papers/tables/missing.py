@@ -80,9 +80,6 @@ def partition_files(published: Row, folder: str | None) -> dict[str, Path]:
     return files
 
 
-# ------------------------------------------------------------------------------------------- time
-
-
 def seconds_of(job: Job, runs: Runs) -> float | None:
     """The seconds that the rounds of a run take, evaluation apart; None where nothing tells.
 
@@ -140,9 +137,6 @@ def duration(seconds: float | None) -> str:
     if seconds < 90:
         return f'{seconds:.0f} s'
     return f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
-
-
-# ---------------------------------------------------------------------------------------- training
 
 
 def train(

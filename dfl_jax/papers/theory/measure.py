@@ -19,10 +19,8 @@ def measure(experiment: Any) -> Iterator[Row]:
     All but `consensus_accuracy`, `timestep_mean` and the names ending in `_after` are of the
     round's start, where the theorem has w_bar^(k), or of its update.
     """
-    settings, sizes = (
-        experiment.configured.resolved,
-        np.array([len(part) for part in experiment.parts]),
-    )
+    settings = experiment.configured.resolved
+    sizes = np.array([len(part) for part in experiment.parts])
     clients = jax.device_put(experiment.clients)
     diagnosis = convergence.diagnose(
         experiment.model, mixing=settings['mixing'], chunk=settings['chunk']

@@ -222,9 +222,6 @@ class _Job:
         self.closed = True
 
 
-# ----------------------------------------------------------------------------------- on a worker
-
-
 def _train(
     task: Task,
     sent: Update,
@@ -234,7 +231,7 @@ def _train(
     cores: int,
     gpus: int,
 ) -> str | None:
-    """Trains a group in a temporary folder; returns why that failed, None where it did not.
+    """A worker trains a group in a temporary folder; returns why that failed, or None.
 
     sent: its files so far. number: of the job, for the head. where: the head's current directory,
     to which paths of data sets are relative where the worker has it, too, and its --out.
