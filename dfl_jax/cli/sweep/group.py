@@ -22,6 +22,7 @@ from dfl_jax.experiment.session import save_consensus, undisturbed
 from dfl_jax.files import to_json
 from dfl_jax.methods import make
 
+DIVERGED = 'diverged.json'  # in a run directory
 TOGETHER = '0'  # where the checkpoints of a group lie whose runs are one program
 
 
@@ -50,17 +51,13 @@ def ended(directory: RunDirectory) -> bool:
 
 def diverged(directory: RunDirectory) -> str | None:
     """What the run said when it diverged. Raises ValueError for a file that says nothing."""
-    file = _divergence_file(directory)
+    file = directory.path / DIVERGED
     if not os.path.lexists(file):
         return None
     content = read_json(file)
     if not isinstance(content, dict) or not isinstance(content.get('error'), str):
         raise ValueError(f'{file} is damaged; remove it, and the run goes on')
     return content['error']
-
-
-def _divergence_file(directory: RunDirectory) -> Path:
-    return directory.path / 'diverged.json'
 
 
 def train_group(members: dict[int, Member], folder: Path, bar: tqdm, whole: bool) -> None:
@@ -175,7 +172,7 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm) -> None:
                 notes.append(one.directory.append(row) if isinstance(row, dict) else None)
                 if not isinstance(row, dict) and diverged(one.directory) is None:
                     text = to_json({'error': str(row)}) + '\n'
-                    write_atomically(_divergence_file(one.directory), text)
+                    write_atomically(one.directory.path / DIVERGED, text)
             checkpoints.save(state, *progress, notes=notes)
         bar.update(len(program) * (progress[0].round - kept))
         kept = progress[0].round
@@ -203,9 +200,7 @@ def _stacked(experiments: Sequence[BuiltExperiment]) -> tuple[Any, ...]:
     """What `simulate.run_together` takes before its options, each with a leading axis R."""
     first, settings = experiments[0], [one.configured.settings for one in experiments]
     values = {
-        name: jax.tree.map(
-            lambda *of_runs: jnp.asarray(of_runs), *(each[name] for each in settings)
-        )
+        name: jax.tree.map(lambda *of_runs: jnp.asarray(of_runs), *(s[name] for s in settings))
         for name in _traced(first)
         if len({each.get(name) for each in settings}) > 1
     }

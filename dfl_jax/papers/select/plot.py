@@ -22,8 +22,8 @@ def plot_select(selection: Row, path: Path) -> None:
 
     selection: what selection.json holds.
     """
-    look = {'figsize': (11, 4.2), 'layout': 'constrained', 'width_ratios': (2.2, 0.7, 1.5)}
-    figure, panels = plt.subplots(1, 3, **look)
+    size, widths = (11, 4.2), (2.2, 0.7, 1.5)
+    figure, panels = plt.subplots(1, 3, figsize=size, width_ratios=widths, layout='constrained')
     panels[1].sharey(panels[0])
     _orders(panels[0], selection)
     _clients(panels[1], selection)

@@ -67,13 +67,9 @@ def supervise(engine: Engine, tasks: Sequence[Task], out: Path, progress: bool) 
     done = {task.name: _rounds(task, out) for task in tasks}
     deaths = dict.fromkeys(done, 0)
     failed: dict[str, str] = {}
-    with tqdm(
-        total=sum(task.rounds for task in tasks),
-        initial=sum(done.values()),
-        unit='round',
-        disable=not progress,
-        dynamic_ncols=True,
-    ) as bar:
+    look = {'unit': 'round', 'disable': not progress, 'dynamic_ncols': True}
+    rounds = sum(task.rounds for task in tasks)
+    with tqdm(total=rounds, initial=sum(done.values()), **look) as bar:
         while waiting or at_work:
             count = min(len(waiting), engine.room() - len(at_work))
             starting = [waiting.popleft() for _ in range(count)]
