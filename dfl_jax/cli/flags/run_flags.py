@@ -7,7 +7,7 @@ gets flags for its arguments in the same way.
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from absl import flags
@@ -29,6 +29,7 @@ from dfl_jax.experiment.run_settings import (
     Placement,
     Time,
 )
+from dfl_jax.experiment.values import check_value
 from dfl_jax.method_settings import Setting
 from dfl_jax.methods import FLAT_NAMES, METHODS
 
@@ -156,6 +157,22 @@ def of_a_run() -> list[flags.Flag]:
     """Every flag of a run and of its methods."""
     # A flag of a method of one's own is gone where a process has put its flags back
     return [FLAGS[name] for names in GROUPS.values() for name in names if name in FLAGS]
+
+
+def check_flags() -> None:
+    """Raises ValueError for a text that is empty, and for a number that is not finite or larger
+    than a run could ever use."""
+    for name in FLAGS:
+        flag = FLAGS[name]
+        if flag.value != '' or flag.present:
+            check_value(name, flag.value, flag.flag_type() in ('int', 'float'))
+
+
+def refuse_others(shared: Container[str], why: str) -> None:
+    """Raises ValueError for a flag of a run that was given and is not one of `shared`."""
+    for flag in of_a_run():
+        if flag.present and flag.name not in shared:
+            raise ValueError(f'{flag.serialize()} does not apply{why}; leave it out')
 
 
 def flag_of(setting: str) -> str | None:

@@ -21,8 +21,7 @@ from absl import flags, logging
 from dfl_jax.cli import interrupts
 from dfl_jax.cli.command import MISUSE, fail, in_flags, one_line_warnings
 from dfl_jax.cli.flags import run_flags
-from dfl_jax.cli.flags.checks import check_flags
-from dfl_jax.cli.flags.run_flags import experiment_of_flags, given_settings
+from dfl_jax.cli.flags.run_flags import check_flags, experiment_of_flags, given_settings
 from dfl_jax.cli.run.loggers import requested
 from dfl_jax.cli.run.train import train
 from dfl_jax.execution import agreed_text, join, leads

@@ -16,7 +16,7 @@ from absl import flags
 
 from dfl_jax.cli.command import check_empty, one_line_errors
 from dfl_jax.cli.flags import run_flags
-from dfl_jax.cli.flags.checks import check_flags, refuse_others
+from dfl_jax.cli.flags.run_flags import check_flags, refuse_others
 
 FLAGS = flags.FLAGS
 SHARED = ('dataset', 'data_dir', 'seed', 'out', 'progress')  # with experiments.run
