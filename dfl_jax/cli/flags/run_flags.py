@@ -13,22 +13,11 @@ from typing import Any
 from absl import flags
 
 from dfl_jax.cli.command import define_path
+from dfl_jax.experiment import run_settings as parts
 from dfl_jax.experiment.description import bounds, known_settings
 from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.method import flat_settings, flat_settings_of_all
 from dfl_jax.experiment.own_code import is_own, method_named, reporting
-from dfl_jax.experiment.run_settings import (
-    PART_OF,
-    Architectures,
-    Data,
-    Evaluation,
-    Gain,
-    Graphs,
-    Network,
-    Partition,
-    Placement,
-    Time,
-)
 from dfl_jax.experiment.values import check_value
 from dfl_jax.method_settings import Setting
 from dfl_jax.methods import FLAT_NAMES, METHODS
@@ -51,18 +40,18 @@ OF_THE_COMMAND = (
 NOT_SETTINGS = (*OF_THE_COMMAND, 'plot_partition', 'devices', 'distributed')
 
 
-def _names(part: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(part)]
+def _names(*of: type) -> list[str]:
+    return [field.name for part in of for field in dataclasses.fields(part)]
 
 
 GROUPS: dict[str, list[str]] = {  # title in --help -> flags
-    'run': ['algorithm', *_names(Network), 'rounds', 'seed'],
-    'data': [*_names(Data), *_names(Partition), 'plot_partition'],
-    'network': _names(Graphs),
-    'simulated time': _names(Time),
-    'clients of different architectures': _names(Architectures),
-    'gain of --init=gain_corrected': _names(Gain),
-    'evaluation and output': [*_names(Evaluation), *_names(Placement), *OF_THE_COMMAND],
+    'run': ['algorithm', *_names(parts.Network), 'rounds', 'seed'],
+    'data': [*_names(parts.Data, parts.Partition), 'plot_partition'],
+    'network': _names(parts.Graphs),
+    'simulated time': _names(parts.Time),
+    'clients of different architectures': _names(parts.Architectures),
+    'gain of --init=gain_corrected': _names(parts.Gain),
+    'evaluation and output': [*_names(parts.Evaluation, parts.Placement), *OF_THE_COMMAND],
     METHOD: [*flat_settings_of_all()],
 }
 DEFINE: dict[type, Callable] = {
@@ -88,7 +77,7 @@ def define() -> None:
 
 def _define(name: str, setting: Setting) -> None:
     of, text = bounds(name), setting.help
-    if name in PART_OF:  # docstrings of methods have values in backticks
+    if name in parts.PART_OF:  # docstrings of methods have values in backticks
         text = re.sub(r'`(\w+)(=[^`]*)?`', r'--\1\2', text)
     least, choices, before = of.get('least'), of.get('choices'), of.get('path')
     if before is not None:

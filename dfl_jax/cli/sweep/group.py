@@ -156,6 +156,7 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm) -> None:
     for one in program:
         one.directory.keep(evaluations_until(one.directory, kept, every, rounds))
     bar.update(len(program) * kept)
+    evaluated = [one.evaluated for one in experiments if one.evaluated is not None]
     for rows, state, progress in simulate.run_together(
         *_stacked(experiments),
         resume=resume,
@@ -164,7 +165,7 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm) -> None:
         rules=experiments[0].rules,
         mesh=mesh,
         eval_every=every,
-        client_eval_samples=_evaluated(experiments),
+        client_eval_samples=np.stack(evaluated) if evaluated else None,
     ):
         with undisturbed():
             notes: list[str | None] = []  # of a run that diverged there are no evaluations
@@ -217,12 +218,6 @@ def _stacked(experiments: Sequence[BuiltExperiment]) -> tuple[Any, ...]:
         first.test,
         jnp.stack([one.key for one in experiments]),
     )
-
-
-def _evaluated(experiments: Sequence[BuiltExperiment]) -> np.ndarray | None:
-    """Which test samples evaluate the clients of each run, [R, n], None for all."""
-    chosen = [one.evaluated for one in experiments if one.evaluated is not None]
-    return np.stack(chosen) if chosen else None
 
 
 def _padded(clients: Sequence[Clients | None]) -> Clients | None:

@@ -15,11 +15,8 @@ def plot_results(
 ) -> None:
     """Draws the mean over seeds of each combination, and the range of its seeds.
 
-    Args:
-      curves: of the runs that are done, one a seed, by what tells the combination.
-      metric: of the consensus model.
-      lower: whether less of it is better; of many combinations the best are drawn.
-      path: of the picture.
+    curves: of the runs that are done, one a seed, by what tells the combination. metric: of the
+    consensus model. lower: whether less of it is better; of many combinations the best are drawn.
     """
     means = {label: np.mean([values[-1] for _, values in runs]) for label, runs in curves.items()}
     best = sorted(curves, key=means.__getitem__, reverse=not lower)[: len(COLOURS)]

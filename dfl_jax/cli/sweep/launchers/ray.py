@@ -94,11 +94,13 @@ class RayEngine:
         self._ray, self._options, self._out = ray, options, out
         needs = {'CPU': options.cores, 'GPU': options.gpus}
         self._needs = {name: count for name, count in needs.items() if count}
-        nodes = [node['Resources'] for node in ray.nodes() if node['Alive']]
-        if not any(map(self._fits, nodes)):
+        if not self._fitting():
+            of_nodes = ([int(node.get(kind, 0)) for node in self._nodes()] for kind in needs)
+            cores, gpus = (max(counts, default=0) for counts in of_nodes)
             raise ValueError(
                 f'--launcher_cores={options.cores} --launcher_gpus={options.gpus}: no machine of '
-                f'the cluster has so many; {_most(nodes)}'
+                f'the cluster has so many; at most it has {counted(cores, "core")} and '
+                f'{counted(gpus, "GPU")}'
             )
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._queue = Queue(KEPT_BACK, {'num_cpus': 0, 'scheduling_strategy': here})
@@ -145,21 +147,15 @@ class RayEngine:
                     job.write(update)
                 seconds = 0
 
-    def _fits(self, resources: dict[str, float]) -> bool:
-        return all(resources.get(name, 0) >= count for name, count in self._needs.items())
+    def _nodes(self) -> list[dict[str, float]]:
+        return [node['Resources'] for node in self._ray.nodes() if node['Alive']]
 
     def _fitting(self) -> int:
         """Groups that the cluster has room for at once."""
-        nodes = [node['Resources'] for node in self._ray.nodes() if node['Alive']]
         return sum(
             min(int(node.get(name, 0) // count) for name, count in self._needs.items())
-            for node in nodes
+            for node in self._nodes()
         )
-
-
-def _most(nodes: Sequence[dict[str, float]]) -> str:
-    most = [max((int(node.get(name, 0)) for node in nodes), default=0) for name in ('CPU', 'GPU')]
-    return f'at most it has {counted(most[0], "core")} and {counted(most[1], "GPU")}'
 
 
 class _Job:
