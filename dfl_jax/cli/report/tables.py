@@ -98,10 +98,9 @@ def measured(groups: Sequence[Group], target: float) -> dict[str, Table | None]:
         'A round': per_part('simulated_seconds'),
         to.capitalize(): until(target, 'simulated_seconds'),
     }
+    caption = 'On the test set, of the consensus model and the clients'
     return {
-        'Summary': by_group(
-            groups, columns, 'On the test set, of the consensus model and the clients'
-        ),
+        'Summary': by_group(groups, columns, caption),
         'Traffic': by_group(groups, traffic, 'Megabytes sent until the end'),
         'Simulated time': by_group(groups, time, 'Seconds in the world of each run'),
     }

@@ -192,13 +192,8 @@ def main(argv: list[str]) -> int:
         try:
             if FLAGS.plot_partition:
                 _show_partition(built, directory.path / 'partition.png')
-            session = Session(
-                built,
-                directory,
-                progress=FLAGS.progress,
-                checkpoint=FLAGS.checkpoint,
-                longer=longer,
-            )
+            asked = {'progress': FLAGS.progress, 'checkpoint': FLAGS.checkpoint}
+            session = Session(built, directory, longer=longer, **asked)
         except (ValueError, OSError) as error:
             return fail(in_flags(error))
         except KeyboardInterrupt:

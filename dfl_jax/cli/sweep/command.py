@@ -190,6 +190,7 @@ def _sweep(command: Command, out: Path, engine: Engine | None) -> int:
     plan = make_plan(command, out)
     mine = [plan.groups[i] for i in share(FLAGS.shard, plan.groups)]
     programs = counted(len(plan.groups), 'program')
+    goes_on = f'the same command with --out={out} goes on'
     print(f'{counted(len(plan.runs), "run")} in {programs}, {len(mine)} of them here: {out}')
     try:
         if engine is None:
@@ -199,15 +200,11 @@ def _sweep(command: Command, out: Path, engine: Engine | None) -> int:
             failed = sweep_elsewhere(engine, command, mine, out)
         print(write_results(plan.runs, out))
     except OSError as error:
-        return fail(f'{error}; the same command with --out={out} goes on')
+        return fail(f'{error}; {goes_on}')
     except KeyboardInterrupt:
         done = sum((out / one.name / 'done').exists() for one in plan.runs)
         write_results(plan.runs, out)
-        return fail(
-            f'interrupted: {done} of {len(plan.runs)} runs are done; the same command with '
-            f'--out={out} goes on',
-            status=130,
-        )
+        return fail(f'interrupted: {done} of {len(plan.runs)} runs are done; {goes_on}', status=130)
     for name, reason in failed.items():
         fail(f'{name}: {reason}')
     return 1 if failed else 0

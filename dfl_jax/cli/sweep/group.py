@@ -190,11 +190,9 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm) -> None:
 
 def _states(experiments: Sequence[BuiltExperiment]) -> Any:
     """Structure, shapes and dtypes of the states of all runs, leaves [R, ...]."""
-    one = experiments[0]
+    one, runs = experiments[0], len(experiments)
     state = jax.eval_shape(one.algorithm.init, one.key, one.clients)
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((len(experiments), *leaf.shape), leaf.dtype), state
-    )
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((runs, *leaf.shape), leaf.dtype), state)
 
 
 def _stacked(experiments: Sequence[BuiltExperiment]) -> tuple[Any, ...]:
@@ -210,14 +208,10 @@ def _stacked(experiments: Sequence[BuiltExperiment]) -> tuple[Any, ...]:
         network = first.population or first.model
         return make(first.configured.method.factory, network, **settings[0] | values)
 
-    return (
-        algorithm_of,
-        values,
-        _padded([one.clients for one in experiments]),
-        _wide([one.graphs for one in experiments]),
-        first.test,
-        jnp.stack([one.key for one in experiments]),
-    )
+    clients = _padded([one.clients for one in experiments])
+    graphs = _wide([one.graphs for one in experiments])
+    keys = jnp.stack([one.key for one in experiments])
+    return algorithm_of, values, clients, graphs, first.test, keys
 
 
 def _padded(clients: Sequence[Clients | None]) -> Clients | None:

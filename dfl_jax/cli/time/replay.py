@@ -89,16 +89,11 @@ def replay(
         )
     except ValueError as error:
         raise ValueError(f'{directory.path}: {error}') from error
+    rules = rules_of(built.algorithm, graphs, len(built.parts), built.rules)
+    rounds = np.array([row['round'] for row in rows])
+    values = np.array([row[f'consensus_{metric}'] for row in rows])
     return Replay(
-        name,
-        graphs,
-        counts,
-        rules_of(built.algorithm, graphs, len(built.parts), built.rules),
-        np.array([row['round'] for row in rows]),
-        metric,
-        np.array([row[f'consensus_{metric}'] for row in rows]),
-        experiment.seed,
-        experiment.time.world,
+        name, graphs, counts, rules, rounds, metric, values, experiment.seed, experiment.time.world
     )
 
 

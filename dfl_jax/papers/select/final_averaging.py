@@ -179,14 +179,10 @@ def final_topologies(
             continue
         drawn = topology.schedule('regular', clients, 1, seed=seed, degree=degree)
         everyone = jax.tree.map(lambda a: a[0], drawn)
-        for neighbours, graph in zip(
-            NEIGHBOURS, (everyone, shortlist(everyone, validation)), strict=True
-        ):
-            name = {
-                'degree': degree,
-                'neighbours': neighbours,
-                'messages_an_averaging': int(graph.mask[:, 1:].sum()),
-            }
+        graphs = everyone, shortlist(everyone, validation)
+        for neighbours, graph in zip(NEIGHBOURS, graphs, strict=True):
+            messages = int(graph.mask[:, 1:].sum())
+            name = {'degree': degree, 'neighbours': neighbours, 'messages_an_averaging': messages}
             steps = range(1, len(TIMES) + 1)
             yield name, np.concatenate([final_topology(graph, n) for n in steps])
 
@@ -198,10 +194,9 @@ def examine(
 
     state: of the clients after that round. seed: of the split, the orders and the topologies.
     """
+    algorithm, model = experiment.algorithm, experiment.model
     validation, test = split(experiment.test, seed)
-    ranking, reported = (
-        client_accuracies(experiment.algorithm, state, half) for half in (validation, test)
-    )
+    ranking, reported = (client_accuracies(algorithm, state, half) for half in (validation, test))
     growing, graphs = list(orders(ranking, seed)), list(final_topologies(ranking, seed))
     curves: Row = {how: [] for how in LABELS}
     topologies = []
@@ -209,9 +204,7 @@ def examine(
     with tqdm(total=total, unit='model', disable=not progress, dynamic_ncols=True) as bar:
 
         def evaluated(weights: np.ndarray) -> np.ndarray:
-            accuracies = averaged_accuracy(
-                experiment.algorithm, experiment.model, state, weights, test
-            )
+            accuracies = averaged_accuracy(algorithm, model, state, weights, test)
             bar.update(len(weights))
             return accuracies
 

@@ -162,11 +162,8 @@ def train(
             for some in (mine, left)
         ]
         about, rest = (duration(cost or None) for cost in costs)
-        print(
-            f'[{first} of {len(missing)}] {", ".join(names)}: {mine[0].rounds} rounds, '
-            f'about {about}; {rest} left',
-            flush=True,
-        )
+        words = f'{", ".join(names)}: {mine[0].rounds} rounds, about {about}; {rest} left'
+        print(f'[{first} of {len(missing)}] {words}', flush=True)
         left = [job for job in left if job.name not in names]
         begin, before = time.monotonic(), sum(_rounds_of(folder / name) for name in names)
         reasons = trained.train(group)
