@@ -54,6 +54,16 @@ GROUPS: dict[str, list[str]] = {  # title in --help -> flags
     'evaluation and output': [*_names(parts.Evaluation, parts.Placement), *OF_THE_COMMAND],
     METHOD: [*flat_settings_of_all()],
 }
+SWITCHES = {  # flag of the command -> what it does; none is on by default
+    'plot_partition': 'Draw which client has which samples into partition.png.',
+    'resume': 'Continue the run in --out from its last checkpoint, with the settings that it has; '
+    'a larger --rounds extends it.',
+    'allow_imports': 'Let --resume and select import the algorithm, model, task or loader that '
+    'config.json names as package.module:factory.',
+    'tensorboard': 'Write event files for TensorBoard into the run directory.',
+    'wandb': 'Log every evaluation to Weights & Biases; WANDB_MODE=offline works without an '
+    'account.',
+}
 DEFINE: dict[type, Callable] = {
     bool: flags.DEFINE_bool,
     int: flags.DEFINE_integer,
@@ -171,22 +181,9 @@ def flag_of(setting: str) -> str | None:
 
 
 def _define_of_the_command() -> None:
-    flags.DEFINE_bool(
-        'plot_partition', False, 'Draw which client has which samples into partition.png.'
-    )
+    for name, text in SWITCHES.items():
+        flags.DEFINE_bool(name, False, text)
     define_path('out', None, 'Folder of the results (default: runs/ALGORITHM-DATASET-TIME).')
-    flags.DEFINE_bool(
-        'resume',
-        False,
-        'Continue the run in --out from its last checkpoint, with the settings that it has; a '
-        'larger --rounds extends it.',
-    )
-    flags.DEFINE_bool(
-        'allow_imports',
-        False,
-        'Let --resume and select import the algorithm, model, task or loader that config.json '
-        'names as package.module:factory.',
-    )
     flags.DEFINE_bool('checkpoint', True, 'Save a checkpoint at every evaluation.')
     flags.DEFINE_bool('progress', True, 'Show a progress bar.')
     flags.DEFINE_enum(
@@ -195,14 +192,6 @@ def _define_of_the_command() -> None:
         ['text', 'json'],
         'Format of the standard output: text, or json, which writes one line of JSON at the '
         'start, for every evaluation and at the end, and the text to standard error.',
-    )
-    flags.DEFINE_bool(
-        'tensorboard', False, 'Write event files for TensorBoard into the run directory.'
-    )
-    flags.DEFINE_bool(
-        'wandb',
-        False,
-        'Log every evaluation to Weights & Biases; WANDB_MODE=offline works without an account.',
     )
     flags.DEFINE_string(
         'wandb_project', None, 'Project of --wandb (default $WANDB_PROJECT, else dfl_jax).'

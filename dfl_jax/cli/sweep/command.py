@@ -10,7 +10,7 @@ from their last evaluation. results.csv (a line a run), results.md (mean and std
 results.png (curves) hold what is finished.
 """
 
-import contextlib
+import importlib
 import sys
 import time
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from dfl_jax.cli.command import check_writable, define_paths, fail, in_flags, on
 from dfl_jax.cli.flags.run_flags import of_a_run
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.sweep.group import ended, fitting
-from dfl_jax.cli.sweep.launchers.options import LAUNCHERS, engine_of, options
+from dfl_jax.cli.sweep.launchers.options import LAUNCHERS, options
 from dfl_jax.cli.sweep.launchers.supervise import Engine, supervise
 from dfl_jax.cli.sweep.launchers.task import task_of
 from dfl_jax.cli.sweep.plan import RESULTS, Plan, grid, grouped, settled
@@ -181,7 +181,10 @@ def main(_: list[str]) -> int:
     share(FLAGS.shard, ())  # before anything is written
     asked = options(FLAGS)
     run.prepare_jax(compute=asked is None)
-    with engine_of(FLAGS.launcher, asked, out) if asked else contextlib.nullcontext() as engine:
+    if asked is None:
+        return _sweep(command, out, None)
+    launcher = importlib.import_module(f'dfl_jax.cli.sweep.launchers.{FLAGS.launcher}')
+    with launcher.engine(asked, out) as engine:
         return _sweep(command, out, engine)
 
 

@@ -1,12 +1,8 @@
-"""The flags of launchers, checked together, and the engine that they ask for."""
+"""The flags of launchers, checked together."""
 
-import importlib
 import re
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
-from dfl_jax.cli.sweep.launchers.supervise import Engine
 from dfl_jax.cli.sweep.launchers.task import Options
 from dfl_jax.execution import own_cores
 
@@ -56,11 +52,3 @@ def _parameter(text: str) -> tuple[str, str]:
     if not match:
         raise ValueError(f'--slurm={text}: write NAME=VALUE, e.g. --slurm=partition=gpu,mem=16GB')
     return match[1], match[2]
-
-
-def engine_of(launcher: str, asked: Options, out: Path) -> AbstractContextManager[Engine]:
-    """The engine of a launcher, closed after the block.
-
-    Raises ValueError where its package is not installed or nothing answers.
-    """
-    return importlib.import_module(f'dfl_jax.cli.sweep.launchers.{launcher}').engine(asked, out)
