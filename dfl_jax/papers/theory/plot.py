@@ -74,9 +74,8 @@ def _against_rounds(
     axes.set_title(title, fontsize=11)
     axes.set_xlabel('communication round')
     axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
-    axes.legend(
-        frameon=False, fontsize=8, ncols=columns, loc='upper center', bbox_to_anchor=(0.5, -0.2)
-    )
+    below = {'loc': 'upper center', 'bbox_to_anchor': (0.5, -0.2)}
+    axes.legend(frameon=False, fontsize=8, ncols=columns, **below)
     tidy(axes)
 
 

@@ -64,9 +64,8 @@ def train_task(task: Task, out: Path, bar: tqdm, options: Options) -> str | None
 
     A worker without a GPU of its own uses none.
     """
-    os.environ['NPROC'] = str(
-        options.cores
-    )  # XLA starts so many threads, not one a core of the machine
+    # XLA starts so many threads, not one a core of the machine
+    os.environ['NPROC'] = str(options.cores)
     if not options.gpus:
         jax.config.update('jax_platforms', 'cpu')
     logging.set_verbosity(logging.FATAL)
