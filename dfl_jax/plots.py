@@ -27,6 +27,11 @@ LEGEND_CLASSES = 20  # of a picture of a partition; with more it has a scale
 GAP_CLIENTS = 60  # likewise; the bars of more touch
 
 
+def save(figure: Figure, path: Path, dpi: int = 130) -> None:
+    figure.savefig(path, dpi=dpi)
+    plt.close(figure)
+
+
 def tidy(axes) -> None:
     axes.spines[['top', 'right']].set_visible(False)
     axes.grid(axis='y', color='#e4e7eb', linewidth=0.8)
@@ -65,8 +70,7 @@ def plot_run(rows: Sequence[Row], path: Path, task: Task) -> None:
     right.set(xlabel='megabytes sent by all clients', ylabel=f'consensus {metric}')
     for axes in (left, right):
         tidy(axes)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path)
 
 
 def plot_partition(
@@ -108,7 +112,7 @@ def plot_partition(
     axes.set(xlim=(-0.75, clients - 0.25), ylim=(0, 1.02 * largest))
     axes.set(xlabel='client', ylabel='training samples')
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    of_classes = f', {classes} classes' if by_class else ''
+    of_classes = f', {classes} classes' * by_class
     axes.set_title(f'{clients} clients, {counts.sum():,} samples{of_classes}', fontsize=10)
     axes.spines[['top', 'right']].set_visible(False)
     if by_class and classes <= LEGEND_CLASSES:

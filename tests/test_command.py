@@ -22,7 +22,7 @@ from test_cli import ROOT
 from dfl_jax import flagfiles
 from dfl_jax.cli import command, help, interrupts, start
 from dfl_jax.cli.__main__ import COMMANDS as COMMANDS_OF_THE_PROGRAM
-from dfl_jax.cli.flags.checks import check_flags
+from dfl_jax.cli.flags.run_flags import check_flags
 
 
 def module_of(command):

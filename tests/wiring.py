@@ -16,8 +16,7 @@ import numpy as np
 from absl.testing import flagsaver
 from flax import linen as nn
 
-from dfl_jax.cli.flags.checks import check_flags
-from dfl_jax.cli.flags.run_flags import GROUPS, METHOD, experiment_of_flags
+from dfl_jax.cli.flags.run_flags import GROUPS, METHOD, check_flags, experiment_of_flags
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
 from dfl_jax.experiment import Experiment

@@ -30,22 +30,11 @@ class PathParser(flags.ArgumentParser):
     before: pattern of what stands before a path.
     """
 
-    syntactic_help = 'a path'
-
     def __init__(self, before: str = '^'):
-        self._before, self._start = before, re.compile(f'({before})(~[^/;]*)')
+        self._start = re.compile(f'({before})(~[^/;]*)')
 
     def parse(self, argument: str) -> str:
         return self._start.sub(lambda found: found[1] + _home(found[2]), argument)
-
-    def split(self, value: str) -> tuple[str, str]:
-        """What stands before the path, and the path."""
-        start = re.match(self._before, value)
-        end = start.end() if start else 0
-        return value[:end], value[end:]
-
-    def flag_type(self) -> str:
-        return 'string'
 
 
 class PathsParser(flags.ListParser):

@@ -43,11 +43,8 @@ def show(command: ModuleType, called: str, argv: Sequence[str], full: bool) -> N
 
     of_runs = {flag.name for flag in of_a_run()}
     _print_group('this command', (_line(flag) for flag in own if flag.name not in of_runs))
-    for title, lines in _groups(full, meanings, getattr(command, 'REFUSED', ())):
-        _print_group(title, lines)
-    print('\nexamples')
-    for example in examples:
-        print(f'  {called} {example}')
+    _print_groups_of_a_run(full, meanings, getattr(command, 'REFUSED', ()))
+    _print_group('examples', (f'  {called} {example}' for example in examples))
     if not full:
         print(
             f'\n{called} --help --algorithm=NAME shows the flags of that method, --helpfull those '
@@ -55,9 +52,9 @@ def show(command: ModuleType, called: str, argv: Sequence[str], full: bool) -> N
         )
 
 
-def _groups(
+def _print_groups_of_a_run(
     full: bool, meanings: Mapping[str, str], refused: Container[str]
-) -> Iterator[tuple[str, Iterator[str]]]:
+) -> None:
     """The flags of a run but those `refused`, in groups, under the flags that are given."""
     from dfl_jax.cli.flags.run_flags import GROUPS, METHOD, given_settings
     from dfl_jax.experiment.applicable import unused_settings
@@ -71,34 +68,17 @@ def _groups(
     unused: Container[str] = () if full else unused_settings(values.get, method)
     titles = [title for title in GROUPS if title != METHOD]
     for title in (*titles[:-1], METHOD, titles[-1]):
-        names = GROUPS[title]
-        shown = [name for name in names if name not in unused and name not in refused]
+        shown = [name for name in GROUPS[title] if name not in unused and name not in refused]
         if title != METHOD:
-            yield (
-                title,
-                (_line(FLAGS[n], meanings.get(n) or _of_a_run(n, method)) for n in shown),
-            )
+            defaults = {name: method.defaults.get(name, FLAGS[name].default) for name in shown}
+            texts = {n: meanings.get(n) or _meaning(FLAGS[n].help, defaults[n]) for n in shown}
         elif full:
-            yield 'methods', (_line(FLAGS[name], text) for name, text in _of_methods(shown))
+            title, texts = 'methods', dict(_of_methods(shown))
         else:
-            yield (
-                f'method {FLAGS.algorithm}',
-                (
-                    _line(
-                        FLAGS[n],
-                        _sentence(settings[n].help) + _default(_default_of(method, settings[n])),
-                    )
-                    for n in shown
-                    if _is_choice(method, settings[n])
-                ),
-            )
-
-
-def _of_a_run(name: str, method: 'Method') -> str:
-    """What a flag of every run means, and its default under this method."""
-    flag = FLAGS[name]
-    default = method.defaults.get(name, flag.default)
-    return _sentence(flag.help or '') + _default(default)
+            title = f'method {FLAGS.algorithm}'
+            chosen = {name: settings[name] for name in shown if _is_choice(method, settings[name])}
+            texts = {n: _meaning(s.help, _default_of(method, s)) for n, s in chosen.items()}
+        _print_group(title, (_line(FLAGS[name], text) for name, text in texts.items()))
 
 
 def _print_group(title: str, lines: Iterable[str]) -> None:
@@ -112,7 +92,7 @@ def _line(flag: flags.Flag, text: str | None = None) -> str:
 
     text: the last two, where they are not those of the flag.
     """
-    text = text or _sentence(flag.help or '') + _default(flag.default)
+    text = text or _meaning(flag.help, flag.default)
     kind = flag.flag_type()
     value = {
         'string': '=TEXT',
@@ -122,12 +102,9 @@ def _line(flag: flags.Flag, text: str | None = None) -> str:
         'float': '=X',
     }.get(kind, '=A,B')
     name = f'  --[no]{flag.name}' if flag.boolean else f'  --{flag.name}{value}'
+    indent = ' ' * 6
     return f'{name}\n' + textwrap.fill(
-        f'{text}.',
-        WIDTH,
-        initial_indent=' ' * 6,
-        subsequent_indent=' ' * 6,
-        break_on_hyphens=False,
+        f'{text}.', WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     )
 
 
@@ -142,9 +119,9 @@ def _sentence(words: str) -> str:
     return words if words.endswith('...') else words.removesuffix('.')
 
 
-def _default(value: object) -> str:
-    """' (default ...)', nothing where there is none."""
-    return '' if _is_none(value) else f' (default {_plain(value)})'
+def _meaning(words: str | None, default: object) -> str:
+    """What a flag means, and its default, where there is one."""
+    return _sentence(words or '') + ('' if _is_none(default) else f' (default {_plain(default)})')
 
 
 def _is_none(value: object) -> bool:

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from dfl_jax.experiment.run_directory import Row
 from dfl_jax.plain_text import counted
@@ -13,7 +13,6 @@ from dfl_jax.results.measured import METRICS, Measured, by_metric, in_digits, me
 LEVEL = 0.95  # of every interval
 SIZES = 3  # the fewest that a power law is fitted to
 
-Key = TypeVar('Key', str, float)
 Points = dict[float, list[float]]  # x -> one value a seed or draw
 
 
@@ -92,7 +91,7 @@ def _by_size(published: Row, runs: Runs) -> dict[str, dict[float, list[Measured]
     }
 
 
-def _reached(cells: Mapping[Key, Sequence[Measured]]) -> dict[Key, list[float]]:
+def _reached(cells: Mapping[Any, Sequence[Measured]]) -> dict[Any, list[float]]:
     """The values of each cell that are no bounds."""
     return {n: [v.value for v in values if not v.bound] for n, values in cells.items()}
 

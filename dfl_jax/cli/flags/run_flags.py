@@ -7,28 +7,18 @@ gets flags for its arguments in the same way.
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from absl import flags
 
 from dfl_jax.cli.command import define_path
+from dfl_jax.experiment import run_settings as parts
 from dfl_jax.experiment.description import bounds, known_settings
 from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.method import flat_settings, flat_settings_of_all
 from dfl_jax.experiment.own_code import is_own, method_named, reporting
-from dfl_jax.experiment.run_settings import (
-    PART_OF,
-    Architectures,
-    Data,
-    Evaluation,
-    Gain,
-    Graphs,
-    Network,
-    Partition,
-    Placement,
-    Time,
-)
+from dfl_jax.experiment.values import check_value
 from dfl_jax.method_settings import Setting
 from dfl_jax.methods import FLAT_NAMES, METHODS
 
@@ -50,19 +40,29 @@ OF_THE_COMMAND = (
 NOT_SETTINGS = (*OF_THE_COMMAND, 'plot_partition', 'devices', 'distributed')
 
 
-def _names(part: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(part)]
+def _names(*of: type) -> list[str]:
+    return [field.name for part in of for field in dataclasses.fields(part)]
 
 
 GROUPS: dict[str, list[str]] = {  # title in --help -> flags
-    'run': ['algorithm', *_names(Network), 'rounds', 'seed'],
-    'data': [*_names(Data), *_names(Partition), 'plot_partition'],
-    'network': _names(Graphs),
-    'simulated time': _names(Time),
-    'clients of different architectures': _names(Architectures),
-    'gain of --init=gain_corrected': _names(Gain),
-    'evaluation and output': [*_names(Evaluation), *_names(Placement), *OF_THE_COMMAND],
+    'run': ['algorithm', *_names(parts.Network), 'rounds', 'seed'],
+    'data': [*_names(parts.Data, parts.Partition), 'plot_partition'],
+    'network': _names(parts.Graphs),
+    'simulated time': _names(parts.Time),
+    'clients of different architectures': _names(parts.Architectures),
+    'gain of --init=gain_corrected': _names(parts.Gain),
+    'evaluation and output': [*_names(parts.Evaluation, parts.Placement), *OF_THE_COMMAND],
     METHOD: [*flat_settings_of_all()],
+}
+SWITCHES = {  # flag of the command -> what it does; none is on by default
+    'plot_partition': 'Draw which client has which samples into partition.png.',
+    'resume': 'Continue the run in --out from its last checkpoint, with the settings that it has; '
+    'a larger --rounds extends it.',
+    'allow_imports': 'Let --resume and select import the algorithm, model, task or loader that '
+    'config.json names as package.module:factory.',
+    'tensorboard': 'Write event files for TensorBoard into the run directory.',
+    'wandb': 'Log every evaluation to Weights & Biases; WANDB_MODE=offline works without an '
+    'account.',
 }
 DEFINE: dict[type, Callable] = {
     bool: flags.DEFINE_bool,
@@ -87,7 +87,7 @@ def define() -> None:
 
 def _define(name: str, setting: Setting) -> None:
     of, text = bounds(name), setting.help
-    if name in PART_OF:  # docstrings of methods have values in backticks
+    if name in parts.PART_OF:  # docstrings of methods have values in backticks
         text = re.sub(r'`(\w+)(=[^`]*)?`', r'--\1\2', text)
     least, choices, before = of.get('least'), of.get('choices'), of.get('path')
     if before is not None:
@@ -158,6 +158,22 @@ def of_a_run() -> list[flags.Flag]:
     return [FLAGS[name] for names in GROUPS.values() for name in names if name in FLAGS]
 
 
+def check_flags() -> None:
+    """Raises ValueError for a text that is empty, and for a number that is not finite or larger
+    than a run could ever use."""
+    for name in FLAGS:
+        flag = FLAGS[name]
+        if flag.value != '' or flag.present:
+            check_value(name, flag.value, flag.flag_type() in ('int', 'float'))
+
+
+def refuse_others(shared: Container[str], why: str) -> None:
+    """Raises ValueError for a flag of a run that was given and is not one of `shared`."""
+    for flag in of_a_run():
+        if flag.present and flag.name not in shared:
+            raise ValueError(f'{flag.serialize()} does not apply{why}; leave it out')
+
+
 def flag_of(setting: str) -> str | None:
     """The flag of a setting of the library's methods, None where it has none."""
     name = FLAT_NAMES.get(setting, setting)
@@ -165,22 +181,9 @@ def flag_of(setting: str) -> str | None:
 
 
 def _define_of_the_command() -> None:
-    flags.DEFINE_bool(
-        'plot_partition', False, 'Draw which client has which samples into partition.png.'
-    )
+    for name, text in SWITCHES.items():
+        flags.DEFINE_bool(name, False, text)
     define_path('out', None, 'Folder of the results (default: runs/ALGORITHM-DATASET-TIME).')
-    flags.DEFINE_bool(
-        'resume',
-        False,
-        'Continue the run in --out from its last checkpoint, with the settings that it has; a '
-        'larger --rounds extends it.',
-    )
-    flags.DEFINE_bool(
-        'allow_imports',
-        False,
-        'Let --resume and select import the algorithm, model, task or loader that config.json '
-        'names as package.module:factory.',
-    )
     flags.DEFINE_bool('checkpoint', True, 'Save a checkpoint at every evaluation.')
     flags.DEFINE_bool('progress', True, 'Show a progress bar.')
     flags.DEFINE_enum(
@@ -189,16 +192,6 @@ def _define_of_the_command() -> None:
         ['text', 'json'],
         'Format of the standard output: text, or json, which writes one line of JSON at the '
         'start, for every evaluation and at the end, and the text to standard error.',
-    )
-    flags.DEFINE_bool(
-        'tensorboard',
-        False,
-        'Write event files for TensorBoard into the run directory.',
-    )
-    flags.DEFINE_bool(
-        'wandb',
-        False,
-        'Log every evaluation to Weights & Biases; WANDB_MODE=offline works without an account.',
     )
     flags.DEFINE_string(
         'wandb_project', None, 'Project of --wandb (default $WANDB_PROJECT, else dfl_jax).'

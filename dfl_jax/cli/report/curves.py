@@ -13,6 +13,7 @@ from dfl_jax.results.curves import is_number, scale_of
 X = ('round', 'mbytes_total', 'simulated_seconds', 'seconds', 'operations_total')
 STYLES = ('solid', 'dashed', 'dotted', 'dotdash')  # of lines whose colours come again
 MOST_POINTS = 100_000  # of all curves
+TOOLS = 'pan,wheel_zoom,box_zoom,reset,save'  # of a figure
 
 
 def curves(groups: Sequence[Group], target: float) -> Row | None:
@@ -94,9 +95,8 @@ def figures(lines: Sequence[Row], target: float | None) -> Any:
     empty: dict[str, list] = {name: [] for name in ('x', 'y', 'low', 'high')}
     drawn: list[Any] = []
     for x, y in (('linear', 'linear'), ('log', 'linear'), ('linear', 'log'), ('log', 'log')):
-        tools = 'pan,wheel_zoom,box_zoom,reset,save'
         look = {'height': 420, 'sizing_mode': 'stretch_width', 'visible': not drawn}
-        each = figure(x_axis_type=x, y_axis_type=y, tools=tools, **look)
+        each = figure(x_axis_type=x, y_axis_type=y, tools=TOOLS, **look)
         each.toolbar.logo = None
         marks = []
         for place, line in enumerate(lines):

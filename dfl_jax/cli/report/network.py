@@ -8,7 +8,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from dfl_jax.cli.report.curves import brief
+from dfl_jax.cli.report.curves import TOOLS, brief
 from dfl_jax.cli.report.saved_runs import Group, SavedRun, is_inside
 from dfl_jax.experiment.run_directory import Row, RunDirectory, read_json
 from dfl_jax.plain_text import in_a_line
@@ -25,7 +25,7 @@ MOST_CLASSES = 100  # of samples that are told apart
 def clients(groups: Sequence[Group]) -> Row:
     """What the page draws of the clients of the first run of each group.
 
-    `runs`: see `of_run`; `notes` on others; `metrics` of all; `figures`, where there are runs.
+    `runs`: see `drawing_of`; `notes` on others; `metrics` of all; `figures`, where there are runs.
     """
     chosen = [(each.counted or each.runs)[0] for each in groups]
     runs, notes = [], []
@@ -159,9 +159,8 @@ def figures(classes: int) -> Any:
         )
     )
     colours = LinearColorMapper('Viridis256', low=0, high=1, nan_color=COLOURS[0], name='colours')
-    tools = 'pan,wheel_zoom,box_zoom,reset,save'
     network = figure(
-        height=520, tools=tools, match_aspect=True, sizing_mode='stretch_width',
+        height=520, tools=TOOLS, match_aspect=True, sizing_mode='stretch_width',
         x_axis_type=None, y_axis_type=None, active_scroll='wheel_zoom',
     )  # fmt: skip
     network.grid.visible = False
@@ -173,7 +172,7 @@ def figures(classes: int) -> Any:
     network.add_tools(HoverTool(renderers=[dots], tooltips=tips))
     network.add_layout(ColorBar(color_mapper=colours, width=12), 'right')
     bars = figure(
-        height=260, tools=tools, sizing_mode='stretch_width',
+        height=260, tools=TOOLS, sizing_mode='stretch_width',
         x_axis_label='client', y_axis_label='training samples',
     )  # fmt: skip
     palette = Category20_20 if classes <= 20 else Turbo256[:: 256 // classes]

@@ -98,10 +98,9 @@ def measured(groups: Sequence[Group], target: float) -> dict[str, Table | None]:
         'A round': per_part('simulated_seconds'),
         to.capitalize(): until(target, 'simulated_seconds'),
     }
+    caption = 'On the test set, of the consensus model and the clients'
     return {
-        'Summary': by_group(
-            groups, columns, 'On the test set, of the consensus model and the clients'
-        ),
+        'Summary': by_group(groups, columns, caption),
         'Traffic': by_group(groups, traffic, 'Megabytes sent until the end'),
         'Simulated time': by_group(groups, time, 'Seconds in the world of each run'),
     }
@@ -147,16 +146,15 @@ def paper_tables(runs: Sequence[SavedRun]) -> list[dict[str, Any]]:
             words, more = metrics_in_words(published), len(notes) - MOST_NOTES
             findings, off = findings_and_outliers(published, of_cells)
             caption = 'The paper beside these runs, mean ± deviation over seeds'
-            parts.append(
-                {
-                    'name': f'{name}: {published["title"]}',
-                    'words': f'{words[:1].upper()}{words[1:]} ({published["source"]})',
-                    'table': Table(caption, *head_and_rows(published, of_cells)),
-                    'findings': findings,
-                    'off': off,
-                    'notes': [*map(str, notes[:MOST_NOTES])] + [f'And {more} more'] * (more > 0),
-                }
-            )
+            part = {
+                'name': f'{name}: {published["title"]}',
+                'words': f'{words[:1].upper()}{words[1:]} ({published["source"]})',
+                'table': Table(caption, *head_and_rows(published, of_cells)),
+                'findings': findings,
+                'off': off,
+                'notes': [*map(str, notes[:MOST_NOTES])] + [f'And {more} more'] * (more > 0),
+            }
+            parts.append(part)
     return parts
 
 

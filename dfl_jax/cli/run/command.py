@@ -21,8 +21,7 @@ from absl import flags, logging
 from dfl_jax.cli import interrupts
 from dfl_jax.cli.command import MISUSE, fail, in_flags, one_line_warnings
 from dfl_jax.cli.flags import run_flags
-from dfl_jax.cli.flags.checks import check_flags
-from dfl_jax.cli.flags.run_flags import experiment_of_flags, given_settings
+from dfl_jax.cli.flags.run_flags import check_flags, experiment_of_flags, given_settings
 from dfl_jax.cli.run.loggers import requested
 from dfl_jax.cli.run.train import train
 from dfl_jax.execution import agreed_text, join, leads
@@ -94,9 +93,7 @@ def agree(experiment: Experiment, done: bool) -> tuple[Experiment, bool]:
     return Experiment.of_settings(of_first | here, given=()), done
 
 
-def prepare(
-    lock: contextlib.ExitStack,
-) -> tuple[BuiltExperiment | None, RunDirectory, Row | None]:
+def prepare(lock: contextlib.ExitStack) -> tuple[BuiltExperiment | None, RunDirectory, Row | None]:
     """Checks the flags, builds the experiment and claims the run directory.
 
     lock: keeps other processes out of the directory until it is closed.
@@ -195,13 +192,8 @@ def main(argv: list[str]) -> int:
         try:
             if FLAGS.plot_partition:
                 _show_partition(built, directory.path / 'partition.png')
-            session = Session(
-                built,
-                directory,
-                progress=FLAGS.progress,
-                checkpoint=FLAGS.checkpoint,
-                longer=longer,
-            )
+            asked = {'progress': FLAGS.progress, 'checkpoint': FLAGS.checkpoint}
+            session = Session(built, directory, longer=longer, **asked)
         except (ValueError, OSError) as error:
             return fail(in_flags(error))
         except KeyboardInterrupt:

@@ -32,9 +32,8 @@ class JsonLines:
         self._stream = stream
 
     def open(self, directory: RunDirectory) -> None:
-        self._write(
-            'start', {'out': str(directory.path), 'config': read_json(directory.config_file)}
-        )
+        config = read_json(directory.config_file)
+        self._write('start', {'out': str(directory.path), 'config': config})
 
     def row(self, row: Row) -> None:
         self._write('evaluation', row)

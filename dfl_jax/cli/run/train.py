@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import jax
 
+from dfl_jax.cli import interrupts
 from dfl_jax.cli.command import fail, in_flags
 from dfl_jax.cli.run.loggers import Logger, LoggerError
 from dfl_jax.data.dataset import one_line
@@ -17,7 +18,6 @@ from dfl_jax.tasks import Task
 from dfl_jax.timing import NeverOnlineError
 from dfl_jax.topology import family_named
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 REPORTED = {  # of the methods that have it
     'regular_accuracy': '  regular models',
     'meme_accuracy': '  memes',
@@ -48,7 +48,7 @@ def train(session: Session, directory: RunDirectory, loggers: Sequence[Logger]) 
     except KeyboardInterrupt:
         goes_on = f'--resume --out={path} goes on from there'
         print(f'interrupted: {session.kept} of {rounds} rounds kept; {goes_on}', file=sys.stderr)
-        status = INTERRUPTED
+        status = interrupts.STATUS
     except DivergenceError as error:
         kept = f'{len(session.rows)} evaluations are kept in {path}'
         fail(f'{in_flags(error)} and take another --out; {kept}')

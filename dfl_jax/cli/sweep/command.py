@@ -10,7 +10,7 @@ from their last evaluation. results.csv (a line a run), results.md (mean and std
 results.png (curves) hold what is finished.
 """
 
-import contextlib
+import importlib
 import sys
 import time
 from collections.abc import Sequence
@@ -18,29 +18,16 @@ from pathlib import Path
 
 from absl import flags
 
-from dfl_jax.cli.command import (
-    check_writable,
-    define_paths,
-    fail,
-    in_flags,
-    one_line_errors,
-    share,
-)
+from dfl_jax.cli.command import check_writable, define_paths, fail, in_flags, one_line_errors, share
 from dfl_jax.cli.flags.run_flags import of_a_run
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.sweep.group import ended, fitting
-from dfl_jax.cli.sweep.launchers.options import LAUNCHERS, engine_of, options
+from dfl_jax.cli.sweep.launchers.options import LAUNCHERS, options
 from dfl_jax.cli.sweep.launchers.supervise import Engine, supervise
 from dfl_jax.cli.sweep.launchers.task import task_of
 from dfl_jax.cli.sweep.plan import RESULTS, Plan, grid, grouped, settled
 from dfl_jax.cli.sweep.results import write_results
-from dfl_jax.cli.sweep.train_runs import (
-    OF_THE_SWEEP,
-    Command,
-    Run,
-    rounds_of,
-    train_groups,
-)
+from dfl_jax.cli.sweep.train_runs import OF_THE_SWEEP, Command, Run, rounds_of, train_groups
 from dfl_jax.experiment.environment import check_settings_of_jax, settings_of_jax
 from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.fingerprint import check_digests
@@ -194,7 +181,10 @@ def main(_: list[str]) -> int:
     share(FLAGS.shard, ())  # before anything is written
     asked = options(FLAGS)
     run.prepare_jax(compute=asked is None)
-    with engine_of(FLAGS.launcher, asked, out) if asked else contextlib.nullcontext() as engine:
+    if asked is None:
+        return _sweep(command, out, None)
+    launcher = importlib.import_module(f'dfl_jax.cli.sweep.launchers.{FLAGS.launcher}')
+    with launcher.engine(asked, out) as engine:
         return _sweep(command, out, engine)
 
 
@@ -203,6 +193,7 @@ def _sweep(command: Command, out: Path, engine: Engine | None) -> int:
     plan = make_plan(command, out)
     mine = [plan.groups[i] for i in share(FLAGS.shard, plan.groups)]
     programs = counted(len(plan.groups), 'program')
+    goes_on = f'the same command with --out={out} goes on'
     print(f'{counted(len(plan.runs), "run")} in {programs}, {len(mine)} of them here: {out}')
     try:
         if engine is None:
@@ -212,15 +203,11 @@ def _sweep(command: Command, out: Path, engine: Engine | None) -> int:
             failed = sweep_elsewhere(engine, command, mine, out)
         print(write_results(plan.runs, out))
     except OSError as error:
-        return fail(f'{error}; the same command with --out={out} goes on')
+        return fail(f'{error}; {goes_on}')
     except KeyboardInterrupt:
         done = sum((out / one.name / 'done').exists() for one in plan.runs)
         write_results(plan.runs, out)
-        return fail(
-            f'interrupted: {done} of {len(plan.runs)} runs are done; the same command with '
-            f'--out={out} goes on',
-            status=130,
-        )
+        return fail(f'interrupted: {done} of {len(plan.runs)} runs are done; {goes_on}', status=130)
     for name, reason in failed.items():
         fail(f'{name}: {reason}')
     return 1 if failed else 0

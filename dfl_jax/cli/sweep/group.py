@@ -22,6 +22,7 @@ from dfl_jax.experiment.session import save_consensus, undisturbed
 from dfl_jax.files import to_json
 from dfl_jax.methods import make
 
+DIVERGED = 'diverged.json'  # in a run directory
 TOGETHER = '0'  # where the checkpoints of a group lie whose runs are one program
 
 
@@ -50,17 +51,13 @@ def ended(directory: RunDirectory) -> bool:
 
 def diverged(directory: RunDirectory) -> str | None:
     """What the run said when it diverged. Raises ValueError for a file that says nothing."""
-    file = _divergence_file(directory)
+    file = directory.path / DIVERGED
     if not os.path.lexists(file):
         return None
     content = read_json(file)
     if not isinstance(content, dict) or not isinstance(content.get('error'), str):
         raise ValueError(f'{file} is damaged; remove it, and the run goes on')
     return content['error']
-
-
-def _divergence_file(directory: RunDirectory) -> Path:
-    return directory.path / 'diverged.json'
 
 
 def train_group(members: dict[int, Member], folder: Path, bar: tqdm, whole: bool) -> None:
@@ -159,6 +156,7 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm) -> None:
     for one in program:
         one.directory.keep(evaluations_until(one.directory, kept, every, rounds))
     bar.update(len(program) * kept)
+    evaluated = [one.evaluated for one in experiments if one.evaluated is not None]
     for rows, state, progress in simulate.run_together(
         *_stacked(experiments),
         resume=resume,
@@ -167,7 +165,7 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm) -> None:
         rules=experiments[0].rules,
         mesh=mesh,
         eval_every=every,
-        client_eval_samples=_evaluated(experiments),
+        client_eval_samples=np.stack(evaluated) if evaluated else None,
     ):
         with undisturbed():
             notes: list[str | None] = []  # of a run that diverged there are no evaluations
@@ -175,7 +173,7 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm) -> None:
                 notes.append(one.directory.append(row) if isinstance(row, dict) else None)
                 if not isinstance(row, dict) and diverged(one.directory) is None:
                     text = to_json({'error': str(row)}) + '\n'
-                    write_atomically(_divergence_file(one.directory), text)
+                    write_atomically(one.directory.path / DIVERGED, text)
             checkpoints.save(state, *progress, notes=notes)
         bar.update(len(program) * (progress[0].round - kept))
         kept = progress[0].round
@@ -192,20 +190,16 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm) -> None:
 
 def _states(experiments: Sequence[BuiltExperiment]) -> Any:
     """Structure, shapes and dtypes of the states of all runs, leaves [R, ...]."""
-    one = experiments[0]
+    one, runs = experiments[0], len(experiments)
     state = jax.eval_shape(one.algorithm.init, one.key, one.clients)
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((len(experiments), *leaf.shape), leaf.dtype), state
-    )
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((runs, *leaf.shape), leaf.dtype), state)
 
 
 def _stacked(experiments: Sequence[BuiltExperiment]) -> tuple[Any, ...]:
     """What `simulate.run_together` takes before its options, each with a leading axis R."""
     first, settings = experiments[0], [one.configured.settings for one in experiments]
     values = {
-        name: jax.tree.map(
-            lambda *of_runs: jnp.asarray(of_runs), *(each[name] for each in settings)
-        )
+        name: jax.tree.map(lambda *of_runs: jnp.asarray(of_runs), *(s[name] for s in settings))
         for name in _traced(first)
         if len({each.get(name) for each in settings}) > 1
     }
@@ -214,20 +208,10 @@ def _stacked(experiments: Sequence[BuiltExperiment]) -> tuple[Any, ...]:
         network = first.population or first.model
         return make(first.configured.method.factory, network, **settings[0] | values)
 
-    return (
-        algorithm_of,
-        values,
-        _padded([one.clients for one in experiments]),
-        _wide([one.graphs for one in experiments]),
-        first.test,
-        jnp.stack([one.key for one in experiments]),
-    )
-
-
-def _evaluated(experiments: Sequence[BuiltExperiment]) -> np.ndarray | None:
-    """Which test samples evaluate the clients of each run, [R, n], None for all."""
-    chosen = [one.evaluated for one in experiments if one.evaluated is not None]
-    return np.stack(chosen) if chosen else None
+    clients = _padded([one.clients for one in experiments])
+    graphs = _wide([one.graphs for one in experiments])
+    keys = jnp.stack([one.key for one in experiments])
+    return algorithm_of, values, clients, graphs, first.test, keys
 
 
 def _padded(clients: Sequence[Clients | None]) -> Clients | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_jax.plots import COLOURS, MaxNLocator, plt, tidy
+from dfl_jax.plots import COLOURS, MaxNLocator, plt, save, tidy
 
 Curve = tuple[Sequence[int], Sequence[float]]  # rounds, and the metric in each of them
 
@@ -15,11 +15,8 @@ def plot_results(
 ) -> None:
     """Draws the mean over seeds of each combination, and the range of its seeds.
 
-    Args:
-      curves: of the runs that are done, one a seed, by what tells the combination.
-      metric: of the consensus model.
-      lower: whether less of it is better; of many combinations the best are drawn.
-      path: of the picture.
+    curves: of the runs that are done, one a seed, by what tells the combination. metric: of the
+    consensus model. lower: whether less of it is better; of many combinations the best are drawn.
     """
     means = {label: np.mean([values[-1] for _, values in runs]) for label, runs in curves.items()}
     best = sorted(curves, key=means.__getitem__, reverse=not lower)[: len(COLOURS)]
@@ -40,5 +37,4 @@ def plot_results(
         axes.set_title(f'the best {len(best)} of {len(curves)} settings', fontsize=10)
     tidy(axes)
     figure.legend(loc='outside right center', frameon=False)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path)

@@ -8,23 +8,23 @@ time.md, time.json, time.png and worlds.png, a picture of the worlds, into --out
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from absl import flags
+from tqdm import tqdm
 
+from dfl_jax import timing
 from dfl_jax.cli import command
-from dfl_jax.cli.flags.checks import refuse_others
-from dfl_jax.cli.flags.run_flags import MOVED_MEANINGS, given_settings
+from dfl_jax.cli.flags.run_flags import MOVED_MEANINGS, given_settings, refuse_others
 from dfl_jax.cli.run import command as run
+from dfl_jax.cli.time.replay import Replay, replay
+from dfl_jax.experiment.environment import check_jax
 from dfl_jax.experiment.run_directory import RunDirectory, write_atomically
+from dfl_jax.experiment.streams import streams
 from dfl_jax.files import to_json
 from dfl_jax.plain_text import markdown_table
 from dfl_jax.results.directories import directories
-
-if TYPE_CHECKING:
-    from dfl_jax.cli.time.replay import Replay
-    from dfl_jax.timing import World
 
 FLAGS = flags.FLAGS
 SHARED = (*MOVED_MEANINGS, 'world', 'barrier', 'out', 'allow_imports', 'progress')
@@ -101,7 +101,7 @@ def read_worlds() -> list[str]:
 
 
 def row_of(
-    replayed: 'Replay', world: str, goals: list[float], seconds: np.ndarray, joules: np.ndarray
+    replayed: Replay, world: str, goals: list[float], seconds: np.ndarray, joules: np.ndarray
 ) -> dict[str, Any]:
     """What is told of a run in a world."""
     to = {f'{target:g}': replayed.evaluation_at(target) for target in goals}
@@ -163,17 +163,11 @@ def main(_: list[str]) -> int:
         raise ValueError('--operations: these runs have counted their own; leave it out')
     out, given = Path(FLAGS.out or 'time'), given_settings()
     command.check_writable(out, FILES)
-    from tqdm import tqdm
-
-    from dfl_jax import timing
     from dfl_jax.cli.time.plot import plot_times, plot_worlds
-    from dfl_jax.cli.time.replay import replay
-    from dfl_jax.experiment.environment import check_jax
-    from dfl_jax.experiment.streams import streams
 
     check_jax()
     rows: list[dict[str, Any]] = []
-    worlds: dict[str, World] = {}
+    worlds: dict[str, timing.World] = {}
     for name, directory in tqdm(found.items(), 'runs', disable=not FLAGS.progress):
         try:
             replayed = replay(name, directory, given, FLAGS.allow_imports, FLAGS.operations)

@@ -24,7 +24,7 @@ from matplotlib.patches import Patch
 from dfl_jax.experiment.run_directory import Row, read_json, write_atomically
 from dfl_jax.paper_folder import CHECKOUT, PAPERS
 from dfl_jax.plain_text import markdown_table
-from dfl_jax.plots import COLOURS, plt
+from dfl_jax.plots import COLOURS, plt, save
 from dfl_jax.results.measured import mean, to_target
 
 DEFINITION = PAPERS / 'comparison' / 'map.json'
@@ -141,5 +141,4 @@ def _plot(definition: Row, reached: Reached, path: Path) -> None:
     patches = [Patch(color=colours(i), alpha=0.6, label=methods[i]['label']) for i in sorted(shown)]
     figure.legend(handles=patches, loc='lower center', ncols=4, frameon=False)
     figure.tight_layout(rect=(0, 0.07, 1, 1))
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path)

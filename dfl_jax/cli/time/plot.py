@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dfl_jax.plots import COLOURS, plt
+from dfl_jax.plots import COLOURS, plt, save
 from dfl_jax.timing import World
 from dfl_jax.timing.world import FIELDS, UNITS
 
@@ -19,9 +19,8 @@ def plot_times(rows: list[dict[str, Any]], path: Path) -> None:
     worlds = list(dict.fromkeys(row['world'] for row in rows))
     seeds = Counter(without_seed(name) for name in {row['run'] for row in rows})
     runs = list(dict.fromkeys(without_seed(row['run']) for row in rows))
-    figure, axes = plt.subplots(
-        1, len(worlds), figsize=(5.2 * len(worlds), 4), squeeze=False, sharey=True
-    )
+    size = 5.2 * len(worlds), 4
+    figure, axes = plt.subplots(1, len(worlds), figsize=size, squeeze=False, sharey=True)
     for axis, world in zip(axes[0], worlds, strict=True):
         for row in (row for row in rows if row['world'] == world):
             run = without_seed(row['run'])
@@ -37,8 +36,7 @@ def plot_times(rows: list[dict[str, Any]], path: Path) -> None:
     names = [name if seeds[name] == 1 else f'{name} ({seeds[name]} seeds)' for name in lines]
     axes[0, 0].legend(lines.values(), names, fontsize=8)
     figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path)
 
 
 def without_seed(run: str) -> str:
@@ -69,8 +67,7 @@ def plot_worlds(worlds: Mapping[str, World], path: Path) -> None:
         axis.grid(alpha=0.3)
     figure.legend(*axes[0].get_legend_handles_labels(), loc='lower center', ncols=2, frameon=False)
     figure.tight_layout(rect=(0, 0.04 + 0.05 * -(-len(worlds) // 2), 1, 1))
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _online_over_time(world: World) -> tuple[np.ndarray, np.ndarray]:

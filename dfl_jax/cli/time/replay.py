@@ -85,23 +85,15 @@ def replay(
     graphs = jax.tree.map(lambda a: a[: rows[-1]['round']], built.graphs)
     try:
         counts = counted(
-            built.algorithm,
-            built.clients,
-            graphs,
-            _operations(rows, len(built.parts), operations),
+            built.algorithm, built.clients, graphs, _operations(rows, len(built.parts), operations)
         )
     except ValueError as error:
         raise ValueError(f'{directory.path}: {error}') from error
+    rules = rules_of(built.algorithm, graphs, len(built.parts), built.rules)
+    rounds = np.array([row['round'] for row in rows])
+    values = np.array([row[f'consensus_{metric}'] for row in rows])
     return Replay(
-        name,
-        graphs,
-        counts,
-        rules_of(built.algorithm, graphs, len(built.parts), built.rules),
-        np.array([row['round'] for row in rows]),
-        metric,
-        np.array([row[f'consensus_{metric}'] for row in rows]),
-        experiment.seed,
-        experiment.time.world,
+        name, graphs, counts, rules, rounds, metric, values, experiment.seed, experiment.time.world
     )
 
 

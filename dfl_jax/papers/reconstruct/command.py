@@ -7,6 +7,7 @@ handwritten digits, in under a minute on two cores. Writes reconstruction.md (PS
 setting and attack) and reconstruction.png (Figure 17) into --out.
 """
 
+import functools
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from absl import flags
 
 from dfl_jax.cli.command import check_empty, one_line_errors
 from dfl_jax.cli.flags import run_flags
-from dfl_jax.cli.flags.checks import check_flags, refuse_others
+from dfl_jax.cli.flags.run_flags import check_flags, refuse_others
 
 FLAGS = flags.FLAGS
 SHARED = ('dataset', 'data_dir', 'seed', 'out', 'progress')  # with experiments.run
@@ -29,9 +30,8 @@ def define_flags(_: Sequence[str] = ()) -> None:
         return
     for name in SHARED:
         flags.declare_key_flag(name)
-    flags.DEFINE_integer(
-        'images', 8, 'Images of the training set that are attacked.', lower_bound=1
-    )
+    count = functools.partial(flags.DEFINE_integer, lower_bound=1)
+    count('images', 8, 'Images of the training set that are attacked.')
     flags.DEFINE_float(
         'attack_sparsity',
         0.25,
@@ -49,12 +49,8 @@ def define_flags(_: Sequence[str] = ()) -> None:
         'Steps of Adam before the second attack; 0: no second attack.',
         lower_bound=0,
     )
-    flags.DEFINE_integer(
-        'attack_steps', 1000, 'Steps of each search by gradient matching.', lower_bound=1
-    )
-    flags.DEFINE_integer(
-        'attack_restarts', 2, 'Searches from different random starts.', lower_bound=1
-    )
+    count('attack_steps', 1000, 'Steps of each search by gradient matching.')
+    count('attack_restarts', 2, 'Searches from different random starts.')
     flags.DEFINE_float(
         'attack_smoothness',
         0.1,

@@ -35,9 +35,6 @@ WINDOW_SIGMA, WINDOW_RADIUS = 1.5, 5  # of SSIM, in pixels
 STABILISERS = (0.01**2, 0.03**2)  # (K1 L)^2 and (K2 L)^2 of SSIM with the range L = 1
 
 
-# --------------------------------------------------------------------------- what the attacker sees
-
-
 def rows(model: Model, w: PyTree, x: Array) -> PyTree:
     """The gradient of every output at one sample x [...]: leaves [C, ...], like those of w."""
     return jax.jacrev(lambda w: model.apply(w, x[None])[0])(w)
@@ -52,9 +49,6 @@ def received(model: Model, codec: Codec | None, key: Array, w: PyTree, x: Array)
     if codec is None:
         return exact
     return jax.vmap(codec.transmit)(jax.random.split(key, model.classes), exact)
-
-
-# -------------------------------------------------------------------------------- gradient matching
 
 
 def reconstruct(
@@ -142,9 +136,6 @@ def variation(x: Array) -> Array:
     return (jnp.sum(jnp.abs(down)) + jnp.sum(jnp.abs(right))) / x.size
 
 
-# -------------------------------------------------------------------------------------- closed form
-
-
 def closed_form(model: Model, sent: PyTree, *, on_support: bool = False) -> Array:
     """The input of an MLP's first layer by least squares over hidden units and outputs.
 
@@ -188,9 +179,6 @@ def most_likely(z: Array, projection: Array, known: Array, ridge: float = 0.1) -
     floor = ridge * jnp.sum(deviations**2) / mean.size
     covariance = deviations.T @ (deviations @ projection) + floor * projection  # S P, [d1, d1']
     return mean + covariance @ jnp.linalg.solve(projection.T @ covariance, z - mean @ projection)
-
-
-# ------------------------------------------------------------------------------ how close they come
 
 
 def psnr(image: np.ndarray, original: np.ndarray) -> float:

@@ -63,7 +63,7 @@ def plot_attack(results: Sequence[Result], originals: np.ndarray, path: Path) ->
     """
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    from dfl_jax.plots import plt
+    from dfl_jax.plots import plt, save
 
     columns, lines = len(originals), len(results) + 1
     size = 1.2 + 0.7 * columns, 0.85 * lines
@@ -82,8 +82,7 @@ def plot_attack(results: Sequence[Result], originals: np.ndarray, path: Path) ->
             row[0].text(0, 1.06, str(setting), **look).set_in_layout(False)
         prints = ['exact' if value == SIMILAR else f'{value:.1f} dB' for value in result.psnr]
         _row(row, result.images, result.attack.replace(', ', ',\n'), prints)
-    figure.savefig(path, dpi=100)
-    plt.close(figure)
+    save(figure, path, dpi=100)
 
 
 def _row(row: Any, images: np.ndarray, label: str, prints: list[str]) -> None:

@@ -13,21 +13,26 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax
 from absl import flags
 
+from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.cli import command
-from dfl_jax.cli.flags.checks import refuse_others
-from dfl_jax.cli.flags.run_flags import MOVED_MEANINGS, given_settings
+from dfl_jax.cli.flags.run_flags import MOVED_MEANINGS, given_settings, refuse_others
 from dfl_jax.cli.run import command as run
 from dfl_jax.data.dataset import one_line
+from dfl_jax.experiment.build import BuiltExperiment
+from dfl_jax.experiment.environment import check_jax
+from dfl_jax.experiment.fingerprint import check_inputs, fingerprint
+from dfl_jax.experiment.own_code import name_of, task_named
+from dfl_jax.experiment.recall import recall
 from dfl_jax.experiment.run_directory import Row, RunDirectory, write_atomically
 from dfl_jax.files import to_json
+from dfl_jax.papers.select.final_averaging import examine
 from dfl_jax.papers.select.table import report
-
-if TYPE_CHECKING:
-    from dfl_jax.experiment.build import BuiltExperiment
+from dfl_jax.tasks import CLASSIFICATION
 
 FLAGS = flags.FLAGS
 MOVED = (*MOVED_MEANINGS, 'world')  # settings that may differ from the run's
@@ -77,20 +82,11 @@ def check() -> tuple[RunDirectory, Path]:
     return directory, out
 
 
-def restore(directory: RunDirectory) -> 'tuple[BuiltExperiment, Any, int]':
+def restore(directory: RunDirectory) -> tuple[BuiltExperiment, Any, int]:
     """The run's experiment, and the clients' state and the round of its newest checkpoint.
 
     Raises ValueError, one line.
     """
-    import jax
-
-    from dfl_jax.checkpoint import Checkpoints
-    from dfl_jax.experiment.environment import check_jax
-    from dfl_jax.experiment.fingerprint import check_inputs, fingerprint
-    from dfl_jax.experiment.own_code import task_named
-    from dfl_jax.experiment.recall import recall
-    from dfl_jax.tasks import CLASSIFICATION
-
     experiment, config = recall(
         directory, given_settings(), allow_imports=FLAGS.allow_imports, may_differ=MOVED
     )
@@ -154,9 +150,6 @@ def main(_: list[str]) -> int:
     directory, out = check()
     trained = restore(directory)
     run_of = trained[0].experiment
-    from dfl_jax.experiment.own_code import name_of
-    from dfl_jax.papers.select.final_averaging import examine
-
     of_run = {
         'algorithm': run_of.method.name,
         'dataset': name_of(run_of.data.dataset),

@@ -50,9 +50,6 @@ def split(holdout: Holdout, seed: int) -> tuple[Holdout, Holdout]:
     return validation, test
 
 
-# ------------------------------------------------------------------------------- weights [B, M]
-
-
 def order(accuracies: np.ndarray, how: str, seed: int = 0) -> np.ndarray:
     """The clients in the order in which they are averaged, int [M].
 
@@ -103,9 +100,6 @@ def final_topology(graph: Graph, steps: int) -> np.ndarray:
     """
     matrix = mixing_matrix(graph, np.ones(len(graph.members), int), 'uniform')
     return np.linalg.matrix_power(matrix.toarray(), steps)
-
-
-# ---------------------------------------------------------------------------------- accuracies
 
 
 def client_accuracies(algorithm: Algorithm, state: State, holdout: Holdout) -> np.ndarray:
@@ -159,9 +153,6 @@ def _averaged_hits(
     return lax.map(row_hits, weights, batch_size=MODELS_AT_ONCE)
 
 
-# ------------------------------------------------------------------------------- every average
-
-
 def orders(validation: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray]]:
     """The growing averages of Figure 6 and of the ring: names and weights [M, M].
 
@@ -188,14 +179,10 @@ def final_topologies(
             continue
         drawn = topology.schedule('regular', clients, 1, seed=seed, degree=degree)
         everyone = jax.tree.map(lambda a: a[0], drawn)
-        for neighbours, graph in zip(
-            NEIGHBOURS, (everyone, shortlist(everyone, validation)), strict=True
-        ):
-            name = {
-                'degree': degree,
-                'neighbours': neighbours,
-                'messages_an_averaging': int(graph.mask[:, 1:].sum()),
-            }
+        graphs = everyone, shortlist(everyone, validation)
+        for neighbours, graph in zip(NEIGHBOURS, graphs, strict=True):
+            messages = int(graph.mask[:, 1:].sum())
+            name = {'degree': degree, 'neighbours': neighbours, 'messages_an_averaging': messages}
             steps = range(1, len(TIMES) + 1)
             yield name, np.concatenate([final_topology(graph, n) for n in steps])
 
@@ -207,10 +194,9 @@ def examine(
 
     state: of the clients after that round. seed: of the split, the orders and the topologies.
     """
+    algorithm, model = experiment.algorithm, experiment.model
     validation, test = split(experiment.test, seed)
-    ranking, reported = (
-        client_accuracies(experiment.algorithm, state, half) for half in (validation, test)
-    )
+    ranking, reported = (client_accuracies(algorithm, state, half) for half in (validation, test))
     growing, graphs = list(orders(ranking, seed)), list(final_topologies(ranking, seed))
     curves: Row = {how: [] for how in LABELS}
     topologies = []
@@ -218,9 +204,7 @@ def examine(
     with tqdm(total=total, unit='model', disable=not progress, dynamic_ncols=True) as bar:
 
         def evaluated(weights: np.ndarray) -> np.ndarray:
-            accuracies = averaged_accuracy(
-                experiment.algorithm, experiment.model, state, weights, test
-            )
+            accuracies = averaged_accuracy(algorithm, model, state, weights, test)
             bar.update(len(weights))
             return accuracies
 

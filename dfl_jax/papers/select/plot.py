@@ -7,7 +7,7 @@ import numpy as np
 
 from dfl_jax.experiment.run_directory import Row
 from dfl_jax.papers.select.table import LABELS, TIMES
-from dfl_jax.plots import COLOURS, MUTED, plt, tidy
+from dfl_jax.plots import COLOURS, MUTED, plt, save, tidy
 
 ORDERS = {  # of selection.json; the last lies on top
     'best_to_worst': COLOURS[1],
@@ -22,16 +22,15 @@ def plot_select(selection: Row, path: Path) -> None:
 
     selection: what selection.json holds.
     """
-    figure = plt.figure(figsize=(11, 4.2), layout='constrained')
-    panels = figure.subplots(1, 3, width_ratios=(2.2, 0.7, 1.5))
+    size, widths = (11, 4.2), (2.2, 0.7, 1.5)
+    figure, panels = plt.subplots(1, 3, figsize=size, width_ratios=widths, layout='constrained')
     panels[1].sharey(panels[0])
     _orders(panels[0], selection)
     _clients(panels[1], selection)
     _topologies(panels[2], selection)
     for axes in panels:
         tidy(axes)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _orders(axes, selection: Row) -> None:
@@ -63,12 +62,10 @@ def _topologies(axes, selection: Row) -> None:
         degrees = [row['degree'] for row in rows]
         for step, (often, style) in enumerate(zip(TIMES, ('-', '--'), strict=True)):
             means = [100 * row['mean'][step] for row in rows]
-            axes.plot(
-                degrees, means, style, color=colour, marker='o', ms=4, label=f'{label}, {often}'
-            )
-    axes.axhline(
-        100 * selection['average_of_all'], color=COLOURS[6], lw=1.2, label='average of all'
-    )
+            look = {'color': colour, 'marker': 'o', 'ms': 4, 'label': f'{label}, {often}'}
+            axes.plot(degrees, means, style, **look)
+    average = 100 * selection['average_of_all']
+    axes.axhline(average, color=COLOURS[6], lw=1.2, label='average of all')
     axes.set_xscale('log')
     _ticks(axes, degrees)
     axes.set(xlabel='degree of the final topology', ylabel='accuracy of the mean client (%)')

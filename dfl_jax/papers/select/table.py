@@ -54,10 +54,7 @@ def _orders_table(selection: Row) -> str:
 
 
 def _topologies_table(selection: Row) -> str:
-    heading = [
-        'degree',
-        *(f'{neighbours}, {times}' for neighbours in NEIGHBOURS for times in TIMES),
-    ]
+    heading = ['degree', *(f'{near}, {times}' for near in NEIGHBOURS for times in TIMES)]
     body: dict[int, list[str]] = {}
     for row in selection['final_topologies']:
         pairs = zip(row['mean'], row['worst'], strict=True)

@@ -11,22 +11,15 @@ those that are missing first, the cheapest first. The same command goes on after
 `all` in place of PAPER/TABLE writes one page of every published number, with a verdict.
 """
 
-import functools
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-from dfl_jax.cli.command import (
-    check_writable,
-    define_path,
-    define_paths,
-    one_line_errors,
-    share,
-    whole_numbers,
-)
+from dfl_jax.cli import command
 from dfl_jax.experiment.run_directory import Row, write_atomically
 from dfl_jax.papers.tables import missing, reproduction
 from dfl_jax.papers.tables.latex import latex_table
@@ -49,10 +42,9 @@ OF_RUNS = ('seeds', 'cells', 'shard', 'data_dir', 'partitions', 'progress')  # o
 
 def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
     """Defines the flags of this command, whose names others use for something else."""
-    define: list[Any] = [flags.DEFINE_string, define_path, flags.DEFINE_list, define_paths]
-    text, path, several, paths, switch = (
-        functools.partial(each, flag_values=known) for each in (*define, flags.DEFINE_bool)
-    )
+    define: list[Any] = [flags.DEFINE_string, flags.DEFINE_list, flags.DEFINE_bool]
+    define += [command.define_path, command.define_paths]
+    text, several, switch, path, paths = (partial(each, flag_values=known) for each in define)
     paths(
         'runs',
         None,
@@ -87,7 +79,7 @@ def define_flags(_: Sequence[str], known: flags.FlagValues = FLAGS) -> None:
     )
 
 
-@one_line_errors('interrupted; the same command goes on', None)
+@command.one_line_errors('interrupted; the same command goes on', None)
 def main(argv: list[str]) -> int:
     if len(argv) != 2:
         known = ', '.join(sorted(known_tables()))
@@ -121,7 +113,7 @@ def _write_page(tables: dict[str, Path]) -> int:
     if not FLAGS.runs or len(FLAGS.runs) > 1 or not Path(FLAGS.runs[0]).is_dir():
         raise ValueError('all tables: name one folder of PAPER-TABLE.json, --runs=docs/results')
     out = Path(FLAGS.out or FLAGS.runs[0])
-    check_writable(out, [PAGE], flag='out')
+    command.check_writable(out, [PAGE])
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / PAGE, reproduction.page(tables, Path(FLAGS.runs[0])))
     print(f'written: {out / PAGE}')
@@ -138,7 +130,7 @@ def _list_or_train(name: str, file: Path, sources: Sequence[Path]) -> int:
     partitions = missing.partition_files(published, FLAGS.partitions)
     runs, notes = find_runs(flagfiles, sources, needed_columns(published, flagfiles))
     jobs = missing.jobs_of(chosen, _seeds(FLAGS.seeds), runs, partitions)
-    mine = [jobs[i] for i in share(FLAGS.shard, jobs)]
+    mine = [jobs[i] for i in command.share(FLAGS.shard, jobs)]
     if FLAGS.list:
         print(missing.listing(mine, runs), *note_lines(notes), sep='\n')
         kept = sources[0] / f'{name.replace("/", "-")}.json'
@@ -147,7 +139,7 @@ def _list_or_train(name: str, file: Path, sources: Sequence[Path]) -> int:
         return 0
     if sources[0].suffix == '.json':
         raise ValueError(f'--runs={sources[0]}: runs are written into the first, name a folder')
-    check_writable(sources[0], flag='runs')
+    command.check_writable(sources[0], flag='runs')
     if 'partition_files' in published and not partitions:
         print("note: partitions are drawn; --partitions=DIR takes the authors' own")
     failed = missing.train(mine, runs, sources[0], FLAGS.data_dir, FLAGS.progress)
@@ -159,7 +151,7 @@ def _list_or_train(name: str, file: Path, sources: Sequence[Path]) -> int:
 
 def _seeds(text: str) -> list[int]:
     """Raises ValueError for what is no list of seeds."""
-    numbers: Sequence[int] | None = whole_numbers(text)
+    numbers: Sequence[int] | None = command.whole_numbers(text)
     if numbers is None and all(part.isascii() and part.isdecimal() for part in text.split(',')):
         numbers = sorted({int(part) for part in text.split(',')})
     if not numbers or numbers[0] < 0 or len(numbers) > 1000:
@@ -173,7 +165,7 @@ def write_table(table_name: str, file: Path, sources: Sequence[Path]) -> None:
     out = Path(FLAGS.out or (first.parent if first.suffix == '.json' else first))
     kinds = ('md', 'json', 'png', *['tex'] * FLAGS.latex)
     names_of_files = [f'{name}.{kind}' for kind in kinds]
-    check_writable(out, names_of_files, flag='out' if FLAGS.out else 'runs')
+    command.check_writable(out, names_of_files, flag='out' if FLAGS.out else 'runs')
     try:
         if file.stem == 'computed':
             from dfl_jax.experiment.environment import check_jax
@@ -211,9 +203,8 @@ def _tabulate(published: Row, folder: Path, sources: Sequence[Path], out: Path, 
 
     from dfl_jax.papers.tables.panels import table_panels, ylabel
     from dfl_jax.papers.tables.plot_panels import draw_panels
-    from dfl_jax.plots import plt
+    from dfl_jax.plots import save
 
     target, abreast = published.get('target'), published.get('abreast')
     figure = draw_panels(table_panels(published, runs), ylabel(published), target, abreast)
-    figure.savefig(out / f'{name}.png', dpi=160)
-    plt.close(figure)
+    save(figure, out / f'{name}.png', dpi=160)

@@ -26,21 +26,18 @@ def latex_table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str
     The first column is aligned left, the others right. The preamble needs
     `\\usepackage{booktabs}`.
     """
-    return '\n'.join(
-        [
-            r'\begin{table}',
-            r'  \centering',
-            rf'  \caption{{{caption.translate(IN_LATEX)}}}',
-            rf'  \begin{{tabular}}{{l{"r" * (len(head) - 1)}}}',
-            r'    \toprule',
-            _cells(head),
-            r'    \midrule',
-            *map(_cells, rows),
-            r'    \bottomrule',
-            r'  \end{tabular}',
-            r'\end{table}',
-        ]
-    )
+    lines = '\n'.join(map(_cells, rows))
+    return rf"""\begin{{table}}
+  \centering
+  \caption{{{caption.translate(IN_LATEX)}}}
+  \begin{{tabular}}{{l{'r' * (len(head) - 1)}}}
+    \toprule
+{_cells(head)}
+    \midrule
+{lines}
+    \bottomrule
+  \end{{tabular}}
+\end{{table}}"""
 
 
 def _cells(row: Sequence[str]) -> str:

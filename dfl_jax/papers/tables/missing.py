@@ -80,9 +80,6 @@ def partition_files(published: Row, folder: str | None) -> dict[str, Path]:
     return files
 
 
-# ------------------------------------------------------------------------------------------- time
-
-
 def seconds_of(job: Job, runs: Runs) -> float | None:
     """The seconds that the rounds of a run take, evaluation apart; None where nothing tells.
 
@@ -142,9 +139,6 @@ def duration(seconds: float | None) -> str:
     return f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
 
 
-# ---------------------------------------------------------------------------------------- training
-
-
 def train(
     jobs: Sequence[Job], runs: Runs, folder: Path, data_dir: str | None, progress: bool
 ) -> list[str]:
@@ -168,11 +162,8 @@ def train(
             for some in (mine, left)
         ]
         about, rest = (duration(cost or None) for cost in costs)
-        print(
-            f'[{first} of {len(missing)}] {", ".join(names)}: {mine[0].rounds} rounds, '
-            f'about {about}; {rest} left',
-            flush=True,
-        )
+        words = f'{", ".join(names)}: {mine[0].rounds} rounds, about {about}; {rest} left'
+        print(f'[{first} of {len(missing)}] {words}', flush=True)
         left = [job for job in left if job.name not in names]
         begin, before = time.monotonic(), sum(_rounds_of(folder / name) for name in names)
         reasons = trained.train(group)

@@ -88,15 +88,11 @@ def fewest_rounds(study: Row, method: Row, zeta2: float) -> list[float]:
 
     Raises ValueError where no learning rate arrives.
     """
-    clients, dimension = study['clients'], study['dimension']
-    problems = [
-        quadratics(clients, dimension, zeta2=zeta2, seed=seed) for seed in range(study['draws'])
-    ]
+    clients, dimension, draws = study['clients'], study['dimension'], study['draws']
+    problems = [quadratics(clients, dimension, zeta2=zeta2, seed=seed) for seed in range(draws)]
     stacked = jax.tree.map(lambda *a: jnp.stack(a), *problems)
-    graph = jax.tree.map(
-        lambda a: jnp.asarray(a[0]),
-        topology.schedule(method['topology'], clients, 1, seed=0, static=True),
-    )
+    drawn = topology.schedule(method['topology'], clients, 1, seed=0, static=True)
+    graph = jax.tree.map(lambda a: jnp.asarray(a[0]), drawn)
     model = bind(Linear(1, use_bias=False), (dimension,), REGRESSION)
     settings = {**method.get('settings', {}), 'batch_size': dimension, 'local_steps': 1}
     if 'members' in METHODS[method['method']].from_run:
@@ -106,7 +102,7 @@ def fewest_rounds(study: Row, method: Row, zeta2: float) -> list[float]:
     rates = jnp.geomspace(least, largest, study['learning_rates']) * dimension
     start, advance = _programs(lambda lr: make(method['method'], model, lr=lr, **settings), graph)
     states = start(rates, stacked)
-    arrived = np.full((study['draws'], len(rates)), np.inf)
+    arrived = np.full((draws, len(rates)), np.inf)
     for first in range(0, study['rounds'], BLOCK):
         states, gaps = advance(rates, states, stacked, first)
         reached = np.asarray(gaps) <= study['target']  # [draws, rates, BLOCK]

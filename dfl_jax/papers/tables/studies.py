@@ -41,7 +41,7 @@ from dfl_jax.papers.tables.panels import Line, Panel, law_line
 from dfl_jax.papers.tables.plot_panels import draw_panels
 from dfl_jax.papers.tables.quadratics import rounds_to_target
 from dfl_jax.plain_text import markdown_table
-from dfl_jax.plots import COLOURS, plt
+from dfl_jax.plots import COLOURS, save
 from dfl_jax.results.fits import Points, confidence, power_law
 from dfl_jax.results.measured import in_digits
 from dfl_jax.results.published import read_titled
@@ -211,8 +211,7 @@ def plot_studies(results: Sequence[tuple[Row, Result]], path: Path) -> None:
     for axes, (study, _) in zip(figure.axes, results, strict=True):
         if study['study'] == 'assortativity':  # where small differences are none
             axes.set_ylim(0, 1.3 * axes.get_ylim()[1])
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path, dpi=150)
 
 
 def _panel(study: Row, result: Result) -> Panel:

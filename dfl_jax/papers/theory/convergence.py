@@ -147,21 +147,15 @@ def diagnose(
             _, start = value_and_gradient(w_bar, *data)
             _, gradient = value_and_gradient(w, *data)
             linearized = ntk_gradient(w_bar, w, *data)
-            return tuple(
-                optax.tree.norm(vector)
-                for vector in (
-                    optax.tree.sub(linearized, gradient),
-                    gradient,
-                    optax.tree.sub(gradient, start),
-                    optax.tree.sub(w, w_bar),
-                )
-            )
+            sub = optax.tree.sub
+            error, change, move = sub(linearized, gradient), sub(gradient, start), sub(w, w_bar)
+            return tuple(map(optax.tree.norm, (error, gradient, change, move)))
 
         each = client_bytes(graph.members.shape[1] * clients.y.shape[1], model)
         return map_in_chunks(aggregator, (w_bar, w, graph.members, graph.mask), chunk, each)
 
     def at_consensus(params: PyTree, clients: Clients):
-        """(loss, squared norm of its gradient, B, sigma_g^2) at the mean of the M models."""
+        """(B, sigma_g^2, squared norm of the gradient, loss) at the mean of the M models."""
         w_bar = consensus_model(params)
 
         def client_gradient(client: Clients):
@@ -175,12 +169,9 @@ def diagnose(
         shared = consensus_model(gradients, sizes)  # gradient of Eq. (6)
         norms = jax.vmap(optax.tree.norm)(gradients)
         distances = jax.vmap(lambda g: optax.tree.norm(optax.tree.sub(g, shared), squared=True))
-        return (
-            jnp.sum(losses * sizes) / jnp.sum(sizes),
-            optax.tree.norm(shared, squared=True),
-            jnp.max(norms),
-            jnp.mean(distances(gradients)),
-        )
+        largest, variance = jnp.max(norms), jnp.mean(distances(gradients))
+        loss = jnp.sum(losses * sizes) / jnp.sum(sizes)
+        return largest, variance, optax.tree.norm(shared, squared=True), loss
 
     @jax.jit
     def diagnosis(before: PyTree, after: PyTree, graph: Graph, clients: Clients) -> Diagnosis:
@@ -194,8 +185,7 @@ def diagnose(
             weights = mixing_weights(graph, clients.mask.sum(axis=1), mixing)
             w_bar = mix(weights, graph.members, before)  # Eq. (1)
             errors, norms, changes, distances = at_aggregators(w_bar, after, graph, clients)
-            loss, norm_sq, largest, variance = at_consensus(before, clients)
-            loss_after, norm_sq_after, _, _ = at_consensus(after, clients)
+            at_start, at_end = (at_consensus(params, clients) for params in (before, after))
 
         moved = graph.active & (distances > 0)
         slopes = changes / jnp.where(moved, distances, 1)
@@ -203,12 +193,8 @@ def diagnose(
             *_max_and_mean(errors, graph.active),
             _max_and_mean(norms, graph.active)[1],
             *_max_and_mean(slopes, moved),
-            largest,
-            variance,
-            norm_sq,
-            loss,
-            norm_sq_after,
-            loss_after,
+            *at_start,
+            *at_end[2:],  # its gradient and its loss
         )
 
     return diagnosis

@@ -19,28 +19,19 @@ def measure(experiment: Any) -> Iterator[Row]:
     All but `consensus_accuracy`, `timestep_mean` and the names ending in `_after` are of the
     round's start, where the theorem has w_bar^(k), or of its update.
     """
-    settings, sizes = (
-        experiment.configured.resolved,
-        np.array([len(part) for part in experiment.parts]),
-    )
+    algorithm, graphs, key = experiment.algorithm, experiment.graphs, experiment.key
+    settings = experiment.configured.resolved
+    sizes = np.array([len(part) for part in experiment.parts])
     clients = jax.device_put(experiment.clients)
-    diagnosis = convergence.diagnose(
-        experiment.model, mixing=settings['mixing'], chunk=settings['chunk']
-    )
-    k_init, _ = jax.random.split(experiment.key)  # as simulate.run does
-    initial = jax.jit(experiment.algorithm.init)(k_init, clients)
+    of_run = {name: settings[name] for name in ('mixing', 'chunk')}
+    diagnosis = convergence.diagnose(experiment.model, **of_run)
+    k_init, _ = jax.random.split(key)  # as simulate.run does
+    initial = jax.jit(algorithm.init)(k_init, clients)
     before = jax.tree.map(jnp.copy, initial.params)  # every round donates its state
-    for metrics, state, _ in simulate.run(
-        experiment.algorithm,
-        clients,
-        experiment.graphs,
-        experiment.test,
-        experiment.key,
-        client_eval_samples=experiment.evaluated,
-        resume=(initial, simulate.Progress()),
-    ):
+    more = {'client_eval_samples': experiment.evaluated, 'resume': (initial, simulate.Progress())}
+    for metrics, state, _ in simulate.run(algorithm, clients, graphs, experiment.test, key, **more):
         k = metrics['round'] - 1
-        graph = jax.tree.map(lambda a, k=k: np.asarray(a[k]), experiment.graphs)
+        graph = jax.tree.map(lambda a, k=k: np.asarray(a[k]), graphs)
         diagnosed = jax.device_get(diagnosis(before, state.params, graph, clients))
         yield {
             'round': metrics['round'],

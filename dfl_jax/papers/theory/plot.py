@@ -8,7 +8,7 @@ import numpy as np
 
 from dfl_jax.experiment.run_directory import Row
 from dfl_jax.papers.theory.convergence import Bound
-from dfl_jax.plots import COLOURS, MUTED, plt, tidy
+from dfl_jax.plots import COLOURS, MUTED, plt, save, tidy
 
 TERMS = {  # by the fields of dfl_jax.papers.theory.convergence.Terms
     'optimality': r'start: $2\,[L(\bar w_1)-L^*]/K$',
@@ -38,16 +38,12 @@ def plot_theory(rows: Sequence[Row], bounds: Mapping[str, Bound], path: Path) ->
     ]
     _against_rounds(mixing, rows, lines, 'mixing matrix')
     mixing.set_ylim(0, 1)
+    aggregators = column('aggregator_gradient_norm_mean')
     lines = [
         ('B, largest client gradient', column('gradient_norm_max'), COLOURS[2], '-'),
         (r'$\sigma_g$', [math.sqrt(v) for v in column('gradient_variance')], COLOURS[3], '-'),
         (GRADIENT, roots, COLOURS[0], '-'),
-        (
-            'aggregator gradient after the round',
-            column('aggregator_gradient_norm_mean'),
-            MUTED,
-            '--',
-        ),
+        ('aggregator gradient after the round', aggregators, MUTED, '--'),
         (r'$\delta$, largest', column('delta_ntk_max'), COLOURS[1], '-'),
         (r'$\delta$, mean', column('delta_ntk_mean'), COLOURS[1], ':'),
     ]
@@ -65,8 +61,7 @@ def plot_theory(rows: Sequence[Row], bounds: Mapping[str, Bound], path: Path) ->
     _terms(sizes, bound, min(column('consensus_gradient_norm_sq')))
     sizes.set_title(f'Theorem 4.5, {name} ($\\eta$ = {bound.eta:.2g})', fontsize=11)
     _shares(shares, bounds)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _against_rounds(
@@ -79,9 +74,8 @@ def _against_rounds(
     axes.set_title(title, fontsize=11)
     axes.set_xlabel('communication round')
     axes.xaxis.set_major_locator(plt.MaxNLocator(integer=True))
-    axes.legend(
-        frameon=False, fontsize=8, ncols=columns, loc='upper center', bbox_to_anchor=(0.5, -0.2)
-    )
+    below = {'loc': 'upper center', 'bbox_to_anchor': (0.5, -0.2)}
+    axes.legend(frameon=False, fontsize=8, ncols=columns, **below)
     tidy(axes)
 
 

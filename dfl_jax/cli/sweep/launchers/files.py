@@ -36,7 +36,7 @@ class Files:
 
     def changes(self) -> Update:
         """What changed since this was last asked for, at first everything."""
-        now = {**self._seen(self._run_files()), **self._seen(self._checkpoints())}
+        now = self._seen(self._run_files() + self._checkpoints())
         changed = [name for name, stamp in now.items() if self._known.get(name) != stamp]
         gone = [name for name in self._known if name not in now]
         self._known = now

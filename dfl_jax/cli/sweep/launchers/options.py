@@ -1,13 +1,9 @@
-"""The flags of launchers, checked together, and the engine that they ask for."""
+"""The flags of launchers, checked together."""
 
-import importlib
 import re
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from dfl_jax.cli.sweep.launchers.supervise import Engine
+from dfl_jax.cli.sweep.launchers.task import Options
 from dfl_jax.execution import own_cores
 
 OF = {  # flags that only one launcher takes
@@ -16,18 +12,6 @@ OF = {  # flags that only one launcher takes
 }
 LAUNCHERS = tuple(OF)
 GENERAL = ('launcher_workers', 'launcher_cores', 'launcher_gpus')
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a launcher is asked for."""
-
-    workers: int | None  # groups at once; None for as many as there is room for
-    cores: int  # of each group
-    gpus: int  # of each group
-    address: str | None = None  # of a Ray cluster
-    cluster: str = 'slurm'  # submitit's executor
-    slurm: dict[str, str] = field(default_factory=dict)  # parameters of its jobs
 
 
 def options(flags: Any) -> Options | None:
@@ -68,11 +52,3 @@ def _parameter(text: str) -> tuple[str, str]:
     if not match:
         raise ValueError(f'--slurm={text}: write NAME=VALUE, e.g. --slurm=partition=gpu,mem=16GB')
     return match[1], match[2]
-
-
-def engine_of(launcher: str, asked: Options, out: Path) -> AbstractContextManager[Engine]:
-    """The engine of a launcher, closed after the block.
-
-    Raises ValueError where its package is not installed or nothing answers.
-    """
-    return importlib.import_module(f'dfl_jax.cli.sweep.launchers.{launcher}').engine(asked, out)

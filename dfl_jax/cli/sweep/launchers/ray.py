@@ -20,9 +20,8 @@ from typing import Any
 from tqdm import tqdm
 
 from dfl_jax.cli.sweep.launchers.files import Files, Update, scratch
-from dfl_jax.cli.sweep.launchers.options import Options
 from dfl_jax.cli.sweep.launchers.supervise import Ending
-from dfl_jax.cli.sweep.launchers.task import Task, train_task
+from dfl_jax.cli.sweep.launchers.task import Options, Task, train_task
 from dfl_jax.cli.sweep.train_runs import group_folder
 from dfl_jax.experiment.run_directory import RunDirectory
 from dfl_jax.plain_text import counted, in_a_line
@@ -95,11 +94,13 @@ class RayEngine:
         self._ray, self._options, self._out = ray, options, out
         needs = {'CPU': options.cores, 'GPU': options.gpus}
         self._needs = {name: count for name, count in needs.items() if count}
-        nodes = [node['Resources'] for node in ray.nodes() if node['Alive']]
-        if not any(map(self._fits, nodes)):
+        if not self._fitting():
+            of_nodes = ([int(node.get(kind, 0)) for node in self._nodes()] for kind in needs)
+            cores, gpus = (max(counts, default=0) for counts in of_nodes)
             raise ValueError(
                 f'--launcher_cores={options.cores} --launcher_gpus={options.gpus}: no machine of '
-                f'the cluster has so many; {_most(nodes)}'
+                f'the cluster has so many; at most it has {counted(cores, "core")} and '
+                f'{counted(gpus, "GPU")}'
             )
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._queue = Queue(KEPT_BACK, {'num_cpus': 0, 'scheduling_strategy': here})
@@ -113,11 +114,7 @@ class RayEngine:
 
     @property
     def description(self) -> str:
-        gpus = f' and {counted(self._options.gpus, "GPU")}' if self._options.gpus else ''
-        return (
-            f'{counted(self.room(), "worker")} of Ray, each of '
-            f'{counted(self._options.cores, "core")}{gpus}'
-        )
+        return f'{counted(self.room(), "worker")} of Ray, each of {self._options.of_a_group}'
 
     def room(self) -> int:
         """As many as have cores now, at most those asked for.
@@ -135,10 +132,9 @@ class RayEngine:
         self._started += 1
         if job.refused is None:
             self._jobs[self._started] = job
-            sent = job.files.changes()
-            options = self._options.cores, self._options.gpus
+            sent, to_head = job.files.changes(), (self._queue, self._started)
             where = os.getcwd(), str(self._out)
-            job.result = self._train.remote(task, sent, self._started, self._queue, where, *options)
+            job.result = self._train.remote(task, sent, to_head, where, self._options)
         return job
 
     def receive(self, seconds: float) -> None:
@@ -151,21 +147,15 @@ class RayEngine:
                     job.write(update)
                 seconds = 0
 
-    def _fits(self, resources: dict[str, float]) -> bool:
-        return all(resources.get(name, 0) >= count for name, count in self._needs.items())
+    def _nodes(self) -> list[dict[str, float]]:
+        return [node['Resources'] for node in self._ray.nodes() if node['Alive']]
 
     def _fitting(self) -> int:
         """Groups that the cluster has room for at once."""
-        nodes = [node['Resources'] for node in self._ray.nodes() if node['Alive']]
         return sum(
             min(int(node.get(name, 0) // count) for name, count in self._needs.items())
-            for node in nodes
+            for node in self._nodes()
         )
-
-
-def _most(nodes: Sequence[dict[str, float]]) -> str:
-    most = [max((int(node.get(name, 0)) for node in nodes), default=0) for name in ('CPU', 'GPU')]
-    return f'at most it has {counted(most[0], "core")} and {counted(most[1], "GPU")}'
 
 
 class _Job:
@@ -181,10 +171,9 @@ class _Job:
         folder = group_folder(out, task.runs)
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._lock(folder)
-            for one in task.runs:
-                if (out / one.name).is_dir():
-                    self._lock(out / one.name)
+            for place in (folder, *(out / one.name for one in task.runs)):
+                if place.is_dir():
+                    self._lock(place)
         except (ValueError, OSError) as error:
             self.refused = str(error)
             self._locks.close()
@@ -222,34 +211,26 @@ class _Job:
         self.closed = True
 
 
-# ----------------------------------------------------------------------------------- on a worker
-
-
 def _train(
-    task: Task,
-    sent: Update,
-    number: int,
-    to_head: Any,
-    where: tuple[str, str],
-    cores: int,
-    gpus: int,
+    task: Task, sent: Update, to_head: tuple[Any, int], where: tuple[str, str], options: Options
 ) -> str | None:
-    """Trains a group in a temporary folder; returns why that failed, None where it did not.
+    """A worker trains a group in a temporary folder; returns why that failed, or None.
 
-    sent: its files so far. number: of the job, for the head. where: the head's current directory,
-    to which paths of data sets are relative where the worker has it, too, and its --out.
+    sent: its files so far. to_head: the queue to it, and the job's number there. where: the head's
+    current directory, to which paths of data sets are relative where the worker has it, too, and
+    its --out.
     """
     with contextlib.suppress(OSError):
         os.chdir(where[0])
     with scratch() as out:
-        files = Files(out, task.runs)
+        files, (updates, number) = Files(out, task.runs), to_head
         files.apply(sent)
         files.changes()  # the head has them
 
         def send() -> None:
-            to_head.put((number, files.changes()))
+            updates.put((number, files.changes()))
 
-        why = train_task(task, out, _Sending(send), cores, gpus)
+        why = train_task(task, out, _Sending(send), options)
         send()
     return why and why.replace(str(out), where[1])
 

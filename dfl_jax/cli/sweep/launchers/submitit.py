@@ -15,11 +15,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from dfl_jax.cli.sweep.launchers.options import Options
 from dfl_jax.cli.sweep.launchers.supervise import Ending
-from dfl_jax.cli.sweep.launchers.task import Task, train_task
+from dfl_jax.cli.sweep.launchers.task import Options, Task, train_task
 from dfl_jax.cli.sweep.plan import JOBS
-from dfl_jax.plain_text import counted, in_a_line
+from dfl_jax.plain_text import in_a_line
 
 MINUTES = 60  # of a job, unless --slurm says
 AS_OFTEN_AS_NEEDED = 1_000_000  # a job may run out of time, which costs it nothing
@@ -88,17 +87,15 @@ class SubmititEngine:
     def description(self) -> str:
         many = self._options.workers
         what = 'Slurm' if self._options.cluster == 'slurm' else 'this machine'
-        gpus = f' and {counted(self._options.gpus, "GPU")}' if self._options.gpus else ''
         most = f', at most {many} at once' if many else ''
-        return f'jobs of {what}{most}, each of {counted(self._options.cores, "core")}{gpus}'
+        return f'jobs of {what}{most}, each of {self._options.of_a_group}'
 
     def room(self) -> int:
         """No end in Slurm's queue, which lets so many of an array work as are asked for."""
         return sys.maxsize if self._options.cluster == 'slurm' else self._options.workers or 1
 
     def start(self, tasks: Sequence[Task]) -> list['_Job']:
-        options = self._options.cores, self._options.gpus
-        works = [_Work(task, self._out, *options) for task in tasks]
+        works = [_Work(task, self._out, self._options) for task in tasks]
         jobs = [_Job(job) for job in self._executor.submit_array(works)]
         self._jobs += jobs
         return jobs
@@ -146,12 +143,11 @@ class _Work:
 
     task: Task
     out: Path
-    cores: int
-    gpus: int
+    options: Options
 
     def __call__(self) -> str | None:
         """Trains the group; returns why that failed, None where it did not."""
-        return train_task(self.task, self.out, tqdm(disable=True), self.cores, self.gpus)
+        return train_task(self.task, self.out, tqdm(disable=True), self.options)
 
     def checkpoint(self) -> Any:
         """The same work, which submitit queues again when the time of the job is up."""

@@ -59,21 +59,14 @@ class _Attempt:
 
 
 def supervise(engine: Engine, tasks: Sequence[Task], out: Path, progress: bool) -> dict[str, str]:
-    """Has an engine train all groups; returns why runs could not be, by name.
-
-    out: the folder of the sweep, on this machine. progress: show a bar.
-    """
+    """Has an engine train all groups; returns why runs could not be, by name."""
     waiting, at_work = deque(tasks), list[_Attempt]()
     done = {task.name: _rounds(task, out) for task in tasks}
     deaths = dict.fromkeys(done, 0)
     failed: dict[str, str] = {}
-    with tqdm(
-        total=sum(task.rounds for task in tasks),
-        initial=sum(done.values()),
-        unit='round',
-        disable=not progress,
-        dynamic_ncols=True,
-    ) as bar:
+    look = {'unit': 'round', 'disable': not progress, 'dynamic_ncols': True}
+    rounds = sum(task.rounds for task in tasks)
+    with tqdm(total=rounds, initial=sum(done.values()), **look) as bar:
         while waiting or at_work:
             count = min(len(waiting), engine.room() - len(at_work))
             starting = [waiting.popleft() for _ in range(count)]
@@ -97,13 +90,10 @@ def supervise(engine: Engine, tasks: Sequence[Task], out: Path, progress: bool) 
                     failed |= dict.fromkeys(unfinished(one.task.runs, out), ending.why)
                 else:
                     done[name] = one.task.rounds
-            _show(bar, sum(done.values()), len(at_work), len(waiting))
+            words = f'{len(at_work)} groups at work, {len(waiting)} waiting'
+            bar.set_postfix_str(words, refresh=False)
+            bar.update(sum(done.values()) - bar.n)
     return failed
-
-
-def _show(bar: tqdm, rounds: int, at_work: int, waiting: int) -> None:
-    bar.set_postfix_str(f'{at_work} groups at work, {waiting} waiting', refresh=False)
-    bar.update(rounds - bar.n)
 
 
 def _rounds(task: Task, out: Path) -> int:

@@ -14,8 +14,27 @@ from dfl_jax.cli.run import command as run
 from dfl_jax.cli.sweep.plan import Run
 from dfl_jax.cli.sweep.train_runs import Command, bring_to_end
 from dfl_jax.flagfiles import with_flagfiles
+from dfl_jax.plain_text import counted
 
 FLAGS = flags.FLAGS
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a launcher is asked for."""
+
+    workers: int | None  # groups at once; None for as many as there is room for
+    cores: int  # of each group
+    gpus: int  # of each group
+    address: str | None  # of a Ray cluster
+    cluster: str  # submitit's executor
+    slurm: dict[str, str]  # parameters of its jobs
+
+    @property
+    def of_a_group(self) -> str:
+        """The cores and GPUs of a group in words."""
+        gpus = f' and {counted(self.gpus, "GPU")}' if self.gpus else ''
+        return f'{counted(self.cores, "core")}{gpus}'
 
 
 @dataclass(frozen=True)
@@ -40,13 +59,14 @@ def task_of(command: Command, group: Sequence[Run], rounds: int, cache: str | No
     return Task(tuple(arguments), tuple(runs), rounds, cache)
 
 
-def train_task(task: Task, out: Path, bar: tqdm, cores: int, gpus: int) -> str | None:
+def train_task(task: Task, out: Path, bar: tqdm, options: Options) -> str | None:
     """Trains a group below `out` in this process, a worker's; returns why that failed, else None.
 
-    cores, gpus: that are the worker's. Without a GPU of its own it uses none.
+    A worker without a GPU of its own uses none.
     """
-    os.environ['NPROC'] = str(cores)  # XLA starts so many threads, not one a core of the machine
-    if not gpus:
+    # XLA starts so many threads, not one a core of the machine
+    os.environ['NPROC'] = str(options.cores)
+    if not options.gpus:
         jax.config.update('jax_platforms', 'cpu')
     logging.set_verbosity(logging.FATAL)
     try:
@@ -55,11 +75,10 @@ def train_task(task: Task, out: Path, bar: tqdm, cores: int, gpus: int) -> str |
         FLAGS['compilation_cache'].value = task.cache
         command = Command(['dfl-jax sweep', *task.arguments])
         command.read(task.runs[0])
-        run.prepare_jax(cores)
-        if gpus and jax.default_backend() == 'cpu':
-            return (
-                f'--launcher_gpus={gpus}: JAX sees no GPU in the worker; install jax[cuda12] there'
-            )
+        run.prepare_jax(options.cores)
+        if options.gpus and jax.default_backend() == 'cpu':
+            given = f'--launcher_gpus={options.gpus}'
+            return f'{given}: JAX sees no GPU in the worker; install jax[cuda12] there'
     except (ValueError, flags.Error) as error:
         return in_flags(error)
     with one_line_warnings():
