@@ -41,16 +41,24 @@ def describe(built: BuiltExperiment) -> dict[str, Any]:
     }
 
 
-def claim(directory: RunDirectory, built: BuiltExperiment, lock: contextlib.ExitStack) -> None:
-    """Makes the directory with config.json and network.json; `lock` keeps other processes out.
+def begin(
+    directory: RunDirectory, built: BuiltExperiment, config: Row | None, lock: contextlib.ExitStack
+) -> Row | None:
+    """Makes the directory of a new run, with config.json and network.json, and keeps other
+    processes out by `lock`; or checks that an experiment goes on as `config` began.
 
-    Raises ValueError when another run was faster, OSError when it cannot be written.
+    Returns the new config of a run that is extended, which is not written. Warns of what changed
+    around a run and may change its last bits. Raises ValueError when another run was faster, or
+    inputs differ, OSError when the directory cannot be written.
     """
+    if config is not None:
+        return _go_on(directory, built, config)
     directory.path.mkdir(parents=True, exist_ok=True)
     lock.enter_context(directory.locked())
     directory.check_free()
     directory.write_config(describe(built))
     write_network(directory, built)
+    return None
 
 
 def with_chunk_of(experiment: Settled, config: Row) -> Settled:
@@ -66,11 +74,7 @@ def with_chunk_of(experiment: Settled, config: Row) -> Settled:
     return experiment.replace_unasked(chunk=chunk)
 
 
-def go_on(directory: RunDirectory, built: BuiltExperiment, config: Row) -> Row | None:
-    """Checks that the experiment goes on as `config` began; the new config of a longer run.
-
-    Warns of what changed around it and may change its last bits. Raises ValueError.
-    """
+def _go_on(directory: RunDirectory, built: BuiltExperiment, config: Row) -> Row | None:
     now = json.loads(json.dumps(describe(built)))
     check_same(config, built, now, directory.path)
     around = [(name, config.get(name), now[name]) for name in ('versions', 'device', 'devices')]

@@ -83,6 +83,24 @@ def recall(
     return Experiment.of_settings(values | given, checked), config
 
 
+def to_go_on(
+    directory: RunDirectory, given: Mapping[str, Any], *, allow_imports: bool
+) -> tuple[Experiment, Row, bool]:
+    """The experiment of a run that is to go on, what its config.json holds, and whether a larger
+    number of rounds extends it.
+
+    Raises ValueError, one line, for another value than the run's.
+    """
+    experiment, config = recall(directory, given, allow_imports=allow_imports)
+    before, rounds = recorded_settings(config), experiment.rounds
+    began = before.get('rounds')
+    extends = 'rounds' in given and isinstance(began, int) and rounds > began
+    if extends:
+        before = before | {'rounds': rounds}
+    directory.check_settings(before, experiment.settings())
+    return experiment, config, extends
+
+
 def _check_list(setting: Setting, value: Any) -> None:
     """Raises SettingError for a list that is none of texts, as config.json has them."""
     texts = isinstance(value, list) and all(isinstance(each, str) for each in value)

@@ -7,7 +7,7 @@ from typing import Any
 
 from dfl_jax.base import PyTree, State
 from dfl_jax.experiment.build import BuiltExperiment, build
-from dfl_jax.experiment.config_file import claim, go_on, with_chunk_of
+from dfl_jax.experiment.config_file import begin, with_chunk_of
 from dfl_jax.experiment.description import Description
 from dfl_jax.experiment.environment import prepare_jax
 from dfl_jax.experiment.run_directory import Row, RunDirectory
@@ -100,10 +100,7 @@ class Run:
                 experiment = with_chunk_of(experiment, self._config)
             built = build(experiment, self._progress)
             if directory is not None:
-                if self._config is None:
-                    claim(directory, built, lock)
-                else:
-                    longer = go_on(directory, built, self._config)
+                longer = begin(directory, built, self._config, lock)
             self._session = Session(built, directory, progress=self._progress, longer=longer)
             yield from self._session
 

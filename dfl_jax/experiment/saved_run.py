@@ -10,7 +10,7 @@ from dfl_jax.checkpoint import Checkpoints
 from dfl_jax.experiment.build import build
 from dfl_jax.experiment.config_file import with_chunk_of
 from dfl_jax.experiment.environment import prepare_jax
-from dfl_jax.experiment.recall import recall, recorded_settings
+from dfl_jax.experiment.recall import recall, to_go_on
 from dfl_jax.experiment.restore import resume
 from dfl_jax.experiment.run import Run
 from dfl_jax.experiment.run_directory import Row, RunDirectory
@@ -73,11 +73,7 @@ class SavedRun:
         rounds: a larger number extends the run. Raises ValueError where the run cannot go on.
         """
         longer = {} if rounds is None else {'rounds': rounds}
-        experiment, config = recall(self.directory, longer, allow_imports=True)
-        before, now = recorded_settings(config), experiment.settings()
-        if rounds is not None and rounds > before['rounds']:
-            before = before | {'rounds': rounds}
-        self.directory.check_settings(before, now)
+        experiment, config, _ = to_go_on(self.directory, longer, allow_imports=True)
         return Run(experiment, self.directory.path, progress=progress, config=config)
 
 

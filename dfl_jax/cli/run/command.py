@@ -27,10 +27,10 @@ from dfl_jax.cli.run.train import train
 from dfl_jax.execution import agreed_text, join, leads
 from dfl_jax.experiment import environment
 from dfl_jax.experiment.build import BuiltExperiment, build
-from dfl_jax.experiment.config_file import claim, go_on, with_chunk_of
+from dfl_jax.experiment.config_file import begin, with_chunk_of
 from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.own_code import name_of
-from dfl_jax.experiment.recall import recall, recorded_settings
+from dfl_jax.experiment.recall import to_go_on
 from dfl_jax.experiment.run_directory import Row, RunDirectory, unused
 from dfl_jax.experiment.run_settings import Placement
 from dfl_jax.experiment.session import Session
@@ -124,14 +124,9 @@ def prepare(lock: contextlib.ExitStack) -> tuple[BuiltExperiment | None, RunDire
     if config is not None:
         experiment = with_chunk_of(experiment, config)
     built = build(experiment, FLAGS.progress)
-    longer = None
-    if config is not None:
-        longer = go_on(directory, built, config)
-    else:
-        if FLAGS.out is None:
-            directory = RunDirectory(unused(default))
-        claim(directory, built, lock)
-    return built, directory, longer
+    if config is None and FLAGS.out is None:
+        directory = RunDirectory(unused(default))
+    return built, directory, begin(directory, built, config, lock)
 
 
 def _show_partition(built: BuiltExperiment, path: Path) -> None:
@@ -157,13 +152,8 @@ def _resume(directory: RunDirectory, lock: contextlib.ExitStack) -> tuple[Experi
         raise ValueError(f'--resume: {directory.path} holds no run; start it without --resume')
     lock.enter_context(directory.locked())
     given = given_settings()
-    experiment, config = recall(directory, given, allow_imports=FLAGS.allow_imports)
-    before, rounds = recorded_settings(config), experiment.rounds
-    began = before.get('rounds')
-    extends = FLAGS['rounds'].present and isinstance(began, int) and rounds > began
-    if extends:
-        before = before | {'rounds': rounds}
-    directory.check_settings(before, experiment.settings())
+    allowed = FLAGS.allow_imports
+    experiment, config, extends = to_go_on(directory, given, allow_imports=allowed)
     experiment = replace(experiment, given=frozenset(given))  # none without effect
     return experiment, config, not extends and directory.unfinished() is None
 

@@ -11,7 +11,7 @@ from dfl_jax.cli.command import in_flags
 from dfl_jax.cli.flags.run_flags import experiment_of_flags
 from dfl_jax.cli.sweep.group import Member, begun_together, ended, train_group
 from dfl_jax.cli.sweep.plan import Run
-from dfl_jax.experiment.config_file import claim, go_on, with_chunk_of
+from dfl_jax.experiment.config_file import begin, with_chunk_of
 from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.recall import recorded_settings
 from dfl_jax.experiment.run_directory import RunDirectory
@@ -98,10 +98,7 @@ def train(read: Read, group: Sequence[Run], out: Path, folder: Path, bar: tqdm) 
             except ValueError as error:
                 faults.append(f'run {one.name} cannot start: {in_flags(error)}')
                 continue
-            if config is None:
-                claim(directory, built, lock)
-            else:
-                go_on(directory, built, config)
+            begin(directory, built, config, lock)
             members[number] = Member(built, directory)
         if not (faults and begun_together(folder)):
             train_group(members, folder, bar, whole=not faults)
