@@ -30,7 +30,7 @@ from absl import app, flags
 
 from benchmarks import _accelerator_tables as tables
 from benchmarks._queue import Part, Queue, Row, processes
-from dfl_jax.experiment.run_directory import write_atomically
+from dfl_jax.files import write_atomically
 from dfl_jax.methods import IN_ROUNDS
 
 _DATA_DIR = flags.DEFINE_string('data_dir', None, 'folder of the data (default: digits)')

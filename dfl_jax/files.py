@@ -1,4 +1,4 @@
-"""Files that a user names, read and checked, and JSON with numbers that are not finite."""
+"""Files that are read and checked, or written whole; and JSON with numbers that are not finite."""
 
 import csv
 import io
@@ -181,3 +181,30 @@ def _restored(content: dict[str, Any]) -> dict[str, Any]:
         except (LookupError, TypeError, ValueError):
             raise ValueError(f'{NOT_FINITE} names {place!r}, which is none') from None
     return content
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds. Raises ValueError, one line, whatever is wrong with it."""
+    try:
+        check_file(path)
+        return from_json(path.read_text(encoding='utf-8'))
+    except OSError as error:
+        raise ValueError(f'{path} cannot be read ({error.strerror or error})') from None
+    except (ValueError, RecursionError) as error:
+        fault = 'nested too deeply' if isinstance(error, RecursionError) else 'no JSON'
+        raise ValueError(f'{path} is damaged: {fault}') from None
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Writes all of the file or leaves it as it was."""
+    temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        with open(temporary, 'wb') as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

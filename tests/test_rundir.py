@@ -5,14 +5,9 @@ import json
 import pytest
 
 from dfl_jax.evaluation import CLIENTS
-from dfl_jax.experiment.run_directory import (
-    RunDirectory,
-    digest_of,
-    read_json,
-    unused,
-    write_atomically,
-)
-from dfl_jax.files import from_json, to_json
+from dfl_jax.experiment.rows_file import digest_of
+from dfl_jax.experiment.run_directory import RunDirectory, unused
+from dfl_jax.files import from_json, read_json, to_json, write_atomically
 
 CONFIG = {'settings': {'seed': 0, 'rounds': 3}, 'versions': {'jax': '1'}, 'device': 'cpu'}
 
@@ -45,7 +40,7 @@ def test_a_torn_line_is_dropped_and_the_next_follows_the_one_before(directory):
 
 
 def test_append_returns_the_digest_of_what_was_before(directory):
-    digests = [digest for _, digest in directory.sound_rows()[0]]
+    digests = [digest for _, digest in directory.undamaged_rows()[0]]
     assert RunDirectory(directory.path).append({'round': 4}) == digests[-1]
     assert len(directory.rows()) == 4
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from dfl_jax.base import Graph
 from dfl_jax.experiment.build import BuiltExperiment
-from dfl_jax.experiment.run_directory import RunDirectory, write_atomically
-from dfl_jax.files import to_json
+from dfl_jax.experiment.run_directory import RunDirectory
+from dfl_jax.files import to_json, write_atomically
 
 MOST_LINKS = 100_000  # that are written
 

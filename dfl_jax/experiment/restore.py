@@ -31,7 +31,9 @@ def resume(
     rounds = len(built.graphs.active)
 
     def fault(saved: Saved) -> str | None:
-        return lacking(directory, saved.progress[0].round, saved.notes[0], eval_every, rounds)
+        return missing_evaluations(
+            directory, saved.progress[0].round, saved.notes[0], eval_every, rounds
+        )
 
     saved = restored(checkpoints, like, fault) if checkpoints else None
     progress = agreed_text(json.dumps(asdict(saved.progress[0])) if saved else None)
@@ -50,7 +52,7 @@ def evaluations_until(
     """
     return [
         row
-        for row, _ in directory.sound_rows()[0]
+        for row, _ in directory.undamaged_rows()[0]
         if row['round'] <= round and _evaluated(row['round'], eval_every, rounds)
     ]
 
@@ -59,14 +61,14 @@ def _evaluated(round: int, eval_every: int, rounds: int) -> bool:
     return round % eval_every == 0 or round == rounds
 
 
-def lacking(
+def missing_evaluations(
     directory: RunDirectory, round: int, digest: str, eval_every: int, rounds: int
 ) -> str | None:
     """What metrics.jsonl lacks of the evaluations that a checkpoint of `round` was saved after.
 
     digest: of the evaluations before that of `round`.
     """
-    rows, damage = directory.sound_rows()
+    rows, damage = directory.undamaged_rows()
     before = [digest_until for row, digest_until in rows if row['round'] < round]
     if (before[-1] if before else '') != digest:
         return damage or f'{directory.metrics_file} lacks evaluations before round {round}'

@@ -21,10 +21,10 @@ from typing import IO, Any
 from dfl_jax.data import FILES as DATA_FILES
 from dfl_jax.data.hub import PREFIX as FROM_HUB
 from dfl_jax.evaluation import CLIENTS
-from dfl_jax.files import check_file, from_json, to_json
+from dfl_jax.experiment.rows_file import Row, RowsFile, digest_of
+from dfl_jax.files import read_json, to_json, write_atomically
 from dfl_jax.setting_error import InputError, SettingError
 
-Row = dict[str, Any]
 LOCK = 'lock'
 MOVED = ('data_dir', 'partition_file', 'topology_file', 'architecture_file')
 NAMED = ('dataset', 'world')  # may be files, too, or something else by name
@@ -42,7 +42,7 @@ class RunDirectory:
         self.consensus = self.path / 'consensus.safetensors'
         self.done = self.path / 'done'
         self.clients_file = self.path / 'clients.jsonl'
-        self._metrics, self._clients = Rounds(self.metrics_file), Rounds(self.clients_file)
+        self._metrics, self._clients = RowsFile(self.metrics_file), RowsFile(self.clients_file)
 
     # -------------------------------------------------------------------------------- who works
 
@@ -126,7 +126,7 @@ class RunDirectory:
 
         Raises ValueError naming the first line that is not as it was written.
         """
-        rows, fault = self.sound_rows()
+        rows, fault = self.undamaged_rows()
         if fault or (self.done.exists() and (fault := self._short(rows))):
             raise ValueError(fault)
         return [row for row, _ in rows]
@@ -138,16 +138,16 @@ class RunDirectory:
             return None
         return f'{self.metrics_file} does not end at round {rounds}, and the run is done'
 
-    def sound_rows(self) -> tuple[list[tuple[Row, str]], str | None]:
-        """The evaluations before the first damage, as `Rounds.sound` returns them."""
-        return self._metrics.sound()
+    def undamaged_rows(self) -> tuple[list[tuple[Row, str]], str | None]:
+        """The evaluations before the first damage, as `RowsFile.undamaged` returns them."""
+        return self._metrics.undamaged()
 
     def client_rows(self) -> list[Row]:
         """What the evaluations say of each client, {'round': r, metric: [M], 'loss': [M]}.
 
         Empty for a run from before clients.jsonl. Raises ValueError where the file is damaged.
         """
-        rows, fault = self._clients.sound()
+        rows, fault = self._clients.undamaged()
         if fault:
             raise ValueError(fault)
         return [row for row, _ in rows]
@@ -155,7 +155,7 @@ class RunDirectory:
     def keep(self, rows: list[Row]) -> None:
         """Makes these evaluations all that metrics.jsonl and clients.jsonl hold."""
         kept = {row['round'] for row in rows}
-        self._clients.keep([row for row, _ in self._clients.sound()[0] if row['round'] in kept])
+        self._clients.keep([row for row, _ in self._clients.undamaged()[0] if row['round'] in kept])
         self._metrics.keep(rows)
 
     def append(self, row: Row) -> str:
@@ -178,79 +178,13 @@ class RunDirectory:
         """Why the run is not done, or no longer; None where it is, to its last round."""
         if not self.done.exists():
             return 'it has not reached its last round'
-        rows, fault = self.sound_rows()
+        rows, fault = self.undamaged_rows()
         if fault := fault or self._short(rows):
             return fault
         text = self.done.read_text(encoding='utf-8')
         if text and read_json(self.done) != {'consensus': _file_digest(self.consensus)}:
             return f'{self.consensus} is not what was written'
         return None
-
-
-class Rounds:
-    """A file of JSON objects of increasing rounds, one a line, each with the digest of all before.
-
-    A line is appended whole, or dropped by the next reader.
-    """
-
-    def __init__(self, file: Path):
-        self.file = file
-        self._digest: str | None = None  # of the rows in the file, once they were read
-
-    def sound(self) -> tuple[list[tuple[Row, str]], str | None]:
-        """The rows before the first damage, each with the digest of all up to it, and what the
-        damage is, None where there is none."""
-        rows: list[tuple[Row, str]] = []
-        try:
-            check_file(self.file)
-            lines = self.file.read_bytes().split(b'\n')[:-1]
-        except FileNotFoundError:
-            return rows, None
-        except OSError as error:
-            return rows, f'{self.file} cannot be read ({error.strerror or error})'
-        digest, plain = '', True  # plain: a file from before rows had digests
-        for number, line in enumerate(lines, 1):
-            try:
-                row = from_json(line)
-                kept = row.pop('digest', None)
-                late = row['round'] > (rows[-1][0]['round'] if rows else 0)
-            except (ValueError, RecursionError, AttributeError, LookupError, TypeError):
-                return rows, f'line {number} of {self.file} is no evaluation'
-            digest = digest_of(row, digest)
-            if not late or (kept != digest and not (plain and kept is None)):
-                return rows, (
-                    f'line {number} of {self.file} does not follow the line before as it '
-                    'was written: one of them is lost, repeated or changed'
-                )
-            plain = plain and kept is None
-            rows.append((row, digest))
-        return rows, None
-
-    def keep(self, rows: list[Row]) -> None:
-        """Makes these rows all that the file holds."""
-        self._digest, text = '', ''
-        for row in rows:
-            text += self._line(row)
-        write_atomically(self.file, text)
-
-    def append(self, row: Row) -> str:
-        """Adds a row; returns the digest of those before it."""
-        if self._digest is None:
-            rows = self.sound()[0]
-            self._digest = rows[-1][1] if rows else ''
-        before = self._digest
-        # A file that is gone is not begun again in the middle.
-        create = 0 if before else os.O_CREAT
-        where = os.open(self.file, os.O_WRONLY | os.O_APPEND | create, 0o666)
-        with open(where, 'w', encoding='utf-8') as file:
-            file.write(self._line(row))
-            file.flush()
-            os.fsync(file.fileno())
-        return before
-
-    def _line(self, row: Row) -> str:
-        self._digest = digest_of(row, self._digest or '')
-        return to_json(row | {'digest': self._digest}) + '\n'
 
 
 def unused(path: Path) -> Path:
@@ -302,39 +236,6 @@ def lock(file: IO, folder: Path) -> bool:
             'disk'
         ) from None
     return True
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Writes all of the file or leaves it as it was."""
-    temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
-    data = content.encode() if isinstance(content, str) else content
-    try:
-        with open(temporary, 'wb') as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def read_json(path: Path) -> Any:
-    """What a JSON file holds. Raises ValueError, one line, whatever is wrong with it."""
-    try:
-        check_file(path)
-        return from_json(path.read_text(encoding='utf-8'))
-    except OSError as error:
-        raise ValueError(f'{path} cannot be read ({error.strerror or error})') from None
-    except (ValueError, RecursionError) as error:
-        fault = 'nested too deeply' if isinstance(error, RecursionError) else 'no JSON'
-        raise ValueError(f'{path} is damaged: {fault}') from None
-
-
-def digest_of(content: Row, before: str = '') -> str:
-    """16 hexadecimal digits of what JSON keeps of an object, and of what came before it."""
-    text = before + json.dumps(content, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _file_digest(path: Path) -> str | None:

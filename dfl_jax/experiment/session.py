@@ -19,7 +19,8 @@ from dfl_jax.evaluation import CLIENTS
 from dfl_jax.execution import fetched, leads
 from dfl_jax.experiment import restore
 from dfl_jax.experiment.build import BuiltExperiment
-from dfl_jax.experiment.run_directory import Row, RunDirectory, write_atomically
+from dfl_jax.experiment.run_directory import Row, RunDirectory
+from dfl_jax.files import write_atomically
 from dfl_jax.methods import EVENTS
 from dfl_jax.tasks import Task
 
@@ -72,7 +73,7 @@ class Session:
         done = self._resume[1].round if self._resume else 0
         self.state = self._resume[0] if self._resume else None
         self.rows = restore.evaluations_until(directory, done, every, self.rounds)
-        if not done and directory.sound_rows()[0]:
+        if not done and directory.undamaged_rows()[0]:
             text = f'no checkpoint in {directory.path}; the run starts again from its first round'
             warnings.warn(text, stacklevel=3)
         if directory.done.exists() and not longer:

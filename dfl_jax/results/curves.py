@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dfl_jax.experiment.run_directory import Row, RunDirectory, read_json, shown, write_atomically
-from dfl_jax.files import to_json
+from dfl_jax.experiment.run_directory import Row, RunDirectory, shown
+from dfl_jax.files import read_json, to_json, write_atomically
 from dfl_jax.flagfiles import with_flagfiles
 from dfl_jax.plain_text import in_a_line
 from dfl_jax.results.run_notes import Note, left_out, read_note

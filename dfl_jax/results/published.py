@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from dfl_jax.experiment.run_directory import Row, read_json
+from dfl_jax.experiment.run_directory import Row
+from dfl_jax.files import read_json
 from dfl_jax.paper_folder import PAPERS
 from dfl_jax.results.curves import CURVES, line_curve, panel_curves
 from dfl_jax.results.measured import METRICS, by_metric

@@ -16,8 +16,7 @@ from absl import flags
 
 from dfl_jax.cli.command import check_writable, define_path, one_line_errors
 from dfl_jax.cli.report.saved_runs import SavedRun, find_runs, group_runs
-from dfl_jax.experiment.run_directory import write_atomically
-from dfl_jax.files import to_json
+from dfl_jax.files import to_json, write_atomically
 from dfl_jax.plain_text import counted
 
 FLAGS = flags.FLAGS

@@ -10,7 +10,8 @@ import numpy as np
 
 from dfl_jax.cli.report.curves import TOOLS, brief
 from dfl_jax.cli.report.saved_runs import Group, SavedRun, is_inside
-from dfl_jax.experiment.run_directory import Row, RunDirectory, read_json
+from dfl_jax.experiment.run_directory import Row, RunDirectory
+from dfl_jax.files import read_json
 from dfl_jax.plain_text import in_a_line
 from dfl_jax.plots import COLOURS, MUTED
 from dfl_jax.results.curves import fault_of, is_number, scale_of

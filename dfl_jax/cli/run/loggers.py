@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from dfl_jax.experiment.run_directory import Row, RunDirectory, read_json
-from dfl_jax.files import to_json
+from dfl_jax.experiment.run_directory import Row, RunDirectory
+from dfl_jax.files import read_json, to_json
 
 SUFFIX = '.dfl_jax'  # of the event files that may be replaced
 FLUSH_SECONDS = 1  # a thread writes; its own flush() would not wait for what is queued

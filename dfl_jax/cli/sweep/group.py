@@ -16,10 +16,10 @@ from dfl_jax.base import Algorithm, Clients, Graph
 from dfl_jax.checkpoint import Checkpoints, Saved
 from dfl_jax.execution import SHARE, available_bytes, filled, placed_as_run
 from dfl_jax.experiment.build import BuiltExperiment
-from dfl_jax.experiment.restore import evaluations_until, lacking, restored
-from dfl_jax.experiment.run_directory import RunDirectory, read_json, write_atomically
+from dfl_jax.experiment.restore import evaluations_until, missing_evaluations, restored
+from dfl_jax.experiment.run_directory import RunDirectory
 from dfl_jax.experiment.session import save_consensus, undisturbed
-from dfl_jax.files import to_json
+from dfl_jax.files import read_json, to_json, write_atomically
 from dfl_jax.methods import make
 
 DIVERGED = 'diverged.json'  # in a run directory
@@ -143,7 +143,7 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm) -> None:
     def fault(saved: Saved) -> str | None:
         of_runs = zip(program, saved.progress, saved.notes, strict=True)
         faults = (
-            lacking(one.directory, progress.round, note, every, rounds)
+            missing_evaluations(one.directory, progress.round, note, every, rounds)
             for one, progress, note in of_runs
             if note is not None
         )

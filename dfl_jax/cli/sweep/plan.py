@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dfl_jax.cli.command import whole_numbers
-from dfl_jax.experiment.run_directory import read_json
-from dfl_jax.files import to_json
+from dfl_jax.files import read_json, to_json
 
 Values = dict[str, str]  # of the flags that a run gives, as they are typed
 MOST_RUNS = 100_000  # of a sweep

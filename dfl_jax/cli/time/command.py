@@ -20,9 +20,9 @@ from dfl_jax.cli.flags.run_flags import MOVED_MEANINGS, given_settings, refuse_o
 from dfl_jax.cli.run import command as run
 from dfl_jax.cli.time.replay import Replay, replay
 from dfl_jax.experiment.environment import check_jax
-from dfl_jax.experiment.run_directory import RunDirectory, write_atomically
+from dfl_jax.experiment.run_directory import RunDirectory
 from dfl_jax.experiment.streams import streams
-from dfl_jax.files import to_json
+from dfl_jax.files import to_json, write_atomically
 from dfl_jax.plain_text import markdown_table
 from dfl_jax.results.directories import directories
 

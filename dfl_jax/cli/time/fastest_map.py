@@ -21,7 +21,8 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from dfl_jax.experiment.run_directory import Row, read_json, write_atomically
+from dfl_jax.experiment.run_directory import Row
+from dfl_jax.files import read_json, write_atomically
 from dfl_jax.paper_folder import CHECKOUT, PAPERS
 from dfl_jax.plain_text import markdown_table
 from dfl_jax.plots import COLOURS, plt, save

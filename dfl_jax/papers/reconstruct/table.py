@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from dfl_jax.experiment.run_directory import write_atomically
+from dfl_jax.files import write_atomically
 from dfl_jax.papers.reconstruct.scene import MATCHING_SMOOTH, SIMILAR, Result, Victim
 from dfl_jax.plain_text import markdown_table
 

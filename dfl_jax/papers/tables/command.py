@@ -20,7 +20,8 @@ from typing import Any
 from absl import flags
 
 from dfl_jax.cli import command
-from dfl_jax.experiment.run_directory import Row, write_atomically
+from dfl_jax.experiment.run_directory import Row
+from dfl_jax.files import write_atomically
 from dfl_jax.papers.tables import missing, reproduction
 from dfl_jax.papers.tables.latex import latex_table
 from dfl_jax.results.curves import find_runs, no_run_found, save_curves

@@ -188,5 +188,5 @@ def _run_of(job: Job) -> Run:
 
 def _rounds_of(out: Path) -> int:
     """The rounds that a run has evaluated."""
-    rows = RunDirectory(out).sound_rows()[0]
+    rows = RunDirectory(out).undamaged_rows()[0]
     return rows[-1][0]['round'] if rows else 0

@@ -32,8 +32,8 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
-from dfl_jax.experiment.run_directory import Row, write_atomically
-from dfl_jax.files import to_json
+from dfl_jax.experiment.run_directory import Row
+from dfl_jax.files import to_json, write_atomically
 from dfl_jax.gossip import spectrum
 from dfl_jax.gossip.gain import gain_of, uniform_matrix
 from dfl_jax.papers import untrained_gossip

@@ -14,8 +14,7 @@ from absl import flags
 
 from dfl_jax.cli.command import check_empty, fail, in_flags, one_line_errors
 from dfl_jax.cli.run import command as run
-from dfl_jax.experiment.run_directory import write_atomically
-from dfl_jax.files import to_json
+from dfl_jax.files import to_json, write_atomically
 
 FLAGS = flags.FLAGS
 define_flags = run.define_flags

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from dfl_jax.cli.sweep.plan import Run
 from dfl_jax.cli.sweep.train_runs import CHECKPOINTS, group_folder
-from dfl_jax.experiment.run_directory import LOCK, RunDirectory, write_atomically
+from dfl_jax.experiment.run_directory import LOCK, RunDirectory
+from dfl_jax.files import write_atomically
 
 ARRIVING = 'arriving'  # in the folder of a group, what is not yet whole
 
