@@ -223,8 +223,9 @@ def spark(
 
         own_samples = drawn_samples(sizes, share)
         sent = _sent(model, graph, own_samples, averaging, exact, ntk.selection == 'network')
-        metrics = {'timestep': Choices(chosen_by(graph, chosen)), **dispersion(new)}
-        info = Info(losses, sent, metrics, jnp.where(graph.active, flops, 0))
+        steps = Choices(chosen_by(graph, chosen))
+        flops = jnp.where(graph.active, flops, 0)
+        info = Info(losses, sent, {'timestep': steps, **dispersion(new)}, flops)
         return State(new, velocity, sizes, k + 1), info
 
     return stacked_method(

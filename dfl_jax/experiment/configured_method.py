@@ -1,6 +1,6 @@
 """The method of a run: its settings as given, by the run and by default, and what they make."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +66,7 @@ class ConfiguredMethod:
 
 
 def configure(
-    experiment: Description, functions: Mapping[str, Any], projection_seed: int
+    experiment: Description, functions: dict[str, Any], projection_seed: int
 ) -> ConfiguredMethod:
     """The method in a run, as far as the settings say it.
 

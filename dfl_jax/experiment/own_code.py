@@ -112,7 +112,7 @@ def row_of(value: Any, table: Mapping[str, Any], kind: type) -> Any:
 def row_named(setting: str, value: Any, table: Mapping[str, Any], kind: type) -> Any:
     """A row of a table by its name, or one's own: package.module:NAME, which may be a function that
     returns it. Raises SettingError for what is no such row."""
-    found = value if isinstance(value, kind) else named(setting, value, table, kind)
+    found: Any = value if isinstance(value, kind) else named(setting, value, table, kind)
     if not isinstance(found, kind):
         with reporting(setting, value, 'factory'):
             found = found()
