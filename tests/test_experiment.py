@@ -31,6 +31,8 @@ def huber():
     def losses(outputs, y):
         return optax.huber_loss(outputs, y.reshape(outputs.shape)).mean(axis=1)
     return REGRESSION._replace(name='huber', losses=losses)
+
+HUBER = huber()
 """
 OF_KINDS = {
     'ntk_dfl': {'hidden': (8,), 'evolution': 'euler', 'ntk_timesteps': (10, 20)},
@@ -44,7 +46,7 @@ OF_KINDS = {
     'swift': {'algorithm': 'swift', 'topology': 'ring', **CLOCK},
     'gain': {'algorithm': 'dpsgd', 'init': 'gain_corrected', 'gain': 'size', 'hidden': (8,)},
     'own_method': {'algorithm': 'of_mine:mine', 'mixing': 'metropolis', 'local_epochs': 2},
-    'own_task': {'algorithm': 'dfedavg', 'task': 'of_mine:huber', 'partition': 'iid'},
+    'own_task': {'algorithm': 'dfedavg', 'task': 'of_mine:HUBER', 'partition': 'iid'},
     'csv': {
         **{'algorithm': 'dfedavg', 'columns': 'target=y', 'task': 'regression'},
         **{'partition': 'iid', 'lr': 0.05, 'model': 'linear', 'link_dropout': 0.2},
