@@ -1,6 +1,7 @@
 """The command line as its users meet it: what it refuses, what it says, what it leaves behind."""
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -68,22 +70,26 @@ class Finished(NamedTuple):
         return lines[0]
 
 
-def here(*argv: object) -> Finished:
-    """The command in this process, which spares the imports."""
-    out, err = io.StringIO(), io.StringIO()
+def called(module: ModuleType, *arguments: object) -> Finished:
+    """The command of a module in this process, which spares the imports."""
+    out, err, argv = io.StringIO(), io.StringIO(), ['command.py', *map(str, arguments)]
     with (
         flagsaver.flagsaver(),
         mock.patch.dict(GROUPS, {METHOD: [*GROUPS[METHOD]]}),  # a method of one's own adds to it
+        mock.patch.object(sys, 'argv', argv),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
         try:
-            status = cli.main(parse(['run.py', *QUIET, *map(str, argv)], cli))
+            status = module.main(parse(argv, module))
         except SystemExit as stop:
             status = stop.code
         finally:
             cli.FLAGS.unparse_flags()
     return Finished(status, out.getvalue(), err.getvalue())
+
+
+here = functools.partial(called, cli, *QUIET)
 
 
 def command(*argv: object, cwd: Path, **how: Any) -> Process:

@@ -2,7 +2,7 @@
 
 import contextlib
 import csv
-import io
+import functools
 import itertools
 import json
 import random
@@ -14,13 +14,12 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 from helpers import started
 from test_cli import (
     NETWORK,
     QUIET,
     SMALL,
-    Finished,
+    called,
     here,
     rows_of,
     write_clusters,
@@ -29,8 +28,6 @@ from test_cli import (
 
 from dfl_jax import asynchronous, timing, topology
 from dfl_jax.cli.command import share
-from dfl_jax.cli.run import command as cli
-from dfl_jax.cli.start import parse
 from dfl_jax.cli.sweep import command as sweep
 from dfl_jax.cli.sweep import group as sweep_group
 from dfl_jax.cli.sweep import plot
@@ -40,25 +37,7 @@ from dfl_jax.experiment import Experiment
 from dfl_jax.methods import METHODS
 from dfl_jax.timing import Rules
 
-
-def swept(*argv: object) -> Finished:
-    """The command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    command = ['sweep.py', *QUIET, *map(str, argv)]
-    before, sys.argv = sys.argv, command
-    with (
-        flagsaver.flagsaver(),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            status = sweep.main(parse(command, sweep))
-        except SystemExit as stop:
-            status = stop.code
-        finally:
-            sys.argv = before
-            cli.FLAGS.unparse_flags()
-    return Finished(status, out.getvalue(), err.getvalue())
+swept = functools.partial(called, sweep, *QUIET)
 
 
 @pytest.fixture(scope='module')

@@ -1,8 +1,6 @@
 """The theory's constants against plain NumPy, its bound against numbers worked out by hand."""
 
-import contextlib
 import functools
-import io
 import itertools
 import json
 import math
@@ -12,13 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from absl.testing import flagsaver
-from test_cli import QUIET, SMALL, Finished, rows_of, write_clusters
+from test_cli import QUIET, SMALL, called, rows_of, write_clusters
 from test_cli import here as run_here
 
 from dfl_jax import Clients, Graph, topology
-from dfl_jax.cli.run import command as cli
-from dfl_jax.cli.start import parse
 from dfl_jax.models import MLP, bind
 from dfl_jax.papers.theory import command, table
 from dfl_jax.papers.theory.convergence import (
@@ -264,16 +259,7 @@ def test_clients_that_do_not_mix_have_no_bound():
 # ------------------------------------------------------------------------------- the command line
 
 
-def here(*argv: object) -> Finished:
-    out, err = io.StringIO(), io.StringIO()
-    with flagsaver.flagsaver(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = command.main(parse(['theory.py', *QUIET, *map(str, argv)], command))
-        except SystemExit as stop:
-            status = stop.code
-        finally:
-            cli.FLAGS.unparse_flags()
-    return Finished(status, out.getvalue(), err.getvalue())
+here = functools.partial(called, command, *QUIET)
 
 
 @pytest.fixture(scope='module')
