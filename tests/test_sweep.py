@@ -1,6 +1,5 @@
 """Sweeps: their plans, their programs, what a kill leaves of them."""
 
-import contextlib
 import csv
 import functools
 import itertools
@@ -36,6 +35,7 @@ from dfl_jax.cli.sweep.results import write_results
 from dfl_jax.experiment import Experiment
 from dfl_jax.methods import METHODS
 from dfl_jax.timing import Rules
+from tests.torture.runs import lines_in
 
 swept = functools.partial(called, sweep, *QUIET)
 
@@ -83,18 +83,10 @@ def test_a_grid_is_every_combination_the_last_flag_fastest():
         (['seed:1', 'seed:2'], [], 'names a flag twice'),
         ([], ['a/x.flags', 'b/x.flags'], 'two runs would be called x'),
         ([], [], 'nothing to sweep'),
-        (
-            ['seed:0..99999999999'],
-            [],
-            r'makes 100,000,000,000 runs, more than 100,000; sweep fewer',
-        ),
+        (['seed:0..99999999999'], [], 'makes 100,000,000,000 runs, more than 100,000; sweep fewer'),
         (['seed:0..999', 'degree:1..101'], [], 'makes 101,000 runs'),
         (['seed:0..99999'], ['a.flags', 'b.flags'], 'makes 200,000 runs'),
-        (
-            [],
-            ['a/groups.flags'],
-            'a run cannot be called groups',
-        ),
+        ([], ['a/groups.flags'], 'a run cannot be called groups'),
     ],
 )
 def test_a_grid_that_is_refused(specs, flagfiles, pattern):
@@ -357,7 +349,7 @@ def test_what_runs_have_reached_together_is_kept_when_one_cannot_start_again(sma
     argv = (*small, '--rounds=60', f'--sweep=partition_file:{files[0]},{files[1]}', f'--out={out}')
     rows = out / 'partition_file=a' / 'metrics.jsonl'
     process = started('sweep', *argv, *QUIET, '--together=2', cwd=tmp_path)
-    process.until(lambda: _lines(rows) > 3)
+    process.until(lambda: lines_in(rows.parent) > 3)
     process.kill()
     process.outcome()
     before = rows.read_text()
@@ -517,20 +509,14 @@ def test_a_sweep_killed_at_random_ends_as_if_it_had_not_been(kills, tmp_path):
     out, moments = tmp_path / 'out', random.Random(kills)
     for _ in range(kills):
         process = start(out, cache)
-        lines = sum(map(_lines, out.glob('*/metrics.jsonl')))
-        process.until(lambda n=lines: sum(map(_lines, out.glob('*/metrics.jsonl'))) > n)
+        lines = sum(map(lines_in, out.glob('*')))
+        process.until(lambda n=lines: sum(map(lines_in, out.glob('*'))) > n)
         time.sleep(moments.uniform(0, 0.4))
         process.kill()
         process.outcome()
     assert start(out, cache).outcome().status == 0
     for name in ('results.csv', 'results.md'):
         assert (out / name).read_text() == (tmp_path / 'whole' / name).read_text()
-
-
-def _lines(file) -> int:
-    with contextlib.suppress(FileNotFoundError):
-        return file.read_text().count('\n')
-    return 0
 
 
 def test_runs_of_different_test_sets_are_not_one_program():
