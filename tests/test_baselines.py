@@ -21,13 +21,7 @@ from dfl_jax.topology import meetings
 from dfl_jax.training.batches import epoch_orders
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
-HIDDEN = {
-    'linear': (),
-    'deep': (6, 3),
-    'wide': (6, 4),
-    'middle': (3, 3),
-    'narrow': (2, 2),
-}
+HIDDEN = {'linear': (), 'deep': (6, 3), 'wide': (6, 4), 'middle': (3, 3), 'narrow': (2, 2)}
 WIDTHS = ('wide', 'narrow')  # sub-models of one
 ROUNDS = 5
 OPTIMISER = {'lr': 0.3, 'momentum': 0.9, 'weight_decay': 0.05}

@@ -60,12 +60,7 @@ ALGORITHMS_UNDER_TEST: dict[str, Callable] = {
     'ntk_fl': lambda: make('ntk_fl', MODEL, cohort=COHORT, lr=0.05, timesteps=(3, 8)),
     # By default an aggregator's number decides its matrices: other names, other matrices.
     'spark': lambda: make(
-        'spark',
-        MODEL,
-        lr=0.05,
-        timesteps=(3, 8),
-        projection_dim=20,
-        projection_refresh='round',
+        'spark', MODEL, lr=0.05, timesteps=(3, 8), projection_dim=20, projection_refresh='round'
     ),
     'dsgt': lambda: make('dsgt', MODEL, lr=0.05),
     'd2': lambda: make('d2', MODEL, lr=0.05),
@@ -974,8 +969,7 @@ def test_many_devices_compute_what_one_does(name, devices):
 
 # The runs of test_sweep.py are of NTK-DFL.
 @pytest.mark.parametrize(
-    'name',
-    [of_each_kind(name, quick=('dfedavgm', 'dec_fedavg')) for name in ALGORITHMS_UNDER_TEST],
+    'name', [of_each_kind(name, quick=('dfedavgm', 'dec_fedavg')) for name in ALGORITHMS_UNDER_TEST]
 )
 def test_runs_together_are_those_runs_alone(name):
     stacked = jax.tree.map(lambda *a: np.stack(a), *(graphs_of(name, seed) for seed in (0, 1)))

@@ -91,10 +91,7 @@ CASES = {
         {'proximal': 4.0, 'local_steps': 3, 'sam_radius': 0.4},
         {'steps': 3, 'penalty': 0.25, 'radius': 0.4},
     ),
-    'choco_sgd': (
-        {'sparsity': 0.5, 'consensus_step': 0.4},
-        {'gamma': 0.4, 'compress': top_half},
-    ),
+    'choco_sgd': ({'sparsity': 0.5, 'consensus_step': 0.4}, {'gamma': 0.4, 'compress': top_half}),
     'beer': (
         {'sparsity': 0.5, 'bits': None, 'consensus_step': 0.4},
         {'gamma': 0.4, 'compress': top_half},

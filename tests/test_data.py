@@ -554,8 +554,7 @@ def test_missing_folder_is_not_made(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('name', 'file'),
-    [('mnist', 't10k-images-idx3-ubyte'), ('cifar10', 'cifar-10-batches-bin')],
+    ('name', 'file'), [('mnist', 't10k-images-idx3-ubyte'), ('cifar10', 'cifar-10-batches-bin')]
 )
 def test_failed_download_says_what_to_do(tmp_path, offline, name, file):
     with pytest.raises(DataError) as caught:

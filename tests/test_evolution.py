@@ -483,10 +483,7 @@ def test_padding_changes_nothing(x64, method, loss):
     [
         ({'method': 'rk4'}, r"unknown evolution 'rk4'; choose one of rkc, sampled, euler, eigh"),
         ({'loss': 'hinge'}, r"unknown loss 'hinge'; choose one of cross_entropy, mse"),
-        (
-            {'method': 'eigh', 'loss': 'cross_entropy'},
-            r'half-MSE; use rkc, sampled or euler',
-        ),
+        ({'method': 'eigh', 'loss': 'cross_entropy'}, r'half-MSE; use rkc, sampled or euler'),
         ({'timesteps': ()}, r'positive and increasing, got \(\)'),
         ({'timesteps': (0, 3)}, r'positive and increasing, got \(0, 3\)'),
         ({'timesteps': (3, 3)}, r'positive and increasing, got \(3, 3\)'),

@@ -116,10 +116,7 @@ def saved(folder, **splits):
 def of_images(images, label=(0, 1), names=('a', 'b'), feature=None):
     """A split of images, with labels in turn."""
     features = datasets.Features(
-        {
-            'image': feature or datasets.Image(),
-            'label': datasets.ClassLabel(names=list(names)),
-        }
+        {'image': feature or datasets.Image(), 'label': datasets.ClassLabel(names=list(names))}
     )
     labels = [label[i % len(label)] for i in range(len(images))]
     return datasets.Dataset.from_dict({'image': images, 'label': labels}, features=features)

@@ -18,11 +18,7 @@ HAS_NEURAL_TANGENTS = all(importlib.util.find_spec(n) for n in ('neural_tangents
 needs_neural_tangents = pytest.mark.skipif(
     not HAS_NEURAL_TANGENTS, reason='neural-tangents is not installed: make nt'
 )
-BACKENDS = {
-    'structured': 1e-12,
-    'output_scan': 1e-12,
-    'nt': 1e-10,
-}
+BACKENDS = {'structured': 1e-12, 'output_scan': 1e-12, 'nt': 1e-10}
 BACKEND_PARAMS = [
     pytest.param(name, marks=needs_neural_tangents if name == 'nt' else ()) for name in BACKENDS
 ]

@@ -58,14 +58,7 @@ def compiled(training, chunk=None):
 
 
 def trained(
-    settings,
-    clients=None,
-    model=MODEL,
-    params=None,
-    round=0,
-    support=None,
-    chunk=None,
-    linear=None,
+    settings, clients=None, model=MODEL, params=None, round=0, support=None, chunk=None, linear=None
 ):
     """(params, losses) on the host."""
     training = LocalTraining(**settings)

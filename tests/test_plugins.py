@@ -94,10 +94,7 @@ def test_a_model_that_is_none(body, words, refused):
     ('changed', 'words'),
     [
         ('init=lambda key: 0', 'its init failed: TypeError'),
-        (
-            'step=lambda *args: 1 / 0',
-            'its step failed: ZeroDivisionError: division by zero (line ',
-        ),
+        ('step=lambda *args: 1 / 0', 'its step failed: ZeroDivisionError: division by zero (line '),
         ('step=lambda k, s, g, c: (jnp.zeros(3), {})', 'its step returns another state'),
         ('step=lambda k, s, g, c: (s, {})', 'its step returns dict beside the state, not a'),
         (

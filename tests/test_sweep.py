@@ -14,16 +14,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import started
-from test_cli import (
-    NETWORK,
-    QUIET,
-    SMALL,
-    called,
-    here,
-    rows_of,
-    write_clusters,
-    write_sums,
-)
+from test_cli import NETWORK, QUIET, SMALL, called, here, rows_of, write_clusters, write_sums
 
 from dfl_jax import asynchronous, timing, topology
 from dfl_jax.cli.command import share

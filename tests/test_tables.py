@@ -183,11 +183,7 @@ def test_a_number_that_the_paper_does_not_print_is_a_dash():
 
 
 def test_a_paper_without_numbers_has_no_column():
-    published = PUBLISHED | {
-        'metric': 'accuracy_at',
-        'round': 2,
-        'rows': {'ntk_dfl': [None, None]},
-    }
+    published = PUBLISHED | {'metric': 'accuracy_at', 'round': 2, 'rows': {'ntk_dfl': [None, None]}}
     runs = {'ntk_dfl-iid': [curve(0.8, 0.8512, 0.9), curve(0.8)], 'ntk_dfl-alpha0.1': [curve(0.8)]}
     lines = table_of(published, runs).splitlines()
     assert lines[0] == '| method | iid ours | alpha0.1 ours |'
@@ -251,10 +247,7 @@ def test_several_metrics_stand_side_by_side_in_every_column():
     }
     runs = {
         'ntk_dfl-iid': [curve(0.8, 0.85, mbytes_total=[1000, 2000])],
-        'spark-iid': [
-            curve(0.8, 0.85, mbytes_total=[12.5, 25]),
-            curve(0.85, mbytes_total=[12.5]),
-        ],
+        'spark-iid': [curve(0.8, 0.85, mbytes_total=[12.5, 25]), curve(0.85, mbytes_total=[12.5])],
         'spark-alpha0.1': [curve(0.8, mbytes_total=[12.5])],  # nothing to compare with
     }
     assert table_of(published, runs).splitlines() == [
@@ -442,10 +435,7 @@ def test_curves_at_a_round_against_a_factor():
     assert points_of(published, runs) == [
         (
             'factor',
-            {
-                ('NTK-DFL', 'solid'): {2: [75], 5: [50]},
-                ('NTK-DFL', 'dotted'): {2: [65], 5: [40]},
-            },
+            {('NTK-DFL', 'solid'): {2: [75], 5: [50]}, ('NTK-DFL', 'dotted'): {2: [65], 5: [40]}},
         )
     ]
 
@@ -460,12 +450,7 @@ def test_both_curves_of_a_column_against_megabytes():
         ('NTK-DFL', 'dotted'): {10: [40], 20: [65]},
     }
     assert points_of(published, runs) == [('curve', lines)]
-    assert legend_of(draw(published, runs)) == [
-        'NTK-DFL',
-        'consensus model',
-        'mean client',
-        '85 %',
-    ]
+    assert legend_of(draw(published, runs)) == ['NTK-DFL', 'consensus model', 'mean client', '85 %']
     assert ylabel(published) == 'test accuracy (%)'
 
 

@@ -308,10 +308,7 @@ def test_lines_that_do_not_fit_the_first(tmp_path, text, said):
     refused(written(tmp_path, text), said)
 
 
-@pytest.mark.parametrize(
-    'first',
-    ['5.5,2,yes', '16,0,no', '7,1,yes', '0.25,1,no'],
-)
+@pytest.mark.parametrize('first', ['5.5,2,yes', '16,0,no', '7,1,yes', '0.25,1,no'])
 def test_a_file_without_names_is_refused(tmp_path, first):
     said = f'first line, {first}, looks like a sample: write the names'
     refused(written(tmp_path, f'{first}\n{SAMPLES}'), said, {'target': first.split(',')[2]})

@@ -22,13 +22,7 @@ from dfl_jax.ntk import NtkUpdate, flops_of_update, linearization, projected
 from dfl_jax.ntk.evolution import apply
 from dfl_jax.ntk.projection import projection
 from dfl_jax.timing import Counts, Online, Rules, World, finish_times
-from dfl_jax.training import (
-    Batch,
-    LocalTraining,
-    batch_loss,
-    gradient_flops,
-    training_flops,
-)
+from dfl_jax.training import Batch, LocalTraining, batch_loss, gradient_flops, training_flops
 
 CLIENTS, ROUNDS = 7, 6
 

@@ -245,7 +245,7 @@ COMMANDS = {
         *('world', 'barrier', 'out', 'allow_imports', 'progress', *FILES_OF_A_RUN),
     },
     'select': {
-        *('run', 'target', 'world', 'seed', 'out', 'progress', 'allow_imports', *FILES_OF_A_RUN),
+        *('run', 'target', 'world', 'seed', 'out', 'progress', 'allow_imports', *FILES_OF_A_RUN)
     },
     'reconstruct': {
         *('images', 'attack_sparsity', 'attack_projection', 'attack_training', 'attack_steps'),
@@ -351,10 +351,7 @@ def moved(two_runs, tmp_path):
         config['settings'][name] = f'{tmp_path}/gone/{file}'
     del config['digest']
     (run / 'config.json').write_text(json.dumps(config))
-    return run, (
-        f'--data_dir={tmp_path}/copy/data',
-        f'--partition_file={tmp_path}/copy/parts.json',
-    )
+    return run, (f'--data_dir={tmp_path}/copy/data', f'--partition_file={tmp_path}/copy/parts.json')
 
 
 def replayed(run, out, *argv):
@@ -547,12 +544,7 @@ def test_every_option_of_a_launcher_reaches_it(tmp_path):
         return options(Flags(flags))
 
     plain = made()
-    changes = {
-        'launcher_workers': 3,
-        'launcher_cores': 2,
-        'launcher_gpus': 1,
-        'slurm': ['mem=2GB'],
-    }
+    changes = {'launcher_workers': 3, 'launcher_cores': 2, 'launcher_gpus': 1, 'slurm': ['mem=2GB']}
     for name, value in changes.items():
         assert made(**{name: value}) != plain
         changed = submitit._parameters(made(**{name: value}))
