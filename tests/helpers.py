@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
+import reference
 
-from dfl_jax import Graph
+from dfl_jax import Clients, Graph
 from dfl_jax.base import Algorithm
 from dfl_jax.evaluation import evaluation
 from dfl_jax.methods import make
@@ -65,6 +66,36 @@ def as_reference(tree, i):
         (np.asarray(tree[name]['kernel'][i]), np.asarray(tree[name]['bias'][i]))
         for name in sorted(tree)
     ]
+
+
+def padded(data, garbage=0.0, label=0, extra=0) -> Clients:
+    """Clients' (inputs [n, F], one-hot labels [n, C]) in arrays; what stands behind them is given.
+
+    extra: samples of padding that even the largest client has.
+    """
+    shape = (len(data), max(len(x) for x, _ in data) + extra)
+    x, y = np.full((*shape, data[0][0].shape[1]), garbage), np.full(shape, label, np.int32)
+    mask = np.zeros(shape, bool)
+    for i, (inputs, one_hot) in enumerate(data):
+        n = len(inputs)
+        x[i, :n], y[i, :n], mask[i, :n] = inputs, one_hot.argmax(axis=1), True
+    return Clients(*map(jnp.asarray, (x, y, mask)))
+
+
+def drawn_samples(sizes=(4, 7, 5, 6, 3, 7), features=5, classes=3, seed=3):
+    """For each size, a client's normal inputs [n, F] and one-hot labels [n, C]."""
+    rng = np.random.default_rng(seed)
+    return [
+        (rng.normal(size=(n, features)), np.eye(classes)[rng.integers(classes, size=n)])
+        for n in sizes
+    ]
+
+
+def assert_equals_reference(tree, expected, tolerance=1e-10):
+    """Every client's weights, leaves [M, ...], are the reference's lists of layers."""
+    for i, layers in enumerate(expected):
+        ours, theirs = reference.flatten(as_reference(tree, i)), reference.flatten(layers)
+        assert np.linalg.norm(ours - theirs) <= tolerance * np.linalg.norm(theirs)
 
 
 def rounds_of(method: Compiled, clients, graphs):
