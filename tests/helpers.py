@@ -12,10 +12,12 @@ import jax
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
+import pytest
 import reference
 
-from dfl_jax import Clients, Graph
+from dfl_jax import Clients, Graph, data
 from dfl_jax.base import Algorithm
+from dfl_jax.data import DataError
 from dfl_jax.evaluation import evaluation
 from dfl_jax.methods import make
 from tests.torture.processes import Process, Starter, command
@@ -68,15 +70,23 @@ def as_reference(tree, i):
     ]
 
 
-def padded(data, garbage=0.0, label=0, extra=0) -> Clients:
+def assert_refused(said: str, *source, **how) -> str:
+    """The one line by which `data.load` of the source is refused, which matches what is given."""
+    with pytest.raises(DataError, match=said) as caught:
+        data.load(*source, **how)
+    assert '\n' not in str(caught.value)
+    return str(caught.value)
+
+
+def padded(samples, garbage=0.0, label=0, extra=0) -> Clients:
     """Clients' (inputs [n, F], one-hot labels [n, C]) in arrays; what stands behind them is given.
 
     extra: samples of padding that even the largest client has.
     """
-    shape = (len(data), max(len(x) for x, _ in data) + extra)
-    x, y = np.full((*shape, data[0][0].shape[1]), garbage), np.full(shape, label, np.int32)
+    shape = (len(samples), max(len(x) for x, _ in samples) + extra)
+    x, y = np.full((*shape, samples[0][0].shape[1]), garbage), np.full(shape, label, np.int32)
     mask = np.zeros(shape, bool)
-    for i, (inputs, one_hot) in enumerate(data):
+    for i, (inputs, one_hot) in enumerate(samples):
         n = len(inputs)
         x[i, :n], y[i, :n], mask[i, :n] = inputs, one_hot.argmax(axis=1), True
     return Clients(*map(jnp.asarray, (x, y, mask)))

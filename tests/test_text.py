@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import assert_refused
 from test_cli import here, rows_of
 
 from dfl_jax import data
@@ -51,10 +52,8 @@ def test_a_text_of_one_s_own(tmp_path):
     with pytest.raises(DataError, match=r'1 windows of 8 characters .*smaller window'):
         data.load(path, task=NEXT_TOKEN, text_window=8)
     path.write_bytes(b'\xff\xfe\xff')
-    with pytest.raises(DataError, match=r'cannot read .*own.txt: it is no text'):
-        data.load(path, task=NEXT_TOKEN)
-    with pytest.raises(DataError, match=r'there is no file .*absent.txt'):
-        data.load(tmp_path / 'absent.txt', task=NEXT_TOKEN)
+    assert_refused(r'cannot read .*own.txt: it is no text', path, task=NEXT_TOKEN)
+    assert_refused(r'there is no file .*absent.txt', tmp_path / 'absent.txt', task=NEXT_TOKEN)
 
 
 def test_arguments_that_do_not_fit():
@@ -62,8 +61,7 @@ def test_arguments_that_do_not_fit():
         data.load('sonnets', task=CLASSIFICATION)
     with pytest.raises(DataError, match='the window has 0 characters'):
         sonnets(text_window=0)
-    with pytest.raises(DataError, match=r'text_window is for sonnets, .txt, got digits'):
-        data.load('digits', text_window=9)
+    assert_refused(r'text_window is for sonnets, .txt, got digits', 'digits', text_window=9)
 
 
 def test_a_gru_sees_no_later_token():
