@@ -359,11 +359,8 @@ def test_personal_heads_are_better_on_the_data_of_their_client(tmp_path):
     """A client has one or two classes, which a head of its own knows and a shared one does not."""
     common = ('--dataset=digits', '--partition=shards', '--clients=8', '--degree=3', '--rounds=4')
     more = (
-        '--validation_share=0.25',
-        '--shards_per_client=1',
-        '--eval_every=4',
-        '--nocheckpoint',
-        '--local_epochs=2',
+        *('--validation_share=0.25', '--shards_per_client=1', '--eval_every=4'),
+        *('--nocheckpoint', '--local_epochs=2'),
     )
     found = {}
     for method, rest in (('dfed_alt', ('--head_lr=0.1',)), ('dpsgd', ())):

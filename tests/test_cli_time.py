@@ -396,12 +396,8 @@ def test_times_in_words():
 def test_seeds_of_a_run_share_a_colour_and_a_name(tmp_path, monkeypatch):
     monkeypatch.setattr(plot.plt, 'close', lambda _: None)
     names = (
-        'dpsgd-seed0',
-        'dpsgd-seed1',
-        'dfedavg-seed0',
-        '/runs/alpha=0.1,seed=3',
-        'seed=4',
-        'seeds',
+        *('dpsgd-seed0', 'dpsgd-seed1', 'dfedavg-seed0', '/runs/alpha=0.1,seed=3'),
+        *('seed=4', 'seeds'),
     )
     same = {'world': 'slow', 'metric': 'accuracy', 'accuracy': [0.1, 0.2]}
     rows = [same | {'run': name, 'simulated_seconds': [1, 2]} for name in names]

@@ -62,13 +62,25 @@ def regrow_batches_of(key, clients, batch_size):
 
 
 PUBLISHED = {  # the settings of the paper, written out again
-    **{'lr': 0.1, 'lr_decay': 0.998, 'batch_size': 10, 'local_epochs': 10, 'weight_decay': 5e-4},
-    **{'clip_norm': 10.0, 'density': 0.5, 'prune_rate': 0.5, 'anneal_rounds': 200},
+    'lr': 0.1,
+    'lr_decay': 0.998,
+    'batch_size': 10,
+    'local_epochs': 10,
+    'weight_decay': 5e-4,
+    'clip_norm': 10.0,
+    'density': 0.5,
+    'prune_rate': 0.5,
+    'anneal_rounds': 200,
     'mixing': 'uniform',
 }
 METROPOLIS = {'batch_size': 4, 'mixing': 'metropolis', 'anneal_rounds': 2, 'prune_rate': 0.8}
-CLIPPED = {'batch_size': 4, 'local_epochs': 2, 'clip_norm': 0.2, 'weight_decay': 0.1}
-CLIPPED |= {'lr_decay': 0.7}
+CLIPPED = {
+    'batch_size': 4,
+    'local_epochs': 2,
+    'clip_norm': 0.2,
+    'weight_decay': 0.1,
+    'lr_decay': 0.7,
+}
 CASES = [
     {},
     {'batch_size': 4, 'local_epochs': None, 'local_steps': 3, 'mixing': 'size'},

@@ -159,10 +159,11 @@ def test_kinds_of_files(tmp_path):
     np.testing.assert_allclose((x - black) / (white - black) * 255, expected, atol=2)  # JPEG: 2
 
 
-TURNS = {  # Exif orientation: how Pillow makes the stored pixels of upright ones
-    **{1: None, 2: 'FLIP_LEFT_RIGHT', 3: 'ROTATE_180', 4: 'FLIP_TOP_BOTTOM'},
-    **{5: 'TRANSPOSE', 6: 'ROTATE_90', 7: 'TRANSVERSE', 8: 'ROTATE_270'},
-}
+# Exif orientation, from 1: how Pillow makes the stored pixels of upright ones
+TURNS = (
+    *(None, 'FLIP_LEFT_RIGHT', 'ROTATE_180', 'FLIP_TOP_BOTTOM'),
+    *('TRANSPOSE', 'ROTATE_90', 'TRANSVERSE', 'ROTATE_270'),
+)
 
 
 @pytest.mark.parametrize('mode', ['RGB', 'L'])
@@ -173,7 +174,7 @@ def test_photos_are_turned_as_their_camera_says(tmp_path, mode):
     upright[:8, 8:] = 90
     for half in ('train', 'test'):
         (tmp_path / half / 'a').mkdir(parents=True)
-        for orientation, turn in TURNS.items():
+        for orientation, turn in enumerate(TURNS, 1):
             image = Image.fromarray(upright).convert(mode)
             if turn:
                 image = image.transpose(Image.Transpose[turn])
