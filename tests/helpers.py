@@ -101,6 +101,38 @@ def drawn_samples(sizes=(4, 7, 5, 6, 3, 7), features=5, classes=3, seed=3):
     ]
 
 
+@functools.cache
+def logistic_clients(sizes=(4, 7, 5, 6, 3, 7), features=4, classes=3) -> tuple[Clients, Callable]:
+    """Clients of different sizes and classes, and the gradient of each at a vector of weights."""
+    rng, shape = np.random.default_rng(3), (len(sizes), max(sizes))
+    x, y = np.zeros((*shape, features)), np.zeros(shape, np.int32)
+    for i, n in enumerate(sizes):
+        x[i, :n] = rng.normal(size=(n, features)) + i % 2
+        y[i, :n] = rng.integers(1 + i % classes, size=n)
+
+    def gradients(i, vector):
+        n, w = sizes[i], vector.reshape(features + 1, classes)
+        inputs = np.concatenate([x[i, :n], np.ones((n, 1))], axis=1)
+        p = np.exp(inputs @ w)
+        residual = p / p.sum(axis=1, keepdims=True) - np.eye(classes)[y[i, :n]]
+        return (inputs.T @ residual / n).ravel()
+
+    return Clients(x, y, np.arange(max(sizes)) < np.array(sizes)[:, None]), gradients
+
+
+def counting_passes(function) -> tuple[Callable, list]:
+    """The function of arrays, and a list that grows whenever all lanes of a program call it."""
+    passes: list[bool] = []
+    counted = jax.custom_batching.custom_vmap(function)
+
+    @counted.def_vmap
+    def of_all(size, batched, *arrays):
+        jax.debug.callback(lambda: passes.append(True))
+        return function(*arrays), True
+
+    return counted, passes
+
+
 def assert_equals_reference(tree, expected, tolerance=1e-10):
     """Every client's weights, leaves [M, ...], are the reference's lists of layers."""
     for i, layers in enumerate(expected):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference
 import reference_gossip
-from helpers import as_reference, compiled, round_of, widen
+from helpers import as_reference, compiled, logistic_clients, round_of, rounds_of, widen
 
 from dfl_jax import Clients, topology
 from dfl_jax.algorithms.dfed_alt import last_layer
@@ -28,22 +28,8 @@ WHOLE = {'lr': LR, 'batch_size': max(SIZES), 'local_steps': 1}  # one gradient o
 @pytest.fixture
 def network(x64):
     """Clients of different sizes and classes, and the gradient of each at a vector of weights."""
-    rng = np.random.default_rng(3)
-    x = np.zeros((CLIENTS, max(SIZES), FEATURES))
-    y = np.zeros((CLIENTS, max(SIZES)), np.int32)
-    mask = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
-    for i, n in enumerate(SIZES):
-        x[i, :n] = rng.normal(size=(n, FEATURES)) + i % 2
-        y[i, :n] = rng.integers(1 + i % CLASSES, size=n)
-
-    def gradients(i, vector):
-        n, w = SIZES[i], vector.reshape(FEATURES + 1, CLASSES)
-        inputs = np.concatenate([x[i, :n], np.ones((n, 1))], axis=1)
-        p = np.exp(inputs @ w)
-        residual = p / p.sum(axis=1, keepdims=True) - np.eye(CLASSES)[y[i, :n]]
-        return (inputs.T @ residual / n).ravel()
-
-    return Clients(*map(jnp.asarray, (x, y, mask))), gradients
+    clients, gradients = logistic_clients()
+    return jax.tree.map(jnp.asarray, clients), gradients
 
 
 def vectors(params):
@@ -56,12 +42,8 @@ def vectors(params):
 def weights_after(name, clients, graphs, **settings):
     """The first weights of all clients, and those after every round."""
     method = compiled(name, MODEL, init='independent', **(WHOLE | settings))
-    state = widen(method.init(jax.random.key(0), clients))
-    history = [vectors(state.params)]
-    for r in range(len(graphs.active)):
-        state, _ = method.step(jax.random.key(r), state, round_of(graphs, r), clients)
-        history.append(vectors(jax.device_get(state.params)))
-    return history[0], history[1:]
+    first, *others = (vectors(state.params) for state in rounds_of(method, clients, graphs)[0])
+    return first, others
 
 
 def ring(rounds=ROUNDS):
@@ -121,13 +103,11 @@ def test_beer_sends_no_tracker_in_the_first_round(network):
     clients, _ = network
     method = compiled('beer', MODEL, **WHOLE)
     bits = SIZE * 5 + 2 * 32  # of one message of 5 bits a weight and two largest moduli
-    state, sent = method.init(jax.random.key(0), clients), []
-    state = widen(state)
-    for r in range(3):
-        state, info = method.step(jax.random.key(r), state, round_of(ring(), r), clients)
-        sent.append(int(info.sent['weights'].sum()) * method.algorithm.unit_bits['weights'])
-        public = np.abs(state.public_tracker['Dense_0']['kernel']).max()
-        assert (public > 0) == (r > 0)
+    states, infos = rounds_of(method, clients, ring(3))
+    unit = method.algorithm.unit_bits['weights']
+    sent = [int(info.sent['weights'].sum()) * unit for info in infos]
+    public = [np.abs(state.public_tracker['Dense_0']['kernel']).max() > 0 for state in states[1:]]
+    assert public == [False, True, True]
     assert sent == [2 * CLIENTS * bits, 4 * CLIENTS * bits, 4 * CLIENTS * bits]
 
 
@@ -221,12 +201,8 @@ STILL = {'lr': 1e-300, 'batch_size': max(SIZES), 'local_steps': 1}
 def averaged(name, clients, graphs, **settings):
     """Each client's distance from the mean of the first weights, after every round, [T, M]."""
     method = compiled(name, MODEL, init='independent', **STILL, **settings)
-    state = widen(method.init(jax.random.key(0), clients))
-    mean, distances = np.mean(vectors(state.params), axis=0), []
-    for r in range(len(graphs.active)):
-        state, _ = method.step(jax.random.key(r), state, round_of(graphs, r), clients)
-        distances.append(np.linalg.norm(vectors(jax.device_get(state.params)) - mean, axis=1))
-    return np.array(distances)
+    first, *others = (vectors(state.params) for state in rounds_of(method, clients, graphs)[0])
+    return np.linalg.norm(others - np.mean(first, axis=0), axis=2)
 
 
 def test_what_is_relayed_on_a_chain_is_the_sum_of_all_after_a_diameter(x64):
@@ -327,8 +303,8 @@ def test_dfed_alt_is_the_reference(clip, network):
     model = bind(MLP(CLASSES, (5,)), (FEATURES,))
     settings = {'lr': LR, 'batch_size': max(SIZES), 'local_epochs': 2, 'head_lr': 0.2}
     method = compiled('dfed_alt', model, init='independent', clip_norm=clip, **settings)
-    state = widen(method.init(jax.random.key(0), clients))
-    layers = [as_reference(state.params, i) for i in range(CLIENTS)]
+    states, _ = rounds_of(method, clients, ring())
+    layers = [as_reference(states[0].params, i) for i in range(CLIENTS)]
 
     def gradients(i, vector):
         n = SIZES[i]
@@ -341,8 +317,7 @@ def test_dfed_alt_is_the_reference(clip, network):
     expected = reference_gossip.dfed_alt(
         [reference.flatten(each) for each in layers], gradients, matrix, RATES, head, 0.2, 2, clip
     )
-    for r in range(ROUNDS):
-        state, _ = method.step(jax.random.key(r), state, round_of(ring(), r), clients)
+    for r, state in enumerate(states[1:]):
         ours = [reference.flatten(as_reference(state.params, i)) for i in range(CLIENTS)]
         np.testing.assert_allclose(ours, expected[r], rtol=1e-10, atol=1e-12)
 

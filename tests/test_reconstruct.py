@@ -1,5 +1,7 @@
 """The reconstruction attack: known inputs come back, and how close is measured right."""
 
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -379,10 +381,7 @@ def test_where_nothing_can_be_written_is_told_first(tmp_path, capsys, monkeypatc
 
 
 def test_ctrl_c_while_it_loads(tmp_path, capsys, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(scene, 'choose_victim', interrupt)
+    monkeypatch.setattr(scene, 'choose_victim', mock.Mock(side_effect=KeyboardInterrupt))
     assert command(f'--out={tmp_path / "out"}') == 130
     assert capsys.readouterr().err.startswith('error: interrupted')
     assert not (tmp_path / 'out').exists()

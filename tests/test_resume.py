@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from test_cli import (
@@ -150,16 +151,14 @@ def test_an_interrupted_run_says_how_to_go_on(whole, tmp_path):
 
 
 def test_interrupted_before_the_first_round(tmp_path, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr('dfl_jax.cli.run.command.build', interrupt)
+    interrupted = mock.Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr('dfl_jax.cli.run.command.build', interrupted)
     stopped = here(*ARGV, f'--out={tmp_path}/out')
     assert stopped.status == 130
     assert 'start again' in stopped.error
     assert not (tmp_path / 'out').exists()
     monkeypatch.undo()
-    monkeypatch.setattr('dfl_jax.experiment.config_file.write_network', interrupt)
+    monkeypatch.setattr('dfl_jax.experiment.config_file.write_network', interrupted)
     stopped = here(*ARGV, f'--out={tmp_path}/out')
     assert stopped.status == 130
     assert f'--resume --out={tmp_path}/out goes on' in stopped.error

@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from types import SimpleNamespace
+from unittest import mock
 
 import jax
 import numpy as np
@@ -471,10 +472,7 @@ def test_where_nothing_can_be_written(small, tmp_path):
 
 
 def test_ctrl_c_while_planning(small, tmp_path, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sweep, 'make_plan', interrupt)
+    monkeypatch.setattr(sweep, 'make_plan', mock.Mock(side_effect=KeyboardInterrupt))
     done = swept(*small, '--sweep=seed:0..1', f'--out={tmp_path}/out')
     assert done.status == 130 and done.error.startswith('error: interrupted')
 
