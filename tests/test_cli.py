@@ -69,6 +69,11 @@ class Finished(NamedTuple):
         assert lines[0].startswith('error: '), self
         return lines[0]
 
+    def succeeded(self) -> 'Finished':
+        """The same, where the command did not fail."""
+        assert self.status == 0, self
+        return self
+
 
 def called(module: ModuleType, *arguments: object) -> Finished:
     """The command of a module in this process, which spares the imports."""
@@ -360,13 +365,12 @@ def test_personal_heads_are_better_on_the_data_of_their_client(tmp_path):
     common = ('--dataset=digits', '--partition=shards', '--clients=8', '--degree=3', '--rounds=4')
     more = (
         *('--validation_share=0.25', '--shards_per_client=1', '--eval_every=4'),
-        *('--nocheckpoint', '--local_epochs=2'),
+        *('--nocheckpoint', '--local_epochs=2', '--lr=0.1'),
     )
     found = {}
     for method, rest in (('dfed_alt', ('--head_lr=0.1',)), ('dpsgd', ())):
         out = tmp_path / method
-        done = here(*common, *more, f'--algorithm={method}', '--lr=0.1', *rest, f'--out={out}')
-        assert done.status == 0, done.err
+        done = here(*common, *more, f'--algorithm={method}', *rest, f'--out={out}').succeeded()
         assert re.search(r'^  on their own data +0', done.out, re.M)
         found[method] = rows_of(out)[-1]['local_accuracy_mean']
     assert found['dfed_alt'] > found['dpsgd'] + 0.05 and found['dfed_alt'] > 0.9
@@ -465,9 +469,8 @@ def test_divergence_of_the_default_evolution_ends_too(small, tmp_path):
 
 @pytest.mark.integration
 def test_a_disconnected_static_graph_is_only_a_warning(small, tmp_path):
-    done = here(*small, '--topology=clustered', '--static_topology', f'--out={tmp_path}/out')
-    assert done.status == 0
-    assert done.err.splitlines() == [
+    flags = ('--topology=clustered', '--static_topology', f'--out={tmp_path}/out')
+    assert here(*small, *flags).succeeded().err.splitlines() == [
         'warning: the static clustered graph is not connected: 2 components never mix'
     ]
 
@@ -495,8 +498,7 @@ def test_the_files_of_a_run(tiny, tmp_path):
         f'--dataset={tiny}', '--clients=6', '--degree=2', '--rounds=3', '--ntk_timesteps=10,20',
         '--eval_every=2', '--plot_partition',
     )  # fmt: skip
-    done = finish(command(*argv, cwd=tmp_path))
-    assert done.status == 0, done.err
+    done = finish(command(*argv, cwd=tmp_path)).succeeded()
     assert '3/3' in done.err  # the progress bar
     (out,) = (tmp_path / 'runs').iterdir()
     assert re.fullmatch(r'ntk_dfl-tiny-\d{8}-\d{6}', out.name)
@@ -560,10 +562,9 @@ def test_a_seed_decides_all(small, finished, tmp_path):
 
 @pytest.mark.integration
 def test_how_a_run_is_watched_does_not_change_it(small, finished, tmp_path):
-    done = here(
+    here(
         *small, f'--out={tmp_path}/run', '--nocheckpoint', '--progress', '--client_eval_samples=7'
-    )
-    assert done.status == 0
+    ).succeeded()
     assert not (tmp_path / 'run' / 'checkpoints').exists()
     names = ('consensus_accuracy', 'consensus_loss', 'train_loss_mean', 'mbytes_total')
     for row, same in zip(rows_of(tmp_path / 'run'), rows_of(finished), strict=True):
@@ -635,8 +636,7 @@ def test_a_flagfile(tiny, finished, tmp_path):
 def test_a_model_and_an_algorithm_of_ones_own(tiny, plugins):
     argv = (f'--dataset={tiny}', *NETWORK, f'--out={plugins}/out')
     own = ('--algorithm=their_methods:short', '--model=their_methods:Linear', '--lr=0.03')
-    done = here(*argv, *own)
-    assert done.status == 0, done.err
+    done = here(*argv, *own).succeeded()
     assert done.err == ''
     assert load_file(plugins / 'out' / 'consensus.safetensors').keys() == {
         'Dense_0.bias',
@@ -669,8 +669,7 @@ def test_every_topology_runs_by_its_name(family, tiny, tmp_path):
     done = here(
         f'--dataset={tiny}', *(SMALL if takes_degree else without('degree', SMALL)),
         f'--topology={family}', f'--clients={clients}', '--nocheckpoint', f'--out={out}', *flags,
-    )  # fmt: skip
-    assert done.status == 0, done.err
+    ).succeeded()  # fmt: skip
     assert done.err == ''
     assert rows_of(out)[-1]['mbytes_total'] > 0
 
@@ -692,8 +691,7 @@ def test_every_topology_runs_by_its_name(family, tiny, tmp_path):
 )
 def test_a_run_says_where_its_graph_is_relabelled(flags, said, tiny, tmp_path):
     of_it = ('--clients=6', '--rounds=1', '--hidden=4', '--algorithm=dpsgd', *flags.split())
-    done = here(f'--dataset={tiny}', *of_it, '--nocheckpoint', f'--out={tmp_path}/out')
-    assert done.status == 0, done
+    done = here(f'--dataset={tiny}', *of_it, '--nocheckpoint', f'--out={tmp_path}/out').succeeded()
     lines = [line for line in done.out.splitlines() if '--static_topology keeps one' in line]
     family = flags.split('--topology=')[1].split()[0]
     assert len(lines) == said and all(family in line for line in lines)
@@ -718,8 +716,7 @@ def test_a_run_says_where_its_graph_is_relabelled(flags, said, tiny, tmp_path):
 )
 def test_settings_run_and_are_recorded(flags, small, finished, tmp_path):
     out = tmp_path / 'out'
-    done = here(*small, f'--out={out}', *flags.split())
-    assert done.status == 0 and done.err == ''
+    assert here(*small, f'--out={out}', *flags.split()).succeeded().err == ''
     kept = json.loads((out / 'config.json').read_text())
     usual = json.loads((finished / 'config.json').read_text())
     assert kept['settings'] != usual['settings']
@@ -745,8 +742,8 @@ def test_settings_run_and_are_recorded(flags, small, finished, tmp_path):
 def test_a_gradient_method_runs_and_is_recorded(flags, recorded, tmp_path):
     pytest.importorskip('sklearn')
     out = tmp_path / 'out'
-    done = here('--algorithm=dpsgd', '--rounds=2', f'--out={out}', *flags.split())
-    assert done.status == 0 and done.err == ''
+    argv = ('--algorithm=dpsgd', '--rounds=2', *flags.split())
+    assert here(*argv, f'--out={out}').succeeded().err == ''
     settings = json.loads((out / 'config.json').read_text())['algorithm']
     assert recorded.items() <= settings.items()
     links, weights, tensors = 2 * 30 * 5, 64 * 100 + 100 + 100 * 10 + 10, 4
@@ -758,8 +755,7 @@ def test_a_gradient_method_runs_and_is_recorded(flags, recorded, tmp_path):
 @pytest.mark.integration
 def test_dispfl_anneals_over_the_run(tiny, tmp_path):
     argv = (f'--dataset={tiny}', *NETWORK, '--hidden=8', '--algorithm=dispfl', '--local_epochs=1')
-    done = here(*argv, f'--out={tmp_path}/out', '--dispfl_density=0.9')
-    assert done.status == 0 and done.err == ''
+    assert here(*argv, f'--out={tmp_path}/out', '--dispfl_density=0.9').succeeded().err == ''
     settings = json.loads((tmp_path / 'out' / 'config.json').read_text())['algorithm']
     assert {'anneal_rounds': 2, 'density': 0.9, 'prune_rate': 0.5}.items() <= settings.items()
     other = resolved('--algorithm=dispfl', '--dispfl_anneal_rounds=7')
@@ -789,8 +785,7 @@ def test_spark_anneals_over_the_rounds_of_its_schedule(flags, rounds):
 def test_what_a_run_of_spark_sends(tiny, tmp_path):
     argv = (f'--dataset={tiny}', *NETWORK, '--hidden=8', '--algorithm=spark', '--partition=iid')
     small = ('--ntk_timesteps=10,20', '--spark_projection_dim=20')
-    done = here(*argv, *small, '--nocheckpoint', f'--out={tmp_path}/out')
-    assert done.status == 0 and done.err == ''
+    assert here(*argv, *small, '--nocheckpoint', f'--out={tmp_path}/out').succeeded().err == ''
     links = 2 * 6 * 2  # of two rounds
     samples = 32 * (3 * (20 + 1) + 1 + 8)  # a row and an output of each class, a label, inputs
     expected = links * (2 * 32 * 99 + 120 // 6 * samples) / 8e6  # w_j and w_bar_i
@@ -801,8 +796,7 @@ def test_what_a_run_of_spark_sends(tiny, tmp_path):
 def test_ntk_fl_hears_cohorts(tiny, tmp_path):
     argv = (f'--dataset={tiny}', '--clients=6', '--rounds=3', '--algorithm=ntk_fl', '--hidden=8')
     sampled = ('--partition=iid', '--ntk_fl_cohort=4', '--ntk_timesteps=10,20', '--nocheckpoint')
-    done = here(*argv, *sampled, f'--out={tmp_path}/out')
-    assert done.status == 0 and done.err == ''
+    assert here(*argv, *sampled, f'--out={tmp_path}/out').succeeded().err == ''
     rows = rows_of(tmp_path / 'out')
     per_sample = 32 * (3 * (8 * 8 + 8 + 8 * 3 + 3) + 3 + 1)  # Jacobian rows, outputs and label
     assert rows[-1]['mbytes_total'] == 3 * 4 * (120 // 6) * per_sample / 8e6
@@ -850,8 +844,8 @@ def test_theory_is_asked_before_anything_runs(tiny, tmp_path):
         ),
         (('--algorithm=sgp', '--degree=3', '--init=gain_corrected'), '--algorithm=sgp has none'),
     ):
-        done = here(*network, *flags, '--nocheckpoint')
-        assert done.status and said in done.err and done.err.count('\n') == 1, done.err
+        line = here(*network, *flags, '--nocheckpoint').error
+        assert said in line, line
         assert not (tmp_path / 'out').exists()
 
 
@@ -860,8 +854,7 @@ def test_a_run_of_another_task(tmp_path):
     path = write_sums(tmp_path / 'set.npz')
     of_it = (f'--dataset={path}', *NETWORK, '--algorithm=dfedavg', '--lr=0.02')
     out, task = f'--out={tmp_path}/out', '--task=regression'
-    done = here(*of_it, task, '--partition=iid', out)
-    assert done.status == 0, done.err
+    done = here(*of_it, task, '--partition=iid', out).succeeded()
     assert re.search(r'^consensus rmse +\d', done.out, re.M) and 'accuracy' not in done.out
     again = here('--resume', '--rounds=4', out)
     assert again.status == 0 and 'consensus_rmse' in rows_of(tmp_path / 'out')[-1]
@@ -878,8 +871,8 @@ def test_a_run_of_another_task(tmp_path):
     ):
         asked = [flag for flag in of_it if not flag.startswith('--algorithm')]
         method = () if any('algorithm' in flag for flag in flags) else ('--algorithm=dfedavg',)
-        done = here(*without('lr', asked), *method, *flags, f'--out={tmp_path}/other')
-        assert done.status and said in done.err and done.err.count('\n') == 1, done.err
+        line = here(*without('lr', asked), *method, *flags, f'--out={tmp_path}/other').error
+        assert said in line, line
     assert write_report(tmp_path / 'out', tmp_path / 'page.html', 0.85, False) == '1 run'
     page = (tmp_path / 'page.html').read_text()
     last = rows_of(tmp_path / 'out')[-1]['consensus_rmse']
@@ -899,13 +892,12 @@ def test_the_kernel_of_neural_tangents(small, finished, tmp_path):
 def test_everything_that_ntk_dfl_saves_at_once(tiny, tmp_path):
     """Two clusters of three, half of 20 samples, inputs of 4, half of the entries in 6 bits."""
     out = tmp_path / 'out'
-    done = here(
+    assert here(
         f'--dataset={tiny}', '--clients=6', '--rounds=2', '--hidden=8', '--partition=iid',
         '--ntk_timesteps=10,20', '--topology=clustered', '--degree=2', '--ntk_subsampling=2',
         '--input_projection=4', '--message_sparsity=0.5', '--message_bits=6',
         '--nocheckpoint', f'--out={out}',
-    )  # fmt: skip
-    assert done.status == 0 and done.err == ''
+    ).succeeded().err == ''  # fmt: skip
     settings = json.loads((out / 'config.json').read_text())['algorithm']
     assert settings['by_cluster'] and settings['subsampling'] == 2
     tensors = (4 * 8, 8, 8 * 3, 3)

@@ -39,17 +39,14 @@ def simulated(path):
     ],
 )
 def test_a_replay_takes_the_seconds_of_the_run(tmp_path, method, barrier):
-    status, out, err = here(
-        *SMALL, *method.split(), f'--world={WORLD}', barrier, f'--out={tmp_path}/a'
-    )
-    assert status == 0, err
+    argv = (*SMALL, *method.split(), f'--world={WORLD}', barrier)
+    out = here(*argv, f'--out={tmp_path}/a').succeeded().out
     seconds = simulated(tmp_path / 'a')
     assert f'{"simulated seconds":<22}{seconds[-1]:,.1f}' in out
     assert all(np.diff(seconds, prepend=0) > 0)
-    status, out, err = called(
+    called(
         time, f'--runs={tmp_path}/a', f'--world={WORLD}', barrier, f'--out={tmp_path}/time'
-    )
-    assert status == 0, err
+    ).succeeded()
     (replayed,) = json.loads((tmp_path / 'time' / 'time.json').read_text())
     # Of NTK methods the run tells the operations of all clients, which are shared evenly
     tolerance = 0.3 if 'ntk' in method else 1e-6
@@ -68,8 +65,7 @@ def plain(tmp_path_factory):
 def test_a_regression_has_seconds_but_no_target(tmp_path):
     path = write_sums(tmp_path / 'set.npz')
     of_it = (f'--dataset={path}', '--task=regression', '--partition=iid', *NETWORK, DPSGD)
-    status, _, err = here(*of_it, '--lr=0.01', f'--out={tmp_path}/a')
-    assert status == 0, err
+    here(*of_it, '--lr=0.01', f'--out={tmp_path}/a').succeeded()
     status, out, err = called(
         time, f'--runs={tmp_path}/a', f'--world={WORLD}', '--targets=0.2', f'--out={tmp_path}/t'
     )
@@ -84,14 +80,8 @@ def test_many_runs_in_many_worlds(tmp_path, plain):
     shutil.copytree(plain, tmp_path / 'runs' / '0')
     assert here(*SMALL, DPSGD, '--seed=1', f'--out={tmp_path}/runs/1').status == 0
     worlds = 'speed=1e8,uplink=1e6;speed=1e8,uplink=2e6,latency=0.05'
-    status, out, err = called(
-        time,
-        f'--runs={tmp_path}/runs',
-        f'--world={worlds}',
-        '--targets=0.01,1',
-        f'--out={tmp_path}/t',
-    )
-    assert status == 0, err
+    argv = (f'--runs={tmp_path}/runs', f'--world={worlds}', '--targets=0.01,1')
+    out = called(time, *argv, f'--out={tmp_path}/t').succeeded().out
     table = [line.split('|')[1:-1] for line in out.splitlines() if line.startswith('|')]
     assert len(table) == 2 + 4 and (tmp_path / 't' / 'time.png').stat().st_size > 10_000
     assert (tmp_path / 't' / 'worlds.png').stat().st_size > 10_000
@@ -121,8 +111,7 @@ def test_who_is_offline_sits_a_round_out(tmp_path, plain):
     assert out[-1]['operations_total'] < 0.9 * every[-1]['operations_total']
     assert 90 < out[-1]['simulated_seconds'] < 100
     argv = (f'--runs={tmp_path}/out', world, '--barrier', f'--out={tmp_path}/t')
-    status, _, err = called(time, *argv)
-    assert status == 0, err
+    called(time, *argv).succeeded()
     (replayed,) = json.loads((tmp_path / 't' / 'time.json').read_text())
     assert replayed['simulated_seconds'] == pytest.approx(simulated(tmp_path / 'out'), rel=1e-6)
 
@@ -147,10 +136,10 @@ def test_a_run_that_is_older_than_a_flag_resumes(tmp_path):
         del config['settings'][name]
     directory.write_config({k: v for k, v in config.items() if k != 'digest'})
     longer = ('--resume', '--rounds=5', '--task=classification', '--noprogress')
-    status, _, err = here(*longer, f'--out={tmp_path}/a')
-    assert status == 0, err
-    status, _, err = here('--resume', '--barrier', f'--out={tmp_path}/a')
-    assert status == 1 and 'was started with --barrier=' in err
+    here(*longer, f'--out={tmp_path}/a').succeeded()
+    assert (
+        'was started with --barrier=' in here('--resume', '--barrier', f'--out={tmp_path}/a').error
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,8 +161,7 @@ def test_a_run_that_is_older_than_a_flag_resumes(tmp_path):
 )
 def test_worlds_that_do_not_fit(tmp_path, flags, message):
     small = [each for each in SMALL if 'ntk_fl' not in flags or 'degree' not in each]
-    status, _, err = here(*small, *flags.split(), f'--out={tmp_path}/out')
-    assert status == 1 and message in err and err.count('\n') == 1
+    assert message in here(*small, *flags.split(), f'--out={tmp_path}/out').error
     assert not (tmp_path / 'out').exists()
 
 
@@ -193,8 +181,7 @@ def test_worlds_that_do_not_fit(tmp_path, flags, message):
 )
 def test_what_time_refuses(tmp_path, plain, flags, message):
     flags = flags.replace('RUN', str(plain))
-    status, _, err = called(time, *flags.split(), f'--out={tmp_path}/time', '--noprogress')
-    assert status == 1 and message in err and err.count('\n') == 1
+    assert message in called(time, *flags.split(), f'--out={tmp_path}/time', '--noprogress').error
     assert not (tmp_path / 'time').exists()
 
 
@@ -210,8 +197,7 @@ def test_a_run_that_has_not_counted_its_operations(tmp_path):
     for row in rows:
         directory.append(row)
     argv = (f'--runs={tmp_path}/a', '--world=speed=1e9', '--noprogress', f'--out={tmp_path}/t')
-    status, _, err = called(time, *argv)
-    assert status == 1 and 'replay a run that has counted it (operations_total' in err
+    assert 'replay a run that has counted it (operations_total' in called(time, *argv).error
     assert called(time, *argv, '--operations=1e9')[0] == 0
     (replayed,) = json.loads((tmp_path / 't' / 'time.json').read_text())
     assert replayed['simulated_seconds'][-1] > 4 * 1.0
@@ -261,13 +247,12 @@ def test_a_method_that_counts_nothing(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     quiet = '--algorithm=quiet:quiet'
-    status, _, err = here(*SMALL, quiet, '--world=devices', f'--out={tmp_path}/a')
-    assert status == 1 and 'the method does not count its operations (Info.flops)' in err
+    line = here(*SMALL, quiet, '--world=devices', f'--out={tmp_path}/a').error
+    assert 'the method does not count its operations (Info.flops)' in line
     assert here(*SMALL, quiet, f'--out={tmp_path}/a').status == 0
     assert 'operations_total' not in rows_of(tmp_path / 'a')[-1]
     argv = (f'--runs={tmp_path}/a', '--world=speed=1e9', '--noprogress', f'--out={tmp_path}/t')
-    status, _, err = called(time, *argv, '--allow_imports')
-    assert status == 1 and 'does not count its operations' in err
+    assert 'does not count its operations' in called(time, *argv, '--allow_imports').error
     assert called(time, *argv, '--allow_imports', '--operations=1e9')[0] == 0
 
 
@@ -287,8 +272,7 @@ def test_methods_without_rounds(tmp_path, method):
     flags += ['--topology=ring', '--lr=0.2', '--link_dropout=0.2']
     flags = [each for each in flags if 'degree' not in each]
     argv = (*flags, f'--algorithm={method}', *CLOCKS)
-    status, out, err = here(*argv, f'--out={tmp_path}/whole')
-    assert status == 0, err
+    out = here(*argv, f'--out={tmp_path}/whole').succeeded().out
     rows = rows_of(tmp_path / 'whole')
     assert f'{sum(row["updates"] for row in rows):,} local updates in 4 intervals' in out
     assert [row['simulated_seconds'] for row in rows] == [0.5, 1.0, 1.5, 2.0]
@@ -301,8 +285,7 @@ def test_methods_without_rounds(tmp_path, method):
     (tmp_path / 'a' / 'done').unlink()  # as if it was killed after the second evaluation
     for last in (3, 4):
         shutil.rmtree(tmp_path / 'a' / 'checkpoints' / str(last), ignore_errors=True)
-    status, _, err = here('--resume', '--noprogress', f'--out={tmp_path}/a')
-    assert status == 0, err
+    here('--resume', f'--out={tmp_path}/a').succeeded()
     same = ('consensus_accuracy', 'consensus_loss', 'mbytes_total', 'updates')
     again = rows_of(tmp_path / 'a')
     assert [[r[name] for name in same] for r in again] == [[r[n] for n in same] for r in rows]
@@ -323,8 +306,7 @@ def test_a_longer_run_without_rounds_goes_on(tmp_path, method):
     flags = [each for each in SMALL if each != '--nocheckpoint' and 'degree' not in each]
     argv = (*flags, f'--algorithm={method}', '--topology=complete', *CLOCKS)
     assert here(*argv, '--rounds=3', f'--out={tmp_path}/a').status == 0
-    status, _, err = here('--resume', '--rounds=5', '--noprogress', f'--out={tmp_path}/a')
-    assert status == 0 and err == '', err
+    assert here('--resume', '--rounds=5', f'--out={tmp_path}/a').succeeded().err == ''
     assert here(*argv, '--rounds=5', f'--out={tmp_path}/long').status == 0
     same = ('consensus_accuracy', 'consensus_loss', 'client_loss_mean', 'mbytes_total', 'updates')
     longer, anew = (rows_of(tmp_path / name) for name in ('a', 'long'))
@@ -364,8 +346,7 @@ def test_a_longer_run_without_rounds_goes_on(tmp_path, method):
 def test_what_methods_without_rounds_refuse(tmp_path, flags, message):
     small = [each for each in SMALL if 'degree' not in each]
     argv = ('--algorithm=swift', '--topology=ring', *flags.split(), f'--out={tmp_path}/out')
-    status, _, err = here(*small, *argv)
-    assert status == 1 and message in err and err.count('\n') == 1
+    assert message in here(*small, *argv).error
     assert not (tmp_path / 'out').exists()
 
 

@@ -40,8 +40,7 @@ GRID = (
 def whole(tmp_path_factory):
     """The folder of an undisturbed sweep without a launcher."""
     out = tmp_path_factory.mktemp('sweeps') / 'whole'
-    done = swept(*GRID, f'--out={out}')
-    assert done.status == 0, done
+    swept(*GRID, f'--out={out}').succeeded()
     return out
 
 
@@ -396,8 +395,7 @@ def test_local_jobs_of_submitit_make_the_same_sweep(whole, tmp_path):
     pytest.importorskip('submitit')
     out = tmp_path / 'out'
     argv = ('--launcher=submitit', '--submitit_cluster=local', '--launcher_workers=2')
-    done = swept(*GRID, *argv, f'--out={out}')
-    assert done.status == 0, done.err
+    swept(*GRID, *argv, f'--out={out}').succeeded()
     assert_same(out, whole)
 
 

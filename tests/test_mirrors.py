@@ -158,8 +158,7 @@ def test_losses_that_are_no_number_are_json_for_every_reader(tmp_path):
 @pytest.mark.integration
 def test_tensorboard_shows_every_row(argv, plain, tmp_path):
     out = tmp_path / 'out'
-    done = here(*argv, f'--out={out}', '--tensorboard')
-    assert (done.status, done.err) == (0, '')
+    assert here(*argv, f'--out={out}', '--tensorboard').succeeded().err == ''
     assert [row['round'] for row in rows_of(out)] == [2, 4]
     assert_mirrored(out)
     names = {name for _, name, _ in values_of(out)}

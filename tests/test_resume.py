@@ -77,8 +77,7 @@ def assert_same_result(out: Path, whole: Path) -> None:
 
 def resume(out: Path, whole: Path, *argv: str) -> Finished:
     """What is said by the command that resumes a run, which ends as the undisturbed one did."""
-    done = here(*argv, f'--out={out}', '--resume')
-    assert done.status == 0, done
+    done = here(*argv, f'--out={out}', '--resume').succeeded()
     assert_same_result(out, whole)
     return done
 
@@ -116,7 +115,7 @@ def test_killed_twice_and_resumed_in_a_new_process(tmp_path):
         process.kill()
         process.outcome()
     done = finish(command(f'--out={out}', '--resume', '--noprogress', cwd=tmp_path))
-    assert (done.status, done.err) == (0, '')
+    assert done.succeeded().err == ''
     assert_same_result(out, whole)
 
 
@@ -597,8 +596,8 @@ def test_a_run_whose_clients_were_evaluated_on_the_first_samples(tmp_path):
         assert rows_of(out) == rows
     directory.write_config(new)
     assert here('--resume', f'--out={out}', '--rounds=4').status == 0
-    longer = here(*of_it[:-1], '--client_eval_samples=10', '--rounds=4', f'--out={tmp_path}/long')
-    assert longer.status == 0
+    longer = ('--client_eval_samples=10', '--rounds=4', f'--out={tmp_path}/long')
+    here(*of_it[:-1], *longer).succeeded()
     assert rows_of(out, without='seconds') == rows_of(tmp_path / 'long', without='seconds')
 
 

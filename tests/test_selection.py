@@ -16,6 +16,7 @@ from dfl_jax.algorithms import dfedavg, dispfl
 from dfl_jax.base import Graph
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.time import command as time
+from dfl_jax.experiment.run_directory import RunDirectory
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 from dfl_jax.papers.select import command as select
@@ -176,8 +177,7 @@ def test_counts_of_clients():
 
 def train(out, *argv) -> None:
     network = (f'--clients={CLIENTS}', '--degree=2', '--rounds=2', '--hidden=8', '--seed=4')
-    done = here(*network, f'--out={out}', *argv)
-    assert done.status == 0, done
+    here(*network, f'--out={out}', *argv).succeeded()
 
 
 @pytest.fixture(scope='module')
@@ -236,13 +236,10 @@ def test_the_command_writes_once(finished, tmp_path):
 def test_results_go_into_the_run_and_younger_settings_keep_their_defaults(tmp_path):
     folder = tmp_path / 'run'
     train(folder, '--algorithm=dfedavg')
-    config = json.loads((folder / 'config.json').read_text())
-    removed = config['settings'].pop('client_dropout')
-    assert removed == 0
-    del config['digest']
-    (folder / 'config.json').write_text(json.dumps(config))
-    status, _, err = chosen(f'--run={folder}')
-    assert (status, err) == (0, '')
+    config = RunDirectory(folder).config()
+    assert config['settings'].pop('client_dropout') == 0
+    RunDirectory(folder).write_config(config)
+    assert chosen(f'--run={folder}').succeeded().err == ''
     assert all((folder / name).exists() for name in select.FILES)
 
 
@@ -259,11 +256,8 @@ def test_what_the_command_refuses(finished, tmp_path):
 
 @pytest.mark.integration
 def test_models_without_an_accuracy(tmp_path):
-    of_it = (
-        f'--dataset={write_sums(tmp_path / "set.npz")}',
-        '--task=regression',
-        '--partition=iid',
-    )
+    data = write_sums(tmp_path / 'set.npz')
+    of_it = (f'--dataset={data}', '--task=regression', '--partition=iid')
     train(tmp_path / 'run', '--algorithm=dpsgd', '--lr=0.01', *of_it)
     assert 'models have no accuracy to choose by' in refused(f'--run={tmp_path / "run"}')
 
@@ -374,24 +368,20 @@ def test_a_run_on_a_file_is_looked_into_from_another_folder(tmp_path, monkeypatc
     monkeypatch.chdir(home)
     train('run', '--algorithm=dfedavg', '--dataset=mine.npz', '--partition=iid')
     monkeypatch.chdir(elsewhere)
-    status, _, err = chosen(f'--run={home}/run', '--out=first')
-    assert (status, err) == (0, '')
+    assert chosen(f'--run={home}/run', '--out=first').succeeded().err == ''
 
     moved = (home / 'mine.npz').rename(tmp_path / 'moved.npz')
     line = refused(f'--run={home}/run', '--out=second')
     assert f'nor in {home}, where the run began; say where it is now by --dataset=PATH' in line
-    status, _, err = called(
-        select, '--noprogress', f'--run={home}/run', '--out=second', f'--dataset={moved}'
-    )
-    assert (status, err) == (0, '')
+    done = chosen(f'--run={home}/run', '--out=second', f'--dataset={moved}').succeeded()
+    assert done.err == ''
     one, other = (
         json.loads((elsewhere / n / 'selection.json').read_text()) for n in ('first', 'second')
     )
     assert one.pop('dataset') != other.pop('dataset') and one == other
     replayed = (f'--runs={home}/run', '--noprogress')
     assert 'by --dataset=PATH' in called(time, '--noprogress', *replayed)[2]
-    status, _, err = called(time, '--noprogress', *replayed, f'--dataset={moved}')
-    assert (status, err) == (0, '')
+    assert called(time, '--noprogress', *replayed, f'--dataset={moved}').succeeded().err == ''
 
     other_data = write_clusters(tmp_path / 'other.npz', train=90)
     line = refused(f'--run={home}/run', '--out=third', f'--dataset={other_data}')

@@ -45,8 +45,7 @@ GRID = ('--sweep=lr:0.01,0.05', '--sweep=seed:0..1')
 def finished(small, tmp_path_factory):
     """A sweep that is done; the tests leave it as it is."""
     out = tmp_path_factory.mktemp('sweeps') / 'done'
-    done = swept(*small, *GRID, f'--out={out}')
-    assert done.status == 0, done
+    swept(*small, *GRID, f'--out={out}').succeeded()
     return out
 
 
@@ -135,8 +134,7 @@ def test_every_run_is_as_if_it_were_alone(finished, small, tmp_path):
     assert json.loads((finished / 'sweep.json').read_text())['groups'][0][3]['values'] == {
         'lr': '0.05', 'seed': '1'
     }  # fmt: skip
-    alone = here(*small, '--lr=0.05', '--seed=1', f'--out={tmp_path}/out')
-    assert alone.status == 0
+    here(*small, '--lr=0.05', '--seed=1', f'--out={tmp_path}/out').succeeded()
     ours, single = rows_of(finished / 'lr=0.05,seed=1'), rows_of(tmp_path / 'out')
     assert [row.keys() for row in ours] == [row.keys() for row in single]
     for row, other in zip(ours, single, strict=True):
@@ -240,8 +238,7 @@ def test_a_sweep_of_rounds_has_both_their_number_and_those_to_the_target(small, 
 
 @pytest.mark.integration
 def test_defaults_that_swept_methods_do_not_share_are_told(small, tmp_path):
-    done = swept(small[0], *NETWORK, '--sweep=algorithm:dpsgd,d2', f'--out={tmp_path}/out')
-    assert done.status == 0, done.err
+    swept(small[0], *NETWORK, '--sweep=algorithm:dpsgd,d2', f'--out={tmp_path}/out').succeeded()
     written = (tmp_path / 'out' / 'results.md').read_text()
     assert 'By default --static_topology is False for dpsgd, True for d2; give it' in written
 
@@ -249,11 +246,10 @@ def test_defaults_that_swept_methods_do_not_share_are_told(small, tmp_path):
 @pytest.mark.integration
 def test_a_sweep_of_another_task(tmp_path):
     path = write_sums(tmp_path / 'set.npz')
-    done = swept(
+    swept(
         *(f'--dataset={path}', '--task=regression', '--partition=iid', '--algorithm=dfedavg'),
         *(*NETWORK, '--sweep=lr:0.01,0.02', f'--out={tmp_path}/out'),
-    )
-    assert done.status == 0, done.err
+    ).succeeded()
     with open(tmp_path / 'out' / 'results.csv') as file:
         rows = list(csv.DictReader(file))
     for row in rows:
@@ -277,8 +273,7 @@ def test_a_method_whose_checks_look_at_what_is_swept(small, tmp_path, monkeypatc
     )
     network = [flag for flag in small if '--evolution' not in flag and '--ntk' not in flag]
     mine, out = '--algorithm=checked_lr:factory', f'--out={tmp_path}/out'
-    done = swept(*network, mine, '--sweep=lr:0.05,0.1', '--together=2', out)
-    assert done.status == 0, done.err
+    swept(*network, mine, '--sweep=lr:0.05,0.1', '--together=2', out).succeeded()
     with open(tmp_path / 'out' / 'results.csv') as file:
         assert [row['state'] for row in csv.DictReader(file)] == ['done', 'done']
     sys.modules.pop('checked_lr')
@@ -303,8 +298,7 @@ def test_what_is_warned_of_is_one_line(small, tmp_path):
 def test_a_run_that_diverges_does_not_take_the_others_with_it(small, tmp_path):
     argv = (*small, '--algorithm=dpsgd', '--hidden=4', '--evolution=', '--ntk_timesteps=')
     argv = tuple(a for a in argv if not a.startswith(('--evolution', '--ntk')))
-    done = swept(*argv, '--sweep=lr:0.1,1e30', f'--out={tmp_path}/out')
-    assert done.status == 0
+    done = swept(*argv, '--sweep=lr:0.1,1e30', f'--out={tmp_path}/out').succeeded()
     assert 'lr=1e30: round 1: the training loss of 6 client(s) is not finite' in done.out
     assert '| 0.1 | 1 |' in done.out and '| 1e30 | 0 of 1 | - |' in done.out
     assert (tmp_path / 'out' / 'lr=0.1' / 'done').exists()

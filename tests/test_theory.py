@@ -257,8 +257,7 @@ def small(tmp_path_factory):
 
 @pytest.mark.integration
 def test_the_files_of_a_run(small, tmp_path):
-    done = here(*small, '--lr_decay=0.5', f'--out={tmp_path}/theory')
-    assert done.status == 0, done.err
+    done = here(*small, '--lr_decay=0.5', f'--out={tmp_path}/theory').succeeded()
     assert done.err == ''
     assert run_here(*small, '--lr_decay=0.5', '--nocheckpoint', f'--out={tmp_path}/run').status == 0
 

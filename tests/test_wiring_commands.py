@@ -214,8 +214,7 @@ def test_flags_that_leave_something_behind(files, tmp_path, monkeypatch):
     plain = {path.name for path in (tmp_path / 'plain').iterdir()}
     try:
         more = (f'--compilation_cache={tmp_path}/cache', '--nocheckpoint', '--plot_partition')
-        done = here(*argv, '--progress', *more, f'--out={tmp_path}/more')
-        assert done.status == 0
+        done = here(*argv, '--progress', *more, f'--out={tmp_path}/more').succeeded()
         assert jax.config.jax_compilation_cache_dir == f'{tmp_path}/cache'
     finally:
         for name, value in kept.items():
@@ -345,18 +344,16 @@ def moved(two_runs, tmp_path):
     """A copy of the first run whose data and partition are elsewhere by now."""
     shutil.copytree(two_runs, tmp_path / 'copy')
     run = tmp_path / 'copy' / 'all' / 'seed0'
-    config = json.loads((run / 'config.json').read_text())
+    config = RunDirectory(run).config()
     for name, file in (('data_dir', 'data'), ('partition_file', 'parts.json')):
         assert config['settings'][name] == f'{two_runs}/{file}'
         config['settings'][name] = f'{tmp_path}/gone/{file}'
-    del config['digest']
-    (run / 'config.json').write_text(json.dumps(config))
+    RunDirectory(run).write_config(config)
     return run, (f'--data_dir={tmp_path}/copy/data', f'--partition_file={tmp_path}/copy/parts.json')
 
 
 def replayed(run, out, *argv):
-    status, _, err = called(time, f'--runs={run}', f'--out={out}', *argv)
-    assert status == 0, err
+    err = called(time, f'--runs={run}', f'--out={out}', *argv).succeeded().err
     return json.loads((out / 'time.json').read_text()), err
 
 

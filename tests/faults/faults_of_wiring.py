@@ -61,14 +61,14 @@ WIRING = [
         'dfl_jax/experiment/datasets.py',
         "        validation = feature_shift.shift_clients(validation, shift, seed, 'validation')\n",
         '        pass\n',
-        ('test_wiring.py::test_a_flag_changes_all_that_it_is_about_and_nothing_else',),
+        'test_wiring.py::test_a_flag_changes_all_that_it_is_about_and_nothing_else',
     ),
     Fault(
         'validation samples that a run does not hand on',
         'dfl_jax/experiment/session.py',
         '                validation=built.validation,\n',
         '',
-        ('test_wiring_commands.py::test_a_run_hands_on_all_that_it_is',),
+        'test_wiring_commands.py::test_a_run_hands_on_all_that_it_is',
     ),
     # --------------------------------------------------------------------- settings of methods
     Fault(
@@ -76,17 +76,15 @@ WIRING = [
         'dfl_jax/algorithms/dfed_alt.py',
         'local_epochs=head_epochs)',
         'local_epochs=1)',
-        ('test_wiring_methods.py::test_every_setting_of_a_method_changes_its_program[dfed_alt]',),
+        'test_wiring_methods.py::test_every_setting_of_a_method_changes_its_program[dfed_alt]',
     ),
     Fault(
         'training whose options a method leaves behind',
         'dfl_jax/algorithms/dfed_alt.py',
         'train_body = local_training(model, training, chunk)',
         "train_body = local_training(model, training.replace(supervision='ce'), chunk)",
-        (
-            'test_wiring_methods.py'
-            '::test_local_training_has_all_of_its_settings_in_every_method[dfed_alt]',
-        ),
+        'test_wiring_methods.py'
+        '::test_local_training_has_all_of_its_settings_in_every_method[dfed_alt]',
     ),
     Fault(
         'fragments of which a flag does not decide the number',
@@ -130,7 +128,7 @@ WIRING = [
         'dfl_jax/experiment/build.py',
         "split_validation(parts, share, seeds['validation'])",
         "split_validation(parts, share, seeds['partition'])",
-        ('test_streams.py::test_what_follows_from_a_stream_and_what_does_not[rounds-validation]',),
+        'test_streams.py::test_what_follows_from_a_stream_and_what_does_not[rounds-validation]',
     ),
     Fault(
         'speeds and links of a world from one stream',
@@ -151,7 +149,7 @@ WIRING = [
         'dfl_jax/experiment/datasets.py',
         "settings.input_projection, seeds['projection'])",
         "settings.input_projection, seeds['subset'])",
-        ('test_streams.py::test_what_follows_from_a_stream_and_what_does_not[rounds-projection]',),
+        'test_streams.py::test_what_follows_from_a_stream_and_what_does_not[rounds-projection]',
     ),
     # ---------------------------------------------------------------------------------- keys
     Fault(
@@ -187,7 +185,7 @@ WIRING = [
         'dfl_jax/simulate.py',
         'step(jax.random.fold_in(key, number), state, graph, clients)',
         'step(key, state, graph, clients)',
-        ('test_streams.py::test_every_round_of_a_run_has_a_key_of_its_own',),
+        'test_streams.py::test_every_round_of_a_run_has_a_key_of_its_own',
     ),
     # --------------------------------------------------------------------------------- resume
     Fault(
@@ -245,7 +243,7 @@ WIRING = [
         'dfl_jax/cli/sweep/launchers/submitit.py',
         "'cpus_per_task': options.cores",
         "'cpus_per_task': 1",
-        ('test_wiring_commands.py::test_every_option_of_a_launcher_reaches_it',),
+        'test_wiring_commands.py::test_every_option_of_a_launcher_reaches_it',
     ),
     # ------------------------------------------------------------------------- other commands
     Fault(
@@ -253,27 +251,27 @@ WIRING = [
         'dfl_jax/cli/time/command.py',
         'replayed.seconds(world, FLAGS.barrier)',
         'replayed.seconds(world)',
-        ('test_wiring_commands.py::test_a_replay_is_of_what_its_flags_say',),
+        'test_wiring_commands.py::test_a_replay_is_of_what_its_flags_say',
     ),
     Fault(
         'a report whose target is always the default',
         'dfl_jax/cli/report/command.py',
         'write_report(source, out, FLAGS.target, FLAGS.overwrite)',
         'write_report(source, out, 0.85, FLAGS.overwrite)',
-        ('test_wiring_commands.py::test_the_report_is_of_what_its_flags_say',),
+        'test_wiring_commands.py::test_the_report_is_of_what_its_flags_say',
     ),
     Fault(
         'missing runs of a table with progress bars that nobody wants',
         'dfl_jax/papers/tables/command.py',
         'FLAGS.data_dir, FLAGS.progress)',
         'FLAGS.data_dir, True)',
-        ('test_wiring_commands.py::test_a_table_is_what_its_flags_say',),
+        'test_wiring_commands.py::test_a_table_is_what_its_flags_say',
     ),
     Fault(
         'searches of the attack that are always two',
         'dfl_jax/papers/reconstruct/scene.py',
         "'restarts': FLAGS.attack_restarts}",
         "'restarts': 2}",
-        ('test_wiring_commands.py::test_two_values_of_a_flag_make_two_attacks[attack_restarts]',),
+        'test_wiring_commands.py::test_two_values_of_a_flag_make_two_attacks[attack_restarts]',
     ),
 ]
