@@ -19,11 +19,10 @@ os.environ.setdefault(
 )
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
+from helpers import drawn_samples, padded
 
-from dfl_jax import Clients, topology
+from dfl_jax import topology
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -120,20 +119,5 @@ def data_dir() -> pathlib.Path:
 @pytest.fixture
 def network(x64):
     """Six clients of different sizes, as the reference and the simulator see them, and graphs."""
-    rng = np.random.default_rng(3)
-    features, classes = 5, 3
-    sizes = [4, 7, 5, 6, 3, 7]
-    data = [
-        (rng.normal(size=(n, features)), np.eye(classes)[rng.integers(classes, size=n)])
-        for n in sizes
-    ]
-    x = np.zeros((len(sizes), max(sizes), features))
-    y = np.zeros((len(sizes), max(sizes)), np.int32)
-    mask = np.zeros((len(sizes), max(sizes)), bool)
-    for i, (inputs, one_hot) in enumerate(data):
-        x[i, : len(inputs)] = inputs
-        y[i, : len(inputs)] = one_hot.argmax(axis=1)
-        mask[i, : len(inputs)] = True
-    clients = Clients(jnp.asarray(x), jnp.asarray(y), jnp.asarray(mask))
-    graphs = topology.schedule('erdos_renyi', len(sizes), 3, seed=1, degree=2)
-    return data, clients, graphs
+    data = drawn_samples()
+    return data, padded(data), topology.schedule('erdos_renyi', len(data), 3, seed=1, degree=2)

@@ -12,11 +12,15 @@ import jax
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
+import pytest
+import reference
 
-from dfl_jax import Graph
+from dfl_jax import Clients, Graph, data
 from dfl_jax.base import Algorithm
+from dfl_jax.data import DataError
 from dfl_jax.evaluation import evaluation
 from dfl_jax.methods import make
+from dfl_jax.setting_error import SettingError
 from tests.torture.processes import Process, Starter, command
 
 
@@ -65,6 +69,76 @@ def as_reference(tree, i):
         (np.asarray(tree[name]['kernel'][i]), np.asarray(tree[name]['bias'][i]))
         for name in sorted(tree)
     ]
+
+
+def assert_refused(said: str, *source, **how) -> str:
+    """The one line by which `data.load` of the source is refused, which matches what is given."""
+    with pytest.raises((DataError, SettingError), match=said) as caught:
+        data.load(*source, **how)
+    assert '\n' not in str(caught.value)
+    return str(caught.value)
+
+
+def padded(samples, garbage=0.0, label=0, extra=0) -> Clients:
+    """Clients' (inputs [n, F], one-hot labels [n, C]) in arrays; what stands behind them is given.
+
+    extra: samples of padding that even the largest client has.
+    """
+    shape = (len(samples), max(len(x) for x, _ in samples) + extra)
+    x, y = np.full((*shape, samples[0][0].shape[1]), garbage), np.full(shape, label, np.int32)
+    mask = np.zeros(shape, bool)
+    for i, (inputs, one_hot) in enumerate(samples):
+        n = len(inputs)
+        x[i, :n], y[i, :n], mask[i, :n] = inputs, one_hot.argmax(axis=1), True
+    return Clients(*map(jnp.asarray, (x, y, mask)))
+
+
+def drawn_samples(sizes=(4, 7, 5, 6, 3, 7), features=5, classes=3, seed=3):
+    """For each size, a client's normal inputs [n, F] and one-hot labels [n, C]."""
+    rng = np.random.default_rng(seed)
+    return [
+        (rng.normal(size=(n, features)), np.eye(classes)[rng.integers(classes, size=n)])
+        for n in sizes
+    ]
+
+
+@functools.cache
+def logistic_clients(sizes=(4, 7, 5, 6, 3, 7), features=4, classes=3) -> tuple[Clients, Callable]:
+    """Clients of different sizes and classes, and the gradient of each at a vector of weights."""
+    rng, shape = np.random.default_rng(3), (len(sizes), max(sizes))
+    x, y = np.zeros((*shape, features)), np.zeros(shape, np.int32)
+    for i, n in enumerate(sizes):
+        x[i, :n] = rng.normal(size=(n, features)) + i % 2
+        y[i, :n] = rng.integers(1 + i % classes, size=n)
+
+    def gradients(i, vector):
+        n, w = sizes[i], vector.reshape(features + 1, classes)
+        inputs = np.concatenate([x[i, :n], np.ones((n, 1))], axis=1)
+        p = np.exp(inputs @ w)
+        residual = p / p.sum(axis=1, keepdims=True) - np.eye(classes)[y[i, :n]]
+        return (inputs.T @ residual / n).ravel()
+
+    return Clients(x, y, np.arange(max(sizes)) < np.array(sizes)[:, None]), gradients
+
+
+def counting_passes(function) -> tuple[Callable, list]:
+    """The function of arrays, and a list that grows whenever all lanes of a program call it."""
+    passes: list[bool] = []
+    counted = jax.custom_batching.custom_vmap(function)
+
+    @counted.def_vmap
+    def of_all(size, batched, *arrays):
+        jax.debug.callback(lambda: passes.append(True))
+        return function(*arrays), True
+
+    return counted, passes
+
+
+def assert_equals_reference(tree, expected, tolerance=1e-10):
+    """Every client's weights, leaves [M, ...], are the reference's lists of layers."""
+    for i, layers in enumerate(expected):
+        ours, theirs = reference.flatten(as_reference(tree, i)), reference.flatten(layers)
+        assert np.linalg.norm(ours - theirs) <= tolerance * np.linalg.norm(theirs)
 
 
 def rounds_of(method: Compiled, clients, graphs):

@@ -303,10 +303,7 @@ def gossip_sgd_round(
         if round_order == 'parallel':
             new = [m + z - w for m, z, w in zip(new, trained, old, strict=True)]
     new = [n if on else w for n, w, on in zip(new, old, active, strict=True)]
-    return (
-        [unflatten(vector, mine) for vector, mine in zip(new, params, strict=True)],
-        losses,
-    )
+    return ([unflatten(vector, mine) for vector, mine in zip(new, params, strict=True)], losses)
 
 
 # ------------------------------------------------------------------------------------------- DisPFL

@@ -10,11 +10,7 @@ from reference import flatten, jacobian, mlp, softmax, unflatten
 
 def supervision(z, y, shares, how):
     """Mean loss of logits [B, C] against one-hot y, and its gradient by z; Eq. (2)."""
-    weights = {
-        'ce': np.ones_like(shares),
-        'ace': (shares > 0).astype(float),
-        'wsm': shares,
-    }[how]
+    weights = {'ce': np.ones_like(shares), 'ace': (shares > 0).astype(float), 'wsm': shares}[how]
     shifted = z - z.max(axis=1, keepdims=True)
     exponentials = weights * np.exp(shifted)
     total = exponentials.sum(axis=1, keepdims=True)

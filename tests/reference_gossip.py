@@ -1,7 +1,7 @@
 """The methods that correct gossip, in plain NumPy from the equations of their papers.
 
 One client at a time: x[i] is a client's vector of weights, W a dense mixing matrix, and
-gradients(i, x) its gradient; `rates` are the learning rates of the rounds. Every function returns
+gradients(i, x) its gradient; `rates` are the learning rates of the rounds. Every function yields
 the weights after each round.
 """
 
@@ -16,7 +16,7 @@ def mixed(matrix, values):
 
 def dsgt(x, gradients, matrix, rates):
     """Pu & Nedic: y starts as the gradient."""
-    clients, history = range(len(x)), []
+    clients = range(len(x))
     g = [gradients(i, x[i]) for i in clients]
     y = list(g)
     for lr in rates:
@@ -24,13 +24,12 @@ def dsgt(x, gradients, matrix, rates):
         new = [gradients(i, x[i]) for i in clients]
         y = [a + b - c for a, b, c in zip(mixed(matrix, y), new, g, strict=True)]
         g = new
-        history.append(x)
-    return history
+        yield x
 
 
 def d2(x, gradients, matrix, rates):
     """Tang et al., Algorithm 1."""
-    clients, history, before, g_before = range(len(x)), [], None, None
+    clients, before, g_before = range(len(x)), None, None
     for lr in rates:
         g = [gradients(i, x[i]) for i in clients]
         if before is None:
@@ -38,27 +37,25 @@ def d2(x, gradients, matrix, rates):
         else:
             half = [2 * x[i] - before[i] - lr * g[i] + lr * g_before[i] for i in clients]
         before, g_before, x = x, g, mixed(matrix, half)
-        history.append(x)
-    return history
+        yield x
 
 
 def qg_dsgdm(x, gradients, matrix, rates, mu):
     """Lin et al., Algorithm 1."""
-    clients, history = range(len(x)), []
+    clients = range(len(x))
     m = [np.zeros_like(each) for each in x]
     for lr in rates:
         half = [x[i] - lr * (mu * m[i] + gradients(i, x[i])) for i in clients]
         new = mixed(matrix, half)
         m = [mu * m[i] + (1 - mu) * (x[i] - new[i]) / lr for i in clients]
         x = new
-        history.append(x)
-    return history
+        yield x
 
 
 def dfed_admm(x, gradients, matrix, rates, steps, penalty, radius=0.0):
     """ADMM by its dual variables d and local gradient descent; penalty: lambda. With a radius the
     gradient is that at the weights ascended along it, as in FedSpeed, Algorithm 1."""
-    clients, history = range(len(x)), []
+    clients = range(len(x))
     d = [np.zeros_like(each) for each in x]
     for lr in rates:
         w = list(x)
@@ -69,14 +66,13 @@ def dfed_admm(x, gradients, matrix, rates, steps, penalty, radius=0.0):
                 w[i] = w[i] - lr * (g - d[i] + (w[i] - x[i]) / penalty)
             d[i] = d[i] - (w[i] - x[i]) / penalty
         x = mixed(matrix, [w[i] - penalty * d[i] for i in clients])
-        history.append(x)
-    return history
+        yield x
 
 
 def dfed_alt(x, gradients, matrix, rates, head, head_rate, steps, clip):
     """Shi et al., Algorithm 1; head: 1 for a weight of the head, else 0. A gradient is clipped to
     the norm `clip` over the part that is trained."""
-    clients, history = range(len(x)), []
+    clients = range(len(x))
 
     def descend(i, w, part, rate, count):
         for _ in range(count):
@@ -87,29 +83,25 @@ def dfed_alt(x, gradients, matrix, rates, head, head_rate, steps, clip):
     for lr in rates:
         half = [descend(i, x[i], head, head_rate, 1) for i in clients]
         half = [descend(i, half[i], 1 - head, lr, steps) for i in clients]
-        x = [
-            head * mine + (1 - head) * met
-            for mine, met in zip(half, mixed(matrix, half), strict=True)
-        ]
-        history.append(x)
-    return history
+        met = mixed(matrix, half)
+        x = [head * half[i] + (1 - head) * met[i] for i in clients]
+        yield x
 
 
 def sgp(x, gradients, matrix, rates):
     """Assran et al., Algorithm 1; matrix: column-stochastic. The ratios z of every round."""
-    clients, history = range(len(x)), []
+    clients = range(len(x))
     w, z = [1.0] * len(x), list(x)
     for lr in rates:
         half = [x[i] - lr * gradients(i, z[i]) for i in clients]
         x, w = mixed(matrix, half), mixed(matrix, w)
         z = [x[i] / w[i] for i in clients]
-        history.append(z)
-    return history
+        yield z
 
 
 def choco_sgd(x, gradients, matrix, rates, gamma, compress):
     """Koloskova et al., Algorithm 2, with a copy at every neighbour: public[i][j], j's at i."""
-    clients, history = range(len(x)), []
+    clients = range(len(x))
     public = [[np.zeros_like(x[0]) for _ in clients] for _ in clients]
     for lr in rates:
         half = [x[i] - lr * gradients(i, x[i]) for i in clients]
@@ -119,14 +111,13 @@ def choco_sgd(x, gradients, matrix, rates, gamma, compress):
             half[i] + gamma * sum(matrix[i, j] * (public[i][j] - public[i][i]) for j in clients)
             for i in clients
         ]
-        history.append(x)
-    return history
+        yield x
 
 
 def beer(x, gradients, matrix, rates, gamma, compress):
     """Zhao et al., Algorithm 1, line by line: H and G, the copies of weights and of trackers, start
     at zero, V as the gradient."""
-    clients, history = range(len(x)), []
+    clients = range(len(x))
     g = [gradients(i, x[i]) for i in clients]
     h, c, v = [0 * each for each in x], [0 * each for each in x], list(g)
     for lr in rates:
@@ -137,13 +128,12 @@ def beer(x, gradients, matrix, rates, gamma, compress):
         v = [v[i] + gamma * (pull[i] - c[i]) + new[i] - g[i] for i in clients]
         c = [c[i] + compress(v[i] - c[i]) for i in clients]
         g = new
-        history.append(x)
-    return history
+        yield x
 
 
 def relay_sgd(x, gradients, neighbours, rates):
     """Vogels et al., Algorithm 1; neighbours: of each client."""
-    clients, history, start = range(len(x)), [], x
+    clients, start = range(len(x)), x
     links = [(i, j) for i in clients for j in neighbours[i]]
     m = {link: 0.0 for link in links}
     count = dict.fromkeys(links, 0)
@@ -158,5 +148,4 @@ def relay_sgd(x, gradients, neighbours, rates):
             (half[i] + sum(m[j, i] for j in neighbours[i]) + absent[i] * start[i]) / len(x)
             for i in clients
         ]
-        history.append(x)
-    return history
+        yield x

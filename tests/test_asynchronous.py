@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference_events
-from helpers import compiled, round_of, widen
+from helpers import compiled, logistic_clients, round_of, widen
 
-from dfl_jax import Clients, methods, simulate, topology
+from dfl_jax import methods, simulate, topology
 from dfl_jax.asynchronous import EVENT_METHODS, method_of, plan
 from dfl_jax.asynchronous.divshare import layout_of
 from dfl_jax.asynchronous.events import Event
@@ -35,12 +35,7 @@ WORLDS = 30
 INTERVALS, SECONDS = 3, 4.0
 LAYOUT = layout_of(MODEL, 4)  # of 15 weights: three fragments have four of them, one has three
 OF_EVENTS = {'divshare': {'fragments': 4, 'recipients': 2}}  # settings that the events follow from
-WIDTH, PLACES, SLOTS, COLUMNS = (
-    3,
-    48,
-    90,
-    30,
-)  # of all worlds, so that they share one compiled program
+WIDTH, PLACES, SLOTS, COLUMNS = 3, 48, 90, 30  # of all worlds, so that they share one program
 
 
 def steady(clients, **settings):
@@ -63,27 +58,6 @@ def rough(seed):
 
 def links(seed=0):
     return topology.schedule('regular', CLIENTS, 1, seed=seed, static=True, degree=3)
-
-
-@functools.cache
-def network():
-    """Clients of different sizes and classes, and the gradient of each at a vector of weights."""
-    rng = np.random.default_rng(3)
-    x = np.zeros((CLIENTS, max(SIZES), FEATURES))
-    y = np.zeros((CLIENTS, max(SIZES)), np.int32)
-    mask = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
-    for i, n in enumerate(SIZES):
-        x[i, :n] = rng.normal(size=(n, FEATURES)) + i % 2
-        y[i, :n] = rng.integers(1 + i % CLASSES, size=n)
-
-    def gradients(i, vector):
-        n, w = SIZES[i], vector.reshape(FEATURES + 1, CLASSES)
-        inputs = np.concatenate([x[i, :n], np.ones((n, 1))], axis=1)
-        p = np.exp(inputs @ w)
-        residual = p / p.sum(axis=1, keepdims=True) - np.eye(CLASSES)[y[i, :n]]
-        return (inputs.T @ residual / n).ravel()
-
-    return Clients(x, y, mask), gradients
 
 
 def vectors(params):
@@ -124,7 +98,7 @@ def places_of_fragments():
 @functools.cache
 def program(name, **settings):
     """(first state, slots [T, S, ...]) -> the weights and the messages after each interval."""
-    clients = jax.tree.map(jnp.asarray, network()[0])
+    clients = jax.tree.map(jnp.asarray, logistic_clients()[0])
     planned = planned_as(name, 0)
     enough = dataclasses.replace(planned, places=PLACES)
     algorithm = method_of(enough, MODEL, init='independent', **(WHOLE | settings))
@@ -183,7 +157,7 @@ def planned_as(name, seed, **options):
 @pytest.mark.parametrize('name', EVENT_METHODS)
 def test_slots_are_the_event_loop(name, x64):
     """On random worlds with slow links, lost messages and clients that come and go."""
-    gradients, ring, updates = network()[1], 0, 0
+    gradients, ring, updates = logistic_clients()[1], 0, 0
     for seed in range(WORLDS):
         planned = planned_as(name, seed)
         first, found, sent = ours(name, planned)
@@ -216,7 +190,7 @@ def test_averages_alone_are_the_event_loop_bit_for_bit(x64):
     for seed in range(WORLDS):
         planned = planned_as('ad_psgd', seed)
         first, found, _ = ours('ad_psgd', planned, lr=1e-300)
-        expected, _ = theirs('ad_psgd', first, network()[1], seed, planned, lr=0)
+        expected, _ = theirs('ad_psgd', first, logistic_clients()[1], seed, planned, lr=0)
         kernel = slice(FEATURES * CLASSES)  # biases begin at zero, and 1e-300 is not lost there
         np.testing.assert_array_equal(found[..., kernel], np.array(expected)[..., kernel])
     assert not np.array_equal(found[-1], first)
@@ -247,7 +221,7 @@ def test_packing_changes_no_bit(name, x64):
 
 
 def test_swift_on_equal_clients_is_dpsgd(x64):
-    clients, rounds = jax.tree.map(jnp.asarray, network()[0]), 5
+    clients, rounds = jax.tree.map(jnp.asarray, logistic_clients()[0]), 5
     graphs = topology.schedule('erdos_renyi', CLIENTS, rounds, seed=1, static=True, degree=3)
     planned = plan(
         'swift', graphs, steady(CLIENTS), flops=0.1, bits=100, seconds=rounds * 0.1 + 0.05
@@ -362,7 +336,7 @@ def test_nobody_is_written_twice_in_a_slot(name):
 @pytest.mark.parametrize('name', but_for('ad_psgd', 'divshare'))
 def test_it_runs_as_rounds_do(name):
     """Evaluated at equal intervals of simulated time, resumed, and on two devices."""
-    clients = network()[0]
+    clients = logistic_clients()[0]
     clients = jax.tree.map(jnp.asarray, clients._replace(x=clients.x.astype(np.float32)))
     test = Holdout(clients.x[0], clients.y[0])
     planned = planned_as(name, 2)
@@ -480,7 +454,7 @@ def test_what_is_refused(monkeypatch):
 @pytest.mark.parametrize('name', EVENT_METHODS)
 def test_a_longer_plan_goes_on_where_the_shorter_one_ends(name):
     """To the same bits: what is still to be read at the end is kept in the same places."""
-    clients = jax.tree.map(jnp.asarray, network()[0])
+    clients = jax.tree.map(jnp.asarray, logistic_clients()[0])
     clients = clients._replace(x=clients.x.astype(jnp.float32))
     ends = 0.7 * np.arange(1, 7)
     for seed in range(8):

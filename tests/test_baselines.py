@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import reference
 import reference_dfml
-from test_dfml import cut, doubled, largest_difference, round_of
+from helpers import round_of, widen
+from test_dfml import as_reference, batches_alone, batches_taught, largest_difference
 
 from dfl_jax import Clients, topology
 from dfl_jax.algorithms.dec_partial import dec_partial
@@ -18,16 +19,9 @@ from dfl_jax.method_settings import settings_of
 from dfl_jax.methods import METHODS, make
 from dfl_jax.models import MLP, ConvNet, PreActResNet, bind
 from dfl_jax.topology import meetings
-from dfl_jax.training.batches import epoch_orders
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
-HIDDEN = {
-    'linear': (),
-    'deep': (6, 3),
-    'wide': (6, 4),
-    'middle': (3, 3),
-    'narrow': (2, 2),
-}
+HIDDEN = {'linear': (), 'deep': (6, 3), 'wide': (6, 4), 'middle': (3, 3), 'narrow': (2, 2)}
 WIDTHS = ('wide', 'narrow')  # sub-models of one
 ROUNDS = 5
 OPTIMISER = {'lr': 0.3, 'momentum': 0.9, 'weight_decay': 0.05}
@@ -58,41 +52,6 @@ def positions_of(graphs, r):
         )
         if active
     ]
-
-
-def as_reference(people, stacked):
-    """The model of every client as the reference takes it."""
-    models = [None] * people.size
-    for name, clients in people.clients.items():
-        layers = [stacked[name][layer] for layer in sorted(stacked[name])]
-        for row, client in enumerate(clients):
-            models[client] = [
-                (np.asarray(of['kernel'][row]), np.asarray(of['bias'][row])) for of in layers
-            ]
-    return models
-
-
-def batches_alone(key, clients, size):
-    """Every client's batches of local training in a round with this key."""
-    k_train, _ = jax.random.split(key)
-    samples = np.asarray(clients.mask.sum(axis=1))
-    return [
-        cut(np.asarray(epoch_orders(k, mask, 1))[0], n, size)
-        for k, mask, n in zip(
-            jax.random.split(k_train, len(samples)), clients.mask, samples, strict=True
-        )
-    ]
-
-
-def batches_taught(key, clients, positions, size, epochs=1):
-    """{client: batches} of the mutual learning with this key; positions: the client of every
-    aggregator."""
-    k_orders, _ = jax.random.split(key)
-    samples, found = np.asarray(clients.mask.sum(axis=1)), {}
-    for k, n in zip(jax.random.split(k_orders, len(positions)), positions, strict=True):
-        orders = np.asarray(epoch_orders(k, clients.mask[n], epochs))
-        found.setdefault(int(n), [rows for o in orders for rows in cut(o, samples[n], size)])
-    return found
 
 
 @functools.cache
@@ -241,16 +200,14 @@ def test_one_architecture_and_everybody_is_gossip_on_the_complete_graph(network)
     complete = topology.schedule('complete', CLIENTS, 1, seed=0)
     met = meetings(complete, CLIENTS - 1, seed=0)
     state = started(ours, clients)
-    start = doubled(jax.jit(theirs.init)(jax.random.key(0), clients))
+    start = widen(jax.jit(theirs.init)(jax.random.key(0), clients))
     start = start._replace(params=state.params['deep'])
     key = jax.random.key(3)
     state, info = jax.jit(ours.step)(key, state, round_of(met, 0), clients)
     expected, gossip = jax.jit(theirs.step)(key, start, round_of(complete, 0), clients)
-    for a, b in zip(
-        jax.tree.leaves(state.params['deep']), jax.tree.leaves(expected.params), strict=True
-    ):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(info.loss, gossip.loss, rtol=0, atol=1e-10)
+    close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-10)
+    jax.tree.map(close, state.params['deep'], expected.params)
+    close(info.loss, gossip.loss)
 
 
 # ------------------------------------------------------------------------------- partial training

@@ -37,12 +37,8 @@ def test_dfml_runs_resumes_and_reports(images, tmp_path):
     assert '2 architectures of' in whole.out and 'regular models' in whole.out
     rows = rows_of(tmp_path / 'whole')
     assert {
-        'alpha',
-        'regular_accuracy',
-        'client_accuracy/cnn-4',
-        'client_accuracy/cnn-4-8',
-        'consensus_accuracy/cnn-4-8',
-        'local_accuracy_mean',
+        *('alpha', 'regular_accuracy', 'client_accuracy/cnn-4', 'client_accuracy/cnn-4-8'),
+        *('consensus_accuracy/cnn-4-8', 'local_accuracy_mean'),
     } <= set(rows[-1])
     clusters = [rows[-1][f'client_accuracy/{name}'] for name in ('cnn-4', 'cnn-4-8')]
     assert np.isclose(np.mean(clusters), rows[-1]['client_accuracy_mean'])
@@ -66,15 +62,9 @@ def test_dfml_runs_resumes_and_reports(images, tmp_path):
 def test_every_baseline_runs_by_its_name(name, images, tmp_path):
     alike = name in ('def_kt', 'dec_fedprox', 'dec_heterofl', 'dec_fedrolex', 'dec_fed_dropout')
     names = {'def_kt': 'cnn-4'}.get(name, 'cnn-8,cnn-4' if alike else 'cnn-4-8,cnn-4')
-    done = here(
-        f'--algorithm={name}',
-        f'--dataset={images}',
-        *NETWORK,
-        f'--architectures={names}',
-        f'--out={tmp_path}/out',
-        '--augmentation=standard',
-    )
-    assert done.status == 0 and done.err == ''
+    argv = (f'--algorithm={name}', f'--dataset={images}', *NETWORK, f'--architectures={names}')
+    done = here(*argv, f'--out={tmp_path}/out', '--augmentation=standard').succeeded()
+    assert done.err == ''
     assert rows_of(tmp_path / 'out')[-1]['mbytes_total'] > 0
 
 
@@ -118,15 +108,9 @@ def test_a_bad_value_is_named_before_anything_is_written(flags, patterns, images
 def test_architectures_from_a_file(images, tmp_path):
     listed = tmp_path / 'who.txt'
     listed.write_text('cnn-4\n' * 7 + 'cnn-8\n')
-    argv = (
-        '--algorithm=dec_heterofl',
-        f'--dataset={images}',
-        *NETWORK[:2],
-        f'--architecture_file={listed}',
-        '--augmentation=standard',
-    )
-    done = here(*argv, f'--out={tmp_path}/out', '--rounds=1')
-    assert done.status == 0 and done.err == ''
+    argv = ('--algorithm=dec_heterofl', f'--dataset={images}', *NETWORK[:2])
+    argv = (*argv, f'--architecture_file={listed}', '--augmentation=standard')
+    assert here(*argv, f'--out={tmp_path}/out', '--rounds=1').succeeded().err == ''
     row = rows_of(tmp_path / 'out')[-1]
     assert row['mbytes_total'] > 0
     mean = (7 * row['client_accuracy/cnn-4'] + row['client_accuracy/cnn-8']) / 8

@@ -1,7 +1,5 @@
 """Simulated seconds of runs, and `dfl-jax time`, which replays them."""
 
-import contextlib
-import io
 import json
 import re
 import shutil
@@ -9,11 +7,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from absl.testing import flagsaver
-from test_cli import NETWORK, write_sums
+from test_cli import NETWORK, called, here, write_sums
 
-from dfl_jax.cli.run import command as run
-from dfl_jax.cli.start import parse
 from dfl_jax.cli.time import command as time
 from dfl_jax.cli.time import fastest_map, plot
 from dfl_jax.experiment.run_directory import RunDirectory
@@ -23,27 +18,7 @@ SMALL = [
     *('--train_samples=120', '--test_samples=50', '--hidden=8'),
 ]
 DPSGD = '--algorithm=dpsgd'
-OWN_CACHE = ('--compilation_cache=off',)  # that of the tests stays, which keeps every program
 WORLD = 'speed=lognormal:1e7:0.5,uplink=lognormal:1e6:0.5,latency=0.1'
-
-
-def called(command, *argv):
-    """(status, stdout, stderr) of a command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        flagsaver.flagsaver(),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            status = command.main(
-                parse(['command', *OWN_CACHE * (command is run), *map(str, argv)], command)
-            )
-        except SystemExit as stop:
-            status = stop.code
-        finally:
-            run.FLAGS.unparse_flags()
-    return status, out.getvalue(), err.getvalue()
 
 
 def rows_of(path):
@@ -64,17 +39,14 @@ def simulated(path):
     ],
 )
 def test_a_replay_takes_the_seconds_of_the_run(tmp_path, method, barrier):
-    status, out, err = called(
-        run, *SMALL, *method.split(), f'--world={WORLD}', barrier, f'--out={tmp_path}/a'
-    )
-    assert status == 0, err
+    argv = (*SMALL, *method.split(), f'--world={WORLD}', barrier)
+    out = here(*argv, f'--out={tmp_path}/a').succeeded().out
     seconds = simulated(tmp_path / 'a')
     assert f'{"simulated seconds":<22}{seconds[-1]:,.1f}' in out
     assert all(np.diff(seconds, prepend=0) > 0)
-    status, out, err = called(
+    called(
         time, f'--runs={tmp_path}/a', f'--world={WORLD}', barrier, f'--out={tmp_path}/time'
-    )
-    assert status == 0, err
+    ).succeeded()
     (replayed,) = json.loads((tmp_path / 'time' / 'time.json').read_text())
     # Of NTK methods the run tells the operations of all clients, which are shared evenly
     tolerance = 0.3 if 'ntk' in method else 1e-6
@@ -85,7 +57,7 @@ def test_a_replay_takes_the_seconds_of_the_run(tmp_path, method, barrier):
 def plain(tmp_path_factory):
     """A run of D-PSGD in no world; the tests leave it as it is."""
     out = tmp_path_factory.mktemp('runs') / 'plain'
-    assert called(run, *SMALL, DPSGD, f'--out={out}')[0] == 0
+    assert here(*SMALL, DPSGD, f'--out={out}').status == 0
     return out
 
 
@@ -93,8 +65,7 @@ def plain(tmp_path_factory):
 def test_a_regression_has_seconds_but_no_target(tmp_path):
     path = write_sums(tmp_path / 'set.npz')
     of_it = (f'--dataset={path}', '--task=regression', '--partition=iid', *NETWORK, DPSGD)
-    status, _, err = called(run, *of_it, '--lr=0.01', f'--out={tmp_path}/a')
-    assert status == 0, err
+    here(*of_it, '--lr=0.01', f'--out={tmp_path}/a').succeeded()
     status, out, err = called(
         time, f'--runs={tmp_path}/a', f'--world={WORLD}', '--targets=0.2', f'--out={tmp_path}/t'
     )
@@ -107,16 +78,10 @@ def test_a_regression_has_seconds_but_no_target(tmp_path):
 @pytest.mark.integration
 def test_many_runs_in_many_worlds(tmp_path, plain):
     shutil.copytree(plain, tmp_path / 'runs' / '0')
-    assert called(run, *SMALL, DPSGD, '--seed=1', f'--out={tmp_path}/runs/1')[0] == 0
+    assert here(*SMALL, DPSGD, '--seed=1', f'--out={tmp_path}/runs/1').status == 0
     worlds = 'speed=1e8,uplink=1e6;speed=1e8,uplink=2e6,latency=0.05'
-    status, out, err = called(
-        time,
-        f'--runs={tmp_path}/runs',
-        f'--world={worlds}',
-        '--targets=0.01,1',
-        f'--out={tmp_path}/t',
-    )
-    assert status == 0, err
+    argv = (f'--runs={tmp_path}/runs', f'--world={worlds}', '--targets=0.01,1')
+    out = called(time, *argv, f'--out={tmp_path}/t').succeeded().out
     table = [line.split('|')[1:-1] for line in out.splitlines() if line.startswith('|')]
     assert len(table) == 2 + 4 and (tmp_path / 't' / 'time.png').stat().st_size > 10_000
     assert (tmp_path / 't' / 'worlds.png').stat().st_size > 10_000
@@ -135,9 +100,9 @@ def test_many_runs_in_many_worlds(tmp_path, plain):
 def test_who_is_offline_sits_a_round_out(tmp_path, plain):
     """Where rounds begin at given times; else others wait for it."""
     world = '--world=speed=1e8,online=sine:100:0.5'
-    assert called(run, *SMALL, DPSGD, world, f'--out={tmp_path}/wait')[0] == 0
+    assert here(*SMALL, DPSGD, world, f'--out={tmp_path}/wait').status == 0
     sits_out = (world, '--round_seconds=30', '--barrier')
-    assert called(run, *SMALL, DPSGD, *sits_out, f'--out={tmp_path}/out')[0] == 0
+    assert here(*SMALL, DPSGD, *sits_out, f'--out={tmp_path}/out').status == 0
     every, wait, out = map(rows_of, (plain, tmp_path / 'wait', tmp_path / 'out'))
     assert [r['mbytes_total'] for r in wait] == [r['mbytes_total'] for r in every]
     assert wait[-1]['consensus_accuracy'] == every[-1]['consensus_accuracy']
@@ -146,8 +111,7 @@ def test_who_is_offline_sits_a_round_out(tmp_path, plain):
     assert out[-1]['operations_total'] < 0.9 * every[-1]['operations_total']
     assert 90 < out[-1]['simulated_seconds'] < 100
     argv = (f'--runs={tmp_path}/out', world, '--barrier', f'--out={tmp_path}/t')
-    status, _, err = called(time, *argv)
-    assert status == 0, err
+    called(time, *argv).succeeded()
     (replayed,) = json.loads((tmp_path / 't' / 'time.json').read_text())
     assert replayed['simulated_seconds'] == pytest.approx(simulated(tmp_path / 'out'), rel=1e-6)
 
@@ -155,27 +119,27 @@ def test_who_is_offline_sits_a_round_out(tmp_path, plain):
 @pytest.mark.integration
 def test_a_resumed_clock(tmp_path):
     flags = [each for each in SMALL if each != '--nocheckpoint']
-    called(run, *flags, DPSGD, f'--world={WORLD}', f'--out={tmp_path}/whole')
+    here(*flags, DPSGD, f'--world={WORLD}', f'--out={tmp_path}/whole')
     two = [each.replace('rounds=4', 'rounds=2') for each in flags]
-    assert called(run, *two, DPSGD, f'--world={WORLD}', f'--out={tmp_path}/a')[0] == 0
-    assert called(run, '--resume', '--rounds=4', '--noprogress', f'--out={tmp_path}/a')[0] == 0
+    assert here(*two, DPSGD, f'--world={WORLD}', f'--out={tmp_path}/a').status == 0
+    assert here('--resume', '--rounds=4', f'--out={tmp_path}/a').status == 0
     assert simulated(tmp_path / 'a') == simulated(tmp_path / 'whole')
 
 
 @pytest.mark.integration
 def test_a_run_that_is_older_than_a_flag_resumes(tmp_path):
     flags = [each for each in SMALL if each != '--nocheckpoint']
-    assert called(run, *flags, DPSGD, f'--out={tmp_path}/a')[0] == 0
+    assert here(*flags, DPSGD, f'--out={tmp_path}/a').status == 0
     directory = RunDirectory(tmp_path / 'a')
     config = directory.config()
     for name in ('barrier', 'task', 'world'):
         del config['settings'][name]
     directory.write_config({k: v for k, v in config.items() if k != 'digest'})
     longer = ('--resume', '--rounds=5', '--task=classification', '--noprogress')
-    status, _, err = called(run, *longer, f'--out={tmp_path}/a')
-    assert status == 0, err
-    status, _, err = called(run, '--resume', '--barrier', f'--out={tmp_path}/a')
-    assert status == 1 and 'was started with --barrier=' in err
+    here(*longer, f'--out={tmp_path}/a').succeeded()
+    assert (
+        'was started with --barrier=' in here('--resume', '--barrier', f'--out={tmp_path}/a').error
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,8 +161,7 @@ def test_a_run_that_is_older_than_a_flag_resumes(tmp_path):
 )
 def test_worlds_that_do_not_fit(tmp_path, flags, message):
     small = [each for each in SMALL if 'ntk_fl' not in flags or 'degree' not in each]
-    status, _, err = called(run, *small, *flags.split(), f'--out={tmp_path}/out')
-    assert status == 1 and message in err and err.count('\n') == 1
+    assert message in here(*small, *flags.split(), f'--out={tmp_path}/out').error
     assert not (tmp_path / 'out').exists()
 
 
@@ -218,14 +181,13 @@ def test_worlds_that_do_not_fit(tmp_path, flags, message):
 )
 def test_what_time_refuses(tmp_path, plain, flags, message):
     flags = flags.replace('RUN', str(plain))
-    status, _, err = called(time, *flags.split(), f'--out={tmp_path}/time', '--noprogress')
-    assert status == 1 and message in err and err.count('\n') == 1
+    assert message in called(time, *flags.split(), f'--out={tmp_path}/time', '--noprogress').error
     assert not (tmp_path / 'time').exists()
 
 
 @pytest.mark.integration
 def test_a_run_that_has_not_counted_its_operations(tmp_path):
-    assert called(run, *SMALL, '--ntk_timesteps=5,10', f'--out={tmp_path}/a')[0] == 0
+    assert here(*SMALL, '--ntk_timesteps=5,10', f'--out={tmp_path}/a').status == 0
     directory = RunDirectory(tmp_path / 'a')
     rows = [
         {k: v for k, v in r.items() if k not in ('operations_total', 'digest')}
@@ -235,8 +197,7 @@ def test_a_run_that_has_not_counted_its_operations(tmp_path):
     for row in rows:
         directory.append(row)
     argv = (f'--runs={tmp_path}/a', '--world=speed=1e9', '--noprogress', f'--out={tmp_path}/t')
-    status, _, err = called(time, *argv)
-    assert status == 1 and 'replay a run that has counted it (operations_total' in err
+    assert 'replay a run that has counted it (operations_total' in called(time, *argv).error
     assert called(time, *argv, '--operations=1e9')[0] == 0
     (replayed,) = json.loads((tmp_path / 't' / 'time.json').read_text())
     assert replayed['simulated_seconds'][-1] > 4 * 1.0
@@ -267,7 +228,7 @@ def test_a_client_that_never_comes_back(tmp_path, method):
         online_ends=ends,
     )
     argv = (*SMALL, *f'--algorithm={method} --barrier --world={tmp_path}/world.npz'.split())
-    status, _, err = called(run, *argv, '--rounds=20', f'--out={tmp_path}/a')
+    status, _, err = here(*argv, '--rounds=20', f'--out={tmp_path}/a')
     assert status == 1 and err.count('\n') == 1
     assert re.search(r'error: client 5 never comes back after \S+ s, and others wait for it', err)
     assert (tmp_path / 'a').exists() == ('ntk' in method)
@@ -286,13 +247,12 @@ def test_a_method_that_counts_nothing(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     quiet = '--algorithm=quiet:quiet'
-    status, _, err = called(run, *SMALL, quiet, '--world=devices', f'--out={tmp_path}/a')
-    assert status == 1 and 'the method does not count its operations (Info.flops)' in err
-    assert called(run, *SMALL, quiet, f'--out={tmp_path}/a')[0] == 0
+    line = here(*SMALL, quiet, '--world=devices', f'--out={tmp_path}/a').error
+    assert 'the method does not count its operations (Info.flops)' in line
+    assert here(*SMALL, quiet, f'--out={tmp_path}/a').status == 0
     assert 'operations_total' not in rows_of(tmp_path / 'a')[-1]
     argv = (f'--runs={tmp_path}/a', '--world=speed=1e9', '--noprogress', f'--out={tmp_path}/t')
-    status, _, err = called(time, *argv, '--allow_imports')
-    assert status == 1 and 'does not count its operations' in err
+    assert 'does not count its operations' in called(time, *argv, '--allow_imports').error
     assert called(time, *argv, '--allow_imports', '--operations=1e9')[0] == 0
 
 
@@ -312,8 +272,7 @@ def test_methods_without_rounds(tmp_path, method):
     flags += ['--topology=ring', '--lr=0.2', '--link_dropout=0.2']
     flags = [each for each in flags if 'degree' not in each]
     argv = (*flags, f'--algorithm={method}', *CLOCKS)
-    status, out, err = called(run, *argv, f'--out={tmp_path}/whole')
-    assert status == 0, err
+    out = here(*argv, f'--out={tmp_path}/whole').succeeded().out
     rows = rows_of(tmp_path / 'whole')
     assert f'{sum(row["updates"] for row in rows):,} local updates in 4 intervals' in out
     assert [row['simulated_seconds'] for row in rows] == [0.5, 1.0, 1.5, 2.0]
@@ -326,15 +285,14 @@ def test_methods_without_rounds(tmp_path, method):
     (tmp_path / 'a' / 'done').unlink()  # as if it was killed after the second evaluation
     for last in (3, 4):
         shutil.rmtree(tmp_path / 'a' / 'checkpoints' / str(last), ignore_errors=True)
-    status, _, err = called(run, '--resume', '--noprogress', f'--out={tmp_path}/a')
-    assert status == 0, err
+    here('--resume', f'--out={tmp_path}/a').succeeded()
     same = ('consensus_accuracy', 'consensus_loss', 'mbytes_total', 'updates')
     again = rows_of(tmp_path / 'a')
     assert [[r[name] for name in same] for r in again] == [[r[n] for n in same] for r in rows]
     with mock.patch('dfl_jax.experiment.build.build', side_effect=AssertionError):
         status, _, err = called(time, f'--runs={tmp_path}/whole', f'--out={tmp_path}/t')
     assert status == 1 and f'{method} has no rounds, and' in err  # what is left out is not planned
-    shown = called(run, *argv, '--progress', '--eval_every=4', f'--out={tmp_path}/b')[2]
+    shown = here(*argv, '--progress', '--eval_every=4', f'--out={tmp_path}/b')[2]
     counts = [int(count) for count in re.findall(r'(\d+)/\d+ \[', shown)]
     ends = np.cumsum([row['updates'] for row in rows])
     assert {*ends} <= {*counts} and f'/{ends[-1]} [' in shown  # after every interval
@@ -347,10 +305,9 @@ def test_a_longer_run_without_rounds_goes_on(tmp_path, method):
     """As if it had been that long from the start."""
     flags = [each for each in SMALL if each != '--nocheckpoint' and 'degree' not in each]
     argv = (*flags, f'--algorithm={method}', '--topology=complete', *CLOCKS)
-    assert called(run, *argv, '--rounds=3', f'--out={tmp_path}/a')[0] == 0
-    status, _, err = called(run, '--resume', '--rounds=5', '--noprogress', f'--out={tmp_path}/a')
-    assert status == 0 and err == '', err
-    assert called(run, *argv, '--rounds=5', f'--out={tmp_path}/long')[0] == 0
+    assert here(*argv, '--rounds=3', f'--out={tmp_path}/a').status == 0
+    assert here('--resume', '--rounds=5', f'--out={tmp_path}/a').succeeded().err == ''
+    assert here(*argv, '--rounds=5', f'--out={tmp_path}/long').status == 0
     same = ('consensus_accuracy', 'consensus_loss', 'client_loss_mean', 'mbytes_total', 'updates')
     longer, anew = (rows_of(tmp_path / name) for name in ('a', 'long'))
     assert [[r[n] for n in same] for r in longer] == [[r[n] for n in same] for r in anew]
@@ -389,8 +346,7 @@ def test_a_longer_run_without_rounds_goes_on(tmp_path, method):
 def test_what_methods_without_rounds_refuse(tmp_path, flags, message):
     small = [each for each in SMALL if 'degree' not in each]
     argv = ('--algorithm=swift', '--topology=ring', *flags.split(), f'--out={tmp_path}/out')
-    status, _, err = called(run, *small, *argv)
-    assert status == 1 and message in err and err.count('\n') == 1
+    assert message in here(*small, *argv).error
     assert not (tmp_path / 'out').exists()
 
 
@@ -421,12 +377,8 @@ def test_times_in_words():
 def test_seeds_of_a_run_share_a_colour_and_a_name(tmp_path, monkeypatch):
     monkeypatch.setattr(plot.plt, 'close', lambda _: None)
     names = (
-        'dpsgd-seed0',
-        'dpsgd-seed1',
-        'dfedavg-seed0',
-        '/runs/alpha=0.1,seed=3',
-        'seed=4',
-        'seeds',
+        *('dpsgd-seed0', 'dpsgd-seed1', 'dfedavg-seed0', '/runs/alpha=0.1,seed=3'),
+        *('seed=4', 'seeds'),
     )
     same = {'world': 'slow', 'metric': 'accuracy', 'accuracy': [0.1, 0.2]}
     rows = [same | {'run': name, 'simulated_seconds': [1, 2]} for name in names]

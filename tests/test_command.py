@@ -39,10 +39,8 @@ def test_a_check_of_a_folder_leaves_nothing(tmp_path, monkeypatch):
     (tmp_path / 'there' / 'notes').write_text('mine')
     for folder in ('new/deep', 'there', '.', ''):
         command.check_writable(Path(folder), ['notes', 'other'])
-    assert sorted(map(str, tmp_path.rglob('*'))) == [
-        str(tmp_path / 'there'),
-        str(tmp_path / 'there' / 'notes'),
-    ]
+    there = tmp_path / 'there'
+    assert sorted(tmp_path.rglob('*')) == [there, there / 'notes']
     assert (tmp_path / 'there' / 'notes').read_text() == 'mine'
 
 
@@ -71,13 +69,23 @@ def test_help_whose_reader_leaves_ends_without_a_word():
     assert ran.stdout and not ran.stderr
 
 
-@pytest.mark.parametrize('name, refused', [('sweep', '[no]resume'), ('theory', 'eval_every')])
-def test_help_leaves_out_what_the_command_refuses(name, refused, capsys):
-    for called, there in (('run', True), (name, False)):
-        command = module_of(called)
+@pytest.fixture
+def help_of(capsys):
+    """The help of a command, by its name and its arguments."""
+
+    def shown(name, *arguments, full=False):
+        command = module_of(name)
         with flagsaver.flagsaver():
-            help.show(command, called, [called], full=True)
-        shown = capsys.readouterr().out
+            help.show(command, name, [name, *arguments], full=full)
+        return capsys.readouterr().out
+
+    return shown
+
+
+@pytest.mark.parametrize('name, refused', [('sweep', '[no]resume'), ('theory', 'eval_every')])
+def test_help_leaves_out_what_the_command_refuses(name, refused, help_of):
+    for called, there in (('run', True), (name, False)):
+        shown = help_of(called, full=True)
         assert '\n  --clients=' in shown and (f'\n  --{refused}' in shown) == there
 
 
@@ -89,27 +97,18 @@ def test_help_leaves_out_what_the_command_refuses(name, refused, capsys):
         ('reconstruct', '(default: runs/reconstruct-TIME)', 'runs/ALGORITHM'),
     ],
 )
-def test_help_says_what_a_flag_means_here(name, said, unsaid, capsys):
-    command = module_of(name)
-    with flagsaver.flagsaver():
-        help.show(command, name, [name], full=False)
-    shown = capsys.readouterr().out
+def test_help_says_what_a_flag_means_here(name, said, unsaid, help_of):
+    shown = help_of(name)
     assert said in shown and unsaid not in shown
 
 
-def test_a_flag_that_may_be_repeated_is_explained_by_its_own_words(capsys):
-    command = module_of('sweep')
-    with flagsaver.flagsaver():
-        help.show(command, 'sweep', ['sweep'], full=False)
-    shown = capsys.readouterr().out
+def test_a_flag_that_may_be_repeated_is_explained_by_its_own_words(help_of):
+    shown = help_of('sweep')
     assert '\n  --sweep=TEXT' in shown and 'several make a grid.\n' in shown
 
 
-def test_help_of_a_method_has_its_defaults(capsys):
-    command = module_of('run')
-    with flagsaver.flagsaver():
-        help.show(command, 'run', ['run', '--algorithm=relay_sgd'], full=False)
-    shown = ' '.join(capsys.readouterr().out.split())
+def test_help_of_a_method_has_its_defaults(help_of):
+    shown = ' '.join(help_of('run', '--algorithm=relay_sgd').split())
     assert '(default line).' in shown and 'each round (default true).' in shown
 
 

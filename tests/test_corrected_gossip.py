@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference
 import reference_gossip
-from helpers import as_reference, compiled, round_of, widen
+from helpers import as_reference, compiled, logistic_clients, round_of, rounds_of, widen
 
 from dfl_jax import Clients, topology
 from dfl_jax.algorithms.dfed_alt import last_layer
@@ -28,22 +28,8 @@ WHOLE = {'lr': LR, 'batch_size': max(SIZES), 'local_steps': 1}  # one gradient o
 @pytest.fixture
 def network(x64):
     """Clients of different sizes and classes, and the gradient of each at a vector of weights."""
-    rng = np.random.default_rng(3)
-    x = np.zeros((CLIENTS, max(SIZES), FEATURES))
-    y = np.zeros((CLIENTS, max(SIZES)), np.int32)
-    mask = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
-    for i, n in enumerate(SIZES):
-        x[i, :n] = rng.normal(size=(n, FEATURES)) + i % 2
-        y[i, :n] = rng.integers(1 + i % CLASSES, size=n)
-
-    def gradients(i, vector):
-        n, w = SIZES[i], vector.reshape(FEATURES + 1, CLASSES)
-        inputs = np.concatenate([x[i, :n], np.ones((n, 1))], axis=1)
-        p = np.exp(inputs @ w)
-        residual = p / p.sum(axis=1, keepdims=True) - np.eye(CLASSES)[y[i, :n]]
-        return (inputs.T @ residual / n).ravel()
-
-    return Clients(*map(jnp.asarray, (x, y, mask))), gradients
+    clients, gradients = logistic_clients()
+    return jax.tree.map(jnp.asarray, clients), gradients
 
 
 def vectors(params):
@@ -56,12 +42,8 @@ def vectors(params):
 def weights_after(name, clients, graphs, **settings):
     """The first weights of all clients, and those after every round."""
     method = compiled(name, MODEL, init='independent', **(WHOLE | settings))
-    state = widen(method.init(jax.random.key(0), clients))
-    history = [vectors(state.params)]
-    for r in range(len(graphs.active)):
-        state, _ = method.step(jax.random.key(r), state, round_of(graphs, r), clients)
-        history.append(vectors(jax.device_get(state.params)))
-    return history[0], history[1:]
+    first, *others = (vectors(state.params) for state in rounds_of(method, clients, graphs)[0])
+    return first, others
 
 
 def ring(rounds=ROUNDS):
@@ -91,10 +73,7 @@ CASES = {
         {'proximal': 4.0, 'local_steps': 3, 'sam_radius': 0.4},
         {'steps': 3, 'penalty': 0.25, 'radius': 0.4},
     ),
-    'choco_sgd': (
-        {'sparsity': 0.5, 'consensus_step': 0.4},
-        {'gamma': 0.4, 'compress': top_half},
-    ),
+    'choco_sgd': ({'sparsity': 0.5, 'consensus_step': 0.4}, {'gamma': 0.4, 'compress': top_half}),
     'beer': (
         {'sparsity': 0.5, 'bits': None, 'consensus_step': 0.4},
         {'gamma': 0.4, 'compress': top_half},
@@ -115,7 +94,7 @@ def test_it_is_the_reference(name, schedule, factors, network):
     first, ours = weights_after(name, clients, ring(), lr_schedule=schedule, **settings)
     method = getattr(reference_gossip, name)
     rates = [LR * factor for factor in factors]
-    expected = method(first, gradients, metropolis(ring()), rates, **arguments)
+    expected = [*method(first, gradients, metropolis(ring()), rates, **arguments)]
     np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -124,13 +103,11 @@ def test_beer_sends_no_tracker_in_the_first_round(network):
     clients, _ = network
     method = compiled('beer', MODEL, **WHOLE)
     bits = SIZE * 5 + 2 * 32  # of one message of 5 bits a weight and two largest moduli
-    state, sent = method.init(jax.random.key(0), clients), []
-    state = widen(state)
-    for r in range(3):
-        state, info = method.step(jax.random.key(r), state, round_of(ring(), r), clients)
-        sent.append(int(info.sent['weights'].sum()) * method.algorithm.unit_bits['weights'])
-        public = np.abs(state.public_tracker['Dense_0']['kernel']).max()
-        assert (public > 0) == (r > 0)
+    states, infos = rounds_of(method, clients, ring(3))
+    unit = method.algorithm.unit_bits['weights']
+    sent = [int(info.sent['weights'].sum()) * unit for info in infos]
+    public = [np.abs(state.public_tracker['Dense_0']['kernel']).max() > 0 for state in states[1:]]
+    assert public == [False, True, True]
     assert sent == [2 * CLIENTS * bits, 4 * CLIENTS * bits, 4 * CLIENTS * bits]
 
 
@@ -186,9 +163,8 @@ def test_d2_is_lazy_by_default(network):
     clients, gradients = network
     first, ours = weights_after('d2', clients, ring())
     lazy = (np.eye(CLIENTS) + metropolis(ring())) / 2
-    np.testing.assert_allclose(
-        ours, reference_gossip.d2(first, gradients, lazy, RATES), rtol=1e-10, atol=1e-12
-    )
+    expected = [*reference_gossip.d2(first, gradients, lazy, RATES)]
+    np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_sgp_is_the_reference(network):
@@ -202,7 +178,7 @@ def test_sgp_is_the_reference(network):
         matrix[heard_by, j] = 1 / len(heard_by)
     assert np.ptp(matrix.sum(axis=1)) > 0.1
     first, ours = weights_after('sgp', clients, graphs)
-    expected = reference_gossip.sgp(first, gradients, matrix, RATES)
+    expected = [*reference_gossip.sgp(first, gradients, matrix, RATES)]
     np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -212,7 +188,7 @@ def test_relay_sgd_is_the_reference(family, network):
     graphs = topology.schedule(family, CLIENTS, ROUNDS, seed=0, static=True)
     neighbours = [graphs.members[0, i, 1:][graphs.mask[0, i, 1:]] for i in range(CLIENTS)]
     first, ours = weights_after('relay_sgd', clients, graphs, members=graphs.mask.shape[2])
-    expected = reference_gossip.relay_sgd(first, gradients, neighbours, RATES)
+    expected = [*reference_gossip.relay_sgd(first, gradients, neighbours, RATES)]
     np.testing.assert_allclose(ours, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -224,12 +200,8 @@ STILL = {'lr': 1e-300, 'batch_size': max(SIZES), 'local_steps': 1}
 def averaged(name, clients, graphs, **settings):
     """Each client's distance from the mean of the first weights, after every round, [T, M]."""
     method = compiled(name, MODEL, init='independent', **STILL, **settings)
-    state = widen(method.init(jax.random.key(0), clients))
-    mean, distances = np.mean(vectors(state.params), axis=0), []
-    for r in range(len(graphs.active)):
-        state, _ = method.step(jax.random.key(r), state, round_of(graphs, r), clients)
-        distances.append(np.linalg.norm(vectors(jax.device_get(state.params)) - mean, axis=1))
-    return np.array(distances)
+    first, *others = (vectors(state.params) for state in rounds_of(method, clients, graphs)[0])
+    return np.linalg.norm(others - np.mean(first, axis=0), axis=2)
 
 
 def test_what_is_relayed_on_a_chain_is_the_sum_of_all_after_a_diameter(x64):
@@ -330,8 +302,8 @@ def test_dfed_alt_is_the_reference(clip, network):
     model = bind(MLP(CLASSES, (5,)), (FEATURES,))
     settings = {'lr': LR, 'batch_size': max(SIZES), 'local_epochs': 2, 'head_lr': 0.2}
     method = compiled('dfed_alt', model, init='independent', clip_norm=clip, **settings)
-    state = widen(method.init(jax.random.key(0), clients))
-    layers = [as_reference(state.params, i) for i in range(CLIENTS)]
+    states, _ = rounds_of(method, clients, ring())
+    layers = [as_reference(states[0].params, i) for i in range(CLIENTS)]
 
     def gradients(i, vector):
         n = SIZES[i]
@@ -344,10 +316,9 @@ def test_dfed_alt_is_the_reference(clip, network):
     expected = reference_gossip.dfed_alt(
         [reference.flatten(each) for each in layers], gradients, matrix, RATES, head, 0.2, 2, clip
     )
-    for r in range(ROUNDS):
-        state, _ = method.step(jax.random.key(r), state, round_of(ring(), r), clients)
+    for state, theirs in zip(states[1:], expected, strict=True):
         ours = [reference.flatten(as_reference(state.params, i)) for i in range(CLIENTS)]
-        np.testing.assert_allclose(ours, expected[r], rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
 def test_the_head_is_the_last_layer_called_of_those_with_as_many_outputs():

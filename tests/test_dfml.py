@@ -1,6 +1,7 @@
 """DFML against the plain NumPy reference, in float64, and what its parts have to satisfy."""
 
 import collections
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import reference
 import reference_dfml
+from helpers import round_of, widen
 
 from dfl_jax import Clients, Graph, simulate, topology
 from dfl_jax.algorithms.dfml import SCHEDULED, AlphaSchedule, balance_of
@@ -50,11 +52,10 @@ def as_reference(people, stacked):
     """The model of every client as the reference takes it."""
     models = [None] * people.size
     for name, clients in people.clients.items():
-        layers = [f'Dense_{i}' for i in range(len(HIDDEN[name]) + 1)]
+        layers = [stacked[name][layer] for layer in sorted(stacked[name])]
         for row, client in enumerate(clients):
             models[client] = [
-                tuple(np.asarray(stacked[name][layer][part][row]) for part in ('kernel', 'bias'))
-                for layer in layers
+                (np.asarray(of['kernel'][row]), np.asarray(of['bias'][row])) for of in layers
             ]
     return models
 
@@ -63,19 +64,27 @@ def cut(order, samples, size):
     return [order[:samples][s : s + size] for s in range(0, samples, size)]
 
 
-def batches_of(key, clients, aggregator, size, epochs):
-    """(every client's batches of local training, the aggregator's of mutual learning)."""
-    k_train, k_learn = jax.random.split(key)
-    sizes = np.asarray(clients.mask.sum(axis=1))
-    alone = [
+def batches_alone(key, clients, size):
+    """Every client's batches of local training in a round with this key."""
+    k_train, _ = jax.random.split(key)
+    samples = np.asarray(clients.mask.sum(axis=1))
+    return [
         cut(np.asarray(epoch_orders(k, mask, 1))[0], n, size)
         for k, mask, n in zip(
-            jax.random.split(k_train, len(sizes)), clients.mask, sizes, strict=True
+            jax.random.split(k_train, len(samples)), clients.mask, samples, strict=True
         )
     ]
-    k_orders, _ = jax.random.split(k_learn)
-    orders = epoch_orders(jax.random.split(k_orders, 1)[0], clients.mask[aggregator], epochs)
-    return alone, [rows for o in np.asarray(orders) for rows in cut(o, sizes[aggregator], size)]
+
+
+def batches_taught(key, clients, positions, size, epochs=1):
+    """{client: batches} of the mutual learning with this key; positions: the client of every
+    aggregator."""
+    k_orders, _ = jax.random.split(key)
+    samples, found = np.asarray(clients.mask.sum(axis=1)), {}
+    for k, n in zip(jax.random.split(k_orders, len(positions)), positions, strict=True):
+        orders = np.asarray(epoch_orders(k, clients.mask[n], epochs))
+        found.setdefault(int(n), [rows for o in orders for rows in cut(o, samples[n], size)])
+    return found
 
 
 def largest_difference(ours, theirs):
@@ -83,17 +92,6 @@ def largest_difference(ours, theirs):
         np.abs(reference.flatten(a) - reference.flatten(b)).max()
         for a, b in zip(ours, theirs, strict=True)
     )
-
-
-def doubled(state):
-    """The state in double precision, which it keeps."""
-    return jax.tree.map(
-        lambda a: a.astype(jnp.float64) if jnp.issubdtype(a.dtype, jnp.floating) else a, state
-    )
-
-
-def round_of(graphs, r):
-    return jax.tree.map(lambda a: jnp.asarray(a[r]), graphs)
 
 
 CASES = [
@@ -118,7 +116,7 @@ def test_rounds_equal_the_reference(network, options):
         **options,
     }
     algorithm = make('dfml', people, rounds=ROUNDS, **settings)
-    state = doubled(jax.jit(algorithm.init)(jax.random.key(0), clients))
+    state = widen(jax.jit(algorithm.init)(jax.random.key(0), clients))
     step = jax.jit(algorithm.step)
     models, peaks = as_reference(people, state.params), as_reference(people, state.peak)
     best = np.zeros(CLIENTS)
@@ -131,7 +129,8 @@ def test_rounds_equal_the_reference(network, options):
     for r, alpha in enumerate(alphas):
         key = jax.random.key(10 + r)
         positions = [int(n) for n in graphs.members[r, 0]]
-        alone, together = batches_of(key, clients, positions[0], options.get('batch_size', 64), 2)
+        size, k_learn = options.get('batch_size', 64), jax.random.split(key)[1]
+        taught = batches_taught(k_learn, clients, positions[:1], size, epochs=2)
         state, info = step(key, state, round_of(graphs, r), clients)
         weight = 1 if 'scheduled' in options else alpha
         models, peaks, best = reference_dfml.dfml_round(
@@ -142,8 +141,8 @@ def test_rounds_equal_the_reference(network, options):
             positions,
             alpha,
             balance=(1 - alpha, weight),
-            batches=alone,
-            mutual_batches=together,
+            batches=batches_alone(key, clients, size),
+            mutual_batches=taught[positions[0]],
             how=options.get('supervision', 'wsm'),
             by_size=options.get('teachers', 'size') == 'size',
             students=[0] if options.get('transfer') == 'vanilla' else range(len(positions)),
@@ -312,8 +311,7 @@ def test_the_consensus_is_of_the_peak_models_which_are_evaluated(network):
     state = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), state)
     for name, params in algorithm.consensus(state).items():
         mean = jax.tree.map(lambda leaf: leaf.mean(axis=0), state.peak[name])
-        for ours, theirs in zip(*map(jax.tree.leaves, (params, mean)), strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12), params, mean)
 
 
 def test_a_model_learns_with_the_dropout_that_it_teaches_with(network):

@@ -155,12 +155,8 @@ def test_the_page_of_own_parts_runs_as_it_stands(tmp_path):
         assert done.status == 0, done
     assert [line.split()[0] for line in printed] == ['1', '2']
     for each in (
-        'nearby',
-        'even_odd',
-        'top_two',
-        'signs',
-        'waves/task=focal:factory',
-        'steps/optimizer=signs:signs',
+        *('nearby', 'even_odd', 'top_two', 'signs'),
+        *('waves/task=focal:factory', 'steps/optimizer=signs:signs'),
     ):
         assert (tmp_path / 'runs' / each / 'done').exists()
     swept = 'topology=nearby:NEARBY,partition=even_odd:EVEN_ODD'
@@ -248,27 +244,9 @@ def test_the_loader_and_the_format_of_the_data_page(tmp_path):
 
 
 OF_OTHERS = {  # of absl, make, Slurm, gcloud, Docker, TensorBoard and XLA
-    'help',
-    'helpfull',
-    'flagfile',
-    'array',
-    'account',
-    'cpus',
-    'gres',
-    'job',
-    'logdir',
-    'mem',
-    'ntasks',
-    'time',
-    'worker',
-    'command',
-    'no',
-    'rm',
-    'gpus',
-    'build',
-    'xla_cpu_multi_thread_eigen',
-    'xla_gpu_autotune_level',
-    'xla_gpu_enable_triton_gemm',
+    *('help', 'helpfull', 'flagfile', 'array', 'account', 'cpus', 'gres', 'job', 'logdir', 'mem'),
+    *('ntasks', 'time', 'worker', 'command', 'no', 'rm', 'gpus', 'build'),
+    *('xla_cpu_multi_thread_eigen', 'xla_gpu_autotune_level', 'xla_gpu_enable_triton_gemm'),
 }
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import numpy as np
@@ -109,8 +110,7 @@ def finish(run):
 def test_python_leaves_the_bits_of_the_command_line(kind, folder, tmp_path):
     flat = of_kind(kind, folder)
     run = finish(Experiment.of(**flat).run(tmp_path / 'python', progress=False))
-    done = here(*flags_of(flat), f'--out={tmp_path}/flags')
-    assert done.status == 0, done
+    here(*flags_of(flat), f'--out={tmp_path}/flags').succeeded()
     python, flags = tmp_path / 'python', tmp_path / 'flags'
     assert rows_of(python, 'seconds') == rows_of(flags, 'seconds')
     assert len(run.rows) == len(rows_of(flags)) > 0
@@ -157,11 +157,9 @@ def test_a_run_is_iterated_twice_and_its_rows_are_those_of_the_file(small, tmp_p
 
 
 def test_a_run_that_was_interrupted_does_not_look_finished(small, tmp_path, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
     run = Experiment.of(**small).run(tmp_path / 'run', progress=False)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupted = mock.Mock(side_effect=KeyboardInterrupt)
         patch.setattr('dfl_jax.experiment.session._show', interrupted)
         finish(run)
     with pytest.raises(ValueError, match='was interrupted; start another, or `resume`'):

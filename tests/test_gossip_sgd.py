@@ -1,13 +1,12 @@
 """The gradient methods against the plain NumPy reference, in float64."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from helpers import as_reference, round_of, widen
+from helpers import as_reference, assert_equals_reference, compiled, round_of, rounds_of
 
-from dfl_jax import Clients, Graph, topology
+from dfl_jax import Graph, topology
 from dfl_jax.compression import Codec
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
@@ -15,23 +14,6 @@ from dfl_jax.training.batches import epoch_orders
 
 CLIENTS, FEATURES, CLASSES = 6, 5, 3
 SIZES = (4, 7, 5, 6, 3, 7)  # in batches of 3 or 4: several, shorter last ones, clients below one
-
-
-@pytest.fixture
-def network(x64):
-    """Six clients of different sizes, as the reference and as the package takes them."""
-    rng = np.random.default_rng(3)
-    data = [
-        (rng.normal(size=(n, FEATURES)), np.eye(CLASSES)[rng.integers(CLASSES, size=n)])
-        for n in SIZES
-    ]
-    x = np.zeros((CLIENTS, max(SIZES), FEATURES))
-    y = np.zeros((CLIENTS, max(SIZES)), np.int32)
-    mask = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
-    for i, (features, one_hot) in enumerate(data):
-        x[i, : len(features)] = features
-        y[i, : len(features)] = one_hot.argmax(axis=1)
-    return data, Clients(jnp.asarray(x), jnp.asarray(y), jnp.asarray(mask))
 
 
 def schedule(lossy) -> Graph:
@@ -109,12 +91,12 @@ CASES = [
 
 @pytest.mark.parametrize(('name', 'settings', 'lossy'), CASES, ids=str)
 def test_three_rounds_equal_the_reference(network, name, settings, lossy):
-    data, clients = network
+    data, clients, _ = network
     graphs = schedule(lossy)
-    algorithm = make(name, bind(MLP(CLASSES, (8,)), (FEATURES,)), init='independent', **settings)
-    state = algorithm.init(jax.random.key(0), clients)
-    state = widen(state)
-    params = [as_reference(state.params, i) for i in range(CLIENTS)]
+    model = bind(MLP(CLASSES, (8,)), (FEATURES,))
+    method = compiled(name, model, init='independent', **settings)
+    states, infos = rounds_of(method, clients, graphs)
+    params = [as_reference(states[0].params, i) for i in range(CLIENTS)]
 
     plain = {'mixing': 'uniform', 'round_order': 'train_first', 'gossip_steps': 1, 'lr_decay': 1.0}
     training = plain | PUBLISHED[name] | settings
@@ -124,21 +106,14 @@ def test_three_rounds_equal_the_reference(network, name, settings, lossy):
         'steps': training.pop('local_steps', None),
     }
     lr, decay = training.pop('lr'), training.pop('lr_decay')
-    step = jax.jit(algorithm.step)
-    for r in range(len(graphs.active)):
-        graph = round_of(graphs, r)
-        key = jax.random.key(r)
-        state, info = step(key, state, graph, clients)
+    for r, info in enumerate(infos):
         neighbours = reference.neighbours_of(graphs.members[r], graphs.mask[r])
-        batches = batches_of(key, clients, **cutting)
+        batches = batches_of(jax.random.key(r), clients, **cutting)
         params, losses = reference.gossip_sgd_round(
             params, data, neighbours, graphs.active[r], batches, lr=lr * decay**r, **training
         )
         np.testing.assert_allclose(info.loss, losses, rtol=1e-10)
-    for i, expected in enumerate(params):
-        ours = reference.flatten(as_reference(state.params, i))
-        theirs = reference.flatten(expected)
-        assert np.linalg.norm(ours - theirs) <= 1e-10 * np.linalg.norm(theirs)
+    assert_equals_reference(states[-1].params, params)
 
 
 def test_the_gradient_of_the_reference_is_that_of_its_loss():
@@ -181,7 +156,7 @@ class Noisy:
 
 def test_every_gossip_step_rounds_anew(network):
     """With one key for two steps every weight would receive nothing or two."""
-    _, clients = network
+    _, clients, _ = network
     alone = schedule(False)
     alone = alone._replace(mask=alone.mask & (np.arange(alone.mask.shape[2]) == 0))
     model = bind(MLP(CLASSES, (8,)), (FEATURES,))

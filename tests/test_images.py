@@ -1,6 +1,5 @@
 """Folders of images, their augmentation, and the validation samples of a client."""
 
-import contextlib
 import io
 import os
 import sys
@@ -9,15 +8,13 @@ import time
 import jax
 import numpy as np
 import pytest
-from absl.testing import flagsaver
+from helpers import assert_refused
+from test_cli import here
 from tqdm import tqdm
+from wiring import experiment
 
 from dfl_jax import data
-from dfl_jax.cli.flags.run_flags import experiment_of_flags
-from dfl_jax.cli.run import command as cli
-from dfl_jax.cli.start import parse
 from dfl_jax.data import DataError, augment, image_folder, images
-from dfl_jax.setting_error import SettingError
 
 COLOURS = {
     'ant': [(200, 30, 90), (10, 60, 250), (0, 0, 1)],
@@ -114,8 +111,7 @@ def test_sizes(tmp_path):
     for size in (7, 0, -3, 1025):
         with pytest.raises(SettingError, match=rf'image_size is {size}: use 8 to 1024'):
             data.load('image_folder', tmp_path, image_size=size)
-    with pytest.raises(SettingError, match='image_size is for image_folder, hf:, got digits'):
-        data.load('digits', image_size=8)
+    assert_refused('image_size is for image_folder, hf:, got digits', 'digits', image_size=8)
 
 
 def test_resize_keeps_the_sides_and_averages(tmp_path):
@@ -163,16 +159,11 @@ def test_kinds_of_files(tmp_path):
     np.testing.assert_allclose((x - black) / (white - black) * 255, expected, atol=2)  # JPEG: 2
 
 
-TURNS = {  # Exif orientation: how Pillow makes the stored pixels of upright ones
-    1: None,
-    2: 'FLIP_LEFT_RIGHT',
-    3: 'ROTATE_180',
-    4: 'FLIP_TOP_BOTTOM',
-    5: 'TRANSPOSE',
-    6: 'ROTATE_90',
-    7: 'TRANSVERSE',
-    8: 'ROTATE_270',
-}
+# Exif orientation, from 1: how Pillow makes the stored pixels of upright ones
+TURNS = (
+    *(None, 'FLIP_LEFT_RIGHT', 'ROTATE_180', 'FLIP_TOP_BOTTOM'),
+    *('TRANSPOSE', 'ROTATE_90', 'TRANSVERSE', 'ROTATE_270'),
+)
 
 
 @pytest.mark.parametrize('mode', ['RGB', 'L'])
@@ -183,7 +174,7 @@ def test_photos_are_turned_as_their_camera_says(tmp_path, mode):
     upright[:8, 8:] = 90
     for half in ('train', 'test'):
         (tmp_path / half / 'a').mkdir(parents=True)
-        for orientation, turn in TURNS.items():
+        for orientation, turn in enumerate(TURNS, 1):
             image = Image.fromarray(upright).convert(mode)
             if turn:
                 image = image.transpose(Image.Transpose[turn])
@@ -264,9 +255,8 @@ def test_an_unreadable_image_is_named(tmp_path, keep):
     buffer = io.BytesIO()
     Image.fromarray(noise).save(buffer, 'png')
     write_bad(tmp_path, buffer.getvalue()[:keep])
-    with pytest.raises(DataError, match=r'cannot read the image .*bee/1.png \(.*remove') as caught:
-        data.load('image_folder', tmp_path, image_size=8)
-    assert '\n' not in str(caught.value)
+    said = r'cannot read the image .*bee/1.png \(.*remove'
+    assert_refused(said, 'image_folder', tmp_path, image_size=8)
 
 
 def test_what_is_no_plain_file_is_named_before_anything_is_read(tmp_path, monkeypatch):
@@ -275,8 +265,7 @@ def test_what_is_no_plain_file_is_named_before_anything_is_read(tmp_path, monkey
     for make, what in ((os.mkfifo, 'a named pipe'), (os.mkdir, 'a folder')):
         path = tmp_path / 'cat' / f'{what[-4:]}.png'
         make(path)
-        with pytest.raises(DataError, match=rf'image {path} .*it is {what}.*remove it'):
-            data.load('image_folder', tmp_path)
+        assert_refused(rf'image {path} .*it is {what}.*remove it', 'image_folder', tmp_path)
         path.unlink() if what == 'a named pipe' else path.rmdir()
 
 
@@ -292,38 +281,30 @@ def test_deeper_pixels_are_refused(tmp_path):
     buffer = io.BytesIO()
     Image.fromarray(np.full((9, 9), 5000, np.uint16)).save(buffer, 'png')
     write_bad(tmp_path, buffer.getvalue())
-    with pytest.raises(DataError, match=r'bee/1.png .*more than 8 bits'):
-        data.load('image_folder', tmp_path, image_size=8)
+    assert_refused(r'bee/1.png .*more than 8 bits', 'image_folder', tmp_path, image_size=8)
 
 
 def test_layouts_that_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(SettingError, match=r'set data_dir to a folder that holds CLASS/FILE\.jpg'):
-        data.load('image_folder')
-    with pytest.raises(SettingError, match='absent is not a folder: make it'):
-        data.load('image_folder', tmp_path / 'absent')
+    assert_refused(r'set data_dir to a folder that holds CLASS/FILE\.jpg', 'image_folder')
+    assert_refused('absent is not a folder: make it', 'image_folder', tmp_path / 'absent')
     (tmp_path / 'picture.png').touch()
     with pytest.raises(DataError, match=rf'{tmp_path} holds no class folders: .*CLASS/FILE.jpg'):
         data.load('image_folder', tmp_path)
     paint(tmp_path / 'train/a/0.png', (1, 2, 3))
-    with pytest.raises(DataError, match=rf'{tmp_path}/train holds no image: .*test/CLASS'):
-        data.load('image_folder', tmp_path)
+    assert_refused(rf'{tmp_path}/train holds no image: .*test/CLASS', 'image_folder', tmp_path)
     (tmp_path / 'test').mkdir()
-    with pytest.raises(DataError, match=rf'{tmp_path}/test holds no class folders'):
-        data.load('image_folder', tmp_path)
+    assert_refused(rf'{tmp_path}/test holds no class folders', 'image_folder', tmp_path)
     for name in 'abc':
         paint(tmp_path / f'test/{name}/0.png', (5, 6, 7))
-    with pytest.raises(DataError, match=r'test holds b, one of 2 classes that .*train lacks'):
-        data.load('image_folder', tmp_path)
+    assert_refused(r'test holds b, one of 2 classes that .*train lacks', 'image_folder', tmp_path)
     for name in 'bc':
         paint(tmp_path / f'train/{name}/0.png', (5, 2, 9))
     with pytest.raises(DataError, match='the green channel does not vary over 3 training images'):
         data.load('image_folder', tmp_path)
     paint(tmp_path / 'one/a/0.png', (1, 2, 3))
-    with pytest.raises(DataError, match=r'one holds 1 samples: .* at least two'):
-        data.load('image_folder', tmp_path / 'one')
+    assert_refused(r'one holds 1 samples: .* at least two', 'image_folder', tmp_path / 'one')
     monkeypatch.setitem(sys.modules, 'PIL.Image', None)
-    with pytest.raises(DataError, match='pip install pillow'):
-        data.load('image_folder', tmp_path / 'train')
+    assert_refused('pip install pillow', 'image_folder', tmp_path / 'train')
 
 
 def test_progress_goes_to_stderr(tmp_path, capsys, monkeypatch):
@@ -343,31 +324,20 @@ def test_progress_goes_to_stderr(tmp_path, capsys, monkeypatch):
 # --------------------------------------------------------------------------- from the command line
 
 
-def parsed(*argv):
-    return parse(['run.py', '--noprogress', '--compilation_cache=off', *map(str, argv)], cli)
-
-
 def test_flags(tmp_path):
     paint_classes(tmp_path)
-    with flagsaver.flagsaver():
-        parsed(
-            *('--dataset=image_folder', f'--data_dir={tmp_path}', '--image_size=16'),
-            *('--partition=iid', '--clients=4', '--degree=2', '--rounds=1', '--hidden=8'),
-        )
-        experiment = experiment_of_flags().build()
-        cli.FLAGS.unparse_flags()
-    assert experiment.clients.x.shape == (4, 2, 16, 16, 3)
-    assert experiment.test.x.shape == (2, 16, 16, 3)
+    built = experiment(
+        *('--dataset=image_folder', f'--data_dir={tmp_path}', '--image_size=16'),
+        *('--partition=iid', '--clients=4', '--degree=2', '--rounds=1', '--hidden=8'),
+    )
+    assert built.clients.x.shape == (4, 2, 16, 16, 3)
+    assert built.test.x.shape == (2, 16, 16, 3)
 
 
 @pytest.mark.parametrize('dataset', ['digits', 'mnist', 'own.npz'])
 def test_image_size_is_for_folders_only(dataset):
-    err = io.StringIO()
-    with flagsaver.flagsaver(), contextlib.redirect_stderr(err):
-        status = cli.main(parsed(f'--dataset={dataset}', '--image_size=32'))
-        cli.FLAGS.unparse_flags()
-    assert status not in (0, None)
-    assert f'--image_size=32 does not apply to --dataset={dataset}' in err.getvalue()
+    line = here(f'--dataset={dataset}', '--image_size=32').error
+    assert f'--image_size=32 does not apply to --dataset={dataset}' in line
 
 
 # --------------------------------------------------------------------------------- augmentation

@@ -18,11 +18,7 @@ HAS_NEURAL_TANGENTS = all(importlib.util.find_spec(n) for n in ('neural_tangents
 needs_neural_tangents = pytest.mark.skipif(
     not HAS_NEURAL_TANGENTS, reason='neural-tangents is not installed: make nt'
 )
-BACKENDS = {
-    'structured': 1e-12,
-    'output_scan': 1e-12,
-    'nt': 1e-10,
-}
+BACKENDS = {'structured': 1e-12, 'output_scan': 1e-12, 'nt': 1e-10}
 BACKEND_PARAMS = [
     pytest.param(name, marks=needs_neural_tangents if name == 'nt' else ()) for name in BACKENDS
 ]
@@ -318,15 +314,9 @@ class OwnLayers(nn.Module):
 
 @pytest.mark.parametrize('layer', [Tripled, Doubled, Squared, Renamed])
 def test_a_layer_is_known_by_what_it_computes_and_not_by_its_class(x64, layer):
-    model = bind(OwnLayers(layer), (4, 4, 1))
-    params = jax.tree.map(lambda a: np.asarray(a, np.float64), model.init(jax.random.key(0)))
-    x = np.random.default_rng(0).normal(size=(6, 4, 4, 1))
-    found = kernel_fn(model)(params, x)
-    jacobian = jax.jacrev(lambda w: model.apply(w, x))(params)
-    rows = np.concatenate(
-        [np.asarray(j).reshape(6, CLASSES, -1) for j in jax.tree.leaves(jacobian)], 2
-    )
-    np.testing.assert_allclose(found, np.einsum('icp,jcp->ij', rows, rows) / CLASSES, rtol=1e-10)
+    model, params, x = problem((OwnLayers(layer), (4, 4, 1)))
+    expected = dense_kernel(model, params, x)
+    np.testing.assert_allclose(kernel_fn(model)(params, x), expected, rtol=1e-10)
     assert (kernels.unstructured_parameters(model) == []) == (layer is Renamed)
 
 
@@ -342,12 +332,6 @@ class Switching(nn.Module):
 
 
 def test_the_kernel_of_a_network_whose_switch_has_no_default(x64):
-    model = bind(Switching(), (4,))
-    params = jax.tree.map(lambda a: np.asarray(a, np.float64), model.init(jax.random.key(0)))
-    x = np.random.default_rng(0).normal(size=(6, 4))
-    jacobian = jax.jacrev(lambda w: model.apply(w, x))(params)
-    rows = np.concatenate(
-        [np.asarray(j).reshape(6, CLASSES, -1) for j in jax.tree.leaves(jacobian)], 2
-    )
-    expected = np.einsum('icp,jcp->ij', rows, rows) / CLASSES
+    model, params, x = problem((Switching(), (4,)))
+    expected = dense_kernel(model, params, x)
     np.testing.assert_allclose(kernel_fn(model)(params, x), expected, rtol=1e-10)

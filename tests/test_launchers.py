@@ -40,13 +40,15 @@ GRID = (
 def whole(tmp_path_factory):
     """The folder of an undisturbed sweep without a launcher."""
     out = tmp_path_factory.mktemp('sweeps') / 'whole'
-    done = swept(*GRID, f'--out={out}')
-    assert done.status == 0, done
+    swept(*GRID, f'--out={out}').succeeded()
     return out
 
 
-def assert_same(out: Path, whole: Path) -> None:
-    """The tables and the files of all runs of two sweeps are equal, but for seconds and folders."""
+def assert_same(out: Path, whole: Path, *begun: dict[Path, list[str]]) -> None:
+    """The tables and the files of all runs of two sweeps are equal, but for seconds and folders.
+
+    begun: rows of earlier, on which the sweep went on: these, seconds and all, are the same.
+    """
     for name in ('results.csv', 'results.md', 'sweep.json'):
         assert (out / name).read_text() == (whole / name).read_text()
     runs = sorted(path.parent.name for path in whole.glob('*/config.json'))
@@ -65,6 +67,9 @@ def assert_same(out: Path, whole: Path) -> None:
             del row['seconds']
         assert ours == theirs
     assert not list(out.glob('groups/*/checkpoints'))
+    after = lines(out)
+    for file, rows in (each for earlier in begun for each in earlier.items()):
+        assert after[file][: len(rows) - 1] == rows[:-1]
 
 
 def workers_below(pid: int, words: str) -> list[int]:
@@ -244,8 +249,7 @@ def test_a_group_that_kills_every_worker_is_given_up(tmp_path):
 
 
 def test_workers_may_die_any_number_of_times_while_a_group_gets_on(tmp_path):
-    died = Ending('its worker died', died=True)
-    plan = [(0, died), (1, died), (0, died), (2, died), (0, died), (3, died), TRAINED]
+    plan = [*((round, DIED[1]) for round in (0, 1, 0, 2, 0, 3)), TRAINED]
     engine, failed = supervised(tmp_path, {'a': plan})
     assert not failed and engine.order == ['a'] * 7 and DEATHS < 6
 
@@ -382,12 +386,7 @@ def test_a_worker_of_ray_that_is_killed_changes_nothing(whole, tmp_path):
     assert all(len(before[file]) < 20 for file in others)
     done = head.outcome()
     assert done.status == 0, done.err
-    assert_same(out, whole)
-    # Both went on from what there was: these rows, seconds and all, are the same.
-    after = lines(out)
-    for earlier in (begun, before):
-        for file, rows in earlier.items():
-            assert after[file][: len(rows) - 1] == rows[:-1]
+    assert_same(out, whole, begun, before)
 
 
 @pytest.mark.slow
@@ -396,8 +395,7 @@ def test_local_jobs_of_submitit_make_the_same_sweep(whole, tmp_path):
     pytest.importorskip('submitit')
     out = tmp_path / 'out'
     argv = ('--launcher=submitit', '--submitit_cluster=local', '--launcher_workers=2')
-    done = swept(*GRID, *argv, f'--out={out}')
-    assert done.status == 0, done.err
+    swept(*GRID, *argv, f'--out={out}').succeeded()
     assert_same(out, whole)
 
 
@@ -415,10 +413,7 @@ def test_a_job_of_submitit_that_is_killed_changes_nothing(whole, tmp_path):
         os.kill(one, signal.SIGKILL)
     done = head.outcome()
     assert done.status == 0, done.err
-    assert_same(out, whole)
-    after = lines(out)
-    for file, rows in before.items():
-        assert after[file][: len(rows) - 1] == rows[:-1]
+    assert_same(out, whole, before)
 
 
 @pytest.mark.slow
@@ -434,10 +429,7 @@ def test_a_job_of_slurm_whose_time_is_up_is_queued_again(whole, tmp_path):
     done = head.outcome()
     assert done.status == 0, done.err
     assert (slurm / '1.requeued').exists()
-    assert_same(out, whole)
-    after = lines(out)
-    for file, rows in before.items():
-        assert after[file][: len(rows) - 1] == rows[:-1]
+    assert_same(out, whole, before)
     script = (out / 'jobs' / f'{slurm_stand_in.JOB}_submission.sh').read_text()
     asked = re.findall(r'#SBATCH --(\S+)', script)
     wanted = {'partition=gpu', 'mem=16GB', 'cpus-per-task=1', 'time=60', 'array=0-1%2'}

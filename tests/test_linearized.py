@@ -39,10 +39,7 @@ class Mixed(nn.Module):
         return scale * x + shift[None, :]
 
 
-NETWORKS = {
-    'mlp': bind(MLP(CLASSES, (5,)), (4,)),
-    'mixed': bind(Mixed(), (3, 3, 1)),
-}
+NETWORKS = {'mlp': bind(MLP(CLASSES, (5,)), (4,)), 'mixed': bind(Mixed(), (3, 3, 1))}
 
 
 @functools.cache

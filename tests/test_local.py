@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 import reference
+from helpers import as_reference
 
 from dfl_jax import Clients
 from dfl_jax.models import MLP, bind
@@ -58,14 +59,7 @@ def compiled(training, chunk=None):
 
 
 def trained(
-    settings,
-    clients=None,
-    model=MODEL,
-    params=None,
-    round=0,
-    support=None,
-    chunk=None,
-    linear=None,
+    settings, clients=None, model=MODEL, params=None, round=0, support=None, chunk=None, linear=None
 ):
     """(params, losses) on the host."""
     training = LocalTraining(**settings)
@@ -174,11 +168,6 @@ def test_one_step_with_a_large_batch_is_one_of_the_full_gradient(x64):
         expected = reference.flatten(mine) - 0.1 * gradient
         np.testing.assert_allclose(reference.flatten(ours), expected, rtol=1e-10, atol=1e-14)
         np.testing.assert_allclose(losses[i], value, rtol=1e-10)
-
-
-def as_reference(params, i):
-    layers = (params[f'Dense_{number}'] for number in (0, 1))
-    return [(np.asarray(of['kernel'][i]), np.asarray(of['bias'][i])) for of in layers]
 
 
 # ------------------------------------------------------------------------------------ optimisers

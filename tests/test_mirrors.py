@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from test_cli import (
 from dfl_jax.cli.report.command import write_report
 from dfl_jax.cli.run.loggers import SUFFIX, TensorBoard
 from dfl_jax.experiment.run_directory import RunDirectory
+from tests.torture import runs
 
 ROUNDS = 4
 LISTS = ('client_accuracy_quantiles',)
@@ -49,12 +49,7 @@ def plain(argv, tmp_path_factory):
 @pytest.fixture
 def stopped(plain, tmp_path):
     """A copy of it without its last checkpoint and what comes after."""
-    out = tmp_path / 'stopped'
-    shutil.copytree(plain, out)
-    for name in ('done', 'consensus.safetensors', 'curves.png'):
-        (out / name).unlink()
-    shutil.rmtree(out / 'checkpoints' / str(ROUNDS))
-    return out
+    return runs.stopped(plain, tmp_path / 'stopped', newest=False)
 
 
 def events_of(out: Path) -> list[Event]:
@@ -113,15 +108,12 @@ def test_standard_output_can_be_lines_of_json_alone(argv, plain, stopped, tmp_pa
         done = here(*argv, f'--out={out}', '--log=json', *more)
         start, *shown, end = map(json.loads, done.out.splitlines())
         assert done.status == 0
-        assert start == {
-            'event': 'start',
-            'out': str(out),
-            'config': json.loads((out / 'config.json').read_text()),
-        }
+        config = json.loads((out / 'config.json').read_text())
+        assert start == {'event': 'start', 'out': str(out), 'config': config}
         assert shown == [{'event': 'evaluation'} | row for row in rows_of(out)]
         assert end == {'event': 'end', 'status': 0}
         assert 'consensus accuracy' in done.err
-    assert 'log' not in start['config']['settings']
+    assert 'log' not in config['settings']
 
 
 @pytest.mark.integration
@@ -166,8 +158,7 @@ def test_losses_that_are_no_number_are_json_for_every_reader(tmp_path):
 @pytest.mark.integration
 def test_tensorboard_shows_every_row(argv, plain, tmp_path):
     out = tmp_path / 'out'
-    done = here(*argv, f'--out={out}', '--tensorboard')
-    assert (done.status, done.err) == (0, '')
+    assert here(*argv, f'--out={out}', '--tensorboard').succeeded().err == ''
     assert [row['round'] for row in rows_of(out)] == [2, 4]
     assert_mirrored(out)
     names = {name for _, name, _ in values_of(out)}

@@ -119,9 +119,7 @@ def test_leaf_dtype_is_kept(form, dtype, tolerance):
     graph, tree = lossy_graph(), tree_of()
     rows = loop_weights(graph, sizes_of(), 'size')
     mixed = mix(
-        jnp.asarray(rows),
-        graph.members,
-        jax.tree.map(lambda a: jnp.asarray(a, dtype), tree),
+        jnp.asarray(rows), graph.members, jax.tree.map(lambda a: jnp.asarray(a, dtype), tree)
     )
     assert mixed['kernel'].dtype == dtype
     expected = loop_mix(rows, graph.members, tree['kernel'])

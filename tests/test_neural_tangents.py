@@ -54,10 +54,7 @@ def dense_kernel(params, x1, x2):
 def kernel(implementation):
     nt = neural_tangents.load()
     ntk = nt.empirical_ntk_fn(
-        mlp,
-        trace_axes=(-1,),
-        vmap_axes=0,
-        implementation=nt.NtkImplementation[implementation],
+        mlp, trace_axes=(-1,), vmap_axes=0, implementation=nt.NtkImplementation[implementation]
     )
     return lambda params, x1, x2: ntk(x1, x2, params)
 

@@ -1,35 +1,22 @@
 """NTK-FL against the plain NumPy reference, in float64."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from helpers import compiled, round_of, widen
+from helpers import compiled, drawn_samples, padded, round_of, widen
 
-from dfl_jax import Clients, Graph, topology
+from dfl_jax import Graph, topology
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 
 CLIENTS, FEATURES, CLASSES, COHORT = 6, 5, 3, 3
-SIZES = (4, 7, 5, 6, 3, 7)
 TIMESTEPS = (3, 10, 25)
 
 
 def network():
     """Six clients of different sizes, as the reference takes them and padded."""
-    rng = np.random.default_rng(3)
-    data = [
-        (rng.normal(size=(n, FEATURES)), np.eye(CLASSES)[rng.integers(CLASSES, size=n)])
-        for n in SIZES
-    ]
-    x = np.zeros((CLIENTS, max(SIZES), FEATURES))
-    y = np.zeros((CLIENTS, max(SIZES)), np.int32)
-    mask = np.arange(max(SIZES)) < np.array(SIZES)[:, None]
-    for i, (features, one_hot) in enumerate(data):
-        x[i, : len(features)] = features
-        y[i, : len(features)] = one_hot.argmax(axis=1)
-    return data, Clients(jnp.asarray(x), jnp.asarray(y), jnp.asarray(mask))
+    return drawn_samples(), padded(drawn_samples())
 
 
 def lossy_cohorts() -> Graph:

@@ -13,11 +13,8 @@ pytestmark = pytest.mark.integration
 TESTS = Path(__file__).parent
 NAME = '--algorithm=gradient_tracking:method'
 SMALL = [
-    '--train_samples=240',
-    '--test_samples=100',
-    '--clients=6',
-    '--topology=ring',
-    '--noprogress',
+    *('--train_samples=240', '--test_samples=100', '--clients=6'),
+    *('--topology=ring', '--noprogress'),
 ]
 
 

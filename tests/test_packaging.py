@@ -17,13 +17,8 @@ from dfl_jax.cli.__main__ import COMMANDS
 ROOT = Path(__file__).resolve().parent.parent
 CELL = 'ntk_dfl/figure2/dpsgd-alpha0.1.flags'
 SMALL = [
-    '--dataset=synthetic',
-    '--clients=10',
-    '--train_samples=200',
-    '--rounds=1',
-    '--client_eval_samples=50',
-    '--nocheckpoint',
-    '--noprogress',
+    *('--dataset=synthetic', '--clients=10', '--train_samples=200', '--rounds=1'),
+    *('--client_eval_samples=50', '--nocheckpoint', '--noprogress'),
 ]
 
 

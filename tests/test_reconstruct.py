@@ -1,11 +1,13 @@
 """The reconstruction attack: known inputs come back, and how close is measured right."""
 
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 from reference import jacobian
+from test_cli import called
 
 from dfl_jax.compression import chain, quantization, top_k
 from dfl_jax.data import synthetic
@@ -310,16 +312,16 @@ def test_dimensions_out_of_range(dimensions):
 
 
 def command(*flags):
-    with flagsaver.flagsaver(), jax.numpy_rank_promotion('allow'):
-        return command_line.main(command_line.FLAGS(['reconstruct', *flags]))
+    with jax.numpy_rank_promotion('allow'):
+        return called(command_line, *flags)
 
 
 @pytest.mark.slow
-def test_the_command_writes_its_files(tmp_path, capsys):
+def test_the_command_writes_its_files(tmp_path):
     pytest.importorskip('sklearn')
     tiny = ('--images=2', '--attack_steps=30', '--attack_restarts=1', '--attack_training=0')
     flags = (f'--out={tmp_path / "out"}', '--noprogress', *tiny)
-    assert command(*flags) == 0
+    done = command(*flags).succeeded()
     assert sorted(path.name for path in (tmp_path / 'out').iterdir()) == [
         'reconstruction.md',
         'reconstruction.png',
@@ -333,9 +335,8 @@ def test_the_command_writes_its_files(tmp_path, capsys):
         'sparsity 0.5, 6 bits, projection 16',
     }  # fmt: skip
     assert (tmp_path / 'out' / 'reconstruction.png').read_bytes().startswith(b'\x89PNG')
-    assert text in capsys.readouterr().out
-    assert command(*flags) == 1
-    assert 'exists and is not an empty folder; choose another --out' in capsys.readouterr().err
+    assert text in done.out
+    assert 'exists and is not an empty folder; choose another --out' in command(*flags).error
 
 
 def test_the_second_attack_is_at_trained_weights():
@@ -361,28 +362,21 @@ def test_the_second_attack_is_at_trained_weights():
         ('--attack_projection=65', 'projection to 65 dimensions of inputs with 64 features'),
     ],
 )
-def test_a_bad_flag_is_named_in_one_line(flag, message, tmp_path, capsys):
-    assert command(f'--out={tmp_path / "out"}', flag) == 1
-    error = capsys.readouterr().err
-    assert message in error and error.count('\n') == 1
+def test_a_bad_flag_is_named_in_one_line(flag, message, tmp_path):
+    assert message in command(f'--out={tmp_path / "out"}', flag).error
     assert not (tmp_path / 'out').exists()
 
 
-def test_where_nothing_can_be_written_is_told_first(tmp_path, capsys, monkeypatch):
+def test_where_nothing_can_be_written_is_told_first(tmp_path, monkeypatch):
     (tmp_path / 'file').touch()
     monkeypatch.setattr(scene, 'choose_victim', None)
     for out in (tmp_path / 'file', tmp_path / 'file' / 'deep', tmp_path / ('x' * 300), '/proc/x'):
-        assert command(f'--out={out}') == 1
-        error = capsys.readouterr().err
-        assert 'choose another --out' in error and error.count('\n') == 1
+        assert 'choose another --out' in command(f'--out={out}').error
     assert [path.name for path in tmp_path.iterdir()] == ['file']
 
 
-def test_ctrl_c_while_it_loads(tmp_path, capsys, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(scene, 'choose_victim', interrupt)
-    assert command(f'--out={tmp_path / "out"}') == 130
-    assert capsys.readouterr().err.startswith('error: interrupted')
+def test_ctrl_c_while_it_loads(tmp_path, monkeypatch):
+    monkeypatch.setattr(scene, 'choose_victim', mock.Mock(side_effect=KeyboardInterrupt))
+    done = command(f'--out={tmp_path / "out"}')
+    assert done.status == 130 and done.error.startswith('error: interrupted')
     assert not (tmp_path / 'out').exists()

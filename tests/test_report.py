@@ -8,6 +8,7 @@ from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from helpers import started
@@ -516,10 +517,7 @@ def test_where_no_page_can_be_written(runs, tmp_path):
 
 
 def test_ctrl_c_while_it_reads(monkeypatch, tmp_path, capsys):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(report, 'find_runs', interrupt)
+    monkeypatch.setattr(report, 'find_runs', mock.Mock(side_effect=KeyboardInterrupt))
     chosen = {'runs': str(tmp_path), 'out': None, 'target': 0.85, 'overwrite': False}
     monkeypatch.setattr(report, 'FLAGS', SimpleNamespace(**chosen))
     assert report.main(['report']) == 130

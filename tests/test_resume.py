@@ -1,16 +1,17 @@
 """Runs that are stopped, killed or damaged, and go on as if nothing had happened."""
 
-import contextlib
 import json
 import shutil
 import signal
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from test_cli import (
     NETWORK,
     SMALL,
+    Finished,
     command,
     contents,
     finish,
@@ -21,7 +22,9 @@ from test_cli import (
 )
 
 from dfl_jax.experiment.run_directory import RunDirectory
+from tests.torture import runs
 from tests.torture.processes import Process
+from tests.torture.runs import lines_in
 
 ROUNDS, EVERY = 12, 2
 MODEL = 'consensus.safetensors'
@@ -47,22 +50,12 @@ def whole(tmp_path_factory):
 @pytest.fixture
 def stopped(whole, tmp_path):
     """A copy of it that lacks its end, as a kill before the last steps leaves it."""
-    out = tmp_path / 'stopped'
-    shutil.copytree(whole, out)
-    for name in ('done', MODEL, 'curves.png'):
-        (out / name).unlink()
-    return out
+    return runs.stopped(whole, tmp_path / 'stopped')
 
 
 def steps_of(out: Path) -> list[int]:
     names = [path.name for path in (out / 'checkpoints').iterdir()]
     return sorted(int(name) for name in names if name.isdecimal())
-
-
-def lines_in(out: Path) -> int:
-    with contextlib.suppress(FileNotFoundError):
-        return (out / 'metrics.jsonl').read_text().count('\n')
-    return 0
 
 
 def start(out: Path, lines: int, *flags: str, argv: tuple[str, ...] = ARGV) -> Process:
@@ -80,6 +73,13 @@ def assert_same_result(out: Path, whole: Path) -> None:
     assert (out / 'done').exists()
     seconds = [row['seconds'] for row in rows_of(out)]
     assert seconds == sorted(seconds)
+
+
+def resume(out: Path, whole: Path, *argv: str) -> Finished:
+    """What is said by the command that resumes a run, which ends as the undisturbed one did."""
+    done = here(*argv, f'--out={out}', '--resume').succeeded()
+    assert_same_result(out, whole)
+    return done
 
 
 # --------------------------------------------------------------------------------------- killed
@@ -103,8 +103,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(lines, delay, whole, tmp_path):
     process.kill()
     assert process.outcome().status == -signal.SIGKILL
     assert not (out / 'done').exists()
-    assert here(*ARGV, f'--out={out}', '--resume').status == 0
-    assert_same_result(out, whole)
+    resume(out, whole, *ARGV)
 
 
 @pytest.mark.integration
@@ -116,7 +115,7 @@ def test_killed_twice_and_resumed_in_a_new_process(tmp_path):
         process.kill()
         process.outcome()
     done = finish(command(f'--out={out}', '--resume', '--noprogress', cwd=tmp_path))
-    assert (done.status, done.err) == (0, '')
+    assert done.succeeded().err == ''
     assert_same_result(out, whole)
 
 
@@ -128,8 +127,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(whole, tmp_path):
     process.kill()
     process.outcome()
     assert lines_in(out) == 0
-    assert here(*ARGV, f'--out={out}', '--resume').status == 0
-    assert_same_result(out, whole)
+    resume(out, whole, *ARGV)
 
 
 # ----------------------------------------------------------------------------------- interrupted
@@ -148,21 +146,18 @@ def test_an_interrupted_run_says_how_to_go_on(whole, tmp_path):
     assert f'interrupted: {kept} of {ROUNDS} rounds kept' in line
     assert f'--resume --out={out} goes on' in line
     assert not (out / 'done').exists()
-    assert here(*ARGV, f'--out={out}', '--resume').status == 0
-    assert_same_result(out, whole)
+    resume(out, whole, *ARGV)
 
 
 def test_interrupted_before_the_first_round(tmp_path, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr('dfl_jax.cli.run.command.build', interrupt)
+    interrupted = mock.Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr('dfl_jax.cli.run.command.build', interrupted)
     stopped = here(*ARGV, f'--out={tmp_path}/out')
     assert stopped.status == 130
     assert 'start again' in stopped.error
     assert not (tmp_path / 'out').exists()
     monkeypatch.undo()
-    monkeypatch.setattr('dfl_jax.experiment.config_file.write_network', interrupt)
+    monkeypatch.setattr('dfl_jax.experiment.config_file.write_network', interrupted)
     stopped = here(*ARGV, f'--out={tmp_path}/out')
     assert stopped.status == 130
     assert f'--resume --out={tmp_path}/out goes on' in stopped.error
@@ -176,8 +171,7 @@ def test_interrupted_without_checkpoints(whole, tmp_path):
     stopped = finish(process)
     assert stopped.status == 130
     assert f'interrupted: 0 of {ROUNDS} rounds kept' in stopped.err
-    assert here(*ARGV, f'--out={out}', '--resume').status == 0
-    assert_same_result(out, whole)
+    resume(out, whole, *ARGV)
 
 
 # ---------------------------------------------------------------------------- what a kill leaves
@@ -193,8 +187,7 @@ def test_resuming_what_is_done_changes_nothing(whole):
 
 
 def test_only_the_end_was_missing(stopped, whole):
-    assert here(*ARGV, f'--out={stopped}', '--resume').status == 0
-    assert_same_result(stopped, whole)
+    resume(stopped, whole, *ARGV)
     assert rows_of(stopped) == rows_of(whole)
     assert (stopped / 'curves.png').exists()
 
@@ -216,21 +209,18 @@ def test_a_half_written_last_line(stopped, whole):
     file.write_bytes(file.read_bytes()[:-40])
     shutil.rmtree(stopped / 'checkpoints' / str(ROUNDS))
     assert steps_of(stopped) == [ROUNDS - EVERY]
-    assert here(*ARGV, f'--out={stopped}', '--resume').status == 0
-    assert_same_result(stopped, whole)
+    resume(stopped, whole, *ARGV)
 
 
 def test_a_row_whose_checkpoint_was_not_saved(stopped, whole):
     shutil.rmtree(stopped / 'checkpoints' / str(ROUNDS))
-    assert here(*ARGV, f'--out={stopped}', '--resume').status == 0
-    assert_same_result(stopped, whole)
+    resume(stopped, whole, *ARGV)
 
 
 def test_an_unfinished_checkpoint_is_ignored(stopped, whole):
     checkpoints = stopped / 'checkpoints'
     (checkpoints / str(ROUNDS)).rename(checkpoints / f'{ROUNDS}.orbax-checkpoint-tmp')
-    assert here(*ARGV, f'--out={stopped}', '--resume').status == 0
-    assert_same_result(stopped, whole)
+    resume(stopped, whole, *ARGV)
 
 
 def flip_a_bit(checkpoint: Path) -> None:
@@ -286,13 +276,10 @@ def test_a_damaged_checkpoint_is_set_aside(damage, stopped, whole):
     newest = stopped / 'checkpoints' / str(ROUNDS)
     harm(newest)
     before = contents(newest)
-    done = here(*ARGV, f'--out={stopped}', '--resume')
-    assert done.status == 0
-    (line,) = done.err.splitlines()
+    (line,) = resume(stopped, whole, *ARGV).err.splitlines()
     assert line.startswith(f'warning: {newest} cannot be used (') and reason in line
     assert f'it is unreadable-{ROUNDS} now' in line
     assert f'goes on from round {ROUNDS - EVERY}' in line
-    assert_same_result(stopped, whole)
     assert steps_of(stopped) == [ROUNDS - EVERY, ROUNDS]
     assert contents(stopped / 'checkpoints' / f'unreadable-{ROUNDS}') == before
 
@@ -301,9 +288,8 @@ def test_what_was_set_aside_before_stays(stopped, whole):
     checkpoints = stopped / 'checkpoints'
     (checkpoints / f'unreadable-{ROUNDS}').mkdir()
     flip_a_bit(checkpoints / str(ROUNDS))
-    done = here(*ARGV, f'--out={stopped}', '--resume', '--nocheckpoint')
-    assert done.status == 0 and f'it is unreadable-{ROUNDS}-2 now' in done.err
-    assert_same_result(stopped, whole)
+    done = resume(stopped, whole, *ARGV, '--nocheckpoint')
+    assert f'it is unreadable-{ROUNDS}-2 now' in done.err
     assert contents(checkpoints / f'unreadable-{ROUNDS}') == {}
     assert steps_of(stopped) == [ROUNDS - EVERY]
 
@@ -320,14 +306,12 @@ def test_no_readable_checkpoint_is_an_error_with_the_way_out(stopped, whole, tmp
     assert 'move that folder away, and --resume starts from the first round' in line
     assert contents(stopped) == before
     checkpoints.rename(tmp_path / 'away')
-    assert here(*ARGV, f'--out={stopped}', '--resume').status == 0
-    assert_same_result(stopped, whole)
+    resume(stopped, whole, *ARGV)
 
 
 def test_no_more_checkpoints_does_not_lose_those_that_are(stopped, whole):
     shutil.rmtree(stopped / 'checkpoints' / str(ROUNDS))
-    assert here(*ARGV, f'--out={stopped}', '--resume', '--nocheckpoint').status == 0
-    assert_same_result(stopped, whole)
+    resume(stopped, whole, *ARGV, '--nocheckpoint')
     assert steps_of(stopped) == [ROUNDS - EVERY]
     kept = len(rows_of(whole)) - 1
     assert rows_of(stopped)[:kept] == rows_of(whole)[:kept]  # not made again: equal seconds
@@ -346,9 +330,7 @@ def test_progress_is_kept(stopped):
 
 def test_resume_recalls_the_settings(stopped, whole):
     shutil.rmtree(stopped / 'checkpoints' / str(ROUNDS))
-    done = here('--resume', f'--out={stopped}')
-    assert (done.status, done.err) == (0, '')
-    assert_same_result(stopped, whole)
+    assert resume(stopped, whole).err == ''
 
 
 @pytest.mark.integration
@@ -358,11 +340,8 @@ def test_more_rounds_end_as_a_run_that_was_long_from_the_start(at, whole, tmp_pa
     out = tmp_path / 'out'
     short = [flag for flag in ARGV if not flag.startswith('--rounds=')]
     assert here(*short, f'--rounds={at}', f'--out={out}').status == 0
-    done = here('--resume', f'--out={out}', f'--rounds={ROUNDS}')
-    assert (done.status, done.err) == (0, '')
-    assert_same_result(out, whole)
-    settings = json.loads((out / 'config.json').read_text())['settings']
-    assert settings == json.loads((whole / 'config.json').read_text())['settings']
+    assert resume(out, whole, f'--rounds={ROUNDS}').err == ''
+    assert RunDirectory(out).config()['settings'] == RunDirectory(whole).config()['settings']
 
 
 @pytest.mark.integration
@@ -376,9 +355,7 @@ def test_an_extension_that_is_killed_after_its_first_evaluation(whole, tmp_path)
     shutil.rmtree(out / 'checkpoints')
     (tmp_path / 'kept').rename(out / 'checkpoints')
     (out / 'done').unlink()
-    done = here('--resume', f'--out={out}')
-    assert (done.status, done.err) == (0, '')
-    assert_same_result(out, whole)
+    assert resume(out, whole).err == ''
 
 
 TINY = ('--dataset=synthetic', '--clients=6', '--degree=2', '--hidden=4', '--noprogress')
@@ -394,9 +371,7 @@ def test_more_rounds_of_spark_whose_schedule_and_projections_are_those_of_any_le
     schedule = '--spark_warmup=1'  # of 30
     assert here(*SPARK, schedule, '--rounds=4', f'--out={whole}').status == 0
     assert here(*SPARK, schedule, '--rounds=2', f'--out={out}').status == 0
-    done = here('--resume', f'--out={out}', '--rounds=4')
-    assert (done.status, done.err) == (0, '')
-    assert_same_result(out, whole)
+    assert resume(out, whole, '--rounds=4').err == ''
 
 
 @pytest.mark.integration
@@ -460,9 +435,7 @@ def test_a_last_row_that_is_damaged_is_made_again(stopped, whole):
     file = stopped / 'metrics.jsonl'
     lines = lines_of(file)
     file.write_text(''.join([*lines[:-1], lines[-1].replace('0', '1')]))
-    done = here('--resume', f'--out={stopped}')
-    assert done.status == 0 and f'line {len(lines)} of {file}' in done.err
-    assert_same_result(stopped, whole)
+    assert f'line {len(lines)} of {file}' in resume(stopped, whole).err
 
 
 @pytest.mark.integration
@@ -472,9 +445,7 @@ def test_a_done_run_that_lost_something_is_made_again(name, whole, tmp_path):
     shutil.copytree(whole, out)
     content = (out / name).read_bytes()
     (out / name).write_bytes(content[:-20])
-    done = here('--resume', f'--out={out}')
-    assert done.status == 0 and 'it is made again' in done.err
-    assert_same_result(out, whole)
+    assert 'it is made again' in resume(out, whole).err
 
 
 # ----------------------------------------------------------------------------------- who works here
@@ -534,8 +505,7 @@ def test_a_full_disk_is_one_line_and_no_loss(whole, tmp_path):
     assert 'File too large' in line or 'EFBIG' in line
     assert f'--resume --out={out} goes on from the last checkpoint' in line
     assert not list(out.glob('*.tmp'))
-    assert here('--resume', f'--out={out}').status == 0
-    assert_same_result(out, whole)
+    resume(out, whole)
 
 
 @pytest.mark.integration
@@ -561,12 +531,18 @@ def test_other_data_under_the_same_name(tmp_path):
     assert line.startswith('error: the data (--dataset, --data_dir) changed since')
 
 
+def write_network(folder: Path) -> tuple[Path, Path]:
+    """Files of a partition of 120 samples over six clients, and of a ring of them."""
+    partition, edges = folder / 'partition.json', folder / 'edges.txt'
+    partition.write_text(json.dumps([list(range(i, 120, 6)) for i in range(6)]))
+    edges.write_text('\n'.join(f'{i} {(i + 1) % 6}' for i in range(6)))
+    return partition, edges
+
+
 @pytest.fixture
 def listed(tmp_path):
     """A run whose partition and graph come from files."""
-    partition, edges = tmp_path / 'partition.json', tmp_path / 'edges.txt'
-    partition.write_text(json.dumps([list(range(i, 120, 6)) for i in range(6)]))
-    edges.write_text('\n'.join(f'{i} {(i + 1) % 6}' for i in range(6)))
+    partition, edges = write_network(tmp_path)
     argv = (
         '--algorithm=dpsgd', '--clients=6', '--hidden=4', '--topology=edge_list', '--rounds=2',
         f'--dataset={write_clusters(tmp_path / "mine.npz")}', f'--partition_file={partition}',
@@ -620,8 +596,8 @@ def test_a_run_whose_clients_were_evaluated_on_the_first_samples(tmp_path):
         assert rows_of(out) == rows
     directory.write_config(new)
     assert here('--resume', f'--out={out}', '--rounds=4').status == 0
-    longer = here(*of_it[:-1], '--client_eval_samples=10', '--rounds=4', f'--out={tmp_path}/long')
-    assert longer.status == 0
+    longer = ('--client_eval_samples=10', '--rounds=4', f'--out={tmp_path}/long')
+    here(*of_it[:-1], *longer).succeeded()
     assert rows_of(out, without='seconds') == rows_of(tmp_path / 'long', without='seconds')
 
 
@@ -658,8 +634,7 @@ def relative(tmp_path, monkeypatch):
     (home / 'data').mkdir(parents=True)
     other.mkdir()
     write_clusters(home / 'data' / 'mine.npz')
-    (home / 'partition.json').write_text(json.dumps([list(range(i, 120, 6)) for i in range(6)]))
-    (home / 'edges.txt').write_text('\n'.join(f'{i} {(i + 1) % 6}' for i in range(6)))
+    write_network(home)
     (home / 'world.csv').write_text('speed,uplink\n' + '1e9,1e6\n' * 6)
     monkeypatch.chdir(home)
     argv = (
@@ -690,20 +665,17 @@ def test_files_that_have_moved_are_asked_for_one_by_one(relative):
     }
     while (ended := here(*resume, *given)).status:
         (name,) = (n for n in names if f'say where it is now by --{n}=PATH' in ended.error)
-        assert (
-            f'has --{name}={names[name]}, and no such file is here, nor in {relative}, where'
-            in (ended.error)
-        )
+        missing = f'has --{name}={names[name]}, and no such file is here, nor in {relative}, where'
+        assert missing in ended.error
         given.append(f'--{name}={moved}/{names.pop(name)}')
     assert not names
 
 
 def test_where_a_run_began_may_be_anything_and_files_here_will_do(relative, monkeypatch):
-    file = relative / 'out' / 'config.json'
+    directory = RunDirectory(relative / 'out')
     for folder in (None, 7, '/no/such/folder'):
-        config = json.loads(file.read_text()) | {'folder': folder}
-        del config['digest']
-        file.write_text(json.dumps(config))
+        config = directory.config() | {'folder': folder}
+        directory.write_config(config)
         monkeypatch.chdir(relative)
         rounds = 2 + config['settings']['rounds']
         assert here('--resume', '--out=out', f'--rounds={rounds}').status == 0
@@ -726,10 +698,9 @@ def test_a_file_that_is_not_there_is_not_called_damaged(tmp_path, monkeypatch):
 def test_resume_imports_no_algorithm_that_only_the_config_names(stopped, tmp_path, monkeypatch):
     (tmp_path / 'evil.py').write_text('raise SystemExit("imported")')
     monkeypatch.syspath_prepend(tmp_path)
-    config = json.loads((stopped / 'config.json').read_text())
+    config = RunDirectory(stopped).config()
     config['settings']['algorithm'] = 'evil:make'
-    del config['digest']
-    (stopped / 'config.json').write_text(json.dumps(config))
+    RunDirectory(stopped).write_config(config)
     line = here('--resume', f'--out={stopped}').error
     assert '--algorithm=evil:make' in line and '--allow_imports' in line
 
@@ -745,20 +716,17 @@ def test_resume_imports_no_algorithm_that_only_the_config_names(stopped, tmp_pat
     ],
 )
 def test_a_config_with_settings_that_cannot_be(change, part, stopped):
-    config = json.loads((stopped / 'config.json').read_text())
+    config = RunDirectory(stopped).config()
     config['settings'] |= change
-    del config['digest']
-    (stopped / 'config.json').write_text(json.dumps(config))
+    RunDirectory(stopped).write_config(config)
     assert part in here('--resume', f'--out={stopped}').error
 
 
 def test_a_config_that_was_changed(stopped):
     file = stopped / 'config.json'
     file.write_text(file.read_text().replace('"seed": 0', '"seed": 1'))
-    assert (
-        f'{file} is damaged: it is not what was written'
-        in here('--resume', f'--out={stopped}').error
-    )
+    line = here('--resume', f'--out={stopped}').error
+    assert f'{file} is damaged: it is not what was written' in line
 
 
 @pytest.mark.parametrize('text', ['null', '[]', '{}', '{"settings": 1}', '[' * 100_000, ''])

@@ -4,12 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 from test_cli import write_clusters
+from wiring import experiment
 
-from dfl_jax.cli.flags.run_flags import experiment_of_flags
-from dfl_jax.cli.run import command
-from dfl_jax.cli.start import parse
 from dfl_jax.experiment.network_file import write_network
 from dfl_jax.experiment.run_directory import RunDirectory
 
@@ -19,15 +16,10 @@ def network(tmp_path):
     """Flags to the experiment and its network.json."""
 
     def written(*flags):
-        with flagsaver.flagsaver():
-            try:
-                parse(['run', *flags, '--clients=6', '--rounds=3', '--hidden=4'], command)
-                experiment = experiment_of_flags().build()
-            finally:
-                command.FLAGS.unparse_flags()
+        built = experiment(*flags, '--clients=6', '--rounds=3', '--hidden=4')
         directory = RunDirectory(tmp_path)
-        write_network(directory, experiment)
-        return experiment, json.loads(directory.network_file.read_text())
+        write_network(directory, built)
+        return built, json.loads(directory.network_file.read_text())
 
     return written
 

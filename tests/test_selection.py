@@ -1,7 +1,6 @@
 """Final model averaging: orders, weights, accuracies, and the command."""
 
-import contextlib
-import io
+import functools
 import json
 import re
 
@@ -9,16 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 from helpers import evaluator, host_round
-from test_cli import write_clusters, write_sums
+from test_cli import called, here, write_clusters, write_sums
 
 from dfl_jax import data, topology
 from dfl_jax.algorithms import dfedavg, dispfl
 from dfl_jax.base import Graph
 from dfl_jax.cli.run import command as cli
-from dfl_jax.cli.start import parse
 from dfl_jax.cli.time import command as time
+from dfl_jax.experiment.run_directory import RunDirectory
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 from dfl_jax.papers.select import command as select
@@ -177,25 +175,9 @@ def test_counts_of_clients():
 # ---------------------------------------------------------------------------------- the command
 
 
-def command(module, *argv) -> tuple[int, str, str]:
-    """The command of a module in this process: (exit status, stdout, stderr)."""
-    out, err = io.StringIO(), io.StringIO()
-    with flagsaver.flagsaver(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = module.main(parse(['command', '--noprogress', *map(str, argv)], module))
-        except SystemExit as stop:
-            status = stop.code
-        finally:
-            cli.FLAGS.unparse_flags()
-    return status, out.getvalue(), err.getvalue()
-
-
 def train(out, *argv) -> None:
-    status, _, err = command(
-        cli, f'--clients={CLIENTS}', '--degree=2', '--rounds=2', '--hidden=8', '--seed=4',
-        '--compilation_cache=off', f'--out={out}', *argv,
-    )  # fmt: skip
-    assert status == 0, err
+    network = (f'--clients={CLIENTS}', '--degree=2', '--rounds=2', '--hidden=8', '--seed=4')
+    here(*network, f'--out={out}', *argv).succeeded()
 
 
 @pytest.fixture(scope='module')
@@ -206,13 +188,12 @@ def finished(tmp_path_factory):
     return out
 
 
+chosen = functools.partial(called, select, '--noprogress')
+
+
 def refused(*argv) -> str:
     """The one line on stderr of a command that failed."""
-    status, _, err = command(select, *argv)
-    assert status not in (0, None)
-    (line,) = err.splitlines()
-    assert line.startswith('error: ')
-    return line
+    return chosen(*argv).error
 
 
 @pytest.mark.integration
@@ -220,7 +201,7 @@ def test_the_command_writes_once(finished, tmp_path):
     out = tmp_path / 'chosen'
     before = sorted(finished.rglob('*'))
     flags = (f'--run={finished}', f'--out={out}', '--target=0.5', '--seed=1')
-    status, printed, err = command(select, *flags)
+    status, printed, err = chosen(*flags)
     assert (status, err) == (0, '')
     assert sorted(path.name for path in out.iterdir()) == sorted(select.FILES)
     assert all(path.stat().st_size > 100 for path in out.iterdir())
@@ -255,13 +236,10 @@ def test_the_command_writes_once(finished, tmp_path):
 def test_results_go_into_the_run_and_younger_settings_keep_their_defaults(tmp_path):
     folder = tmp_path / 'run'
     train(folder, '--algorithm=dfedavg')
-    config = json.loads((folder / 'config.json').read_text())
-    removed = config['settings'].pop('client_dropout')
-    assert removed == 0
-    del config['digest']
-    (folder / 'config.json').write_text(json.dumps(config))
-    status, _, err = command(select, f'--run={folder}')
-    assert (status, err) == (0, '')
+    config = RunDirectory(folder).config()
+    assert config['settings'].pop('client_dropout') == 0
+    RunDirectory(folder).write_config(config)
+    assert chosen(f'--run={folder}').succeeded().err == ''
     assert all((folder / name).exists() for name in select.FILES)
 
 
@@ -278,11 +256,8 @@ def test_what_the_command_refuses(finished, tmp_path):
 
 @pytest.mark.integration
 def test_models_without_an_accuracy(tmp_path):
-    of_it = (
-        f'--dataset={write_sums(tmp_path / "set.npz")}',
-        '--task=regression',
-        '--partition=iid',
-    )
+    data = write_sums(tmp_path / 'set.npz')
+    of_it = (f'--dataset={data}', '--task=regression', '--partition=iid')
     train(tmp_path / 'run', '--algorithm=dpsgd', '--lr=0.01', *of_it)
     assert 'models have no accuracy to choose by' in refused(f'--run={tmp_path / "run"}')
 
@@ -347,25 +322,11 @@ def test_code_that_a_config_names_is_not_run_unasked(flag, finished, tmp_path, m
 @pytest.mark.parametrize(
     ('name', 'value'),
     [
-        ('clients', 'six'),
-        ('clients', None),
-        ('clients', True),
-        ('clients', 6.0),
-        ('clients', 0),
-        ('alpha', '0.1'),
-        ('alpha', [0.1]),
-        ('alpha', 10**400),
-        ('hidden', [8]),
-        ('hidden', '8'),
-        ('static_topology', 1),
-        ('dataset', 5),
-        ('gain', 'none'),
-        ('algorithm', {'a': 1}),
-        ('algorithm', None),
-        ('allow_imports', True),
-        ('out', 'elsewhere'),
-        ('pdb', True),
-        ('flagfile', 'x'),
+        *(('clients', 'six'), ('clients', None), ('clients', True), ('clients', 6.0)),
+        *(('clients', 0), ('alpha', '0.1'), ('alpha', [0.1]), ('alpha', 10**400)),
+        *(('hidden', [8]), ('hidden', '8'), ('static_topology', 1), ('dataset', 5)),
+        *(('gain', 'none'), ('algorithm', {'a': 1}), ('algorithm', None)),
+        *(('allow_imports', True), ('out', 'elsewhere'), ('pdb', True), ('flagfile', 'x')),
     ],
 )
 def test_a_setting_that_no_run_has(name, value, finished, tmp_path):
@@ -407,22 +368,20 @@ def test_a_run_on_a_file_is_looked_into_from_another_folder(tmp_path, monkeypatc
     monkeypatch.chdir(home)
     train('run', '--algorithm=dfedavg', '--dataset=mine.npz', '--partition=iid')
     monkeypatch.chdir(elsewhere)
-    status, _, err = command(select, f'--run={home}/run', '--out=first')
-    assert (status, err) == (0, '')
+    assert chosen(f'--run={home}/run', '--out=first').succeeded().err == ''
 
     moved = (home / 'mine.npz').rename(tmp_path / 'moved.npz')
     line = refused(f'--run={home}/run', '--out=second')
     assert f'nor in {home}, where the run began; say where it is now by --dataset=PATH' in line
-    status, _, err = command(select, f'--run={home}/run', '--out=second', f'--dataset={moved}')
-    assert (status, err) == (0, '')
+    done = chosen(f'--run={home}/run', '--out=second', f'--dataset={moved}').succeeded()
+    assert done.err == ''
     one, other = (
         json.loads((elsewhere / n / 'selection.json').read_text()) for n in ('first', 'second')
     )
     assert one.pop('dataset') != other.pop('dataset') and one == other
     replayed = (f'--runs={home}/run', '--noprogress')
-    assert 'by --dataset=PATH' in command(time, *replayed)[2]
-    status, _, err = command(time, *replayed, f'--dataset={moved}')
-    assert (status, err) == (0, '')
+    assert 'by --dataset=PATH' in called(time, '--noprogress', *replayed)[2]
+    assert called(time, '--noprogress', *replayed, f'--dataset={moved}').succeeded().err == ''
 
     other_data = write_clusters(tmp_path / 'other.npz', train=90)
     line = refused(f'--run={home}/run', '--out=third', f'--dataset={other_data}')

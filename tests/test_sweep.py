@@ -1,8 +1,7 @@
 """Sweeps: their plans, their programs, what a kill leaves of them."""
 
-import contextlib
 import csv
-import io
+import functools
 import itertools
 import json
 import random
@@ -10,27 +9,16 @@ import shutil
 import sys
 import time
 from types import SimpleNamespace
+from unittest import mock
 
 import jax
 import numpy as np
 import pytest
-from absl.testing import flagsaver
 from helpers import started
-from test_cli import (
-    NETWORK,
-    QUIET,
-    SMALL,
-    Finished,
-    here,
-    rows_of,
-    write_clusters,
-    write_sums,
-)
+from test_cli import NETWORK, QUIET, SMALL, called, here, rows_of, write_clusters, write_sums
 
 from dfl_jax import asynchronous, timing, topology
 from dfl_jax.cli.command import share
-from dfl_jax.cli.run import command as cli
-from dfl_jax.cli.start import parse
 from dfl_jax.cli.sweep import command as sweep
 from dfl_jax.cli.sweep import group as sweep_group
 from dfl_jax.cli.sweep import plot
@@ -39,26 +27,9 @@ from dfl_jax.cli.sweep.results import write_results
 from dfl_jax.experiment import Experiment
 from dfl_jax.methods import METHODS
 from dfl_jax.timing import Rules
+from tests.torture.runs import lines_in
 
-
-def swept(*argv: object) -> Finished:
-    """The command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    command = ['sweep.py', *QUIET, *map(str, argv)]
-    before, sys.argv = sys.argv, command
-    with (
-        flagsaver.flagsaver(),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            status = sweep.main(parse(command, sweep))
-        except SystemExit as stop:
-            status = stop.code
-        finally:
-            sys.argv = before
-            cli.FLAGS.unparse_flags()
-    return Finished(status, out.getvalue(), err.getvalue())
+swept = functools.partial(called, sweep, *QUIET)
 
 
 @pytest.fixture(scope='module')
@@ -74,8 +45,7 @@ GRID = ('--sweep=lr:0.01,0.05', '--sweep=seed:0..1')
 def finished(small, tmp_path_factory):
     """A sweep that is done; the tests leave it as it is."""
     out = tmp_path_factory.mktemp('sweeps') / 'done'
-    done = swept(*small, *GRID, f'--out={out}')
-    assert done.status == 0, done
+    swept(*small, *GRID, f'--out={out}').succeeded()
     return out
 
 
@@ -104,18 +74,10 @@ def test_a_grid_is_every_combination_the_last_flag_fastest():
         (['seed:1', 'seed:2'], [], 'names a flag twice'),
         ([], ['a/x.flags', 'b/x.flags'], 'two runs would be called x'),
         ([], [], 'nothing to sweep'),
-        (
-            ['seed:0..99999999999'],
-            [],
-            r'makes 100,000,000,000 runs, more than 100,000; sweep fewer',
-        ),
+        (['seed:0..99999999999'], [], 'makes 100,000,000,000 runs, more than 100,000; sweep fewer'),
         (['seed:0..999', 'degree:1..101'], [], 'makes 101,000 runs'),
         (['seed:0..99999'], ['a.flags', 'b.flags'], 'makes 200,000 runs'),
-        (
-            [],
-            ['a/groups.flags'],
-            'a run cannot be called groups',
-        ),
+        ([], ['a/groups.flags'], 'a run cannot be called groups'),
     ],
 )
 def test_a_grid_that_is_refused(specs, flagfiles, pattern):
@@ -172,8 +134,7 @@ def test_every_run_is_as_if_it_were_alone(finished, small, tmp_path):
     assert json.loads((finished / 'sweep.json').read_text())['groups'][0][3]['values'] == {
         'lr': '0.05', 'seed': '1'
     }  # fmt: skip
-    alone = here(*small, '--lr=0.05', '--seed=1', f'--out={tmp_path}/out')
-    assert alone.status == 0
+    here(*small, '--lr=0.05', '--seed=1', f'--out={tmp_path}/out').succeeded()
     ours, single = rows_of(finished / 'lr=0.05,seed=1'), rows_of(tmp_path / 'out')
     assert [row.keys() for row in ours] == [row.keys() for row in single]
     for row, other in zip(ours, single, strict=True):
@@ -277,8 +238,7 @@ def test_a_sweep_of_rounds_has_both_their_number_and_those_to_the_target(small, 
 
 @pytest.mark.integration
 def test_defaults_that_swept_methods_do_not_share_are_told(small, tmp_path):
-    done = swept(small[0], *NETWORK, '--sweep=algorithm:dpsgd,d2', f'--out={tmp_path}/out')
-    assert done.status == 0, done.err
+    swept(small[0], *NETWORK, '--sweep=algorithm:dpsgd,d2', f'--out={tmp_path}/out').succeeded()
     written = (tmp_path / 'out' / 'results.md').read_text()
     assert 'By default --static_topology is False for dpsgd, True for d2; give it' in written
 
@@ -286,11 +246,10 @@ def test_defaults_that_swept_methods_do_not_share_are_told(small, tmp_path):
 @pytest.mark.integration
 def test_a_sweep_of_another_task(tmp_path):
     path = write_sums(tmp_path / 'set.npz')
-    done = swept(
+    swept(
         *(f'--dataset={path}', '--task=regression', '--partition=iid', '--algorithm=dfedavg'),
         *(*NETWORK, '--sweep=lr:0.01,0.02', f'--out={tmp_path}/out'),
-    )
-    assert done.status == 0, done.err
+    ).succeeded()
     with open(tmp_path / 'out' / 'results.csv') as file:
         rows = list(csv.DictReader(file))
     for row in rows:
@@ -314,8 +273,7 @@ def test_a_method_whose_checks_look_at_what_is_swept(small, tmp_path, monkeypatc
     )
     network = [flag for flag in small if '--evolution' not in flag and '--ntk' not in flag]
     mine, out = '--algorithm=checked_lr:factory', f'--out={tmp_path}/out'
-    done = swept(*network, mine, '--sweep=lr:0.05,0.1', '--together=2', out)
-    assert done.status == 0, done.err
+    swept(*network, mine, '--sweep=lr:0.05,0.1', '--together=2', out).succeeded()
     with open(tmp_path / 'out' / 'results.csv') as file:
         assert [row['state'] for row in csv.DictReader(file)] == ['done', 'done']
     sys.modules.pop('checked_lr')
@@ -340,8 +298,7 @@ def test_what_is_warned_of_is_one_line(small, tmp_path):
 def test_a_run_that_diverges_does_not_take_the_others_with_it(small, tmp_path):
     argv = (*small, '--algorithm=dpsgd', '--hidden=4', '--evolution=', '--ntk_timesteps=')
     argv = tuple(a for a in argv if not a.startswith(('--evolution', '--ntk')))
-    done = swept(*argv, '--sweep=lr:0.1,1e30', f'--out={tmp_path}/out')
-    assert done.status == 0
+    done = swept(*argv, '--sweep=lr:0.1,1e30', f'--out={tmp_path}/out').succeeded()
     assert 'lr=1e30: round 1: the training loss of 6 client(s) is not finite' in done.out
     assert '| 0.1 | 1 |' in done.out and '| 1e30 | 0 of 1 | - |' in done.out
     assert (tmp_path / 'out' / 'lr=0.1' / 'done').exists()
@@ -378,7 +335,7 @@ def test_what_runs_have_reached_together_is_kept_when_one_cannot_start_again(sma
     argv = (*small, '--rounds=60', f'--sweep=partition_file:{files[0]},{files[1]}', f'--out={out}')
     rows = out / 'partition_file=a' / 'metrics.jsonl'
     process = started('sweep', *argv, *QUIET, '--together=2', cwd=tmp_path)
-    process.until(lambda: _lines(rows) > 3)
+    process.until(lambda: lines_in(rows.parent) > 3)
     process.kill()
     process.outcome()
     before = rows.read_text()
@@ -509,10 +466,7 @@ def test_where_nothing_can_be_written(small, tmp_path):
 
 
 def test_ctrl_c_while_planning(small, tmp_path, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sweep, 'make_plan', interrupt)
+    monkeypatch.setattr(sweep, 'make_plan', mock.Mock(side_effect=KeyboardInterrupt))
     done = swept(*small, '--sweep=seed:0..1', f'--out={tmp_path}/out')
     assert done.status == 130 and done.error.startswith('error: interrupted')
 
@@ -538,20 +492,14 @@ def test_a_sweep_killed_at_random_ends_as_if_it_had_not_been(kills, tmp_path):
     out, moments = tmp_path / 'out', random.Random(kills)
     for _ in range(kills):
         process = start(out, cache)
-        lines = sum(map(_lines, out.glob('*/metrics.jsonl')))
-        process.until(lambda n=lines: sum(map(_lines, out.glob('*/metrics.jsonl'))) > n)
+        lines = sum(map(lines_in, out.glob('*')))
+        process.until(lambda n=lines: sum(map(lines_in, out.glob('*'))) > n)
         time.sleep(moments.uniform(0, 0.4))
         process.kill()
         process.outcome()
     assert start(out, cache).outcome().status == 0
     for name in ('results.csv', 'results.md'):
         assert (out / name).read_text() == (tmp_path / 'whole' / name).read_text()
-
-
-def _lines(file) -> int:
-    with contextlib.suppress(FileNotFoundError):
-        return file.read_text().count('\n')
-    return 0
 
 
 def test_runs_of_different_test_sets_are_not_one_program():

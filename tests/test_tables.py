@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from unittest import mock
 
 import pytest
 from absl import flags
@@ -54,6 +55,14 @@ def folder(tmp_path):
             '# a comment\n--clients=300\n--partition=dirichlet\n--partition_overlap\n'
         )
     return folder
+
+
+@pytest.fixture
+def home(folder, tmp_path, monkeypatch):
+    """The same folder as that of paper/table, among the papers."""
+    (tmp_path / 'experiments' / 'paper').mkdir(parents=True)
+    monkeypatch.setattr(table_files, 'PAPERS', tmp_path / 'experiments')
+    return folder.rename(tmp_path / 'experiments' / 'paper' / 'table')
 
 
 def flags_of(**given):
@@ -183,11 +192,7 @@ def test_a_number_that_the_paper_does_not_print_is_a_dash():
 
 
 def test_a_paper_without_numbers_has_no_column():
-    published = PUBLISHED | {
-        'metric': 'accuracy_at',
-        'round': 2,
-        'rows': {'ntk_dfl': [None, None]},
-    }
+    published = PUBLISHED | {'metric': 'accuracy_at', 'round': 2, 'rows': {'ntk_dfl': [None, None]}}
     runs = {'ntk_dfl-iid': [curve(0.8, 0.8512, 0.9), curve(0.8)], 'ntk_dfl-alpha0.1': [curve(0.8)]}
     lines = table_of(published, runs).splitlines()
     assert lines[0] == '| method | iid ours | alpha0.1 ours |'
@@ -251,10 +256,7 @@ def test_several_metrics_stand_side_by_side_in_every_column():
     }
     runs = {
         'ntk_dfl-iid': [curve(0.8, 0.85, mbytes_total=[1000, 2000])],
-        'spark-iid': [
-            curve(0.8, 0.85, mbytes_total=[12.5, 25]),
-            curve(0.85, mbytes_total=[12.5]),
-        ],
+        'spark-iid': [curve(0.8, 0.85, mbytes_total=[12.5, 25]), curve(0.85, mbytes_total=[12.5])],
         'spark-alpha0.1': [curve(0.8, mbytes_total=[12.5])],  # nothing to compare with
     }
     assert table_of(published, runs).splitlines() == [
@@ -442,10 +444,7 @@ def test_curves_at_a_round_against_a_factor():
     assert points_of(published, runs) == [
         (
             'factor',
-            {
-                ('NTK-DFL', 'solid'): {2: [75], 5: [50]},
-                ('NTK-DFL', 'dotted'): {2: [65], 5: [40]},
-            },
+            {('NTK-DFL', 'solid'): {2: [75], 5: [50]}, ('NTK-DFL', 'dotted'): {2: [65], 5: [40]}},
         )
     ]
 
@@ -460,12 +459,7 @@ def test_both_curves_of_a_column_against_megabytes():
         ('NTK-DFL', 'dotted'): {10: [40], 20: [65]},
     }
     assert points_of(published, runs) == [('curve', lines)]
-    assert legend_of(draw(published, runs)) == [
-        'NTK-DFL',
-        'consensus model',
-        'mean client',
-        '85 %',
-    ]
+    assert legend_of(draw(published, runs)) == ['NTK-DFL', 'consensus model', 'mean client', '85 %']
     assert ylabel(published) == 'test accuracy (%)'
 
 
@@ -633,18 +627,13 @@ MORE = {
 
 
 @pytest.mark.parametrize('kind', PANELS)
-def test_the_written_curves_stand_for_the_runs(folder, tmp_path, monkeypatch, capsys, kind):
-    home = tmp_path / 'experiments'
-    (home / 'paper').mkdir(parents=True)
-    folder.rename(home / 'paper' / 'table')
+def test_the_written_curves_stand_for_the_runs(home, tmp_path, monkeypatch, capsys, kind):
     published = PUBLISHED | {'title': 'T', 'source': 'S', 'ours': 'ntk_dfl', 'round': 2}
-    content = json.dumps(published | {'panels': PANELS[kind]})
-    (home / 'paper' / 'table' / 'published.json').write_text(content)
+    (home / 'published.json').write_text(json.dumps(published | {'panels': PANELS[kind]}))
     runs = tmp_path / 'runs'
     write_run(runs / 'ntk_dfl-iid-seed0', [0.8, 0.84996, 0.84], more=MORE, **SETTINGS)
     less = {name: values[:1] for name, values in MORE.items()}
     write_run(runs / 'ntk_dfl-iid-seed1', [0.8], done=False, more=less, **SETTINGS)
-    monkeypatch.setattr(table_files, 'PAPERS', home)
 
     def draw(source, out):
         monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(source)], out=str(out)))
@@ -663,15 +652,11 @@ def test_the_written_curves_stand_for_the_runs(folder, tmp_path, monkeypatch, ca
     assert kept == ({wanted[kind]} if kind in wanted else set())
 
 
-def test_a_table_can_be_latex(folder, tmp_path, monkeypatch, capsys):
-    home = tmp_path / 'experiments'
-    (home / 'paper').mkdir(parents=True)
-    folder.rename(home / 'paper' / 'table')
+def test_a_table_can_be_latex(home, tmp_path, monkeypatch, capsys):
     content = json.dumps(PUBLISHED | {'title': 'A & B', 'source': 'S', 'panels': PANELS['lines']})
-    (home / 'paper' / 'table' / 'published.json').write_text(content)
+    (home / 'published.json').write_text(content)
     sent = {'mbytes_total': [1, 2]}
     write_run(tmp_path / 'runs' / 'ntk_dfl-iid-seed0', [0.8, 0.86], more=sent, **SETTINGS)
-    monkeypatch.setattr(table_files, 'PAPERS', home)
     known = flags_of(runs=[str(tmp_path / 'runs')], out=str(tmp_path / 'out'), latex=True)
     monkeypatch.setattr(tables, 'FLAGS', known)
     assert tables.main(['tables', 'paper/table']) == 0
@@ -1060,22 +1045,16 @@ WHOLE = PUBLISHED | {'title': 'T', 'source': 'S', 'panels': PANELS['curves']}
         ({'target': None}, 'is no table as it should be'),
     ],
 )
-def test_a_table_that_is_none(changed, words, folder, tmp_path, monkeypatch, capsys):
-    home = tmp_path / 'experiments'
-    (home / 'paper').mkdir(parents=True)
-    folder.rename(home / 'paper' / 'table')
+def test_a_table_that_is_none(changed, words, home, tmp_path, monkeypatch, capsys):
     text = changed if isinstance(changed, str) else json.dumps(WHOLE | changed)
-    (home / 'paper' / 'table' / 'published.json').write_text(text)
+    (home / 'published.json').write_text(text)
     write_run(tmp_path / 'runs' / 'ntk_dfl-iid-seed0', [0.8], **SETTINGS)
-    line = refused(monkeypatch, capsys, home=home, runs=[str(tmp_path / 'runs')], out=None)
-    assert words in line
+    runs = [str(tmp_path / 'runs')]
+    assert words in refused(monkeypatch, capsys, 'paper/table', runs=runs, out=None)
 
 
-def refused(monkeypatch, capsys, home=None, **given):
-    if home:
-        monkeypatch.setattr(table_files, 'PAPERS', home)
+def refused(monkeypatch, capsys, name='ntk_dfl/figure2', **given):
     monkeypatch.setattr(tables, 'FLAGS', flags_of(**given))
-    name = 'paper/table' if home else 'ntk_dfl/figure2'
     assert tables.main(['tables', name]) != 0
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith('error: ')
@@ -1086,26 +1065,19 @@ def test_where_nothing_can_be_written_is_told_first(tmp_path, monkeypatch, capsy
     (tmp_path / 'file').touch()
     (tmp_path / 'ntk_dfl-figure2.png').mkdir()
 
-    def never(*_):
-        raise AssertionError('it computed')
-
-    monkeypatch.setattr(tables, 'find_runs', never)
+    monkeypatch.setattr(tables, 'find_runs', lambda *_: pytest.fail('it computed'))
     before = sorted(tmp_path.rglob('*'))
     for out in ('file', 'file/deep', 'x' * 300, '.'):
         line = refused(monkeypatch, capsys, runs=[str(tmp_path)], out=str(tmp_path / out))
         assert 'choose another --out' in line
-    assert 'choose another --runs' in refused(
-        monkeypatch, capsys, runs=[str(tmp_path / 'file')], out=None
-    )
+    file = [str(tmp_path / 'file')]
+    assert 'choose another --runs' in refused(monkeypatch, capsys, runs=file, out=None)
     assert '--runs is empty' in refused(monkeypatch, capsys, runs=[], out=None)
     assert sorted(tmp_path.rglob('*')) == before
 
 
 def test_ctrl_c_while_reading(tmp_path, monkeypatch, capsys):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tables, 'find_runs', interrupt)
+    monkeypatch.setattr(tables, 'find_runs', mock.Mock(side_effect=KeyboardInterrupt))
     monkeypatch.setattr(tables, 'FLAGS', flags_of(runs=[str(tmp_path)]))
     assert tables.main(['tables', 'ntk_dfl/figure2']) == 130
     assert capsys.readouterr().err == 'error: interrupted; the same command goes on\n'

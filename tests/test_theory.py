@@ -1,8 +1,6 @@
 """The theory's constants against plain NumPy, its bound against numbers worked out by hand."""
 
-import contextlib
 import functools
-import io
 import itertools
 import json
 import math
@@ -12,13 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from absl.testing import flagsaver
-from test_cli import QUIET, SMALL, Finished, rows_of, write_clusters
+from helpers import drawn_samples, padded
+from test_cli import QUIET, SMALL, called, rows_of, write_clusters
 from test_cli import here as run_here
 
-from dfl_jax import Clients, Graph, topology
-from dfl_jax.cli.run import command as cli
-from dfl_jax.cli.start import parse
+from dfl_jax import Graph, topology
 from dfl_jax.models import MLP, bind
 from dfl_jax.papers.theory import command, table
 from dfl_jax.papers.theory.convergence import (
@@ -34,23 +30,9 @@ FEATURES, CLASSES = 4, 3
 SIZES = (3, 6, 4, 1, 5, 2)
 
 
-def pad(data, garbage=0.0, label=0, extra=0):
-    shape = (len(data), max(SIZES) + extra)
-    x, y = np.full((*shape, FEATURES), garbage), np.full(shape, label, np.int32)
-    mask = np.zeros(shape, bool)
-    for i, (features, one_hot) in enumerate(data):
-        n = len(features)
-        x[i, :n], y[i, :n], mask[i, :n] = features, one_hot.argmax(axis=1), True
-    return Clients(*map(jnp.asarray, (x, y, mask)))
-
-
 @pytest.fixture
 def data(x64):
-    rng = np.random.default_rng(5)
-    return [
-        (rng.normal(size=(n, FEATURES)), np.eye(CLASSES)[rng.integers(CLASSES, size=n)])
-        for n in SIZES
-    ]
+    return drawn_samples(SIZES, FEATURES, CLASSES, seed=5)
 
 
 def draw_params(hidden, seed):
@@ -136,7 +118,7 @@ def expected_diagnosis(before, after, data, graph):
 def test_the_constants_equal_the_reference(data, hidden, absent):
     (before, befores), (after, afters) = draw_params(hidden, 0), draw_params(hidden, 1)
     graph = one_round(absent=absent)
-    found = diagnosis(hidden)(before, after, graph, pad(data))
+    found = diagnosis(hidden)(before, after, graph, padded(data))
     expected = expected_diagnosis(befores, afters, data, graph)
     assert found._asdict().keys() == expected.keys()
     for name, value in expected.items():
@@ -146,8 +128,8 @@ def test_the_constants_equal_the_reference(data, hidden, absent):
 def test_padding_and_chunks_change_nothing(data):
     (before, _), (after, _) = draw_params((7,), 0), draw_params((7,), 1)
     graph = one_round()
-    usual = diagnosis()(before, after, graph, pad(data))
-    garbage = pad(data, garbage=np.nan, label=99, extra=3)
+    usual = diagnosis()(before, after, graph, padded(data))
+    garbage = padded(data, garbage=np.nan, label=99, extra=3)
     for chunk in (1, 4):
         found = diagnosis(chunk=chunk)(before, after, graph, garbage)
         np.testing.assert_allclose(found, usual, rtol=1e-12)
@@ -155,7 +137,7 @@ def test_padding_and_chunks_change_nothing(data):
 
 def test_a_linear_model_has_no_linearization_error(data):
     (before, _), (after, _) = draw_params((), 0), draw_params((), 1)
-    found = diagnosis(hidden=())(before, after, one_round(), pad(data))
+    found = diagnosis(hidden=())(before, after, one_round(), padded(data))
     assert found.delta_ntk_max < 1e-14
     assert found.aggregator_gradient_norm_mean > 0.01 and found.smoothness_mean > 0.01
 
@@ -163,7 +145,7 @@ def test_a_linear_model_has_no_linearization_error(data):
 def test_clients_that_stay_tell_nothing_of_the_smoothness(data):
     before, _ = draw_params((7,), 0)
     graph = one_round(absent=range(6))
-    found = diagnosis()(before, before, graph, pad(data))
+    found = diagnosis()(before, before, graph, padded(data))
     assert found.smoothness_max == found.smoothness_mean == found.delta_ntk_max == 0
     assert found.loss == found.loss_after > 0
 
@@ -172,7 +154,7 @@ def test_aggregators_have_to_be_clients(data):
     before, _ = draw_params((7,), 0)
     graph = jax.tree.map(lambda a: a[:2], one_round())
     with pytest.raises(ValueError, match='2 aggregators and 6 clients'):
-        diagnosis()(before, before, graph, pad(data))
+        diagnosis()(before, before, graph, padded(data))
 
 
 @pytest.mark.parametrize(
@@ -264,16 +246,7 @@ def test_clients_that_do_not_mix_have_no_bound():
 # ------------------------------------------------------------------------------- the command line
 
 
-def here(*argv: object) -> Finished:
-    out, err = io.StringIO(), io.StringIO()
-    with flagsaver.flagsaver(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = command.main(parse(['theory.py', *QUIET, *map(str, argv)], command))
-        except SystemExit as stop:
-            status = stop.code
-        finally:
-            cli.FLAGS.unparse_flags()
-    return Finished(status, out.getvalue(), err.getvalue())
+here = functools.partial(called, command, *QUIET)
 
 
 @pytest.fixture(scope='module')
@@ -284,8 +257,7 @@ def small(tmp_path_factory):
 
 @pytest.mark.integration
 def test_the_files_of_a_run(small, tmp_path):
-    done = here(*small, '--lr_decay=0.5', f'--out={tmp_path}/theory')
-    assert done.status == 0, done.err
+    done = here(*small, '--lr_decay=0.5', f'--out={tmp_path}/theory').succeeded()
     assert done.err == ''
     assert run_here(*small, '--lr_decay=0.5', '--nocheckpoint', f'--out={tmp_path}/run').status == 0
 

@@ -22,13 +22,7 @@ from dfl_jax.ntk import NtkUpdate, flops_of_update, linearization, projected
 from dfl_jax.ntk.evolution import apply
 from dfl_jax.ntk.projection import projection
 from dfl_jax.timing import Counts, Online, Rules, World, finish_times
-from dfl_jax.training import (
-    Batch,
-    LocalTraining,
-    batch_loss,
-    gradient_flops,
-    training_flops,
-)
+from dfl_jax.training import Batch, LocalTraining, batch_loss, gradient_flops, training_flops
 
 CLIENTS, ROUNDS = 7, 6
 
@@ -688,7 +682,6 @@ def test_the_work_of_meetings(name):
             aggregator = int(members[0])
             for m in here:
                 if name == 'dec_fml':  # the two models of a client, on its own data
-                    meme = min(models, key=lambda each: models[each].size)
                     sizes = sorted(models, key=lambda each: models[each].size)
                     meme = sizes[len(sizes) // 2]
                     expected[m] += 2 * SIZES[m] * (cost[owners[m]] + cost[meme])

@@ -350,12 +350,7 @@ def gossip_without_learning(graphs, devices=None, seeds=(0,)):
 @pytest.mark.integration
 @pytest.mark.parametrize(
     'how',
-    [
-        {},
-        {'devices': 3},
-        pytest.param({'devices': 8}, marks=pytest.mark.slow),
-        {'seeds': (0, 1)},
-    ],
+    [{}, {'devices': 3}, pytest.param({'devices': 8}, marks=pytest.mark.slow), {'seeds': (0, 1)}],
     ids=str,
 )
 def test_a_run_over_a_base_graph_ends_in_consensus(how):

@@ -85,7 +85,7 @@ PAIRS: dict[str, Pair] = {
         ('rounds', 'meetings'),
     ),
     'static_topology': Pair(
-        *(None, 'true', '--topology=regular --degree=2', ('rounds', 'meetings')),
+        *(None, 'true', '--topology=regular --degree=2', ('rounds', 'meetings'))
     ),
     'topology_file': Pair('{edges0.txt}', '{edges1.txt}', '--topology=edge_list !degree'),
     'link_dropout': Pair('0', '0.4'),
@@ -111,7 +111,7 @@ PAIRS: dict[str, Pair] = {
     'gain_size_factor': Pair('1', '2', f'{GAIN} --gain=size', ONLY),
     'gain_exponent': Pair('0.5', '0.25', f'{GAIN} --gain=size', ONLY),
     'gain_polled': Pair(
-        *('2', '6', f'{GAIN} --gain=degrees --topology=barabasi_albert --static_topology', ONLY),
+        *('2', '6', f'{GAIN} --gain=degrees --topology=barabasi_albert --static_topology', ONLY)
     ),
     'gain_rounds': Pair('8', '9', f'{GAIN} --gain=push_sum --topology=ring !degree', ONLY),
 }

@@ -214,8 +214,7 @@ def test_flags_that_leave_something_behind(files, tmp_path, monkeypatch):
     plain = {path.name for path in (tmp_path / 'plain').iterdir()}
     try:
         more = (f'--compilation_cache={tmp_path}/cache', '--nocheckpoint', '--plot_partition')
-        done = here(*argv, '--progress', *more, f'--out={tmp_path}/more')
-        assert done.status == 0
+        done = here(*argv, '--progress', *more, f'--out={tmp_path}/more').succeeded()
         assert jax.config.jax_compilation_cache_dir == f'{tmp_path}/cache'
     finally:
         for name, value in kept.items():
@@ -245,7 +244,7 @@ COMMANDS = {
         *('world', 'barrier', 'out', 'allow_imports', 'progress', *FILES_OF_A_RUN),
     },
     'select': {
-        *('run', 'target', 'world', 'seed', 'out', 'progress', 'allow_imports', *FILES_OF_A_RUN),
+        *('run', 'target', 'world', 'seed', 'out', 'progress', 'allow_imports', *FILES_OF_A_RUN)
     },
     'reconstruct': {
         *('images', 'attack_sparsity', 'attack_projection', 'attack_training', 'attack_steps'),
@@ -345,21 +344,16 @@ def moved(two_runs, tmp_path):
     """A copy of the first run whose data and partition are elsewhere by now."""
     shutil.copytree(two_runs, tmp_path / 'copy')
     run = tmp_path / 'copy' / 'all' / 'seed0'
-    config = json.loads((run / 'config.json').read_text())
+    config = RunDirectory(run).config()
     for name, file in (('data_dir', 'data'), ('partition_file', 'parts.json')):
         assert config['settings'][name] == f'{two_runs}/{file}'
         config['settings'][name] = f'{tmp_path}/gone/{file}'
-    del config['digest']
-    (run / 'config.json').write_text(json.dumps(config))
-    return run, (
-        f'--data_dir={tmp_path}/copy/data',
-        f'--partition_file={tmp_path}/copy/parts.json',
-    )
+    RunDirectory(run).write_config(config)
+    return run, (f'--data_dir={tmp_path}/copy/data', f'--partition_file={tmp_path}/copy/parts.json')
 
 
 def replayed(run, out, *argv):
-    status, _, err = called(time, f'--runs={run}', f'--out={out}', *argv)
-    assert status == 0, err
+    err = called(time, f'--runs={run}', f'--out={out}', *argv).succeeded().err
     return json.loads((out / 'time.json').read_text()), err
 
 
@@ -547,12 +541,7 @@ def test_every_option_of_a_launcher_reaches_it(tmp_path):
         return options(Flags(flags))
 
     plain = made()
-    changes = {
-        'launcher_workers': 3,
-        'launcher_cores': 2,
-        'launcher_gpus': 1,
-        'slurm': ['mem=2GB'],
-    }
+    changes = {'launcher_workers': 3, 'launcher_cores': 2, 'launcher_gpus': 1, 'slurm': ['mem=2GB']}
     for name, value in changes.items():
         assert made(**{name: value}) != plain
         changed = submitit._parameters(made(**{name: value}))

@@ -1,8 +1,8 @@
 """Tries deliberate faults, one at a time: `python -m tests.faults [--quick] [NAME ...]`
 
 Each is applied to a copy of the checkout, where the tests of `make test` and `make integration` run
-until the first failure. Prints what became of each and exits 1 where one survived. The tests that a
-fault names come first; --quick leaves it at these, which takes minutes in place of hours.
+until the first failure. Prints what became of each and exits 1 where one survived. The test that a
+fault names comes first; --quick leaves it at this, which takes minutes in place of hours.
 
 NAME: a part of the name of the faults to try (default: all).
 """
@@ -38,8 +38,7 @@ def apply(fault: Fault, root: Path) -> None:
 
 def caught(fault: Fault, copy: Path, cache: Path, workers: int, quick: bool) -> bool:
     """Whether a test of the suite fails in a copy of the checkout that has the fault."""
-    named = [f'tests/{name}' for name in fault.tests]
-    return fails(copy, cache, named, NAMED, 0) or (
+    return fails(copy, cache, [f'tests/{fault.test}'], NAMED, 0) or (
         not quick and any(fails(copy, cache, ['tests'], marked, workers) for marked in SUITE)
     )
 

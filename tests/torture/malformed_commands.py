@@ -1,5 +1,6 @@
 """Wrong flags of a run, written by hand; {in} is the folder of `malformed_files`."""
 
+from tests.refused_flags import REFUSED
 from tests.torture.malformed_flags import HUGE, IMAGES, NETWORK, TABULAR
 from tests.torture.processes import Command
 
@@ -21,66 +22,41 @@ DPSGD = ('--algorithm=dpsgd', *NETWORK)
 SPARK = ('--algorithm=spark', '--spark_projection_dim=20', '--spark_warmup=1', *NETWORK)
 
 OF_A_RUN = [
+    *(
+        refused
+        for base, rows in REFUSED.items()
+        for refused in lines_of(
+            'run', (TABULAR[0], '--noprogress', *base), '\n'.join(flags for flags, *_ in rows)
+        )
+    ),
     *lines_of('run', DPSGD, f"""
-        digits
         --
         --nonsense=1
-        --noprogress=1
         --no
         --clients
         --clients=30000 --dataset=digits --topology=complete
         --clients=3000 --dataset=digits
         --clients=121 --topology=ring
-        --clients=0
         --clients=1 --degree=1
         --clients=2 --degree=2
-        --clients=7 --degree=3
-        --degree=0
-        --degree=6
-        --rounds=0
-        --rounds=30000000
         --rounds={HUGE}
         --rounds=2147483648
-        --eval_every=0
-        --topology=torus --clients=7
-        --topology=torus --torus_dimensions=1000000
         --topology=torus --torus_dimensions=0
-        --topology=watts_strogatz --degree=3
         --topology=configuration --degree_exponent=0.5
         --topology=configuration --degree_exponent=1e300
-        --topology=edge_list
-        --topology=ring --degree=2
         --topology=ring --assortativity=0.3
         --topology_file=absent.txt
-        --assortativity=0.3
-        --topology=erdos_renyi --assortativity=2
         --topology=erdos_renyi --degree=1000
         --topology=barabasi_albert --degree=7
         --topology=two_group --degree=9
-        --partition=iid --alpha=0.3
-        --partition=iid --partition_overlap
-        --partition=shards --shards_per_client=99
         --partition=shards --shards_per_client=0
-        --partition=balanced --samples_per_client=25
         --partition=balanced --samples_per_client=0
-        --partition=writer
-        --alpha=0
         --alpha=1e308
-        --train_samples=0
         --train_samples=121
         --train_samples=5
         --test_samples=0
-        --test_samples=41
-        --client_eval_samples=0
-        --client_eval_samples=41
-        --input_projection=0
-        --input_projection=99
         --validation_share=1
-        --link_dropout=1.5
         --client_dropout=1.0001
-        --receive_dropout=2
-        --dataset=absent.npz
-        --dataset=mnist --data_dir=absent
         --dataset=mnist --data_dir=/dev/null
         --dataset=image_folder
         --dataset=image_folder --data_dir=absent
@@ -109,44 +85,26 @@ OF_A_RUN = [
         --model=vgg
         --model=math:sin
         --model=os:getcwd
-        --hidden=8,0
         --hidden=1000000000000
         --hidden=100000,100000,100000
-        --algorithm=adam
-        --algorithm=absent.module:f
-        --algorithm=math:pi
-        --algorithm=math:absent
-        --algorithm=:f
         --algorithm=os:
         --algorithm=..:f
         --algorithm=os:getcwd
         --algorithm=builtins:print
         --algorithm=builtins:dict
-        --local_epochs=1 --local_steps=1
-        --local_epochs=0
         --local_steps=0
         --local_epochs={HUGE}
-        --batch_size=0
         --lr=1e400
-        --momentum=1
         --clip_norm=0
-        --message_bits=1
-        --message_bits=33
-        --message_sparsity=1
-        --message_rounding=nearest
         --gossip_steps=0
         --optimizer=adamw --momentum=0.5
-        --chunk=0
         --init=same --gain=size
         --gain_polled=3
-        --ntk_batches=2
         --spark_warmup=1
         --dfml_alpha=0.5
         --architectures=cnn-4
         --senders=2
-        --seed=-1
         --devices=0
-        --devices=100000
         --devices=3.0
         --distributed=nonsense
         --distributed=localhost:1,5
@@ -163,7 +121,6 @@ OF_A_RUN = [
         --out={{in}}
         --out=/proc/run
         --out={'x' * 300}
-        --flagfile=absent.flags
         --flagfile={{in}}/empty
         --flagfile={{in}}/binary
         --flagfile={{in}}/self.flags
@@ -171,43 +128,14 @@ OF_A_RUN = [
         --flagfile={{in}}/free.flags
         --wandb --wandb_project=/
     """),
-    *lines_of('run', NETWORK, """
-        --batch_size=5
-        --evolution=rk4
-        --evolution=eigh
-        --kernel=rbf
-        --ntk_timesteps=20,10
-        --ntk_timesteps=0
-        --ntk_timesteps=10,10
-        --message_sparsity=1
-        --message_bits=33
-        --message_rounding=nearest
-        --ntk_by_cluster
-        --topology=clustered --link_dropout=0.5
-        --topology=clustered --nontk_averaging
-        --lr=-0.1
-    """),
     *lines_of('run', SPARK, """
         --spark_projection_dim=100000
-        --spark_projection_dim=0
-        --spark_projection=none
-        --spark_sampling=0
         --spark_sampling=1.1
-        --spark_warmup=30
-        --spark_schedule_rounds=0 --spark_warmup=2
-        --spark_schedule_rounds=-1
         --spark_schedule_rounds=1
         --spark_alpha_init=1.5
         --spark_tau_init=0
-        --spark_exchange=int4
         --ntk_jacobian_weights=neighbours
         --momentum=1.5
-    """),
-    *lines_of('run', ('--algorithm=ntk_fl', '--hidden=8', *TABULAR), """
-        --ntk_fl_cohort=7
-        --ntk_fl_cohort=0
-        --degree=3
-        --link_dropout=0.5
     """),
     *lines_of('run', ('--algorithm=dfml', *IMAGES), """
         --senders=0

@@ -1,14 +1,10 @@
 """Runs that are given the files of `malformed_files`, whose folder {in} is."""
 
 from tests.torture.malformed_commands import DPSGD, lines_of
+from tests.torture.malformed_files import EDGES, PARTITIONS
 from tests.torture.malformed_flags import IMAGES, NETWORK, TABULAR
 from tests.torture.processes import Command
 
-PARTITIONS = (
-    *('null', 'number', 'text', 'list', 'object', 'empty', 'nested', 'floats', 'texts', 'bools'),
-    *('negative', 'beyond', 'huge', 'twice', 'few', 'lonely', 'nan', 'deep', 'deep-objects'),
-    *('cut', 'nulls', 'utf16', 'nul-bytes'),
-)
 DATASETS = (
     *('keys', 'objects', 'nan', 'inf', 'label-huge', 'label-negative', 'label-uint64'),
     *('label-beyond', 'label-float', 'label-matrix', 'rows-none', 'rows-differ', 'features-none'),
@@ -18,22 +14,9 @@ DATASETS = (
 FOLDERS = ('no-rows', 'negative', 'cut-gz', 'not-gz', 'magic', 'huge', 'labels-few', 'label-200')
 PICTURES = ('fifo', 'broken', 'no-classes', 'empty-class', 'strangers', 'one', 'flat', 'folder')
 MODULES = (
-    *(
-        'syntax:make',
-        'raises:make',
-        'exits:make',
-        'good:absent',
-        'good:number',
-        'good:no_arguments',
-    ),
-    *(
-        'good:returns_none',
-        'good:returns_number',
-        'good:raises',
-        'good:exits',
-        'good:raises_in_init',
-    ),
-    *('good:raises_in_step', 'interrupts:make', 'good:keyword'),
+    *('syntax:make', 'raises:make', 'exits:make', 'interrupts:make', 'good:absent', 'good:number'),
+    *('good:no_arguments', 'good:returns_none', 'good:returns_number', 'good:raises', 'good:exits'),
+    *('good:raises_in_init', 'good:raises_in_step', 'good:keyword'),
 )
 
 OF_FILES = [
@@ -48,8 +31,7 @@ OF_FILES = [
         f'--topology=edge_list --topology_file={path}'
         for path in (
             *('absent', '{in}/empty', '{in}/binary', '{in}/fifo', '{in}/empty.json'),
-            *('{in}/deep.json', '{in}/edges-loop', '{in}/edges-beyond', '{in}/edges-three'),
-            *('{in}/edges-negative', '{in}/edges-float', '{in}/edges-huge', '/dev/zero'),
+            *('{in}/deep.json', '/dev/zero', *(f'{{in}}/edges-{name}' for name in EDGES)),
         )
     )),
     *lines_of('run', ('--algorithm=dfml', *IMAGES), '\n'.join(

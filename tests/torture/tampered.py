@@ -69,7 +69,7 @@ def of_tables(case: Case) -> None:
     def shown(outcome: Outcome, out: Path) -> Any:
         return json.loads((out / f'{TABLE.replace("/", "-")}.json').read_text())['runs']
 
-    _shown(case, 'tables', lambda runs, out: _tables(runs, out), shown)
+    _shown(case, 'tables', _tables, shown)
 
 
 def of_report(case: Case) -> None:
@@ -77,7 +77,7 @@ def of_report(case: Case) -> None:
         page = (out / 'report.html').read_text()
         return re.split(r'<h2', page, maxsplit=2)[1]  # the summary
 
-    _shown(case, 'report', lambda runs, out: _report(runs, out), shown)
+    _shown(case, 'report', _report, shown)
 
 
 def _shown(

@@ -8,10 +8,7 @@ from typing import Any
 from tests.torture.processes import Outcome
 
 LINES = 2  # of a message, at most
-UNLIKE = (
-    'seconds',
-    'digest',
-)  # of a row, which differ between equal runs; the latter holds seconds
+UNLIKE = ('seconds', 'digest')  # of a row, which differ between equal runs; a digest holds seconds
 MESSAGE = re.compile(r'(error|warning|note|interrupted)\b.*|.*\w+\.py:\d+: \w*Warning: .*')
 
 Row = dict[str, Any]
