@@ -15,6 +15,7 @@ from wiring import experiment
 
 from dfl_jax import data
 from dfl_jax.data import DataError, augment, image_folder, images
+from dfl_jax.setting_error import SettingError
 
 COLOURS = {
     'ant': [(200, 30, 90), (10, 60, 250), (0, 0, 1)],
