@@ -6,14 +6,14 @@ import jax.numpy as jnp
 from dfl_jax.base import Array, Graph
 from dfl_jax.execution.flops import flops_of
 from dfl_jax.heterogeneous.mutual import Mutual
-from dfl_jax.heterogeneous.population import Participants, Population
+from dfl_jax.heterogeneous.population import Groups, Population
 from dfl_jax.training import LocalTraining, gradient_flops, training_flops
 
 
 def local_flops(
     population: Population,
     settings: LocalTraining,
-    participants: dict[str, Participants],
+    participants: Groups,
     sizes: Array,
 ) -> Array:
     """Flops of participants that train on their own data, float32 [M]; sizes: N_i, [M]."""
@@ -27,7 +27,7 @@ def local_flops(
 def meeting_flops(
     population: Population,
     mutual: Mutual,
-    participants: dict[str, Participants],
+    participants: Groups,
     graph: Graph,
     sizes: Array,
 ) -> Array:
