@@ -47,7 +47,6 @@ def dec_fml(
     """Decentralized FML; the defaults are those of DFML, A.2, where it names one.
 
     Args:
-      population: the clients and their networks.
       meme: architecture of the meme models that clients exchange, one of the population's; None
         for the median in size.
       alpha: weight of the other model's predictions in the loss of each of the two models; the

@@ -139,7 +139,6 @@ def dfml(
     """DFML; the defaults are the paper's.
 
     Args:
-      population: the clients and their networks.
       rounds: T, for which alpha is scheduled; the cycles go on in later rounds, `annealed` ends.
       mutual_epochs: passes K of mutual learning over the aggregator's data.
       schedule: of alpha, the weight of the distillation.

@@ -99,7 +99,6 @@ def dispfl(
     """DisPFL; a message holds the weights inside a mask, and the mask, one bit each.
 
     Args:
-      model: the network, bound to its input shape.
       training: of every client on its own data, within its mask.
       density: share of the weights that a mask keeps, in (0, 1].
       prune_rate: share of a mask that is replaced after round 0; round k replaces

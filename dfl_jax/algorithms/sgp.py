@@ -42,9 +42,7 @@ def sgp(
     """Stochastic gradient push.
 
     Args:
-      model: the network, bound to its input shape.
-      training: of every client at z; lr g is how far it moves the weights, one minibatch's gradient
-        by default.
+      training: of every client at z; lr g is how far it moves the weights.
       models: start and consensus of the M models z.
     """
     displacement = local_displacement(model, training, models.chunk)
