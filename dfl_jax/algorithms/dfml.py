@@ -7,7 +7,6 @@ to round. Peak models keep what was learnt where alpha was highest; they are wha
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -200,17 +199,13 @@ def dfml(
     def predict(state: DfmlState, x: Array) -> dict[str, Array]:
         return {**method.predict(state, x), 'regular': regular.predict(state, x)['client']}
 
+    def check(graphs: Graph, sizes: np.ndarray) -> None:
+        del sizes
+        if (asked := len(graphs.active)) > length:
+            raise ValueError(
+                f'rounds={rounds}: alpha of schedule={schedule.schedule} ends after {length} '
+                f'rounds, and the run has {asked}; set rounds={asked}'
+            )
+
     method = meeting_method(population, init_state, step, chunk, judged='peak')
-    check = partial(_check_rounds, rounds, schedule.schedule, length)
     return method._replace(predict=predict, check=check)
-
-
-def _check_rounds(
-    rounds: int, schedule: str, length: int, graphs: Graph, sizes: np.ndarray
-) -> None:
-    del sizes
-    if (asked := len(graphs.active)) > length:
-        raise ValueError(
-            f'rounds={rounds}: alpha of schedule={schedule} ends after {length} rounds, and the '
-            f'run has {asked}; set rounds={asked}'
-        )

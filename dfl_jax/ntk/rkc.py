@@ -183,8 +183,8 @@ def _begin_step(flow: Flow, at: RkcState) -> RkcState:
 
 def _take_stage(flow: Flow, at: RkcState, image: Array) -> RkcState:
     coefficients = flow.table[at.stages, at.taken + 1]  # the first stage took no product
-    start, stages = (at.total, at.slope), (at.before, at.argument, flow.slope_of(image))
-    y = _stage(coefficients, at.length, *start, *stages)
+    stages = at.before, at.argument, flow.slope_of(image)
+    y = _stage(coefficients, at.length, at.total, at.slope, *stages)
     return at._replace(before=at.argument, argument=y)
 
 
@@ -221,11 +221,6 @@ def _follow_mode(flow: Flow, at: RkcState, image: Array) -> RkcState:
     return at._replace(rate=rate, mode=mode)
 
 
-def _is_over(at: RkcState) -> Array:
-    followed = ~_accepted(at.error) | (at.steps % STEPS_PER_ESTIMATE == 0)
-    return at.taken == at.stages + followed
-
-
 def _next_step(flow: Flow, at: RkcState, _: Array) -> RkcState:
     """With the next step, of a length by the error of this one."""
     good, finite = _accepted(at.error), ~jnp.isnan(at.error)
@@ -244,7 +239,8 @@ def _take_product(flow: Flow, at: RkcState) -> RkcState:
     at = _where(at.taken < at.stages, partial(_take_stage, flow), at, image)
     at = _where(at.taken == at.stages, partial(_judge, flow), at, image)
     at = _where(at.taken > at.stages, partial(_follow_mode, flow), at, image)
-    return _where(_is_over(at), partial(_next_step, flow), at, image)
+    followed = ~_accepted(at.error) | (at.steps % STEPS_PER_ESTIMATE == 0)
+    return _where(at.taken == at.stages + followed, partial(_next_step, flow), at, image)
 
 
 def _accepted(error: Array) -> Array:
