@@ -198,9 +198,7 @@ IN_ROUNDS = {name: row for name, row in METHODS.items() if row.graphs != EVENTS}
 
 
 def make(
-    method: str | Method | Callable[..., Algorithm],
-    network: Model | Population,
-    **settings: Any,
+    method: str | Method | Callable[..., Algorithm], network: Model | Population, **settings: Any
 ) -> Algorithm:
     """A method with some of its published settings replaced: `make('dfedavg', model, lr=0.05)`.
 

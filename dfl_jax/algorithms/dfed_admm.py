@@ -40,10 +40,7 @@ class State(NamedTuple):
 
 
 def dfed_admm(
-    model: Model,
-    *,
-    training: LocalTraining = TRAINING,
-    gossip: Gossip = Gossip(),
+    model: Model, *, training: LocalTraining = TRAINING, gossip: Gossip = Gossip()
 ) -> Algorithm:
     """ADMM with gossip.
 

@@ -22,12 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from dfl_jax.algorithms.client_models import Gossip
-from dfl_jax.algorithms.gossip_method import (
-    consensus_of,
-    count_sent,
-    keep_inactive,
-    stacked_method,
-)
+from dfl_jax.algorithms.gossip_method import consensus_of, count_sent, keep_inactive, stacked_method
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import largest, number_bits

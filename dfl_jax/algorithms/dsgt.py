@@ -33,10 +33,7 @@ class State(NamedTuple):
 
 
 def dsgt(
-    model: Model,
-    *,
-    training: LocalTraining = ONE_MINIBATCH,
-    gossip: Gossip = Gossip(),
+    model: Model, *, training: LocalTraining = ONE_MINIBATCH, gossip: Gossip = Gossip()
 ) -> Algorithm:
     """Gradient tracking.
 

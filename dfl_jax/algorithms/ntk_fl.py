@@ -33,11 +33,7 @@ from dfl_jax.ntk import (
 
 
 def ntk_fl(
-    model: Model,
-    *,
-    cohort: int = 5,
-    ntk: NtkUpdate = NtkUpdate(),
-    kernel: str = 'auto',
+    model: Model, *, cohort: int = 5, ntk: NtkUpdate = NtkUpdate(), kernel: str = 'auto'
 ) -> Algorithm:
     """NTK-FL; its graphs have one aggregator (`topology.cohorts`), whose model all clients hold.
 

@@ -34,10 +34,7 @@ class State(NamedTuple):
 
 
 def sgp(
-    model: Model,
-    *,
-    training: LocalTraining = ONE_MINIBATCH,
-    models: ClientModels = ClientModels(),
+    model: Model, *, training: LocalTraining = ONE_MINIBATCH, models: ClientModels = ClientModels()
 ) -> Algorithm:
     """Stochastic gradient push.
 

@@ -11,10 +11,7 @@ from dfl_jax.training import LocalTraining, gradient_flops, training_flops
 
 
 def local_flops(
-    population: Population,
-    settings: LocalTraining,
-    participants: Groups,
-    sizes: Array,
+    population: Population, settings: LocalTraining, participants: Groups, sizes: Array
 ) -> Array:
     """Flops of participants that train on their own data, float32 [M]; sizes: N_i, [M]."""
     flops = jnp.zeros(len(sizes), jnp.float32)
@@ -25,11 +22,7 @@ def local_flops(
 
 
 def meeting_flops(
-    population: Population,
-    mutual: Mutual,
-    participants: Groups,
-    graph: Graph,
-    sizes: Array,
+    population: Population, mutual: Mutual, participants: Groups, graph: Graph, sizes: Array
 ) -> Array:
     """Flops of aggregators at which models learn from each other, float32 [M].
 

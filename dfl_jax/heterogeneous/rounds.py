@@ -184,11 +184,7 @@ def participants_training(
     [S]."""
 
     def train(
-        key: Array,
-        models: Stacked,
-        participants: Groups,
-        clients: Clients,
-        round: Array,
+        key: Array, models: Stacked, participants: Groups, clients: Clients, round: Array
     ) -> tuple[Stacked, dict[str, Array]]:
         keys = jax.random.split(key, len(clients.x))
         new, losses = {}, {}
