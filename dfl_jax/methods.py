@@ -7,36 +7,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from dfl_jax.algorithms import (
-    beer,
-    choco_sgd,
-    d2,
-    dec_fed_dropout,
-    dec_fedavg,
-    dec_fedprox,
-    dec_fedrolex,
-    dec_fml,
-    dec_heterofl,
-    decavg,
-    def_kt,
-    dfed_admm,
-    dfed_alt,
-    dfedavg,
-    dfedavgm,
-    dfedprox,
-    dfedsam,
-    dfml,
-    dispfl,
-    dpsgd,
-    dsgt,
-    epidemic,
-    ntk_dfl,
-    ntk_fl,
-    qg_dsgdm,
-    relay_sgd,
-    sgp,
-    spark,
-)
+from dfl_jax import algorithms
 from dfl_jax.algorithms.ntk_dfl import memory as ntk_dfl_memory
 from dfl_jax.algorithms.ntk_fl import memory as ntk_fl_memory
 from dfl_jax.algorithms.spark import memory as spark_memory
@@ -123,13 +94,10 @@ FLAT_NAMES = {  # setting -> its flat name, where they differ
 EVENTS = 'events'  # `Method.graphs` of methods without rounds
 CHUNK = {'chunk': lambda run: run.chunk}
 ROUNDS = {'rounds': lambda run: run.rounds}
+PLANNED = {name: attrgetter(name) for name in ('places', 'width', 'seconds')}
 STATIC = {'static_topology': True}
-MEETINGS = {  # the defaults of DFML's comparison
-    'topology': 'complete',
-    'partition': 'dirichlet_split',
-    'validation_share': 0.2,
-}
-NTK_ADVICE = 'lower `degree`, raise `ntk_batches`, or use more clients or a smaller model'
+# The defaults of DFML's comparison
+MEETINGS = {'topology': 'complete', 'partition': 'dirichlet_split', 'validation_share': 0.2}
 MEETING_ADVICE = 'use smaller `architectures`, or lower `dfml_mutual_epochs` or `local_epochs`'
 
 
@@ -139,92 +107,85 @@ def _peak_updates(run: Run) -> int:
     return round(run.clients / max(run.senders, 1)) if few else 1
 
 
+def _in_chunks(
+    factory: Callable[..., Algorithm],
+    label: str,
+    paper: str,
+    from_run: Mapping[str, Callable[[Run], Any]] = {},
+    **options: Any,
+) -> Method:
+    """The row of a method that works on as many clients at once as the memory holds."""
+    return Method(factory, label, paper, from_run={**CHUNK, **from_run}, **options)
+
+
 def _of_meetings(factory: Callable[..., Algorithm], label: str, **options: Any) -> Method:
     """The row of a method of DFML's comparison."""
-    options = {'graphs': 'meetings', 'from_run': CHUNK, 'architectures': 'h2_cnn'} | options
-    return Method(factory, label, 'DFML', advice=MEETING_ADVICE, defaults=MEETINGS, **options)
+    options = {'graphs': 'meetings', 'architectures': 'h2_cnn'} | options
+    return _in_chunks(factory, label, 'DFML', advice=MEETING_ADVICE, defaults=MEETINGS, **options)
 
 
 def _without_rounds(name: str, label: str, paper: str) -> Method:
     """The row of an asynchronous method, whose rounds are intervals of simulated time."""
-    plan = {each: attrgetter(each) for each in ('places', 'width', 'seconds')}
-    return Method(
-        by_interval(EVENT_METHODS[name].factory),
-        *(label, paper),
-        graphs=EVENTS,
-        from_run=CHUNK | plan,
-        defaults=STATIC,
-    )
+    factory = by_interval(EVENT_METHODS[name].factory)
+    return _in_chunks(factory, label, paper, PLANNED, graphs=EVENTS, defaults=STATIC)
 
 
 METHODS: dict[str, Method] = {
-    'ntk_dfl': Method(
-        ntk_dfl,
-        'NTK-DFL',
-        'NTK-DFL',
+    'ntk_dfl': _in_chunks(
+        *(algorithms.ntk_dfl, 'NTK-DFL', 'NTK-DFL', {'by_cluster': lambda run: run.clustered}),
         memory=ntk_dfl_memory,
-        advice=NTK_ADVICE,
-        from_run=CHUNK | {'by_cluster': lambda run: run.clustered},
+        advice='lower `degree`, raise `ntk_batches`, or use more clients or a smaller model',
     ),
-    'dpsgd': Method(dpsgd, 'D-PSGD', 'NTK-DFL', from_run=CHUNK),
-    'dfedavg': Method(dfedavg, 'DFedAvg', 'NTK-DFL', from_run=CHUNK),
-    'dfedavgm': Method(dfedavgm, 'DFedAvgM', 'NTK-DFL', from_run=CHUNK),
-    'dfedsam': Method(dfedsam, 'DFedSAM', 'NTK-DFL', from_run=CHUNK),
-    'dispfl': Method(
-        dispfl,
-        'DisPFL',
-        'NTK-DFL',
-        from_run=CHUNK | {'anneal_rounds': lambda run: run.rounds},
+    'dpsgd': _in_chunks(algorithms.dpsgd, 'D-PSGD', 'NTK-DFL'),
+    'dfedavg': _in_chunks(algorithms.dfedavg, 'DFedAvg', 'NTK-DFL'),
+    'dfedavgm': _in_chunks(algorithms.dfedavgm, 'DFedAvgM', 'NTK-DFL'),
+    'dfedsam': _in_chunks(algorithms.dfedsam, 'DFedSAM', 'NTK-DFL'),
+    'dispfl': _in_chunks(
+        algorithms.dispfl, 'DisPFL', 'NTK-DFL', {'anneal_rounds': lambda run: run.rounds}
     ),
     'ntk_fl': Method(
-        ntk_fl,
-        'NTK-FL',
-        'NTK-DFL',
+        *(algorithms.ntk_fl, 'NTK-FL', 'NTK-DFL'),
         graphs='cohort',
         memory=ntk_fl_memory,
         advice='lower `ntk_fl_cohort`, or use more clients or a smaller model',
     ),
-    'decavg': Method(decavg, 'DecAvg', 'Initialisation and topology', from_run=CHUNK),
-    'spark': Method(
-        spark,
-        'SPARK',
-        'SPARK',
+    'decavg': _in_chunks(algorithms.decavg, 'DecAvg', 'Initialisation and topology'),
+    'spark': _in_chunks(
+        *(algorithms.spark, 'SPARK', 'SPARK', {'projection_seed': lambda run: run.projection_seed}),
         memory=spark_memory,
         advice='lower `degree`, `spark_projection_dim` or `spark_sampling`, or use more clients '
         'or a smaller model',
-        from_run=CHUNK | {'projection_seed': lambda run: run.projection_seed},
         from_run_at_zero=ROUNDS,
         traced=('lr', 'projection_seed'),
     ),
-    'dsgt': Method(dsgt, 'DSGT', 'Gradient tracking', from_run=CHUNK),
-    'd2': Method(d2, 'D²', 'D²', from_run=CHUNK, defaults=STATIC),
-    'relay_sgd': Method(
-        relay_sgd,
-        'RelaySGD',
-        'RelaySGD',
-        from_run=CHUNK | {'members': lambda run: run.members},
+    'dsgt': _in_chunks(algorithms.dsgt, 'DSGT', 'Gradient tracking'),
+    'd2': _in_chunks(algorithms.d2, 'D²', 'D²', defaults=STATIC),
+    'relay_sgd': _in_chunks(
+        *(algorithms.relay_sgd, 'RelaySGD', 'RelaySGD', {'members': lambda run: run.members}),
         defaults=STATIC | {'topology': 'line'},
     ),
-    'qg_dsgdm': Method(qg_dsgdm, 'QG-DSGDm', 'Quasi-global momentum', from_run=CHUNK),
-    'sgp': Method(sgp, 'SGP', 'SGP', from_run=CHUNK, defaults={'topology': 'k_random'}),
-    'choco_sgd': Method(choco_sgd, 'CHOCO-SGD', 'CHOCO-SGD', from_run=CHUNK, defaults=STATIC),
-    'beer': Method(beer, 'BEER', 'BEER', from_run=CHUNK, defaults=STATIC),
-    'epidemic': Method(
-        epidemic, 'Epidemic', 'Epidemic learning', from_run=CHUNK, defaults={'topology': 'epidemic'}
+    'qg_dsgdm': _in_chunks(algorithms.qg_dsgdm, 'QG-DSGDm', 'Quasi-global momentum'),
+    'sgp': _in_chunks(algorithms.sgp, 'SGP', 'SGP', defaults={'topology': 'k_random'}),
+    'choco_sgd': _in_chunks(algorithms.choco_sgd, 'CHOCO-SGD', 'CHOCO-SGD', defaults=STATIC),
+    'beer': _in_chunks(algorithms.beer, 'BEER', 'BEER', defaults=STATIC),
+    'epidemic': _in_chunks(
+        algorithms.epidemic, 'Epidemic', 'Epidemic learning', defaults={'topology': 'epidemic'}
     ),
-    'dfedprox': Method(dfedprox, 'DFedProx', 'FedProx', from_run=CHUNK),
-    'dfed_admm': Method(dfed_admm, 'DFedADMM', 'DFedADMM', from_run=CHUNK),
-    'dfed_alt': Method(dfed_alt, 'DFedAlt', 'DFedAlt', from_run=CHUNK),
-    'dfml': _of_meetings(dfml, 'DFML', from_run=CHUNK | ROUNDS | {'peak_updates': _peak_updates}),
-    'dec_fedavg': _of_meetings(dec_fedavg, 'Dec. FedAvg'),
-    'dec_fedprox': _of_meetings(dec_fedprox, 'Dec. FedProx', architectures='h0'),
-    'def_kt': _of_meetings(def_kt, 'Def-KT', graphs='pairs', architectures='h0'),
+    'dfedprox': _in_chunks(algorithms.dfedprox, 'DFedProx', 'FedProx'),
+    'dfed_admm': _in_chunks(algorithms.dfed_admm, 'DFedADMM', 'DFedADMM'),
+    'dfed_alt': _in_chunks(algorithms.dfed_alt, 'DFedAlt', 'DFedAlt'),
+    'dfml': _of_meetings(
+        algorithms.dfml, 'DFML', from_run=ROUNDS | {'peak_updates': _peak_updates}
+    ),
+    'dec_fedavg': _of_meetings(algorithms.dec_fedavg, 'Dec. FedAvg'),
+    'dec_fedprox': _of_meetings(algorithms.dec_fedprox, 'Dec. FedProx', architectures='h0'),
+    'def_kt': _of_meetings(algorithms.def_kt, 'Def-KT', graphs='pairs', architectures='h0'),
     'dec_fed_dropout': _of_meetings(
-        dec_fed_dropout, 'Dec. Federated Dropout', architectures='h1_cnn'
+        algorithms.dec_fed_dropout, 'Dec. Federated Dropout', architectures='h1_cnn'
     ),
-    'dec_heterofl': _of_meetings(dec_heterofl, 'Dec. HeteroFL', architectures='h1_cnn'),
-    'dec_fedrolex': _of_meetings(dec_fedrolex, 'Dec. FedRolex', architectures='h1_cnn'),
-    'dec_fml': _of_meetings(dec_fml, 'Dec. FML'),
+    'dec_heterofl': _of_meetings(algorithms.dec_heterofl, 'Dec. HeteroFL', architectures='h1_cnn'),
+    'dec_fedrolex': _of_meetings(algorithms.dec_fedrolex, 'Dec. FedRolex', architectures='h1_cnn'),
+    'dec_fml': _of_meetings(algorithms.dec_fml, 'Dec. FML'),
     'ad_psgd': _without_rounds('ad_psgd', 'AD-PSGD', 'Lian et al., ICML 2018'),
     'gossip_learning': _without_rounds(
         'gossip_learning', 'Gossip learning', 'Hegedus et al., 2021'
@@ -237,9 +198,7 @@ IN_ROUNDS = {name: row for name, row in METHODS.items() if row.graphs != EVENTS}
 
 
 def make(
-    method: str | Method | Callable[..., Algorithm],
-    network: Model | Population,
-    **settings: Any,
+    method: str | Method | Callable[..., Algorithm], network: Model | Population, **settings: Any
 ) -> Algorithm:
     """A method with some of its published settings replaced: `make('dfedavg', model, lr=0.05)`.
 

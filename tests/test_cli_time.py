@@ -237,7 +237,7 @@ def test_a_client_that_never_comes_back(tmp_path, method):
 @pytest.mark.integration
 def test_a_method_that_counts_nothing(tmp_path, monkeypatch):
     (tmp_path / 'quiet.py').write_text(
-        'from dfl_jax.methods import dpsgd\n'
+        'from dfl_jax.algorithms import dpsgd\n'
         'def quiet(model):\n'
         '    method = dpsgd(model)\n'
         '    def step(*arguments):\n'

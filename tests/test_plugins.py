@@ -117,7 +117,8 @@ def test_an_algorithm_that_is_none(changed, words, refused):
 def test_a_method_of_several_architectures_that_names_none(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / 'unnamed.py').write_text(
-        'from dfl_jax.methods import Method, dec_fedavg\n'
+        'from dfl_jax.algorithms import dec_fedavg\n'
+        'from dfl_jax.methods import Method\n'
         "method = Method(dec_fedavg, graphs='meetings')\n"
     )
     given = '--dataset=digits', '--clients=6', '--rounds=1', f'--out={tmp_path}/out'

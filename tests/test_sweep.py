@@ -265,7 +265,7 @@ def test_a_method_whose_checks_look_at_what_is_swept(small, tmp_path, monkeypatc
     """Its runs follow one another, as their learning rates cannot be traced."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / 'checked_lr.py').write_text(
-        'from dfl_jax.methods import dpsgd\n'
+        'from dfl_jax.algorithms import dpsgd\n'
         'from dfl_jax.training import LocalTraining\n'
         'def factory(model, *, lr: float = 0.1):\n'
         '    assert lr > 0\n'

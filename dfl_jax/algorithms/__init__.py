@@ -1,5 +1,8 @@
 """The methods that advance in rounds, a file each that reads like its paper.
 
+A factory takes a network and settings by name: `model`, bound to its input shape, or `population`,
+the clients and their networks, one for each architecture.
+
 What they share is in `gossip_method`, what their theory asks of a network in `graph_requirements`;
 the table of all methods is `dfl_jax.methods`.
 """

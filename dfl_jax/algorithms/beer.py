@@ -52,9 +52,7 @@ def beer(
     """BEER.
 
     Args:
-      model: the network, bound to its input shape.
-      training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
-        default.
+      training: of every client; lr g is how far it moves the weights.
       compression: Q, of both differences.
       consensus_step: step size gamma of the averaging, in (0, 1]; stronger compression needs a
         smaller one.

@@ -48,9 +48,7 @@ def choco_sgd(
     """CHOCO-SGD.
 
     Args:
-      model: the network, bound to its input shape.
-      training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
-        default.
+      training: of every client; lr g is how far it moves the weights.
       compression: Q, of the differences; the default keeps the largest 1 % of every tensor.
       consensus_step: step size gamma of the averaging, in (0, 1]; stronger compression needs a
         smaller one.

@@ -24,7 +24,6 @@ from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_gradient, per_rate
 from dfl_jax.algorithms.graph_requirements import eigenvalues_above
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.compression import bits_of
 from dfl_jax.gossip import mix
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
@@ -47,9 +46,7 @@ def d2(
     """D^2.
 
     Args:
-      model: the network, bound to its input shape.
-      training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
-        default.
+      training: of every client; lr g is how far it moves the weights.
       lazy: average by the matrix (I + W) / 2 in place of W.
       gossip: averages, start and consensus; W has to be symmetric.
     """
@@ -66,6 +63,5 @@ def d2(
         moved = per_rate(optax.tree.sub(x, mixed), lr)
         return (mixed, optax.tree.sub(gradient, moved)), losses
 
-    bits = {'weights': bits_of(model.shapes)}
     check = partial(eigenvalues_above, 'd2', -1 / 3, gossip.mixing, lazy)
-    return gossip_method(model, gossip, [training], step, bits, State, check)
+    return gossip_method(model, gossip, [training], step, begin=State, check=check)

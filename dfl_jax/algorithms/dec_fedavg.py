@@ -23,7 +23,6 @@ def dec_fedavg(
     """Decentralized FedAvg; the defaults are those of DFML, A.2.
 
     Args:
-      population: the clients and their networks.
       server: centralized FedAvg (Figure 12): all clients of an architecture continue with the
         average, not only the participants. Needs one aggregator, which acts as the server.
       training: of the participants on their own data; with a proximal term it is FedProx.

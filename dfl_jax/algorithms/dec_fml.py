@@ -24,7 +24,6 @@ from dfl_jax.heterogeneous import (
     meeting_flops,
     meeting_method,
     mutual_learning,
-    nan_if_diverged,
     predictions,
     scatter,
     weight_bits,
@@ -48,7 +47,6 @@ def dec_fml(
     """Decentralized FML; the defaults are those of DFML, A.2, where it names one.
 
     Args:
-      population: the clients and their networks.
       meme: architecture of the meme models that clients exchange, one of the population's; None
         for the median in size.
       alpha: weight of the other model's predictions in the loss of each of the two models; the
@@ -92,7 +90,6 @@ def dec_fml(
             (graph.mask & graph.active[:, None]).ravel(),
         )
         participants = assign_participants(pairs, placed_pairs)
-        in_pairs = dict(participants)
         weight = jnp.asarray(alpha, clients.x.dtype)
         balance = Balance(1 - weight, weight)
         models, losses = learn(
@@ -106,12 +103,12 @@ def dec_fml(
         means = architecture_means(met, at_meeting, graph, sizes)
         params |= scatter({MEME: params[MEME]}, means, at_meeting)
 
-        losses = nan_if_diverged(models, losses)
-        of_meme = {MEME: losses.pop(MEME)}
-        of_memes = losses_of_round(of_meme, {MEME: participants.pop(MEME)}, placed_pairs, 2 * count)
-        flops = meeting_flops(pairs, mutual, in_pairs, placed_pairs, clients.mask.sum(axis=1))
+        of_clients = {name: participants[name] for name in population.models}
+        of_meme = {MEME: participants[MEME]}
+        of_memes = losses_of_round(models, losses, of_meme, placed_pairs, 2 * count)
+        flops = meeting_flops(pairs, mutual, participants, placed_pairs, clients.mask.sum(axis=1))
         info = Info(
-            losses_of_round(losses, participants, placed_pairs, count),
+            losses_of_round(models, losses, of_clients, placed_pairs, count),
             weights_sent(memes, graph),
             {'meme_loss': Mean(of_memes[count:])},
             flops,

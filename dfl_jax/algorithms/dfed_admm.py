@@ -25,7 +25,6 @@ from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import gossip_method
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_range
-from dfl_jax.compression import bits_of
 from dfl_jax.gossip import mix
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining, local_training
@@ -41,15 +40,11 @@ class State(NamedTuple):
 
 
 def dfed_admm(
-    model: Model,
-    *,
-    training: LocalTraining = TRAINING,
-    gossip: Gossip = Gossip(),
+    model: Model, *, training: LocalTraining = TRAINING, gossip: Gossip = Gossip()
 ) -> Algorithm:
     """ADMM with gossip.
 
     Args:
-      model: the network, bound to its input shape.
       training: of every client; its `proximal` is 1 / lambda, and must not be 0.
       gossip: averages, start and consensus.
     """
@@ -65,5 +60,4 @@ def dfed_admm(
         new = mix(rows, graph.members, optax.tree.add(trained, now))
         return (new, now), losses
 
-    bits = {'weights': bits_of(model.shapes)}
-    return gossip_method(model, gossip, [training], step, bits, State)
+    return gossip_method(model, gossip, [training], step, begin=State)

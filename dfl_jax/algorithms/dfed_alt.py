@@ -39,7 +39,6 @@ def dfed_alt(
     """Alternating training of personal heads and a shared body.
 
     Args:
-      model: the network, bound to its input shape.
       training: of the body, and of the head but for its epochs and rate.
       head_epochs: passes over a client's data that train its head.
       head_lr: learning rate of the head.

@@ -7,36 +7,26 @@ to round. Peak models keep what was learnt where alpha was highest; they are wha
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dfl_jax.algorithms.gossip_method import keep_inactive
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.heterogeneous import (
     TRAINING,
     Balance,
+    MeetingState,
     Mutual,
     Population,
     Stacked,
-    assign_participants,
-    gather,
-    initial_stacked,
-    local_flops,
-    losses_of_round,
-    meeting_flops,
     meeting_method,
+    meeting_rounds,
     mutual_learning,
-    nan_if_diverged,
-    participants_training,
-    predictions,
-    scatter,
-    weights_sent,
 )
-from dfl_jax.initialisation import INITS
 from dfl_jax.training import LocalTraining
 
 OPEN_ENDED = ('half_cycle', 'cycle', 'fixed')  # the number of rounds does not change the first
@@ -148,7 +138,6 @@ def dfml(
     """DFML; the defaults are the paper's.
 
     Args:
-      population: the clients and their networks.
       rounds: T, for which alpha is scheduled; the cycles go on in later rounds, `annealed` ends.
       mutual_epochs: passes K of mutual learning over the aggregator's data.
       schedule: of alpha, the weight of the distillation.
@@ -164,7 +153,6 @@ def dfml(
 
     Raises ValueError for settings out of range, before anything is traced.
     """
-    check_choice('init', init, INITS)
     check_choice('teachers', teachers, ('size', 'equal'))
     check_choice('transfer', transfer, ('mutual', 'vanilla'))
     check_range('mutual_epochs (K)', mutual_epochs, least=1)
@@ -174,69 +162,50 @@ def dfml(
     mutual = Mutual(
         mutual_epochs, teachers == 'size', transfer == 'vanilla', weighted_samples, temperature
     )
-    local = participants_training(population, training, chunk)
     learn = mutual_learning(population, training, mutual, chunk)
 
+    def alpha_of(round: Array, clients: Clients) -> Array:
+        # Not a number beyond the schedule, which `check` refuses
+        return jnp.asarray(plan.alpha, clients.x.dtype).at[round].get(mode='fill')
+
+    def taught(key, models, participants, graph, clients, round):
+        balance = balance_of(schedule.scheduled, alpha_of(round, clients))
+        return learn(key, models, participants, graph, clients, round, balance)[0]
+
+    regular = meeting_rounds(population, training, taught, init=init, chunk=chunk, mutual=mutual)
+
     def init_state(key: Array, clients: Clients) -> DfmlState:
-        params = initial_stacked(key, population, init)
+        params, t = regular.init(key, clients)
         peak = jax.tree.map(jnp.copy, params)
-        return DfmlState(params, peak, jnp.zeros(population.size, clients.x.dtype), jnp.int32(0))
+        return DfmlState(params, peak, jnp.zeros(population.size, clients.x.dtype), t)
 
     def step(
         key: Array, state: DfmlState, graph: Graph, clients: Clients
     ) -> tuple[DfmlState, Info]:
-        k_train, k_learn = jax.random.split(key)
-        t = state.round
-        participants = assign_participants(population, graph)
-        # Not a number beyond the schedule, which `check` refuses
-        value = jnp.asarray(plan.alpha, clients.x.dtype).at[t].get(mode='fill')
-
-        models, losses = local(
-            k_train, gather(state.params, participants), participants, clients, t
-        )
-        models, _ = learn(
-            k_learn, models, participants, graph, clients, t, balance_of(schedule.scheduled, value)
-        )
-
-        renew = (value >= state.best) | jnp.asarray(plan.peak)[t]  # [M]
-        renewed = {
-            name: group._replace(present=group.present & renew[group.client])
-            for name, group in participants.items()
-        }
+        before = MeetingState(state.params, state.round)
+        (params, t), info = regular.step(key, before, graph, clients)
+        value = alpha_of(state.round, clients)
         who = (graph.mask & graph.active[:, None]).ravel()
-        taking_part = jnp.where(who, graph.members.ravel(), population.size)
-        new = DfmlState(
-            scatter(state.params, models, participants),
-            scatter(state.peak, models, renewed),
-            state.best.at[taking_part].max(value, mode='drop'),
-            t + 1,
-        )
-        sizes = clients.mask.sum(axis=1)
-        combining = meeting_flops(population, mutual, participants, graph, sizes)
-        info = Info(
-            losses_of_round(nan_if_diverged(models, losses), participants, graph, population.size),
-            weights_sent(population, graph),
-            {'alpha': value},
-            local_flops(population, training, participants, sizes) + combining,
-            combining,
-        )
-        return new, info
+        members = jnp.where(who, graph.members.ravel(), population.size)  # the others are dropped
+        takes_part = jnp.zeros(population.size, bool).at[members].set(True, mode='drop')
+        renewed = takes_part & ((value >= state.best) | jnp.asarray(plan.peak)[state.round])
+        peak = {
+            name: keep_inactive(renewed[of], params[name], state.peak[name])
+            for name, of in population.clients.items()
+        }
+        best = jnp.where(takes_part, jnp.maximum(state.best, value), state.best)
+        return DfmlState(params, peak, best, t), info._replace(metrics={'alpha': value})
 
     def predict(state: DfmlState, x: Array) -> dict[str, Array]:
-        regular = predictions(population, state.params, x, chunk)['client']
-        return {**method.predict(state, x), 'regular': regular}
+        return {**method.predict(state, x), 'regular': regular.predict(state, x)['client']}
+
+    def check(graphs: Graph, sizes: np.ndarray) -> None:
+        del sizes
+        if (asked := len(graphs.active)) > length:
+            raise ValueError(
+                f'rounds={rounds}: alpha of schedule={schedule.schedule} ends after {length} '
+                f'rounds, and the run has {asked}; set rounds={asked}'
+            )
 
     method = meeting_method(population, init_state, step, chunk, judged='peak')
-    check = partial(_check_rounds, rounds, schedule.schedule, length)
     return method._replace(predict=predict, check=check)
-
-
-def _check_rounds(
-    rounds: int, schedule: str, length: int, graphs: Graph, sizes: np.ndarray
-) -> None:
-    del sizes
-    if (asked := len(graphs.active)) > length:
-        raise ValueError(
-            f'rounds={rounds}: alpha of schedule={schedule} ends after {length} rounds, and the '
-            f'run has {asked}; set rounds={asked}'
-        )

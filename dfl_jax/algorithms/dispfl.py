@@ -22,12 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from dfl_jax.algorithms.client_models import Gossip
-from dfl_jax.algorithms.gossip_method import (
-    consensus_of,
-    count_sent,
-    keep_inactive,
-    stacked_method,
-)
+from dfl_jax.algorithms.gossip_method import consensus_of, count_sent, keep_inactive, stacked_method
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import largest, number_bits
@@ -99,7 +94,6 @@ def dispfl(
     """DisPFL; a message holds the weights inside a mask, and the mask, one bit each.
 
     Args:
-      model: the network, bound to its input shape.
       training: of every client on its own data, within its mask.
       density: share of the weights that a mask keeps, in (0, 1].
       prune_rate: share of a mask that is replaced after round 0; round k replaces

@@ -19,7 +19,6 @@ from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, Stepped, gossip_method, local_gradient
 from dfl_jax.algorithms.graph_requirements import balanced
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.compression import bits_of
 from dfl_jax.gossip import mix
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
@@ -34,17 +33,13 @@ class State(NamedTuple):
 
 
 def dsgt(
-    model: Model,
-    *,
-    training: LocalTraining = ONE_MINIBATCH,
-    gossip: Gossip = Gossip(),
+    model: Model, *, training: LocalTraining = ONE_MINIBATCH, gossip: Gossip = Gossip()
 ) -> Algorithm:
     """Gradient tracking.
 
     Args:
-      model: the network, bound to its input shape.
-      training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
-        default, more local steps taken together as one.
+      training: of every client; lr g is how far it moves the weights, more local steps
+        taken together as one.
       gossip: averages, start and consensus; W has to be doubly stochastic.
     """
     local = local_gradient(model, training, gossip.chunk)
@@ -57,6 +52,5 @@ def dsgt(
         x, mixed = mix(rows, graph.members, (optax.tree.add_scale(x, -lr, tracker), tracker))
         return Stepped((x, mixed, gradient), losses, messages=2)
 
-    bits = {'weights': bits_of(model.shapes)}
     check = partial(balanced, 'dsgt', gossip.mixing)
-    return gossip_method(model, gossip, [training], step, bits, State, check)
+    return gossip_method(model, gossip, [training], step, begin=State, check=check)

@@ -12,6 +12,7 @@ from dfl_jax.algorithms.client_models import ClientModels
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, Mean, PyTree
 from dfl_jax.base import State as AnyState
 from dfl_jax.checks import check_choice
+from dfl_jax.compression import bits_of
 from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.metrics import CONSENSUS, consensus_model, dispersion
 from dfl_jax.models import Model
@@ -185,7 +186,7 @@ def gossip_method(
     models: ClientModels,
     trainings: Sequence[LocalTraining],
     step: Callable[..., tuple],
-    unit_bits: Mapping[str, int],
+    unit_bits: Mapping[str, int] | None = None,
     begin: Callable[..., AnyState] = State,
     check: Callable[[Graph, np.ndarray], None] | None = None,
     overlaps: bool = False,
@@ -194,10 +195,11 @@ def gossip_method(
 
     step: (key, state, graph, clients) -> the fields of `Stepped`, of which the last may be left
     out. trainings: of a round, whose flops are counted. begin: as in `initial_state`. unit_bits: of
-    the one unit that is counted, over delivered links.
+    the one unit that is counted, over delivered links; uncompressed weights by default.
 
     Raises TypeError, when the round is traced, for `messages` that are no whole numbers.
     """
+    unit_bits = unit_bits or {'weights': bits_of(model.shapes)}
     (unit,), mean = unit_bits, consensus_of(models.consensus)
     flops_of = [training_flops(model, training) for training in trainings]
 

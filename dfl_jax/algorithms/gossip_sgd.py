@@ -41,7 +41,6 @@ def gossip_sgd(
     """One round of local training and gossip.
 
     Args:
-      model: the network, bound to its input shape.
       training: of every client on its own data.
       round_order: `train_first`; `average_first`, for gain-corrected initial weights; or
         `parallel`, which averages the models from before the training and adds the changes of

@@ -8,7 +8,7 @@ repeats the part after Eq. (1) for every batch; in a cluster all clients share o
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -28,7 +28,7 @@ from dfl_jax.algorithms.gossip_method import (
 from dfl_jax.algorithms.graph_requirements import countable
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_range
-from dfl_jax.compression import Codec, Compression, bits_of, chain
+from dfl_jax.compression import Compression, bits_of, chain
 from dfl_jax.execution import aggregator_bytes, map_in_chunks
 from dfl_jax.gossip import mix, mix_at_aggregator
 from dfl_jax.metrics import dispersion
@@ -36,21 +36,19 @@ from dfl_jax.models import Model
 from dfl_jax.ntk import (
     Linearization,
     NtkUpdate,
-    UpdateFlops,
     aggregator_data,
     aggregator_of_clients,
     at_least_width,
     at_precision,
+    data_bits,
+    data_sent,
     draw_batches,
     drawn_samples,
-    flops_of_update,
     linearization,
     ntk_update,
     of_members,
-    output_bits,
     output_targets,
-    target_bits,
-    targets_sent,
+    total_flops,
     widths_of,
 )
 from dfl_jax.ntk.compressed import compressed_bytes
@@ -73,7 +71,6 @@ def ntk_dfl(
     """NTK-DFL with the hyperparameters of appendix C.2 as defaults.
 
     Args:
-      model: the network, bound to its input shape.
       ntk: the update of one aggregator, Algorithm 4.
       kernel: backend of the kernel: `auto`, `structured`, `output_scan` or `nt` (neural-tangents),
         see `dfl_jax.ntk.kernels`.
@@ -99,11 +96,10 @@ def ntk_dfl(
     at_neighbours = jacobian_weights == 'neighbours'
     _check_batches(by_cluster, at_neighbours, batches, averaging, gossip.mixing)
     share = Fraction(1, subsampling)
-
-    @cache
-    def update_flops() -> UpdateFlops:
-        at = partial(linearization(model, kernel=kernel, codec=codec), jax.random.key(0))
-        return flops_of_update(model, ntk, lambda w, x: at(w, x, len(x) // 2))
+    counted = linearization(model, kernel=kernel, codec=codec)
+    flops_total = total_flops(
+        model, ntk, lambda w, x: counted(jax.random.key(0), w, x, len(x) // 2)
+    )
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_batches, k_codec = jax.random.split(key)
@@ -126,7 +122,7 @@ def ntk_dfl(
         evolved, (chosen, losses, products, tried, used) = map_in_chunks(
             one, of_aggregators, gossip.chunk, each, alone
         )
-        flops = update_flops().total(used, products, tried)
+        flops = flops_total(used, products, tried)
         flops = jnp.where(graph.active, flops.sum(axis=1), 0)
         losses = losses.mean(axis=1)
         if by_cluster:
@@ -140,31 +136,21 @@ def ntk_dfl(
         # the weights of every batch, and a cluster's new ones
         back = 0 if at_neighbours else batches + by_cluster
         weights = averaging * to_aggregators + back * from_aggregators
-        rows = samples * model.classes
-        labels = targets_sent(samples, clients.y, model, ntk.loss)
-        sent = {'weights': weights, 'jacobian_rows': rows, 'outputs': rows, 'labels': labels}
+        sent = {'weights': weights, **data_sent(samples, clients.y, model, ntk.loss)}
         flops = jax.ops.segment_sum(flops, graph.members[:, 0], len(sizes))
         steps = Choices(chosen_by(graph, chosen))
         info = Info(losses, sent, {'timestep': steps, **dispersion(evolved)}, flops)
         return State(evolved, sizes, k + 1), info
 
+    row = (codec or chain()).bits(model.shapes)
     return stacked_method(
         model,
         initial_state(model, gossip.init),
         at_precision(ntk.precision, step),
-        _unit_bits(model, codec, ntk.loss),
+        {'weights': bits_of(model.shapes), 'jacobian_rows': row, **data_bits(model, ntk.loss)},
         consensus_of(gossip.consensus),
         check=partial(countable, 'ntk_dfl', model.classes, share, False),
     )
-
-
-def _unit_bits(model: Model, codec: Codec | None, loss: str) -> dict[str, int]:
-    return {
-        'weights': bits_of(model.shapes),
-        'jacobian_rows': (codec or chain()).bits(model.shapes),
-        'outputs': output_bits(model),
-        'labels': target_bits(model, loss),
-    }
 
 
 def _check_batches(

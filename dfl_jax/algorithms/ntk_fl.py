@@ -8,7 +8,6 @@ networks it is compared with, so that the server is no busier than a client ther
 """
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import jax
@@ -21,31 +20,24 @@ from dfl_jax.execution import aggregator_bytes
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
     NtkUpdate,
-    UpdateFlops,
     aggregator_data,
     at_precision,
-    flops_of_update,
+    data_bits,
+    data_sent,
     linearization,
     ntk_update,
     of_members,
-    output_bits,
     output_targets,
-    target_bits,
-    targets_sent,
+    total_flops,
 )
 
 
 def ntk_fl(
-    model: Model,
-    *,
-    cohort: int = 5,
-    ntk: NtkUpdate = NtkUpdate(),
-    kernel: str = 'auto',
+    model: Model, *, cohort: int = 5, ntk: NtkUpdate = NtkUpdate(), kernel: str = 'auto'
 ) -> Algorithm:
     """NTK-FL; its graphs have one aggregator (`topology.cohorts`), whose model all clients hold.
 
     Args:
-      model: the network, bound to its input shape.
       cohort: number K of clients from which the server receives in a round.
       ntk: the update of the server.
       kernel: backend of the kernel: `auto`, `structured`, `output_scan` or `nt` (neural-tangents),
@@ -57,10 +49,7 @@ def ntk_fl(
     """
     update = ntk_update(model, ntk)
     linearize = linearization(model, kernel=kernel)
-
-    @cache
-    def update_flops() -> UpdateFlops:
-        return flops_of_update(model, ntk, lambda w, x: linearize(jax.random.key(0), w, x))
+    flops_total = total_flops(model, ntk, lambda w, x: linearize(jax.random.key(0), w, x))
 
     def init_state(key: Array, clients: Clients) -> State:
         return State(model.init(key), clients.mask.sum(axis=1, dtype=jnp.int32), jnp.int32(0))
@@ -79,17 +68,12 @@ def ntk_fl(
         evolved, chosen, value, products, tried = update(w, linearize(key, w, x), x, y, mask, rate)
         new = jax.tree.map(lambda n, o: jnp.where(active, n, o), evolved, w)
         heard = jnp.zeros_like(sizes).at[members].add(present.astype(jnp.int32))
-        samples = heard * sizes
         info = Info(
             jnp.where(active, value, 0) * jnp.ones(len(sizes)),
-            {
-                'jacobian_rows': samples * model.classes,
-                'outputs': samples * model.classes,
-                'labels': targets_sent(samples, clients.y, model, ntk.loss),
-            },
+            data_sent(heard * sizes, clients.y, model, ntk.loss),
             {'timestep': chosen},
             # Of the server, which is none of the clients; they wait for it alike
-            active * update_flops().total(mask.sum(), products, tried) * jnp.ones(len(sizes)),
+            active * flops_total(mask.sum(), products, tried) * jnp.ones(len(sizes)),
         )
         return State(new, sizes, k + 1), info
 
@@ -104,11 +88,7 @@ def ntk_fl(
         init_state,
         at_precision(ntk.precision, step),
         predict,
-        unit_bits={
-            'jacobian_rows': bits_of(model.shapes),
-            'outputs': output_bits(model),
-            'labels': target_bits(model, ntk.loss),
-        },
+        unit_bits={'jacobian_rows': bits_of(model.shapes), **data_bits(model, ntk.loss)},
         consensus=lambda state, weights=None: state.params,
         task=model.task,
     )

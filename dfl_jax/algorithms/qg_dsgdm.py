@@ -20,7 +20,6 @@ from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_gradient, per_rate
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
 from dfl_jax.checks import check_range
-from dfl_jax.compression import bits_of
 from dfl_jax.gossip import mix
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
@@ -43,9 +42,7 @@ def qg_dsgdm(
     """Quasi-global momentum.
 
     Args:
-      model: the network, bound to its input shape.
-      training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
-        default.
+      training: of every client; lr g is how far it moves the weights.
       global_momentum: factor mu of the quasi-global momentum, in [0, 1).
       gossip: averages, start and consensus.
     """
@@ -62,5 +59,4 @@ def qg_dsgdm(
         momentum = jax.tree.map(lambda m, d: mu * m + (1 - mu) * d, momentum, moved)
         return (mixed, momentum), losses
 
-    bits = {'weights': bits_of(model.shapes)}
-    return gossip_method(model, gossip, [training], step, bits, State)
+    return gossip_method(model, gossip, [training], step, begin=State)

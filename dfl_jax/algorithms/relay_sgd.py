@@ -49,10 +49,8 @@ def relay_sgd(
     """RelaySGD.
 
     Args:
-      model: the network, bound to its input shape.
       members: K, the columns of the graphs, or more.
-      training: of every client; lr g is how far it moves the weights, one minibatch's gradient by
-        default.
+      training: of every client; lr g is how far it moves the weights.
       models: start and consensus.
     """
     check_range('members', members, least=2)

@@ -34,17 +34,12 @@ class State(NamedTuple):
 
 
 def sgp(
-    model: Model,
-    *,
-    training: LocalTraining = ONE_MINIBATCH,
-    models: ClientModels = ClientModels(),
+    model: Model, *, training: LocalTraining = ONE_MINIBATCH, models: ClientModels = ClientModels()
 ) -> Algorithm:
     """Stochastic gradient push.
 
     Args:
-      model: the network, bound to its input shape.
-      training: of every client at z; lr g is how far it moves the weights, one minibatch's gradient
-        by default.
+      training: of every client at z; lr g is how far it moves the weights.
       models: start and consensus of the M models z.
     """
     displacement = local_displacement(model, training, models.chunk)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +37,7 @@ from dfl_jax.compression import (
     bits_of,
     chain,
     half_precision,
+    number_bits,
     quantization,
 )
 from dfl_jax.execution import aggregator_bytes, bytes_of, map_in_chunks
@@ -45,19 +46,18 @@ from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
     Distillation,
+    Linearization,
     NtkUpdate,
-    UpdateFlops,
     aggregator_data,
     at_precision,
     distillation_target,
     draw_batches,
     drawn_samples,
-    flops_of_update,
     ntk_update,
     of_members,
-    output_bits,
     output_targets,
     projected,
+    total_flops,
 )
 from dfl_jax.ntk.evolution import OWN
 from dfl_jax.ntk.projection import RandomProjection
@@ -152,7 +152,6 @@ def spark(
     (docs/results_spark.md).
 
     Args:
-      model: the network, bound to its input shape.
       ntk: the update of one aggregator; its loss is cross-entropy.
       projection: of the Jacobians.
       distillation: of labels and the logits of the model at which the Jacobian is taken.
@@ -181,13 +180,11 @@ def spark(
     check_range('sampling', sampling, least=0.001, most=1)
     share = Fraction(sampling).limit_denominator(1000)
 
-    @cache
-    def update_flops() -> UpdateFlops:
-        def at(w, x):
-            key, all_ = jax.random.key(0), jnp.ones(len(x), bool)
-            return linearize(key, random.draw(key), w, x, all_, len(x))
+    def counted(w: PyTree, x: Array) -> Linearization:
+        key, every = jax.random.key(0), jnp.ones(len(x), bool)
+        return linearize(key, random.draw(key), w, x, every, len(x))
 
-        return flops_of_update(model, ntk, at)
+    flops_total = total_flops(model, ntk, counted)
 
     def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
         k_batch, k_codec = jax.random.split(key)
@@ -218,7 +215,7 @@ def spark(
         *new, chosen, losses, products, tried, used = map_in_chunks(
             aggregator, of_aggregators, gossip.chunk, each
         )
-        flops = update_flops().total(used, products, tried)
+        flops = flops_total(used, products, tried)
         new, velocity = keep_inactive(graph.active, tuple(new), (params, velocity))
 
         own_samples = drawn_samples(sizes, share)
@@ -291,7 +288,7 @@ def _unit_bits(model: Model, random: RandomProjection, codec: Codec | None) -> d
         'weights': bits_of(model.shapes),
         'jacobian_rows': bits_of(model.shapes) if whole else row.values * row.width,
         'jacobians': row.overhead,
-        'outputs': output_bits(model),
+        'outputs': number_bits(model.output_type),
         'labels': LABEL_BITS,
         'inputs': FLOAT_BITS * math.prod(model.input_shape),
     }

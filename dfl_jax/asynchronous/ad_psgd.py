@@ -10,14 +10,13 @@ Neighbours average with it while it computes, so that x_i is no more x_i' in the
 gradient is stale. Its next update begins when the average is there.
 """
 
-import heapq
 from collections.abc import Iterator
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.asynchronous.events import Event, Network
+from dfl_jax.asynchronous.events import Event, Network, Queue
 from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.asynchronous.state import AgedModel, Events, Read, Train, Updated, event_method
 
@@ -38,22 +37,19 @@ def exchanges(network: Network) -> Iterator[Event]:
                 'way; use a topology whose links go both ways'
             )
     version, count = [0] * network.clients, [0] * network.clients
-    # (time of the average, client, neighbour, lost, version at which the gradient is taken)
-    queue: list[tuple[float, int, int, bool, int]] = []
+    queue = Queue()  # time of the average, client, neighbour, lost, version of the gradient
 
     def begin(i: int, time: float) -> None:
         j = network.neighbour(i)
         lost = any([network.is_lost(i), network.is_lost(i)])  # one of the two messages
         both = max(network.transfer_seconds(i, j), network.transfer_seconds(j, i))
         done = network.next_online(i, time) + network.update_seconds[i] + both
-        if done < float('inf'):
-            heapq.heappush(queue, (done, i, j, lost, version[i]))
+        queue.push(done, i, j, lost, version[i])
 
     network.versions_in_use = lambda: {(i, began) for _, i, _, _, began in queue}
     for i in range(network.clients):
         begin(i, 0.0)
-    while queue:
-        time, i, j, lost, began = heapq.heappop(queue)
+    for time, i, j, lost, began in queue.in_order():
         if not lost and network.is_online(i, time) and network.is_online(j, time):
             yield Event(time, (i, j), (began, version[j]), count[i], (1, 1), written=2)
             version[j] += 1

@@ -12,7 +12,6 @@ ends make room for the new ones. Of a fragment of one sender the latest copy cou
 empties the box of those received. So a client with a slow uplink is heard in parts, not late.
 """
 
-import heapq
 import math
 from collections.abc import Iterator
 
@@ -23,7 +22,7 @@ from jax import lax
 
 from dfl_jax.algorithms.client_models import ClientModels
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH
-from dfl_jax.asynchronous.events import Event, Network
+from dfl_jax.asynchronous.events import Event, Network, Queue
 from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.asynchronous.state import AgedModel, Events, Layout, Read, Train, Updated, event_method
 from dfl_jax.base import Algorithm, Array, PyTree
@@ -61,13 +60,7 @@ def fragments_sent(
     version = [0] * network.clients
     received: list[dict[tuple[int, int], int]] = [{} for _ in version]  # by sender and fragment
     averaged: list[list[tuple[int, int, int]]] = [[] for _ in version]  # sender, fragment, version
-    queue: list[tuple[float, int, int, int, int, int]] = []  # time, what, client, then the same
-
-    def push(
-        time: float, what: int, client: int, sender: int = 0, fragment: int = 0, copy: int = 0
-    ) -> None:
-        if time < float('inf'):
-            heapq.heappush(queue, (time, what, client, sender, fragment, copy))
+    queue = Queue()  # time, what, client, and of what arrives (sender, fragment) and version
 
     def send(i: int, time: float, until: float) -> int:
         """How many parameters arrive of those that leave until then."""
@@ -80,26 +73,24 @@ def fragments_sent(
                 break
             arrival = begin + network.transfer_seconds(i, j, bits=bits)
             if not network.is_lost(i) and network.is_online(j, arrival):
-                push(arrival, ARRIVES, j, i, fragment, version[i])
+                queue.push(arrival, ARRIVES, j, (i, fragment), version[i])
                 arrived += sizes[fragment]
         return arrived
 
     network.versions_in_use = lambda: {
-        *((sender, copy) for _, what, _, sender, _, copy in queue if what == ARRIVES),
+        *((key[0], copy) for _, what, _, key, copy in queue if what == ARRIVES),
         *((sender, copy) for box in received for (sender, _), copy in box.items()),
         *((sender, copy) for copies in averaged for sender, _, copy in copies),
     }
     for i in range(network.clients):
-        push(network.next_online(i, 0.0), BEGINS, i)
-    while queue:
-        time, what, i, sender, fragment, copy = heapq.heappop(queue)
+        queue.push(network.next_online(i, 0.0), BEGINS, i, (), 0)
+    for time, what, i, key, copy in queue.in_order():
         if what == ARRIVES:
-            key = sender, fragment
             received[i][key] = max(received[i].get(key, 0), copy)
         elif what == BEGINS:
             averaged[i] = [(*key, copy) for key, copy in received[i].items()]
             received[i] = {}
-            push(time + network.update_seconds[i], DONE, i)
+            queue.push(time + network.update_seconds[i], DONE, i, (), 0)
         else:
             copies = [(i, 0, version[i]), *averaged[i]]
             count, version[i] = version[i], version[i] + 1
@@ -108,7 +99,7 @@ def fragments_sent(
             members, parts, versions = zip(*copies, strict=True)
             sent = arrived, *[0] * len(averaged[i])
             yield Event(time, members, versions, count, sent, fragments=parts)
-            push(begin, BEGINS, i)
+            queue.push(begin, BEGINS, i, (), 0)
 
 
 def layout_of(model: Model, fragments: int) -> Layout:
@@ -153,7 +144,6 @@ def divshare(
     """Averages of the fragments received, parameter by parameter.
 
     Args:
-      model: the network, bound to its input shape.
       places: R, models of the past that are kept, from the plan of the events.
       fragments: number 1 / Omega of parts into which a model is cut; the same as in the plan.
       recipients: number J of random neighbours to which each fragment is sent, drawn by the plan;

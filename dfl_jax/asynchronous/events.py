@@ -5,10 +5,11 @@ what they share. Nothing in it knows of models: an event names versions of them.
 has version v after v changes, and what an event reads and writes follows from that.
 """
 
+import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,20 @@ class Event(NamedTuple):
     written: int = 1  # the first so many members get new models
     weights: tuple[float, ...] = ()  # of each member in the average, where it is a fixed one
     fragments: tuple[int, ...] = ()  # of each member's model, the one that is read; none: all of it
+
+
+class Queue(list):
+    """What happens next: a heap of (time, ...)."""
+
+    def push(self, time: float, *what: Any) -> None:
+        """Adds what happens then, or nothing where it never does."""
+        if time < math.inf:
+            heapq.heappush(self, (time, *what))
+
+    def in_order(self) -> Iterator[tuple]:
+        """Takes out one after the other, with those that are pushed meanwhile."""
+        while self:
+            yield heapq.heappop(self)
 
 
 class Network:

@@ -7,14 +7,14 @@ updates behind it, to a random neighbour, which merges it with its own by their 
     w <- w - lr g(w),               t <- t + 1
 """
 
-import heapq
+import itertools
 from collections.abc import Iterator
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.asynchronous.events import Event, Network
+from dfl_jax.asynchronous.events import Event, Network, Queue
 from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.asynchronous.state import AgedModel, Events, Read, Train, Updated, event_method
 from dfl_jax.base import Array
@@ -32,18 +32,15 @@ def pushes(network: Network) -> Iterator[Event]:
     sent all the same, are refused.
     """
     version = [0] * network.clients
-    # (time, what, client, its number among all, sender, version): the number tells equal ones apart
-    queue: list[tuple[float, int, int, int, int, int]] = []
+    # time, what, client, its number among all, which tells equal ones apart, sender, version
+    queue, numbers = Queue(), itertools.count()
     busy = [False] * network.clients
     waiting: list[tuple[int, int] | None] = [None] * network.clients
     arrived = [0] * network.clients  # messages of each, since its last update
-    number = in_vain = 0
+    in_vain = 0
 
     def push(time: float, what: int, client: int, sender: int = 0, version: int = 0) -> None:
-        nonlocal number
-        if time < float('inf'):
-            heapq.heappush(queue, (time, what, client, number, sender, version))
-            number += 1
+        queue.push(time, what, client, next(numbers), sender, version)
 
     def begin(client: int, time: float, message: tuple[int, int]) -> None:
         busy[client] = True
@@ -59,13 +56,12 @@ def pushes(network: Network) -> Iterator[Event]:
     ]
     for i, period in enumerate(periods):
         push(network.next_online(i, period * network.phase(i)), SENDS, i)
-    while queue:
+    for time, what, i, _, sender, sent in queue.in_order():
         if in_vain > IN_VAIN * network.clients:
             raise ValueError(
                 f'of {in_vain} messages in succession nobody has received any: clients are never '
                 'online together; use a world in which they are'
             )
-        time, what, i, _, sender, sent = heapq.heappop(queue)
         if what == SENDS:
             j, lost = network.neighbour(i), network.is_lost(i)
             in_vain += lost

@@ -94,7 +94,6 @@ def event_method(
 
     Args:
       events: of the method.
-      model: the network, bound to its input shape.
       places: R, models of the past that are kept, from the plan of the events.
       training: a local update; lr g is how far it moves the weights, one minibatch's gradient by
         default. Round k of its schedules is the client's k-th update.

@@ -10,7 +10,6 @@ Where all are equally fast and messages take no time it is D-PSGD (Lian et al. 2
 W is the mixing matrix of the graph; the paper also has one that makes up for different speeds.
 """
 
-import heapq
 from collections.abc import Iterator
 from functools import partial
 
@@ -18,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dfl_jax.asynchronous.events import Event, Network
+from dfl_jax.asynchronous.events import Event, Network, Queue
 from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.asynchronous.state import AgedModel, Events, Read, Train, Updated, event_method
 from dfl_jax.base import Array, PyTree
@@ -36,12 +35,10 @@ def broadcasts(network: Network) -> Iterator[Event]:
     """
     version, uplink_free = [0] * network.clients, [0.0] * network.clients
     latest = [dict.fromkeys(others, 0) for others in network.hears]  # version, by neighbour
-    queue: list[tuple[float, int, int, int, int]] = []  # time, what, client, sender, version
+    queue = Queue()  # time, what, client, sender, version
 
     def begin(i: int, time: float) -> None:
-        done = network.next_online(i, time) + network.update_seconds[i]
-        if done < float('inf'):
-            heapq.heappush(queue, (done, DONE, i, i, 0))
+        queue.push(network.next_online(i, time) + network.update_seconds[i], DONE, i, i, 0)
 
     def broadcast(i: int, time: float) -> int:
         """How many neighbours will get the model that the client has now."""
@@ -52,7 +49,7 @@ def broadcasts(network: Network) -> Iterator[Event]:
         for j in others:
             arrival = time + network.transfer_seconds(i, j, len(others))
             if not network.is_lost(i) and network.is_online(j, arrival):
-                heapq.heappush(queue, (arrival, ARRIVES, j, i, version[i]))
+                queue.push(arrival, ARRIVES, j, i, version[i])
                 arrived += 1
         return arrived
 
@@ -62,8 +59,7 @@ def broadcasts(network: Network) -> Iterator[Event]:
     }
     for i in range(network.clients):
         begin(i, 0.0)
-    while queue:
-        time, what, i, sender, sent = heapq.heappop(queue)
+    for time, what, i, sender, sent in queue.in_order():
         if what == ARRIVES:
             latest[i][sender] = max(latest[i][sender], sent)
             continue

@@ -5,7 +5,7 @@ wider networks, and mutual learning.
 """
 
 from dfl_jax.heterogeneous.mutual import Balance, Mutual, mutual_learning
-from dfl_jax.heterogeneous.mutual_flops import local_flops, meeting_flops
+from dfl_jax.heterogeneous.mutual_flops import meeting_flops
 from dfl_jax.heterogeneous.population import (
     Population,
     Stacked,
@@ -23,8 +23,6 @@ from dfl_jax.heterogeneous.rounds import (
     losses_of_round,
     meeting_method,
     meeting_rounds,
-    nan_if_diverged,
-    participants_training,
     predictions,
     weight_bits,
     weights_sent,

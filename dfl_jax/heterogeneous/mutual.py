@@ -17,7 +17,7 @@ from jax import lax
 
 from dfl_jax.base import Array, Clients, Graph
 from dfl_jax.execution import client_bytes, map_present
-from dfl_jax.heterogeneous.population import Participants, Population, Stacked, by_position
+from dfl_jax.heterogeneous.population import Groups, Population, Stacked, by_position
 from dfl_jax.training import (
     LocalTraining,
     augmented,
@@ -90,7 +90,7 @@ def mutual_learning(
     def learn(
         key: Array,
         models: Stacked,
-        participants: dict[str, Participants],
+        participants: Groups,
         graph: Graph,
         clients: Clients,
         round: Array,
@@ -188,7 +188,7 @@ def _check(population: Population, settings: LocalTraining, mutual: Mutual) -> N
 def _exchanged(
     population: Population,
     models: Stacked,
-    participants: dict[str, Participants],
+    participants: Groups,
     graph: Graph,
     x: Array,
     key: Array,

@@ -6,15 +6,12 @@ import jax.numpy as jnp
 from dfl_jax.base import Array, Graph
 from dfl_jax.execution.flops import flops_of
 from dfl_jax.heterogeneous.mutual import Mutual
-from dfl_jax.heterogeneous.population import Participants, Population
+from dfl_jax.heterogeneous.population import Groups, Population
 from dfl_jax.training import LocalTraining, gradient_flops, training_flops
 
 
 def local_flops(
-    population: Population,
-    settings: LocalTraining,
-    participants: dict[str, Participants],
-    sizes: Array,
+    population: Population, settings: LocalTraining, participants: Groups, sizes: Array
 ) -> Array:
     """Flops of participants that train on their own data, float32 [M]; sizes: N_i, [M]."""
     flops = jnp.zeros(len(sizes), jnp.float32)
@@ -25,11 +22,7 @@ def local_flops(
 
 
 def meeting_flops(
-    population: Population,
-    mutual: Mutual,
-    participants: dict[str, Participants],
-    graph: Graph,
-    sizes: Array,
+    population: Population, mutual: Mutual, participants: Groups, graph: Graph, sizes: Array
 ) -> Array:
     """Flops of aggregators at which models learn from each other, float32 [M].
 

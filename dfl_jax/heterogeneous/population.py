@@ -52,6 +52,9 @@ class Participants(NamedTuple):
     row: Array  # [S] int32, of the stacked parameters, in [0, M_a)
 
 
+Groups = dict[str, Participants]  # by architecture
+
+
 def populate(models: Mapping[str, Model], assigned: Sequence[str]) -> Population:
     """The population in which client i has architecture `assigned[i]`.
 
@@ -116,7 +119,7 @@ def initial_stacked(key: Array, population: Population, init: str = 'same') -> S
     }
 
 
-def assign_participants(population: Population, graph: Graph) -> dict[str, Participants]:
+def assign_participants(population: Population, graph: Graph) -> Groups:
     """A round's participants by architecture; a client is a member of one aggregator at most.
 
     They are dealt to the devices of the mesh in turns, one architecture where the last ended, so
@@ -148,7 +151,7 @@ def assign_participants(population: Population, graph: Graph) -> dict[str, Parti
     return participants
 
 
-def gather(stacked: Stacked, participants: dict[str, Participants]) -> Stacked:
+def gather(stacked: Stacked, participants: Groups) -> Stacked:
     """The participants' entries of stacked leaves [M_a, ...], as leaves [S, ...]."""
     return {
         name: jax.tree.map(lambda leaf, rows=group.row: leaf[rows], stacked[name])
@@ -156,7 +159,7 @@ def gather(stacked: Stacked, participants: dict[str, Participants]) -> Stacked:
     }
 
 
-def scatter(stacked: Stacked, new: Stacked, participants: dict[str, Participants]) -> Stacked:
+def scatter(stacked: Stacked, new: Stacked, participants: Groups) -> Stacked:
     """Leaves [M_a, ...] with the participants' entries replaced by `new`, leaves [S, ...] of any
     floating type."""
 
@@ -170,9 +173,7 @@ def scatter(stacked: Stacked, new: Stacked, participants: dict[str, Participants
     }
 
 
-def by_position(
-    values: dict[str, Array], participants: dict[str, Participants], graph: Graph
-) -> Array:
+def by_position(values: dict[str, Array], participants: Groups, graph: Graph) -> Array:
     """Values [S, ...] of the participants of every architecture, at their positions: [H, K, ...].
 
     Positions without a participant hold zeros.

@@ -19,7 +19,7 @@ from dfl_jax.execution import map_in_chunks, map_present
 from dfl_jax.heterogeneous.mutual import Mutual
 from dfl_jax.heterogeneous.mutual_flops import local_flops, meeting_flops
 from dfl_jax.heterogeneous.population import (
-    Participants,
+    Groups,
     Population,
     Stacked,
     assign_participants,
@@ -48,7 +48,7 @@ class MeetingState(NamedTuple):
 def meeting_rounds(
     population: Population,
     settings: LocalTraining,
-    combine: Callable[[Array, Stacked, dict[str, Participants], Graph, Clients, Array], Stacked],
+    combine: Callable[[Array, Stacked, Groups, Graph, Clients, Array], Stacked],
     *,
     init: str = 'same',
     chunk: int | None = None,
@@ -97,7 +97,7 @@ def meeting_rounds(
             learning = assign_participants(population, graph._replace(active=heard))
             combining = meeting_flops(population, mutual, learning, graph, sizes)
         info = Info(
-            losses_of_round(nan_if_diverged(models, losses), training, graph, population.size),
+            losses_of_round(models, losses, training, graph, population.size),
             weights_sent(population, graph, back=back),
             flops=flops + combining,
             combining_flops=combining,
@@ -131,9 +131,7 @@ def meeting_method(
     )
 
 
-def without_aggregators(
-    participants: dict[str, Participants], graph: Graph
-) -> dict[str, Participants]:
+def without_aggregators(participants: Groups, graph: Graph) -> Groups:
     """The participants that are senders; aggregators count as not present."""
     members = graph.members.shape[1]
     return {
@@ -142,9 +140,7 @@ def without_aggregators(
     }
 
 
-def to_everyone(
-    stacked: Stacked, models: Stacked, participants: dict[str, Participants]
-) -> Stacked:
+def to_everyone(stacked: Stacked, models: Stacked, participants: Groups) -> Stacked:
     """Leaves [M_a, ...] that all hold the model of their architecture's first participant, if any,
     of those on the first device that has one."""
     return {
@@ -160,7 +156,7 @@ def to_everyone(
 
 
 def architecture_means(
-    models: Stacked, participants: dict[str, Participants], graph: Graph, weights: Array
+    models: Stacked, participants: Groups, graph: Graph, weights: Array
 ) -> Stacked:
     """For each participant the weighted mean of its architecture at its aggregator (DFML Eq. 5).
 
@@ -188,11 +184,7 @@ def participants_training(
     [S]."""
 
     def train(
-        key: Array,
-        models: Stacked,
-        participants: dict[str, Participants],
-        clients: Clients,
-        round: Array,
+        key: Array, models: Stacked, participants: Groups, clients: Clients, round: Array
     ) -> tuple[Stacked, dict[str, Array]]:
         keys = jax.random.split(key, len(clients.x))
         new, losses = {}, {}
@@ -218,31 +210,28 @@ def participants_training(
 
 
 def losses_of_round(
-    losses: dict[str, Array], participants: dict[str, Participants], graph: Graph, clients: int
-):
-    """Each client's training loss, [M]; for those that took no part the mean of the participants
-    whose loss is finite, so that nobody else diverges with one of them.
+    models: Stacked, losses: dict[str, Array], participants: Groups, graph: Graph, clients: int
+) -> Array:
+    """Each client's training loss, [M], not a number for a model whose weights are not finite.
 
-    losses: by architecture, [S].
+    Those that took no part have the mean of the participants whose loss is finite, so that nobody
+    else diverges with one of them.
+
+    models, losses: of the participants by architecture, leaves [S, ...] and [S].
     """
-    values = by_position(losses, participants, graph).ravel()
+
+    def of_model(model: PyTree, loss: Array) -> Array:
+        finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(model)]).all()
+        return jnp.where(finite, loss, jnp.nan)
+
+    each = {name: jax.vmap(of_model)(models[name], losses[name]) for name in participants}
+    values = by_position(each, participants, graph).ravel()
     present = {name: group.present for name, group in participants.items()}
     trained = by_position(present, participants, graph).ravel()
     finite = trained & jnp.isfinite(values)
     mean = jnp.sum(jnp.where(finite, values, 0)) / jnp.maximum(finite.sum(), 1)
     members = jnp.where(trained, graph.members.ravel(), clients)  # the others are dropped
     return jnp.full(clients, mean, values.dtype).at[members].set(values, mode='drop')
-
-
-def nan_if_diverged(models: Stacked, losses: dict[str, Array]) -> dict[str, Array]:
-    """The losses [S], not a number for a model whose weights [S, ...] are not finite."""
-
-    def of_model(model: PyTree) -> Array:
-        return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(model)]).all()
-
-    return {
-        name: jnp.where(jax.vmap(of_model)(models[name]), losses[name], jnp.nan) for name in losses
-    }
 
 
 def weights_sent(population: Population, graph: Graph, *, back: bool = True) -> dict[str, Array]:

@@ -8,13 +8,12 @@ from dfl_jax.ntk.aggregator_data import (
     aggregator_data,
     aggregator_of_clients,
     at_least_width,
+    data_bits,
+    data_sent,
     draw_batches,
     drawn_samples,
     of_members,
-    output_bits,
     output_targets,
-    target_bits,
-    targets_sent,
     widths_of,
 )
 from dfl_jax.ntk.distillation import Distillation, distillation_target
@@ -23,4 +22,4 @@ from dfl_jax.ntk.kernels import kernel_fn
 from dfl_jax.ntk.linearized import Linearization, linearization, projected
 from dfl_jax.ntk.precision import at_precision
 from dfl_jax.ntk.update import TIMESTEPS, NtkUpdate, ntk_update
-from dfl_jax.ntk.update_flops import UpdateFlops, flops_of_update
+from dfl_jax.ntk.update_flops import flops_of_update, total_flops

@@ -70,23 +70,21 @@ def output_targets(model: Model, y: Array, dtype: DTypeLike, loss: str = 'cross_
     return y.reshape(len(y), model.classes).T
 
 
-def output_bits(model: Model) -> int:
-    """Bits of one output."""
-    return number_bits(model.output_type)
+def data_bits(model: Model, loss: str) -> dict[str, int]:
+    """Bits of an output, and of the targets of a sample, or of one of its numbers where they need
+    not be as many as the outputs."""
+    target = FLOAT_BITS * (1 if loss == OWN else model.classes)
+    labels = LABEL_BITS if model.task.whole_targets else target
+    return {'outputs': number_bits(model.output_type), 'labels': labels}
 
 
-def target_bits(model: Model, loss: str) -> int:
-    """Bits of a unit of targets: that of one sample, or one of its numbers where they need not be
-    as many as the outputs."""
-    if model.task.whole_targets:
-        return LABEL_BITS
-    return FLOAT_BITS * (1 if loss == OWN else model.classes)
-
-
-def targets_sent(samples: Array, y: Array, model: Model, loss: str) -> Array:
-    """Units of targets of so many samples of each client, int32 [M]; y: [M, N, ...]."""
+def data_sent(samples: Array, y: Array, model: Model, loss: str) -> dict[str, Array]:
+    """`Info.sent` of rows of Jacobians, outputs and targets; samples: of each client, int32 [M]; y:
+    [M, N, ...]."""
+    rows = samples * model.classes
     numbers = not model.task.whole_targets and loss == OWN
-    return samples * math.prod(y.shape[2:]) if numbers else samples
+    labels = samples * math.prod(y.shape[2:]) if numbers else samples
+    return {'jacobian_rows': rows, 'outputs': rows, 'labels': labels}
 
 
 def aggregator_of_clients(graph: Graph, clients: int) -> tuple[Array, Array]:

@@ -29,7 +29,7 @@ from jax import lax
 from dfl_jax.base import Array, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.ntk.precision import in_float16, product
-from dfl_jax.ntk.rkc import TOLERANCE, integration
+from dfl_jax.ntk.rkc import TOLERANCE, Flow, integration
 
 Kernel = Array | Callable[[Array], Array]  # H [N, N], or S [C, N] -> its product with the kernel
 
@@ -164,9 +164,9 @@ def evolution(
     if method == 'sampled':  # before its first time the integrator allows for larger errors
         times.add(min(SAMPLED_STEPS, timesteps[0]))
     start_image = start if callable(loss) else None  # in closed forms the slope says enough
-    begin, reach = integration(
-        moved, residual_after, jacobian_of, start, slope, sorted(times), tolerance, start_image
-    )
+    ends = jnp.array(sorted(times), start.dtype)
+    flow = Flow(moved, residual_after, jacobian_of, ends, tolerance)
+    begin, reach = integration(flow, start, slope, start_image)
     if method == 'sampled':
         return _sampled(begin, reach, residual, slope, sampled_steps)
 

@@ -29,7 +29,6 @@ from dfl_jax.base import Array, PyTree
 from dfl_jax.checks import check_choice
 from dfl_jax.ntk.precision import product, traced_precision
 
-PROJECTIONS = ('gaussian', 'low_rank', 'sparse_sign', 'none')
 DIMENSION = 1000  # section 5.1
 BLOCK = 50  # columns formed together
 STORED = 2**30  # bytes up to which a Gaussian matrix is kept rather than drawn again
@@ -108,13 +107,7 @@ def projection(kind: str, shapes: PyTree, k: int | None = None) -> RandomProject
             f'projection to {k} dimensions of a network with {size} weights; '
             f'choose from 1 to {size}'
         )
-    make = {
-        'gaussian': _gaussian,
-        'low_rank': _low_rank,
-        'sparse_sign': _sparse_sign,
-        'none': _none,
-    }
-    of_layer = make[kind](k)
+    of_layer = PROJECTIONS[kind](k)
 
     def draw(key: Array) -> PyTree:
         return {layer.name: of_layer.draw(_layer_key(key, layer.name), layer) for layer in layers}
@@ -166,14 +159,6 @@ def _layer_key(key: Array, name: str) -> Array:
     """s_l = Hash(s_global || name): Threefry of the key and the name's SHA-256."""
     digest = hashlib.sha256(name.encode()).digest()
     return jax.random.fold_in(key, int.from_bytes(digest[:4], 'big'))
-
-
-def _none(k: int) -> Kind:
-    del k
-    return Kind(
-        draw=lambda key, layer: (),
-        lift=lambda kept, u, layer: u[layer.start : layer.start + layer.size],
-    )
 
 
 def _gaussian(k: int) -> Kind:
@@ -238,3 +223,15 @@ def _sparse_sign(k: int) -> Kind:
         return sign * u[position]
 
     return Kind(draw, lift)
+
+
+_NONE = Kind(
+    draw=lambda key, layer: (),
+    lift=lambda kept, u, layer: u[layer.start : layer.start + layer.size],
+)
+PROJECTIONS: dict[str, Callable[[int], Kind]] = {
+    'gaussian': _gaussian,
+    'low_rank': _low_rank,
+    'sparse_sign': _sparse_sign,
+    'none': lambda k: _NONE,
+}

@@ -9,9 +9,9 @@ the mode has added to S is still less than the error that is allowed.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -59,27 +59,23 @@ class RkcState(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """What is integrated, and how exactly; see `integration`."""
+    """dS/dt = slope_of(linear(S)), and how exactly it is integrated."""
 
-    linear: Callable[[Array], Array]
+    linear: Callable[[Array], Array]  # v -> its image, both [C, N]: the product that a pass takes
+    # image of S -> dS/dt, whose Jacobian with respect to S has no positive eigenvalues
     slope_of: Callable[[Array], Array]
+    # (image of v, slope, image of S) -> that Jacobian where the slope is this one, times -v; the
+    # image of S is None unless `integration` is given one
     jacobian_of: Callable[[Array, Array, Array | None], Array]
-    ends: Array  # the timesteps, floating
-    tolerance: float
-    table: Array  # COEFFICIENTS, in the type of S
+    ends: Array  # timesteps, of the type of S, positive, increasing; no step goes beyond the last
+    tolerance: float = TOLERANCE  # of the estimated error of one step, by the norm of S
+    table: Any = None  # COEFFICIENTS, in the type of S, from `integration`
 
 
 def integration(
-    linear: Callable[[Array], Array],
-    slope_of: Callable[[Array], Array],
-    jacobian_of: Callable[[Array, Array, Array | None], Array],
-    start: Array,
-    slope: Array,
-    timesteps: Sequence[int],
-    tolerance: float = TOLERANCE,
-    start_image: Array | None = None,
+    flow: Flow, start: Array, slope: Array, start_image: Array | None = None
 ) -> tuple[RkcState, Callable[[RkcState, Array], tuple[RkcState, Array, Array]]]:
-    """The begin of dS/dt = slope_of(linear(S)), and reach(state, t) -> (state, S, dS/dt).
+    """The begin of a flow, and reach(state, t) -> (state, S, dS/dt).
 
     `reach` goes on from where the integration is, so that its times have to increase; it does not
     integrate beyond the step that passes t.
@@ -97,20 +93,11 @@ def integration(
 
     NaN where the flow is too stiff for MAX_STEPS steps, and where it is not finite.
 
-    Args:
-      linear: a linear map, v -> its image, both [C, N]: the product that a pass takes.
-      slope_of: image of S -> dS/dt, whose Jacobian with respect to S has no positive eigenvalues.
-      jacobian_of: (image of v, slope, image of S) -> that Jacobian where the slope is this one,
-        times -v; the image of S is None unless it is given here.
-      start: S at time zero.
-      slope: dS/dt there.
-      timesteps: positive, increasing; no step goes beyond the last.
-      tolerance: of the estimated error of one step, by the norm of S.
-      start_image: that of `start`, for a Jacobian that does not follow from the slope.
+    start, slope: S and dS/dt at time zero, [C, N]. start_image: that of `start`, for a Jacobian
+    that does not follow from the slope.
     """
-    ends = jnp.array(timesteps, start.dtype)
-    table = jnp.asarray(COEFFICIENTS, start.dtype)
-    flow = Flow(linear, slope_of, jacobian_of, ends, tolerance, table)
+    ends = flow.ends
+    flow = flow._replace(table=jnp.asarray(COEFFICIENTS, start.dtype))
 
     def reach(at: RkcState, end: Array) -> tuple[RkcState, Array, Array]:
         end = end.astype(start.dtype)
@@ -124,9 +111,9 @@ def integration(
         total, slope = (jnp.where(at.time < end, jnp.nan, each) for each in _between(at, end))
         return at, total, slope
 
-    mode, rate = _estimated(flow, linear(_unit(slope)[0]), slope, start_image)
+    mode, rate = _estimated(flow, flow.linear(_unit(slope)[0]), slope, start_image)
     for _ in range(POWER_ITERATIONS - 1):
-        mode, rate = _estimated(flow, linear(mode), slope, start_image)
+        mode, rate = _estimated(flow, flow.linear(mode), slope, start_image)
     zero = jnp.zeros_like(ends[0])
     begin = RkcState(
         time=zero,
@@ -183,8 +170,8 @@ def _begin_step(flow: Flow, at: RkcState) -> RkcState:
 
 def _take_stage(flow: Flow, at: RkcState, image: Array) -> RkcState:
     coefficients = flow.table[at.stages, at.taken + 1]  # the first stage took no product
-    start, stages = (at.total, at.slope), (at.before, at.argument, flow.slope_of(image))
-    y = _stage(coefficients, at.length, *start, *stages)
+    stages = at.before, at.argument, flow.slope_of(image)
+    y = _stage(coefficients, at.length, at.total, at.slope, *stages)
     return at._replace(before=at.argument, argument=y)
 
 
@@ -221,11 +208,6 @@ def _follow_mode(flow: Flow, at: RkcState, image: Array) -> RkcState:
     return at._replace(rate=rate, mode=mode)
 
 
-def _is_over(at: RkcState) -> Array:
-    followed = ~_accepted(at.error) | (at.steps % STEPS_PER_ESTIMATE == 0)
-    return at.taken == at.stages + followed
-
-
 def _next_step(flow: Flow, at: RkcState, _: Array) -> RkcState:
     """With the next step, of a length by the error of this one."""
     good, finite = _accepted(at.error), ~jnp.isnan(at.error)
@@ -244,7 +226,8 @@ def _take_product(flow: Flow, at: RkcState) -> RkcState:
     at = _where(at.taken < at.stages, partial(_take_stage, flow), at, image)
     at = _where(at.taken == at.stages, partial(_judge, flow), at, image)
     at = _where(at.taken > at.stages, partial(_follow_mode, flow), at, image)
-    return _where(_is_over(at), partial(_next_step, flow), at, image)
+    followed = ~_accepted(at.error) | (at.steps % STEPS_PER_ESTIMATE == 0)
+    return _where(at.taken == at.stages + followed, partial(_next_step, flow), at, image)
 
 
 def _accepted(error: Array) -> Array:

@@ -147,12 +147,7 @@ def _unknown(f: Array, y: Array) -> Array:
 
 
 def candidates(
-    model: Model,
-    settings: NtkUpdate,
-    linearized: Linearization,
-    w: PyTree,
-    x: Array,
-    scale: Array,
+    model: Model, settings: NtkUpdate, linearized: Linearization, w: PyTree, x: Array, scale: Array
 ) -> Candidates:
     """How timesteps are tried: by their weights, or by S_t itself where that is all that is needed,
     which is smaller."""

@@ -6,6 +6,7 @@ a N^2 + b N + c flops, which traces at three N tell.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
 import jax
@@ -112,3 +113,10 @@ def flops_of_update(
         return Polynomial(square, linear, first - (square * sizes[0] + linear) * sizes[0])
 
     return UpdateFlops(*map(fitted, zip(*map(at, sizes), strict=True)))
+
+
+def total_flops(*arguments) -> Callable[[Array, Array, Array], Array]:
+    """(samples, products, tried) -> flops, float32: `UpdateFlops.total` of `flops_of_update` with
+    these arguments, counted when they are first asked for; arrays of one shape."""
+    counted = cache(partial(flops_of_update, *arguments))
+    return lambda samples, products, tried: counted().total(samples, products, tried)

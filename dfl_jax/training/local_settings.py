@@ -11,12 +11,7 @@ from dfl_jax.data.augment import AUGMENTATIONS
 from dfl_jax.execution import client_bytes
 from dfl_jax.models import Model
 from dfl_jax.training.losses import SUPERVISIONS
-from dfl_jax.training.optimisers import (
-    Optimizer,
-    Schedule,
-    learning_rate_factor,
-    named_optimiser,
-)
+from dfl_jax.training.optimisers import Optimizer, Schedule, learning_rate_factor, named_optimiser
 
 
 @dataclass(frozen=True, kw_only=True)
