@@ -96,7 +96,7 @@ def ntk_dfl(
     at_neighbours = jacobian_weights == 'neighbours'
     _check_batches(by_cluster, at_neighbours, batches, averaging, gossip.mixing)
     share = Fraction(1, subsampling)
-    counted = linearization(model, kernel=kernel, codec=codec)
+    counted = linearization(model) if at_neighbours else linearize
     flops_total = total_flops(
         model, ntk, lambda w, x: counted(jax.random.key(0), w, x, len(x) // 2)
     )
