@@ -192,14 +192,10 @@ def test_a_bad_value_is_named_in_one_line_and_nothing_is_written(
     ('text', 'patterns'),
     [
         ('[[0], [1], [2], [3], [4, 120], [5]]', ('client 4', '120', '0 to 119')),
-        ('[[0], [1], [2], [3], [4, -1], [5]]', ('client 4', '-1', '0 to 119')),
-        ('[[0], [1], [], [3], [4], [5]]', ('client 2', 'at least one')),
         ('[[0], [1]]', ('2 clients, not 6', 'set clients to 2')),
-        ('{"0": [1]}', ('list of lists',)),
         ('[[0], [1\n', ('cannot read',)),
         ('', ('cannot read',)),
         ('[' * 10**5, ('cannot read', 'nest too deep')),
-        ('[[0], [1], [2], [3], [4, 4], [5]]', ('client 4', '4 more than once')),
         ('\x93NUMPY\0\0', ('cannot read', 'it is no text')),
     ],
 )
