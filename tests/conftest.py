@@ -20,7 +20,7 @@ os.environ.setdefault(
 
 import jax
 import pytest
-from helpers import drawn_samples, padded
+from helpers import drawn_samples, padded, write_clusters
 
 from dfl_jax import topology
 
@@ -114,6 +114,12 @@ def data_dir() -> pathlib.Path:
     if not path.is_dir():
         pytest.skip(f'no real data in {path}: set DFL_JAX_DATA to a folder that holds some')
     return path
+
+
+@pytest.fixture(scope='session')
+def tiny(tmp_path_factory):
+    """The file of a dataset that is learned at once."""
+    return write_clusters(tmp_path_factory.mktemp('data') / 'tiny.npz')
 
 
 @pytest.fixture

@@ -93,6 +93,15 @@ def padded(samples, garbage=0.0, label=0, extra=0) -> Clients:
     return Clients(*map(jnp.asarray, (x, y, mask)))
 
 
+def write_clusters(path: Path, train: int = 120, test: int = 40) -> Path:
+    """A dataset of three classes that a handful of rounds learns."""
+    rng = np.random.default_rng(0)
+    y = np.arange(train + test) % 3
+    x = (2 * rng.normal(size=(3, 8))[y] + rng.normal(size=(train + test, 8))).astype(np.float32)
+    np.savez(path, train_x=x[:train], train_y=y[:train], test_x=x[train:], test_y=y[train:])
+    return path
+
+
 def drawn_samples(sizes=(4, 7, 5, 6, 3, 7), features=5, classes=3, seed=3):
     """For each size, a client's normal inputs [n, F] and one-hot labels [n, C]."""
     rng = np.random.default_rng(seed)

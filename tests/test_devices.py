@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import started
-from test_cli import ROOT, SMALL, here, rows_of, write_clusters
+from test_cli import ROOT, SMALL, here, rows_of
 
 from dfl_jax import Clients, data, execution, simulate, topology
 from dfl_jax.checkpoint import Checkpoints
@@ -157,11 +157,6 @@ def test_what_a_round_moves_between_devices(name, data, weights, monkeypatch):
 def test_a_place_that_cannot_be_read(how):
     with pytest.raises(ValueError, match=r'write auto, or HOST:PORT,i,n'):
         devices.join(how)
-
-
-@pytest.fixture(scope='module')
-def tiny(tmp_path_factory):
-    return write_clusters(tmp_path_factory.mktemp('data') / 'tiny.npz')
 
 
 @pytest.fixture(scope='module')

@@ -8,7 +8,8 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
-from test_cli import here, rows_of, write_clusters, write_sums
+from helpers import write_clusters
+from test_cli import here, rows_of, write_sums
 
 import dfl_jax
 from dfl_jax import SettingError

@@ -10,18 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import write_clusters
 from tensorboardX.proto.event_pb2 import Event, SessionLog
-from test_cli import (
-    NETWORK,
-    SMALL,
-    command,
-    contents,
-    finish,
-    here,
-    rows_of,
-    wait_for,
-    write_clusters,
-)
+from test_cli import NETWORK, SMALL, command, contents, finish, here, rows_of, wait_for
 
 from dfl_jax.cli.report.command import write_report
 from dfl_jax.cli.run.loggers import SUFFIX, TensorBoard
@@ -33,8 +24,7 @@ LISTS = ('client_accuracy_quantiles',)
 
 
 @pytest.fixture(scope='module')
-def argv(tmp_path_factory):
-    tiny = write_clusters(tmp_path_factory.mktemp('data') / 'tiny.npz')
+def argv(tiny):
     return (f'--dataset={tiny}', *SMALL, f'--rounds={ROUNDS}', '--eval_every=2')
 
 

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from test_cli import NETWORK, here, rows_of, write_clusters, write_sums
+from test_cli import NETWORK, here, rows_of, write_sums
 from test_sweep import swept
 
 from dfl_jax.experiment import Experiment, load
@@ -18,11 +18,6 @@ def factory(model, *, lr=0.1):
     whole = dpsgd(model)
     return whole._replace({changed})
 """
-
-
-@pytest.fixture(scope='module')
-def tiny(tmp_path_factory):
-    return write_clusters(tmp_path_factory.mktemp('data') / 'tiny.npz')
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-from helpers import started
-from test_cli import NETWORK, SMALL, contents, here, rows_of, write_clusters
+from helpers import started, write_clusters
+from test_cli import NETWORK, SMALL, contents, here, rows_of
 
 from dfl_jax.cli.report import command as report
 from dfl_jax.cli.report.tables import in_words

@@ -8,18 +8,8 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from test_cli import (
-    NETWORK,
-    SMALL,
-    Finished,
-    command,
-    contents,
-    finish,
-    here,
-    rows_of,
-    wait_for,
-    write_clusters,
-)
+from helpers import write_clusters
+from test_cli import NETWORK, SMALL, Finished, command, contents, finish, here, rows_of, wait_for
 
 from dfl_jax.experiment.run_directory import RunDirectory
 from tests.torture import runs
@@ -577,9 +567,9 @@ def test_files_may_move(listed):
 
 
 @pytest.mark.integration
-def test_a_run_whose_clients_were_evaluated_on_the_first_samples(tmp_path):
+def test_a_run_whose_clients_were_evaluated_on_the_first_samples(tiny, tmp_path):
     """As versions before did: its curves would not go on."""
-    tiny, out = write_clusters(tmp_path / 'tiny.npz'), tmp_path / 'out'
+    out = tmp_path / 'out'
     of_it = (f'--dataset={tiny}', *NETWORK, '--algorithm=dpsgd', f'--out={out}')
     assert here(*of_it, '--client_eval_samples=10').status == 0
     directory = RunDirectory(out)
@@ -602,8 +592,8 @@ def test_a_run_whose_clients_were_evaluated_on_the_first_samples(tmp_path):
 
 
 @pytest.mark.integration
-def test_an_older_run_of_all_test_samples_goes_on(tmp_path):
-    tiny, out = write_clusters(tmp_path / 'tiny.npz'), tmp_path / 'out'
+def test_an_older_run_of_all_test_samples_goes_on(tiny, tmp_path):
+    out = tmp_path / 'out'
     of_it = (f'--dataset={tiny}', *NETWORK, '--algorithm=dpsgd', f'--out={out}')
     assert here(*of_it).status == 0
     directory = RunDirectory(out)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from test_cli import write_clusters
+from test_cli import write_sums
 from wiring import experiment
 
 from dfl_jax.experiment.network_file import write_network
@@ -24,8 +24,7 @@ def network(tmp_path):
     return written
 
 
-def test_what_is_written_is_what_the_run_has(network, tmp_path):
-    tiny = write_clusters(tmp_path / 'tiny.npz')
+def test_what_is_written_is_what_the_run_has(network, tiny):
     flags = (f'--dataset={tiny}', '--algorithm=dpsgd', '--degree=2', '--link_dropout=0.9')
     experiment, written = network(*flags)
     labels = experiment.dataset.train_y
@@ -43,8 +42,7 @@ def test_what_is_written_is_what_the_run_has(network, tmp_path):
     assert mask.sum() < 18
 
 
-def test_no_rewiring_leaves_the_lattice(network, tmp_path):
-    tiny = write_clusters(tmp_path / 'tiny.npz')
+def test_no_rewiring_leaves_the_lattice(network, tiny):
     flags = ('--algorithm=dpsgd', '--topology=watts_strogatz', '--degree=2', '--static_topology')
     lattice, random = (
         network(f'--dataset={tiny}', *flags, f'--rewiring={share}')[1]['links'] for share in (0, 1)
@@ -53,13 +51,10 @@ def test_no_rewiring_leaves_the_lattice(network, tmp_path):
     assert sorted(lattice) == ring and sorted(random) != ring
 
 
-def test_a_server_has_no_links_and_a_number_no_class(network, tmp_path):
-    tiny = write_clusters(tmp_path / 'tiny.npz')
+def test_a_server_has_no_links_and_a_number_no_class(network, tiny, tmp_path):
     assert (
         network(f'--dataset={tiny}', '--algorithm=ntk_fl', '--ntk_fl_cohort=3')[1]['links'] is None
     )
-    x = np.random.default_rng(0).normal(size=(70, 3)).astype(np.float32)
-    path = tmp_path / 'sums.npz'
-    np.savez(path, train_x=x[:60], train_y=x[:60].sum(1), test_x=x[60:], test_y=x[60:].sum(1))
+    sums = write_sums(tmp_path / 'sums.npz')
     flags = ('--algorithm=dpsgd', '--degree=2', '--task=regression', '--partition=iid')
-    assert network(f'--dataset={path}', *flags)[1]['samples'] == [[10]] * 6
+    assert network(f'--dataset={sums}', *flags)[1]['samples'] == [[10]] * 6

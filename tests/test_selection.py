@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import evaluator, host_round
-from test_cli import called, here, write_clusters, write_sums
+from helpers import evaluator, host_round, write_clusters
+from test_cli import called, here, write_sums
 
 from dfl_jax import data, topology
 from dfl_jax.algorithms import dfedavg, dispfl

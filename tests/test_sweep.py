@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 from helpers import started
-from test_cli import NETWORK, QUIET, SMALL, called, here, rows_of, write_clusters, write_sums
+from test_cli import NETWORK, QUIET, SMALL, called, here, rows_of, write_sums
 
 from dfl_jax import asynchronous, timing, topology
 from dfl_jax.cli.command import share
@@ -33,8 +33,7 @@ swept = functools.partial(called, sweep, *QUIET)
 
 
 @pytest.fixture(scope='module')
-def small(tmp_path_factory):
-    tiny = write_clusters(tmp_path_factory.mktemp('data') / 'tiny.npz')
+def small(tiny):
     return (f'--dataset={tiny}', *SMALL)
 
 

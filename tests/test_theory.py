@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import reference
 from helpers import drawn_samples, padded
-from test_cli import QUIET, SMALL, called, rows_of, write_clusters
+from test_cli import QUIET, SMALL, called, rows_of
 from test_cli import here as run_here
 
 from dfl_jax import Graph, topology
@@ -250,9 +250,8 @@ here = functools.partial(called, command, *QUIET)
 
 
 @pytest.fixture(scope='module')
-def small(tmp_path_factory):
-    path = write_clusters(tmp_path_factory.mktemp('data') / 'tiny.npz')
-    return (f'--dataset={path}', *SMALL)
+def small(tiny):
+    return (f'--dataset={tiny}', *SMALL)
 
 
 @pytest.mark.integration

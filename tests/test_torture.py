@@ -1,5 +1,6 @@
 """A fixed share of `make torture`, and whether that would notice a fault."""
 
+import contextlib
 import json
 import os
 import random
@@ -10,7 +11,7 @@ import pytest
 
 from tests.torture.__main__ import PARTS, torture
 from tests.torture.damage import tamper
-from tests.torture.processes import Command, Outcome, command, starter
+from tests.torture.processes import Command, Outcome, Starter, command
 from tests.torture.runs import Case, World
 from tests.torture.verdict import Fault, nothing_begun, refused, same_bits, succeeded
 
@@ -37,7 +38,7 @@ def world(tmp_path_factory, request):
     cache = getattr(request.config, 'cache', None)
     if cache is not None:
         fast['XDG_CACHE_HOME'] = str(cache.mkdir('torture'))
-    with starter(scratch, fast) as started:
+    with contextlib.closing(Starter(scratch, fast)) as started:
         yield World(started, scratch)
 
 

@@ -18,7 +18,7 @@ from types import ModuleType
 from tqdm import tqdm
 
 from tests.torture import devices, full_disk, kills, malformed, tampered, together
-from tests.torture.processes import starter
+from tests.torture.processes import Starter
 from tests.torture.runs import Case, World
 from tests.torture.verdict import Fault
 
@@ -156,7 +156,7 @@ def scratch_of(keep: Path | None) -> Iterator[Path]:
 def main() -> int:
     chosen = arguments()
     tallies = []
-    with scratch_of(chosen.keep) as scratch, starter(scratch) as started:
+    with scratch_of(chosen.keep) as scratch, contextlib.closing(Starter(scratch)) as started:
         world = World(started, scratch)
         for part in chosen.part:
             tally = torture(

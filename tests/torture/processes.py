@@ -10,8 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -226,13 +225,3 @@ class Starter:
             self._server.wait(10)
         except subprocess.TimeoutExpired:
             self._server.kill()
-
-
-@contextmanager
-def starter(scratch: Path, environment: Mapping[str, str] | None = None) -> Iterator[Starter]:
-    """A Starter, whose processes end with the block."""
-    made = Starter(scratch, environment)
-    try:
-        yield made
-    finally:
-        made.close()
