@@ -101,9 +101,9 @@ def keep_inactive(active: Array, new: PyTree, old: PyTree) -> PyTree:
     )
 
 
-def chosen_by(graph: Graph, chosen: Array) -> Array:
-    """What active aggregators chose, whole numbers [H, ...]; -1 of the others, see `Choices`."""
-    return jnp.where(graph.active.reshape(-1, *[1] * (chosen.ndim - 1)), chosen, -1)
+def chosen_by(graph: Graph, chosen: Array) -> Choices:
+    """What active aggregators chose, whole numbers [H, ...]."""
+    return Choices(jnp.where(graph.active.reshape(-1, *[1] * (chosen.ndim - 1)), chosen, -1))
 
 
 def stacked_predictions(

@@ -26,7 +26,7 @@ from dfl_jax.algorithms.gossip_method import (
     stacked_method,
 )
 from dfl_jax.algorithms.graph_requirements import countable
-from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_range
 from dfl_jax.compression import Compression, bits_of, chain
 from dfl_jax.execution import aggregator_bytes, map_in_chunks
@@ -138,7 +138,7 @@ def ntk_dfl(
         weights = averaging * to_aggregators + back * from_aggregators
         sent = {'weights': weights, **data_sent(samples, clients.y, model, ntk.loss)}
         flops = jax.ops.segment_sum(flops, graph.members[:, 0], len(sizes))
-        steps = Choices(chosen_by(graph, chosen))
+        steps = chosen_by(graph, chosen)
         info = Info(losses, sent, {'timestep': steps, **dispersion(evolved)}, flops)
         return State(evolved, sizes, k + 1), info
 

@@ -27,7 +27,7 @@ from dfl_jax.algorithms.gossip_method import (
     stacked_method,
 )
 from dfl_jax.algorithms.graph_requirements import countable
-from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.compression import (
     FLOAT_BITS,
@@ -220,7 +220,7 @@ def spark(
 
         own_samples = drawn_samples(sizes, share)
         sent = _sent(model, graph, own_samples, averaging, exact, ntk.selection == 'network')
-        steps = Choices(chosen_by(graph, chosen))
+        steps = chosen_by(graph, chosen)
         flops = jnp.where(graph.active, flops, 0)
         info = Info(losses, sent, {'timestep': steps, **dispersion(new)}, flops)
         return State(new, velocity, sizes, k + 1), info
