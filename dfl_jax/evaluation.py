@@ -11,7 +11,7 @@ from jax import lax
 
 from dfl_jax.base import Algorithm, Array, Clients, State
 from dfl_jax.execution import even_size, folded
-from dfl_jax.setting_error import SettingError
+from dfl_jax.setting_error import InputError, SettingError
 from dfl_jax.tasks import Task
 
 Metrics = dict[str, Any]
@@ -62,8 +62,8 @@ def choose_samples(y: Array, asked: int | None, seed: Seed = 0) -> np.ndarray | 
     y = np.asarray(y)
     samples = len(y)
     if not 1 <= asked <= samples:
-        text = f'client_eval_samples has to lie in [1, {samples}] (the test set), got {asked}'
-        raise SettingError('client_eval_samples', asked, text, 'lower it')
+        text, remedy = f'has to lie in [1, {samples}], the test set', 'lower it' * (asked > samples)
+        raise SettingError('client_eval_samples', asked, text, remedy, colon=False)
     if asked == samples:
         return None
     rng = np.random.default_rng(seed)
@@ -100,7 +100,7 @@ def evaluation(
     if isinstance(client_samples, (int, np.integer)):
         client_samples = choose_samples(test.y, int(client_samples))
     if local and algorithm.predict_own is None:
-        raise ValueError('this algorithm offers no local accuracy; leave `validation_share` at 0')
+        raise InputError('this algorithm offers no local accuracy; leave `validation_share` at 0')
     size = _chunk(algorithm, state, test.x, budget)
     everything = _batches_of(test.x, test.y, size)
     if client_samples is None:

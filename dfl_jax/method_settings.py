@@ -40,7 +40,9 @@ def described(factory: Callable) -> dict[str, Setting]:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
         if dataclasses.is_dataclass(default) and not isinstance(default, type):
-            settings |= described_part(name, default)
+            of_part = described_part(name, default)
+            # What the factory itself says of a setting comes first
+            settings |= {n: s._replace(help=meaning.get(n, s.help)) for n, s in of_part.items()}
         else:
             kind = _kind(hints.get(name), default)
             settings[name] = Setting(name, kind, default, meaning.get(name, ''), None)
@@ -100,7 +102,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def described_part(part: str, default: Any) -> dict[str, Setting]:
     """The settings of a dataclass by name. default: one that holds the defaults."""
-    hints, meaning = _hints(type(default)), _meanings(type(default).__doc__)
+    hints, meaning = _hints(type(default)), dict[str, str]()
+    for cls in reversed(type(default).__mro__):
+        meaning |= _meanings(cls.__doc__)
     values = {field.name: getattr(default, field.name) for field in dataclasses.fields(default)}
     return {
         name: Setting(name, _kind(hints.get(name), value), value, meaning.get(name, ''), part)

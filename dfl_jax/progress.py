@@ -6,6 +6,7 @@ import numpy as np
 
 from dfl_jax.base import Algorithm, Choices, Info, Mean
 from dfl_jax.evaluation import Metrics
+from dfl_jax.setting_error import plain
 
 
 class DivergenceError(FloatingPointError):
@@ -18,6 +19,14 @@ class DivergenceError(FloatingPointError):
             f'(client {some}); lower `lr`'
         )
         self.round, self.clients = round, clients
+
+    @property
+    def whole(self) -> str:
+        """The text, settings in backticks (`setting_error.rendered`)."""
+        return self.args[0]
+
+    def __str__(self) -> str:
+        return plain(self.whole)
 
 
 @dataclass

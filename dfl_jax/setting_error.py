@@ -1,7 +1,8 @@
 """The errors of what a run cannot be made of: one setting, or several that do not go together."""
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _QUOTED = re.compile(r'`(\w+)(?:=([^`]*))?`')  # a setting in a message, perhaps with its value
@@ -71,6 +72,19 @@ class SettingError(InputError):
         return '; '.join(filter(None, (begin, self.remedy)))
 
 
+@contextlib.contextmanager
+def by_flat_names(names: Mapping[str, str]) -> Iterator[None]:
+    """Raises the SettingErrors of this block by the flat names of settings.
+
+    names: of an argument that the library checks -> the flat name of its setting.
+    """
+    try:
+        yield
+    except SettingError as error:
+        error.setting = names.get(error.setting, error.setting)
+        raise
+
+
 def plain(text: str) -> str:
     """The text with its settings as Python has them."""
     return _QUOTED.sub(lambda found: found[0].strip('`'), text)
@@ -78,5 +92,5 @@ def plain(text: str) -> str:
 
 def rendered(error: BaseException, spelled: Callable[[str, str | None], str]) -> str:
     """The text of an error; its settings are `spelled(name, value)`, the value None without one."""
-    text = error.whole if isinstance(error, InputError) else str(error)
+    text = getattr(error, 'whole', None) or str(error)
     return _QUOTED.sub(lambda found: spelled(found[1], found[2]), text)

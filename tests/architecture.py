@@ -30,7 +30,7 @@ PACKAGES = [
     ('paper_folder', 0, 8.8, 'where the flagfiles and published numbers of the papers lie'),
     ('flagfiles', 1, 8.8, 'flagfiles, nested ones among them, and the lines of one'),
     ('checks', 1, 4.6, 'checks of a choice and of a range, for all settings'),
-    ('files', 1, 1.8, 'files that a user names, read and checked, and JSON'),
+    ('files', 1, 1.8, 'files that are read and checked, or written whole, and JSON'),
     ('data', 2, 1.8, 'sources, partitions over clients, packing into `Clients`'),
     ('models', 2, 3.2, 'flax networks, and what binds one to the shapes of a data set'),
     ('topology', 2, 4.6, 'families of graphs, the schedule of a run, failures'),

@@ -34,7 +34,7 @@ from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
 from dfl_jax.experiment import Experiment
 from dfl_jax.experiment.configured_method import configure
-from dfl_jax.experiment.own_code import table_rows
+from dfl_jax.experiment.table_rows import table_rows
 from dfl_jax.method_settings import settings_of
 from dfl_jax.methods import METHODS
 from dfl_jax.topology import FAMILIES

@@ -14,6 +14,9 @@ from test_cli import here, rows_of, write_sums
 import dfl_jax
 from dfl_jax import SettingError
 from dfl_jax.experiment import Experiment
+from dfl_jax.experiment.description import known_settings
+from dfl_jax.experiment.method import flat_settings
+from dfl_jax.methods import METHODS
 
 SMALL = {'clients': 6, 'degree': 2, 'rounds': 2}
 CLOCK = {'world': 'speed=1e7', 'round_seconds': 1}
@@ -167,6 +170,21 @@ def test_a_run_that_was_interrupted_does_not_look_finished(small, tmp_path, monk
         run.last()
     again = dfl_jax.load(tmp_path / 'run').resume(progress=False)
     assert [row['round'] for row in again] == [1, 2] and again.rows[0] == run.rows[0]
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_every_setting_says_what_it_is(name):
+    settings = known_settings(name) | flat_settings(METHODS[name])
+    assert not [flat for flat, setting in settings.items() if not setting.help]
+
+
+def test_a_method_says_more_of_a_setting_than_all_methods():
+    def meaning(name, flat):
+        return flat_settings(METHODS[name])[flat].help
+
+    assert 'intersection' in meaning('dispfl', 'consensus')
+    assert 'gain_corrected' in meaning('dsgt', 'init')
+    assert 'gain_corrected' not in meaning('sgp', 'init')
 
 
 def test_defaults_follow_from_the_algorithm():

@@ -6,7 +6,7 @@ from test_cli import here, rows_of
 
 from dfl_jax import data
 from dfl_jax.data.feature_shift import parse, shift_clients, shift_test
-from dfl_jax.experiment import datasets
+from dfl_jax.data.feature_shift import shifted as shifted_all
 from dfl_jax.setting_error import SettingError
 
 M, N = 8, 6
@@ -142,16 +142,14 @@ def test_inputs_that_cannot_be_shifted(tmp_path):
 
 def test_all_samples_of_a_run_are_shifted():
     x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
-    dataset = data.Dataset(x, np.zeros(60, np.int32), x[:20], np.zeros(20, np.int32), 1)
     parts, kept = ([np.arange(i, 60, 6) for i in start] for start in ((0, 1, 2), (3, 4, 5)))
-    noise = parse('noise:1')
-    plain, noisy = (datasets.shifted(shift, dataset, parts, kept, 7) for shift in (None, noise))
-    for before, after in zip(plain[:2], noisy[:2], strict=True):
+    packed = [data.pack(x, np.zeros(60, np.int32), each) for each in (parts, kept)]
+    *noisy, test_x = shifted_all(parse('noise:1'), *packed, x[:20], 7)
+    for before, after in zip(packed, noisy, strict=True):
         assert (np.abs(np.asarray(after.x) - np.asarray(before.x)) > 0).all()
         np.testing.assert_array_equal(after.mask, before.mask)
-    np.testing.assert_array_equal(plain[2], x[:20])
-    assert (noisy[2] != x[:20]).all()
-    assert datasets.shifted(noise, dataset, parts, [[], [], []], 7)[1] is None
+    assert (test_x != x[:20]).all()
+    assert shifted_all(parse('noise:1'), packed[0], None, x[:20], 7)[1] is None
 
 
 @pytest.mark.integration

@@ -9,9 +9,9 @@ from dfl_jax import topology
 from dfl_jax.experiment import Experiment
 from dfl_jax.experiment import gain as known
 from dfl_jax.experiment import graphs as network
-from dfl_jax.experiment.own_code import table_rows
 from dfl_jax.experiment.run_settings import Graphs
 from dfl_jax.experiment.streams import streams
+from dfl_jax.experiment.table_rows import table_rows
 from dfl_jax.gossip import gain
 
 CLIENTS = 64

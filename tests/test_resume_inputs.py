@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sys
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
 
 import jax
@@ -18,8 +19,9 @@ from test_wiring_methods import others
 from wiring import CLIENTS, TRAIN, experiment, given, write_files, written_in
 
 from dfl_jax.cli.flags.run_flags import GROUPS, METHOD, NOT_SETTINGS
+from dfl_jax.experiment import config_file
 from dfl_jax.experiment.build import BuiltExperiment
-from dfl_jax.experiment.config_file import describe, go_on
+from dfl_jax.experiment.config_file import describe
 from dfl_jax.experiment.fingerprint import fingerprint
 from dfl_jax.experiment.method import flat_settings
 from dfl_jax.experiment.run_directory import RunDirectory
@@ -39,7 +41,12 @@ def begin(folder: Path, argv: list[str]) -> RunDirectory:
 def resumed(directory: RunDirectory, argv: list[str]) -> None:
     """Builds what the flags describe today, and checks that it is the run."""
     config = directory.config()
-    given(*argv, then=lambda experiment: go_on(directory, experiment.build(), config))
+    given(
+        *argv,
+        then=lambda experiment: config_file.begin(
+            directory, experiment.build(), config, ExitStack()
+        ),
+    )
 
 
 # ---------------------------------------------------------------------------------------- flags

@@ -56,7 +56,9 @@ def beer(
       compression: Q, of both differences.
       consensus_step: step size gamma of the averaging, in (0, 1]; stronger compression needs a
         smaller one.
-      gossip: averages, start and consensus; W has to be doubly stochastic.
+      gossip: averages, start and consensus.
+      mixing: weights of the average: `metropolis`, or `uniform` or `size` where these are doubly
+        stochastic, too.
     """
     check_range('consensus_step', consensus_step, above=0, most=1)
     local = local_gradient(model, training, gossip.chunk)

@@ -16,7 +16,7 @@ class ClientModels:
 
     Args:
       consensus: the consensus model is the `mean` or `size`-weighted mean of the M models.
-      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
+      init: `same` or `independent` initial weights, see `dfl_jax.initialisation`.
       chunk: clients or aggregators worked on at once; None for one on a CPU, elsewhere what memory
         holds.
 
@@ -36,6 +36,7 @@ class Gossip(ClientModels):
     """Models that are averaged with those of neighbours.
 
     Args:
+      init: `same`, `independent` or `gain_corrected` weights, see `dfl_jax.initialisation`.
       mixing: weights of the average: `metropolis`, `uniform` or `size`, see
         `dfl_jax.gossip.mixing`.
 

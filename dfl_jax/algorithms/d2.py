@@ -48,7 +48,8 @@ def d2(
     Args:
       training: of every client; lr g is how far it moves the weights.
       lazy: average by the matrix (I + W) / 2 in place of W.
-      gossip: averages, start and consensus; W has to be symmetric.
+      gossip: averages, start and consensus.
+      mixing: weights of W: `metropolis`, `uniform` or `size`; W has to be symmetric.
     """
     local = local_gradient(model, training, gossip.chunk)
 

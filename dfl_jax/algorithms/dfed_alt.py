@@ -44,7 +44,9 @@ def dfed_alt(
       head_lr: learning rate of the head.
       head: the layer that stays with each client, by its name in the parameters; None for the last
         one.
-      gossip: averages of the bodies, start and consensus, heads included.
+      gossip: averages of the bodies, start and consensus.
+      consensus: the consensus model is the `mean` or `size`-weighted mean of the M models, heads
+        included.
 
     Raises ValueError for a head that the parameters do not have.
     """

@@ -126,7 +126,7 @@ def dfml(
     *,
     rounds: int,
     mutual_epochs: int = 10,
-    schedule: AlphaSchedule = AlphaSchedule(),
+    alphas: AlphaSchedule = AlphaSchedule(),
     teachers: str = 'size',
     transfer: str = 'mutual',
     weighted_samples: bool = False,
@@ -140,7 +140,7 @@ def dfml(
     Args:
       rounds: T, for which alpha is scheduled; the cycles go on in later rounds, `annealed` ends.
       mutual_epochs: passes K of mutual learning over the aggregator's data.
-      schedule: of alpha, the weight of the distillation.
+      alphas: the weight alpha of the distillation in every round.
       teachers: weights of the teachers: by their `size` (Eq. 3), or `equal`.
       transfer: who learns at an aggregator: all (`mutual`), or only the aggregator (`vanilla`,
         A.4.8).
@@ -157,8 +157,8 @@ def dfml(
     check_choice('transfer', transfer, ('mutual', 'vanilla'))
     check_range('mutual_epochs (K)', mutual_epochs, least=1)
     check_range('temperature', temperature, above=0)
-    length = max(rounds, LATER) if schedule.schedule in OPEN_ENDED else rounds
-    plan = schedule.over(length)
+    length = max(rounds, LATER) if alphas.schedule in OPEN_ENDED else rounds
+    plan = alphas.over(length)
     mutual = Mutual(
         mutual_epochs, teachers == 'size', transfer == 'vanilla', weighted_samples, temperature
     )
@@ -169,7 +169,7 @@ def dfml(
         return jnp.asarray(plan.alpha, clients.x.dtype).at[round].get(mode='fill')
 
     def taught(key, models, participants, graph, clients, round):
-        balance = balance_of(schedule.scheduled, alpha_of(round, clients))
+        balance = balance_of(alphas.scheduled, alpha_of(round, clients))
         return learn(key, models, participants, graph, clients, round, balance)[0]
 
     regular = meeting_rounds(population, training, taught, init=init, chunk=chunk, mutual=mutual)
@@ -203,7 +203,7 @@ def dfml(
         del sizes
         if (asked := len(graphs.active)) > length:
             raise ValueError(
-                f'rounds={rounds}: alpha of schedule={schedule.schedule} ends after {length} '
+                f'rounds={rounds}: alpha of schedule={alphas.schedule} ends after {length} '
                 f'rounds, and the run has {asked}; set rounds={asked}'
             )
 

@@ -101,8 +101,9 @@ def dispfl(
       anneal_rounds: rounds until nothing is replaced; a run of the command line takes its rounds.
       regrow: which weights a mask takes anew: those of the largest `gradient` on one minibatch, or
         `random` ones.
-      gossip: averages and start; the consensus model is also each weight's mean over the clients
-        whose mask holds it (`intersection`).
+      gossip: averages, start and consensus.
+      consensus: the consensus model is the `mean` or `size`-weighted mean of the M sparse models,
+        or each weight's mean over the clients whose mask holds it (`intersection`).
 
     Raises ValueError for settings out of range, before anything is traced.
     """

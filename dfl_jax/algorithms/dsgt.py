@@ -40,7 +40,9 @@ def dsgt(
     Args:
       training: of every client; lr g is how far it moves the weights, more local steps
         taken together as one.
-      gossip: averages, start and consensus; W has to be doubly stochastic.
+      gossip: averages, start and consensus.
+      mixing: weights of the average: `metropolis`, or `uniform` or `size` where these are doubly
+        stochastic, too.
     """
     local = local_gradient(model, training, gossip.chunk)
 

@@ -84,8 +84,9 @@ def ntk_dfl(
       compression: of the rows of the Jacobians (E.3).
       by_cluster: the graphs have one aggregator for each cluster (`topology.by_cluster`), whose
         clients share its weights and its update (E.2).
-      gossip: start, consensus (ICML: `mean`) and averages, Eq. (1), by `size` in ICML and `uniform`
-        in the preprint.
+      gossip: averages, start and consensus.
+      mixing: weights of the average, Eq. (1): `size` (ICML), `uniform` (preprint) or `metropolis`.
+      consensus: the consensus model is the `mean` (ICML) or `size`-weighted mean of the M models.
 
     Raises ValueError for settings that contradict each other, before anything is traced.
     """

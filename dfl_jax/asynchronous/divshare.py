@@ -150,7 +150,8 @@ def divshare(
         by default log2 M, or all neighbours if there are fewer.
       training: of a client between two averages, one minibatch by default. Round k of its schedules
         is the client's k-th update.
-      models: start and consensus; its chunk is of events.
+      models: start and consensus.
+      chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
     """
     del recipients  # the events follow from it, and the device reads these
     check_range(f'fragments of {model.size} parameters', fragments, least=1, most=model.size)

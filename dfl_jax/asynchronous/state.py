@@ -97,7 +97,8 @@ def event_method(
       places: R, models of the past that are kept, from the plan of the events.
       training: a local update; lr g is how far it moves the weights, one minibatch's gradient by
         default. Round k of its schedules is the client's k-th update.
-      models: start and consensus; its chunk is of events.
+      models: start and consensus.
+      chunk: events worked on at once; None for one on a CPU, elsewhere what memory holds.
 
     Raises ValueError where memory does not hold the past models.
     """

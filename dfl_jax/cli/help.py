@@ -60,7 +60,7 @@ def _print_groups_of_a_run(
     from dfl_jax.experiment.applicable import unused_settings
     from dfl_jax.experiment.description import default_settings
     from dfl_jax.experiment.method import flat_settings
-    from dfl_jax.experiment.own_code import method_named
+    from dfl_jax.experiment.table_rows import method_named
 
     method = method_named(FLAGS.algorithm)
     values = default_settings() | dict(method.defaults) | given_settings()

@@ -80,6 +80,17 @@ def shift_clients(
     return clients._replace(x=jnp.asarray(x))
 
 
+def shifted(
+    shift: FeatureShift, clients: Clients, validation: Clients | None, test_x: np.ndarray, seed: int
+) -> tuple[Clients, Clients | None, np.ndarray]:
+    """The clients, what they keep for validation if they do, and test inputs [n, ...], all under
+    the shift. Raises SettingError where it does not fit."""
+    test_x = shift_test(test_x, len(clients.y), shift, seed)
+    if validation is not None:
+        validation = shift_clients(validation, shift, seed, 'validation')
+    return shift_clients(clients, shift, seed), validation, test_x
+
+
 def shift_test(x: np.ndarray, clients: int, shift: FeatureShift, seed: int) -> np.ndarray:
     """Test inputs [n, ...], each shifted as those of a client drawn at random.
 

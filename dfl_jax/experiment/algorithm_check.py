@@ -8,24 +8,33 @@ import numpy as np
 
 from dfl_jax.base import Algorithm, Clients, Graph, Info
 from dfl_jax.experiment.configured_method import ConfiguredMethod
-from dfl_jax.experiment.own_code import is_own, reporting
+from dfl_jax.experiment.table_rows import is_own, reporting
 from dfl_jax.heterogeneous import Population
+from dfl_jax.methods import make
 from dfl_jax.models import Model
-from dfl_jax.setting_error import SettingError
+from dfl_jax.setting_error import SettingError, by_flat_names
 
 BATCH = 2  # samples whose predictions are asked for
 
 
-def check_algorithm(
-    configured: ConfiguredMethod, algorithm: Any, model: Model | Population, targets: np.ndarray
-) -> None:
-    """Raises SettingError where a method of one's own makes no Algorithm; nothing is computed.
+def make_checked(
+    configured: ConfiguredMethod, network: Model | Population, targets: np.ndarray
+) -> Algorithm:
+    """The method of a run. Raises SettingError for settings out of range, and where a method of
+    one's own makes no Algorithm; nothing is computed. targets: [n, ...], of the training set."""
+    name = configured.name
+    with by_flat_names(configured.flat_names), reporting('algorithm', name, 'factory'):
+        try:
+            algorithm = make(configured.method.factory, network, **configured.settings)
+        except ImportError as error:  # a backend that is not installed
+            raise SettingError('algorithm', name, str(error)) from error
+    if is_own(name) and isinstance(network, Model):
+        _check(configured, algorithm, network, targets)
+    return algorithm
 
-    targets: [n, ...], of the training set.
-    """
+
+def _check(configured: ConfiguredMethod, algorithm: Any, model: Model, targets: np.ndarray) -> None:
     name, count = configured.name, configured.run.clients
-    if not is_own(name) or not isinstance(model, Model):
-        return
 
     def fault(text: str, remedy: str = '', colon: bool = True) -> SettingError:
         return SettingError('algorithm', name, text, remedy, colon)

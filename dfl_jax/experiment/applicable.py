@@ -6,8 +6,8 @@ from typing import Any
 
 from dfl_jax import data
 from dfl_jax.experiment.method import flat_settings, flat_settings_of_all
-from dfl_jax.experiment.own_code import is_own, name_of, row_of
 from dfl_jax.experiment.run_settings import OF_FAMILIES, OF_PARTITIONS, Architectures, Gain, Graphs
+from dfl_jax.experiment.table_rows import is_own, name_of, row_of
 from dfl_jax.methods import EVENTS, Method
 from dfl_jax.setting_error import SettingError
 from dfl_jax.topology import FAMILIES, Family
@@ -45,9 +45,7 @@ def unused_inputs(value: Callable[[str], Any]) -> dict[str, str]:
         '`partition_file`, whose indices mean the whole set': {'train_samples': not from_file},
         f'`dataset={dataset}`': of_source,
         f'`topology={topology}`': {
-            name: family is None or field in family.takes
-            for name, field in OF_FAMILIES.items()
-            if name != 'assortativity'
+            name: family is None or field in family.takes for name, field in OF_FAMILIES.items()
         }
         | {'static_topology': family is None or family.static is not False},
     }

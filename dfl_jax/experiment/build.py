@@ -13,19 +13,20 @@ from jax.sharding import Mesh
 
 from dfl_jax import data, timing
 from dfl_jax.base import Algorithm, Clients, Graph
+from dfl_jax.data import feature_shift
 from dfl_jax.evaluation import Holdout, choose_samples
 from dfl_jax.execution import Footprint
-from dfl_jax.experiment.algorithm_check import check_algorithm
-from dfl_jax.experiment.configured_method import ConfiguredMethod, configure, make_algorithm
-from dfl_jax.experiment.datasets import Parts, load_data, partition, shifted
+from dfl_jax.experiment.algorithm_check import make_checked
+from dfl_jax.experiment.configured_method import ConfiguredMethod, configure
+from dfl_jax.experiment.datasets import Parts, load_data, partition
 from dfl_jax.experiment.description import Description
 from dfl_jax.experiment.gain import initial_gain
 from dfl_jax.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.experiment.networks import build_network
-from dfl_jax.experiment.own_code import TableRows, table_rows
 from dfl_jax.experiment.placement import bytes_of_graphs, chunk_of, footprint_of, mesh_for
 from dfl_jax.experiment.simulated_time import plan_events, simulated_world
 from dfl_jax.experiment.streams import streams
+from dfl_jax.experiment.table_rows import TableRows, table_rows
 from dfl_jax.heterogeneous import Population
 from dfl_jax.methods import EVENTS
 from dfl_jax.models import Model
@@ -80,16 +81,11 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
     dataset = load_data(experiment.data, rows, seeds, progress)
     parts, kept = partition(experiment.partition, rows, dataset, seeds)
     sizes = np.array([len(part) for part in parts])
-    clients, validation, test_x = shifted(
-        *(rows.shift, dataset, parts, kept), seeds['feature_shift']
-    )
-    test = Holdout(test_x, dataset.test_y)
     evaluated = choose_samples(dataset.test_y, evaluation.client_eval_samples, seeds['evaluation'])
 
     model, population = build_network(experiment, rows, dataset)
     network = population or model
-    # Made for its checks, before graphs are drawn
-    check_algorithm(configured, make_algorithm(configured, network), network, dataset.train_y)
+    make_checked(configured, network, dataset.train_y)  # for its checks, before graphs are drawn
     intact, graphs = draw_graphs(experiment, rows, seeds, configured, world)
     if world is not None and rows.method.graphs == EVENTS:
         graphs, configured = plan_events(
@@ -97,12 +93,20 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
         )
         world = None  # their time is in the schedule
     gain = initial_gain(experiment, rows, configured, intact, sizes, seeds['gain'])
+    x, y, test_x = dataset.train_x, dataset.train_y, dataset.test_x
+    clients = data.pack(x, y, parts)
+    validation = data.pack(x, y, kept, empty=True) if any(map(len, kept)) else None
+    if rows.shift is not None:
+        clients, validation, test_x = feature_shift.shifted(
+            *(rows.shift, clients, validation, test_x), seeds['feature_shift']
+        )
+    test = Holdout(test_x, dataset.test_y)
 
     mesh = mesh_for(experiment.placement, model, clients, graphs, rows.method)
     run = configured.run._replace(members=graphs.mask.shape[2])
     chunk, work = chunk_of(replace(configured, run=run), model, clients, graphs, mesh)
     configured = replace(configured, gain=gain, run=run._replace(chunk=chunk))
-    algorithm = make_algorithm(configured, network)
+    algorithm = make_checked(configured, network, dataset.train_y)
     if algorithm.check is not None:
         algorithm.check(graphs, sizes)
     if validation is not None and algorithm.predict_own is None:

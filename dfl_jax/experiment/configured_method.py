@@ -1,22 +1,18 @@
 """The method of a run: its settings as given, by the run and by default, and what they make."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dfl_jax.base import Algorithm
 from dfl_jax.experiment.description import Description
 from dfl_jax.experiment.method import flat_settings
-from dfl_jax.experiment.own_code import SETTINGS_OF_CODE, is_own, name_of, reporting
-from dfl_jax.heterogeneous import Population
+from dfl_jax.experiment.table_rows import SETTINGS_OF_CODE, is_own, name_of
 from dfl_jax.initialisation import gain_corrected
 from dfl_jax.method_settings import assemble, resolve
-from dfl_jax.methods import FLAT_NAMES, Method, Run, make
-from dfl_jax.models import Model
-from dfl_jax.setting_error import SettingError
+from dfl_jax.methods import FLAT_NAMES, Method, Run
+from dfl_jax.setting_error import by_flat_names
 
 
 @dataclass(frozen=True)
@@ -46,6 +42,11 @@ class ConfiguredMethod:
         if self.gain is not None:
             settings['init'] = gain_corrected(self.gain)
         return settings
+
+    @property
+    def flat_names(self) -> Mapping[str, str]:
+        """The flat names of settings whose own names differ, where these are the library's."""
+        return {} if is_own(self.name) else FLAT_NAMES
 
     @property
     def corrected(self) -> bool:
@@ -87,27 +88,6 @@ def configure(
         for name, value in method.given.items()
     }
     configured = ConfiguredMethod(method.name, method.row, given | functions, run)
-    with _by_flat_names(configured):
+    with by_flat_names(configured.flat_names):
         assemble(configured.method.factory, configured.settings)  # its dataclasses check
     return configured
-
-
-def make_algorithm(configured: ConfiguredMethod, network: Model | Population) -> Algorithm:
-    """The method of a run. Raises SettingError for settings out of range."""
-    with _by_flat_names(configured), reporting('algorithm', configured.name, 'factory'):
-        return make(configured.method.factory, network, **configured.settings)
-
-
-@contextmanager
-def _by_flat_names(configured: ConfiguredMethod) -> Iterator[None]:
-    """Raises errors of a setting by its flat name, and of a missing package by the algorithm's."""
-    try:
-        yield
-    except ImportError as error:  # a backend that is not installed
-        raise SettingError('algorithm', configured.name, str(error)) from error
-    except SettingError as error:
-        name = error.setting
-        if is_own(configured.name) or name not in configured.given:
-            raise
-        flat, value = FLAT_NAMES.get(name, name), configured.given[name]
-        raise SettingError(flat, value, str(error)) from error

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from dfl_jax import data
-from dfl_jax.base import Clients
 from dfl_jax.data import feature_shift
-from dfl_jax.experiment.own_code import TableRows
-from dfl_jax.experiment.run_settings import Data, Partition
-from dfl_jax.setting_error import InputError, SettingError
+from dfl_jax.experiment.run_settings import OF_PARTITIONS, Data, Partition
+from dfl_jax.experiment.table_rows import TableRows
+from dfl_jax.setting_error import InputError, SettingError, by_flat_names
 
 Parts = list[np.ndarray]  # a partition: of each client the indices of its samples
 
@@ -51,7 +50,8 @@ def load_data(
         )
     if settings.input_projection is None:
         return whole
-    return data.project(whole, settings.input_projection, seeds['projection'])
+    with by_flat_names({'dimensions': 'input_projection'}):
+        return data.project(whole, settings.input_projection, seeds['projection'])
 
 
 def partition(
@@ -61,12 +61,13 @@ def partition(
 
     Raises SettingError where no client would keep any.
     """
-    parts = data.partition(
-        *(rows.partition, dataset, asked.clients),
-        seed=seeds['partition'],
-        path=asked.partition_file,
-        **rows.partition_options,
-    )
+    with by_flat_names({argument: name for name, argument in OF_PARTITIONS.items()}):
+        parts = data.partition(
+            *(rows.partition, dataset, asked.clients),
+            seed=seeds['partition'],
+            path=asked.partition_file,
+            **rows.partition_options,
+        )
     share = asked.validation_share or 0
     training, kept = data.split_validation(parts, share, seeds['validation'])
     if share and not any(map(len, kept)):
@@ -75,28 +76,6 @@ def partition(
             'validation_share', share, text, 'raise it, or have fewer clients', colon=False
         )
     return training, kept
-
-
-def shifted(
-    shift: feature_shift.FeatureShift | None,
-    dataset: data.Dataset,
-    parts: Parts,
-    kept: Parts,
-    seed: int,
-) -> tuple[Clients, Clients | None, np.ndarray]:
-    """The clients, what they keep for validation if they do, and the inputs of the test set, all
-    under the feature shift, if any. Raises DataError where it does not fit."""
-    clients = data.pack(dataset.train_x, dataset.train_y, parts)
-    validation = None
-    if any(map(len, kept)):
-        validation = data.pack(dataset.train_x, dataset.train_y, kept, empty=True)
-    if shift is None:
-        return clients, validation, dataset.test_x
-    clients = feature_shift.shift_clients(clients, shift, seed)
-    if validation is not None:
-        validation = feature_shift.shift_clients(validation, shift, seed, 'validation')
-    test_x = feature_shift.shift_test(dataset.test_x, len(parts), shift, seed)
-    return clients, validation, test_x
 
 
 def roles_of(columns: Sequence[str] | None) -> dict[str, str] | None:

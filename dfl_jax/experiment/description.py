@@ -6,7 +6,6 @@ from typing import Any, Self
 
 from dfl_jax.experiment.applicable import check_applicable
 from dfl_jax.experiment.method import MethodSettings, flat_settings, flat_settings_of_all
-from dfl_jax.experiment.own_code import SETTINGS_OF_CODE, method_named, name_of
 from dfl_jax.experiment.run_settings import (
     PART_OF,
     PARTS,
@@ -22,11 +21,14 @@ from dfl_jax.experiment.run_settings import (
     bounds_of,
     settings_of_runs,
 )
+from dfl_jax.experiment.table_rows import SETTINGS_OF_CODE, method_named, name_of
 from dfl_jax.experiment.values import check_value, typed
 from dfl_jax.method_settings import Setting, nearest
+from dfl_jax.methods import METHODS
 
+ALGORITHM = f'One of {", ".join(METHODS)}, or package.module:factory.'
 OWN = {  # settings of the experiment itself
-    'algorithm': Setting('algorithm', str, 'ntk_dfl', '', None),
+    'algorithm': Setting('algorithm', str, 'ntk_dfl', ALGORITHM, None),
     'rounds': Setting('rounds', int, 10, 'Communication rounds T.', None),
     'seed': Setting(
         'seed',

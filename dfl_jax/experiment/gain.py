@@ -5,12 +5,12 @@ import warnings
 
 import numpy as np
 
-from dfl_jax import gossip, topology
+from dfl_jax import gossip
 from dfl_jax.base import Graph
 from dfl_jax.experiment.configured_method import ConfiguredMethod
 from dfl_jax.experiment.description import Description
-from dfl_jax.experiment.own_code import TableRows
-from dfl_jax.setting_error import InputError, SettingError
+from dfl_jax.experiment.table_rows import TableRows
+from dfl_jax.setting_error import InputError, SettingError, by_flat_names
 
 FAMILY_ROUNDS = 20  # of the schedules from which gain='family' takes the gain of a changing graph
 
@@ -37,7 +37,7 @@ def initial_gain(
     if not configured.corrected:
         return None
     asked = experiment.gain
-    family, row = topology.family_named(rows.family)
+    family = rows.name('topology')
     resolved = configured.resolved
     if 'mixing' not in resolved:
         method = f'`algorithm={configured.name}`'
@@ -67,14 +67,15 @@ def initial_gain(
             f'the weights of `topology={family}`': graphs.weights is not None,
             '`mixing=metropolis`': mixing == 'metropolis',
             '`mixing=size` where clients differ in size': mixing == 'size' and len(set(sizes)) > 1,
-            f'`topology={family}`, whose links go one way': row.directed,
+            f'`topology={family}`, whose links go one way': rows.family.directed,
             'a changing graph': changing,
         }
         if against := next((reason for reason, holds in reasons.items() if holds), None):
             text = f'is of uniform weights on one graph, not of {against}'
             remedy = 'use `gain=graph`, of uniform weights `gain=family`, or `static_topology`'
             raise SettingError('gain', 'degrees', text, remedy, colon=False)
-        polled = gossip.polled_degrees(graphs, asked.gain_polled, seed)
+        with by_flat_names({'sample': 'gain_polled'}):
+            polled = gossip.polled_degrees(graphs, asked.gain_polled, seed)
         return gossip.gain_of_degrees(polled, known)  # type: ignore[arg-type]
     try:
         return gossip.gain_of_family(

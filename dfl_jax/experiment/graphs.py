@@ -7,12 +7,13 @@ from dfl_jax.base import Graph
 from dfl_jax.checks import check_range
 from dfl_jax.experiment.configured_method import ConfiguredMethod
 from dfl_jax.experiment.description import Description
-from dfl_jax.experiment.own_code import TableRows
-from dfl_jax.experiment.run_settings import Graphs
+from dfl_jax.experiment.run_settings import OF_FAMILIES, Graphs
+from dfl_jax.experiment.table_rows import TableRows
 from dfl_jax.methods import EVENTS
-from dfl_jax.setting_error import InputError, SettingError
+from dfl_jax.setting_error import InputError, SettingError, by_flat_names
 from dfl_jax.timing import World
 
+FLAT_NAMES = {field: name for name, field in OF_FAMILIES.items()} | {'cohort': 'ntk_fl_cohort'}
 # Failures after which the clients of a cluster have heard different models
 LEAVES_CLIENTS_UNLIKE = (
     'link_dropout',
@@ -30,7 +31,8 @@ def check_graphs(experiment: Description, rows: TableRows) -> None:
     if graphs != 'cohort':
         clients, rounds = experiment.partition.clients, experiment.rounds
         settings = topology.Settings(clients, rounds=rounds, **rows.family_options)
-        topology.check_schedule(rows.family, asked.static_topology, settings)
+        with by_flat_names(FLAT_NAMES):
+            topology.check_schedule(rows.family, asked.static_topology, settings)
     if graphs == EVENTS:  # where all messages are lost, nobody ever hears anyone
         check_range('link_dropout', asked.link_dropout, least=0, below=1)
 
@@ -52,21 +54,22 @@ def draw_graphs(
     settings, method, senders = configured.resolved, configured.method, configured.run.senders
     if method.graphs == 'cohort':  # the dropout of clients is in it
         size, dropout = settings['cohort'], asked.client_dropout
-        cohorts = topology.cohorts(clients, rounds, size, seed=seeds['graph'], dropout=dropout)
+        with by_flat_names(FLAT_NAMES):
+            cohorts = topology.cohorts(clients, rounds, size, seed=seeds['graph'], dropout=dropout)
         return cohorts, cohorts
-    intact = topology.schedule(
-        *(rows.family, clients, rounds),
-        seed=seeds['graph'],
-        static=asked.static_topology,
-        **rows.family_options,
-    )
+    with by_flat_names(FLAT_NAMES):
+        intact = topology.schedule(
+            *(rows.family, clients, rounds),
+            seed=seeds['graph'],
+            static=asked.static_topology,
+            **rows.family_options,
+        )
     if method.graphs == EVENTS:
         return intact, intact
     if intact.weights is not None and 'mixing' in configured.given:
         text = f'the graphs of `topology={rows.name("topology")}` have weights of their own'
         raise SettingError('mixing', configured.given['mixing'], text, 'leave it out')
-    _, family = topology.family_named(rows.family)
-    graphs = with_failures(intact, asked, family.directed, seeds)
+    graphs = with_failures(intact, asked, rows.family.directed, seeds)
     if world is not None and experiment.time.round_seconds:
         begins = np.arange(rounds) * experiment.time.round_seconds
         present = [world.is_online(np.full(clients, t)) for t in begins]

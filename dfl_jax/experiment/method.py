@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dfl_jax.experiment.own_code import method_named, name_of
 from dfl_jax.experiment.run_settings import PART_OF
+from dfl_jax.experiment.table_rows import method_named, name_of
 from dfl_jax.method_settings import Setting, described
 from dfl_jax.methods import FLAT_NAMES, METHODS, Method
 

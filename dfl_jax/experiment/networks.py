@@ -6,7 +6,7 @@ from flax import linen as nn
 
 from dfl_jax import data, files, models
 from dfl_jax.experiment.description import Description
-from dfl_jax.experiment.own_code import TableRows, is_own
+from dfl_jax.experiment.table_rows import TableRows, is_own
 from dfl_jax.heterogeneous import Population, assign_architectures, populate
 from dfl_jax.models import MODES, Model, bind, with_initializer
 from dfl_jax.setting_error import SettingError

@@ -13,7 +13,7 @@ from dfl_jax.experiment.run_settings import Placement
 from dfl_jax.host_memory import in_bytes
 from dfl_jax.methods import Method
 from dfl_jax.models import Model
-from dfl_jax.setting_error import SettingError
+from dfl_jax.setting_error import InputError, SettingError
 from dfl_jax.simulate import block_length
 
 CORES_SHARE = 0.25  # of the free memory, that copies of the network may take on cores as devices
@@ -100,7 +100,7 @@ def footprint_of(
         remedy = 'use fewer `clients`, a smaller `model`, or more `devices`'
         if graphs > found.total / 2:
             remedy = 'use fewer `clients` or `rounds`, lower `degree` or `eval_every`'
-        raise ValueError(f'the run needs about {found} and {in_bytes(free)} are free; {remedy}')
+        raise InputError(f'the run needs about {found} and {in_bytes(free)} are free; {remedy}')
     return found
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from dfl_jax.experiment.description import OWN, bounds, default_settings, known_settings
 from dfl_jax.experiment.experiment import Experiment
-from dfl_jax.experiment.own_code import SETTINGS_OF_CODE, is_code
 from dfl_jax.experiment.run_directory import NAMED, Row, RunDirectory, names_a_file
 from dfl_jax.experiment.run_settings import PART_OF, Placement
+from dfl_jax.experiment.table_rows import SETTINGS_OF_CODE, is_code
 from dfl_jax.experiment.values import typed
 from dfl_jax.method_settings import Setting
 from dfl_jax.setting_error import InputError, SettingError

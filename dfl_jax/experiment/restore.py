@@ -14,9 +14,10 @@ from dfl_jax.data.dataset import one_line
 from dfl_jax.execution import agreed, agreed_text, placed_as_run
 from dfl_jax.experiment.build import BuiltExperiment
 from dfl_jax.experiment.run_directory import Row, RunDirectory
+from dfl_jax.setting_error import InputError
 
 
-class CheckpointError(ValueError):
+class CheckpointError(InputError):
     """Checkpoints that are there but cannot be read."""
 
 

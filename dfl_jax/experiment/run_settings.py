@@ -313,7 +313,6 @@ OF_FAMILIES = {
     'degree_exponent': 'exponent',
     'torus_dimensions': 'dimensions',
     'rewiring': 'rewiring',
-    'assortativity': 'assortativity',
 }
 PARTS: dict[str, type] = {  # the fields of an Experiment that hold settings, in the order of --help
     'network': Network,

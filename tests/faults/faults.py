@@ -538,9 +538,9 @@ FAULTS = [
     ),
     Fault(
         'a test set that looks as no client does',
-        'dfl_jax/experiment/datasets.py',
-        'test_x = feature_shift.shift_test(dataset.test_x, len(parts), shift, seed)',
-        'test_x = dataset.test_x',
+        'dfl_jax/data/feature_shift.py',
+        'test_x = shift_test(test_x, len(clients.y), shift, seed)',
+        'test_x = test_x + 0',
         'test_feature_shift.py::test_all_samples_of_a_run_are_shifted',
     ),
     Fault(

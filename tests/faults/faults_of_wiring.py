@@ -44,9 +44,9 @@ WIRING = [
     ),
     Fault(
         'graphs that are not rewired',
-        'dfl_jax/experiment/run_settings.py',
-        "    'assortativity': 'assortativity',\n",
-        '',
+        'dfl_jax/experiment/table_rows.py',
+        "{'assortativity': values['assortativity']}",
+        "{'assortativity': None}",
         f'{FLAG}[assortativity]',
     ),
     Fault(
@@ -58,8 +58,8 @@ WIRING = [
     ),
     Fault(
         'validation inputs that are not shifted as those of training',
-        'dfl_jax/experiment/datasets.py',
-        "        validation = feature_shift.shift_clients(validation, shift, seed, 'validation')\n",
+        'dfl_jax/data/feature_shift.py',
+        "        validation = shift_clients(validation, shift, seed, 'validation')\n",
         '        pass\n',
         'test_wiring.py::test_a_flag_changes_all_that_it_is_about_and_nothing_else',
     ),
@@ -146,7 +146,7 @@ WIRING = [
     ),
     Fault(
         'noise of validation inputs that is that of training',
-        'dfl_jax/experiment/datasets.py',
+        'dfl_jax/data/feature_shift.py',
         "shift_clients(validation, shift, seed, 'validation')",
         'shift_clients(validation, shift, seed)',
         f'{GENERATORS}[rounds]',

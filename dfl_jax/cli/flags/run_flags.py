@@ -17,10 +17,10 @@ from dfl_jax.experiment import run_settings as parts
 from dfl_jax.experiment.description import bounds, known_settings
 from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.method import flat_settings, flat_settings_of_all
-from dfl_jax.experiment.own_code import is_own, method_named, reporting
+from dfl_jax.experiment.table_rows import is_own, method_named, reporting
 from dfl_jax.experiment.values import check_value
 from dfl_jax.method_settings import Setting
-from dfl_jax.methods import FLAT_NAMES, METHODS
+from dfl_jax.methods import FLAT_NAMES
 
 FLAGS = flags.FLAGS
 METHOD = 'method'  # title of the flags of methods
@@ -81,7 +81,6 @@ def define() -> None:
     of_methods = flat_settings_of_all()
     for name, setting in known_settings().items():
         _define(name, setting._replace(default=None) if name in of_methods else setting)
-    FLAGS['algorithm'].help = f'One of {", ".join(METHODS)}, or package.module:factory.'
     _define_of_the_command()
 
 

@@ -145,7 +145,7 @@ def settings_in_effect(config: Row) -> dict[str, str]:
     """
     from dfl_jax.cli.flags.run_flags import flag_of
     from dfl_jax.experiment.applicable import unused_inputs
-    from dfl_jax.experiment.own_code import is_own
+    from dfl_jax.experiment.table_rows import is_own
 
     settings = dict(config['settings'])
     own = is_own(str(settings.get('algorithm')))

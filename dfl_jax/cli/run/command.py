@@ -29,11 +29,11 @@ from dfl_jax.experiment import environment
 from dfl_jax.experiment.build import BuiltExperiment, build
 from dfl_jax.experiment.config_file import begin, with_chunk_of
 from dfl_jax.experiment.experiment import Experiment
-from dfl_jax.experiment.own_code import name_of
 from dfl_jax.experiment.recall import to_go_on
 from dfl_jax.experiment.run_directory import Row, RunDirectory, unused
 from dfl_jax.experiment.run_settings import Placement
 from dfl_jax.experiment.session import Session
+from dfl_jax.experiment.table_rows import name_of
 
 FLAGS = flags.FLAGS
 EXAMPLES = (

@@ -16,7 +16,6 @@ from dfl_jax.experiment.session import Session
 from dfl_jax.simulate import DivergenceError
 from dfl_jax.tasks import Task
 from dfl_jax.timing import NeverOnlineError
-from dfl_jax.topology import family_named
 
 REPORTED = {  # of the methods that have it
     'regular_accuracy': '  regular models',
@@ -79,8 +78,7 @@ def _announce(session: Session, directory: RunDirectory) -> None:
     )
     graphs = built.experiment.graphs
     moves = not graphs.static_topology and built.configured.method.graphs != 'cohort'
-    _, family = family_named(built.rows.family)
-    if moves and family.fixed_shape:
+    if moves and built.rows.family.fixed_shape:
         print(
             f'--topology={built.rows.name("topology")}: which client has which place is drawn anew '
             'in every round; --static_topology keeps one graph'

@@ -31,8 +31,8 @@ from dfl_jax.cli.sweep.train_runs import OF_THE_SWEEP, Command, Run, rounds_of, 
 from dfl_jax.experiment.environment import check_settings_of_jax, settings_of_jax
 from dfl_jax.experiment.experiment import Experiment
 from dfl_jax.experiment.fingerprint import check_digests
-from dfl_jax.experiment.own_code import digest_of_code
 from dfl_jax.experiment.run_directory import RunDirectory
+from dfl_jax.experiment.table_rows import digest_of_code
 from dfl_jax.plain_text import counted
 
 FLAGS = flags.FLAGS

@@ -10,8 +10,8 @@ import numpy as np
 
 from dfl_jax.cli.sweep.group import diverged
 from dfl_jax.cli.sweep.plan import Run
-from dfl_jax.experiment.own_code import task_named
 from dfl_jax.experiment.run_directory import Row, RunDirectory, shown
+from dfl_jax.experiment.table_rows import task_named
 from dfl_jax.files import write_atomically
 from dfl_jax.plain_text import in_a_line, markdown_table
 from dfl_jax.results.curves import checked_columns

@@ -26,9 +26,9 @@ from dfl_jax.data.dataset import one_line
 from dfl_jax.experiment.build import BuiltExperiment
 from dfl_jax.experiment.environment import check_jax
 from dfl_jax.experiment.fingerprint import check_inputs, fingerprint
-from dfl_jax.experiment.own_code import name_of, task_named
 from dfl_jax.experiment.recall import recall
 from dfl_jax.experiment.run_directory import Row, RunDirectory
+from dfl_jax.experiment.table_rows import name_of, task_named
 from dfl_jax.files import to_json, write_atomically
 from dfl_jax.papers.select.final_averaging import examine
 from dfl_jax.papers.select.table import report

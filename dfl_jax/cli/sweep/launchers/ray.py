@@ -19,6 +19,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from dfl_jax.cli.command import in_flags
 from dfl_jax.cli.sweep.launchers.files import Files, Update, scratch
 from dfl_jax.cli.sweep.launchers.supervise import Ending
 from dfl_jax.cli.sweep.launchers.task import Options, Task, train_task
@@ -175,7 +176,7 @@ class _Job:
                 if place.is_dir():
                     self._lock(place)
         except (ValueError, OSError) as error:
-            self.refused = str(error)
+            self.refused = in_flags(error)
             self._locks.close()
 
     def _lock(self, folder: Path) -> None:

@@ -1,7 +1,8 @@
-"""Algorithms, models, tasks, loaders of one's own: package.module:factory, or the factory itself.
+"""What the names in the settings of a run mean: rows of the library's tables, or code of one's own.
 
-Whatever their code raises, and whatever else it returns than it should, becomes a SettingError of
-one line, before the first round.
+Own methods, models, tasks, data sets, families, partitions, optimizers and schedules are given as
+package.module:factory, or as the object itself. Whatever their code raises, and whatever else it
+returns than it should, becomes a SettingError of one line, before the first round.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ from dfl_jax.models import MLP, MODELS
 from dfl_jax.plain_text import in_a_line
 from dfl_jax.setting_error import SettingError
 from dfl_jax.tasks import TASKS, Task
-from dfl_jax.topology import Family
+from dfl_jax.topology import FAMILIES, Family
 from dfl_jax.training.optimisers import SCHEDULES, learning_rate_factor, named_optimiser
 
 # Settings that may be package.module:factory
@@ -180,7 +181,8 @@ def reporting(setting: str, value: Any, what: str) -> Iterator[None]:
     except BaseException as error:
         if not is_own(value) or (isinstance(error, SettingError) and error.setting == setting):
             raise
-        reason = in_a_line(str(error)) if isinstance(error, ValueError) else _reason(error)
+        text = getattr(error, 'whole', None) or str(error)  # settings stay in backticks
+        reason = in_a_line(text) if isinstance(error, ValueError) else _reason(error)
         where = _line_of(error, name_of(value))
         message = f'its {what} failed: {reason}{where}'
         raise SettingError(setting, name_of(value), message) from error
@@ -204,9 +206,9 @@ class TableRows(NamedTuple):
 
     values: Mapping[str, Any]
     method: Method
-    family: str | Family  # as `topology.schedule` takes it
+    family: Family
     family_options: dict[str, Any]
-    partition: str | data.Partition  # as `data.partition` takes it
+    partition: data.Partition
     partition_options: dict[str, Any]
     task: Task
     module: Callable[[int], Any]  # of so many classes, where all clients have the same model
@@ -225,21 +227,21 @@ class TableRows(NamedTuple):
 
 
 def table_rows(values: Mapping[str, Any]) -> TableRows:
-    """Looks up all that the settings of a run name. Raises SettingError, DataError for what there
-    is not, before any data are read.
+    """Looks up all that the settings of a run name. Raises SettingError for what there is not,
+    before any data are read.
 
     >>> from dfl_jax.experiment import Experiment
     >>> table_rows(Experiment.of(algorithm='dfedavg', task='regression').flat()).task.name
     'regression'
     """
-    kind, split, shift = (values[name] for name in ('topology', 'partition', 'feature_shift'))
-    own = is_own_loader(dataset := values['dataset'])
+    shift, own = values['feature_shift'], is_own_loader(dataset := values['dataset'])
     return TableRows(
         values=values,
         method=method_named(values['algorithm']),
-        family=row_named('topology', kind, {}, Family) if is_own(kind) else kind,
-        family_options={field: values[name] for name, field in OF_FAMILIES.items()},
-        partition=row_named('partition', split, {}, data.Partition) if is_own(split) else split,
+        family=row_named('topology', values['topology'], FAMILIES, Family),
+        family_options={field: values[name] for name, field in OF_FAMILIES.items()}
+        | {'assortativity': values['assortativity']},
+        partition=row_named('partition', values['partition'], data.PARTITIONS, data.Partition),
         partition_options={field: values[name] for name, field in OF_PARTITIONS.items()},
         task=task_named(values['task']),
         module=_module(values['model'], values['hidden']),
