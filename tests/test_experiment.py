@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from unittest import mock
 
 import jax
@@ -160,13 +161,41 @@ def test_a_run_is_iterated_twice_and_its_rows_are_those_of_the_file(small, tmp_p
         Experiment.of(**small).run(tmp_path / 'run')
 
 
+def test_a_run_that_is_left_frees_its_folder_and_a_finished_one_gives_its_rows(small, tmp_path):
+    first = next(iter(Experiment.of(**small).run(tmp_path / 'left', progress=False)))
+    saved = dfl_jax.load(tmp_path / 'left')
+    with pytest.raises(ValueError, match='no consensus model yet; resume it first'):
+        _ = saved.consensus
+    rows = list(saved.resume(progress=False))
+    assert rows[0]['round'] == first['round'] == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        again = dfl_jax.load(tmp_path / 'left').resume(progress=False)
+        assert list(again) == rows and again.last() == rows[-1]
+
+
+def test_a_graph_or_a_partition_of_ones_own_that_fails_is_named(tmp_path, monkeypatch):
+    text = 'from dfl_jax import data, topology\n'
+    text += 'def draw(settings, rng):\n    return settings.nothing\nGRAPH = topology.Family(draw)\n'
+    text += 'def split(rng, labels, clients):\n    return 1 / 0\nPARTS = data.Partition(split)\n'
+    (tmp_path / 'broken_parts.py').write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for setting, name, why in (
+        ('topology', 'GRAPH', 'its draw failed: AttributeError: .*nothing.* \\(line 3 of'),
+        ('partition', 'PARTS', r'its split failed: ZeroDivisionError: .* \(line 6 of'),
+    ):
+        given = {setting: f'broken_parts:{name}'}
+        with pytest.raises(SettingError, match=f'{setting}=broken_parts:{name}: {why}'):
+            Experiment.of(algorithm='dpsgd', **SMALL, **given).build()
+
+
 def test_a_run_that_was_interrupted_does_not_look_finished(small, tmp_path, monkeypatch):
     run = Experiment.of(**small).run(tmp_path / 'run', progress=False)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         interrupted = mock.Mock(side_effect=KeyboardInterrupt)
         patch.setattr('dfl_jax.experiment.session._show', interrupted)
         finish(run)
-    with pytest.raises(ValueError, match='was interrupted; start another, or `resume`'):
+    with pytest.raises(ValueError, match='was interrupted; start another, or resume'):
         run.last()
     again = dfl_jax.load(tmp_path / 'run').resume(progress=False)
     assert [row['round'] for row in again] == [1, 2] and again.rows[0] == run.rows[0]

@@ -61,7 +61,8 @@ def partition(
 
     Raises SettingError where no client would keep any.
     """
-    with by_flat_names({argument: name for name, argument in OF_PARTITIONS.items()}):
+    flat_names = {argument: name for name, argument in OF_PARTITIONS.items()}
+    with by_flat_names(flat_names), rows.reporting('partition', 'split', but=(ValueError,)):
         parts = data.partition(
             *(rows.partition, dataset, asked.clients),
             seed=seeds['partition'],

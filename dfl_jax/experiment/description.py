@@ -115,7 +115,10 @@ class Description:
         values: dict[str, Any] = {}
         for name, value in flat.items():
             if name not in known:
-                raise TypeError(f'no setting {name!r}{nearest(name, known)}')
+                where = (
+                    ', it goes to .run()' if name in ('out', 'progress') else nearest(name, known)
+                )
+                raise TypeError(f'no setting {name!r}{where}')
             own = name in SETTINGS_OF_CODE and not isinstance(value, str)
             setting = known[name]._replace(name=name)
             values[name] = value if own else typed(setting, value, bounds(name))

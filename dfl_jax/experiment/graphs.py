@@ -31,7 +31,7 @@ def check_graphs(experiment: Description, rows: TableRows) -> None:
     if graphs != 'cohort':
         clients, rounds = experiment.partition.clients, experiment.rounds
         settings = topology.Settings(clients, rounds=rounds, **rows.family_options)
-        with by_flat_names(FLAT_NAMES):
+        with by_flat_names(FLAT_NAMES), rows.reporting('topology', 'check', but=(ValueError,)):
             topology.check_schedule(rows.family, asked.static_topology, settings)
     if graphs == EVENTS:  # where all messages are lost, nobody ever hears anyone
         check_range('link_dropout', asked.link_dropout, least=0, below=1)
@@ -57,7 +57,7 @@ def draw_graphs(
         with by_flat_names(FLAT_NAMES):
             cohorts = topology.cohorts(clients, rounds, size, seed=seeds['graph'], dropout=dropout)
         return cohorts, cohorts
-    with by_flat_names(FLAT_NAMES):
+    with by_flat_names(FLAT_NAMES), rows.reporting('topology', 'draw', but=(ValueError,)):
         intact = topology.schedule(
             *(rows.family, clients, rounds),
             seed=seeds['graph'],

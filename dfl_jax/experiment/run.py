@@ -44,6 +44,7 @@ class Run:
         self._progress, self._config = progress, config
         self._session: Session | None = None
         self._trained: Iterator[Row] | None = None
+        self._lock = contextlib.ExitStack()  # of the directory, until the run ends or is dropped
         if self.directory is not None and config is None:
             self.directory.check_free()
             self.directory.check_lockable()
@@ -75,34 +76,43 @@ class Run:
 
     def __iter__(self) -> Iterator[Row]:
         if self._trained is None:
-            self._trained = self._train()
+            self._trained = iter(())  # of a run that cannot begin
+            with self._released_by_errors():
+                self._trained = iter(self._begin())
         given = 0
         while True:
             while given < len(self.rows):
                 yield self.rows[given]
                 given += 1
-            if next(self._trained, None) is None:
-                if not self.rows or self.rows[-1]['round'] < self.experiment.rounds:
-                    text = (
-                        'this run was interrupted; start another, or `resume` what it has written'
-                    )
-                    raise ValueError(text)
-                return
+            with self._released_by_errors():
+                if next(self._trained, None) is None:
+                    break
+        self._lock.close()
+        if not self.rows or self.rows[-1]['round'] < self.experiment.rounds:
+            raise ValueError(
+                'this run was interrupted; start another, or resume what it has written'
+            )
 
-    def _train(self) -> Iterator[Row]:
+    @contextlib.contextmanager
+    def _released_by_errors(self) -> Iterator[None]:
+        """Lets other runs into the directory after an error in this block."""
+        try:
+            yield
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _begin(self) -> Session:
         prepare_jax(self.experiment.placement)
-        with contextlib.ExitStack() as lock:
-            longer: Row | None = None
-            directory = self.directory
-            experiment = self.experiment
-            if directory is not None and self._config is not None:
-                lock.enter_context(directory.locked())
-                experiment = with_chunk_of(experiment, self._config)
-            built = build(experiment, self._progress)
-            if directory is not None:
-                longer = begin(directory, built, self._config, lock)
-            self._session = Session(built, directory, progress=self._progress, longer=longer)
-            yield from self._session
+        directory, experiment, longer = self.directory, self.experiment, None
+        if directory is not None and self._config is not None:
+            self._lock.enter_context(directory.locked())
+            experiment = with_chunk_of(experiment, self._config)
+        built = build(experiment, self._progress)
+        if directory is not None:
+            longer = begin(directory, built, self._config, self._lock)
+        self._session = Session(built, directory, progress=self._progress, longer=longer)
+        return self._session
 
     def last(self) -> dict[str, Any]:
         """The last row, after training to the end.

@@ -38,7 +38,9 @@ class SavedRun:
 
     @property
     def consensus(self) -> PyTree:
-        """The parameters of the consensus model at the end. Raises OSError before."""
+        """The parameters of the consensus model at the end. Raises ValueError before."""
+        if not self.directory.consensus.exists():
+            raise ValueError(f'{self.directory.path} has no consensus model yet; resume it first')
         from flax.traverse_util import unflatten_dict
         from safetensors.numpy import load_file
 

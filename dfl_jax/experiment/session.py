@@ -76,8 +76,8 @@ class Session:
         if not done and directory.undamaged_rows()[0]:
             text = f'no checkpoint in {directory.path}; the run starts again from its first round'
             warnings.warn(text, stacklevel=3)
-        if directory.done.exists() and not longer:
-            warnings.warn(f'{directory.unfinished()}; it is made again', stacklevel=3)
+        if directory.done.exists() and not longer and (fault := directory.unfinished()):
+            warnings.warn(f'{fault}; it is made again', stacklevel=3)
         directory.done.unlink(missing_ok=True)
         if longer:
             directory.write_config(longer)

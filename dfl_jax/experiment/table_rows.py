@@ -169,8 +169,12 @@ def _reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def reporting(setting: str, value: Any, what: str) -> Iterator[None]:
+def reporting(
+    setting: str, value: Any, what: str, but: tuple[type[BaseException], ...] = ()
+) -> Iterator[None]:
     """Raises what code of one's own raises in this block as a SettingError of one line.
+
+    but: errors that are raised as they are.
 
     The library's own methods say themselves what is wrong, and a fault of theirs is to be seen.
     """
@@ -179,7 +183,11 @@ def reporting(setting: str, value: Any, what: str) -> Iterator[None]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        if not is_own(value) or (isinstance(error, SettingError) and error.setting == setting):
+        if (
+            isinstance(error, but)
+            or not is_own(value)
+            or (isinstance(error, SettingError) and error.setting == setting)
+        ):
             raise
         text = getattr(error, 'whole', None) or str(error)  # settings stay in backticks
         reason = in_a_line(text) if isinstance(error, ValueError) else _reason(error)
@@ -221,9 +229,11 @@ class TableRows(NamedTuple):
         """What a setting names, of an object where it is."""
         return name_of(self.values[setting])
 
-    def reporting(self, setting: str, what: str) -> AbstractContextManager[None]:
+    def reporting(
+        self, setting: str, what: str, but: tuple[type[BaseException], ...] = ()
+    ) -> AbstractContextManager[None]:
         """Raises what the code that a setting names raises in this block as a SettingError."""
-        return reporting(setting, self.values[setting], what)
+        return reporting(setting, self.values[setting], what, but)
 
 
 def table_rows(values: Mapping[str, Any]) -> TableRows:

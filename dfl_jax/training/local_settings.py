@@ -78,7 +78,7 @@ class LocalTraining:
         if (self.local_epochs is None) == (self.local_steps is None):
             raise ValueError(
                 f'local_epochs={self.local_epochs} and local_steps={self.local_steps}: '
-                'set one of them, and the other to None'
+                'set one of them, and leave the other out'
             )
         if not isinstance(self.lr, jax.core.Tracer):
             check_range('lr', self.lr, above=0)
