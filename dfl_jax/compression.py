@@ -17,6 +17,8 @@ from dfl_jax.checks import check_choice, check_range
 FLOAT_BITS = 32  # of a number of the data, and of one whose type nothing else decides
 LABEL_BITS = 32
 ROUNDINGS = ('stochastic', 'nearest')
+SPARSIFIERS = ('top_k', 'random_k')
+QUANTIZERS = ('uniform', 'qsgd')
 
 
 def number_bits(dtype: DTypeLike) -> int:
@@ -79,25 +81,37 @@ def chain(*codecs: Codec) -> Codec:
 
 @dataclass(frozen=True, kw_only=True)
 class Compression:
-    """How clients compress what they send, weights or rows of Jacobians: top-k, then quantization.
+    """How clients compress what they send, weights or rows of Jacobians: few entries, of few bits.
 
     Args:
-      sparsity: share of the entries of every tensor that become zero, the smallest ones; None for
-        none of them.
+      sparsity: share of the entries of every tensor that become zero; None for none of them.
+      sparsifier: which entries stay: the largest ones (`top_k`), or random ones (`random_k`).
       bits: quantize the other entries to this number of bits; None for numbers as they are.
-      rounding: of the quantizer: `stochastic` (default for weights) or `nearest` (default for
-        Jacobians).
+      quantizer: levels of the quantizer: `uniform` up to the largest entry, or up to the Euclidean
+        norm (`qsgd`, as in the papers of CHOCO-SGD and BEER).
+      rounding: of the uniform quantizer: `stochastic` (default for weights) or `nearest` (default
+        for Jacobians).
 
-    Raises ValueError for settings out of range, and for a rounding without bits.
+    Raises ValueError for settings out of range, or without effect beside the others.
     """
 
     sparsity: float | None = None
+    sparsifier: str = 'top_k'
     bits: int | None = None
+    quantizer: str = 'uniform'
     rounding: str | None = None
 
     def __post_init__(self):
+        check_choice('sparsifier', self.sparsifier, SPARSIFIERS)
+        check_choice('quantizer', self.quantizer, QUANTIZERS)
+        if self.sparsity is None and self.sparsifier != 'top_k':
+            raise ValueError(f'sparsifier={self.sparsifier} has no effect without sparsity')
         if self.bits is None and self.rounding is not None:
             raise ValueError(f'rounding={self.rounding} has no effect without bits')
+        if self.bits is None and self.quantizer != 'uniform':
+            raise ValueError(f'quantizer={self.quantizer} has no effect without bits')
+        if self.quantizer == 'qsgd' and self.rounding == 'nearest':
+            raise ValueError('quantizer=qsgd rounds at random, not to the nearest level')
         self.codec('stochastic')
 
     def codec(self, rounding: str, contracting: bool = False) -> 'Codec | None':
@@ -106,8 +120,11 @@ class Compression:
         rounding: the default. contracting: for methods that send differences and go on with what
         the receivers decoded, see `quantization`.
         """
-        codecs = [] if self.sparsity is None else [top_k(self.sparsity)]
-        if self.bits is not None:
+        of_few = top_k if self.sparsifier == 'top_k' else random_k
+        codecs = [] if self.sparsity is None else [of_few(self.sparsity)]
+        if self.bits is not None and self.quantizer == 'qsgd':
+            codecs.append(qsgd(self.bits, contracting))
+        elif self.bits is not None:
             codecs.append(quantization(self.bits, self.rounding or rounding, contracting))
         return chain(*codecs) if codecs else None
 
@@ -126,17 +143,78 @@ def top_k(sparsity: float) -> Codec:
     """
     check_range('sparsity', sparsity, least=0, below=1)
 
-    def kept(size: int) -> int:
-        return math.ceil(size * (1 - sparsity) - 1e-9)  # (1 - 0.9) * 10 is 1.0000000000000002
-
     def decoded(key: Array, tensor: Array) -> Array:
         del key
-        return jnp.where(largest(jnp.abs(tensor), kept(tensor.size)), tensor, 0)
+        return jnp.where(largest(jnp.abs(tensor), _kept(tensor.size, sparsity)), tensor, 0)
 
     def compressed(message: Message) -> Message:
-        k, n = kept(message.values), message.values
+        k, n = _kept(message.values, sparsity), message.values
         positions = min(n, k * (n - 1).bit_length())
         return Message(k, message.width, message.overhead + positions)
+
+    return Codec(decoded, compressed)
+
+
+def random_k(sparsity: float) -> Codec:
+    """Keeps random entries of every tensor, as many as `top_k`, and sets the others to zero.
+
+    The error has the share `sparsity` of the tensor's square in the mean. Which entries they are
+    follows from the key, which sender and receiver have in common, so that a message holds the
+    values alone (rand_k of Koloskova et al. 2019, without its factor n / k).
+
+    Raises ValueError for a sparsity outside [0, 1).
+
+    >>> random_k(0.5).decoded(jax.random.key(0), jnp.array([3.0, -4.0, 1.0, 2.0])).tolist()
+    [3.0, -4.0, 0.0, 0.0]
+    """
+    check_range('sparsity', sparsity, least=0, below=1)
+
+    def decoded(key: Array, tensor: Array) -> Array:
+        drawn = jax.random.uniform(key, tensor.shape)
+        return jnp.where(largest(drawn, _kept(tensor.size, sparsity)), tensor, 0)
+
+    def compressed(message: Message) -> Message:
+        return message._replace(values=_kept(message.values, sparsity))
+
+    return Codec(decoded, compressed)
+
+
+def _kept(size: int, sparsity: float) -> int:
+    return math.ceil(size * (1 - sparsity) - 1e-9)  # (1 - 0.9) * 10 is 1.0000000000000002
+
+
+def qsgd(bits: int, contracting: bool = False) -> Codec:
+    """Stochastic quantization to s = 2^(bits - 1) - 1 levels of either sign, up to the norm |x|.
+
+    sign(x) |x| / s floor(s |x_i| / |x| + u) with u uniform in [0, 1) (Alistarh et al. 2017), whose
+    expectation is x and whose error is at most omega |x|^2, omega = min(d / s^2, sqrt(d) / s) of d
+    entries that are not zero. A message holds `bits` for every value, and the norm.
+
+    contracting: the message is divided by 1 + omega, which leaves omega / (1 + omega) |x|^2 of a
+    difference x at most (qsgd_s of Koloskova et al. 2019; gsgd_b of Zhao et al. 2022, with one
+    level less, so that the sign has a bit, too).
+
+    Raises ValueError for bits outside [2, 32].
+
+    >>> qsgd(8).decoded(jax.random.key(0), jnp.array([0.0, 127.0])).tolist()
+    [0.0, 127.0]
+    """
+    check_range('bits', bits, least=2, most=FLOAT_BITS)
+    levels = 2 ** (bits - 1) - 1
+
+    def decoded(key: Array, tensor: Array) -> Array:
+        x = tensor.astype(jnp.promote_types(tensor.dtype, jnp.float32))
+        norm = jnp.sqrt(jnp.sum(x**2))
+        scaled = levels * jnp.abs(x) / jnp.where(norm > 0, norm, 1)
+        level = jnp.floor(scaled + jax.random.uniform(key, x.shape, x.dtype))
+        if contracting:
+            d = jnp.sum(x != 0, dtype=x.dtype)
+            norm = norm / (1 + jnp.minimum(d / levels**2, jnp.sqrt(d) / levels))
+        sent = norm.astype(tensor.dtype).astype(x.dtype)
+        return (jnp.sign(x) * sent / levels * level).astype(tensor.dtype)
+
+    def compressed(message: Message) -> Message:
+        return Message(message.values, bits, message.overhead + message.width)
 
     return Codec(decoded, compressed)
 

@@ -65,7 +65,7 @@ class Method(NamedTuple):
 
 
 PREFIXES = {  # of the flat names of settings whose own names would say too little
-    'message': ('sparsity', 'bits', 'rounding'),
+    'message': ('sparsity', 'sparsifier', 'bits', 'quantizer', 'rounding'),
     'ntk': (
         *('precision', 'timesteps', 'patience', 'averaging', 'jacobian_weights'),
         *('batches', 'subsampling', 'by_cluster'),

@@ -13,7 +13,9 @@ from dfl_jax.compression import (
     chain,
     half_precision,
     largest,
+    qsgd,
     quantization,
+    random_k,
     top_k,
 )
 from dfl_jax.methods import make
@@ -228,8 +230,17 @@ def test_two_stochastic_bits_alone_do_not_contract():
 
 
 @pytest.mark.parametrize('name', ['choco_sgd', 'beer'])
-@pytest.mark.parametrize('more', [{}, {'sparsity': 0.2}], ids=str)
-def test_methods_that_send_differences_converge_with_two_bits(name, more):
+@pytest.mark.parametrize(
+    'more',
+    [
+        {},
+        {'sparsity': 0.2},
+        {'sparsity': 0.5, 'sparsifier': 'random_k'},
+        {'bits': 4, 'quantizer': 'qsgd', 'consensus_step': 0.1},
+    ],
+    ids=str,
+)
+def test_methods_that_send_differences_converge_with_few_bits(name, more):
     """Without the division their clients are hundreds apart after 200 rounds, or not finite."""
     model = bind(MLP(CLASSES, (60,)), (FEATURES,))
     settings = {'lr': 0.1, 'batch_size': 7, 'bits': 2, 'sparsity': None, 'consensus_step': 0.3}
@@ -240,6 +251,64 @@ def test_methods_that_send_differences_converge_with_two_bits(name, more):
         algorithm, network(), graphs, holdout, jax.random.key(0), eval_every=200
     )
     assert metrics['consensus_distance'] < 3
+
+
+# -------------------------------------------------------------------------------- random-k, qsgd
+
+
+def decoded_often(codec, tensor, draws=4000):
+    """What receivers decode of one tensor, by as many keys, [draws, ...] in float64."""
+    keys = jax.random.split(jax.random.key(1), draws)
+    decode = jax.vmap(codec.decoded, (0, None))
+    return np.asarray(decode(keys, jnp.asarray(tensor, jnp.float32)), np.float64)
+
+
+def square_error(codec, tensor):
+    """E |Q(x) - x|^2 / |x|^2."""
+    errors = decoded_often(codec, tensor) - tensor
+    return np.mean(np.sum(errors**2, axis=1)) / np.sum(tensor**2)
+
+
+def test_random_k_keeps_as_many_entries_wherever_they_are():
+    tensor = np.random.default_rng(0).normal(size=40)
+    received = decoded_often(random_k(0.75), tensor)
+    assert ((received == 0) | np.isclose(received, tensor, rtol=1e-6)).all()
+    assert ((received != 0).sum(axis=1) == 10).all()
+    np.testing.assert_allclose((received != 0).mean(axis=0), 0.25, atol=0.03)
+    assert square_error(random_k(0.75), tensor) == pytest.approx(0.75, abs=0.01)
+    shapes = {'w': jax.ShapeDtypeStruct((40,), np.float32)}
+    assert random_k(0.75).bits(shapes) == 10 * 32, 'positions follow from the key'
+    settings = Compression(sparsity=0.75, sparsifier='random_k', bits=4, quantizer='qsgd')
+    assert settings.codec('stochastic').bits(shapes) == 10 * 4 + 32
+
+
+@pytest.mark.parametrize('bits', [2, 3, 5])
+def test_qsgd_is_unbiased_and_contracts_as_its_papers_say(bits):
+    """Alistarh et al. 2017, Lemma 3.1; Koloskova et al. 2019, section 3.5."""
+    levels, tensor = 2 ** (bits - 1) - 1, np.random.default_rng(0).normal(size=30)
+    norm = np.linalg.norm(tensor)
+    received = decoded_often(qsgd(bits), tensor)
+    assert (np.sign(received) * np.sign(tensor) >= 0).all()
+    multiples = np.abs(received) * levels / norm
+    np.testing.assert_allclose(multiples, np.round(multiples), atol=1e-4)
+    share = levels * np.abs(tensor) / norm
+    assert (np.abs(multiples - share) < 1 + 1e-4).all(), 'one of the two levels around it'
+    np.testing.assert_allclose(received.mean(axis=0), tensor, atol=5 * norm / levels / 4000**0.5)
+    # Of d entries, each between two levels: their variances
+    exact = np.sum((share % 1) * (1 - share % 1)) / levels**2
+    bound = min(30 / levels**2, 30**0.5 / levels)
+    assert square_error(qsgd(bits), tensor) == pytest.approx(exact, rel=0.05) and exact <= bound
+    left = square_error(qsgd(bits, contracting=True), tensor)
+    assert left == pytest.approx((exact + bound**2) / (1 + bound) ** 2, rel=0.05)
+    assert left <= bound / (1 + bound)
+
+
+def test_qsgd_scales_by_the_entries_that_are_not_zero():
+    few, many = np.array([3.0, 4.0]), np.array([3.0, *[0.0] * 500, 4.0])
+    both = (decoded_often(qsgd(2, contracting=True), tensor, 400) for tensor in (few, many))
+    left, right = (np.unique(np.abs(received).round(5)) for received in both)
+    np.testing.assert_allclose(left, right)
+    assert (decoded_often(qsgd(2), np.zeros(3), 5) == 0).all()
 
 
 def test_half_precision_keeps_eleven_bits():
@@ -314,6 +383,20 @@ def test_a_chain_sparsifies_and_then_quantizes():
 def test_a_sparsity_out_of_range_is_refused(sparsity):
     with pytest.raises(ValueError, match=rf'sparsity .* \[0, 1\), got {sparsity}'):
         codec_of(sparsity, None, None)
+
+
+@pytest.mark.parametrize(
+    ('settings', 'pattern'),
+    [
+        ({'sparsifier': 'random_k'}, 'sparsifier=random_k has no effect without sparsity'),
+        ({'quantizer': 'qsgd'}, 'quantizer=qsgd has no effect without bits'),
+        ({'bits': 3, 'quantizer': 'qsgd', 'rounding': 'nearest'}, 'qsgd rounds at random'),
+        ({'sparsity': 0.5, 'sparsifier': 'rand'}, "'rand'; choose one of top_k, random_k"),
+    ],
+)
+def test_operators_that_are_refused(settings, pattern):
+    with pytest.raises(ValueError, match=pattern):
+        Compression(**settings)
 
 
 @pytest.mark.parametrize(

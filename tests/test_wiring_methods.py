@@ -36,6 +36,8 @@ OTHER = {  # setting -> values; the first that is not the default of a method is
     'mixing': ('uniform', 'size'),
     'jacobian_weights': ('neighbours',),
     'rounding': ('nearest', 'stochastic'),  # the defaults differ by method
+    'sparsifier': ('random_k',),
+    'quantizer': ('qsgd',),
     'consensus': ('size',),
     'init': ('independent', 'same'),
     'round_order': ('average_first', 'train_first'),
@@ -77,6 +79,8 @@ SMALL = {'ntk_dfl': {'timesteps': (2, 4, 8)}, 'ntk_fl': {'timesteps': (2, 4, 8)}
 }}  # fmt: skip
 BESIDE = {  # setting -> what makes it matter, where the method has it
     'rounding': {'bits': 4},
+    'quantizer': {'bits': 4},
+    'sparsifier': {'sparsity': 0.5},
     'sam_adaptive': {'sam_radius': 0.1},
     'optimizer_options': {'optimizer': 'adam', 'momentum': 0.0},
     'optimizer': {'momentum': 0.0},
