@@ -199,8 +199,7 @@ def qsgd(bits: int, contracting: bool = False) -> Codec:
     >>> qsgd(8).decoded(jax.random.key(0), jnp.array([0.0, 127.0])).tolist()
     [0.0, 127.0]
     """
-    check_range('bits', bits, least=2, most=FLOAT_BITS)
-    levels = 2 ** (bits - 1) - 1
+    levels = _levels(bits)
 
     def decoded(key: Array, tensor: Array) -> Array:
         x = tensor.astype(jnp.promote_types(tensor.dtype, jnp.float32))
@@ -242,9 +241,8 @@ def quantization(bits: int, rounding: str = 'stochastic', contracting: bool = Fa
     >>> quantization(2, 'nearest').decoded(jax.random.key(0), jnp.array([4.0, -3.0, 1.0])).tolist()
     [4.0, -4.0, 0.0]
     """
-    check_range('bits', bits, least=2, most=FLOAT_BITS)
+    levels = _levels(bits)
     check_choice('rounding', rounding, ROUNDINGS)
-    levels = 2 ** (bits - 1) - 1
 
     shrinks = contracting and rounding == 'stochastic'
 
@@ -263,6 +261,12 @@ def quantization(bits: int, rounding: str = 'stochastic', contracting: bool = Fa
         return Message(message.values, bits, message.overhead + message.width)
 
     return Codec(decoded, compressed)
+
+
+def _levels(bits: int) -> int:
+    """The levels of a quantizer above zero, and as many below."""
+    check_range('bits', bits, least=2, most=FLOAT_BITS)
+    return 2 ** (bits - 1) - 1
 
 
 def _shrinkage(scaled: Array) -> Array:

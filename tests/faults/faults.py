@@ -349,8 +349,8 @@ FAULTS = [
     Fault(
         'a level of the quantizer too many',
         'dfl_jax/compression.py',
-        'levels = 2 ** (bits - 1) - 1',
-        'levels = 2 ** (bits - 1)',
+        'return 2 ** (bits - 1) - 1',
+        'return 2 ** (bits - 1)',
         'test_compression.py::test_the_levels_are_few_and_symmetric',
     ),
     Fault(
