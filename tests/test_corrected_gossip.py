@@ -9,6 +9,7 @@ import reference_gossip
 from helpers import as_reference, compiled, logistic_clients, round_of, rounds_of, widen
 
 from dfl_jax import Clients, topology
+from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.dfed_alt import last_layer
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, Stepped, gossip_method
 from dfl_jax.algorithms.relay_sgd import relayed
@@ -114,8 +115,7 @@ def test_beer_sends_no_tracker_in_the_first_round(network):
 def some_rounds(step, rounds=6):
     """What each client sends in each round of a method of `gossip_method`, [T, M], and the links
     that deliver it."""
-    bits = {'weights': 32 * MODEL.size}
-    method = gossip_method(MODEL, [ONE_MINIBATCH], 'same', step, 'mean', bits)
+    method = gossip_method(MODEL, Gossip(), [ONE_MINIBATCH], step)
     graphs = topology.drop_links(topology.schedule('ring', CLIENTS, rounds, seed=0), 0.3, 1)
     clients = Clients(
         jnp.zeros((CLIENTS, 2, FEATURES)),
@@ -252,8 +252,8 @@ def test_what_is_refused():
     changing, one_way = drawn('erdos_renyi', static=False, degree=3), drawn('k_random', degree=2)
     lossy = topology.drop_links(ring(3), 0.3, 1)
     for name, more in (('d2', {}), ('choco_sgd', {}), ('beer', {}), ('relay_sgd', {'members': 6})):
-        assert 'round 2 has another; use `static_topology`' in refusal(name, changing, **more)
-        assert '`static_topology`, and no dropout' in refusal(name, lossy, **more)
+        assert 'round 2 has another; use static_topology' in refusal(name, changing, **more)
+        assert 'static_topology, and no dropout' in refusal(name, lossy, **more)
     one = jax.tree.map(lambda a: a[:1].copy(), changing)  # of a single round, held as any other
     assert refusal('choco_sgd', one) is None
     for name in ('dsgt', 'beer'):

@@ -12,7 +12,6 @@ from helpers import evaluator, host_round, write_clusters
 from test_cli import called, here, write_sums
 
 from dfl_jax import data, topology
-from dfl_jax.algorithms import dfedavg, dispfl
 from dfl_jax.base import Graph
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.time import command as time
@@ -129,10 +128,10 @@ def network():
     return model, clients, Holdout(dataset.test_x, dataset.test_y)
 
 
-@pytest.mark.parametrize('factory', [dfedavg, dispfl])
+@pytest.mark.parametrize('factory', ['dfedavg', 'dispfl'])
 def test_accuracies_of_averages(factory, network, monkeypatch):
     model, clients, holdout = network
-    algorithm = factory(model, init='independent')
+    algorithm = make(factory, model, init='independent')
     state = jax.jit(algorithm.init)(jax.random.key(0), clients)
     logits = jax.jit(algorithm.predict)(state, jnp.asarray(holdout.x))['client']
     expected = (np.asarray(logits).argmax(axis=-1) == holdout.y).mean(axis=1)

@@ -361,7 +361,7 @@ def test_evaluation_equals_numpy(client_samples, budget):
 
 @pytest.mark.parametrize('samples', [0, 24, -1])
 def test_client_eval_samples_outside_the_test_set(samples):
-    with pytest.raises(ValueError, match=rf'client_eval_samples .* \[1, 23\].*, got {samples}'):
+    with pytest.raises(ValueError, match=rf'client_eval_samples={samples} .* \[1, 23\]'):
         next(simulate.run(gossip(), *setting(2), client_eval_samples=samples))
 
 
