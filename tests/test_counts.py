@@ -19,6 +19,7 @@ from dfl_jax.asynchronous.divshare import layout_of
 from dfl_jax.asynchronous.intervals import by_interval, intervals_of
 from dfl_jax.execution.flops import flops_of
 from dfl_jax.heterogeneous import populate
+from dfl_jax.method_settings import settings_of
 from dfl_jax.methods import IN_ROUNDS, make
 from dfl_jax.models import CNN3, MLP, ConvNet, SmallCNN, bind
 from dfl_jax.tasks import REGRESSION
@@ -343,7 +344,7 @@ def consensus_methods():
     """Every method whose consensus can weigh clients by their samples."""
     tables = IN_ROUNDS, asynchronous.EVENT_METHODS
     for name, method in ((n, m) for table in tables for n, m in table.items()):
-        if 'consensus' in inspect.signature(method.factory).parameters:
+        if 'consensus' in settings_of(method.factory):
             yield name
 
 
@@ -355,7 +356,7 @@ def test_the_consensus_weighs_the_clients_as_it_says(name):
     for how in ('mean', 'size'):
         if name in asynchronous.EVENT_METHODS:
             factory = asynchronous.EVENT_METHODS[name].factory
-            algorithm = factory(model, places=2, init='independent', consensus=how)
+            algorithm = make(factory, model, places=2, init='independent', consensus=how)
         else:
             algorithm = make(name, model, init='independent', consensus=how, **more)
         state = jax.jit(algorithm.init)(jax.random.key(0), clients)
