@@ -34,6 +34,7 @@ from benchmarks import _common as common
 from benchmarks.peers._common import CLASSES, WARM_UP, random_samples
 from dfl_jax import models
 from dfl_jax.base import Clients, Graph
+from dfl_jax.exchange import one_round
 from dfl_jax.heterogeneous import assign_architectures, populate
 from dfl_jax.methods import IN_ROUNDS, Run, make
 from dfl_jax.timing import DependsOnTrainingError, counted
@@ -148,10 +149,10 @@ def compiled_round(
     state = jax.eval_shape(algorithm.init, key, clients)
     arguments = jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding),
-        (key, state, graph, clients),
+        (key, state, jax.eval_shape(lambda: jnp.int32(0)), graph, clients),
     )
     begin = time.perf_counter()
-    traced = jax.jit(algorithm.step, donate_argnums=1).trace(*arguments)
+    traced = jax.jit(functools.partial(one_round, algorithm), donate_argnums=1).trace(*arguments)
     platforms = None if platform == 'here' else (platform,)
     program = traced.lower(lowering_platforms=platforms).compile()
     seconds, count = time.perf_counter() - begin, None

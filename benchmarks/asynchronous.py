@@ -25,6 +25,7 @@ from benchmarks import _common as common
 from dfl_jax import asynchronous, methods, simulate, topology
 from dfl_jax.base import Algorithm, Array, Clients
 from dfl_jax.evaluation import Holdout
+from dfl_jax.exchange import one_round
 from dfl_jax.timing import world
 
 _CLIENTS = flags.DEFINE_integer('clients', 300, 'M; 16 with --straggler', lower_bound=3)
@@ -92,7 +93,8 @@ def program(
     def steps(state: Any, schedule: Any, clients: Clients, key: Array) -> tuple[Any, Array]:
         def step(state: Any, each: tuple[Array, Any]) -> tuple[Any, Array]:
             number, graph = each
-            state, info = algorithm.step(jax.random.fold_in(key, number), state, graph, clients)
+            k_round = jax.random.fold_in(key, number)
+            state, info = one_round(algorithm, k_round, state, number, graph, clients)
             return state, info.loss.mean()
 
         return lax.scan(step, state, (jnp.arange(len(schedule.active)), schedule))

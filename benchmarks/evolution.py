@@ -39,6 +39,7 @@ from benchmarks import _common as common
 from dfl_jax.algorithms.spark import NTK as SPARK
 from dfl_jax.algorithms.spark import Projection
 from dfl_jax.base import Array, Clients, Graph, PyTree
+from dfl_jax.exchange import one_round
 from dfl_jax.gossip.mixing import mix_at_aggregator, mixing_weights
 from dfl_jax.methods import make
 from dfl_jax.models import Model
@@ -178,7 +179,8 @@ def aggregators_of_rounds(
     algorithm = make(_METHOD.value, model)
     key = jax.random.key(0)
     state = jax.jit(algorithm.init)(key, clients)
-    step = jax.jit(algorithm.step, donate_argnums=1)
+    step = jax.jit(functools.partial(one_round, algorithm), donate_argnums=1)
+    sizes = clients.mask.sum(axis=1)
 
     @jax.jit
     def aggregator(params: PyTree, sizes: Array, graph: Graph, k: int, h: int) -> Aggregator:
@@ -193,9 +195,9 @@ def aggregators_of_rounds(
     for k, graph in enumerate(tqdm(graphs, desc='rounds', disable=None)):
         if k + 1 in rounds:
             each = tqdm(numbers, desc=f'aggregators of round {k + 1}', disable=None)
-            yield k + 1, (aggregator(state.params, state.sizes, graph, k, h) for h in each)
+            yield k + 1, (aggregator(state.params, sizes, graph, k, h) for h in each)
         if k + 1 < rounds[-1]:
-            state, _ = step(jax.random.fold_in(key, k), state, graph, clients)
+            state, _ = step(jax.random.fold_in(key, k), state, k, graph, clients)
 
 
 def exactly(setting: Setting) -> Callable[[Aggregator], np.ndarray]:

@@ -32,6 +32,7 @@ from jax.flatten_util import ravel_pytree
 
 from benchmarks import _common as common
 from dfl_jax.base import Array, Clients, Graph, PyTree
+from dfl_jax.exchange import one_round
 from dfl_jax.execution.memory import aggregator_bytes, choose_chunk
 from dfl_jax.gossip.mixing import mix, mixing_weights
 from dfl_jax.methods import make
@@ -76,17 +77,19 @@ def main() -> None:
     warm_up, graph = common.regular_graphs(aggregators, 2, _DEGREE.value)
     key = jax.random.key(0)
     state = jax.jit(algorithm.init)(key, clients)
-    step, compilation = common.compiled(algorithm.step, key, state, warm_up, clients, donate=1)
-    state, _ = step(key, state, warm_up, clients)
+    step, compilation = common.compiled(
+        partial(one_round, algorithm), key, state, 0, warm_up, clients, donate=1
+    )
+    state, _ = step(key, state, 0, warm_up, clients)
     times = []
     for _ in range(_REPEATS.value):  # the second round, again and again
         donated = jax.block_until_ready(jax.tree.map(jnp.copy, state))
-        seconds, (after, info) = common.seconds_of(step, key, donated, graph, clients)
+        seconds, (after, info) = common.seconds_of(step, key, donated, 1, graph, clients)
         times.append(seconds)
     seconds = float(np.median(times)) / aggregators
     peak = common.peak_bytes()
 
-    averaged = jax.jit(average)(state, graph)
+    averaged = jax.jit(average)(state, clients.mask.sum(axis=1), graph)
 
     def aggregator(h: int) -> Aggregator:
         x, labels, mask = data_of(clients, graph.members[h], graph.mask[h])
@@ -194,8 +197,8 @@ def textbook(model: Model, aggregator: Aggregator) -> tuple[PyTree, Array]:
 # ---------------------------------------------------------------- the pieces of an aggregator
 
 
-def average(state: Any, graph: Graph) -> PyTree:
-    return mix(mixing_weights(graph, state.sizes), graph.members, state.params)  # Eq. (1)
+def average(state: Any, sizes: Array, graph: Graph) -> PyTree:
+    return mix(mixing_weights(graph, sizes), graph.members, state.params)  # Eq. (1)
 
 
 def data_of(clients: Clients, members: Array, linked: Array) -> tuple[Array, Array, Array]:
@@ -227,7 +230,8 @@ def phase_seconds(
     kernel = jax.jit(partial(kernel_of, model))(aggregator)
     evolution = common.median_seconds(evolved, kernel, f0, aggregator)
     return {
-        'mixing': common.median_seconds(average, state, graph) / len(graph.active),
+        'mixing': common.median_seconds(average, state, clients.mask.sum(axis=1), graph)
+        / len(graph.active),
         'data': common.median_seconds(data_of, clients, graph.members[0], graph.mask[0]),
         'kernel': common.median_seconds(partial(kernel_of, model), aggregator),
         'evolution': evolution,

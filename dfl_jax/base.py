@@ -1,4 +1,4 @@
-"""The three types that every part of the simulator speaks.
+"""The types that every part of the simulator speaks.
 
 Axis letters, used in every docstring of the package:
 M clients, N padded samples a client, K neighbours including self (padded), H aggregators, C
@@ -6,9 +6,12 @@ classes, P parameters, T rounds, B a batch of samples.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dfl_jax.tasks import CLASSIFICATION, Task
@@ -24,6 +27,9 @@ class Clients(NamedTuple):
     x: Array  # [M, N, ...] float32
     y: Array  # [M, N] int32; what another task than classification takes, [M, N, ...]
     mask: Array  # [M, N] bool, False = padding
+    # [M, N] int32, the number of the first round, from 0, that a sample is there in; None: all are
+    # there from the start
+    arrival: Array | None = None
 
 
 class Graph(NamedTuple):
@@ -42,6 +48,36 @@ class Graph(NamedTuple):
     weights: Array | None = None
 
 
+class Round(NamedTuple):
+    """One communication round, as a method sees it."""
+
+    number: Array  # scalar int32, k, the rounds done before
+    graph: Graph
+    clients: Clients  # their samples of this round; none is still to arrive
+    sizes: Array  # [M] int32, N_i, how many these are
+    exchange: Any  # dfl_jax.exchange.Exchange, through which clients send
+    judged: Array | None = None  # [M] bool, clients over whom means are taken; None: all
+
+    def only(self, sends: Array) -> 'Round':
+        """The round in which only some clients send, and others are not heard.
+
+        sends: whether each does, bool [M], or whether all do, a scalar.
+        """
+        members, mask = self.graph.members, self.graph.mask
+        sends = jnp.broadcast_to(sends, self.sizes.shape)
+        itself = jnp.arange(members.shape[1]) == 0
+        return self._replace(graph=self.graph._replace(mask=mask & (sends[members] | itself)))
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=['messages'], meta_fields=['bits'])
+@dataclass(frozen=True)
+class Sent:
+    """What clients sent in a round: `messages` of `bits` bits each."""
+
+    messages: Array  # [M] int32, over delivered links
+    bits: int
+
+
 class Mean(NamedTuple):
     """A metric of many clients, written to the metrics as NAME_mean."""
 
@@ -58,37 +94,37 @@ class Info(NamedTuple):
     """What one round reports."""
 
     loss: Array  # [M], each client's training loss, by which the simulator notices divergence
-    # What each client sent over delivered links: unit -> [M] int32, in units of `unit_bits` bits
-    sent: Mapping[str, Array]
     metrics: Mapping[str, Array | Mean | Choices] = {}
     # [M] float32, of each client's matrix products; None: the method does not count them
     flops: Array | None = None
     # [M] float32, those that aggregators of meetings do when all messages are there; None: all
     combining_flops: Array | None = None
+    sent: Mapping[str, Sent] = {}  # by kind of message, as the round's exchange counted it
 
 
 class Algorithm(NamedTuple):
     """A method of (decentralized) federated learning as pure functions.
 
     `init` and `step` are traced once a run. The simulator never looks inside the state: it steps
-    it, saves it and asks `predict` for logits.
+    it, saves it and asks `predict` for logits. `dfl_jax.exchange.one_round` does one step.
 
-    `consensus` takes weights [M] of the clients in place of the algorithm's own, e.g. ones for the
-    clients that are to be averaged. Where clients differ in architecture it returns one of each.
+    `consensus` and `predict` take weights [M] of the clients in the consensus model, e.g. ones for
+    those that are to be averaged; None for all alike. Where clients differ in architecture
+    `consensus` returns one model of each.
 
     `predict` may return more logits, [..., B, C], whose mean accuracy the evaluation reports:
     'regular' becomes the metric `regular_accuracy`, 'client/NAME' becomes `client_accuracy/NAME`.
 
     >>> from dfl_jax.methods import make
     >>> from dfl_jax.models import MLP, bind
-    >>> make('dpsgd', bind(MLP(3, (2,)), (4,))).unit_bits  # of 19 weights
-    {'weights': 608}
+    >>> make('choco_sgd', bind(MLP(3, (2,)), (4,)), bits=8).exchange.codec.bits(jnp.zeros(19))
+    184
     """
 
     init: Callable[[Array, Clients], State]  # (key, clients) -> state
-    step: Callable[[Array, State, Graph, Clients], tuple[State, Info]]
-    predict: Callable[[State, Array], dict[str, Array]]  # 'client' [M, B, C], 'consensus' [B, C]
-    unit_bits: Mapping[str, int]  # size in bits of each unit that `Info.sent` counts
+    step: Callable[[Array, State, Round], tuple[State, Info]]  # (key, state, round)
+    # (state, x, weights=None) -> {'client': [M, B, C], 'consensus': [B, C]}
+    predict: Callable[..., dict[str, Array]]
     consensus: Callable[..., PyTree]  # (state, weights=None) -> parameters of the consensus model
     # (state, x [M, B, ...]) -> each client's logits on its own samples [M, B, C]; None: not offered
     predict_own: Callable[[State, Array], Array] | None = None
@@ -98,3 +134,7 @@ class Algorithm(NamedTuple):
     task: Task = CLASSIFICATION  # by which predictions are evaluated
     overlaps: bool = False  # what a round sends does not depend on what it computes
     replies: bool = True  # where clients meet at an aggregator, their senders wait for its answer
+    by_size: bool = False  # the consensus model weighs clients by their samples
+    exchange: Any = None  # dfl_jax.exchange.Exchange of its messages; None: one that leaves them
+    # Why its theory asks for a linear average of what is received; '': any rule may combine it
+    linear: str = ''

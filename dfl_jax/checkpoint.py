@@ -22,6 +22,7 @@ from dfl_jax.base import State
 from dfl_jax.progress import Progress
 
 KEPT = 2
+FORMAT = 2  # of states; those of the first held sizes and the number of the round
 LATE = 0.2  # seconds to wait for the threads of a failed read
 
 
@@ -78,7 +79,8 @@ class Checkpoints:
                 f'{self.folder}: give it a folder of its own'
             )
         whole = jax.device_get(state)
-        record = {'runs': list(map(asdict, progress)), 'notes': list(notes)}
+        runs = list(map(asdict, progress))
+        record = {'format': FORMAT, 'runs': runs, 'notes': list(notes)}
         args = self._ocp.args
         try:
             with _late_threads_hidden():
@@ -105,13 +107,18 @@ class Checkpoints:
         args = self._ocp.args
         hosted = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), like)
         with _late_threads_hidden():
-            restored = self._manager.restore(
-                round,
-                args=args.Composite(
-                    state=args.StandardRestore(hosted), progress=args.JsonRestore()
-                ),
+            record = dict(
+                self._manager.restore(
+                    round, args=args.Composite(progress=args.JsonRestore())
+                ).progress
             )
-        record = dict(restored.progress)
+            if 'runs' in record and record.get('format') != FORMAT:
+                raise ValueError(
+                    f'an earlier version of dfl_jax wrote it, and this one reads format {FORMAT}'
+                )
+            restored = self._manager.restore(
+                round, args=args.Composite(state=args.StandardRestore(hosted))
+            )
         digest = record.pop('digest', None)
         if digest is None:
             raise ValueError('it has no digest to be compared with')

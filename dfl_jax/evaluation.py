@@ -39,7 +39,8 @@ class Evaluation(NamedTuple):
     """How to evaluate states: `measure` on the device, then `summarise` on the host."""
 
     batches: Batches
-    measure: Callable[[State, Batches, Clients | None], dict[str, Any]]  # traceable
+    # (state, batches, validation, weights [M] of the consensus model or None), traceable
+    measure: Callable[..., dict[str, Any]]
     summarise: Callable[[dict[str, Any]], Metrics]  # what `measure` returns -> metrics
 
 
@@ -76,6 +77,22 @@ def choose_samples(y: Array, asked: int | None, seed: Seed = 0) -> np.ndarray | 
     return np.sort(np.concatenate(chosen))
 
 
+def consensus_weights(
+    algorithm: Algorithm, clients: Clients, rounds: int, judged: np.ndarray | None = None
+) -> np.ndarray | None:
+    """The weights of the clients in the consensus model after so many rounds, [M]; None: all alike.
+
+    judged: [M] bool, the clients whose models make it; None for all.
+    """
+    if not algorithm.by_size:
+        return None if judged is None else judged.astype(np.float32)
+    mask = np.asarray(clients.mask)
+    if clients.arrival is not None:
+        mask = mask & (np.asarray(clients.arrival) < rounds)
+    sizes = mask.sum(axis=1, dtype=np.int32)
+    return sizes if judged is None else np.where(judged, sizes, 0)
+
+
 def evaluation(
     algorithm: Algorithm,
     state: State,
@@ -84,6 +101,7 @@ def evaluation(
     *,
     local: bool = False,
     budget: float = BUDGET,
+    judged: np.ndarray | None = None,
 ) -> Evaluation:
     """How states such as `state` are evaluated, batch by batch.
 
@@ -93,6 +111,7 @@ def evaluation(
         `choose_samples`; or None for all. The consensus model is evaluated on all.
       local: whether clients are evaluated on their own validation samples, too.
       budget: bytes that the clients' activations of one batch may take, which sets its size.
+      judged: [M] bool, the clients over whom means are taken; None for all.
 
     Raises ValueError for more samples than there are, and for indices of others.
     """
@@ -121,12 +140,12 @@ def evaluation(
             of_model = jax.vmap(of_model)
         return of_model(outputs)
 
-    def count(state, batches, only=None):
+    def count(state, batches, weights, only=None):
         """{name: (scores, losses)} summed over batches, of the prediction `only` or of all."""
 
         def evaluate(_, batch):
             x, y, mask = batch
-            logits = algorithm.predict(state, x)
+            logits = algorithm.predict(state, x, *() if weights is None else (weights,))
             chosen, axes = [only] if only else logits, logits['consensus'].ndim
             return None, {n: summed(logits[n], y, mask, logits[n].ndim - axes) for n in chosen}
 
@@ -141,16 +160,21 @@ def evaluation(
             scores = jax.vmap(task.scores)(algorithm.predict_own(state, x), y)
             return jnp.sum(jnp.where(mask, scores, 0), axis=1), jnp.sum(mask, axis=1)
 
-        batches = folded(tuple(validation), even_size(validation.y.shape[1], size), axis=1)
+        batches = folded(tuple(validation[:3]), even_size(validation.y.shape[1], size), axis=1)
         return jax.tree.map(lambda a: a.sum(axis=0), lax.map(evaluate, batches))
 
-    def measure(state: State, batches: Batches, validation: Clients | None) -> dict[str, Any]:
-        sums = count(state, batches.shared)
+    def measure(
+        state: State,
+        batches: Batches,
+        validation: Clients | None,
+        weights: Array | None = None,
+    ) -> dict[str, Any]:
+        sums = count(state, batches.shared, weights)
         if batches.whole is not None:
-            sums |= count(state, batches.whole, only='consensus')
+            sums |= count(state, batches.whole, weights, only='consensus')
         return {'sums': sums, 'local': count_local(state, validation) if local else None}
 
-    return Evaluation(batches, measure, partial(_summarised, task, samples, shared))
+    return Evaluation(batches, measure, partial(_summarised, task, samples, shared, judged))
 
 
 def _check_indices(chosen: np.ndarray, samples: int) -> None:
@@ -190,14 +214,19 @@ def _batches_of(x: Array, y: Array, size: int) -> tuple[Array, Array, Array]:
     return jax.tree.map(jnp.asarray, batches)
 
 
-def _summarised(task: Task, samples: int, shared: int, measured: dict[str, Any]) -> Metrics:
+def _summarised(
+    task: Task, samples: int, shared: int, judged: np.ndarray | None, measured: dict[str, Any]
+) -> Metrics:
     """The metrics of what was measured; samples, shared: on which the consensus model and the
-    clients are evaluated."""
+    clients are evaluated; judged: [M], over whom means are taken, None for all."""
     sums, of_mean = dict(measured['sums']), task.reported
     scores, losses = sums.pop('consensus')
     client_scores, client_losses = sums.pop('client')
     each = of_mean(np.asarray(client_scores) / shared)
     each_loss = np.asarray(client_losses) / shared
+    counted = np.ones(len(each), bool) if judged is None else judged
+    every, every_loss = (_digits(values) for values in (each, each_loss))
+    each = each[counted]
     worst, low = ('max', 90) if task.lower_is_better else ('min', 10)
     metrics = {
         f'consensus_{task.metric}': float(of_mean(float(scores) / samples)),
@@ -207,17 +236,20 @@ def _summarised(task: Task, samples: int, shared: int, measured: dict[str, Any])
         f'client_{task.metric}_{worst}': float(getattr(each, worst)()),
         f'client_{task.metric}_p{low}': float(np.percentile(each, low)),
         f'client_{task.metric}_quantiles': _digits(np.quantile(each, QUANTILES)),
-        'client_loss_mean': float(np.asarray(client_losses).mean()) / shared,
-        CLIENTS: {task.metric: _digits(each), 'loss': _digits(each_loss)},
+        'client_loss_mean': float(np.asarray(client_losses)[counted].mean()) / shared,
+        CLIENTS: {task.metric: every, 'loss': every_loss},
     }
     for name, (more, _) in sums.items():
         kind, *rest = name.split('/', 1)
-        value = float(of_mean(float(np.mean(more)) / shared))
+        scores = np.asarray(more)
+        scores = scores[counted] if scores.shape == counted.shape else scores
+        value = float(of_mean(float(np.mean(scores)) / shared))
         metrics['/'.join([f'{kind}_{task.metric}', *rest])] = value
     if measured['local'] is not None:
         right, counts = (np.asarray(a) for a in measured['local'])
         # A client without samples is left out
-        each = of_mean(right[counts > 0] / counts[counts > 0])
+        local = counted & (counts > 0)
+        each = of_mean(right[local] / counts[local])
         metrics |= {
             f'local_{task.metric}_mean': float(each.mean()),
             f'local_{task.metric}_std': float(each.std()),

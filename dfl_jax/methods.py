@@ -3,6 +3,9 @@
 A method is a factory of `Algorithm`, and a row of METHODS says what else the program has to know.
 """
 
+import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -13,8 +16,9 @@ from dfl_jax.algorithms.ntk_fl import memory as ntk_fl_memory
 from dfl_jax.algorithms.spark import memory as spark_memory
 from dfl_jax.asynchronous import EVENT_METHODS, by_interval
 from dfl_jax.base import Algorithm
+from dfl_jax.exchange import Compression, Exchange
 from dfl_jax.heterogeneous import Population
-from dfl_jax.method_settings import assemble, nearest
+from dfl_jax.method_settings import assemble, described, nearest
 from dfl_jax.models import Model
 from dfl_jax.training.local import training_bytes
 
@@ -130,6 +134,32 @@ def _without_rounds(name: str, label: str, paper: str) -> Method:
     return _in_chunks(factory, label, paper, PLANNED, graphs=EVENTS, defaults=STATIC)
 
 
+def compressible(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
+    """The factory of a method, which takes the `compression` of its messages, too.
+
+    One that takes settings of this name itself, or any of `Compression`, is left as it is.
+    """
+    of_codecs = {field.name for field in dataclasses.fields(Compression)}
+    if of_codecs & described(factory).keys():
+        return factory
+    parameters = list(inspect.signature(factory).parameters.values())
+
+    @functools.wraps(getattr(factory, 'func', factory))  # of a partial, what it is of
+    def make(network: Any, *, compression: Compression = Compression(), **settings: Any) -> Any:
+        algorithm, codec = factory(network, **settings), compression.codec('stochastic')
+        if codec is None:
+            return algorithm
+        exchange = algorithm.exchange or Exchange()
+        return algorithm._replace(exchange=dataclasses.replace(exchange, codec=codec))
+
+    default = Compression()
+    own = inspect.Parameter('compression', inspect.Parameter.KEYWORD_ONLY, default=default)
+    anything = [p for p in parameters if p.kind is p.VAR_KEYWORD]
+    named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+    make.__signature__ = inspect.Signature([*named, own, *anything])  # type: ignore[attr-defined]
+    return make
+
+
 METHODS: dict[str, Method] = {
     'ntk_dfl': _in_chunks(
         *(algorithms.ntk_dfl, 'NTK-DFL', 'NTK-DFL', {'by_cluster': lambda run: run.clustered}),
@@ -193,7 +223,10 @@ METHODS: dict[str, Method] = {
     'swift': _without_rounds('swift', 'SWIFT', 'Bornstein et al., ICLR 2023'),
     'divshare': _without_rounds('divshare', 'DivShare', 'Biswas et al., WWW 2025'),
 }
-METHODS = {name: row._replace(flat_names=FLAT_NAMES) for name, row in METHODS.items()}
+METHODS = {
+    name: row._replace(factory=compressible(row.factory), flat_names=FLAT_NAMES)
+    for name, row in METHODS.items()
+}
 IN_ROUNDS = {name: row for name, row in METHODS.items() if row.graphs != EVENTS}
 
 
@@ -211,8 +244,8 @@ def make(
     range, TypeError for a setting that the method does not have, with the nearest that it has.
 
     >>> from dfl_jax.models import MLP, bind
-    >>> make('dfedavg', bind(MLP(3, (2,)), (4,)), lr=0.05, bits=8).unit_bits['weights']
-    280
+    >>> make('dfedavg', bind(MLP(3, (2,)), (4,)), lr=0.05, bits=8).exchange.codec is None
+    False
     """
     if not isinstance(network, Model | Population):
         raise ValueError(
@@ -221,6 +254,8 @@ def make(
         )
     if isinstance(method, Method):
         method = method.factory
+    if callable(method):
+        method = compressible(method)
     if isinstance(method, str):
         if method not in METHODS:
             raise ValueError(

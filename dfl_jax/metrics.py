@@ -31,17 +31,21 @@ def consensus_model(params: PyTree, weights: Array | None = None) -> PyTree:
     return jax.tree.map(mean, params)
 
 
-def dispersion(params: PyTree) -> dict[str, Array]:
+def dispersion(params: PyTree, among: Array | None = None) -> dict[str, Array]:
     """How far the M models lie from their mean, and how widely their weights scatter, scalars.
 
     `model_deviation`: NTK-DFL Eq. (12), 1/P sum_p sqrt(sum_i (w_ip - w_bar_p)^2).
     `consensus_distance`: root mean square over clients of ||w_i - w_bar||.
     `sigma_an`, `sigma_ap`: standard deviation of a weight over clients, mean over weights, and of
     the weights of a client, mean over clients (Initialisation and topology, section 3).
+
+    among: [M] bool, of which models; None for all.
     """
-    mean = consensus_model(params)
+    mean = consensus_model(params, among)
     leaves = jax.tree.leaves(params)
     clients, size = len(leaves[0]), sum(leaf[0].size for leaf in leaves)
+    counted = jnp.ones(clients, bool) if among is None else among
+    count = clients if among is None else jnp.maximum(among.sum(), 1)
 
     def of_model(entry: tuple[Array, PyTree]) -> tuple[PyTree, Array]:
         """Squared distances from the mean, [P], and the scatter within, zero for no model."""
@@ -71,14 +75,14 @@ def dispersion(params: PyTree) -> dict[str, Array]:
     def sums(share: tuple[Array, PyTree]) -> tuple[PyTree, Array]:
         return lax.platform_dependent(share, cpu=one_by_one, default=together)
 
-    squares, within = shard_and_sum(sums, (jnp.ones(clients, bool), params))
+    squares, within = shard_and_sum(sums, (counted, params))
     per_weight = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(squares)])  # [P]
     deviation = jnp.sqrt(per_weight).mean()
     return {
         'model_deviation': deviation,
-        'consensus_distance': jnp.sqrt(per_weight.sum() / clients),
-        'sigma_an': deviation / clients**0.5,
-        'sigma_ap': within / clients,
+        'consensus_distance': jnp.sqrt(per_weight.sum() / count),
+        'sigma_an': deviation / count**0.5,
+        'sigma_ap': within / count,
     }
 
 

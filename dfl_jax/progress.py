@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dfl_jax.base import Algorithm, Choices, Info, Mean
+from dfl_jax.base import Choices, Info, Mean
 from dfl_jax.evaluation import Metrics
 from dfl_jax.setting_error import plain
 
@@ -35,7 +35,9 @@ class Progress:
 
     round: int = 0
     seconds: float = 0.0  # wall time of the rounds, compilation and evaluation apart
-    sent: dict[str, list[int]] = field(default_factory=dict)  # units sent by each client so far
+    # Messages sent by each client so far, and the bits of one, by kind of message
+    sent: dict[str, list[int]] = field(default_factory=dict)
+    bits: dict[str, int] = field(default_factory=dict)
     operations: float | None = 0.0  # of all clients so far; None where a method counts none
     clock: list[list[float]] | None = None  # the parts of timing.Clock, in the world of the run
 
@@ -43,10 +45,11 @@ class Progress:
         """Counts the rounds of a block, whose info has a leading axis."""
         self.round += rounds
         self.seconds += seconds
-        for unit, counts in info.sent.items():
-            block = np.asarray(counts, np.int64).sum(axis=0)
-            before = self.sent.get(unit, [0] * len(block))
-            self.sent[unit] = [old + int(new) for old, new in zip(before, block, strict=True)]
+        for kind, sent in info.sent.items():
+            block = np.asarray(sent.messages, np.int64).sum(axis=0)
+            before = self.sent.get(kind, [0] * len(block))
+            self.sent[kind] = [old + int(new) for old, new in zip(before, block, strict=True)]
+            self.bits[kind] = sent.bits
         if info.flops is None or self.operations is None:
             self.operations = None
         else:
@@ -62,12 +65,12 @@ def divergence(losses: np.ndarray, start: int) -> DivergenceError | None:
     return DivergenceError(start + row + 1, np.flatnonzero(bad[row]))
 
 
-def totals(progress: Progress, algorithm: Algorithm) -> Metrics:
+def totals(progress: Progress) -> Metrics:
     """Megabytes (10^6 bytes) sent so far, from exact bits in Python integers, operations and the
     clock of the last client."""
     by_client = [0] * max(map(len, progress.sent.values()), default=0)
-    for unit, counts in progress.sent.items():
-        bits = algorithm.unit_bits[unit]
+    for kind, counts in progress.sent.items():
+        bits = progress.bits[kind]
         by_client = [total + bits * count for total, count in zip(by_client, counts, strict=True)]
     metrics: Metrics = {
         'mbytes_total': sum(by_client) / 8e6,
@@ -80,14 +83,22 @@ def totals(progress: Progress, algorithm: Algorithm) -> Metrics:
     return metrics
 
 
-def diagnostics(info: Info) -> Metrics:
-    """The metrics that the last round of a block reported."""
-    metrics: Metrics = {'train_loss_mean': float(np.asarray(info.loss[-1]).mean())}
+def diagnostics(info: Info, judged: np.ndarray | None = None) -> Metrics:
+    """The metrics that the last round of a block reported.
+
+    judged: [M] bool, over whom means of clients are taken; None for all.
+    """
+
+    def of_clients(values: np.ndarray) -> np.ndarray:
+        return values if judged is None or values.shape[:1] != judged.shape else values[judged]
+
+    losses = of_clients(np.asarray(info.loss[-1]))
+    metrics: Metrics = {'train_loss_mean': float(losses.mean())}
     for name, metric in info.metrics.items():
         if not isinstance(metric, (Mean, Choices)):
             metrics[name] = metric[-1].item()
             continue
-        last = np.asarray(metric.values[-1])
+        last = of_clients(np.asarray(metric.values[-1]))
         if isinstance(metric, Choices):
             last = last[last >= 0]
         if not last.size:

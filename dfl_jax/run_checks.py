@@ -49,11 +49,16 @@ def check_shapes(
     for what, each in (('clients', data), ('validation', validation)):
         if each is None:
             continue
-        x, y, mask = (np.shape(array) for array in each)
+        x, y, mask = (np.shape(array) for array in each[:3])
         if y[: axis + 2] != mask or x[: axis + 2] != mask or len(mask) != axis + 2:
             raise ValueError(
                 f'{what}: inputs {x}, labels {y} and mask {mask} do not fit each other; use '
                 'data.pack'
+            )
+        if each.arrival is not None and np.shape(each.arrival) != mask:
+            raise ValueError(
+                f'{what}: arrival {np.shape(each.arrival)} has not the shape of mask {mask}; give '
+                'the round of every sample'
             )
         if x[axis + 2 :] != inputs:
             raise ValueError(f'{what} have samples of shape {x[axis + 2 :]}, and clients {inputs}')

@@ -21,7 +21,16 @@ from jax.sharding import Mesh
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree, State
 from dfl_jax.checks import check_range
-from dfl_jax.evaluation import BUDGET, Batches, Holdout, Metrics, choose_samples, evaluation
+from dfl_jax.evaluation import (
+    BUDGET,
+    Batches,
+    Holdout,
+    Metrics,
+    choose_samples,
+    consensus_weights,
+    evaluation,
+)
+from dfl_jax.exchange import one_round
 from dfl_jax.execution import Runs, on_shares, placed, replicated
 from dfl_jax.progress import DivergenceError, Progress, diagnostics, divergence, totals
 from dfl_jax.run_checks import check_labels, check_shapes
@@ -46,6 +55,8 @@ class Options(TypedDict, total=False):
         between two evaluations run at once, which changes no result.
       mesh: the devices that share the clients (`execution.client_mesh`; default: one device).
       rules: who waits for what in the world.
+      judged: [M] bool, the clients over whom means are taken and whose models make the consensus;
+        all by default. What each client has is reported of all.
     """
 
     eval_every: int
@@ -55,6 +66,7 @@ class Options(TypedDict, total=False):
     on_round: Callable[[int], None] | None
     mesh: Mesh | None
     rules: Rules
+    judged: np.ndarray | None
 
 
 def run(
@@ -157,6 +169,7 @@ def _train(
     mesh: Mesh | None = None,
     worlds: Sequence[World] | None = None,
     rules: Rules = ROUNDS,
+    judged: np.ndarray | None = None,
 ) -> Iterator[tuple[list[Metrics | DivergenceError], State, list[Progress]]]:
     """`run` and `run_together`."""
     test = Holdout(*test)
@@ -170,6 +183,10 @@ def _train(
     if check := algorithm.check:
         for graphs, mask in zip(runs.each(runs.graphs), runs.each(runs.clients.mask), strict=True):
             check(graphs, np.asarray(mask.sum(axis=1)))
+    weigh = [
+        functools.partial(consensus_weights, algorithm, each, judged=judged)
+        for each in runs.each(runs.clients)
+    ]
     done = resume[1][0].round if resume else 0
     block = 1 if on_round else block_length(eval_every, rounds, done)
     # Not while it is suspended, when the mesh would be set for whoever asked for an evaluation
@@ -187,8 +204,10 @@ def _train(
             state = place(jax.jit(init)(runs.values, k_init, clients))
             progress = [Progress() for _ in range(count)]
         algorithm = runs.algorithm_of(runs.each(runs.values)[0])
-        evaluate = _evaluate(runs, algorithm, state, test, client_eval_samples, validation)
-        run_block, seconds = _compile_block(runs, state, clients, k_rounds, block)
+        evaluate = _evaluate(
+            runs, algorithm, state, test, client_eval_samples, validation, weigh, judged
+        )
+        run_block, seconds = _compile_block(runs, state, clients, k_rounds, block, judged)
         if on_compile:
             on_compile(seconds)
 
@@ -210,7 +229,7 @@ def _train(
                     graphs = runs.each(_section(runs, start, block)[1])[number]
                     size = info.loss.shape[-1]
                     waits = rules_of(algorithm, graphs, size, rules)
-                    counts = counts_of(info, algorithm.unit_bits)
+                    counts = counts_of(info)
                     # Older checkpoints, [M], know no uplinks
                     before = each.clock and np.broadcast_to(each.clock, (2, size))
                     clock = None if before is None else Clock(*before)
@@ -221,13 +240,14 @@ def _train(
             due = progress[0].round % eval_every == 0 or progress[0].round == rounds
             rows: list[Metrics | DivergenceError] = [errors[n] for n in sorted(errors)]
             if due and len(errors) < count:
-                evaluated = zip(progress, evaluate(state), infos, strict=True)
+                measured = evaluate(state, progress[0].round)
+                evaluated = zip(progress, measured, infos, strict=True)
                 rows = [
                     errors.get(number)
                     or {'round': each.round}
                     | metrics
-                    | diagnostics(info)
-                    | totals(each, algorithm)
+                    | diagnostics(info, judged)
+                    | totals(each)
                     | {'seconds': each.seconds}
                     for number, (each, metrics, info) in enumerate(evaluated)
                 ]
@@ -239,9 +259,9 @@ def _train(
 
 
 def _evaluate(
-    runs, algorithm, state, test, client_samples, validation
-) -> Callable[[State], list[Metrics]]:
-    """state -> the metrics of each run."""
+    runs, algorithm, state, test, client_samples, validation, weigh, judged
+) -> Callable[[State, int], list[Metrics]]:
+    """(state, round) -> the metrics of each run."""
     if isinstance(client_samples, (int, np.integer)):
         keys = runs.each(np.asarray(jax.random.key_data(runs.keys)))
         seeds = ([*key.tolist(), CHOICE] for key in keys)
@@ -260,17 +280,20 @@ def _evaluate(
     batches, measure, summarise = evaluation(
         *(algorithm, state, test, client_samples),
         local=validation is not None,
+        judged=judged,
         budget=BUDGET / (len(runs.keys) if runs.several else 1),
     )
 
-    def measure_run(state, shared, whole, validation):
-        return measure(state, Batches(shared, whole), validation)
+    def measure_run(state, shared, whole, validation, weights):
+        return measure(state, Batches(shared, whole), validation, weights)
 
-    of_runs = runs.vmap_runs(measure_run, (0, 0 if of_each else None, None, 0))
+    of_runs = runs.vmap_runs(measure_run, (0, 0 if of_each else None, None, 0, 0))
     of_runs = jax.jit(of_runs, out_shardings=replicated())
 
-    def evaluate(state: State) -> list[Metrics]:
-        measured = jax.device_get(of_runs(state, *batches, validation))
+    def evaluate(state: State, round: int) -> list[Metrics]:
+        each = [of_run(round) for of_run in weigh]
+        weights = each[0] if each[0] is None or not runs.several else np.stack(each)
+        measured = jax.device_get(of_runs(state, *batches, validation, weights))
         return [summarise(each) for each in runs.each(measured)]
 
     return evaluate
@@ -293,15 +316,16 @@ def _section(runs: Runs, start: int, block: int) -> tuple[np.ndarray, Graph]:
     )
 
 
-def _compile_block(runs, state, clients, keys, block):
+def _compile_block(runs, state, clients, keys, block, judged):
     """The donated, jitted scan over `block` rounds, and the seconds its compilation took."""
 
     def rounds(state, numbers, graphs, clients, key, value):
-        step = runs.algorithm_of(value).step
+        algorithm = runs.algorithm_of(value)
 
         def one(state, inputs):
             number, graph = inputs
-            return step(jax.random.fold_in(key, number), state, graph, clients)
+            k_round = jax.random.fold_in(key, number)
+            return one_round(algorithm, k_round, state, number, graph, clients, judged)
 
         return lax.scan(one, state, (numbers, graphs))
 

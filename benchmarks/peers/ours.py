@@ -1,6 +1,7 @@
 """dfl_jax: D-PSGD on a new 5-regular graph every round, one jitted call a round."""
 
 import contextlib
+from functools import partial
 from importlib.metadata import version
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 from benchmarks.peers import _common as common
 from dfl_jax import topology
 from dfl_jax.base import Algorithm, Clients, PyTree
+from dfl_jax.exchange import one_round
 from dfl_jax.execution.devices import cores_as_devices, mesh_of_cores, placed, replicated
 from dfl_jax.execution.memory import choose_chunk, client_bytes
 from dfl_jax.methods import make
@@ -33,12 +35,12 @@ def main() -> None:
         clients = placed(Clients(x, y, np.ones(y.shape, bool)), mesh)
         state = placed(first_state(algorithm, clients), mesh)
         shardings = jax.tree.map(lambda a: a.sharding, state), replicated()
-        step = jax.jit(algorithm.step, donate_argnums=1, out_shardings=shardings)
+        step = jax.jit(partial(one_round, algorithm), donate_argnums=1, out_shardings=shardings)
         clock = common.Clock()
         clock()
         for number, graph in enumerate(graphs):
             key = jax.random.key(number)
-            state, _ = jax.block_until_ready(step(key, state, graph, clients))
+            state, _ = jax.block_until_ready(step(key, state, number, graph, clients))
             clock()
     layers = [state.params[name][part] for name in LAYERS for part in ('kernel', 'bias')]
     common.report(

@@ -20,13 +20,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dfl_jax.algorithms.choco_sgd import approached, pulled
+from dfl_jax.algorithms.choco_sgd import pulled
 from dfl_jax.algorithms.client_models import Gossip
-from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, Stepped, gossip_method, local_gradient
+from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_gradient
 from dfl_jax.algorithms.graph_requirements import balanced, static
-from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
+from dfl_jax.base import Algorithm, Array, Graph, PyTree, Round
 from dfl_jax.checks import check_range
-from dfl_jax.compression import Compression, chain
+from dfl_jax.exchange import Compression, Exchange
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -37,8 +37,6 @@ class State(NamedTuple):
     tracker: PyTree  # v, leaves [M, ...]
     public_tracker: PyTree  # c, leaves [M, ...]
     gradient_before: PyTree  # g of the round before, leaves [M, ...]
-    sizes: Array  # [M] int32, N_i
-    round: Array  # scalar int32
 
 
 def beer(
@@ -62,25 +60,28 @@ def beer(
     """
     check_range('consensus_step', consensus_step, above=0, most=1)
     local = local_gradient(model, training, gossip.chunk)
-    codec = compression.codec('stochastic', contracting=True) or chain()
+    codec = compression.codec('stochastic', contracting=True)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> Stepped:
+    def step(key: Array, state: State, round: Round) -> tuple:
         k_train, k_tracker, k_weights = jax.random.split(key, 3)
-        x, h, v, c, before, sizes, k = state
-        rows = gossip.rows(graph, sizes)
-        gradient, lr, losses = local(k_train, x, clients, k)
-        v = pulled(rows, graph, v, c, consensus_step)
+        x, h, v, c, before = state
+        rows, exchange, sends = gossip.rows(round), round.exchange, round.number > 0
+        gradient, lr, losses = local(k_train, x, round)
+        v = pulled(rows, round.graph, v, c, consensus_step)
         v = optax.tree.add(v, optax.tree.sub(gradient, before))
-        sends = k > 0
-        sent = approached(codec, k_tracker, c, v)
+        sent = exchange.send(k_tracker, round.only(sends), v, around=c, kind='trackers')
         c = jax.tree.map(lambda new, old: jnp.where(sends, new, old), sent, c)
-        x = optax.tree.add_scale(pulled(rows, graph, x, h, consensus_step), -lr, v)
-        h = approached(codec, k_weights, h, x)
-        return Stepped((x, h, v, c, gradient), losses, messages=1 + sends.astype(jnp.int32))
+        x = optax.tree.add_scale(pulled(rows, round.graph, x, h, consensus_step), -lr, v)
+        h = exchange.send(k_weights, round, x, around=h)
+        return (x, h, v, c, gradient), losses
 
     def check(graphs: Graph, sizes) -> None:
         static('beer', graphs, sizes)
         balanced('beer', gossip.mixing, graphs, sizes)
 
-    bits = {'weights': codec.bits(model.shapes)}
-    return gossip_method(model, gossip, [training], step, bits, State, check)
+    return gossip_method(
+        *(model, gossip, [training], step, State),
+        check=check,
+        exchange=Exchange(codec),
+        linear='public copies are averaged, and trackers keep the mean gradient',
+    )

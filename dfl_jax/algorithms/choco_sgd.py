@@ -22,9 +22,9 @@ import optax
 from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_displacement
 from dfl_jax.algorithms.graph_requirements import static
-from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
+from dfl_jax.base import Algorithm, Array, Graph, PyTree, Round
 from dfl_jax.checks import check_range
-from dfl_jax.compression import Codec, Compression, chain
+from dfl_jax.exchange import Compression, Exchange
 from dfl_jax.gossip import mix
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
@@ -33,8 +33,6 @@ from dfl_jax.training import LocalTraining
 class State(NamedTuple):
     params: PyTree  # x, leaves [M, ...]
     public: PyTree  # x^, leaves [M, ...]
-    sizes: Array  # [M] int32, N_i
-    round: Array  # scalar int32
 
 
 def choco_sgd(
@@ -56,28 +54,23 @@ def choco_sgd(
     """
     check_range('consensus_step', consensus_step, above=0, most=1)
     displacement = local_displacement(model, training, gossip.chunk)
-    codec = compression.codec('stochastic', contracting=True) or chain()
+    codec = compression.codec('stochastic', contracting=True)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
+    def step(key: Array, state: State, round: Round) -> tuple:
         k_train, k_codec = jax.random.split(key)
-        x, public, sizes, k = state
-        rows = gossip.rows(graph, sizes)
-        gradient, losses = displacement(k_train, x, clients, k)  # lr g
+        x, public = state
+        gradient, losses = displacement(k_train, x, round)  # lr g
         half = optax.tree.sub(x, gradient)
-        public = approached(codec, k_codec, public, half)
-        mixed = pulled(rows, graph, half, public, consensus_step)
+        public = round.exchange.send(k_codec, round, half, around=public)
+        mixed = pulled(gossip.rows(round), round.graph, half, public, consensus_step)
         return (mixed, public), losses
 
-    bits = {'weights': codec.bits(model.shapes)}
-    check = partial(static, 'choco_sgd')
-    return gossip_method(model, gossip, [training], step, bits, State, check)
-
-
-def approached(codec: Codec, key: Array, public: PyTree, private: PyTree) -> PyTree:
-    """Every client's public copy and what its message adds, x^ + Q(x - x^); leaves [M, ...]."""
-    difference = optax.tree.sub(private, public)
-    keys = jax.random.split(key, len(jax.tree.leaves(private)[0]))
-    return optax.tree.add(public, jax.vmap(codec.transmit)(keys, difference))
+    return gossip_method(
+        *(model, gossip, [training], step, State),
+        check=partial(static, 'choco_sgd'),
+        exchange=Exchange(codec),
+        linear='public copies are averaged, which are not what was sent in the round',
+    )
 
 
 def pulled(rows: Array, graph: Graph, x: PyTree, public: PyTree, gamma: float) -> PyTree:

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from dfl_jax.base import Array, Graph
+from dfl_jax.base import Array, Round
 from dfl_jax.checks import check_choice
 from dfl_jax.gossip import MIXINGS, mixing_weights
 from dfl_jax.initialisation import Init, check_init
@@ -52,6 +50,6 @@ class Gossip(ClientModels):
         super().__post_init__()
         check_choice('mixing', self.mixing, MIXINGS)
 
-    def rows(self, graph: Graph, sizes: Array | np.ndarray) -> Array:
-        """The rows of the mixing matrix W that a round's aggregators need, [H, K]; sizes: [M]."""
-        return mixing_weights(graph, sizes, self.mixing)
+    def rows(self, round: Round) -> Array:
+        """The rows of the mixing matrix W that a round's aggregators need, [H, K]."""
+        return mixing_weights(round.graph, round.sizes, self.mixing)

@@ -21,10 +21,15 @@ import jax
 import optax
 
 from dfl_jax.algorithms.client_models import Gossip
-from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_gradient, per_rate
+from dfl_jax.algorithms.gossip_method import (
+    ONE_MINIBATCH,
+    SENT,
+    gossip_method,
+    local_gradient,
+    per_rate,
+)
 from dfl_jax.algorithms.graph_requirements import eigenvalues_above
-from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.gossip import mix
+from dfl_jax.base import Algorithm, Array, PyTree, Round
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -32,8 +37,6 @@ from dfl_jax.training import LocalTraining
 class State(NamedTuple):
     params: PyTree  # x, leaves [M, ...]
     correction: PyTree  # c, leaves [M, ...]
-    sizes: Array  # [M] int32, N_i
-    round: Array  # scalar int32
 
 
 def d2(
@@ -53,16 +56,17 @@ def d2(
     """
     local = local_gradient(model, training, gossip.chunk)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
-        x, correction, sizes, k = state
-        rows = gossip.rows(graph, sizes)
+    def step(key: Array, state: State, round: Round) -> tuple:
+        x, correction = state
+        rows = gossip.rows(round)
         if lazy:
             rows = (rows / 2).at[:, 0].add(0.5)
-        gradient, lr, losses = local(key, x, clients, k)
+        gradient, lr, losses = local(key, x, round)
         corrected = jax.tree.map(lambda x, g, c: x - lr * (g - c), x, gradient, correction)
-        mixed = mix(rows, graph.members, corrected)
+        mixed = round.exchange.mean(jax.random.fold_in(key, SENT), round, rows, corrected)
         moved = per_rate(optax.tree.sub(x, mixed), lr)
         return (mixed, optax.tree.sub(gradient, moved)), losses
 
     check = partial(eigenvalues_above, 'd2', -1 / 3, gossip.mixing, lazy)
-    return gossip_method(model, gossip, [training], step, begin=State, check=check)
+    why = 'its correction is that of a symmetric mixing matrix'
+    return gossip_method(model, gossip, [training], step, State, check=check, linear=why)

@@ -32,9 +32,9 @@ def dec_fedavg(
     Raises ValueError for settings out of range, before anything is traced.
     """
 
-    def average(key, models, participants, graph, clients, round):
-        sizes = clients.mask.sum(axis=1).astype(clients.x.dtype)
-        return architecture_means(models, participants, graph, sizes)
+    def average(key, models, participants, round):
+        sizes = round.sizes.astype(round.clients.x.dtype)
+        return architecture_means(models, participants, round.graph, sizes)
 
     return meeting_rounds(population, training, average, init=init, chunk=chunk, shared=server)
 

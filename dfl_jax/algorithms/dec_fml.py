@@ -5,12 +5,14 @@ the participants' two models teach each other on the participant's own data (She
 memes alone are averaged at the aggregator.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, Mean
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, Mean, Round
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.heterogeneous import (
+    SENT,
     TRAINING,
     Balance,
     MeetingState,
@@ -26,8 +28,7 @@ from dfl_jax.heterogeneous import (
     mutual_learning,
     predictions,
     scatter,
-    weight_bits,
-    weights_sent,
+    send_models,
 )
 from dfl_jax.initialisation import INITS
 from dfl_jax.training import LocalTraining
@@ -77,12 +78,10 @@ def dec_fml(
     learn = mutual_learning(pairs, training, mutual, chunk)
 
     def init_state(key: Array, clients: Clients) -> MeetingState:
-        return MeetingState(initial_stacked(key, pairs, init), jnp.int32(0))
+        return MeetingState(initial_stacked(key, pairs, init))
 
-    def step(
-        key: Array, state: MeetingState, graph: Graph, clients: Clients
-    ) -> tuple[MeetingState, Info]:
-        params, t = state
+    def step(key: Array, state: MeetingState, round: Round) -> tuple[MeetingState, Info]:
+        (params,), graph, clients = state, round.graph, round.clients
         own = graph.members.ravel()
         placed_pairs = Graph(
             jnp.stack([own, own + count], axis=1),
@@ -93,32 +92,35 @@ def dec_fml(
         weight = jnp.asarray(alpha, clients.x.dtype)
         balance = Balance(1 - weight, weight)
         models, losses = learn(
-            key, gather(params, participants), participants, placed_pairs, clients, t, balance
+            *(key, gather(params, participants), participants),
+            *(placed_pairs, clients, round.number, balance),
         )
         params = scatter(params, models, participants)
 
         at_meeting = assign_participants(memes, graph)
-        sizes = clients.mask.sum(axis=1).astype(clients.x.dtype)
+        sizes = round.sizes.astype(clients.x.dtype)
+        k_to, k_back = jax.random.split(jax.random.fold_in(key, SENT))
         met = gather({MEME: params[MEME]}, at_meeting)
+        met = send_models(k_to, round, memes, met, at_meeting)
         means = architecture_means(met, at_meeting, graph, sizes)
+        means = send_models(k_back, round, memes, means, at_meeting, back=True)
         params |= scatter({MEME: params[MEME]}, means, at_meeting)
 
         of_clients = {name: participants[name] for name in population.models}
         of_meme = {MEME: participants[MEME]}
         of_memes = losses_of_round(models, losses, of_meme, placed_pairs, 2 * count)
-        flops = meeting_flops(pairs, mutual, participants, placed_pairs, clients.mask.sum(axis=1))
+        flops = meeting_flops(pairs, mutual, participants, placed_pairs, round.sizes)
         info = Info(
             losses_of_round(models, losses, of_clients, placed_pairs, count),
-            weights_sent(memes, graph),
             {'meme_loss': Mean(of_memes[count:])},
             flops,
             jnp.zeros_like(flops),
         )
-        return MeetingState(params, t + 1), info
+        return MeetingState(params), info
 
-    def predict(state: MeetingState, x: Array) -> dict[str, Array]:
+    def predict(state: MeetingState, x: Array, weights: Array | None = None) -> dict[str, Array]:
         of_memes = predictions(memes, state.params, x, chunk)['client']
-        return {**method.predict(state, x), MEME: of_memes}
+        return {**method.predict(state, x, weights), MEME: of_memes}
 
     method = meeting_method(population, init_state, step, chunk)
-    return method._replace(predict=predict, unit_bits=weight_bits(memes))
+    return method._replace(predict=predict)

@@ -55,9 +55,9 @@ def dec_partial(
             for leaf, of in zip(of_population[name], totals, strict=True)
         ]
 
-    def combine(key, models, participants, graph, clients, round):
-        aggregators, members = graph.members.shape
-        dtype = clients.x.dtype
+    def combine(key, models, participants, round):
+        aggregators, members = round.graph.members.shape
+        dtype, k = round.clients.x.dtype, round.number
 
         def at_aggregator(aggregator: Array) -> tuple[list[Array], list[Array]]:
             """The global model of one aggregator, and the sizes J of its axes."""
@@ -78,7 +78,7 @@ def dec_partial(
 
                 def add(canvas, one, name=name):
                     params, client, counts = one
-                    where = places(name, totals, round, jax.random.fold_in(key, client))
+                    where = places(name, totals, k, jax.random.fold_in(key, client))
                     share = counts.astype(dtype)
                     return [
                         (total.at[at].add(share * leaf), count.at[at].add(share))
@@ -95,7 +95,7 @@ def dec_partial(
 
         def part(name: str, client: Array, aggregator: Array) -> PyTree:
             of_aggregator = [a[aggregator] for a in totals]
-            where = places(name, of_aggregator, round, jax.random.fold_in(key, client))
+            where = places(name, of_aggregator, k, jax.random.fold_in(key, client))
             leaves = [mean[aggregator][at] for mean, at in zip(means, where, strict=True)]
             return jax.tree.unflatten(structure, leaves)
 

@@ -52,12 +52,14 @@ def def_kt(
     mutual = Mutual(mutual_epochs)
     learn = mutual_learning(population, training, mutual, chunk)
 
-    def transfer(key, models, participants, graph, clients, round):
+    def transfer(key, models, participants, round):
+        graph, clients = round.graph, round.clients
         aggregators, members = graph.members.shape
         if members != 2:
             raise ValueError(f'def_kt meets in pairs, got {members - 1} senders an aggregator')
         one = jnp.ones((), clients.x.dtype)
-        learnt, _ = learn(key, models, participants, graph, clients, round, Balance(one, one))
+        balance = Balance(one, one)
+        learnt, _ = learn(key, models, participants, graph, clients, round.number, balance)
         group = participants[name]
         # Where a position's model is; an aggregator takes that of the position next to its own.
         itself = jnp.arange(len(group.position), dtype=jnp.int32)

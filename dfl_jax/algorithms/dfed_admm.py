@@ -22,10 +22,9 @@ import jax
 import optax
 
 from dfl_jax.algorithms.client_models import Gossip
-from dfl_jax.algorithms.gossip_method import gossip_method
-from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
+from dfl_jax.algorithms.gossip_method import SENT, gossip_method
+from dfl_jax.base import Algorithm, Array, PyTree, Round
 from dfl_jax.checks import check_range
-from dfl_jax.gossip import mix
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining, local_training
 
@@ -35,8 +34,6 @@ TRAINING = LocalTraining(lr=0.1, batch_size=25, local_epochs=5, proximal=0.1)
 class State(NamedTuple):
     params: PyTree  # x, leaves [M, ...]
     moved: PyTree  # h, leaves [M, ...]
-    sizes: Array  # [M] int32, N_i
-    round: Array  # scalar int32
 
 
 def dfed_admm(
@@ -51,13 +48,14 @@ def dfed_admm(
     check_range('proximal (1 / lambda)', training.proximal, above=0)
     train = local_training(model, training, gossip.chunk)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
-        x, moved, sizes, k = state
-        rows = gossip.rows(graph, sizes)
+    def step(key: Array, state: State, round: Round) -> tuple:
+        x, moved = state
         dual_term = optax.tree.scale(training.proximal, moved)
-        trained, losses = train(key, x, clients, k, linear=dual_term)
+        trained, losses = train(key, x, round.clients, round.number, linear=dual_term)
         now = jax.tree.map(lambda h, w, x: h + (w - x), moved, trained, x)
-        new = mix(rows, graph.members, optax.tree.add(trained, now))
+        message = optax.tree.add(trained, now)
+        k_sent = jax.random.fold_in(key, SENT)
+        new = round.exchange.mean(k_sent, round, gossip.rows(round), message)
         return (new, now), losses
 
-    return gossip_method(model, gossip, [training], step, begin=State)
+    return gossip_method(model, gossip, [training], step, State)

@@ -16,11 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from dfl_jax.algorithms.client_models import Gossip
-from dfl_jax.algorithms.gossip_method import State, gossip_method
-from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
+from dfl_jax.algorithms.gossip_method import SENT, State, gossip_method
+from dfl_jax.base import Algorithm, Array, PyTree, Round
 from dfl_jax.checks import check_choice, check_range
-from dfl_jax.compression import bits_of
-from dfl_jax.gossip import mix
 from dfl_jax.models import Model, layers
 from dfl_jax.training import LocalTraining, local_training
 
@@ -67,18 +65,17 @@ def dfed_alt(
 
         return jax.tree_util.tree_map_with_path(filled, params)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
+    def step(key: Array, state: State, round: Round) -> tuple:
         k_head, k_body = jax.random.split(key)
-        w, sizes, k = state
-        rows = gossip.rows(graph, sizes)
+        (w,), clients, k = state, round.clients, round.number
         new_head, _ = train_head(k_head, w, clients, k, trained_part(w, in_head=True))
         trained, losses = train_body(k_body, new_head, clients, k, trained_part(w, in_head=False))
         bodies = {name: part for name, part in trained.items() if name != kept}
-        return (trained | mix(rows, graph.members, bodies),), losses
+        k_sent = jax.random.fold_in(key, SENT)
+        mixed = round.exchange.mean(k_sent, round, gossip.rows(round), bodies)
+        return (trained | mixed,), losses
 
-    body = {layer: part for layer, part in model.shapes.items() if layer != kept}
-    bits = {'weights': bits_of(body)}
-    return gossip_method(model, gossip, [training, of_head], step, bits)
+    return gossip_method(model, gossip, [training, of_head], step)
 
 
 def last_layer(model: Model) -> str:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dfl_jax.algorithms.gossip_method import keep_inactive
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, Round
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.heterogeneous import (
     TRAINING,
@@ -39,7 +39,6 @@ class DfmlState(NamedTuple):
     params: Stacked  # W_n, leaves [M_a, ...]
     peak: Stacked  # \hat W_n, leaves [M_a, ...]
     best: Array  # [M], alpha_n, the largest alpha under which a client took part
-    round: Array  # scalar int32, t
 
 
 class Plan(NamedTuple):
@@ -164,40 +163,39 @@ def dfml(
     )
     learn = mutual_learning(population, training, mutual, chunk)
 
-    def alpha_of(round: Array, clients: Clients) -> Array:
+    def alpha_of(round: Round) -> Array:
         # Not a number beyond the schedule, which `check` refuses
-        return jnp.asarray(plan.alpha, clients.x.dtype).at[round].get(mode='fill')
+        alphas = jnp.asarray(plan.alpha, round.clients.x.dtype)
+        return alphas.at[round.number].get(mode='fill')
 
-    def taught(key, models, participants, graph, clients, round):
-        balance = balance_of(alphas.scheduled, alpha_of(round, clients))
-        return learn(key, models, participants, graph, clients, round, balance)[0]
+    def taught(key, models, participants, round):
+        balance = balance_of(alphas.scheduled, alpha_of(round))
+        of_round = round.graph, round.clients, round.number
+        return learn(key, models, participants, *of_round, balance)[0]
 
     regular = meeting_rounds(population, training, taught, init=init, chunk=chunk, mutual=mutual)
 
     def init_state(key: Array, clients: Clients) -> DfmlState:
-        params, t = regular.init(key, clients)
+        (params,) = regular.init(key, clients)
         peak = jax.tree.map(jnp.copy, params)
-        return DfmlState(params, peak, jnp.zeros(population.size, clients.x.dtype), t)
+        return DfmlState(params, peak, jnp.zeros(population.size, clients.x.dtype))
 
-    def step(
-        key: Array, state: DfmlState, graph: Graph, clients: Clients
-    ) -> tuple[DfmlState, Info]:
-        before = MeetingState(state.params, state.round)
-        (params, t), info = regular.step(key, before, graph, clients)
-        value = alpha_of(state.round, clients)
+    def step(key: Array, state: DfmlState, round: Round) -> tuple[DfmlState, Info]:
+        (params,), info = regular.step(key, MeetingState(state.params), round)
+        value, graph = alpha_of(round), round.graph
         who = (graph.mask & graph.active[:, None]).ravel()
         members = jnp.where(who, graph.members.ravel(), population.size)  # the others are dropped
         takes_part = jnp.zeros(population.size, bool).at[members].set(True, mode='drop')
-        renewed = takes_part & ((value >= state.best) | jnp.asarray(plan.peak)[state.round])
+        renewed = takes_part & ((value >= state.best) | jnp.asarray(plan.peak)[round.number])
         peak = {
             name: keep_inactive(renewed[of], params[name], state.peak[name])
             for name, of in population.clients.items()
         }
         best = jnp.where(takes_part, jnp.maximum(state.best, value), state.best)
-        return DfmlState(params, peak, best, t), info._replace(metrics={'alpha': value})
+        return DfmlState(params, peak, best), info._replace(metrics={'alpha': value})
 
-    def predict(state: DfmlState, x: Array) -> dict[str, Array]:
-        return {**method.predict(state, x), 'regular': regular.predict(state, x)['client']}
+    def predict(state: DfmlState, x: Array, weights: Array | None = None) -> dict[str, Array]:
+        return {**method.predict(state, x, weights), 'regular': regular.predict(state, x)['client']}
 
     def check(graphs: Graph, sizes: np.ndarray) -> None:
         del sizes

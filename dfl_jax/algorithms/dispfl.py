@@ -15,6 +15,7 @@ rate decay, weight decay, gradient clipping, prune rate) is that of DisPFL's pub
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -22,10 +23,10 @@ import jax.numpy as jnp
 import optax
 
 from dfl_jax.algorithms.client_models import Gossip
-from dfl_jax.algorithms.gossip_method import consensus_of, count_sent, keep_inactive, stacked_method
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.algorithms.gossip_method import keep_inactive, mean_params, stacked_method
+from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree, Round
 from dfl_jax.checks import check_choice, check_range
-from dfl_jax.compression import largest, number_bits
+from dfl_jax.exchange import Exchange, heard_messages, largest
 from dfl_jax.execution import client_bytes, map_in_chunks
 from dfl_jax.gossip import mix
 from dfl_jax.initialisation import initial_params
@@ -51,8 +52,6 @@ TRAINING = LocalTraining(
 class State(NamedTuple):
     params: PyTree  # leaves [M, ...], zero outside the masks
     masks: PyTree  # m_i, bool [M, ...]
-    sizes: Array  # [M] int32, N_i
-    round: Array  # scalar int32, k
 
 
 def layer_counts(shapes: PyTree, density: float) -> PyTree:
@@ -119,54 +118,52 @@ def dispfl(
 
     def init_state(key: Array, clients: Clients) -> State:
         k_weights, k_masks = jax.random.split(key)
-        sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
-        weights = initial_params(k_weights, model, len(sizes), gossip.init)
+        weights = initial_params(k_weights, model, len(clients.mask), gossip.init)
         first = random_mask(k_masks, model, counts)  # the same for all
-        masks = optax.tree.batch_shape(first, sizes.shape)
-        return State(_masked(weights, masks), masks, sizes, jnp.int32(0))
+        masks = optax.tree.batch_shape(first, clients.mask.shape[:1])
+        return State(_masked(weights, masks), masks)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+    def step(key: Array, state: State, round: Round) -> tuple[State, Info]:
         k_train, k_masks = jax.random.split(key)
-        params, masks, sizes, k = state
+        (params, masks), graph, clients = state, round.graph, round.clients
+        sizes, k = round.sizes, round.number
         trained, losses = local(k_train, params, clients, k, masks)
 
         rate = prune_rate / 2 * (1 + jnp.cos(jnp.pi * jnp.minimum(k / anneal_rounds, 1)))
         searched = map_in_chunks(
             lambda one: search_mask(one[0], rate, *one[1:]),
-            (jax.random.split(k_masks, len(sizes)), trained, masks, *clients),
+            (jax.random.split(k_masks, len(sizes)), trained, masks, *clients[:3]),
             gossip.chunk,
             client_bytes(clients.y.shape[1], model),
         )
 
-        rows = gossip.rows(graph, sizes)
+        rows = gossip.rows(round)
+        trained = sent_inside(jax.random.fold_in(key, 1), round, trained, masks, counts)
         sums = mix(rows, graph.members, trained)
         holders = mix(rows, graph.members, optax.tree.cast_like(masks, trained))
         averaged = _masked(_divided(sums, holders), searched)
 
         new, new_masks = keep_inactive(graph.active, (averaged, searched), (params, masks))
-        sent, _ = count_sent(graph, len(sizes))
         batch = jnp.minimum(training.batch_size, sizes) if regrow == 'gradient' else 0
         flops = flops_of(sizes) + gradient_flops(model) * batch  # as if masks saved nothing
         info = Info(
             losses,
-            {'weights': sent, 'masks': sent},
-            dispersion(new),
+            dispersion(new, round.judged),
             jnp.where(graph.active, flops, 0).astype(jnp.float32),
         )
-        return State(new, new_masks, sizes, k + 1), info
+        return State(new, new_masks), info
 
-    kept_bits = jax.tree.map(lambda n, leaf: n * number_bits(leaf.dtype), counts, model.shapes)
     intersected = gossip.consensus == 'intersection'
-    mean = consensus_of('mean' if intersected else gossip.consensus)
 
     def aggregated(state: State, weights: Array | None = None) -> PyTree:
-        if intersected:
-            masks = optax.tree.cast_like(state.masks, state.params)
-            return _divided(mean(state, weights), mean(state._replace(params=masks), weights))
-        return mean(state, weights)
+        if not intersected:
+            return mean_params(state, weights)
+        holders = state._replace(params=optax.tree.cast_like(state.masks, state.params))
+        return _divided(mean_params(state, weights), mean_params(holders, weights))
 
-    bits = {'weights': sum(jax.tree.leaves(kept_bits)), 'masks': model.size}
-    return stacked_method(model, init_state, step, bits, aggregated)
+    by = 'mean' if intersected else gossip.consensus
+    why = 'every weight is divided by the share of the neighbours that hold it'
+    return stacked_method(model, init_state, step, by, aggregated, linear=why)
 
 
 def random_mask(key: Array, model: Model, counts: PyTree) -> PyTree:
@@ -204,6 +201,35 @@ def mask_search(
         return jax.tree.map(search, keys, params, gradient, mask, counts)
 
     return search_mask
+
+
+def sent_inside(key: Array, round: Round, params: PyTree, masks: PyTree, counts: PyTree) -> PyTree:
+    """The weights inside the masks as receivers decode them, leaves [M, ...], and the masks sent.
+
+    counts: weights inside a mask, of each tensor: what a message holds of it, and a codec sees.
+    """
+    exchange: Exchange = round.exchange
+    held = jax.tree.map(lambda w, n: jax.ShapeDtypeStruct((n,), w.dtype), params, counts)
+    messages, _ = heard_messages(round.graph, len(round.sizes))
+    exchange.count('masks', messages, sum(leaf[0].size for leaf in jax.tree.leaves(masks)))
+    if exchange.codec is None:
+        exchange.count('weights', messages, exchange.bits(held))
+        return params
+
+    def places(mask: Array, n: int) -> Array:
+        return jnp.nonzero(mask.ravel(), size=n)[0]
+
+    where = jax.tree.map(lambda m, n: jax.vmap(partial(places, n=n))(m), masks, counts)
+    inside = jax.tree.map(
+        lambda w, at: jnp.take_along_axis(w.reshape(len(w), -1), at, 1), params, where
+    )
+    decoded = exchange.send(key, round, inside)
+
+    def put_back(w: Array, at: Array, values: Array) -> Array:
+        flat = jax.vmap(lambda a, v: jnp.zeros(w[0].size, w.dtype).at[a].set(v))(at, values)
+        return flat.reshape(w.shape)
+
+    return jax.tree.map(put_back, params, where, decoded)
 
 
 def _masked(params: PyTree, masks: PyTree) -> PyTree:

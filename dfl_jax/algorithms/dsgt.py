@@ -13,13 +13,13 @@ misses by a distance that grows with lr. Two messages a round: x - lr y, and y.
 from functools import partial
 from typing import NamedTuple
 
+import jax
 import optax
 
 from dfl_jax.algorithms.client_models import Gossip
-from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, Stepped, gossip_method, local_gradient
+from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, SENT, gossip_method, local_gradient
 from dfl_jax.algorithms.graph_requirements import balanced
-from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.gossip import mix
+from dfl_jax.base import Algorithm, Array, PyTree, Round
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -28,8 +28,6 @@ class State(NamedTuple):
     params: PyTree  # x, leaves [M, ...]
     tracker: PyTree  # W y, leaves [M, ...], in which the next gradient is still missing
     gradient_before: PyTree  # g of the round before, leaves [M, ...]
-    sizes: Array  # [M] int32, N_i
-    round: Array  # scalar int32
 
 
 def dsgt(
@@ -46,13 +44,17 @@ def dsgt(
     """
     local = local_gradient(model, training, gossip.chunk)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> Stepped:
-        x, tracker, before, sizes, k = state
-        rows = gossip.rows(graph, sizes)
-        gradient, lr, losses = local(key, x, clients, k)
+    def step(key: Array, state: State, round: Round) -> tuple:
+        x, tracker, before = state
+        rows, exchange = gossip.rows(round), round.exchange
+        k_weights, k_tracker = jax.random.split(jax.random.fold_in(key, SENT))
+        gradient, lr, losses = local(key, x, round)
         tracker = optax.tree.add(tracker, optax.tree.sub(gradient, before))
-        x, mixed = mix(rows, graph.members, (optax.tree.add_scale(x, -lr, tracker), tracker))
-        return Stepped((x, mixed, gradient), losses, messages=2)
+        moved = optax.tree.add_scale(x, -lr, tracker)
+        x = exchange.mean(k_weights, round, rows, moved)
+        mixed = exchange.mean(k_tracker, round, rows, tracker, kind='trackers')
+        return (x, mixed, gradient), losses
 
     check = partial(balanced, 'dsgt', gossip.mixing)
-    return gossip_method(model, gossip, [training], step, begin=State, check=check)
+    why = 'the mean of the trackers has to stay that of the gradients'
+    return gossip_method(model, gossip, [training], step, State, check=check, linear=why)

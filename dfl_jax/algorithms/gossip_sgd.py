@@ -17,10 +17,8 @@ import jax
 
 from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import State, Stepped, gossip_method
-from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
+from dfl_jax.base import Algorithm, Array, PyTree, Round
 from dfl_jax.checks import check_choice, check_range
-from dfl_jax.compression import Compression, chain
-from dfl_jax.gossip import mix
 from dfl_jax.metrics import update_norms
 from dfl_jax.models import Model, first_weights
 from dfl_jax.training import LocalTraining, local_training
@@ -35,7 +33,6 @@ def gossip_sgd(
     round_order: str = 'train_first',
     gossip_steps: int = 1,
     diagnostics: bool = False,
-    compression: Compression = Compression(),
     gossip: Gossip = Gossip(mixing='uniform'),
 ) -> Algorithm:
     """One round of local training and gossip.
@@ -48,44 +45,40 @@ def gossip_sgd(
       gossip_steps: averaging steps in each round, over the same graph (DFedSAM-MGS).
       diagnostics: report how far training and averaging moved the models, and the cosine between
         the two moves, see `metrics.update_norms`.
-      compression: of the exchanged weights.
       gossip: averages, start and consensus.
 
     Raises ValueError for settings out of range, before anything is traced.
     """
     check_choice('round_order', round_order, ROUND_ORDERS)
     check_range('gossip_steps', gossip_steps, least=1)
-    codec = compression.codec('stochastic') or chain()
     train = local_training(model, training, gossip.chunk)
     first = first_weights(model) if diagnostics else ()
 
-    def average(key: Array, params: PyTree, graph: Graph, rows: Array) -> PyTree:
+    def average(key: Array, params: PyTree, round: Round) -> PyTree:
         """x_i <- sum_j W_ij Q(x_j), gossip_steps times."""
+        rows = gossip.rows(round)
         for k_step in jax.random.split(key, gossip_steps):
-            keys = jax.random.split(k_step, len(rows))
-            params = mix(rows, graph.members, jax.vmap(codec.transmit)(keys, params))
+            params = round.exchange.mean(k_step, round, rows, params)
         return params
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> Stepped:
-        k_train, k_codec = jax.random.split(key)
-        previous, sizes, k = state
-        rows = gossip.rows(graph, sizes)
+    def step(key: Array, state: State, round: Round) -> Stepped:
+        k_train, k_sent = jax.random.split(key)
+        (previous,), clients, k = state, round.clients, round.number
         if round_order == 'train_first':
             trained, losses = train(k_train, previous, clients, k)
-            new = average(k_codec, trained, graph, rows)
+            new = average(k_sent, trained, round)
             moves = (previous, trained), (trained, new)
         elif round_order == 'average_first':
-            averaged = average(k_codec, previous, graph, rows)
+            averaged = average(k_sent, previous, round)
             new, losses = train(k_train, averaged, clients, k)
             moves = (averaged, new), (previous, averaged)
         else:
-            averaged = average(k_codec, previous, graph, rows)
+            averaged = average(k_sent, previous, round)
             trained, losses = train(k_train, previous, clients, k)
             new = jax.tree.map(lambda m, z, x: m + (z - x), averaged, trained, previous)
             moves = (previous, trained), (previous, averaged)
-        norms = update_norms(*moves, graph.active, first) if diagnostics else {}
-        return Stepped((new,), losses, norms, messages=gossip_steps)
+        norms = update_norms(*moves, round.graph.active, first) if diagnostics else {}
+        return Stepped((new,), losses, norms)
 
-    bits = {'weights': codec.bits(model.shapes)}
     overlaps = round_order == 'parallel'
-    return gossip_method(model, gossip, [training], step, bits, overlaps=overlaps)
+    return gossip_method(model, gossip, [training], step, overlaps=overlaps)

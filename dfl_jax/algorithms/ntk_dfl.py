@@ -17,20 +17,19 @@ from jax import lax
 
 from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import (
+    SENT,
     State,
     chosen_by,
-    consensus_of,
-    count_sent,
     initial_state,
     keep_inactive,
     stacked_method,
 )
 from dfl_jax.algorithms.graph_requirements import countable
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree, Round
 from dfl_jax.checks import check_range
-from dfl_jax.compression import Compression, bits_of, chain
+from dfl_jax.exchange import Compression, heard_messages
 from dfl_jax.execution import aggregator_bytes, map_in_chunks
-from dfl_jax.gossip import mix, mix_at_aggregator
+from dfl_jax.gossip import mix_at_aggregator
 from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
@@ -40,8 +39,7 @@ from dfl_jax.ntk import (
     aggregator_of_clients,
     at_least_width,
     at_precision,
-    data_bits,
-    data_sent,
+    count_data,
     draw_batches,
     drawn_samples,
     linearization,
@@ -102,19 +100,26 @@ def ntk_dfl(
         model, ntk, lambda w, x: counted(jax.random.key(0), w, x, len(x) // 2)
     )
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+    def step(key: Array, state: State, round: Round) -> tuple[State, Info]:
         k_batches, k_codec = jax.random.split(key)
-        params, sizes, k = state
-        rows = gossip.rows(graph, sizes) if averaging else None
+        (params,), graph, exchange = state, round.graph, round.exchange
+        clients, sizes = round.clients, round.sizes
+        rows = gossip.rows(round) if averaging else None
         w_bars = None  # taken one by one; together they would be the largest array
-        if at_neighbours or not averaging:
-            w_bars = params if rows is None else mix(rows, graph.members, params)  # Eq. (1)
-        rate = ntk.rate(k)
+        theirs = params
+        if not averaging:
+            w_bars = params
+        else:
+            k_sent = jax.random.fold_in(key, SENT)
+            theirs = exchange.send(k_sent, round, params)
+            if at_neighbours or not exchange.plain:
+                w_bars = exchange.combine(k_sent, round, rows, theirs)  # Eq. (1)
+        rate = ntk.rate(round.number)
         drawn = draw_batches(k_batches, clients, batches, share)  # [M, m1, B, ...]
 
         one, alone = _at_aggregator(
             *(model, ntk.loss, update, linearize),
-            *(params, w_bars if at_neighbours else None, drawn, rate),
+            *(theirs, w_bars if at_neighbours else None, drawn, rate),
         )
         keys = jax.random.split(k_codec, (len(graph.members), batches))
         of_aggregators = (keys, w_bars, rows, *graph[:3])
@@ -131,25 +136,23 @@ def ntk_dfl(
             evolved, losses = jax.tree.map(lambda a: a[home], (evolved, losses))
             evolved = keep_inactive(heard, evolved, params)
 
-        to_aggregators, from_aggregators = count_sent(graph, len(sizes))
-        samples = to_aggregators * drawn_samples(sizes, share)
-        # w_j to the aggregator for Eq. (1), and w_bar back for Eq. (2), each where it is needed:
-        # the weights of every batch, and a cluster's new ones
+        to_aggregators, from_aggregators = heard_messages(graph, len(sizes))
+        # w_bar back for Eq. (2), where it is needed: the weights of every batch, and a cluster's
+        # new ones
         back = 0 if at_neighbours else batches + by_cluster
-        weights = averaging * to_aggregators + back * from_aggregators
-        sent = {'weights': weights, **data_sent(samples, clients.y, model, ntk.loss)}
+        exchange.count('weights', back * from_aggregators, exchange.bits(model.shapes))
+        samples = to_aggregators * drawn_samples(sizes, share)
+        count_data(round, samples, model, ntk.loss, codec)
         flops = jax.ops.segment_sum(flops, graph.members[:, 0], len(sizes))
         steps = chosen_by(graph, chosen)
-        info = Info(losses, sent, {'timestep': steps, **dispersion(evolved)}, flops)
-        return State(evolved, sizes, k + 1), info
+        scatter = dispersion(evolved, round.judged)
+        return State(evolved), Info(losses, {'timestep': steps, **scatter}, flops)
 
-    row = (codec or chain()).bits(model.shapes)
     return stacked_method(
         model,
         initial_state(model, gossip.init),
         at_precision(ntk.precision, step),
-        {'weights': bits_of(model.shapes), 'jacobian_rows': row, **data_bits(model, ntk.loss)},
-        consensus_of(gossip.consensus),
+        gossip.consensus,
         check=partial(countable, 'ntk_dfl', model.classes, share, False),
     )
 

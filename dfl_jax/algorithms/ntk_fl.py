@@ -8,32 +8,41 @@ networks it is compared with, so that the server is no busier than a client ther
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.algorithms.gossip_method import State
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info
-from dfl_jax.compression import bits_of
+from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree, Round
+from dfl_jax.exchange import Compression
 from dfl_jax.execution import aggregator_bytes
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
     NtkUpdate,
     aggregator_data,
     at_precision,
-    data_bits,
-    data_sent,
+    count_data,
     linearization,
     ntk_update,
     of_members,
     output_targets,
     total_flops,
 )
+from dfl_jax.ntk.compressed import compressed_bytes
+
+
+class State(NamedTuple):
+    params: PyTree  # of the server, which all clients hold
+    clients: Array  # [M] int32, their numbers
 
 
 def ntk_fl(
-    model: Model, *, cohort: int = 5, ntk: NtkUpdate = NtkUpdate(), kernel: str = 'auto'
+    model: Model,
+    *,
+    cohort: int = 5,
+    ntk: NtkUpdate = NtkUpdate(),
+    kernel: str = 'auto',
+    compression: Compression = Compression(),
 ) -> Algorithm:
     """NTK-FL; its graphs have one aggregator (`topology.cohorts`), whose model all clients hold.
 
@@ -42,45 +51,49 @@ def ntk_fl(
       ntk: the update of the server.
       kernel: backend of the kernel: `auto`, `structured`, `output_scan` or `nt` (neural-tangents),
         see `dfl_jax.ntk.kernels`.
+      compression: of the rows of the Jacobians.
 
     What the server sends back is not counted as traffic of the clients.
 
     Raises ValueError for graphs of another shape, when the round is traced.
     """
     update = ntk_update(model, ntk)
-    linearize = linearization(model, kernel=kernel)
+    codec = compression.codec('nearest')
+    linearize = linearization(model, kernel=kernel, codec=codec)
     flops_total = total_flops(model, ntk, lambda w, x: linearize(jax.random.key(0), w, x))
 
     def init_state(key: Array, clients: Clients) -> State:
-        return State(model.init(key), clients.mask.sum(axis=1, dtype=jnp.int32), jnp.int32(0))
+        return State(model.init(key), jnp.arange(len(clients.mask)))
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+    def step(key: Array, state: State, round: Round) -> tuple[State, Info]:
+        graph, sizes = round.graph, round.sizes
         if graph.members.shape != (1, cohort):
             raise ValueError(
                 f'ntk_fl with cohort={cohort} needs graphs [1, {cohort}], got '
                 f'{graph.members.shape}; draw them by topology.cohorts'
             )
-        w, sizes, k = state
+        w, numbers = state
         members, present, active = graph.members[0], graph.mask[0], graph.active[0]
-        rate = ntk.rate(k)
-        x, labels, mask = aggregator_data(of_members(clients, members), present)
+        rate = ntk.rate(round.number)
+        x, labels, mask = aggregator_data(of_members(round.clients, members), present)
         y = output_targets(model, labels, x.dtype, ntk.loss)
         evolved, chosen, value, products, tried = update(w, linearize(key, w, x), x, y, mask, rate)
         new = jax.tree.map(lambda n, o: jnp.where(active, n, o), evolved, w)
         heard = jnp.zeros_like(sizes).at[members].add(present.astype(jnp.int32))
+        count_data(round, heard * sizes, model, ntk.loss, codec)
         info = Info(
             jnp.where(active, value, 0) * jnp.ones(len(sizes)),
-            data_sent(heard * sizes, clients.y, model, ntk.loss),
             {'timestep': chosen},
             # Of the server, which is none of the clients; they wait for it alike
             active * flops_total(mask.sum(), products, tried) * jnp.ones(len(sizes)),
         )
-        return State(new, sizes, k + 1), info
+        return State(new, numbers), info
 
-    def predict(state: State, x: Array) -> dict[str, Array]:
+    def predict(state: State, x: Array, weights: Array | None = None) -> dict[str, Array]:
+        del weights
         logits = model.apply(state.params, x)
         return {
-            'client': jnp.broadcast_to(logits, (len(state.sizes), *logits.shape)),
+            'client': jnp.broadcast_to(logits, (len(state.clients), *logits.shape)),
             'consensus': logits,
         }
 
@@ -88,7 +101,6 @@ def ntk_fl(
         init_state,
         at_precision(ntk.precision, step),
         predict,
-        unit_bits={'jacobian_rows': bits_of(model.shapes), **data_bits(model, ntk.loss)},
         consensus=lambda state, weights=None: state.params,
         task=model.task,
     )
@@ -96,5 +108,6 @@ def ntk_fl(
 
 def memory(model: Model, samples: int, members: int, settings: Mapping[str, Any]) -> int:
     """Bytes of the server's update; samples: N of a client, members: K of the cohort."""
-    del settings
-    return aggregator_bytes(samples * members, model)
+    compressed = settings['sparsity'] is not None or settings['bits']
+    rows = compressed_bytes(samples * members, model) if compressed else 0
+    return aggregator_bytes(samples * members, model) + rows

@@ -17,10 +17,15 @@ import jax
 import optax
 
 from dfl_jax.algorithms.client_models import Gossip
-from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_gradient, per_rate
-from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
+from dfl_jax.algorithms.gossip_method import (
+    ONE_MINIBATCH,
+    SENT,
+    gossip_method,
+    local_gradient,
+    per_rate,
+)
+from dfl_jax.base import Algorithm, Array, PyTree, Round
 from dfl_jax.checks import check_range
-from dfl_jax.gossip import mix
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -28,8 +33,6 @@ from dfl_jax.training import LocalTraining
 class State(NamedTuple):
     params: PyTree  # x, leaves [M, ...]
     momentum: PyTree  # m, leaves [M, ...]
-    sizes: Array  # [M] int32, N_i
-    round: Array  # scalar int32
 
 
 def qg_dsgdm(
@@ -49,14 +52,15 @@ def qg_dsgdm(
     check_range('global_momentum', global_momentum, least=0, below=1)
     local, mu = local_gradient(model, training, gossip.chunk), global_momentum
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
-        x, momentum, sizes, k = state
-        rows = gossip.rows(graph, sizes)
-        gradient, lr, losses = local(key, x, clients, k)
+    def step(key: Array, state: State, round: Round) -> tuple:
+        x, momentum = state
+        gradient, lr, losses = local(key, x, round)
         half = jax.tree.map(lambda x, m, g: x - lr * (mu * m + g), x, momentum, gradient)
-        mixed = mix(rows, graph.members, half)
+        k_sent = jax.random.fold_in(key, SENT)
+        mixed = round.exchange.mean(k_sent, round, gossip.rows(round), half)
         moved = per_rate(optax.tree.sub(x, mixed), lr)
         momentum = jax.tree.map(lambda m, d: mu * m + (1 - mu) * d, momentum, moved)
         return (mixed, momentum), losses
 
-    return gossip_method(model, gossip, [training], step, begin=State)
+    why = 'a step between averages is taken for the mean gradient'
+    return gossip_method(model, gossip, [training], step, State, linear=why)

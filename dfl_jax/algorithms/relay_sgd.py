@@ -21,11 +21,11 @@ import jax.numpy as jnp
 import optax
 
 from dfl_jax.algorithms.client_models import ClientModels
-from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_displacement
+from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, SENT, gossip_method, local_displacement
 from dfl_jax.algorithms.graph_requirements import tree
-from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
+from dfl_jax.base import Algorithm, Array, PyTree, Round
 from dfl_jax.checks import check_range
-from dfl_jax.compression import bits_of, number_bits
+from dfl_jax.exchange import heard_messages, number_bits
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -35,8 +35,6 @@ class State(NamedTuple):
     initial: PyTree  # x0, leaves [M, ...]
     heard: PyTree  # m_ji by the columns of the graph, leaves [M, K - 1, ...]
     counts: Array  # c_ji, [M, K - 1] int32
-    sizes: Array  # [M] int32, N_i
-    round: Array  # scalar int32
 
 
 def relay_sgd(
@@ -56,34 +54,41 @@ def relay_sgd(
     check_range('members', members, least=2)
     displacement = local_displacement(model, training, models.chunk)
 
-    def begin(x: PyTree, sizes: Array, round: Array) -> State:
-        links = (len(sizes), members - 1)
+    def begin(x: PyTree) -> State:
+        links = (len(jax.tree.leaves(x)[0]), members - 1)
         heard = jax.tree.map(lambda a: jnp.zeros((*links, *a.shape[1:]), a.dtype), x)
         counts = jnp.zeros(links, jnp.int32)
-        return State(x, jax.tree.map(jnp.copy, x), heard, counts, sizes, round)
+        return State(x, jax.tree.map(jnp.copy, x), heard, counts)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
-        x, initial, *before, sizes, k = state
-        delivered = graph.mask[:, 1:] & graph.active[:, None]
-        gradient, losses = displacement(key, x, clients, k)  # lr g
-        own = optax.tree.sub(x, gradient), jnp.ones_like(sizes)  # x_half, and 1 model
-        heard, counts = relayed(own, tuple(before), graph.members[:, 1:], delivered)
-        missing = len(sizes) - 1 - counts.sum(axis=1)
+    def step(key: Array, state: State, round: Round) -> tuple:
+        (x, initial, *before), exchange = state, round.exchange
+        gradient, losses = displacement(key, x, round)  # lr g
+        half = optax.tree.sub(x, gradient)
+        clients = len(round.sizes)
+        own = half, jnp.ones_like(round.sizes)  # x_half, and 1 model
+        delivered = round.graph.mask[:, 1:] & round.graph.active[:, None]
+        sums, numbers = relayed(own, tuple(before), round.graph.members[:, 1:], delivered)
+        k_sent = jax.random.fold_in(key, SENT)
+        sums = exchange.send_to_each(k_sent, round, sums, kind='relays')
+        messages, _ = heard_messages(round.graph, clients)
+        exchange.count('counts', messages, number_bits(numbers.dtype))
+        heard, counts = kept((sums, numbers), tuple(before), delivered)
+        missing = clients - 1 - counts.sum(axis=1)
 
         def mean(half: Array, heard: Array, x0: Array) -> Array:
             absent = missing.reshape(-1, *[1] * (x0.ndim - 1))
-            return (half + heard.sum(axis=1) + absent * x0) / len(sizes)
+            return (half + heard.sum(axis=1) + absent * x0) / clients
 
-        new = jax.tree.map(mean, own[0], heard, initial)
+        new = jax.tree.map(mean, half, heard, initial)
         return (new, initial, heard, counts), losses
 
-    bits = {'messages': bits_of(model.shapes) + number_bits(jnp.int32)}  # weights and a count
+    why = 'what it relays are sums, from which a client takes what it has sent itself'
     check = partial(tree, 'relay_sgd')
-    return gossip_method(model, models, [training], step, bits, begin, check)
+    return gossip_method(model, models, [training], step, begin, check=check, linear=why)
 
 
 def relayed(own: PyTree, heard: PyTree, neighbours: Array, delivered: Array) -> PyTree:
-    """What every client hears in this round, by the columns of the graph.
+    """What every client is told in this round, by the columns of the graph.
 
     Args:
       own: leaves [M, ...], what each client adds.
@@ -91,7 +96,7 @@ def relayed(own: PyTree, heard: PyTree, neighbours: Array, delivered: Array) -> 
       neighbours, delivered: [M, K - 1].
 
     Returns:
-      leaves [M, L, ...], zero where nothing was delivered.
+      leaves [M, K - 1, ...], of any content where nothing is delivered.
     """
     clients, links = neighbours.shape
     # The column in which a client's neighbour j hears the client
@@ -100,8 +105,17 @@ def relayed(own: PyTree, heard: PyTree, neighbours: Array, delivered: Array) -> 
 
     def of_leaf(mine: Array, before: Array) -> Array:
         total = mine + before.sum(axis=1, dtype=mine.dtype)
-        message = total[neighbours] - before[neighbours, back]  # the sender's, but what we said
-        there = delivered.reshape(clients, links, *[1] * (mine.ndim - 1))
-        return jnp.zeros_like(before).at[:, :links].set(jnp.where(there, message, 0))
+        return total[neighbours] - before[neighbours, back]  # the sender's, but what we said
 
     return jax.tree.map(of_leaf, own, heard)
+
+
+def kept(told: PyTree, heard: PyTree, delivered: Array) -> PyTree:
+    """What was delivered of what clients are told, zero elsewhere, in the shapes of `heard`."""
+    clients, links = delivered.shape
+
+    def of_leaf(message: Array, before: Array) -> Array:
+        there = delivered.reshape(clients, links, *[1] * (message.ndim - 2))
+        return jnp.zeros_like(before).at[:, :links].set(jnp.where(there, message, 0))
+
+    return jax.tree.map(of_leaf, told, heard)

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import optax
 
 from dfl_jax.algorithms.client_models import ClientModels
-from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_displacement
+from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, SENT, gossip_method, local_displacement
 from dfl_jax.algorithms.graph_requirements import heard
-from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
-from dfl_jax.compression import bits_of, number_bits
+from dfl_jax.base import Algorithm, Array, PyTree, Round
+from dfl_jax.exchange import heard_messages, number_bits
 from dfl_jax.gossip import mix, push_weights
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
@@ -29,8 +29,6 @@ from dfl_jax.training import LocalTraining
 class State(NamedTuple):
     params: PyTree  # z, leaves [M, ...]
     mass: Array  # w, [M]
-    sizes: Array  # [M] int32, N_i
-    round: Array  # scalar int32
 
 
 def sgp(
@@ -44,21 +42,24 @@ def sgp(
     """
     displacement = local_displacement(model, training, models.chunk)
 
-    def begin(x: PyTree, sizes: Array, round: Array) -> State:
-        return State(x, jnp.ones(len(sizes), jnp.result_type(*jax.tree.leaves(x))), sizes, round)
+    def begin(x: PyTree) -> State:
+        leaves = jax.tree.leaves(x)
+        return State(x, jnp.ones(len(leaves[0]), jnp.result_type(*leaves)))
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple:
-        z, mass, _, k = state
-        shares = push_weights(graph)  # P
-        gradient, losses = displacement(key, z, clients, k)  # lr g
+    def step(key: Array, state: State, round: Round) -> tuple:
+        z, mass = state
+        exchange, members = round.exchange, round.graph.members
+        shares = push_weights(round.graph)  # P
+        gradient, losses = displacement(key, z, round)  # lr g
         x = optax.tree.sub(scaled(z, mass), gradient)
-        x, new_mass = mix(shares, graph.members, (x, mass))
+        x = exchange.mean(jax.random.fold_in(key, SENT), round, shares, x)
+        exchange.count('masses', heard_messages(round.graph, len(mass))[0], number_bits(mass.dtype))
+        new_mass = mix(shares, members, mass)
         return (scaled(x, 1 / new_mass), new_mass), losses
 
-    mass = number_bits(jnp.result_type(*jax.tree.leaves(model.shapes)))
-    bits = {'messages': bits_of(model.shapes) + mass}
+    why = 'the weights of what a client receives sum to one only over the rounds'
     check = partial(heard, 'sgp')
-    return gossip_method(model, models, [training], step, bits, begin, check)
+    return gossip_method(model, models, [training], step, begin, check=check, linear=why)
 
 
 def scaled(tree: PyTree, factors: Array) -> PyTree:

@@ -19,17 +19,16 @@ import jax.numpy as jnp
 
 from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import (
+    SENT,
     chosen_by,
-    consensus_of,
-    count_sent,
     initial_state,
     keep_inactive,
     stacked_method,
 )
 from dfl_jax.algorithms.graph_requirements import countable
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Info, PyTree, Round
 from dfl_jax.checks import check_choice, check_range
-from dfl_jax.compression import (
+from dfl_jax.exchange import (
     FLOAT_BITS,
     LABEL_BITS,
     Codec,
@@ -37,11 +36,11 @@ from dfl_jax.compression import (
     bits_of,
     chain,
     half_precision,
+    heard_messages,
     number_bits,
     quantization,
 )
 from dfl_jax.execution import aggregator_bytes, bytes_of, map_in_chunks
-from dfl_jax.gossip import mix
 from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.ntk import (
@@ -133,8 +132,6 @@ class Projection:
 class State(NamedTuple):
     params: PyTree  # leaves [M, ...]
     velocity: PyTree  # v_i, leaves [M, ...]
-    sizes: Array  # [M] int32, N_i
-    round: Array  # scalar int32, the rounds done, k - 1
 
 
 def spark(
@@ -186,11 +183,14 @@ def spark(
 
     flops_total = total_flops(model, ntk, counted)
 
-    def step(key: Array, state: State, graph: Graph, clients: Clients) -> tuple[State, Info]:
+    def step(key: Array, state: State, round: Round) -> tuple[State, Info]:
         k_batch, k_codec = jax.random.split(key)
-        params, velocity, sizes, k = state
-        rows = gossip.rows(graph, sizes)
-        w_bars = mix(rows, graph.members, params) if averaging else params
+        (params, velocity), graph, clients = state, round.graph, round.clients
+        sizes, k = round.sizes, round.number
+        w_bars = params
+        if averaging:
+            k_sent = jax.random.fold_in(key, SENT)
+            w_bars = round.exchange.mean(k_sent, round, gossip.rows(round), params)
         rate = ntk.rate(k)
         drawn = draw_batches(k_batch, clients, 1, share)
         drawn = jax.tree.map(lambda a: a[:, 0], drawn)  # [M, B, ...]
@@ -219,18 +219,17 @@ def spark(
         new, velocity = keep_inactive(graph.active, tuple(new), (params, velocity))
 
         own_samples = drawn_samples(sizes, share)
-        sent = _sent(model, graph, own_samples, averaging, exact, ntk.selection == 'network')
+        _count(round, model, own_samples, exact, ntk.selection == 'network', random, codec)
         steps = chosen_by(graph, chosen)
         flops = jnp.where(graph.active, flops, 0)
-        info = Info(losses, sent, {'timestep': steps, **dispersion(new)}, flops)
-        return State(new, velocity, sizes, k + 1), info
+        info = Info(losses, {'timestep': steps, **dispersion(new, round.judged)}, flops)
+        return State(new, velocity), info
 
     return stacked_method(
         model,
         initial_state(model, gossip.init, State),
         at_precision(ntk.precision, step),
-        _unit_bits(model, random, codec),
-        consensus_of(gossip.consensus),
+        gossip.consensus,
         check=partial(countable, 'spark', model.classes, share, exact),
     )
 
@@ -253,45 +252,41 @@ def _check_task(model: Model) -> None:
         )
 
 
-def _sent(
-    model: Model, graph: Graph, own_samples: Array, averaging: bool, exact: bool, network: bool
-) -> dict[str, Array]:
-    """`Info.sent` of a round, [M] each; own_samples: [M], drawn by each client.
+def _count(
+    round: Round,
+    model: Model,
+    own_samples: Array,
+    exact: bool,
+    network: bool,
+    random: RandomProjection,
+    codec: Codec | None,
+) -> None:
+    """Counts what is sent beside the weights; own_samples: [M], drawn by each client.
 
     A timestep that the true network chooses (`network`) takes the neighbours' inputs,
     which J~ does not hold: they are counted, in 32 bits, over every delivered link and round, as
     graphs are new ones every round. On a static graph and without sampling an aggregator could keep
     those of the first round; that is not counted otherwise.
     """
-    to_aggregators, from_aggregators = count_sent(graph, len(own_samples))
+    graph, count = round.graph, round.exchange.count
+    to_aggregators, from_aggregators = heard_messages(graph, len(own_samples))
     samples = to_aggregators * own_samples
     heard = graph.mask[:, 1:] & graph.active[:, None]
     # Samples of its neighbours, whose residuals an aggregator sends back
     theirs = jnp.where(heard, own_samples[graph.members[:, 1:]], 0).sum(axis=1)
-    return {
-        # w_j to the aggregator for its average, w_bar_i back for the Jacobians, and their
-        # shares of an exact step
-        'weights': (averaging + exact) * to_aggregators + from_aggregators,
-        'jacobian_rows': samples * model.classes,
-        'jacobians': to_aggregators,  # one quantization step each
-        'outputs': (samples + exact * theirs) * model.classes,
-        'labels': samples,
-        'inputs': network * samples,
-    }
-
-
-def _unit_bits(model: Model, random: RandomProjection, codec: Codec | None) -> dict[str, int]:
-    """The bits of what `_sent` counts."""
-    row = (codec or chain()).compressed(Message(random.dimension, FLOAT_BITS, 0))
-    whole = random.kind == 'none'  # rows are of the weights' own types
-    return {
-        'weights': bits_of(model.shapes),
-        'jacobian_rows': bits_of(model.shapes) if whole else row.values * row.width,
-        'jacobians': row.overhead,
-        'outputs': number_bits(model.output_type),
-        'labels': LABEL_BITS,
-        'inputs': FLOAT_BITS * math.prod(model.input_shape),
-    }
+    # w_bar_i back for the Jacobians, and the neighbours' shares of an exact step
+    count('weights', from_aggregators + exact * to_aggregators, round.exchange.bits(model.shapes))
+    if random.kind == 'none':  # rows are of the weights' own types
+        row, step = bits_of(model.shapes), 0
+    else:
+        coded = (codec or chain()).compressed(Message(random.dimension, FLOAT_BITS, 0))
+        row, step = coded.values * coded.width, coded.overhead
+    count('jacobian_rows', samples * model.classes, row)
+    count('jacobians', to_aggregators, step)  # one quantization step each
+    outputs = (samples + exact * theirs) * model.classes
+    count('outputs', outputs, number_bits(model.output_type))
+    count('labels', samples, LABEL_BITS)
+    count('inputs', network * samples, FLOAT_BITS * math.prod(model.input_shape))
 
 
 def memory(model: Model, samples: int, members: int, settings: Mapping[str, Any]) -> int:

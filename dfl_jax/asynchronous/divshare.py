@@ -27,7 +27,7 @@ from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.asynchronous.state import AgedModel, Events, Layout, Read, Train, Updated, event_method
 from dfl_jax.base import Algorithm, Array, PyTree
 from dfl_jax.checks import check_range
-from dfl_jax.compression import number_bits
+from dfl_jax.exchange import number_bits
 from dfl_jax.models import Model
 from dfl_jax.setting_error import InputError
 from dfl_jax.training import LocalTraining

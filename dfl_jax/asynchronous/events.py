@@ -15,7 +15,7 @@ import numpy as np
 
 from dfl_jax.base import Graph
 from dfl_jax.checks import check_range
-from dfl_jax.compression import FLOAT_BITS
+from dfl_jax.exchange import FLOAT_BITS
 from dfl_jax.gossip import mixing_weights
 from dfl_jax.setting_error import InputError
 from dfl_jax.timing import World

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +11,12 @@ from jax import lax
 
 from dfl_jax.asynchronous.planning import Plan
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.asynchronous.state import State as SlotState
-from dfl_jax.base import Algorithm, Array, Clients, Info
+from dfl_jax.asynchronous.state import State
+from dfl_jax.base import Algorithm, Array, Graph, Info, Round
+from dfl_jax.exchange import one_round
 from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
 from dfl_jax.training import training_flops
-
-
-class State(NamedTuple):
-    """The clients, and the time."""
-
-    slots: SlotState
-    interval: Array  # scalar int32, those done
 
 
 def intervals_of(plan: Plan) -> Slots:
@@ -44,35 +38,30 @@ def by_interval(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
         method = factory(model, **settings)
         flops = training_flops(model, settings.get('training', parameters['training'].default))
 
-        def init(key: Array, clients: Clients) -> State:
-            return State(method.init(key, clients), jnp.int32(0))
+        def step(key: Array, state: State, round: Round) -> tuple[State, Info]:
+            slots, clients, sizes = cast(Slots, round.graph), round.clients, round.sizes
+            exchanging = method._replace(exchange=round.exchange)
 
-        def step(key: Array, state: State, slots: Slots, clients: Clients) -> tuple[State, Info]:
+            def one(state: State, slot: Slots) -> tuple[State, Info]:
+                return one_round(exchanging, key, state, round.number, cast(Graph, slot), clients)
+
             each = jax.tree.map(lambda a: a.reshape(-1, width, *a.shape[1:]), slots)
-            inner, infos = lax.scan(
-                lambda s, slot: method.step(key, s, slot, clients), state.slots, each
-            )
+            state, infos = lax.scan(one, state, each)
+            for kind, sent in infos.sent.items():
+                round.exchange.count(kind, sent.messages.sum(axis=0), sent.bits)
             updates = jax.ops.segment_sum(
-                slots.active.astype(jnp.int32), slots.members[:, 0], len(inner.sizes)
+                slots.active.astype(jnp.int32), slots.members[:, 0], len(sizes)
             )
-            done = state.interval + 1
+            done = round.number + 1
             metrics = {
                 'simulated_seconds': done.astype(jnp.float32) * seconds,
                 'updates': updates.sum(),
-                **dispersion(inner.params),
+                **dispersion(state.params, round.judged),
             }
-            sent = jax.tree.map(lambda counts: counts.sum(axis=0), infos.sent)
-            done_flops = updates * flops(inner.sizes)
-            return State(inner, done), Info(infos.loss[-1], sent, metrics, done_flops)
+            done_flops = updates * flops(sizes)
+            return state, Info(infos.loss[-1], metrics, done_flops)
 
-        own: Any = method.predict_own
-        return method._replace(
-            init=init,
-            step=cast(Any, step),
-            predict=lambda state, x: method.predict(state.slots, x),
-            consensus=lambda state, weights=None: method.consensus(state.slots, weights),
-            predict_own=lambda state, x: own(state.slots, x),
-        )
+        return method._replace(step=step)
 
     own = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in ('width', 'seconds')]
     made = cast(Any, make)

@@ -18,8 +18,8 @@ from dfl_jax.asynchronous.slots import Slots, pack
 from dfl_jax.asynchronous.swift import broadcasts, swift
 from dfl_jax.base import Algorithm, Graph
 from dfl_jax.checks import check_choice, check_range
-from dfl_jax.compression import FLOAT_BITS, bits_of
-from dfl_jax.compression import number_bits as bits_of_number
+from dfl_jax.exchange import FLOAT_BITS, bits_of
+from dfl_jax.exchange import number_bits as bits_of_number
 from dfl_jax.method_settings import assemble
 from dfl_jax.models import Model
 from dfl_jax.timing import World

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import optax
 
 from dfl_jax.algorithms.client_models import ClientModels
-from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, consensus_of, stacked_method
+from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, mean_params, stacked_method
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree, Round
 from dfl_jax.checks import check_range
-from dfl_jax.compression import bits_of, number_bits
+from dfl_jax.exchange import bits_of, number_bits
 from dfl_jax.execution import available_bytes, map_present
 from dfl_jax.host_memory import in_bytes
 from dfl_jax.initialisation import Init, initial_params
@@ -39,7 +39,6 @@ class State(NamedTuple):
     params: PyTree  # leaves [M, ...], in the method's layout
     age: Array | None  # [M] int32; None where the method does not count it
     past: AgedModel  # leaves [R, ...], versions that are read later than they last
-    sizes: Array  # [M] int32, N_i
     losses: Array  # [M], of each client's last update, zero before the first
     keys: Array  # [M, 2] uint32, from which the randomness of each client's updates derives
 
@@ -103,23 +102,22 @@ def event_method(
     Raises ValueError where memory does not hold the past models.
     """
     check_range('places', places, least=1)
-    mean = consensus_of(models.consensus)
     train_one = client_training(model, training)
     update, written, counts_age, layout, units = events
     age = number_bits(jnp.int32) if counts_age else 0
-    units = units or {'weights': bits_of(model.shapes) + age}
-    (unit,) = units
+    ((unit, bits),) = (units or {'weights': bits_of(model.shapes) + age}).items()
     _check_memory(model, places)
 
     def joined(state: State) -> State:
         return state._replace(params=jax.vmap(layout.join)(state.params))
 
     def consensus_model(state: State, weights: Array | None = None) -> PyTree:
-        return layout.join(mean(state, weights))
+        return layout.join(mean_params(state, weights))
 
-    def step(key: Array, state: State, slot: Slots, clients: Clients) -> tuple[State, Info]:
+    def step(key: Array, state: State, round: Round) -> tuple[State, Info]:
         del key  # An update's randomness is that of its client, whatever the slot.
-        held, nowhere = AgedModel(state.params, state.age), len(state.sizes)
+        slot, clients = cast(Slots, round.graph), round.clients
+        held, nowhere = AgedModel(state.params, state.age), len(state.keys)
 
         def present(event: Slots, k: int | Array, part: Array | None = None) -> AgedModel:
             return jax.tree.map(lambda leaf: leaf[_index(event.members[..., k], part)], held)
@@ -158,13 +156,14 @@ def event_method(
         sent = jax.ops.segment_sum(slot.sent.ravel(), slot.members.ravel(), nowhere)
         losses = state.losses.at[targets[:, 0]].set(losses, mode='drop')
         state = state._replace(params=held.params, age=held.age, past=past, losses=losses)
-        return state, Info(losses, {unit: sent})
+        round.exchange.count(unit, sent, bits)
+        return state, Info(losses)
 
     begin = partial(_initial_state, model, events, places, models.init)
-    whole = stacked_method(model, begin, cast(Any, step), units, mean)  # a slot is like a graph
+    whole = stacked_method(model, begin, step, models.consensus)
     own: Any = whole.predict_own
     return whole._replace(
-        predict=lambda state, x: whole.predict(joined(state), x),
+        predict=lambda state, x, weights=None: whole.predict(joined(state), x, weights),
         predict_own=lambda state, x: own(joined(state), x),
         consensus=consensus_model,
     )
@@ -184,19 +183,18 @@ def _initial_state(
     model: Model, events: Events, places: int, init: Init, key: Array, clients: Clients
 ) -> State:
     counts_age, layout = events.counts_age, events.layout
-    sizes = clients.mask.sum(axis=1, dtype=jnp.int32)
-    numbers = jnp.arange(len(sizes))
+    count = len(clients.mask)
+    numbers = jnp.arange(count)
     # The key itself draws the weights, the same as those of a method in rounds.
     k_train = jax.random.fold_in(key, 1)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(k_train, numbers)
     one = jax.eval_shape(layout.cut, model.shapes)
     past = jax.tree.map(lambda leaf: jnp.zeros((places, *leaf.shape), leaf.dtype), one)
     return State(
-        jax.vmap(layout.cut)(initial_params(key, model, len(sizes), init)),
-        jnp.zeros(len(sizes), jnp.int32) if counts_age else None,
+        jax.vmap(layout.cut)(initial_params(key, model, count, init)),
+        jnp.zeros(count, jnp.int32) if counts_age else None,
         AgedModel(past, jnp.zeros(places, jnp.int32) if counts_age else None),
-        sizes,
-        jnp.zeros(len(sizes), clients.x.dtype),
+        jnp.zeros(count, clients.x.dtype),
         jax.vmap(jax.random.key_data)(keys),
     )
 

@@ -62,16 +62,20 @@ def on_shares(runs: Runs, devices: int) -> tuple[Runs, Callable[[State], State]]
         algorithm = runs.algorithm_of(value)
         own = algorithm.predict_own
 
-        def step(key, state, graph, clients):
+        def step(key, state, round):
             # Whole on each device: its uneven shares would be exchanged where links are counted.
-            graph = lax.with_sharding_constraint(graph, PartitionSpec())
-            state, info = algorithm.step(key, state_of(state), graph, data_of(clients))
+            graph = lax.with_sharding_constraint(round.graph, PartitionSpec())
+            clients = data_of(round.clients)
+            round = round._replace(
+                graph=graph, clients=clients, sizes=round.sizes[: len(clients.y)]
+            )
+            state, info = algorithm.step(key, state_of(state), round)
             return fill(state), info
 
         return algorithm._replace(
             init=lambda key, clients: fill(algorithm.init(key, data_of(clients))),
             step=step,
-            predict=lambda state, x: algorithm.predict(state_of(state), x),
+            predict=lambda state, *of: algorithm.predict(state_of(state), *of),
             predict_own=own and (lambda state, x: fill(own(state_of(state), x[: len(data.y)]))),
         )
 

@@ -1,5 +1,6 @@
 """Whether a method of one's own makes what the simulator runs."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dfl_jax.base import Algorithm, Clients, Graph, Info
+from dfl_jax.exchange import one_round
 from dfl_jax.experiment.configured_method import ConfiguredMethod
 from dfl_jax.experiment.table_rows import is_own, reporting
 from dfl_jax.heterogeneous import Population
@@ -65,7 +67,7 @@ def _check(configured: ConfiguredMethod, algorithm: Any, model: Model, targets: 
     with reporting('algorithm', name, 'init'):
         state = jax.eval_shape(algorithm.init, key, clients)
     with reporting('algorithm', name, 'step'):
-        after, info = jax.eval_shape(algorithm.step, key, state, graph, clients)
+        after, info = jax.eval_shape(partial(one_round, algorithm), key, state, 0, graph, clients)
     had, has = _shapes(state), _shapes(after)
     for leaf in had | has:
         if had.get(leaf) != has.get(leaf):
@@ -82,10 +84,7 @@ def _check(configured: ConfiguredMethod, algorithm: Any, model: Model, targets: 
     if not isinstance(info, Info):
         kind = type(info).__name__
         raise fault(f'its step returns {kind} beside the state, not a dfl_jax.base.Info')
-    for unit in info.sent:
-        if unit not in algorithm.unit_bits:
-            raise fault(f"its step counts '{unit}', but unit_bits has no {unit}")
-    reported = {'loss': info.loss} | dict(info.sent)
+    reported = {'loss': info.loss} | {kind: sent.messages for kind, sent in info.sent.items()}
     each = dict.fromkeys(reported, (count,))
     check_shapes('step', each, reported, f'of {count} clients')
 

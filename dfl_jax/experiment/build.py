@@ -12,9 +12,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dfl_jax import data, timing
-from dfl_jax.base import Algorithm, Clients, Graph
+from dfl_jax.base import Algorithm, Clients, Graph, PyTree, State
 from dfl_jax.data import feature_shift
-from dfl_jax.evaluation import Holdout, choose_samples
+from dfl_jax.evaluation import Holdout, choose_samples, consensus_weights
 from dfl_jax.execution import Footprint
 from dfl_jax.experiment.algorithm_check import make_checked
 from dfl_jax.experiment.configured_method import ConfiguredMethod, configure
@@ -57,6 +57,7 @@ class BuiltExperiment:
     evaluated: np.ndarray | None = None  # test samples that evaluate the clients; None for all
     world: World | None = None  # in which rounds take simulated seconds
     rules: Rules = ROUNDS  # who waits for what there
+    judged: np.ndarray | None = None  # [M] bool, over whom means are taken; None for all
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -68,6 +69,11 @@ class BuiltExperiment:
             return resolved
         clients = self.population.clients.items()
         return resolved | {'architectures': {name: len(c) for name, c in clients}}
+
+    def consensus(self, state: State, rounds: int) -> PyTree:
+        """The parameters of the consensus model after so many rounds."""
+        weights = consensus_weights(self.algorithm, self.clients, rounds, self.judged)
+        return self.algorithm.consensus(state, weights)
 
 
 def build(experiment: Description, progress: bool = True) -> BuiltExperiment:

@@ -161,7 +161,7 @@ class Session:
         """The parameters of the consensus model. Raises ValueError before the first evaluation."""
         if self.state is None:
             raise ValueError('there is no consensus model before the first evaluation')
-        return self.built.algorithm.consensus(self.state)
+        return self.built.consensus(self.state, self.rows[-1]['round'])
 
 
 def save_consensus(params: Any, path: Path) -> None:

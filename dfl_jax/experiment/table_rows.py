@@ -22,7 +22,7 @@ from dfl_jax import data, models
 from dfl_jax.data import feature_shift
 from dfl_jax.experiment.run_settings import OF_FAMILIES, OF_PARTITIONS
 from dfl_jax.method_settings import nearest
-from dfl_jax.methods import METHODS, Method
+from dfl_jax.methods import METHODS, Method, compressible
 from dfl_jax.models import MLP, MODELS
 from dfl_jax.plain_text import in_a_line
 from dfl_jax.setting_error import SettingError
@@ -99,8 +99,9 @@ def method_named(value: Any) -> Method:
 
     Raises SettingError, one line.
     """
-    factory = named('algorithm', value, METHODS)
-    return factory if isinstance(factory, Method) else Method(factory, name_of(value))
+    found = named('algorithm', value, METHODS)
+    row = found if isinstance(found, Method) else Method(found, name_of(value))
+    return row._replace(factory=compressible(row.factory))
 
 
 def row_of(value: Any, table: Mapping[str, Any], kind: type) -> Any:

@@ -17,6 +17,7 @@ from dfl_jax.heterogeneous.population import (
     scatter,
 )
 from dfl_jax.heterogeneous.rounds import (
+    SENT,
     TRAINING,
     MeetingState,
     architecture_means,
@@ -24,6 +25,5 @@ from dfl_jax.heterogeneous.rounds import (
     meeting_method,
     meeting_rounds,
     predictions,
-    weight_bits,
-    weights_sent,
+    send_models,
 )

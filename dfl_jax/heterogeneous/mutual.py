@@ -98,7 +98,7 @@ def mutual_learning(
     ) -> tuple[Stacked, dict[str, Array]]:
         k_orders, k_steps = jax.random.split(key)
         aggregators, members = graph.members.shape
-        data = Clients(*(a[graph.members[:, 0]] for a in clients))  # [H, N, ...]
+        data = jax.tree.map(lambda a: a[graph.members[:, 0]], clients)  # [H, N, ...]
         dtype = data.x.dtype
         size = min(settings.batch_size, data.mask.shape[1])
         samples = data.mask.sum(axis=1, dtype=jnp.int32)  # [H]

@@ -12,14 +12,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree, State
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree, Round, State
 from dfl_jax.checks import check_choice
-from dfl_jax.compression import bits_of
+from dfl_jax.exchange import Exchange
 from dfl_jax.execution import map_in_chunks, map_present
 from dfl_jax.heterogeneous.mutual import Mutual
 from dfl_jax.heterogeneous.mutual_flops import local_flops, meeting_flops
 from dfl_jax.heterogeneous.population import (
     Groups,
+    Participants,
     Population,
     Stacked,
     assign_participants,
@@ -38,17 +39,19 @@ TRAINING = LocalTraining(  # DFML, A.2
 )
 
 
+SENT = 1  # the stream, of a round's key, of what is sent
+
+
 class MeetingState(NamedTuple):
     """The state of methods in which every client holds one model and nothing else."""
 
     params: Stacked  # leaves [M_a, ...]
-    round: Array  # scalar int32, t
 
 
 def meeting_rounds(
     population: Population,
     settings: LocalTraining,
-    combine: Callable[[Array, Stacked, Groups, Graph, Clients, Array], Stacked],
+    combine: Callable[[Array, Stacked, Groups, Round], Stacked],
     *,
     init: str = 'same',
     chunk: int | None = None,
@@ -62,8 +65,8 @@ def meeting_rounds(
     Args:
       population: the clients and their networks.
       settings: of the local training.
-      combine: (key, models, participants, graph, clients, round) -> the models that participants
-        go on with, both leaves [S, ...].
+      combine: (key, models, participants, round) -> the models that participants go on with, both
+        leaves [S, ...].
       init: `same` initial weights in an architecture, or `independent`.
       chunk: models worked on at once; None for one on a CPU, elsewhere what memory holds.
       aggregators_train: whether aggregators train on their own data before, as their senders do.
@@ -78,18 +81,22 @@ def meeting_rounds(
     local = participants_training(population, settings, chunk)
 
     def init_state(key: Array, clients: Clients) -> MeetingState:
-        return MeetingState(initial_stacked(key, population, init), jnp.int32(0))
+        return MeetingState(initial_stacked(key, population, init))
 
-    def step(
-        key: Array, state: MeetingState, graph: Graph, clients: Clients
-    ) -> tuple[MeetingState, Info]:
+    def step(key: Array, state: MeetingState, round: Round) -> tuple[MeetingState, Info]:
         k_train, k_combine = jax.random.split(key)
-        params, t = state
+        k_to, k_back = jax.random.split(jax.random.fold_in(key, SENT))
+        (params,), graph, clients = state, round.graph, round.clients
         participants = assign_participants(population, graph)
         training = participants if aggregators_train else without_aggregators(participants, graph)
-        models, losses = local(k_train, gather(params, participants), training, clients, t)
-        models = combine(k_combine, models, participants, graph, clients, t)
-        sizes = clients.mask.sum(axis=1)
+        models, losses = local(
+            k_train, gather(params, participants), training, clients, round.number
+        )
+        models = send_models(k_to, round, population, models, participants)
+        models = combine(k_combine, models, participants, round)
+        if back:
+            models = send_models(k_back, round, population, models, participants, back=True)
+        sizes = round.sizes
         flops = local_flops(population, settings, training, sizes)
         combining = jnp.zeros_like(flops)
         if mutual is not None:
@@ -98,12 +105,11 @@ def meeting_rounds(
             combining = meeting_flops(population, mutual, learning, graph, sizes)
         info = Info(
             losses_of_round(models, losses, training, graph, population.size),
-            weights_sent(population, graph, back=back),
             flops=flops + combining,
             combining_flops=combining,
         )
         replace = to_everyone if shared else scatter
-        return MeetingState(replace(params, models, participants), t + 1), info
+        return MeetingState(replace(params, models, participants)), info
 
     return meeting_method(population, init_state, step, chunk)._replace(replies=back)
 
@@ -111,7 +117,7 @@ def meeting_rounds(
 def meeting_method(
     population: Population,
     init: Callable[[Array, Clients], State],
-    step: Callable[[Array, State, Graph, Clients], tuple[State, Info]],
+    step: Callable[[Array, State, Round], tuple[State, Info]],
     chunk: int | None,
     judged: str = 'params',
 ) -> Algorithm:
@@ -123,8 +129,7 @@ def meeting_method(
     return Algorithm(
         init,
         step,
-        lambda state, x: predictions(population, models(state), x, chunk),
-        weight_bits(population),
+        lambda state, x, weights=None: predictions(population, models(state), x, chunk, weights),
         lambda state, weights=None: consensus_of_architectures(population, models(state), weights),
         predict_own=lambda state, x: own_predictions(population, models(state), x, chunk),
         task=population.task,
@@ -193,7 +198,7 @@ def participants_training(
 
             def one(args, train_one=train_one):
                 params, client = args
-                data = Clients(*(a[client] for a in clients))
+                data = jax.tree.map(lambda a: a[client], clients)
                 return train_one(keys[client], params, data, round)
 
             new[name], losses[name] = map_present(
@@ -234,27 +239,45 @@ def losses_of_round(
     return jnp.full(clients, mean, values.dtype).at[members].set(values, mode='drop')
 
 
-def weights_sent(population: Population, graph: Graph, *, back: bool = True) -> dict[str, Array]:
-    """`Info.sent`, 'weights/ARCHITECTURE' [M]: models to aggregators, and updated ones `back`.
+def send_models(
+    key: Array,
+    round: Round,
+    population: Population,
+    models: Stacked,
+    participants: Groups,
+    back: bool = False,
+) -> Stacked:
+    """The models of senders as their aggregators decode them, or `back` as the senders do; leaves
+    [S, ...].
 
-    A client sends and receives models of its own architecture.
+    A client sends and receives models of its own architecture, which are counted by it. What an
+    aggregator has of its own is not sent.
     """
+    graph, exchange = round.graph, round.exchange
     delivered = (graph.mask[:, 1:] & graph.active[:, None]).astype(jnp.int32)  # [H, K - 1]
     senders = graph.members[:, 1:]
-    aggregators = jnp.broadcast_to(graph.members[:, :1], senders.shape)
+    places = jnp.broadcast_to(graph.members[:, :1], senders.shape) if back else senders
     sent = {}
     for name, clients in population.clients.items():
         has = jnp.zeros(population.size, jnp.int32).at[clients].set(1)
-        counts = jnp.zeros_like(has).at[senders].add(delivered * has[senders])
-        if back:
-            counts = counts.at[aggregators].add(delivered * has[senders])
-        sent[f'weights/{name}'] = counts
+        counts = jnp.zeros_like(has).at[places].add(delivered * has[senders])
+        exchange.count(f'weights/{name}', counts, exchange.bits(population.models[name].shapes))
+        sent[name] = _decoded(key, exchange, models[name], participants[name], senders.shape[1] + 1)
     return sent
 
 
-def weight_bits(population: Population) -> dict[str, int]:
-    """`Algorithm.unit_bits` of `weights_sent`."""
-    return {f'weights/{name}': bits_of(model.shapes) for name, model in population.models.items()}
+def _decoded(
+    key: Array, exchange: Exchange, models: PyTree, group: Participants, members: int
+) -> PyTree:
+    """The models [S, ...] of a group, those of its senders coded; members: K."""
+    if exchange.codec is None:
+        return models
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, group.position)
+    coded = jax.vmap(exchange.codec.transmit)(keys, models)
+    sends = group.position % members != 0
+    return jax.tree.map(
+        lambda c, m: jnp.where(sends.reshape(-1, *[1] * (m.ndim - 1)), c, m), coded, models
+    )
 
 
 def consensus_of_architectures(
@@ -268,9 +291,13 @@ def consensus_of_architectures(
 
 
 def predictions(
-    population: Population, stacked: Stacked, x: Array, chunk: int | None
+    population: Population,
+    stacked: Stacked,
+    x: Array,
+    chunk: int | None,
+    weights: Array | None = None,
 ) -> dict[str, Array]:
-    """Logits of the models [M_a, ...] on x [B, ...], and of their consensus models.
+    """Logits of the models [M_a, ...] on x [B, ...], and of their consensus models; weights: [M].
 
     'client' [M, B, C]; 'consensus' [B, C] of the largest architecture's consensus model; where
     there are several, 'client/ARCHITECTURE' [M_a, B, C] and 'consensus/ARCHITECTURE' [B, C].
@@ -280,7 +307,7 @@ def predictions(
         name: map_in_chunks(lambda params, m=model: m.apply(params, x), stacked[name], chunk)
         for name, model in models.items()
     }
-    means = consensus_of_architectures(population, stacked)
+    means = consensus_of_architectures(population, stacked, weights)
     consensus = {name: models[name].apply(means[name], x) for name in models}
     largest = max(models, key=lambda name: models[name].size)
     logits = {'client': by_client(each, population), 'consensus': consensus[largest]}

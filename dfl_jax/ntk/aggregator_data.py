@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
-from dfl_jax.base import Array, Clients, Graph, PyTree
-from dfl_jax.compression import FLOAT_BITS, LABEL_BITS, number_bits
+from dfl_jax.base import Array, Clients, Graph, PyTree, Round
+from dfl_jax.exchange import FLOAT_BITS, LABEL_BITS, Codec, chain, number_bits
 from dfl_jax.models import Model
 from dfl_jax.ntk.evolution import OWN
 from dfl_jax.training import epoch_orders
@@ -70,21 +70,26 @@ def output_targets(model: Model, y: Array, dtype: DTypeLike, loss: str = 'cross_
     return y.reshape(len(y), model.classes).T
 
 
-def data_bits(model: Model, loss: str) -> dict[str, int]:
-    """Bits of an output, and of the targets of a sample, or of one of its numbers where they need
-    not be as many as the outputs."""
+def label_bits(model: Model, loss: str) -> int:
+    """Bits of the targets of a sample, or of one of its numbers where they need not be as many as
+    the outputs."""
     target = FLOAT_BITS * (1 if loss == OWN else model.classes)
-    labels = LABEL_BITS if model.task.whole_targets else target
-    return {'outputs': number_bits(model.output_type), 'labels': labels}
+    return LABEL_BITS if model.task.whole_targets else target
 
 
-def data_sent(samples: Array, y: Array, model: Model, loss: str) -> dict[str, Array]:
-    """`Info.sent` of rows of Jacobians, outputs and targets; samples: of each client, int32 [M]; y:
-    [M, N, ...]."""
-    rows = samples * model.classes
+def count_data(
+    round: Round, samples: Array, model: Model, loss: str, codec: Codec | None = None
+) -> None:
+    """Counts rows of Jacobians, outputs and targets; samples: sent by each client, int32 [M].
+
+    codec: of the rows.
+    """
+    outputs, exchange = samples * model.classes, round.exchange
     numbers = not model.task.whole_targets and loss == OWN
-    labels = samples * math.prod(y.shape[2:]) if numbers else samples
-    return {'jacobian_rows': rows, 'outputs': rows, 'labels': labels}
+    labels = samples * math.prod(round.clients.y.shape[2:]) if numbers else samples
+    exchange.count('jacobian_rows', outputs, (codec or chain()).bits(model.shapes))
+    exchange.count('outputs', outputs, number_bits(model.output_type))
+    exchange.count('labels', labels, label_bits(model, loss))
 
 
 def aggregator_of_clients(graph: Graph, clients: int) -> tuple[Array, Array]:
@@ -104,7 +109,7 @@ def draw_batches(key: Array, clients: Clients, batches: int, share: Fraction) ->
     ceil(share N / batches). One batch of everything keeps the order of the samples.
     """
     if batches == share == 1:
-        return Clients(*(a[:, None] for a in clients))
+        return jax.tree.map(lambda a: a[:, None], clients)
 
     def client_batches(key, x, y, mask):
         (order,) = epoch_orders(key, mask, 1)
@@ -113,7 +118,7 @@ def draw_batches(key: Array, clients: Clients, batches: int, share: Fraction) ->
         rows = order[jnp.minimum(places, len(mask) - 1)]
         return Clients(x[rows], y[rows], places < drawn_samples(mask.sum(dtype=jnp.int32), share))
 
-    return jax.vmap(client_batches)(jax.random.split(key, len(clients.x)), *clients)
+    return jax.vmap(client_batches)(jax.random.split(key, len(clients.x)), *clients[:3])
 
 
 def drawn_samples(sizes: Array, share: Fraction) -> Array:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.compression import Codec
+from dfl_jax.exchange import Codec
 from dfl_jax.models import Model
 from dfl_jax.ntk.precision import product, traced_precision
 

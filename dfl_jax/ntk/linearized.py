@@ -15,7 +15,7 @@ from jax import lax
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.checks import check_choice
-from dfl_jax.compression import Codec
+from dfl_jax.exchange import Codec
 from dfl_jax.models import Model
 from dfl_jax.ntk.compressed import decoded_jacobian
 from dfl_jax.ntk.evolution import Kernel

@@ -10,7 +10,8 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree, Sent
+from dfl_jax.exchange import one_round
 from dfl_jax.timing.rounds import ROUNDS, Counts, Rules, finish_times
 from dfl_jax.timing.world import World
 
@@ -46,7 +47,7 @@ def counted(
         raise DependsOnTrainingError(
             'what the method sends depends on the training; it cannot be replayed'
         )
-    bits = _bits(sent, algorithm.unit_bits, (len(graphs.active), len(clients.y)))
+    bits = _bits(sent, (len(graphs.active), len(clients.y)))
     if flops is not None:
         active = active_clients(graphs, len(clients.y))
         each = np.asarray(flops, np.float64) / np.maximum(active.sum(axis=1), 1)
@@ -60,9 +61,9 @@ def counted(
     return _counts(bits, *done)
 
 
-def _bits(sent: Mapping, unit_bits: Mapping[str, int], shape: tuple[int, ...]) -> np.ndarray:
+def _bits(sent: Mapping[str, Sent], shape: tuple[int, ...]) -> np.ndarray:
     """The bits that each client sends, [T, M] = shape."""
-    each = (unit_bits[unit] * np.asarray(count, np.float64) for unit, count in sent.items())
+    each = (one.bits * np.asarray(one.messages, np.float64) for one in sent.values())
     return sum(each, start=np.zeros(shape))
 
 
@@ -73,9 +74,9 @@ def _counts(bits: np.ndarray, flops: Array | None, combining: Array | None) -> C
     return Counts(bits, np.asarray(flops, np.float64), combining)
 
 
-def counts_of(info: Info, unit_bits: Mapping[str, int]) -> Counts:
+def counts_of(info: Info) -> Counts:
     """The counts of rounds whose reports, on the host, have a leading axis."""
-    bits = _bits(info.sent, unit_bits, np.shape(info.loss))
+    bits = _bits(info.sent, np.shape(info.loss))
     return _counts(bits, info.flops, info.combining_flops)
 
 
@@ -98,7 +99,7 @@ def check_rounds(
     key, graph = jax.random.key(0), jax.tree.map(lambda a: a[0], graphs)
 
     def info(key: Array, graph: Graph, clients: Clients) -> Info:
-        return algorithm.step(key, algorithm.init(key, clients), graph, clients)[1]
+        return one_round(algorithm, key, algorithm.init(key, clients), 0, graph, clients)[1]
 
     if jax.eval_shape(info, key, graph, clients).flops is None:
         raise ValueError(UNCOUNTED)
@@ -123,21 +124,26 @@ def _rounds(
 ) -> PyTree | None:
     """A part of what each round reports, leaves [T, ...]; None where it depends on the data.
 
-    What it follows from of the state, such as the number of the round, goes on from round to round.
+    What it follows from of the state goes on from round to round.
     """
 
-    def report(state: PyTree, graph: Graph, key: Array, mask: Array, x: Array, y: Array) -> PyTree:
-        state, info = algorithm.step(key, state, graph, Clients(x, y, mask))
+    def report(
+        state: PyTree, now: tuple[Array, Graph], known: tuple, x: Array, y: Array
+    ) -> tuple[PyTree, PyTree]:
+        key, *masks = known
+        state, info = one_round(algorithm, key, state, *now, Clients(x, y, *masks))
         return state, part(info)
 
-    def begin(key: Array, mask: Array, x: Array, y: Array) -> PyTree:
-        return algorithm.init(key, Clients(x, y, mask))
+    def begin(known: tuple, x: Array, y: Array) -> PyTree:
+        key, *masks = known
+        return algorithm.init(key, Clients(x, y, *masks))
 
-    graph = jax.tree.map(lambda a: jnp.asarray(a[0]), graphs)
-    known = jax.random.key(0), jnp.asarray(clients.mask)
+    rounds = np.arange(len(graphs.active), dtype=np.int32), graphs
+    now = jax.tree.map(lambda a: jnp.asarray(a[0]), rounds)
+    known = jax.random.key(0), *jax.tree.map(jnp.asarray, (clients.mask, clients.arrival))
     data = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (clients.x, clients.y)]
-    first, state = jax.make_jaxpr(begin, return_shape=True)(*known, *data)
-    closed, (_, shapes) = jax.make_jaxpr(report, return_shape=True)(state, graph, *known, *data)
+    first, state = jax.make_jaxpr(begin, return_shape=True)(known, *data)
+    closed, (_, shapes) = jax.make_jaxpr(report, return_shape=True)(state, now, known, *data)
     size = len(first.jaxpr.outvars)  # leaves of the state
     reported, others = [True] * (len(closed.jaxpr.outvars) - size), len(closed.jaxpr.invars) - size
     used, carried = [False] * size, None
@@ -150,17 +156,19 @@ def _rounds(
     whole = jaxpr_as_fun(ClosedJaxpr(jaxpr, closed.consts))
 
     @jax.jit
-    def of_rounds(state: list[Array], graphs: Graph) -> tuple[list[Array], list[Array]]:
-        def one(state: list[Array], graph: Graph) -> tuple[list[Array], list[Array]]:
-            found = whole(*state, *_those([*jax.tree.leaves((graph, known))], used[size:]))
+    def of_rounds(state: list[Array], rounds: PyTree) -> tuple[list[Array], list[Array]]:
+        def one(state: list[Array], now: PyTree) -> tuple[list[Array], list[Array]]:
+            found = whole(*state, *_those(jax.tree.leaves((now, known)), used[size:]))
             return found[: len(state)], found[len(state) :]
 
-        return lax.scan(one, state, graphs)
+        return lax.scan(one, state, rounds)
 
-    carry = jaxpr_as_fun(ClosedJaxpr(start, first.consts))(*_those([*known], of_start))
+    carry = jaxpr_as_fun(ClosedJaxpr(start, first.consts))(
+        *_those(jax.tree.leaves(known), of_start)
+    )
     blocks = []
     for begins in range(0, len(graphs.active), BLOCK):
-        block = jax.tree.map(lambda a, r=begins: np.asarray(a[r : r + BLOCK]), graphs)
+        block = jax.tree.map(lambda a, r=begins: np.asarray(a[r : r + BLOCK]), rounds)
         carry, found = of_rounds(carry, block)
         blocks.append(jax.device_get(found))
     leaves = [np.concatenate(each) for each in zip(*blocks, strict=True)]

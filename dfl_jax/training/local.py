@@ -106,7 +106,7 @@ def local_training(
         keys = jax.random.split(key, len(clients.x))
         return map_in_chunks(
             lambda one: train_one(one[0], one[1], Clients(*one[4:]), round, one[2], one[3]),
-            (keys, params, support, linear, *clients),
+            (keys, params, support, linear, *clients[:3]),
             chunk,
             settings.bytes_of_client(model, clients.y.shape[1]),
         )
@@ -138,7 +138,7 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
         support: PyTree | None = None,
         linear: PyTree | None = None,
     ) -> tuple[PyTree, Array]:
-        x, y, mask = client
+        x, y, mask = client[:3]
         size = min(settings.batch_size, len(mask))
         samples = jnp.sum(mask, dtype=jnp.int32)
         in_epoch = (samples + size - 1) // size

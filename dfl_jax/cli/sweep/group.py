@@ -184,7 +184,7 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm) -> None:
     for number, one in enumerate(program):
         if diverged(one.directory) is None:
             last = jax.tree.map(lambda leaf, n=number: leaf[n], state)
-            save_consensus(one.built.algorithm.consensus(last), one.directory.consensus)
+            save_consensus(one.built.consensus(last, rounds), one.directory.consensus)
             one.directory.finish()
 
 

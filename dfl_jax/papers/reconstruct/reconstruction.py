@@ -28,7 +28,7 @@ from jax import lax
 from scipy import ndimage
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.compression import Codec
+from dfl_jax.exchange import Codec
 from dfl_jax.models import MLP, Model
 
 WINDOW_SIGMA, WINDOW_RADIUS = 1.5, 5  # of SSIM, in pixels

@@ -11,8 +11,8 @@ import optax
 from absl import flags
 
 from dfl_jax.checks import check_range
-from dfl_jax.compression import Compression
 from dfl_jax.data.projection import project, projection_matrix
+from dfl_jax.exchange import Compression
 from dfl_jax.experiment.streams import streams
 from dfl_jax.models import MODELS, Model, bind
 from dfl_jax.papers.reconstruct import reconstruction

@@ -22,6 +22,7 @@ from jax import lax
 
 from dfl_jax import topology
 from dfl_jax.base import Algorithm, Array, Clients, Graph, PyTree
+from dfl_jax.exchange import one_round
 from dfl_jax.experiment.run_directory import Row
 from dfl_jax.methods import METHODS, make
 from dfl_jax.models import Linear, bind
@@ -132,7 +133,7 @@ def _programs(
 
         def step(state: PyTree, k: Array) -> tuple[PyTree, Array]:
             key = jax.random.fold_in(jax.random.key(1), k)
-            state, _ = algorithm.step(key, state, graph, problem.clients)
+            state, _ = one_round(algorithm, key, state, k, graph, problem.clients)
             return state, problem.suboptimality(algorithm.consensus(state))
 
         return lax.scan(step, state, first + jnp.arange(BLOCK))

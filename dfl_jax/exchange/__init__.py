@@ -1,0 +1,33 @@
+"""What clients send each other: how it is coded, tampered with, combined and counted.
+
+Every message of every method goes through the `Exchange` of its round. A codec, an attack or a rule
+of aggregation is written for one tensor or one receiver, and reaches all methods from here.
+"""
+
+from dfl_jax.exchange.compression import (
+    FLOAT_BITS,
+    LABEL_BITS,
+    Codec,
+    Compression,
+    Message,
+    bits_of,
+    chain,
+    half_precision,
+    largest,
+    number_bits,
+    quantization,
+)
+from dfl_jax.exchange.exchange import (
+    Aggregation,
+    Attack,
+    Exchange,
+    heard_messages,
+    one_round,
+    round_of,
+)
+
+__all__ = [
+    *('FLOAT_BITS', 'LABEL_BITS', 'Aggregation', 'Attack', 'Codec', 'Compression', 'Exchange'),
+    *('Message', 'bits_of', 'chain', 'half_precision', 'heard_messages', 'largest'),
+    *('number_bits', 'one_round', 'quantization', 'round_of'),
+]

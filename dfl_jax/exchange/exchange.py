@@ -1,0 +1,210 @@
+"""The exchange of a round: what clients send is coded, tampered with, combined and counted here."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree, Round, Sent, State
+from dfl_jax.exchange.compression import Codec, chain
+from dfl_jax.execution import bytes_of, map_in_chunks
+from dfl_jax.gossip import mix
+
+# One receiver's own model, leaves [...], those of its members, [K, ...], its own first, their
+# weights [K] and which of them were delivered, bool [K] -> the new model
+Aggregation = Callable[[PyTree, PyTree, Array, Array], PyTree]
+
+
+class Attack(NamedTuple):
+    """Clients that lie, and how.
+
+    `tamper` sees one receiver: (key, what its members send, leaves [K, ...], its own first; which
+    of them lie, bool [K]; its own, leaves [...]; weights [K]; which are delivered, bool [K]) ->
+    what it receives, leaves [K, ...]. So it may know what honest members send, and differ from link
+    to link.
+    """
+
+    attackers: np.ndarray  # [M] bool
+    tamper: Callable[[Array, PyTree, Array, PyTree, Array, Array], PyTree]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How the messages of a method are coded, tampered with and combined.
+
+    Args:
+      codec: of every message of models or of what is averaged like them; None leaves them.
+      attack: what some clients send in place of their messages; None for honest clients.
+      aggregation: how one receiver combines what it receives; None for the weighted mean.
+      sent: what the round that is being traced has counted so far, by kind of message.
+
+    >>> from dfl_jax.exchange.compression import quantization
+    >>> Exchange(quantization(8)).bits(jnp.zeros(100))
+    832
+    """
+
+    codec: Codec | None = None
+    attack: Attack | None = None
+    aggregation: Aggregation | None = None
+    sent: dict[str, Sent] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def plain(self) -> bool:
+        """Whether receivers take the weighted mean of what their members sent."""
+        return self.attack is None and self.aggregation is None
+
+    def bits(self, shapes: PyTree) -> int:
+        """Exact bits of one message that holds a tensor of each of these shapes, coded."""
+        return (self.codec or chain()).bits(shapes)
+
+    def count(self, kind: str, messages: Array, bits: int) -> None:
+        """Counts messages of each client, [M] int32, of so many bits each.
+
+        For what is sent within a loop over aggregators; `send` counts by itself.
+        """
+        before = self.sent.get(kind)
+        if before is not None and before.bits != bits:
+            raise ValueError(f'{kind} of {before.bits} and of {bits} bits in one round')
+        total = messages if before is None else before.messages + messages
+        self.sent[kind] = Sent(total, bits)
+
+    def send(
+        self,
+        key: Array,
+        round: Round,
+        tree: PyTree,
+        around: PyTree | None = None,
+        *,
+        kind: str = 'weights',
+    ) -> PyTree:
+        """What the receivers decode of every client's message, leaves [M, ...].
+
+        Args:
+          tree: what each client sends to all that hear it, leaves [M, ...].
+          around: leaves [M, ...] that sender and receivers have in common, so that the difference
+            from it is coded alone.
+          kind: what the message holds, by which it is counted.
+        """
+        messages, _ = heard_messages(round.graph, len(round.sizes))
+        self.count(kind, messages, self.bits(_one(tree)))
+        content = tree if around is None else optax.tree.sub(tree, around)
+        if self.codec is not None:
+            keys = jax.random.split(key, len(round.sizes))
+            content = jax.vmap(self.codec.transmit)(keys, content)
+        return content if around is None else optax.tree.add(around, content)
+
+    def send_to_each(
+        self, key: Array, round: Round, tree: PyTree, *, kind: str = 'weights'
+    ) -> PyTree:
+        """`send` of another message to each neighbour: leaves [H, K - 1, ...], by receiver."""
+        messages, _ = heard_messages(round.graph, len(round.sizes))
+        self.count(kind, messages, self.bits(_one(_one(tree))))
+        if self.codec is None:
+            return tree
+        keys = jax.random.split(key, round.graph.members[:, 1:].shape)
+        return jax.vmap(jax.vmap(self.codec.transmit))(keys, tree)
+
+    def combine(self, key: Array, round: Round, rows: Array, decoded: PyTree) -> PyTree:
+        """What every receiver makes of what its members sent, leaves [M, ...] -> [H, ...].
+
+        rows: [H, K], the weights of the members, which sum to one.
+        """
+        if self.plain:
+            return mix(rows, round.graph.members, decoded)
+
+        def at_receiver(inputs: tuple) -> PyTree:
+            key, members, delivered, weights = inputs
+            received = jax.tree.map(lambda a: jnp.take(a, members, axis=0, mode='clip'), decoded)
+            own = _one(received)
+            if self.attack is not None:
+                lies = jnp.asarray(self.attack.attackers)[members] & delivered
+                received = self.attack.tamper(key, received, lies, own, weights, delivered)
+            if self.aggregation is None:
+                return jax.tree.map(
+                    lambda a: jnp.tensordot(weights.astype(a.dtype), a, 1, precision='highest'),
+                    received,
+                )
+            return self.aggregation(own, received, weights, delivered)
+
+        members, mask, active = round.graph[:3]
+        inputs = (jax.random.split(key, len(members)), members, mask & active[:, None], rows)
+        each = 4 * members.shape[1] * bytes_of(jax.eval_shape(_one, decoded))
+        new = map_in_chunks(at_receiver, inputs, None, each)
+        itself = members[:, 0]
+        return jax.tree.map(
+            lambda n, d: jnp.where(active.reshape(-1, *[1] * (d.ndim - 1)), n, d[itself]),
+            *(new, decoded),
+        )
+
+    def mean(
+        self,
+        key: Array,
+        round: Round,
+        rows: Array,
+        tree: PyTree,
+        around: PyTree | None = None,
+        *,
+        kind: str = 'weights',
+    ) -> PyTree:
+        """`send` and `combine`: leaves [M, ...] -> [H, ...]."""
+        decoded = self.send(key, round, tree, around, kind=kind)
+        return self.combine(jax.random.fold_in(key, 1), round, rows, decoded)
+
+
+def heard_messages(graph: Graph, clients: int) -> tuple[Array, Array]:
+    """Messages over delivered links: (from the members to aggregators, from the aggregators back),
+    int32 [M].
+
+    What an aggregator sends is counted for the client that it is, its column 0.
+    """
+    delivered = (graph.mask[:, 1:] & graph.active[:, None]).astype(jnp.int32)
+    to_aggregators = jax.ops.segment_sum(delivered.ravel(), graph.members[:, 1:].ravel(), clients)
+    from_aggregators = jax.ops.segment_sum(delivered.sum(axis=1), graph.members[:, 0], clients)
+    return to_aggregators, from_aggregators
+
+
+def round_of(
+    number: Array | int,
+    graph: Graph,
+    clients: Clients,
+    exchange: Exchange | None = None,
+    judged: Array | None = None,
+) -> Round:
+    """The round of this number, from 0, with the samples that have arrived."""
+    mask = jnp.asarray(clients.mask)
+    if clients.arrival is not None:
+        mask &= clients.arrival <= number
+    sizes = mask.sum(axis=1, dtype=jnp.int32)
+    exchange = dataclasses.replace(exchange or Exchange(), sent={})
+    number = jnp.asarray(number, jnp.int32)
+    return Round(number, graph, Clients(clients.x, clients.y, mask), sizes, exchange, judged)
+
+
+def one_round(
+    algorithm: Algorithm,
+    key: Array,
+    state: State,
+    number: Array | int,
+    graph: Graph,
+    clients: Clients,
+    judged: Array | None = None,
+) -> tuple[State, Info]:
+    """One step of a method, and what it reports with what its clients sent.
+
+    Args:
+      number: of the round, from 0.
+      judged: [M] bool, clients over whom means are taken; None: all.
+    """
+    round = round_of(number, graph, clients, algorithm.exchange, judged)
+    state, info = algorithm.step(key, state, round)
+    return state, info._replace(sent=round.exchange.sent)
+
+
+def _one(tree: PyTree) -> PyTree:
+    """The first entry of stacked leaves."""
+    return jax.tree.map(lambda leaf: leaf[0], tree)
