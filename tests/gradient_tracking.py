@@ -5,9 +5,9 @@ from typing import NamedTuple
 import jax
 
 from dfl_jax import Algorithm, Info
-from dfl_jax.algorithms.gossip_method import consensus_of, count_sent, stacked_predictions
+from dfl_jax.algorithms.gossip_method import mean_params, stacked_predictions
 from dfl_jax.base import Array, PyTree
-from dfl_jax.gossip import mix, mixing_weights
+from dfl_jax.gossip import mixing_weights
 from dfl_jax.initialisation import initial_params
 from dfl_jax.methods import Method
 from dfl_jax.metrics import dispersion
@@ -35,22 +35,19 @@ def tracking(model, *, lr: float = 0.5, beta: float = 1.0) -> Algorithm:
 
     def init(key, clients):
         params = initial_params(key, model, len(clients.y), 'same')
-        _, gradient = losses_and_gradients(params, *clients)
+        _, gradient = losses_and_gradients(params, *clients[:3])
         return State(params, gradient, gradient)
 
-    def step(key, state, graph, clients):
-        weights = mixing_weights(graph, clients.mask.sum(axis=1), 'metropolis')
+    def step(key, state, round):
+        rows, mean = mixing_weights(round.graph, round.sizes, 'metropolis'), round.exchange.mean
         moved = jax.tree.map(lambda x, y: x - lr * y, state.params, state.tracker)
-        params, mixed = (mix(weights, graph.members, each) for each in (moved, state.tracker))
-        losses, new = losses_and_gradients(params, *clients)
+        params = mean(key, round, rows, moved)
+        mixed = mean(key, round, rows, state.tracker, kind='trackers')
+        losses, new = losses_and_gradients(params, *round.clients[:3])
         tracker = jax.tree.map(lambda y, a, b: y + beta * (a - b), mixed, new, state.gradient)
-        sent, _ = count_sent(graph, len(clients.y))
-        info = Info(losses, {'weights': 2 * sent}, dispersion(params))
-        return State(params, tracker, new), info
+        return State(params, tracker, new), Info(losses, dispersion(params))
 
-    mean = consensus_of('mean')
-    bits = {'weights': 32 * model.size}
-    return Algorithm(init, step, stacked_predictions(model, mean), bits, mean)
+    return Algorithm(init, step, stacked_predictions(model), mean_params)
 
 
 method = Method(tracking, label='Gradient tracking')

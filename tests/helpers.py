@@ -19,6 +19,7 @@ from dfl_jax import Clients, Graph, data
 from dfl_jax.base import Algorithm
 from dfl_jax.data import DataError
 from dfl_jax.evaluation import evaluation
+from dfl_jax.exchange import one_round
 from dfl_jax.methods import make
 from dfl_jax.setting_error import SettingError
 from tests.torture.processes import Process, Starter, command
@@ -41,8 +42,9 @@ def compiled(method, network, **settings) -> Compiled:
     name = (method, id(network), repr(sorted(settings.items(), key=lambda item: item[0])))
     if name not in _COMPILED:
         algorithm = make(method, network, **settings)
-        functions = map(jax.jit, (algorithm.init, algorithm.step, algorithm.predict))
-        _COMPILED[name] = network, Compiled(algorithm, *functions)  # held, so that its id stays
+        step = functools.partial(one_round, algorithm)  # (key, state, number, graph, clients)
+        compiled_functions = map(jax.jit, (algorithm.init, step, algorithm.predict))
+        _COMPILED[name] = network, Compiled(algorithm, *compiled_functions)  # held, so that its id stays
     return _COMPILED[name][1]
 
 
@@ -157,7 +159,7 @@ def rounds_of(method: Compiled, clients, graphs):
         state = widen(state)
     states, infos = [state], []
     for r in range(len(graphs.active)):
-        state, info = method.step(jax.random.key(r), state, round_of(graphs, r), clients)
+        state, info = method.step(jax.random.key(r), state, r, round_of(graphs, r), clients)
         states.append(state)
         infos.append(info)
     return jax.device_get(states), jax.device_get(infos)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dfl_jax import Clients, simulate, topology
-from dfl_jax.compression import (
+from dfl_jax.exchange.compression import (
     ROUNDINGS,
     Compression,
     bits_of,

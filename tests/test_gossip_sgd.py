@@ -7,7 +7,7 @@ import reference
 from helpers import as_reference, assert_equals_reference, compiled, round_of, rounds_of
 
 from dfl_jax import Graph, topology
-from dfl_jax.compression import Codec
+from dfl_jax.exchange.compression import Codec
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 from dfl_jax.training.batches import epoch_orders

@@ -9,7 +9,7 @@ import pytest
 from flax import linen as nn
 from jax.flatten_util import ravel_pytree
 
-from dfl_jax.compression import half_precision
+from dfl_jax.exchange.compression import half_precision
 from dfl_jax.models import MLP, bind
 from dfl_jax.ntk import evolve
 from dfl_jax.ntk.linearized import projected

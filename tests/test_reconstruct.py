@@ -9,7 +9,7 @@ import pytest
 from reference import jacobian
 from test_cli import called
 
-from dfl_jax.compression import chain, quantization, top_k
+from dfl_jax.exchange.compression import chain, quantization, top_k
 from dfl_jax.data import synthetic
 from dfl_jax.data.projection import project, projection_matrix
 from dfl_jax.models import MLP, SmallCNN, bind
