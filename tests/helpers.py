@@ -43,8 +43,8 @@ def compiled(method, network, **settings) -> Compiled:
     if name not in _COMPILED:
         algorithm = make(method, network, **settings)
         step = functools.partial(one_round, algorithm)  # (key, state, number, graph, clients)
-        compiled_functions = map(jax.jit, (algorithm.init, step, algorithm.predict))
-        _COMPILED[name] = network, Compiled(algorithm, *compiled_functions)  # held, so that its id stays
+        jitted = map(jax.jit, (algorithm.init, step, algorithm.predict))
+        _COMPILED[name] = network, Compiled(algorithm, *jitted)  # held, so that its id stays
     return _COMPILED[name][1]
 
 
