@@ -16,7 +16,7 @@ from dfl_jax.algorithms.ntk_fl import memory as ntk_fl_memory
 from dfl_jax.algorithms.spark import memory as spark_memory
 from dfl_jax.asynchronous import EVENT_METHODS, by_interval
 from dfl_jax.base import Algorithm
-from dfl_jax.exchange import Compression, Exchange
+from dfl_jax.exchange import Compression, Exchange, with_error_feedback
 from dfl_jax.heterogeneous import Population
 from dfl_jax.method_settings import assemble, described, nearest
 from dfl_jax.models import Model
@@ -69,7 +69,7 @@ class Method(NamedTuple):
 
 
 PREFIXES = {  # of the flat names of settings whose own names would say too little
-    'message': ('sparsity', 'sparsifier', 'bits', 'quantizer', 'rounding'),
+    'message': ('sparsity', 'sparsifier', 'bits', 'quantizer', 'rounding', 'error_feedback'),
     'ntk': (
         *('precision', 'timesteps', 'patience', 'averaging', 'jacobian_weights'),
         *('batches', 'subsampling', 'by_cluster'),
@@ -146,11 +146,13 @@ def compressible(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
 
     @functools.wraps(getattr(factory, 'func', factory))  # of a partial, what it is of
     def make(network: Any, *, compression: Compression = Compression(), **settings: Any) -> Any:
-        algorithm, codec = factory(network, **settings), compression.codec('stochastic')
+        algorithm = factory(network, **settings)
+        codec = compression.codec('stochastic', feedback=True)
         if codec is None:
             return algorithm
-        exchange = algorithm.exchange or Exchange()
-        return algorithm._replace(exchange=dataclasses.replace(exchange, codec=codec))
+        exchange = (algorithm.exchange or Exchange())._replace(codec=codec)
+        algorithm = algorithm._replace(exchange=exchange)
+        return with_error_feedback(algorithm) if compression.error_feedback else algorithm
 
     default = Compression()
     own = inspect.Parameter('compression', inspect.Parameter.KEYWORD_ONLY, default=default)

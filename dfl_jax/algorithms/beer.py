@@ -67,11 +67,11 @@ def beer(
         x, h, v, c, before = state
         rows, exchange, sends = gossip.rows(round), round.exchange, round.number > 0
         gradient, lr, losses = local(k_train, x, round)
-        v = pulled(rows, round.graph, v, c, consensus_step)
+        v = pulled(k_tracker, round, rows, v, c, consensus_step)
         v = optax.tree.add(v, optax.tree.sub(gradient, before))
         sent = exchange.send(k_tracker, round.only(sends), v, around=c, kind='trackers')
         c = jax.tree.map(lambda new, old: jnp.where(sends, new, old), sent, c)
-        x = optax.tree.add_scale(pulled(rows, round.graph, x, h, consensus_step), -lr, v)
+        x = optax.tree.add_scale(pulled(k_weights, round, rows, x, h, consensus_step), -lr, v)
         h = exchange.send(k_weights, round, x, around=h)
         return (x, h, v, c, gradient), losses
 

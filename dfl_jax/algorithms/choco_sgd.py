@@ -22,10 +22,9 @@ import optax
 from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_displacement
 from dfl_jax.algorithms.graph_requirements import static
-from dfl_jax.base import Algorithm, Array, Graph, PyTree, Round
+from dfl_jax.base import Algorithm, Array, PyTree, Round
 from dfl_jax.checks import check_range
 from dfl_jax.exchange import Compression, Exchange
-from dfl_jax.gossip import mix
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -62,7 +61,7 @@ def choco_sgd(
         gradient, losses = displacement(k_train, x, round)  # lr g
         half = optax.tree.sub(x, gradient)
         public = round.exchange.send(k_codec, round, half, around=public)
-        mixed = pulled(gossip.rows(round), round.graph, half, public, consensus_step)
+        mixed = pulled(k_codec, round, gossip.rows(round), half, public, consensus_step)
         return (mixed, public), losses
 
     return gossip_method(
@@ -73,10 +72,12 @@ def choco_sgd(
     )
 
 
-def pulled(rows: Array, graph: Graph, x: PyTree, public: PyTree, gamma: float) -> PyTree:
+def pulled(
+    key: Array, round: Round, rows: Array, x: PyTree, public: PyTree, gamma: float
+) -> PyTree:
     """x + gamma (W - I) x^: the weights, pulled towards their neighbours' copies; leaves [M, ...].
 
     rows: [M, K], those of W.
     """
-    mixed = mix(rows, graph.members, public)
+    mixed = round.exchange.combine(jax.random.fold_in(key, 1), round, rows, public)
     return jax.tree.map(lambda x, m, p: x + gamma * (m - p), x, mixed, public)

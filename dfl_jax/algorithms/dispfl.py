@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import optax
 
 from dfl_jax.algorithms.client_models import Gossip
-from dfl_jax.algorithms.gossip_method import keep_inactive, mean_params, stacked_method
+from dfl_jax.algorithms.gossip_method import SENT, keep_inactive, mean_params, stacked_method
 from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree, Round
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.exchange import Exchange, heard_messages, largest
@@ -138,8 +138,9 @@ def dispfl(
         )
 
         rows = gossip.rows(round)
-        trained = sent_inside(jax.random.fold_in(key, 1), round, trained, masks, counts)
-        sums = mix(rows, graph.members, trained)
+        k_sent, k_combined = jax.random.split(jax.random.fold_in(key, SENT))
+        trained = sent_inside(k_sent, round, trained, masks, counts)
+        sums = round.exchange.combine(k_combined, round, rows, trained)
         holders = mix(rows, graph.members, optax.tree.cast_like(masks, trained))
         averaged = _masked(_divided(sums, holders), searched)
 

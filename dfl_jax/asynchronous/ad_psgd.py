@@ -18,7 +18,8 @@ import jax.numpy as jnp
 
 from dfl_jax.asynchronous.events import Event, Network, Queue
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.asynchronous.state import AgedModel, Events, Read, Train, Updated, event_method
+from dfl_jax.asynchronous.state import AgedModel, Events, Models, Train, Updated, event_method
+from dfl_jax.base import Array
 
 
 def exchanges(network: Network) -> Iterator[Event]:
@@ -60,13 +61,18 @@ def exchanges(network: Network) -> Iterator[Event]:
         begin(i, time)
 
 
-def update(event: Slots, read: Read, present: Read, train: Train) -> Updated:
-    began = read(event, 0).params
+def update(event: Slots, models: Models, train: Train) -> Updated:
+    began = models.read(event, 0).params
     trained, loss = train(began)
-    own, other = present(event, 0).params, present(event, 1).params
-    averages = jax.tree.map(lambda x, y: jnp.where(event.mask[1], (x + y) / 2, x), own, other)
+    own, other = (models.present(event, k).params for k in (0, 1))
+    own_sent, other_sent = (models.sent(event, k).params for k in (0, 1))
+
+    def average(x: Array, y: Array) -> Array:
+        return jnp.where(event.mask[1], (x + y) / 2, x)
+
+    averages = jax.tree.map(average, own, other_sent)
     new = jax.tree.map(lambda a, z, x: a + (z - x), averages, trained, began)
-    return (AgedModel(new), AgedModel(averages)), loss
+    return (AgedModel(new), AgedModel(jax.tree.map(average, other, own_sent))), loss
 
 
 ad_psgd = partial(event_method, Events(update, written=2))

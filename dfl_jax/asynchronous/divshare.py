@@ -24,10 +24,18 @@ from dfl_jax.algorithms.client_models import ClientModels
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH
 from dfl_jax.asynchronous.events import Event, Network, Queue
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.asynchronous.state import AgedModel, Events, Layout, Read, Train, Updated, event_method
+from dfl_jax.asynchronous.state import (
+    AgedModel,
+    Events,
+    Layout,
+    Models,
+    Train,
+    Updated,
+    event_method,
+)
 from dfl_jax.base import Algorithm, Array, PyTree
 from dfl_jax.checks import check_range
-from dfl_jax.exchange import number_bits
+from dfl_jax.exchange import Codec, Exchange, Message, chain, number_bits
 from dfl_jax.models import Model
 from dfl_jax.setting_error import InputError
 from dfl_jax.training import LocalTraining
@@ -41,9 +49,9 @@ def fragments_sent(
 ) -> Iterator[Event]:
     """The updates of DivShare, in the order of their ends; client by client where these are one.
 
-    `Event.sent` counts parameters. An upload begins only while the client is online, and what
-    arrives at a client that is offline is lost. Raises ValueError for more recipients than hear a
-    client, and for more fragments than a model has parameters.
+    `Event.sent` counts the units of `fragment_bits`. An upload begins only while the client is
+    online, and what arrives at a client that is offline is lost. Raises ValueError for more
+    recipients than hear a client, and for more fragments than a model has parameters.
     """
     fewest = min(network.heard_by, key=len)
     if recipients is None:
@@ -56,25 +64,28 @@ def fragments_sent(
         )
     parameters = network.bits // network.number_bits
     check_range(f'fragments of {parameters} parameters', fragments, least=1, most=parameters)
-    sizes = [parameters // fragments + (f < parameters % fragments) for f in range(fragments)]
+    fewer, more, unit = fragment_bits(
+        parameters, fragments, network.number_bits, network.codec or chain()
+    )
+    sizes = [more if f < parameters % fragments else fewer for f in range(fragments)]
     version = [0] * network.clients
     received: list[dict[tuple[int, int], int]] = [{} for _ in version]  # by sender and fragment
     averaged: list[list[tuple[int, int, int]]] = [[] for _ in version]  # sender, fragment, version
     queue = Queue()  # time, what, client, and of what arrives (sender, fragment) and version
 
     def send(i: int, time: float, until: float) -> int:
-        """How many parameters arrive of those that leave until then."""
+        """How many units arrive of what leaves until then."""
         others = [(f, j) for f in range(fragments) for j in network.neighbours(i, recipients)]
         arrived, free = 0, time
         for fragment, j in network.shuffled(i, others):
-            begin, bits = network.next_online(i, free), network.number_bits * sizes[fragment]
+            begin, bits = network.next_online(i, free), sizes[fragment]
             free = begin + network.upload_seconds(i, bits=bits)
             if free > until or math.isinf(free):
                 break
             arrival = begin + network.transfer_seconds(i, j, bits=bits)
             if not network.is_lost(i) and network.is_online(j, arrival):
                 queue.push(arrival, ARRIVES, j, (i, fragment), version[i])
-                arrived += sizes[fragment]
+                arrived += sizes[fragment] // unit
         return arrived
 
     network.versions_in_use = lambda: {
@@ -100,6 +111,17 @@ def fragments_sent(
             sent = arrived, *[0] * len(averaged[i])
             yield Event(time, members, versions, count, sent, fragments=parts)
             queue.push(begin, BEGINS, i, (), 0)
+
+
+def fragment_bits(
+    parameters: int, fragments: int, number_bits: int, codec: Codec
+) -> tuple[int, int, int]:
+    """The bits of a fragment, of one with one parameter more, and the unit that both are made of:
+    one parameter where nothing is coded."""
+    few, one = (
+        codec.compressed(Message(n, number_bits, 0)).bits for n in (parameters // fragments, 1)
+    )
+    return few, few + one, math.gcd(few, one)
 
 
 def layout_of(model: Model, fragments: int) -> Layout:
@@ -157,13 +179,13 @@ def divshare(
     check_range(f'fragments of {model.size} parameters', fragments, least=1, most=model.size)
     layout = layout_of(model, fragments)
 
-    def update(event: Slots, read: Read, present: Read, train: Train) -> Updated:
+    def update(event: Slots, models: Models, train: Train) -> Updated:
         assert event.fragments is not None
-        own, parts = present(event, 0).params, jnp.asarray(event.fragments)
+        own, parts = models.present(event, 0).params, jnp.asarray(event.fragments)
 
         def add(k: int | Array, sums: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
             total, copies = sums
-            received = read(event, k, parts[k]).params
+            received = models.read(event, k, parts[k]).params
             # A fragment without one of the weights that remain adds nothing to them
             total = [
                 t.at[parts[k]].add(x, mode='drop') for t, x in zip(total, received, strict=True)
@@ -175,6 +197,10 @@ def divshare(
         trained, loss = train([t / copies[: len(t), None] for t in total])
         return (AgedModel(trained),), loss
 
-    widest = jnp.result_type(*jax.tree.leaves(model.shapes))
-    events = Events(update, layout=layout, units={'parameters': number_bits(widest)})
+    def unit(exchange: Exchange) -> tuple[str, int]:
+        bits = number_bits(jnp.result_type(*jax.tree.leaves(model.shapes)))
+        codec = exchange.codec or chain()
+        return 'parameters', fragment_bits(model.size, fragments, bits, codec)[2]
+
+    events = Events(update, layout=layout, unit=unit)
     return event_method(events, model, places=places, training=training, models=models)

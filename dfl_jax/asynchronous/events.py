@@ -15,7 +15,7 @@ import numpy as np
 
 from dfl_jax.base import Graph
 from dfl_jax.checks import check_range
-from dfl_jax.exchange import FLOAT_BITS
+from dfl_jax.exchange import FLOAT_BITS, Codec
 from dfl_jax.gossip import mixing_weights
 from dfl_jax.setting_error import InputError
 from dfl_jax.timing import World
@@ -68,6 +68,7 @@ class Network:
         flops: np.ndarray | float,
         bits: int,
         number_bits: int = FLOAT_BITS,
+        codec: Codec | None = None,
         loss: float = 0.0,
         mixing: str = 'uniform',
         sizes: np.ndarray | None = None,
@@ -88,7 +89,7 @@ class Network:
         check_range('bits of a model', bits, least=1)
         check_range('flops (of a local update)', float(np.min(flops)), above=0)
         self.clients, self.world, self.loss = clients, world, loss
-        self.bits, self.number_bits = bits, number_bits
+        self.bits, self.number_bits, self.codec = bits, number_bits, codec
         self.hears = [members[i, 1:][mask[i, 1:]].tolist() for i in range(clients)]
         self.heard_by: list[list[int]] = [[] for _ in range(clients)]
         for i, others in enumerate(self.hears):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from dfl_jax.asynchronous.events import Event, Network, Queue
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.asynchronous.state import AgedModel, Events, Read, Train, Updated, event_method
+from dfl_jax.asynchronous.state import AgedModel, Events, Models, Train, Updated, event_method
 from dfl_jax.base import Array
 
 DONE, ARRIVES, SENDS = range(3)  # the order of what happens at one time
@@ -89,9 +89,8 @@ def pushes(network: Network) -> Iterator[Event]:
                 begin(i, time, message)
 
 
-def update(event: Slots, read: Read, present: Read, train: Train) -> Updated:
-    del present
-    (own, age), (theirs, their_age) = read(event, 0), read(event, 1)
+def update(event: Slots, models: Models, train: Train) -> Updated:
+    (own, age), (theirs, their_age) = models.read(event, 0), models.read(event, 1)
     assert age is not None and their_age is not None
     total = age + their_age
 

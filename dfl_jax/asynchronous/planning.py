@@ -18,7 +18,7 @@ from dfl_jax.asynchronous.slots import Slots, pack
 from dfl_jax.asynchronous.swift import broadcasts, swift
 from dfl_jax.base import Algorithm, Graph
 from dfl_jax.checks import check_choice, check_range
-from dfl_jax.exchange import FLOAT_BITS, bits_of
+from dfl_jax.exchange import FLOAT_BITS, Codec, Exchange, chain
 from dfl_jax.exchange import number_bits as bits_of_number
 from dfl_jax.method_settings import assemble
 from dfl_jax.models import Model
@@ -57,6 +57,7 @@ class Plan:
     ends: np.ndarray  # [intervals] simulated seconds at which intervals end
     settings: Mapping[str, Any]  # of the method, those that were given and the events follow from
     number_bits: int = FLOAT_BITS  # of one number that is sent
+    codec: Codec | None = None  # of what is sent
 
     @property
     def updates(self) -> np.ndarray:
@@ -72,6 +73,7 @@ def plan(
     flops: np.ndarray | float,
     bits: int,
     number_bits: int = FLOAT_BITS,
+    codec: Codec | None = None,
     seconds: float | None = None,
     updates: int | None = None,
     intervals: int = 1,
@@ -92,6 +94,7 @@ def plan(
       flops: of a local update, one number or [M].
       bits: of a model that is sent, e.g. by `model_bits`.
       number_bits: of one of its numbers, e.g. by `weight_bits`, for a method that sends parts.
+      codec: of what is sent; None leaves it.
       seconds: simulated ones, or
       updates: local updates of all clients together.
       intervals: of equal length, at whose ends the models are evaluated.
@@ -124,6 +127,7 @@ def plan(
         flops=flops,
         bits=bits,
         number_bits=number_bits,
+        codec=codec,
         loss=loss,
         mixing=mixing,
         sizes=sizes,
@@ -143,15 +147,16 @@ def plan(
     _check_counts(events, ends)
     columns = max(2, *(len(event.members) for event in events))
     slots, places, per_interval = pack(events, network.clients, ends, columns, width, in_use)
-    return Plan(method, events, slots, places, per_interval, ends, settings, number_bits)
+    return Plan(method, events, slots, places, per_interval, ends, settings, number_bits, codec)
 
 
-def model_bits(method: str, model: Model) -> int:
-    """The bits of a model that a client of the method sends."""
+def model_bits(method: str, model: Model, codec: Codec | None = None) -> int:
+    """The bits of a model that a client of the method sends; of one that sends parts, those of all
+    its numbers, not coded."""
     if EVENT_METHODS[method].in_parts:
         return model.size * weight_bits(model)
     age = bits_of_number(np.int32) if EVENT_METHODS[method].counts_age else 0
-    return bits_of(model.shapes) + age
+    return (codec or chain()).bits(model.shapes) + age
 
 
 def weight_bits(model: Model) -> int:
@@ -191,4 +196,6 @@ def method_of(plan: Plan, model: Model, **settings: Any) -> Algorithm:
         raise ValueError(
             f'{given[0]}={settings[given[0]]}: the events follow from it; plan with it'
         )
-    return factory(model, places=plan.places, **plan.settings, **assemble(factory, settings))
+    arguments = assemble(factory, settings)
+    algorithm = factory(model, places=plan.places, **plan.settings, **arguments)
+    return algorithm._replace(exchange=Exchange(plan.codec))

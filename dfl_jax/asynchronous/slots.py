@@ -22,7 +22,7 @@ from dfl_jax.host_memory import lack_of_memory
 
 NONE = -1  # no place among the past models
 WIDTHS = (1.0, 1.3, 1.7)  # tried, as factors of the mean width of slots without a bound
-BYTES_OF_MEMBER = 21  # its entries in the [S, H, K] arrays of `Slots`
+BYTES_OF_MEMBER = 25  # its entries in the [S, H, K] arrays of `Slots`
 
 
 class Slots(NamedTuple):
@@ -37,6 +37,7 @@ class Slots(NamedTuple):
     active: Array  # [S, H] bool, there is such an event
     weights: Array | None  # [S, H, K] floating, of the members in an average; None: the method's
     source: Array  # [S, H, K] int32, place of the model among the past ones; NONE: the present one
+    versions: Array  # [S, H, K] int32, how often the model had changed
     saved: Array  # [S, H] int32, place that the last member's model takes before it is overwritten
     updates: Array  # [S, H] int32, local ones that the client has made before
     sent: Array  # [S, H, K] int32, messages of the member that arrived, or parameters
@@ -216,6 +217,7 @@ def _filled(events, of_events, sources, saved, shape, clients) -> Slots:
         active,
         by_member([e.weights for e in events], dtype=np.float64) if events[0].weights else None,
         by_member(sources, NONE),
+        by_member([event.versions for event in events]),
         by_event(saved, NONE),
         by_event([event.updates for event in events]),
         by_member([event.sent for event in events]),

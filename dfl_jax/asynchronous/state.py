@@ -4,7 +4,7 @@ The models of the clients lie beside those of the past that are still to be read
 slot read, work on their own, and write. A slot costs its H events, whatever M is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -17,7 +17,7 @@ from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, mean_params, stacked
 from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree, Round
 from dfl_jax.checks import check_range
-from dfl_jax.exchange import bits_of, number_bits
+from dfl_jax.exchange import Exchange, bits_of, number_bits
 from dfl_jax.execution import available_bytes, map_present
 from dfl_jax.host_memory import in_bytes
 from dfl_jax.initialisation import Init, initial_params
@@ -59,12 +59,19 @@ class Read(Protocol):
     def __call__(self, event: Slots, k: int | Array, part: Array | None = None) -> AgedModel: ...
 
 
+class Models(NamedTuple):
+    """The models that an event finds."""
+
+    read: Read  # that the event names, of others as it decodes them
+    present: Read  # that of now
+    sent: Read  # that of now, as the other one decodes it
+
+
 Train = Callable[[PyTree], tuple[PyTree, Array]]
 Updated = tuple[tuple[AgedModel, ...], Array]  # new models of the members that are written, loss
-# (event, read, present, train) -> Updated of one event, a `Slots` without its leading axes:
-# read(event, k) is the model of member k that the event names, present(event, k) that of now, and
-# train(params) the local training on the data of member 0
-Update = Callable[[Slots, Read, Read, Train], Updated]
+# (event, models, train) -> Updated of one event, a `Slots` without its leading axes; train(params)
+# is the local training on the data of member 0
+Update = Callable[[Slots, Models, Train], Updated]
 
 
 class Events(NamedTuple):
@@ -74,8 +81,8 @@ class Events(NamedTuple):
     written: int = 1  # members that get a new model
     counts_age: bool = False  # whether models carry ages
     layout: Layout = AS_IT_IS  # how models are held, sent and averaged; they train as they are
-    # name -> bits, the one that `Event.sent` counts; a model's `weights` by default
-    units: Mapping[str, int] | None = None
+    # exchange -> the kind of what `Event.sent` counts and its bits; a model's `weights` by default
+    unit: Callable[[Exchange], tuple[str, int]] | None = None
 
 
 def event_method(
@@ -103,10 +110,12 @@ def event_method(
     """
     check_range('places', places, least=1)
     train_one = client_training(model, training)
-    update, written, counts_age, layout, units = events
+    update, written, counts_age, layout, unit = events
     age = number_bits(jnp.int32) if counts_age else 0
-    ((unit, bits),) = (units or {'weights': bits_of(model.shapes) + age}).items()
     _check_memory(model, places)
+
+    def whole_bits(exchange: Exchange) -> int:
+        return exchange.bits(jax.eval_shape(layout.cut, model.shapes))
 
     def joined(state: State) -> State:
         return state._replace(params=jax.vmap(layout.join)(state.params))
@@ -133,7 +142,24 @@ def event_method(
             def leaf(past: Array, present: Array) -> Array:
                 return jnp.where(place < 0, present, past[_index(jnp.maximum(place, 0), part)])
 
-            return jax.tree.map(leaf, past, present(event, k, part))
+            return coded(event, k, jax.tree.map(leaf, past, present(event, k, part)), part, k > 0)
+
+        def coded(
+            event: Slots, k: int | Array, model: AgedModel, part: Array | None, sent: bool | Array
+        ) -> AgedModel:
+            """The model as others decode it, where it is sent; each version the same for all."""
+            codec = round.exchange.codec
+            if codec is None:
+                return model
+            key = jax.random.wrap_key_data(state.keys[event.members[k]])
+            for number in (event.versions[k], 0 if part is None else part):
+                key = jax.random.fold_in(key, number)
+            decoded = codec.transmit(key, model.params)
+            params = jax.tree.map(partial(jnp.where, sent), decoded, model.params)
+            return model._replace(params=params)
+
+        def sent_now(event: Slots, k: int | Array, part: Array | None = None) -> AgedModel:
+            return coded(event, k, present(event, k, part), part, True)
 
         def of_event(event: Slots) -> Updated:
             def train(params: PyTree) -> tuple[PyTree, Array]:
@@ -143,7 +169,7 @@ def event_method(
                 trained, loss = train_one(k_event, layout.join(params), own, updates)
                 return layout.cut(trained), loss
 
-            return update(event, read, present, train)
+            return update(event, Models(read, present, sent_now), train)
 
         def of_none(event: Slots) -> Updated:
             return optax.tree.zeros_like(jax.eval_shape(of_event, event))
@@ -156,7 +182,8 @@ def event_method(
         sent = jax.ops.segment_sum(slot.sent.ravel(), slot.members.ravel(), nowhere)
         losses = state.losses.at[targets[:, 0]].set(losses, mode='drop')
         state = state._replace(params=held.params, age=held.age, past=past, losses=losses)
-        round.exchange.count(unit, sent, bits)
+        kind, bits = unit(round.exchange) if unit else ('weights', age + whole_bits(round.exchange))
+        round.exchange.count(kind, sent, bits)
         return state, Info(losses)
 
     begin = partial(_initial_state, model, events, places, models.init)

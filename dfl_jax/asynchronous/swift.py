@@ -19,7 +19,7 @@ from jax import lax
 
 from dfl_jax.asynchronous.events import Event, Network, Queue
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.asynchronous.state import AgedModel, Events, Read, Train, Updated, event_method
+from dfl_jax.asynchronous.state import AgedModel, Events, Models, Train, Updated, event_method
 from dfl_jax.base import Array, PyTree
 from dfl_jax.gossip.mixing import GATHER_UNROLL
 
@@ -70,14 +70,14 @@ def broadcasts(network: Network) -> Iterator[Event]:
         begin(i, time)
 
 
-def update(event: Slots, read: Read, present: Read, train: Train) -> Updated:
-    own = present(event, 0).params
+def update(event: Slots, models: Models, train: Train) -> Updated:
+    own = models.present(event, 0).params
     trained, loss = train(own)
     assert event.weights is not None
     weights = jnp.asarray(event.weights)
 
     def add(k: int | Array, total: PyTree) -> PyTree:
-        theirs = read(event, k).params
+        theirs = models.read(event, k).params
         return jax.tree.map(lambda t, x: t + weights[k].astype(x.dtype) * x, total, theirs)
 
     zeros = jax.tree.map(jnp.zeros_like, own)

@@ -1,6 +1,7 @@
 """Data of the network: sources, partitions over clients, packing into Clients."""
 
 from dfl_jax.data import augment, feature_shift
+from dfl_jax.data.arrival import arrival_rounds
 from dfl_jax.data.dataset import DataError, Dataset
 from dfl_jax.data.label_skew import balanced, dirichlet, dirichlet_split, shards, zipf
 from dfl_jax.data.npz import check_dataset

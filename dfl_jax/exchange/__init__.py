@@ -17,6 +17,7 @@ from dfl_jax.exchange.compression import (
     number_bits,
     quantization,
 )
+from dfl_jax.exchange.error_feedback import with_error_feedback
 from dfl_jax.exchange.exchange import (
     Aggregation,
     Attack,
@@ -29,5 +30,5 @@ from dfl_jax.exchange.exchange import (
 __all__ = [
     *('FLOAT_BITS', 'LABEL_BITS', 'Aggregation', 'Attack', 'Codec', 'Compression', 'Exchange'),
     *('Message', 'bits_of', 'chain', 'half_precision', 'heard_messages', 'largest'),
-    *('number_bits', 'one_round', 'quantization', 'round_of'),
+    *('number_bits', 'one_round', 'quantization', 'round_of', 'with_error_feedback'),
 ]

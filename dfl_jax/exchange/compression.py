@@ -91,6 +91,8 @@ class Compression:
         norm (`qsgd`, as in the papers of CHOCO-SGD and BEER).
       rounding: of the uniform quantizer: `stochastic` (default for weights) or `nearest` (default
         for Jacobians).
+      error_feedback: add to each message what compression lost of those before it; for methods that
+        send their models in every round.
 
     Raises ValueError for settings out of range, or without effect beside the others.
     """
@@ -100,6 +102,7 @@ class Compression:
     bits: int | None = None
     quantizer: str = 'uniform'
     rounding: str | None = None
+    error_feedback: bool = False
 
     def __post_init__(self):
         check_choice('sparsifier', self.sparsifier, SPARSIFIERS)
@@ -112,14 +115,25 @@ class Compression:
             raise ValueError(f'quantizer={self.quantizer} has no effect without bits')
         if self.quantizer == 'qsgd' and self.rounding == 'nearest':
             raise ValueError('quantizer=qsgd rounds at random, not to the nearest level')
-        self.codec('stochastic')
+        if self.error_feedback and self.codec('stochastic', feedback=True) is None:
+            raise ValueError('error_feedback has no effect without sparsity or bits')
+        self.codec('stochastic', feedback=True)
 
-    def codec(self, rounding: str, contracting: bool = False) -> 'Codec | None':
+    def codec(
+        self, rounding: str, contracting: bool = False, feedback: bool = False
+    ) -> 'Codec | None':
         """The codec of these settings, None where nothing is compressed.
 
         rounding: the default. contracting: for methods that send differences and go on with what
-        the receivers decoded, see `quantization`.
+        the receivers decoded, see `quantization`. feedback: whether the method feeds errors back.
+
+        Raises ValueError for error feedback that the method does not have.
         """
+        if self.error_feedback and not feedback:
+            raise ValueError(
+                'error_feedback is of models that are sent as they are, and this method sends '
+                'differences or Jacobians; leave it out'
+            )
         of_few = top_k if self.sparsifier == 'top_k' else random_k
         codecs = [] if self.sparsity is None else [of_few(self.sparsity)]
         if self.bits is not None and self.quantizer == 'qsgd':

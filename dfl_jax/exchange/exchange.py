@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,30 @@ class Attack(NamedTuple):
     tamper: Callable[[Array, PyTree, Array, PyTree, Array, Array], PyTree]
 
 
+@dataclass
+class Ledger:
+    """What the round that is being traced has done with its exchange."""
+
+    sent: dict[str, Sent] = field(default_factory=dict)  # by kind of message
+    combined: bool = False  # whether anything was combined
+
+
+class Errors:
+    """What coding lost of each message, in the order in which the round sends them."""
+
+    def __init__(self, before: list[PyTree] | None) -> None:
+        """before: of the rounds before, leaves [M, ...]; None for nothing yet."""
+        self.before, self.after = before, list[PyTree]()
+
+    def transmit(self, codec: Codec, keys: Array, content: PyTree) -> PyTree:
+        """What receivers decode of the content, leaves [M, ...], and what was lost before."""
+        if self.before is not None:
+            content = optax.tree.add(content, self.before[len(self.after)])
+        decoded = jax.vmap(codec.transmit)(keys, content)
+        self.after.append(optax.tree.sub(content, decoded))
+        return decoded
+
+
 @dataclass(frozen=True)
 class Exchange:
     """How the messages of a method are coded, tampered with and combined.
@@ -41,7 +65,8 @@ class Exchange:
       codec: of every message of models or of what is averaged like them; None leaves them.
       attack: what some clients send in place of their messages; None for honest clients.
       aggregation: how one receiver combines what it receives; None for the weighted mean.
-      sent: what the round that is being traced has counted so far, by kind of message.
+      errors: of coding, which are fed back (`with_error_feedback`); None: they are not.
+      ledger: of the round that is being traced.
 
     >>> from dfl_jax.exchange.compression import quantization
     >>> Exchange(quantization(8)).bits(jnp.zeros(100))
@@ -51,12 +76,17 @@ class Exchange:
     codec: Codec | None = None
     attack: Attack | None = None
     aggregation: Aggregation | None = None
-    sent: dict[str, Sent] = field(default_factory=dict, compare=False, repr=False)
+    errors: Errors | None = None
+    ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
 
     @property
     def plain(self) -> bool:
         """Whether receivers take the weighted mean of what their members sent."""
         return self.attack is None and self.aggregation is None
+
+    def _replace(self, **fields: Any) -> 'Exchange':
+        """The exchange with other fields, that counts into the same round."""
+        return dataclasses.replace(self, **fields)
 
     def bits(self, shapes: PyTree) -> int:
         """Exact bits of one message that holds a tensor of each of these shapes, coded."""
@@ -67,11 +97,11 @@ class Exchange:
 
         For what is sent within a loop over aggregators; `send` counts by itself.
         """
-        before = self.sent.get(kind)
+        before = self.ledger.sent.get(kind)
         if before is not None and before.bits != bits:
             raise ValueError(f'{kind} of {before.bits} and of {bits} bits in one round')
         total = messages if before is None else before.messages + messages
-        self.sent[kind] = Sent(total, bits)
+        self.ledger.sent[kind] = Sent(total, bits)
 
     def send(
         self,
@@ -95,7 +125,8 @@ class Exchange:
         content = tree if around is None else optax.tree.sub(tree, around)
         if self.codec is not None:
             keys = jax.random.split(key, len(round.sizes))
-            content = jax.vmap(self.codec.transmit)(keys, content)
+            errors = self.errors or Errors(None)
+            content = errors.transmit(self.codec, keys, content)
         return content if around is None else optax.tree.add(around, content)
 
     def send_to_each(
@@ -114,6 +145,7 @@ class Exchange:
 
         rows: [H, K], the weights of the members, which sum to one.
         """
+        self.ledger.combined = True
         if self.plain:
             return mix(rows, round.graph.members, decoded)
 
@@ -180,7 +212,7 @@ def round_of(
     if clients.arrival is not None:
         mask &= clients.arrival <= number
     sizes = mask.sum(axis=1, dtype=jnp.int32)
-    exchange = dataclasses.replace(exchange or Exchange(), sent={})
+    exchange = (exchange or Exchange())._replace(ledger=Ledger())
     number = jnp.asarray(number, jnp.int32)
     return Round(number, graph, Clients(clients.x, clients.y, mask), sizes, exchange, judged)
 
@@ -199,10 +231,28 @@ def one_round(
     Args:
       number: of the round, from 0.
       judged: [M] bool, clients over whom means are taken; None: all.
+
+    Raises ValueError for an aggregation where the method's theory asks for a linear average, and
+    for one or an attack where the method combines nothing by its exchange.
     """
     round = round_of(number, graph, clients, algorithm.exchange, judged)
+    exchange: Exchange = round.exchange
+    if exchange.aggregation is not None and algorithm.linear:
+        raise ValueError(
+            f'this method needs a linear average: {algorithm.linear}; leave the aggregation out'
+        )
     state, info = algorithm.step(key, state, round)
-    return state, info._replace(sent=round.exchange.sent)
+    if not exchange.plain and not exchange.ledger.combined:
+        raise ValueError(
+            'this method combines models in a way of its own, which no attack and no aggregation '
+            'reaches; leave them out'
+        )
+    if clients.arrival is not None:
+        # Of those without samples yet: that of the others, so that means are of these
+        trains = round.sizes > 0
+        mean = jnp.sum(jnp.where(trains, info.loss, 0)) / jnp.maximum(trains.sum(), 1)
+        info = info._replace(loss=jnp.where(trains, info.loss, mean))
+    return state, info._replace(sent=exchange.ledger.sent)
 
 
 def _one(tree: PyTree) -> PyTree:

@@ -84,7 +84,10 @@ def unused_settings(value: Callable[[str], Any], method: Method) -> dict[str, st
         clocks = f'{of_method}, whose clients have clocks of their own; leave it out'
         of_rounds = ('client_dropout', 'receive_dropout', 'isolate_dropout', 'barrier')
         of_links = ('link_dropout_directed', 'directed_dropout')
-        unused |= dict.fromkeys((*of_rounds, *of_links), clocks)
+        unused |= dict.fromkeys((*of_rounds, *of_links, 'arrival'), clocks)
+    if method.graphs != 'neighbours':
+        not_all = f'{of_method}, where not all clients send in every round; leave it out'
+        unused['message_error_feedback'] = not_all
     if method.graphs == 'cohort':
         server = f'{of_method}, whose server hears a cohort; leave it out'
         unused |= {n: server for n in _fields(Graphs) if n != 'client_dropout'}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -20,6 +21,7 @@ from dfl_jax.experiment.algorithm_check import make_checked
 from dfl_jax.experiment.configured_method import ConfiguredMethod, configure
 from dfl_jax.experiment.datasets import Parts, load_data, partition
 from dfl_jax.experiment.description import Description
+from dfl_jax.experiment.evaluated_clients import chosen_clients
 from dfl_jax.experiment.gain import initial_gain
 from dfl_jax.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.experiment.networks import build_network
@@ -87,6 +89,7 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
     dataset = load_data(experiment.data, rows, seeds, progress)
     parts, kept = partition(experiment.partition, rows, dataset, seeds)
     sizes = np.array([len(part) for part in parts])
+    judged = chosen_clients(evaluation.evaluate_clients, len(parts))
     evaluated = choose_samples(dataset.test_y, evaluation.client_eval_samples, seeds['evaluation'])
 
     model, population = build_network(experiment, rows, dataset)
@@ -101,6 +104,9 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
     gain = initial_gain(experiment, rows, configured, intact, sizes, seeds['gain'])
     x, y, test_x = dataset.train_x, dataset.train_y, dataset.test_x
     clients = data.pack(x, y, parts)
+    if (arrival := experiment.partition.arrival) is not None:
+        rounds = data.arrival_rounds(arrival, y, parts, seeds['arrival'])
+        clients = clients._replace(arrival=jnp.asarray(rounds))
     validation = data.pack(x, y, kept, empty=True) if any(map(len, kept)) else None
     if rows.shift is not None:
         clients, validation, test_x = feature_shift.shifted(
@@ -142,6 +148,7 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
         mesh=mesh,
         validation=validation,
         evaluated=evaluated,
+        judged=judged,
         # A client that is offline sits a round out, and no other waits for it
         world=world and (world._replace(online=None) if time.round_seconds else world),
         rules=rules,

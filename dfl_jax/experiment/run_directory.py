@@ -26,7 +26,7 @@ from dfl_jax.files import read_json, to_json, write_atomically
 from dfl_jax.setting_error import InputError, SettingError
 
 LOCK = 'lock'
-MOVED = ('data_dir', 'partition_file', 'topology_file', 'architecture_file')
+MOVED = ('data_dir', 'partition_file', 'topology_file', 'architecture_file', 'evaluate_clients')
 NAMED = ('dataset', 'world')  # may be files, too, or something else by name
 
 

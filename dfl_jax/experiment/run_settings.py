@@ -114,6 +114,10 @@ class Partition:
         so that clients may share samples.
       partition_file: JSON file that replaces `partition`: for each client a list of indices of its
         training samples, none twice in a list.
+      arrival: Samples that arrive over time: linear:ROUNDS (as many in each of so many rounds, in a
+        random order), class_by_class:ROUNDS (one class after the other), or file:PATH, a JSON list
+        of the round, from 0, in which each training sample is there first (default: all are there
+        from the start). Not for asynchronous methods.
       validation_share: Share of its samples that each client keeps from training, and on which its
         own model is then evaluated, as local_accuracy_mean in metrics.jsonl (default 0.2 for dfml
         and its baselines, 0 for others). Not for ntk_fl, whose clients have no models of their own.
@@ -128,6 +132,7 @@ class Partition:
     samples_per_client: int | None = None
     partition_overlap: bool = setting(False, traced=True)
     partition_file: str | None = setting(None, path='^', traced=True)
+    arrival: str | None = setting(None, path='^file:', traced=True)
     validation_share: float | None = None
 
 
@@ -274,10 +279,13 @@ class Evaluation:
       client_eval_samples: Number of test samples on which each client's own model is evaluated,
         drawn at random by `seed`, the same share of every class (default: all); the consensus model
         sees all.
+      evaluate_clients: JSON file with the numbers of the clients over which means are taken and
+        whose models make the consensus model (default: all). clients.jsonl has all in any case.
     """
 
     eval_every: int = setting(1, least=1)
     client_eval_samples: int | None = setting(None, least=1)
+    evaluate_clients: str | None = setting(None, path='^')
 
 
 @dataclass(frozen=True)

@@ -56,14 +56,21 @@ def plan_events(
     what follows from it. Raises ValueError for what cannot be simulated."""
     name, factory, settings = configured.name, configured.method.factory, configured.settings
     default = inspect.signature(factory).parameters['training'].default
-    training = assemble(factory, settings).get('training', default)
+    arguments = assemble(factory, settings)
+    training = arguments.get('training', default)
+    codec = (
+        arguments['compression'].codec('stochastic', feedback=True)
+        if 'compression' in arguments
+        else None
+    )
     of_events = asynchronous.EVENT_METHODS[name].settings
     seconds: Any = experiment.time.round_seconds
     planned = asynchronous.plan(
         *(name, graphs, world),
         flops=np.asarray(training_flops(model, training)(jnp.asarray(sizes))),
-        bits=asynchronous.model_bits(name, model),
+        bits=asynchronous.model_bits(name, model, codec),
         number_bits=asynchronous.weight_bits(model),
+        codec=codec,
         ends=np.arange(1, experiment.rounds + 1) * seconds,
         loss=experiment.graphs.link_dropout,
         sizes=sizes,

@@ -22,6 +22,7 @@ STREAMS = (  # one a purpose, whose place is its number: new ones come last
     'evaluation',
     'directions',
     'isolation',
+    'arrival',
 )
 
 

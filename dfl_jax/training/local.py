@@ -72,8 +72,9 @@ def batch_loss(model: Model, params: PyTree, batch: Batch) -> Array:
 
 
 def weighted_mean(values: Array, weight: Array) -> Array:
-    """Mean of values [B] over the samples of a batch, weight [B]."""
-    return jnp.sum(weight * values) / jnp.sum(weight)
+    """Mean of values [B] over the samples of a batch, weight [B]; zero of none."""
+    total = jnp.sum(weight)
+    return jnp.sum(weight * values) / jnp.where(total > 0, total, 1)
 
 
 def local_training(
@@ -141,12 +142,12 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
         x, y, mask = client[:3]
         size = min(settings.batch_size, len(mask))
         samples = jnp.sum(mask, dtype=jnp.int32)
-        in_epoch = (samples + size - 1) // size
+        in_epoch = jnp.maximum((samples + size - 1) // size, 1)
         if fixed_steps:
-            steps = jnp.int32(fixed_steps)
+            steps = jnp.where(samples > 0, fixed_steps, 0)
             orders = epoch_orders(key, mask, fixed_steps, begun=-(-steps // in_epoch))
         else:
-            steps = epochs * in_epoch
+            steps = jnp.where(samples > 0, epochs * in_epoch, 0)
             orders = epoch_orders(key, mask, epochs)
         orders = jnp.pad(orders, [(0, 0), (0, -len(mask) % size)])
         optimiser = optimiser_of(settings, round.astype(x.dtype))
@@ -203,7 +204,7 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
         if form is not None:
             params = form.weights(params)
         finite = jnp.isfinite(optax.tree.norm(params))
-        return params, jnp.where(finite, total / steps, jnp.nan)
+        return params, jnp.where(finite, total / jnp.maximum(steps, 1), jnp.nan)
 
     return train
 

@@ -163,6 +163,7 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm) -> None:
         validation=_padded([one.validation for one in experiments]),
         worlds=[one.world for one in experiments if one.world] or None,
         rules=experiments[0].rules,
+        judged=experiments[0].judged,
         mesh=mesh,
         eval_every=every,
         client_eval_samples=np.stack(evaluated) if evaluated else None,

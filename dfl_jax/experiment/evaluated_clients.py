@@ -1,0 +1,33 @@
+"""The clients over which means are taken."""
+
+from pathlib import Path
+
+import numpy as np
+
+from dfl_jax.files import read_json
+from dfl_jax.setting_error import SettingError
+
+NAME = 'evaluate_clients'
+
+
+def chosen_clients(path: str | None, clients: int) -> np.ndarray | None:
+    """Whether each client is among those that a JSON file lists, [M] bool; None without a file.
+
+    Raises SettingError, one line.
+    """
+    if path is None:
+        return None
+    try:
+        numbers = read_json(Path(path))
+    except ValueError as error:
+        raise SettingError(NAME, path, str(error)) from None
+    whole = isinstance(numbers, list) and all(type(n) is int for n in numbers)
+    if not whole or not numbers or len(set(numbers)) < len(numbers):
+        text, remedy = 'holds no list of different clients', 'write it as [0, 1, 4]'
+        raise SettingError(NAME, path, text, remedy, colon=False)
+    if wrong := [n for n in numbers if not 0 <= n < clients]:
+        remedy = f'number them from 0 to {clients - 1}'
+        raise SettingError(NAME, path, f'names client {wrong[0]} of {clients}', remedy, colon=False)
+    chosen = np.zeros(clients, bool)
+    chosen[numbers] = True
+    return chosen
