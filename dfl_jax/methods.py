@@ -16,7 +16,7 @@ from dfl_jax.algorithms.ntk_fl import memory as ntk_fl_memory
 from dfl_jax.algorithms.spark import memory as spark_memory
 from dfl_jax.asynchronous import EVENT_METHODS, by_interval
 from dfl_jax.base import Algorithm
-from dfl_jax.exchange import Compression, Exchange, with_error_feedback
+from dfl_jax.exchange import OLD_STEP, Compression, Exchange, with_error_feedback
 from dfl_jax.heterogeneous import Population
 from dfl_jax.method_settings import assemble, described, nearest
 from dfl_jax.models import Model
@@ -150,7 +150,10 @@ def compressible(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
         codec = compression.codec('stochastic', feedback=True)
         if codec is None:
             return algorithm
-        exchange = (algorithm.exchange or Exchange())._replace(codec=codec)
+        exchange = algorithm.exchange or Exchange()
+        if exchange.codec is not None:
+            raise ValueError('this method codes its messages itself; leave the compression out')
+        exchange = exchange._replace(codec=codec)
         algorithm = algorithm._replace(exchange=exchange)
         return with_error_feedback(algorithm) if compression.error_feedback else algorithm
 
@@ -271,4 +274,9 @@ def make(
         arguments = assemble(factory, settings)
     except TypeError as error:
         raise TypeError(f'{name}: {error}') from error
-    return factory(network, **arguments)
+    try:
+        return factory(network, **arguments)
+    except TypeError as error:
+        if 'unit_bits' in str(error):
+            raise TypeError(OLD_STEP) from error
+        raise

@@ -19,6 +19,7 @@ from dfl_jax.exchange.compression import (
 )
 from dfl_jax.exchange.error_feedback import with_error_feedback
 from dfl_jax.exchange.exchange import (
+    OLD_STEP,
     Aggregation,
     Attack,
     Exchange,
@@ -26,9 +27,3 @@ from dfl_jax.exchange.exchange import (
     one_round,
     round_of,
 )
-
-__all__ = [
-    *('FLOAT_BITS', 'LABEL_BITS', 'Aggregation', 'Attack', 'Codec', 'Compression', 'Exchange'),
-    *('Message', 'bits_of', 'chain', 'half_precision', 'heard_messages', 'largest'),
-    *('number_bits', 'one_round', 'quantization', 'round_of', 'with_error_feedback'),
-]

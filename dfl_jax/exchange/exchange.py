@@ -1,6 +1,7 @@
 """The exchange of a round: what clients send is coded, tampered with, combined and counted here."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,6 +16,12 @@ from dfl_jax.exchange.compression import Codec, chain
 from dfl_jax.execution import bytes_of, map_in_chunks
 from dfl_jax.gossip import mix
 
+OLD_STEP = (
+    'this method is written for an earlier version of dfl_jax: write its step as step(key, state, '
+    'round), with round.graph, round.clients, round.sizes and round.number in place of what it '
+    'took or kept in its state, and send by round.exchange.mean, which counts the traffic, in '
+    'place of unit_bits and Info.sent'
+)
 # One receiver's own model, leaves [...], those of its members, [K, ...], its own first, their
 # weights [K] and which of them were delivered, bool [K] -> the new model
 Aggregation = Callable[[PyTree, PyTree, Array, Array], PyTree]
@@ -235,6 +242,8 @@ def one_round(
     Raises ValueError for an aggregation where the method's theory asks for a linear average, and
     for one or an attack where the method combines nothing by its exchange.
     """
+    if len(inspect.signature(algorithm.step).parameters) == 4:
+        raise TypeError(OLD_STEP)
     round = round_of(number, graph, clients, algorithm.exchange, judged)
     exchange: Exchange = round.exchange
     if exchange.aggregation is not None and algorithm.linear:
