@@ -65,7 +65,7 @@ class Round(NamedTuple):
         """
         members, mask = self.graph.members, self.graph.mask
         sends = jnp.broadcast_to(sends, self.sizes.shape)
-        itself = jnp.arange(members.shape[1]) == 0
+        itself = jnp.arange(members.shape[1])[None] == 0
         return self._replace(graph=self.graph._replace(mask=mask & (sends[members] | itself)))
 
 
