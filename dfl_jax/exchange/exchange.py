@@ -81,6 +81,7 @@ class Exchange:
         around: PyTree | None = None,
         *,
         kind: str = 'weights',
+        like: PyTree | None = None,
     ) -> PyTree:
         """What the receivers decode of every client's message, leaves [M, ...].
 
@@ -89,9 +90,12 @@ class Exchange:
           around: leaves [M, ...] that sender and receivers have in common, so that the difference
             from it is coded alone.
           kind: what the message holds, by which it is counted.
+          like: leaves of the types whose bits are counted, where a rate has widened those of the
+            tree; None: `around`, or the tree.
         """
         messages, _ = heard_messages(round.graph, len(round.sizes))
-        self.count(kind, messages, self.bits(_one(tree)))
+        typed = next(each for each in (like, around, tree) if each is not None)
+        self.count(kind, messages, self.bits(_one(typed)))
         content = tree if around is None else optax.tree.sub(tree, around)
         if self.codec is not None:
             keys = jax.random.split(key, len(round.sizes))
@@ -150,9 +154,10 @@ class Exchange:
         around: PyTree | None = None,
         *,
         kind: str = 'weights',
+        like: PyTree | None = None,
     ) -> PyTree:
         """`send` and `combine`: leaves [M, ...] -> [H, ...]."""
-        decoded = self.send(key, round, tree, around, kind=kind)
+        decoded = self.send(key, round, tree, around, kind=kind, like=like)
         return self.combine(jax.random.fold_in(key, 1), round, rows, decoded)
 
 
