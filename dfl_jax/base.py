@@ -117,7 +117,7 @@ class Algorithm(NamedTuple):
 
     >>> from dfl_jax.methods import make
     >>> from dfl_jax.models import MLP, bind
-    >>> make('choco_sgd', bind(MLP(3, (2,)), (4,)), bits=8).exchange.codec.bits(jnp.zeros(19))
+    >>> make('dpsgd', bind(MLP(3, (2,)), (4,)), bits=8).exchange.codec.bits(jnp.zeros(19))
     184
     """
 

@@ -180,7 +180,10 @@ def round_of(
     exchange: Exchange | None = None,
     judged: Array | None = None,
 ) -> Round:
-    """The round of this number, from 0, with the samples that have arrived."""
+    """The round of this number, from 0, with the samples that have arrived.
+
+    judged: [M] bool, clients over whom means are taken; None: all.
+    """
     mask = jnp.asarray(clients.mask)
     if clients.arrival is not None:
         mask &= clients.arrival <= number
