@@ -65,7 +65,7 @@ class Round(NamedTuple):
         """
         members, mask = self.graph.members, self.graph.mask
         sends = jnp.broadcast_to(sends, self.sizes.shape)
-        itself = jnp.arange(members.shape[1]) == 0
+        itself = jnp.arange(members.shape[1])[None] == 0
         return self._replace(graph=self.graph._replace(mask=mask & (sends[members] | itself)))
 
 
@@ -117,7 +117,7 @@ class Algorithm(NamedTuple):
 
     >>> from dfl_jax.methods import make
     >>> from dfl_jax.models import MLP, bind
-    >>> make('choco_sgd', bind(MLP(3, (2,)), (4,)), bits=8).exchange.codec.bits(jnp.zeros(19))
+    >>> make('dpsgd', bind(MLP(3, (2,)), (4,)), bits=8).exchange.codec.bits(jnp.zeros(19))
     184
     """
 

@@ -22,7 +22,7 @@ DOCS = ROOT / 'docs'
 # those that come before it.
 PACKAGES = [
     ('tasks', 0, 0.4, 'what clients learn: losses, metrics and targets of a sample'),
-    ('base', 0, 3.2, 'the types: `Clients`, `Graph`, `Algorithm`, `Info`'),
+    ('base', 0, 3.2, 'the types: `Clients`, `Graph`, `Round`, `Algorithm`, `Info`'),
     ('host_memory', 0, 1.8, 'the free memory of the host'),
     ('setting_error', 0, 4.6, 'the error of a setting: which one, its value, why, the remedy'),
     ('method_settings', 0, 6.0, 'what a factory takes: names, types, defaults, help'),
@@ -34,12 +34,12 @@ PACKAGES = [
     ('data', 2, 1.8, 'sources, partitions over clients, packing into `Clients`'),
     ('models', 2, 3.2, 'flax networks, and what binds one to the shapes of a data set'),
     ('topology', 2, 4.6, 'families of graphs, the schedule of a run, failures'),
-    ('compression', 2, 0.4, 'codecs for weights and Jacobians, and the bits they take'),
     ('run_checks', 2, 6.0, 'data, graphs and a test set that do not belong together'),
     ('plots', 2, 7.4, 'the pictures of a run, and the colours of all pictures'),
     ('execution', 3, 2.7, 'devices, memory, chunks, flops: where, and how many at once'),
     ('gossip', 4, 4.6, 'what averaging does: mixing, spectra, the gain of initial weights'),
     ('training', 4, 1.8, 'what a client does alone: batches, losses, local training'),
+    ('exchange', 5, 0.4, 'what clients send: coded, tampered with, combined and counted'),
     ('initialisation', 5, 3.2, 'initial weights: the same for all, independent, gain-corrected'),
     ('metrics', 5, 4.6, 'means over clients, and how far apart their models are'),
     ('ntk', 6, 0.4, 'kernels, linearized networks, evolution, random projections, the update'),
@@ -227,11 +227,11 @@ ROUND = [  # x, y, width, height, colour, title, text
     (6.1, 6.05, 1.9, 1.2, 0, 'State', STATE),
     (4.7, 4.35, 3.4, 0.95, 5, 'every client', ALONE),
     (5.0, 2.2, 4.0, 1.7, 7, 'every aggregator', AGGREGATOR),
-    (5.0, 0.75, 4.0, 0.7, 0, 'Info', 'loss [M], sent {unit: [M]}, metrics'),
+    (5.0, 0.75, 4.0, 0.7, 0, 'Info', 'loss [M], sent {kind: [M]}, metrics'),
     (8.65, 6.05, 2.1, 1.2, 6, 'predict', LOGITS),
     (8.65, 4.35, 2.1, 0.85, 6, 'evaluation', 'accuracies and losses\non the test set'),
     (8.65, 2.6, 2.1, 0.95, 6, 'metrics.jsonl', 'checkpoints, plots,\nprogress, loggers'),
-    (8.65, 0.75, 2.1, 0.85, 0, 'exact traffic', 'units times bits, in\nPython integers'),
+    (8.65, 0.75, 2.1, 0.85, 0, 'exact traffic', 'messages times bits,\nin Python integers'),
 ]
 FLOWS = [  # from x, y, to x, y, text
     (1.35, 5.95, 1.35, 5.56, ''),

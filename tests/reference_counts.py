@@ -61,7 +61,7 @@ def message(shapes, sparsity=None, bits=None):
 
 
 def kept_by_a_mask(shapes, density):
-    """Weights that DisPFL keeps: a tensor's share is in proportion to sum(shape) / prod(shape)."""
+    """Weights that DisPFL keeps of each tensor, whose share is as sum(shape) / prod(shape)."""
     sizes, sums = [*map(math.prod, shapes)], [*map(sum, shapes)]
 
     def excess(epsilon):
@@ -70,7 +70,7 @@ def kept_by_a_mask(shapes, density):
 
     epsilon = brentq(excess, 0, max(n / s for n, s in zip(sizes, sums, strict=True)), xtol=1e-14)
     kept = (min(n, epsilon * s) for n, s in zip(sizes, sums, strict=True))
-    return sum(max(1, math.floor(each + 1e-9)) for each in kept)
+    return [max(1, math.floor(each + 1e-9)) for each in kept]
 
 
 class Case(NamedTuple):
@@ -88,56 +88,55 @@ class Case(NamedTuple):
     def get(self, name, default=None):
         return self.settings.get(name, default)
 
+    def coded(self, shapes):
+        """Bits of tensors of these shapes, compressed as the settings say."""
+        return message(shapes, self.get('sparsity'), self.get('bits'))
+
 
 # ----------------------------------------------------------------------------------------- traffic
 # (case, sender, receiver) -> bits that the sender sends it, and bits that come back
 
 
 def weights(case, sender, receiver):
-    """The trained model, compressed where the method compresses, in each averaging step."""
-    of_codec = {name: case.get(name) for name in ('sparsity', 'bits')}
-    return case.get('gossip_steps', 1) * message(case.net().shapes, **of_codec), 0
+    """The trained model, or a difference, in each averaging step."""
+    return case.get('gossip_steps', 1) * case.coded(case.net().shapes), 0
 
 
 def weights_and_a_number(case, sender, receiver):
     """SGP's mass, RelaySGD's count and the age of gossip learning travel with the model."""
-    return FLOAT * (case.net().size + 1), 0
+    return case.coded(case.net().shapes) + FLOAT, 0
 
 
 def weights_and_tracker(case, sender, receiver):
-    return 2 * FLOAT * case.net().size, 0
-
-
-def choco(case, sender, receiver):
-    return message(case.net().shapes, case.get('sparsity'), case.get('bits')), 0
+    return 2 * case.coded(case.net().shapes), 0
 
 
 def beer(case, sender, receiver):
     """Differences of weights and tracker; the tracker starts as the gradient, and with nothing to
     send: V^0 = grad F, G^0 = 0."""
-    each = message(case.net().shapes, case.get('sparsity'), case.get('bits'))
+    each = case.coded(case.net().shapes)
     return each * (1 if case.round == 0 else 2), 0
 
 
 def dispfl(case, sender, receiver):
     """The weights inside the mask, and a bit for every weight of the model."""
     net = case.net()
-    return FLOAT * kept_by_a_mask(net.shapes, case.get('density', 0.5)) + net.size, 0
+    kept = kept_by_a_mask(net.shapes, case.get('density', 0.5))
+    return case.coded([(n,) for n in kept]) + net.size, 0
 
 
 def dfed_alt(case, sender, receiver):
     """The body; the head stays."""
     head = case.get('head', [*case.net().tensors][-1])
     body = [shapes for name, shapes in case.net().tensors.items() if name != head]
-    return FLOAT * sum(math.prod(shape) for shapes in body for shape in shapes), 0
+    return case.coded([shape for shapes in body for shape in shapes]), 0
 
 
 def jacobians(case, sender):
     """A sender's Jacobian, a row an output and sample, its outputs, and its targets."""
     net, samples = case.net(), math.ceil(case.sizes[sender] / case.get('subsampling', 1))
-    of_codec = {name: case.get(name) for name in ('sparsity', 'bits')}
     target = FLOAT * net.outputs if case.get('regression') else LABEL
-    return samples * (net.outputs * (message(net.shapes, **of_codec) + FLOAT) + target)
+    return samples * (net.outputs * (case.coded(net.shapes) + FLOAT) + target)
 
 
 def ntk_dfl(case, sender, receiver):
@@ -162,7 +161,7 @@ def spark(case, sender, receiver):
     n = math.ceil(round(share * case.sizes[sender], 9))
     exchange, k = case.get('exchange', 'float32'), case.get('projection_dim')
     width = {'float32': 32, 'float16': 16, 'int8': 8}[exchange]
-    model, exact = FLOAT * net.size, case.get('step_form') == 'exact'
+    model, exact = case.coded(net.shapes), case.get('step_form') == 'exact'
     inputs = FLOAT * net.inputs * (case.get('selection', 'network') == 'network')
     of_sample = net.outputs * (k * width + FLOAT) + LABEL + inputs
     step = FLOAT if exchange == 'int8' else 0  # of the quantizer, one for each message
@@ -172,18 +171,18 @@ def spark(case, sender, receiver):
 
 def meeting(case, sender, aggregator):
     """The sender's model, and its updated one back."""
-    each = FLOAT * case.net(sender).size
+    each = case.coded(case.net(sender).shapes)
     return each, each
 
 
 def def_kt(case, sender, aggregator):
-    return FLOAT * case.net(sender).size, 0
+    return case.coded(case.net(sender).shapes), 0
 
 
 def dec_fml(case, sender, aggregator):
     """Memes, whose architecture is the median in size."""
     by_size = sorted(case.nets.values(), key=lambda net: net.size)
-    each = FLOAT * by_size[len(by_size) // 2].size
+    each = case.coded(by_size[len(by_size) // 2].shapes)
     return each, each
 
 
@@ -202,7 +201,7 @@ TRAFFIC = {
     'relay_sgd': weights_and_a_number,
     'qg_dsgdm': weights,
     'sgp': weights_and_a_number,
-    'choco_sgd': choco,
+    'choco_sgd': weights,
     'beer': beer,
     'epidemic': weights,
     'dfedprox': weights,

@@ -1,15 +1,20 @@
 """Methods by name, and their settings."""
 
+import functools
 import json
 from pathlib import Path
 
+import jax
 import pytest
 
+from dfl_jax import topology
 from dfl_jax.algorithms.gossip_sgd import gossip_sgd
+from dfl_jax.exchange import one_round
 from dfl_jax.method_settings import REQUIRED, settings_of
 from dfl_jax.methods import IN_ROUNDS, make
 from dfl_jax.models import MLP, bind
 from dfl_jax.training import LocalTraining
+from tests.helpers import logistic_clients, round_of
 
 MODEL = bind(MLP(3), (4,))
 WEIGHT_BITS = 32 * MODEL.size
@@ -48,9 +53,19 @@ def test_what_is_given_replaces_a_published_setting_and_leaves_the_others():
 
 
 def test_a_method_by_name_is_its_factory():
-    assert make('dpsgd', MODEL).unit_bits == {'weights': WEIGHT_BITS}
-    assert make(gossip_sgd, MODEL, training=LocalTraining(lr=1.0, batch_size=2)).unit_bits
-    assert make(IN_ROUNDS['dpsgd'], MODEL).unit_bits == {'weights': WEIGHT_BITS}
+    clients = logistic_clients()[0]
+    key, ring = jax.random.key(0), topology.schedule('ring', len(clients.y), 1, seed=0)
+
+    def bits(method, **settings):
+        algorithm = make(method, MODEL, **settings)
+        state = jax.eval_shape(algorithm.init, key, clients)
+        step = functools.partial(one_round, algorithm)
+        _, info = jax.eval_shape(step, key, state, 0, round_of(ring, 0), clients)
+        return {kind: sent.bits for kind, sent in info.sent.items()}
+
+    assert bits('dpsgd') == bits(IN_ROUNDS['dpsgd']) == {'weights': WEIGHT_BITS}
+    training = LocalTraining(lr=1.0, batch_size=2)
+    assert bits(gossip_sgd, training=training) == {'weights': WEIGHT_BITS}
 
 
 def test_what_is_refused():

@@ -16,6 +16,7 @@ from dfl_jax.asynchronous.divshare import layout_of
 from dfl_jax.asynchronous.events import Event
 from dfl_jax.asynchronous.slots import pack
 from dfl_jax.evaluation import Holdout
+from dfl_jax.exchange import one_round
 from dfl_jax.execution import client_mesh
 from dfl_jax.gossip import mixing_matrix
 from dfl_jax.models import MLP, Linear, bind
@@ -104,9 +105,9 @@ def program(name, **settings):
     algorithm = method_of(enough, MODEL, init='independent', **(WHOLE | settings))
 
     def interval(state, slots):
-        step = lambda s, slot: algorithm.step(None, s, slot, clients)  # noqa: E731
+        step = lambda s, slot: one_round(algorithm, None, s, 0, slot, clients)  # noqa: E731
         state, info = jax.lax.scan(step, state, slots)
-        return state, (state.params, next(iter(info.sent.values())).sum(axis=0))
+        return state, (state.params, next(iter(info.sent.values())).messages.sum(axis=0))
 
     first = widen(jax.jit(algorithm.init)(jax.random.key(0), clients))
     return first, jax.jit(lambda s, slots: jax.lax.scan(interval, s, slots)[1])
@@ -234,18 +235,18 @@ def test_swift_on_equal_clients_is_dpsgd(x64):
     asynchronous = widen(jax.jit(method.init)(jax.random.key(0), clients))
     synchronous = widen(dpsgd.init(jax.random.key(0), clients))
     np.testing.assert_array_equal(vectors(asynchronous.params), vectors(synchronous.params))
-    step = jax.jit(method.step)
+    step = jax.jit(functools.partial(one_round, method))
     for r in range(rounds):
         slot = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), planned.slots)
-        asynchronous, info = step(jax.random.key(r), asynchronous, slot, clients)
+        asynchronous, info = step(jax.random.key(r), asynchronous, r, slot, clients)
         synchronous, other = dpsgd.step(
-            jax.random.key(r), synchronous, round_of(graphs, r), clients
+            jax.random.key(r), synchronous, r, round_of(graphs, r), clients
         )
         np.testing.assert_allclose(
             vectors(asynchronous.params), vectors(synchronous.params), rtol=1e-12, atol=1e-13
         )
         np.testing.assert_allclose(info.loss, other.loss, rtol=1e-12)
-        np.testing.assert_array_equal(info.sent['weights'], other.sent['weights'])
+        np.testing.assert_array_equal(info.sent['weights'].messages, other.sent['weights'].messages)
 
 
 # ------------------------------------------------------------------------------------- the events
@@ -391,7 +392,7 @@ def seconds_to(name, speeds, target=0.02, lr=0.5):
     state = jax.jit(method.init)(jax.random.key(0), found.clients)
 
     def one(state, slot):
-        state, _ = method.step(jax.random.key(0), state, slot, found.clients)
+        state, _ = one_round(method, jax.random.key(0), state, 0, slot, found.clients)
         mean = jax.tree.map(lambda leaf: leaf.mean(axis=0), state.params)
         return state, found.suboptimality(mean)
 
@@ -475,7 +476,7 @@ def test_a_longer_plan_goes_on_where_the_shorter_one_ends(name):
 
     @jax.jit
     def run(state, slots):
-        step = lambda s, slot: (method.step(None, s, slot, clients)[0], None)  # noqa: E731
+        step = lambda s, slot: (one_round(method, None, s, 0, slot, clients)[0], None)  # noqa: E731
         return jax.lax.scan(step, state, slots)[0]
 
     first = jax.jit(method.init)(jax.random.key(0), clients)

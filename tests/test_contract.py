@@ -20,6 +20,7 @@ from flax import linen as nn
 
 from dfl_jax import Clients, Graph, simulate, topology
 from dfl_jax.checkpoint import Checkpoints
+from dfl_jax.exchange import one_round
 from dfl_jax.execution.devices import client_mesh
 from dfl_jax.heterogeneous.population import assign_architectures, populate
 from dfl_jax.methods import IN_ROUNDS, make
@@ -125,24 +126,15 @@ def sent_gossip(links, sizes):
     return {'weights': np.bincount(senders, minlength=CLIENTS)}
 
 
-def sent_messages(links, sizes):
-    """Weights with a number beside them to every neighbour."""
-    return {'messages': sent_gossip(links, sizes)['weights']}
-
-
-def sent_twice(links, sizes):
-    """Weights and the tracker to every neighbour."""
-    return {'weights': 2 * sent_gossip(links, sizes)['weights']}
+def sent_pairs(first, second):
+    """Messages of two kinds to every neighbour."""
+    return lambda links, sizes: dict.fromkeys((first, second), sent_gossip(links, sizes)['weights'])
 
 
 def sent_beer(links, sizes, r):
-    """The same, but no tracker in the first round."""
-    return sent_twice(links, sizes) if r else sent_gossip(links, sizes)
-
-
-def sent_dispfl(links, sizes):
-    """The weights inside the mask and the mask to every neighbour."""
-    return sent_gossip(links, sizes) | {'masks': sent_gossip(links, sizes)['weights']}
+    """Weights and the tracker, but no tracker in the first round."""
+    messages = sent_gossip(links, sizes)['weights']
+    return {'weights': messages, 'trackers': messages * (r > 0)}
 
 
 def sent_meeting(links, sizes):
@@ -174,10 +166,11 @@ SENT: dict[str, Callable] = {
     **dict.fromkeys(('dpsgd', 'dfedavg', 'dfedavgm', 'dfedsam', 'decavg', 'd2'), sent_gossip),
     **dict.fromkeys(('qg_dsgdm', 'choco_sgd', 'epidemic', 'dfedprox'), sent_gossip),
     **dict.fromkeys(('dfed_admm', 'dfed_alt'), sent_gossip),
-    'dispfl': sent_dispfl,
-    'dsgt': sent_twice,
+    'dispfl': sent_pairs('weights', 'masks'),  # the weights inside the mask
+    'dsgt': sent_pairs('weights', 'trackers'),
     'beer': sent_beer,
-    **dict.fromkeys(('relay_sgd', 'sgp'), sent_messages),
+    'relay_sgd': sent_pairs('relays', 'counts'),
+    'sgp': sent_pairs('weights', 'masses'),
     **dict.fromkeys(('dfml', 'dec_fedavg', 'dec_fedprox', 'dec_fed_dropout'), sent_meeting),
     **dict.fromkeys(('dec_heterofl', 'dec_fedrolex'), sent_meeting),
     'def_kt': sent_def_kt,
@@ -365,7 +358,8 @@ def holdout():
 def jitted(name):
     """(init, step, predict) compiled once for all tests of one algorithm."""
     algorithm = ALGORITHMS_UNDER_TEST[name]()
-    return tuple(map(jax.jit, (algorithm.init, algorithm.step, algorithm.predict)))
+    step = functools.partial(one_round, algorithm)
+    return tuple(map(jax.jit, (algorithm.init, step, algorithm.predict)))
 
 
 def trained(name, graphs, clients=None):
@@ -374,7 +368,7 @@ def trained(name, graphs, clients=None):
     clients = network() if clients is None else clients
     state, infos = init(jax.random.key(3), clients), []
     for r in range(len(graphs.active)):
-        state, info = step(jax.random.key(r), state, round_of(graphs, r), clients)
+        state, info = step(jax.random.key(r), state, r, round_of(graphs, r), clients)
         infos.append(jax.device_get(info))
     return state, infos
 
@@ -484,7 +478,7 @@ def test_inactive_clients_keep_their_model(name, family):
     for r in range(4):
         active = taking_part(name, graphs, r)
         before = logits(name, state)['client']
-        state, _ = step(jax.random.key(r), state, round_of(graphs, r), clients)
+        state, _ = step(jax.random.key(r), state, r, round_of(graphs, r), clients)
         after = logits(name, state)['client']
         assert (before[~active] == after[~active]).all()
         assert (before[active] != after[active]).any(axis=(1, 2)).all()
@@ -496,7 +490,7 @@ def test_inactive_clients_keep_their_model(name, family):
 @every_decentralized
 def test_an_empty_graph_sends_nothing(name, family):
     _, infos = trained(name, without_links(family))
-    sent = [v for info in infos for v in info.sent.values()]
+    sent = [v.messages for info in infos for v in info.sent.values()]
     assert sent and not any(v.any() for v in sent)
 
 
@@ -532,11 +526,11 @@ def test_who_hears_nobody_trains_alone(name, family):
 def test_an_empty_cohort_sends_nothing_and_keeps_the_model(name):
     graphs = schedule(COHORTS)
     _, once = trained(name, graphs)
-    assert all(v.any() for info in once for v in info.sent.values())
+    assert all(v.messages.any() for info in once for v in info.sent.values())
     nobody = graphs._replace(mask=graphs.mask & False, active=graphs.active & False)
     state, infos = trained(name, nobody)
     assert_same(logits(name, jitted(name)[0](jax.random.key(3), network())), logits(name, state))
-    assert not any(v.any() for info in infos for v in info.sent.values())
+    assert not any(v.messages.any() for info in infos for v in info.sent.values())
 
 
 @every_meeting
@@ -548,7 +542,7 @@ def test_an_aggregator_that_hears_nobody_sends_nothing(name, family):
         here = graphs.mask & (np.arange(graphs.mask.shape[2]) == 0) & active
         lonely = graphs._replace(mask=here, active=graphs.active & active)
         state, infos = trained(name, lonely)
-        sent = [v for info in infos for v in info.sent.values()]
+        sent = [v.messages for info in infos for v in info.sent.values()]
         assert sent and not any(v.any() for v in sent)
         assert all(np.isfinite(info.loss).all() for info in infos)
         before, after = logits(name, start)['client'], logits(name, state)['client']
@@ -560,16 +554,15 @@ def test_an_aggregator_that_hears_nobody_sends_nothing(name, family):
 def test_traffic_over_delivered_links(name, family):
     graphs = schedule(family, links_lost=0.3, clients_lost=0.2)
     _, infos = trained(name, graphs)
-    units = ALGORITHMS_UNDER_TEST[name]().unit_bits
     some = 0
     for r, info in enumerate(infos):
         links = links_of(name, graphs, r)
         some += len(links)
-        counted = info.sent
-        assert set(counted) == set(units)
-        for unit, expected in sent_in(name, links, r).items():
-            assert np.issubdtype(counted[unit].dtype, np.integer)
-            np.testing.assert_array_equal(counted[unit], expected, err_msg=unit)
+        counted, expected = info.sent, sent_in(name, links, r)
+        assert set(counted) == set(expected)
+        for kind, messages in expected.items():
+            assert np.issubdtype(counted[kind].messages.dtype, np.integer)
+            np.testing.assert_array_equal(counted[kind].messages, messages, err_msg=kind)
     assert some
 
 
@@ -583,8 +576,8 @@ def test_failures_of_one_direction_and_clients_that_are_cut_off(name):
     alone = np.setdiff1d(np.arange(CLIENTS), np.ravel(links))
     assert links and len(alone) and graphs.active.all() and bool(directed) == bool(one_way)
     state, (info,) = trained(name, graphs)
-    for unit, expected in sent_in(name, links, 0).items():
-        np.testing.assert_array_equal(info.sent[unit], expected, err_msg=unit)
+    for kind, expected in sent_in(name, links, 0).items():
+        np.testing.assert_array_equal(info.sent[kind].messages, expected, err_msg=kind)
         assert not expected[alone].any()
     start = jitted(name)[0](jax.random.key(3), network())
     before, after = logits(name, start)['client'], logits(name, state)['client']
@@ -627,7 +620,7 @@ class Narrow(nn.Module):
 
 
 KEPT = 19  # weights in the masks of DisPFL
-OF_16_BITS = {  # bits of each unit, counted by hand; of a message of 43 weights by default
+OF_16_BITS = {  # bits of each kind, counted by hand; of a message of 43 weights by default
     'ntk_dfl': {'weights': 688, 'jacobian_rows': 688, 'labels': 32},
     'ntk_fl': {'jacobian_rows': 688, 'labels': 32},
     'spark': {
@@ -638,11 +631,13 @@ OF_16_BITS = {  # bits of each unit, counted by hand; of a message of 43 weights
         'inputs': FEATURES * 32,
     },
     'dispfl': {'weights': KEPT * 16, 'masks': 43},
-    'relay_sgd': {'messages': 688 + 32},  # and a count
-    'sgp': {'messages': 688 + 16},  # and the mass
+    'dsgt': {'weights': 688, 'trackers': 688},
+    'relay_sgd': {'relays': 688, 'counts': 32},
+    'sgp': {'weights': 688, 'masses': 16},
     # The larger half of 20, 5, 15 and 3 weights, and bitmaps
     'choco_sgd': {'weights': (10 + 3 + 8 + 2) * 16 + 43},
-    'beer': {'weights': 43 * 5 + 4 * 16},  # 5 bits, and the largest of four tensors
+    # 5 bits, and the largest of four tensors
+    'beer': {'weights': 43 * 5 + 4 * 16, 'trackers': 43 * 5 + 4 * 16},
     'dfed_alt': {'weights': (FEATURES * 5 + 5) * 16},
     'dec_fml': {'weights/meme': 35 * 16},
     'def_kt': {'weights/wide': 35 * 16},
@@ -680,11 +675,17 @@ def narrow(request, monkeypatch):
 def after_a_round(algorithm, graphs):
     """The shapes and types of a state after a round, which are as before, and of the info."""
     state = jax.eval_shape(algorithm.init, jax.random.key(0), network())
-    step = algorithm.step, jax.random.key(0), state, round_of(graphs, 0), network()
-    after, info = jax.eval_shape(*step)
+    step = functools.partial(one_round, algorithm)
+    key, graph = jax.random.key(0), round_of(graphs, 0)
+    after, info = jax.eval_shape(step, key, state, 0, graph, network())
     types = [jax.tree.map(lambda a: (a.shape, a.dtype), each) for each in (state, after)]
     assert types[0] == types[1]
     return after, info
+
+
+def bits_of_kinds(info):
+    """Bits of one message of each kind."""
+    return {kind: sent.bits for kind, sent in info.sent.items()}
 
 
 @pytest.mark.filterwarnings('error:scatter inputs have incompatible types')
@@ -696,7 +697,7 @@ def test_weights_of_16_bits_stay_so_and_are_counted_so(name, narrow):
     expected = OF_16_BITS.get(name, {'weights': 688})
     if name in ('ntk_dfl', 'ntk_fl', 'spark'):
         expected = expected | {'outputs': 16 if narrow else 32}
-    assert algorithm.unit_bits == expected and info.sent.keys() == expected.keys()
+    assert bits_of_kinds(info) == expected
     logits = jax.eval_shape(algorithm.predict, after, network().x[0])
     assert {leaf.dtype for leaf in jax.tree.leaves(logits)} == {np.dtype('float32')}
 
@@ -723,14 +724,14 @@ VARIANTS = [
 def test_variants_run_with_weights_of_16_bits(name, settings, narrow):
     short = {'timesteps': (3, 8)} if name in ('ntk_dfl', 'spark') else {}
     algorithm = make(name, MODEL, lr=0.05, **short, **settings)
-    after_a_round(algorithm, graphs_of(name))
+    _, info = after_a_round(algorithm, graphs_of(name))
     rows = {  # of a Jacobian, and the steps of its quantization
         "{'projection': 'none'}": (688, 0),
         "{'projection_dim': 20, 'exchange': 'int8', 'step_form': 'exact'}": (20 * 8, 32),
     }
     if str(settings) in rows:
-        units = algorithm.unit_bits
-        assert (units['jacobian_rows'], units['jacobians']) == rows[str(settings)]
+        bits = bits_of_kinds(info)
+        assert (bits['jacobian_rows'], bits['jacobians']) == rows[str(settings)]
 
 
 @pytest.mark.parametrize(
@@ -784,7 +785,7 @@ def test_a_round_lowers_for_accelerators(name):
     """Without a call of Python on the way, and in no more than float32."""
     init, step, _ = jitted(name)
     clients, key = network(), jax.random.key(3)
-    traced = step.trace(key, init(key, clients), round_of(all_families(name), 0), clients)
+    traced = step.trace(key, init(key, clients), 0, round_of(all_families(name), 0), clients)
     program = traced.lower(lowering_platforms=('cuda', 'tpu')).as_text()
     assert 'callback' not in program and 'f64' not in program
 
@@ -800,7 +801,8 @@ def test_products_have_the_precision_of_the_run(name):
         algorithm = make(name, MODEL, **options, **settings)
         clients, key = network(), jax.random.key(3)
         state = jax.eval_shape(algorithm.init, key, clients)
-        traced = jax.jit(algorithm.step).trace(key, state, round_of(graphs, 0), clients)
+        step = jax.jit(functools.partial(one_round, algorithm))
+        traced = step.trace(key, state, 0, round_of(graphs, 0), clients)
         text = traced.lower(lowering_platforms=('cuda',)).as_text()
         products = re.findall(r'stablehlo\.(?:dot_general|convolution).*', text)
         assert len(products) > 5
@@ -858,11 +860,12 @@ def test_resume_equals_no_stop(name, saved, tmp_path):
 @every_whole_run
 def test_traffic_of_a_run(name):
     """Megabytes of a whole run from a count of every link of every round."""
-    graphs, units = all_families(name), ALGORITHMS_UNDER_TEST[name]().unit_bits
+    graphs = all_families(name)
+    each = bits_of_kinds(after_a_round(ALGORITHMS_UNDER_TEST[name](), graphs)[1])
     bits = np.zeros(CLIENTS, dtype=object)
     for r in range(ROUNDS):
-        for unit, counts in sent_in(name, links_of(name, graphs, r), r).items():
-            bits += counts.astype(object) * units[unit]
+        for kind, counts in sent_in(name, links_of(name, graphs, r), r).items():
+            bits += counts.astype(object) * each[kind]
     metrics = uninterrupted(name)[0][-1][0]
     assert metrics['mbytes_total'] == int(bits.sum()) / 8e6
     assert metrics['mbytes_busiest_client'] == int(bits.max()) / 8e6

@@ -3,7 +3,6 @@
 A method that has no entry in `reference_counts` fails here.
 """
 
-import inspect
 from itertools import pairwise
 
 import jax
@@ -17,6 +16,8 @@ from helpers import round_of
 from dfl_jax import Clients, Graph, asynchronous, timing, topology
 from dfl_jax.asynchronous.divshare import layout_of
 from dfl_jax.asynchronous.intervals import by_interval, intervals_of
+from dfl_jax.evaluation import consensus_weights
+from dfl_jax.exchange import one_round
 from dfl_jax.execution.flops import flops_of
 from dfl_jax.heterogeneous import populate
 from dfl_jax.method_settings import settings_of
@@ -43,26 +44,36 @@ SETTINGS: dict[str, tuple[dict, ...]] = {
     'decavg': (BOTH | STEPS,),
     'dfedsam': (BOTH | {'gossip_steps': 4, 'sam_radius': 0.01},),
     **dict.fromkeys(('dfedavg', 'dfedavgm', 'epidemic', 'dfedprox'), (BOTH,)),
+    **dict.fromkeys(('dsgt', 'd2', 'qg_dsgdm', 'sgp'), ({}, BOTH)),
     'choco_sgd': ({'sparsity': 0.9}, {'sparsity': None, 'bits': 6}, {'sparsity': 0.5, 'bits': 4}),
     'beer': ({'bits': 5}, {'sparsity': 0.6, 'bits': 8}),
-    'dispfl': ({'density': 0.3}, {'density': 0.7, 'regrow': 'random'}),
-    'dfed_alt': ({'head_epochs': 3}, {'head': 'Dense_1'}),
-    'relay_sgd': ({'members': 5},),
-    'dfed_admm': ({'proximal': 0.1}, {'proximal': 0.1, 'sam_radius': 0.1}),
+    'dispfl': ({'density': 0.3}, {'density': 0.7, 'regrow': 'random'}, BOTH | {'density': 0.3}),
+    'dfed_alt': ({'head_epochs': 3}, {'head': 'Dense_1'}, BOTH | {'head': 'Dense_1'}),
+    'relay_sgd': ({'members': 5}, BOTH | {'members': 5}),
+    'dfed_admm': (
+        {'proximal': 0.1},
+        {'proximal': 0.1, 'sam_radius': 0.1},
+        BOTH | {'proximal': 0.1, 'sam_radius': 0.1},
+    ),
     'ntk_dfl': (
         *({}, {'sparsity': 0.8, 'bits': 6}, {'batches': 2}, {'subsampling': 3}),
         *({'averaging': False}, {'jacobian_weights': 'neighbours'}, {'by_cluster': True}),
         {'regression': True, 'loss': 'mse'},
     ),
-    'ntk_fl': ({'cohort': COHORT}, {'cohort': COHORT, 'regression': True, 'loss': 'mse'}),
+    'ntk_fl': (
+        *({'cohort': COHORT}, {'cohort': COHORT, 'regression': True, 'loss': 'mse'}),
+        BOTH | {'cohort': COHORT},
+    ),
     'spark': (
         *({}, {'exchange': 'float16'}, {'exchange': 'int8'}, {'sampling': 0.4}),
-        *({'averaging': False}, {'step_form': 'exact', 'sampling': 0.7}),
+        *({'averaging': False}, {'step_form': 'exact', 'sampling': 0.7}, BOTH),
         {'selection': 'linearized', 'kernel_form': 'trace'},
     ),
-    'dfml': ({'mutual_epochs': 3}, {'mutual_epochs': 2, 'transfer': 'vanilla'}),
-    'def_kt': ({'mutual_epochs': 3},),
-    'dec_fml': ({}, {'owners': ('deep', 'narrow', 'deep')}),
+    'dfml': ({'mutual_epochs': 3}, BOTH | {'mutual_epochs': 2, 'transfer': 'vanilla'}),
+    'def_kt': ({'mutual_epochs': 3}, BOTH | {'mutual_epochs': 3}),
+    'dec_fml': ({}, BOTH | {'owners': ('deep', 'narrow', 'deep')}),
+    **dict.fromkeys(('dec_fedavg', 'dec_fedprox', 'dec_fed_dropout'), ({}, BOTH)),
+    **dict.fromkeys(('dec_heterofl', 'dec_fedrolex'), ({}, BOTH)),
 }
 
 
@@ -166,9 +177,9 @@ def test_every_method_is_counted_by_hand():
     worked = (*by_hand.ALONE, *by_hand.MEETINGS, *by_hand.KERNELS, *by_hand.UPDATES)
     assert sorted(worked) == sorted(by_hand.TRAFFIC)
     for name, method in IN_ROUNDS.items():
-        compresses = 'compression' in inspect.signature(method.factory).parameters
+        assert {'sparsity', 'bits'} <= settings_of(method.factory).keys()
         tried = {setting for settings in SETTINGS.get(name, ()) for setting in settings}
-        assert not compresses or {'sparsity', 'bits'} <= tried, name
+        assert {'sparsity', 'bits'} <= tried, name
 
 
 @pytest.mark.parametrize(('name', 'settings'), EVERY)
@@ -245,8 +256,8 @@ def test_an_aggregator_works_on_the_data_that_it_hears(name, settings):
     kept, t = KERNEL['timesteps'], KERNEL['timesteps'][-1]
     state = jax.jit(algorithm.init)(jax.random.key(0), clients)
     info = jax.device_get(
-        jax.jit(lambda *a: algorithm.step(*a)[1])(
-            jax.random.key(1), state, round_of(graphs, 0), clients
+        jax.jit(lambda *a: one_round(algorithm, *a)[1])(
+            jax.random.key(1), state, 0, round_of(graphs, 0), clients
         )
     )
     expected = np.zeros(CLIENTS)
@@ -362,8 +373,9 @@ def test_the_consensus_weighs_the_clients_as_it_says(name):
         state = jax.jit(algorithm.init)(jax.random.key(0), clients)
         alone = [algorithm.consensus(state, jnp.eye(CLIENTS)[i]) for i in range(CLIENTS)]
         models = jax.tree.map(lambda *leaves: np.stack(leaves), *alone)
-        asked = np.arange(CLIENTS) % 3
-        for weights, given in ((SIZES if how == 'size' else [1] * CLIENTS, None), (asked, asked)):
+        assert algorithm.by_size == (how == 'size')
+        asked, usual = np.arange(CLIENTS) % 3, consensus_weights(algorithm, clients, 1)
+        for weights, given in ((SIZES if how == 'size' else [1] * CLIENTS, usual), (asked, asked)):
             found = algorithm.consensus(state, None if given is None else jnp.asarray(given))
             expected = jax.tree.map(
                 lambda leaf, w=weights: np.average(leaf, axis=0, weights=w), models

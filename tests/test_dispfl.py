@@ -1,5 +1,6 @@
 """DisPFL against the plain NumPy reference in float64, and what its masks always hold."""
 
+import functools
 import itertools
 
 import jax
@@ -12,12 +13,15 @@ from helpers import (
     compiled,
     drawn_samples,
     padded,
+    round_of,
     rounds_of,
 )
 from test_gossip_sgd import CLASSES, CLIENTS, FEATURES, SIZES, batches_of, schedule
 
 from dfl_jax import topology
 from dfl_jax.algorithms.dispfl import layer_counts
+from dfl_jax.evaluation import consensus_weights
+from dfl_jax.exchange import one_round
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, SmallCNN, bind
 from dfl_jax.training.batches import epoch_orders
@@ -235,10 +239,16 @@ def test_a_full_density_loses_no_weight_of_any_width():
 
 
 def test_the_bits_of_a_message():
+    key, graph = jax.random.key(0), round_of(schedule(True), 0)
     for density in (0.1, 0.5, 1.0):
         counts = jax.tree.leaves(layer_counts(MODEL.shapes, density))
-        bits = make('dispfl', MODEL, density=density).unit_bits
-        assert sum(bits.values()) == 32 * sum(counts) + MODEL.size
+        algorithm = make('dispfl', MODEL, density=density)
+        state = jax.eval_shape(algorithm.init, key, network())
+        _, info = jax.eval_shape(
+            functools.partial(one_round, algorithm), key, state, 0, graph, network()
+        )
+        sent = {kind: sent.bits for kind, sent in info.sent.items()}
+        assert sent == {'weights': 32 * sum(counts), 'masks': MODEL.size}
         assert MODEL.size == sum(int(np.prod(shape)) for shape in SHAPES)
 
 
@@ -253,7 +263,8 @@ def test_the_consensus_model(kind, x64):
     masks = jax.tree.map(lambda m: rng.random(m.shape) < 0.3, state.masks)
     params = jax.tree.map(lambda m: np.where(m, rng.normal(size=m.shape), 0), masks)
     state = state._replace(params=params, masks=masks)
-    ours = flat(jax.tree.map(lambda leaf: leaf[None], algorithm.consensus(state)), 0)
+    given = consensus_weights(algorithm, network(), 1)
+    ours = flat(jax.tree.map(lambda leaf: leaf[None], algorithm.consensus(state, given)), 0)
     weights = np.stack([flat(params, i) for i in range(CLIENTS)])
     held = np.stack([flat(masks, i) for i in range(CLIENTS)])
     if kind == 'intersection':
@@ -265,7 +276,7 @@ def test_the_consensus_model(kind, x64):
     np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-15)
     x = rng.normal(size=(4, FEATURES))
     network_of = reference.unflatten(np.array(expected), as_reference(params, 0))
-    logits = algorithm.predict(state, x)['consensus']
+    logits = algorithm.predict(state, x, given)['consensus']
     np.testing.assert_allclose(logits, reference.mlp(network_of, x), rtol=1e-10, atol=1e-12)
 
 

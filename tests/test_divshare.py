@@ -1,6 +1,7 @@
 """DivShare: its queue, what it is where everything arrives, and what slow uplinks do to it."""
 
 import collections
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from helpers import compiled, round_of, widen
 from dfl_jax import Clients, topology
 from dfl_jax.asynchronous import EVENT_METHODS, method_of, model_bits, plan
 from dfl_jax.asynchronous.divshare import layout_of
+from dfl_jax.exchange import one_round
 from dfl_jax.models import MLP, Linear, bind
 from dfl_jax.papers.tables.quadratics import quadratics
 from dfl_jax.tasks import REGRESSION
@@ -89,16 +91,16 @@ def test_where_everything_arrives_it_is_dpsgd(fragments, x64):
     dpsgd = compiled('dpsgd', MODEL, round_order='average_first', mixing='uniform', **settings)
     ours = widen(jax.jit(method.init)(jax.random.key(0), clients))
     theirs = widen(dpsgd.init(jax.random.key(0), clients))
-    step = jax.jit(method.step)
+    step = jax.jit(functools.partial(one_round, method))
     for r in range(len(found.slots.active)):
         slot = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), found.slots)
-        ours, info = step(jax.random.key(r), ours, slot, clients)
-        theirs, other = dpsgd.step(jax.random.key(r), theirs, round_of(graphs, 0), clients)
+        ours, info = step(jax.random.key(r), ours, r, slot, clients)
+        theirs, other = dpsgd.step(jax.random.key(r), theirs, r, round_of(graphs, 0), clients)
         joined = jax.vmap(layout_of(MODEL, fragments).join)(ours.params)
         for a, b in zip(jax.tree.leaves(joined), jax.tree.leaves(theirs.params), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
         np.testing.assert_allclose(info.loss, other.loss, rtol=1e-12)
-        np.testing.assert_array_equal(info.sent['parameters'], 3 * MODEL.size)
+        np.testing.assert_array_equal(info.sent['parameters'].messages, 3 * MODEL.size)
     assert r == 5
 
 
@@ -120,7 +122,7 @@ def trained(problem, drawn, seconds, lr, chunk=None, **settings):
     slots = jax.tree.map(jnp.asarray, found.slots)
     last, _ = jax.jit(
         lambda s: jax.lax.scan(
-            lambda s, slot: method.step(None, s, slot, problem.clients), s, slots
+            lambda s, slot: one_round(method, None, s, 0, slot, problem.clients), s, slots
         )
     )(state)
     join = jax.vmap(layout_of(model, fragments).join)
@@ -180,14 +182,15 @@ def test_models_of_16_bits_take_half_the_bits_and_half_the_time(name, weights):
 
     found = planned_for(model, 16)
     method = method_of(found, model, local_steps=1)
-    unit = 'parameters' if name == 'divshare' else 'weights'
-    assert method.unit_bits == {unit: 16 if name == 'divshare' else model_bits(name, model)}
     clients = Clients(
         jnp.zeros((CLIENTS, 2, 4)), jnp.zeros((CLIENTS, 2), jnp.int32), jnp.ones((CLIENTS, 2), bool)
     )
     before = jax.eval_shape(method.init, jax.random.key(0), clients)
     slot = jax.tree.map(lambda a: jnp.asarray(a[0]), found.slots)
-    after, _ = jax.eval_shape(method.step, jax.random.key(0), before, slot, clients)
+    step = functools.partial(one_round, method)
+    after, info = jax.eval_shape(step, jax.random.key(0), before, 0, slot, clients)
+    kind, bits = ('parameters', 16) if name == 'divshare' else ('weights', model_bits(name, model))
+    assert {kind: sent.bits for kind, sent in info.sent.items()} == {kind: bits}
     assert jax.tree.map(lambda a: (a.shape, a.dtype), before) == jax.tree.map(
         lambda a: (a.shape, a.dtype), after
     )

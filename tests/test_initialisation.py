@@ -79,7 +79,7 @@ def trained(clients, graphs, **settings):
     method = compiled('decavg', MODEL, lr=0.1, **settings)
     state = method.init(jax.random.key(0), clients)
     for r in range(len(graphs.active)):
-        state, _ = method.step(jax.random.key(r + 1), state, round_of(graphs, r), clients)
+        state, _ = method.step(jax.random.key(r + 1), state, r, round_of(graphs, r), clients)
     return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(state.params)])
 
 

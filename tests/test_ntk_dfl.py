@@ -1,5 +1,6 @@
 """NTK-DFL against the plain NumPy reference, in float64."""
 
+import functools
 from fractions import Fraction
 
 import jax
@@ -18,6 +19,7 @@ from helpers import (
 from helpers import rounds_of as all_rounds_of
 
 from dfl_jax import Clients, Graph, topology
+from dfl_jax.exchange import one_round
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, SmallCNN, bind
 from dfl_jax.ntk import compressed
@@ -145,7 +147,8 @@ def test_batches_deal_out_a_random_part_of_the_data(network, batches, divisor):
 def test_one_batch_of_all_data_is_the_data_itself(network):
     _, clients, _ = network
     drawn = draw_batches(jax.random.key(0), clients, 1, Fraction(1))
-    for ours, theirs in zip(drawn, clients, strict=True):
+    assert drawn.arrival is None
+    for ours, theirs in zip(drawn[:3], clients[:3], strict=True):
         np.testing.assert_array_equal(ours[:, 0], theirs)
 
 
@@ -178,9 +181,9 @@ def test_jacobians_at_weights_of_ones_own_need_no_weights_of_the_aggregator(netw
     np.testing.assert_allclose(aggregator_infos[0].loss, own_infos[0].loss, rtol=1e-10)
     assert abs(aggregator_infos[-1].loss - own_infos[-1].loss).max() > 1e-4
     for mine, theirs in zip(own_infos, aggregator_infos, strict=True):
-        rows = mine.sent['jacobian_rows']
-        np.testing.assert_array_equal(rows, theirs.sent['jacobian_rows'])
-        assert mine.sent['weights'].sum() == (theirs.sent['weights'].sum() // 2) * averaging
+        mine, theirs = ({k: v.messages for k, v in info.sent.items()} for info in (mine, theirs))
+        np.testing.assert_array_equal(mine['jacobian_rows'], theirs['jacobian_rows'])
+        assert mine['weights'].sum() == (theirs['weights'].sum() // 2) * averaging
 
 
 @pytest.mark.slow
@@ -231,10 +234,17 @@ def test_a_codec_that_loses_nothing_changes_nothing(network):
 
 
 def test_a_compressed_row_costs_what_its_codec_says(network):
-    rows = make('ntk_dfl', MODEL, sparsity=0.5, bits=6).unit_bits['jacobian_rows']
+    _, clients, graphs = network
+    short = jax.tree.map(lambda a: a[:1], graphs)
+
+    def row_bits(**settings):
+        _, (info,) = rounds_of(clients, short, timesteps=(3,), **settings)
+        return info.sent['jacobian_rows'].bits
+
+    rows = row_bits(sparsity=0.5, bits=6)
     tensors = (FEATURES * 8, 8, 8 * CLASSES, CLASSES)  # half of each in 6 bits, bitmap, step
     assert rows == sum(-(-size // 2) * 6 + size + 32 for size in tensors)
-    assert make('ntk_dfl', MODEL).unit_bits['jacobian_rows'] == 32 * sum(tensors)
+    assert row_bits() == 32 * sum(tensors)
 
 
 # ------------------------------------------------------------------------------------- clusters
@@ -263,8 +273,8 @@ def test_a_cluster_is_the_update_of_each_of_its_clients(network, lost, settings)
                 weights[client] += 1  # its own
                 weights[members[0]] += parts + 1  # the average, those between, the new ones
                 rows[client] += CLASSES * -(-len(data[client][0]) // divisor)
-        np.testing.assert_array_equal(info.sent['weights'], weights)
-        np.testing.assert_array_equal(info.sent['jacobian_rows'], rows)
+        np.testing.assert_array_equal(info.sent['weights'].messages, weights)
+        np.testing.assert_array_equal(info.sent['jacobian_rows'].messages, rows)
 
 
 def test_a_cluster_of_one_evolves_on_its_own_data(network):
@@ -277,7 +287,8 @@ def test_a_cluster_of_one_evolves_on_its_own_data(network):
     )
     start = widen(jax.jit(algorithm.init)(jax.random.key(0), clients))
     graph = round_of(topology.by_cluster(alone), 0)
-    state, info = jax.jit(algorithm.step)(jax.random.key(0), start, graph, clients)
+    step = jax.jit(functools.partial(one_round, algorithm))
+    state, info = step(jax.random.key(0), start, 0, graph, clients)
     for i, (x, y) in enumerate(data):
         w = as_reference(start.params, i)
         expected, chosen, loss = reference.ntk_update(
@@ -294,7 +305,7 @@ def test_a_cluster_of_one_evolves_on_its_own_data(network):
         )
         assert_close(as_reference(state.params, i), expected)
         assert info.metrics['timestep'].values[i] == chosen and info.loss[i] == pytest.approx(loss)
-    assert not any(v.any() for v in info.sent.values())
+    assert not any(v.messages.any() for v in info.sent.values())
 
 
 @pytest.mark.parametrize(
@@ -341,9 +352,10 @@ def test_an_aggregator_alone_computes_what_many_together_do(x64):
     for chunk in (1, clients):
         options = {'timesteps': TIMESTEPS, 'evolution': 'euler', 'init': 'independent'}
         algorithm = make('ntk_dfl', MODEL, chunk=chunk, **options)
+        step = jax.jit(functools.partial(one_round, algorithm))
         state = widen(jax.jit(algorithm.init)(jax.random.key(0), data))
         for r in range(2):
-            state, _ = jax.jit(algorithm.step)(jax.random.key(r), state, round_of(star, r), data)
+            state, _ = step(jax.random.key(r), state, r, round_of(star, r), data)
         states.append(state.params)
     assert_close(*states)
 
@@ -357,11 +369,13 @@ def test_clients_in_turn_are_rounds_in_which_one_client_is_active(network):
     expected = begin
     for i in range(len(clients.y)):
         active = jnp.arange(len(clients.y)) == i
-        expected, _ = method.step(key, expected, graph._replace(active=active), clients)
-    at_once, info = method.step(key, begin, graph, clients)
-    found, in_turn = jax.jit(ntk_dfl_in_turn(MODEL).step)(key, begin, graph, clients)
+        expected, _ = method.step(key, expected, 0, graph._replace(active=active), clients)
+    at_once, info = method.step(key, begin, 0, graph, clients)
+    step = jax.jit(functools.partial(one_round, ntk_dfl_in_turn(MODEL)))
+    found, in_turn = step(key, begin, 0, graph, clients)
     assert_close(found.params, expected.params)
-    assert found.round == 1 and in_turn.loss.shape == info.loss.shape
+    assert in_turn.loss.shape == info.loss.shape
+    assert jax.tree.structure(in_turn.sent) == jax.tree.structure(info.sent)
     assert_close(in_turn.sent, info.sent)
     with pytest.raises(AssertionError):
         assert_close(found.params, at_once.params, 1e-3)

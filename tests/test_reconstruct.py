@@ -9,9 +9,9 @@ import pytest
 from reference import jacobian
 from test_cli import called
 
-from dfl_jax.exchange.compression import chain, quantization, top_k
 from dfl_jax.data import synthetic
 from dfl_jax.data.projection import project, projection_matrix
+from dfl_jax.exchange.compression import chain, quantization, top_k
 from dfl_jax.models import MLP, SmallCNN, bind
 from dfl_jax.papers.reconstruct import command as command_line
 from dfl_jax.papers.reconstruct import reconstruction, scene

@@ -23,6 +23,7 @@ from wiring import CLIENTS, differing, digests, experiment, write_images
 
 from dfl_jax import simulate
 from dfl_jax.base import Info
+from dfl_jax.exchange import one_round
 from dfl_jax.experiment import build as building
 from dfl_jax.experiment.streams import STREAMS, streams
 from dfl_jax.method_settings import described
@@ -310,10 +311,11 @@ def test_no_key_is_used_twice_in_two_rounds(name, data, monkeypatch):
         state = algorithm.init(made.key, made.clients)
     recorder = Recorder(monkeypatch)
     graph = jax.tree.map(lambda a: jnp.asarray(a[0]), made.graphs)
-    step = only_effects(algorithm.step, made.key, state, graph, made.clients)
+    step = functools.partial(one_round, algorithm)
+    step = only_effects(step, made.key, state, 0, graph, made.clients)
     rounds = 1 if METHODS[name].graphs == 'events' else 2
     for round in range(rounds):
-        step(jax.random.fold_in(jax.random.key(5), round), state, graph, made.clients)
+        step(jax.random.fold_in(jax.random.key(5), round), state, 0, graph, made.clients)
     jax.effects_barrier()
     everywhere: dict[tuple, str] = {}
     for place, keys in recorder.keys.items():
@@ -341,10 +343,9 @@ def keys_of_a_run(data, **options) -> tuple[tuple, list[tuple]]:
         jax.debug.callback(lambda k: initial.append(tuple(k.tolist())), jax.random.key_data(key))
         return state
 
-    def step(key, state, graph, clients):
+    def step(key, state, round):
         first, second = jax.random.key_data(key)
-        loss = jnp.zeros(len(clients.y))
-        return state, Info(loss, {'weights': loss.astype(int)}, {'first': first, 'second': second})
+        return state, Info(jnp.zeros(len(round.sizes)), {'first': first, 'second': second})
 
     method = made.algorithm._replace(init=init, step=step)
     run = simulate.run(method, made.clients, made.graphs, made.test, made.key, **options)

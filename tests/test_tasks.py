@@ -1,6 +1,7 @@
 """Tasks other than classification: what is learnt, what is reported, and what is refused."""
 
 import dataclasses
+import functools
 import json
 import re
 
@@ -15,6 +16,7 @@ from test_images import paint
 
 from dfl_jax import Clients, data, simulate, topology
 from dfl_jax.data.dataset import DataError
+from dfl_jax.exchange import one_round
 from dfl_jax.heterogeneous.population import populate
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, Linear, bind
@@ -120,14 +122,14 @@ def test_ntk_dfl_evolves_a_linear_model_to_the_least_squares(evolution):
     algorithm = make('ntk_dfl', model, **more)
     state = algorithm.init(jax.random.key(0), clients)
     graph = jax.tree.map(lambda a: a[0], topology.schedule('complete', 4, 1, seed=0))
-    state, info = algorithm.step(jax.random.key(1), state, graph, clients)
+    state, info = one_round(algorithm, jax.random.key(1), state, 0, graph, clients)
     ones = np.hstack([x, np.ones((60, 1))])
     best, *_ = np.linalg.lstsq(ones, y)
     found = np.asarray(algorithm.predict(state, x.astype(np.float32))['client'])  # [M, N, C]
     np.testing.assert_allclose(found, np.broadcast_to(ones @ best, found.shape), atol=0.05)
     least = 0.5 * np.mean((ones @ best - y) ** 2)
     np.testing.assert_allclose(info.loss, np.full(4, least), rtol=2e-3)
-    assert algorithm.unit_bits['labels'] == 2 * 32
+    assert info.sent['labels'].bits == 2 * 32
 
 
 def test_multi_label_counts_labels():
@@ -175,7 +177,7 @@ def test_targets_in_the_padding_change_nothing(name):
     def after(y):
         given = clients._replace(y=y)
         state = method.init(jax.random.key(0), given)
-        return method.step(jax.random.key(1), state, graph, given)[0].params
+        return one_round(method, jax.random.key(1), state, 0, graph, given)[0].params
 
     dirty = np.where(clients.mask[..., None], clients.y, np.nan)
     assert np.isnan(dirty).any()
@@ -304,7 +306,8 @@ def test_no_method_learns_by_another_loss_than_that_of_its_task(name, monkeypatc
     family = {**contract.MEETING, 'ntk_fl': contract.COHORTS}.get(name, 'line')
     clients, graph = contract.network(), jax.tree.map(lambda a: a[0], contract.schedule(family))
     state = method.init(jax.random.key(3), clients)
-    after, info = jax.jit(method.step)(jax.random.key(4), state, graph, clients)
+    step = jax.jit(functools.partial(one_round, method))
+    after, info = step(jax.random.key(4), state, 0, graph, clients)
     assert not np.asarray(info.loss).any()
     if name in ('dispfl', 'dec_fml'):  # whose masks are drawn anew, whose memes begin elsewhere
         return
@@ -352,7 +355,8 @@ def test_the_loss_of_a_known_task_evolves_as_in_closed_form(task, evolution):
         more = {'timesteps': (20, 50), 'evolution': evolution}
         method = make('ntk_dfl', model, loss=loss, lr=lr, **more)
         state = method.init(jax.random.key(0), clients)
-        state, info = jax.jit(method.step)(jax.random.key(1), state, graph, clients)
+        step = jax.jit(functools.partial(one_round, method))
+        state, info = step(jax.random.key(1), state, 0, graph, clients)
         return state.params, info
 
     params, info = after(task.flow[0], 0.2)
@@ -360,9 +364,8 @@ def test_the_loss_of_a_known_task_evolves_as_in_closed_form(task, evolution):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4), params, own)
     factor = 1 if task is CLASSIFICATION else 2
     np.testing.assert_allclose(of_own.loss, factor * info.loss, rtol=1e-3)
-    bits = [make('ntk_dfl', model, loss=loss).unit_bits for loss in (task.flow[0], 'task')]
-    total = [info.sent['labels'] * bits[0]['labels'], of_own.sent['labels'] * bits[1]['labels']]
-    np.testing.assert_array_equal(*total)
+    labels = info.sent['labels'], of_own.sent['labels']
+    np.testing.assert_array_equal(*(sent.messages * sent.bits for sent in labels))
 
 
 @pytest.mark.slow
@@ -376,7 +379,8 @@ def test_a_task_with_the_loss_of_another_is_trained_alike():
         model = bind(MLP(10, (8,)), found.train_x.shape[1:], task)
         method = make(name, model, lr=0.1, **settings)
         state = method.init(jax.random.key(0), clients)
-        return jax.jit(method.step)(jax.random.key(1), state, graph, clients)[0].params
+        step = jax.jit(functools.partial(one_round, method))
+        return step(jax.random.key(1), state, 0, graph, clients)[0].params
 
     for name, settings in (
         ('dfedavg', {'supervision': 'wsm'}),

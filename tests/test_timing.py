@@ -697,10 +697,11 @@ def test_what_is_sent_may_follow_from_the_number_of_the_round():
     """As of methods that begin otherwise than they go on; counted in blocks."""
     plain = make('dpsgd', MODEL)
 
-    def step(key, state, graph, clients):
-        after, info = plain.step(key, state, graph, clients)
-        sent = {'weights': info.sent['weights'] * (state.round % 3)}
-        return after, info._replace(sent=sent, flops=info.flops * (state.round > 0))
+    def step(key, state, round):
+        after, info = plain.step(key, state, round)
+        once = round.exchange.sent['weights']
+        round.exchange.count('weights', once.messages * (round.number % 3 - 1), once.bits)
+        return after, info._replace(flops=info.flops * (round.number > 0))
 
     graphs = topology.schedule('ring', CLIENTS, timing.counts.BLOCK + 5, seed=0)
     counts = timing.counted(plain._replace(step=step), network(), graphs)

@@ -19,6 +19,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from wiring import experiment, given, write_images
 
 from dfl_jax.cli.flags.run_flags import GROUPS, METHOD
+from dfl_jax.exchange import one_round
 from dfl_jax.experiment.configured_method import configure
 from dfl_jax.experiment.method import flat_settings
 from dfl_jax.method_settings import described
@@ -153,8 +154,9 @@ def program(name: str, made, settings: dict) -> Iterator[str]:
     graph = jax.tree.map(lambda a: np.asarray(a[0]), made.graphs)
     state = jax.eval_shape(algorithm.init, made.key, made.clients)
     x = made.test.x[:2]
+    step = functools.partial(one_round, algorithm)
     traced = (
-        (algorithm.step, made.key, state, graph, made.clients),
+        (step, made.key, state, 0, graph, made.clients),
         (algorithm.init, made.key, made.clients),
         (algorithm.predict, state, x),
     )
@@ -164,7 +166,9 @@ def program(name: str, made, settings: dict) -> Iterator[str]:
         kept, _ = dce_jaxpr(closed.jaxpr, True)
         constants = [np.asarray(c).tobytes() for c in closed.consts if not _is_key(c)]
         yield f'{kept}{constants}'
-    yield repr((sorted(algorithm.unit_bits.items()), algorithm.overlaps, algorithm.replies))
+    _, info = jax.eval_shape(step, made.key, state, 0, graph, made.clients)
+    bits = sorted((kind, sent.bits) for kind, sent in info.sent.items())
+    yield repr((bits, algorithm.overlaps, algorithm.replies, algorithm.by_size))
 
 
 def _is_key(array) -> bool:

@@ -63,7 +63,8 @@ def d2(
             rows = (rows / 2).at[:, 0].add(0.5)
         gradient, lr, losses = local(key, x, round)
         corrected = jax.tree.map(lambda x, g, c: x - lr * (g - c), x, gradient, correction)
-        mixed = round.exchange.mean(jax.random.fold_in(key, SENT), round, rows, corrected)
+        k_sent = jax.random.fold_in(key, SENT)
+        mixed = round.exchange.mean(k_sent, round, rows, corrected, like=x)
         moved = per_rate(optax.tree.sub(x, mixed), lr)
         return (mixed, optax.tree.sub(gradient, moved)), losses
 

@@ -140,7 +140,8 @@ def ntk_dfl(
         # w_bar back for Eq. (2), where it is needed: the weights of every batch, and a cluster's
         # new ones
         back = 0 if at_neighbours else batches + by_cluster
-        exchange.count('weights', back * from_aggregators, exchange.bits(model.shapes))
+        bits = exchange.bits(jax.tree.map(lambda a: a[0], params))
+        exchange.count('weights', back * from_aggregators, bits)
         samples = to_aggregators * drawn_samples(sizes, share)
         count_data(round, samples, model, ntk.loss, codec)
         flops = jax.ops.segment_sum(flops, graph.members[:, 0], len(sizes))

@@ -219,7 +219,8 @@ def spark(
         new, velocity = keep_inactive(graph.active, tuple(new), (params, velocity))
 
         own_samples = drawn_samples(sizes, share)
-        _count(round, model, own_samples, exact, ntk.selection == 'network', random, codec)
+        weights = round.exchange.bits(jax.tree.map(lambda a: a[0], params))
+        _count(round, model, weights, own_samples, exact, ntk.selection == 'network', random, codec)
         steps = chosen_by(graph, chosen)
         flops = jnp.where(graph.active, flops, 0)
         info = Info(losses, {'timestep': steps, **dispersion(new, round.judged)}, flops)
@@ -255,13 +256,16 @@ def _check_task(model: Model) -> None:
 def _count(
     round: Round,
     model: Model,
+    weights: int,
     own_samples: Array,
     exact: bool,
     network: bool,
     random: RandomProjection,
     codec: Codec | None,
 ) -> None:
-    """Counts what is sent beside the weights; own_samples: [M], drawn by each client.
+    """Counts what is sent beside the weights that are averaged.
+
+    weights: bits of a model; own_samples: [M], drawn by each client.
 
     A timestep that the true network chooses (`network`) takes the neighbours' inputs,
     which J~ does not hold: they are counted, in 32 bits, over every delivered link and round, as
@@ -275,7 +279,7 @@ def _count(
     # Samples of its neighbours, whose residuals an aggregator sends back
     theirs = jnp.where(heard, own_samples[graph.members[:, 1:]], 0).sum(axis=1)
     # w_bar_i back for the Jacobians, and the neighbours' shares of an exact step
-    count('weights', from_aggregators + exact * to_aggregators, round.exchange.bits(model.shapes))
+    count('weights', from_aggregators + exact * to_aggregators, weights)
     if random.kind == 'none':  # rows are of the weights' own types
         row, step = bits_of(model.shapes), 0
     else:

@@ -321,7 +321,7 @@ def largest(values: Array, k: Array | int, among: Array | bool = True) -> Array:
 
     Args:
       values: floats of any precision and shape, non-negative.
-      k: how many, at most the number of candidates.
+      k: a scalar, how many, at most the number of candidates.
       among: bool like values, the candidates; all by default.
     """
     values = values.astype(jnp.promote_types(values.dtype, jnp.float32))

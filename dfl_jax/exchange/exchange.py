@@ -118,6 +118,7 @@ class Exchange:
         around: PyTree | None = None,
         *,
         kind: str = 'weights',
+        like: PyTree | None = None,
     ) -> PyTree:
         """What the receivers decode of every client's message, leaves [M, ...].
 
@@ -126,9 +127,12 @@ class Exchange:
           around: leaves [M, ...] that sender and receivers have in common, so that the difference
             from it is coded alone.
           kind: what the message holds, by which it is counted.
+          like: leaves of the types whose bits are counted, where a rate has widened those of the
+            tree; None: `around`, or the tree.
         """
         messages, _ = heard_messages(round.graph, len(round.sizes))
-        self.count(kind, messages, self.bits(_one(tree)))
+        typed = next(each for each in (like, around, tree) if each is not None)
+        self.count(kind, messages, self.bits(_one(typed)))
         content = tree if around is None else optax.tree.sub(tree, around)
         if self.codec is not None:
             keys = jax.random.split(key, len(round.sizes))
@@ -189,9 +193,10 @@ class Exchange:
         around: PyTree | None = None,
         *,
         kind: str = 'weights',
+        like: PyTree | None = None,
     ) -> PyTree:
         """`send` and `combine`: leaves [M, ...] -> [H, ...]."""
-        decoded = self.send(key, round, tree, around, kind=kind)
+        decoded = self.send(key, round, tree, around, kind=kind, like=like)
         return self.combine(jax.random.fold_in(key, 1), round, rows, decoded)
 
 
@@ -214,7 +219,10 @@ def round_of(
     exchange: Exchange | None = None,
     judged: Array | None = None,
 ) -> Round:
-    """The round of this number, from 0, with the samples that have arrived."""
+    """The round of this number, from 0, with the samples that have arrived.
+
+    judged: [M] bool, clients over whom means are taken; None: all.
+    """
     mask = jnp.asarray(clients.mask)
     if clients.arrival is not None:
         mask &= clients.arrival <= number
