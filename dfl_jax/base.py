@@ -65,8 +65,8 @@ class Round(NamedTuple):
         """
         members, mask = self.graph.members, self.graph.mask
         sends = jnp.broadcast_to(sends, self.sizes.shape)
-        itself = jnp.arange(members.shape[1]) == 0
-        return self._replace(graph=self.graph._replace(mask=mask & (sends[members] | itself[None])))
+        itself = jnp.arange(members.shape[1])[None] == 0
+        return self._replace(graph=self.graph._replace(mask=mask & (sends[members] | itself)))
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=['messages'], meta_fields=['bits'])
