@@ -106,7 +106,7 @@ def test_beer_sends_no_tracker_in_the_first_round(network):
     """The second message of a round begins in the second one, to the bit."""
     clients, _ = network
     method = compiled('beer', MODEL, **WHOLE)
-    bits = SIZE * 5 + 2 * 32  # of one message of 5 bits a weight and two largest moduli
+    bits = SIZE * 5 + 2 * 64  # of one message of 5 bits a weight and two largest moduli, doubles
     states, infos = rounds_of(method, clients, ring(3))
     sent = [
         {kind: int(each.messages.sum()) * each.bits for kind, each in info.sent.items()}

@@ -102,7 +102,7 @@ def test_a_model_that_is_none(body, words, refused):
         ),
         (
             "step=lambda k, s, r: [r.exchange.count('x', jnp.zeros(6), b) for b in (8, 9)]",
-            'its step failed: ValueError: x of 8 and of 9 bits in one round',
+            'its step failed: x of 8 and of 9 bits in one round',
         ),
         ('predict=lambda s, x: {}', "its predict returns no 'client'"),
         ("predict=lambda s, x: {'client': x, 'consensus': x}", "'client' (2, 8) of 2 samples, not"),
