@@ -11,7 +11,7 @@ import reference_dfml
 from helpers import round_of, widen
 from test_dfml import as_reference, batches_alone, batches_taught, largest_difference
 
-from dfl_jax import Clients, topology
+from dfl_jax import Clients, algorithms, topology
 from dfl_jax.algorithms.dec_partial import dec_partial
 from dfl_jax.exchange import one_round
 from dfl_jax.heterogeneous.population import assign_architectures, populate
@@ -186,7 +186,9 @@ def test_dec_fedprox_equals_the_reference(network):
 
 
 def test_dec_fedprox_is_dec_fedavg_with_a_proximal_term():
-    assert METHODS['dec_fedprox'].factory.func is METHODS['dec_fedavg'].factory
+    assert algorithms.dec_fedprox.func is algorithms.dec_fedavg
+    for name in ('dec_fedprox', 'dec_fedavg'):
+        assert METHODS[name].factory.__wrapped__ is algorithms.dec_fedavg
     assert settings_of(METHODS['dec_fedprox'].factory)['proximal'] == 0.5
 
 
@@ -261,8 +263,10 @@ def test_partial_training_equals_the_reference(network, held):
 
 def test_the_names_of_partial_training():
     for name, held in (('heterofl', 'first'), ('fedrolex', 'rolled'), ('fed_dropout', 'random')):
-        method = METHODS[f'dec_{name}'].factory
+        method = getattr(algorithms, f'dec_{name}')
         assert method.func is dec_partial and method.keywords == {'channels': held}
+        made = METHODS[f'dec_{name}'].factory
+        assert made.__wrapped__ is dec_partial and settings_of(made)['channels'] == held
     with pytest.raises(ValueError, match="unknown channels 'last'; choose one of first, rolled"):
         make(dec_partial, population(*WIDTHS), channels='last')
 
