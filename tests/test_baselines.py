@@ -11,8 +11,9 @@ import reference_dfml
 from helpers import round_of, widen
 from test_dfml import as_reference, batches_alone, batches_taught, largest_difference
 
-from dfl_jax import Clients, topology
+from dfl_jax import Clients, algorithms, topology
 from dfl_jax.algorithms.dec_partial import dec_partial
+from dfl_jax.exchange import one_round
 from dfl_jax.heterogeneous.population import assign_architectures, populate
 from dfl_jax.heterogeneous.submodels import Axis, axes, channels, indices
 from dfl_jax.method_settings import settings_of
@@ -55,13 +56,13 @@ def positions_of(graphs, r):
 
 
 @functools.cache
-def compiled(function):
-    """An init or step, compiled once for all tests."""
-    return jax.jit(function)
+def stepping(algorithm):
+    """One round of an algorithm, compiled once for all tests."""
+    return jax.jit(functools.partial(one_round, algorithm))
 
 
 def started(algorithm, clients):
-    """A state of random weights in double precision, in round 0; init itself would be compiled."""
+    """A state of random weights in double precision; init itself would be compiled."""
     rng = np.random.default_rng(1)
 
     def leaf(of):
@@ -110,11 +111,11 @@ def compare(
     model changes.
     """
     data, clients, _ = network
-    state, step = started(algorithm, clients), compiled(algorithm.step)
+    state, step = started(algorithm, clients), stepping(algorithm)
     models = as_reference(people, state.params)
     for r in range(ROUNDS):
         key, before = jax.random.key(10 + r), as_reference(people, state.params)
-        state, info = step(key, state, round_of(graphs, r), clients)
+        state, info = step(key, state, r, round_of(graphs, r), clients)
         positions = positions_of(graphs, r)
         trained = [n for meeting in positions for n in trains(meeting)]
         if size >= clients.mask.shape[1]:
@@ -125,7 +126,6 @@ def compare(
         ours = as_reference(people, state.params)
         assert largest_difference(ours, models) < 1e-10
         check_absentees(people, before, ours, [n for meeting in positions for n in acts(meeting)])
-    assert int(state.round) == ROUNDS
     return state
 
 
@@ -157,11 +157,11 @@ def test_a_server_gives_everybody_the_average(network):
     data, clients, _ = network
     people, graphs = population('deep', 'linear'), schedule(senders=3)
     algorithm = make('dec_fedavg', people, server=True, chunk=1, **OPTIMISER)
-    state, step = started(algorithm, clients), jax.jit(algorithm.step)
+    state, step = started(algorithm, clients), stepping(algorithm)
     models, changed = as_reference(people, state.params), []
     for r in range(ROUNDS):
         key, before = jax.random.key(r), as_reference(people, state.params)
-        state, _ = step(key, state, round_of(graphs, r), clients)
+        state, _ = step(key, state, r, round_of(graphs, r), clients)
         alone, positions = batches_alone(key, clients, 64), positions_of(graphs, r)
         models = reference_dfml.fedavg_round(
             models, data, positions, batches=alone, server=True, how='wsm', **OPTIMISER
@@ -186,7 +186,9 @@ def test_dec_fedprox_equals_the_reference(network):
 
 
 def test_dec_fedprox_is_dec_fedavg_with_a_proximal_term():
-    assert METHODS['dec_fedprox'].factory.func is METHODS['dec_fedavg'].factory
+    assert algorithms.dec_fedprox.func is algorithms.dec_fedavg
+    for name in ('dec_fedprox', 'dec_fedavg'):
+        assert METHODS[name].factory.__wrapped__ is algorithms.dec_fedavg
     assert settings_of(METHODS['dec_fedprox'].factory)['proximal'] == 0.5
 
 
@@ -203,8 +205,8 @@ def test_one_architecture_and_everybody_is_gossip_on_the_complete_graph(network)
     start = widen(jax.jit(theirs.init)(jax.random.key(0), clients))
     start = start._replace(params=state.params['deep'])
     key = jax.random.key(3)
-    state, info = jax.jit(ours.step)(key, state, round_of(met, 0), clients)
-    expected, gossip = jax.jit(theirs.step)(key, start, round_of(complete, 0), clients)
+    state, info = stepping(ours)(key, state, 0, round_of(met, 0), clients)
+    expected, gossip = stepping(theirs)(key, start, 0, round_of(complete, 0), clients)
     close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-10)
     jax.tree.map(close, state.params['deep'], expected.params)
     close(info.loss, gossip.loss)
@@ -261,8 +263,10 @@ def test_partial_training_equals_the_reference(network, held):
 
 def test_the_names_of_partial_training():
     for name, held in (('heterofl', 'first'), ('fedrolex', 'rolled'), ('fed_dropout', 'random')):
-        method = METHODS[f'dec_{name}'].factory
+        method = getattr(algorithms, f'dec_{name}')
         assert method.func is dec_partial and method.keywords == {'channels': held}
+        made = METHODS[f'dec_{name}'].factory
+        assert made.__wrapped__ is dec_partial and settings_of(made)['channels'] == held
     with pytest.raises(ValueError, match="unknown channels 'last'; choose one of first, rolled"):
         make(dec_partial, population(*WIDTHS), channels='last')
 
@@ -272,10 +276,10 @@ def test_models_that_roll_alike_are_those_that_do_not_roll(network):
     people, graphs = population(*WIDTHS), schedule(senders=4, aggregators=2)
     found = {}
     for held in ('first', 'rolled', 'sorted'):
-        step, state = compiled(parts(held).step), started(parts('first'), clients)
+        step, state = stepping(parts(held)), started(parts('first'), clients)
         for r in range(2):
-            at = state._replace(round=jnp.int32(r + 1))  # in round 0 all are alike
-            state, _ = step(jax.random.key(r), at, round_of(graphs, r), clients)
+            graph = round_of(graphs, r)
+            state, _ = step(jax.random.key(r), state, r + 1, graph, clients)  # in 0 all are alike
         found[held] = as_reference(people, state.params)
     assert largest_difference(found['first'], found['rolled']) < 1e-12
     assert largest_difference(found['first'], found['sorted']) > 1e-3
@@ -346,9 +350,9 @@ def test_heterofl_of_one_architecture_is_fedavg(network):
     people, graphs, found = population('deep'), schedule(), {}
     for name in ('dec_heterofl', 'dec_fedavg'):
         algorithm = make(name, people, init='independent', chunk=1, **OPTIMISER)
-        state, step = started(algorithm, equal), jax.jit(algorithm.step)
+        state, step = started(algorithm, equal), stepping(algorithm)
         for r in range(ROUNDS):
-            state, info = step(jax.random.key(r), state, round_of(graphs, r), equal)
+            state, info = step(jax.random.key(r), state, r, round_of(graphs, r), equal)
             assert np.isfinite(info.loss).all()
         found[name] = as_reference(people, state.params)
     assert largest_difference(*found.values()) < 1e-12
@@ -386,7 +390,7 @@ def test_the_head_of_a_flattened_map_is_shared_channel_by_channel(x64):
         'dec_heterofl', people, lr=1e-300, weight_decay=0.0, init='independent', chunk=1
     )
     state = started(algorithm, clients)
-    new, _ = jax.jit(algorithm.step)(jax.random.key(1), state, graph, clients)
+    new, _ = stepping(algorithm)(jax.random.key(1), state, 0, graph, clients)
 
     def leaf_of(state, n, layer, part):
         return np.asarray(state.params[f'c{4 - n % 2 * 2}'][layer][part][n // 2])
@@ -467,7 +471,7 @@ def test_def_kt_refuses_what_it_cannot_replace(network):
     state = jax.eval_shape(algorithm.init, jax.random.key(0), clients)
     graph = round_of(schedule(senders=3), 0)
     with pytest.raises(ValueError, match='meets in pairs, got 3 senders an aggregator'):
-        jax.eval_shape(algorithm.step, jax.random.key(0), state, graph, clients)
+        jax.eval_shape(stepping(algorithm), jax.random.key(0), state, 0, graph, clients)
 
 
 def test_dec_fml_equals_the_reference(network):
@@ -476,7 +480,7 @@ def test_dec_fml_equals_the_reference(network):
     people, graphs = population(*names), schedule(senders=4)
     settings = {'batch_size': 4, 'local_epochs': 2, 'init': 'independent', 'chunk': 1, **OPTIMISER}
     algorithm = make('dec_fml', people, meme='narrow', alpha=0.3, **settings)
-    state, step = started(algorithm, clients), jax.jit(algorithm.step)
+    state, step = started(algorithm, clients), stepping(algorithm)
     memes_alone = populate({'meme': people.models['narrow']}, ['meme'] * CLIENTS)
 
     def both(state):
@@ -489,7 +493,7 @@ def test_dec_fml_equals_the_reference(network):
         positions = positions_of(graphs, r)
         present = {n for meeting in positions for n in meeting}
         batches = batches_taught(key, clients, graphs.members[r].ravel(), 4, epochs=2)
-        state, info = step(key, state, round_of(graphs, r), clients)
+        state, info = step(key, state, r, round_of(graphs, r), clients)
         models, memes = reference_dfml.fml_round(
             models, memes, data, positions, batches=batches, alpha=0.3, how='wsm', **OPTIMISER
         )

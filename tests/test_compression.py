@@ -1,11 +1,14 @@
 """Quantization of messages: its error, its expectation, its size, its place in gossip; top-k."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dfl_jax import Clients, simulate, topology
+from dfl_jax.exchange import one_round
 from dfl_jax.exchange.compression import (
     ROUNDINGS,
     Compression,
@@ -428,11 +431,13 @@ def network():
     return Clients(jnp.asarray(x), jnp.asarray(y), jnp.asarray(mask))
 
 
-def one_round(graph, **settings):
+def first_round(graph, **settings):
+    """The weights before it and after."""
     algorithm = make('dpsgd', MODEL, batch_size=4, init='independent', **settings)
     state = algorithm.init(jax.random.key(0), network())
     graph = jax.tree.map(jnp.asarray, graph)
-    after, _ = jax.jit(algorithm.step)(jax.random.key(1), state, graph, network())
+    step = jax.jit(functools.partial(one_round, algorithm))
+    after, _ = step(jax.random.key(1), state, 0, graph, network())
     return jax.device_get((state.params, after.params))
 
 
@@ -445,8 +450,8 @@ def test_gossip_averages_what_the_channel_delivers(round_order):
     for i, (members, linked) in enumerate(zip(graph.members, graph.mask, strict=True)):
         mixing[i, members[linked]] = 1 / linked.sum()
     alone = graph._replace(mask=graph.mask & (np.arange(graph.mask.shape[1]) == 0))
-    previous, trained = one_round(alone)
-    _, ours = one_round(graph, bits=8, rounding='nearest', round_order=round_order)
+    previous, trained = first_round(alone)
+    _, ours = first_round(graph, bits=8, rounding='nearest', round_order=round_order)
     leaves = (jax.tree.leaves(t) for t in (previous, trained, ours))
     for x, z, new in zip(*leaves, strict=True):
         channel = np.stack([nearest(w, 8) for w in (z if round_order == 'train_first' else x)])
@@ -465,9 +470,9 @@ def test_every_client_rounds_by_draws_of_its_own():
     alone = alone._replace(mask=alone.mask & (np.arange(alone.mask.shape[1]) == 0))
     algorithm = make('dpsgd', MODEL, round_order='parallel', lr=1e-12, bits=3)
     state = algorithm.init(jax.random.key(0), network())
-    after, _ = jax.jit(algorithm.step)(
-        jax.random.key(1), state, jax.tree.map(jnp.asarray, alone), network()
-    )
+    step = jax.jit(functools.partial(one_round, algorithm))
+    alone = jax.tree.map(jnp.asarray, alone)
+    after, _ = step(jax.random.key(1), state, 0, alone, network())
     kernel = np.asarray(after.params['Dense_0']['kernel']).round(5)
     assert len(np.unique(kernel.reshape(CLIENTS, -1), axis=0)) == CLIENTS
 

@@ -1,5 +1,7 @@
 """The methods that correct gossip, against plain NumPy in float64, and what their theory says."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,8 @@ from dfl_jax import Clients, topology
 from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.dfed_alt import last_layer
 from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, Stepped, gossip_method
-from dfl_jax.algorithms.relay_sgd import relayed
+from dfl_jax.algorithms.relay_sgd import kept, relayed
+from dfl_jax.exchange import one_round
 from dfl_jax.gossip import mixing_matrix, push_weights
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, SmallCNN, bind
@@ -103,13 +106,18 @@ def test_beer_sends_no_tracker_in_the_first_round(network):
     """The second message of a round begins in the second one, to the bit."""
     clients, _ = network
     method = compiled('beer', MODEL, **WHOLE)
-    bits = SIZE * 5 + 2 * 32  # of one message of 5 bits a weight and two largest moduli
+    bits = SIZE * 5 + 2 * 64  # of one message of 5 bits a weight and two largest moduli, doubles
     states, infos = rounds_of(method, clients, ring(3))
-    unit = method.algorithm.unit_bits['weights']
-    sent = [int(info.sent['weights'].sum()) * unit for info in infos]
+    sent = [
+        {kind: int(each.messages.sum()) * each.bits for kind, each in info.sent.items()}
+        for info in infos
+    ]
     public = [np.abs(state.public_tracker['Dense_0']['kernel']).max() > 0 for state in states[1:]]
     assert public == [False, True, True]
-    assert sent == [2 * CLIENTS * bits, 4 * CLIENTS * bits, 4 * CLIENTS * bits]
+    links = 2 * CLIENTS
+    assert [each['weights'] for each in sent] == [links * bits] * 3
+    assert [each['trackers'] for each in sent] == [0, links * bits, links * bits]
+    assert all(each.keys() == {'weights', 'trackers'} for each in sent)
 
 
 def some_rounds(step, rounds=6):
@@ -123,14 +131,16 @@ def some_rounds(step, rounds=6):
         jnp.ones((CLIENTS, 2), bool),
     )
     state, sent, links = method.init(jax.random.key(0), clients), [], []
-    stepped = jax.jit(method.step)
+    stepped = jax.jit(functools.partial(one_round, method))
     for r in range(rounds):
         graph = round_of(graphs, r)
-        state, info = stepped(jax.random.key(r), state, graph, clients)
+        state, info = stepped(jax.random.key(r), state, r, graph, clients)
         heard = np.asarray(graph.members[:, 1:])[np.asarray(graph.mask[:, 1:])]
         links.append(np.bincount(heard, minlength=CLIENTS))
-        sent.append(info.sent['weights'])
-        assert info.sent['weights'].dtype == jnp.int32
+        messages = [each.messages for each in info.sent.values()]
+        assert all(each.dtype == jnp.int32 for each in messages)
+        sent.append(sum(messages, np.zeros(CLIENTS, np.int32)))
+        assert all(each.bits == 32 * SIZE for each in info.sent.values())
     assert np.ptp(links) > 0
     return np.array(sent), np.array(links)
 
@@ -138,25 +148,28 @@ def some_rounds(step, rounds=6):
 def test_a_round_in_which_nobody_sends_costs_nothing():
     """Every second round, more messages every third one, some clients alone, and none."""
 
-    def lazy(messages_of):
-        def step(key, state, graph, clients):
-            losses = jnp.zeros(CLIENTS)
-            return Stepped((state.params,), losses, messages=messages_of(state.round))
+    def lazy(senders_of):
+        def step(key, state, round):
+            for sends in senders_of(round.number):  # of one message after the other
+                round.exchange.send(key, round.only(sends), state.params)
+            return Stepped((state.params,), jnp.zeros(CLIENTS))
 
         return some_rounds(step)
 
+    def some(k):
+        return (jnp.arange(CLIENTS) + k) % 3
+
     rounds, clients = np.arange(6)[:, None], np.arange(CLIENTS)[None]
-    for messages_of, expected in [
-        (lambda k: k % 2 == 0, rounds % 2 == 0),
-        (lambda k: jnp.where(k % 3 == 0, 2, 0), 2 * (rounds % 3 == 0)),
-        (lambda k: (jnp.arange(CLIENTS) + k) % 3, (clients + rounds) % 3),
-        (lambda k: 0, 0),
-        (lambda k: 3, 3),
+    for senders_of, expected in [
+        (lambda k: [k % 2 == 0], rounds % 2 == 0),
+        (lambda k: [k % 3 == 0] * 2, 2 * (rounds % 3 == 0)),
+        (lambda k: [some(k) > 0, some(k) > 1], (clients + rounds) % 3),
+        (lambda k: [], 0),
+        (lambda k: [False], 0),
+        (lambda k: [True] * 3, 3),
     ]:
-        sent, links = lazy(messages_of)
+        sent, links = lazy(senders_of)
         np.testing.assert_array_equal(sent, links * expected)
-    with pytest.raises(TypeError, match=r'messages are whole numbers .* got float32; use jnp'):
-        lazy(lambda k: 0.5)
 
 
 def test_d2_is_lazy_by_default(network):
@@ -208,8 +221,9 @@ def test_what_is_relayed_on_a_chain_is_the_sum_of_all_after_a_diameter(x64):
     graph = round_of(topology.schedule('line', CLIENTS, 1, seed=0, static=True), 0)
     own = jax.random.normal(jax.random.key(0), (CLIENTS, 5))
     heard, sums = jnp.zeros((CLIENTS, 2, 5)), []
+    neighbours, delivered = graph.members[:, 1:], graph.mask[:, 1:]
     for _ in range(CLIENTS - 1):
-        heard = relayed(own, heard, graph.members[:, 1:], graph.mask[:, 1:])
+        heard = kept(relayed(own, heard, neighbours, delivered), heard, delivered)
         sums.append(np.asarray(own + heard.sum(axis=1)) - np.asarray(own).sum(axis=0))
     assert np.abs(sums[-2]).max() > 0.1 and np.abs(sums[-1]).max() < 1e-14
 
@@ -281,8 +295,10 @@ def test_heads_never_move_over_links(network):
 
     def heads(graphs):
         state = widen(method.init(jax.random.key(0), clients))
-        state, info = method.step(jax.random.key(1), state, round_of(graphs, 0), clients)
-        return jax.device_get(state.params), int(info.sent['weights'].sum())
+        state, info = method.step(jax.random.key(1), state, 0, round_of(graphs, 0), clients)
+        assert info.sent.keys() == {'weights'}
+        assert info.sent['weights'].bits == 64 * (FEATURES * 5 + 5)  # in doubles
+        return jax.device_get(state.params), int(info.sent['weights'].messages.sum())
 
     together, sent = heads(ring())
     apart, nothing = heads(topology.drop_links(ring(), 1.0, 0))
@@ -290,7 +306,6 @@ def test_heads_never_move_over_links(network):
     assert_same(together['Dense_1']['kernel'], apart['Dense_1']['kernel'])
     assert not np.allclose(together['Dense_0']['kernel'], apart['Dense_0']['kernel'])
     assert (sent, nothing) == (2 * CLIENTS, 0)
-    assert method.algorithm.unit_bits == {'weights': 32 * (FEATURES * 5 + 5)}
     with pytest.raises(ValueError, match='Dense_7'):
         compiled('dfed_alt', model, head='Dense_7')
 

@@ -1065,7 +1065,8 @@ def test_pack():
     parts = [np.array([8, 0]), np.array([1, 2, 3, 7]), np.array([5])]
     clients = data.pack(x, y, parts)
     assert clients.x.shape == (3, 4, 4, 2)
-    assert [a.dtype for a in clients] == [np.float32, np.int32, bool]
+    assert [a.dtype for a in clients[:3]] == [np.float32, np.int32, bool]
+    assert clients.arrival is None
     assert clients.mask.sum(axis=1).tolist() == [2, 4, 1]
     for i, part in enumerate(parts):
         size = len(part)

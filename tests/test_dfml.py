@@ -13,6 +13,7 @@ from helpers import round_of, widen
 
 from dfl_jax import Clients, Graph, simulate, topology
 from dfl_jax.algorithms.dfml import SCHEDULED, AlphaSchedule, balance_of
+from dfl_jax.exchange import one_round
 from dfl_jax.heterogeneous.mutual import (
     Balance,
     Mutual,
@@ -117,7 +118,7 @@ def test_rounds_equal_the_reference(network, options):
     }
     algorithm = make('dfml', people, rounds=ROUNDS, **settings)
     state = widen(jax.jit(algorithm.init)(jax.random.key(0), clients))
-    step = jax.jit(algorithm.step)
+    step = jax.jit(functools.partial(one_round, algorithm))
     models, peaks = as_reference(people, state.params), as_reference(people, state.peak)
     best = np.zeros(CLIENTS)
     kind = options.get('schedule', 'cycle')
@@ -131,7 +132,7 @@ def test_rounds_equal_the_reference(network, options):
         positions = [int(n) for n in graphs.members[r, 0]]
         size, k_learn = options.get('batch_size', 64), jax.random.split(key)[1]
         taught = batches_taught(k_learn, clients, positions[:1], size, epochs=2)
-        state, info = step(key, state, round_of(graphs, r), clients)
+        state, info = step(key, state, r, round_of(graphs, r), clients)
         weight = 1 if 'scheduled' in options else alpha
         models, peaks, best = reference_dfml.dfml_round(
             models,
@@ -241,11 +242,12 @@ def test_peak_models_freeze_after_the_first_maximum(network):
     people = population('narrow')
     everyone = schedule(senders=5, rounds=12)
     algorithm = make('dfml', people, rounds=12, schedule='cycle', period=6, lr=0.1, chunk=1)
-    state, step = jax.jit(algorithm.init)(jax.random.key(0), clients), jax.jit(algorithm.step)
+    state = jax.jit(algorithm.init)(jax.random.key(0), clients)
+    step = jax.jit(functools.partial(one_round, algorithm))
     renewed = []
     for r in range(12):
         before = np.asarray(state.peak['narrow']['Dense_0']['kernel'])
-        state, _ = step(jax.random.key(r), state, round_of(everyone, r), clients)
+        state, _ = step(jax.random.key(r), state, r, round_of(everyone, r), clients)
         after = np.asarray(state.peak['narrow']['Dense_0']['kernel'])
         assert (before == after).all() or (before != after).any(axis=(1, 2)).all()
         renewed.append((before != after).any())
@@ -257,10 +259,11 @@ def test_clients_that_sit_out_keep_their_weights_to_the_bit(network):
     _, clients, _ = network
     people, graphs = population('linear', 'deep'), schedule(senders=2)
     algorithm = make('dfml', people, rounds=ROUNDS, lr=0.1, chunk=1)
-    state, step = jax.jit(algorithm.init)(jax.random.key(0), clients), jax.jit(algorithm.step)
+    state = jax.jit(algorithm.init)(jax.random.key(0), clients)
+    step = jax.jit(functools.partial(one_round, algorithm))
     for r in range(ROUNDS):
         before = as_reference(people, state.params)
-        state, _ = step(jax.random.key(r), state, round_of(graphs, r), clients)
+        state, _ = step(jax.random.key(r), state, r, round_of(graphs, r), clients)
         after = as_reference(people, state.params)
         for n in range(CLIENTS):
             same = (reference.flatten(before[n]) == reference.flatten(after[n])).all()
@@ -272,16 +275,18 @@ def test_alpha_zero_is_supervised_learning_alone(network):
     _, clients, _ = network
     people, graphs = population('linear', 'deep'), schedule()
     algorithm = make('dfml', people, rounds=ROUNDS, schedule='fixed', alpha=0.0, lr=0.1, chunk=1)
-    state, step = jax.jit(algorithm.init)(jax.random.key(0), clients), jax.jit(algorithm.step)
+    state = jax.jit(algorithm.init)(jax.random.key(0), clients)
+    step = jax.jit(functools.partial(one_round, algorithm))
     graph = round_of(graphs, 0)
     aggregator = int(graph.members[0, 0])
     alone = graph._replace(mask=graph.mask.at[0, 1:].set(False))
     key = jax.random.key(5)
-    together = as_reference(people, step(key, state, graph, clients)[0].params)
-    lonely = as_reference(people, step(key, state, alone, clients)[0].params)
+    together = as_reference(people, step(key, state, 0, graph, clients)[0].params)
+    lonely = as_reference(people, step(key, state, 0, alone, clients)[0].params)
     assert largest_difference([together[aggregator]], [lonely[aggregator]]) == 0
     one_more = make('dfml', people, rounds=ROUNDS, schedule='fixed', alpha=0.5, lr=0.1, chunk=1)
-    taught = as_reference(people, jax.jit(one_more.step)(key, state, graph, clients)[0].params)
+    step = jax.jit(functools.partial(one_round, one_more))
+    taught = as_reference(people, step(key, state, 0, graph, clients)[0].params)
     assert largest_difference([taught[aggregator]], [lonely[aggregator]]) > 1e-4
 
 

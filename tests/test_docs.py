@@ -17,6 +17,7 @@ from helpers import started
 from dfl_jax import data, heterogeneous, models, simulate, topology
 from dfl_jax.cli.run import command as run_command
 from dfl_jax.data.npz import from_arrays
+from dfl_jax.exchange import one_round
 from dfl_jax.experiment.method import flat_settings
 from dfl_jax.methods import IN_ROUNDS, make
 from dfl_jax.papers.tables import command as tables
@@ -96,7 +97,8 @@ def test_the_example_of_two_architectures_goes_a_part_of_the_way():
 
     def after(method, **settings):
         algorithm = make(method, population, init='independent', **settings)
-        return jax.jit(algorithm.step)(key, algorithm.init(key, clients), graph, clients)[0].params
+        step = jax.jit(partial(one_round, algorithm))
+        return step(key, algorithm.init(key, clients), 0, graph, clients)[0].params
 
     halfway, close = names['METHOD'], partial(np.testing.assert_allclose, atol=1e-6)
     none, half, whole = (after(halfway, share=share) for share in (0.0, 0.5, 1.0))

@@ -1,5 +1,6 @@
 """What a run is said to take, and what it takes."""
 
+import functools
 import types
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import psutil
 import pytest
 
 from dfl_jax import Clients, host_memory, simulate, topology
+from dfl_jax.exchange import one_round
 from dfl_jax.execution.devices import client_mesh
 from dfl_jax.execution.memory import (
     Footprint,
@@ -114,8 +116,10 @@ def test_a_round_makes_no_more_than_two_copies_of_the_state(name):
     graph = jax.tree.map(lambda a: a[0], topology.schedule('regular', 600, 1, seed=0, degree=5))
     # As it is compiled for a run; conftest.py turns optimisations off.
     options = {'xla_backend_optimization_level': 2}
-    step = jax.jit(algorithm.step, donate_argnums=1, compiler_options=options)
-    found = step.lower(jax.random.key(0), state, graph, clients).compile().memory_analysis()
+    step = jax.jit(
+        functools.partial(one_round, algorithm), donate_argnums=1, compiler_options=options
+    )
+    found = step.lower(jax.random.key(0), state, 0, graph, clients).compile().memory_analysis()
     assert found.temp_size_in_bytes < 2 * bytes_of(state) + bytes_of(clients)
 
 

@@ -7,6 +7,7 @@ import reference
 from helpers import compiled, drawn_samples, padded, round_of, widen
 
 from dfl_jax import Graph, topology
+from dfl_jax.exchange import one_round
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 
@@ -53,12 +54,12 @@ def test_three_rounds_equal_the_reference_and_an_empty_one_changes_nothing(setti
     params = of_server(state.params)
     for r, (members, present) in enumerate(zip(graphs.members, graphs.mask, strict=True)):
         before = state.params
-        state, info = method.step(jax.random.key(r), state, round_of(graphs, r), clients)
+        state, info = method.step(jax.random.key(r), state, r, round_of(graphs, r), clients)
         cohort = [int(j) for j in members[present]]
         if not cohort:
             for old, new in zip(*map(jax.tree.leaves, (before, state.params)), strict=True):
                 np.testing.assert_array_equal(old, new)
-            assert not any(v.any() for v in info.sent.values())
+            assert info.sent and not any(sent.messages.any() for sent in info.sent.values())
             continue
         params, chosen, loss = reference.ntk_fl_round(
             params, data, cohort, lr=lr * np.exp(-lr_decay * r), **options
@@ -92,4 +93,4 @@ def test_another_graph_is_refused():
         (topology.schedule('ring', CLIENTS, 1, seed=0), r'\(6, 3\)'),
     ):
         with pytest.raises(ValueError, match=rf'cohort=3 .* got {shape}; .* topology\.cohorts'):
-            algorithm.step(jax.random.key(0), state, round_of(graphs, 0), clients)
+            one_round(algorithm, jax.random.key(0), state, 0, round_of(graphs, 0), clients)

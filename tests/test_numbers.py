@@ -13,7 +13,7 @@ from scipy import stats
 
 from dfl_jax import Clients
 from dfl_jax import plots as run_plots
-from dfl_jax.base import Choices, Info, Mean
+from dfl_jax.base import Choices, Info, Mean, Sent
 from dfl_jax.cli.report.curves import number_columns, over_seeds
 from dfl_jax.cli.report.network import drawing_of
 from dfl_jax.cli.report.saved_runs import find_runs, group_runs
@@ -648,7 +648,7 @@ def test_what_the_last_round_of_a_block_reports():
     rng = np.random.default_rng(0)
     values, chosen = rng.normal(size=(3, 6)), np.array([[1] * 6, [5] * 6, [-1, 2, 2, 7, -1, 2]])
     metrics = {'alpha': np.arange(3.0), 'meme': Mean(values), 'timestep': Choices(chosen)}
-    info = Info(rng.normal(size=(3, 6)), {'a': np.ones((3, 6), int)}, metrics, values**2)
+    info = Info(rng.normal(size=(3, 6)), metrics, values**2)
     found = diagnostics(info)
     last = pd.Series(chosen[-1])[lambda c: c >= 0]
     counts = {str(k): v for k, v in last.value_counts().items()}
@@ -661,13 +661,14 @@ def test_what_the_last_round_of_a_block_reports():
             'timestep_mean': last.mean(),
         }
     )
+    sent = {'a': Sent(np.arange(18).reshape(3, 6), 40)}
     progress = Progress()
     for _ in range(2):
-        progress.add(3, 1.5, info._replace(sent={'a': np.arange(18).reshape(3, 6)}))
+        progress.add(3, 1.5, info._replace(sent=sent))
     progress.clock = [[3.0, 9.0, 4.0], [0.0, 0.0, 0.0]]
     by_client = 2 * np.arange(18).reshape(3, 6).sum(axis=0)
     assert (progress.round, progress.seconds) == (6, 3.0)
-    assert totals(progress, SimpleNamespace(unit_bits={'a': 40})) == pytest.approx(
+    assert totals(progress) == pytest.approx(
         {
             'mbytes_total': 40 * by_client.sum() / 8e6,
             'mbytes_busiest_client': 40 * by_client.max() / 8e6,

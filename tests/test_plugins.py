@@ -90,15 +90,19 @@ def test_a_model_that_is_none(body, words, refused):
     [
         ('init=lambda key: 0', 'its init failed: TypeError'),
         ('step=lambda *args: 1 / 0', 'its step failed: ZeroDivisionError: division by zero (line '),
-        ('step=lambda k, s, g, c: (jnp.zeros(3), {})', 'its step returns another state'),
-        ('step=lambda k, s, g, c: (s, {})', 'its step returns dict beside the state, not a'),
+        ('step=lambda k, s, r: (jnp.zeros(3), {})', 'its step returns another state'),
+        ('step=lambda k, s, r: (s, {})', 'its step returns dict beside the state, not a'),
         (
-            'step=lambda k, s, g, c: (s, Info(jnp.zeros(2), {}))',
+            'step=lambda k, s, r: (s, Info(jnp.zeros(2)))',
             "its step returns 'loss' (2,) of 6 clients, not (6,)",
         ),
         (
-            "step=lambda k, s, g, c: (s, Info(jnp.zeros(6), {'x': jnp.zeros(6)}))",
-            'unit_bits has no x',
+            "step=lambda k, s, r: (r.exchange.count('x', jnp.zeros(2), 8), whole.step(k, s, r))[1]",
+            "its step returns 'x' (2,) of 6 clients, not (6,)",
+        ),
+        (
+            "step=lambda k, s, r: [r.exchange.count('x', jnp.zeros(6), b) for b in (8, 9)]",
+            'its step failed: x of 8 and of 9 bits in one round',
         ),
         ('predict=lambda s, x: {}', "its predict returns no 'client'"),
         ("predict=lambda s, x: {'client': x, 'consensus': x}", "'client' (2, 8) of 2 samples, not"),

@@ -1,5 +1,7 @@
 """Every product of an NTK round asks for the precision of the run."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from jax import lax
 
 from dfl_jax import Clients, topology
 from dfl_jax.base import Graph
+from dfl_jax.exchange import one_round
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, MODELS, bind
 from dfl_jax.ntk import at_precision, kernel_fn
@@ -72,7 +75,8 @@ def of_round(name, model, **settings):
     key = jax.random.key(0)
     state = jax.eval_shape(algorithm.init, key, clients)
     graph = Graph(*(None if a is None else jnp.asarray(a[0]) for a in graphs))
-    return precisions(jax.make_jaxpr(algorithm.step)(key, state, graph, clients).jaxpr)
+    step = functools.partial(one_round, algorithm)
+    return precisions(jax.make_jaxpr(step)(key, state, 0, graph, clients).jaxpr)
 
 
 @pytest.mark.parametrize(('name', 'settings'), ROUNDS, ids=str)

@@ -10,6 +10,7 @@ import pytest
 
 from dfl_jax import topology
 from dfl_jax.base import Graph
+from dfl_jax.exchange import one_round
 from dfl_jax.methods import make
 from dfl_jax.models import Linear, bind
 from dfl_jax.papers.tables.quadratics import fewest_rounds, quadratics
@@ -35,15 +36,24 @@ def distances(name, graph, rounds, found=None, every=1, **settings):
     found = found or problem()
     algorithm = make(name, MODEL, **(WHOLE | settings))
 
-    def block(state, keys):
-        step = lambda s, key: (algorithm.step(key, s, graph, found.clients)[0], None)  # noqa: E731
-        state, _ = jax.lax.scan(step, state, keys)
+    def step(state, at):
+        number, key = at
+        return one_round(algorithm, key, state, number, graph, found.clients)[0], None
+
+    def block(state, at):
+        state, _ = jax.lax.scan(step, state, at)
         gaps = state.params['Dense_0']['kernel'][..., 0] - found.optimum[None]
         return state, jnp.sqrt(jnp.mean(jnp.sum(gaps**2, axis=1)))
 
-    keys = jax.random.split(jax.random.key(0), (rounds // every, every))
+    at = numbered_keys(rounds, every)
     start = algorithm.init(jax.random.key(1), found.clients)
-    return np.asarray(jax.jit(lambda s: jax.lax.scan(block, s, keys))(in_doubles(start))[1])
+    return np.asarray(jax.jit(lambda s: jax.lax.scan(block, s, at))(in_doubles(start))[1])
+
+
+def numbered_keys(rounds, every):
+    """The numbers of rounds and their keys, in blocks."""
+    blocks = rounds // every, every
+    return jnp.arange(rounds).reshape(blocks), jax.random.split(jax.random.key(0), blocks)
 
 
 def in_doubles(state):
@@ -142,13 +152,16 @@ def averaging(name, rounds, every, clients=25, size=2000, **settings):
     state = state._replace(params={'Dense_0': {'kernel': vectors}})
     mean = vectors.mean(axis=0, keepdims=True)
 
-    def block(state, keys):
-        step = lambda s, key: (algorithm.step(key, s, graph, data)[0], None)  # noqa: E731
-        state, _ = jax.lax.scan(step, state, keys)
+    def step(state, at):
+        number, key = at
+        return one_round(algorithm, key, state, number, graph, data)[0], None
+
+    def block(state, at):
+        state, _ = jax.lax.scan(step, state, at)
         return state, jnp.mean((state.params['Dense_0']['kernel'] - mean) ** 2)
 
-    keys = jax.random.split(jax.random.key(0), (rounds // every, every))
-    return np.asarray(jax.jit(lambda s: jax.lax.scan(block, s, keys))(state)[1])
+    at = numbered_keys(rounds, every)
+    return np.asarray(jax.jit(lambda s: jax.lax.scan(block, s, at))(state)[1])
 
 
 def test_compressed_differences_reach_the_mean_where_compressed_models_do_not(x64):

@@ -37,33 +37,33 @@ def gossip(units=1, bits=32, diverges=None, step_hook=None):
         weights = jax.random.normal(key, (len(clients.x), FEATURES, CLASSES))
         return {'weights': weights, 'round': jnp.int32(0)}
 
-    def step(key, state, graph, clients):
+    def step(key, state, round):
         if step_hook:
             step_hook()
+        graph = round.graph
         share = graph.mask / graph.mask.sum(axis=1, keepdims=True)
         weights = jnp.einsum('mk,mkfc->mfc', share, state['weights'][graph.members])
         weights = weights + 1e-3 * jax.random.normal(key, (FEATURES, CLASSES))[None]
         loss = jnp.square(weights).mean(axis=(1, 2))
         if diverges:
-            now = state['round'] + 1 == diverges[0]
+            now = round.number + 1 == diverges[0]
             loss = jnp.where(now & (jnp.arange(len(loss)) == diverges[1]), jnp.nan, loss)
-        info = Info(
-            loss,
-            {'things': units * graph.mask[:, 1:].sum(axis=1, dtype=jnp.int32)},
-            {'choice': Choices(jnp.arange(len(loss)) % 2), 'norm': jnp.linalg.norm(weights)},
-        )
+        things = units * graph.mask[:, 1:].sum(axis=1, dtype=jnp.int32)
+        round.exchange.count('things', things, bits)
+        choice, norm = Choices(jnp.arange(len(loss)) % 2), jnp.linalg.norm(weights)
+        info = Info(loss, {'choice': choice, 'norm': norm})
         return {'weights': weights, 'round': state['round'] + 1}, info
 
-    def consensus(state):
-        return state['weights'].mean(axis=0)
+    def consensus(state, weights=None):
+        return jnp.average(state['weights'], axis=0, weights=weights)
 
-    def predict(state, x):
+    def predict(state, x, weights=None):
         return {
             'client': jnp.einsum('bf,mfc->mbc', x, state['weights']),
-            'consensus': x @ consensus(state),
+            'consensus': x @ consensus(state, weights),
         }
 
-    return Algorithm(init, step, predict, {'things': bits}, consensus)
+    return Algorithm(init, step, predict, consensus)
 
 
 def setting(rounds=12, samples=23, seed=0):
@@ -264,7 +264,7 @@ def test_bits_are_counted_exactly():
     algorithm = gossip(units, bits)
     *_, (metrics, _, progress) = simulate.run(algorithm, clients, graphs, test, key, eval_every=4)
     each = rounds * 3 * units
-    assert progress.sent == {'things': [each] * CLIENTS}
+    assert progress.sent == {'things': [each] * CLIENTS} and progress.bits == {'things': bits}
     total = each * CLIENTS * bits
     assert total > 2**63
     assert metrics['mbytes_total'] == pytest.approx(total / 8e6, rel=1e-15)
@@ -272,18 +272,17 @@ def test_bits_are_counted_exactly():
 
 
 def test_traffic_of_several_units():
-    algorithm = gossip()._replace(unit_bits={'weights': 2**70, 'labels': 8_000_000})
-    progress = simulate.Progress(
-        operations=None, sent={'weights': [0, 2**20, 1], 'labels': [5, 0, 2**40]}
-    )
+    bits = {'weights': 2**70, 'labels': 8_000_000}
+    sent = {'weights': [0, 2**20, 1], 'labels': [5, 0, 2**40]}
+    progress = simulate.Progress(operations=None, sent=sent, bits=bits)
     busiest = 2**20 * 2**70
     total = busiest + 2**70 + 8_000_000 * (5 + 2**40)
-    assert simulate.totals(progress, algorithm) == {
+    assert simulate.totals(progress) == {
         'mbytes_total': total / 8e6,
         'mbytes_busiest_client': busiest / 8e6,
     }
-    only = simulate.Progress(sent={'labels': [5, 0, 2**40], 'weights': [0, 0, 0]})
-    assert simulate.totals(only, algorithm)['mbytes_total'] == 5 + 2**40
+    only = simulate.Progress(sent=sent | {'weights': [0, 0, 0]}, bits=bits)
+    assert simulate.totals(only)['mbytes_total'] == 5 + 2**40
 
 
 def test_no_links_no_traffic():
@@ -315,8 +314,8 @@ def test_evaluation_equals_numpy(client_samples, budget):
     clients, _, test, key = setting(samples=101)
     plain = gossip()
 
-    def predict(state, x):
-        logits = plain.predict(state, x)
+    def predict(state, x, weights=None):
+        logits = plain.predict(state, x, weights)
         return logits | {'regular': -logits['client'], 'client/odd': logits['client'][1::2]}
 
     algorithm = plain._replace(predict=predict)

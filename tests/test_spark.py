@@ -19,6 +19,7 @@ from test_ntk_dfl import as_indices
 
 from dfl_jax import Clients, data, topology
 from dfl_jax.algorithms.spark import Projection
+from dfl_jax.exchange import one_round
 from dfl_jax.execution.devices import client_mesh
 from dfl_jax.initialisation import initial_params
 from dfl_jax.methods import make
@@ -259,6 +260,7 @@ AROUND = np.array([14, 9, 13, 8, 13, 7])  # samples of both neighbours in the ri
 # A message of weights has 32 * 75 = 2400 bits, a row of 12 floats 384 or in int8 96. For both of
 # its neighbours a client of N samples sends 2 * 3 N rows, as many outputs, 2 N labels and, where
 # the true network chooses the timestep, the 5 floats of 2 N inputs.
+BESIDE_WEIGHTS = ('jacobian_rows', 'jacobians', 'outputs', 'labels', 'inputs')
 SENT = [
     ({}, 4 * 2400 + SIZES * (6 * 384 + 6 * 32 + 2 * 32 + 2 * 160)),
     ({'selection': 'linearized'}, 4 * 2400 + SIZES * 2560),
@@ -283,24 +285,36 @@ def test_the_bits_of_a_round_on_a_ring(network, settings, expected):
     ]
     assert around == [{i, (i + 1) % 6, (i - 1) % 6} for i in range(6)]
 
-    @jax.jit
-    def sent(key):  # all else is not even compiled
-        info = algorithm.step(key, algorithm.init(key, clients), graph, clients)[1]
-        return info.sent
-
-    counts = jax.device_get(sent(jax.random.key(0)))
-    assert counts.keys() == algorithm.unit_bits.keys()
-    bits = sum(counts[unit].astype(int) * algorithm.unit_bits[unit] for unit in counts)
+    sent = jax.device_get(jax.jit(sent_by(algorithm))(graph, clients))
+    assert sent.keys() == {'weights', *BESIDE_WEIGHTS}
+    bits = sum(each.messages.astype(int) * each.bits for each in sent.values())
     np.testing.assert_array_equal(bits, expected)
+
+
+def sent_by(algorithm):
+    """(graph, clients) -> what is sent in the first round; all else is not even compiled."""
+
+    def sent(graph, clients):
+        key = jax.random.key(0)
+        state = algorithm.init(key, clients)
+        return one_round(algorithm, key, state, 0, graph, clients)[1].sent
+
+    return sent
 
 
 def test_projected_rows_save_almost_99_percent():
     """k = 1000, the default, of the 79,510 weights of an MLP 784-100-10."""
     model = bind(MLP(10, (100,)), (784,))
-    ours, theirs = (make(name, model).unit_bits for name in ('spark', 'ntk_dfl'))
-    assert (ours['jacobian_rows'], theirs['jacobian_rows']) == (32 * 1000, 32 * 79510)
-    assert round(100 * (1 - ours['jacobian_rows'] / theirs['jacobian_rows']), 2) == 98.74
-    assert ours['inputs'] == 32 * 784
+    graph = jax.tree.map(lambda a: a[0], topology.schedule('ring', 3, 1, seed=0))
+    shapes = ((3, 2, 784), jnp.float32), ((3, 2), jnp.int32), ((3, 2), bool)
+    clients = Clients(*(jax.ShapeDtypeStruct(*each) for each in shapes))
+    ours, theirs = (
+        jax.eval_shape(sent_by(make(name, model)), graph, clients) for name in ('spark', 'ntk_dfl')
+    )
+    rows = ours['jacobian_rows'].bits, theirs['jacobian_rows'].bits
+    assert rows == (32 * 1000, 32 * 79510)
+    assert round(100 * (1 - rows[0] / rows[1]), 2) == 98.74
+    assert ours['inputs'].bits == 32 * 784
 
 
 # --------------------------------------------------------------------------------- the real data
@@ -318,7 +332,7 @@ def test_the_evolution_of_a_aggregator_on_real_data(aggregator, data_dir):
     model = bind(MLP(dataset.classes), clients.x.shape[2:])
     w = jax.tree.map(lambda leaf: leaf[0], initial_params(jax.random.key(0), model, 1, 'same'))
     graph = topology.schedule('regular', 300, 1, seed=0, degree=5)
-    members = Clients(*(jnp.asarray(a[graph.members[0, aggregator]]) for a in clients))
+    members = Clients(*(jnp.asarray(a[graph.members[0, aggregator]]) for a in clients[:3]))
     x, labels, mask = aggregator_data(members, jnp.asarray(graph.mask[0, aggregator]))
     y = output_targets(model, labels, x.dtype)
     low_rank = projection('low_rank', model.shapes)
