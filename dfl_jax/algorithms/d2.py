@@ -64,7 +64,7 @@ def d2(
         gradient, lr, losses = local(key, x, round)
         corrected = jax.tree.map(lambda x, g, c: x - lr * (g - c), x, gradient, correction)
         k_sent = jax.random.fold_in(key, SENT)
-        mixed = round.exchange.mean(k_sent, round, rows, corrected, like=x)
+        mixed = round.exchange.mean(k_sent, round, rows, corrected)
         moved = per_rate(optax.tree.sub(x, mixed), lr)
         return (mixed, optax.tree.sub(gradient, moved)), losses
 

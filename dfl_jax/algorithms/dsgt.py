@@ -51,8 +51,8 @@ def dsgt(
         gradient, lr, losses = local(key, x, round)
         tracker = optax.tree.add(tracker, optax.tree.sub(gradient, before))
         moved = optax.tree.add_scale(x, -lr, tracker)
-        mixed = exchange.mean(k_tracker, round, rows, tracker, kind='trackers', like=x)
-        x = exchange.mean(k_weights, round, rows, moved, like=x)
+        mixed = exchange.mean(k_tracker, round, rows, tracker, kind='trackers')
+        x = exchange.mean(k_weights, round, rows, moved)
         return (x, mixed, gradient), losses
 
     check = partial(balanced, 'dsgt', gossip.mixing)

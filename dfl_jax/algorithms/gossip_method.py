@@ -11,6 +11,7 @@ from dfl_jax.algorithms.client_models import ClientModels
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, Mean, PyTree, Round
 from dfl_jax.base import State as AnyState
 from dfl_jax.checks import check_choice
+from dfl_jax.exchange import number_bits
 from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.metrics import CONSENSUS, consensus_model, dispersion
 from dfl_jax.models import Model
@@ -178,6 +179,8 @@ def gossip_method(
     flops_of = [training_flops(model, training) for training in trainings]
 
     def whole_step(key: Array, state: AnyState, round: Round) -> tuple[AnyState, Info]:
+        types = (number_bits(leaf.dtype) for leaf in jax.tree.leaves(state.params))
+        round = round._replace(exchange=round.exchange._replace(most=max(types)))
         fields, losses, metrics = Stepped(*step(key, state, round))
         active = round.graph.active
         new = keep_inactive(active, fields, tuple(state))

@@ -57,7 +57,7 @@ def qg_dsgdm(
         gradient, lr, losses = local(key, x, round)
         half = jax.tree.map(lambda x, m, g: x - lr * (mu * m + g), x, momentum, gradient)
         k_sent = jax.random.fold_in(key, SENT)
-        mixed = round.exchange.mean(k_sent, round, gossip.rows(round), half, like=x)
+        mixed = round.exchange.mean(k_sent, round, gossip.rows(round), half)
         moved = per_rate(optax.tree.sub(x, mixed), lr)
         momentum = jax.tree.map(lambda m, d: mu * m + (1 - mu) * d, momentum, moved)
         return (mixed, momentum), losses

@@ -21,9 +21,10 @@ SPARSIFIERS = ('top_k', 'random_k')
 QUANTIZERS = ('uniform', 'qsgd')
 
 
-def number_bits(dtype: DTypeLike) -> int:
-    """Bits of one number of this type, as it is sent uncompressed."""
-    return 8 * jnp.dtype(dtype).itemsize
+def number_bits(dtype: DTypeLike, most: int | None = None) -> int:
+    """Bits of one number of this type, at most `most`, as it is sent uncompressed."""
+    bits = 8 * jnp.dtype(dtype).itemsize
+    return bits if most is None else min(bits, most)
 
 
 class Message(NamedTuple):
@@ -51,10 +52,13 @@ class Codec(NamedTuple):
         """Every tensor of the tree as the receiver decodes it."""
         return jax.tree.map(self.decoded, optax.tree.split_key_like(key, tree), tree)
 
-    def bits(self, shapes: PyTree) -> int:
-        """Exact bits of one message that holds a tensor of each of these shapes and types."""
+    def bits(self, shapes: PyTree, most: int | None = None) -> int:
+        """Exact bits of one message that holds a tensor of each of these shapes and types.
+
+        most: bits of one number before it is coded, at most; None for those of its type.
+        """
         leaves = jax.tree.leaves(shapes)
-        messages = (Message(math.prod(a.shape), number_bits(a.dtype), 0) for a in leaves)
+        messages = (Message(math.prod(a.shape), number_bits(a.dtype, most), 0) for a in leaves)
         return sum(self.compressed(message).bits for message in messages)
 
 

@@ -72,6 +72,8 @@ class Exchange:
       codec: of every message of models or of what is averaged like them; None leaves them.
       attack: what some clients send in place of their messages; None for honest clients.
       aggregation: how one receiver combines what it receives; None for the weighted mean.
+      most: bits of one number that is sent, at most: a rate widens weights of 16 bits, which are
+        sent as such; None for those of its type.
       errors: of coding, which are fed back (`with_error_feedback`); None: they are not.
       ledger: of the round that is being traced.
 
@@ -83,6 +85,7 @@ class Exchange:
     codec: Codec | None = None
     attack: Attack | None = None
     aggregation: Aggregation | None = None
+    most: int | None = None
     errors: Errors | None = None
     ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
 
@@ -97,7 +100,7 @@ class Exchange:
 
     def bits(self, shapes: PyTree) -> int:
         """Exact bits of one message that holds a tensor of each of these shapes, coded."""
-        return (self.codec or chain()).bits(shapes)
+        return (self.codec or chain()).bits(shapes, self.most)
 
     def count(self, kind: str, messages: Array, bits: int) -> None:
         """Counts messages of each client, [M] int32, of so many bits each.
@@ -118,7 +121,6 @@ class Exchange:
         around: PyTree | None = None,
         *,
         kind: str = 'weights',
-        like: PyTree | None = None,
     ) -> PyTree:
         """What the receivers decode of every client's message, leaves [M, ...].
 
@@ -127,12 +129,9 @@ class Exchange:
           around: leaves [M, ...] that sender and receivers have in common, so that the difference
             from it is coded alone.
           kind: what the message holds, by which it is counted.
-          like: leaves of the types whose bits are counted, where a rate has widened those of the
-            tree; None: `around`, or the tree.
         """
         messages, _ = heard_messages(round.graph, len(round.sizes))
-        typed = next(each for each in (like, around, tree) if each is not None)
-        self.count(kind, messages, self.bits(_one(typed)))
+        self.count(kind, messages, self.bits(_one(tree)))
         content = tree if around is None else optax.tree.sub(tree, around)
         if self.codec is not None:
             keys = jax.random.split(key, len(round.sizes))
@@ -193,10 +192,9 @@ class Exchange:
         around: PyTree | None = None,
         *,
         kind: str = 'weights',
-        like: PyTree | None = None,
     ) -> PyTree:
         """`send` and `combine`: leaves [M, ...] -> [H, ...]."""
-        decoded = self.send(key, round, tree, around, kind=kind, like=like)
+        decoded = self.send(key, round, tree, around, kind=kind)
         return self.combine(jax.random.fold_in(key, 1), round, rows, decoded)
 
 
@@ -264,6 +262,8 @@ def one_round(
             'this method combines models in a way of its own, which no attack and no aggregation '
             'reaches; leave them out'
         )
+    if not isinstance(info, Info):  # a method of one's own, of which `algorithm_check` says so
+        return state, info
     if clients.arrival is not None:
         # Of those without samples yet: that of the others, so that means are of these
         trains = round.sizes > 0

@@ -1,5 +1,6 @@
 """Whether a method of one's own makes what the simulator runs."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dfl_jax.base import Algorithm, Clients, Graph, Info
-from dfl_jax.exchange import round_of
+from dfl_jax.exchange import one_round
 from dfl_jax.experiment.configured_method import ConfiguredMethod
 from dfl_jax.experiment.table_rows import is_own, reporting
 from dfl_jax.heterogeneous import Population
@@ -62,16 +63,11 @@ def _check(configured: ConfiguredMethod, algorithm: Any, model: Model, targets: 
         text = f'learns {algorithm.task.name}, and the run {model.task.name}'
         raise fault(text, 'give its Algorithm task=model.task, or leave `task` out', colon=False)
     key = jax.random.key(0)
-
-    def step(key, state, graph, clients):  # what it returns, of whatever type
-        round = round_of(0, graph, clients, algorithm.exchange)
-        return algorithm.step(key, state, round), round.exchange.sent
-
     x = jax.ShapeDtypeStruct((BATCH, *model.input_shape), jnp.float32)
     with reporting('algorithm', name, 'init'):
         state = jax.eval_shape(algorithm.init, key, clients)
     with reporting('algorithm', name, 'step'):
-        (after, info), sent = jax.eval_shape(step, key, state, graph, clients)
+        after, info = jax.eval_shape(partial(one_round, algorithm), key, state, 0, graph, clients)
     had, has = _shapes(state), _shapes(after)
     for leaf in had | has:
         if had.get(leaf) != has.get(leaf):
@@ -88,7 +84,7 @@ def _check(configured: ConfiguredMethod, algorithm: Any, model: Model, targets: 
     if not isinstance(info, Info):
         kind = type(info).__name__
         raise fault(f'its step returns {kind} beside the state, not a dfl_jax.base.Info')
-    reported = {'loss': info.loss} | {kind: each.messages for kind, each in sent.items()}
+    reported = {'loss': info.loss} | {kind: sent.messages for kind, sent in info.sent.items()}
     each = dict.fromkeys(reported, (count,))
     check_shapes('step', each, reported, f'of {count} clients')
 
