@@ -23,7 +23,12 @@ import jax.numpy as jnp
 import optax
 
 from dfl_jax.algorithms.client_models import Gossip
-from dfl_jax.algorithms.gossip_method import keep_inactive, mean_params, stacked_method
+from dfl_jax.algorithms.gossip_method import (
+    SENT,
+    keep_inactive,
+    mean_params,
+    stacked_method,
+)
 from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree, Round
 from dfl_jax.checks import check_choice, check_range
 from dfl_jax.exchange import Exchange, heard_messages, largest
@@ -138,7 +143,7 @@ def dispfl(
         )
 
         rows = gossip.rows(round)
-        trained = sent_inside(jax.random.fold_in(key, 1), round, trained, masks, counts)
+        trained = sent_inside(jax.random.fold_in(key, SENT), round, trained, masks, counts)
         sums = mix(rows, graph.members, trained)
         holders = mix(rows, graph.members, optax.tree.cast_like(masks, trained))
         averaged = _masked(_divided(sums, holders), searched)

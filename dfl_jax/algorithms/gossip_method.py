@@ -20,7 +20,8 @@ from dfl_jax.training import LocalTraining, learning_rate, local_training, train
 ONE_MINIBATCH = LocalTraining(lr=0.1, batch_size=32, local_epochs=None, local_steps=1)
 
 
-SENT = 1  # the stream, of a round's key that trains, of what is sent
+# The stream, of a round's key that trains, of what is sent; 1 would be the second of split keys
+SENT = 2**31
 
 
 class Stepped(NamedTuple):

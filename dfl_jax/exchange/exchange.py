@@ -19,6 +19,8 @@ from dfl_jax.gossip import mix
 # weights [K] and which of them were delivered, bool [K] -> the new model
 Aggregation = Callable[[PyTree, PyTree, Array, Array], PyTree]
 
+COMBINED = 2**31  # the stream of what receivers draw; clients' keys are split from the same
+
 
 class Attack(NamedTuple):
     """Clients that lie, and how.
@@ -158,7 +160,7 @@ class Exchange:
     ) -> PyTree:
         """`send` and `combine`: leaves [M, ...] -> [H, ...]."""
         decoded = self.send(key, round, tree, around, kind=kind, like=like)
-        return self.combine(jax.random.fold_in(key, 1), round, rows, decoded)
+        return self.combine(jax.random.fold_in(key, COMBINED), round, rows, decoded)
 
 
 def heard_messages(graph: Graph, clients: int) -> tuple[Array, Array]:

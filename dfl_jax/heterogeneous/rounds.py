@@ -39,7 +39,8 @@ TRAINING = LocalTraining(  # DFML, A.2
 )
 
 
-SENT = 1  # the stream, of a round's key, of what is sent
+# The stream, of a round's key, of what is sent; 1 would be the second of split keys
+SENT = 2**31
 
 
 class MeetingState(NamedTuple):
@@ -258,11 +259,13 @@ def send_models(
     senders = graph.members[:, 1:]
     places = jnp.broadcast_to(graph.members[:, :1], senders.shape) if back else senders
     sent = {}
-    for name, clients in population.clients.items():
+    for number, (name, clients) in enumerate(population.clients.items()):
         has = jnp.zeros(population.size, jnp.int32).at[clients].set(1)
         counts = jnp.zeros_like(has).at[places].add(delivered * has[senders])
         exchange.count(f'weights/{name}', counts, exchange.bits(population.models[name].shapes))
-        sent[name] = _decoded(key, exchange, models[name], participants[name], senders.shape[1] + 1)
+        k_coded = jax.random.fold_in(key, number)
+        group, members = participants[name], graph.members.shape[1]
+        sent[name] = _decoded(k_coded, exchange, models[name], group, members)
     return sent
 
 
