@@ -24,7 +24,7 @@ from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local
 from dfl_jax.algorithms.graph_requirements import static
 from dfl_jax.base import Algorithm, Array, PyTree, Round
 from dfl_jax.checks import check_range
-from dfl_jax.exchange import Compression, Exchange
+from dfl_jax.exchange import COMBINED, Compression, Exchange
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 
@@ -79,5 +79,5 @@ def pulled(
 
     rows: [M, K], those of W.
     """
-    mixed = round.exchange.combine(jax.random.fold_in(key, 1), round, rows, public)
+    mixed = round.exchange.combine(jax.random.fold_in(key, COMBINED), round, rows, public)
     return jax.tree.map(lambda x, m, p: x + gamma * (m - p), x, mixed, public)

@@ -23,13 +23,13 @@ import optax
 from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import (
     ONE_MINIBATCH,
-    SENT,
     gossip_method,
     local_gradient,
     per_rate,
 )
 from dfl_jax.algorithms.graph_requirements import eigenvalues_above
 from dfl_jax.base import Algorithm, Array, PyTree, Round
+from dfl_jax.exchange import SENT
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining
 

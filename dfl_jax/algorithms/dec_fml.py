@@ -11,8 +11,8 @@ import numpy as np
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, Mean, Round
 from dfl_jax.checks import check_choice, check_range
+from dfl_jax.exchange import SENT
 from dfl_jax.heterogeneous import (
-    SENT,
     TRAINING,
     Balance,
     MeetingState,

@@ -22,9 +22,10 @@ import jax
 import optax
 
 from dfl_jax.algorithms.client_models import Gossip
-from dfl_jax.algorithms.gossip_method import SENT, gossip_method
+from dfl_jax.algorithms.gossip_method import gossip_method
 from dfl_jax.base import Algorithm, Array, PyTree, Round
 from dfl_jax.checks import check_range
+from dfl_jax.exchange import SENT
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining, local_training
 

@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 
 from dfl_jax.algorithms.client_models import Gossip
-from dfl_jax.algorithms.gossip_method import SENT, State, gossip_method
+from dfl_jax.algorithms.gossip_method import State, gossip_method
 from dfl_jax.base import Algorithm, Array, PyTree, Round
 from dfl_jax.checks import check_choice, check_range
+from dfl_jax.exchange import SENT
 from dfl_jax.models import Model, layers
 from dfl_jax.training import LocalTraining, local_training
 

@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import optax
 
 from dfl_jax.algorithms.client_models import Gossip
-from dfl_jax.algorithms.gossip_method import SENT, keep_inactive, mean_params, stacked_method
+from dfl_jax.algorithms.gossip_method import keep_inactive, mean_params, stacked_method
 from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree, Round
 from dfl_jax.checks import check_choice, check_range
-from dfl_jax.exchange import Exchange, heard_messages, largest
+from dfl_jax.exchange import SENT, Exchange, heard_messages, largest
 from dfl_jax.execution import client_bytes, map_in_chunks
 from dfl_jax.gossip import mix
 from dfl_jax.initialisation import initial_params

@@ -21,9 +21,6 @@ from dfl_jax.training import LocalTraining, learning_rate, local_training, train
 ONE_MINIBATCH = LocalTraining(lr=0.1, batch_size=32, local_epochs=None, local_steps=1)
 
 
-SENT = 1  # the stream, of a round's key that trains, of what is sent
-
-
 class Stepped(NamedTuple):
     """What a round of a method of `gossip_method` leads to."""
 

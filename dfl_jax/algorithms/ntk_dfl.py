@@ -17,7 +17,6 @@ from jax import lax
 
 from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import (
-    SENT,
     State,
     chosen_by,
     initial_state,
@@ -27,7 +26,7 @@ from dfl_jax.algorithms.gossip_method import (
 from dfl_jax.algorithms.graph_requirements import countable
 from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree, Round
 from dfl_jax.checks import check_range
-from dfl_jax.exchange import Compression, heard_messages
+from dfl_jax.exchange import SENT, Compression, heard_messages
 from dfl_jax.execution import aggregator_bytes, map_in_chunks
 from dfl_jax.gossip import mix_at_aggregator
 from dfl_jax.metrics import dispersion

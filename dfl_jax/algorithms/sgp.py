@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import optax
 
 from dfl_jax.algorithms.client_models import ClientModels
-from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, SENT, gossip_method, local_displacement
+from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, gossip_method, local_displacement
 from dfl_jax.algorithms.graph_requirements import heard
 from dfl_jax.base import Algorithm, Array, PyTree, Round
-from dfl_jax.exchange import heard_messages, number_bits
+from dfl_jax.exchange import SENT, heard_messages, number_bits
 from dfl_jax.gossip import mix, push_weights
 from dfl_jax.models import Model
 from dfl_jax.training import LocalTraining

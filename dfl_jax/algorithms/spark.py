@@ -19,7 +19,6 @@ import jax.numpy as jnp
 
 from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import (
-    SENT,
     chosen_by,
     initial_state,
     keep_inactive,
@@ -31,6 +30,7 @@ from dfl_jax.checks import check_choice, check_range
 from dfl_jax.exchange import (
     FLOAT_BITS,
     LABEL_BITS,
+    SENT,
     Codec,
     Message,
     bits_of,

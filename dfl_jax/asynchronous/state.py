@@ -17,7 +17,7 @@ from dfl_jax.algorithms.gossip_method import ONE_MINIBATCH, mean_params, stacked
 from dfl_jax.asynchronous.slots import Slots
 from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree, Round
 from dfl_jax.checks import check_range
-from dfl_jax.exchange import Exchange, bits_of, number_bits
+from dfl_jax.exchange import SENT, Exchange, bits_of, number_bits
 from dfl_jax.execution import available_bytes, map_present
 from dfl_jax.host_memory import in_bytes
 from dfl_jax.initialisation import Init, initial_params
@@ -152,7 +152,7 @@ def event_method(
             if codec is None:
                 return model
             key = jax.random.wrap_key_data(state.keys[event.members[k]])
-            for number in (event.versions[k], 0 if part is None else part):
+            for number in (SENT, event.versions[k], 0 if part is None else part):
                 key = jax.random.fold_in(key, number)
             decoded = codec.transmit(key, model.params)
             params = jax.tree.map(partial(jnp.where, sent), decoded, model.params)

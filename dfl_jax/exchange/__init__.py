@@ -19,7 +19,9 @@ from dfl_jax.exchange.compression import (
 )
 from dfl_jax.exchange.error_feedback import with_error_feedback
 from dfl_jax.exchange.exchange import (
+    COMBINED,
     OLD_STEP,
+    SENT,
     Aggregation,
     Attack,
     Exchange,

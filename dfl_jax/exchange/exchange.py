@@ -16,6 +16,7 @@ from dfl_jax.exchange.compression import Codec, chain
 from dfl_jax.execution import bytes_of, map_in_chunks
 from dfl_jax.gossip import mix
 
+COMBINED = 1  # the stream, of a message's key, of what its receivers make of it
 OLD_STEP = (
     'this method is written for an earlier version of dfl_jax: write its step as step(key, state, '
     'round), with round.graph, round.clients, round.sizes and round.number in place of what it '
@@ -195,7 +196,7 @@ class Exchange:
     ) -> PyTree:
         """`send` and `combine`: leaves [M, ...] -> [H, ...]."""
         decoded = self.send(key, round, tree, around, kind=kind)
-        return self.combine(jax.random.fold_in(key, 1), round, rows, decoded)
+        return self.combine(jax.random.fold_in(key, COMBINED), round, rows, decoded)
 
 
 def heard_messages(graph: Graph, clients: int) -> tuple[Array, Array]:

@@ -26,15 +26,17 @@ REASONS = {  # what may have changed, by the name of the digest
     'networks': "the clients' architectures (`architecture_file`)",
     'world': 'the network and device profile (`world`)',
     'evaluated': 'which test samples evaluate the clients (`client_eval_samples`)',
+    'judged': 'the clients over which means are taken (`evaluate_clients`)',
+    'arrival': 'when samples arrive (`arrival`)',
     'code': 'the source file of an algorithm, a model, a task or a loader of your own',
 }
 
 
 def fingerprint(built: BuiltExperiment) -> dict[str, Any]:
     """SHA-256 of what a run is made of, by the names of REASONS and for its graphs, 16 digits each:
-    data, partition, samples kept for validation, networks, world, the choice of test samples, and
-    code of one's own; and how JAX is set beside the flags."""
-    evaluated = built.evaluated
+    data, partition, samples kept for validation, networks, world, the choice of test samples and
+    of clients, when samples arrive, and code of one's own; and how JAX is set beside the flags."""
+    evaluated, judged, arrival = built.evaluated, built.judged, built.clients.arrival
     dataset, graphs, population = built.dataset, built.graphs, built.population
     networks = population.clients.items() if population else ()
     rounds, _, width = graphs.members.shape
@@ -45,6 +47,8 @@ def fingerprint(built: BuiltExperiment) -> dict[str, Any]:
         'networks': _digest([a for name, c in networks for a in (np.array([name]), c)]),
         'world': _digest(map(np.asarray, jax.tree.leaves(built.world))),
         'evaluated': None if evaluated is None else _digest([evaluated]),
+        'judged': None if judged is None else _digest([judged]),
+        'arrival': None if arrival is None else _digest([np.asarray(arrival)]),
         'code': built.rows.digest,
         'jax': settings_of_jax(),
         'graphs': {

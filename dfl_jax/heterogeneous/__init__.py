@@ -17,7 +17,6 @@ from dfl_jax.heterogeneous.population import (
     scatter,
 )
 from dfl_jax.heterogeneous.rounds import (
-    SENT,
     TRAINING,
     MeetingState,
     architecture_means,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree, Round, State
 from dfl_jax.checks import check_choice
-from dfl_jax.exchange import Exchange
+from dfl_jax.exchange import SENT, Exchange
 from dfl_jax.execution import map_in_chunks, map_present
 from dfl_jax.heterogeneous.mutual import Mutual
 from dfl_jax.heterogeneous.mutual_flops import local_flops, meeting_flops
@@ -37,9 +37,6 @@ from dfl_jax.training import LocalTraining, client_training
 TRAINING = LocalTraining(  # DFML, A.2
     lr=0.01, momentum=0.9, weight_decay=5e-4, batch_size=64, supervision='wsm'
 )
-
-
-SENT = 1  # the stream, of a round's key, of what is sent
 
 
 class MeetingState(NamedTuple):
@@ -258,11 +255,13 @@ def send_models(
     senders = graph.members[:, 1:]
     places = jnp.broadcast_to(graph.members[:, :1], senders.shape) if back else senders
     sent = {}
-    for name, clients in population.clients.items():
+    for number, (name, clients) in enumerate(population.clients.items()):
         has = jnp.zeros(population.size, jnp.int32).at[clients].set(1)
         counts = jnp.zeros_like(has).at[places].add(delivered * has[senders])
         exchange.count(f'weights/{name}', counts, exchange.bits(population.models[name].shapes))
-        sent[name] = _decoded(key, exchange, models[name], participants[name], senders.shape[1] + 1)
+        k_coded = jax.random.fold_in(key, number)
+        group, members = participants[name], graph.members.shape[1]
+        sent[name] = _decoded(k_coded, exchange, models[name], group, members)
     return sent
 
 
