@@ -16,7 +16,9 @@ from dfl_jax.exchange.compression import Codec, chain
 from dfl_jax.execution import bytes_of, map_in_chunks
 from dfl_jax.gossip import mix
 
-COMBINED = 1  # the stream, of a message's key, of what its receivers make of it
+# The stream, of a round's key, of what is sent, and of a message's key of what receivers make of it;
+# small numbers are those of split keys
+SENT = COMBINED = 2**31
 OLD_STEP = (
     'this method is written for an earlier version of dfl_jax: write its step as step(key, state, '
     'round), with round.graph, round.clients, round.sizes and round.number in place of what it '
