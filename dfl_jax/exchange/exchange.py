@@ -16,7 +16,7 @@ from dfl_jax.exchange.compression import Codec, chain
 from dfl_jax.execution import bytes_of, map_in_chunks
 from dfl_jax.gossip import mix
 
-# The stream, of a round's key, of what is sent, and of a message's key of what receivers make of it;
+# The stream, of a round's key, of what is sent, and of that key, of what receivers make of it;
 # small numbers are those of split keys
 SENT = COMBINED = 2**31
 OLD_STEP = (
