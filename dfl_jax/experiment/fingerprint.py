@@ -41,7 +41,7 @@ def fingerprint(built: BuiltExperiment) -> dict[str, Any]:
     return {
         'data': _digest((dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y)),
         'partition': _digest(built.parts),
-        'validation': _digest(map(np.asarray, built.validation or ())),
+        'validation': _digest(map(np.asarray, jax.tree.leaves(built.validation))),
         'networks': _digest([a for name, c in networks for a in (np.array([name]), c)]),
         'world': _digest(map(np.asarray, jax.tree.leaves(built.world))),
         'evaluated': None if evaluated is None else _digest([evaluated]),
