@@ -246,7 +246,8 @@ def _summarised(
         value = float(of_mean(float(np.mean(scores)) / shared))
         metrics['/'.join([f'{kind}_{task.metric}', *rest])] = value
     if measured['local'] is not None:
-        right, counts = (np.asarray(a) for a in measured['local'])
+        # Without what fills the shares of devices
+        right, counts = (np.asarray(a)[: len(counted)] for a in measured['local'])
         # A client without samples is left out
         local = counted & (counts > 0)
         each = of_mean(right[local] / counts[local])
