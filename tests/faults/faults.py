@@ -38,13 +38,13 @@ FAULTS = [
     Fault(
         'the rounding key of a gossip step reused in the next',
         'dfl_jax/algorithms/gossip_sgd.py',
-        'jax.random.split(k_step, len(rows))',
-        'jax.random.split(key, len(rows))',
+        'round.exchange.mean(k_step, round, rows, params)',
+        'round.exchange.mean(key, round, rows, params)',
         'test_gossip_sgd.py::test_every_gossip_step_rounds_anew',
     ),
     Fault(
         'one rounding key for all tensors of a message',
-        'dfl_jax/compression.py',
+        'dfl_jax/exchange/compression.py',
         'optax.tree.split_key_like(key, tree)',
         'jax.tree.map(lambda _: key, tree)',
         'test_compression.py',
@@ -215,8 +215,8 @@ FAULTS = [
     Fault(
         'accuracies of an architecture over the wrong count',
         'dfl_jax/evaluation.py',
-        'float(np.mean(more)) / shared',
-        'float(np.mean(more)) / samples',
+        'float(np.mean(scores)) / shared',
+        'float(np.mean(scores)) / samples',
         'test_simulate.py::test_evaluation_equals_numpy',
     ),
     Fault(
@@ -341,14 +341,14 @@ FAULTS = [
     ),
     Fault(
         'a quantizer that looks at positive weights alone',
-        'dfl_jax/compression.py',
+        'dfl_jax/exchange/compression.py',
         'step = jnp.max(jnp.abs(w)) / levels',
         'step = jnp.max(w) / levels',
         'test_compression.py::test_the_error_is_within_a_step',
     ),
     Fault(
         'a level of the quantizer too many',
-        'dfl_jax/compression.py',
+        'dfl_jax/exchange/compression.py',
         'return 2 ** (bits - 1) - 1',
         'return 2 ** (bits - 1)',
         'test_compression.py::test_the_levels_are_few_and_symmetric',
@@ -454,7 +454,7 @@ FAULTS = [
     # --------------------------------------------------------- options, defaults, units, errors
     Fault(
         'a rounding that is asked for and not used',
-        'dfl_jax/compression.py',
+        'dfl_jax/exchange/compression.py',
         'quantization(self.bits, self.rounding or rounding, contracting)',
         'quantization(self.bits, rounding, contracting)',
         'test_compression.py',
@@ -552,7 +552,7 @@ FAULTS = [
     ),
     Fault(
         'the bits of a sparse message without the places of its values',
-        'dfl_jax/compression.py',
+        'dfl_jax/exchange/compression.py',
         'message.overhead + positions',
         'message.overhead',
         'test_compression.py::test_the_bits_of_a_sparse_message',
@@ -630,8 +630,8 @@ FAULTS = [
     Fault(
         'gradients in units of the learning rate of the first round',
         'dfl_jax/algorithms/gossip_method.py',
-        'lr = learning_rate(training, round.astype(clients.x.dtype))',
-        'lr = learning_rate(training, jnp.zeros((), clients.x.dtype))',
+        'lr = learning_rate(training, round.number.astype(round.clients.x.dtype))',
+        'lr = learning_rate(training, jnp.zeros((), round.clients.x.dtype))',
         'test_corrected_gossip.py',
     ),
     Fault(

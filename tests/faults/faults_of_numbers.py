@@ -35,15 +35,15 @@ NUMBERS = [
     Fault(
         'the work of one update in an interval of many',
         'dfl_jax/asynchronous/intervals.py',
-        'done_flops = updates * flops(inner.sizes)',
-        'done_flops = flops(inner.sizes)',
+        'done_flops = updates * flops(sizes)',
+        'done_flops = flops(sizes)',
         'test_counts.py::test_who_does_not_wait_counts_as_the_paper_says',
     ),
     Fault(
-        'clients without rounds that count padding as samples',
-        'dfl_jax/asynchronous/state.py',
-        'sizes = clients.mask.sum(axis=1, dtype=jnp.int32)',
-        'sizes = clients.mask.sum(axis=1, dtype=jnp.int32) * 0 + clients.mask.shape[1]',
+        'a consensus that counts padding as samples',
+        'dfl_jax/evaluation.py',
+        'sizes = mask.sum(axis=1, dtype=np.int32)',
+        'sizes = mask.sum(axis=1, dtype=np.int32) * 0 + mask.shape[1]',
         'test_counts.py::test_the_consensus_weighs_the_clients_as_it_says[swift]',
     ),
     Fault(
@@ -144,15 +144,15 @@ NUMBERS = [
     Fault(
         'the mass of push-sum that is not counted',
         'dfl_jax/algorithms/sgp.py',
-        'bits_of(model.shapes) + mass',
-        'bits_of(model.shapes)',
+        'number_bits(mass.dtype)',
+        '0',
         'test_counts.py::test_each_client_sends_and_computes_what_the_paper_says[sgp-0]',
     ),
     Fault(
         'the number of relayed models that is not counted',
         'dfl_jax/algorithms/relay_sgd.py',
-        'bits_of(model.shapes) + number_bits(jnp.int32)',
-        'bits_of(model.shapes)',
+        'number_bits(numbers.dtype)',
+        '0',
         'test_counts.py::test_each_client_sends_and_computes_what_the_paper_says[relay_sgd-0]',
     ),
     Fault(
@@ -171,9 +171,9 @@ NUMBERS = [
     ),
     Fault(
         'gossip steps that cost as much as one',
-        'dfl_jax/algorithms/gossip_sgd.py',
-        'messages=gossip_steps',
-        'messages=1',
+        'dfl_jax/exchange/exchange.py',
+        'total = messages if before is None else before.messages + messages',
+        'total = messages',
         'test_counts.py::test_each_client_sends_and_computes_what_the_paper_says[dfedsam-0]',
     ),
     Fault(

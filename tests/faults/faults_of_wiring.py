@@ -160,10 +160,10 @@ WIRING = [
     ),
     # ---------------------------------------------------------------------------------- keys
     Fault(
-        'differences of all clients rounded by one key',
-        'dfl_jax/algorithms/choco_sgd.py',
-        'keys = jax.random.split(key, len(jax.tree.leaves(private)[0]))',
-        'keys = jax.numpy.broadcast_to(key, (len(jax.tree.leaves(private)[0]),))',
+        'messages of all clients rounded by one key',
+        'dfl_jax/exchange/exchange.py',
+        'keys = jax.random.split(key, len(round.sizes))',
+        'keys = jnp.broadcast_to(key, (len(round.sizes),))',
         f'{KEYS}[choco_sgd]',
     ),
     Fault(
@@ -190,8 +190,8 @@ WIRING = [
     Fault(
         'rounds of a run that share a key',
         'dfl_jax/simulate.py',
-        'step(jax.random.fold_in(key, number), state, graph, clients)',
-        'step(key, state, graph, clients)',
+        'k_round = jax.random.fold_in(key, number)',
+        'k_round = key',
         'test_streams.py::test_every_round_of_a_run_has_a_key_of_its_own',
     ),
     # --------------------------------------------------------------------------------- resume
