@@ -165,7 +165,7 @@ def spark(case, sender, receiver):
     inputs = FLOAT * net.inputs * (case.get('selection', 'network') == 'network')
     of_sample = net.outputs * (k * width + FLOAT) + LABEL + inputs
     step = FLOAT if exchange == 'int8' else 0  # of the quantizer, one for each message
-    there = model * case.get('averaging', True) + n * of_sample + step + model * exact
+    there = model * case.get('averaging', True) + n * of_sample + step + FLOAT * net.size * exact
     return there, model + FLOAT * n * net.outputs * exact
 
 

@@ -105,6 +105,8 @@ def ntk_dfl(
         clients, sizes = round.clients, round.sizes
         rows = gossip.rows(round) if averaging else None
         w_bars = None  # taken one by one; together they would be the largest array
+        if exchange.codec is not None:
+            raise ValueError('ntk_dfl codes the rows of Jacobians; give it `compression` instead')
         theirs = params
         if not averaging:
             w_bars = params

@@ -187,10 +187,11 @@ def spark(
         k_batch, k_codec = jax.random.split(key)
         (params, velocity), graph, clients = state, round.graph, round.clients
         sizes, k = round.sizes, round.number
-        w_bars = params
+        w_bars, exchange = params, round.exchange
+        k_sent, k_back = jax.random.split(jax.random.fold_in(key, SENT))
         if averaging:
-            k_sent = jax.random.fold_in(key, SENT)
-            w_bars = round.exchange.mean(k_sent, round, gossip.rows(round), params)
+            w_bars = exchange.mean(k_sent, round, gossip.rows(round), params)
+        w_bars = exchange.reply(k_back, round, w_bars)  # for the neighbours' Jacobians
         rate = ntk.rate(k)
         drawn = draw_batches(k_batch, clients, 1, share)
         drawn = jax.tree.map(lambda a: a[:, 0], drawn)  # [M, B, ...]
@@ -219,8 +220,10 @@ def spark(
         new, velocity = keep_inactive(graph.active, tuple(new), (params, velocity))
 
         own_samples = drawn_samples(sizes, share)
-        weights = round.exchange.bits(jax.tree.map(lambda a: a[0], params))
-        _count(round, model, weights, own_samples, exact, ntk.selection == 'network', random, codec)
+        if exact:  # the neighbours' shares of the step
+            step_bits = bits_of(jax.tree.map(lambda a: a[0], params))
+            exchange.count('steps', heard_messages(graph, len(sizes))[0], step_bits)
+        _count(round, model, own_samples, exact, ntk.selection == 'network', random, codec)
         steps = chosen_by(graph, chosen)
         flops = jnp.where(graph.active, flops, 0)
         info = Info(losses, {'timestep': steps, **dispersion(new, round.judged)}, flops)
@@ -256,16 +259,13 @@ def _check_task(model: Model) -> None:
 def _count(
     round: Round,
     model: Model,
-    weights: int,
     own_samples: Array,
     exact: bool,
     network: bool,
     random: RandomProjection,
     codec: Codec | None,
 ) -> None:
-    """Counts what is sent beside the weights that are averaged.
-
-    weights: bits of a model; own_samples: [M], drawn by each client.
+    """Counts what is sent beside weights; own_samples: [M], drawn by each client.
 
     A timestep that the true network chooses (`network`) takes the neighbours' inputs,
     which J~ does not hold: they are counted, in 32 bits, over every delivered link and round, as
@@ -273,13 +273,11 @@ def _count(
     those of the first round; that is not counted otherwise.
     """
     graph, count = round.graph, round.exchange.count
-    to_aggregators, from_aggregators = heard_messages(graph, len(own_samples))
+    to_aggregators, _ = heard_messages(graph, len(own_samples))
     samples = to_aggregators * own_samples
     heard = graph.mask[:, 1:] & graph.active[:, None]
     # Samples of its neighbours, whose residuals an aggregator sends back
     theirs = jnp.where(heard, own_samples[graph.members[:, 1:]], 0).sum(axis=1)
-    # w_bar_i back for the Jacobians, and the neighbours' shares of an exact step
-    count('weights', from_aggregators + exact * to_aggregators, weights)
     if random.kind == 'none':  # rows are of the weights' own types
         row, step = bits_of(model.shapes), 0
     else:

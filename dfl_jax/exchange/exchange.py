@@ -153,6 +153,15 @@ class Exchange:
         keys = jax.random.split(key, round.graph.members[:, 1:].shape)
         return jax.vmap(jax.vmap(self.codec.transmit))(keys, tree)
 
+    def reply(self, key: Array, round: Round, tree: PyTree, *, kind: str = 'weights') -> PyTree:
+        """What the members decode of what each aggregator sends back to them, leaves [H, ...]."""
+        _, messages = heard_messages(round.graph, len(round.sizes))
+        self.count(kind, messages, self.bits(_one(tree)))
+        if self.codec is None:
+            return tree
+        keys = jax.random.split(key, len(round.graph.members))
+        return jax.vmap(self.codec.transmit)(keys, tree)
+
     def combine(self, key: Array, round: Round, rows: Array, decoded: PyTree) -> PyTree:
         """What every receiver makes of what its members sent, leaves [M, ...] -> [H, ...].
 
