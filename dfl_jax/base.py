@@ -131,6 +131,8 @@ class Algorithm(NamedTuple):
     # (schedule, samples of each client [M]), NumPy; raises ValueError where the method's theory
     # does not hold on these graphs
     check: Callable[[Graph, np.ndarray], None] | None = None
+    # By architecture, the numbers of its clients, [M_a]; where all have the same, empty
+    clients_of: Mapping[str, np.ndarray] = {}
     task: Task = CLASSIFICATION  # by which predictions are evaluated
     overlaps: bool = False  # what a round sends does not depend on what it computes
     replies: bool = True  # where clients meet at an aggregator, their senders wait for its answer

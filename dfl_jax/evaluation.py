@@ -12,7 +12,6 @@ from jax import lax
 from dfl_jax.base import Algorithm, Array, Clients, State
 from dfl_jax.execution import even_size, folded
 from dfl_jax.setting_error import InputError, SettingError
-from dfl_jax.tasks import Task
 
 Metrics = dict[str, Any]
 Seed = int | Sequence[int]
@@ -174,7 +173,7 @@ def evaluation(
             sums |= count(state, batches.whole, weights, only='consensus')
         return {'sums': sums, 'local': count_local(state, validation) if local else None}
 
-    return Evaluation(batches, measure, partial(_summarised, task, samples, shared, judged))
+    return Evaluation(batches, measure, partial(_summarised, algorithm, samples, shared, judged))
 
 
 def _check_indices(chosen: np.ndarray, samples: int) -> None:
@@ -215,10 +214,15 @@ def _batches_of(x: Array, y: Array, size: int) -> tuple[Array, Array, Array]:
 
 
 def _summarised(
-    task: Task, samples: int, shared: int, judged: np.ndarray | None, measured: dict[str, Any]
+    algorithm: Algorithm,
+    samples: int,
+    shared: int,
+    judged: np.ndarray | None,
+    measured: dict[str, Any],
 ) -> Metrics:
     """The metrics of what was measured; samples, shared: on which the consensus model and the
     clients are evaluated; judged: [M], over whom means are taken, None for all."""
+    task = algorithm.task
     sums, of_mean = dict(measured['sums']), task.reported
     scores, losses = sums.pop('consensus')
     client_scores, client_losses = sums.pop('client')
@@ -242,7 +246,8 @@ def _summarised(
     for name, (more, _) in sums.items():
         kind, *rest = name.split('/', 1)
         scores = np.asarray(more)
-        scores = scores[counted] if scores.shape == counted.shape else scores
+        if scores.ndim:  # of the clients, or of those of one architecture
+            scores = scores[counted[algorithm.clients_of[rest[0]]] if rest else counted]
         value = float(of_mean(float(np.mean(scores)) / shared))
         metrics['/'.join([f'{kind}_{task.metric}', *rest])] = value
     if measured['local'] is not None:

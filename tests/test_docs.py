@@ -58,9 +58,7 @@ def test_the_example_algorithm_learns(tmp_path):
 
 def test_the_example_with_local_steps_agrees_where_plain_averaging_drifts():
     """Clients of one class each that take ten full-batch steps a round, on a ring."""
-    _, example, *_ = code_blocks('docs/adding_an_algorithm.md', 'python')
-    names: dict = {}
-    exec(example, names)
+    names = own_code('METHOD = Method(k_gt')
     rng = np.random.default_rng(0)
     y = np.arange(240) % 6
     x = (rng.normal(size=(240, 8)) + 2 * np.eye(6, 8)[y]).astype('float32')
@@ -81,11 +79,63 @@ def test_the_example_with_local_steps_agrees_where_plain_averaging_drifts():
     assert tracked < plain / 10
 
 
-def test_the_example_of_two_architectures_goes_a_part_of_the_way():
-    """All of the way it is decentralized FedAvg, since the clients have equally many samples."""
-    _, _, example, _ = code_blocks('docs/adding_an_algorithm.md', 'python')
+def run_of(factory, rounds=10, **settings):
+    """The last evaluation of a method, eight clients on a static graph."""
+    rng = np.random.default_rng(0)
+    y = np.arange(240) % 6
+    x = (rng.normal(size=(240, 8)) + 2 * np.eye(6, 8)[y]).astype('float32')
+    clients = data.pack(x, y, np.split(rng.permutation(240), 8))
+    graphs = topology.schedule('regular', 8, rounds, degree=4, static=True, seed=0)
+    algorithm = make(factory, models.bind(models.Linear(6), x.shape[1:]), **settings)
+    runs = simulate.run(
+        *(algorithm, clients, graphs, simulate.Holdout(x, y), jax.random.key(0)), eval_every=rounds
+    )
+    return next(runs)[0]
+
+
+def test_the_example_of_lazy_gossip_pays_for_what_it_sends():
+    lazy = own_code('def lazy_gossip')['lazy_gossip']
+    often, rarely = run_of(lazy, every=1), run_of(lazy, every=5)
+    assert rarely['mbytes_total'] * 5 == pytest.approx(often['mbytes_total'], rel=1e-12)
+    assert rarely['mbytes_total'] > 0
+    assert often['moved_by_averaging_mean'] > 0
+
+
+def test_the_example_of_a_codec_sends_a_bit_a_weight():
+    signs = own_code('def sign_choco')['sign_choco']
+    row, plain = run_of(signs, rounds=40), run_of('dpsgd', rounds=40, mixing='metropolis')
+    weights, tensors = 8 * 6 + 6, 2
+    assert row['mbytes_total'] * 32 * weights == pytest.approx(
+        plain['mbytes_total'] * (weights + 32 * tensors)
+    )
+    assert row['consensus_accuracy'] > plain['consensus_accuracy'] - 0.03
+    with pytest.raises(ValueError, match='codes its messages itself'):
+        run_of(signs, bits=8)
+
+
+def test_the_example_of_an_aggregation_takes_medians():
+    names = own_code('def median_dpsgd')
+    there = np.array([True, True, False, True])
+    received = {'w': jax.numpy.array([[1.0, 5.0], [3.0, 1.0], [99.0, 99.0], [8.0, 2.0]])}
+    own = {'w': received['w'][0]}
+    found = names['median'](own, received, np.full(4, 0.25), there)
+    np.testing.assert_array_equal(found['w'], [3.0, 2.0])
+    assert run_of(names['median_dpsgd'], rounds=40)['consensus_accuracy'] > 0.7
+
+
+def own_code(holds: str) -> dict:
+    """The names of the one example on the page that holds some text, which is a screen long."""
+    blocks = code_blocks('docs/adding_an_algorithm.md', 'python')
+    (example,) = [block for block in blocks if holds in block]
+    assert len(example.splitlines()) <= 45
     names: dict = {}
     exec(example, names)
+    return names
+
+
+def test_the_example_of_two_architectures_goes_a_part_of_the_way():
+    """All of the way it is decentralized FedAvg, since the clients have equally many samples."""
+    names = own_code('def halfway')
     x = np.random.default_rng(0).normal(size=(80, 8, 8, 1)).astype('float32')
     clients = data.pack(x, np.arange(80) % 4, np.split(np.arange(80), 8))
     listed = ['cnn-2', 'cnn-4'] * 4

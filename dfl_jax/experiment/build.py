@@ -21,7 +21,7 @@ from dfl_jax.experiment.algorithm_check import make_checked
 from dfl_jax.experiment.configured_method import ConfiguredMethod, configure
 from dfl_jax.experiment.datasets import Parts, load_data, partition
 from dfl_jax.experiment.description import Description
-from dfl_jax.experiment.evaluated_clients import chosen_clients
+from dfl_jax.experiment.evaluated_clients import check_architectures, chosen_clients
 from dfl_jax.experiment.gain import initial_gain
 from dfl_jax.experiment.graphs import check_graphs, draw_graphs
 from dfl_jax.experiment.networks import build_network
@@ -94,6 +94,7 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
 
     model, population = build_network(experiment, rows, dataset)
     network = population or model
+    check_architectures(evaluation.evaluate_clients, judged, population)
     make_checked(configured, network, dataset.train_y)  # for its checks, before graphs are drawn
     intact, graphs = draw_graphs(experiment, rows, seeds, configured, world)
     if world is not None and rows.method.graphs == EVENTS:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from dfl_jax.files import read_json
+from dfl_jax.heterogeneous import Population
 from dfl_jax.setting_error import SettingError
 
 NAME = 'evaluate_clients'
@@ -31,3 +32,15 @@ def chosen_clients(path: str | None, clients: int) -> np.ndarray | None:
     chosen = np.zeros(clients, bool)
     chosen[numbers] = True
     return chosen
+
+
+def check_architectures(
+    path: str | None, chosen: np.ndarray | None, population: Population | None
+) -> None:
+    """Raises SettingError for an architecture of which no client is chosen."""
+    if chosen is None or population is None:
+        return
+    for name, clients in population.clients.items():
+        if not chosen[clients].any():
+            remedy = f'add one, e.g. {clients[0]}'
+            raise SettingError(NAME, path, f'names no client of {name}', remedy, colon=False)

@@ -129,6 +129,7 @@ def meeting_method(
         lambda state, x, weights=None: predictions(population, models(state), x, chunk, weights),
         lambda state, weights=None: consensus_of_architectures(population, models(state), weights),
         predict_own=lambda state, x: own_predictions(population, models(state), x, chunk),
+        clients_of=population.clients,
         task=population.task,
     )
 
