@@ -53,7 +53,7 @@ class Round(NamedTuple):
 
     number: Array  # scalar int32, k, the rounds done before
     graph: Graph
-    clients: Clients  # their samples of this round; none is still to arrive
+    clients: Clients  # whose mask is that of the samples that have arrived
     sizes: Array  # [M] int32, N_i, how many these are
     exchange: Any  # dfl_jax.exchange.Exchange, through which clients send
     judged: Array | None = None  # [M] bool, clients over whom means are taken; None: all

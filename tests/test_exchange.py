@@ -323,7 +323,8 @@ def test_a_round_sees_the_samples_that_have_arrived(name):
     state = algorithm.init(jax.random.key(0), clients)
     for r in (0, 1, 2, 5):
         there = clients.mask & (arrival <= r)
-        of_now = Clients(np.where(there[..., None], clients.x, np.nan), clients.y, there)
+        there_now = np.where(there[..., None], clients.x, np.nan)
+        of_now = Clients(there_now, clients.y, there, np.zeros_like(arrival))
         step = jax.jit(functools.partial(one_round, algorithm))
         found, info = step(jax.random.key(r), state, r, now, clients._replace(arrival=arrival))
         expected, plain = step(jax.random.key(r), state, r, now, of_now)

@@ -239,7 +239,7 @@ def round_of(
     sizes = mask.sum(axis=1, dtype=jnp.int32)
     exchange = (exchange or Exchange())._replace(ledger=Ledger())
     number = jnp.asarray(number, jnp.int32)
-    return Round(number, graph, Clients(clients.x, clients.y, mask), sizes, exchange, judged)
+    return Round(number, graph, clients._replace(mask=mask), sizes, exchange, judged)
 
 
 def one_round(

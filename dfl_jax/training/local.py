@@ -106,8 +106,8 @@ def local_training(
     ) -> tuple[PyTree, Array]:
         keys = jax.random.split(key, len(clients.x))
         return map_in_chunks(
-            lambda one: train_one(one[0], one[1], Clients(*one[4:]), round, one[2], one[3]),
-            (keys, params, support, linear, *clients[:3]),
+            lambda one: train_one(one[0], one[1], one[4], round, one[2], one[3]),
+            (keys, params, support, linear, clients),
             chunk,
             settings.bytes_of_client(model, clients.y.shape[1]),
         )
@@ -144,10 +144,10 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
         samples = jnp.sum(mask, dtype=jnp.int32)
         in_epoch = jnp.maximum((samples + size - 1) // size, 1)
         if fixed_steps:
-            steps = jnp.where(samples > 0, fixed_steps, 0)
+            steps = jnp.int32(fixed_steps)
             orders = epoch_orders(key, mask, fixed_steps, begun=-(-steps // in_epoch))
         else:
-            steps = jnp.where(samples > 0, epochs * in_epoch, 0)
+            steps = epochs * in_epoch
             orders = epoch_orders(key, mask, epochs)
         orders = jnp.pad(orders, [(0, 0), (0, -len(mask) % size)])
         optimiser = optimiser_of(settings, round.astype(x.dtype))
@@ -204,7 +204,10 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
         if form is not None:
             params = form.weights(params)
         finite = jnp.isfinite(optax.tree.norm(params))
-        return params, jnp.where(finite, total / jnp.maximum(steps, 1), jnp.nan)
+        loss = jnp.where(finite, total / steps, jnp.nan)
+        if client.arrival is not None:  # who has no sample yet trains nothing
+            params = jax.tree.map(lambda new, old: jnp.where(samples > 0, new, old), params, start)
+        return params, loss
 
     return train
 
