@@ -31,6 +31,13 @@ class Clients(NamedTuple):
     # there from the start
     arrival: Array | None = None
 
+    def sizes_in(self, number: int) -> np.ndarray:
+        """How many samples each client has in the round of this number, from 0, [M] int32."""
+        mask = np.asarray(self.mask)
+        if self.arrival is not None:
+            mask = mask & (np.asarray(self.arrival) <= number)
+        return mask.sum(axis=1, dtype=np.int32)
+
 
 class Graph(NamedTuple):
     """One communication round; an aggregator is a place where models or kernels combine.

@@ -83,13 +83,12 @@ def consensus_weights(
 
     judged: [M] bool, the clients whose models make it; None for all.
     """
+    alike = None if judged is None else judged.astype(np.float32)
     if not algorithm.by_size:
-        return None if judged is None else judged.astype(np.float32)
-    mask = np.asarray(clients.mask)
-    if clients.arrival is not None:
-        mask = mask & (np.asarray(clients.arrival) < rounds)
-    sizes = mask.sum(axis=1, dtype=np.int32)
-    return sizes if judged is None else np.where(judged, sizes, 0)
+        return alike
+    sizes = clients.sizes_in(rounds - 1)
+    weights = sizes if judged is None else np.where(judged, sizes, 0)
+    return weights if weights.any() else alike  # nobody has samples yet
 
 
 def evaluation(
@@ -255,6 +254,8 @@ def _summarised(
         right, counts = (np.asarray(a)[: len(counted)] for a in measured['local'])
         # A client without samples is left out
         local = counted & (counts > 0)
+        if not local.any():
+            return metrics
         each = of_mean(right[local] / counts[local])
         metrics |= {
             f'local_{task.metric}_mean': float(each.mean()),

@@ -111,6 +111,25 @@ def check_shapes(
         )
 
 
+def check_theory(algorithm: Algorithm, clients: Clients, graphs: Graph) -> None:
+    """Raises ValueError for a schedule on which the method's theory does not hold, with the samples
+    of its first round or with those of its last."""
+    if algorithm.check is None:
+        return
+    last = len(graphs.active) - 1
+    for number in (0, last) if clients.arrival is not None else (0,):
+        algorithm.check(graphs, clients.sizes_in(number))
+
+
+def check_judged(judged: np.ndarray, clients: int) -> None:
+    """Raises ValueError for what is no choice of some of the clients."""
+    if judged.shape != (clients,) or judged.dtype != bool or not judged.any():
+        raise ValueError(
+            f'judged is {judged.dtype} {list(judged.shape)} with {np.count_nonzero(judged)} '
+            f'clients; give bool [{clients}] with at least one'
+        )
+
+
 def _once(array: np.ndarray) -> np.ndarray:
     """One round of what is the same in all rounds of a schedule, else all of it."""
     array = np.asarray(array)

@@ -33,7 +33,7 @@ from dfl_jax.evaluation import (
 from dfl_jax.exchange import one_round
 from dfl_jax.execution import Runs, on_shares, placed, replicated
 from dfl_jax.progress import DivergenceError, Progress, diagnostics, divergence, totals
-from dfl_jax.run_checks import check_labels, check_shapes
+from dfl_jax.run_checks import check_judged, check_labels, check_shapes, check_theory
 from dfl_jax.timing import ROUNDS, Clock, Rules, World, advance, counts_of, rules_of
 
 CHOICE = 1  # the stream, of a run's key, of the test samples that evaluate the clients
@@ -180,9 +180,10 @@ def _train(
     algorithm = runs.algorithm_of(runs.each(runs.values)[0])
     if algorithm.task.whole_targets and algorithm.task.one_output_each:
         check_labels(algorithm, runs.clients, test, validation, axis)
-    if check := algorithm.check:
-        for graphs, mask in zip(runs.each(runs.graphs), runs.each(runs.clients.mask), strict=True):
-            check(graphs, np.asarray(mask.sum(axis=1)))
+    for each, graphs in zip(runs.each(runs.clients), runs.each(runs.graphs), strict=True):
+        check_theory(algorithm, each, graphs)
+    if judged is not None:
+        check_judged(judged, runs.clients.mask.shape[axis])
     weigh = [
         functools.partial(consensus_weights, algorithm, each, judged=judged)
         for each in runs.each(runs.clients)

@@ -205,5 +205,5 @@ def dfml(
                 f'rounds, and the run has {asked}; set rounds={asked}'
             )
 
-    method = meeting_method(population, init_state, step, chunk, judged='peak')
+    method = meeting_method(population, init_state, step, chunk, evaluated='peak')
     return method._replace(predict=predict, check=check)

@@ -32,6 +32,7 @@ from dfl_jax.gossip import mix
 from dfl_jax.initialisation import initial_params
 from dfl_jax.metrics import dispersion
 from dfl_jax.models import Model
+from dfl_jax.setting_error import InputError
 from dfl_jax.training import (
     LocalTraining,
     batch_loss,
@@ -137,6 +138,8 @@ def dispfl(
             client_bytes(clients.y.shape[1], model),
         )
 
+        if clients.arrival is not None:  # who has no sample yet has no gradient to regrow by
+            searched = keep_inactive(sizes > 0, searched, masks)
         rows = gossip.rows(round)
         k_sent, k_combined = jax.random.split(jax.random.fold_in(key, SENT))
         trained = sent_inside(k_sent, round, trained, masks, counts)
@@ -210,6 +213,11 @@ def sent_inside(key: Array, round: Round, params: PyTree, masks: PyTree, counts:
     counts: weights inside a mask, of each tensor: what a message holds of it, and a codec sees.
     """
     exchange: Exchange = round.exchange
+    if exchange.errors is not None:
+        raise InputError(
+            '`error_feedback` is of weights that stay where they are, and the masks of dispfl '
+            'move; leave it out'
+        )
     held = jax.tree.map(lambda w, n: jax.ShapeDtypeStruct((n,), w.dtype), params, counts)
     messages, _ = heard_messages(round.graph, len(round.sizes))
     exchange.count('masks', messages, sum(leaf[0].size for leaf in jax.tree.leaves(masks)))

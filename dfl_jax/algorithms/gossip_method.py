@@ -177,7 +177,7 @@ def gossip_method(
 
     def whole_step(key: Array, state: AnyState, round: Round) -> tuple[AnyState, Info]:
         types = (number_bits(leaf.dtype) for leaf in jax.tree.leaves(state.params))
-        round = round._replace(exchange=round.exchange._replace(most=max(types)))
+        round = round._replace(exchange=round.exchange._replace(most_bits=max(types)))
         fields, losses, metrics = Stepped(*step(key, state, round))
         active = round.graph.active
         new = keep_inactive(active, fields, tuple(state))

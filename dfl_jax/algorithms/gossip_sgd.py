@@ -77,7 +77,8 @@ def gossip_sgd(
             trained, losses = train(k_train, previous, clients, k)
             new = jax.tree.map(lambda m, z, x: m + (z - x), averaged, trained, previous)
             moves = (previous, trained), (previous, averaged)
-        norms = update_norms(*moves, round.graph.active, first) if diagnostics else {}
+        counted = round.graph.active if round.judged is None else round.graph.active & round.judged
+        norms = update_norms(*moves, counted, first) if diagnostics else {}
         return Stepped((new,), losses, norms)
 
     overlaps = round_order == 'parallel'

@@ -26,7 +26,7 @@ from dfl_jax.algorithms.gossip_method import (
 from dfl_jax.algorithms.graph_requirements import countable
 from dfl_jax.base import Algorithm, Array, Clients, Info, PyTree, Round
 from dfl_jax.checks import check_range
-from dfl_jax.exchange import SENT, Compression, heard_messages
+from dfl_jax.exchange import COMBINED, SENT, Compression, heard_messages
 from dfl_jax.execution import aggregator_bytes, map_in_chunks
 from dfl_jax.gossip import mix_at_aggregator
 from dfl_jax.metrics import dispersion
@@ -114,7 +114,8 @@ def ntk_dfl(
             k_sent = jax.random.fold_in(key, SENT)
             theirs = exchange.send(k_sent, round, params)
             if at_neighbours or not exchange.plain:
-                w_bars = exchange.combine(k_sent, round, rows, theirs)  # Eq. (1)
+                k_combined = jax.random.fold_in(k_sent, COMBINED)
+                w_bars = exchange.combine(k_combined, round, rows, theirs)  # Eq. (1)
         rate = ntk.rate(round.number)
         drawn = draw_batches(k_batches, clients, batches, share)  # [M, m1, B, ...]
 

@@ -110,12 +110,9 @@ def event_method(
     """
     check_range('places', places, least=1)
     train_one = client_training(model, training)
-    update, written, counts_age, layout, unit = events
-    age = number_bits(jnp.int32) if counts_age else 0
+    update, written, layout = events.update, events.written, events.layout
+    unit_of = events.unit or partial(_whole_models, events, model)
     _check_memory(model, places)
-
-    def whole_bits(exchange: Exchange) -> int:
-        return exchange.bits(jax.eval_shape(layout.cut, model.shapes))
 
     def joined(state: State) -> State:
         return state._replace(params=jax.vmap(layout.join)(state.params))
@@ -126,6 +123,11 @@ def event_method(
     def step(key: Array, state: State, round: Round) -> tuple[State, Info]:
         del key  # An update's randomness is that of its client, whatever the slot.
         slot, clients = cast(Slots, round.graph), round.clients
+        if round.exchange.errors is not None or clients.arrival is not None:
+            raise ValueError(
+                'clients without rounds take neither error feedback nor samples that arrive over '
+                'time; leave these out'
+            )
         held, nowhere = AgedModel(state.params, state.age), len(state.keys)
 
         def present(event: Slots, k: int | Array, part: Array | None = None) -> AgedModel:
@@ -142,24 +144,13 @@ def event_method(
             def leaf(past: Array, present: Array) -> Array:
                 return jnp.where(place < 0, present, past[_index(jnp.maximum(place, 0), part)])
 
-            return coded(event, k, jax.tree.map(leaf, past, present(event, k, part)), part, k > 0)
+            model = jax.tree.map(leaf, past, present(event, k, part))
+            numbers = 0, event.versions[k], 0 if part is None else part  # each version once for all
+            return _decoded(round.exchange, state, event, k, model, numbers, k > 0)
 
-        def coded(
-            event: Slots, k: int | Array, model: AgedModel, part: Array | None, sent: bool | Array
-        ) -> AgedModel:
-            """The model as others decode it, where it is sent; each version the same for all."""
-            codec = round.exchange.codec
-            if codec is None:
-                return model
-            key = jax.random.wrap_key_data(state.keys[event.members[k]])
-            for number in (SENT, event.versions[k], 0 if part is None else part):
-                key = jax.random.fold_in(key, number)
-            decoded = codec.transmit(key, model.params)
-            params = jax.tree.map(partial(jnp.where, sent), decoded, model.params)
-            return model._replace(params=params)
-
-        def sent_now(event: Slots, k: int | Array, part: Array | None = None) -> AgedModel:
-            return coded(event, k, present(event, k, part), part, True)
+        def sent(event: Slots, k: int | Array, part: Array | None = None) -> AgedModel:
+            numbers = 1, event.updates, event.members[0]  # once for each event
+            return _decoded(round.exchange, state, event, k, present(event, k, part), numbers)
 
         def of_event(event: Slots) -> Updated:
             def train(params: PyTree) -> tuple[PyTree, Array]:
@@ -169,7 +160,7 @@ def event_method(
                 trained, loss = train_one(k_event, layout.join(params), own, updates)
                 return layout.cut(trained), loss
 
-            return update(event, Models(read, present, sent_now), train)
+            return update(event, Models(read, present, sent), train)
 
         def of_none(event: Slots) -> Updated:
             return optax.tree.zeros_like(jax.eval_shape(of_event, event))
@@ -179,11 +170,11 @@ def event_method(
         targets = jnp.where(slot.mask, slot.members, nowhere)
         for k in range(written):
             held = _written(held, targets[:, k], new[k])
-        sent = jax.ops.segment_sum(slot.sent.ravel(), slot.members.ravel(), nowhere)
+        counts = jax.ops.segment_sum(slot.sent.ravel(), slot.members.ravel(), nowhere)
         losses = state.losses.at[targets[:, 0]].set(losses, mode='drop')
         state = state._replace(params=held.params, age=held.age, past=past, losses=losses)
-        kind, bits = unit(round.exchange) if unit else ('weights', age + whole_bits(round.exchange))
-        round.exchange.count(kind, sent, bits)
+        kind, bits = unit_of(round.exchange)
+        round.exchange.count(kind, counts, bits)
         return state, Info(losses)
 
     begin = partial(_initial_state, model, events, places, models.init)
@@ -194,6 +185,35 @@ def event_method(
         predict_own=lambda state, x: own(joined(state), x),
         consensus=consensus_model,
     )
+
+
+def _whole_models(events: Events, model: Model, exchange: Exchange) -> tuple[str, int]:
+    """Whole models are sent, with their ages where these are counted."""
+    age = number_bits(jnp.int32) if events.counts_age else 0
+    return 'weights', age + exchange.bits(jax.eval_shape(events.layout.cut, model.shapes))
+
+
+def _decoded(
+    exchange: Exchange,
+    state: State,
+    event: Slots,
+    k: int | Array,
+    model: AgedModel,
+    numbers: tuple[int | Array, ...],
+    sent: bool | Array = True,
+) -> AgedModel:
+    """The model of member k as others decode it, where it is sent.
+
+    numbers: what tells the message from others of this client.
+    """
+    if exchange.codec is None or sent is False:
+        return model
+    key = jax.random.wrap_key_data(state.keys[event.members[k]])
+    for number in (SENT, *numbers):
+        key = jax.random.fold_in(key, number)
+    decoded = exchange.decoded(key, model.params)
+    params = jax.tree.map(partial(jnp.where, sent), decoded, model.params)
+    return model._replace(params=params)
 
 
 def _check_memory(model: Model, places: int) -> None:

@@ -13,6 +13,7 @@ from dfl_jax.files import read_json
 from dfl_jax.setting_error import SettingError
 
 FORMS = 'linear:ROUNDS, class_by_class:ROUNDS or file:PATH'
+MOST = 10**6  # rounds
 
 
 def arrival_rounds(
@@ -36,7 +37,7 @@ def arrival_rounds(
     kind, _, value = text.partition(':')
     if kind == 'file':
         by_sample = _from_file(text, Path(value), len(y))
-    elif kind in ('linear', 'class_by_class') and value.isdecimal() and int(value):
+    elif kind in ('linear', 'class_by_class') and value.isdecimal() and 0 < int(value) <= MOST:
         by_sample = None if kind == 'linear' else _by_class(text, np.asarray(y), int(value))
     else:
         raise SettingError('arrival', text, f'is none of {FORMS}', colon=False)

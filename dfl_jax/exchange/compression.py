@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 
 from dfl_jax.base import Array, PyTree
 from dfl_jax.checks import check_choice, check_range
+from dfl_jax.setting_error import InputError
 
 FLOAT_BITS = 32  # of a number of the data, and of one whose type nothing else decides
 LABEL_BITS = 32
@@ -52,13 +53,13 @@ class Codec(NamedTuple):
         """Every tensor of the tree as the receiver decodes it."""
         return jax.tree.map(self.decoded, optax.tree.split_key_like(key, tree), tree)
 
-    def bits(self, shapes: PyTree, most: int | None = None) -> int:
+    def bits(self, shapes: PyTree, most_bits: int | None = None) -> int:
         """Exact bits of one message that holds a tensor of each of these shapes and types.
 
-        most: bits of one number before it is coded, at most; None for those of its type.
+        most_bits: of one number before it is coded, at most; None for those of its type.
         """
         leaves = jax.tree.leaves(shapes)
-        messages = (Message(math.prod(a.shape), number_bits(a.dtype, most), 0) for a in leaves)
+        messages = (Message(math.prod(a.shape), number_bits(a.dtype, most_bits), 0) for a in leaves)
         return sum(self.compressed(message).bits for message in messages)
 
 
@@ -119,9 +120,9 @@ class Compression:
             raise ValueError(f'quantizer={self.quantizer} has no effect without bits')
         if self.quantizer == 'qsgd' and self.rounding == 'nearest':
             raise ValueError('quantizer=qsgd rounds at random, not to the nearest level')
-        if self.error_feedback and self.codec('stochastic', feedback=True) is None:
+        codec = self.codec('stochastic', feedback=True)
+        if self.error_feedback and codec is None:
             raise ValueError('error_feedback has no effect without sparsity or bits')
-        self.codec('stochastic', feedback=True)
 
     def codec(
         self, rounding: str, contracting: bool = False, feedback: bool = False
@@ -134,8 +135,8 @@ class Compression:
         Raises ValueError for error feedback that the method does not have.
         """
         if self.error_feedback and not feedback:
-            raise ValueError(
-                'error_feedback is of models that are sent as they are, and this method sends '
+            raise InputError(
+                '`error_feedback` is of models that are sent as they are, and this method sends '
                 'differences or Jacobians; leave it out'
             )
         of_few = top_k if self.sparsifier == 'top_k' else random_k

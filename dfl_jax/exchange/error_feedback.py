@@ -15,7 +15,8 @@ import numpy as np
 import optax
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree, Round, State
-from dfl_jax.exchange.exchange import Errors, one_round
+from dfl_jax.exchange.exchange import CodingErrors, Exchange, one_round
+from dfl_jax.setting_error import InputError
 
 
 class WithErrors(NamedTuple):
@@ -34,38 +35,36 @@ def with_error_feedback(algorithm: Algorithm) -> Algorithm:
     nothing is coded.
     """
 
-    def feeding(errors: list[PyTree] | None) -> tuple[Errors, Algorithm]:
-        memory = Errors(errors)
-        return memory, algorithm._replace(exchange=algorithm.exchange._replace(errors=memory))
-
     def init(key: Array, clients: Clients) -> WithErrors:
         def errors_of_round(state: State) -> list[PyTree]:
-            memory, method = feeding(None)
+            errors = CodingErrors(None)
+            exchange = (algorithm.exchange or Exchange())._replace(errors=errors)
+            method = algorithm._replace(exchange=exchange)
             members = np.repeat(np.arange(len(clients.mask), dtype=np.int32)[:, None], 2, axis=1)
             itself = np.broadcast_to([True, False], members.shape)
             alone = Graph(*map(jnp.asarray, (members, itself, itself[:, 0])))
             one_round(method, key, state, 0, alone, clients)
-            return memory.after
+            return errors.after
 
         state = algorithm.init(key, clients)
         shapes = jax.eval_shape(errors_of_round, state)
         if not shapes:
-            raise ValueError(
-                'error_feedback is of messages that every client codes in every round, and this '
-                'method sends none; leave it out'
+            raise InputError(
+                '`error_feedback` is of messages that a client codes once for all its neighbours, '
+                'and this method sends none; leave it out'
             )
         return WithErrors(state, optax.tree.zeros_like(shapes))
 
     def step(key: Array, state: WithErrors, round: Round) -> tuple[WithErrors, Info]:
-        memory = Errors(state.errors)
-        exchange = round.exchange._replace(errors=memory)
+        errors = CodingErrors(state.errors)
+        exchange = round.exchange._replace(errors=errors)
         new, info = algorithm.step(key, state.method, round._replace(exchange=exchange))
 
         def kept(after: Array, before: Array) -> Array:
             active = round.graph.active.reshape(-1, *[1] * (after.ndim - 1))
             return jnp.where(active, after, before)
 
-        return WithErrors(new, jax.tree.map(kept, memory.after, state.errors)), info
+        return WithErrors(new, jax.tree.map(kept, errors.after, state.errors)), info
 
     own: Any = algorithm.predict_own
     return algorithm._replace(

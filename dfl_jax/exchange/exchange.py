@@ -16,8 +16,8 @@ from dfl_jax.exchange.compression import Codec, chain
 from dfl_jax.execution import bytes_of, map_in_chunks
 from dfl_jax.gossip import mix
 
-# The stream, of a round's key, of what is sent, and of that key, of what receivers make of it;
-# small numbers are those of split keys
+# Streams of keys that are split, too, into the small numbers: of a round's what is sent, and of
+# that what receivers draw
 SENT = COMBINED = 2**31
 OLD_STEP = (
     'this method is written for an earlier version of dfl_jax: write its step as step(key, state, '
@@ -49,20 +49,21 @@ class Ledger:
 
     sent: dict[str, Sent] = field(default_factory=dict)  # by kind of message
     combined: bool = False  # whether anything was combined
+    coded: bool = False  # whether anything was coded
 
 
-class Errors:
+class CodingErrors:
     """What coding lost of each message, in the order in which the round sends them."""
 
     def __init__(self, before: list[PyTree] | None) -> None:
         """before: of the rounds before, leaves [M, ...]; None for nothing yet."""
         self.before, self.after = before, list[PyTree]()
 
-    def transmit(self, codec: Codec, keys: Array, content: PyTree) -> PyTree:
+    def transmit(self, decoded_of: Callable, keys: Array, content: PyTree) -> PyTree:
         """What receivers decode of the content, leaves [M, ...], and what was lost before."""
         if self.before is not None:
             content = optax.tree.add(content, self.before[len(self.after)])
-        decoded = jax.vmap(codec.transmit)(keys, content)
+        decoded = jax.vmap(decoded_of)(keys, content)
         self.after.append(optax.tree.sub(content, decoded))
         return decoded
 
@@ -75,7 +76,7 @@ class Exchange:
       codec: of every message of models or of what is averaged like them; None leaves them.
       attack: what some clients send in place of their messages; None for honest clients.
       aggregation: how one receiver combines what it receives; None for the weighted mean.
-      most: bits of one number that is sent, at most: a rate widens weights of 16 bits, which are
+      most_bits: of one number that is sent, at most: a rate widens weights of 16 bits, which are
         sent as such; None for those of its type.
       errors: of coding, which are fed back (`with_error_feedback`); None: they are not.
       ledger: of the round that is being traced.
@@ -88,8 +89,8 @@ class Exchange:
     codec: Codec | None = None
     attack: Attack | None = None
     aggregation: Aggregation | None = None
-    most: int | None = None
-    errors: Errors | None = None
+    most_bits: int | None = None
+    errors: CodingErrors | None = None
     ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
 
     @property
@@ -103,7 +104,12 @@ class Exchange:
 
     def bits(self, shapes: PyTree) -> int:
         """Exact bits of one message that holds a tensor of each of these shapes, coded."""
-        return (self.codec or chain()).bits(shapes, self.most)
+        return (self.codec or chain()).bits(shapes, self.most_bits)
+
+    def decoded(self, key: Array, tree: PyTree) -> PyTree:
+        """One message as its receiver decodes it, leaves of any shape."""
+        self.ledger.coded = True
+        return (self.codec or chain()).transmit(key, tree)
 
     def count(self, kind: str, messages: Array, bits: int) -> None:
         """Counts messages of each client, [M] int32, of so many bits each.
@@ -138,8 +144,8 @@ class Exchange:
         content = tree if around is None else optax.tree.sub(tree, around)
         if self.codec is not None:
             keys = jax.random.split(key, len(round.sizes))
-            errors = self.errors or Errors(None)
-            content = errors.transmit(self.codec, keys, content)
+            errors = self.errors or CodingErrors(None)
+            content = errors.transmit(self.decoded, keys, content)
         return content if around is None else optax.tree.add(around, content)
 
     def send_to_each(
@@ -151,7 +157,7 @@ class Exchange:
         if self.codec is None:
             return tree
         keys = jax.random.split(key, round.graph.members[:, 1:].shape)
-        return jax.vmap(jax.vmap(self.codec.transmit))(keys, tree)
+        return jax.vmap(jax.vmap(self.decoded))(keys, tree)
 
     def reply(self, key: Array, round: Round, tree: PyTree, *, kind: str = 'weights') -> PyTree:
         """What the members decode of what each aggregator sends back to them, leaves [H, ...]."""
@@ -160,7 +166,7 @@ class Exchange:
         if self.codec is None:
             return tree
         keys = jax.random.split(key, len(round.graph.members))
-        return jax.vmap(self.codec.transmit)(keys, tree)
+        return jax.vmap(self.decoded)(keys, tree)
 
     def combine(self, key: Array, round: Round, rows: Array, decoded: PyTree) -> PyTree:
         """What every receiver makes of what its members sent, leaves [M, ...] -> [H, ...].
@@ -258,7 +264,7 @@ def one_round(
       judged: [M] bool, clients over whom means are taken; None: all.
 
     Raises ValueError for an aggregation where the method's theory asks for a linear average, and
-    for one or an attack where the method combines nothing by its exchange.
+    for a codec, an aggregation or an attack that the method does not use.
     """
     if len(inspect.signature(algorithm.step).parameters) == 4:
         raise TypeError(OLD_STEP)
@@ -269,6 +275,8 @@ def one_round(
             f'this method needs a linear average: {algorithm.linear}; leave the aggregation out'
         )
     state, info = algorithm.step(key, state, round)
+    if exchange.codec is not None and not exchange.ledger.coded:
+        raise ValueError('this method sends nothing that is coded; leave the compression out')
     if not exchange.plain and not exchange.ledger.combined:
         raise ValueError(
             'this method combines models in a way of its own, which no attack and no aggregation '
@@ -278,7 +286,7 @@ def one_round(
         return state, info
     if clients.arrival is not None:
         # Of those without samples yet: that of the others, so that means are of these
-        trains = round.sizes > 0
+        trains = round.sizes[: len(info.loss)] > 0  # without what fills the shares of devices
         mean = jnp.sum(jnp.where(trains, info.loss, 0)) / jnp.maximum(trains.sum(), 1)
         info = info._replace(loss=jnp.where(trains, info.loss, mean))
     return state, info._replace(sent=exchange.ledger.sent)

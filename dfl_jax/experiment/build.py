@@ -32,6 +32,7 @@ from dfl_jax.experiment.table_rows import TableRows, table_rows
 from dfl_jax.heterogeneous import Population
 from dfl_jax.methods import EVENTS
 from dfl_jax.models import Model
+from dfl_jax.run_checks import check_theory
 from dfl_jax.setting_error import SettingError
 from dfl_jax.timing import ROUNDS, Rules, World
 
@@ -120,8 +121,7 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
     chunk, work = chunk_of(replace(configured, run=run), model, clients, graphs, mesh)
     configured = replace(configured, gain=gain, run=run._replace(chunk=chunk))
     algorithm = make_checked(configured, network, dataset.train_y)
-    if algorithm.check is not None:
-        algorithm.check(graphs, sizes)
+    check_theory(algorithm, clients, graphs)
     if validation is not None and algorithm.predict_own is None:
         share = experiment.partition.validation_share
         text = f'{configured.name} offers no local accuracy'

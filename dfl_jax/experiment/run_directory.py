@@ -27,7 +27,7 @@ from dfl_jax.setting_error import InputError, SettingError
 
 LOCK = 'lock'
 MOVED = ('data_dir', 'partition_file', 'topology_file', 'architecture_file', 'evaluate_clients')
-NAMED = ('dataset', 'world')  # may be files, too, or something else by name
+NAMED = ('dataset', 'world', 'arrival')  # may be files, too, or something else by name
 
 
 class RunDirectory:
@@ -208,7 +208,7 @@ def shown(value: Any) -> str:
 def names_a_file(value: Any) -> bool:
     """Whether a value of one of NAMED is a file, or a folder in a format of Hugging Face."""
     return isinstance(value, str) and (
-        Path(value).suffix in DATA_FILES or value.startswith(FROM_HUB)
+        Path(value).suffix in DATA_FILES or value.startswith((FROM_HUB, 'file:'))
     )
 
 

@@ -166,7 +166,7 @@ def mutual_learning(
         running = jnp.max(jnp.where(graph.active, steps, 0))
         models, _, losses = lax.fori_loop(0, running, step, (models, moments, losses))
         done = {name: steps[group.position // members] for name, group in participants.items()}
-        return models, {name: losses[name] / done[name] for name in participants}
+        return models, {name: losses[name] / jnp.maximum(done[name], 1) for name in participants}
 
     return learn
 

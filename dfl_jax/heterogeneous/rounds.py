@@ -116,13 +116,13 @@ def meeting_method(
     init: Callable[[Array, Clients], State],
     step: Callable[[Array, State, Round], tuple[State, Info]],
     chunk: int | None,
-    judged: str = 'params',
+    evaluated: str = 'params',
 ) -> Algorithm:
     """The `Algorithm` of a state that holds models by architecture, leaves [M_a, ...].
 
-    judged: the field of the models that are evaluated, and whose mean is the consensus.
+    evaluated: the field of the models that are evaluated, and whose mean is the consensus.
     """
-    models = attrgetter(judged)
+    models = attrgetter(evaluated)
     return Algorithm(
         init,
         step,
@@ -173,10 +173,13 @@ def architecture_means(
         shares = jax.nn.one_hot(home, aggregators, dtype=weight.dtype) * weight[:, None]  # [S, H]
         total = shares.sum(axis=0, keepdims=True)
         shares = shares / jnp.maximum(total, jnp.finfo(weight.dtype).tiny)
-        means[name] = jax.tree.map(
-            lambda leaf, s=shares, h=home: jnp.tensordot(s.T, leaf, 1, precision='highest')[h],
-            models[name],
-        )
+        known = total[0, home] > 0  # else nobody there has samples yet, and all keep their own
+
+        def mean(leaf: Array, shares=shares, home=home, known=known) -> Array:
+            of_home = jnp.tensordot(shares.T, leaf, 1, precision='highest')[home]
+            return jnp.where(known.reshape(-1, *[1] * (leaf.ndim - 1)), of_home, leaf)
+
+        means[name] = jax.tree.map(mean, models[name])
     return means
 
 
@@ -273,7 +276,7 @@ def _decoded(
     if exchange.codec is None:
         return models
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, group.position)
-    coded = jax.vmap(exchange.codec.transmit)(keys, models)
+    coded = jax.vmap(exchange.decoded)(keys, models)
     sends = group.position % members != 0
     return jax.tree.map(
         lambda c, m: jnp.where(sends.reshape(-1, *[1] * (m.ndim - 1)), c, m), coded, models

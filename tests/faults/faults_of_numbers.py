@@ -41,9 +41,9 @@ NUMBERS = [
     ),
     Fault(
         'a consensus that counts padding as samples',
-        'dfl_jax/evaluation.py',
-        'sizes = mask.sum(axis=1, dtype=np.int32)',
-        'sizes = mask.sum(axis=1, dtype=np.int32) * 0 + mask.shape[1]',
+        'dfl_jax/base.py',
+        'return mask.sum(axis=1, dtype=np.int32)',
+        'return mask.sum(axis=1, dtype=np.int32) * 0 + mask.shape[1]',
         'test_counts.py::test_the_consensus_weighs_the_clients_as_it_says[swift]',
     ),
     Fault(

@@ -30,6 +30,8 @@ MOVED_MEANINGS = {  # of flags, in a command that looks into runs and is told wh
     'partition_file': 'Partition file of the run, where it has moved',
     'topology_file': 'Topology file of the run, where it has moved',
     'architecture_file': 'Architecture file of the run, where it has moved',
+    'arrival': 'file:PATH of the arrival of samples, where it has moved',
+    'evaluate_clients': 'File of the clients that are evaluated, where it has moved',
 }
 # How a run is watched, and where its files are
 OF_THE_COMMAND = (

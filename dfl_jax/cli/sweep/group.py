@@ -100,6 +100,8 @@ def _alike(experiments: Sequence[BuiltExperiment]) -> bool:
         and np.array_equal(other.test.y, first.test.y)
         and other.graphs.active.shape == first.graphs.active.shape
         and (other.graphs.weights is None) == (first.graphs.weights is None)
+        and np.array_equal(other.judged, first.judged)
+        and (other.clients.arrival is None) == (first.clients.arrival is None)
         and (other.rules, other.world is None) == (first.rules, first.world is None)
         for other in others
     )
