@@ -245,8 +245,9 @@ def _summarised(
     for name, (more, _) in sums.items():
         kind, *rest = name.split('/', 1)
         scores = np.asarray(more)
-        if scores.ndim:  # of the clients, or of those of one architecture
-            scores = scores[counted[algorithm.clients_of[rest[0]]] if rest else counted]
+        of = algorithm.clients_of.get(rest[0]) if rest else np.arange(len(counted))
+        if scores.ndim and of is not None:  # of the clients, or of those of one architecture
+            scores = scores[counted[of]]
         value = float(of_mean(float(np.mean(scores)) / shared))
         metrics['/'.join([f'{kind}_{task.metric}', *rest])] = value
     if measured['local'] is not None:

@@ -1,6 +1,7 @@
 """What clients send: combined at receivers, coded for every method, counted where it is sent."""
 
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,8 @@ import pytest
 from dfl_jax import Algorithm, Clients, Graph, Info, simulate, topology
 from dfl_jax.algorithms.client_models import Gossip
 from dfl_jax.algorithms.gossip_method import State, gossip_method, mean_params
-from dfl_jax.evaluation import Holdout
+from dfl_jax.data import arrival_rounds
+from dfl_jax.evaluation import Holdout, consensus_weights
 from dfl_jax.exchange import (
     Attack,
     Compression,
@@ -23,9 +25,13 @@ from dfl_jax.exchange import (
     round_of,
     with_error_feedback,
 )
-from dfl_jax.gossip import mixing_weights
+from dfl_jax.execution import client_mesh
+from dfl_jax.experiment.evaluated_clients import chosen_clients
+from dfl_jax.gossip import mix, mixing_weights
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
+from dfl_jax.run_checks import check_theory
+from dfl_jax.setting_error import SettingError
 from dfl_jax.training import LocalTraining
 from tests.test_contract import ALGORITHMS_UNDER_TEST, CENTRALIZED, MEETING, network, schedule
 from tests.test_contract import MODEL as OF_THE_CONTRACT
@@ -399,3 +405,133 @@ def test_a_message_costs_what_the_codec_says():
 def test_info_has_what_the_exchange_counted():
     info = step_abstractly(ALGORITHMS_UNDER_TEST['dsgt'](), 'dsgt')
     assert isinstance(info, Info) and info.sent.keys() == {'weights', 'trackers'}
+
+
+def test_samples_arrive_on_devices_that_do_not_divide_the_clients():
+    clients = data(arrival=np.arange(max(SIZES))[None] // 2 * np.ones((CLIENTS, 1), np.int32))
+    graphs = topology.schedule('regular', CLIENTS, 3, seed=0, degree=2)
+    judged = np.array([True, False, True, True, True])
+    found = [
+        final(make('dpsgd', MODEL), clients, graphs, judged=judged, **options)
+        for options in ({}, {'mesh': client_mesh(2)})
+    ]
+    (one, alone), (two, shared) = found
+    assert one['train_loss_mean'] == pytest.approx(two['train_loss_mean'], rel=1e-5)
+    assert one['consensus_loss'] == pytest.approx(two['consensus_loss'], rel=1e-5)
+    for a, b in zip(*map(jax.tree.leaves, (alone, shared)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_where_nobody_has_samples_yet_all_keep_their_own():
+    """At a meeting whose participants are to be averaged by samples."""
+    algorithm = ALGORITHMS_UNDER_TEST['dec_fedavg']()
+    clients = network()._replace(arrival=np.full(network().mask.shape, 5, np.int32))
+    one = jax.tree.map(lambda a: jnp.asarray(a[0]), schedule(family('dec_fedavg')))
+    state = algorithm.init(jax.random.key(0), clients)
+    after, info = one_round(algorithm, jax.random.key(1), state, 0, one, clients)
+    jax.tree.map(np.testing.assert_array_equal, after.params, state.params)
+    assert np.isfinite(info.loss).all()
+
+
+@pytest.mark.parametrize('name', ['dispfl', 'spark', 'ntk_fl', 'dfml', 'dec_fml', 'def_kt'])
+def test_methods_stay_finite_while_samples_arrive(name):
+    algorithm, clients = ALGORITHMS_UNDER_TEST[name](), network()
+    arrival = np.where(np.arange(len(clients.mask))[:, None] % 2, 2, 0)
+    clients = clients._replace(arrival=np.broadcast_to(arrival, clients.mask.shape))
+    graphs = schedule(family(name))
+    state = algorithm.init(jax.random.key(0), clients)
+    step = jax.jit(functools.partial(one_round, algorithm))
+    for r in range(3):
+        now = jax.tree.map(lambda a, r=r: jnp.asarray(a[r]), graphs)
+        state, info = step(jax.random.key(r), state, r, now, clients)
+        values = jax.tree.leaves((state, info.loss, info.metrics))
+        assert all(np.isfinite(np.asarray(leaf, float)).all() for leaf in values)
+
+
+def test_a_codec_that_nothing_uses_is_refused():
+    gossip = Gossip()
+
+    def step(key, state, round):
+        return (mix(gossip.rows(round), round.graph.members, state.params),), jnp.zeros(CLIENTS)
+
+    def own(model):
+        return gossip_method(model, gossip, [LocalTraining(lr=0.1, batch_size=2)], step, State)
+
+    now = jax.tree.map(jnp.asarray, graph())
+    with pytest.raises(ValueError, match='sends nothing that is coded; leave the compression out'):
+        one_round(make(own, MODEL, bits=4), jax.random.key(0), State(stacked()), 0, now, data())
+
+
+def test_weights_that_sum_to_zero_are_those_of_all_alike():
+    algorithm = make('dpsgd', MODEL, consensus='size')
+    late = data(arrival=np.full((CLIENTS, max(SIZES)), 3))
+    assert consensus_weights(algorithm, late, 3) is None
+    np.testing.assert_array_equal(consensus_weights(algorithm, late, 4), SIZES)
+    only = np.arange(CLIENTS) == 2
+    np.testing.assert_array_equal(consensus_weights(algorithm, late, 1, only), only)
+
+
+def test_theory_is_checked_with_the_samples_of_the_first_round():
+    mask = np.ones((4, 2), bool)
+    clients = Clients(np.ones((4, 2, FEATURES), np.float32), np.zeros((4, 2), np.int32), mask)
+    graphs = topology.schedule('ring', 4, 3, seed=0, static=True)
+    algorithm = make('dsgt', MODEL, mixing='size')
+    check_theory(algorithm, clients, graphs)
+    arrival = np.array([[0, 0], [0, 2], [0, 0], [0, 2]])
+    with pytest.raises(ValueError, match='doubly stochastic'):
+        check_theory(algorithm, clients._replace(arrival=arrival), graphs)
+
+
+@pytest.mark.parametrize('judged', [np.ones(4, bool), np.ones(CLIENTS), np.zeros(CLIENTS, bool)])
+def test_judged_is_a_choice_of_clients(judged):
+    clients, graphs = data(), topology.schedule('ring', CLIENTS, 2, seed=0)
+    with pytest.raises(ValueError, match=r'give bool \[5\] with at least one'):
+        final(make('dpsgd', MODEL), clients, graphs, judged=judged)
+
+
+def test_the_masks_of_dispfl_move_and_its_errors_would_not():
+    with pytest.raises(ValueError, match='the masks of dispfl move'):
+        make('dispfl', MODEL, bits=4, error_feedback=True).init(jax.random.key(0), data())
+
+
+# ------------------------------------------------------------------- settings of arrival and judged
+
+
+def test_arrival_follows_its_form(tmp_path):
+    y, parts = np.arange(12) % 3, [np.arange(7), np.arange(7, 12)]
+    linear = arrival_rounds('linear:3', y, parts)
+    assert sorted(linear[0].tolist()) == [0, 0, 0, 1, 1, 2, 2]
+    assert sorted(linear[1, :5].tolist()) == [0, 0, 1, 1, 2]
+    assert (linear != arrival_rounds('linear:3', y, parts, seed=1)).any()
+    by_class = arrival_rounds('class_by_class:6', y, parts)
+    np.testing.assert_array_equal(by_class[0], y[:7] * 2)
+    path = tmp_path / 'rounds.json'
+    path.write_text(str([*range(12)]))
+    np.testing.assert_array_equal(arrival_rounds(f'file:{path}', y, parts)[1, :5], range(7, 12))
+    for text in ('linear', 'linear:0', 'linear:-1', 'linear:1.5', 'linear:99999999999', 'late:3'):
+        with pytest.raises(SettingError, match='is none of linear:ROUNDS'):
+            arrival_rounds(text, y, parts)
+    for wrong in ([0, 1], {}, [0.5] * 12, [-1] * 12, [True] * 12):
+        path.write_text(json.dumps(wrong))
+        with pytest.raises(SettingError, match='and the training set 12 samples'):
+            arrival_rounds(f'file:{path}', y, parts)
+    with pytest.raises(SettingError, match='targets that are classes'):
+        arrival_rounds('class_by_class:3', y[:, None], parts)
+
+
+def test_chosen_clients_are_those_of_the_file(tmp_path):
+    path = tmp_path / 'clients.json'
+    path.write_text('[3, 0]')
+    assert chosen_clients(str(path), 5).tolist() == [True, False, False, True, False]
+    assert chosen_clients(None, 5) is None
+    for wrong, words in {
+        '[]': 'no list of different clients',
+        '[1, 1]': 'no list of different clients',
+        '[0.5]': 'no list of different clients',
+        '3': 'no list of different clients',
+        '[5]': 'names client 5 of 5; number them from 0 to 4',
+        '[': 'damaged',
+    }.items():
+        path.write_text(wrong)
+        with pytest.raises(SettingError, match=words):
+            chosen_clients(str(path), 5)

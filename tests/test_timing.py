@@ -699,7 +699,7 @@ def test_what_is_sent_may_follow_from_the_number_of_the_round():
 
     def step(key, state, round):
         after, info = plain.step(key, state, round)
-        once = round.exchange.sent['weights']
+        once = round.exchange.ledger.sent['weights']
         round.exchange.count('weights', once.messages * (round.number % 3 - 1), once.bits)
         return after, info._replace(flops=info.flops * (round.number > 0))
 

@@ -68,9 +68,11 @@ PAIRS: dict[str, Pair] = {
     'samples_per_client': Pair('3', '6', '--partition=balanced'),
     'partition_overlap': Pair(None, 'true', '--partition=dirichlet --alpha=1'),
     'partition_file': Pair('{partition0.json}', '{partition1.json}'),
+    'arrival': Pair('linear:3', 'class_by_class:3'),
     'validation_share': Pair('0.1', '0.3', '--alpha=5'),
     'input_projection': Pair('4', '5'),
     'feature_shift': Pair(None, 'noise:0.1'),
+    'evaluate_clients': Pair('{chosen0.json}', '{chosen1.json}', '--clients=6'),
     # network
     'topology': Pair('regular', 'ring', '!degree'),
     'degree': Pair('2', '4', '--topology=regular'),

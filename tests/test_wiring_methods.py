@@ -78,8 +78,13 @@ OTHER = {  # setting -> values; the first that is not the default of a method is
 SMALL = {'ntk_dfl': {'timesteps': (2, 4, 8)}, 'ntk_fl': {'timesteps': (2, 4, 8)}, 'spark': {
     'timesteps': (2, 4, 8), 'projection_dim': 8,
 }}  # fmt: skip
+WITHOUT_FEEDBACK = (  # which code other than models, or not all of them in every round
+    *('ntk_dfl', 'ntk_fl', 'choco_sgd', 'beer', 'relay_sgd', 'dispfl'),
+    *(name for name, row in METHODS.items() if row.graphs != 'neighbours'),
+)
 BESIDE = {  # setting -> what makes it matter, where the method has it
     'rounding': {'bits': 4},
+    'error_feedback': {'bits': 4},
     'quantizer': {'bits': 4},
     'sparsifier': {'sparsity': 0.5},
     'sam_adaptive': {'sam_radius': 0.1},
@@ -207,6 +212,10 @@ def test_every_setting_of_a_method_changes_its_program(name, data):
     idle = []
     for setting in own_settings(name).values():
         beside = {n: v for n, v in BESIDE.get(setting.name, {}).items() if n in known}
+        if setting.name == 'error_feedback' and name in WITHOUT_FEEDBACK:
+            with pytest.raises(ValueError, match=r'error.feedback'):
+                [*program(name, made, beside | {setting.name: True})]
+            continue
         plain = repr(beside)
         if plain not in programs:
             programs[plain] = [*program(name, made, beside)]

@@ -135,6 +135,7 @@ def write_files(folder: Path) -> dict[str, Path]:
     for number in (0, 1):
         parts = [list(range((i + number) % CLIENTS, TRAIN, CLIENTS)) for i in range(CLIENTS)]
         (folder / f'partition{number}.json').write_text(json.dumps(parts))
+        (folder / f'chosen{number}.json').write_text(json.dumps([0, 1, 2 + number]))
         links = [(i, (i + 1) % CLIENTS) for i in range(CLIENTS)] + [(0, 2 + number)]
         (folder / f'edges{number}.txt').write_text('\n'.join(f'{a} {b}' for a, b in links))
         names = [('cnn-2', 'cnn-3')[(i // (1 + number)) % 2] for i in range(CLIENTS)]

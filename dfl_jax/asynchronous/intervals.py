@@ -11,7 +11,7 @@ from jax import lax
 
 from dfl_jax.asynchronous.planning import Plan
 from dfl_jax.asynchronous.slots import Slots
-from dfl_jax.asynchronous.state import State
+from dfl_jax.asynchronous.state import State, check_without_rounds
 from dfl_jax.base import Algorithm, Array, Graph, Info, Round
 from dfl_jax.exchange import one_round
 from dfl_jax.metrics import dispersion
@@ -39,6 +39,7 @@ def by_interval(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
         flops = training_flops(model, settings.get('training', parameters['training'].default))
 
         def step(key: Array, state: State, round: Round) -> tuple[State, Info]:
+            check_without_rounds(round)
             slots, clients, sizes = cast(Slots, round.graph), round.clients, round.sizes
             exchanging = method._replace(exchange=round.exchange)
 

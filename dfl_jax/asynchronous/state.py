@@ -123,11 +123,7 @@ def event_method(
     def step(key: Array, state: State, round: Round) -> tuple[State, Info]:
         del key  # An update's randomness is that of its client, whatever the slot.
         slot, clients = cast(Slots, round.graph), round.clients
-        if round.exchange.errors is not None or clients.arrival is not None:
-            raise ValueError(
-                'clients without rounds take neither error feedback nor samples that arrive over '
-                'time; leave these out'
-            )
+        check_without_rounds(round)
         held, nowhere = AgedModel(state.params, state.age), len(state.keys)
 
         def present(event: Slots, k: int | Array, part: Array | None = None) -> AgedModel:
@@ -185,6 +181,15 @@ def event_method(
         predict_own=lambda state, x: own(joined(state), x),
         consensus=consensus_model,
     )
+
+
+def check_without_rounds(round: Round) -> None:
+    """Raises ValueError for what needs rounds."""
+    if round.exchange.errors is not None or round.clients.arrival is not None:
+        raise ValueError(
+            'clients without rounds take neither error_feedback nor samples that arrive over '
+            'time; leave these out'
+        )
 
 
 def _whole_models(events: Events, model: Model, exchange: Exchange) -> tuple[str, int]:

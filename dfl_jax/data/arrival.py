@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_jax.data.dataset import DataError
 from dfl_jax.files import read_json
 from dfl_jax.setting_error import SettingError
 
@@ -61,7 +60,7 @@ def _from_file(text: str, path: Path, samples: int) -> np.ndarray:
     try:
         rounds = read_json(path)
     except ValueError as error:
-        raise DataError(str(error)) from None
+        raise SettingError('arrival', text, str(error)) from None
     whole = isinstance(rounds, list) and all(type(r) is int and 0 <= r < 2**31 for r in rounds)
     if not whole or len(rounds) != samples:
         found = f'{len(rounds)} entries' if isinstance(rounds, list) else type(rounds).__name__

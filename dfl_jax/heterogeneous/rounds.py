@@ -199,7 +199,7 @@ def participants_training(
 
             def one(args, train_one=train_one):
                 params, client = args
-                data = jax.tree.map(lambda a: a[client], clients)
+                data = jax.tree.map(lambda a: jnp.asarray(a)[client], clients)
                 return train_one(keys[client], params, data, round)
 
             new[name], losses[name] = map_present(
