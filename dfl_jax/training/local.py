@@ -72,9 +72,8 @@ def batch_loss(model: Model, params: PyTree, batch: Batch) -> Array:
 
 
 def weighted_mean(values: Array, weight: Array) -> Array:
-    """Mean of values [B] over the samples of a batch, weight [B]; zero of none."""
-    total = jnp.sum(weight)
-    return jnp.sum(weight * values) / jnp.where(total > 0, total, 1)
+    """Mean of values [B] over the samples of a batch, weight [B]."""
+    return jnp.sum(weight * values) / jnp.sum(weight)
 
 
 def local_training(
@@ -142,7 +141,10 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
         x, y, mask = client[:3]
         size = min(settings.batch_size, len(mask))
         samples = jnp.sum(mask, dtype=jnp.int32)
-        in_epoch = jnp.maximum((samples + size - 1) // size, 1)
+        has_samples = samples > 0
+        if client.arrival is not None:  # else every client has some
+            samples = jnp.maximum(samples, 1)
+        in_epoch = (samples + size - 1) // size
         if fixed_steps:
             steps = jnp.int32(fixed_steps)
             orders = epoch_orders(key, mask, fixed_steps, begun=-(-steps // in_epoch))
@@ -206,7 +208,7 @@ def client_training(model: Model, settings: LocalTraining) -> Callable[..., tupl
         finite = jnp.isfinite(optax.tree.norm(params))
         loss = jnp.where(finite, total / steps, jnp.nan)
         if client.arrival is not None:  # who has no sample yet trains nothing
-            params = jax.tree.map(lambda new, old: jnp.where(samples > 0, new, old), params, start)
+            params = jax.tree.map(lambda new, old: jnp.where(has_samples, new, old), params, start)
         return params, loss
 
     return train
