@@ -184,10 +184,8 @@ def _train(
         check_theory(algorithm, each, graphs)
     if judged is not None:
         check_judged(judged, runs.clients.mask.shape[axis])
-    weigh = [
-        functools.partial(consensus_weights, algorithm, each, judged=judged)
-        for each in runs.each(runs.clients)
-    ]
+    of_each = runs.each(runs.clients)
+    weigh = [functools.partial(consensus_weights, algorithm, c, judged=judged) for c in of_each]
     done = resume[1][0].round if resume else 0
     block = 1 if on_round else block_length(eval_every, rounds, done)
     # Not while it is suspended, when the mesh would be set for whoever asked for an evaluation

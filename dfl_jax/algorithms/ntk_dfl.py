@@ -103,19 +103,9 @@ def ntk_dfl(
         k_batches, k_codec = jax.random.split(key)
         (params,), graph, exchange = state, round.graph, round.exchange
         clients, sizes = round.clients, round.sizes
+        at_once = at_neighbours or not averaging or not exchange.plain
         rows = gossip.rows(round) if averaging else None
-        w_bars = None  # taken one by one; together they would be the largest array
-        if exchange.codec is not None:
-            raise ValueError('ntk_dfl codes the rows of Jacobians; give it `compression` instead')
-        theirs = params
-        if not averaging:
-            w_bars = params
-        else:
-            k_sent = jax.random.fold_in(key, SENT)
-            theirs = exchange.send(k_sent, round, params)
-            if at_neighbours or not exchange.plain:
-                k_combined = jax.random.fold_in(k_sent, COMBINED)
-                w_bars = exchange.combine(k_combined, round, rows, theirs)  # Eq. (1)
+        theirs, w_bars = _received(key, round, params, rows, at_once)
         rate = ntk.rate(round.number)
         drawn = draw_batches(k_batches, clients, batches, share)  # [M, m1, B, ...]
 
@@ -158,6 +148,27 @@ def ntk_dfl(
         gossip.consensus,
         check=partial(countable, 'ntk_dfl', model.classes, share, False),
     )
+
+
+def _received(
+    key: Array, round: Round, params: PyTree, rows: Array | None, at_once: bool
+) -> tuple[PyTree, PyTree | None]:
+    """The neighbours' weights, and w_bar of all aggregators if `at_once`; both leaves [M, ...].
+
+    Else it is taken one by one; together they would be the largest array. rows: [H, K], or None for
+    no average.
+    """
+    exchange = round.exchange
+    if exchange.codec is not None:
+        raise ValueError('ntk_dfl codes the rows of Jacobians; give it `compression` instead')
+    if rows is None:
+        return params, params
+    k_sent = jax.random.fold_in(key, SENT)
+    theirs = exchange.send(k_sent, round, params)
+    if not at_once:
+        return theirs, None
+    k_combined = jax.random.fold_in(k_sent, COMBINED)
+    return theirs, exchange.combine(k_combined, round, rows, theirs)  # Eq. (1)
 
 
 def _check_batches(

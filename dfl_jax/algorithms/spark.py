@@ -220,9 +220,6 @@ def spark(
         new, velocity = keep_inactive(graph.active, tuple(new), (params, velocity))
 
         own_samples = drawn_samples(sizes, share)
-        if exact:  # the neighbours' shares of the step
-            step_bits = bits_of(jax.tree.map(lambda a: a[0], params))
-            exchange.count('steps', heard_messages(graph, len(sizes))[0], step_bits)
         _count(round, model, own_samples, exact, ntk.selection == 'network', random, codec)
         steps = chosen_by(graph, chosen)
         flops = jnp.where(graph.active, flops, 0)
@@ -283,6 +280,8 @@ def _count(
     else:
         coded = (codec or chain()).compressed(Message(random.dimension, FLOAT_BITS, 0))
         row, step = coded.values * coded.width, coded.overhead
+    if exact:  # the neighbours' shares of the step
+        count('steps', to_aggregators, bits_of(model.shapes))
     count('jacobian_rows', samples * model.classes, row)
     count('jacobians', to_aggregators, step)  # one quantization step each
     outputs = (samples + exact * theirs) * model.classes
