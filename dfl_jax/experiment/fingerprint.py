@@ -65,13 +65,9 @@ def digest_of_graphs(graphs: Graph | Slots, rounds: int, width: int) -> str | No
         return None
     if isinstance(
         graphs, Slots
-    ):  # whose versions follow from the others; padded as much as the fullest interval takes
+    ):  # padded as much as the fullest interval takes
         active = graphs.active[:rounds]
-        each = [
-            a[:rounds][active]
-            for name, a in graphs._asdict().items()
-            if a is not None and name != 'versions'
-        ]
+        each = [a[:rounds][active] for a in graphs if a is not None]
         return _digest([active.sum(axis=1), *(a[:, :width] if a.ndim > 1 else a for a in each)])
     arrays = map(np.asarray, jax.tree.leaves(graphs))
     # A static schedule is held once.

@@ -201,7 +201,7 @@ FAULTS = [
     Fault(
         "DFML's consensus of the regular models",
         'dfl_jax/algorithms/dfml.py',
-        "step, chunk, judged='peak')",
+        "step, chunk, evaluated='peak')",
         'step, chunk)',
         'test_dfml.py::test_the_consensus_is_of_the_peak_models_which_are_evaluated',
     ),
