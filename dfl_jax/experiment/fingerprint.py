@@ -63,9 +63,7 @@ def digest_of_graphs(graphs: Graph | Slots, rounds: int, width: int) -> str | No
     """The digest of the first rounds, members [rounds, H, width] and so on; None if wider."""
     if rounds > len(graphs.members) or graphs.mask[:rounds, :, width:].any():
         return None
-    if isinstance(
-        graphs, Slots
-    ):  # padded as much as the fullest interval takes
+    if isinstance(graphs, Slots):  # padded as much as the fullest interval takes
         active = graphs.active[:rounds]
         each = [a[:rounds][active] for a in graphs if a is not None]
         return _digest([active.sum(axis=1), *(a[:, :width] if a.ndim > 1 else a for a in each)])
