@@ -96,6 +96,11 @@ def diagnostics(info: Info, judged: np.ndarray | None = None) -> Metrics:
     metrics: Metrics = {'train_loss_mean': float(losses.mean())}
     for name, metric in info.metrics.items():
         if not isinstance(metric, (Mean, Choices)):
+            if np.size(metric[-1]) != 1:
+                raise ValueError(
+                    f'the metric {name} has shape {list(np.shape(metric[-1]))}; make it a scalar, '
+                    'a base.Mean or base.Choices'
+                )
             metrics[name] = metric[-1].item()
             continue
         last = of_clients(np.asarray(metric.values[-1]))

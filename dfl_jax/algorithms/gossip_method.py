@@ -1,5 +1,6 @@
 """What several algorithms need of a round."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from dfl_jax.algorithms.client_models import ClientModels
 from dfl_jax.base import Algorithm, Array, Choices, Clients, Graph, Info, Mean, PyTree, Round
 from dfl_jax.base import State as AnyState
 from dfl_jax.checks import check_choice
-from dfl_jax.exchange import number_bits
+from dfl_jax.exchange import OLD_STEP, number_bits
 from dfl_jax.initialisation import Init, check_init, initial_params
 from dfl_jax.metrics import CONSENSUS, consensus_model, dispersion
 from dfl_jax.models import Model
@@ -172,7 +173,11 @@ def gossip_method(
       step: (key, state, round) -> the fields of `Stepped`, of which the last may be left out.
       begin: as in `initial_state`.
       more: fields of the Algorithm.
+
+    Raises TypeError for a step of an earlier version.
     """
+    if len(inspect.signature(step).parameters) == 4:
+        raise TypeError(OLD_STEP)
     flops_of = [training_flops(model, training) for training in trainings]
 
     def whole_step(key: Array, state: AnyState, round: Round) -> tuple[AnyState, Info]:

@@ -63,9 +63,11 @@ def _from_file(text: str, path: Path, samples: int) -> np.ndarray:
         raise SettingError('arrival', text, str(error)) from None
     whole = isinstance(rounds, list) and all(type(r) is int and 0 <= r < 2**31 for r in rounds)
     if not whole or len(rounds) != samples:
-        found = f'{len(rounds)} entries' if isinstance(rounds, list) else type(rounds).__name__
+        found = (
+            f'{len(rounds)} whole numbers from 0' if whole else 'no list of whole numbers from 0'
+        )
         raise SettingError(
             *('arrival', text, f'holds {found}, and the training set {samples} samples'),
-            'give a list of one round for each of them, a whole number from 0',
+            'give the round of each of them',
         )
     return np.array(rounds, np.int32)

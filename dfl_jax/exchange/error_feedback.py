@@ -50,8 +50,8 @@ def with_error_feedback(algorithm: Algorithm) -> Algorithm:
         shapes = jax.eval_shape(errors_of_round, state)
         if not shapes:
             raise InputError(
-                '`error_feedback` is of messages that a client codes once for all its neighbours, '
-                'and this method sends none; leave it out'
+                '`error_feedback` is of messages that all neighbours of a client get alike, and '
+                'this method sends none; leave it out'
             )
         return WithErrors(state, optax.tree.zeros_like(shapes))
 

@@ -15,6 +15,7 @@ from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree, Round, 
 from dfl_jax.exchange.compression import Codec, chain
 from dfl_jax.execution import bytes_of, map_in_chunks
 from dfl_jax.gossip import mix
+from dfl_jax.setting_error import InputError
 
 # Streams of keys that are split, too, into the small numbers: of a round's what is sent, and of
 # that what receivers draw
@@ -139,6 +140,11 @@ class Exchange:
             from it is coded alone.
           kind: what the message holds, by which it is counted.
         """
+        if around is not None and self.errors is not None:
+            raise InputError(
+                '`error_feedback` is of models that are sent as they are, and this method sends '
+                'differences, which lose nothing for good; leave it out'
+            )
         messages, _ = heard_messages(round.graph, len(round.sizes))
         self.count(kind, messages, self.bits(_one(tree)))
         content = tree if around is None else optax.tree.sub(tree, around)

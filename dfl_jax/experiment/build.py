@@ -4,6 +4,7 @@ Everything that can be wrong with the input is found here, before any long compu
 as a ValueError of one line.
 """
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,6 +110,11 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
     if (arrival := experiment.partition.arrival) is not None:
         rounds = data.arrival_rounds(arrival, y, parts, seeds['arrival'])
         clients = clients._replace(arrival=jnp.asarray(rounds))
+        if late := int((np.asarray(clients.mask) & (rounds >= experiment.rounds)).sum()):
+            warnings.warn(
+                f'{late} of {sizes.sum()} samples arrive after the last round of this run',
+                stacklevel=2,
+            )
     validation = data.pack(x, y, kept, empty=True) if any(map(len, kept)) else None
     if rows.shift is not None:
         clients, validation, test_x = feature_shift.shifted(
