@@ -319,7 +319,9 @@ def test_no_key_is_used_twice_in_two_rounds(name, data, monkeypatch):
     jax.effects_barrier()
     everywhere: dict[tuple, str] = {}
     for place, keys in recorder.keys.items():
-        if place.split(':')[0] in SAME_AGAIN:
+        # A version of a model is coded once for all that read it
+        versions = name in READ_LATER and place.startswith('compression.py')
+        if versions or place.split(':')[0] in SAME_AGAIN:
             assert len(set(keys)) > rounds, f'{place} draws the same for all'
             continue
         assert len(set(keys)) == len(keys), f'{place} draws twice with one key'
@@ -331,6 +333,7 @@ def test_no_key_is_used_twice_in_two_rounds(name, data, monkeypatch):
 
 
 WITHOUT_DRAWS = ('ntk_fl',)
+READ_LATER = ('swift', 'gossip_learning', 'divshare')
 
 
 def keys_of_a_run(data, **options) -> tuple[tuple, list[tuple]]:
