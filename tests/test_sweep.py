@@ -507,7 +507,9 @@ def test_runs_of_different_test_sets_are_not_one_program():
     x, y = rng.normal(size=(4, 3)), np.arange(4)
     graphs = SimpleNamespace(active=np.ones((2, 3), bool))
 
-    def experiment(x=x, y=y, lr=0.1, mixing='size', rounds=2, weights=None, barrier=False):
+    def experiment(
+        x=x, y=y, lr=0.1, mixing='size', rounds=2, weights=None, barrier=False, judged=None
+    ):
         return SimpleNamespace(
             configured=SimpleNamespace(
                 settings={'lr': lr, 'mixing': mixing}, method=METHODS['dpsgd'], gain=None
@@ -516,11 +518,14 @@ def test_runs_of_different_test_sets_are_not_one_program():
             test=SimpleNamespace(x=x, y=y),
             graphs=SimpleNamespace(active=graphs.active[:rounds], weights=weights),
             world=None,
+            judged=judged,
+            clients=SimpleNamespace(arrival=None),
             rules=Rules(barrier=barrier),
         )
 
     assert sweep_group._alike([experiment(), experiment(lr=0.2)])
     for other in (
+        experiment(judged=np.array([True, False, True])),
         experiment(x=-x),
         experiment(y=y[::-1]),
         experiment(mixing='uniform'),
