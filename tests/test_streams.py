@@ -44,7 +44,10 @@ EVENTS = (
 )
 MEETINGS = '--algorithm=dec_fedavg --architectures=cnn-2 --rounds=3 --client_dropout=0.2'
 SPARK = '--algorithm=spark --hidden=4 --rounds=1 --degree=2 --spark_projection_dim=8'
-SERVER = '--algorithm=ntk_fl --hidden=4 --rounds=3 --ntk_fl_cohort=3 --client_dropout=0.3'
+SERVER = (
+    '--algorithm=ntk_fl --hidden=4 --rounds=3 --ntk_fl_cohort=3 --client_dropout=0.3 '
+    '--arrival=linear:3'
+)
 SAMPLES = {'parts', 'clients', 'validation'}
 # What follows from a stream, and nothing else does; `settings` are those of the method
 RUNS = {
@@ -80,7 +83,7 @@ FOLLOWS = {
     },
     'meetings': {'meetings': {'graphs'}, 'graph': set(), 'participation': {'graphs'}},
     'spark': {'jacobians': {'settings'}},
-    'server': {'graph': {'graphs', 'first'}},
+    'server': {'graph': {'graphs', 'first'}, 'arrival': {'clients'}},
 }
 
 
