@@ -55,10 +55,13 @@ def positions_of(graphs, r):
     ]
 
 
-@functools.cache
+COMPILED = {}  # one round of an algorithm, by its step
+
+
 def stepping(algorithm):
     """One round of an algorithm, compiled once for all tests."""
-    return jax.jit(functools.partial(one_round, algorithm))
+    compiled = jax.jit(functools.partial(one_round, algorithm))
+    return COMPILED.setdefault(algorithm.step, compiled)
 
 
 def started(algorithm, clients):

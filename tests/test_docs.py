@@ -295,7 +295,8 @@ def test_the_loader_and_the_format_of_the_data_page(tmp_path):
     assert data.load('leaf', tmp_path).train_y.tolist() == [12, 3]
 
 
-OF_OTHERS = {  # of absl, make, Slurm, gcloud, Docker, TensorBoard and XLA
+OF_OTHERS = {  # of absl, make, Slurm, gcloud, Docker, TensorBoard, XLA and the methods of examples
+    'every',
     *('help', 'helpfull', 'flagfile', 'array', 'account', 'cpus', 'gres', 'job', 'logdir', 'mem'),
     *('ntasks', 'time', 'worker', 'command', 'no', 'rm', 'gpus', 'build'),
     *('xla_cpu_multi_thread_eigen', 'xla_gpu_autotune_level', 'xla_gpu_enable_triton_gemm'),

@@ -9,7 +9,7 @@ import reference
 from helpers import as_reference, assert_equals_reference, compiled, round_of, rounds_of
 
 from dfl_jax import Graph, topology
-from dfl_jax.exchange import Codec, one_round
+from dfl_jax.exchange import Codec, Compression, one_round
 from dfl_jax.methods import make
 from dfl_jax.models import MLP, bind
 from dfl_jax.training.batches import epoch_orders
@@ -146,10 +146,10 @@ def test_what_is_refused(settings, pattern):
         make('dpsgd', bind(MLP(CLASSES), (FEATURES,)), **settings)
 
 
-class Noisy:
+class Noisy(Compression):
     """A compression that adds a zero or a one to every weight, at random."""
 
-    def codec(self, rounding):
+    def codec(self, *_, **_settings):
         def decoded(key, tensor):
             return tensor + jax.random.bernoulli(key, 0.5, tensor.shape)
 
