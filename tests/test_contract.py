@@ -689,7 +689,7 @@ def bits_of_kinds(info):
 
 
 @pytest.mark.filterwarnings('error:scatter inputs have incompatible types')
-@pytest.mark.parametrize('name', ALGORITHMS_UNDER_TEST)
+@pytest.mark.parametrize('name', [case(name) for name in ALGORITHMS_UNDER_TEST])
 def test_weights_of_16_bits_stay_so_and_are_counted_so(name, narrow):
     algorithm = ALGORITHMS_UNDER_TEST[name]()
     after, info = after_a_round(algorithm, graphs_of(name))

@@ -286,7 +286,9 @@ SCORED = CLASSIFICATION._replace(
 )
 
 
-@pytest.mark.parametrize('name', [n for n in contract.ALGORITHMS_UNDER_TEST if n != 'spark'])
+@pytest.mark.parametrize(
+    'name', [contract.case(n) for n in contract.ALGORITHMS_UNDER_TEST if n != 'spark']
+)
 def test_no_method_learns_by_another_loss_than_that_of_its_task(name, monkeypatch):
     """By a loss that is zero nobody moves, and all clients begin alike."""
     nothing = CLASSIFICATION._replace(losses=lambda z, y: 0 * cross_entropies(z, y))

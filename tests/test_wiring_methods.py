@@ -7,6 +7,7 @@ effect alone is in BESIDE.
 
 import dataclasses
 import functools
+import inspect
 import operator
 import sys
 import warnings
@@ -19,7 +20,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from wiring import experiment, given, write_images
 
 from dfl_jax.cli.flags.run_flags import GROUPS, METHOD
-from dfl_jax.exchange import one_round
+from dfl_jax.exchange import Compression, one_round
 from dfl_jax.experiment.configured_method import configure
 from dfl_jax.experiment.method import flat_settings
 from dfl_jax.method_settings import described
@@ -101,6 +102,8 @@ AWAY = {  # what graphs follow from, see test_wiring.py, and what has a single v
     'divshare': ('recipients',),
     'spark': ('loss',),
 }
+OF_CODECS = {field.name for field in dataclasses.fields(Compression)} - {'bits'}
+CODED = ('dpsgd', 'ntk_dfl', 'ntk_fl', 'choco_sgd', 'beer')  # all others by `compressible`
 LATE = {
     'ntk_dfl',
     'ntk_fl',
@@ -111,13 +114,16 @@ TRAINING = {field.name for field in dataclasses.fields(LocalTraining)}
 
 
 def distinct() -> list[str]:
-    """A method of each factory; published settings of one factory share its code."""
+    """A method of each factory; published settings of one factory share its code.
+
+    Asynchronous methods share theirs, and are told apart by what they do at an event.
+    """
     found: dict[object, str] = {}
     for name, method in METHODS.items():
-        factory = method.factory
+        factory = inspect.unwrap(method.factory)
         while isinstance(factory, functools.partial):
-            factory = factory.func
-        found.setdefault((factory, getattr(factory, '__wrapped__', None)), name)
+            factory = inspect.unwrap(factory.func)
+        found.setdefault(name if method.graphs == 'events' else factory, name)
     return [*found.values()]
 
 
@@ -196,7 +202,7 @@ def others(setting, default) -> list:
 def own_settings(name: str) -> dict:
     """The settings of a method but those of local training, by name."""
     known = described(METHODS[name].factory)
-    away = AWAY.get(name, ())
+    away = {*AWAY.get(name, ())} | (OF_CODECS if name not in CODED else set())
     return {
         n: each
         for n, each in known.items()
