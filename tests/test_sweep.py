@@ -181,6 +181,17 @@ def test_runs_of_a_gain_each_are_one_program_and_as_if_alone(gain, small, tmp_pa
         assert row['consensus_loss'] == pytest.approx(other['consensus_loss'], rel=1e-5)
 
 
+def test_seeds_that_need_all_of_32_bits_are_one_program(small, tmp_path):
+    """That of the projections of SPARK follows from the seed: of 1, 4,245,214,700."""
+    sizes = ('--clients=4', '--topology=ring', '--rounds=1', '--hidden=4')
+    kernels = ('--algorithm=spark', '--ntk_timesteps=3,8', '--spark_projection_dim=8')
+    flags = (small[0], *sizes, *kernels)
+    assert swept(*flags, '--sweep=seed:0..1', '--together=2', f'--out={tmp_path}/s').status == 0
+    assert here(*flags, '--seed=1', f'--out={tmp_path}/out').status == 0
+    ours, single = rows_of(tmp_path / 's' / 'seed=1'), rows_of(tmp_path / 'out')
+    assert ours[-1]['consensus_loss'] == pytest.approx(single[-1]['consensus_loss'], rel=1e-5)
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize('name', [pytest.param('swift', marks=pytest.mark.slow), 'divshare'])
 def test_runs_without_rounds_are_as_if_they_were_alone(name, small, tmp_path):

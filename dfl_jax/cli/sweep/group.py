@@ -202,7 +202,7 @@ def _stacked(experiments: Sequence[BuiltExperiment]) -> tuple[Any, ...]:
     """What `simulate.run_together` takes before its options, each with a leading axis R."""
     first, settings = experiments[0], [one.configured.settings for one in experiments]
     values = {
-        name: jax.tree.map(lambda *of_runs: jnp.asarray(of_runs), *(s[name] for s in settings))
+        name: jax.tree.map(_in_one_array, *(s[name] for s in settings))
         for name in _traced(first)
         if len({each.get(name) for each in settings}) > 1
     }
@@ -215,6 +215,13 @@ def _stacked(experiments: Sequence[BuiltExperiment]) -> tuple[Any, ...]:
     graphs = _wide([one.graphs for one in experiments])
     keys = jnp.stack([one.key for one in experiments])
     return algorithm_of, values, clients, graphs, first.test, keys
+
+
+def _in_one_array(*of_runs: Any) -> jax.Array:
+    """Values of a setting, [R, ...]; seeds, which need 32 bits, without a sign."""
+    values = np.asarray(of_runs)
+    large = values.dtype == np.int64 and values.max() > np.iinfo(np.int32).max
+    return jnp.asarray(values.astype(np.uint32) if large else of_runs)
 
 
 def _padded(clients: Sequence[Clients | None]) -> Clients | None:
