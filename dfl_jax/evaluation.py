@@ -100,6 +100,7 @@ def evaluation(
     local: bool = False,
     budget: float = BUDGET,
     judged: np.ndarray | None = None,
+    attackers: np.ndarray | None = None,
 ) -> Evaluation:
     """How states such as `state` are evaluated, batch by batch.
 
@@ -110,6 +111,7 @@ def evaluation(
       local: whether clients are evaluated on their own validation samples, too.
       budget: bytes that the clients' activations of one batch may take, which sets its size.
       judged: [M] bool, the clients over whom means are taken; None for all.
+      attackers: [M] bool, those whose mean is reported apart; None for nobody.
 
     Raises ValueError for more samples than there are, and for indices of others.
     """
@@ -172,7 +174,8 @@ def evaluation(
             sums |= count(state, batches.whole, weights, only='consensus')
         return {'sums': sums, 'local': count_local(state, validation) if local else None}
 
-    return Evaluation(batches, measure, partial(_summarised, algorithm, samples, shared, judged))
+    summarise = partial(_summarised, algorithm, samples, shared, judged, attackers)
+    return Evaluation(batches, measure, summarise)
 
 
 def _check_indices(chosen: np.ndarray, samples: int) -> None:
@@ -217,10 +220,11 @@ def _summarised(
     samples: int,
     shared: int,
     judged: np.ndarray | None,
+    attackers: np.ndarray | None,
     measured: dict[str, Any],
 ) -> Metrics:
     """The metrics of what was measured; samples, shared: on which the consensus model and the
-    clients are evaluated; judged: [M], over whom means are taken, None for all."""
+    clients are evaluated; judged, attackers: as in `evaluation`."""
     task = algorithm.task
     sums, of_mean = dict(measured['sums']), task.reported
     scores, losses = sums.pop('consensus')
@@ -229,6 +233,9 @@ def _summarised(
     each_loss = np.asarray(client_losses) / shared
     counted = np.ones(len(each), bool) if judged is None else judged
     every, every_loss = (_digits(values) for values in (each, each_loss))
+    of_attackers = {}
+    if attackers is not None:
+        of_attackers = {f'attackers_{task.metric}': float(each[attackers].mean())}
     each = each[counted]
     worst, low = ('max', 90) if task.lower_is_better else ('min', 10)
     metrics = {
@@ -241,7 +248,7 @@ def _summarised(
         f'client_{task.metric}_quantiles': _digits(np.quantile(each, QUANTILES)),
         'client_loss_mean': float(np.asarray(client_losses)[counted].mean()) / shared,
         CLIENTS: {task.metric: every, 'loss': every_loss},
-    }
+    } | of_attackers
     for name, (more, _) in sums.items():
         kind, *rest = name.split('/', 1)
         scores = np.asarray(more)

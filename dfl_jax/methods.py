@@ -3,7 +3,6 @@
 A method is a factory of `Algorithm`, and a row of METHODS says what else the program has to know.
 """
 
-import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -16,10 +15,19 @@ from dfl_jax.algorithms.ntk_fl import memory as ntk_fl_memory
 from dfl_jax.algorithms.spark import memory as spark_memory
 from dfl_jax.asynchronous import EVENT_METHODS, by_interval
 from dfl_jax.base import Algorithm
-from dfl_jax.exchange import OLD_STEP, Compression, Exchange, with_error_feedback
+from dfl_jax.exchange import (
+    OLD_STEP,
+    Attack,
+    Combining,
+    Compression,
+    Exchange,
+    aggregation_named,
+    with_error_feedback,
+)
 from dfl_jax.heterogeneous import Population
 from dfl_jax.method_settings import assemble, described, nearest
 from dfl_jax.models import Model
+from dfl_jax.setting_error import SettingError
 from dfl_jax.training.local import training_bytes
 
 
@@ -134,35 +142,62 @@ def _without_rounds(name: str, label: str, paper: str) -> Method:
     return _in_chunks(factory, label, paper, PLANNED, graphs=EVENTS, defaults=STATIC)
 
 
-def compressible(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
-    """The factory of a method, which takes the `compression` of its messages, too.
+OF_EXCHANGES: dict[str, Any] = {  # settings of what clients send, which every method has
+    'compression': Compression(),
+    'combining': Combining(),
+    'attack': None,  # an `Attack`
+}
 
-    One that takes settings of this name itself, or any of `Compression`, is left as it is.
+
+def exchanging(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
+    """The factory of a method, which takes the settings OF_EXCHANGES, too.
+
+    Those that it takes itself, or settings of their names, it is given as they are.
     """
-    of_codecs = {field.name for field in dataclasses.fields(Compression)}
-    if of_codecs & described(factory).keys():
+    known = described(factory).keys()
+    own = {
+        name: default
+        for name, default in OF_EXCHANGES.items()
+        if not known & {name, *(vars(default) if default else ())}
+    }
+    if getattr(factory, 'exchanging', False) or not own:
         return factory
     parameters = list(inspect.signature(factory).parameters.values())
 
     @functools.wraps(getattr(factory, 'func', factory))  # of a partial, what it is of
-    def make(network: Any, *, compression: Compression = Compression(), **settings: Any) -> Any:
+    def make(network: Any, **settings: Any) -> Any:
+        given = {name: settings.pop(name, default) for name, default in own.items()}
         algorithm = factory(network, **settings)
-        codec = compression.codec('stochastic', feedback=True)
-        if codec is None:
-            return algorithm
-        exchange = algorithm.exchange or Exchange()
-        if exchange.codec is not None:
-            raise ValueError('this method codes its messages itself; leave the compression out')
-        exchange = exchange._replace(codec=codec)
-        algorithm = algorithm._replace(exchange=exchange)
-        return with_error_feedback(algorithm) if compression.error_feedback else algorithm
+        return _with_exchange(algorithm, **OF_EXCHANGES | given) if given != own else algorithm
 
-    default = Compression()
-    own = inspect.Parameter('compression', inspect.Parameter.KEYWORD_ONLY, default=default)
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for name, default in own.items()
+    ]
     anything = [p for p in parameters if p.kind is p.VAR_KEYWORD]
     named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
-    make.__signature__ = inspect.Signature([*named, own, *anything])  # type: ignore[attr-defined]
+    make.__signature__ = inspect.Signature([*named, *more, *anything])  # type: ignore[attr-defined]
+    make.exchanging = True  # type: ignore[attr-defined]
     return make
+
+
+def _with_exchange(
+    algorithm: Algorithm, compression: Compression, combining: Combining, attack: Attack | None
+) -> Algorithm:
+    """The method with messages that are coded, combined and tampered with. Raises ValueError."""
+    exchange = algorithm.exchange or Exchange()
+    codec = compression.codec('stochastic', feedback=True)
+    if codec is not None and exchange.codec is not None:
+        raise ValueError('this method codes its messages itself; leave the compression out')
+    rule = aggregation_named(combining.aggregation)
+    if rule is not None and algorithm.linear:
+        text = f'this method needs a linear average: {algorithm.linear}'
+        raise SettingError('aggregation', combining.aggregation, text, 'leave it out')
+    exchange = exchange._replace(
+        codec=codec or exchange.codec, aggregation=rule or exchange.aggregation, attack=attack
+    )
+    algorithm = algorithm._replace(exchange=exchange)
+    return with_error_feedback(algorithm) if compression.error_feedback else algorithm
 
 
 METHODS: dict[str, Method] = {
@@ -229,7 +264,7 @@ METHODS: dict[str, Method] = {
     'divshare': _without_rounds('divshare', 'DivShare', 'Biswas et al., WWW 2025'),
 }
 METHODS = {
-    name: row._replace(factory=compressible(row.factory), flat_names=FLAT_NAMES)
+    name: row._replace(factory=exchanging(row.factory), flat_names=FLAT_NAMES)
     for name, row in METHODS.items()
 }
 IN_ROUNDS = {name: row for name, row in METHODS.items() if row.graphs != EVENTS}
@@ -260,7 +295,7 @@ def make(
     if isinstance(method, Method):
         method = method.factory
     if callable(method):
-        method = compressible(method)
+        method = exchanging(method)
     if isinstance(method, str):
         if method not in METHODS:
             raise ValueError(

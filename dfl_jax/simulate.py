@@ -57,6 +57,8 @@ class Options(TypedDict, total=False):
       rules: who waits for what in the world.
       judged: [M] bool, the clients over whom means are taken and whose models make the consensus;
         all by default. What each client has is reported of all.
+      attackers: [M] bool, the clients that lie, who are not among the judged: the mean of their
+        models alone is reported as attackers_accuracy.
     """
 
     eval_every: int
@@ -67,6 +69,7 @@ class Options(TypedDict, total=False):
     mesh: Mesh | None
     rules: Rules
     judged: np.ndarray | None
+    attackers: np.ndarray | None
 
 
 def run(
@@ -170,8 +173,11 @@ def _train(
     worlds: Sequence[World] | None = None,
     rules: Rules = ROUNDS,
     judged: np.ndarray | None = None,
+    attackers: np.ndarray | None = None,
 ) -> Iterator[tuple[list[Metrics | DivergenceError], State, list[Progress]]]:
     """`run` and `run_together`."""
+    if attackers is not None:
+        judged = ~attackers if judged is None else judged & ~attackers
     test = Holdout(*test)
     axis, count = int(runs.several), len(runs.keys) if runs.several else 1
     rounds = runs.graphs.active.shape[axis]
@@ -204,7 +210,8 @@ def _train(
             progress = [Progress() for _ in range(count)]
         algorithm = runs.algorithm_of(runs.each(runs.values)[0])
         evaluate = _evaluate(
-            runs, algorithm, state, test, client_eval_samples, validation, weigh, judged
+            *(runs, algorithm, state, test, client_eval_samples, validation, weigh),
+            *(judged, attackers),
         )
         run_block, seconds = _compile_block(runs, state, clients, k_rounds, block, judged)
         if on_compile:
@@ -258,7 +265,7 @@ def _train(
 
 
 def _evaluate(
-    runs, algorithm, state, test, client_samples, validation, weigh, judged
+    runs, algorithm, state, test, client_samples, validation, weigh, judged, attackers
 ) -> Callable[[State, int], list[Metrics]]:
     """(state, round) -> the metrics of each run."""
     if isinstance(client_samples, (int, np.integer)):
@@ -280,6 +287,7 @@ def _evaluate(
         *(algorithm, state, test, client_samples),
         local=validation is not None,
         judged=judged,
+        attackers=attackers,
         budget=BUDGET / (len(runs.keys) if runs.several else 1),
     )
 

@@ -23,6 +23,7 @@ from dfl_jax.exchange import (
     one_round,
     quantization,
     round_of,
+    tamper_named,
     with_error_feedback,
 )
 from dfl_jax.execution import client_mesh
@@ -95,7 +96,7 @@ def test_a_mean_as_a_rule_is_the_mean():
 
 
 def test_an_attack_is_at_one_receiver_and_only_of_what_is_delivered():
-    """Liars send to each receiver the negative of its own model; NumPy, one receiver at a time."""
+    """Liars send to each honest receiver the negative of its own model; NumPy, one at a time."""
     round, tree, key = a_round(), stacked(), jax.random.key(1)
     attackers = np.array([False, True, False, False, True])
 
@@ -113,9 +114,24 @@ def test_an_attack_is_at_one_receiver_and_only_of_what_is_delivered():
         for h in range(CLIENTS):
             expected = np.zeros_like(leaf[0])
             for k, j in enumerate(members[h]):
-                lies = attackers[j] and mask[h, k] and active[h]
+                lies = attackers[j] and mask[h, k] and active[h] and not attackers[h]
                 expected += float(rows[h, k]) * (-leaf[h] if lies else leaf[j])
             np.testing.assert_allclose(new[h], expected if active[h] else leaf[h], atol=1e-5)
+
+
+def test_a_lie_that_is_not_delivered_does_no_harm():
+    """Not even one that is not finite, whose weight is zero."""
+    members = np.array([[0, 1, 2], [1, 0, 2], [2, 0, 1], [3, 4, 0], [4, 3, 1]])
+    mask = np.array([[1, 0, 1], [1, 1, 1], [1, 1, 1], [1, 0, 1], [1, 1, 1]], bool)
+    attackers = np.array([False, True, False, False, True])
+    alone = Graph(jnp.asarray(members), jnp.asarray(mask), jnp.ones(CLIENTS, bool))
+    round = round_of(0, alone, data())
+    exchange = Exchange(attack=Attack(attackers, tamper_named('nan')))
+    rows = mixing_weights(round.graph, round.sizes, 'uniform')
+    found = jax.device_get(exchange.mean(jax.random.key(1), round, rows, stacked()))
+    for leaf in jax.tree.leaves(found):
+        harmed = np.isnan(leaf).any(axis=tuple(range(1, leaf.ndim)))
+        np.testing.assert_array_equal(harmed, [False, False, True, False, False])
 
 
 @pytest.mark.parametrize('name', ['dsgt', 'd2', 'sgp', 'choco_sgd', 'beer', 'dispfl', 'relay_sgd'])
@@ -132,7 +148,7 @@ def test_a_rule_is_refused_where_the_theory_asks_for_a_mean(name):
 def test_a_rule_that_reaches_nothing_is_refused(name):
     algorithm = ALGORITHMS_UNDER_TEST[name]()
     ruled = algorithm._replace(exchange=Exchange(aggregation=weighted_mean))
-    with pytest.raises(ValueError, match='combines models in a way of its own'):
+    with pytest.raises(ValueError, match='that combines models in a way of its own'):
         step_abstractly(ruled, name)
 
 

@@ -368,5 +368,5 @@ def test_every_array_of_an_experiment_is_in_its_fingerprint(text, files):
 
 def test_a_new_part_of_an_experiment_is_in_the_fingerprint_or_derived():
     known = {'dataset', 'parts', 'validation', 'graphs', 'population', 'world', 'rows'}
-    known |= {'evaluated', 'judged'}
+    known |= {'evaluated', 'judged', 'attackers'}
     assert {field.name for field in dataclasses.fields(BuiltExperiment)} == known | DERIVED

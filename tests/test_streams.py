@@ -36,6 +36,7 @@ EVERYTHING = (  # of a run in rounds that is drawn
     '--init=gain_corrected --gain=degrees --gain_polled=2 --topology=barabasi_albert '
     f'--static_topology --degree=2 --link_dropout=0.2 --client_dropout=0.2 --receive_dropout=0.3 '
     '--link_dropout_directed=0.1 --isolate_dropout=0.1 --client_eval_samples=9 '
+    '--attackers=2 --attack=random_labels '
     f'--world={NOISY}'
 )
 EVENTS = (
@@ -74,6 +75,7 @@ FOLLOWS = {
         'validation': SAMPLES,
         'world': {'world'},
         'feature_shift': {'clients', 'validation', 'test'},
+        'adversaries': {'clients', 'attackers', 'judged'},
     },
     'events': {
         'graph': {'graphs', 'first'},

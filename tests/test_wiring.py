@@ -73,6 +73,9 @@ PAIRS: dict[str, Pair] = {
     'input_projection': Pair('4', '5'),
     'feature_shift': Pair(None, 'noise:0.1'),
     'evaluate_clients': Pair('{chosen0.json}', '{chosen1.json}', '--clients=6'),
+    # clients that lie
+    'attackers': Pair('1', '3', '--attack=label_flip'),
+    'attack': Pair('label_flip', 'random_labels', '--attackers=2'),
     # network
     'topology': Pair('regular', 'ring', '!degree'),
     'degree': Pair('2', '4', '--topology=regular'),
@@ -117,7 +120,12 @@ PAIRS: dict[str, Pair] = {
     ),
     'gain_rounds': Pair('8', '9', f'{GAIN} --gain=push_sum --topology=ring !degree', ONLY),
 }
-WATCHING = (*NOT_SETTINGS, 'eval_every', 'client_eval_samples')  # see test_wiring_commands.py
+WATCHING = (
+    *NOT_SETTINGS,
+    'eval_every',
+    'client_eval_samples',
+    'attackers_each',
+)  # see test_wiring_commands.py
 OF_RUNS = [name for title, names in GROUPS.items() if title != METHOD for name in names]
 
 

@@ -237,7 +237,7 @@ def flags_of(command: str, cwd) -> set[str]:
 
 FILES_OF_A_RUN = (  # which may have moved
     *('dataset', 'data_dir', 'partition_file', 'topology_file', 'architecture_file'),
-    *('arrival', 'evaluate_clients'),
+    *('arrival', 'attackers', 'evaluate_clients'),
 )
 COMMANDS = {
     'time': {

@@ -37,6 +37,7 @@ OTHER = {  # setting -> values; the first that is not the default of a method is
     'kernel': ('output_scan',),
     'mixing': ('uniform', 'size'),
     'jacobian_weights': ('neighbours',),
+    'aggregation': ('median',),
     'rounding': ('nearest', 'stochastic'),  # the defaults differ by method
     'sparsifier': ('random_k',),
     'quantizer': ('qsgd',),
@@ -81,6 +82,10 @@ SMALL = {'ntk_dfl': {'timesteps': (2, 4, 8)}, 'ntk_fl': {'timesteps': (2, 4, 8)}
 }}  # fmt: skip
 WITHOUT_FEEDBACK = (  # which code other than models, or not all of them in every round
     *('ntk_dfl', 'ntk_fl', 'choco_sgd', 'beer', 'relay_sgd', 'dispfl'),
+    *(name for name, row in METHODS.items() if row.graphs != 'neighbours'),
+)
+WITHOUT_RULES = (  # whose theory needs a mean, or which combine models in a way of their own
+    *('dispfl', 'dsgt', 'd2', 'relay_sgd', 'qg_dsgdm', 'sgp', 'choco_sgd', 'beer'),
     *(name for name, row in METHODS.items() if row.graphs != 'neighbours'),
 )
 BESIDE = {  # setting -> what makes it matter, where the method has it
@@ -218,6 +223,10 @@ def test_every_setting_of_a_method_changes_its_program(name, data):
     idle = []
     for setting in own_settings(name).values():
         beside = {n: v for n, v in BESIDE.get(setting.name, {}).items() if n in known}
+        if setting.name == 'aggregation' and name in WITHOUT_RULES:
+            with pytest.raises(ValueError, match=r'linear average|in a way of its own'):
+                [*program(name, made, {setting.name: 'median'})]
+            continue
         if setting.name == 'error_feedback' and name in WITHOUT_FEEDBACK:
             with pytest.raises(ValueError, match=r'error.feedback'):
                 [*program(name, made, beside | {setting.name: True})]

@@ -4,6 +4,14 @@ Every message of every method goes through the `Exchange` of its round. A codec,
 of aggregation is written for one tensor or one receiver, and reaches all methods from here.
 """
 
+from dfl_jax.exchange.aggregation import (
+    RULES,
+    Aggregation,
+    Combining,
+    aggregation_named,
+    members_needed,
+)
+from dfl_jax.exchange.attacks import ATTACKS, Messages, tamper_named
 from dfl_jax.exchange.compression import (
     FLOAT_BITS,
     LABEL_BITS,
@@ -22,7 +30,6 @@ from dfl_jax.exchange.exchange import (
     COMBINED,
     OLD_STEP,
     SENT,
-    Aggregation,
     Attack,
     Exchange,
     heard_messages,

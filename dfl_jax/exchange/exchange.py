@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,8 @@ import numpy as np
 import optax
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree, Round, Sent, State
+from dfl_jax.exchange.aggregation import Aggregation
+from dfl_jax.exchange.attacks import Tamper
 from dfl_jax.exchange.compression import Codec, chain
 from dfl_jax.execution import bytes_of, map_in_chunks
 from dfl_jax.gossip import mix
@@ -26,22 +28,19 @@ OLD_STEP = (
     'took or kept in its state, and send by round.exchange.mean, which counts the traffic, in '
     'place of unit_bits and Info.sent'
 )
-# One receiver's own model, leaves [...], those of its members, [K, ...], its own first, their
-# weights [K] and which of them were delivered, bool [K] -> the new model
-Aggregation = Callable[[PyTree, PyTree, Array, Array], PyTree]
 
 
-class Attack(NamedTuple):
-    """Clients that lie, and how.
+@dataclass(frozen=True, eq=False)
+class Attack:
+    """Clients that lie, and how. What they themselves hear is true.
 
-    `tamper` sees one receiver: (key, what its members send, leaves [K, ...], its own first; which
-    of them lie, bool [K]; its own, leaves [...]; weights [K]; which are delivered, bool [K]) ->
-    what it receives, leaves [K, ...]. So it may know what honest members send, and differ from link
-    to link.
+    Args:
+      attackers: [M] bool.
+      tamper: what one receiver hears in place of what its members send, see `attacks.Tamper`.
     """
 
-    attackers: np.ndarray  # [M] bool
-    tamper: Callable[[Array, PyTree, Array, PyTree, Array, Array], PyTree]
+    attackers: np.ndarray
+    tamper: Tamper
 
 
 @dataclass
@@ -188,7 +187,8 @@ class Exchange:
             received = jax.tree.map(lambda a: jnp.take(a, members, axis=0, mode='clip'), decoded)
             own = _one(received)
             if self.attack is not None:
-                lies = jnp.asarray(self.attack.attackers)[members] & delivered
+                attackers = jnp.asarray(self.attack.attackers)
+                lies = attackers[members] & delivered & ~attackers[members[0]]
                 received = self.attack.tamper(key, received, lies, own, weights, delivered)
             if self.aggregation is None:
                 return jax.tree.map(
@@ -285,8 +285,8 @@ def one_round(
         raise ValueError('this method sends nothing that is coded; leave the compression out')
     if not exchange.plain and not exchange.ledger.combined:
         raise ValueError(
-            'this method combines models in a way of its own, which no attack and no aggregation '
-            'reaches; leave them out'
+            'attacks and aggregations do not reach a method that combines models in a way of its '
+            'own; leave them out'
         )
     if not isinstance(info, Info):  # a method of one's own, of which `algorithm_check` says so
         return state, info

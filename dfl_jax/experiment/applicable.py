@@ -51,6 +51,8 @@ def unused_inputs(value: Callable[[str], Any]) -> dict[str, str]:
     }
     if value('world') is None:
         rules['the default, no `world`'] = {'barrier': False, 'round_seconds': False}
+    if value('attackers') is None:
+        rules['the default, no `attackers`'] = {'attack': False, 'attackers_each': False}
     if not value('link_dropout'):
         rules['`link_dropout=0`'] = {'directed_dropout': False}
     if value('init') == 'gain_corrected':

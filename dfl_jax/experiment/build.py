@@ -18,6 +18,12 @@ from dfl_jax.base import Algorithm, Clients, Graph, PyTree, State
 from dfl_jax.data import feature_shift
 from dfl_jax.evaluation import Holdout, choose_samples, consensus_weights
 from dfl_jax.execution import Footprint
+from dfl_jax.experiment.adversaries import (
+    adversaries,
+    check_neighbourhoods,
+    check_reached,
+    honest_of,
+)
 from dfl_jax.experiment.algorithm_check import make_checked
 from dfl_jax.experiment.configured_method import ConfiguredMethod, configure
 from dfl_jax.experiment.datasets import Parts, load_data, partition
@@ -62,6 +68,7 @@ class BuiltExperiment:
     world: World | None = None  # in which rounds take simulated seconds
     rules: Rules = ROUNDS  # who waits for what there
     judged: np.ndarray | None = None  # [M] bool, over whom means are taken; None for all
+    attackers: np.ndarray | None = None  # [M] bool, who lies; None for nobody
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -85,6 +92,7 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
     seeds, rows = streams(experiment.seed), table_rows(experiment.flat())
     time, evaluation = experiment.time, experiment.evaluation
     configured = configure(experiment, rows.functions, seeds['jacobians'])
+    liars = adversaries(experiment, rows, seeds['adversaries'])
     check_graphs(experiment, rows)
     world = simulated_world(experiment, seeds['world'])
 
@@ -97,6 +105,9 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
     model, population = build_network(experiment, rows, dataset)
     network = population or model
     check_architectures(evaluation.evaluate_clients, judged, population)
+    if liars is not None:
+        judged = honest_of(liars, judged, evaluation.evaluate_clients)
+        configured = replace(configured, attack=liars.attack)
     make_checked(configured, network, dataset.train_y)  # for its checks, before graphs are drawn
     intact, graphs = draw_graphs(experiment, rows, seeds, configured, world)
     if world is not None and rows.method.graphs == EVENTS:
@@ -104,6 +115,7 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
             experiment, configured, model, graphs, world, sizes, seeds['links']
         )
         world = None  # their time is in the schedule
+    check_neighbourhoods(experiment, intact, liars and liars.liars, configured)
     gain = initial_gain(experiment, rows, configured, intact, sizes, seeds['gain'])
     x, y, test_x = dataset.train_x, dataset.train_y, dataset.test_x
     clients = data.pack(x, y, parts)
@@ -115,6 +127,8 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
                 f'{late} of {sizes.sum()} samples arrive after the last round of this run',
                 stacklevel=2,
             )
+    if liars is not None:
+        clients = liars.on_data(clients, dataset.classes, seeds['adversaries'])
     validation = data.pack(x, y, kept, empty=True) if any(map(len, kept)) else None
     if rows.shift is not None:
         clients, validation, test_x = feature_shift.shifted(
@@ -128,6 +142,7 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
     configured = replace(configured, gain=gain, run=run._replace(chunk=chunk))
     algorithm = make_checked(configured, network, dataset.train_y)
     check_theory(algorithm, clients, graphs)
+    check_reached(rows, algorithm, clients, graphs)
     if validation is not None and algorithm.predict_own is None:
         share = experiment.partition.validation_share
         text = f'{configured.name} offers no local accuracy'
@@ -156,6 +171,7 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
         validation=validation,
         evaluated=evaluated,
         judged=judged,
+        attackers=None if liars is None else liars.liars,
         # A client that is offline sits a round out, and no other waits for it
         world=world and (world._replace(online=None) if time.round_seconds else world),
         rules=rules,

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dfl_jax.exchange import Attack
 from dfl_jax.experiment.description import Description
 from dfl_jax.experiment.method import flat_settings
 from dfl_jax.experiment.table_rows import SETTINGS_OF_CODE, is_own, name_of
@@ -24,6 +25,7 @@ class ConfiguredMethod:
     given: dict[str, Any]  # settings by the names of the factory
     run: Run
     gain: float | np.ndarray | None = None  # of gain-corrected weights, once it is known
+    attack: Attack | None = None  # on messages
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -41,6 +43,8 @@ class ConfiguredMethod:
             del settings['init']
         if self.gain is not None:
             settings['init'] = gain_corrected(self.gain)
+        if self.attack is not None:
+            settings['attack'] = self.attack
         return settings
 
     @property
@@ -57,6 +61,7 @@ class ConfiguredMethod:
     def resolved(self) -> dict[str, Any]:
         """The settings with the method's defaults, as config.json records them."""
         resolved = resolve(self.method.factory, self.settings)
+        resolved.pop('attack', None)  # it is the run's, not the method's
         own = {n: resolved[n] for n in SETTINGS_OF_CODE if callable(resolved.get(n))}
         resolved |= {name: name_of(value) for name, value in own.items()}
         if self.corrected:

@@ -9,6 +9,7 @@ from dfl_jax.experiment.method import MethodSettings, flat_settings, flat_settin
 from dfl_jax.experiment.run_settings import (
     PART_OF,
     PARTS,
+    Adversaries,
     Architectures,
     Data,
     Evaluation,
@@ -69,6 +70,7 @@ class Description:
     time: Time = field(default_factory=Time)
     architectures: Architectures = field(default_factory=Architectures)
     gain: Gain = field(default_factory=Gain)
+    adversaries: Adversaries = field(default_factory=Adversaries)
     evaluation: Evaluation = field(default_factory=Evaluation)
     placement: Placement = field(default_factory=Placement)
     rounds: int = 10

@@ -1,4 +1,4 @@
-"""The clients over which means are taken."""
+"""The clients over which means are taken, and others that a file lists."""
 
 from pathlib import Path
 
@@ -16,19 +16,28 @@ def chosen_clients(path: str | None, clients: int) -> np.ndarray | None:
 
     Raises SettingError, one line.
     """
-    if path is None:
-        return None
+    return None if path is None else listed_clients(NAME, path, Path(path), clients)
+
+
+def listed_clients(name: str, value: str, path: Path, clients: int) -> np.ndarray:
+    """Whether each client is among those that a JSON file lists, [M] bool.
+
+    name, value: of the setting that names the file. Raises SettingError, one line.
+    """
     try:
-        numbers = read_json(Path(path))
+        numbers = read_json(path)
     except ValueError as error:
-        raise SettingError(NAME, path, str(error)) from None
+        raise SettingError(name, value, str(error)) from None
     whole = isinstance(numbers, list) and all(type(n) is int for n in numbers)
     if not whole or not numbers or len(set(numbers)) < len(numbers):
         text, remedy = 'holds no list of different clients', 'write it as [0, 1, 4]'
-        raise SettingError(NAME, path, text, remedy, colon=False)
+        raise SettingError(name, value, text, remedy, colon=False)
     if wrong := [n for n in numbers if not 0 <= n < clients]:
-        remedy = f'number them from 0 to {clients - 1}'
-        raise SettingError(NAME, path, f'names client {wrong[0]} of {clients}', remedy, colon=False)
+        text, remedy = (
+            f'names client {wrong[0]} of {clients}',
+            f'number them from 0 to {clients - 1}',
+        )
+        raise SettingError(name, value, text, remedy, colon=False)
     chosen = np.zeros(clients, bool)
     chosen[numbers] = True
     return chosen

@@ -27,6 +27,7 @@ REASONS = {  # what may have changed, by the name of the digest
     'world': 'the network and device profile (`world`)',
     'evaluated': 'which test samples evaluate the clients (`client_eval_samples`)',
     'judged': 'the clients over which means are taken (`evaluate_clients`)',
+    'attackers': 'the clients that lie (`attackers`)',
     'arrival': 'when samples arrive (`arrival`)',
     'code': 'the source file of an algorithm, a model, a task or a loader of your own',
 }
@@ -37,6 +38,7 @@ def fingerprint(built: BuiltExperiment) -> dict[str, Any]:
     data, partition, samples kept for validation, networks, world, the choice of test samples and
     of clients, when samples arrive, and code of one's own; and how JAX is set beside the flags."""
     evaluated, judged, arrival = built.evaluated, built.judged, built.clients.arrival
+    attackers = built.attackers
     dataset, graphs, population = built.dataset, built.graphs, built.population
     networks = population.clients.items() if population else ()
     rounds, _, width = graphs.members.shape
@@ -48,6 +50,7 @@ def fingerprint(built: BuiltExperiment) -> dict[str, Any]:
         'world': _digest(map(np.asarray, jax.tree.leaves(built.world))),
         'evaluated': None if evaluated is None else _digest([evaluated]),
         'judged': None if judged is None else _digest([judged]),
+        'attackers': None if attackers is None else _digest([attackers]),
         'arrival': None if arrival is None else _digest([np.asarray(arrival)]),
         'code': built.rows.digest,
         'jax': settings_of_jax(),

@@ -11,12 +11,13 @@ MOST_LINKS = 100_000  # that are written
 
 
 def write_network(directory: RunDirectory, built: BuiltExperiment) -> None:
-    """Writes network.json of a run: `samples`, `links` and `evaluated`.
+    """Writes network.json of a run: `samples`, `links`, `evaluated` and, if there are, `attackers`.
 
     samples: [M, C], training samples of each client by class; [M, 1] where a target is no class.
     links: [E, 2], of round 1 before any failure; None where a server hears all, or of more than
       MOST_LINKS.
     evaluated: [n], indices of the test samples of `client_eval_samples`; None for all.
+    attackers: the numbers of the clients that lie.
     """
     labels, classes = np.asarray(built.dataset.train_y), built.dataset.classes
     if labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer):
@@ -31,6 +32,8 @@ def write_network(directory: RunDirectory, built: BuiltExperiment) -> None:
         'links': None if links is None else links.tolist(),
         'evaluated': None if built.evaluated is None else built.evaluated.tolist(),
     }
+    if built.attackers is not None:
+        content['attackers'] = np.flatnonzero(built.attackers).tolist()
     write_atomically(directory.network_file, to_json(content) + '\n')
 
 

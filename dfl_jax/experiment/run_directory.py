@@ -27,7 +27,7 @@ from dfl_jax.setting_error import InputError, SettingError
 
 LOCK = 'lock'
 MOVED = ('data_dir', 'partition_file', 'topology_file', 'architecture_file', 'evaluate_clients')
-NAMED = ('dataset', 'world', 'arrival')  # may be files, too, or something else by name
+NAMED = ('dataset', 'world', 'arrival', 'attackers')  # may be files, too, or something else by name
 
 
 class RunDirectory:

@@ -271,6 +271,27 @@ class Gain:
 
 
 @dataclass(frozen=True)
+class Adversaries:
+    """Clients that lie; `aggregation`, of the method, is what protects the others.
+
+    Args:
+      attackers: Which clients lie: a share of them, e.g. 0.2, or a number, e.g. 3, drawn at random
+        by `seed`; or file:PATH, a JSON list of client numbers. Means are taken over the others.
+        What they do is `attack`.
+      attackers_each: Refuse graphs in which an honest client has more attackers than this among
+        its neighbours.
+      attack: What attackers send: sign_flip or sign_flip:SCALE, gaussian:SIGMA, zero, nan,
+        same_value:VALUE, random_model, alie:Z, ipm:EPSILON, dissensus:EPSILON, or
+        package.module:function. Or the labels that they train on, and then send honestly what they
+        learnt: label_flip or random_labels (docs/adversaries.md).
+    """
+
+    attackers: str | None = setting(None, path='^file:')
+    attackers_each: int | None = setting(None, least=0)
+    attack: str | None = None
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """When models are evaluated, and on what.
 
@@ -330,6 +351,7 @@ PARTS: dict[str, type] = {  # the fields of an Experiment that hold settings, in
     'time': Time,
     'architectures': Architectures,
     'gain': Gain,
+    'adversaries': Adversaries,
     'evaluation': Evaluation,
     'placement': Placement,
 }

@@ -122,6 +122,7 @@ class Session:
                 world=built.world,
                 rules=built.rules,
                 judged=built.judged,
+                attackers=built.attackers,
                 # Intervals of events are long, and how many updates each has is known
                 on_round=(lambda r: bar.update(steps[r] - bar.n)) if counting else None,
                 on_compile=lambda seconds: bar.set_postfix_str(f'compiled in {seconds:.1f} s'),

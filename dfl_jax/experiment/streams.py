@@ -23,6 +23,7 @@ STREAMS = (  # one a purpose, whose place is its number: new ones come last
     'directions',
     'isolation',
     'arrival',
+    'adversaries',
 )
 
 

@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 
 from dfl_jax import data, models
 from dfl_jax.data import feature_shift
+from dfl_jax.exchange import ATTACKS, RULES
 from dfl_jax.experiment.run_settings import OF_FAMILIES, OF_PARTITIONS
 from dfl_jax.method_settings import nearest
-from dfl_jax.methods import METHODS, Method, compressible
+from dfl_jax.methods import METHODS, Method, exchanging
 from dfl_jax.models import MLP, MODELS
 from dfl_jax.plain_text import in_a_line
 from dfl_jax.setting_error import SettingError
@@ -33,8 +34,10 @@ from dfl_jax.training.optimisers import SCHEDULES, learning_rate_factor, named_o
 # Settings that may be package.module:factory
 SETTINGS_OF_CODE = (
     *('algorithm', 'model', 'task', 'dataset', 'topology', 'partition'),
-    *('optimizer', 'lr_schedule'),
+    *('optimizer', 'lr_schedule', 'aggregation', 'attack'),
 )
+# Of these the tables whose names may be followed by a colon and a value
+WITH_VALUES: dict[str, Any] = {'lr_schedule': SCHEDULES, 'aggregation': RULES, 'attack': ATTACKS}
 
 
 def name_of(value: Any) -> str:
@@ -68,9 +71,9 @@ def is_own_loader(value: Any) -> bool:
 
 def is_code(setting: str, value: Any) -> bool:
     """Whether the value of one of SETTINGS_OF_CODE runs code that is not the library's."""
-    if setting == 'lr_schedule' and isinstance(value, str):
+    if setting in WITH_VALUES and isinstance(value, str):
         module, _, factory = value.partition(':')
-        return factory.isidentifier() and module not in SCHEDULES
+        return factory.isidentifier() and module not in WITH_VALUES[setting]
     return value is not None and (is_own_loader if setting == 'dataset' else is_own)(value)
 
 
@@ -101,7 +104,7 @@ def method_named(value: Any) -> Method:
     """
     found = named('algorithm', value, METHODS)
     row = found if isinstance(found, Method) else Method(found, name_of(value))
-    return row._replace(factory=compressible(row.factory))
+    return row._replace(factory=exchanging(row.factory))
 
 
 def row_of(value: Any, table: Mapping[str, Any], kind: type) -> Any:
@@ -223,7 +226,7 @@ class TableRows(NamedTuple):
     module: Callable[[int], Any]  # of so many classes, where all clients have the same model
     loader: Callable[[], Any] | None  # of a data set that is code
     shift: feature_shift.FeatureShift | None
-    functions: dict[str, Any]  # of the method that are code: optimizer, lr_schedule
+    functions: dict[str, Any]  # of the method that are code: optimizer, lr_schedule, aggregation
     digest: str | None  # of the modules of all that is code
 
     def name(self, setting: str) -> str:
@@ -290,6 +293,7 @@ def _module(name: Any, hidden: Sequence[str] | None) -> Callable[[int], Any]:
 FUNCTIONS: dict[str, Callable[[Any, str], Any]] = {  # what checks them, given optimizer_options
     'optimizer': lambda factory, options: named_optimiser(factory, options, 0.1),
     'lr_schedule': lambda schedule, _: learning_rate_factor(schedule),
+    'aggregation': lambda rule, _: None,
 }
 
 

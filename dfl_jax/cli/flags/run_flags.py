@@ -31,6 +31,7 @@ MOVED_MEANINGS = {  # of flags, in a command that looks into runs and is told wh
     'topology_file': 'Topology file of the run, where it has moved',
     'architecture_file': 'Architecture file of the run, where it has moved',
     'arrival': 'file:PATH of the arrival of samples, where it has moved',
+    'attackers': 'file:PATH of the clients that lie, where it has moved',
     'evaluate_clients': 'File of the clients that are evaluated, where it has moved',
 }
 # How a run is watched, and where its files are
@@ -53,6 +54,7 @@ GROUPS: dict[str, list[str]] = {  # title in --help -> flags
     'simulated time': _names(parts.Time),
     'clients of different architectures': _names(parts.Architectures),
     'gain of --init=gain_corrected': _names(parts.Gain),
+    'clients that lie': _names(parts.Adversaries),
     'evaluation and output': [*_names(parts.Evaluation, parts.Placement), *OF_THE_COMMAND],
     METHOD: [*flat_settings_of_all()],
 }

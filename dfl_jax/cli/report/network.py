@@ -64,6 +64,7 @@ def drawing_of(run: SavedRun, most: int) -> Row:
         links = np.array(network['links'] or [], dtype=np.int64).reshape(-1, 2)
         if (links < 0).any() or (links >= count).any():
             raise ValueError
+        liars = [int(client) for client in network.get('attackers', ())]
     except (ValueError, TypeError, LookupError, OverflowError):
         raise ValueError(f'network.json is damaged, or not of {count} clients') from None
     if samples.shape[1] > MOST_CLASSES:
@@ -71,6 +72,8 @@ def drawing_of(run: SavedRun, most: int) -> Row:
     graph = nx.empty_graph(count)
     graph.add_edges_from(links.tolist())
     text = caption(run, graph if network['links'] is not None else None)
+    if liars:
+        text += f'; attackers ({run.settings.get("attack")}): {", ".join(map(str, liars))}'
     if len(links) > MOST_LINKS or count > MOST_PLACED:
         links, graph = links[:0], nx.empty_graph(count)
     x, y = client_layout(graph).T

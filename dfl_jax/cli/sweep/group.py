@@ -101,6 +101,7 @@ def _alike(experiments: Sequence[BuiltExperiment]) -> bool:
         and other.graphs.active.shape == first.graphs.active.shape
         and (other.graphs.weights is None) == (first.graphs.weights is None)
         and np.array_equal(other.judged, first.judged)
+        and np.array_equal(other.attackers, first.attackers)
         and (other.clients.arrival is None) == (first.clients.arrival is None)
         and (other.rules, other.world is None) == (first.rules, first.world is None)
         for other in others
@@ -166,6 +167,7 @@ def _train(program: Sequence[Member], folder: Path, bar: tqdm) -> None:
         worlds=[one.world for one in experiments if one.world] or None,
         rules=experiments[0].rules,
         judged=experiments[0].judged,
+        attackers=experiments[0].attackers,
         mesh=mesh,
         eval_every=every,
         client_eval_samples=np.stack(evaluated) if evaluated else None,

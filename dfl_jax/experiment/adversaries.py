@@ -1,0 +1,142 @@
+"""The clients of a run that lie: which they are, and what they do."""
+
+import contextlib
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from dfl_jax.base import Algorithm, Clients, Graph
+from dfl_jax.data.poisoning import POISONS, poisoned
+from dfl_jax.exchange import ATTACKS, Attack, members_needed, one_round, tamper_named
+from dfl_jax.experiment.configured_method import ConfiguredMethod
+from dfl_jax.experiment.description import Description
+from dfl_jax.experiment.evaluated_clients import listed_clients
+from dfl_jax.experiment.table_rows import TableRows, is_code, named
+from dfl_jax.setting_error import SettingError
+
+LABELS = 1  # the stream, of a seed, of random labels
+FORMS = 'is neither a share of the clients, as 0.2, nor a number of them, as 3, nor file:PATH'
+
+
+class Adversaries(NamedTuple):
+    """Clients that lie."""
+
+    liars: np.ndarray  # [M] bool
+    attack: Attack | None  # on messages
+    poison: str | None  # of their data, one of POISONS
+
+    def on_data(self, clients: Clients, classes: int, seed: int) -> Clients:
+        """The data on which all train."""
+        if self.poison is None:
+            return clients
+        return poisoned(self.poison, clients, self.liars, classes, (seed, LABELS))
+
+
+def adversaries(experiment: Description, rows: TableRows, seed: int) -> Adversaries | None:
+    """Who lies, None where all are honest. Raises SettingError, before data are read."""
+    given, clients = experiment.adversaries, experiment.partition.clients
+    if given.attackers is None:
+        return None
+    if given.attack is None:
+        remedy = f'choose one of {", ".join((*ATTACKS, *POISONS))}'
+        raise SettingError('attackers', given.attackers, 'need an `attack`', remedy, colon=False)
+    liars = _drawn(given.attackers, clients, seed)
+    if not liars.any():
+        return None
+    if given.attack in POISONS:
+        if not rows.task.of_classes:
+            text = f'needs targets that are classes, and `task={rows.task.name}` has others'
+            raise SettingError('attack', given.attack, text, colon=False)
+        return Adversaries(liars, None, given.attack)
+    own = is_code('attack', given.attack)
+    lie = named('attack', given.attack, {}) if own else given.attack
+    return Adversaries(liars, Attack(liars, tamper_named(lie, POISONS)), None)
+
+
+def _drawn(text: str, clients: int, seed: int) -> np.ndarray:
+    """Who lies, [M] bool, drawn at random where their number is given."""
+    kind, _, path = text.partition(':')
+    if kind == 'file' and path:
+        liars = listed_clients('attackers', text, Path(path), clients)
+    else:
+        try:
+            share = float(text)
+        except ValueError:
+            raise SettingError('attackers', text, FORMS, colon=False) from None
+        whole = text.isdecimal()
+        if not (whole or 0 <= share < 1):
+            raise SettingError('attackers', text, FORMS, colon=False)
+        count = int(text) if whole else round(share * clients)
+        if share and not count:
+            text_, remedy = f'is nobody of {clients} clients', f'take at least {1 / clients:.3g}'
+            raise SettingError('attackers', text, text_, remedy, colon=False)
+        liars = np.zeros(clients, bool)
+        liars[np.random.default_rng(seed).permutation(clients)[:count]] = True
+    if liars.sum() >= clients:
+        text_, remedy = f'leave nobody honest of {clients} clients', 'lower them'
+        raise SettingError('attackers', text, text_, remedy, colon=False)
+    return liars
+
+
+def honest_of(found: Adversaries, judged: np.ndarray | None, path: str | None) -> np.ndarray:
+    """Over whom means are taken, [M] bool: the honest among those that a file lists, if any.
+
+    Raises SettingError where there is none.
+    """
+    honest = ~found.liars if judged is None else ~found.liars & judged
+    if not honest.any():
+        text = 'lists attackers alone, over whom no means are taken'
+        raise SettingError('evaluate_clients', path, text, 'add an honest client', colon=False)
+    return honest
+
+
+def check_reached(rows: TableRows, algorithm: Algorithm, clients: Clients, graphs: Graph) -> None:
+    """Raises SettingError for an attack or an aggregation of messages that the method does not
+    send, and for one of one's own that fails."""
+    exchange = algorithm.exchange
+    if exchange is None or exchange.plain:
+        return
+    state = jax.eval_shape(algorithm.init, jax.random.key(0), clients)
+    first = jax.tree.map(lambda a: a[0], graphs)
+    name = 'aggregation' if exchange.attack is None else 'attack'
+    step = partial(one_round, algorithm)
+    try:
+        with contextlib.ExitStack() as reporting:
+            for setting in ('attack', 'aggregation'):
+                if is_code(setting, rows.values[setting]):
+                    reporting.enter_context(rows.reporting(setting, 'function'))
+            jax.eval_shape(step, jax.random.key(0), state, 0, first, clients)
+    except SettingError:
+        raise
+    except ValueError as error:
+        raise SettingError(name, rows.values[name], str(error)) from error
+
+
+def check_neighbourhoods(
+    experiment: Description, intact: Graph, liars: np.ndarray | None, configured: ConfiguredMethod
+) -> None:
+    """Raises SettingError for more liars around an honest client than are allowed, and for a rule
+    that no neighbourhood of the graphs, before failures, is large enough for."""
+    members, mask = (np.asarray(array) for array in intact[:2])
+    rule = configured.given.get('aggregation', 'mean')
+    largest, needed = int(mask.sum(axis=-1).max()), members_needed(rule)
+    if needed > largest:
+        text = (
+            f'needs neighbourhoods of at least {needed} members, the client among them, and the '
+            f'largest of these graphs has {largest}'
+        )
+        remedy = 'lower B, or raise `degree`'
+        raise SettingError('aggregation', rule, text, remedy, colon=False)
+    most = experiment.adversaries.attackers_each
+    if most is None or liars is None:
+        return
+    around = (liars[members] & mask)[..., 1:].sum(axis=-1)
+    around = np.where(liars[members[..., 0]], 0, around)
+    if (found := int(around.max())) > most:
+        client = int(members[..., 0].flat[around.argmax()])
+        text = f'client {client}, who is honest, has {found} attackers among its neighbours'
+        remedy = 'name others by `attackers=file:PATH`, or change `attackers` or `seed`'
+        raise SettingError('attackers_each', most, text, remedy)

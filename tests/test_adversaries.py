@@ -1,0 +1,178 @@
+"""Runs in which some clients lie: who they are, what is reported, and what is refused."""
+
+import importlib
+import json
+
+import jax
+import numpy as np
+import pytest
+from test_docs import code_blocks
+
+from dfl_jax.exchange import Messages
+from dfl_jax.experiment import Experiment
+from dfl_jax.setting_error import SettingError
+
+SMALL = dict(algorithm='dpsgd', train_samples=200, test_samples=60, clients=8, degree=4, rounds=3)
+ROBUST = {'aggregation': 'trimmed_mean:1'}
+
+
+def rows(**settings):
+    return [*Experiment.of(**SMALL | settings).run(progress=False)]
+
+
+def last(**settings):
+    return rows(**settings)[-1]
+
+
+def equal(first, second):
+    drop = ('seconds', 'digest')
+    return all(first[n] == second[n] for n in first.keys() | second.keys() if n not in drop)
+
+
+def test_nobody_who_lies_leaves_the_bits_of_no_attack():
+    plain = last()
+    assert equal(plain, last(attackers='0', attack='nan'))
+    assert equal(plain, last(attackers='0.0', attack='label_flip'))
+
+
+@pytest.mark.parametrize(('given', 'count'), [('2', 2), ('0.25', 2), ('0.4', 3)])
+def test_who_lies_is_drawn_by_the_seed(given, count):
+    def drawn(seed):
+        return Experiment.of(**SMALL, attackers=given, attack='zero', seed=seed).build().attackers
+
+    assert drawn(0).sum() == count
+    assert (drawn(0) == drawn(0)).all()
+    assert any((drawn(0) != drawn(seed)).any() for seed in range(1, 4))
+
+
+def test_means_are_over_the_honest_and_attackers_apart(tmp_path):
+    file = tmp_path / 'liars.json'
+    file.write_text('[1, 6]')
+    attacked = Experiment.of(**SMALL, attackers=f'file:{file}', attack='sign_flip')
+    run = attacked.run(tmp_path / 'run', progress=False)
+    *_, row = run
+    each = json.loads((tmp_path / 'run' / 'clients.jsonl').read_text().splitlines()[-1])
+    honest, lying = np.delete(each['accuracy'], [1, 6]), np.take(each['accuracy'], [1, 6])
+    assert row['client_accuracy_mean'] == pytest.approx(honest.mean(), rel=1e-5)
+    assert row['attackers_accuracy'] == pytest.approx(lying.mean(), rel=1e-5)
+    models = jax.tree.leaves(run.state.params)[0]
+    found = jax.tree.leaves(run.consensus)[0]
+    np.testing.assert_allclose(found, np.delete(models, [1, 6], axis=0).mean(axis=0), atol=1e-6)
+
+
+def test_a_robust_rule_keeps_what_an_attack_takes():
+    settings = dict(clients=12, degree=11, rounds=12, train_samples=900, alpha=10.0, lr=0.2)
+    attacked = settings | {'attackers': '2', 'attack': 'sign_flip:3'}
+    without, mean = last(**settings), last(**attacked)
+    robust = last(**attacked, aggregation='trimmed_mean:2')
+    assert without['consensus_accuracy'] > 0.7
+    assert mean['consensus_accuracy'] < without['consensus_accuracy'] - 0.2
+    assert robust['consensus_accuracy'] > without['consensus_accuracy'] - 0.1
+
+
+@pytest.mark.parametrize(
+    'aggregation', ['median', 'trimmed_mean:1', 'geometric_median:4', 'krum:1']
+)
+def test_honest_clients_survive_messages_that_are_not_finite(aggregation):
+    settings = {'attackers': '2', 'attack': 'nan', 'aggregation': aggregation}
+    assert np.isfinite(last(**settings)['consensus_loss'])
+
+
+def test_only_attackers_train_on_other_labels():
+    plain = Experiment.of(**SMALL).build()
+    for attack in ('label_flip', 'random_labels'):
+        built = Experiment.of(**SMALL, attackers='3', attack=attack).build()
+        changed = (np.asarray(built.clients.y) != np.asarray(plain.clients.y)).any(axis=1)
+        assert (changed == built.attackers).all()
+        assert built.algorithm.exchange is None or built.algorithm.exchange.plain
+    flipped = np.asarray(built.clients.x) == np.asarray(plain.clients.x)
+    assert flipped.all()
+
+
+@pytest.mark.parametrize('algorithm', ['dfedavg', 'dfedavgm', 'decavg', 'ntk_dfl', 'dfed_admm'])
+def test_liars_and_rules_reach_methods_of_every_kind(algorithm):
+    short = {'ntk_timesteps': (3, 8)} if algorithm == 'ntk_dfl' else {}
+    settings = {'attackers': '2', 'attack': 'sign_flip', 'algorithm': algorithm, **short}
+    mean, robust = last(**settings), last(**settings, **ROBUST)
+    assert not equal(mean, robust)
+    assert (
+        mean['mbytes_total']
+        == robust['mbytes_total']
+        == last(algorithm=algorithm, **short)['mbytes_total']
+    )
+
+
+@pytest.mark.parametrize(
+    ('settings', 'words'),
+    [
+        ({'attackers': '2'}, 'need an attack; choose one of sign_flip'),
+        ({'attack': 'nan'}, 'no attackers; leave it out'),
+        ({'attackers_each': 1}, 'no attackers; leave it out'),
+        ({'attackers': '8', 'attack': 'nan'}, 'leave nobody honest of 8 clients'),
+        ({'attackers': '0.01', 'attack': 'nan'}, 'is nobody of 8 clients; take at least 0.125'),
+        ({'attackers': '-1', 'attack': 'nan'}, 'is neither a share'),
+        ({'attackers': '1.5', 'attack': 'nan'}, 'is neither a share'),
+        ({'attackers': 'file:none.json', 'attack': 'nan'}, 'none.json'),
+        ({'attackers': '2', 'attack': 'label_flop'}, 'did you mean label_flip'),
+        ({'attackers': '2', 'attack': 'label_flip:1'}, 'label_flip takes no value'),
+        ({'aggregation': 'krum:2'}, 'needs neighbourhoods of at least 7 members.*largest.* has 5'),
+        ({'aggregation': 'mode'}, "unknown aggregation 'mode'"),
+        ({'aggregation': 'median', 'algorithm': 'dsgt'}, 'needs a linear average'),
+        (
+            {'attackers': '2', 'attack': 'nan', 'attackers_each': 0},
+            'attackers among its neighbours',
+        ),
+        (
+            {
+                'attackers': '2',
+                'attack': 'nan',
+                'algorithm': 'dfml',
+                'topology': 'regular',
+                'architectures': ('cnn-4',),
+            },
+            'combines models in a way of its own',
+        ),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(settings, words):
+    with pytest.raises(SettingError, match=words) as caught:
+        Experiment.of(**SMALL | settings).build()
+    assert '\n' not in str(caught.value)
+
+
+def test_a_file_of_liars_is_checked(tmp_path):
+    for content, words in (('[9]', 'names client 9 of 8'), ('[]', 'no list'), ('{', 'liars.json')):
+        (tmp_path / 'liars.json').write_text(content)
+        with pytest.raises(SettingError, match=words):
+            Experiment.of(**SMALL, attackers=f'file:{tmp_path}/liars.json', attack='nan').build()
+    honest = tmp_path / 'judged.json'
+    honest.write_text(json.dumps([1, 6]))
+    (tmp_path / 'liars.json').write_text('[1, 6]')
+    files = {'attackers': f'file:{tmp_path}/liars.json', 'evaluate_clients': str(honest)}
+    with pytest.raises(SettingError, match='lists attackers alone'):
+        Experiment.of(**SMALL, **files, attack='nan').build()
+
+
+def test_the_rule_and_the_attack_of_the_page_run_as_they_stand(tmp_path, monkeypatch):
+    (script,) = code_blocks('docs/adversaries.md', 'python')
+    (tmp_path / 'liars.py').write_text(script)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    ours, theirs = last(aggregation='median'), last(aggregation='liars:middle')
+    assert ours['consensus_loss'] == pytest.approx(theirs['consensus_loss'], rel=1e-4)
+    module = importlib.import_module('liars')
+    named = last(attackers='2', attack='liars:mirrored', aggregation='liars:middle')
+    given = {'attack': module.mirrored, 'aggregation': module.middle}
+    assert equal(named, last(attackers='2', **given))
+    assert not equal(named, theirs)
+    own, sent = {'w': np.ones(2)}, {'w': np.array([[1.0, 1.0], [3.0, 4.0]])}
+    messages = Messages(sent, np.array([False, True]), np.array([True, False]), own, None)
+    np.testing.assert_array_equal(module.mirrored(None, messages)['w'][1], [-1, -2])
+
+
+@pytest.mark.parametrize('attack', ['alie:1.5', 'gaussian:0.1'])
+def test_two_devices_compute_what_one_does(attack):
+    settings = {'attackers': '2', 'attack': attack, 'aggregation': 'trimmed_mean:1'}
+    one, two = (last(**settings, devices=devices) for devices in ('1', '2'))
+    for name in ('consensus_loss', 'client_loss_mean', 'attackers_accuracy', 'mbytes_total'):
+        assert one[name] == pytest.approx(two[name], rel=1e-4), name

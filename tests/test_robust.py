@@ -1,0 +1,220 @@
+"""Rules that stand liars, and the lies, against plain NumPy, one receiver at a time."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference_robust as reference
+
+from dfl_jax.exchange.aggregation import RULES, aggregation_named, members_needed, ordered
+from dfl_jax.exchange.attacks import ATTACKS, tamper_named
+from dfl_jax.setting_error import SettingError
+
+MEMBERS, SIZES = 9, (4, 7)  # of two tensors
+REFERENCES = {
+    'median': lambda v, w: reference.median(v),
+    'trimmed_mean:2': lambda v, w: reference.trimmed_mean(v, 2),
+    'geometric_median:8': lambda v, w: reference.geometric_median(v, 8),
+    'krum:1': lambda v, w: reference.krum(v, 1),
+    'multi_krum:1': lambda v, w: reference.multi_krum(v, 1),
+    'clipping:0.7': lambda v, w: reference.clipping(v, w, 0.7),
+    'clipping:adaptive': lambda v, w: reference.clipping(v, w, reference.adaptive_radius(v, w)),
+    'nearest:2': lambda v, w: reference.nearest_mixed(v, 2),
+    'nna:2': lambda v, w: reference.nearest_to_own(v, 2),
+}
+
+
+def neighbourhood(heard, seed=0):
+    """Vectors [K, P], which are heard [K], and weights [K] that sum to one."""
+    rng = np.random.default_rng(seed)
+    mask = np.zeros(MEMBERS, bool)
+    mask[[0, *(1 + rng.permutation(MEMBERS - 1)[: heard - 1])]] = True
+    weights = np.where(mask, rng.uniform(0.5, 1.5, MEMBERS), 0)
+    return rng.normal(size=(MEMBERS, sum(SIZES))), mask, weights / weights.sum()
+
+
+def as_tree(vectors):
+    first, second = jnp.split(jnp.asarray(vectors), [SIZES[0]], axis=-1)
+    return {'a': first, 'b': second}
+
+
+def as_vectors(tree):
+    return np.concatenate([tree['a'], tree['b']], axis=-1)
+
+
+def combined(name, vectors, mask, weights):
+    tree = as_tree(vectors)
+    own = jax.tree.map(lambda a: a[0], tree)
+    return as_vectors(jax.jit(aggregation_named(name))(own, tree, weights, mask))
+
+
+@pytest.mark.parametrize('heard', [1, 2, 3, 4, 6, 9])
+@pytest.mark.parametrize('name', REFERENCES)
+@pytest.mark.usefixtures('x64')
+def test_a_rule_is_the_reference(name, heard):
+    vectors, mask, weights = neighbourhood(heard, seed=heard)
+    expected = REFERENCES[name](vectors[mask], weights[mask])
+    np.testing.assert_allclose(combined(name, vectors, mask, weights), expected, atol=1e-12)
+    # Nor does it matter what lies in the padding, or in which order the neighbours come
+    other = np.where(mask[:, None], vectors, np.nan)
+    np.testing.assert_allclose(combined(name, other, mask, weights), expected, atol=1e-12)
+    order = np.r_[0, 1 + np.random.default_rng(1).permutation(MEMBERS - 1)]
+    found = combined(name, vectors[order], mask[order], weights[order])
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_every_rule_has_a_reference():
+    assert {name.partition(':')[0] for name in REFERENCES} == set(RULES)
+
+
+@pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize('name', REFERENCES)
+@pytest.mark.usefixtures('x64')
+def test_a_message_that_is_not_finite_is_as_one_that_was_lost(name, bad):
+    vectors, mask, weights = neighbourhood(6)
+    broken = vectors.copy()
+    liar = np.flatnonzero(mask)[2]
+    broken[liar, 3] = bad
+    lost = mask & (np.arange(MEMBERS) != liar)
+    found = combined(name, broken, mask, weights)
+    assert np.isfinite(found).all()
+    np.testing.assert_array_equal(found, combined(name, vectors, lost, weights))
+
+
+@pytest.mark.parametrize('count', [1, 2, 3, 5, 8, 13, 31, 32, 40])
+def test_few_and_many_are_ordered(count):
+    values = np.random.default_rng(count).normal(size=(count, 50)).astype('float32')
+    np.testing.assert_array_equal(np.stack(ordered(jnp.asarray(values))), np.sort(values, axis=0))
+
+
+@pytest.mark.parametrize('b', [1, 2, 3])
+@pytest.mark.parametrize('name', ['trimmed_mean', 'krum', 'multi_krum', 'nearest', 'nna'])
+def test_it_stands_as_many_liars_as_it_says_and_no_more(name, b):
+    """Liars who tell one story: b leave the result near the honest ones, more than half do not."""
+    rule = f'{name}:{b}'
+    members = members_needed(rule)
+    rng = np.random.default_rng(b)
+    vectors = rng.normal(size=(members, sum(SIZES)))
+    diameter = max(np.linalg.norm(u - v) for u in vectors for v in vectors)
+    weights, all_heard = np.full(members, 1 / members), np.ones(members, bool)
+
+    def distance(liars):
+        told = vectors.copy()
+        told[members - liars :] = 1e6
+        honest = vectors[: members - liars].mean(axis=0)
+        found = combined(rule, told, all_heard, weights)
+        return np.linalg.norm(found - honest)
+
+    assert distance(b) <= diameter
+    if name != 'nna':  # which is bound to its own model, and hears more liars than it leaves out
+        assert distance(members - b) > 1e4
+    assert (distance(b + 1) > 1e4) == (name != 'krum')  # of which one liar more is far from others
+
+
+def test_clipping_moves_no_further_than_its_radius_whatever_is_sent():
+    vectors, mask, weights = neighbourhood(9)
+    for size in (1e3, 1e6):
+        told = np.concatenate([vectors[:1], size * vectors[1:]])
+        moved = combined('clipping:0.3', told, mask, weights) - told[0]
+        assert np.linalg.norm(moved) <= 0.3 * (1 - weights[0]) + 1e-5
+
+
+# ----------------------------------------------------------------------------------------- attacks
+
+
+def lied(name, vectors, lies, delivered, weights, key=0):
+    tree = as_tree(vectors)
+    own = jax.tree.map(lambda a: a[0], tree)
+    tamper = jax.jit(tamper_named(name))
+    return as_vectors(tamper(jax.random.key(key), tree, lies & delivered, own, weights, delivered))
+
+
+KNOWING = {
+    'alie:1.5': lambda v, lies, w: reference.alie(v, lies, 1.5),
+    'ipm:0.1': lambda v, lies, w: reference.inner_product(v, lies, 0.1),
+    'dissensus:1.5': lambda v, lies, w: reference.dissensus(v, lies, w, 1.5),
+}
+
+
+@pytest.mark.parametrize('liars', [1, 3, 5])
+@pytest.mark.parametrize('name', KNOWING)
+@pytest.mark.usefixtures('x64')
+def test_an_attack_is_the_reference(name, liars):
+    vectors, delivered, weights = neighbourhood(6, seed=liars)
+    lies = np.zeros(MEMBERS, bool)
+    lies[np.flatnonzero(delivered)[1 : 1 + liars]] = True
+    found = lied(name, vectors, lies, delivered, weights)
+    told = KNOWING[name](vectors[delivered], lies[delivered], weights[delivered])
+    np.testing.assert_allclose(found[lies], np.tile(told, (liars, 1)), atol=1e-12)
+    np.testing.assert_array_equal(found[~lies], vectors[~lies])
+
+
+@pytest.mark.parametrize(
+    ('name', 'expected'),
+    [
+        ('sign_flip', lambda v: -v),
+        ('sign_flip:4', lambda v: -4 * v),
+        ('zero', lambda v: 0 * v),
+        ('nan', lambda v: np.nan * v),
+        ('same_value', lambda v: 100 + 0 * v),
+        ('same_value:-2', lambda v: -2 + 0 * v),
+    ],
+)
+def test_a_lie_that_knows_nothing(name, expected):
+    vectors, delivered, weights = neighbourhood(9)
+    lies = np.arange(MEMBERS) % 2 == 1
+    found = lied(name, vectors.astype('float32'), lies, delivered, weights)
+    np.testing.assert_allclose(found[lies], expected(vectors[lies]), rtol=1e-6)
+    np.testing.assert_array_equal(found[~lies], vectors[~lies].astype('float32'))
+
+
+def test_random_lies_differ_from_link_to_link_and_are_of_their_size():
+    vectors, delivered, weights = neighbourhood(9)
+    lies = np.arange(MEMBERS) > 0
+    say = functools.partial(lied, vectors=vectors, lies=lies, delivered=delivered, weights=weights)
+    noise = np.concatenate([say('gaussian:3', key=key)[1:] for key in range(50)])
+    assert abs(noise.std() - 3) < 0.1 and abs(noise.mean()) < 0.1
+    assert len(np.unique(noise)) > 0.99 * noise.size
+    models = np.stack([say('random_model', key=key)[1, : SIZES[0]] for key in range(300)])
+    assert abs(models.mean() - vectors[1, : SIZES[0]].mean()) < 0.1
+    assert abs(models.std() - vectors[1, : SIZES[0]].std()) < 0.1
+
+
+def test_every_attack_is_tested():
+    named = {'sign_flip', 'zero', 'nan', 'same_value', 'gaussian', 'random_model'}
+    assert named | {name.partition(':')[0] for name in KNOWING} == set(ATTACKS)
+
+
+@pytest.mark.parametrize(
+    ('value', 'words'),
+    [
+        ('medain', "unknown aggregation 'medain', did you mean median?"),
+        ('trimmed_mean', 'trimmed_mean takes b, a whole number from 1'),
+        ('trimmed_mean:0', 'trimmed_mean takes b, a whole number from 1'),
+        ('krum:1.5', 'krum takes b, a whole number from 1'),
+        ('median:2', 'median takes no value'),
+        ('clipping:-1', 'clipping takes tau, a number above 0 or adaptive'),
+        ('clipping:inf', 'clipping takes tau'),
+    ],
+)
+def test_rules_that_there_are_not(value, words):
+    with pytest.raises(SettingError, match=words):
+        aggregation_named(value)
+
+
+@pytest.mark.parametrize(
+    ('value', 'words'),
+    [
+        ('sing_flip', "unknown attack 'sing_flip', did you mean sign_flip?"),
+        ('alie', 'alie takes z'),
+        ('alie:x', 'alie takes z'),
+        ('gaussian:-1', 'gaussian takes a standard deviation'),
+        ('nan:1', 'nan takes no value'),
+        ('ipm:inf', 'ipm takes epsilon'),
+    ],
+)
+def test_attacks_that_there_are_not(value, words):
+    with pytest.raises(SettingError, match=words):
+        tamper_named(value)
