@@ -160,7 +160,7 @@ def exchanging(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
         for name, default in OF_EXCHANGES.items()
         if not known & {name, *(vars(default) if default else ())}
     }
-    if getattr(factory, 'exchanging', False) or not own:
+    if hasattr(factory, 'exchanging') or not own:
         return factory
     parameters = list(inspect.signature(factory).parameters.values())
 
@@ -177,7 +177,7 @@ def exchanging(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
     anything = [p for p in parameters if p.kind is p.VAR_KEYWORD]
     named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
     make.__signature__ = inspect.Signature([*named, *more, *anything])  # type: ignore[attr-defined]
-    make.exchanging = True  # type: ignore[attr-defined]
+    make.exchanging = frozenset(own)  # type: ignore[attr-defined]
     return make
 
 
@@ -194,7 +194,9 @@ def _with_exchange(
         text = f'this method needs a linear average: {algorithm.linear}'
         raise SettingError('aggregation', combining.aggregation, text, 'leave it out')
     exchange = exchange._replace(
-        codec=codec or exchange.codec, aggregation=rule or exchange.aggregation, attack=attack
+        codec=codec or exchange.codec,
+        aggregation=rule or exchange.aggregation,
+        attack=attack or exchange.attack,
     )
     algorithm = algorithm._replace(exchange=exchange)
     return with_error_feedback(algorithm) if compression.error_feedback else algorithm

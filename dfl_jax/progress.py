@@ -12,11 +12,13 @@ from dfl_jax.setting_error import plain
 class DivergenceError(FloatingPointError):
     """The training loss of some clients stopped being a number."""
 
-    def __init__(self, round: int, clients: np.ndarray):
+    def __init__(self, round: int, clients: np.ndarray, attacked: bool = False):
         some = ', '.join(map(str, clients[:5])) + (', ...' if len(clients) > 5 else '')
         super().__init__(
             f'round {round}: the training loss of {len(clients)} client(s) is not finite '
             f'(client {some}); lower `lr`'
+            + ', or take an `aggregation` that stands the attack'
+            * attacked
         )
         self.round, self.clients = round, clients
 
@@ -56,13 +58,16 @@ class Progress:
             self.operations += float(np.asarray(info.flops, np.float64).sum())
 
 
-def divergence(losses: np.ndarray, start: int) -> DivergenceError | None:
-    """The error of the first of some rounds, after `start`, whose losses [rounds, M] diverge."""
+def divergence(losses: np.ndarray, start: int, attacked: bool = False) -> DivergenceError | None:
+    """The error of the first of some rounds, after `start`, whose losses [rounds, M] diverge.
+
+    attacked: whether some clients lie.
+    """
     bad = ~np.isfinite(losses)
     if not bad.any():
         return None
     row = int(np.argmax(bad.any(axis=1)))
-    return DivergenceError(start + row + 1, np.flatnonzero(bad[row]))
+    return DivergenceError(start + row + 1, np.flatnonzero(bad[row]), attacked)
 
 
 def totals(progress: Progress) -> Metrics:

@@ -228,7 +228,7 @@ def _train(
             seconds = (time.perf_counter() - begin) / count
             infos = runs.each(jax.device_get(info))
             for number, (each, info) in enumerate(zip(progress, infos, strict=True)):
-                if error := divergence(info.loss, start):
+                if error := divergence(info.loss, start, attackers is not None):
                     errors.setdefault(number, error)
                 each.add(block, seconds, info)
                 if worlds is not None:

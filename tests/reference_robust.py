@@ -86,14 +86,15 @@ def nearest_mixed(vectors, b):
     mixed = []
     for i in range(n):
         order = np.argsort([np.sum((v - vectors[i]) ** 2) for v in vectors], kind='stable')
-        mixed.append(vectors[order[: max(1, n - b)]].mean(axis=0))
+        mixed.append(vectors[order[: n - min(b, (n - 1) // 2)]].mean(axis=0))
     return trimmed_mean(np.array(mixed), b)
 
 
 def nearest_to_own(vectors, b):
     """Farhadkhani et al. 2023 (MoNNA): the mean of the n - b nearest to its own, which is one."""
     order = np.argsort([np.sum((v - vectors[0]) ** 2) for v in vectors], kind='stable')
-    return vectors[order[: max(1, len(vectors) - b)]].mean(axis=0)
+    n = len(vectors)
+    return vectors[order[: n - min(b, (n - 1) // 2)]].mean(axis=0)
 
 
 # --------------------------------------------------------------------------------------- attacks

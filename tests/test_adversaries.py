@@ -2,14 +2,20 @@
 
 import importlib
 import json
+import re
+import sys
 
 import jax
 import numpy as np
 import pytest
 from test_docs import code_blocks
 
-from dfl_jax.exchange import Messages
+from dfl_jax.cli.sweep.group import _alike
+from dfl_jax.exchange import Attack, Exchange, Messages, tamper_named
 from dfl_jax.experiment import Experiment
+from dfl_jax.methods import make
+from dfl_jax.models import MLP, bind
+from dfl_jax.progress import DivergenceError
 from dfl_jax.setting_error import SettingError
 
 SMALL = dict(algorithm='dpsgd', train_samples=200, test_samples=60, clients=8, degree=4, rounds=3)
@@ -78,6 +84,11 @@ def test_honest_clients_survive_messages_that_are_not_finite(aggregation):
     assert np.isfinite(last(**settings)['consensus_loss'])
 
 
+def test_where_a_lie_ends_the_run_a_rule_is_the_remedy():
+    with pytest.raises(DivergenceError, match=r'not finite.*take an aggregation that stands'):
+        last(attackers='2', attack='nan')
+
+
 def test_only_attackers_train_on_other_labels():
     plain = Experiment.of(**SMALL).build()
     for attack in ('label_flip', 'random_labels'):
@@ -114,6 +125,7 @@ def test_liars_and_rules_reach_methods_of_every_kind(algorithm):
         ({'attackers': '1.5', 'attack': 'nan'}, 'is neither a share'),
         ({'attackers': 'file:none.json', 'attack': 'nan'}, 'none.json'),
         ({'attackers': '2', 'attack': 'label_flop'}, 'did you mean label_flip'),
+        ({'attackers': '0', 'attack': 'label_flop'}, 'did you mean label_flip'),
         ({'attackers': '2', 'attack': 'label_flip:1'}, 'label_flip takes no value'),
         ({'aggregation': 'krum:2'}, 'needs neighbourhoods of at least 7 members.*largest.* has 5'),
         ({'aggregation': 'mode'}, "unknown aggregation 'mode'"),
@@ -176,3 +188,53 @@ def test_two_devices_compute_what_one_does(attack):
     one, two = (last(**settings, devices=devices) for devices in ('1', '2'))
     for name in ('consensus_loss', 'client_loss_mean', 'attackers_accuracy', 'mbytes_total'):
         assert one[name] == pytest.approx(two[name], rel=1e-4), name
+
+
+@pytest.mark.parametrize(
+    ('attack', 'aggregation', 'words'),
+    [
+        ('bad:broken', 'bad:fine', 'attack=bad:broken: its function failed: no lie today (line 5'),
+        ('bad:ones', 'bad:broken', 'aggregation=bad:broken: its function failed: '),
+        ('bad:ones', 'bad:wide', 'makes weights of shape (8, 100) out of those of (100,)'),
+    ],
+)
+def test_what_is_wrong_with_code_of_one_s_own(attack, aggregation, words, tmp_path, monkeypatch):
+    (tmp_path / 'bad.py').write_text(
+        'import jax, jax.numpy as jnp\n'
+        'def ones(key, messages):\n'
+        '    return jax.tree.map(jnp.ones_like, messages.own)\n'
+        'def broken(*_):\n'
+        "    raise ValueError('no lie today')\n"
+        'def fine(own, received, weights, mask):\n'
+        '    return own\n'
+        'def wide(own, received, weights, mask):\n'
+        '    return jax.tree.map(lambda a: a[None], own)\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop('bad', None)
+    with pytest.raises(SettingError, match=re.escape(words)):
+        Experiment.of(**SMALL, attackers='2', attack=attack, aggregation=aggregation).build()
+
+
+def test_a_method_keeps_the_attack_that_it_has():
+    liars = Attack(np.array([True, False]), tamper_named('zero'))
+    model = bind(MLP(3, (2,)), (4,))
+
+    def mine(model, **settings):
+        return make('dpsgd', model)._replace(exchange=Exchange(attack=liars))
+
+    assert make(mine, model, aggregation='median').exchange.attack is liars
+    assert make(mine, model, bits=8).exchange.attack is liars
+
+
+def test_runs_under_one_attack_are_one_program():
+    def built(**settings):
+        attacked = {'attackers': '2', 'attack': 'sign_flip', 'lr': 0.1} | settings
+        return Experiment.of(**SMALL | attacked).build()
+
+    one = built()
+    assert _alike([one, built(lr=0.2)])
+    assert not _alike([one, built(attack='sign_flip:2')])
+    assert not _alike([one, built(attackers='3')])
+    assert not _alike([one, built(aggregation='median')])

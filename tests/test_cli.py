@@ -32,7 +32,7 @@ from dfl_jax.cli.flags.run_flags import GROUPS, METHOD, experiment_of_flags, of_
 from dfl_jax.cli.report.command import write_report
 from dfl_jax.cli.run import command as cli
 from dfl_jax.cli.start import parse
-from dfl_jax.exchange import Compression
+from dfl_jax.exchange import Combining, Compression
 from dfl_jax.experiment import Experiment
 from dfl_jax.experiment.configured_method import configure
 from dfl_jax.experiment.table_rows import table_rows
@@ -625,7 +625,7 @@ def test_a_model_and_an_algorithm_of_ones_own(tiny, plugins):
         'Dense_0.kernel',
     }
     config = json.loads((plugins / 'out' / 'config.json').read_text())
-    assert config['algorithm'] == {'lr': 0.03} | vars(Compression())
+    assert config['algorithm'] == {'lr': 0.03} | vars(Compression()) | vars(Combining())
 
 
 @pytest.mark.integration

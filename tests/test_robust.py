@@ -65,6 +65,27 @@ def test_a_rule_is_the_reference(name, heard):
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+@pytest.mark.parametrize('name', REFERENCES)
+def test_a_huge_lie_is_not_the_nearest_to_anything(name):
+    """Its distances overflow, and so are infinite like those of messages that are not there."""
+    vectors, mask, weights = neighbourhood(7, seed=5)
+    vectors[np.flatnonzero(mask)[3]] = 1e25
+    found = combined(name, vectors.astype('float32'), mask, weights.astype('float32'))
+    assert np.abs(found).max() < 10
+
+
+@pytest.mark.parametrize('name', [name for name in REFERENCES if 'krum' not in name])
+def test_models_of_16_bits_are_as_far_apart_as_they_are(name):
+    """Squares of a thousand weights are more than float16 holds."""
+    rng = np.random.default_rng(0)
+    vectors = (8 * rng.normal(size=(5, 3000))).astype('float16')
+    weights, all_heard = np.full(5, 0.2, 'float32'), np.ones(5, bool)
+    narrow = combined(name, vectors, all_heard, weights)
+    wide = combined(name, vectors.astype('float32'), all_heard, weights)
+    assert narrow.dtype == np.float16
+    np.testing.assert_allclose(narrow, wide, atol=0.05)
+
+
 def test_every_rule_has_a_reference():
     assert {name.partition(':')[0] for name in REFERENCES} == set(RULES)
 
@@ -195,6 +216,8 @@ def test_every_attack_is_tested():
         ('trimmed_mean:0', 'trimmed_mean takes b, a whole number from 1'),
         ('krum:1.5', 'krum takes b, a whole number from 1'),
         ('median:2', 'median takes no value'),
+        ('median:', 'median takes no value'),
+        ('mean:1', 'mean takes no value'),
         ('clipping:-1', 'clipping takes tau, a number above 0 or adaptive'),
         ('clipping:inf', 'clipping takes tau'),
     ],
@@ -210,7 +233,7 @@ def test_rules_that_there_are_not(value, words):
         ('sing_flip', "unknown attack 'sing_flip', did you mean sign_flip?"),
         ('alie', 'alie takes z'),
         ('alie:x', 'alie takes z'),
-        ('gaussian:-1', 'gaussian takes a standard deviation'),
+        ('gaussian:-1', 'gaussian takes sigma, a standard deviation; write gaussian:SIGMA'),
         ('nan:1', 'nan takes no value'),
         ('ipm:inf', 'ipm takes epsilon'),
     ],

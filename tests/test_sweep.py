@@ -523,8 +523,13 @@ def test_runs_of_different_test_sets_are_not_one_program():
     ):
         return SimpleNamespace(
             configured=SimpleNamespace(
-                settings={'lr': lr, 'mixing': mixing}, method=METHODS['dpsgd'], gain=None
+                settings={'lr': lr, 'mixing': mixing},
+                method=METHODS['dpsgd'],
+                gain=None,
+                attack=None,
             ),
+            attackers=None,
+            rows=SimpleNamespace(values={'attack': None}),
             population=None,
             test=SimpleNamespace(x=x, y=y),
             graphs=SimpleNamespace(active=graphs.active[:rounds], weights=weights),

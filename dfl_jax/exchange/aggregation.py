@@ -4,7 +4,7 @@ Each is written for one receiver: of its own model, leaves [...], what it receiv
 [K, ...], its own first, their weights [K] and which of them were delivered, bool [K], it makes the
 new model. n is the number of the delivered, the receiver among them. A message with a number that
 is not finite counts as not delivered. b is how many of the n may lie; where n is too small for b,
-as after lost links, the rule assumes as many as it can bear.
+as after lost links, a rule that needs an honest majority assumes the most that n can bear.
 
 All rules but clipping, which has the weights of the graph, take all messages alike.
 """
@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +20,7 @@ import optax
 from jax import lax
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.method_settings import nearest
-from dfl_jax.setting_error import SettingError
+from dfl_jax.exchange.named_rows import NamedRow, row_and_value
 
 # One receiver's own model, leaves [...], those of its members, [K, ...], its own first, their
 # weights [K] and which of them were delivered, bool [K] -> the new model
@@ -32,13 +30,11 @@ NETWORK_UP_TO_MEMBERS = 32
 SMOOTHING = 0.1  # nu of the geometric median, as in the program of He et al.
 
 
-class Rule(NamedTuple):
-    """A row of the table of rules."""
-
-    make: Callable[..., Aggregation]  # of its value
-    value: str = ''  # what its value is
-    parse: Callable[[str], Any] | None = None  # raises ValueError; None: it takes no value
-    members: Callable[[Any], int] = lambda _: 1  # that it needs, itself among them, where b lie
+def weighted_sum(weights: Array, tree: PyTree) -> PyTree:
+    """sum_k weights_k a_k of leaves [K, ...], in their own types: leaves [...]. weights: [K]."""
+    return jax.tree.map(
+        lambda a: jnp.tensordot(weights.astype(a.dtype), a, 1, precision='highest'), tree
+    )
 
 
 def ordered(values: Array) -> list[Array]:
@@ -66,9 +62,10 @@ def _comparisons(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _by_order(of_place: Callable[[Array, Array], Array], received: PyTree, mask: Array) -> PyTree:
-    """The mean of the values of every coordinate, weighted by their places in ascending order.
+    """The mean of the values of every coordinate, weighted by their places in ascending order:
+    leaves [K, ...] -> [...].
 
-    of_place: (places [K], n) -> the weights of the places, which sum to one.
+    of_place: (places [K], n) -> the weights of the places, [K], which sum to one.
     """
     weights = of_place(jnp.arange(len(mask)), mask.sum())
 
@@ -82,6 +79,11 @@ def _by_order(of_place: Callable[[Array, Array], Array], received: PyTree, mask:
         return reduce(jnp.add, rows)
 
     return jax.tree.map(of_leaf, received)
+
+
+def _at_most_half(b: int, mask: Array) -> Array:
+    """b, or the most liars that so few members can bear."""
+    return jnp.minimum(b, (mask.sum() - 1) // 2)
 
 
 def median(own: PyTree, received: PyTree, weights: Array, mask: Array) -> PyTree:
@@ -98,7 +100,7 @@ def trimmed_mean(b: int) -> Aggregation:
 
     def aggregation(own: PyTree, received: PyTree, weights: Array, mask: Array) -> PyTree:
         def inner(place: Array, count: Array) -> Array:
-            cut = jnp.minimum(b, (count - 1) // 2)
+            cut = _at_most_half(b, mask)
             return ((place >= cut) & (place < count - cut)) / (count - 2 * cut)
 
         return _by_order(inner, received, mask)
@@ -107,10 +109,12 @@ def trimmed_mean(b: int) -> Aggregation:
 
 
 def squared_distances(received: PyTree, centre: PyTree) -> Array:
-    """||a_k - c||^2 of each message, leaves [K, ...], from a model, leaves [...]: [K]."""
+    """||a_k - c||^2 of each message, leaves [K, ...], from a model, leaves [...]: [K], of at least
+    32 bits, which hold what squares of 16 bits do not."""
 
     def of_leaf(leaf: Array, c: Array) -> Array:
-        return jnp.sum(jnp.square(leaf - c[None]), axis=tuple(range(1, leaf.ndim)))
+        apart = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) - c[None]
+        return jnp.sum(jnp.square(apart), axis=tuple(range(1, leaf.ndim)))
 
     return reduce(jnp.add, jax.tree.leaves(jax.tree.map(of_leaf, received, centre)))
 
@@ -123,10 +127,7 @@ def _between(received: PyTree, mask: Array) -> Array:
 
 def _mean_of(chosen: Array, received: PyTree) -> PyTree:
     """The mean of the messages, leaves [K, ...], with weights [K], zero for those left out."""
-    shares = chosen / chosen.sum()
-    return jax.tree.map(
-        lambda a: jnp.tensordot(shares.astype(a.dtype), a, 1, precision='highest'), received
-    )
+    return weighted_sum(chosen / chosen.sum(), received)
 
 
 def _smallest(values: Array, count: Array) -> Array:
@@ -150,10 +151,11 @@ def geometric_median(steps: int) -> Aggregation:
 
 def _krum_scores(b: int, received: PyTree, mask: Array) -> Array:
     """Of each message the squared distances to the n - b - 2 closest others, summed, [K]."""
-    distances = jnp.where(jnp.eye(len(mask), dtype=bool), jnp.inf, _between(received, mask))
+    others = mask[:, None] & mask[None] & ~jnp.eye(len(mask), dtype=bool)
+    distances = jnp.where(others, _between(received, mask), jnp.inf)
     closest = _smallest(distances, jnp.maximum(1, mask.sum() - b - 2))
-    alone = jnp.isinf(distances)
-    return jnp.where(mask, jnp.where(closest & ~alone, distances, 0).sum(axis=1), jnp.inf)
+    # A distance that is there may be infinite, too, and is not left out
+    return jnp.where(mask, jnp.where(closest & others, distances, 0).sum(axis=1), jnp.inf)
 
 
 def krum(b: int) -> Aggregation:
@@ -191,18 +193,16 @@ def clipping(tau: float | None) -> Aggregation:
         lengths = jnp.sqrt(squares)
         factors = jnp.where(lengths > radius, radius / jnp.where(lengths > 0, lengths, 1), 1)
         steps = jax.tree.map(lambda a, x: a - x[None], received, own)
-        shares = shares * factors
-
-        def moved(x: Array, step: Array) -> Array:
-            return x + jnp.tensordot(shares.astype(x.dtype), step, 1, precision='highest')
-
-        return jax.tree.map(moved, own, steps)
+        return optax.tree.add(own, weighted_sum(shares * factors, steps))
 
     return aggregation
 
 
 def _trusted_radius(squares: Array, shares: Array) -> Array:
-    """The radius of `clipping`; infinite where all neighbours are trusted."""
+    """The radius of `clipping`, a scalar; infinite where all neighbours are trusted.
+
+    squares: [K], ||x_j - x_i||^2; shares: [K], W_ij, zero for the receiver.
+    """
     order = jnp.argsort(jnp.where(shares > 0, squares, jnp.inf))
     sorted_shares = shares[order]
     before = jnp.cumsum(sorted_shares) - sorted_shares
@@ -220,8 +220,9 @@ def nearest_mixed(b: int) -> Aggregation:
     """
 
     def aggregation(own: PyTree, received: PyTree, weights: Array, mask: Array) -> PyTree:
-        near = _smallest(_between(received, mask), jnp.maximum(1, mask.sum() - b)) & mask[:, None]
-        mixed = jax.vmap(_mean_of, (0, None))(near | ~mask[:, None], received)
+        kept = mask.sum() - _at_most_half(b, mask)
+        near = _smallest(_between(received, mask), kept) | ~mask[:, None]
+        mixed = jax.vmap(_mean_of, (0, None))(near, received)
         return trimmed_mean(b)(own, mixed, weights, mask)
 
     return aggregation
@@ -233,7 +234,8 @@ def nearest_to_own(b: int) -> Aggregation:
 
     def aggregation(own: PyTree, received: PyTree, weights: Array, mask: Array) -> PyTree:
         distances = jnp.where(mask, squared_distances(received, own), jnp.inf)
-        return _mean_of(_smallest(distances, jnp.maximum(1, mask.sum() - b)) & mask, received)
+        kept = mask.sum() - _at_most_half(b, mask)
+        return _mean_of(_smallest(distances, kept) & mask, received)
 
     return aggregation
 
@@ -252,19 +254,20 @@ def _radius(text: str) -> float | None:
     return tau
 
 
-def _more_than_half(b: int) -> int:
+def _majority(b: int) -> int:
     return 2 * b + 1
 
 
+B, STEPS = 'b, a whole number from 1', 'steps, a whole number from 1'
 RULES = {
-    'median': Rule(lambda: median),
-    'trimmed_mean': Rule(trimmed_mean, 'b, a whole number from 1', _whole, _more_than_half),
-    'geometric_median': Rule(geometric_median, 'steps, a whole number from 1', _whole),
-    'krum': Rule(krum, 'b, a whole number from 1', _whole, lambda b: 2 * b + 3),
-    'multi_krum': Rule(multi_krum, 'b, a whole number from 1', _whole, lambda b: 2 * b + 3),
-    'clipping': Rule(clipping, 'tau, a number above 0 or adaptive', _radius),
-    'nearest': Rule(nearest_mixed, 'b, a whole number from 1', _whole, _more_than_half),
-    'nna': Rule(nearest_to_own, 'b, a whole number from 1', _whole, _more_than_half),
+    'median': NamedRow(lambda: median),
+    'trimmed_mean': NamedRow(trimmed_mean, B, _whole, members=_majority),
+    'geometric_median': NamedRow(geometric_median, STEPS, _whole),
+    'krum': NamedRow(krum, B, _whole, members=lambda b: 2 * b + 3),
+    'multi_krum': NamedRow(multi_krum, B, _whole, members=lambda b: 2 * b + 3),
+    'clipping': NamedRow(clipping, 'tau, a number above 0 or adaptive', _radius),
+    'nearest': NamedRow(nearest_mixed, B, _whole, members=_majority),
+    'nna': NamedRow(nearest_to_own, B, _whole, members=_majority),
 }
 
 
@@ -295,9 +298,9 @@ def aggregation_named(value: str | Aggregation) -> Aggregation | None:
     if value == 'mean':
         return None
     if not isinstance(value, str):
-        return value
-    rule, given = _parsed(value)
-    return _of_finite(rule.make(*given))
+        return _of_finite(value)
+    row, given = row_and_value('aggregation', value, RULES, ['mean'])
+    return _of_finite(row.make(*given))
 
 
 def members_needed(value: str | Aggregation) -> int:
@@ -305,27 +308,8 @@ def members_needed(value: str | Aggregation) -> int:
     as many liars as it is asked to."""
     if not isinstance(value, str) or value == 'mean':
         return 1
-    rule, given = _parsed(value)
-    return rule.members(*given) if given else 1
-
-
-def _parsed(text: str) -> tuple[Rule, tuple]:
-    """The row of a rule, and its value in a tuple, which is empty where it takes none."""
-    name, _, value = text.partition(':')
-    if (rule := RULES.get(name)) is None:
-        names = ['mean', *RULES]
-        message = f'unknown aggregation {name!r}{nearest(name, names)}'
-        remedy = f'choose one of {", ".join(names)}, or package.module:function'
-        raise SettingError('aggregation', text, message, remedy)
-    if rule.parse is None:
-        if value:
-            raise SettingError('aggregation', text, f'{name} takes no value', f'write {name}')
-        return rule, ()
-    try:
-        return rule, (rule.parse(value),)
-    except ValueError:
-        remedy = f'write {name}:{rule.value.partition(",")[0].upper()}'
-        raise SettingError('aggregation', text, f'{name} takes {rule.value}', remedy) from None
+    row, given = row_and_value('aggregation', value, RULES, ['mean'])
+    return row.members(*given) if given else 1
 
 
 def _of_finite(rule: Aggregation) -> Aggregation:
@@ -337,10 +321,10 @@ def _of_finite(rule: Aggregation) -> Aggregation:
 
         mask = mask & jnp.stack([finite(a) for a in jax.tree.leaves(received)]).all(axis=0)
 
-        def kept(leaf: Array, itself: Array) -> Array:
-            return jnp.where(mask.reshape(-1, *[1] * itself.ndim), leaf, itself[None])
+        def kept(leaf: Array) -> Array:
+            return jnp.where(mask.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0)
 
-        new = rule(own, jax.tree.map(kept, received, own), weights, mask)
+        new = rule(own, jax.tree.map(kept, received), weights, mask)
         return jax.tree.map(lambda n, x: jnp.where(mask.any(), n, x), new, own)
 
     return aggregation

@@ -1,10 +1,8 @@
 """What clients that lie send in place of their messages.
 
-Each attack is written for one receiver: of a key, what the members of its neighbourhood send,
-leaves [K, ...], the receiver's own first, which of them lie, bool [K], the receiver's own, leaves
-[...], the weights [K] and which messages are delivered, bool [K], it makes one lie, leaves [...]
-or, of each liar's own message, [K, ...]. Those of the literature know what the honest members of
-the neighbourhood send, the receiver among them.
+Each attack, a `Lie`, is written for one receiver: of a key and the messages that it is about to
+hear it makes one lie for all liars, leaves [...], or for each of them its own, [K, ...]. Those of
+the literature know what the honest members of the neighbourhood send, the receiver among them.
 """
 
 import math
@@ -16,8 +14,8 @@ import jax.numpy as jnp
 import optax
 
 from dfl_jax.base import Array, PyTree
-from dfl_jax.method_settings import nearest
-from dfl_jax.setting_error import SettingError
+from dfl_jax.exchange.aggregation import weighted_sum
+from dfl_jax.exchange.named_rows import NamedRow, row_and_value
 
 
 class Messages(NamedTuple):
@@ -25,7 +23,7 @@ class Messages(NamedTuple):
 
     sent: PyTree  # what each member would send, leaves [K, ...], the receiver's own first
     lies: Array  # [K] bool
-    honest: Array  # [K] bool, those of the others that are delivered
+    honest: Array  # [K] bool, delivered members that do not lie, the receiver among them
     own: PyTree  # the receiver's, leaves [...]
     weights: Array  # [K]
 
@@ -37,17 +35,9 @@ Lie = Callable[[Array, Messages], PyTree]  # (key, messages) -> leaves [K, ...] 
 Tamper = Callable[[Array, PyTree, Array, PyTree, Array, Array], PyTree]
 
 
-class Row(NamedTuple):
-    """A row of the table of attacks."""
-
-    lie: Callable[..., Lie]  # of its value
-    value: str = ''  # what its value is; '' where it takes none
-    default: float | None = None  # of its value
-    least: float = -math.inf
-
-
 def tampering(lie: Lie) -> Tamper:
-    """`Attack.tamper` of a lie: members that lie send it, the others what they have."""
+    """`Attack.tamper` of a lie: members that lie send it, leaves [K, ...], the others what they
+    have."""
 
     def tamper(
         key: Array, sent: PyTree, lies: Array, own: PyTree, weights: Array, delivered: Array
@@ -63,14 +53,9 @@ def tampering(lie: Lie) -> Tamper:
     return tamper
 
 
-def _mean(shares: Array, tree: PyTree) -> PyTree:
-    return jax.tree.map(
-        lambda a: jnp.tensordot(shares.astype(a.dtype), a, 1, precision='highest'), tree
-    )
-
-
 def _honest_mean(messages: Messages) -> PyTree:
-    return _mean(messages.honest / messages.honest.sum(), messages.sent)
+    """The mean of what honest members send, leaves [...]."""
+    return weighted_sum(messages.honest / messages.honest.sum(), messages.sent)
 
 
 def sign_flip(scale: float) -> Lie:
@@ -107,10 +92,10 @@ def alie(z: float) -> Lie:
         mean, count = _honest_mean(messages), messages.honest.sum()
 
         def of_leaf(leaf: Array, centre: Array) -> Array:
-            squares = jnp.square(leaf - centre[None])
+            apart = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) - centre[None]
             honest = messages.honest.reshape(-1, *[1] * centre.ndim)
-            total = jnp.where(honest, squares, 0).sum(axis=0)
-            return centre - z * jnp.sqrt(total / jnp.maximum(1, count - 1)).astype(leaf.dtype)
+            total = jnp.where(honest, jnp.square(apart), 0).sum(axis=0)
+            return centre - z * jnp.sqrt(total / jnp.maximum(1, count - 1))
 
         return jax.tree.map(of_leaf, messages.sent, mean)
 
@@ -131,27 +116,34 @@ def dissensus(epsilon: float) -> Lie:
         of_liars = jnp.where(lies, weights, 0).sum()
         shares = jnp.where(messages.honest, weights, 0) / jnp.where(of_liars > 0, of_liars, 1)
 
-        def of_leaf(leaf: Array, own: Array) -> Array:
-            pull = jnp.tensordot(
-                shares.astype(leaf.dtype), leaf - own[None], 1, precision='highest'
-            )
-            return own - epsilon * pull
-
-        return jax.tree.map(of_leaf, messages.sent, messages.own)
+        apart = jax.tree.map(lambda a, own: a - own[None], messages.sent, messages.own)
+        return optax.tree.add_scale(messages.own, -epsilon, weighted_sum(shares, apart))
 
     return lie
 
 
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError
+    return number
+
+
+def _not_negative(text: str) -> float:
+    if (number := _finite(text)) < 0:
+        raise ValueError
+    return number
+
+
 ATTACKS = {
-    'sign_flip': Row(sign_flip, 'a factor', 1.0),
-    'gaussian': Row(gaussian, 'a standard deviation', least=0.0),
-    'zero': Row(lambda: same_value(0.0)),
-    'nan': Row(lambda: same_value(math.nan)),
-    'same_value': Row(same_value, 'a number', 100.0),
-    'random_model': Row(lambda: random_model),
-    'alie': Row(alie, 'z'),
-    'ipm': Row(inner_product, 'epsilon'),
-    'dissensus': Row(dissensus, 'epsilon'),
+    'sign_flip': NamedRow(sign_flip, 'scale, a factor', _finite, 1.0),
+    'gaussian': NamedRow(gaussian, 'sigma, a standard deviation', _not_negative),
+    'zero': NamedRow(lambda: same_value(0.0)),
+    'nan': NamedRow(lambda: same_value(math.nan)),
+    'same_value': NamedRow(same_value, 'value, a number', _finite, 100.0),
+    'random_model': NamedRow(lambda: random_model),
+    'alie': NamedRow(alie, 'z, a number', _finite),
+    'ipm': NamedRow(inner_product, 'epsilon, a number', _finite),
+    'dissensus': NamedRow(dissensus, 'epsilon, a number', _finite),
 }
 
 
@@ -162,22 +154,5 @@ def tamper_named(value: str | Lie, others: Iterable[str] = ()) -> Tamper:
     """
     if not isinstance(value, str):
         return tampering(value)
-    name, colon, text = value.partition(':')
-    names = [*ATTACKS, *others]
-    if name not in names:
-        message = f'unknown attack {name!r}{nearest(name, names)}'
-        remedy = f'choose one of {", ".join(names)}, or package.module:function'
-        raise SettingError('attack', value, message, remedy)
-    if colon and (name not in ATTACKS or not ATTACKS[name].value):
-        raise SettingError('attack', value, f'{name} takes no value', f'write {name}')
-    row = ATTACKS[name]
-    if not row.value:
-        return tampering(row.lie())
-    try:
-        number = float(text) if colon else row.default
-        if number is None or not math.isfinite(number) or number < row.least:
-            raise ValueError
-    except ValueError:
-        remedy = f'write e.g. {name}:1.5'
-        raise SettingError('attack', value, f'{name} takes {row.value}', remedy) from None
-    return tampering(row.lie(number))
+    row, given = row_and_value('attack', value, ATTACKS, others)
+    return tampering(row.make(*given))

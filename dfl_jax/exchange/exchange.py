@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from dfl_jax.base import Algorithm, Array, Clients, Graph, Info, PyTree, Round, Sent, State
-from dfl_jax.exchange.aggregation import Aggregation
+from dfl_jax.exchange.aggregation import Aggregation, weighted_sum
 from dfl_jax.exchange.attacks import Tamper
 from dfl_jax.exchange.compression import Codec, chain
 from dfl_jax.execution import bytes_of, map_in_chunks
@@ -191,10 +191,7 @@ class Exchange:
                 lies = attackers[members] & delivered & ~attackers[members[0]]
                 received = self.attack.tamper(key, received, lies, own, weights, delivered)
             if self.aggregation is None:
-                return jax.tree.map(
-                    lambda a: jnp.tensordot(weights.astype(a.dtype), a, 1, precision='highest'),
-                    received,
-                )
+                return weighted_sum(weights, received)
             return self.aggregation(own, received, weights, delivered)
 
         members, mask, active = round.graph[:3]

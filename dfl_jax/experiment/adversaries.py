@@ -1,6 +1,6 @@
 """The clients of a run that lie: which they are, and what they do."""
 
-import contextlib
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from dfl_jax.exchange import ATTACKS, Attack, members_needed, one_round, tamper_
 from dfl_jax.experiment.configured_method import ConfiguredMethod
 from dfl_jax.experiment.description import Description
 from dfl_jax.experiment.evaluated_clients import listed_clients
-from dfl_jax.experiment.table_rows import TableRows, is_code, named
+from dfl_jax.experiment.table_rows import TableRows, function_of, is_code
 from dfl_jax.setting_error import SettingError
 
 LABELS = 1  # the stream, of a seed, of random labels
@@ -44,16 +44,16 @@ def adversaries(experiment: Description, rows: TableRows, seed: int) -> Adversar
         remedy = f'choose one of {", ".join((*ATTACKS, *POISONS))}'
         raise SettingError('attackers', given.attackers, 'need an `attack`', remedy, colon=False)
     liars = _drawn(given.attackers, clients, seed)
-    if not liars.any():
-        return None
     if given.attack in POISONS:
         if not rows.task.of_classes:
             text = f'needs targets that are classes, and `task={rows.task.name}` has others'
             raise SettingError('attack', given.attack, text, colon=False)
-        return Adversaries(liars, None, given.attack)
-    own = is_code('attack', given.attack)
-    lie = named('attack', given.attack, {}) if own else given.attack
-    return Adversaries(liars, Attack(liars, tamper_named(lie, POISONS)), None)
+        found = Adversaries(liars, None, given.attack)
+    else:
+        own = is_code('attack', given.attack)
+        lie = function_of('attack', given.attack) if own else given.attack
+        found = Adversaries(liars, Attack(liars, tamper_named(lie, POISONS)), None)
+    return found if liars.any() else None
 
 
 def _drawn(text: str, clients: int, seed: int) -> np.ndarray:
@@ -93,9 +93,18 @@ def honest_of(found: Adversaries, judged: np.ndarray | None, path: str | None) -
     return honest
 
 
+def with_attack(configured: ConfiguredMethod, attack: Attack | None) -> ConfiguredMethod:
+    """The method whose messages liars tamper with. Raises SettingError where it has a setting of
+    its own of that name, and would not."""
+    if attack is not None and not configured.takes('attack'):
+        text = 'has an argument `attack` of its own, by which no attack of the run reaches it'
+        raise SettingError('algorithm', configured.name, text, 'rename it', colon=False)
+    return replace(configured, attack=attack)
+
+
 def check_reached(rows: TableRows, algorithm: Algorithm, clients: Clients, graphs: Graph) -> None:
     """Raises SettingError for an attack or an aggregation of messages that the method does not
-    send, and for one of one's own that fails."""
+    send, and for one that makes models of other shapes."""
     exchange = algorithm.exchange
     if exchange is None or exchange.plain:
         return
@@ -104,15 +113,15 @@ def check_reached(rows: TableRows, algorithm: Algorithm, clients: Clients, graph
     name = 'aggregation' if exchange.attack is None else 'attack'
     step = partial(one_round, algorithm)
     try:
-        with contextlib.ExitStack() as reporting:
-            for setting in ('attack', 'aggregation'):
-                if is_code(setting, rows.values[setting]):
-                    reporting.enter_context(rows.reporting(setting, 'function'))
-            jax.eval_shape(step, jax.random.key(0), state, 0, first, clients)
+        new, _ = jax.eval_shape(step, jax.random.key(0), state, 0, first, clients)
     except SettingError:
         raise
     except ValueError as error:
         raise SettingError(name, rows.values[name], str(error)) from error
+    for before, after in zip(jax.tree.leaves(state), jax.tree.leaves(new), strict=True):
+        if before.shape != after.shape:
+            text = f'makes weights of shape {after.shape[1:]} out of those of {before.shape[1:]}'
+            raise SettingError('aggregation', rows.values['aggregation'], text, colon=False)
 
 
 def check_neighbourhoods(
@@ -120,8 +129,10 @@ def check_neighbourhoods(
 ) -> None:
     """Raises SettingError for more liars around an honest client than are allowed, and for a rule
     that no neighbourhood of the graphs, before failures, is large enough for."""
+    if configured.method.graphs != 'neighbours':
+        return
     members, mask = (np.asarray(array) for array in intact[:2])
-    rule = configured.given.get('aggregation', 'mean')
+    rule = configured.given.get('aggregation', 'mean') if configured.takes('combining') else 'mean'
     largest, needed = int(mask.sum(axis=-1).max()), members_needed(rule)
     if needed > largest:
         text = (

@@ -88,6 +88,8 @@ def unused_settings(value: Callable[[str], Any], method: Method) -> dict[str, st
         of_links = ('link_dropout_directed', 'directed_dropout')
         unused |= dict.fromkeys((*of_rounds, *of_links, 'arrival'), clocks)
     if method.graphs != 'neighbours':
+        no_neighbours = f'{of_method}, where clients have no neighbours; leave it out'
+        unused['attackers_each'] = no_neighbours
         not_all = f'{of_method}, where not all clients send in every round; leave it out'
         unused['message_error_feedback'] = not_all
     if method.graphs == 'cohort':

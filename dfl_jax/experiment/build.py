@@ -23,6 +23,7 @@ from dfl_jax.experiment.adversaries import (
     check_neighbourhoods,
     check_reached,
     honest_of,
+    with_attack,
 )
 from dfl_jax.experiment.algorithm_check import make_checked
 from dfl_jax.experiment.configured_method import ConfiguredMethod, configure
@@ -107,7 +108,7 @@ def build(experiment: Description, progress: bool = True) -> BuiltExperiment:
     check_architectures(evaluation.evaluate_clients, judged, population)
     if liars is not None:
         judged = honest_of(liars, judged, evaluation.evaluate_clients)
-        configured = replace(configured, attack=liars.attack)
+        configured = with_attack(configured, liars.attack)
     make_checked(configured, network, dataset.train_y)  # for its checks, before graphs are drawn
     intact, graphs = draw_graphs(experiment, rows, seeds, configured, world)
     if world is not None and rows.method.graphs == EVENTS:

@@ -47,6 +47,11 @@ class ConfiguredMethod:
             settings['attack'] = self.attack
         return settings
 
+    def takes(self, part: str) -> bool:
+        """Whether it has these of the settings of exchanges (`methods.OF_EXCHANGES`), and no others
+        of their names."""
+        return part in self.method.factory.exchanging  # type: ignore[attr-defined]
+
     @property
     def flat_names(self) -> Mapping[str, str]:
         """The flat names of settings whose own names differ, where these are the library's."""
@@ -61,7 +66,8 @@ class ConfiguredMethod:
     def resolved(self) -> dict[str, Any]:
         """The settings with the method's defaults, as config.json records them."""
         resolved = resolve(self.method.factory, self.settings)
-        resolved.pop('attack', None)  # it is the run's, not the method's
+        if self.takes('attack'):  # which is the run's, not the method's
+            del resolved['attack']
         own = {n: resolved[n] for n in SETTINGS_OF_CODE if callable(resolved.get(n))}
         resolved |= {name: name_of(value) for name, value in own.items()}
         if self.corrected:

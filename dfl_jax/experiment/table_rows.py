@@ -1,11 +1,13 @@
 """What the names in the settings of a run mean: rows of the library's tables, or code of one's own.
 
-Own methods, models, tasks, data sets, families, partitions, optimizers and schedules are given as
-package.module:factory, or as the object itself. Whatever their code raises, and whatever else it
-returns than it should, becomes a SettingError of one line, before the first round.
+Own methods, models, tasks, data sets, families, partitions, optimizers, schedules, rules of
+aggregation and attacks are given as package.module:factory, or as the object itself. Whatever their
+code raises, and whatever else it returns than it should, becomes a SettingError of one line, before
+the first round.
 """
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import os
@@ -293,13 +295,27 @@ def _module(name: Any, hidden: Sequence[str] | None) -> Callable[[int], Any]:
 FUNCTIONS: dict[str, Callable[[Any, str], Any]] = {  # what checks them, given optimizer_options
     'optimizer': lambda factory, options: named_optimiser(factory, options, 0.1),
     'lr_schedule': lambda schedule, _: learning_rate_factor(schedule),
-    'aggregation': lambda rule, _: None,
+    'aggregation': lambda rule, _: None,  # it fails, if it does, while it is traced
 }
 
 
 def _function(name: str, values: Mapping[str, Any]) -> Any:
-    """The optimizer or the schedule of one's own. Raises SettingError."""
+    """The optimizer, the schedule or the rule of one's own. Raises SettingError."""
+    if name == 'aggregation':
+        return function_of(name, values[name])
     found = named(name, values[name], {})
     with reporting(name, values[name], 'factory'):
         FUNCTIONS[name](found, values['optimizer_options'] or '')
     return found
+
+
+def function_of(setting: str, value: Any) -> Callable[..., Any]:
+    """A rule or an attack of one's own, whose errors are raised as a SettingError of one line."""
+    function = named(setting, value, {})
+
+    @functools.wraps(function)
+    def reported(*arguments: Any) -> Any:
+        with reporting(setting, value, 'function'):
+            return function(*arguments)
+
+    return reported

@@ -102,6 +102,7 @@ def _alike(experiments: Sequence[BuiltExperiment]) -> bool:
         and (other.graphs.weights is None) == (first.graphs.weights is None)
         and np.array_equal(other.judged, first.judged)
         and np.array_equal(other.attackers, first.attackers)
+        and other.rows.values['attack'] == first.rows.values['attack']
         and (other.clients.arrival is None) == (first.clients.arrival is None)
         and (other.rules, other.world is None) == (first.rules, first.world is None)
         for other in others
@@ -125,9 +126,14 @@ def _traced(built: BuiltExperiment) -> list[str]:
 
 
 def _static(built: BuiltExperiment) -> dict[str, Any]:
-    """The settings, of those that can be traced the shapes alone."""
-    settings, traced = built.configured.settings.items(), _traced(built)
-    return {n: jax.tree.map(np.shape, value) if n in traced else value for n, value in settings}
+    """The settings, of those that can be traced the shapes alone; what liars do is compared by
+    itself."""
+    settings, traced = built.configured.settings, _traced(built)
+    return {
+        name: jax.tree.map(np.shape, value) if name in traced else value
+        for name, value in settings.items()
+        if name != 'attack' or built.configured.attack is None
+    }
 
 
 def _same_population(one: BuiltExperiment, other: BuiltExperiment) -> bool:
