@@ -4,12 +4,16 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import networkx as nx
 import numpy as np
 import pytest
 import reference_robust as reference
 
+from dfl_jax import Clients, Graph
+from dfl_jax.exchange import Attack, Exchange, round_of
 from dfl_jax.exchange.aggregation import RULES, aggregation_named, members_needed, ordered
 from dfl_jax.exchange.attacks import ATTACKS, tamper_named
+from dfl_jax.gossip import mixing_weights
 from dfl_jax.setting_error import SettingError
 
 MEMBERS, SIZES = 9, (4, 7)  # of two tensors
@@ -140,6 +144,93 @@ def test_clipping_moves_no_further_than_its_radius_whatever_is_sent():
         told = np.concatenate([vectors[:1], size * vectors[1:]])
         moved = combined('clipping:0.3', told, mask, weights) - told[0]
         assert np.linalg.norm(moved) <= 0.3 * (1 - weights[0]) + 1e-5
+
+
+# ------------------------------------------------------------------------ consensus among liars
+
+
+def ring_of_liars():
+    """Five honest clients on a ring, each with two liars, client 0 with three (He et al.)."""
+    links = [(i, (i + 1) % 5) for i in range(5)]
+    links += [(i, i + 5) for i in range(5)] + [(i, i + 10) for i in range(5)] + [(0, 15)]
+    return 16, links, np.arange(16) >= 5
+
+
+def two_cliques():
+    """Two cliques of five, a client between them, and a liar in each clique."""
+    cliques = [(a, b) for c in (0, 5) for a in range(c, c + 5) for b in range(a + 1, c + 5)]
+    return 11, [*cliques, (0, 10), (5, 10)], np.isin(np.arange(11), [4, 9])
+
+
+CONSENSUS_RULES = {
+    'mean': lambda v, w: w @ v,
+    'median': REFERENCES['median'],
+    'trimmed_mean:2': REFERENCES['trimmed_mean:2'],
+    'clipping:0.3': lambda v, w: reference.clipping(v, w, 0.3),
+}
+
+
+@functools.cache
+def distances_to_consensus(network, rule, rounds=12):
+    """The largest distance of an honest client from the mean of all honest ones at first, after
+    each round of averaging under dissensus: of the exchange and of NumPy."""
+    count, links, liars = network()
+    graph = nx.Graph(links)
+    width = 1 + max(degree for _, degree in graph.degree)
+    members = np.array([[i, *graph[i], *[i] * (width - 1 - len(graph[i]))] for i in range(count)])
+    heard_by = np.array([1 + len(graph[i]) for i in range(count)])
+    mask = np.arange(width) < heard_by[:, None]
+    one = Graph(jnp.asarray(members), jnp.asarray(mask), jnp.ones(count, bool))
+    nothing = jnp.zeros((count, 1), int)
+    data = Clients(jnp.zeros((count, 1, 1)), nothing, nothing == 0)
+    rows = np.asarray(mixing_weights(one, jnp.ones(count, int), 'metropolis'))
+    attack = Attack(liars, tamper_named('dissensus:1.5'))
+    exchange = Exchange(attack=attack, aggregation=aggregation_named(rule))
+    now = round_of(0, one, data, exchange)
+    ours = jnp.asarray(np.random.default_rng(0).normal(size=(count, 6)))
+    theirs, start = np.array(ours), np.array(ours)[~liars].mean(axis=0)
+
+    def distance(models):
+        return np.linalg.norm(np.asarray(models)[~liars] - start, axis=1).max()
+
+    found = []
+    for _ in range(rounds):
+        ours = now.exchange.combine(jax.random.key(0), now, jnp.asarray(rows), ours)
+        heard = theirs.copy()
+        for i in np.flatnonzero(~liars):
+            at = members[i][mask[i]]
+            vectors, lies, weights = heard[at].copy(), liars[at], rows[i][mask[i]]
+            if lies.any():
+                vectors[lies] = reference.dissensus(vectors, lies, weights, 1.5)
+            theirs[i] = CONSENSUS_RULES[rule](vectors, weights)
+        found.append((distance(ours), distance(theirs)))
+    return np.array(found), distance(np.random.default_rng(0).normal(size=(count, 6)))
+
+
+@pytest.mark.parametrize('rule', CONSENSUS_RULES)
+@pytest.mark.parametrize('network', [ring_of_liars, two_cliques])
+@pytest.mark.usefixtures('x64')
+def test_averaging_among_liars_is_that_of_one_receiver_at_a_time(network, rule):
+    found, _ = distances_to_consensus(network, rule)
+    np.testing.assert_allclose(found[:, 0], found[:, 1], rtol=1e-12)
+
+
+@pytest.mark.usefixtures('x64')
+def test_dissensus_drives_clients_apart_and_clipping_holds_them():
+    """Where liars are the majority of every neighbourhood, the median is theirs; where honest
+    cliques hang together by one client, it keeps them apart."""
+
+    def course(network, rule):
+        found, first = distances_to_consensus(network, rule)
+        return found[:, 0] / first
+
+    for rule in ('mean', 'median', 'trimmed_mean:2'):
+        assert course(ring_of_liars, rule)[-1] > 20
+    assert course(ring_of_liars, 'clipping:0.3')[-1] < 1.05
+    assert course(two_cliques, 'mean')[-1] > 20
+    stuck = course(two_cliques, 'median')[3:]
+    np.testing.assert_allclose(stuck, stuck[0], rtol=1e-6)
+    assert (np.diff(course(two_cliques, 'clipping:0.3')) < 0).all()
 
 
 # ----------------------------------------------------------------------------------------- attacks
