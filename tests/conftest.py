@@ -39,12 +39,30 @@ QUICK = (
 # The longest files, in seconds of CPU with nothing compiled: `make test` begins with them, so that
 # the workers end together.
 LONGEST = (
-    *('contract', 'cli', 'resume', 'ntk_dfl', 'wiring_methods', 'docs', 'wiring', 'dfml', 'spark'),
-    *('counts', 'numbers'),
-    *('cli_time', 'sweep', 'wiring_commands', 'streams', 'resume_inputs'),
-    *('torture', 'baselines', 'report', 'devices', 'asynchronous', 'launchers', 'cli_dfml'),
-    *('evolution', 'architectures', 'site', 'precision', 'local', 'timing', 'dispfl'),
-    *('weighted_graphs', 'quadratics', 'kernels', 'compression', 'theory', 'simulate', 'tasks'),
+    *(
+        'wiring_methods',
+        'contract',
+        'exchange',
+        'cli',
+        'docs',
+        'resume',
+        'tasks',
+        'sweep',
+        'counts',
+    ),
+    *(
+        'streams',
+        'experiment',
+        'environment',
+        'wiring_commands',
+        'cli_time',
+        'ntk_dfl',
+        'adversaries',
+    ),
+    *('dfml', 'timing', 'devices', 'compression', 'asynchronous', 'evolution', 'local', 'report'),
+    *('wiring', 'baselines', 'architectures', 'torture', 'site', 'corrected_gossip', 'precision'),
+    *('spark', 'plugins', 'kernels', 'cli_dfml', 'robust', 'dispfl', 'quadratics', 'reconstruct'),
+    *('divshare', 'simulate', 'models', 'samples', 'gossip_sgd', 'docstrings', 'weighted_graphs'),
 )
 
 

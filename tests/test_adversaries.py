@@ -76,9 +76,7 @@ def test_a_robust_rule_keeps_what_an_attack_takes():
     assert robust['consensus_accuracy'] > without['consensus_accuracy'] - 0.1
 
 
-@pytest.mark.parametrize(
-    'aggregation', ['median', 'trimmed_mean:1', 'geometric_median:4', 'krum:1']
-)
+@pytest.mark.parametrize('aggregation', ['median', 'geometric_median:4'])
 def test_honest_clients_survive_messages_that_are_not_finite(aggregation):
     settings = {'attackers': '2', 'attack': 'nan', 'aggregation': aggregation}
     assert np.isfinite(last(**settings)['consensus_loss'])
@@ -100,7 +98,7 @@ def test_only_attackers_train_on_other_labels():
     assert flipped.all()
 
 
-@pytest.mark.parametrize('algorithm', ['dfedavg', 'dfedavgm', 'decavg', 'ntk_dfl', 'dfed_admm'])
+@pytest.mark.parametrize('algorithm', ['dfedavg', 'ntk_dfl', 'dfed_admm'])
 def test_liars_and_rules_reach_methods_of_every_kind(algorithm):
     short = {'ntk_timesteps': (3, 8)} if algorithm == 'ntk_dfl' else {}
     settings = {'attackers': '2', 'attack': 'sign_flip', 'algorithm': algorithm, **short}

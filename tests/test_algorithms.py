@@ -36,8 +36,9 @@ def test_every_setting_of_a_method_has_a_flag_or_comes_from_the_run(name):
     from dfl_jax.cli.flags.run_flags import flag_of
     from dfl_jax.experiment.method import FROM_STREAMS
 
+    of_run = (*FROM_STREAMS, *IN_ROUNDS[name].from_run, 'attack')  # which is of the attackers
     for setting in settings_of(IN_ROUNDS[name].factory):
-        assert flag_of(setting) or setting in (*FROM_STREAMS, *IN_ROUNDS[name].from_run), setting
+        assert flag_of(setting) or setting in of_run, setting
 
 
 def test_what_is_given_replaces_a_published_setting_and_leaves_the_others():

@@ -48,10 +48,16 @@ def as_vectors(tree):
     return np.concatenate([tree['a'], tree['b']], axis=-1)
 
 
+@functools.cache
+def compiled(named, name):
+    """A rule or an attack, compiled once for all tests."""
+    return jax.jit(named(name))
+
+
 def combined(name, vectors, mask, weights):
     tree = as_tree(vectors)
     own = jax.tree.map(lambda a: a[0], tree)
-    return as_vectors(jax.jit(aggregation_named(name))(own, tree, weights, mask))
+    return as_vectors(compiled(aggregation_named, name)(own, tree, weights, mask))
 
 
 @pytest.mark.parametrize('heard', [1, 2, 3, 4, 6, 9])
@@ -239,7 +245,7 @@ def test_dissensus_drives_clients_apart_and_clipping_holds_them():
 def lied(name, vectors, lies, delivered, weights, key=0):
     tree = as_tree(vectors)
     own = jax.tree.map(lambda a: a[0], tree)
-    tamper = jax.jit(tamper_named(name))
+    tamper = compiled(tamper_named, name)
     return as_vectors(tamper(jax.random.key(key), tree, lies & delivered, own, weights, delivered))
 
 
