@@ -50,7 +50,7 @@ class ConfiguredMethod:
     def takes(self, part: str) -> bool:
         """Whether it has these of the settings of exchanges (`methods.OF_EXCHANGES`), and no others
         of their names."""
-        return part in self.method.factory.exchanging  # type: ignore[attr-defined]
+        return part in getattr(self.method.factory, 'exchanging', ())
 
     @property
     def flat_names(self) -> Mapping[str, str]:
