@@ -121,11 +121,28 @@ def check_theory(algorithm: Algorithm, clients: Clients, graphs: Graph) -> None:
         algorithm.check(graphs, clients.sizes_in(number))
 
 
-def check_judged(judged: np.ndarray, clients: int) -> None:
+def honest_among(
+    judged: np.ndarray | None, attackers: np.ndarray | None, clients: int
+) -> np.ndarray | None:
+    """The judged clients, all for None, without the attackers, [M] bool; None where that is all.
+
+    Raises ValueError for what is no choice of some of the clients.
+    """
+    for name, chosen in (('judged', judged), ('attackers', attackers)):
+        if chosen is not None:
+            _check_choice_of_clients(name, chosen, clients)
+    if attackers is None:
+        return judged
+    honest = ~attackers if judged is None else judged & ~attackers
+    _check_choice_of_clients('judged without attackers', honest, clients)
+    return honest
+
+
+def _check_choice_of_clients(name: str, chosen: np.ndarray, clients: int) -> None:
     """Raises ValueError for what is no choice of some of the clients."""
-    if judged.shape != (clients,) or judged.dtype != bool or not judged.any():
+    if chosen.shape != (clients,) or chosen.dtype != bool or not chosen.any():
         raise ValueError(
-            f'judged is {judged.dtype} {list(judged.shape)} with {np.count_nonzero(judged)} '
+            f'{name} is {chosen.dtype} {list(chosen.shape)} with {np.count_nonzero(chosen)} '
             f'clients; give bool [{clients}] with at least one'
         )
 

@@ -33,7 +33,7 @@ from dfl_jax.evaluation import (
 from dfl_jax.exchange import one_round
 from dfl_jax.execution import Runs, on_shares, placed, replicated
 from dfl_jax.progress import DivergenceError, Progress, diagnostics, divergence, totals
-from dfl_jax.run_checks import check_judged, check_labels, check_shapes, check_theory
+from dfl_jax.run_checks import check_labels, check_shapes, check_theory, honest_among
 from dfl_jax.timing import ROUNDS, Clock, Rules, World, advance, counts_of, rules_of
 
 CHOICE = 1  # the stream, of a run's key, of the test samples that evaluate the clients
@@ -176,8 +176,6 @@ def _train(
     attackers: np.ndarray | None = None,
 ) -> Iterator[tuple[list[Metrics | DivergenceError], State, list[Progress]]]:
     """`run` and `run_together`."""
-    if attackers is not None:
-        judged = ~attackers if judged is None else judged & ~attackers
     test = Holdout(*test)
     axis, count = int(runs.several), len(runs.keys) if runs.several else 1
     rounds = runs.graphs.active.shape[axis]
@@ -188,8 +186,7 @@ def _train(
         check_labels(algorithm, runs.clients, test, validation, axis)
     for each, graphs in zip(runs.each(runs.clients), runs.each(runs.graphs), strict=True):
         check_theory(algorithm, each, graphs)
-    if judged is not None:
-        check_judged(judged, runs.clients.mask.shape[axis])
+    judged = honest_among(judged, attackers, runs.clients.mask.shape[axis])
     of_each = runs.each(runs.clients)
     weigh = [functools.partial(consensus_weights, algorithm, c, judged=judged) for c in of_each]
     done = resume[1][0].round if resume else 0

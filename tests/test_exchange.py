@@ -502,11 +502,12 @@ def test_theory_is_checked_with_the_samples_of_the_first_round():
         check_theory(algorithm, clients._replace(arrival=arrival), graphs)
 
 
-@pytest.mark.parametrize('judged', [np.ones(4, bool), np.ones(CLIENTS), np.zeros(CLIENTS, bool)])
-def test_judged_is_a_choice_of_clients(judged):
+@pytest.mark.parametrize('name', ['judged', 'attackers'])
+@pytest.mark.parametrize('chosen', [np.ones(4, bool), np.ones(CLIENTS), np.zeros(CLIENTS, bool)])
+def test_judged_and_attackers_are_choices_of_clients(chosen, name):
     clients, graphs = data(), topology.schedule('ring', CLIENTS, 2, seed=0)
-    with pytest.raises(ValueError, match=r'give bool \[5\] with at least one'):
-        final(make('dpsgd', MODEL), clients, graphs, judged=judged)
+    with pytest.raises(ValueError, match=rf'{name} is .*give bool \[5\] with at least one'):
+        final(make('dpsgd', MODEL), clients, graphs, **{name: chosen})
 
 
 def test_the_masks_of_dispfl_move_and_its_errors_would_not():

@@ -263,7 +263,9 @@ def table_rows(values: Mapping[str, Any]) -> TableRows:
         module=_module(values['model'], values['hidden']),
         loader=named('dataset', dataset, {}) if own else None,
         shift=None if shift is None else feature_shift.parse(shift),
-        functions={n: _function(n, values) for n in FUNCTIONS if is_code(n, values[n])},
+        functions={
+            n: _function(n, values) for n in (*FUNCTIONS, 'aggregation') if is_code(n, values[n])
+        },
         digest=digest_of_code(values),
     )
 
@@ -295,7 +297,6 @@ def _module(name: Any, hidden: Sequence[str] | None) -> Callable[[int], Any]:
 FUNCTIONS: dict[str, Callable[[Any, str], Any]] = {  # what checks them, given optimizer_options
     'optimizer': lambda factory, options: named_optimiser(factory, options, 0.1),
     'lr_schedule': lambda schedule, _: learning_rate_factor(schedule),
-    'aggregation': lambda rule, _: None,  # it fails, if it does, while it is traced
 }
 
 
